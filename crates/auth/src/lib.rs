@@ -1,0 +1,1 @@
+//! SCRAM, md5, user list: authentication as state machines over bytes

@@ -1,0 +1,1 @@
+//! Load, comparison and demo: throw-away clusters, pgbench direct and pooled, tables

@@ -1,0 +1,200 @@
+//! The border between the machine and the world: what the machine asks for, and the types both sides name.
+//!
+//! The machine ([`crate::Machine`]) is fed events and the time; through [`Driver`] it asks for bytes to be sent,
+//! connections to be opened and closed, reads to be paused. Two implementations exist: `pgweir-net` (sockets) and
+//! `pgweir-testkit` (a virtual network). This file must never know either of them.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use crate::luggage::Luggage;
+use crate::mail::{Mail, Question};
+
+/// A connection of either kind (client or server), as driver and machine both name it.
+///
+/// The driver allocates it (on accept or in [`Driver::dial`]). `index` is small and dense and may be used again after
+/// the connection is gone; `generation` then differs, so an old name can not reach a new connection.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ConnId {
+    /// Place in the driver's table of connections.
+    pub index: u32,
+    /// How often that place was used before.
+    pub generation: u32,
+}
+
+/// A worker's number, from 0.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct WorkerId(pub u16);
+
+/// The time as the machine sees it. Both run in microseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Now {
+    /// Monotonic, from an arbitrary start; never 0 in practice.
+    pub mono_us: u64,
+    /// Wall clock, microseconds since 1970-01-01 UTC; only for showing.
+    pub wall_us: u64,
+}
+
+/// Where a connection of a client came from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Peer {
+    /// TCP: the client's address and the local address it reached.
+    Tcp {
+        /// The client's end.
+        remote: SocketAddr,
+        /// Our end.
+        local: SocketAddr,
+    },
+    /// A unix socket, with the credentials the kernel reports (SO_PEERCRED).
+    Unix {
+        /// Process id of the client, 0 if unknown.
+        pid: u32,
+        /// User id of the client.
+        uid: u32,
+        /// `true` if that is the user id this process runs as.
+        same_user: bool,
+        /// Port that the socket's name carries (listen_port).
+        port: u16,
+    },
+}
+
+/// Where to open a server connection to.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Endpoint {
+    /// TCP; `host` is a name or an address. The driver resolves names (cached as `dns_max_ttl` says).
+    Tcp {
+        /// Host name, IPv4 or IPv6 address.
+        host: Arc<str>,
+        /// Port.
+        port: u16,
+    },
+    /// A unix socket: full path of the socket, or `@name` for an abstract one.
+    Unix {
+        /// The path, e.g. `/tmp/.s.PGSQL.5432`.
+        path: Arc<str>,
+    },
+}
+
+/// What [`Driver::start_tls`] is to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum TlsRole {
+    /// We are the TLS server: a client asked for it (SSLRequest, or its first byte was a TLS record).
+    Accept {
+        /// `true` when the client spoke TLS at once, without SSLRequest: ALPN `postgresql` is then required.
+        direct: bool,
+    },
+    /// We are the TLS client, towards a server; `host` is checked in sslmode verify-full.
+    Connect {
+        /// The host as configured.
+        host: Arc<str>,
+    },
+}
+
+/// What is known once a TLS handshake is complete.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TlsInfo {
+    /// As SHOW CLIENTS prints it: `TLSv1.3/TLS_AES_256_GCM_SHA384`.
+    pub description: String,
+    /// Common name and DNS names of a verified peer certificate; empty without one.
+    pub peer_names: Vec<String>,
+}
+
+/// Why a connection ended without the machine asking for it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Closed {
+    /// End of stream: the peer closed in order.
+    Eof,
+    /// The connection broke (reset, timeout, ...); the text is the operating system's.
+    Broken(String),
+    /// It was never established: refused, unreachable.
+    DialFailed(String),
+    /// The host name has no address.
+    NameNotResolved(String),
+    /// TLS failed: handshake, certificate, a broken record.
+    Tls(String),
+}
+
+/// How [`Driver::close`] treats what is queued.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CloseMode {
+    /// Send what is queued first (bounded by time in the driver), then close.
+    Flush,
+    /// Close now.
+    Now,
+}
+
+/// Importance of a log line, in PgBouncer's words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
+pub enum Level {
+    /// The process can not go on.
+    Fatal,
+    /// Something failed that should not.
+    Error,
+    /// Somebody should look at it.
+    Warning,
+    /// Information.
+    Log,
+    /// `-v`.
+    Debug,
+    /// `-vv`.
+    Noise,
+}
+
+/// What the machine asks of the world. All calls return at once.
+///
+/// After [`Driver::close`] or [`Driver::hand_over`] the driver reports nothing more about that connection, and calls
+/// that name it do nothing. Calls that name a connection that is already gone do nothing either.
+pub trait Driver {
+    /// Queues bytes for a connection. They leave at the end of the tick, all that collected in one write; large pieces
+    /// may leave at once if nothing is queued before them. On a TLS connection this is plain text.
+    fn send(&mut self, conn: ConnId, bytes: &[u8]);
+
+    /// Bytes queued and not yet accepted by the kernel.
+    fn backlog(&self, conn: ConnId) -> usize;
+
+    /// Opens a connection; later `Machine::connected` or `Machine::closed` follows for it, never within this call.
+    fn dial(&mut self, endpoint: &Endpoint) -> ConnId;
+
+    /// Closes a connection.
+    fn close(&mut self, conn: ConnId, mode: CloseMode);
+
+    /// Stops reading from a connection until [`Driver::resume_reads`]. The call may come from within
+    /// `Machine::received` for the same connection: the driver then reads no further after that call.
+    /// A connection's end may go unnoticed while it is paused.
+    fn pause_reads(&mut self, conn: ConnId);
+
+    /// Reads again; bytes that arrived meanwhile are delivered in a later call, never within this one.
+    fn resume_reads(&mut self, conn: ConnId);
+
+    /// Starts TLS. `received` is what the machine had received already and belongs to the TLS stream (the first record of
+    /// direct TLS; empty otherwise). Bytes queued by `send` before this call leave in plain text first.
+    /// `Machine::tls_established` or `Machine::closed` follows.
+    fn start_tls(&mut self, conn: ConnId, role: TlsRole, received: &[u8]);
+
+    /// Moves a client's connection, with its TLS state and queued bytes, to another worker, whose machine gets
+    /// `Machine::adopted` with the luggage.
+    fn hand_over(&mut self, conn: ConnId, to: WorkerId, luggage: Box<Luggage>);
+
+    /// Sends a message to another worker's machine (`Machine::mail`), in order per pair of workers.
+    fn mail(&mut self, to: WorkerId, mail: Mail);
+
+    /// Asks the control plane; an answer, where there is one, comes as mail.
+    fn ask(&mut self, question: Question);
+
+    /// Fills `out` with random bytes fit for keys and nonces.
+    fn random(&mut self, out: &mut [u8]);
+
+    /// Writes a log line. The driver adds time, process id and level.
+    fn log(&mut self, level: Level, line: &str);
+}
+
+impl Peer {
+    /// The client's address, `None` for a unix socket.
+    #[must_use]
+    pub fn ip(&self) -> Option<IpAddr> {
+        match self {
+            Peer::Tcp { remote, .. } => Some(remote.ip()),
+            Peer::Unix { .. } => None,
+        }
+    }
+}

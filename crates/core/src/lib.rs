@@ -1,0 +1,1 @@
+//! The pooler as a deterministic machine: clients, servers, pools, ledger, console, timers

@@ -1,0 +1,2 @@
+//! The pooler binary.
+fn main() {}

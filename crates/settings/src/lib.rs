@@ -1,0 +1,1 @@
+//! Every setting declared once; PgBouncer's ini dialect; reload as a diff

@@ -1,0 +1,1 @@
+//! SQL lexer and one-sided statement traits

@@ -1,0 +1,1 @@
+//! Simulator, model server and real PostgreSQL clusters for tests

@@ -1,0 +1,1 @@
+//! PostgreSQL protocol v3: header peek, typed messages, encoders, errors with SQLSTATE
