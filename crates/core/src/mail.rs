@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pgweir_auth::UserList;
 use pgweir_settings::Config;
 
+use crate::console::command::{Command, Outcome};
 use crate::driver::WorkerId;
 
 /// Everything a machine runs by that comes from files: replaced as a whole by RELOAD.
@@ -18,14 +19,81 @@ pub struct Rules {
     pub server_tls_epoch: u64,
 }
 
+/// How the process is to end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shutdown {
+    /// At once (SIGQUIT, SHUTDOWN).
+    Now,
+    /// When all servers are released (SIGINT, SHUTDOWN WAIT_FOR_SERVERS).
+    WaitForServers,
+    /// When all clients have left (SIGTERM, SHUTDOWN WAIT_FOR_CLIENTS).
+    WaitForClients,
+}
+
 /// A message to a worker's machine.
 pub enum Mail {
     /// New configuration (RELOAD, SIGHUP or SET).
     Rules(Rules),
+    /// A console command, to be carried out by this worker for its own pools; [`Mail::Outcome`] goes back.
+    Command {
+        /// The worker whose console client asked.
+        from: WorkerId,
+        /// That worker's number for the question.
+        ticket: u64,
+        /// What to do.
+        command: Command,
+    },
+    /// A worker's, or the control plane's, answer to a console command.
+    Outcome {
+        /// As in [`Mail::Command`].
+        ticket: u64,
+        /// What came of it.
+        outcome: Outcome,
+    },
+    /// A CancelRequest whose client is not on the worker that received it. That worker has closed the requesting
+    /// connection already, as PostgreSQL does, without saying whether it found anything.
+    Cancel {
+        /// The key as the client sent it: process id, then secret.
+        key: Vec<u8>,
+    },
+    /// Another worker's pool needs a server and a limit that spans pools is reached: close an idle one.
+    Evict {
+        /// By `max_db_connections` (database name) ...
+        database: Option<Arc<str>>,
+        /// ... or by `max_user_connections` (server user).
+        user: Option<Arc<str>>,
+    },
+    /// An evicted server is gone: starving pools may try again.
+    Room,
+    /// Stop (signal, or SHUTDOWN on any console).
+    Shutdown(Shutdown),
 }
 
 /// What the machine asks of the control plane.
+#[derive(Debug)]
 pub enum Question {
-    /// Read the files again; the answer is [`Mail::Rules`] for every worker.
-    Reload { asked_by: WorkerId, ticket: u64 },
+    /// Read the files again: [`Mail::Rules`] for every worker if they are good, then [`Mail::Outcome`].
+    Reload {
+        /// Who gets the outcome.
+        from: WorkerId,
+        /// See [`Mail::Command`].
+        ticket: u64,
+    },
+    /// SET on the console: [`Mail::Rules`] for every worker if it is good, then [`Mail::Outcome`].
+    Set {
+        /// Who gets the outcome.
+        from: WorkerId,
+        /// See [`Mail::Command`].
+        ticket: u64,
+        /// The setting.
+        key: String,
+        /// Its new value, as text.
+        value: String,
+    },
+    /// SHUTDOWN was typed on a console: all workers are to be told.
+    Shutdown(Shutdown),
+    /// This worker has nothing left that a shutdown waits for.
+    Drained(WorkerId),
+    /// SUSPEND and RESUME: whether new connections are accepted.
+    Accepting(bool),
 }

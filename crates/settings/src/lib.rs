@@ -1,1 +1,43 @@
-//! Every setting declared once; PgBouncer's ini dialect; reload as a diff
+//! Every setting declared once; PgBouncer's ini dialect; reload as a diff.
+//!
+//! The tables in [`table`](crate::MAIN_ROWS) say what settings there are. From them come the typed structs
+//! ([`Main`], [`Database`], [`UserOptions`], [`Peer`]), the parser ([`Config::load`]), `SHOW CONFIG`
+//! ([`Config::show`]), `SET` ([`Config::set`]), the reload diff ([`Config::diff`]) and the reference page
+//! ([`reference_markdown`]).
+//!
+//! This crate must never open a file, read the environment or know what a setting does to a connection: file
+//! contents come through a function that the caller passes in.
+
+mod choice;
+mod config;
+mod connstr;
+mod effective;
+mod entries;
+mod error;
+mod ini;
+mod load;
+mod number;
+mod password;
+mod reference;
+mod reload;
+mod table;
+mod value;
+
+pub use choice::{AuthType, LoadBalanceHosts, PoolMode, ServerProtocol, SslMode};
+pub use config::{Config, ConfigRow, DATABASE_NAME_MAX, Place, SetOutcome};
+pub use error::{LoadError, SetError, Warning};
+pub use ini::{INCLUDE_DEPTH_MAX, INCLUDES_MAX};
+pub use number::SECONDS_MAX;
+pub use password::Password;
+pub use reference::reference_markdown;
+pub use reload::Diff;
+pub use table::{
+    Change, DATABASE_ROWS, Database, Kind, MAIN_ROWS, Main, Origin, PEER_ROWS, Peer, Row, Status, USER_ROWS,
+    UserOptions, row,
+};
+
+/// The name of the console's database, which no entry of `[databases]` may take.
+pub const ADMIN_DATABASE: &str = "pgbouncer";
+
+/// The name of the entry of `[databases]` that is the template for all databases without an entry.
+pub const FALLBACK_DATABASE: &str = "*";

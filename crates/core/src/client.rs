@@ -1,0 +1,166 @@
+//! A client connection: its states, each with what only that state needs. Moves are made by `machine`; this file has no
+//! behaviour but what a client knows about itself.
+
+use std::sync::Arc;
+
+use pgweir_auth::Guard;
+
+use crate::console::session::ConsoleSession;
+use crate::driver::{ConnId, Peer};
+use crate::ids::{PoolId, ServerId};
+use crate::luggage::{Login, Origin, Replication};
+use crate::params::Params;
+use crate::shared::Counts;
+use crate::statements::ClientStatements;
+
+/// A client connection.
+pub(crate) struct Client {
+    pub(crate) conn: ConnId,
+    /// SHOW's column `id`.
+    pub(crate) serial: u64,
+    pub(crate) state: ClientState,
+    /// Received and not yet passed on: part of a message, or what waits for a server. Empty and unallocated when idle.
+    pub(crate) inbox: Vec<u8>,
+    /// Bytes of a message that is to be ignored and has not arrived yet.
+    pub(crate) skip: usize,
+    /// Reads are paused: too much waits here, or the server does not take what was sent.
+    pub(crate) reads_paused: bool,
+    pub(crate) origin: Box<Origin>,
+    /// Who it is; from the startup packet on.
+    pub(crate) account: Option<Box<Account>>,
+}
+
+/// What a logged-in client is and has.
+pub(crate) struct Account {
+    pub(crate) pool: PoolId,
+    pub(crate) login: Login,
+    /// The parameters as this client was last told of them.
+    pub(crate) params: Arc<Params>,
+    pub(crate) statements: ClientStatements,
+    /// What its cancel requests must carry: process id, then secret.
+    pub(crate) cancel_key: Box<[u8]>,
+    /// When it last began to ask for something (monotonic, µs).
+    pub(crate) request_us: u64,
+    /// Last activity, for `client_idle_timeout`.
+    pub(crate) active_us: u64,
+    pub(crate) counted: Counted,
+}
+
+/// Where a client is counted; given back when it leaves.
+#[derive(Default)]
+pub(crate) struct Counted {
+    /// `max_client_conn`.
+    pub(crate) total: bool,
+    /// `max_db_client_connections`.
+    pub(crate) database: Option<Arc<Counts>>,
+    /// `max_user_client_connections`.
+    pub(crate) user: Option<Arc<Counts>>,
+}
+
+/// The life of a client. Greeting, Authenticating, Welcoming happen once and in this order; then Idle, Waiting, Linked in
+/// turn. A client that leaves is removed at once; the driver flushes its last words.
+pub(crate) enum ClientState {
+    /// Accepted; first packets.
+    Greeting(Greeting),
+    /// Proving who it is.
+    Authenticating(Box<Authenticating>),
+    /// Proven; its pool has not yet seen a server, so what to tell the client is not known.
+    Welcoming,
+    /// Logged in, has no server, asks for nothing.
+    Idle,
+    /// Asked for something and waits for a server.
+    Waiting(Waiting),
+    /// Has a server.
+    Linked(Link),
+    /// Asked for another client's statement to be cancelled, and waits until that is done.
+    Cancelling,
+    /// Talks to the console.
+    Console(Box<ConsoleSession>),
+}
+
+/// First packets: which of the optional requests were made already.
+#[derive(Default)]
+pub(crate) struct Greeting {
+    /// SSLRequest was answered (or TLS began directly): a second one is a fault.
+    pub(crate) tls: TlsAsked,
+    /// GSSENCRequest was answered N.
+    pub(crate) gss_asked: bool,
+}
+
+/// TLS during greeting.
+#[derive(Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TlsAsked {
+    /// Not yet.
+    #[default]
+    No,
+    /// Asked and refused with N.
+    Refused,
+    /// The handshake runs.
+    Handshake,
+    /// Everything is encrypted.
+    Established,
+}
+
+/// An authentication exchange.
+pub(crate) struct Authenticating {
+    pub(crate) login: Login,
+    pub(crate) counted: Counted,
+    /// What to do when it is proven.
+    pub(crate) target: Target,
+    pub(crate) guard: Guard,
+}
+
+/// What a login is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Target {
+    /// A database we serve.
+    Database,
+    /// The console.
+    Console,
+    /// No such database: said only after the login succeeded, so that names can not be guessed.
+    Nowhere,
+}
+
+/// In a pool's queue.
+pub(crate) struct Waiting {
+    /// Since when (monotonic, µs).
+    pub(crate) since_us: u64,
+    /// It was told that it waits (`query_wait_notify`).
+    pub(crate) notified: bool,
+}
+
+/// Has a server.
+pub(crate) struct Link {
+    pub(crate) server: ServerId,
+    /// Bytes of the current message that are still to come and go straight to the server.
+    pub(crate) streaming: usize,
+}
+
+impl Client {
+    /// `database/user@host:port` as log lines begin.
+    pub(crate) fn log_name(&self) -> String {
+        let (database, user) = match (&self.account, &self.state) {
+            (Some(account), _) => (&*account.login.database, &*account.login.user),
+            (None, ClientState::Authenticating(exchange)) => {
+                (&*exchange.login.database, &*exchange.login.user)
+            }
+            (None, ClientState::Console(console)) => (crate::console::DATABASE, console.user()),
+            (None, _) => ("(nodb)", "(nouser)"),
+        };
+        format!("C-{:#x}: {database}/{user}@{}", self.serial, peer_text(&self.origin.peer))
+    }
+
+    /// It has logged in, or is about to, by the replication protocol.
+    pub(crate) fn replication(&self) -> Replication {
+        self.account.as_ref().map_or(Replication::None, |account| account.login.replication)
+    }
+}
+
+/// `127.0.0.1:4711`, `[::1]:4711` or `unix(4711):6432`.
+pub(crate) fn peer_text(peer: &Peer) -> String {
+    match peer {
+        Peer::Tcp { remote, .. } => remote.to_string(),
+        Peer::Unix { pid: 0, port, .. } => format!("unix:{port}"),
+        Peer::Unix { pid, port, .. } => format!("unix({pid}):{port}"),
+    }
+}

@@ -1,0 +1,43 @@
+//! The console: a virtual database on which commands are typed. What commands there are, who may use them, what their
+//! answers look like. What they do to clients and servers is the machine's affair (`machine/admin.rs`).
+
+pub mod command;
+pub(crate) mod session;
+pub(crate) mod table;
+
+use pgweir_settings::{AuthType, Main};
+
+/// The database's name, as PgBouncer has it.
+pub(crate) const DATABASE: &str = "pgbouncer";
+
+/// The name it also goes by.
+const DATABASE_ALIAS: &str = "pgweir";
+
+/// What the console reports as `server_version`: drivers parse it.
+pub const VERSION: &str = "1.25.2/bouncer";
+
+/// Whether a database (or the house user's name) is the console's.
+pub(crate) fn is_database(name: &str) -> bool {
+    name == DATABASE || name == DATABASE_ALIAS
+}
+
+/// What somebody may do on the console.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Rights {
+    /// Look.
+    Stats,
+    /// Look and act.
+    Admin,
+}
+
+/// The rights of a user who has proven to be that user.
+pub(crate) fn rights(main: &Main, user: &str) -> Option<Rights> {
+    let among = |names: &[String]| names.iter().any(|name| name == user);
+    if among(&main.admin_users) {
+        Some(Rights::Admin)
+    } else if among(&main.stats_users) || main.auth_type == AuthType::Any {
+        Some(Rights::Stats)
+    } else {
+        None
+    }
+}

@@ -1,0 +1,363 @@
+//! The console's commands: their grammar and their outcomes. `WORD [WORD] [;]`, or `SET key = value [;]`.
+
+use std::collections::VecDeque;
+
+use crate::driver::WorkerId;
+use crate::ids::ClientId;
+use crate::mail::Shutdown;
+use crate::stats::{Stats, Window};
+
+/// What SHOW shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "named as the commands are")]
+pub enum Topic {
+    ActiveSockets,
+    Clients,
+    Config,
+    Databases,
+    DnsHosts,
+    DnsZones,
+    Fds,
+    Help,
+    Lists,
+    Mem,
+    Peers,
+    PeerPools,
+    Pools,
+    Servers,
+    Sockets,
+    State,
+    Stats,
+    StatsAverages,
+    StatsTotals,
+    Totals,
+    Users,
+    Version,
+}
+
+/// Every topic by its word.
+pub(crate) const TOPICS: [(&str, Topic); 22] = [
+    ("active_sockets", Topic::ActiveSockets),
+    ("clients", Topic::Clients),
+    ("config", Topic::Config),
+    ("databases", Topic::Databases),
+    ("dns_hosts", Topic::DnsHosts),
+    ("dns_zones", Topic::DnsZones),
+    ("fds", Topic::Fds),
+    ("help", Topic::Help),
+    ("lists", Topic::Lists),
+    ("mem", Topic::Mem),
+    ("peers", Topic::Peers),
+    ("peer_pools", Topic::PeerPools),
+    ("pools", Topic::Pools),
+    ("servers", Topic::Servers),
+    ("sockets", Topic::Sockets),
+    ("state", Topic::State),
+    ("stats", Topic::Stats),
+    ("stats_averages", Topic::StatsAverages),
+    ("stats_totals", Topic::StatsTotals),
+    ("totals", Topic::Totals),
+    ("users", Topic::Users),
+    ("version", Topic::Version),
+];
+
+/// Parameters that drivers ask for, with the answers that are always the same.
+pub(crate) const FIXED_PARAMETERS: [(&str, &str); 5] = [
+    ("client_encoding", "UTF-8"),
+    ("default_transaction_isolation", "read committed"),
+    ("standard_conforming_strings", "on"),
+    ("datestyle", "ISO"),
+    ("timezone", "GMT"),
+];
+
+/// A command.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Command {
+    /// SHOW of a topic.
+    Show(Topic),
+    /// SHOW of a parameter that PostgreSQL would know: index into the fixed answers.
+    ShowParameter(usize),
+    /// SET of a setting.
+    Set {
+        /// Its name.
+        key: String,
+        /// The value as typed.
+        value: String,
+    },
+    /// PAUSE, of one database or all.
+    Pause(Option<String>),
+    /// RESUME, of one database or all.
+    Resume(Option<String>),
+    /// DISABLE a database.
+    Disable(String),
+    /// ENABLE a database.
+    Enable(String),
+    /// RECONNECT, of one database or all.
+    Reconnect(Option<String>),
+    /// KILL, of one database or all.
+    Kill(Option<String>),
+    /// KILL_CLIENT, by SHOW CLIENTS' `id`.
+    KillClient(u64),
+    /// WAIT_CLOSE, of one database or all.
+    WaitClose(Option<String>),
+    /// SUSPEND.
+    Suspend,
+    /// RELOAD.
+    Reload,
+    /// SHUTDOWN, of any kind.
+    Shutdown(Shutdown),
+}
+
+impl Command {
+    /// Reads a command; the error is what the user is told.
+    pub(crate) fn parse(text: &str) -> Result<Command, String> {
+        let tokens = tokens(text)?;
+        let invalid = || format!("invalid command '{}', use SHOW HELP;", text.trim());
+        let mut words = tokens.iter().map(Token::text);
+        let Some(verb) = words.next().map(str::to_lowercase) else { return Err(invalid()) };
+        if verb == "set" {
+            return parse_set(&tokens).ok_or_else(|| "syntax error".to_owned());
+        }
+        if tokens.iter().any(|token| !matches!(token, Token::Word(_) | Token::Quoted(_))) {
+            return Err(invalid());
+        }
+        let argument = words.next();
+        if words.next().is_some() {
+            return Err(invalid());
+        }
+        let database = argument.map(str::to_owned);
+        let named = |make: fn(String) -> Command| {
+            database.clone().map(make).ok_or_else(|| "a database is required".to_owned())
+        };
+        let bare = |command: Command| match argument {
+            None => Ok(command),
+            Some(_) => Err("syntax error".to_owned()),
+        };
+        match verb.as_str() {
+            "show" | "select" => show(argument.unwrap_or("help")).ok_or_else(invalid),
+            "pause" => Ok(Command::Pause(database)),
+            "resume" => Ok(Command::Resume(database)),
+            "disable" => named(Command::Disable),
+            "enable" => named(Command::Enable),
+            "reconnect" => Ok(Command::Reconnect(database)),
+            "kill" => Ok(Command::Kill(database)),
+            "kill_client" => argument
+                .and_then(|id| id.parse().ok())
+                .map(Command::KillClient)
+                .ok_or_else(|| "invalid client pointer supplied".to_owned()),
+            "wait_close" => Ok(Command::WaitClose(database)),
+            "suspend" => bare(Command::Suspend),
+            "reload" => bare(Command::Reload),
+            "shutdown" => match argument.map(str::to_lowercase).as_deref() {
+                None => Ok(Command::Shutdown(Shutdown::Now)),
+                Some("wait_for_servers") => Ok(Command::Shutdown(Shutdown::WaitForServers)),
+                Some("wait_for_clients") => Ok(Command::Shutdown(Shutdown::WaitForClients)),
+                Some(_) => Err("syntax error".to_owned()),
+            },
+            _ => Err(invalid()),
+        }
+    }
+
+    /// The tag of its CommandComplete.
+    pub(crate) fn tag(&self) -> String {
+        match self {
+            Command::Show(_) | Command::ShowParameter(_) => "SHOW".to_owned(),
+            Command::Set { key, value } => format!("SET {key}={value}"),
+            Command::Pause(_) => "PAUSE".to_owned(),
+            Command::Resume(_) => "RESUME".to_owned(),
+            Command::Disable(_) => "DISABLE".to_owned(),
+            Command::Enable(_) => "ENABLE".to_owned(),
+            Command::Reconnect(_) => "RECONNECT".to_owned(),
+            Command::Kill(_) => "KILL".to_owned(),
+            Command::KillClient(_) => "KILL_CLIENT".to_owned(),
+            Command::WaitClose(_) => "WAIT_CLOSE".to_owned(),
+            Command::Suspend => "SUSPEND".to_owned(),
+            Command::Reload => "RELOAD".to_owned(),
+            Command::Shutdown(_) => "SHUTDOWN".to_owned(),
+        }
+    }
+
+    /// The database it is about.
+    pub(crate) fn database(&self) -> Option<&str> {
+        match self {
+            Command::Pause(name)
+            | Command::Resume(name)
+            | Command::Reconnect(name)
+            | Command::Kill(name)
+            | Command::WaitClose(name) => name.as_deref(),
+            Command::Disable(name) | Command::Enable(name) => Some(name),
+            _ => None,
+        }
+    }
+}
+
+fn show(word: &str) -> Option<Command> {
+    let is = |known: &str| known.eq_ignore_ascii_case(word);
+    if let Some((_, topic)) = TOPICS.iter().find(|(known, _)| is(known)) {
+        return Some(Command::Show(*topic));
+    }
+    FIXED_PARAMETERS.iter().position(|(known, _)| is(known)).map(Command::ShowParameter)
+}
+
+/// `SET key = value`, `SET key TO 'value'`.
+fn parse_set(tokens: &[Token]) -> Option<Command> {
+    let [_, Token::Word(key), between, rest @ ..] = tokens else { return None };
+    let assigns = match between {
+        Token::Equals => true,
+        Token::Word(word) => word.eq_ignore_ascii_case("to"),
+        _ => false,
+    };
+    match rest {
+        [Token::Word(value) | Token::Quoted(value) | Token::Text(value)] if assigns => {
+            Some(Command::Set { key: key.clone(), value: value.clone() })
+        }
+        _ => None,
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Token {
+    Word(String),
+    /// `"name"`.
+    Quoted(String),
+    /// `'text'`.
+    Text(String),
+    Equals,
+}
+
+impl Token {
+    fn text(&self) -> &str {
+        match self {
+            Token::Word(text) | Token::Quoted(text) | Token::Text(text) => text,
+            Token::Equals => "=",
+        }
+    }
+}
+
+/// Longest value that SET takes, and longest word.
+const TOKEN_BYTES_MAX: usize = 255;
+
+fn tokens(text: &str) -> Result<Vec<Token>, String> {
+    let text = text.trim();
+    let mut rest = text.strip_suffix(';').unwrap_or(text).trim_end();
+    let mut tokens = Vec::new();
+    while let Some(first) = rest.chars().next() {
+        let (token, used) = match first {
+            '=' => (Token::Equals, 1),
+            '"' | '\'' => {
+                let (content, used) = quoted(rest, first).ok_or("unterminated quoted string")?;
+                let token = if first == '"' { Token::Quoted(content) } else { Token::Text(content) };
+                (token, used)
+            }
+            _ => {
+                let used = rest.find(|c: char| c.is_whitespace() || "='\"".contains(c)).unwrap_or(rest.len());
+                (Token::Word(rest[..used].to_owned()), used)
+            }
+        };
+        if token.text().len() > TOKEN_BYTES_MAX {
+            return Err("bad arguments".to_owned());
+        }
+        tokens.push(token);
+        rest = rest[used..].trim_start();
+    }
+    Ok(tokens)
+}
+
+/// What stands in quotes, doubled ones undone, and how much of the text that took.
+fn quoted(text: &str, quote: char) -> Option<(String, usize)> {
+    let mut content = String::new();
+    let mut chars = text.char_indices().skip(1).peekable();
+    while let Some((at, c)) = chars.next() {
+        if c != quote {
+            content.push(c);
+        } else if chars.peek().is_some_and(|&(_, next)| next == quote) {
+            content.push(quote);
+            chars.next();
+        } else {
+            return Some((content, at + quote.len_utf8()));
+        }
+    }
+    None
+}
+
+/// One worker's share of the answer to a command.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Done.
+    Done,
+    /// Rows of the topic's table, in text form.
+    Rows(Vec<Vec<Option<String>>>),
+    /// Per database: totals, and the last period's change.
+    Stats(Vec<(String, Stats, Window)>),
+    /// The rows of SHOW LISTS, or of SHOW MEM, to be added up: name and number.
+    Sums(Vec<(&'static str, u64)>),
+    /// It failed; what the user is told.
+    Failed(String),
+}
+
+/// A command that workers are at, kept by the worker whose console client typed it.
+pub(crate) struct PendingCommand {
+    pub(crate) client: ClientId,
+    pub(crate) command: Command,
+    /// Workers (or the control plane) that have not answered yet.
+    pub(crate) missing: u16,
+    pub(crate) outcomes: Vec<Outcome>,
+}
+
+/// What a worker waits for before it answers a command.
+pub(crate) struct Task {
+    pub(crate) from: WorkerId,
+    pub(crate) ticket: u64,
+    pub(crate) until: Until,
+}
+
+/// See [`Task`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Until {
+    /// No server of the database (or of any) is in use: PAUSE.
+    Released(Option<String>),
+    /// No server of the database (or of any) is marked to be closed: WAIT_CLOSE.
+    Closed(Option<String>),
+    /// Nothing is buffered, or this time has come: SUSPEND.
+    Flushed {
+        /// Monotonic, µs.
+        deadline_us: u64,
+    },
+}
+
+/// The order in which tasks are looked at: as they came.
+pub(crate) type Tasks = VecDeque<Task>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_read_in_any_case_with_or_without_semicolon() {
+        assert_eq!(Command::parse("SHOW pools;"), Ok(Command::Show(Topic::Pools)));
+        assert_eq!(Command::parse(" select Version "), Ok(Command::Show(Topic::Version)));
+        assert_eq!(Command::parse("show timezone"), Ok(Command::ShowParameter(4)));
+        assert_eq!(Command::parse("PAUSE \"a\"\"b-c\";"), Ok(Command::Pause(Some("a\"b-c".into()))));
+        assert_eq!(
+            Command::parse("shutdown WAIT_FOR_CLIENTS"),
+            Ok(Command::Shutdown(Shutdown::WaitForClients))
+        );
+    }
+
+    #[test]
+    fn set_takes_words_and_quoted_values() {
+        let set = |value: &str| Ok(Command::Set { key: "pool_mode".into(), value: value.into() });
+        assert_eq!(Command::parse("SET pool_mode=session"), set("session"));
+        assert_eq!(Command::parse("set pool_mode TO 'it''s';"), set("it's"));
+        assert_eq!(Command::parse("set pool_mode"), Err("syntax error".into()));
+    }
+
+    #[test]
+    fn what_is_no_command_is_named_in_the_error() {
+        assert_eq!(Command::parse("FOO"), Err("invalid command 'FOO', use SHOW HELP;".into()));
+        assert_eq!(Command::parse("disable"), Err("a database is required".into()));
+        assert_eq!(Command::parse("kill_client x"), Err("invalid client pointer supplied".into()));
+        assert!(Command::parse("").is_err());
+        assert!(Command::parse("show 'pools").is_err());
+    }
+}

@@ -1,0 +1,137 @@
+//! Everything a client can be told by us, in one closed list: the text (PgBouncer's where it has one), the SQLSTATE
+//! (PostgreSQL's own), and a hint where the reader can do something about it.
+
+use std::borrow::Cow;
+
+use pgweir_wire::error::{Report, SqlState};
+
+/// Why a client is refused or disconnected. All are FATAL: the connection ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The client broke the protocol; says how.
+    Protocol(Cow<'static, str>),
+    /// A startup parameter that we can not honour.
+    UnsupportedParameter(String),
+    /// The same, inside `options`.
+    UnsupportedOption(String),
+    /// sslmode demands TLS.
+    TlsRequired,
+    /// No user in the startup packet.
+    NoUser,
+    /// Password, md5 or SCRAM exchange failed; the text does not say why.
+    Authentication(Cow<'static, str>),
+    /// An authentication method that is configured and not built yet.
+    MethodNotBuilt(&'static str),
+    /// auth_type=any without a forced user.
+    NoForcedUser,
+    NoSuchDatabase(String),
+    DatabaseDisabled(String),
+    NotAllowedOnConsole,
+    TooManyClients(&'static str),
+    ShuttingDown,
+    ServerShuttingDown,
+    DatabaseRemoved,
+    ForcedDisconnect,
+    /// A timeout of the settings, by the text PgBouncer gives.
+    Timeout(&'static str, SqlState),
+    /// Servers can not be opened at the moment; what the last attempt said.
+    ServerFailing(String),
+    /// PostgreSQL refused the login: its own code and text.
+    ServerRefused(SqlState, String),
+    /// The server connection ended under the client.
+    ServerLost(Cow<'static, str>),
+    /// Statement pooling: a transaction was opened.
+    TransactionInStatementMode,
+    SimpleQueryDisabled,
+    /// A limit of ours on what one client may hold.
+    TooLarge(Cow<'static, str>),
+}
+
+impl Fault {
+    /// The text, which is also the reason in the log.
+    pub(crate) fn text(&self) -> Cow<'_, str> {
+        match self {
+            Fault::Protocol(text)
+            | Fault::Authentication(text)
+            | Fault::ServerLost(text)
+            | Fault::TooLarge(text) => Cow::Borrowed(text),
+            Fault::UnsupportedParameter(name) => format!("unsupported startup parameter: {name}").into(),
+            Fault::UnsupportedOption(name) => {
+                format!("unsupported startup parameter in options: {name}").into()
+            }
+            Fault::TlsRequired => "SSL required".into(),
+            Fault::NoUser => "no username supplied".into(),
+            Fault::MethodNotBuilt(name) => format!("auth_type={name} is not built yet").into(),
+            Fault::NoForcedUser => "bouncer config error".into(),
+            Fault::NoSuchDatabase(name) => format!("no such database: {name}").into(),
+            Fault::DatabaseDisabled(name) => format!("database \"{name}\" is disabled").into(),
+            Fault::NotAllowedOnConsole => "not allowed".into(),
+            Fault::TooManyClients("max_client_conn") => {
+                "no more connections allowed (max_client_conn)".into()
+            }
+            Fault::TooManyClients(limit) => format!("client connections exceeded ({limit})").into(),
+            Fault::ShuttingDown => "pooler is shutting down".into(),
+            Fault::ServerShuttingDown => "server shutting down".into(),
+            Fault::DatabaseRemoved => "database removed".into(),
+            Fault::ForcedDisconnect => "admin forced disconnect".into(),
+            Fault::Timeout(text, _) => Cow::Borrowed(text),
+            Fault::ServerFailing(last) => {
+                format!("server login has been failing, cached error: {last} (server_login_retry)").into()
+            }
+            Fault::ServerRefused(_, text) => Cow::Borrowed(text),
+            Fault::TransactionInStatementMode => {
+                "transaction blocks not allowed in statement pooling mode".into()
+            }
+            Fault::SimpleQueryDisabled => "PQexec disallowed".into(),
+        }
+    }
+
+    /// The SQLSTATE, as PostgreSQL would choose it (appendix "PostgreSQL Error Codes").
+    pub(crate) fn code(&self) -> SqlState {
+        match self {
+            Fault::Protocol(_) | Fault::UnsupportedParameter(_) | Fault::UnsupportedOption(_) => {
+                SqlState::PROTOCOL_VIOLATION
+            }
+            Fault::TlsRequired | Fault::NoUser | Fault::MethodNotBuilt(_) | Fault::NotAllowedOnConsole => {
+                SqlState::INVALID_AUTHORIZATION
+            }
+            Fault::Authentication(_) => SqlState::INVALID_PASSWORD,
+            Fault::NoForcedUser => SqlState::CONFIG_FILE_ERROR,
+            Fault::NoSuchDatabase(_) => SqlState::INVALID_CATALOG_NAME,
+            Fault::DatabaseDisabled(_) => SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+            Fault::TooManyClients(_) => SqlState::TOO_MANY_CONNECTIONS,
+            Fault::ShuttingDown => SqlState::CANNOT_CONNECT_NOW,
+            Fault::ServerShuttingDown | Fault::DatabaseRemoved | Fault::ForcedDisconnect => {
+                SqlState::ADMIN_SHUTDOWN
+            }
+            Fault::Timeout(_, code) | Fault::ServerRefused(code, _) => *code,
+            Fault::ServerFailing(_) => SqlState::CANNOT_CONNECT,
+            Fault::ServerLost(_) => SqlState::CONNECTION_FAILURE,
+            Fault::TransactionInStatementMode | Fault::SimpleQueryDisabled => SqlState::FEATURE_NOT_SUPPORTED,
+            Fault::TooLarge(_) => SqlState::PROGRAM_LIMIT_EXCEEDED,
+        }
+    }
+
+    fn hint(&self) -> Option<&'static str> {
+        match self {
+            Fault::UnsupportedParameter(_) | Fault::UnsupportedOption(_) => {
+                Some("Remove it from the connection string, or add its name to ignore_startup_parameters.")
+            }
+            Fault::TooManyClients("max_client_conn") => Some("Raise max_client_conn, or close idle clients."),
+            Fault::ServerFailing(_) => {
+                Some("PostgreSQL could not be reached at the last attempt; see the pooler's log.")
+            }
+            _ => None,
+        }
+    }
+
+    /// Appends the ErrorResponse.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        let text = self.text();
+        let mut report = Report::fatal(self.code(), &text);
+        if let Some(hint) = self.hint() {
+            report = report.with_hint(hint);
+        }
+        pgweir_wire::error::encode_error(out, &report);
+    }
+}

@@ -1,0 +1,371 @@
+//! Reply accounting: what one server connection owes, and to whom, in order.
+//!
+//! Every message that is sent to a server and will be answered has an [`Entry`]; bytes from the server are interpreted
+//! against the head only. Answers we give ourselves take their place in the same order ([`Kind::Local`]). This file is a
+//! pure state machine and the only one that decides which answer belongs to whom; it must never see a connection.
+//!
+//! The rules are those of PostgreSQL's protocol chapter ("Message Flow") and of `postgres.c` (`ignore_till_sync`) and
+//! `copyfromparse.c` (Sync and Flush are ignored inside COPY FROM STDIN).
+
+use std::collections::VecDeque;
+
+use pgweir_wire::backend::tag;
+
+use crate::ids::{ClientId, StatementId};
+
+/// What a hidden statement of our own is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    /// `connect_query`, once after login. Its errors are logged and ignored.
+    ConnectQuery,
+    /// Brings the server's parameters to the client's before its statement.
+    Settle,
+    /// `server_reset_query`.
+    Reset,
+    /// `server_check_query`.
+    Check,
+    /// Close of a prepared statement that fell out of the server's list.
+    Evict,
+}
+
+/// Who gets the answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Owner {
+    /// A client; the answer is passed on.
+    Client(ClientId),
+    /// A client whose statement needs this one: success is hidden, an error is the client's.
+    Errand(ClientId),
+    /// Nobody: the answer is ours.
+    Hidden(Purpose),
+}
+
+impl Owner {
+    /// The client that would be told of an error.
+    #[must_use]
+    pub fn client(self) -> Option<ClientId> {
+        match self {
+            Owner::Client(id) | Owner::Errand(id) => Some(id),
+            Owner::Hidden(_) => None,
+        }
+    }
+}
+
+/// What was asked, which decides which messages answer it and which one ends it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Simple Query: anything, up to ReadyForQuery.
+    Query,
+    /// FunctionCall: FunctionCallResponse or an error, then ReadyForQuery.
+    FunctionCall,
+    /// Parse: ParseComplete.
+    Parse,
+    /// Parse that is known to fail (the name is in use); the error's text is ours to correct.
+    ParseAgain,
+    /// Bind: BindComplete.
+    Bind,
+    /// Describe of a statement: ParameterDescription, then RowDescription or NoData.
+    DescribeStatement,
+    /// Describe of a portal: RowDescription or NoData.
+    DescribePortal,
+    /// Execute: rows or COPY, then CommandComplete, EmptyQueryResponse or PortalSuspended.
+    Execute,
+    /// Close: CloseComplete.
+    Close,
+    /// Sync: ReadyForQuery.
+    Sync,
+    /// CopyDone or CopyFail: no answer of its own; says up to where the server reads COPY data.
+    CopyEnd,
+    /// Answered by us, in its turn.
+    Local(Local),
+}
+
+/// An answer of our own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Local {
+    /// The server has the statement already.
+    ParseComplete,
+    /// A named statement was forgotten; only we knew that name.
+    CloseComplete,
+}
+
+/// One thing the server owes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// Who gets the answer.
+    pub owner: Owner,
+    /// What was asked.
+    pub kind: Kind,
+    /// For Parse (and its local answer): the statement, to be forgotten if it fails.
+    pub statement: Option<StatementId>,
+    /// For Parse of a client: takes the client's name back if it fails.
+    pub ticket: u32,
+}
+
+impl Entry {
+    /// An entry that prepares nothing.
+    #[must_use]
+    pub fn new(owner: Owner, kind: Kind) -> Entry {
+        Entry { owner, kind, statement: None, ticket: 0 }
+    }
+}
+
+/// What became of a message that was just sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pushed {
+    /// The server will answer, or [`Ledger::settle`] will give the local answer in its turn.
+    Queued,
+    /// The server will ignore it and never answer.
+    Ignored,
+}
+
+/// An entry that ends without a message of the server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Settled {
+    /// Its turn has come: give this answer.
+    Answer(Entry, Local),
+    /// Skipped by the server, after an error, up to the next Sync.
+    Skipped(Entry),
+}
+
+/// What a message of the server is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Accepted {
+    /// Whose answer it is part of.
+    pub owner: Owner,
+    /// The entry, where this message ended it.
+    pub ended: Option<Entry>,
+}
+
+/// The server sent what nobody asked for. The connection can not be used any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("server sent message '{}' where {expected} was due", tag.escape_ascii())]
+pub struct Unexpected {
+    /// The message's type byte.
+    pub tag: u8,
+    /// What the head of the ledger asked for.
+    pub expected: &'static str,
+}
+
+/// The ordered list of what a server owes.
+#[derive(Default, Debug)]
+pub struct Ledger {
+    entries: VecDeque<Entry>,
+    phase: Phase,
+    /// Messages of an extended group were sent and its Sync was not.
+    group_open: bool,
+}
+
+/// What the server does with the messages it reads, where that is not simply to execute them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Phase {
+    /// Executes them.
+    #[default]
+    Normal,
+    /// An error in an extended group: ignores everything up to the next Sync.
+    SkippingToSync,
+    /// COPY FROM STDIN runs and its end was not sent yet: Sync and Flush are ignored.
+    CopyIn,
+}
+
+impl Ledger {
+    /// Nothing is owed, and no extended group is open: the server rests, if its transaction status is idle too.
+    #[must_use]
+    pub fn is_at_rest(&self) -> bool {
+        self.entries.is_empty() && !self.group_open && self.phase == Phase::Normal
+    }
+
+    /// Nothing is owed right now.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Entries not yet ended.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The entry whose answer comes next.
+    #[must_use]
+    pub fn head(&self) -> Option<&Entry> {
+        self.entries.front()
+    }
+
+    /// The server ignores what it is sent, up to the next Sync.
+    #[must_use]
+    pub fn is_skipping(&self) -> bool {
+        self.phase == Phase::SkippingToSync
+    }
+
+    /// The server waits for COPY data from its client.
+    #[must_use]
+    pub fn is_copying_in(&self) -> bool {
+        self.phase == Phase::CopyIn
+    }
+
+    /// Notes that a message was sent (or, for [`Kind::Local`], would have been). [`Ledger::settle`] must be called next.
+    #[inline]
+    pub fn push(&mut self, entry: Entry) -> Pushed {
+        match (self.phase, entry.kind) {
+            (Phase::SkippingToSync, Kind::Sync) => self.phase = Phase::Normal,
+            (Phase::SkippingToSync, _) => return Pushed::Ignored,
+            (Phase::CopyIn, Kind::CopyEnd) => {
+                self.phase = Phase::Normal;
+                return Pushed::Ignored;
+            }
+            (Phase::CopyIn, Kind::Sync) => return Pushed::Ignored,
+            (Phase::Normal | Phase::CopyIn, _) => {}
+        }
+        match entry.kind {
+            Kind::Sync => self.group_open = false,
+            Kind::CopyEnd if self.entries.is_empty() => return Pushed::Ignored,
+            Kind::Query | Kind::FunctionCall | Kind::CopyEnd | Kind::Local(_) => {}
+            _ => self.group_open = true,
+        }
+        self.entries.push_back(entry);
+        Pushed::Queued
+    }
+
+    /// The next entry that ends without the server's help. To be called until `None` after each [`Ledger::push`] and
+    /// each [`Ledger::accept`].
+    #[inline]
+    pub fn settle(&mut self) -> Option<Settled> {
+        loop {
+            let head = *self.entries.front()?;
+            if self.phase == Phase::SkippingToSync {
+                if head.kind == Kind::Sync {
+                    self.phase = Phase::Normal;
+                    return None;
+                }
+                self.entries.pop_front();
+                return Some(Settled::Skipped(head));
+            }
+            match head.kind {
+                Kind::CopyEnd => {
+                    self.entries.pop_front();
+                }
+                Kind::Local(local) => {
+                    self.entries.pop_front();
+                    return Some(Settled::Answer(head, local));
+                }
+                _ => return None,
+            }
+        }
+    }
+
+    /// Takes a message of the server that is part of an answer (not NoticeResponse, ParameterStatus or
+    /// NotificationResponse, which may come at any time).
+    ///
+    /// # Errors
+    /// [`Unexpected`] when the head of the ledger did not ask for such a message.
+    #[inline]
+    pub fn accept(&mut self, message: u8) -> Result<Accepted, Unexpected> {
+        let Some(head) = self.entries.front().copied() else {
+            return Err(Unexpected { tag: message, expected: "nothing" });
+        };
+        if message == tag::ERROR {
+            return Ok(self.accept_error(head));
+        }
+        let ends = match (head.kind, message) {
+            (Kind::Query, tag::READY) => true,
+            (
+                Kind::Query,
+                tag::ROW_DESCRIPTION
+                | tag::DATA_ROW
+                | tag::COMMAND_COMPLETE
+                | tag::EMPTY_QUERY
+                | tag::COPY_OUT
+                | tag::COPY_BOTH
+                | tag::COPY_DATA
+                | tag::COPY_DONE,
+            )
+            | (
+                Kind::Execute,
+                tag::DATA_ROW | tag::COPY_OUT | tag::COPY_BOTH | tag::COPY_DATA | tag::COPY_DONE,
+            )
+            | (Kind::DescribeStatement, tag::PARAMETER_DESCRIPTION)
+            | (Kind::FunctionCall, tag::FUNCTION_RESPONSE) => false,
+            (Kind::Query | Kind::Execute, tag::COPY_IN) => {
+                self.enter_copy_in();
+                false
+            }
+            (Kind::Execute, tag::COMMAND_COMPLETE | tag::EMPTY_QUERY | tag::PORTAL_SUSPENDED)
+            | (Kind::Parse | Kind::ParseAgain, tag::PARSE_COMPLETE)
+            | (Kind::Bind, tag::BIND_COMPLETE)
+            | (Kind::DescribeStatement | Kind::DescribePortal, tag::ROW_DESCRIPTION | tag::NO_DATA)
+            | (Kind::Close, tag::CLOSE_COMPLETE)
+            | (Kind::Sync | Kind::FunctionCall, tag::READY) => true,
+            (kind, _) => return Err(Unexpected { tag: message, expected: kind.awaited() }),
+        };
+        if ends {
+            self.entries.pop_front();
+            if self.phase == Phase::CopyIn {
+                // The statement ended although its COPY data did not: the server stopped reading it.
+                self.phase = Phase::Normal;
+            }
+        }
+        Ok(Accepted { owner: head.owner, ended: ends.then_some(head) })
+    }
+
+    fn accept_error(&mut self, head: Entry) -> Accepted {
+        if self.phase == Phase::CopyIn {
+            self.phase = Phase::Normal;
+        }
+        match head.kind {
+            // ReadyForQuery follows by itself.
+            Kind::Query | Kind::FunctionCall | Kind::Sync => Accepted { owner: head.owner, ended: None },
+            _ => {
+                self.entries.pop_front();
+                self.phase = Phase::SkippingToSync;
+                Accepted { owner: head.owner, ended: Some(head) }
+            }
+        }
+    }
+
+    /// COPY FROM STDIN began. Whatever Sync was sent before the end of its data is ignored by the server.
+    fn enter_copy_in(&mut self) {
+        let mut at = 1; // the head stays
+        let mut data_ended = false;
+        while let Some(entry) = self.entries.get(at) {
+            match entry.kind {
+                Kind::CopyEnd => {
+                    self.entries.remove(at);
+                    data_ended = true;
+                    break;
+                }
+                Kind::Sync => {
+                    self.entries.remove(at);
+                }
+                _ => at += 1,
+            }
+        }
+        if !data_ended {
+            self.phase = Phase::CopyIn;
+        }
+        if self.entries.front().is_some_and(|head| head.kind == Kind::Execute) {
+            self.group_open = !self.entries.iter().any(|entry| entry.kind == Kind::Sync);
+        }
+    }
+}
+
+impl Kind {
+    /// What ends it, for an error text.
+    fn awaited(self) -> &'static str {
+        match self {
+            Kind::Query => "the answer to a query",
+            Kind::FunctionCall => "FunctionCallResponse",
+            Kind::Parse | Kind::ParseAgain => "ParseComplete",
+            Kind::Bind => "BindComplete",
+            Kind::DescribeStatement => "ParameterDescription",
+            Kind::DescribePortal => "RowDescription",
+            Kind::Execute => "the answer to Execute",
+            Kind::Close => "CloseComplete",
+            Kind::Sync => "ReadyForQuery",
+            Kind::CopyEnd | Kind::Local(_) => "nothing",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

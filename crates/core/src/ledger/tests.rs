@@ -1,0 +1,237 @@
+//! The ledger against PostgreSQL's rules, and against itself under every interleaving of sending and answering.
+
+use proptest::prelude::*;
+use slotmap::SlotMap;
+
+use super::*;
+
+fn client() -> ClientId {
+    let mut map: SlotMap<ClientId, ()> = SlotMap::with_key();
+    map.insert(())
+}
+
+fn entry(kind: Kind) -> Entry {
+    Entry::new(Owner::Client(client()), kind)
+}
+
+fn push(ledger: &mut Ledger, kinds: &[Kind]) -> Vec<Settled> {
+    let mut settled = Vec::new();
+    for &kind in kinds {
+        ledger.push(entry(kind));
+        settled.extend(drain(ledger));
+    }
+    settled
+}
+
+fn drain(ledger: &mut Ledger) -> Vec<Settled> {
+    std::iter::from_fn(|| ledger.settle()).collect()
+}
+
+fn feed(ledger: &mut Ledger, tags: &[u8]) -> Vec<Settled> {
+    let mut settled = Vec::new();
+    for &message in tags {
+        ledger.accept(message).expect("the script is what a server would send");
+        settled.extend(drain(ledger));
+    }
+    settled
+}
+
+#[test]
+fn simple_query_ends_at_ready() {
+    let mut ledger = Ledger::default();
+    push(&mut ledger, &[Kind::Query]);
+    feed(&mut ledger, b"TDDC");
+    assert!(!ledger.is_at_rest());
+    feed(&mut ledger, b"Z");
+    assert!(ledger.is_at_rest());
+}
+
+#[test]
+fn an_open_group_is_not_at_rest_although_nothing_is_owed() {
+    let mut ledger = Ledger::default();
+    push(&mut ledger, &[Kind::Parse, Kind::Bind, Kind::Execute]);
+    feed(&mut ledger, b"12DC");
+    assert!(ledger.is_empty());
+    assert!(!ledger.is_at_rest(), "the Sync is still to come");
+    push(&mut ledger, &[Kind::Sync]);
+    feed(&mut ledger, b"Z");
+    assert!(ledger.is_at_rest());
+}
+
+#[test]
+fn an_error_skips_to_the_next_sync_only() {
+    let mut ledger = Ledger::default();
+    push(&mut ledger, &[Kind::Parse, Kind::Bind, Kind::Execute, Kind::Sync, Kind::Parse, Kind::Sync]);
+    let settled = feed(&mut ledger, b"1E");
+    assert_eq!(settled, vec![Settled::Skipped(entry(Kind::Execute))]);
+    feed(&mut ledger, b"Z1Z");
+    assert!(ledger.is_at_rest());
+}
+
+#[test]
+fn messages_sent_after_the_error_was_seen_are_ignored_until_sync() {
+    let mut ledger = Ledger::default();
+    push(&mut ledger, &[Kind::Parse]);
+    feed(&mut ledger, b"E");
+    assert_eq!(ledger.push(entry(Kind::Bind)), Pushed::Ignored);
+    assert_eq!(ledger.push(entry(Kind::Query)), Pushed::Ignored, "even a Query: ignore_till_sync");
+    assert_eq!(ledger.push(entry(Kind::Local(Local::ParseComplete))), Pushed::Ignored);
+    assert!(!ledger.is_at_rest());
+    assert_eq!(ledger.push(entry(Kind::Sync)), Pushed::Queued);
+    feed(&mut ledger, b"Z");
+    assert!(ledger.is_at_rest());
+}
+
+#[test]
+fn a_local_answer_waits_for_its_turn() {
+    let mut ledger = Ledger::default();
+    let settled = push(&mut ledger, &[Kind::Execute, Kind::Local(Local::CloseComplete), Kind::Sync]);
+    assert!(settled.is_empty());
+    let settled = feed(&mut ledger, b"C");
+    let local = Local::CloseComplete;
+    assert_eq!(settled, vec![Settled::Answer(entry(Kind::Local(local)), local)]);
+    feed(&mut ledger, b"Z");
+    assert!(ledger.is_at_rest());
+}
+
+#[test]
+fn a_local_answer_is_given_at_once_when_nothing_is_owed() {
+    let mut ledger = Ledger::default();
+    assert_eq!(push(&mut ledger, &[Kind::Local(Local::ParseComplete)]).len(), 1);
+}
+
+#[test]
+fn copy_in_by_simple_query() {
+    let mut ledger = Ledger::default();
+    push(&mut ledger, &[Kind::Query]);
+    feed(&mut ledger, b"G");
+    assert!(ledger.is_copying_in());
+    push(&mut ledger, &[Kind::CopyEnd]);
+    assert!(!ledger.is_copying_in());
+    feed(&mut ledger, b"CZ");
+    assert!(ledger.is_at_rest());
+}
+
+#[test]
+fn sync_before_the_copy_data_is_ignored_and_the_one_after_counts() {
+    // libpq: Parse Bind Describe Execute Sync, then CopyData.., CopyDone, Sync.
+    let mut ledger = Ledger::default();
+    push(&mut ledger, &[Kind::Parse, Kind::Bind, Kind::DescribePortal, Kind::Execute, Kind::Sync]);
+    feed(&mut ledger, b"12nG");
+    assert!(ledger.is_copying_in());
+    push(&mut ledger, &[Kind::CopyEnd, Kind::Sync]);
+    feed(&mut ledger, b"CZ");
+    assert!(ledger.is_at_rest());
+}
+
+#[test]
+fn copy_in_sent_in_one_go() {
+    let mut ledger = Ledger::default();
+    push(&mut ledger, &[Kind::Parse, Kind::Bind, Kind::Execute, Kind::CopyEnd, Kind::Sync]);
+    feed(&mut ledger, b"12GCZ");
+    assert!(ledger.is_at_rest());
+}
+
+#[test]
+fn copy_in_that_fails_midway_ignores_the_late_end() {
+    let mut ledger = Ledger::default();
+    push(&mut ledger, &[Kind::Query]);
+    feed(&mut ledger, b"GE");
+    push(&mut ledger, &[Kind::CopyEnd]);
+    feed(&mut ledger, b"Z");
+    assert!(ledger.is_at_rest());
+}
+
+#[test]
+fn copy_data_for_a_statement_that_is_no_copy_is_nothing() {
+    let mut ledger = Ledger::default();
+    push(&mut ledger, &[Kind::Query, Kind::CopyEnd, Kind::Query]);
+    feed(&mut ledger, b"CZCZ");
+    assert!(ledger.is_at_rest());
+}
+
+#[test]
+fn what_nobody_asked_for_is_an_error() {
+    let mut ledger = Ledger::default();
+    assert!(ledger.accept(b'Z').is_err());
+    push(&mut ledger, &[Kind::Bind]);
+    assert!(ledger.accept(b'1').is_err());
+    assert!(ledger.accept(b'D').is_err());
+}
+
+/// A server by the protocol's rules, for groups without COPY: answers the `n`-th message it is sent.
+fn answers(kind: Kind, fails: bool, skipping: &mut bool) -> Vec<u8> {
+    if *skipping {
+        if kind == Kind::Sync {
+            *skipping = false;
+            return b"Z".to_vec();
+        }
+        return Vec::new();
+    }
+    match kind {
+        Kind::Query | Kind::FunctionCall if fails => b"EZ".to_vec(),
+        Kind::Query => b"TDCZ".to_vec(),
+        Kind::FunctionCall => b"VZ".to_vec(),
+        Kind::Sync if fails => b"EZ".to_vec(),
+        Kind::Sync => b"Z".to_vec(),
+        Kind::Local(_) | Kind::CopyEnd => Vec::new(),
+        _ if fails => {
+            *skipping = true;
+            b"E".to_vec()
+        }
+        Kind::Parse | Kind::ParseAgain => b"1".to_vec(),
+        Kind::Bind => b"2".to_vec(),
+        Kind::DescribeStatement => b"tT".to_vec(),
+        Kind::DescribePortal => b"n".to_vec(),
+        Kind::Execute => b"DDC".to_vec(),
+        Kind::Close => b"3".to_vec(),
+    }
+}
+
+fn any_kind() -> impl Strategy<Value = Kind> {
+    prop::sample::select(vec![
+        Kind::Query,
+        Kind::FunctionCall,
+        Kind::Parse,
+        Kind::Bind,
+        Kind::DescribeStatement,
+        Kind::DescribePortal,
+        Kind::Execute,
+        Kind::Close,
+        Kind::Sync,
+        Kind::Local(Local::ParseComplete),
+        Kind::CopyEnd,
+    ])
+}
+
+proptest! {
+    /// However sending and answering interleave, every answer finds its entry, each message is answered, skipped or ignored
+    /// exactly once, and the ledger is at rest after the last Sync.
+    #[test]
+    fn every_interleaving_balances(
+        script in prop::collection::vec((any_kind(), any::<bool>()), 1..40),
+        lags in prop::collection::vec(0usize..6, 40),
+    ) {
+        let mut ledger = Ledger::default();
+        let mut skipping = false;
+        let mut in_flight: VecDeque<u8> = VecDeque::new();
+        let mut lags = lags.into_iter().cycle();
+        let script = script.into_iter().chain([(Kind::Sync, false)]);
+        for (kind, fails) in script {
+            // The server's view and the ledger's view advance apart from each other.
+            in_flight.extend(answers(kind, fails, &mut skipping));
+            ledger.push(entry(kind));
+            drain(&mut ledger);
+            for _ in 0..lags.next().expect("cycle never ends") {
+                let Some(message) = in_flight.pop_front() else { break };
+                prop_assert!(ledger.accept(message).is_ok(), "unexpected {}", message.escape_ascii());
+                drain(&mut ledger);
+            }
+        }
+        for message in in_flight {
+            prop_assert!(ledger.accept(message).is_ok(), "unexpected {}", message.escape_ascii());
+            drain(&mut ledger);
+        }
+        prop_assert!(ledger.is_at_rest(), "left over: {:?}", ledger);
+    }
+}

@@ -1,0 +1,61 @@
+//! Every limit of the data plane, with its reason. Nothing else in this crate states a number that bounds a peer.
+
+/// A client's message up to this size is held until it is whole before a server is asked for: a client that sends
+/// slowly then does not hold a server while it does so. Larger ones stream.
+pub const HOLD_MESSAGE_BYTES: usize = 16 * 1024;
+
+/// Bytes a client may have waiting for a server before its reads are paused.
+pub const INBOX_BYTES_MAX: usize = 64 * 1024;
+
+/// A message that has to be understood as a whole (a named Parse, whose text is the key of a prepared statement) may
+/// be at most this long; SQLSTATE 54000 beyond it.
+pub const PARSE_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Portal and statement names at the front of Bind, Describe, Close.
+pub const NAMES_BYTES_MAX: usize = 16 * 1024;
+
+/// Bytes queued for one connection above which its source is no longer read ...
+pub const BACKLOG_HIGH_BYTES: usize = 256 * 1024;
+
+/// Messages from a server that are always read whole (ParameterStatus, BackendKeyData, ReadyForQuery, CommandComplete,
+/// Authentication): PostgreSQL's are far smaller.
+pub const SERVER_CONTROL_BYTES_MAX: usize = 64 * 1024;
+
+/// An ErrorResponse or NoticeResponse that is for us (login, hidden statements) is read whole up to this size.
+pub const SERVER_ERROR_BYTES_MAX: usize = 1024 * 1024;
+
+/// A password or SASL message of a client; PostgreSQL's PG_MAX_AUTH_TOKEN_LENGTH is 65535.
+pub const PASSWORD_BYTES_MAX: usize = 65_535;
+
+/// Database, user and application names in a startup packet; the packet itself is bounded by the wire crate.
+pub const NAME_BYTES_MAX: usize = 63;
+
+/// Names in a startup packet that are not identifiers (application_name before PostgreSQL cuts it, option values).
+pub const PARAMETER_BYTES_MAX: usize = 8 * 1024;
+
+/// Prepared statements one client may have; SQLSTATE 54000 beyond it.
+pub const CLIENT_STATEMENTS_MAX: usize = 10_000;
+
+/// Parameters of a server's greeting that are kept; PostgreSQL 18 reports 15.
+pub const WELCOME_PARAMETERS_MAX: usize = 64;
+
+/// How often timeouts and pool sizes are looked after.
+pub const MAINTENANCE_PERIOD_US: u64 = 333_000;
+
+/// A cancel secret of ours for protocol 3.2 clients; 3.0 clients get 4 bytes, as the protocol says.
+pub const CANCEL_KEY_BYTES: usize = 32;
+
+/// One console command; more is refused.
+pub const CONSOLE_QUERY_BYTES_MAX: usize = 4096;
+
+/// Text of a server's error that is repeated to clients while the server is not asked again.
+pub const CACHED_ERROR_BYTES_MAX: usize = 512;
+
+/// Buffers for partial messages that a worker keeps for the next use, and the largest it keeps.
+pub const SPARE_BUFFERS_MAX: usize = 64;
+/// See [`SPARE_BUFFERS_MAX`].
+pub const SPARE_BUFFER_BYTES_MAX: usize = 64 * 1024;
+
+const _: () = assert!(HOLD_MESSAGE_BYTES < INBOX_BYTES_MAX, "a held message must fit the inbox");
+const _: () = assert!(NAMES_BYTES_MAX <= HOLD_MESSAGE_BYTES, "names are looked for in held messages");
+const _: () = assert!(CANCEL_KEY_BYTES <= 256, "protocol 3.2 allows 4 to 256 bytes");

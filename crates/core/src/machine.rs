@@ -1,0 +1,299 @@
+//! The machine: one worker's clients, servers and pools, and the verbs by which the driver feeds it.
+//!
+//! Each file below owns one part of a connection's life; this one owns the data and the dispatch. Nothing here may
+//! block, and nothing here knows how bytes travel.
+
+mod actions;
+mod admin;
+mod cancel;
+mod client_moves;
+mod from_client;
+mod from_server;
+mod greeting;
+mod handout;
+mod login;
+mod maintenance;
+mod prepared;
+mod report;
+mod server_login;
+mod server_moves;
+mod startup;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use slotmap::SlotMap;
+
+use crate::client::{Client, ClientState, Greeting};
+use crate::console::command::{PendingCommand, Tasks};
+use crate::driver::{Closed, ConnId, Driver, Level, Now, Peer, TlsInfo, WorkerId};
+use crate::ids::{CancelId, ClientId, PoolId, ServerId};
+use crate::limits::MAINTENANCE_PERIOD_US;
+use crate::luggage::{Luggage, Origin};
+use crate::mail::{Rules, Shutdown};
+use crate::params::Tracked;
+use crate::pool::Pool;
+use crate::server::Server;
+use crate::shared::Shared;
+use crate::spare::Spare;
+use crate::statements::Statements;
+
+use cancel::CancelConnection;
+pub(crate) use cancel::WaitingCancel;
+
+/// What a machine is built from.
+pub struct Setup {
+    /// Its number.
+    pub worker: WorkerId,
+    /// The configuration to begin with.
+    pub rules: Rules,
+    /// What all workers of the process share.
+    pub shared: Arc<Shared>,
+    /// The time.
+    pub now: Now,
+}
+
+/// One worker's part of the pooler. See the module's head.
+pub struct Machine {
+    worker: WorkerId,
+    now: Now,
+    rules: Rules,
+    shared: Arc<Shared>,
+    tracked: Arc<Tracked>,
+    roles: Vec<Option<(u32, Role)>>,
+    clients: SlotMap<ClientId, Client>,
+    servers: SlotMap<ServerId, Server>,
+    pools: SlotMap<PoolId, Pool>,
+    pool_names: HashMap<(Arc<str>, Arc<str>), PoolId>,
+    cancels: SlotMap<CancelId, CancelConnection>,
+    cancel_keys: HashMap<Box<[u8]>, ClientId>,
+    statements: Statements,
+    /// Pools to look at when the tick ends.
+    noticed: Vec<PoolId>,
+    /// For messages that are put together before they are sent.
+    scratch: Vec<u8>,
+    spare: Spare,
+    activity: Activity,
+    stopping: Option<Shutdown>,
+    /// Console commands that wait for other workers or for an event.
+    commands: HashMap<u64, PendingCommand>,
+    tasks: Tasks,
+    tickets: u64,
+    said_drained: bool,
+    maintenance_us: u64,
+    stats_us: u64,
+}
+
+/// What a connection is to the machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Role {
+    Client(ClientId),
+    Server(ServerId),
+    Cancel(CancelId),
+}
+
+/// PAUSE and SUSPEND without a database.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Activity {
+    /// Servers are handed out.
+    #[default]
+    Active,
+    /// PAUSE: no server is handed out.
+    Paused,
+    /// SUSPEND: nothing is read either.
+    Suspended,
+}
+
+/// What came of looking at received bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    /// So many bytes are dealt with; look at the rest.
+    Used(usize),
+    /// The rest has to wait: for more bytes, a server, an answer.
+    Wait,
+    /// The connection is gone, and its bytes with it.
+    Gone,
+}
+
+impl Machine {
+    /// A machine without connections.
+    #[must_use]
+    pub fn new(setup: Setup) -> Machine {
+        let extra = setup.rules.config.main.track_extra_parameters.iter().map(String::as_str);
+        let tracked = Arc::new(Tracked::new(extra));
+        let stats_us = setup.now.mono_us + duration_us(setup.rules.config.main.stats_period);
+        Machine {
+            worker: setup.worker,
+            now: setup.now,
+            rules: setup.rules,
+            shared: setup.shared,
+            tracked,
+            roles: Vec::new(),
+            clients: SlotMap::with_key(),
+            servers: SlotMap::with_key(),
+            pools: SlotMap::with_key(),
+            pool_names: HashMap::new(),
+            cancels: SlotMap::with_key(),
+            cancel_keys: HashMap::new(),
+            statements: Statements::default(),
+            noticed: Vec::new(),
+            scratch: Vec::new(),
+            spare: Spare::default(),
+            activity: Activity::Active,
+            stopping: None,
+            commands: HashMap::new(),
+            tasks: Tasks::new(),
+            tickets: 0,
+            said_drained: false,
+            maintenance_us: setup.now.mono_us,
+            stats_us,
+        }
+    }
+
+    /// Begins a turn of the event loop. All that happens until the next call happens at this time.
+    pub fn begin_tick(&mut self, now: Now) {
+        self.now = now;
+    }
+
+    /// A client connected.
+    pub fn accepted<D: Driver>(&mut self, d: &mut D, conn: ConnId, peer: Peer) {
+        let origin = Origin { peer, tls: None, since: self.now };
+        let serial = self.shared.next_serial();
+        let id = self.clients.insert(Client {
+            conn,
+            serial,
+            state: ClientState::Greeting(Greeting::default()),
+            inbox: Vec::new(),
+            skip: 0,
+            reads_paused: false,
+            origin: Box::new(origin),
+            account: None,
+        });
+        self.set_role(conn, Role::Client(id));
+        if self.activity == Activity::Suspended {
+            self.pause_client(d, id);
+        }
+    }
+
+    /// A client that another worker accepted and authenticated, and whose pool is here.
+    pub fn adopted<D: Driver>(&mut self, d: &mut D, conn: ConnId, luggage: Box<Luggage>) {
+        self.adopt(d, conn, *luggage);
+    }
+
+    /// Bytes arrived on a connection.
+    pub fn received<D: Driver>(&mut self, d: &mut D, conn: ConnId, bytes: &[u8]) {
+        match self.role(conn) {
+            Some(Role::Client(id)) => self.client_received(d, id, bytes),
+            Some(Role::Server(id)) => self.server_received(d, id, bytes),
+            Some(Role::Cancel(id)) => self.cancel_received(d, id, bytes),
+            None => {}
+        }
+    }
+
+    /// A connection that was dialed is up. `local` is our end of it as text, for the log.
+    pub fn connected<D: Driver>(&mut self, d: &mut D, conn: ConnId, local: String) {
+        match self.role(conn) {
+            Some(Role::Server(id)) => self.server_connected(d, id, local),
+            Some(Role::Cancel(id)) => self.cancel_connected(d, id),
+            Some(Role::Client(_)) | None => {}
+        }
+    }
+
+    /// A TLS handshake that was asked for is complete.
+    pub fn tls_established<D: Driver>(&mut self, d: &mut D, conn: ConnId, info: TlsInfo) {
+        match self.role(conn) {
+            Some(Role::Client(id)) => self.client_secured(id, info),
+            Some(Role::Server(id)) => self.server_secured(d, id, &info),
+            Some(Role::Cancel(id)) => self.cancel_secured(d, id),
+            None => {}
+        }
+    }
+
+    /// All that was queued for a connection has left, after some of it had to wait.
+    pub fn drained<D: Driver>(&mut self, d: &mut D, conn: ConnId) {
+        match self.role(conn) {
+            Some(Role::Client(id)) => self.client_drained(d, id),
+            Some(Role::Server(id)) => self.server_drained(d, id),
+            Some(Role::Cancel(_)) | None => {}
+        }
+    }
+
+    /// A connection ended, or could not be opened.
+    pub fn closed<D: Driver>(&mut self, d: &mut D, conn: ConnId, why: Closed) {
+        match self.role(conn) {
+            Some(Role::Client(id)) => self.client_closed(d, id, &why),
+            Some(Role::Server(id)) => self.server_closed(d, id, &why),
+            Some(Role::Cancel(id)) => self.cancel_closed(d, id, &why),
+            None => {}
+        }
+    }
+
+    /// The deadline has passed.
+    pub fn timeout<D: Driver>(&mut self, d: &mut D) {
+        if self.now.mono_us >= self.maintenance_us {
+            self.maintenance_us = self.now.mono_us + MAINTENANCE_PERIOD_US;
+            self.maintain(d);
+        }
+    }
+
+    /// Ends a turn: servers are handed out, connections opened. The driver writes afterwards.
+    pub fn end_tick<D: Driver>(&mut self, d: &mut D) {
+        // Handing out may notice further pools (an evicted server was another pool's); they get their turn, too.
+        while let Some(id) = self.noticed.pop() {
+            if let Some(pool) = self.pools.get_mut(id) {
+                pool.noticed = false;
+                self.hand_out(d, id);
+            }
+        }
+        self.check_commands(d);
+        self.check_stopping(d);
+    }
+
+    /// When [`Machine::timeout`] wants to be called (monotonic, µs).
+    #[must_use]
+    pub fn deadline(&self) -> Option<u64> {
+        Some(self.maintenance_us)
+    }
+
+    /// Has this pool looked at when the tick ends.
+    fn notice(&mut self, id: PoolId) {
+        if let Some(pool) = self.pools.get_mut(id)
+            && !pool.noticed
+        {
+            pool.noticed = true;
+            self.noticed.push(id);
+        }
+    }
+
+    fn role(&self, conn: ConnId) -> Option<Role> {
+        match self.roles.get(conn.index as usize) {
+            Some(Some((generation, role))) if *generation == conn.generation => Some(*role),
+            _ => None,
+        }
+    }
+
+    fn set_role(&mut self, conn: ConnId, role: Role) {
+        let index = conn.index as usize;
+        if self.roles.len() <= index {
+            self.roles.resize(index + 1, None);
+        }
+        self.roles[index] = Some((conn.generation, role));
+    }
+
+    fn clear_role(&mut self, conn: ConnId) {
+        if let Some(place) = self.roles.get_mut(conn.index as usize)
+            && place.is_some_and(|(generation, _)| generation == conn.generation)
+        {
+            *place = None;
+        }
+    }
+
+    fn log<D: Driver>(&self, d: &mut D, level: Level, line: &str) {
+        d.log(level, line);
+    }
+}
+
+/// A duration of the settings in microseconds.
+fn duration_us(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}

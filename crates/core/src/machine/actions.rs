@@ -1,0 +1,363 @@
+//! What commands and signals do to this worker's pools: pause, resume, kill, reconnect, suspend, reload, shut down.
+
+use std::sync::Arc;
+
+use pgweir_settings::Config;
+
+use super::{Activity, Machine, duration_us};
+use crate::client::ClientState;
+use crate::console;
+use crate::console::command::{Command, Outcome, Task, Until};
+use crate::driver::{CloseMode, Driver, Level, WorkerId};
+use crate::errors::Fault;
+use crate::ids::{ClientId, PoolId, ServerId};
+use crate::mail::{Mail, Question, Rules, Shutdown};
+use crate::pool::ServerKind;
+use crate::server::ServerState;
+
+impl Machine {
+    /// A message from another worker or the control plane.
+    pub fn mail<D: Driver>(&mut self, d: &mut D, mail: Mail) {
+        match mail {
+            Mail::Rules(rules) => self.follow_rules(d, rules),
+            Mail::Command { from, ticket, command } => self.perform(d, from, ticket, command),
+            Mail::Outcome { ticket, outcome } => self.command_done(d, ticket, outcome, false),
+            Mail::Cancel { key } => self.cancel_by_mail(d, &key),
+            Mail::Evict { database, user } => {
+                self.evict_here(d, database.as_ref(), user.as_ref());
+            }
+            Mail::Room => self.notice_starving(),
+            Mail::Shutdown(kind) => self.begin_stopping(d, kind),
+        }
+    }
+
+    /// Carries out a command here, and answers now or when its time has come.
+    pub(super) fn perform<D: Driver>(&mut self, d: &mut D, from: WorkerId, ticket: u64, command: Command) {
+        let outcome = match command {
+            Command::Show(topic) => self.report(d, topic),
+            Command::Pause(database) => {
+                self.pause(d, database.as_deref());
+                return self.answer_when(d, from, ticket, Until::Released(database));
+            }
+            Command::Suspend => {
+                self.suspend(d);
+                let limit_us = duration_us(self.rules.config.main.suspend_timeout);
+                let deadline_us = self.now.mono_us.saturating_add(limit_us);
+                return self.answer_when(d, from, ticket, Until::Flushed { deadline_us });
+            }
+            Command::WaitClose(database) => {
+                return self.answer_when(d, from, ticket, Until::Closed(database));
+            }
+            Command::Resume(database) => {
+                self.resume(d, database.as_deref());
+                Outcome::Done
+            }
+            Command::Reconnect(database) => {
+                self.reconnect(d, database.as_deref(), "obsolete connection");
+                Outcome::Done
+            }
+            Command::Kill(database) => {
+                self.kill(d, database.as_deref());
+                Outcome::Done
+            }
+            Command::KillClient(serial) => self.kill_client(d, serial),
+            Command::Disable(database) => {
+                self.shared.switch(&database, |switches| switches.disabled = true);
+                Outcome::Done
+            }
+            Command::Enable(database) => {
+                self.shared.switch(&database, |switches| switches.disabled = false);
+                Outcome::Done
+            }
+            Command::ShowParameter(_) | Command::Set { .. } | Command::Reload | Command::Shutdown(_) => {
+                Outcome::Done
+            }
+        };
+        self.answer(d, from, ticket, outcome);
+    }
+
+    fn answer<D: Driver>(&mut self, d: &mut D, from: WorkerId, ticket: u64, outcome: Outcome) {
+        if from == self.worker {
+            self.command_done(d, ticket, outcome, false);
+        } else {
+            d.mail(from, Mail::Outcome { ticket, outcome });
+        }
+    }
+
+    fn answer_when<D: Driver>(&mut self, d: &mut D, from: WorkerId, ticket: u64, until: Until) {
+        self.tasks.push_back(Task { from, ticket, until });
+        self.check_commands(d);
+    }
+
+    /// Answers the commands whose time has come.
+    pub(super) fn check_commands<D: Driver>(&mut self, d: &mut D) {
+        if self.tasks.is_empty() {
+            return;
+        }
+        let tasks = std::mem::take(&mut self.tasks);
+        let (ready, waiting) = tasks.into_iter().partition(|task| self.is_reached(d, &task.until));
+        self.tasks = waiting;
+        for task in ready {
+            if matches!(task.until, Until::Flushed { .. }) {
+                self.close_unflushed(d);
+            }
+            self.answer(d, task.from, task.ticket, Outcome::Done);
+        }
+    }
+
+    fn is_reached<D: Driver>(&self, d: &D, until: &Until) -> bool {
+        match until {
+            Until::Released(database) => self.pools_of(database.as_deref()).all(|(_, pool)| {
+                pool.servers(ServerKind::Active)
+                    + pool.servers(ServerKind::Tested)
+                    + pool.servers(ServerKind::BeingCanceled)
+                    == 0
+            }),
+            Until::Closed(database) => !self.servers.values().any(|server| {
+                server.retire.is_some()
+                    && database.as_deref().is_none_or(|name| *self.pools[server.pool].database == *name)
+            }),
+            Until::Flushed { deadline_us } => {
+                self.now.mono_us >= *deadline_us
+                    || (self.clients.values().all(|client| d.backlog(client.conn) == 0)
+                        && self.servers.values().all(|server| d.backlog(server.conn) == 0))
+            }
+        }
+    }
+
+    fn pools_of<'a>(
+        &'a self,
+        database: Option<&'a str>,
+    ) -> impl Iterator<Item = (PoolId, &'a crate::pool::Pool)> + 'a {
+        self.pools.iter().filter(move |(_, pool)| database.is_none_or(|name| *pool.database == *name))
+    }
+
+    fn pool_ids_of(&self, database: Option<&str>) -> Vec<PoolId> {
+        self.pools_of(database).map(|(id, _)| id).collect()
+    }
+
+    fn pause<D: Driver>(&mut self, d: &mut D, database: Option<&str>) {
+        match database {
+            None => self.activity = Activity::Paused,
+            Some(name) => {
+                self.shared.switch(name, |switches| switches.paused = true);
+            }
+        }
+        for id in self.pool_ids_of(database) {
+            if database.is_some() {
+                self.pools[id].paused = true;
+            }
+            for server in self.idle_servers(id) {
+                self.close_server(d, server, "pause mode", CloseMode::Flush);
+            }
+        }
+    }
+
+    fn resume<D: Driver>(&mut self, d: &mut D, database: Option<&str>) {
+        match database {
+            Some(name) => {
+                self.shared.switch(name, |switches| switches.paused = false);
+                for id in self.pool_ids_of(Some(name)) {
+                    self.pools[id].paused = false;
+                    self.notice(id);
+                }
+            }
+            None => {
+                let suspended = self.activity == Activity::Suspended;
+                self.activity = Activity::Active;
+                for id in self.pool_ids_of(None) {
+                    self.notice(id);
+                }
+                if suspended {
+                    self.unsuspend(d);
+                }
+            }
+        }
+    }
+
+    fn suspend<D: Driver>(&mut self, d: &mut D) {
+        self.activity = Activity::Suspended;
+        d.ask(Question::Accepting(false));
+        let clients: Vec<ClientId> = self.clients.keys().collect();
+        for id in clients {
+            if !matches!(self.clients[id].state, ClientState::Console(_)) {
+                self.pause_client(d, id);
+            }
+        }
+    }
+
+    fn unsuspend<D: Driver>(&mut self, d: &mut D) {
+        d.ask(Question::Accepting(true));
+        let clients: Vec<ClientId> = self.clients.keys().collect();
+        for id in clients {
+            self.client_unpause(d, id);
+        }
+    }
+
+    /// SUSPEND that could not flush everything in `suspend_timeout`.
+    fn close_unflushed<D: Driver>(&mut self, d: &mut D) {
+        let stuck: Vec<ClientId> =
+            self.clients.iter().filter(|(_, client)| d.backlog(client.conn) > 0).map(|(id, _)| id).collect();
+        for id in stuck {
+            self.remove_client(d, id, "suspend_timeout", CloseMode::Now);
+        }
+    }
+
+    /// Marks servers to be closed at their next rest; free ones and those that log in go at once. What was known of the servers'
+    /// parameters is forgotten.
+    pub(super) fn reconnect<D: Driver>(&mut self, d: &mut D, database: Option<&str>, reason: &'static str) {
+        for id in self.pool_ids_of(database) {
+            self.recycle_pool(d, id, reason);
+        }
+    }
+
+    fn recycle_pool<D: Driver>(&mut self, d: &mut D, id: PoolId, reason: &'static str) {
+        let pool = &mut self.pools[id];
+        pool.welcome = None;
+        pool.failure = None;
+        let servers: Vec<ServerId> =
+            self.servers.iter().filter(|(_, server)| server.pool == id).map(|(server, _)| server).collect();
+        for server_id in servers {
+            let Some(server) = self.servers.get_mut(server_id) else { continue };
+            match server.state.kind() {
+                ServerKind::Idle => self.close_server(d, server_id, reason, CloseMode::Flush),
+                ServerKind::Login if server.state.client().is_none() => {
+                    self.close_server(d, server_id, reason, CloseMode::Now);
+                }
+                _ => server.retire = Some(reason),
+            }
+        }
+        self.notice(id);
+    }
+
+    fn kill<D: Driver>(&mut self, d: &mut D, database: Option<&str>) {
+        if let Some(name) = database {
+            self.shared.switch(name, |switches| switches.paused = true);
+        }
+        for id in self.pool_ids_of(database) {
+            let name = Arc::clone(&self.pools[id].database);
+            self.shared.switch(&name, |switches| switches.paused = true);
+            self.empty_pool(d, id);
+        }
+    }
+
+    /// Disconnects a pool's clients and servers, and forgets the pool.
+    fn empty_pool<D: Driver>(&mut self, d: &mut D, id: PoolId) {
+        let clients: Vec<ClientId> = self
+            .clients
+            .iter()
+            .filter(|(_, client)| client.account.as_ref().is_some_and(|account| account.pool == id))
+            .map(|(client, _)| client)
+            .collect();
+        for client in clients {
+            self.refuse_client(d, client, &Fault::DatabaseRemoved);
+        }
+        self.drop_pool(d, id, "database removed");
+    }
+
+    fn kill_client<D: Driver>(&mut self, d: &mut D, serial: u64) -> Outcome {
+        let found = self.clients.iter().find(|(_, client)| client.serial == serial).map(|(id, _)| id);
+        if let Some(id) = found {
+            self.refuse_client(d, id, &Fault::ForcedDisconnect);
+        }
+        Outcome::Sums(vec![("killed", u64::from(found.is_some()))])
+    }
+
+    /// New configuration: pools follow, servers that were made by other rules are recycled, clients of databases that are gone
+    /// are told.
+    fn follow_rules<D: Driver>(&mut self, d: &mut D, rules: Rules) {
+        let old = std::mem::replace(&mut self.rules, rules);
+        let config = Arc::clone(&self.rules.config);
+        let tls_changed = old.server_tls_epoch != self.rules.server_tls_epoch;
+        let diff = old.config.diff(&config);
+        for id in self.pool_ids_of(None) {
+            let name = Arc::clone(&self.pools[id].database);
+            let Some(database) = config.database(&name) else {
+                self.empty_pool(d, id);
+                continue;
+            };
+            let recycled = is_among(&diff.recycled, &config, &name);
+            let pool = &mut self.pools[id];
+            pool.config = Arc::new(database.into_owned());
+            pool.follow(&config);
+            if recycled {
+                self.recycle_pool(d, id, "database configuration changed");
+            } else if tls_changed {
+                self.recycle_pool(d, id, "TLS configuration changed");
+            }
+            self.notice(id);
+        }
+    }
+
+    /// A shutdown begins, or becomes more urgent.
+    fn begin_stopping<D: Driver>(&mut self, d: &mut D, kind: Shutdown) {
+        self.stopping = Some(kind);
+        if kind != Shutdown::WaitForServers {
+            return;
+        }
+        let waiting: Vec<ClientId> = self
+            .clients
+            .iter()
+            .filter(|(_, client)| matches!(client.state, ClientState::Waiting(_) | ClientState::Welcoming))
+            .map(|(id, _)| id)
+            .collect();
+        for id in waiting {
+            self.refuse_client(d, id, &Fault::ServerShuttingDown);
+        }
+        for id in self.pool_ids_of(None) {
+            for server in self.idle_servers(id) {
+                self.close_server(d, server, "server shutting down", CloseMode::Flush);
+            }
+        }
+    }
+
+    /// Says, once, that nothing is left that the shutdown waits for.
+    pub(super) fn check_stopping<D: Driver>(&mut self, d: &mut D) {
+        let done = match self.stopping {
+            None | Some(Shutdown::Now) => return,
+            Some(Shutdown::WaitForServers) => {
+                !self.servers.values().any(|server| server.state.kind() != ServerKind::Login)
+            }
+            Some(Shutdown::WaitForClients) => {
+                !self.clients.values().any(|client| !matches!(client.state, ClientState::Console(_)))
+            }
+        };
+        if done && !self.said_drained {
+            self.said_drained = true;
+            let line = match self.stopping {
+                Some(Shutdown::WaitForServers) => "server connections dropped, exiting",
+                _ => "client connections dropped, exiting",
+            };
+            self.log(d, Level::Log, line);
+            d.ask(Question::Drained(self.worker));
+        }
+    }
+
+    /// Everything that is told to a process that ends: nothing. This closes what is open, for a driver that stops.
+    pub fn close_all<D: Driver>(&mut self, d: &mut D) {
+        let clients: Vec<ClientId> = self.clients.keys().collect();
+        for id in clients {
+            let fault = Fault::ServerShuttingDown;
+            if matches!(self.clients.get(id).map(|client| &client.state), Some(ClientState::Console(_))) {
+                self.remove_client(d, id, "shutdown", CloseMode::Now);
+            } else {
+                self.refuse_client(d, id, &fault);
+            }
+        }
+        let servers: Vec<ServerId> = self.servers.keys().collect();
+        for id in servers {
+            let mode = match self.servers.get(id).map(|server| &server.state) {
+                Some(ServerState::Idle) => CloseMode::Flush,
+                _ => CloseMode::Now,
+            };
+            self.close_server(d, id, "shutdown", mode);
+        }
+    }
+}
+
+/// The list of a reload's diff names this database, or the fallback that it comes from.
+fn is_among(names: &[String], config: &Config, database: &str) -> bool {
+    debug_assert!(!console::is_database(database));
+    let listed = config.databases.contains_key(database);
+    names.iter().any(|name| name == database || (!listed && name == pgweir_settings::FALLBACK_DATABASE))
+}

@@ -1,0 +1,333 @@
+//! The console's clients, and what their commands do. A command goes to every worker (to this one without mail), each does its
+//! part for its own pools and answers; the worker whose client typed it puts the answers together.
+
+use std::sync::Arc;
+
+use pgweir_wire::backend::{self, TxStatus};
+use pgweir_wire::error::{Report, SqlState, encode_error, encode_notice};
+use pgweir_wire::frontend::{Query, tag};
+use pgweir_wire::header::{HEADER_LEN, Header};
+
+use super::{Activity, Machine, Step};
+use crate::client::ClientState;
+use crate::console::command::{Command, FIXED_PARAMETERS, Outcome, PendingCommand, Topic};
+use crate::console::session::ConsoleSession;
+use crate::console::{self, Rights, table};
+use crate::driver::{CloseMode, Driver, Level};
+use crate::errors::Fault;
+use crate::ids::ClientId;
+use crate::limits::CONSOLE_QUERY_BYTES_MAX;
+use crate::mail::{Mail, Question, Shutdown};
+
+impl Machine {
+    /// A client enters the console.
+    pub(super) fn open_console<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        user: &Arc<str>,
+        rights: Rights,
+    ) -> Step {
+        let mut key = vec![0; 8];
+        d.random(&mut key);
+        key[0] &= 0x7f;
+        let key: Box<[u8]> = key.into();
+        self.cancel_keys.insert(key.clone(), id);
+        let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
+        let out = &mut self.scratch;
+        out.clear();
+        backend::encode_auth_ok(out);
+        for (name, value) in [
+            ("server_version", console::VERSION),
+            ("client_encoding", "UTF8"),
+            ("server_encoding", "UTF8"),
+            ("DateStyle", "ISO"),
+            ("TimeZone", "GMT"),
+            ("standard_conforming_strings", "on"),
+            ("is_superuser", "on"),
+        ] {
+            backend::encode_parameter_status(out, name.as_bytes(), value.as_bytes());
+        }
+        let (pid, secret) = super::login::split_key(&key);
+        backend::encode_backend_key_data(out, pid, secret);
+        backend::encode_ready(out, TxStatus::Idle);
+        client.state = ClientState::Console(Box::new(ConsoleSession::new(Arc::clone(user), rights, key)));
+        d.send(client.conn, &self.scratch);
+        Step::Used(0)
+    }
+
+    /// What a console client typed.
+    pub(super) fn console_sent<D: Driver>(&mut self, d: &mut D, id: ClientId, bytes: &[u8]) -> Step {
+        let header = match Header::peek(bytes) {
+            Ok(Some(header)) => header,
+            Ok(None) => return Step::Wait,
+            Err(error) => return self.refuse_client(d, id, &Fault::Protocol(error.to_string().into())),
+        };
+        let Some(client) = self.clients.get(id) else { return Step::Gone };
+        let ClientState::Console(console) = &client.state else { return Step::Wait };
+        if header.tag == tag::TERMINATE {
+            return self.client_left(d, id, "client close request");
+        }
+        if console.pending.is_some() {
+            return Step::Wait;
+        }
+        if header.total() > CONSOLE_QUERY_BYTES_MAX {
+            return self.refuse_client(d, id, &Fault::TooLarge("console command is too long".into()));
+        }
+        let Some(body) = bytes.get(HEADER_LEN..header.total()) else { return Step::Wait };
+        if header.tag != tag::QUERY {
+            return self.not_a_query(d, id, header.tag);
+        }
+        let text = match Query::parse(body) {
+            Ok(query) => String::from_utf8_lossy(query.text).into_owned(),
+            Err(error) => return self.refuse_client(d, id, &Fault::Protocol(error.to_string().into())),
+        };
+        self.typed(d, id, &text);
+        if self.clients.contains_key(id) { Step::Used(header.total()) } else { Step::Gone }
+    }
+
+    fn not_a_query<D: Driver>(&mut self, d: &mut D, id: ClientId, message: u8) -> Step {
+        let extended = matches!(message, tag::PARSE | tag::BIND | tag::EXECUTE);
+        let text = if extended {
+            "extended query protocol not supported by admin console".to_owned()
+        } else {
+            format!("unsupported packet type for admin console: {message}")
+        };
+        self.say_error(d, id, SqlState::PROTOCOL_VIOLATION, &text);
+        self.refuse_client(d, id, &Fault::Protocol("bad packet".into()))
+    }
+
+    fn typed<D: Driver>(&mut self, d: &mut D, id: ClientId, text: &str) {
+        let Some(rights) = self.console(id).map(|console| console.rights) else { return };
+        let command = match Command::parse(text) {
+            Ok(command) => command,
+            Err(text) => return self.say_error(d, id, SqlState::PROTOCOL_VIOLATION, &text),
+        };
+        match &command {
+            Command::Show(Topic::Help) => return self.say_help(d, id),
+            Command::ShowParameter(index) => {
+                let (name, value) = FIXED_PARAMETERS[*index];
+                self.scratch.clear();
+                table::encode_parameter(&mut self.scratch, name, value);
+                return self.say_ready(d, id);
+            }
+            Command::Set { key, .. }
+                if FIXED_PARAMETERS.iter().any(|(name, _)| name.eq_ignore_ascii_case(key)) =>
+            {
+                self.scratch.clear();
+                encode_notice(
+                    &mut self.scratch,
+                    &Report::notice(SqlState::SUCCESSFUL_COMPLETION, "SET ignored"),
+                );
+                backend::encode_command_complete(&mut self.scratch, "SET");
+                return self.say_ready(d, id);
+            }
+            Command::Show(topic) if *topic != Topic::Fds => {}
+            _ if rights == Rights::Admin => self.log_command(d, &command),
+            _ => {
+                return self.say_error(d, id, SqlState::PROTOCOL_VIOLATION, "admin access needed");
+            }
+        }
+        if let Err(text) = self.check_command(&command) {
+            return self.say_error(d, id, SqlState::PROTOCOL_VIOLATION, &text);
+        }
+        self.distribute(d, id, command);
+    }
+
+    /// Sends a command where it is carried out, and remembers who typed it.
+    fn distribute<D: Driver>(&mut self, d: &mut D, id: ClientId, command: Command) {
+        self.tickets += 1;
+        let ticket = self.tickets;
+        let elsewhere = matches!(command, Command::Reload | Command::Set { .. });
+        let missing = if elsewhere { 1 } else { self.shared.workers() };
+        let pending = PendingCommand { client: id, command: command.clone(), missing, outcomes: Vec::new() };
+        self.commands.insert(ticket, pending);
+        if let Some(ClientState::Console(console)) = self.clients.get_mut(id).map(|client| &mut client.state)
+        {
+            console.pending = Some(ticket);
+        }
+        let from = self.worker;
+        match command {
+            Command::Reload => d.ask(Question::Reload { from, ticket }),
+            Command::Set { key, value } => d.ask(Question::Set { from, ticket, key, value }),
+            Command::Shutdown(kind) => {
+                if kind == Shutdown::Now {
+                    // The connection just ends.
+                    self.remove_client(d, id, "shutdown", CloseMode::Now);
+                } else {
+                    self.command_done(d, ticket, Outcome::Done, true);
+                }
+                d.ask(Question::Shutdown(kind));
+            }
+            command => {
+                for worker in self.other_workers() {
+                    d.mail(worker, Mail::Command { from, ticket, command: command.clone() });
+                }
+                self.perform(d, from, ticket, command);
+            }
+        }
+    }
+
+    /// A worker's answer, or the control plane's. `all` ends the command whoever is still missing.
+    pub(super) fn command_done<D: Driver>(&mut self, d: &mut D, ticket: u64, outcome: Outcome, all: bool) {
+        let Some(pending) = self.commands.get_mut(&ticket) else { return };
+        pending.missing -= 1;
+        pending.outcomes.push(outcome);
+        if pending.missing > 0 && !all {
+            return;
+        }
+        let Some(pending) = self.commands.remove(&ticket) else { return };
+        let id = pending.client;
+        if let Some(ClientState::Console(console)) = self.clients.get_mut(id).map(|client| &mut client.state)
+        {
+            console.pending = None;
+        }
+        let killed =
+            |outcome: &Outcome| matches!(outcome, Outcome::Sums(sums) if sums.iter().any(|(_, n)| *n > 0));
+        let failure = match &pending.command {
+            Command::KillClient(_) if !pending.outcomes.iter().any(killed) => {
+                Some("client not found".to_owned())
+            }
+            _ => pending.outcomes.iter().find_map(|outcome| match outcome {
+                Outcome::Failed(text) => Some(text.clone()),
+                _ => None,
+            }),
+        };
+        match (failure, &pending.command) {
+            (Some(text), Command::Reload) => self.say_error(d, id, SqlState::CONFIG_FILE_ERROR, &text),
+            (Some(text), _) => self.say_error(d, id, SqlState::PROTOCOL_VIOLATION, &text),
+            (None, Command::Show(topic)) => {
+                let rows = self.merge(*topic, pending.outcomes);
+                self.scratch.clear();
+                table::encode(&mut self.scratch, *topic, &rows);
+                self.say_ready(d, id);
+            }
+            (None, command) => {
+                self.scratch.clear();
+                backend::encode_command_complete(&mut self.scratch, &command.tag());
+                self.say_ready(d, id);
+            }
+        }
+        self.client_resume(d, id);
+    }
+
+    fn console(&self, id: ClientId) -> Option<&ConsoleSession> {
+        match &self.clients.get(id)?.state {
+            ClientState::Console(console) => Some(console),
+            _ => None,
+        }
+    }
+
+    /// Ctrl-C on a console that waits (for PAUSE, SUSPEND): undoes it.
+    pub(super) fn cancel_console<D: Driver>(&mut self, d: &mut D, id: ClientId) {
+        let waits = self.console(id).is_some_and(|console| console.pending.is_some());
+        if waits && self.stopping.is_none() {
+            self.distribute_silently(d, Command::Resume(None));
+        }
+    }
+
+    /// A console client is gone. What it waited for goes on, but a SUSPEND is undone: nobody would end it.
+    pub(super) fn console_left<D: Driver>(&mut self, d: &mut D, console: &ConsoleSession) {
+        self.cancel_keys.remove(&console.cancel_key);
+        let Some(ticket) = console.pending else { return };
+        if let Some(pending) = self.commands.remove(&ticket)
+            && pending.command == Command::Suspend
+        {
+            self.distribute_silently(d, Command::Resume(None));
+        }
+    }
+
+    fn distribute_silently<D: Driver>(&mut self, d: &mut D, command: Command) {
+        let from = self.worker;
+        for worker in self.other_workers() {
+            d.mail(worker, Mail::Command { from, ticket: 0, command: command.clone() });
+        }
+        self.perform(d, from, 0, command);
+    }
+
+    fn log_command<D: Driver>(&self, d: &mut D, command: &Command) {
+        let verb = command.tag();
+        let verb = verb.split(' ').next().unwrap_or_default().to_owned();
+        let line = match command.database() {
+            Some(database) => format!("{verb} '{database}' command issued"),
+            None => format!("{verb} command issued"),
+        };
+        self.log(d, Level::Log, &line);
+    }
+
+    fn say_error<D: Driver>(&mut self, d: &mut D, id: ClientId, code: SqlState, text: &str) {
+        self.scratch.clear();
+        encode_error(&mut self.scratch, &Report::error(code, text));
+        self.say_ready(d, id);
+    }
+
+    fn say_help<D: Driver>(&mut self, d: &mut D, id: ClientId) {
+        self.scratch.clear();
+        let report = Report::notice(SqlState::SUCCESSFUL_COMPLETION, "Console usage").with_detail(HELP);
+        encode_notice(&mut self.scratch, &report);
+        backend::encode_command_complete(&mut self.scratch, "SHOW");
+        self.say_ready(d, id);
+    }
+
+    /// Sends what was put together, with ReadyForQuery behind it.
+    fn say_ready<D: Driver>(&mut self, d: &mut D, id: ClientId) {
+        backend::encode_ready(&mut self.scratch, TxStatus::Idle);
+        if let Some(client) = self.clients.get(id) {
+            d.send(client.conn, &self.scratch);
+        }
+    }
+
+    /// Whether the command can be carried out at all, seen from here.
+    fn check_command(&self, command: &Command) -> Result<(), String> {
+        if let Some(name) = command.database() {
+            let verb = command.tag().to_lowercase();
+            if console::is_database(name) {
+                return Err(match verb.as_str() {
+                    "wait_close" => format!("cannot wait in admin db: {name}"),
+                    _ => format!("cannot {verb} admin db: {name}"),
+                });
+            }
+            if self.rules.config.database(name).is_none() {
+                return Err(format!("no such database: {name}"));
+            }
+        }
+        let idle = self.activity == Activity::Active;
+        match command {
+            Command::Pause(_) | Command::Kill(_) | Command::Suspend if !idle => {
+                Err("already suspended/paused".to_owned())
+            }
+            Command::Pause(Some(name)) | Command::Kill(Some(name)) if self.shared.switches(name).paused => {
+                Err("already suspended/paused".to_owned())
+            }
+            Command::Suspend if self.pools.values().any(|pool| pool.paused) => {
+                Err("cannot suspend with paused databases".to_owned())
+            }
+            Command::Resume(_) if self.stopping.is_some() => Err("pooler is shutting down".to_owned()),
+            Command::Resume(None) if idle => Err("pooler is not paused/suspended".to_owned()),
+            Command::Resume(Some(name)) if !self.shared.switches(name).paused => {
+                Err(format!("database {name} is not paused"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+const HELP: &str = "\n\
+    \tSHOW HELP|CONFIG|DATABASES|POOLS|CLIENTS|SERVERS|USERS|VERSION\n\
+    \tSHOW PEERS|PEER_POOLS\n\
+    \tSHOW FDS|SOCKETS|ACTIVE_SOCKETS|LISTS|MEM|STATE\n\
+    \tSHOW DNS_HOSTS|DNS_ZONES\n\
+    \tSHOW STATS|STATS_TOTALS|STATS_AVERAGES|TOTALS\n\
+    \tSET key = arg\n\
+    \tRELOAD\n\
+    \tPAUSE [<db>]\n\
+    \tRESUME [<db>]\n\
+    \tDISABLE <db>\n\
+    \tENABLE <db>\n\
+    \tRECONNECT [<db>]\n\
+    \tKILL [<db>]\n\
+    \tKILL_CLIENT <client_id>\n\
+    \tSUSPEND\n\
+    \tSHUTDOWN\n\
+    \tSHUTDOWN WAIT_FOR_SERVERS|WAIT_FOR_CLIENTS\n\
+    \tWAIT_CLOSE [<db>]";

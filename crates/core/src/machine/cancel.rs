@@ -1,0 +1,215 @@
+//! CancelRequest: a cancel reaches only the statement it was meant for.
+//!
+//! A cancel is a connection of its own to PostgreSQL, which signals the backend and closes it. Until that is over the signal
+//! may still arrive, so the server that it is aimed at is given to nobody else meanwhile (`ServerState::HeldForCancel`). A cancel
+//! whose client has no server any more when its connection is up is not sent at all.
+
+use pgweir_wire::frontend::{encode_cancel, encode_ssl_request};
+
+use super::{Machine, Role, Step};
+use crate::client::ClientState;
+use crate::driver::{CloseMode, Closed, ConnId, Driver, Endpoint, Level, TlsRole};
+use crate::ids::{CancelId, ClientId, PoolId, ServerId};
+use crate::mail::Mail;
+use crate::server::ServerState;
+
+/// A connection to PostgreSQL for one cancel.
+pub(crate) struct CancelConnection {
+    pub(crate) conn: ConnId,
+    pub(crate) pool: PoolId,
+    /// The connection that asked, if it came to this worker; it is closed when the cancel is over.
+    requester: Option<ClientId>,
+    /// Whose statement.
+    target: ClientId,
+    server: ServerId,
+    stage: Stage,
+    pub(crate) since_us: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Dialing,
+    SecuringTls,
+    /// The server is held from here on.
+    Sent,
+}
+
+/// A cancel that waits for its turn: a pool has at most twice its size of cancel connections.
+pub(crate) struct WaitingCancel {
+    pub(crate) requester: Option<ClientId>,
+    pub(crate) target: ClientId,
+    pub(crate) since_us: u64,
+}
+
+impl Machine {
+    /// A client's first packet was CancelRequest.
+    pub(super) fn cancel_request<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        pid: u32,
+        secret: &[u8],
+    ) -> Step {
+        let key: Vec<u8> = pid.to_be_bytes().iter().chain(secret).copied().collect();
+        if let Some(&target) = self.cancel_keys.get(key.as_slice()) {
+            if let Some(client) = self.clients.get_mut(id) {
+                client.state = ClientState::Cancelling;
+            }
+            return self.cancel_target(d, Some(id), target);
+        }
+        let mut asked = false;
+        for worker in self.other_workers() {
+            asked = true;
+            d.mail(worker, Mail::Cancel { key: key.clone() });
+        }
+        let reason = if asked { "cancel request passed on" } else { "failed cancel request" };
+        self.remove_client(d, id, reason, CloseMode::Flush);
+        Step::Gone
+    }
+
+    /// Another worker received it.
+    pub(super) fn cancel_by_mail<D: Driver>(&mut self, d: &mut D, key: &[u8]) {
+        if let Some(&target) = self.cancel_keys.get(key) {
+            self.cancel_target(d, None, target);
+        }
+    }
+
+    fn cancel_target<D: Driver>(&mut self, d: &mut D, requester: Option<ClientId>, target: ClientId) -> Step {
+        let Some(client) = self.clients.get(target) else { return Step::Gone };
+        if let ClientState::Console(_) = client.state {
+            self.cancel_console(d, target);
+            return self.end_requester(d, requester, "successfully sent cancel request");
+        }
+        let (ClientState::Linked(link), Some(account)) = (&client.state, &client.account) else {
+            return self.end_requester(d, requester, "cancel request for idle client");
+        };
+        let (server, pool_id) = (link.server, account.pool);
+        let pool = &self.pools[pool_id];
+        let size = self.rules.config.pool_size(&pool.config, &pool.user);
+        if size > 0 && pool.cancels >= size.saturating_mul(2) {
+            let since_us = self.now.mono_us;
+            self.pools[pool_id].waiting_cancels.push_back(WaitingCancel { requester, target, since_us });
+            return Step::Used(0);
+        }
+        self.dial_cancel(d, requester, target, server);
+        Step::Used(0)
+    }
+
+    fn dial_cancel<D: Driver>(
+        &mut self,
+        d: &mut D,
+        requester: Option<ClientId>,
+        target: ClientId,
+        server_id: ServerId,
+    ) {
+        let Some(server) = self.servers.get(server_id) else { return };
+        let conn = d.dial(&server.endpoint);
+        let (pool, since_us) = (server.pool, self.now.mono_us);
+        let stage = Stage::Dialing;
+        let cancel = CancelConnection { conn, pool, requester, target, server: server_id, stage, since_us };
+        let id = self.cancels.insert(cancel);
+        self.pools[pool].cancels += 1;
+        self.set_role(conn, Role::Cancel(id));
+    }
+
+    /// The connection is up. One to a server that is reached by TLS uses TLS, too.
+    pub(super) fn cancel_connected<D: Driver>(&mut self, d: &mut D, id: CancelId) {
+        let Some(cancel) = self.cancels.get_mut(id) else { return };
+        let secured = self.servers.get(cancel.server).is_some_and(|server| !server.tls.is_empty());
+        if !secured {
+            return self.send_cancel(d, id);
+        }
+        cancel.stage = Stage::SecuringTls;
+        self.scratch.clear();
+        encode_ssl_request(&mut self.scratch);
+        d.send(cancel.conn, &self.scratch);
+    }
+
+    /// The answer to SSLRequest; PostgreSQL says nothing else on such a connection.
+    pub(super) fn cancel_received<D: Driver>(&mut self, d: &mut D, id: CancelId, bytes: &[u8]) {
+        let Some(cancel) = self.cancels.get(id) else { return };
+        let endpoint = self.servers.get(cancel.server).map(|server| &server.endpoint);
+        match (cancel.stage, bytes, endpoint) {
+            (Stage::SecuringTls, b"S", Some(Endpoint::Tcp { host, .. })) => {
+                d.start_tls(cancel.conn, TlsRole::Connect { host: host.clone() }, &[]);
+            }
+            _ => self.end_cancel(d, id, "cancel connection got an unexpected answer"),
+        }
+    }
+
+    /// The handshake is complete.
+    pub(super) fn cancel_secured<D: Driver>(&mut self, d: &mut D, id: CancelId) {
+        self.send_cancel(d, id);
+    }
+
+    fn send_cancel<D: Driver>(&mut self, d: &mut D, id: CancelId) {
+        let Some(cancel) = self.cancels.get_mut(id) else { return };
+        let aimed = self.servers.get_mut(cancel.server).filter(|server| {
+            matches!(server.state, ServerState::Busy(client) if client == cancel.target)
+                && !server.ledger.is_empty()
+        });
+        let Some(server) = aimed else {
+            return self.end_cancel(d, id, "cancel request for idle client");
+        };
+        cancel.stage = Stage::Sent;
+        server.cancels += 1;
+        self.scratch.clear();
+        encode_cancel(&mut self.scratch, server.pid, &server.key);
+        d.send(cancel.conn, &self.scratch);
+    }
+
+    /// PostgreSQL closes the connection when it has signalled the backend.
+    pub(super) fn cancel_closed<D: Driver>(&mut self, d: &mut D, id: CancelId, why: &Closed) {
+        let sent = self.cancels.get(id).is_some_and(|cancel| cancel.stage == Stage::Sent);
+        match why {
+            Closed::Eof if sent => self.end_cancel(d, id, "successfully sent cancel request"),
+            // A reset after the request was sent: PostgreSQL may close without reading to the end.
+            Closed::Broken(_) if sent => self.end_cancel(d, id, "successfully sent cancel request"),
+            _ => self.end_cancel(d, id, "failed cancel request"),
+        }
+    }
+
+    /// The cancel is over, in whichever way.
+    pub(super) fn end_cancel<D: Driver>(&mut self, d: &mut D, id: CancelId, reason: &str) {
+        let Some(cancel) = self.cancels.remove(id) else { return };
+        self.clear_role(cancel.conn);
+        d.close(cancel.conn, CloseMode::Now);
+        self.pools[cancel.pool].cancels -= 1;
+        if cancel.stage == Stage::Sent
+            && let Some(server) = self.servers.get_mut(cancel.server)
+        {
+            server.cancels -= 1;
+            if server.cancels == 0 && matches!(server.state, ServerState::HeldForCancel) {
+                self.free_server(d, cancel.server);
+            }
+        }
+        self.end_requester(d, cancel.requester, reason);
+        self.next_cancel(d, cancel.pool);
+    }
+
+    /// A cancel that waited has its turn.
+    fn next_cancel<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
+        if let Some(waiting) = self.pools[pool_id].waiting_cancels.pop_front() {
+            self.cancel_target(d, waiting.requester, waiting.target);
+        }
+    }
+
+    fn end_requester<D: Driver>(&mut self, d: &mut D, requester: Option<ClientId>, reason: &str) -> Step {
+        if let Some(id) = requester {
+            self.remove_client(d, id, reason, CloseMode::Flush);
+        }
+        Step::Gone
+    }
+
+    /// A cancel connection that PostgreSQL did not close in time: the signal may still come, so the server is not used again.
+    pub(super) fn abandon_cancel<D: Driver>(&mut self, d: &mut D, id: CancelId) {
+        let Some(cancel) = self.cancels.get(id) else { return };
+        if cancel.stage == Stage::Sent
+            && let Some(server) = self.servers.get_mut(cancel.server)
+        {
+            server.retire = Some("cancel request did not end");
+        }
+        self.log(d, Level::Warning, "cancel request did not end in time");
+        self.end_cancel(d, id, "failed cancel request");
+    }
+}

@@ -1,0 +1,300 @@
+//! The moves of a client between its states, and the only place where it joins or leaves a queue, a server, a pool.
+
+use std::sync::Arc;
+
+use pgweir_settings::PoolMode;
+use pgweir_wire::error::{Report, SqlState, encode_notice};
+
+use super::{Activity, Machine, Step};
+use crate::client::{Client, ClientState, Link, Waiting};
+use crate::driver::{CloseMode, Closed, Driver, Level};
+use crate::errors::Fault;
+use crate::ids::{ClientId, PoolId, ServerId};
+use crate::ledger::{Entry, Kind, Owner, Purpose};
+use crate::limits::{BACKLOG_HIGH_BYTES, INBOX_BYTES_MAX};
+use crate::luggage::Replication;
+use crate::params::settle_statement;
+use crate::server::ServerState;
+
+impl Machine {
+    /// An idle client needs a server: it gets one at once, if one is free and nobody waits; else it joins the queue.
+    pub(super) fn request_server<D: Driver>(&mut self, d: &mut D, id: ClientId) -> Step {
+        let now_us = self.now.mono_us;
+        let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
+        let Some(account) = &mut client.account else { return Step::Wait };
+        account.request_us = now_us;
+        let pool_id = account.pool;
+        client.state = ClientState::Waiting(Waiting { since_us: now_us, notified: false });
+        let pool = &mut self.pools[pool_id];
+        pool.waiting += 1;
+        if pool.waiting == 1
+            && let Some(server) = self.take_idle(d, pool_id)
+        {
+            self.link(d, id, server);
+            return Step::Used(0);
+        }
+        self.pools[pool_id].queue.push_back(id);
+        self.notice(pool_id);
+        if let Some(fault) = self.known_failure(pool_id) {
+            return self.refuse_client(d, id, &fault);
+        }
+        if self.stopping.is_some() {
+            return self.refuse_client(d, id, &Fault::ServerShuttingDown);
+        }
+        Step::Wait
+    }
+
+    /// The client that has waited longest, if any does. It stays where it is.
+    pub(super) fn next_waiter(&mut self, pool_id: PoolId) -> Option<ClientId> {
+        let pool = self.pools.get_mut(pool_id)?;
+        while let Some(&id) = pool.queue.front() {
+            let waits =
+                self.clients.get(id).is_some_and(|client| matches!(client.state, ClientState::Waiting(_)));
+            if waits {
+                return Some(id);
+            }
+            pool.queue.pop_front();
+        }
+        debug_assert_eq!(pool.waiting, 0, "a waiting client is in no queue");
+        None
+    }
+
+    /// Waiting → Linked. The server must be free. What the client sent is looked at by the caller.
+    pub(super) fn link<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId) {
+        let now_us = self.now.mono_us;
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let ClientState::Waiting(waiting) = &client.state else {
+            debug_assert!(false, "only a waiting client is linked");
+            return;
+        };
+        let Some(account) = &client.account else { return };
+        let pool = &mut self.pools[account.pool];
+        pool.waiting -= 1;
+        pool.linked += 1;
+        pool.stats.server_assignments += 1;
+        pool.stats.wait_us += now_us.saturating_sub(waiting.since_us);
+        client.state = ClientState::Linked(Link { server: server_id, streaming: 0 });
+        self.set_server_state(server_id, ServerState::Busy(id));
+        let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut()) else {
+            return;
+        };
+        let server = &mut self.servers[server_id];
+        server.active_us = now_us;
+        if Arc::ptr_eq(&server.params, &account.params) || account.login.replication != Replication::None {
+            return;
+        }
+        match settle_statement(&self.tracked, &account.params, &server.params) {
+            Some(text) => {
+                self.send_hidden(d, server_id, Purpose::Settle, &text);
+                self.set_server_state(server_id, ServerState::Settling(id));
+            }
+            None => account.params = Arc::clone(&server.params),
+        }
+    }
+
+    /// Linked → Idle: the client's transaction (or session) is over. The server's next state is the caller's affair.
+    pub(super) fn unlink(&mut self, id: ClientId) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        debug_assert!(matches!(client.state, ClientState::Linked(_)), "only a linked client is unlinked");
+        client.state = ClientState::Idle;
+        if let Some(account) = &client.account {
+            self.pools[account.pool].linked -= 1;
+        }
+    }
+
+    /// Ends a client with a FATAL error. Returns [`Step::Gone`], so that the caller may end with it.
+    pub(super) fn refuse_client<D: Driver>(&mut self, d: &mut D, id: ClientId, fault: &Fault) -> Step {
+        let Some(client) = self.clients.get(id) else { return Step::Gone };
+        let text = fault.text();
+        if self.rules.config.main.log_pooler_errors {
+            let line = format!("{} pooler error: {text}", client.log_name());
+            self.log(d, Level::Warning, &line);
+        }
+        if !self.is_mid_message(client) {
+            let conn = client.conn;
+            self.scratch.clear();
+            fault.encode(&mut self.scratch);
+            d.send(conn, &self.scratch);
+        }
+        self.remove_client(d, id, &text, CloseMode::Flush);
+        Step::Gone
+    }
+
+    /// The client said goodbye.
+    pub(super) fn client_left<D: Driver>(&mut self, d: &mut D, id: ClientId, reason: &str) -> Step {
+        self.remove_client(d, id, reason, CloseMode::Flush);
+        Step::Gone
+    }
+
+    /// The client's connection ended.
+    pub(super) fn client_closed<D: Driver>(&mut self, d: &mut D, id: ClientId, why: &Closed) {
+        match why {
+            Closed::Eof => self.remove_client(d, id, "client unexpected eof", CloseMode::Flush),
+            Closed::Broken(text) | Closed::DialFailed(text) | Closed::NameNotResolved(text) => {
+                self.remove_client(d, id, text, CloseMode::Now);
+            }
+            Closed::Tls(text) => {
+                let Some(client) = self.clients.get(id) else { return };
+                let line = format!("{} TLS handshake error: {text}", client.log_name());
+                self.log(d, Level::Warning, &line);
+                self.remove_client(d, id, "TLS handshake error", CloseMode::Now);
+            }
+        }
+    }
+
+    /// Part of a message of the server was passed on and the rest can not follow: an error would be taken for its content.
+    fn is_mid_message(&self, client: &Client) -> bool {
+        let ClientState::Linked(link) = &client.state else { return false };
+        self.servers
+            .get(link.server)
+            .is_some_and(|server| server.streaming.is_some_and(|streaming| streaming.to.is_some()))
+    }
+
+    /// Removes a client, from whatever state, and frees or closes what it held.
+    pub(super) fn remove_client<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        reason: &str,
+        mode: CloseMode,
+    ) {
+        let Some(client) = self.clients.get(id) else { return };
+        if self.rules.config.main.log_disconnections {
+            let age_s = (self.now.mono_us - client.origin.since.mono_us) / 1_000_000;
+            let line = format!("{} closing because: {reason} (age={age_s}s)", client.log_name());
+            self.log(d, Level::Log, &line);
+        }
+        let Some(mut client) = self.clients.remove(id) else { return };
+        self.clear_role(client.conn);
+        d.close(client.conn, mode);
+        self.spare.give_back(std::mem::take(&mut client.inbox));
+        match client.state {
+            ClientState::Authenticating(exchange) => self.uncount(&exchange.counted),
+            ClientState::Console(console) => self.console_left(d, &console),
+            ClientState::Linked(link) => {
+                self.leave_pool(id, client.account, |pool| pool.linked -= 1);
+                self.abandon_server(d, link.server, link.streaming > 0);
+            }
+            ClientState::Waiting(_) => {
+                self.leave_pool(id, client.account, |pool| pool.waiting -= 1);
+            }
+            ClientState::Welcoming => {
+                self.abandon_dial(d, id);
+                self.leave_pool(id, client.account, |pool| pool.welcoming.retain(|&other| other != id));
+            }
+            ClientState::Idle => self.leave_pool(id, client.account, |_| ()),
+            ClientState::Greeting(_) | ClientState::Cancelling => {}
+        }
+    }
+
+    fn leave_pool(
+        &mut self,
+        id: ClientId,
+        account: Option<Box<crate::client::Account>>,
+        leave: impl FnOnce(&mut crate::pool::Pool),
+    ) {
+        let Some(mut account) = account else { return };
+        self.cancel_keys.remove(&account.cancel_key);
+        debug_assert!(!self.clients.contains_key(id));
+        for statement in account.statements.drain() {
+            self.statements.give_back(statement);
+        }
+        self.uncount(&account.counted);
+        self.shared.note_client(self.worker, false);
+        if let Some(pool) = self.pools.get_mut(account.pool) {
+            leave(pool);
+            pool.clients -= 1;
+            pool.empty_us = self.now.mono_us;
+        }
+    }
+
+    /// Nothing more can be done with this client's bytes until something else happens.
+    pub(super) fn client_is_stalled(&self, id: ClientId) -> bool {
+        let Some(client) = self.clients.get(id) else { return false };
+        match &client.state {
+            ClientState::Waiting(_) | ClientState::Welcoming => true,
+            ClientState::Linked(link) => self
+                .servers
+                .get(link.server)
+                .is_some_and(|server| matches!(server.state, ServerState::Settling(_))),
+            _ => false,
+        }
+    }
+
+    /// Stops reading from a client.
+    pub(super) fn pause_client<D: Driver>(&mut self, d: &mut D, id: ClientId) {
+        if let Some(client) = self.clients.get_mut(id)
+            && !client.reads_paused
+        {
+            client.reads_paused = true;
+            d.pause_reads(client.conn);
+        }
+    }
+
+    /// Reads from a client again, if nothing speaks against it.
+    pub(super) fn client_unpause<D: Driver>(&mut self, d: &mut D, id: ClientId) {
+        let Some(client) = self.clients.get(id) else { return };
+        if !client.reads_paused || self.activity == Activity::Suspended {
+            return;
+        }
+        if client.inbox.len() > INBOX_BYTES_MAX && self.client_is_stalled(id) {
+            return;
+        }
+        if let ClientState::Linked(link) = &client.state
+            && let Some(server) = self.servers.get(link.server)
+            && d.backlog(server.conn) > BACKLOG_HIGH_BYTES
+        {
+            return;
+        }
+        let conn = client.conn;
+        self.clients[id].reads_paused = false;
+        d.resume_reads(conn);
+    }
+
+    /// The client took everything: its server may go on.
+    pub(super) fn client_drained<D: Driver>(&mut self, d: &mut D, id: ClientId) {
+        let Some(client) = self.clients.get(id) else { return };
+        if let ClientState::Linked(link) = &client.state {
+            let server = link.server;
+            self.server_unpause(d, server);
+        }
+    }
+
+    /// `query_wait_notify`: tells a client, once, that it waits.
+    pub(super) fn notify_waiter<D: Driver>(&mut self, d: &mut D, id: ClientId) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let ClientState::Waiting(waiting) = &mut client.state else { return };
+        if waiting.notified {
+            return;
+        }
+        waiting.notified = true;
+        let text = "No server connection available in postgres backend, client being queued";
+        let report = Report::notice(SqlState::SUCCESSFUL_COMPLETION, text);
+        self.scratch.clear();
+        encode_notice(&mut self.scratch, &report);
+        d.send(client.conn, &self.scratch);
+    }
+
+    /// A statement of our own. Its answer is hidden.
+    pub(super) fn send_hidden<D: Driver>(
+        &mut self,
+        d: &mut D,
+        server_id: ServerId,
+        purpose: Purpose,
+        text: &[u8],
+    ) {
+        let server = &mut self.servers[server_id];
+        self.scratch.clear();
+        pgweir_wire::frontend::encode_query(&mut self.scratch, text);
+        server.ledger.push(Entry::new(Owner::Hidden(purpose), Kind::Query));
+        d.send(server.conn, &self.scratch);
+    }
+
+    /// The mode that a client is pooled by. Replication connections are sessions by nature.
+    pub(super) fn client_mode(&self, client: &Client) -> PoolMode {
+        match &client.account {
+            Some(account) if account.login.replication == Replication::None => self.pools[account.pool].mode,
+            _ => PoolMode::Session,
+        }
+    }
+}

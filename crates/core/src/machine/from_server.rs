@@ -1,0 +1,497 @@
+//! What servers send: whose it is (the ledger says), and how it reaches its owner. Rows and COPY data pass in runs, and in
+//! pieces, as they come.
+
+use std::sync::Arc;
+
+use pgweir_settings::PoolMode;
+use pgweir_wire::backend::{ErrorFields, ParameterStatus, TxStatus, parse_ready, tag};
+use pgweir_wire::error::{Report, SqlState, encode_error};
+use pgweir_wire::header::{HEADER_LEN, Header};
+
+use super::startup::printable;
+use super::{Machine, Step};
+use crate::driver::{CloseMode, Driver, Level};
+use crate::errors::Fault;
+use crate::ids::{ClientId, ServerId};
+use crate::ledger::{Accepted, Kind, Owner, Purpose, Unexpected};
+use crate::limits::{BACKLOG_HIGH_BYTES, HOLD_MESSAGE_BYTES, SERVER_ERROR_BYTES_MAX};
+use crate::server::{ServerState, Streaming};
+
+/// A run of bytes that all go to one client.
+#[derive(Clone, Copy)]
+struct Run {
+    from: usize,
+    to: Option<ClientId>,
+}
+
+impl Machine {
+    /// Bytes of a server, in whatever state it is.
+    pub(super) fn server_received<D: Driver>(&mut self, d: &mut D, id: ServerId, bytes: &[u8]) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        self.pools[server.pool].stats.sent_bytes += bytes.len() as u64;
+        server.active_us = self.now.mono_us;
+        if server.inbox.is_empty() {
+            let used = self.server_consume(d, id, bytes);
+            self.server_keep(id, None, bytes, used);
+        } else {
+            let mut inbox = std::mem::take(&mut server.inbox);
+            inbox.extend_from_slice(bytes);
+            let used = self.server_consume(d, id, &inbox);
+            self.server_keep(id, Some(inbox), &[], used);
+        }
+    }
+
+    fn server_keep(&mut self, id: ServerId, held: Option<Vec<u8>>, bytes: &[u8], used: usize) {
+        let rest = self.spare.remainder(held, bytes, used);
+        match self.servers.get_mut(id) {
+            Some(server) => server.inbox = rest,
+            None => self.spare.give_back(rest),
+        }
+    }
+
+    fn server_consume<D: Driver>(&mut self, d: &mut D, id: ServerId, bytes: &[u8]) -> usize {
+        let mut at = 0;
+        while at < bytes.len() {
+            let Some(server) = self.servers.get(id) else { return bytes.len() };
+            let rest = &bytes[at..];
+            let step = match &server.state {
+                ServerState::Dialing(_) => Step::Wait,
+                ServerState::SecuringTls(_) => self.tls_answered(d, id, rest),
+                ServerState::LoggingIn(_) => self.login_message(d, id, rest),
+                _ if server.replication => self.relay_replication(d, id, rest),
+                _ => self.relay(d, id, rest),
+            };
+            match step {
+                Step::Used(used) => at += used,
+                Step::Wait => break,
+                Step::Gone => return bytes.len(),
+            }
+        }
+        at
+    }
+
+    /// A replication client has its server for itself: nothing needs to be accounted for.
+    fn relay_replication<D: Driver>(&mut self, d: &mut D, id: ServerId, bytes: &[u8]) -> Step {
+        let client = self.servers.get(id).and_then(|server| server.state.client());
+        self.pass(d, id, client, bytes);
+        Step::Used(bytes.len())
+    }
+
+    /// Messages of a logged-in server.
+    fn relay<D: Driver>(&mut self, d: &mut D, id: ServerId, bytes: &[u8]) -> Step {
+        let mut at = 0;
+        let mut run = Run { from: 0, to: None };
+        loop {
+            let Some(server) = self.servers.get_mut(id) else { return Step::Gone };
+            if let Some(streaming) = &mut server.streaming {
+                let used = streaming.left.min(bytes.len() - at);
+                streaming.left -= used;
+                let (to, done) = (streaming.to, streaming.left == 0);
+                if done {
+                    server.streaming = None;
+                }
+                self.extend(d, id, &mut run, to, bytes, at);
+                at += used;
+                if !done {
+                    break;
+                }
+                continue;
+            }
+            let rest = &bytes[at..];
+            let header = match Header::peek(rest) {
+                Ok(Some(header)) => header,
+                Ok(None) => break,
+                Err(_) => return self.violated(d, id, &run, &bytes[..at], "bad packet from server"),
+            };
+            let whole = rest.len() >= header.total();
+            if matches!(header.tag, tag::DATA_ROW | tag::COPY_DATA) {
+                let accepted = match server.ledger.accept(header.tag) {
+                    Ok(accepted) => accepted,
+                    Err(error) => return self.unexpected(d, id, &run, &bytes[..at], error),
+                };
+                if !whole {
+                    let left = header.total() - rest.len();
+                    server.streaming = Some(Streaming { left, to: visible(accepted.owner) });
+                }
+                self.extend(d, id, &mut run, visible(accepted.owner), bytes, at);
+                at += header.total().min(rest.len());
+                continue;
+            }
+            if !whole {
+                if header.total() <= HOLD_MESSAGE_BYTES || !self.may_stream(id, header) {
+                    if header.total() > SERVER_ERROR_BYTES_MAX {
+                        return self.violated(d, id, &run, &bytes[..at], "message from server is too large");
+                    }
+                    break;
+                }
+                self.servers[id].streaming =
+                    Some(Streaming { left: header.total(), to: self.begin_streamed(id, header.tag) });
+                continue;
+            }
+            let message = &rest[..header.total()];
+            match self.control(d, id, header.tag, message, &mut run, bytes, at) {
+                Ok(()) => at += header.total(),
+                Err(error) => return self.unexpected(d, id, &run, &bytes[..at], error),
+            }
+        }
+        self.flush(d, id, &run, &bytes[..at]);
+        if at == 0 { Step::Wait } else { Step::Used(at) }
+    }
+
+    /// A message that goes to `to` begins at `at`: it joins the run, or ends it and begins the next one.
+    #[inline]
+    fn extend<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ServerId,
+        run: &mut Run,
+        to: Option<ClientId>,
+        bytes: &[u8],
+        at: usize,
+    ) {
+        if run.to != to {
+            self.flush(d, id, run, &bytes[..at]);
+            *run = Run { from: at, to };
+        } else if to.is_none() {
+            run.from = at;
+        }
+    }
+
+    fn flush<D: Driver>(&mut self, d: &mut D, id: ServerId, run: &Run, bytes: &[u8]) {
+        if run.to.is_some() && run.from < bytes.len() {
+            self.pass(d, id, run.to, &bytes[run.from..]);
+        }
+    }
+
+    fn pass<D: Driver>(&mut self, d: &mut D, id: ServerId, to: Option<ClientId>, bytes: &[u8]) {
+        let Some(client) = to.and_then(|client| self.clients.get(client)) else { return };
+        d.send(client.conn, bytes);
+        if d.backlog(client.conn) > BACKLOG_HIGH_BYTES {
+            self.pause_server(d, id);
+        }
+    }
+
+    /// Large errors, notices and function results for a client need not be held until they are whole.
+    fn may_stream(&self, id: ServerId, header: Header) -> bool {
+        let Some(server) = self.servers.get(id) else { return false };
+        let for_client = server.ledger.head().is_some_and(|head| matches!(head.owner, Owner::Client(_)));
+        let large_error = header.tag == tag::ERROR && header.total() > SERVER_ERROR_BYTES_MAX;
+        for_client && (large_error || matches!(header.tag, tag::FUNCTION_RESPONSE | tag::NOTICE))
+    }
+
+    fn begin_streamed(&mut self, id: ServerId, message: u8) -> Option<ClientId> {
+        let server = self.servers.get_mut(id)?;
+        let owner = server.ledger.head()?.owner;
+        if matches!(message, tag::FUNCTION_RESPONSE | tag::ERROR) {
+            // Only a FunctionCall can be answered so; anything else shows when the rest arrives.
+            let ended = server.ledger.accept(message).ok()?.ended;
+            if let Some(entry) = ended {
+                self.parse_undone(id, entry);
+            }
+            self.settle_silently(id);
+        }
+        visible(owner)
+    }
+
+    /// A whole message that is no row. The run is flushed before anything else is said to its client.
+    #[allow(clippy::too_many_arguments, reason = "the run and its bytes are one place in one buffer")]
+    fn control<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ServerId,
+        message: u8,
+        bytes: &[u8],
+        run: &mut Run,
+        all: &[u8],
+        at: usize,
+    ) -> Result<(), Unexpected> {
+        let body = &bytes[HEADER_LEN..];
+        match message {
+            tag::PARAMETER_STATUS | tag::NOTICE | tag::NOTIFICATION => {
+                let to = match message {
+                    tag::PARAMETER_STATUS => self.parameter_changed(id, body),
+                    tag::NOTICE => self.notice_owner(id),
+                    _ => self.notification_owner(d, id),
+                };
+                self.extend(d, id, run, to, all, at);
+                Ok(())
+            }
+            tag::ERROR => {
+                self.extend(d, id, run, None, all, at);
+                run.from = at + bytes.len();
+                self.server_error(d, id, bytes)
+            }
+            _ => {
+                let Some(server) = self.servers.get_mut(id) else { return Ok(()) };
+                let accepted = server.ledger.accept(message)?;
+                self.extend(d, id, run, visible(accepted.owner), all, at);
+                if message == tag::READY {
+                    let end = at + bytes.len();
+                    self.flush(d, id, run, &all[..end]);
+                    *run = Run { from: end, to: None };
+                    self.ready(d, id, accepted, body)
+                } else if accepted.ended.is_some() {
+                    let end = at + bytes.len();
+                    self.ended(d, id, message, accepted, body, run, &all[..end]);
+                    Ok(())
+                } else {
+                    if message == tag::COMMAND_COMPLETE {
+                        self.command_completed(id, accepted, body);
+                    }
+                    Ok(())
+                }
+            }
+        }
+    }
+
+    /// An entry of an extended group ended well.
+    #[allow(clippy::too_many_arguments, reason = "the run and its bytes are one place in one buffer")]
+    fn ended<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ServerId,
+        message: u8,
+        accepted: Accepted,
+        body: &[u8],
+        run: &mut Run,
+        all: &[u8],
+    ) {
+        if message == tag::COMMAND_COMPLETE {
+            self.command_completed(id, accepted, body);
+        }
+        if let Some(entry) = accepted.ended {
+            self.statement_evicted(entry);
+        }
+        let local_next = self
+            .servers
+            .get(id)
+            .and_then(|server| server.ledger.head())
+            .is_some_and(|head| matches!(head.kind, Kind::Local(_) | Kind::CopyEnd));
+        if local_next {
+            self.flush(d, id, run, all);
+            *run = Run { from: all.len(), to: None };
+            self.settle(d, id);
+        }
+    }
+
+    /// DISCARD ALL and DEALLOCATE ALL are known by the tag of their CommandComplete.
+    fn command_completed(&mut self, id: ServerId, accepted: Accepted, body: &[u8]) {
+        if !matches!(body, b"DISCARD ALL\0" | b"DEALLOCATE ALL\0") {
+            return;
+        }
+        let client = match accepted.owner {
+            Owner::Client(client) if self.client_tracks_statements(client) => Some(client),
+            Owner::Hidden(_) => None,
+            _ => return,
+        };
+        self.statements_discarded(client, id);
+    }
+
+    /// ReadyForQuery.
+    fn ready<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ServerId,
+        accepted: Accepted,
+        body: &[u8],
+    ) -> Result<(), Unexpected> {
+        let Ok(status) = parse_ready(body) else {
+            return Err(Unexpected { tag: tag::READY, expected: "a transaction status" });
+        };
+        let now_us = self.now.mono_us;
+        let Some(server) = self.servers.get_mut(id) else { return Ok(()) };
+        server.tx = status;
+        let pool = &mut self.pools[server.pool];
+        if matches!(accepted.owner, Owner::Client(_)) && server.ledger.is_empty() {
+            server.note_end(&mut pool.stats, now_us);
+        }
+        if status != TxStatus::Idle && pool.mode == PoolMode::Statement && !server.replication {
+            if let Some(client) = server.state.client() {
+                self.refuse_client(d, client, &Fault::TransactionInStatementMode);
+            }
+            return Ok(());
+        }
+        self.settle(d, id);
+        let Some(server) = self.servers.get(id) else { return Ok(()) };
+        if server.ledger.is_at_rest() && server.tx == TxStatus::Idle {
+            self.server_rests(d, id);
+        } else if !matches!(server.state, ServerState::Busy(_)) && server.ledger.is_at_rest() {
+            // A hidden statement left a transaction open: nobody can be given such a server.
+            self.lose_server(d, id, "a hidden statement left a transaction open".into());
+        }
+        Ok(())
+    }
+
+    /// ErrorResponse, whole.
+    fn server_error<D: Driver>(&mut self, d: &mut D, id: ServerId, message: &[u8]) -> Result<(), Unexpected> {
+        let body = &message[HEADER_LEN..];
+        let fatal = ErrorFields::parse(body)
+            .ok()
+            .is_some_and(|fields| matches!(fields.severity(), Some(b"FATAL" | b"PANIC")));
+        let Some(server) = self.servers.get_mut(id) else { return Ok(()) };
+        let accepted = match server.ledger.accept(tag::ERROR) {
+            Ok(accepted) => accepted,
+            Err(_) => {
+                self.unasked_error(d, id, message, fatal);
+                return Ok(());
+            }
+        };
+        match accepted.owner {
+            Owner::Client(client) | Owner::Errand(client) => {
+                server.said_fatal |= fatal;
+                match accepted.ended {
+                    Some(entry) if entry.kind == Kind::ParseAgain => {
+                        self.name_in_use(d, client, entry.ticket)
+                    }
+                    _ => self.pass(d, id, Some(client), message),
+                }
+            }
+            Owner::Hidden(purpose) => self.hidden_failed(d, id, purpose, body),
+        }
+        if let Some(entry) = accepted.ended
+            && self.servers.contains_key(id)
+        {
+            self.parse_undone(id, entry);
+        }
+        self.settle(d, id);
+        Ok(())
+    }
+
+    /// PostgreSQL's error for a name that is in use, which knows the statement by our name for it.
+    fn name_in_use<D: Driver>(&mut self, d: &mut D, client: ClientId, ticket: u32) {
+        let Some(client) = self.clients.get(client) else { return };
+        let name = client.account.as_ref().and_then(|account| account.statements.name(ticket));
+        let text = format!("prepared statement \"{}\" already exists", printable(name.unwrap_or_default()));
+        self.scratch.clear();
+        encode_error(&mut self.scratch, &Report::error(SqlState::DUPLICATE_PREPARED_STATEMENT, &text));
+        d.send(client.conn, &self.scratch);
+    }
+
+    /// An error that answers nothing: the server is about to leave (57P01, 57P05 and their like).
+    fn unasked_error<D: Driver>(&mut self, d: &mut D, id: ServerId, message: &[u8], fatal: bool) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        server.said_fatal |= fatal;
+        match server.state.client() {
+            Some(client) => self.pass(d, id, Some(client), message),
+            None => {
+                let text = ErrorFields::parse(&message[HEADER_LEN..])
+                    .ok()
+                    .and_then(|fields| fields.message().map(printable))
+                    .unwrap_or_default();
+                let line = format!("{} idle server said: {text}", self.server_log_name(&self.servers[id]));
+                self.log(d, Level::Warning, &line);
+                self.close_server(d, id, "idle server got dirty", CloseMode::Now);
+            }
+        }
+    }
+
+    fn hidden_failed<D: Driver>(&mut self, d: &mut D, id: ServerId, purpose: Purpose, body: &[u8]) {
+        let text = ErrorFields::parse(body)
+            .ok()
+            .and_then(|fields| fields.message().map(printable))
+            .unwrap_or_default();
+        let (what, reason) = match purpose {
+            Purpose::ConnectQuery => ("connect_query", None),
+            Purpose::Settle => ("SET of a client's parameters", Some("invalid server parameter")),
+            Purpose::Reset => ("server_reset_query", Some("reset query failed")),
+            Purpose::Check => ("server_check_query", Some("test query failed")),
+            Purpose::Evict => ("Close", Some("Close failed")),
+        };
+        let line = format!("{} {what} failed: {text}", self.server_log_name(&self.servers[id]));
+        self.log(d, Level::Warning, &line);
+        match (purpose, reason) {
+            (Purpose::Settle, _) => {
+                let reason = format!("invalid server parameter: {text}");
+                self.lose_server(d, id, reason.into());
+            }
+            (_, Some(reason)) => self.lose_server(d, id, reason.into()),
+            (_, None) => {}
+        }
+    }
+
+    /// ParameterStatus: the server's value, and (with a client on it) the client's. Returns who is to be told.
+    fn parameter_changed(&mut self, id: ServerId, body: &[u8]) -> Option<ClientId> {
+        let Ok(status) = ParameterStatus::parse(body) else { return None };
+        let server = self.servers.get_mut(id)?;
+        let client_id = server.state.client();
+        let hidden = server.ledger.head().is_some_and(|head| matches!(head.owner, Owner::Hidden(_)));
+        let Some(position) = self.tracked.position(status.name) else {
+            return client_id.filter(|_| !hidden);
+        };
+        if server.params.get(position) != Some(status.value) {
+            let mut params = (*server.params).clone();
+            params.set(position, status.value);
+            server.params = Arc::new(params);
+        }
+        let (client_id, server_params) = (client_id?, Arc::clone(&server.params));
+        let account = self.clients.get_mut(client_id)?.account.as_deref_mut()?;
+        let knew = account.params.get(position) == Some(status.value);
+        if account.params.differences(&server_params).next().is_none() {
+            account.params = server_params;
+        } else if !knew {
+            let mut params = (*account.params).clone();
+            params.set(position, status.value);
+            account.params = Arc::new(params);
+        }
+        (!hidden || !knew).then_some(client_id)
+    }
+
+    fn notice_owner(&self, id: ServerId) -> Option<ClientId> {
+        let server = self.servers.get(id)?;
+        match server.ledger.head() {
+            Some(head) => match head.owner {
+                Owner::Client(client) | Owner::Errand(client) => Some(client),
+                Owner::Hidden(_) => None,
+            },
+            None => server.state.client(),
+        }
+    }
+
+    /// Only a client that has its server for itself may be sent what was listened to on it.
+    fn notification_owner<D: Driver>(&mut self, d: &mut D, id: ServerId) -> Option<ClientId> {
+        let server = self.servers.get(id)?;
+        let client = server.state.client();
+        if client.is_some() && self.pools[server.pool].mode == PoolMode::Session {
+            return client;
+        }
+        let line = format!("{} notification dropped: nobody can receive it", self.server_log_name(server));
+        self.log(d, Level::Debug, &line);
+        None
+    }
+
+    fn unexpected<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ServerId,
+        run: &Run,
+        bytes: &[u8],
+        error: Unexpected,
+    ) -> Step {
+        self.flush(d, id, run, bytes);
+        if self.servers.contains_key(id) {
+            self.lose_server(d, id, error.to_string().into());
+        }
+        Step::Gone
+    }
+
+    fn violated<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ServerId,
+        run: &Run,
+        bytes: &[u8],
+        reason: &'static str,
+    ) -> Step {
+        self.flush(d, id, run, bytes);
+        self.lose_server(d, id, reason.into());
+        Step::Gone
+    }
+}
+
+/// The client that sees an answer, if anybody does.
+fn visible(owner: Owner) -> Option<ClientId> {
+    match owner {
+        Owner::Client(client) => Some(client),
+        Owner::Errand(_) | Owner::Hidden(_) => None,
+    }
+}

@@ -1,0 +1,216 @@
+//! A client's first packets: SSLRequest, GSSENCRequest, CancelRequest, direct TLS, the startup packet. And the loop that
+//! takes a client's bytes through its states.
+
+use pgweir_settings::SslMode;
+use pgweir_wire::startup::{Initial, peek_initial};
+
+use super::{Machine, Step};
+use crate::client::{ClientState, TlsAsked};
+use crate::driver::{Driver, Peer, TlsInfo, TlsRole};
+use crate::errors::Fault;
+use crate::ids::ClientId;
+use crate::limits::INBOX_BYTES_MAX;
+
+impl Machine {
+    /// Bytes of a client, in whatever state it is.
+    pub(super) fn client_received<D: Driver>(&mut self, d: &mut D, id: ClientId, bytes: &[u8]) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        if let Some(account) = &mut client.account {
+            account.active_us = self.now.mono_us;
+            if let Some(pool) = self.pools.get_mut(account.pool) {
+                pool.stats.received_bytes += bytes.len() as u64;
+            }
+        }
+        if client.inbox.is_empty() {
+            let used = self.client_consume(d, id, bytes);
+            self.client_keep(d, id, None, bytes, used);
+        } else {
+            let mut inbox = std::mem::take(&mut client.inbox);
+            inbox.extend_from_slice(bytes);
+            let used = self.client_consume(d, id, &inbox);
+            self.client_keep(d, id, Some(inbox), &[], used);
+        }
+    }
+
+    /// Looks again at what a client sent earlier: its state has changed.
+    pub(super) fn client_resume<D: Driver>(&mut self, d: &mut D, id: ClientId) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        if !client.inbox.is_empty() {
+            let inbox = std::mem::take(&mut client.inbox);
+            let used = self.client_consume(d, id, &inbox);
+            self.client_keep(d, id, Some(inbox), &[], used);
+        }
+        self.client_unpause(d, id);
+    }
+
+    /// Keeps what was not used, and stops reading from a client that has too much waiting here.
+    fn client_keep<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        held: Option<Vec<u8>>,
+        bytes: &[u8],
+        used: usize,
+    ) {
+        let Some(client) = self.clients.get_mut(id) else {
+            if let Some(buffer) = held {
+                self.spare.give_back(buffer);
+            }
+            return;
+        };
+        debug_assert!(client.inbox.is_empty(), "bytes were kept while others were being looked at");
+        client.inbox = self.spare.remainder(held, bytes, used);
+        if client.inbox.len() > INBOX_BYTES_MAX && self.client_is_stalled(id) {
+            self.pause_client(d, id);
+        }
+    }
+
+    /// Takes bytes through the client's states until they are used up or have to wait; returns how many were used.
+    fn client_consume<D: Driver>(&mut self, d: &mut D, id: ClientId, bytes: &[u8]) -> usize {
+        let mut at = 0;
+        while at < bytes.len() {
+            let Some(client) = self.clients.get_mut(id) else { return bytes.len() };
+            if client.skip > 0 {
+                let skipped = client.skip.min(bytes.len() - at);
+                client.skip -= skipped;
+                at += skipped;
+                continue;
+            }
+            let rest = &bytes[at..];
+            let step = match &client.state {
+                ClientState::Greeting(_) => self.greet(d, id, rest),
+                ClientState::Authenticating(_) => self.authenticate(d, id, rest),
+                ClientState::Welcoming | ClientState::Waiting(_) => Step::Wait,
+                // Nothing more is expected; nothing more is kept.
+                ClientState::Cancelling => Step::Used(rest.len()),
+                ClientState::Idle => self.idle_client_sent(d, id, rest),
+                ClientState::Linked(link) => {
+                    let server = link.server;
+                    self.linked_client_sent(d, id, server, rest)
+                }
+                ClientState::Console(_) => self.console_sent(d, id, rest),
+            };
+            match step {
+                Step::Used(used) => at += used,
+                Step::Wait => break,
+                Step::Gone => return bytes.len(),
+            }
+        }
+        at
+    }
+
+    /// One of the packets that have no type byte.
+    fn greet<D: Driver>(&mut self, d: &mut D, id: ClientId, bytes: &[u8]) -> Step {
+        let (packet, used) = match peek_initial(bytes) {
+            Ok(Some(found)) => found,
+            Ok(None) => return Step::Wait,
+            Err(error) => {
+                return self.refuse_client(d, id, &Fault::Protocol(error.to_string().into()));
+            }
+        };
+        match packet {
+            Initial::Ssl => self.ssl_request(d, id, bytes.len() - used).map_used(used),
+            Initial::DirectTls => self.direct_tls(d, id, bytes),
+            Initial::Gss => self.gss_request(d, id, bytes.len() - used).map_used(used),
+            Initial::Cancel { pid, key } => self.cancel_request(d, id, pid, key).map_used(used),
+            Initial::OldProtocol => {
+                self.refuse_client(d, id, &Fault::Protocol("old V2 protocol not supported".into()))
+            }
+            Initial::Startup(packet) => {
+                if self.tls_is_missing(id) {
+                    return self.refuse_client(d, id, &Fault::TlsRequired);
+                }
+                self.startup(d, id, &packet).map_used(used)
+            }
+        }
+    }
+
+    fn ssl_request<D: Driver>(&mut self, d: &mut D, id: ClientId, behind: usize) -> Step {
+        let may_tls = self.client_may_tls(id);
+        let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
+        let ClientState::Greeting(greeting) = &mut client.state else { return Step::Gone };
+        if greeting.tls != TlsAsked::No {
+            return self.refuse_client(d, id, &Fault::Protocol("SSL was requested twice".into()));
+        }
+        if behind > 0 {
+            return self.refuse_client(d, id, &Fault::Protocol(BYTES_BEHIND.into()));
+        }
+        let conn = client.conn;
+        if may_tls {
+            greeting.tls = TlsAsked::Handshake;
+            d.send(conn, b"S");
+            d.start_tls(conn, TlsRole::Accept { direct: false }, &[]);
+        } else {
+            greeting.tls = TlsAsked::Refused;
+            d.send(conn, b"N");
+        }
+        Step::Used(0)
+    }
+
+    fn gss_request<D: Driver>(&mut self, d: &mut D, id: ClientId, behind: usize) -> Step {
+        let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
+        let ClientState::Greeting(greeting) = &mut client.state else { return Step::Gone };
+        if greeting.gss_asked {
+            return self.refuse_client(d, id, &Fault::Protocol("GSS encryption was requested twice".into()));
+        }
+        if behind > 0 {
+            return self.refuse_client(d, id, &Fault::Protocol(BYTES_BEHIND.into()));
+        }
+        greeting.gss_asked = true;
+        d.send(client.conn, b"N");
+        Step::Used(0)
+    }
+
+    /// The first byte is that of a TLS record (PostgreSQL 17's sslnegotiation=direct).
+    fn direct_tls<D: Driver>(&mut self, d: &mut D, id: ClientId, bytes: &[u8]) -> Step {
+        let may_tls = self.client_may_tls(id);
+        let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
+        let ClientState::Greeting(greeting) = &mut client.state else { return Step::Gone };
+        if !may_tls || greeting.tls != TlsAsked::No {
+            return self.refuse_client(d, id, &Fault::Protocol("TLS is not available here".into()));
+        }
+        greeting.tls = TlsAsked::Handshake;
+        d.start_tls(client.conn, TlsRole::Accept { direct: true }, bytes);
+        Step::Used(bytes.len())
+    }
+
+    /// The handshake with a client is complete.
+    pub(super) fn client_secured(&mut self, id: ClientId, info: TlsInfo) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        if let ClientState::Greeting(greeting) = &mut client.state {
+            greeting.tls = TlsAsked::Established;
+            client.origin.tls = Some(info);
+        }
+    }
+
+    fn client_may_tls(&self, id: ClientId) -> bool {
+        let over_tcp =
+            self.clients.get(id).is_some_and(|client| matches!(client.origin.peer, Peer::Tcp { .. }));
+        over_tcp && self.rules.config.main.client_tls_sslmode != SslMode::Disable
+    }
+
+    /// sslmode demands TLS and this client does without. Unix sockets never need it.
+    fn tls_is_missing(&self, id: ClientId) -> bool {
+        let demanded = matches!(
+            self.rules.config.main.client_tls_sslmode,
+            SslMode::Require | SslMode::VerifyCa | SslMode::VerifyFull
+        );
+        demanded
+            && self.clients.get(id).is_some_and(|client| {
+                matches!(client.origin.peer, Peer::Tcp { .. }) && client.origin.tls.is_none()
+            })
+    }
+}
+
+/// Plain text behind a request for encryption could have been put there by somebody else (CVE-2021-3935).
+const BYTES_BEHIND: &str = "received unencrypted data after SSL or GSS encryption request";
+
+impl Step {
+    /// A step that went well used this packet.
+    fn map_used(self, used: usize) -> Step {
+        match self {
+            Step::Used(_) => Step::Used(used),
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! Handing out: which waiting client gets which free server, and when a pool opens another one. This is the one place
+//! that decides how many servers are busy and who is next.
+
+use std::sync::Arc;
+
+use pgweir_settings::LoadBalanceHosts;
+
+use super::{Activity, Machine, Role, duration_us};
+use crate::client::ClientState;
+use crate::driver::{CloseMode, ConnId, Driver, Endpoint, Level, WorkerId};
+use crate::errors::Fault;
+use crate::ids::{ClientId, PoolId, ServerId};
+use crate::ledger::Ledger;
+use crate::mail::{Mail, Shutdown};
+use crate::params::Params;
+use crate::pool::{Pool, ServerKind};
+use crate::server::{Beginning, Server, ServerState};
+use crate::statements::ServerStatements;
+
+impl Machine {
+    /// Free servers to the clients that wait longest, then as many new connections as are needed and allowed.
+    pub(super) fn hand_out<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
+        self.welcome_waiting(d, pool_id);
+        while let Some(client) = self.next_waiter(pool_id) {
+            let Some(server) = self.take_idle(d, pool_id) else { break };
+            self.pools[pool_id].queue.pop_front();
+            self.link(d, client, server);
+            if !self.client_is_stalled(client) {
+                self.client_resume(d, client);
+            }
+        }
+        self.grow(d, pool_id);
+    }
+
+    /// Clients that waited for the pool's first server to know what to be told.
+    fn welcome_waiting<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
+        if self.pools[pool_id].welcome.is_none() {
+            return;
+        }
+        for id in std::mem::take(&mut self.pools[pool_id].welcoming) {
+            self.welcome_client(d, id);
+            self.client_resume(d, id);
+        }
+    }
+
+    /// Opens connections: one for each client that waits and is not served by one that is being opened already, within
+    /// every limit. A cold pool with many waiters so opens all it may at once.
+    fn grow<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
+        loop {
+            let pool = &self.pools[pool_id];
+            let coming = pool.servers(ServerKind::Login) + pool.servers(ServerKind::Tested);
+            let parallel = pool.servers(ServerKind::Login);
+            if pool.demand() <= coming || parallel >= self.rules.config.main.max_parallel_connects.max(1) {
+                return;
+            }
+            if !self.may_dial(pool_id) || !self.has_room(d, pool_id) || !self.take_place(d, pool_id, true) {
+                return;
+            }
+            self.dial_server(d, pool_id, None);
+        }
+    }
+
+    /// Nothing keeps this pool from opening connections at all.
+    pub(super) fn may_dial(&self, pool_id: PoolId) -> bool {
+        let pool = &self.pools[pool_id];
+        let retry_us = duration_us(self.rules.config.main.server_login_retry);
+        let failing = pool
+            .failure
+            .as_ref()
+            .is_some_and(|failure| self.now.mono_us < failure.at_us.saturating_add(retry_us));
+        !failing
+            && !pool.paused
+            && self.activity == Activity::Active
+            && self.stopping != Some(Shutdown::WaitForServers)
+    }
+
+    /// `pool_size`, and `reserve_pool_size` when the first waiter has waited long enough. A pool that never saw a server
+    /// may open one whatever its size: its clients could not even log in.
+    fn has_room<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) -> bool {
+        let config = Arc::clone(&self.rules.config);
+        let pool = &self.pools[pool_id];
+        let size = config.pool_size(&pool.config, &pool.user);
+        let total = pool.servers_total();
+        if size == 0 || total < size || (pool.welcome.is_none() && total == 0) {
+            return true;
+        }
+        let reserve = config.reserve_pool_size(&pool.config, &pool.user);
+        let timeout_us = duration_us(config.main.reserve_pool_timeout);
+        if reserve == 0 || timeout_us == 0 || total >= size.saturating_add(reserve) {
+            return false;
+        }
+        let Some(first) = self.next_waiter(pool_id) else { return false };
+        let ClientState::Waiting(waiting) = &self.clients[first].state else { return false };
+        if self.now.mono_us.saturating_sub(waiting.since_us) < timeout_us {
+            return false;
+        }
+        let line = format!("{} taking connection from reserve_pool", self.clients[first].log_name());
+        self.log(d, Level::Log, &line);
+        true
+    }
+
+    /// Counts a connection towards the limits that span pools. Where one is reached, an idle server of another pool goes
+    /// first (`evict`); it must be gone before this pool may have its place.
+    pub(super) fn take_place<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, evict: bool) -> bool {
+        let pool = &self.pools[pool_id];
+        let (by_database, by_user) = (Arc::clone(&pool.database_counts), Arc::clone(&pool.user_counts));
+        let (database, user) = (Arc::clone(&pool.database), Arc::clone(&pool.user));
+        let database_max = self.rules.config.max_db_connections(&pool.config);
+        let user_max = self.rules.config.max_user_connections(&pool.user);
+        let taken = by_database.servers.try_take(database_max)
+            || evict && self.evict(d, Some(&database), None) && by_database.servers.try_take(database_max);
+        if !taken {
+            return false;
+        }
+        let taken = by_user.servers.try_take(user_max)
+            || evict && self.evict(d, None, Some(&user)) && by_user.servers.try_take(user_max);
+        if !taken {
+            by_database.servers.give_back();
+        }
+        taken
+    }
+
+    /// Closes the free server of this database, or user, that idled longest. If this worker has none, the others are
+    /// asked; whoever closes one says so.
+    pub(super) fn evict<D: Driver>(
+        &mut self,
+        d: &mut D,
+        database: Option<&Arc<str>>,
+        user: Option<&Arc<str>>,
+    ) -> bool {
+        if self.evict_here(d, database, user) {
+            return true;
+        }
+        for worker in self.other_workers() {
+            d.mail(worker, Mail::Evict { database: database.cloned(), user: user.cloned() });
+        }
+        false
+    }
+
+    /// See [`Machine::evict`].
+    pub(super) fn evict_here<D: Driver>(
+        &mut self,
+        d: &mut D,
+        database: Option<&Arc<str>>,
+        user: Option<&Arc<str>>,
+    ) -> bool {
+        let concerns = |pool: &Pool| {
+            database.is_none_or(|name| *name == pool.database) && user.is_none_or(|name| *name == pool.user)
+        };
+        let oldest = self
+            .pools
+            .values()
+            .filter(|pool| concerns(pool))
+            .flat_map(|pool| pool.idle.iter().copied())
+            .min_by_key(|&id| self.servers.get(id).map_or(u64::MAX, |server| server.active_us));
+        let Some(id) = oldest else { return false };
+        self.close_server(d, id, "evicted", CloseMode::Flush);
+        true
+    }
+
+    /// The workers but this one.
+    pub(super) fn other_workers(&self) -> impl Iterator<Item = WorkerId> + use<> {
+        let own = self.worker;
+        (0..self.shared.workers()).map(WorkerId).filter(move |&worker| worker != own)
+    }
+
+    /// A replication client gets a connection of its own; a free one of the pool goes if there is no room.
+    pub(super) fn dial_for_replication<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, client: ClientId) {
+        let config = Arc::clone(&self.rules.config);
+        let pool = &self.pools[pool_id];
+        let size = config.pool_size(&pool.config, &pool.user);
+        if size > 0
+            && pool.servers_total() >= size
+            && let Some(&idle) = pool.idle.front()
+        {
+            self.close_server(d, idle, "evicted", CloseMode::Flush);
+        }
+        let pool = &self.pools[pool_id];
+        if (size > 0 && pool.servers_total() >= size) || !self.take_place(d, pool_id, true) {
+            let text = "no server connection is free for replication";
+            self.refuse_client(d, client, &Fault::ServerLost(text.into()));
+            return;
+        }
+        self.dial_server(d, pool_id, Some(client));
+    }
+
+    /// Opens a connection, whose place was taken before.
+    pub(super) fn dial_server<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, only_for: Option<ClientId>) {
+        let endpoint = self.next_endpoint(pool_id);
+        let conn = d.dial(&endpoint);
+        let server = self.new_server(conn, pool_id, endpoint, only_for);
+        let id = self.servers.insert(server);
+        self.pools[pool_id].count(None, Some(ServerKind::Login));
+        self.set_role(conn, Role::Server(id));
+    }
+
+    fn new_server(
+        &self,
+        conn: ConnId,
+        pool: PoolId,
+        endpoint: Endpoint,
+        only_for: Option<ClientId>,
+    ) -> Server {
+        Server {
+            conn,
+            serial: self.shared.next_serial(),
+            pool,
+            state: ServerState::Dialing(Beginning { only_for }),
+            ledger: Ledger::default(),
+            tx: pgweir_wire::backend::TxStatus::Idle,
+            params: Arc::new(Params::unknown(&self.tracked)),
+            statements: ServerStatements::default(),
+            inbox: Vec::new(),
+            streaming: None,
+            reads_paused: false,
+            pid: 0,
+            key: Box::default(),
+            endpoint,
+            since: self.now,
+            local: String::new(),
+            tls: String::new(),
+            query_us: 0,
+            xact_us: 0,
+            active_us: self.now.mono_us,
+            cancels: 0,
+            retire: None,
+            said_fatal: false,
+            replication: only_for.is_some(),
+            lost: false,
+        }
+    }
+
+    /// The host whose turn it is. (Later: which nodes may serve this group of messages?)
+    fn next_endpoint(&mut self, pool_id: PoolId) -> Endpoint {
+        let pool = &mut self.pools[pool_id];
+        let port = pool.config.port;
+        let hosts = &pool.config.hosts;
+        if hosts.is_empty() {
+            return unix_endpoint(&self.rules.config.main.unix_socket_dir, port);
+        }
+        let host = &hosts[pool.next_host % hosts.len()];
+        let endpoint = if host.starts_with('/') || host.starts_with('@') {
+            unix_endpoint(host, port)
+        } else {
+            Endpoint::Tcp { host: host.as_str().into(), port }
+        };
+        if pool.config.load_balance_hosts.unwrap_or(LoadBalanceHosts::RoundRobin)
+            == LoadBalanceHosts::RoundRobin
+        {
+            pool.next_host = (pool.next_host + 1) % hosts.len();
+        }
+        endpoint
+    }
+
+    /// `load_balance_hosts=disable`: the next host's turn comes when a connection attempt failed.
+    pub(super) fn next_host(&mut self, pool_id: PoolId) {
+        let pool = &mut self.pools[pool_id];
+        if pool.config.load_balance_hosts == Some(LoadBalanceHosts::Disable) && !pool.config.hosts.is_empty()
+        {
+            pool.next_host = (pool.next_host + 1) % pool.config.hosts.len();
+        }
+    }
+
+    /// The pool of a database and a server user, made if there is none; `None` if there is no such database.
+    pub(super) fn pool_for<D: Driver>(
+        &mut self,
+        d: &mut D,
+        database: &Arc<str>,
+        user: &Arc<str>,
+    ) -> Option<PoolId> {
+        let key = (Arc::clone(database), Arc::clone(user));
+        if let Some(&id) = self.pool_names.get(&key) {
+            return Some(id);
+        }
+        let config = Arc::new(self.rules.config.database(database)?.into_owned());
+        if !self.rules.config.databases.contains_key(&**database) {
+            self.log(d, Level::Log, &format!("registered new auto-database: {database}"));
+        }
+        let counts = (self.shared.database(database), self.shared.user(user));
+        let mut pool = Pool::new(Arc::clone(database), Arc::clone(user), config, counts, self.now.mono_us);
+        pool.paused = self.shared.switches(database).paused;
+        pool.follow(&self.rules.config);
+        let id = self.pools.insert(pool);
+        self.pool_names.insert(key, id);
+        Some(id)
+    }
+
+    /// Closes the connections that are being opened for a client that left meanwhile.
+    pub(super) fn abandon_dial<D: Driver>(&mut self, d: &mut D, client: ClientId) {
+        let concerned = self
+            .servers
+            .iter()
+            .find(|(_, server)| server.replication && server.state.client() == Some(client));
+        if let Some((id, server)) = concerned
+            && !server.lost
+        {
+            self.close_server(d, id, "replication client was closed", CloseMode::Now);
+        }
+    }
+
+    /// Free servers of a pool.
+    pub(super) fn idle_servers(&self, pool_id: PoolId) -> Vec<ServerId> {
+        self.pools.get(pool_id).map(|pool| pool.idle.iter().copied().collect()).unwrap_or_default()
+    }
+}
+
+/// PostgreSQL's socket in a directory, or with an abstract name.
+fn unix_endpoint(dir: &str, port: u16) -> Endpoint {
+    let dir = if dir.is_empty() { "/tmp" } else { dir.trim_end_matches('/') };
+    Endpoint::Unix { path: format!("{dir}/.s.PGSQL.{port}").into() }
+}

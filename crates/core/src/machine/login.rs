@@ -1,0 +1,419 @@
+//! From the startup packet to the first ReadyForQuery: limits, the authentication exchange, the way to the pool's worker,
+//! and what a client is told when it is in.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use pgweir_auth::{Guard, GuardEnv, Learned, Method, Verdict};
+use pgweir_settings::AuthType;
+use pgweir_wire::backend::{self, TxStatus};
+use pgweir_wire::error::{Report, SqlState, encode_notice};
+use pgweir_wire::frontend::tag;
+use pgweir_wire::header::{HEADER_LEN, Header};
+
+use super::{Machine, Step};
+use crate::client::{Account, Authenticating, Client, ClientState, Counted, Target};
+use crate::console;
+use crate::driver::{ConnId, Driver, Level, Peer, TlsInfo};
+use crate::errors::Fault;
+use crate::ids::{ClientId, PoolId};
+use crate::limits::{CANCEL_KEY_BYTES, PASSWORD_BYTES_MAX};
+use crate::luggage::{Login, Luggage, Replication};
+use crate::params::Params;
+use crate::pool::ServerKind;
+use crate::statements::ClientStatements;
+
+impl Machine {
+    /// The startup packet is understood: counts the client and asks for its password.
+    pub(super) fn begin_login<D: Driver>(&mut self, d: &mut D, id: ClientId, login: Login) -> Step {
+        let target = self.target(&login);
+        let mut counted = Counted::default();
+        if target != Target::Console {
+            if !self.shared.clients.try_take(self.rules.config.main.max_client_conn) {
+                return self.refuse_client(d, id, &Fault::TooManyClients("max_client_conn"));
+            }
+            counted.total = true;
+        }
+        if target == Target::Console && self.is_house_user(id, &login) {
+            self.log(d, Level::Log, "pgbouncer access from unix socket");
+            return self.open_console(d, id, &login.user, console::Rights::Admin);
+        }
+        let verdict = match self.ask_for_proof(d, &login, target) {
+            Ok(verdict) => verdict,
+            Err(fault) => {
+                self.uncount(&counted);
+                return self.refuse_client(d, id, &fault);
+            }
+        };
+        self.follow_verdict(d, id, Exchange { login, counted, target }, verdict)
+    }
+
+    /// A password or SASL message.
+    pub(super) fn authenticate<D: Driver>(&mut self, d: &mut D, id: ClientId, bytes: &[u8]) -> Step {
+        let header = match Header::peek(bytes) {
+            Ok(Some(header)) => header,
+            Ok(None) => return Step::Wait,
+            Err(error) => return self.refuse_client(d, id, &Fault::Protocol(error.to_string().into())),
+        };
+        if header.tag == tag::TERMINATE {
+            return self.client_left(d, id, "client close request");
+        }
+        if header.tag != tag::PASSWORD || header.total() > PASSWORD_BYTES_MAX {
+            let text = "expected a password message";
+            return self.refuse_client(d, id, &Fault::Protocol(text.into()));
+        }
+        let Some(body) = bytes.get(HEADER_LEN..header.total()) else { return Step::Wait };
+        let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
+        let state = std::mem::replace(&mut client.state, ClientState::Welcoming);
+        let ClientState::Authenticating(state) = state else {
+            client.state = state;
+            return Step::Wait;
+        };
+        let Authenticating { login, counted, target, guard } = *state;
+        let verdict = guard.handle(body, &mut |out: &mut [u8]| d.random(out));
+        match self.follow_verdict(d, id, Exchange { login, counted, target }, verdict) {
+            Step::Used(_) => Step::Used(header.total()),
+            other => other,
+        }
+    }
+
+    fn target(&self, login: &Login) -> Target {
+        if console::is_database(&login.database) {
+            Target::Console
+        } else if self.rules.config.database(&login.database).is_some() {
+            Target::Database
+        } else {
+            Target::Nowhere
+        }
+    }
+
+    /// Our own operating system user, over the unix socket, as `pgbouncer`: may enter the console without a password.
+    fn is_house_user(&self, id: ClientId, login: &Login) -> bool {
+        let same_user = self
+            .clients
+            .get(id)
+            .is_some_and(|client| matches!(client.origin.peer, Peer::Unix { same_user: true, .. }));
+        same_user && console::is_database(&login.user)
+    }
+
+    fn ask_for_proof<D: Driver>(&self, d: &mut D, login: &Login, target: Target) -> Result<Verdict, Fault> {
+        let main = &self.rules.config.main;
+        let secret = self.rules.users.get(&login.user);
+        let method = match main.auth_type {
+            AuthType::Any => {
+                let forced =
+                    || self.rules.config.database(&login.database).is_some_and(|db| db.user.is_some());
+                if target == Target::Database && !forced() {
+                    return Err(Fault::NoForcedUser);
+                }
+                Method::Trust
+            }
+            AuthType::Trust if secret.is_none() => {
+                return Err(Fault::Authentication("\"trust\" authentication failed".into()));
+            }
+            AuthType::Trust => Method::Trust,
+            AuthType::Plain => Method::Plain,
+            AuthType::Md5 => Method::Md5,
+            AuthType::ScramSha256 => Method::ScramSha256,
+            other => return Err(Fault::MethodNotBuilt(other.as_str())),
+        };
+        let env = GuardEnv { mock_seed: &self.shared.mock_seed, scram_iterations: main.scram_iterations };
+        Ok(Guard::begin(method, &login.user, secret, &env, &mut |out: &mut [u8]| d.random(out)))
+    }
+
+    fn follow_verdict<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        exchange: Exchange,
+        verdict: Verdict,
+    ) -> Step {
+        let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
+        let Exchange { mut login, counted, target } = exchange;
+        match verdict {
+            Verdict::Ask(guard, message) => {
+                d.send(client.conn, &message);
+                client.state =
+                    ClientState::Authenticating(Box::new(Authenticating { login, counted, target, guard }));
+                Step::Used(0)
+            }
+            Verdict::Proven { send, learned } => {
+                if !send.is_empty() {
+                    d.send(client.conn, &send);
+                }
+                login.learned = learned;
+                self.proven(d, id, Exchange { login, counted, target })
+            }
+            Verdict::Refused(refusal) => {
+                self.uncount(&counted);
+                let fault = Fault::Authentication(Cow::Owned(refusal.text().to_owned()));
+                let line = format!("login failed: db={} user={}", login.database, login.user);
+                if self.rules.config.main.log_connections {
+                    self.log(d, Level::Log, &line);
+                }
+                self.refuse_client(d, id, &fault)
+            }
+        }
+    }
+
+    /// The client is who it says; now it may be told what there is and what is not.
+    fn proven<D: Driver>(&mut self, d: &mut D, id: ClientId, exchange: Exchange) -> Step {
+        let Exchange { login, mut counted, target } = exchange;
+        if self.rules.config.main.log_connections {
+            self.log_login(d, id, &login);
+        }
+        if target == Target::Console {
+            return match console::rights(&self.rules.config.main, &login.user) {
+                Some(rights) => self.open_console(d, id, &login.user, rights),
+                None => self.refuse_client(d, id, &Fault::NotAllowedOnConsole),
+            };
+        }
+        if let Err(fault) = self.admit(&login, target, &mut counted) {
+            self.uncount(&counted);
+            return self.refuse_client(d, id, &fault);
+        }
+        let pool_user = self.pool_user(&login);
+        let owner = self.shared.owner(&login.database, &pool_user);
+        if owner == self.worker {
+            return self.settle_in(d, id, login, counted);
+        }
+        // Counted again on arrival, by the same counters: the limits hold in between, for both are this process's.
+        self.uncount(&counted);
+        let Some(mut client) = self.clients.remove(id) else { return Step::Gone };
+        self.clear_role(client.conn);
+        let luggage = Luggage {
+            serial: client.serial,
+            origin: (*client.origin).clone(),
+            login,
+            unread: std::mem::take(&mut client.inbox),
+        };
+        d.hand_over(client.conn, owner, Box::new(luggage));
+        Step::Gone
+    }
+
+    fn admit(&self, login: &Login, target: Target, counted: &mut Counted) -> Result<(), Fault> {
+        if target == Target::Nowhere {
+            return Err(Fault::NoSuchDatabase(login.database.to_string()));
+        }
+        if self.shared.switches(&login.database).disabled {
+            return Err(Fault::DatabaseDisabled(login.database.to_string()));
+        }
+        if self.stopping.is_some() {
+            return Err(Fault::ShuttingDown);
+        }
+        let config = &self.rules.config;
+        let Some(database) = config.database(&login.database) else {
+            return Err(Fault::NoSuchDatabase(login.database.to_string()));
+        };
+        let counts = self.shared.database(&login.database);
+        if !counts.clients.try_take(config.max_db_client_connections(&database)) {
+            return Err(Fault::TooManyClients("max_db_client_connections"));
+        }
+        counted.database = Some(counts);
+        let counts = self.shared.user(&login.user);
+        if !counts.clients.try_take(config.max_user_client_connections(&login.user)) {
+            return Err(Fault::TooManyClients("max_user_client_connections"));
+        }
+        counted.user = Some(counts);
+        Ok(())
+    }
+
+    /// Gives back what a client was counted for.
+    pub(super) fn uncount(&self, counted: &Counted) {
+        if counted.total {
+            self.shared.clients.give_back();
+        }
+        if let Some(counts) = &counted.database {
+            counts.clients.give_back();
+        }
+        if let Some(counts) = &counted.user {
+            counts.clients.give_back();
+        }
+    }
+
+    /// The user that servers for this login are logged in as.
+    fn pool_user(&self, login: &Login) -> Arc<str> {
+        let forced = self.rules.config.database(&login.database).and_then(|db| db.user.clone());
+        forced.map_or_else(|| Arc::clone(&login.user), Arc::from)
+    }
+
+    /// A client from another worker: it is proven, and counted anew.
+    pub(super) fn adopt<D: Driver>(&mut self, d: &mut D, conn: ConnId, luggage: Luggage) {
+        let Luggage { serial, origin, login, unread } = luggage;
+        let id = self.clients.insert(Client {
+            conn,
+            serial,
+            state: ClientState::Welcoming,
+            inbox: unread,
+            skip: 0,
+            reads_paused: false,
+            origin: Box::new(origin),
+            account: None,
+        });
+        self.set_role(conn, super::Role::Client(id));
+        self.shared.clients.take();
+        let mut counted = Counted { total: true, ..Counted::default() };
+        if let Err(fault) = self.admit(&login, Target::Database, &mut counted) {
+            self.uncount(&counted);
+            self.refuse_client(d, id, &fault);
+            return;
+        }
+        if self.settle_in(d, id, login, counted) != Step::Gone {
+            self.client_resume(d, id);
+        }
+    }
+
+    /// The client belongs to a pool of this worker from here on.
+    fn settle_in<D: Driver>(&mut self, d: &mut D, id: ClientId, login: Login, counted: Counted) -> Step {
+        let user = self.pool_user(&login);
+        let Some(pool_id) = self.pool_for(d, &login.database, &user) else {
+            self.uncount(&counted);
+            let database = login.database.to_string();
+            return self.refuse_client(d, id, &Fault::NoSuchDatabase(database));
+        };
+        self.shared.note_client(self.worker, true);
+        let key = self.new_cancel_key(d, login.minor);
+        self.cancel_keys.insert(key.clone(), id);
+        let (params, replication) = (Arc::new(login.params.clone()), login.replication);
+        let now_us = self.now.mono_us;
+        let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
+        client.state = ClientState::Welcoming;
+        client.account = Some(Box::new(Account {
+            pool: pool_id,
+            login,
+            params,
+            statements: ClientStatements::default(),
+            cancel_key: key,
+            request_us: now_us,
+            active_us: now_us,
+            counted,
+        }));
+        self.learn(pool_id, id);
+        let pool = &mut self.pools[pool_id];
+        pool.clients += 1;
+        pool.stats.client_logins += 1;
+        if replication != Replication::None {
+            self.dial_for_replication(d, pool_id, id);
+            return Step::Used(0);
+        }
+        if let Some(fault) = self.known_failure(pool_id) {
+            return self.refuse_client(d, id, &fault);
+        }
+        match self.pools[pool_id].welcome.clone() {
+            Some(_) => self.welcome_client(d, id),
+            None => {
+                self.pools[pool_id].welcoming.push(id);
+                self.notice(pool_id);
+            }
+        }
+        Step::Used(0)
+    }
+
+    /// What the client proved itself with may serve to log in to servers, where it is the pool's user.
+    fn learn(&mut self, pool_id: PoolId, id: ClientId) {
+        let Some(account) = self.clients.get(id).and_then(|client| client.account.as_deref()) else {
+            return;
+        };
+        let pool = &mut self.pools[pool_id];
+        if account.login.user == pool.user && !matches!(account.login.learned, Learned::Nothing) {
+            pool.learned = account.login.learned.clone();
+        }
+    }
+
+    /// Servers can not be opened at present, and there is none: whoever needs one is told at once.
+    pub(super) fn known_failure(&self, pool_id: PoolId) -> Option<Fault> {
+        let pool = &self.pools[pool_id];
+        let failure = pool.failure.as_ref()?;
+        let retry_us = super::duration_us(self.rules.config.main.server_login_retry);
+        let fresh = self.now.mono_us < failure.at_us.saturating_add(retry_us);
+        let none_left = pool.servers_total() == pool.servers(ServerKind::Login);
+        (fresh && none_left).then(|| Fault::ServerFailing(failure.text.clone()))
+    }
+
+    /// Everything a client must know, in one burst.
+    pub(super) fn welcome_client<D: Driver>(&mut self, d: &mut D, id: ClientId) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let Some(account) = &mut client.account else { return };
+        let Some(welcome) = self.pools.get(account.pool).and_then(|pool| pool.welcome.clone()) else {
+            return;
+        };
+        let params = account.params.or(&welcome.params);
+        // Clients that asked for nothing of their own share the pool's object: comparing it costs nothing.
+        account.params =
+            if params == *welcome.params { Arc::clone(&welcome.params) } else { Arc::new(params) };
+        let out = &mut self.scratch;
+        out.clear();
+        backend::encode_auth_ok(out);
+        out.extend_from_slice(&welcome.fixed);
+        encode_params(out, &self.tracked, &account.params);
+        let (pid, secret) = split_key(&account.cancel_key);
+        backend::encode_backend_key_data(out, pid, secret);
+        let notice = &self.rules.config.main.login_notify_message;
+        if !notice.is_empty() {
+            encode_notice(out, &Report::notice(SqlState::SUCCESSFUL_COMPLETION, notice));
+        }
+        backend::encode_ready(out, TxStatus::Idle);
+        client.state = ClientState::Idle;
+        d.send(client.conn, &self.scratch);
+    }
+
+    /// A key that no other client of this worker has.
+    fn new_cancel_key<D: Driver>(&self, d: &mut D, minor: u16) -> Box<[u8]> {
+        let secret_bytes = if minor >= 2 { CANCEL_KEY_BYTES } else { 4 };
+        let mut key = vec![0; 4 + secret_bytes];
+        loop {
+            d.random(&mut key);
+            // A process id is positive: some drivers hold it in a signed number.
+            key[0] &= 0x7f;
+            if !self.cancel_keys.contains_key(key.as_slice()) {
+                return key.into();
+            }
+        }
+    }
+
+    fn log_login<D: Driver>(&self, d: &mut D, id: ClientId, login: &Login) {
+        let Some(client) = self.clients.get(id) else { return };
+        let tls = client.origin.tls.as_ref().map_or("no", |tls: &TlsInfo| &tls.description);
+        let replication = match login.replication {
+            Replication::None => "no",
+            Replication::Physical => "yes",
+            Replication::Logical => "database",
+        };
+        let name = format!(
+            "C-{:#x}: {}/{}@{}",
+            client.serial,
+            login.database,
+            login.user,
+            crate::client::peer_text(&client.origin.peer)
+        );
+        let line = format!(
+            "{name} login attempt: db={} user={} tls={tls} replication={replication}",
+            login.database, login.user
+        );
+        self.log(d, Level::Log, &line);
+    }
+}
+
+/// A login between two messages of its exchange.
+pub(super) struct Exchange {
+    pub(super) login: Login,
+    pub(super) counted: Counted,
+    pub(super) target: Target,
+}
+
+/// ParameterStatus of everything known.
+pub(super) fn encode_params(out: &mut Vec<u8>, tracked: &crate::params::Tracked, params: &Params) {
+    for (position, name) in tracked.names().enumerate() {
+        if let Some(value) = params.get(position) {
+            backend::encode_parameter_status(out, name.as_bytes(), value);
+        }
+    }
+}
+
+/// Process id and secret of a cancel key.
+pub(super) fn split_key(key: &[u8]) -> (u32, &[u8]) {
+    match key.split_first_chunk::<4>() {
+        Some((pid, secret)) => (u32::from_be_bytes(*pid), secret),
+        None => (0, key),
+    }
+}

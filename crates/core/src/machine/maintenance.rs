@@ -1,0 +1,319 @@
+//! What happens by time alone, looked after three times a second: timeouts of clients and servers, pool sizes, averages.
+
+use std::time::Duration;
+
+use pgweir_wire::backend::TxStatus;
+use pgweir_wire::error::SqlState;
+
+use super::{Activity, Machine, duration_us};
+use crate::client::ClientState;
+use crate::driver::{CloseMode, Driver, Level};
+use crate::errors::Fault;
+use crate::ids::{CancelId, ClientId, PoolId, ServerId};
+use crate::pool::ServerKind;
+use crate::server::ServerState;
+use crate::stats::{Stats, Window};
+
+impl Machine {
+    /// One round.
+    pub(super) fn maintain<D: Driver>(&mut self, d: &mut D) {
+        if self.activity != Activity::Suspended {
+            self.client_timeouts(d);
+        }
+        self.server_timeouts(d);
+        self.cancel_timeouts(d);
+        let pools: Vec<PoolId> = self.pools.keys().collect();
+        for id in pools {
+            self.look_after(d, id);
+        }
+        self.keep_forced_pools(d);
+        if self.now.mono_us >= self.stats_us {
+            self.end_stats_period(d);
+        }
+    }
+
+    fn client_timeouts<D: Driver>(&mut self, d: &mut D) {
+        let late: Vec<(ClientId, Fault)> =
+            self.clients.iter().filter_map(|(id, _)| Some((id, self.client_overdue(id)?))).collect();
+        for (id, fault) in late {
+            self.refuse_client(d, id, &fault);
+        }
+        let notify_us = duration_us(self.rules.config.main.query_wait_notify);
+        if notify_us > 0 {
+            let waited = |since_us: u64| self.now.mono_us.saturating_sub(since_us) > notify_us;
+            let told: Vec<ClientId> = self
+                .clients
+                .iter()
+                .filter(|(_, client)| match &client.state {
+                    ClientState::Waiting(waiting) => !waiting.notified && waited(waiting.since_us),
+                    _ => false,
+                })
+                .map(|(id, _)| id)
+                .collect();
+            for id in told {
+                self.notify_waiter(d, id);
+            }
+        }
+    }
+
+    /// Which timeout a client has exceeded.
+    fn client_overdue(&self, id: ClientId) -> Option<Fault> {
+        let client = self.clients.get(id)?;
+        let config = &self.rules.config;
+        let since = |start_us: u64| Duration::from_micros(self.now.mono_us.saturating_sub(start_us));
+        let over =
+            |limit: Option<Duration>, start_us: u64| limit.is_some_and(|limit| since(start_us) >= limit);
+        match &client.state {
+            ClientState::Greeting(_) | ClientState::Authenticating(_) | ClientState::Welcoming => {
+                let limit = config.main.client_login_timeout;
+                if limit.is_zero() || since(client.origin.since.mono_us) < limit {
+                    return None;
+                }
+                let text = match client.state {
+                    ClientState::Welcoming => "client_login_timeout (server down)",
+                    _ => "client_login_timeout",
+                };
+                Some(Fault::Timeout(text, SqlState::CONNECTION_FAILURE))
+            }
+            ClientState::Idle => {
+                let account = client.account.as_deref()?;
+                over(config.client_idle_timeout(&account.login.user), account.active_us)
+                    .then_some(Fault::Timeout("client_idle_timeout", SqlState::IDLE_SESSION_TIMEOUT))
+            }
+            ClientState::Waiting(waiting) => {
+                let account = client.account.as_deref()?;
+                let pool = &self.pools[account.pool];
+                let user = &account.login.user;
+                if over(config.query_wait_timeout(&pool.config, user), waiting.since_us) {
+                    return Some(Fault::Timeout("query_wait_timeout", SqlState::CANNOT_CONNECT_NOW));
+                }
+                over(config.query_timeout(&pool.user), account.request_us)
+                    .then_some(Fault::Timeout("query_timeout", SqlState::QUERY_CANCELED))
+            }
+            ClientState::Linked(link) => {
+                let server = self.servers.get(link.server).filter(|server| !server.replication)?;
+                let user = &self.pools[server.pool].user;
+                if server.query_us > 0 && over(config.query_timeout(user), server.query_us) {
+                    return Some(Fault::Timeout("query timeout", SqlState::QUERY_CANCELED));
+                }
+                let idle_in_xact = server.tx != TxStatus::Idle && server.ledger.is_empty();
+                if idle_in_xact && over(config.idle_transaction_timeout(user), server.active_us) {
+                    let code = SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT;
+                    return Some(Fault::Timeout("idle transaction timeout", code));
+                }
+                (server.xact_us > 0 && over(config.transaction_timeout(user), server.xact_us))
+                    .then_some(Fault::Timeout("transaction timeout", SqlState::TRANSACTION_TIMEOUT))
+            }
+            ClientState::Console(_) | ClientState::Cancelling => None,
+        }
+    }
+
+    fn server_timeouts<D: Driver>(&mut self, d: &mut D) {
+        let limit_us = duration_us(self.rules.config.main.server_connect_timeout);
+        if limit_us == 0 {
+            return;
+        }
+        let overdue = |start_us: u64| self.now.mono_us.saturating_sub(start_us) >= limit_us;
+        let late: Vec<(ServerId, bool)> = self
+            .servers
+            .iter()
+            .filter_map(|(id, server)| match &server.state {
+                ServerState::Dialing(_) | ServerState::SecuringTls(_) | ServerState::LoggingIn(_) => {
+                    overdue(server.since.mono_us).then_some((id, true))
+                }
+                // A check that is not answered is the very thing it looks for.
+                ServerState::Checking => overdue(server.active_us).then_some((id, false)),
+                _ => None,
+            })
+            .collect();
+        for (id, logging_in) in late {
+            if logging_in {
+                self.login_failed(d, id, "connect timeout", "the server did not answer in time");
+            } else {
+                self.close_server(d, id, "test query timed out", CloseMode::Now);
+            }
+        }
+    }
+
+    fn cancel_timeouts<D: Driver>(&mut self, d: &mut D) {
+        let main = &self.rules.config.main;
+        let (connect_us, wait_us) =
+            (duration_us(main.server_connect_timeout), duration_us(main.cancel_wait_timeout));
+        let now_us = self.now.mono_us;
+        let over =
+            move |limit_us: u64, start_us: u64| limit_us > 0 && now_us.saturating_sub(start_us) >= limit_us;
+        let late: Vec<CancelId> = self
+            .cancels
+            .iter()
+            .filter(|(_, cancel)| over(connect_us, cancel.since_us))
+            .map(|(id, _)| id)
+            .collect();
+        for id in late {
+            self.abandon_cancel(d, id);
+        }
+        let mut gone = Vec::new();
+        for pool in self.pools.values_mut() {
+            pool.waiting_cancels.retain(|waiting| {
+                let late = over(wait_us, waiting.since_us);
+                if late {
+                    gone.extend(waiting.requester);
+                }
+                !late
+            });
+        }
+        for requester in gone {
+            self.remove_client(d, requester, "cancel_wait_timeout", CloseMode::Flush);
+        }
+    }
+
+    /// A pool's free servers: too old, too long unused, too many, too few. And waiters, whose reserve or retry may be due.
+    fn look_after<D: Driver>(&mut self, d: &mut D, id: PoolId) {
+        self.close_unfit(d, id);
+        self.close_surplus(d, id);
+        self.keep_minimum(d, id);
+        if self.pools[id].demand() > 0 {
+            self.notice(id);
+        }
+        self.drop_unused(d, id);
+    }
+
+    fn close_unfit<D: Driver>(&mut self, d: &mut D, id: PoolId) {
+        let idle_us = duration_us(self.rules.config.main.server_idle_timeout);
+        for server_id in self.idle_servers(id) {
+            if let Some(reason) = self.reason_to_close(server_id) {
+                self.close_server(d, server_id, reason, CloseMode::Flush);
+                continue;
+            }
+            let Some(server) = self.servers.get(server_id) else { continue };
+            let unused_us = self.now.mono_us.saturating_sub(server.active_us);
+            let pool = &self.pools[id];
+            let min = self.rules.config.min_pool_size(&pool.config);
+            if idle_us > 0 && unused_us >= idle_us && pool.servers_total() > min {
+                self.close_server(d, server_id, "server idle timeout", CloseMode::Flush);
+            }
+        }
+    }
+
+    fn close_surplus<D: Driver>(&mut self, d: &mut D, id: PoolId) {
+        let pool = &self.pools[id];
+        let size = self.rules.config.pool_size(&pool.config, &pool.user);
+        let reserve = self.rules.config.reserve_pool_size(&pool.config, &pool.user);
+        if size == 0 {
+            return;
+        }
+        let surplus = pool.servers_total().saturating_sub(size.saturating_add(reserve)) as usize;
+        for server_id in self.idle_servers(id).into_iter().take(surplus) {
+            self.close_server(d, server_id, "too many servers in the pool", CloseMode::Flush);
+        }
+    }
+
+    /// `min_pool_size`: while somebody uses the pool, or always where the database has a forced user.
+    fn keep_minimum<D: Driver>(&mut self, d: &mut D, id: PoolId) {
+        let config = std::sync::Arc::clone(&self.rules.config);
+        let pool = &self.pools[id];
+        let min = config.min_pool_size(&pool.config);
+        let size = config.pool_size(&pool.config, &pool.user);
+        let wanted = if size == 0 { min } else { min.min(size) };
+        if pool.clients == 0 && pool.config.user.is_none() {
+            return;
+        }
+        while self.pools[id].servers_total() < wanted
+            && self.may_dial(id)
+            && self.pools[id].servers(ServerKind::Login) < config.main.max_parallel_connects.max(1)
+            && self.take_place(d, id, false)
+        {
+            self.dial_server(d, id, None);
+        }
+    }
+
+    /// Databases with a forced user and `min_pool_size` have their pool without any client. One worker sees to each.
+    fn keep_forced_pools<D: Driver>(&mut self, d: &mut D) {
+        let config = std::sync::Arc::clone(&self.rules.config);
+        for (name, database) in &config.databases {
+            let Some(user) = &database.user else { continue };
+            if config.min_pool_size(database) > 0 && self.shared.owner(name, user) == self.worker {
+                self.pool_for(d, &name.as_str().into(), &user.as_str().into());
+            }
+        }
+    }
+
+    /// `pool_idle_timeout`, `autodb_idle_timeout`, and pools of databases that are no longer configured.
+    fn drop_unused<D: Driver>(&mut self, d: &mut D, id: PoolId) {
+        let config = &self.rules.config;
+        let pool = &self.pools[id];
+        if pool.clients > 0 || pool.cancels > 0 || !pool.waiting_cancels.is_empty() {
+            return;
+        }
+        let unused = Duration::from_micros(self.now.mono_us.saturating_sub(pool.empty_us));
+        let automatic = !config.databases.contains_key(&*pool.database);
+        let unknown = config.database(&pool.database).is_none();
+        let limit = |limit: Duration| !limit.is_zero() && unused >= limit;
+        let pool_is_idle = pool.servers_total() == 0 && limit(config.main.pool_idle_timeout);
+        let database_is_idle = automatic && limit(config.main.autodb_idle_timeout);
+        if !unknown && !pool_is_idle && !database_is_idle {
+            return;
+        }
+        if automatic {
+            let line = format!(
+                "dropping database '{}' as it does not exist anymore or inactive auto-database",
+                pool.database
+            );
+            self.log(d, Level::Log, &line);
+        }
+        self.drop_pool(d, id, "obsolete connection");
+    }
+
+    /// Closes what a pool has and forgets it. Its clients must be gone.
+    pub(super) fn drop_pool<D: Driver>(&mut self, d: &mut D, id: PoolId, reason: &str) {
+        let servers: Vec<ServerId> =
+            self.servers.iter().filter(|(_, server)| server.pool == id).map(|(server, _)| server).collect();
+        for server in servers {
+            self.close_server(d, server, reason, CloseMode::Flush);
+        }
+        let cancels: Vec<CancelId> =
+            self.cancels.iter().filter(|(_, cancel)| cancel.pool == id).map(|(cancel, _)| cancel).collect();
+        for cancel in cancels {
+            self.end_cancel(d, cancel, "database removed");
+        }
+        if let Some(pool) = self.pools.remove(id) {
+            debug_assert_eq!(pool.clients, 0, "a pool with clients was dropped");
+            self.shared.forget_owner(&pool.database, &pool.user);
+            self.pool_names.remove(&(pool.database, pool.user));
+        }
+    }
+
+    fn end_stats_period<D: Driver>(&mut self, d: &mut D) {
+        let main = &self.rules.config.main;
+        self.stats_us = self.now.mono_us + duration_us(main.stats_period).max(1_000_000);
+        let log = main.log_stats;
+        let mut sum = Window::default();
+        for pool in self.pools.values_mut() {
+            pool.take_snapshot(self.now.mono_us);
+            sum.change = sum.change.plus(&pool.window.change);
+            sum.elapsed_us = sum.elapsed_us.max(pool.window.elapsed_us);
+        }
+        if log {
+            self.log(d, Level::Log, &stats_line(&sum));
+        }
+    }
+}
+
+/// The line that pgbadger and its like read.
+fn stats_line(window: &Window) -> String {
+    let averages = Stats::from_columns(window.averages());
+    format!(
+        "stats: {} xacts/s, {} queries/s, {} client parses/s, {} server parses/s, {} binds/s, \
+         {} client logins/s, in {} B/s, out {} B/s, xact {} us, query {} us, wait {} us",
+        averages.xacts,
+        averages.queries,
+        averages.client_parses,
+        averages.server_parses,
+        averages.binds,
+        averages.client_logins,
+        averages.received_bytes,
+        averages.sent_bytes,
+        averages.xact_us,
+        averages.query_us,
+        averages.wait_us,
+    )
+}

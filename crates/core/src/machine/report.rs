@@ -1,0 +1,568 @@
+//! What SHOW shows of this worker, as rows of text; and how the workers' rows become one table.
+
+use super::{Activity, Machine};
+use crate::client::{Client, ClientState};
+use crate::console::command::{Outcome, Topic};
+use crate::console::table::TOTALS;
+use crate::driver::{Driver, Endpoint, Peer};
+use crate::luggage::Replication;
+use crate::pool::{Pool, ServerKind};
+use crate::server::{Server, ServerState};
+use crate::stats::{Stats, Window};
+
+type Row = Vec<Option<String>>;
+
+/// A cell that has a value.
+fn cell(value: impl ToString) -> Option<String> {
+    Some(value.to_string())
+}
+
+impl Machine {
+    /// This worker's part of a topic. What is the same everywhere comes from the first worker alone.
+    pub(super) fn report<D: Driver>(&mut self, d: &D, topic: Topic) -> Outcome {
+        let first = self.worker.0 == 0;
+        match topic {
+            Topic::Clients => Outcome::Rows(self.client_rows(d, false, false)),
+            Topic::Servers => Outcome::Rows(self.server_rows(d, false, false)),
+            Topic::Sockets | Topic::ActiveSockets => {
+                let active = topic == Topic::ActiveSockets;
+                let mut rows = self.client_rows(d, true, active);
+                rows.extend(self.server_rows(d, true, active));
+                Outcome::Rows(rows)
+            }
+            Topic::Pools => Outcome::Rows(self.pool_rows()),
+            Topic::Stats | Topic::StatsAverages | Topic::StatsTotals | Topic::Totals => {
+                Outcome::Stats(self.stats_by_database())
+            }
+            Topic::Lists => Outcome::Sums(self.list_sums()),
+            Topic::Mem => Outcome::Sums(self.memory_sums()),
+            _ if !first => Outcome::Rows(Vec::new()),
+            Topic::Databases => Outcome::Rows(self.database_rows()),
+            Topic::Users => Outcome::Rows(self.user_rows()),
+            Topic::Config => Outcome::Rows(self.config_rows()),
+            Topic::State => Outcome::Rows(self.state_rows()),
+            Topic::Version => Outcome::Rows(vec![vec![cell("PgBouncer 1.25.2")]]),
+            Topic::Peers => Outcome::Rows(self.peer_rows()),
+            Topic::PeerPools | Topic::DnsHosts | Topic::DnsZones | Topic::Help => Outcome::Rows(Vec::new()),
+            Topic::Fds => Outcome::Failed("SHOW FDS is not built yet".to_owned()),
+        }
+    }
+
+    /// Puts the workers' answers together.
+    pub(super) fn merge(&self, topic: Topic, outcomes: Vec<Outcome>) -> Vec<Row> {
+        let mut rows = Vec::new();
+        let mut sums: Vec<(&'static str, u64)> = Vec::new();
+        let mut stats: Vec<(String, Stats, Window)> = Vec::new();
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Rows(more) => rows.extend(more),
+                Outcome::Sums(more) if sums.is_empty() => sums = more,
+                Outcome::Sums(more) => {
+                    sums.iter_mut().zip(more).for_each(|(sum, (_, value))| sum.1 += value);
+                }
+                Outcome::Stats(more) => more.into_iter().for_each(|one| add_stats(&mut stats, one)),
+                Outcome::Done | Outcome::Failed(_) => {}
+            }
+        }
+        stats.sort_by(|one, other| one.0.cmp(&other.0));
+        match topic {
+            Topic::Lists => sums.into_iter().map(|(name, sum)| vec![cell(name), cell(sum)]).collect(),
+            Topic::Mem => sums.chunks(2).filter_map(memory_row).collect(),
+            Topic::Stats => stats.iter().map(|one| stats_row(one, true, true)).collect(),
+            Topic::StatsTotals => stats.iter().map(|one| stats_row(one, true, false)).collect(),
+            Topic::StatsAverages => stats.iter().map(|one| stats_row(one, false, true)).collect(),
+            Topic::Totals => total_rows(&stats),
+            Topic::Pools => {
+                rows.sort();
+                rows
+            }
+            _ => rows,
+        }
+    }
+
+    fn client_rows<D: Driver>(&self, d: &D, sockets: bool, active: bool) -> Vec<Row> {
+        self.clients
+            .values()
+            .filter(|client| {
+                sockets || client.account.is_some() || matches!(client.state, ClientState::Console(_))
+            })
+            .filter(|client| !active || d.backlog(client.conn) > 0 || !client.inbox.is_empty())
+            .map(|client| {
+                let mut row = self.client_row(client, sockets);
+                if sockets {
+                    row.extend(buffer_cells(client.inbox.len(), d.backlog(client.conn)));
+                }
+                row
+            })
+            .collect()
+    }
+
+    fn client_row(&self, client: &Client, sockets: bool) -> Row {
+        let (user, database) = match (&client.account, &client.state) {
+            (Some(account), _) => (account.login.user.to_string(), account.login.database.to_string()),
+            (None, ClientState::Console(console)) => {
+                (console.user().to_owned(), crate::console::DATABASE.to_owned())
+            }
+            (None, _) => (String::new(), String::new()),
+        };
+        let state = match &client.state {
+            ClientState::Linked(_) => "active",
+            ClientState::Waiting(_) if sockets => "cl_waiting",
+            ClientState::Waiting(_) => "waiting",
+            ClientState::Cancelling => "active_cancel_req",
+            ClientState::Idle | ClientState::Console(_) => "idle",
+            ClientState::Greeting(_) | ClientState::Authenticating(_) | ClientState::Welcoming => "cl_login",
+        };
+        let state = if sockets && state == "active" { "cl_active" } else { state };
+        let (addr, port, local_addr, local_port) = peer_cells(&client.origin.peer);
+        let request_us =
+            client.account.as_ref().map_or(client.origin.since.mono_us, |account| account.request_us);
+        let busy = matches!(client.state, ClientState::Linked(_) | ClientState::Waiting(_));
+        let wait_us = if busy { self.now.mono_us.saturating_sub(request_us) } else { 0 };
+        let link = match &client.state {
+            ClientState::Linked(link) => self.servers.get(link.server).map(|server| pointer(server.serial)),
+            _ => None,
+        };
+        let remote_pid = match client.origin.peer {
+            Peer::Unix { pid, .. } => pid,
+            Peer::Tcp { .. } => 0,
+        };
+        let application = client.account.as_ref().and_then(|account| {
+            let position = self.tracked.position(b"application_name")?;
+            Some(String::from_utf8_lossy(account.params.get(position)?).into_owned())
+        });
+        let statements = client.account.as_ref().map_or(0, |account| account.statements.len());
+        vec![
+            cell("C"),
+            cell(user),
+            cell(database),
+            cell(client.replication().text()),
+            cell(state),
+            cell(addr),
+            cell(port),
+            cell(local_addr),
+            cell(local_port),
+            cell(self.time_text(client.origin.since.mono_us)),
+            cell(self.time_text(request_us)),
+            cell(wait_us / 1_000_000),
+            cell(wait_us % 1_000_000),
+            cell(0),
+            cell(pointer(client.serial)),
+            cell(link.unwrap_or_default()),
+            cell(remote_pid),
+            cell(client.origin.tls.as_ref().map_or("", |tls| &tls.description)),
+            cell(application.unwrap_or_default()),
+            cell(statements),
+            cell(client.serial),
+        ]
+    }
+
+    fn server_rows<D: Driver>(&self, d: &D, sockets: bool, active: bool) -> Vec<Row> {
+        self.servers
+            .values()
+            .filter(|server| !active || d.backlog(server.conn) > 0 || !server.inbox.is_empty())
+            .map(|server| {
+                let mut row = self.server_row(server, sockets);
+                if sockets {
+                    row.extend(buffer_cells(server.inbox.len(), d.backlog(server.conn)));
+                }
+                row
+            })
+            .collect()
+    }
+
+    fn server_row(&self, server: &Server, sockets: bool) -> Row {
+        let pool = &self.pools[server.pool];
+        let state = match server.state.kind() {
+            ServerKind::Active => "active",
+            ServerKind::Idle if self.is_long_idle(server) => "used",
+            ServerKind::Idle => "idle",
+            ServerKind::Tested => "tested",
+            ServerKind::Login if sockets => "login",
+            ServerKind::Login => "new",
+            ServerKind::BeingCanceled => "being_canceled",
+        };
+        let state = if sockets { format!("sv_{state}") } else { state.to_owned() };
+        let (addr, port) = match &server.endpoint {
+            Endpoint::Tcp { host, port } => (host.to_string(), *port),
+            Endpoint::Unix { .. } => ("unix".to_owned(), pool.config.port),
+        };
+        let (local_addr, local_port) = server.local.rsplit_once(':').unwrap_or(("unix", "0"));
+        let request_us = if server.query_us > 0 { server.query_us } else { server.active_us };
+        let wait_us = if server.query_us > 0 { self.now.mono_us.saturating_sub(server.query_us) } else { 0 };
+        let link = match server.state {
+            ServerState::Busy(client) | ServerState::Settling(client) => {
+                self.clients.get(client).map(|client| pointer(client.serial))
+            }
+            _ => None,
+        };
+        let application = self
+            .tracked
+            .position(b"application_name")
+            .and_then(|position| server.params.get(position))
+            .map(|name| String::from_utf8_lossy(name).into_owned());
+        let replication = match server.state.client().and_then(|client| self.clients.get(client)) {
+            Some(client) if server.replication => client.replication(),
+            _ => Replication::None,
+        };
+        vec![
+            cell("S"),
+            cell(&pool.user),
+            cell(&pool.database),
+            cell(replication.text()),
+            cell(state),
+            cell(addr),
+            cell(port),
+            cell(local_addr),
+            cell(local_port),
+            cell(self.time_text(server.since.mono_us)),
+            cell(self.time_text(request_us)),
+            cell(wait_us / 1_000_000),
+            cell(wait_us % 1_000_000),
+            cell(u8::from(server.retire.is_some())),
+            cell(pointer(server.serial)),
+            cell(link.unwrap_or_default()),
+            cell(server.pid),
+            cell(&server.tls),
+            cell(application.unwrap_or_default()),
+            cell(server.statements.len()),
+            cell(server.serial),
+        ]
+    }
+
+    /// Free for longer than `server_check_delay`: it will be checked before its next use.
+    fn is_long_idle(&self, server: &Server) -> bool {
+        let delay_us = super::duration_us(self.rules.config.main.server_check_delay);
+        self.now.mono_us.saturating_sub(server.active_us) > delay_us
+    }
+
+    fn pool_rows(&self) -> Vec<Row> {
+        let mut rows: Vec<Row> = self.pools.iter().map(|(id, pool)| self.pool_row(id, pool)).collect();
+        if self.worker.0 == 0 {
+            rows.push(self.console_pool_row());
+        }
+        rows
+    }
+
+    fn pool_row(&self, id: crate::ids::PoolId, pool: &Pool) -> Row {
+        let used = pool
+            .idle
+            .iter()
+            .filter(|&&server| self.servers.get(server).is_some_and(|server| self.is_long_idle(server)))
+            .count() as u32;
+        let since_us = pool
+            .queue
+            .iter()
+            .find_map(|&client| match &self.clients.get(client)?.state {
+                ClientState::Waiting(waiting) => Some(waiting.since_us),
+                _ => None,
+            })
+            .unwrap_or(self.now.mono_us);
+        let wait_us = self.now.mono_us.saturating_sub(since_us);
+        let sent = self.cancels.values().filter(|cancel| cancel.pool == id).count();
+        let hosts = pool.config.hosts.len() > 1;
+        let balance = hosts.then(|| self.rules.config.load_balance_hosts(&pool.config).as_str().to_owned());
+        let waiting = pool.waiting as usize + pool.welcoming.len();
+        vec![
+            cell(&pool.database),
+            cell(&pool.user),
+            cell((pool.clients as usize).saturating_sub(waiting)),
+            cell(waiting),
+            cell(sent),
+            cell(pool.waiting_cancels.len()),
+            cell(pool.servers(ServerKind::Active)),
+            cell(pool.cancels),
+            cell(pool.servers(ServerKind::BeingCanceled)),
+            cell(pool.servers(ServerKind::Idle) - used),
+            cell(used),
+            cell(pool.servers(ServerKind::Tested)),
+            cell(pool.servers(ServerKind::Login)),
+            cell(wait_us / 1_000_000),
+            cell(wait_us % 1_000_000),
+            cell(pool.mode),
+            balance,
+        ]
+    }
+
+    fn console_pool_row(&self) -> Row {
+        let clients = self.clients.values().filter(|client| matches!(client.state, ClientState::Console(_)));
+        let mut row =
+            vec![cell(crate::console::DATABASE), cell(crate::console::DATABASE), cell(clients.count())];
+        row.extend((0..12).map(|_| cell(0)));
+        row.extend([cell("statement"), None]);
+        row
+    }
+
+    fn stats_by_database(&self) -> Vec<(String, Stats, Window)> {
+        let mut all = Vec::new();
+        if self.worker.0 == 0 {
+            all.push((crate::console::DATABASE.to_owned(), Stats::default(), Window::default()));
+        }
+        for pool in self.pools.values() {
+            add_stats(&mut all, (pool.database.to_string(), pool.stats, pool.window));
+        }
+        all
+    }
+
+    fn list_sums(&self) -> Vec<(&'static str, u64)> {
+        let first = |count: usize| if self.worker.0 == 0 { count as u64 } else { 0 };
+        let config = &self.rules.config;
+        let logging_in = self
+            .clients
+            .values()
+            .filter(|client| client.account.is_none() && !matches!(client.state, ClientState::Console(_)))
+            .count();
+        let free = self.pools.values().map(|pool| u64::from(pool.servers(ServerKind::Idle))).sum::<u64>();
+        vec![
+            ("databases", first(config.databases.len() + 1)),
+            ("users", first(self.rules.users.len())),
+            ("peers", first(config.peers.len())),
+            ("pools", self.pools.len() as u64 + first(1)),
+            ("peer_pools", 0),
+            ("free_clients", 0),
+            ("used_clients", (self.clients.len() - logging_in) as u64),
+            ("login_clients", logging_in as u64),
+            ("free_servers", free),
+            ("used_servers", self.servers.len() as u64 - free),
+            ("dns_names", 0),
+            ("dns_zones", 0),
+            ("dns_queries", 0),
+            ("dns_pending", 0),
+        ]
+    }
+
+    /// Two numbers a row: how many are in use, and how many there is room for.
+    fn memory_sums(&self) -> Vec<(&'static str, u64)> {
+        let first = |count: usize| if self.worker.0 == 0 { count as u64 } else { 0 };
+        let users = first(self.rules.users.len());
+        let databases = first(self.rules.config.databases.len());
+        let statements = self.statements.len() as u64;
+        let rows = [
+            ("user_cache", users, users),
+            ("credentials_cache", users, users),
+            ("db_cache", databases, databases),
+            ("peer_cache", 0, 0),
+            ("peer_pool_cache", 0, 0),
+            ("pool_cache", self.pools.len() as u64, self.pools.capacity() as u64),
+            (
+                "outstanding_request_cache",
+                self.servers.values().map(|server| server.ledger.len() as u64).sum(),
+                0,
+            ),
+            ("server_cache", self.servers.len() as u64, self.servers.capacity() as u64),
+            ("client_cache", self.clients.len() as u64, self.clients.capacity() as u64),
+            ("iobuf_cache", 0, 0),
+            ("var_list_cache", 0, 0),
+            ("server_prepared_statement_cache", statements, statements),
+        ];
+        rows.into_iter().flat_map(|(name, used, room)| [(name, used), (name, room)]).collect()
+    }
+
+    fn database_rows(&self) -> Vec<Row> {
+        let config = &self.rules.config;
+        let mut rows: Vec<Row> = Vec::new();
+        let automatic = self.pools.values().map(|pool| &*pool.database);
+        let mut names: Vec<&str> = config.databases.keys().map(String::as_str).chain(automatic).collect();
+        names.sort_unstable();
+        names.dedup();
+        for name in names {
+            let Some(database) = config.database(name) else { continue };
+            let (counts, switches) = (self.shared.database(name), self.shared.switches(name));
+            let user = database.user.as_deref().unwrap_or_default();
+            let hosts = database.hosts.len() > 1;
+            let lifetime_s = config.server_lifetime(&database).as_secs();
+            rows.push(vec![
+                cell(name),
+                (!database.hosts.is_empty()).then(|| database.hosts.join(",")),
+                cell(database.port),
+                cell(database.dbname.as_deref().unwrap_or(name)),
+                database.user.clone(),
+                cell(config.pool_size(&database, user)),
+                cell(config.min_pool_size(&database)),
+                cell(config.reserve_pool_size(&database, user)),
+                cell(lifetime_s),
+                database.pool_mode.map(|mode| mode.to_string()),
+                hosts.then(|| config.load_balance_hosts(&database).as_str().to_owned()),
+                cell(config.max_db_connections(&database)),
+                cell(counts.servers.taken()),
+                cell(config.max_db_client_connections(&database)),
+                cell(counts.clients.taken()),
+                cell(u8::from(switches.paused)),
+                cell(u8::from(switches.disabled)),
+            ]);
+        }
+        rows.push(self.console_database_row());
+        rows
+    }
+
+    fn console_database_row(&self) -> Row {
+        let consoles = self.clients.values().filter(|client| matches!(client.state, ClientState::Console(_)));
+        let name = crate::console::DATABASE;
+        let port = self.rules.config.main.listen_port;
+        let mut row = vec![cell(name), None, cell(port), cell(name), cell(name), cell(2), cell(0), cell(0)];
+        row.extend([cell(3600), cell("statement"), None, cell(0), cell(0), cell(0), cell(consoles.count())]);
+        row.extend([cell(0), cell(0)]);
+        row
+    }
+
+    fn user_rows(&self) -> Vec<Row> {
+        let config = &self.rules.config;
+        let mut names: Vec<&str> =
+            self.rules.users.names().chain(config.users.keys().map(String::as_str)).collect();
+        names.sort_unstable();
+        names.dedup();
+        let size = |value: Option<u32>| cell(value.map(|value| format!("{value:9}")).unwrap_or_default());
+        names
+            .into_iter()
+            .map(|name| {
+                let own = config.users.get(name);
+                let counts = self.shared.user(name);
+                vec![
+                    cell(name),
+                    size(own.and_then(|own| own.pool_size)),
+                    size(own.and_then(|own| own.reserve_pool_size)),
+                    own.and_then(|own| own.pool_mode).map(|mode| mode.to_string()),
+                    cell(config.max_user_connections(name)),
+                    cell(counts.servers.taken()),
+                    cell(config.max_user_client_connections(name)),
+                    cell(counts.clients.taken()),
+                ]
+            })
+            .collect()
+    }
+
+    fn config_rows(&self) -> Vec<Row> {
+        self.rules
+            .config
+            .show()
+            .into_iter()
+            .map(|row| {
+                let changeable = if row.changeable { "yes" } else { "no" };
+                vec![cell(row.key), row.value, row.default.map(str::to_owned), cell(changeable)]
+            })
+            .collect()
+    }
+
+    fn peer_rows(&self) -> Vec<Row> {
+        let config = &self.rules.config;
+        config
+            .peers
+            .values()
+            .map(|peer| {
+                let size = peer.pool_size.unwrap_or(config.main.default_pool_size);
+                vec![cell(peer.id), cell(&peer.host), cell(peer.port), cell(size)]
+            })
+            .collect()
+    }
+
+    fn state_rows(&self) -> Vec<Row> {
+        let is = |activity: Activity| cell(if self.activity == activity { "yes" } else { "no" });
+        vec![
+            vec![cell("active"), is(Activity::Active)],
+            vec![cell("paused"), is(Activity::Paused)],
+            vec![cell("suspended"), is(Activity::Suspended)],
+        ]
+    }
+
+    /// A monotonic time as wall clock text, in UTC: the machine knows no time zone.
+    fn time_text(&self, mono_us: u64) -> String {
+        let ago_us = self.now.mono_us.saturating_sub(mono_us);
+        utc_text(self.now.wall_us.saturating_sub(ago_us) / 1_000_000)
+    }
+}
+
+fn add_stats(all: &mut Vec<(String, Stats, Window)>, (name, stats, window): (String, Stats, Window)) {
+    match all.iter_mut().find(|(known, _, _)| *known == name) {
+        Some((_, sum, sum_window)) => {
+            *sum = sum.plus(&stats);
+            sum_window.change = sum_window.change.plus(&window.change);
+            sum_window.elapsed_us = sum_window.elapsed_us.max(window.elapsed_us);
+        }
+        None => all.push((name, stats, window)),
+    }
+}
+
+fn stats_row((name, stats, window): &(String, Stats, Window), totals: bool, averages: bool) -> Row {
+    let mut row = vec![cell(name)];
+    if totals {
+        row.extend(stats.columns().iter().map(cell));
+    }
+    if averages {
+        row.extend(window.averages().iter().map(cell));
+    }
+    row
+}
+
+fn total_rows(stats: &[(String, Stats, Window)]) -> Vec<Row> {
+    let mut sum = Stats::default();
+    let mut window = Window::default();
+    for (_, one, change) in stats {
+        sum = sum.plus(one);
+        window.change = window.change.plus(&change.change);
+        window.elapsed_us = window.elapsed_us.max(change.elapsed_us);
+    }
+    let row = |prefix: &str, name: &str, value: u64| vec![cell(format!("{prefix}_{name}")), cell(value)];
+    let totals = TOTALS.iter().zip(sum.columns()).map(|(name, value)| row("total", name, value));
+    let averages = TOTALS.iter().zip(window.averages()).map(|(name, value)| row("avg", name, value));
+    totals.chain(averages).collect()
+}
+
+/// One row of SHOW MEM: the sizes are those of the objects' fixed parts.
+fn memory_row(pair: &[(&'static str, u64)]) -> Option<Row> {
+    let [(name, used), (_, room)] = pair else { return None };
+    let size = match *name {
+        "client_cache" => size_of::<Client>(),
+        "server_cache" => size_of::<Server>(),
+        "pool_cache" => size_of::<Pool>(),
+        "db_cache" => size_of::<pgweir_settings::Database>(),
+        _ => 64,
+    } as u64;
+    let free = room.saturating_sub(*used);
+    Some(vec![cell(name), cell(size), cell(used), cell(free), cell((used + free) * size)])
+}
+
+fn buffer_cells(received: usize, queued: usize) -> [Option<String>; 7] {
+    [cell(0), cell(0), cell(0), cell(0), cell(queued), cell(received), cell(queued)]
+}
+
+fn peer_cells(peer: &Peer) -> (String, u16, String, u16) {
+    match peer {
+        Peer::Tcp { remote, local } => {
+            (remote.ip().to_string(), remote.port(), local.ip().to_string(), local.port())
+        }
+        Peer::Unix { port, .. } => ("unix".to_owned(), *port, "unix".to_owned(), *port),
+    }
+}
+
+/// `ptr` and `link` identify a connection; the serial number does so for good.
+fn pointer(serial: u64) -> String {
+    format!("{serial:#x}")
+}
+
+/// Seconds since 1970 as `YYYY-MM-DD HH:MM:SS UTC` (days to civil date after Howard Hinnant's published algorithm).
+fn utc_text(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let shifted = days + 719_468;
+    let era = shifted / 146_097;
+    let day_of_era = shifted % 146_097;
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_index = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_index + 2) / 5 + 1;
+    let month = if month_index < 10 { month_index + 3 } else { month_index - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (rest / 3_600, rest % 3_600 / 60, rest % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_civil() {
+        assert_eq!(utc_text(0), "1970-01-01 00:00:00 UTC");
+        assert_eq!(utc_text(951_782_400), "2000-02-29 00:00:00 UTC");
+        assert_eq!(utc_text(1_795_132_799), "2026-11-19 23:59:59 UTC");
+    }
+}

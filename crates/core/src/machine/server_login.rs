@@ -1,0 +1,389 @@
+//! Logging in to PostgreSQL: TLS, the startup packet, the proof of who we are, what it reports of itself.
+
+use std::sync::Arc;
+
+use pgweir_auth::{Credential, Learned, Proof, Prover, Secret};
+use pgweir_settings::{ServerProtocol, SslMode};
+use pgweir_wire::backend::{
+    Authentication, BackendKeyData, ErrorFields, Negotiate, ParameterStatus, TxStatus,
+    encode_parameter_status, parse_ready, tag,
+};
+use pgweir_wire::error::SqlState;
+use pgweir_wire::frontend;
+use pgweir_wire::header::{HEADER_LEN, Header};
+
+use super::startup::printable;
+use super::{Machine, Step};
+use crate::client::ClientState;
+use crate::driver::{CloseMode, Driver, Endpoint, Level, TlsInfo, TlsRole};
+use crate::errors::Fault;
+use crate::ids::{ClientId, PoolId, ServerId};
+use crate::ledger::Purpose;
+use crate::limits::{CACHED_ERROR_BYTES_MAX, SERVER_ERROR_BYTES_MAX, WELCOME_PARAMETERS_MAX};
+use crate::luggage::Replication;
+use crate::params::Params;
+use crate::pool::{Failure, ServerKind, Welcome};
+use crate::server::{Beginning, LoggingIn, ServerState};
+
+impl Machine {
+    /// The connection is up: asks for TLS, or logs in.
+    pub(super) fn server_connected<D: Driver>(&mut self, d: &mut D, id: ServerId, local: String) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let ServerState::Dialing(beginning) = &server.state else { return };
+        let only_for = beginning.only_for;
+        server.local = local;
+        if self.rules.config.main.log_connections {
+            let server = &self.servers[id];
+            let from =
+                if server.local.is_empty() { String::new() } else { format!(" (from {})", server.local) };
+            let line = format!("{} new connection to server{from}", self.server_log_name(server));
+            self.log(d, Level::Log, &line);
+        }
+        let server = &self.servers[id];
+        let over_tcp = matches!(server.endpoint, Endpoint::Tcp { .. });
+        if over_tcp && self.rules.config.main.server_tls_sslmode != SslMode::Disable {
+            self.scratch.clear();
+            frontend::encode_ssl_request(&mut self.scratch);
+            d.send(server.conn, &self.scratch);
+            self.set_server_state(id, ServerState::SecuringTls(Beginning { only_for }));
+        } else {
+            self.send_startup(d, id, only_for);
+        }
+    }
+
+    /// The one byte that answers SSLRequest.
+    pub(super) fn tls_answered<D: Driver>(&mut self, d: &mut D, id: ServerId, bytes: &[u8]) -> Step {
+        let Some(server) = self.servers.get(id) else { return Step::Gone };
+        let only_for = server.state.client();
+        match bytes {
+            [b'S'] => {
+                let host = match &server.endpoint {
+                    Endpoint::Tcp { host, .. } => Arc::clone(host),
+                    Endpoint::Unix { path } => Arc::clone(path),
+                };
+                d.start_tls(server.conn, TlsRole::Connect { host }, &[]);
+                Step::Used(1)
+            }
+            [b'N'] => {
+                let mode = self.rules.config.main.server_tls_sslmode;
+                if matches!(mode, SslMode::Allow | SslMode::Prefer) {
+                    self.send_startup(d, id, only_for);
+                    return Step::Used(1);
+                }
+                self.login_failed(
+                    d,
+                    id,
+                    "connect failed",
+                    "the server does not support SSL, but SSL is required",
+                );
+                Step::Gone
+            }
+            _ => {
+                // Plain text behind the answer could have been put there by somebody else (CVE-2021-3935).
+                self.login_failed(d, id, "connect failed", "unexpected answer to SSLRequest");
+                Step::Gone
+            }
+        }
+    }
+
+    /// The handshake with a server is complete.
+    pub(super) fn server_secured<D: Driver>(&mut self, d: &mut D, id: ServerId, info: &TlsInfo) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let ServerState::SecuringTls(beginning) = &server.state else { return };
+        let only_for = beginning.only_for;
+        server.tls.clone_from(&info.description);
+        if self.rules.config.main.log_connections {
+            let line =
+                format!("{} SSL established: {}", self.server_log_name(&self.servers[id]), info.description);
+            self.log(d, Level::Log, &line);
+        }
+        self.send_startup(d, id, only_for);
+    }
+
+    fn send_startup<D: Driver>(&mut self, d: &mut D, id: ServerId, only_for: Option<ClientId>) {
+        let Some(server) = self.servers.get(id) else { return };
+        let (conn, pool_id) = (server.conn, server.pool);
+        let pool = &self.pools[pool_id];
+        let database = &pool.config;
+        let mut pairs: Vec<(&[u8], &[u8])> = vec![
+            (b"user", pool.user.as_bytes()),
+            (b"database", database.dbname.as_deref().unwrap_or(&pool.database).as_bytes()),
+        ];
+        let configured = [
+            (&b"client_encoding"[..], &database.client_encoding),
+            (b"datestyle", &database.datestyle),
+            (b"timezone", &database.timezone),
+            (b"application_name", &database.application_name),
+        ];
+        pairs.extend(configured.iter().filter_map(|(name, value)| Some((*name, value.as_ref()?.as_bytes()))));
+        let account = only_for.and_then(|client| self.clients.get(client)?.account.as_deref());
+        if let Some(account) = account {
+            let replication: &[u8] =
+                if account.login.replication == Replication::Logical { b"database" } else { b"true" };
+            pairs.push((b"replication", replication));
+            pairs.extend(account.login.options.as_deref().map(|options| (&b"options"[..], options)));
+            for (position, name) in self.tracked.names().enumerate() {
+                pairs.extend(account.login.params.get(position).map(|value| (name.as_bytes(), value)));
+            }
+        }
+        let minor = match self.rules.config.main.server_protocol {
+            ServerProtocol::V3_0 => 0,
+            ServerProtocol::V3_2 => 2,
+        };
+        self.scratch.clear();
+        frontend::encode_startup(&mut self.scratch, (3, minor), &pairs);
+        d.send(conn, &self.scratch);
+        let prover = Prover::new(&pool.user, self.credential(pool_id));
+        let login = LoggingIn { only_for, prover: Some(prover), proven: false, reported: Vec::new() };
+        self.set_server_state(id, ServerState::LoggingIn(Box::new(login)));
+    }
+
+    /// By what we prove to be the pool's user: the forced user's password, else `auth_file`, else what the client's own
+    /// login taught us. A SCRAM verifier is no proof; the keys that a client's exchange revealed are.
+    fn credential(&self, pool_id: PoolId) -> Credential {
+        let pool = &self.pools[pool_id];
+        if let Some(password) = &pool.config.password
+            && !password.reveal().is_empty()
+        {
+            return Credential::Secret(Secret::parse(password.reveal()));
+        }
+        let learned = match &pool.learned {
+            Learned::Nothing => None,
+            Learned::Password(password) => Some(Credential::Password(password.clone())),
+            Learned::ScramKeys(keys) => Some(Credential::ScramKeys(keys.clone())),
+        };
+        match self.rules.users.get(&pool.user) {
+            Some(secret @ Secret::Scram(_)) => learned.unwrap_or_else(|| Credential::Secret(secret.clone())),
+            Some(secret) => Credential::Secret(secret.clone()),
+            None => learned.unwrap_or(Credential::None),
+        }
+    }
+
+    /// A message of a server that we log in to.
+    pub(super) fn login_message<D: Driver>(&mut self, d: &mut D, id: ServerId, bytes: &[u8]) -> Step {
+        let header = match Header::peek(bytes) {
+            Ok(Some(header)) if header.total() <= SERVER_ERROR_BYTES_MAX => header,
+            Ok(None) => return Step::Wait,
+            Ok(Some(_)) | Err(_) => {
+                self.login_failed(d, id, "bad packet from server", "the server does not speak the protocol");
+                return Step::Gone;
+            }
+        };
+        let Some(body) = bytes.get(HEADER_LEN..header.total()) else { return Step::Wait };
+        let fault = match header.tag {
+            tag::AUTHENTICATION => self.authentication(d, id, body),
+            tag::PARAMETER_STATUS => self.reported(id, body),
+            tag::BACKEND_KEY_DATA => self.key_data(id, body),
+            tag::NEGOTIATE => match Negotiate::parse(body) {
+                Ok(answer) if answer.minor <= 2 => Ok(()),
+                _ => Err("the server offers a protocol version that was not asked for".to_owned()),
+            },
+            tag::NOTICE => Ok(()),
+            tag::ERROR => {
+                self.login_refused(d, id, body);
+                return Step::Gone;
+            }
+            tag::READY => match parse_ready(body) {
+                Ok(TxStatus::Idle) => {
+                    return match self.logged_in(d, id) {
+                        true => Step::Used(header.total()),
+                        false => Step::Gone,
+                    };
+                }
+                _ => Err("the server is not idle after login".to_owned()),
+            },
+            other => Err(format!("unexpected message '{}' during login", other.escape_ascii())),
+        };
+        match fault {
+            Ok(()) if self.servers.contains_key(id) => Step::Used(header.total()),
+            Ok(()) => Step::Gone,
+            Err(text) => {
+                self.login_failed(d, id, "login failed", &text);
+                Step::Gone
+            }
+        }
+    }
+
+    fn authentication<D: Driver>(&mut self, d: &mut D, id: ServerId, body: &[u8]) -> Result<(), String> {
+        let request = Authentication::parse(body).map_err(|error| error.to_string())?;
+        let Some(server) = self.servers.get_mut(id) else { return Ok(()) };
+        let conn = server.conn;
+        let ServerState::LoggingIn(login) = &mut server.state else { return Ok(()) };
+        let Some(prover) = login.prover.take() else {
+            return Err("the server asked for authentication again".to_owned());
+        };
+        match prover.handle(request, &mut |out: &mut [u8]| d.random(out)) {
+            Proof::Reply(prover, message) => {
+                login.prover = Some(prover);
+                d.send(conn, &message);
+            }
+            Proof::Waiting(prover) => login.prover = Some(prover),
+            Proof::Done => login.proven = true,
+            Proof::Failed(error) => return Err(error.to_string()),
+        }
+        Ok(())
+    }
+
+    fn reported(&mut self, id: ServerId, body: &[u8]) -> Result<(), String> {
+        let status = ParameterStatus::parse(body).map_err(|error| error.to_string())?;
+        let Some(server) = self.servers.get_mut(id) else { return Ok(()) };
+        let ServerState::LoggingIn(login) = &mut server.state else { return Ok(()) };
+        if login.reported.len() >= WELCOME_PARAMETERS_MAX {
+            return Err("the server reports too many parameters".to_owned());
+        }
+        login.reported.push((status.name.into(), status.value.into()));
+        Ok(())
+    }
+
+    fn key_data(&mut self, id: ServerId, body: &[u8]) -> Result<(), String> {
+        let data = BackendKeyData::parse(body).map_err(|error| error.to_string())?;
+        if let Some(server) = self.servers.get_mut(id) {
+            server.pid = data.pid;
+            server.key = data.key.into();
+        }
+        Ok(())
+    }
+
+    /// ReadyForQuery of the login. `false` if the server was closed.
+    fn logged_in<D: Driver>(&mut self, d: &mut D, id: ServerId) -> bool {
+        let Some(server) = self.servers.get_mut(id) else { return false };
+        let ServerState::LoggingIn(login) = &mut server.state else { return false };
+        if !login.proven {
+            self.login_failed(d, id, "login failed", "the server skipped authentication");
+            return false;
+        }
+        let (reported, only_for) = (std::mem::take(&mut login.reported), login.only_for);
+        let mut params = Params::unknown(&self.tracked);
+        let mut fixed = Vec::new();
+        for (name, value) in &reported {
+            match self.tracked.position(name) {
+                Some(position) => params.set(position, value),
+                None => encode_parameter_status(&mut fixed, name, value),
+            }
+        }
+        let server = &mut self.servers[id];
+        server.active_us = self.now.mono_us;
+        let pool_id = server.pool;
+        let pool = &mut self.pools[pool_id];
+        pool.failure = None;
+        // Servers that report the same share one object, which their clients share as well.
+        let params = match &pool.welcome {
+            Some(welcome) if *welcome.params == params => Arc::clone(&welcome.params),
+            _ => Arc::new(params),
+        };
+        server.params = Arc::clone(&params);
+        if pool.welcome.is_none() {
+            pool.welcome = Some(Arc::new(Welcome { fixed, params }));
+        }
+        self.notice(pool_id);
+        match only_for {
+            Some(client) => self.link_replication(d, id, client),
+            None => self.first_statement(d, id),
+        }
+        self.servers.contains_key(id)
+    }
+
+    fn first_statement<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+        let pool = &self.pools[self.servers[id].pool];
+        match pool.config.connect_query.clone().filter(|query| !query.is_empty()) {
+            Some(query) => {
+                self.set_server_state(id, ServerState::ConnectQuery);
+                self.send_hidden(d, id, Purpose::ConnectQuery, query.as_bytes());
+            }
+            None => self.free_server(d, id),
+        }
+    }
+
+    /// The replication client's own server is there: the two belong together from here on.
+    fn link_replication<D: Driver>(&mut self, d: &mut D, id: ServerId, client_id: ClientId) {
+        self.welcome_client(d, client_id);
+        let Some(client) = self.clients.get_mut(client_id) else { return };
+        client.state = ClientState::Linked(crate::client::Link { server: id, streaming: 0 });
+        let server = &self.servers[id];
+        self.pools[server.pool].linked += 1;
+        self.set_server_state(id, ServerState::Busy(client_id));
+        self.client_resume(d, client_id);
+    }
+
+    /// PostgreSQL refused the login.
+    fn login_refused<D: Driver>(&mut self, d: &mut D, id: ServerId, body: &[u8]) {
+        let fields = ErrorFields::parse(body).ok();
+        let message = fields.as_ref().and_then(ErrorFields::message).unwrap_or(b"(no message)");
+        let message = printable_long(message);
+        let code = fields.as_ref().and_then(ErrorFields::code).and_then(SqlState::from_bytes);
+        let severity = fields.as_ref().and_then(ErrorFields::severity).unwrap_or(b"FATAL");
+        let Some(server) = self.servers.get(id) else { return };
+        let pool_id = server.pool;
+        let line = format!(
+            "{} server login failed: {} {message}",
+            self.server_log_name(server),
+            printable(severity)
+        );
+        self.log(d, Level::Warning, &line);
+        let code = code.unwrap_or(SqlState::CONNECTION_FAILURE);
+        self.fail_login(d, id, "login failed", &message, Some(code));
+        // 57P03: starting up or shutting down. It will be there in a moment: whoever waits goes on waiting.
+        let usable = self.pools[pool_id].servers_total() > self.pools[pool_id].servers(ServerKind::Login);
+        if code != SqlState::CANNOT_CONNECT_NOW && !usable {
+            self.refuse_waiting(d, pool_id, &Fault::ServerRefused(code, message));
+        }
+    }
+
+    /// A connection could not be opened or the login went wrong, for a reason of ours or the network's.
+    pub(super) fn login_failed<D: Driver>(&mut self, d: &mut D, id: ServerId, reason: &str, text: &str) {
+        let Some(server) = self.servers.get(id) else { return };
+        let line = format!("{} {reason}: {text}", self.server_log_name(server));
+        self.log(d, Level::Warning, &line);
+        let pool_id = server.pool;
+        let in_exchange = matches!(server.state, ServerState::LoggingIn(_)) && reason == "login failed";
+        self.fail_login(d, id, reason, text, None);
+        let usable = self.pools[pool_id].servers_total() > self.pools[pool_id].servers(ServerKind::Login);
+        if in_exchange && !usable {
+            let text = format!("server login failed: {text}");
+            self.refuse_waiting(d, pool_id, &Fault::ServerRefused(SqlState::CONNECTION_FAILURE, text));
+        }
+    }
+
+    /// Notes the failure and closes the connection; the replication client it was for learns of it.
+    fn fail_login<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ServerId,
+        reason: &str,
+        text: &str,
+        code: Option<SqlState>,
+    ) {
+        let Some(server) = self.servers.get(id) else { return };
+        let (pool_id, only_for) = (server.pool, server.state.client());
+        match only_for {
+            Some(client) => {
+                let code = code.unwrap_or(SqlState::CONNECTION_FAILURE);
+                self.servers[id].lost = true;
+                // The client leaves in state Welcoming, which would close this connection by itself.
+                self.refuse_client(d, client, &Fault::ServerRefused(code, text.to_owned()));
+            }
+            None => {
+                let text = text.chars().take(CACHED_ERROR_BYTES_MAX).collect();
+                self.pools[pool_id].failure = Some(Failure { at_us: self.now.mono_us, text });
+                self.next_host(pool_id);
+            }
+        }
+        self.close_server(d, id, reason, CloseMode::Now);
+    }
+
+    /// Everybody who waits for a server of this pool is told why there is none.
+    pub(super) fn refuse_waiting<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, fault: &Fault) {
+        while let Some(client) = self.next_waiter(pool_id) {
+            self.refuse_client(d, client, fault);
+        }
+        for client in std::mem::take(&mut self.pools[pool_id].welcoming) {
+            self.refuse_client(d, client, fault);
+        }
+    }
+}
+
+/// A server's error text for a client: bounded, without control characters.
+fn printable_long(bytes: &[u8]) -> String {
+    let shown = &bytes[..bytes.len().min(CACHED_ERROR_BYTES_MAX)];
+    String::from_utf8_lossy(shown).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}

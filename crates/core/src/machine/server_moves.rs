@@ -1,0 +1,341 @@
+//! The moves of a server connection between its states, and the only place where it joins or leaves a pool.
+
+use std::borrow::Cow;
+
+use pgweir_settings::PoolMode;
+
+use super::{Machine, duration_us};
+use crate::driver::{CloseMode, Closed, Driver, Level};
+use crate::errors::Fault;
+use crate::ids::{ClientId, PoolId, ServerId};
+use crate::ledger::Purpose;
+use crate::limits::BACKLOG_HIGH_BYTES;
+use crate::luggage::Replication;
+use crate::mail::{Mail, Shutdown};
+use crate::pool::ServerKind;
+use crate::server::{Server, ServerState};
+
+impl Machine {
+    /// The one way to change a server's state: lists and numbers follow.
+    pub(super) fn set_server_state(&mut self, id: ServerId, state: ServerState) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let (from, to) = (server.state.kind(), state.kind());
+        debug_assert!(is_legal(&server.state, &state), "a server can not make this move");
+        server.state = state;
+        let pool = &mut self.pools[server.pool];
+        if from == to {
+            return;
+        }
+        pool.count(Some(from), Some(to));
+        if from == ServerKind::Idle {
+            // Servers are taken from an end; only an eviction takes one from the middle.
+            if pool.idle.back() == Some(&id) {
+                pool.idle.pop_back();
+            } else {
+                pool.idle.retain(|&other| other != id);
+            }
+        }
+        if to == ServerKind::Idle {
+            pool.idle.push_back(id);
+        }
+    }
+
+    /// A free server that may be used at once. Those that are too old are closed, those that idled for long are checked
+    /// first and come back by themselves.
+    pub(super) fn take_idle<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) -> Option<ServerId> {
+        loop {
+            let pool = self.pools.get(pool_id)?;
+            if pool.paused || self.activity != super::Activity::Active {
+                return None;
+            }
+            let fifo = self.rules.config.main.server_round_robin;
+            let id = *(if fifo { pool.idle.front() } else { pool.idle.back() })?;
+            if let Some(reason) = self.reason_to_close(id) {
+                self.close_server(d, id, reason, CloseMode::Flush);
+            } else if self.needs_check(&self.servers[id]) {
+                self.check_server(d, id);
+            } else {
+                return Some(id);
+            }
+        }
+    }
+
+    fn needs_check(&self, server: &Server) -> bool {
+        let main = &self.rules.config.main;
+        let idle_us = self.now.mono_us.saturating_sub(server.active_us);
+        !main.server_check_query.is_empty() && idle_us > duration_us(main.server_check_delay)
+    }
+
+    fn check_server<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+        self.set_server_state(id, ServerState::Checking);
+        self.servers[id].active_us = self.now.mono_us;
+        let query = &self.rules.config.main.server_check_query;
+        let text =
+            if query.eq_ignore_ascii_case("<empty>") { Vec::new() } else { query.clone().into_bytes() };
+        self.send_hidden(d, id, Purpose::Check, &text);
+    }
+
+    /// The last owed ReadyForQuery came, and the transaction status is idle.
+    pub(super) fn server_rests<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        match server.state {
+            ServerState::Busy(client) => self.transaction_ended(d, id, client),
+            ServerState::Settling(client) => {
+                self.set_server_state(id, ServerState::Busy(client));
+                self.client_resume(d, client);
+            }
+            ServerState::ConnectQuery | ServerState::Cleaning | ServerState::Checking => {
+                self.free_server(d, id);
+            }
+            _ => {}
+        }
+    }
+
+    fn transaction_ended<D: Driver>(&mut self, d: &mut D, id: ServerId, client_id: ClientId) {
+        let Some(client) = self.clients.get(client_id) else { return };
+        if self.client_mode(client) == PoolMode::Session {
+            let server = &self.servers[id];
+            if let Some(reason) = server.retire
+                && self.rules.config.main.server_fast_close
+                && client.replication() == Replication::None
+            {
+                self.refuse_client(d, client_id, &Fault::ServerLost(reason.into()));
+            }
+            return;
+        }
+        self.unlink(client_id);
+        self.release_server(d, id, PoolMode::Transaction);
+        self.client_unpause(d, client_id);
+    }
+
+    /// A client has no more use for this server, which is at rest.
+    pub(super) fn release_server<D: Driver>(&mut self, d: &mut D, id: ServerId, mode: PoolMode) {
+        let main = &self.rules.config.main;
+        let reset = mode == PoolMode::Session || main.server_reset_query_always;
+        if reset && !main.server_reset_query.is_empty() && self.servers[id].retire.is_none() {
+            let text = main.server_reset_query.clone();
+            self.set_server_state(id, ServerState::Cleaning);
+            self.servers[id].active_us = self.now.mono_us;
+            self.send_hidden(d, id, Purpose::Reset, text.as_bytes());
+        } else {
+            self.free_server(d, id);
+        }
+    }
+
+    /// Into the list of free servers, if nothing speaks against it.
+    pub(super) fn free_server<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let pool_id = server.pool;
+        if server.cancels > 0 {
+            self.set_server_state(id, ServerState::HeldForCancel);
+            return;
+        }
+        server.active_us = self.now.mono_us;
+        self.notice(pool_id);
+        match self.reason_to_close(id) {
+            Some(reason) => self.close_server(d, id, reason, CloseMode::Flush),
+            None => self.set_server_state(id, ServerState::Idle),
+        }
+    }
+
+    /// Why a server that rests should not be used again.
+    pub(super) fn reason_to_close(&self, id: ServerId) -> Option<&'static str> {
+        let server = self.servers.get(id)?;
+        if let Some(reason) = server.retire {
+            return Some(reason);
+        }
+        let pool = &self.pools[server.pool];
+        if self.stopping == Some(Shutdown::WaitForServers) {
+            return Some("server shutting down");
+        }
+        if pool.paused || self.activity == super::Activity::Paused {
+            return Some("pause mode");
+        }
+        let lifetime_us = duration_us(self.rules.config.server_lifetime(&pool.config));
+        let age_us = self.now.mono_us.saturating_sub(server.since.mono_us);
+        // Servers that were opened together do not all end together.
+        let spread_us = lifetime_us / u64::from(pool.servers_total().max(1));
+        let spread = pool.aged_us == 0 || self.now.mono_us >= pool.aged_us.saturating_add(spread_us);
+        if age_us >= lifetime_us && spread {
+            return Some("server lifetime over");
+        }
+        None
+    }
+
+    /// The client of a server is gone (and removed already). Whatever it left unfinished closes the server: nobody can
+    /// know what a half-sent message would do.
+    pub(super) fn abandon_server<D: Driver>(&mut self, d: &mut D, id: ServerId, mid_message: bool) {
+        let Some(server) = self.servers.get(id) else { return };
+        if server.lost {
+            return;
+        }
+        let settling = matches!(server.state, ServerState::Settling(_));
+        if d.backlog(server.conn) > 0 && !server.is_at_rest() {
+            let reason = "client disconnect before everything was sent to the server";
+            self.close_server(d, id, reason, CloseMode::Now);
+        } else if mid_message || settling || !server.is_at_rest() {
+            self.close_server(d, id, "client disconnect while server was not ready", CloseMode::Flush);
+        } else if self.replication_only(id) {
+            self.close_server(d, id, "replication client was closed", CloseMode::Flush);
+        } else {
+            self.release_server(d, id, self.pools[server.pool].mode);
+        }
+    }
+
+    fn replication_only(&self, id: ServerId) -> bool {
+        self.servers.get(id).is_some_and(|server| server.replication)
+    }
+
+    /// The connection to a server ended.
+    pub(super) fn server_closed<D: Driver>(&mut self, d: &mut D, id: ServerId, why: &Closed) {
+        let Some(server) = self.servers.get(id) else { return };
+        match server.state {
+            ServerState::Dialing(_) | ServerState::SecuringTls(_) | ServerState::LoggingIn(_) => {
+                let (reason, text) = match why {
+                    Closed::NameNotResolved(text) => ("server DNS lookup failed", text.as_str()),
+                    Closed::DialFailed(text) => ("connect failed", text.as_str()),
+                    Closed::Tls(text) => ("TLS handshake failed", text.as_str()),
+                    Closed::Broken(text) => ("server conn crashed?", text.as_str()),
+                    Closed::Eof => ("server conn crashed?", "the server closed the connection during login"),
+                };
+                self.login_failed(d, id, reason, text);
+            }
+            _ => self.lose_server(d, id, "server conn crashed?".into()),
+        }
+    }
+
+    /// A server that can not be used any more: its client learns why.
+    pub(super) fn lose_server<D: Driver>(&mut self, d: &mut D, id: ServerId, reason: Cow<'static, str>) {
+        let Some(server) = self.servers.get(id) else { return };
+        let (client, said_fatal) = (server.state.client(), server.said_fatal);
+        if let Some(client_id) = client.filter(|&client| self.clients.contains_key(client)) {
+            let fault = Fault::ServerLost(reason.clone());
+            // Told before the server is removed: only then is it known whether a message is half passed on.
+            self.servers[id].lost = true;
+            if said_fatal {
+                self.remove_client(d, client_id, &reason, CloseMode::Flush);
+            } else {
+                self.refuse_client(d, client_id, &fault);
+            }
+        }
+        self.close_server(d, id, &reason, CloseMode::Now);
+    }
+
+    /// Closes a server connection and forgets it. A client that was linked to it must be dealt with before.
+    pub(super) fn close_server<D: Driver>(&mut self, d: &mut D, id: ServerId, reason: &str, mode: CloseMode) {
+        let Some(server) = self.servers.get(id) else { return };
+        if self.rules.config.main.log_disconnections {
+            let age_s = self.now.mono_us.saturating_sub(server.since.mono_us) / 1_000_000;
+            let line = format!("{} closing because: {reason} (age={age_s}s)", self.server_log_name(server));
+            self.log(d, Level::Log, &line);
+        }
+        self.set_unlisted(id);
+        let Some(mut server) = self.servers.remove(id) else { return };
+        self.clear_role(server.conn);
+        if mode == CloseMode::Flush && server.is_at_rest() {
+            self.scratch.clear();
+            pgweir_wire::frontend::encode_terminate(&mut self.scratch);
+            d.send(server.conn, &self.scratch);
+        }
+        d.close(server.conn, mode);
+        self.spare.give_back(std::mem::take(&mut server.inbox));
+        for statement in server.statements.drain() {
+            self.statements.give_back(statement);
+        }
+        if reason == "server lifetime over" {
+            self.pools[server.pool].aged_us = self.now.mono_us;
+        }
+        self.give_back_server(d, server.pool);
+        self.notice(server.pool);
+    }
+
+    /// Takes a server out of its list before it is removed.
+    fn set_unlisted(&mut self, id: ServerId) {
+        let Some(server) = self.servers.get(id) else { return };
+        let kind = server.state.kind();
+        let pool = &mut self.pools[server.pool];
+        pool.count(Some(kind), None);
+        if kind == ServerKind::Idle {
+            pool.idle.retain(|&other| other != id);
+        }
+    }
+
+    /// A server fewer counts towards the limits that span pools; whoever starved by them may try again.
+    fn give_back_server<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
+        let pool = &self.pools[pool_id];
+        pool.database_counts.servers.give_back();
+        pool.user_counts.servers.give_back();
+        let config = &self.rules.config;
+        let limited =
+            config.max_db_connections(&pool.config) > 0 || config.max_user_connections(&pool.user) > 0;
+        if limited {
+            self.notice_starving();
+            for worker in self.other_workers() {
+                d.mail(worker, Mail::Room);
+            }
+        }
+    }
+
+    /// Has every pool with waiting clients looked at.
+    pub(super) fn notice_starving(&mut self) {
+        let starving: Vec<PoolId> =
+            self.pools.iter().filter(|(_, pool)| pool.demand() > 0).map(|(id, _)| id).collect();
+        for id in starving {
+            self.notice(id);
+        }
+    }
+
+    /// The server took everything: its client may go on.
+    pub(super) fn server_drained<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+        if let Some(client) = self.servers.get(id).and_then(|server| server.state.client()) {
+            self.client_unpause(d, client);
+        }
+    }
+
+    /// Stops reading from a server whose client does not keep up.
+    pub(super) fn pause_server<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+        if let Some(server) = self.servers.get_mut(id)
+            && !server.reads_paused
+        {
+            server.reads_paused = true;
+            d.pause_reads(server.conn);
+        }
+    }
+
+    /// Reads from a server again, if its client keeps up (or it has none).
+    pub(super) fn server_unpause<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+        let Some(server) = self.servers.get(id) else { return };
+        if !server.reads_paused {
+            return;
+        }
+        let client = server.state.client().and_then(|client| self.clients.get(client));
+        if client.is_some_and(|client| d.backlog(client.conn) > BACKLOG_HIGH_BYTES) {
+            return;
+        }
+        let conn = server.conn;
+        self.servers[id].reads_paused = false;
+        d.resume_reads(conn);
+    }
+
+    /// `S-0x12: database/user@host:port` as log lines begin.
+    pub(super) fn server_log_name(&self, server: &Server) -> String {
+        let pool = &self.pools[server.pool];
+        format!("S-{:#x}: {}/{}@{}", server.serial, pool.database, pool.user, server.address())
+    }
+}
+
+/// The moves that exist.
+fn is_legal(from: &ServerState, to: &ServerState) -> bool {
+    use ServerState as S;
+    matches!(
+        (from, to),
+        (S::Dialing(_), S::SecuringTls(_) | S::LoggingIn(_))
+            | (S::SecuringTls(_), S::LoggingIn(_))
+            | (S::LoggingIn(_), S::ConnectQuery | S::Idle | S::Busy(_))
+            | (S::ConnectQuery | S::Cleaning | S::Checking, S::Idle | S::HeldForCancel)
+            | (S::Idle, S::Busy(_) | S::Checking)
+            | (S::Busy(_), S::Settling(_) | S::Idle | S::Cleaning | S::HeldForCancel)
+            | (S::Settling(_), S::Busy(_))
+            | (S::HeldForCancel, S::Idle)
+    )
+}

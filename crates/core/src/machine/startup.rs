@@ -1,0 +1,194 @@
+//! The startup packet: what a client says of itself, and which of it we can honour.
+
+use std::sync::Arc;
+
+use pgweir_auth::Learned;
+use pgweir_wire::backend;
+use pgweir_wire::startup::{StartupPacket, parse_options};
+
+use super::{Machine, Step};
+use crate::client::peer_text;
+use crate::driver::{Driver, Level, Peer};
+use crate::errors::Fault;
+use crate::ids::ClientId;
+use crate::limits::{NAME_BYTES_MAX, PARAMETER_BYTES_MAX};
+use crate::luggage::{Login, Replication};
+use crate::params::Params;
+
+/// The newest minor version of protocol 3 that we speak: 3.2, with longer cancel keys.
+const MINOR_NEWEST: u16 = 2;
+
+/// What was found in a startup packet, before it is judged.
+struct Said<'a> {
+    database: Option<&'a [u8]>,
+    user: Option<&'a [u8]>,
+    options: Option<&'a [u8]>,
+    replication: Replication,
+    params: Params,
+    /// `_pq_.` options: none is known to us.
+    extensions: Vec<&'a [u8]>,
+}
+
+impl Machine {
+    /// A startup packet: everything up to the first question of the authentication.
+    pub(super) fn startup<D: Driver>(&mut self, d: &mut D, id: ClientId, packet: &StartupPacket<'_>) -> Step {
+        let said = match self.read_startup(d, packet) {
+            Ok(said) => said,
+            Err(fault) => return self.refuse_client(d, id, &fault),
+        };
+        let minor = if packet.minor >= MINOR_NEWEST { MINOR_NEWEST } else { 0 };
+        if packet.minor != minor || !said.extensions.is_empty() {
+            self.scratch.clear();
+            backend::encode_negotiate(&mut self.scratch, u32::from(minor), &said.extensions);
+            if let Some(client) = self.clients.get(id) {
+                d.send(client.conn, &self.scratch);
+            }
+        }
+        match self.make_login(id, minor, said) {
+            Ok(login) => self.begin_login(d, id, login),
+            Err(fault) => self.refuse_client(d, id, &fault),
+        }
+    }
+
+    fn read_startup<'a, D: Driver>(&self, d: &mut D, packet: &StartupPacket<'a>) -> Result<Said<'a>, Fault> {
+        let mut said = Said {
+            database: None,
+            user: None,
+            options: None,
+            replication: Replication::None,
+            params: Params::unknown(&self.tracked),
+            extensions: Vec::new(),
+        };
+        for (name, value) in packet.params() {
+            match name {
+                b"database" => said.database = Some(value),
+                b"user" => said.user = Some(value),
+                b"options" => said.options = Some(value),
+                b"replication" => said.replication = replication(value)?,
+                _ if name.starts_with(b"_pq_.") => said.extensions.push(name),
+                _ => self.startup_parameter(d, &mut said.params, name, value, false)?,
+            }
+        }
+        // A replication connection's options are its server's alone: they travel in that server's startup packet.
+        if said.replication == Replication::None
+            && let Some(options) = said.options
+            && !self.is_ignored(b"options")
+        {
+            let parsed = parse_options(options).map_err(|error| Fault::Protocol(error.to_string().into()))?;
+            for (name, value) in &parsed {
+                self.startup_parameter(d, &mut said.params, name, value, true)?;
+            }
+        } else if let Some(options) = said.options
+            && said.replication == Replication::None
+        {
+            // `options` among the ignored: what we know in it counts, the rest is dropped.
+            for (name, value) in parse_options(options).unwrap_or_default() {
+                if let Some(position) = self.tracked.position(&name) {
+                    said.params.set(position, &value);
+                }
+            }
+        }
+        Ok(said)
+    }
+
+    /// A parameter that is neither ours nor ignored is refused: silently dropping it would change what statements mean.
+    fn startup_parameter<D: Driver>(
+        &self,
+        d: &mut D,
+        params: &mut Params,
+        name: &[u8],
+        value: &[u8],
+        in_options: bool,
+    ) -> Result<(), Fault> {
+        if let Some(position) = self.tracked.position(name) {
+            if value.len() > PARAMETER_BYTES_MAX {
+                let name = String::from_utf8_lossy(name);
+                return Err(Fault::Protocol(format!("startup parameter {name} is too long").into()));
+            }
+            params.set(position, value);
+            return Ok(());
+        }
+        if self.is_ignored(name) {
+            return Ok(());
+        }
+        let name = printable(name);
+        self.log(d, Level::Warning, &format!("unsupported startup parameter: {name}={}", printable(value)));
+        Err(if in_options { Fault::UnsupportedOption(name) } else { Fault::UnsupportedParameter(name) })
+    }
+
+    fn is_ignored(&self, name: &[u8]) -> bool {
+        let ignored = &self.rules.config.main.ignore_startup_parameters;
+        ignored.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(name))
+    }
+
+    fn make_login(&self, id: ClientId, minor: u16, said: Said<'_>) -> Result<Login, Fault> {
+        let user = said.user.filter(|user| !user.is_empty()).ok_or(Fault::NoUser)?;
+        let user = name("user", user, USER_BYTES_MAX)?;
+        let database = match said.database.filter(|database| !database.is_empty()) {
+            Some(database) => name("database", database, NAME_BYTES_MAX)?,
+            None => Arc::clone(&user),
+        };
+        let mut params = said.params;
+        if self.rules.config.main.application_name_add_host {
+            self.add_host(id, &mut params);
+        }
+        Ok(Login {
+            database,
+            user,
+            params,
+            minor,
+            replication: said.replication,
+            options: said.options.filter(|_| said.replication != Replication::None).map(Arc::from),
+            learned: Learned::Nothing,
+        })
+    }
+
+    /// `application_name_add_host`: the client's address behind its application_name.
+    fn add_host(&self, id: ClientId, params: &mut Params) {
+        let Some(client) = self.clients.get(id) else { return };
+        let Some(position) = self.tracked.position(b"application_name") else { return };
+        let name = params.get(position).map_or_else(|| "app".into(), String::from_utf8_lossy);
+        let host = match &client.origin.peer {
+            Peer::Tcp { .. } => peer_text(&client.origin.peer),
+            Peer::Unix { pid, port, .. } => format!("unix({pid}):{port}"),
+        };
+        let full = format!("{name} - {host}");
+        params.set(position, full.as_bytes());
+    }
+}
+
+/// User names: PostgreSQL cuts them at 63 bytes, user lists know longer ones.
+const USER_BYTES_MAX: usize = 127;
+
+fn name(what: &str, bytes: &[u8], bytes_max: usize) -> Result<Arc<str>, Fault> {
+    if bytes.len() > bytes_max {
+        return Err(Fault::Protocol(format!("{what} name is longer than {bytes_max} bytes").into()));
+    }
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Ok(text.into()),
+        Err(_) => Err(Fault::Protocol(format!("{what} name is not valid UTF-8").into())),
+    }
+}
+
+/// As PostgreSQL's ProcessStartupPacket reads it: `database`, or a boolean.
+fn replication(value: &[u8]) -> Result<Replication, Fault> {
+    let is = |word: &[u8]| value.eq_ignore_ascii_case(word);
+    if is(b"database") {
+        Ok(Replication::Logical)
+    } else if [&b"true"[..], b"on", b"yes", b"1", b"t", b"y"].into_iter().any(is) {
+        Ok(Replication::Physical)
+    } else if [&b"false"[..], b"off", b"no", b"0", b"f", b"n"].into_iter().any(is) {
+        Ok(Replication::None)
+    } else {
+        Err(Fault::Protocol(
+            format!("invalid value for parameter \"replication\": \"{}\"", printable(value)).into(),
+        ))
+    }
+}
+
+/// A peer's bytes as they may stand in a log line: bounded, without control characters.
+pub(super) fn printable(bytes: &[u8]) -> String {
+    const SHOWN_BYTES_MAX: usize = 128;
+    let shown = &bytes[..bytes.len().min(SHOWN_BYTES_MAX)];
+    String::from_utf8_lossy(shown).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}

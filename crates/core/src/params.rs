@@ -1,0 +1,170 @@
+//! The parameters that a server reports by itself (ParameterStatus) and that must be each client's own: application_name,
+//! TimeZone and their like. What a client wants and what a server has are both a [`Params`]; where the two are the same
+//! object, nothing needs to be compared.
+
+use std::sync::Arc;
+
+/// The parameters that are always kept true per client, as PgBouncer does; `track_extra_parameters` adds to them.
+pub const ALWAYS_TRACKED: [&str; 5] =
+    ["DateStyle", "client_encoding", "TimeZone", "standard_conforming_strings", "application_name"];
+
+/// Which parameters are tracked; fixed for the life of the process.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Tracked {
+    names: Vec<Box<str>>,
+}
+
+impl Tracked {
+    /// [`ALWAYS_TRACKED`] and `extra`, without doubles.
+    pub fn new<'a>(extra: impl IntoIterator<Item = &'a str>) -> Tracked {
+        let mut names: Vec<Box<str>> = Vec::new();
+        for name in ALWAYS_TRACKED.into_iter().chain(extra) {
+            if !name.is_empty() && !names.iter().any(|known| known.eq_ignore_ascii_case(name)) {
+                names.push(name.into());
+            }
+        }
+        Tracked { names }
+    }
+
+    /// The place of a parameter, by name in any case.
+    #[must_use]
+    pub fn position(&self, name: &[u8]) -> Option<usize> {
+        self.names.iter().position(|known| known.as_bytes().eq_ignore_ascii_case(name))
+    }
+
+    /// The names as they are spelled in ParameterStatus.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().map(AsRef::as_ref)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Never: [`ALWAYS_TRACKED`] is there.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+}
+
+/// Values of the tracked parameters, by their place in [`Tracked`]; `None` is "not known".
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Params {
+    values: Vec<Option<Arc<[u8]>>>,
+}
+
+impl Params {
+    /// Nothing known.
+    #[must_use]
+    pub fn unknown(tracked: &Tracked) -> Params {
+        Params { values: vec![None; tracked.len()] }
+    }
+
+    /// The value at a place of [`Tracked`].
+    #[must_use]
+    pub fn get(&self, position: usize) -> Option<&[u8]> {
+        self.values.get(position)?.as_deref()
+    }
+
+    /// Sets the value at a place.
+    pub fn set(&mut self, position: usize, value: &[u8]) {
+        if let Some(place) = self.values.get_mut(position) {
+            *place = Some(value.into());
+        }
+    }
+
+    /// Fills what is unknown here from `other`.
+    #[must_use]
+    pub fn or(&self, other: &Params) -> Params {
+        let values =
+            self.values.iter().zip(&other.values).map(|(own, their)| own.clone().or_else(|| their.clone()));
+        Params { values: values.collect() }
+    }
+
+    /// Places where both are known and differ. As PgBouncer, letters' case makes no difference to values.
+    pub fn differences<'a>(&'a self, other: &'a Params) -> impl Iterator<Item = usize> + 'a {
+        self.values.iter().zip(&other.values).enumerate().filter_map(|(position, pair)| match pair {
+            (Some(own), Some(their)) if !own.eq_ignore_ascii_case(their) => Some(position),
+            _ => None,
+        })
+    }
+}
+
+/// `SET a='x';SET b='y';` that brings a server with `has` to `wanted`; `None` where nothing differs.
+#[must_use]
+pub fn settle_statement(tracked: &Tracked, wanted: &Params, has: &Params) -> Option<Vec<u8>> {
+    let mut text = Vec::new();
+    for position in wanted.differences(has) {
+        let (Some(name), Some(value)) = (tracked.names().nth(position), wanted.get(position)) else {
+            continue;
+        };
+        text.extend_from_slice(b"SET ");
+        text.extend_from_slice(name.as_bytes());
+        text.push(b'=');
+        if name.eq_ignore_ascii_case("search_path") {
+            // A list of identifiers that the server quoted itself when it reported it.
+            text.extend_from_slice(value);
+        } else {
+            quote_literal(&mut text, value);
+        }
+        text.push(b';');
+    }
+    (!text.is_empty()).then_some(text)
+}
+
+/// Appends a string literal that means the same whatever standard_conforming_strings says (as libpq's
+/// PQescapeLiteral: `E''` where a backslash occurs).
+fn quote_literal(out: &mut Vec<u8>, value: &[u8]) {
+    if value.contains(&b'\\') {
+        out.extend_from_slice(b" E");
+    }
+    out.push(b'\'');
+    for &byte in value {
+        if byte == b'\'' || byte == b'\\' {
+            out.push(byte);
+        }
+        out.push(byte);
+    }
+    out.push(b'\'');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tracked() -> Tracked {
+        Tracked::new(["IntervalStyle", "timezone"])
+    }
+
+    fn with(pairs: &[(&str, &str)]) -> Params {
+        let tracked = tracked();
+        let mut params = Params::unknown(&tracked);
+        for (name, value) in pairs {
+            params.set(tracked.position(name.as_bytes()).expect("tracked"), value.as_bytes());
+        }
+        params
+    }
+
+    #[test]
+    fn extra_parameters_are_added_once() {
+        assert_eq!(tracked().len(), 6, "TimeZone is tracked already, whatever its case");
+    }
+
+    #[test]
+    fn only_what_both_know_and_differs_is_set() {
+        let wanted = with(&[("application_name", "a'b\\c"), ("TimeZone", "UTC"), ("DateStyle", "ISO, MDY")]);
+        let has = with(&[("application_name", ""), ("TimeZone", "utc")]);
+        let text = settle_statement(&tracked(), &wanted, &has).expect("application_name differs");
+        assert_eq!(String::from_utf8_lossy(&text), r"SET application_name= E'a''b\\c';");
+        assert_eq!(settle_statement(&tracked(), &has, &has), None);
+    }
+
+    #[test]
+    fn unknown_values_are_filled_from_the_server() {
+        let filled = with(&[("TimeZone", "UTC")]).or(&with(&[("TimeZone", "GMT"), ("IntervalStyle", "iso")]));
+        assert_eq!(filled, with(&[("TimeZone", "UTC"), ("IntervalStyle", "iso")]));
+    }
+}

@@ -1,0 +1,175 @@
+//! A pool: the servers and clients of one (database, user), its queue, its numbers. It decides nothing about bytes.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use pgweir_auth::Learned;
+use pgweir_settings::{Config, Database, PoolMode};
+
+use crate::ids::{ClientId, ServerId};
+use crate::machine::WaitingCancel;
+use crate::params::Params;
+use crate::shared::Counts;
+use crate::stats::{Stats, Window};
+
+/// The lists a server can be in, as SHOW POOLS counts them (its `sv_used` is a server that idled for long).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ServerKind {
+    Login,
+    Idle,
+    Active,
+    Tested,
+    BeingCanceled,
+}
+
+/// How many kinds there are.
+const KINDS: usize = 5;
+
+/// A pool.
+pub(crate) struct Pool {
+    /// The database as clients name it.
+    pub(crate) database: Arc<str>,
+    /// The user the servers are logged in as.
+    pub(crate) user: Arc<str>,
+    pub(crate) config: Arc<Database>,
+    /// Its mode: user, then database, then global. Kept here because it is asked for with every statement.
+    pub(crate) mode: PoolMode,
+    /// Named prepared statements are known by content here.
+    pub(crate) tracks_statements: bool,
+    /// Clients that wait for a server, longest first. One that left stays until it is looked at.
+    pub(crate) queue: VecDeque<ClientId>,
+    /// How many of the queue really wait.
+    pub(crate) waiting: u32,
+    /// Proven clients that wait until the pool knows what to tell them.
+    pub(crate) welcoming: Vec<ClientId>,
+    /// All its clients.
+    pub(crate) clients: u32,
+    /// Clients that have a server.
+    pub(crate) linked: u32,
+    /// Free servers, in the order of their release.
+    pub(crate) idle: VecDeque<ServerId>,
+    counts: [u32; KINDS],
+    /// What servers report at login; the first one's is told to every client.
+    pub(crate) welcome: Option<Arc<Welcome>>,
+    pub(crate) failure: Option<Failure>,
+    /// Connections to PostgreSQL that carry a cancel request.
+    pub(crate) cancels: u32,
+    /// Cancel requests that wait until there are fewer.
+    pub(crate) waiting_cancels: VecDeque<WaitingCancel>,
+    pub(crate) stats: Stats,
+    /// What they were when the last period ended, and when that was (monotonic, µs).
+    pub(crate) snapshot: (Stats, u64),
+    pub(crate) window: Window,
+    pub(crate) database_counts: Arc<Counts>,
+    pub(crate) user_counts: Arc<Counts>,
+    /// Which host of a list is next.
+    pub(crate) next_host: usize,
+    /// When a server was last closed for its age: closings are spread (monotonic, µs).
+    pub(crate) aged_us: u64,
+    /// When the last client left (monotonic, µs).
+    pub(crate) empty_us: u64,
+    /// PAUSE or KILL of its database: no server is handed out.
+    pub(crate) paused: bool,
+    /// What a client's login taught us that helps to log in to servers (the pool's user is the client's own).
+    pub(crate) learned: Learned,
+    /// It is in the list of pools to look at when the tick ends.
+    pub(crate) noticed: bool,
+}
+
+/// What a server said at login.
+pub(crate) struct Welcome {
+    /// ParameterStatus messages, ready to be sent, of what is not tracked.
+    pub(crate) fixed: Vec<u8>,
+    /// The tracked ones.
+    pub(crate) params: Arc<Params>,
+}
+
+/// The last attempt to open a server failed.
+pub(crate) struct Failure {
+    /// When (monotonic, µs).
+    pub(crate) at_us: u64,
+    /// What PostgreSQL or the operating system said.
+    pub(crate) text: String,
+}
+
+impl Pool {
+    pub(crate) fn new(
+        database: Arc<str>,
+        user: Arc<str>,
+        config: Arc<Database>,
+        counts: (Arc<Counts>, Arc<Counts>),
+        now_us: u64,
+    ) -> Pool {
+        Pool {
+            database,
+            user,
+            config,
+            mode: PoolMode::Session,
+            tracks_statements: false,
+            queue: VecDeque::new(),
+            waiting: 0,
+            welcoming: Vec::new(),
+            clients: 0,
+            linked: 0,
+            idle: VecDeque::new(),
+            counts: [0; KINDS],
+            welcome: None,
+            failure: None,
+            cancels: 0,
+            waiting_cancels: VecDeque::new(),
+            stats: Stats::default(),
+            snapshot: (Stats::default(), now_us),
+            window: Window::default(),
+            database_counts: counts.0,
+            user_counts: counts.1,
+            next_host: 0,
+            aged_us: 0,
+            empty_us: now_us,
+            paused: false,
+            learned: Learned::Nothing,
+            noticed: false,
+        }
+    }
+
+    /// A server came (`from` is `None`), moved, or left (`to` is `None`).
+    pub(crate) fn count(&mut self, from: Option<ServerKind>, to: Option<ServerKind>) {
+        if let Some(from) = from {
+            let place = &mut self.counts[from as usize];
+            debug_assert!(*place > 0, "a server left a list it was not in");
+            *place = place.saturating_sub(1);
+        }
+        if let Some(to) = to {
+            self.counts[to as usize] += 1;
+        }
+    }
+
+    /// Servers of a kind.
+    pub(crate) fn servers(&self, kind: ServerKind) -> u32 {
+        self.counts[kind as usize]
+    }
+
+    /// All server connections, those being opened included.
+    pub(crate) fn servers_total(&self) -> u32 {
+        self.counts.iter().sum()
+    }
+
+    /// Follows the configuration.
+    pub(crate) fn follow(&mut self, config: &Config) {
+        self.mode = config.pool_mode(&self.config, &self.user);
+        self.tracks_statements = self.mode != PoolMode::Session && config.main.max_prepared_statements > 0;
+    }
+
+    /// Clients that can not go on before there is a server.
+    pub(crate) fn demand(&self) -> u32 {
+        let welcoming = u32::from(self.welcome.is_none() && !self.welcoming.is_empty());
+        self.waiting.max(welcoming)
+    }
+
+    /// Closes the period for the averages.
+    pub(crate) fn take_snapshot(&mut self, now_us: u64) {
+        let (before, since_us) = self.snapshot;
+        self.window =
+            Window { change: self.stats.since(&before), elapsed_us: now_us.saturating_sub(since_us) };
+        self.snapshot = (self.stats, now_us);
+    }
+}

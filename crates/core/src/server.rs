@@ -1,0 +1,181 @@
+//! A connection to PostgreSQL: its states, each with what only that state needs. Moves are made by `machine::server_moves`.
+
+use std::sync::Arc;
+
+use pgweir_auth::Prover;
+use pgweir_wire::backend::TxStatus;
+
+use crate::driver::{ConnId, Endpoint, Now};
+use crate::ids::{ClientId, PoolId};
+use crate::ledger::Ledger;
+use crate::params::Params;
+use crate::pool::ServerKind;
+use crate::statements::ServerStatements;
+use crate::stats::Stats;
+
+/// A connection to PostgreSQL.
+pub(crate) struct Server {
+    pub(crate) conn: ConnId,
+    /// SHOW's column `id`.
+    pub(crate) serial: u64,
+    pub(crate) pool: PoolId,
+    pub(crate) state: ServerState,
+    pub(crate) ledger: Ledger,
+    pub(crate) tx: TxStatus,
+    /// What it last reported of the tracked parameters.
+    pub(crate) params: Arc<Params>,
+    pub(crate) statements: ServerStatements,
+    /// Part of a message.
+    pub(crate) inbox: Vec<u8>,
+    /// The rest of a message that is passed on as it comes.
+    pub(crate) streaming: Option<Streaming>,
+    pub(crate) reads_paused: bool,
+    /// For cancel requests, as PostgreSQL gave them.
+    pub(crate) pid: u32,
+    pub(crate) key: Box<[u8]>,
+    pub(crate) endpoint: Endpoint,
+    /// When it was dialed.
+    pub(crate) since: Now,
+    pub(crate) local: String,
+    pub(crate) tls: String,
+    /// When its current statement (or pipeline) began; 0 when none runs. Monotonic, µs.
+    pub(crate) query_us: u64,
+    /// When its current transaction began; 0 when none is open. Monotonic, µs.
+    pub(crate) xact_us: u64,
+    /// When anything last happened on it. Monotonic, µs.
+    pub(crate) active_us: u64,
+    /// Cancel requests that are on their way to it: nobody else may have it before they are over.
+    pub(crate) cancels: u32,
+    /// Why it is to be closed at its next rest, if so.
+    pub(crate) retire: Option<&'static str>,
+    /// It said goodbye (a FATAL error) to its client, who needs no second one.
+    pub(crate) said_fatal: bool,
+    /// It serves one replication client and ends with it.
+    pub(crate) replication: bool,
+    /// Its end is being dealt with: whoever leaves it now need not clean up.
+    pub(crate) lost: bool,
+}
+
+/// Where the rest of a message goes.
+#[derive(Clone, Copy)]
+pub(crate) struct Streaming {
+    pub(crate) left: usize,
+    /// `None`: nobody wants it.
+    pub(crate) to: Option<ClientId>,
+}
+
+/// The life of a server connection.
+pub(crate) enum ServerState {
+    /// Connecting.
+    Dialing(Beginning),
+    /// SSLRequest was sent, or the handshake runs.
+    SecuringTls(Beginning),
+    /// The startup packet was sent.
+    LoggingIn(Box<LoggingIn>),
+    /// `connect_query` runs.
+    ConnectQuery,
+    /// Free.
+    Idle,
+    /// Linked, and brought to its client's parameters; the client's statement waits for that.
+    Settling(ClientId),
+    /// Linked.
+    Busy(ClientId),
+    /// `server_reset_query` runs.
+    Cleaning,
+    /// `server_check_query` runs.
+    Checking,
+    /// Released, but a cancel request may still reach it.
+    HeldForCancel,
+}
+
+/// A connection that is being opened.
+pub(crate) struct Beginning {
+    /// For this replication client alone.
+    pub(crate) only_for: Option<ClientId>,
+}
+
+/// A login exchange with PostgreSQL.
+pub(crate) struct LoggingIn {
+    pub(crate) only_for: Option<ClientId>,
+    /// `None` only while a message is being handled.
+    pub(crate) prover: Option<Prover>,
+    /// AuthenticationOk was received.
+    pub(crate) proven: bool,
+    /// Everything that was reported, in order.
+    pub(crate) reported: Vec<Reported>,
+}
+
+/// Name and value of a ParameterStatus.
+pub(crate) type Reported = (Box<[u8]>, Box<[u8]>);
+
+impl ServerState {
+    /// The list it is in.
+    pub(crate) fn kind(&self) -> ServerKind {
+        match self {
+            ServerState::Dialing(_)
+            | ServerState::SecuringTls(_)
+            | ServerState::LoggingIn(_)
+            | ServerState::ConnectQuery => ServerKind::Login,
+            ServerState::Idle => ServerKind::Idle,
+            ServerState::Settling(_) | ServerState::Busy(_) => ServerKind::Active,
+            ServerState::Cleaning | ServerState::Checking => ServerKind::Tested,
+            ServerState::HeldForCancel => ServerKind::BeingCanceled,
+        }
+    }
+
+    /// The client it is linked to.
+    pub(crate) fn client(&self) -> Option<ClientId> {
+        match self {
+            ServerState::Settling(id) | ServerState::Busy(id) => Some(*id),
+            ServerState::Dialing(beginning) | ServerState::SecuringTls(beginning) => beginning.only_for,
+            ServerState::LoggingIn(login) => login.only_for,
+            _ => None,
+        }
+    }
+}
+
+impl Server {
+    /// A client's message goes to it: its statement begins, and perhaps its transaction.
+    pub(crate) fn note_begin(&mut self, now_us: u64) {
+        if self.query_us == 0 {
+            self.query_us = now_us;
+        }
+        if self.xact_us == 0 {
+            self.xact_us = now_us;
+        }
+    }
+
+    /// Everything its client asked for is answered.
+    pub(crate) fn note_end(&mut self, stats: &mut Stats, now_us: u64) {
+        if self.query_us != 0 {
+            stats.queries += 1;
+            stats.query_us += now_us.saturating_sub(self.query_us);
+            self.query_us = 0;
+        }
+        if self.tx == TxStatus::Idle && self.xact_us != 0 {
+            stats.xacts += 1;
+            stats.xact_us += now_us.saturating_sub(self.xact_us);
+            self.xact_us = 0;
+        }
+    }
+
+    /// It may serve another client: nothing is owed, no transaction is open, no byte is left over.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.ledger.is_at_rest()
+            && self.tx == TxStatus::Idle
+            && self.streaming.is_none()
+            && self.inbox.is_empty()
+    }
+
+    /// Its address as log lines show it.
+    pub(crate) fn address(&self) -> String {
+        match &self.endpoint {
+            Endpoint::Tcp { host, port } if host.contains(':') => format!("[{host}]:{port}"),
+            Endpoint::Tcp { host, port } => format!("{host}:{port}"),
+            Endpoint::Unix { path } => {
+                let port = path.rsplit('.').next().unwrap_or_default();
+                format!("unix:{port}")
+            }
+        }
+    }
+}

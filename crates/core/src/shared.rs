@@ -1,0 +1,209 @@
+//! What the workers share: limits that span pools, and which worker owns which pool. Counters and one map that is only
+//! looked at on login and reload; nothing here is touched per statement. This and the counters that a scrape reads are the
+//! only state that two threads see.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::driver::WorkerId;
+
+/// A counter with a limit that is given at each use, because RELOAD may change it.
+#[derive(Default, Debug)]
+pub struct Counter(AtomicU32);
+
+impl Counter {
+    /// Takes one if fewer than `limit` are taken; 0 is no limit.
+    #[must_use]
+    pub fn try_take(&self, limit: u32) -> bool {
+        let below = |taken: u32| (limit == 0 || taken < limit).then_some(taken + 1);
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, below).is_ok()
+    }
+
+    /// Takes one whatever the limit.
+    pub fn take(&self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Gives one back.
+    pub fn give_back(&self) {
+        let before = self.0.fetch_sub(1, Ordering::AcqRel);
+        debug_assert!(before > 0, "given back what was never taken");
+    }
+
+    /// How many are taken.
+    #[must_use]
+    pub fn taken(&self) -> u32 {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// Connections counted for one database or one user.
+#[derive(Default, Debug)]
+pub struct Counts {
+    /// Server connections.
+    pub servers: Counter,
+    /// Clients, from the time their names are known.
+    pub clients: Counter,
+}
+
+/// Switches of one database, set on the console.
+#[derive(Default, Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Switches {
+    /// PAUSE or KILL: no server is handed out.
+    pub paused: bool,
+    /// DISABLE: no new client.
+    pub disabled: bool,
+}
+
+/// What all workers of a process share.
+#[derive(Debug)]
+pub struct Shared {
+    /// Clients of every kind but the console's, logging in or logged in (`max_client_conn`).
+    pub clients: Counter,
+    /// Numbers for SHOW's column `id`, for clients and servers alike.
+    serial: AtomicU64,
+    /// Seed of the salts that unknown users are shown; stable while the process lives.
+    pub mock_seed: [u8; 32],
+    workers: u16,
+    book: Mutex<Book>,
+}
+
+#[derive(Default, Debug)]
+struct Book {
+    databases: HashMap<String, Arc<Counts>>,
+    users: HashMap<String, Arc<Counts>>,
+    switches: HashMap<String, Switches>,
+    owners: HashMap<(String, String), WorkerId>,
+    /// Clients that were placed on each worker and have not left.
+    load: Vec<u32>,
+}
+
+/// Clients a worker is given before the next one is used: few clients batch better on one worker.
+const FILL_FIRST_CLIENTS: u32 = 64;
+
+impl Shared {
+    /// For a process with so many workers.
+    #[must_use]
+    pub fn new(workers: u16, mock_seed: [u8; 32]) -> Shared {
+        let book = Book { load: vec![0; usize::from(workers.max(1))], ..Book::default() };
+        Shared {
+            clients: Counter::default(),
+            serial: AtomicU64::new(0),
+            mock_seed,
+            workers: workers.max(1),
+            book: Mutex::new(book),
+        }
+    }
+
+    /// How many workers there are.
+    #[must_use]
+    pub fn workers(&self) -> u16 {
+        self.workers
+    }
+
+    /// The next number for a client or server.
+    #[must_use]
+    pub fn next_serial(&self) -> u64 {
+        self.serial.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        // Every change below is a single insert: a panic elsewhere can not have left it half done.
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The counters of a database.
+    #[must_use]
+    pub fn database(&self, name: &str) -> Arc<Counts> {
+        counts(&mut self.book().databases, name)
+    }
+
+    /// The counters of a user.
+    #[must_use]
+    pub fn user(&self, name: &str) -> Arc<Counts> {
+        counts(&mut self.book().users, name)
+    }
+
+    /// The switches of a database.
+    #[must_use]
+    pub fn switches(&self, database: &str) -> Switches {
+        self.book().switches.get(database).copied().unwrap_or_default()
+    }
+
+    /// Changes the switches of a database; returns what they were.
+    pub fn switch(&self, database: &str, change: impl FnOnce(&mut Switches)) -> Switches {
+        let mut book = self.book();
+        let switches = book.switches.entry(database.to_owned()).or_default();
+        let before = *switches;
+        change(switches);
+        before
+    }
+
+    /// The worker that owns a pool. The first to ask decides: the first worker with few clients, else the one with fewest.
+    #[must_use]
+    pub fn owner(&self, database: &str, user: &str) -> WorkerId {
+        if self.workers == 1 {
+            return WorkerId(0);
+        }
+        let mut book = self.book();
+        if let Some(&owner) = book.owners.get(&(database.to_owned(), user.to_owned())) {
+            return owner;
+        }
+        let roomy = book.load.iter().position(|&clients| clients < FILL_FIRST_CLIENTS);
+        let least =
+            || book.load.iter().enumerate().min_by_key(|&(_, clients)| clients).map(|(index, _)| index);
+        let index = roomy.or_else(least).unwrap_or(0);
+        let owner = WorkerId(u16::try_from(index).unwrap_or(0));
+        book.owners.insert((database.to_owned(), user.to_owned()), owner);
+        owner
+    }
+
+    /// A client settled on a worker (`true`) or left it.
+    pub fn note_client(&self, worker: WorkerId, came: bool) {
+        if self.workers > 1
+            && let Some(load) = self.book().load.get_mut(usize::from(worker.0))
+        {
+            *load = if came { *load + 1 } else { load.saturating_sub(1) };
+        }
+    }
+
+    /// A pool is gone; its next incarnation may live elsewhere.
+    pub fn forget_owner(&self, database: &str, user: &str) {
+        if self.workers > 1 {
+            self.book().owners.remove(&(database.to_owned(), user.to_owned()));
+        }
+    }
+}
+
+fn counts(map: &mut HashMap<String, Arc<Counts>>, name: &str) -> Arc<Counts> {
+    if let Some(counts) = map.get(name) {
+        return Arc::clone(counts);
+    }
+    Arc::clone(map.entry(name.to_owned()).or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_stops_at_its_limit() {
+        let counter = Counter::default();
+        assert!(counter.try_take(2) && counter.try_take(2) && !counter.try_take(2));
+        counter.give_back();
+        assert!(counter.try_take(2));
+        assert!(counter.try_take(0), "0 is no limit");
+    }
+
+    #[test]
+    fn a_pool_has_one_owner_and_the_first_worker_fills_first() {
+        let shared = Shared::new(2, [0; 32]);
+        assert_eq!(shared.owner("a", "u"), WorkerId(0));
+        for _ in 0..FILL_FIRST_CLIENTS {
+            shared.note_client(WorkerId(0), true);
+        }
+        assert_eq!(shared.owner("a", "u"), WorkerId(0), "where it lives, it stays");
+        assert_eq!(shared.owner("b", "u"), WorkerId(1));
+    }
+}

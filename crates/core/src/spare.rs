@@ -1,0 +1,51 @@
+//! Buffers for partial messages, kept for the next use: the steady state allocates nothing, and an idle connection
+//! owns no buffer.
+
+use crate::limits::{SPARE_BUFFER_BYTES_MAX, SPARE_BUFFERS_MAX};
+
+/// A bounded store of empty buffers.
+#[derive(Default)]
+pub(crate) struct Spare {
+    buffers: Vec<Vec<u8>>,
+}
+
+impl Spare {
+    /// An empty buffer.
+    pub(crate) fn take(&mut self) -> Vec<u8> {
+        self.buffers.pop().unwrap_or_default()
+    }
+
+    /// Keeps a buffer for the next use, unless there are enough or it is too large.
+    pub(crate) fn give_back(&mut self, mut buffer: Vec<u8>) {
+        if buffer.capacity() > 0
+            && buffer.capacity() <= SPARE_BUFFER_BYTES_MAX
+            && self.buffers.len() < SPARE_BUFFERS_MAX
+        {
+            buffer.clear();
+            self.buffers.push(buffer);
+        }
+    }
+
+    /// What is left of `bytes` after `used` of them, as the new content of an inbox. `held` is the buffer that `bytes`
+    /// came from, if they waited in one.
+    pub(crate) fn remainder(&mut self, held: Option<Vec<u8>>, bytes: &[u8], used: usize) -> Vec<u8> {
+        match held {
+            Some(mut buffer) => {
+                buffer.drain(..used.min(buffer.len()));
+                if buffer.is_empty() {
+                    self.give_back(buffer);
+                    return Vec::new();
+                }
+                buffer
+            }
+            None => match bytes.get(used..) {
+                Some(rest) if !rest.is_empty() => {
+                    let mut buffer = self.take();
+                    buffer.extend_from_slice(rest);
+                    buffer
+                }
+                _ => Vec::new(),
+            },
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Prepared statements by content: one text with its parameter types is one statement, whoever prepared it under
+//! whatever name. Clients keep names, servers keep a bounded list of what they have; both point here.
+
+use std::collections::HashMap;
+use std::hash::BuildHasher;
+
+use slotmap::{SlotMap, SparseSecondaryMap};
+
+use crate::ids::StatementId;
+
+/// What a statement is, and how servers call it.
+pub(crate) struct Statement {
+    /// Text, without the NUL.
+    pub(crate) query: Box<[u8]>,
+    /// Parameter types as they stood in Parse: four bytes each.
+    pub(crate) types: Box<[u8]>,
+    serial: u64,
+    users: u32,
+    hash: u64,
+}
+
+impl Statement {
+    /// The name servers know it by.
+    pub(crate) fn server_name(&self) -> String {
+        format!("PGWEIR_{}", self.serial)
+    }
+}
+
+/// All statements that a client or a server of this worker has.
+#[derive(Default)]
+pub(crate) struct Statements {
+    all: SlotMap<StatementId, Statement>,
+    /// By hash of text and types; the content decides.
+    by_hash: HashMap<u64, Vec<StatementId>>,
+    hasher: std::hash::RandomState,
+    serial: u64,
+}
+
+impl Statements {
+    pub(crate) fn get(&self, id: StatementId) -> Option<&Statement> {
+        self.all.get(id)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// The statement of this content, with one user more.
+    pub(crate) fn take(&mut self, query: &[u8], types: &[u8]) -> StatementId {
+        let hash = self.hasher.hash_one((query, types));
+        let same = self.by_hash.entry(hash).or_default();
+        for &id in same.iter() {
+            let statement = &mut self.all[id];
+            if *statement.query == *query && *statement.types == *types {
+                statement.users += 1;
+                return id;
+            }
+        }
+        self.serial += 1;
+        let statement =
+            Statement { query: query.into(), types: types.into(), serial: self.serial, users: 1, hash };
+        let id = self.all.insert(statement);
+        same.push(id);
+        id
+    }
+
+    /// One user more of a statement that is known.
+    pub(crate) fn share(&mut self, id: StatementId) {
+        if let Some(statement) = self.all.get_mut(id) {
+            statement.users += 1;
+        }
+    }
+
+    /// One user fewer; the last one ends the statement.
+    pub(crate) fn give_back(&mut self, id: StatementId) {
+        let Some(statement) = self.all.get_mut(id) else { return };
+        statement.users -= 1;
+        if statement.users > 0 {
+            return;
+        }
+        let hash = statement.hash;
+        self.all.remove(id);
+        if let Some(same) = self.by_hash.get_mut(&hash) {
+            same.retain(|&other| other != id);
+            if same.is_empty() {
+                self.by_hash.remove(&hash);
+            }
+        }
+    }
+}
+
+/// What a client prepared, by its own names.
+#[derive(Default)]
+pub(crate) struct ClientStatements {
+    names: HashMap<Box<[u8]>, Named>,
+    tickets: u32,
+}
+
+struct Named {
+    statement: StatementId,
+    /// Of the Parse that gave the name, so that exactly this name goes if that Parse fails.
+    ticket: u32,
+}
+
+impl ClientStatements {
+    pub(crate) fn get(&self, name: &[u8]) -> Option<StatementId> {
+        self.names.get(name).map(|named| named.statement)
+    }
+
+    /// Gives a statement a name; the ticket takes it back ([`ClientStatements::forget`]).
+    pub(crate) fn insert(&mut self, name: &[u8], statement: StatementId) -> u32 {
+        self.tickets = self.tickets.wrapping_add(1);
+        self.names.insert(name.into(), Named { statement, ticket: self.tickets });
+        self.tickets
+    }
+
+    pub(crate) fn remove(&mut self, name: &[u8]) -> Option<StatementId> {
+        self.names.remove(name).map(|named| named.statement)
+    }
+
+    /// The ticket under which a name was given, and the way back.
+    pub(crate) fn ticket(&self, name: &[u8]) -> Option<u32> {
+        self.names.get(name).map(|named| named.ticket)
+    }
+
+    /// See [`ClientStatements::ticket`].
+    pub(crate) fn name(&self, ticket: u32) -> Option<&[u8]> {
+        self.names.iter().find(|(_, named)| named.ticket == ticket).map(|(name, _)| &**name)
+    }
+
+    /// Takes back a name whose Parse failed. Failures are rare, so it is looked for.
+    pub(crate) fn forget(&mut self, ticket: u32) -> Option<StatementId> {
+        let name =
+            self.names.iter().find(|(_, named)| named.ticket == ticket).map(|(name, _)| name.clone())?;
+        self.remove(&name)
+    }
+
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = StatementId> + '_ {
+        self.names.drain().map(|(_, named)| named.statement)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.names.len()
+    }
+}
+
+/// What a server has, with the time of last use.
+#[derive(Default)]
+pub(crate) struct ServerStatements {
+    used: SparseSecondaryMap<StatementId, u64>,
+    clock: u64,
+    count: usize,
+}
+
+impl ServerStatements {
+    /// Whether the server has it; notes the use.
+    pub(crate) fn touch(&mut self, id: StatementId) -> bool {
+        self.clock += 1;
+        match self.used.get_mut(id) {
+            Some(used) => {
+                *used = self.clock;
+                true
+            }
+            None => false,
+        }
+    }
+
+    pub(crate) fn insert(&mut self, id: StatementId) {
+        self.clock += 1;
+        if self.used.insert(id, self.clock).is_none() {
+            self.count += 1;
+        }
+    }
+
+    pub(crate) fn remove(&mut self, id: StatementId) -> bool {
+        let had = self.used.remove(id).is_some();
+        self.count -= usize::from(had);
+        had
+    }
+
+    /// The one that was not used for longest, if there are `limit` or more.
+    pub(crate) fn surplus(&self, limit: usize) -> Option<StatementId> {
+        if self.count < limit {
+            return None;
+        }
+        self.used.iter().min_by_key(|&(_, &used)| used).map(|(id, _)| id)
+    }
+
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = StatementId> + '_ {
+        self.count = 0;
+        self.used.drain().map(|(id, _)| id)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+}

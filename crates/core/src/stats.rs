@@ -1,0 +1,147 @@
+//! Counters of a pool. Plain numbers, owned by the pool's worker; SHOW and the metrics read copies.
+
+/// What SHOW STATS counts. Times in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// A server was given to a client.
+    pub server_assignments: u64,
+    /// Transactions that ended.
+    pub xacts: u64,
+    /// Statements, or whole pipelines, that ended.
+    pub queries: u64,
+    /// Bytes received from clients.
+    pub received_bytes: u64,
+    /// Bytes received from servers.
+    pub sent_bytes: u64,
+    /// Time in transactions.
+    pub xact_us: u64,
+    /// Time in statements.
+    pub query_us: u64,
+    /// Time clients waited for a server.
+    pub wait_us: u64,
+    /// Named Parse messages of clients.
+    pub client_parses: u64,
+    /// Named Parse messages sent to servers.
+    pub server_parses: u64,
+    /// Bind messages of named statements.
+    pub binds: u64,
+    /// Clients that logged in.
+    pub client_logins: u64,
+}
+
+impl Stats {
+    /// The counters in the order of SHOW STATS.
+    #[must_use]
+    pub fn columns(&self) -> [u64; 12] {
+        [
+            self.server_assignments,
+            self.xacts,
+            self.queries,
+            self.received_bytes,
+            self.sent_bytes,
+            self.xact_us,
+            self.query_us,
+            self.wait_us,
+            self.client_parses,
+            self.server_parses,
+            self.binds,
+            self.client_logins,
+        ]
+    }
+
+    /// The counters from [`Stats::columns`].
+    #[must_use]
+    pub fn from_columns(columns: [u64; 12]) -> Stats {
+        let [
+            server_assignments,
+            xacts,
+            queries,
+            received_bytes,
+            sent_bytes,
+            xact_us,
+            query_us,
+            wait_us,
+            client_parses,
+            server_parses,
+            binds,
+            client_logins,
+        ] = columns;
+        Stats {
+            server_assignments,
+            xacts,
+            queries,
+            received_bytes,
+            sent_bytes,
+            xact_us,
+            query_us,
+            wait_us,
+            client_parses,
+            server_parses,
+            binds,
+            client_logins,
+        }
+    }
+
+    /// Sum of two.
+    #[must_use]
+    pub fn plus(&self, other: &Stats) -> Stats {
+        let (mut sum, other) = (self.columns(), other.columns());
+        for (own, their) in sum.iter_mut().zip(other) {
+            *own += their;
+        }
+        Stats::from_columns(sum)
+    }
+
+    /// What was added since `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Stats) -> Stats {
+        let (mut change, earlier) = (self.columns(), earlier.columns());
+        for (own, their) in change.iter_mut().zip(earlier) {
+            *own = own.saturating_sub(their);
+        }
+        Stats::from_columns(change)
+    }
+}
+
+/// Averages over a window: what changed, and how long it took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Window {
+    /// Change in the window.
+    pub change: Stats,
+    /// Its length in microseconds; 0 when nothing was measured yet.
+    pub elapsed_us: u64,
+}
+
+impl Window {
+    /// The `avg_` columns of SHOW STATS: counts and bytes per second, times per transaction, statement or assignment.
+    #[must_use]
+    pub fn averages(&self) -> [u64; 12] {
+        let change = &self.change;
+        let per_second = |count: u64| -> u64 {
+            if self.elapsed_us == 0 {
+                return 0;
+            }
+            u64::try_from(u128::from(count) * 1_000_000 / u128::from(self.elapsed_us)).unwrap_or(u64::MAX)
+        };
+        let per = |time_us: u64, count: u64| time_us.checked_div(count).unwrap_or(0);
+        let mut columns = change.columns().map(per_second);
+        columns[5] = per(change.xact_us, change.xacts);
+        columns[6] = per(change.query_us, change.queries);
+        columns[7] = per(change.wait_us, change.server_assignments);
+        columns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn averages_are_per_second_and_times_per_event() {
+        let change = Stats { xacts: 10, xact_us: 500, queries: 20, query_us: 400, ..Stats::default() };
+        let window = Window { change, elapsed_us: 2_000_000 };
+        let averages = window.averages();
+        assert_eq!((averages[1], averages[2], averages[5], averages[6]), (5, 10, 50, 20));
+        assert_eq!(Window::default().averages(), [0; 12]);
+    }
+}

@@ -1,0 +1,124 @@
+//! Settings that are one word out of a few.
+//!
+//! The words are PgBouncer's and read in any case, as PgBouncer reads them. A new word is a new line here.
+
+use crate::Kind;
+use crate::value::Value;
+
+macro_rules! choice {
+    ($(#[doc = $doc:literal])+ $Name:ident { $($(#[doc = $vdoc:literal])+ $Variant:ident = $word:literal,)+ }) => {
+        $(#[doc = $doc])+
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum $Name {
+            $($(#[doc = $vdoc])+ $Variant,)+
+        }
+
+        impl $Name {
+            /// The words that may stand in the file.
+            pub const WORDS: &'static [&'static str] = &[$($word),+];
+
+            /// The word for this value.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$Variant => $word,)+ }
+            }
+        }
+
+        impl std::fmt::Display for $Name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+
+        impl Value for $Name {
+            fn parse(text: &str, _: Kind) -> Result<Self, String> {
+                $(if text.eq_ignore_ascii_case($word) { return Ok(Self::$Variant); })+
+                Err(format!("it has to be one of {}", Self::WORDS.join(", ")))
+            }
+
+            fn show(&self, _: Kind) -> Option<String> {
+                Some(self.as_str().to_owned())
+            }
+
+            fn unset() -> Self {
+                // Every setting of this type has a default or may be absent; the first word is the most
+                // careful one.
+                [$(Self::$Variant),+][0]
+            }
+        }
+    };
+}
+
+choice! {
+    /// When a server connection goes back to its pool.
+    PoolMode {
+        /// When the client disconnects.
+        Session = "session",
+        /// When the transaction ends.
+        Transaction = "transaction",
+        /// After each statement; transactions of several statements are refused.
+        Statement = "statement",
+    }
+}
+
+choice! {
+    /// How clients prove who they are.
+    AuthType {
+        /// Nobody is asked, and the user name is ignored: the database's forced user is used.
+        Any = "any",
+        /// Nobody is asked, but the user has to be known.
+        Trust = "trust",
+        /// The password in clear text.
+        Plain = "plain",
+        /// PostgreSQL's md5 exchange; SCRAM for users whose stored secret is a SCRAM secret.
+        Md5 = "md5",
+        /// The name in the client's TLS certificate.
+        Cert = "cert",
+        /// The method that the first matching line of `auth_hba_file` names.
+        Hba = "hba",
+        /// A directory server checks the password.
+        Ldap = "ldap",
+        /// PAM checks the password.
+        Pam = "pam",
+        /// SCRAM-SHA-256 (RFC 7677).
+        ScramSha256 = "scram-sha-256",
+    }
+}
+
+choice! {
+    /// How far TLS is wanted and how much of the peer's certificate is checked; the words are libpq's
+    /// `sslmode`.
+    SslMode {
+        /// Never TLS.
+        Disable = "disable",
+        /// TLS when the peer wants it; towards servers the same as `prefer`.
+        Allow = "allow",
+        /// TLS when the peer can.
+        Prefer = "prefer",
+        /// Only TLS; nothing is checked.
+        Require = "require",
+        /// Only TLS, and the certificate has to come from the configured authority.
+        VerifyCa = "verify-ca",
+        /// As `verify-ca`, and the host name has to match.
+        VerifyFull = "verify-full",
+    }
+}
+
+choice! {
+    /// How the hosts of a database's host list take turns.
+    LoadBalanceHosts {
+        /// Each new server connection goes to the next host.
+        RoundRobin = "round-robin",
+        /// Stay with one host until a connect fails.
+        Disable = "disable",
+    }
+}
+
+choice! {
+    /// The highest version of PostgreSQL's protocol that servers are asked for.
+    ServerProtocol {
+        /// Version 3.0, what all servers speak.
+        V3_0 = "3.0",
+        /// Version 3.2, new with PostgreSQL 18 (longer cancel keys); older servers negotiate down.
+        V3_2 = "3.2",
+    }
+}

@@ -1,0 +1,133 @@
+//! The whole configuration, and what the console does with it: `SHOW CONFIG` and `SET`.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::error::{LoadError, SetError, Warning};
+use crate::password::masked;
+use crate::table::{Change, Database, MAIN_ROWS, Main, Peer, UserOptions, row};
+
+/// How many bytes the name of a database can have: PostgreSQL's limit for names.
+pub const DATABASE_NAME_MAX: usize = 63;
+
+/// Everything that the configuration file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Config {
+    /// The settings of the whole process.
+    pub main: Main,
+    /// The entries of `[databases]` by name, without `*`.
+    pub databases: BTreeMap<String, Database>,
+    /// The entries of `[users]` by name.
+    pub users: BTreeMap<String, UserOptions>,
+    /// The entries of `[peers]` by id.
+    pub peers: BTreeMap<u32, Peer>,
+    /// The `*` entry: what databases without an entry of their own are made from.
+    pub fallback: Option<Database>,
+    /// What the administrator should know about this configuration.
+    pub warnings: Vec<Warning>,
+    /// Where the file sets each setting of the process that it sets.
+    pub given: BTreeMap<&'static str, Place>,
+}
+
+/// A line of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The file, as it was named.
+    pub file: String,
+    /// The line, from 1.
+    pub line: u32,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.line)
+    }
+}
+
+impl Place {
+    pub(crate) fn error(&self, text: String) -> LoadError {
+        LoadError { file: self.file.clone(), line: self.line, text }
+    }
+
+    pub(crate) fn warning(&self, text: String) -> Warning {
+        Warning { file: self.file.clone(), line: self.line, text }
+    }
+}
+
+/// One row of `SHOW CONFIG`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigRow {
+    /// The setting's name.
+    pub key: &'static str,
+    /// Its value; `None` is NULL.
+    pub value: Option<String>,
+    /// Its default as the table has it; `None` is NULL.
+    pub default: Option<&'static str>,
+    /// Whether `SET` and `RELOAD` can change it.
+    pub changeable: bool,
+}
+
+/// What a good `SET` did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetOutcome {
+    /// The value is in effect.
+    Applied,
+    /// Nothing, because the setting can only change at a start. PgBouncer answers success all the same.
+    NeedsRestart,
+}
+
+impl Config {
+    /// The database that a client asks for: its entry, or one made from the `*` entry. `None` is "no such
+    /// database".
+    ///
+    /// The console's own database is not among them.
+    pub fn database(&self, name: &str) -> Option<Cow<'_, Database>> {
+        if let Some(entry) = self.databases.get(name) {
+            return Some(Cow::Borrowed(entry));
+        }
+        if name.is_empty() || name.len() > DATABASE_NAME_MAX || name == crate::ADMIN_DATABASE {
+            return None;
+        }
+        let fallback = self.fallback.as_ref()?;
+        Some(Cow::Owned(Database { name: name.to_owned(), ..fallback.clone() }))
+    }
+
+    /// `SET key = value` on the console: changes one setting of the process until the next `RELOAD`.
+    ///
+    /// # Errors
+    /// The setting does not exist or does not take the value; nothing is changed then.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<SetOutcome, SetError> {
+        let row = row(MAIN_ROWS, key).ok_or_else(|| SetError::Unknown { key: key.to_owned() })?;
+        let invalid = |reason| SetError::Invalid { key: key.to_owned(), value: masked(value), reason };
+        if value.contains('\0') {
+            return Err(invalid("it has to be without NUL bytes".to_owned()));
+        }
+        let mut next = self.main.clone();
+        row.assign(&mut next, value).map_err(invalid)?;
+        if row.change == Change::Restart {
+            return Ok(SetOutcome::NeedsRestart);
+        }
+        self.main = next;
+        Ok(SetOutcome::Applied)
+    }
+
+    /// The rows of `SHOW CONFIG`: by name, with PgBouncer's one exception of `pool_mode` before
+    /// `pool_idle_timeout`.
+    pub fn show(&self) -> Vec<ConfigRow> {
+        let mut rows: Vec<ConfigRow> = MAIN_ROWS
+            .iter()
+            .map(|row| ConfigRow {
+                key: row.name,
+                value: row.render(&self.main),
+                default: row.default,
+                changeable: row.change != Change::Restart,
+            })
+            .collect();
+        rows.sort_by_key(|row| match row.key {
+            "pool_mode" => ("pool_idle_timeout", 0),
+            key => (key, 1),
+        });
+        rows
+    }
+}

@@ -1,0 +1,125 @@
+//! The right-hand side of an entry in `[databases]`, `[users]` and `[peers]`: `key=value key='va''lue'`.
+//!
+//! Pairs are separated by spaces (only spaces), spaces around `=` are allowed, and a value may stand in
+//! single quotes, where two of them mean one. An empty value is an error.
+
+/// The fault has PgBouncer's words; it does not say where, as the text may hold a password.
+pub(crate) const SYNTAX: &str = "syntax error in connection string";
+
+/// Splits a connection string into its pairs. What was read before a fault is not given.
+pub(crate) fn pairs(text: &str) -> Result<Vec<(&str, String)>, &'static str> {
+    let mut found = Vec::new();
+    let mut rest = text.trim_matches(' ');
+    while !rest.is_empty() {
+        let (key, value, after) = pair(rest).ok_or(SYNTAX)?;
+        found.push((key, value));
+        rest = after.trim_start_matches(' ');
+    }
+    Ok(found)
+}
+
+/// The first pair of `text`, and the text after it.
+fn pair(text: &str) -> Option<(&str, String, &str)> {
+    let key_len = text.find([' ', '='])?;
+    let (key, rest) = text.split_at(key_len);
+    let rest = rest.trim_start_matches(' ').strip_prefix('=')?.trim_start_matches(' ');
+    let (value, after) = match rest.strip_prefix('\'') {
+        Some(quoted) => quoted_value(quoted)?,
+        None => {
+            let (value, after) = rest.split_at(rest.find(' ').unwrap_or(rest.len()));
+            (value.to_owned(), after)
+        }
+    };
+    if key.is_empty() || value.is_empty() {
+        return None;
+    }
+    Some((key, value, after))
+}
+
+/// The value up to its closing quote, which has to be followed by a space or the end.
+fn quoted_value(text: &str) -> Option<(String, &str)> {
+    let mut value = String::new();
+    let mut rest = text;
+    loop {
+        let (part, after) = rest.split_once('\'')?;
+        value.push_str(part);
+        match after.strip_prefix('\'') {
+            Some(more) => {
+                value.push('\'');
+                rest = more;
+            }
+            None if after.is_empty() || after.starts_with(' ') => return Some((value, after)),
+            None => return None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(text: &str) -> Option<Vec<(String, String)>> {
+        pairs(text).ok().map(|found| found.into_iter().map(|(k, v)| (k.to_owned(), v)).collect())
+    }
+
+    fn list(pairs: &[(&str, &str)]) -> Option<Vec<(String, String)>> {
+        Some(pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect())
+    }
+
+    #[test]
+    fn pairs_are_separated_by_spaces() {
+        assert_eq!(read(""), list(&[]));
+        assert_eq!(read("  "), list(&[]));
+        assert_eq!(read("host=a port=1"), list(&[("host", "a"), ("port", "1")]));
+        assert_eq!(read(" pool_size = 4  host =b "), list(&[("pool_size", "4"), ("host", "b")]));
+        assert_eq!(read("host=a,b:c;d"), list(&[("host", "a,b:c;d")]));
+        assert_eq!(read("host=a'b' x=a=b"), list(&[("host", "a'b'"), ("x", "a=b")]));
+    }
+
+    /// As PgBouncer: the value may follow after spaces, so an empty one swallows the next pair; and a tab is
+    /// no space.
+    #[test]
+    fn surprises_are_kept() {
+        assert_eq!(read("host= port=1"), list(&[("host", "port=1")]));
+        assert_eq!(read("host=a\tport=1"), list(&[("host", "a\tport=1")]));
+    }
+
+    #[test]
+    fn quotes_are_doubled() {
+        assert_eq!(read("password='it''s a' x=1"), list(&[("password", "it's a"), ("x", "1")]));
+        assert_eq!(read("q='select ''a=b'''"), list(&[("q", "select 'a=b'")]));
+        assert_eq!(read("q=''''"), list(&[("q", "'")]));
+    }
+
+    #[test]
+    fn broken_strings_are_refused() {
+        for text in [
+            "host",
+            "=a",
+            "host=",
+            "host=''",
+            "host='a",
+            "host='a'b",
+            "host='a'port=1",
+            "a ; b",
+            "'",
+            "a='''",
+        ] {
+            assert_eq!(pairs(text), Err(SYNTAX), "{text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_without_panic(text in "[ a=',\u{e9}\t]*") {
+            let _ = pairs(&text);
+        }
+
+        #[test]
+        fn a_quoted_value_comes_back(value in "\\PC+") {
+            let text = format!("k='{}' next=1", value.replace('\'', "''"));
+            prop_assert_eq!(pairs(&text), Ok(vec![("k", value), ("next", "1".to_owned())]));
+        }
+    }
+}

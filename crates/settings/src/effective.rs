@@ -1,0 +1,104 @@
+//! Which value counts: that of the user, then that of the database, then the global one.
+//!
+//! Which user to ask about is the caller's matter: sizes, pool mode and limits of server connections go by
+//! the pool's server user, timeouts of clients by the user who logged in.
+
+use std::time::Duration;
+
+use crate::config::Config;
+use crate::table::{Database, UserOptions};
+use crate::{LoadBalanceHosts, PoolMode};
+
+/// Zero is how the files say "no limit".
+fn limit(time: Duration) -> Option<Duration> {
+    (!time.is_zero()).then_some(time)
+}
+
+impl Config {
+    fn of_user<T>(&self, user: &str, field: impl FnOnce(&UserOptions) -> Option<T>) -> Option<T> {
+        self.users.get(user).and_then(field)
+    }
+
+    /// When a server of this pool is released.
+    pub fn pool_mode(&self, db: &Database, user: &str) -> PoolMode {
+        self.of_user(user, |u| u.pool_mode).or(db.pool_mode).unwrap_or(self.main.pool_mode)
+    }
+
+    /// How many servers this pool may have; 0 means that there is no limit.
+    pub fn pool_size(&self, db: &Database, user: &str) -> u32 {
+        self.of_user(user, |u| u.pool_size).or(db.pool_size).unwrap_or(self.main.default_pool_size)
+    }
+
+    /// How many servers a pool of this database keeps open.
+    pub fn min_pool_size(&self, db: &Database) -> u32 {
+        db.min_pool_size.unwrap_or(self.main.min_pool_size)
+    }
+
+    /// How many more servers this pool may have when clients wait for long.
+    pub fn reserve_pool_size(&self, db: &Database, user: &str) -> u32 {
+        self.of_user(user, |u| u.reserve_pool_size)
+            .or(db.reserve_pool_size)
+            .unwrap_or(self.main.reserve_pool_size)
+    }
+
+    /// How many servers this database may have; 0 means that there is no limit.
+    pub fn max_db_connections(&self, db: &Database) -> u32 {
+        db.max_db_connections.unwrap_or(self.main.max_db_connections)
+    }
+
+    /// How many clients this database may have; 0 means that there is no limit.
+    pub fn max_db_client_connections(&self, db: &Database) -> u32 {
+        db.max_db_client_connections.unwrap_or(self.main.max_db_client_connections)
+    }
+
+    /// How many servers this user may have; 0 means that there is no limit.
+    pub fn max_user_connections(&self, user: &str) -> u32 {
+        self.of_user(user, |u| u.max_user_connections).unwrap_or(self.main.max_user_connections)
+    }
+
+    /// How many clients this user may have; 0 means that there is no limit.
+    pub fn max_user_client_connections(&self, user: &str) -> u32 {
+        self.of_user(user, |u| u.max_user_client_connections).unwrap_or(self.main.max_user_client_connections)
+    }
+
+    /// How long a statement may run; `None` means without limit.
+    pub fn query_timeout(&self, user: &str) -> Option<Duration> {
+        limit(self.of_user(user, |u| u.query_timeout).unwrap_or(self.main.query_timeout))
+    }
+
+    /// How long a client waits for a server; `None` means without limit.
+    pub fn query_wait_timeout(&self, db: &Database, user: &str) -> Option<Duration> {
+        limit(
+            self.of_user(user, |u| u.query_wait_timeout)
+                .or(db.query_wait_timeout)
+                .unwrap_or(self.main.query_wait_timeout),
+        )
+    }
+
+    /// How long a client may be idle inside a transaction; `None` means without limit.
+    pub fn idle_transaction_timeout(&self, user: &str) -> Option<Duration> {
+        limit(
+            self.of_user(user, |u| u.idle_transaction_timeout).unwrap_or(self.main.idle_transaction_timeout),
+        )
+    }
+
+    /// How long a transaction may last; `None` means without limit.
+    pub fn transaction_timeout(&self, user: &str) -> Option<Duration> {
+        limit(self.of_user(user, |u| u.transaction_timeout).unwrap_or(self.main.transaction_timeout))
+    }
+
+    /// How long a client may be idle outside a transaction; `None` means without limit.
+    pub fn client_idle_timeout(&self, user: &str) -> Option<Duration> {
+        limit(self.of_user(user, |u| u.client_idle_timeout).unwrap_or(self.main.client_idle_timeout))
+    }
+
+    /// How old an unused server may become; zero means that each is used once.
+    pub fn server_lifetime(&self, db: &Database) -> Duration {
+        db.server_lifetime.unwrap_or(self.main.server_lifetime)
+    }
+
+    /// How the hosts of this database take turns.
+    pub fn load_balance_hosts(&self, db: &Database) -> LoadBalanceHosts {
+        db.load_balance_hosts.unwrap_or(LoadBalanceHosts::RoundRobin)
+    }
+}

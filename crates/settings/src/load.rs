@@ -1,0 +1,234 @@
+//! From files to a configuration: what the sections and keys mean, and all faults in one run.
+
+use crate::config::{Config, Place};
+use crate::entries::{self, Entry, Outcome, not_yet};
+use crate::error::{LoadError, Warning};
+use crate::ini::{self, Visitor};
+use crate::table::{MAIN_ROWS, Main, Origin, Status, row};
+use crate::{AuthType, FALLBACK_DATABASE};
+
+impl Config {
+    /// Reads the file `path` and the files that it includes. `read` gives the contents of a file by its name,
+    /// or says why it can not.
+    ///
+    /// # Errors
+    /// All faults of all files, in their order. Nothing is taken then.
+    pub fn load(
+        path: &str,
+        read: &mut dyn FnMut(&str) -> Result<String, String>,
+    ) -> Result<Config, Vec<LoadError>> {
+        let text = read(path).map_err(|why| {
+            let text = format!("could not load file \"{path}\": {why}");
+            vec![LoadError { file: path.to_owned(), line: 0, text }]
+        })?;
+        let mut loader = Loader::new(path);
+        ini::walk(path, &text, read, &mut loader);
+        if !loader.main_seen {
+            let text = format!("main section missing from config file ({path}): it needs [pgbouncer]");
+            loader.errors.push(LoadError { file: path.to_owned(), line: 0, text });
+        }
+        if !loader.errors.is_empty() {
+            return Err(loader.errors);
+        }
+        let mut config = loader.config;
+        warn_of_main(&mut config);
+        Ok(config)
+    }
+}
+
+/// The section that the next entries belong to.
+#[derive(Clone, Copy)]
+enum Section {
+    /// Before any header.
+    None,
+    /// A header that is no section: told once, its entries are skipped.
+    Unknown,
+    Main,
+    Databases,
+    Users,
+    Peers,
+}
+
+struct Loader {
+    config: Config,
+    section: Section,
+    /// Whether there was a `[pgbouncer]` or `[pgweir]` header.
+    main_seen: bool,
+    /// Whether the next `[pgbouncer]` header is a repeated one.
+    pgbouncer_seen: bool,
+    errors: Vec<LoadError>,
+}
+
+impl Visitor for Loader {
+    fn section(&mut self, name: &str, place: Place) {
+        self.section = match name {
+            "pgbouncer" => {
+                if self.pgbouncer_seen {
+                    self.reset(&place);
+                }
+                self.pgbouncer_seen = true;
+                Section::Main
+            }
+            "pgweir" => Section::Main,
+            "databases" => Section::Databases,
+            "users" => Section::Users,
+            "peers" => Section::Peers,
+            _ => {
+                let known = "there are databases, users, peers, pgbouncer and pgweir";
+                let text = format!("invalid section \"{name}\" in configuration ({place}): {known}");
+                self.errors.push(place.error(text));
+                Section::Unknown
+            }
+        };
+        self.main_seen |= matches!(self.section, Section::Main);
+    }
+
+    fn entry(&mut self, key: String, value: &str, place: Place) {
+        let entry = Entry { name: &key, value, place: &place };
+        match self.section {
+            Section::None => {
+                let text = format!("value without section: {key} in configuration ({place})");
+                self.errors.push(place.error(text));
+            }
+            Section::Unknown => {}
+            Section::Main => self.main(&entry),
+            Section::Databases => match self.keep(entries::database(&entry)) {
+                Some(options) if key == FALLBACK_DATABASE => self.config.fallback = Some(options),
+                Some(options) => {
+                    self.config.databases.insert(key, options);
+                }
+                None => {}
+            },
+            Section::Users => {
+                if let Some(options) = self.keep(entries::user(&entry)) {
+                    self.config.users.insert(key, options);
+                }
+            }
+            Section::Peers => {
+                if let Some(peer) = self.keep(entries::peer(&entry)) {
+                    self.config.peers.insert(peer.id, peer);
+                }
+            }
+        }
+    }
+
+    fn fault(&mut self, fault: LoadError) {
+        self.errors.push(fault);
+    }
+}
+
+impl Loader {
+    fn new(path: &str) -> Self {
+        let main = Main { conffile: Some(path.to_owned()), ..Main::default() };
+        Self {
+            config: Config { main, ..Config::default() },
+            section: Section::None,
+            main_seen: false,
+            pgbouncer_seen: false,
+            errors: Vec::new(),
+        }
+    }
+
+    /// What PgBouncer does at each repeated header: everything that has a default goes back to it. Our own
+    /// settings are left alone, as no file of PgBouncer's has them.
+    fn reset(&mut self, place: &Place) {
+        let defaults = Main::default();
+        let mut lost = Vec::new();
+        for row in MAIN_ROWS.iter().filter(|row| row.default.is_some() && row.origin == Origin::PgBouncer) {
+            if self.config.given.remove(row.name).is_some() && !row.same(&self.config.main, &defaults) {
+                lost.push(row.name);
+            }
+            row.adopt(&mut self.config.main, &defaults);
+        }
+        if !lost.is_empty() {
+            let text = format!(
+                "a repeated [pgbouncer] header sets earlier values back to their defaults: {}",
+                lost.join(", ")
+            );
+            self.config.warnings.push(place.warning(text));
+        }
+    }
+
+    fn main(&mut self, entry: &Entry<'_>) {
+        let Some(row) = row(MAIN_ROWS, entry.name) else {
+            let near = nearest(entry.name).map(|near| format!(": is {near} meant?")).unwrap_or_default();
+            let text = format!(
+                "unknown parameter: pgbouncer/{} in configuration ({}){near}",
+                entry.name, entry.place
+            );
+            return self.errors.push(entry.place.error(text));
+        };
+        match row.assign(&mut self.config.main, entry.value) {
+            Ok(()) => {
+                self.config.given.insert(row.name, entry.place.clone());
+            }
+            Err(reason) => self.errors.push(entry.fault(&reason)),
+        }
+    }
+
+    /// Takes the faults and warnings of an entry; gives what was read from it.
+    fn keep<T>(&mut self, read: Outcome<T>) -> Option<T> {
+        self.errors.extend(read.faults);
+        self.config.warnings.extend(read.warnings);
+        read.options
+    }
+}
+
+/// Warns of the settings of the process that are set to something which does nothing yet.
+fn warn_of_main(config: &mut Config) {
+    let defaults = Main::default();
+    let mut warnings: Vec<Warning> = Vec::new();
+    for row in MAIN_ROWS {
+        let Some(place) = config.given.get(row.name) else { continue };
+        let changed = !row.same(&config.main, &defaults)
+            && !means_default(row.name, row.render(&config.main).as_deref());
+        if row.status == Status::NotYet && changed {
+            warnings.push(place.warning(not_yet(row.name)));
+        }
+    }
+    let auth_type = config.main.auth_type;
+    if matches!(auth_type, AuthType::Cert | AuthType::Hba | AuthType::Ldap | AuthType::Pam)
+        && let Some(place) = config.given.get("auth_type")
+    {
+        let text = format!("auth_type {auth_type} is accepted, not yet in effect: logins will be refused");
+        warnings.push(place.warning(text));
+    }
+    config.warnings.append(&mut warnings);
+}
+
+/// Other words for the default, which PgBouncer's own files have had over the years.
+fn means_default(name: &str, value: Option<&str>) -> bool {
+    match name {
+        "client_tls_ciphers" | "server_tls_ciphers" => {
+            matches!(value, Some("default" | "secure" | "fast" | "normal"))
+        }
+        "client_tls_protocols" | "server_tls_protocols" => matches!(value, Some("secure" | "default")),
+        _ => false,
+    }
+}
+
+/// The setting whose name is nearest to `key`, if one is near enough to be a slip of the pen.
+fn nearest(key: &str) -> Option<&'static str> {
+    const SLIPS_MAX: usize = 2;
+    const KEY_MAX: usize = 64;
+    if key.len() > KEY_MAX {
+        return None;
+    }
+    let near = MAIN_ROWS.iter().map(|row| (distance(key, row.name), row.name)).min()?;
+    (near.0 <= SLIPS_MAX).then_some(near.1)
+}
+
+/// How many letters have to change to make one word from the other (Levenshtein).
+fn distance(one: &str, other: &str) -> usize {
+    let mut costs: Vec<usize> = (0..=other.len()).collect();
+    for (i, a) in one.bytes().enumerate() {
+        let mut diagonal = costs[0];
+        costs[0] = i + 1;
+        for (j, b) in other.bytes().enumerate() {
+            let replace = diagonal + usize::from(!a.eq_ignore_ascii_case(&b));
+            diagonal = costs[j + 1];
+            costs[j + 1] = replace.min(diagonal + 1).min(costs[j] + 1);
+        }
+    }
+    costs[other.len()]
+}

@@ -1,0 +1,158 @@
+//! The reference page, made from the tables. It must never say something about one setting that is not in
+//! that setting's row.
+
+use std::fmt::Write;
+
+use crate::table::{Change, DATABASE_ROWS, MAIN_ROWS, Origin, PEER_ROWS, Row, Status, USER_ROWS};
+
+const HEAD: &str = r#"# Settings
+
+<!-- Made from the tables in crates/settings/src/table. To write it anew:
+     UPDATE=1 cargo test -p pgweir-settings --test reference -->
+
+pgweir reads PgBouncer's configuration files as they are.
+
+## The file
+
+```ini
+; a comment is a line of its own that starts with ; or #
+[databases]
+shop = host=10.0.0.5 port=5432 dbname=shop
+* = host=10.0.0.6
+
+[users]
+report = pool_mode=session query_timeout=600
+
+[pgbouncer]
+listen_addr = *
+pool_mode = transaction
+%include /etc/pgweir/more.ini
+```
+
+- The sections are `[pgbouncer]` (needed; `[pgweir]` is the same), `[databases]`, `[users]` and `[peers]`.
+- A value is the rest of its line. There are no comments after it, no quotes around it and no second line.
+- A name is made of letters, digits and `_ . - *`; any other name stands in single or double quotes.
+- `%include file` reads another file in its place, up to 10 files deep. A relative path starts at the working
+  directory. The section goes on into the included file, and out of it.
+- In the entries of `[databases]`, `[users]` and `[peers]` the pairs are separated by spaces. A value with
+  spaces stands in single quotes, where two of them mean one: `connect_query='select ''hello'''`. An empty
+  value is an error.
+- Whole numbers may be octal (`0777`) or hexadecimal (`0x10`). Switches are 0 or 1; on, off, true, false, yes
+  and no are taken too.
+- Times are decimal seconds where nothing else is said. A unit may follow: us, ms, s, min, h, d. Sizes are
+  bytes; kB, MB and GB may follow.
+- All faults of all files are told in one run, and then nothing of them is taken: a reload with a fault
+  changes nothing.
+
+Some things are surprising, and are so because PgBouncer has them so:
+
+- A second `[pgbouncer]` header sets everything before it back to the defaults, also when it stands in an
+  included file. pgweir warns.
+- `host= port=1` is a host with the name "port=1": the value may follow after spaces.
+- `server_lifetime=0` of a database means the global value, and only the global 0 means that a connection is
+  used once.
+- A setting that needs a restart is kept at a reload, and `SET` answers success for it. pgweir warns.
+- The forced user of a database (`user=`) can not be taken away by a reload.
+
+In some things pgweir is different on purpose:
+
+- A number that is out of range or followed by something else is an error. PgBouncer takes some of them for
+  zero.
+- A timeout of 0 in `[users]` means that this user has no limit.
+- A setting that the file no longer has goes back to its default at a reload, also when that is "not set".
+  Only `conffile`, `user` and `verbose` are kept.
+- The options of a user whose line is gone are gone at a reload.
+
+"not yet" below means that a setting is read and checked, and that nothing else happens; loading it gives a
+warning. "pgweir" marks settings that PgBouncer does not have.
+
+"#;
+
+const DATABASES: &str = r#"
+## [databases]
+
+`name = key=value ...`. The name `*` stands for all databases without an entry of their own; `pgbouncer` is the
+console's. A name has at most 63 bytes. "recycle" means that a change replaces the server connections.
+
+"#;
+
+const USERS: &str = r#"
+## [users]
+
+`name = key=value ...`. What is set here goes before what is set for a database and globally.
+
+"#;
+
+const PEERS: &str = r#"
+## [peers]
+
+`id = key=value ...`, with an id from 1 to 65535.
+
+"#;
+
+/// The page `docs/reference.md`: all settings of all sections as Markdown.
+pub fn reference_markdown() -> String {
+    let mut page = HEAD.to_owned();
+    page.push_str("\n## [pgbouncer]\n");
+    groups(&mut page, MAIN_ROWS);
+    page.push_str(DATABASES);
+    table(&mut page, DATABASE_ROWS);
+    page.push_str(USERS);
+    table(&mut page, USER_ROWS);
+    page.push_str(PEERS);
+    table(&mut page, PEER_ROWS);
+    page
+}
+
+fn groups<T>(page: &mut String, rows: &[Row<T>]) {
+    for rows in rows.chunk_by(|one, next| one.group == next.group) {
+        let group = rows.first().map_or("", |row| row.group);
+        put(page, format_args!("\n### {group}\n\n"));
+        table(page, rows);
+    }
+}
+
+fn table<T>(page: &mut String, rows: &[Row<T>]) {
+    page.push_str("| Setting | Default | Takes | Changes at | Meaning |\n|---|---|---|---|---|\n");
+    for row in rows {
+        let mut notes = String::new();
+        if row.origin == Origin::Ours {
+            notes.push_str("**pgweir** ");
+        }
+        if row.status == Status::NotYet {
+            notes.push_str("**not yet** ");
+        }
+        let change = match row.change {
+            Change::Reload => "reload",
+            Change::Restart => "restart",
+            Change::Recycle => "reload, recycle",
+        };
+        put(
+            page,
+            format_args!(
+                "| `{}` | {} | {} | {change} | {notes}{} |\n",
+                row.name,
+                default(row.default),
+                cell(&row.kind.describe()),
+                cell(row.doc.trim())
+            ),
+        );
+    }
+}
+
+fn default(text: Option<&str>) -> String {
+    match text {
+        None => "not set".to_owned(),
+        Some("") => "empty".to_owned(),
+        Some(text) => format!("`{}`", cell(text)),
+    }
+}
+
+/// A bar would end the table's cell.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|")
+}
+
+fn put(page: &mut String, text: std::fmt::Arguments<'_>) {
+    page.write_fmt(text).expect("a String takes everything");
+}

@@ -1,0 +1,75 @@
+//! The keys of `[databases]`: `name = key=value ...`.
+
+use std::time::Duration;
+
+use super::{Kind, settings};
+use crate::{LoadBalanceHosts, Password, PoolMode};
+
+settings! {
+    /// One database that clients can ask for, and the server behind it.
+    struct Database, DATABASE_ROWS;
+    extra {
+        /// The name that clients ask for.
+        name: String;
+    }
+    group "Databases" {
+        /// The database's name on the server; the name that clients ask for when it is not set.
+        dbname: Option<String> = NULL, Kind::Text, Recycle, PgBouncer, InEffect;
+        /// Where the server is: a host name, an address, the directory of a unix socket, `@name` for an
+        /// abstract one, or several of them with commas between. When it is not set, the unix socket in
+        /// `unix_socket_dir`.
+        hosts as "host": Vec<String> = NULL, Kind::List, Recycle, PgBouncer, InEffect;
+        /// The server's port, the same for all hosts.
+        port: u16 = "5432", Kind::Count(1, 65535), Recycle, PgBouncer, InEffect;
+        /// The user that all server connections of this database log in as, whoever the client is. When it is
+        /// not set, each user has a pool of its own. Taking it away needs a restart.
+        user: Option<String> = NULL, Kind::Text, Recycle, PgBouncer, InEffect;
+        /// The password of `user`; looked up in `auth_file` when it is not set.
+        password: Option<Password> = NULL, Kind::Secret, Reload, PgBouncer, InEffect;
+        /// As the global `auth_user`, for this database.
+        auth_user: Option<String> = NULL, Kind::Text, Reload, PgBouncer, NotYet;
+        /// As the global `auth_query`, for this database.
+        auth_query: Option<String> = NULL, Kind::Text, Recycle, PgBouncer, NotYet;
+        /// As the global `auth_dbname`, for this database.
+        auth_dbname: Option<String> = NULL, Kind::AuthDatabase, Recycle, PgBouncer, NotYet;
+        /// The `client_encoding` that server connections start with.
+        client_encoding: Option<String> = NULL, Kind::Text, Reload, PgBouncer, InEffect;
+        /// The `DateStyle` that server connections start with.
+        datestyle: Option<String> = NULL, Kind::Text, Reload, PgBouncer, InEffect;
+        /// The `TimeZone` that server connections start with.
+        timezone: Option<String> = NULL, Kind::Text, Reload, PgBouncer, InEffect;
+        /// The `application_name` that server connections start with.
+        application_name: Option<String> = NULL, Kind::Text, Reload, PgBouncer, InEffect;
+        /// How many server connections each pool of this database may have; 0 means as many as are needed.
+        pool_size: Option<u32> = NULL, Kind::OwnSize, Reload, PgBouncer, InEffect;
+        /// How many server connections each pool of this database keeps open.
+        min_pool_size: Option<u32> = NULL, Kind::OwnSize, Reload, PgBouncer, InEffect;
+        /// How many more server connections each pool may have when clients wait for long. `reserve_pool` is
+        /// the same.
+        reserve_pool_size: Option<u32> = NULL, Kind::OwnSize, Reload, PgBouncer, InEffect;
+        /// When a server is released.
+        pool_mode: Option<PoolMode> = NULL, Kind::Choice(PoolMode::WORDS), Reload, PgBouncer, InEffect;
+        /// How many server connections this database may have over all users. A global limit can be changed
+        /// by it, not lifted.
+        max_db_connections: Option<u32> = NULL, Kind::OwnLimit, Reload, PgBouncer, InEffect;
+        /// How many clients may be connected to this database. A global limit can be changed by it, not
+        /// lifted.
+        max_db_client_connections: Option<u32> = NULL, Kind::OwnLimit, Reload, PgBouncer, InEffect;
+        /// How old an unused server connection may become.
+        server_lifetime: Option<Duration> = NULL, Kind::OwnLifetime, Reload, PgBouncer, InEffect;
+        /// How long clients wait for a server of this database; 0 means without limit.
+        query_wait_timeout: Option<Duration> = NULL, Kind::OwnSeconds, Reload, PgBouncer, InEffect;
+        /// SQL that runs once on each new server connection. An error in it is logged, and the connection is
+        /// used all the same.
+        connect_query: Option<String> = NULL, Kind::Text, Recycle, PgBouncer, InEffect;
+        /// How the hosts take turns when there are several; `round-robin` when it is not set.
+        load_balance_hosts: Option<LoadBalanceHosts> = NULL, Kind::Choice(LoadBalanceHosts::WORDS), Recycle, PgBouncer, InEffect;
+    }
+}
+
+impl Database {
+    /// The database's name on the server.
+    pub fn server_dbname(&self) -> &str {
+        self.dbname.as_deref().unwrap_or(&self.name)
+    }
+}

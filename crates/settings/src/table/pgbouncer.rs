@@ -1,0 +1,271 @@
+//! The keys of `[pgbouncer]`: everything that is set for the whole process.
+//!
+//! Names, defaults and units are PgBouncer's, from its documentation (pgbouncer.org/config.html).
+
+use std::time::Duration;
+
+use super::{COUNT_MAX, Kind, settings};
+use crate::{AuthType, Password, PoolMode, ServerProtocol, SslMode};
+
+settings! {
+    /// The settings of the whole process: one field for each, with the setting's own name.
+    struct Main, MAIN_ROWS;
+
+    group "Process, files, logging" {
+        /// The configuration file that the next `RELOAD` reads: the one from the command line, unless it
+        /// names another one itself.
+        conffile: Option<String> = NULL, Kind::Path, Reload, PgBouncer, InEffect;
+        /// The file that log lines are appended to. It is opened anew at a reload.
+        logfile: String = "", Kind::Path, Reload, PgBouncer, InEffect;
+        /// The file that the process id is written to. A daemon (`-d`) needs it.
+        pidfile: String = "", Kind::Path, Restart, PgBouncer, InEffect;
+        /// The user of the operating system that the process becomes at its start.
+        user: Option<String> = NULL, Kind::Text, Restart, PgBouncer, InEffect;
+        /// The name of the service.
+        job_name: String = "pgbouncer", Kind::Text, Restart, PgBouncer, InEffect;
+        /// Whether log lines go to syslog.
+        syslog: bool = "0", Kind::Bool, Reload, PgBouncer, NotYet;
+        /// The tag of the lines in syslog.
+        syslog_ident: String = "pgbouncer", Kind::Text, Reload, PgBouncer, NotYet;
+        /// The facility of the lines in syslog: auth, authpriv, daemon, user, or local0 to local7; anything
+        /// else means daemon.
+        syslog_facility: String = "daemon", Kind::Text, Reload, PgBouncer, NotYet;
+        /// Whether logins are logged, of clients and on servers.
+        log_connections: bool = "1", Kind::Bool, Reload, PgBouncer, InEffect;
+        /// Whether the end of a connection is logged, with the reason.
+        log_disconnections: bool = "1", Kind::Bool, Reload, PgBouncer, InEffect;
+        /// Whether the errors that clients are sent by the pooler itself are logged.
+        log_pooler_errors: bool = "1", Kind::Bool, Reload, PgBouncer, InEffect;
+        /// Whether a line of totals is logged in each `stats_period`.
+        log_stats: bool = "1", Kind::Bool, Reload, PgBouncer, InEffect;
+        /// The time over which averages are made, and between two lines of totals in the log.
+        stats_period: Duration = "60", Kind::WholeSeconds(1), Reload, PgBouncer, InEffect;
+        /// How much more is logged: 1 for decisions, 2 for packets. The same as the number of `-v` on the
+        /// command line.
+        verbose: u32 = NULL, Kind::Count(0, COUNT_MAX), Reload, PgBouncer, InEffect;
+    }
+
+    group "Listening" {
+        /// The addresses to listen on; names are resolved, and `*` means all. Nothing here means that only
+        /// the unix socket is there.
+        listen_addr: Vec<String> = "", Kind::List, Restart, PgBouncer, InEffect;
+        /// The port to listen on, for TCP and in the name of the unix socket. 0 lets the system choose one
+        /// for TCP.
+        listen_port: u16 = "6432", Kind::Count(0, 65535), Restart, PgBouncer, InEffect;
+        /// How many connections may wait to be accepted (`listen(2)`).
+        listen_backlog: u32 = "128", Kind::Count(0, COUNT_MAX), Restart, PgBouncer, InEffect;
+        /// The directory of the unix socket; `@` at the start means the abstract name space, and nothing
+        /// means no unix socket. It is also where servers of databases without `host` are looked for.
+        unix_socket_dir: String = "/tmp", Kind::Path, Restart, PgBouncer, InEffect;
+        /// The file mode of the unix socket.
+        unix_socket_mode: u32 = "0777", Kind::Mode, Restart, PgBouncer, InEffect;
+        /// The group of the unix socket, by name or number.
+        unix_socket_group: String = "", Kind::Text, Restart, PgBouncer, InEffect;
+        /// Whether several processes may listen on the same TCP port (`SO_REUSEPORT`).
+        so_reuseport: bool = "0", Kind::Bool, Restart, PgBouncer, InEffect;
+        /// This process's id in a group of peers that share a port, so that a cancel request finds the right
+        /// one; 0 means no peers.
+        peer_id: u32 = "0", Kind::Count(0, 65535), Reload, PgBouncer, NotYet;
+    }
+
+    group "Pools and limits" {
+        /// When a server goes back to its pool: when the client leaves, when the transaction ends, or after
+        /// each statement.
+        pool_mode: PoolMode = "session", Kind::Choice(PoolMode::WORDS), Reload, PgBouncer, InEffect;
+        /// How many clients may be connected, those that are logging in included. The console is exempt.
+        max_client_conn: u32 = "100", Kind::Count(0, COUNT_MAX), Reload, PgBouncer, InEffect;
+        /// How many server connections a pool may have. A pool is what one user has on one database. 0 means
+        /// as many as are needed.
+        default_pool_size: u32 = "20", Kind::Limit, Reload, PgBouncer, InEffect;
+        /// How many server connections a pool keeps open, also when nobody needs them.
+        min_pool_size: u32 = "0", Kind::Count(0, COUNT_MAX), Reload, PgBouncer, InEffect;
+        /// How many more server connections a pool may have when a client has waited for
+        /// `reserve_pool_timeout`.
+        reserve_pool_size: u32 = "0", Kind::Count(0, COUNT_MAX), Reload, PgBouncer, InEffect;
+        /// How long a client waits before its pool may use the reserve; 0 turns the reserve off.
+        reserve_pool_timeout: Duration = "5", Kind::Seconds, Reload, PgBouncer, InEffect;
+        /// How many server connections a database may have over all its users.
+        max_db_connections: u32 = "0", Kind::Limit, Reload, PgBouncer, InEffect;
+        /// How many clients may be connected to a database.
+        max_db_client_connections: u32 = "0", Kind::Limit, Reload, PgBouncer, InEffect;
+        /// How many server connections a user may have over all databases.
+        max_user_connections: u32 = "0", Kind::Limit, Reload, PgBouncer, InEffect;
+        /// How many clients may be connected as one user.
+        max_user_client_connections: u32 = "0", Kind::Limit, Reload, PgBouncer, InEffect;
+        /// Whether idle servers are used in turn; otherwise the one that was used last is taken, and the
+        /// others can grow old.
+        server_round_robin: bool = "0", Kind::Bool, Reload, PgBouncer, InEffect;
+        /// How many named prepared statements a server connection keeps in transaction and statement pooling;
+        /// 0 turns off their support.
+        max_prepared_statements: u32 = "200", Kind::Count(0, COUNT_MAX), Reload, PgBouncer, InEffect;
+        /// How many connections to servers one pool opens at the same time.
+        max_parallel_connects: u32 = "16", Kind::Count(1, 65535), Reload, Ours, InEffect;
+        /// How many threads serve connections; 0 lets pgweir choose.
+        workers: u32 = "0", Kind::Count(0, 1024), Restart, Ours, InEffect;
+    }
+
+    group "Startup parameters and behaviour" {
+        /// Parameters that are kept for each client besides the usual ones. Only those that PostgreSQL
+        /// reports can be kept.
+        track_extra_parameters: Vec<String> = "IntervalStyle", Kind::List, Restart, PgBouncer, InEffect;
+        /// Startup parameters that are dropped where they would be an error. With `options` among them,
+        /// unknown parameters inside `options` are dropped too.
+        ignore_startup_parameters: Vec<String> = "", Kind::List, Reload, PgBouncer, InEffect;
+        /// Whether the client's address is appended to its `application_name` at login.
+        application_name_add_host: bool = "0", Kind::Bool, Reload, PgBouncer, InEffect;
+        /// Whether the simple query protocol is refused. It is the one that can carry several statements.
+        disable_pqexec: bool = "0", Kind::Bool, Restart, PgBouncer, InEffect;
+        /// A notice that clients are sent right after login; nothing means none.
+        login_notify_message: String = "", Kind::Text, Reload, PgBouncer, InEffect;
+        /// How many iterations SCRAM secrets get that are made from plain passwords.
+        scram_iterations: u32 = "4096", Kind::Count(1, COUNT_MAX), Reload, PgBouncer, InEffect;
+        /// The highest protocol version that servers are asked for. Older servers negotiate down by
+        /// themselves.
+        server_protocol: ServerProtocol = "3.2", Kind::Choice(ServerProtocol::WORDS), Reload, Ours, InEffect;
+    }
+
+    group "Server connections" {
+        /// SQL that cleans a server before its next client in session pooling; nothing means none.
+        server_reset_query: String = "DISCARD ALL", Kind::Text, Reload, PgBouncer, InEffect;
+        /// Whether `server_reset_query` runs in transaction and statement pooling too.
+        server_reset_query_always: bool = "0", Kind::Bool, Reload, PgBouncer, InEffect;
+        /// SQL that proves a server alive when it was idle for `server_check_delay`. Nothing means none, and
+        /// `<empty>` the empty query.
+        server_check_query: String = "<empty>", Kind::Text, Reload, PgBouncer, InEffect;
+        /// How long a server may be idle before it has to be checked; 0 means that it always is.
+        server_check_delay: Duration = "30", Kind::Seconds, Reload, PgBouncer, InEffect;
+        /// Whether servers that are to be replaced are closed at the end of the transaction also in session
+        /// pooling, with their client.
+        server_fast_close: bool = "0", Kind::Bool, Reload, PgBouncer, InEffect;
+        /// How old an unused server connection may become; 0 means that each is used once.
+        server_lifetime: Duration = "3600", Kind::Seconds, Reload, PgBouncer, InEffect;
+        /// How long a server connection may be unused before it is closed; 0 means for ever.
+        server_idle_timeout: Duration = "600", Kind::Seconds, Reload, PgBouncer, InEffect;
+        /// How long connecting to a server and logging in may take.
+        server_connect_timeout: Duration = "15", Kind::Seconds, Reload, PgBouncer, InEffect;
+        /// The pause after a failed connect. Clients are told the reason at once meanwhile.
+        server_login_retry: Duration = "15", Kind::Seconds, Reload, PgBouncer, InEffect;
+    }
+
+    group "Timeouts" {
+        /// How long a client's login may take; 0 means without limit.
+        client_login_timeout: Duration = "60", Kind::Seconds, Reload, PgBouncer, InEffect;
+        /// How long a client may be idle outside a transaction; 0 means without limit.
+        client_idle_timeout: Duration = "0", Kind::Seconds, Reload, PgBouncer, InEffect;
+        /// How long a statement may run before its server and its client are closed; 0 means without limit.
+        query_timeout: Duration = "0", Kind::Seconds, Reload, PgBouncer, InEffect;
+        /// How long a client waits for a server; 0 means without limit.
+        query_wait_timeout: Duration = "120", Kind::Seconds, Reload, PgBouncer, InEffect;
+        /// After what time in the queue a client is sent a notice; 0 means never.
+        query_wait_notify: Duration = "5", Kind::WholeSeconds(0), Reload, PgBouncer, InEffect;
+        /// How long a cancel request waits for a connection; 0 means without limit.
+        cancel_wait_timeout: Duration = "10", Kind::Seconds, Reload, PgBouncer, InEffect;
+        /// How long a client may be idle inside a transaction; 0 means without limit.
+        idle_transaction_timeout: Duration = "0", Kind::Seconds, Reload, PgBouncer, InEffect;
+        /// How long a transaction may last; 0 means without limit.
+        transaction_timeout: Duration = "0", Kind::Seconds, Reload, PgBouncer, InEffect;
+        /// How long `SUSPEND` waits for buffers to empty before it closes connections.
+        suspend_timeout: Duration = "10", Kind::Seconds, Reload, PgBouncer, InEffect;
+        /// After what time without use a database that was made from the `*` entry is forgotten, with its
+        /// totals.
+        autodb_idle_timeout: Duration = "3600", Kind::Seconds, Reload, PgBouncer, InEffect;
+        /// After what time without clients and servers a pool is forgotten, with its totals; 0 means never.
+        pool_idle_timeout: Duration = "0", Kind::Seconds, Reload, PgBouncer, InEffect;
+    }
+
+    group "Authentication and console" {
+        /// How clients prove who they are.
+        auth_type: AuthType = "md5", Kind::Choice(AuthType::WORDS), Reload, PgBouncer, InEffect;
+        /// The list of users and their passwords.
+        auth_file: Option<String> = NULL, Kind::Path, Reload, PgBouncer, InEffect;
+        /// The rules of `auth_type = hba`, in the format of PostgreSQL's `pg_hba.conf`.
+        auth_hba_file: String = "", Kind::Path, Reload, PgBouncer, NotYet;
+        /// The map from names of the operating system and of certificates to users, in the format of
+        /// PostgreSQL's `pg_ident.conf`.
+        auth_ident_file: Option<String> = NULL, Kind::Path, Reload, PgBouncer, NotYet;
+        /// The options of `auth_type = ldap`, as in a line of `pg_hba.conf`.
+        auth_ldap_options: Option<Password> = NULL, Kind::TextWithSecret, Reload, PgBouncer, NotYet;
+        /// The user that `auth_query` runs as. It is used for users that are not in `auth_file`.
+        auth_user: Option<String> = NULL, Kind::Text, Reload, PgBouncer, NotYet;
+        /// SQL that gives the name and the secret of the user `$1`.
+        auth_query: String = "SELECT rolname, CASE WHEN rolvaliduntil < now() THEN NULL ELSE rolpassword END FROM pg_authid WHERE rolname=$1 AND rolcanlogin",
+            Kind::Text, Reload, PgBouncer, NotYet;
+        /// The database that `auth_query` runs in; the client's own one when it is not set.
+        auth_dbname: Option<String> = NULL, Kind::AuthDatabase, Reload, PgBouncer, NotYet;
+        /// The users that may do everything on the console.
+        admin_users: Vec<String> = "", Kind::List, Reload, PgBouncer, InEffect;
+        /// The users that may read on the console.
+        stats_users: Vec<String> = "", Kind::List, Reload, PgBouncer, InEffect;
+    }
+
+    group "DNS" {
+        /// How long an address is remembered.
+        dns_max_ttl: Duration = "15", Kind::Seconds, Reload, PgBouncer, InEffect;
+        /// How long it is remembered that a name does not exist.
+        dns_nxdomain_ttl: Duration = "15", Kind::Seconds, Reload, PgBouncer, InEffect;
+        /// How often zones are asked whether they have changed; 0 means never.
+        dns_zone_check_period: Duration = "0", Kind::Seconds, Reload, PgBouncer, NotYet;
+        /// A `resolv.conf` to use instead of the system's.
+        resolv_conf: String = "", Kind::Path, Restart, PgBouncer, NotYet;
+    }
+
+    group "TLS" {
+        /// Whether clients may or have to use TLS.
+        client_tls_sslmode: SslMode = "disable", Kind::Choice(SslMode::WORDS), Reload, PgBouncer, InEffect;
+        /// The key of the certificate that clients are shown.
+        client_tls_key_file: String = "", Kind::Path, Reload, PgBouncer, InEffect;
+        /// The certificate that clients are shown.
+        client_tls_cert_file: String = "", Kind::Path, Reload, PgBouncer, InEffect;
+        /// The authorities that clients' certificates have to come from.
+        client_tls_ca_file: String = "", Kind::Path, Reload, PgBouncer, InEffect;
+        /// The TLS versions that clients may use.
+        client_tls_protocols: String = "secure", Kind::Text, Reload, PgBouncer, NotYet;
+        /// The ciphers of TLS 1.2 that clients may use, as OpenSSL names them.
+        client_tls_ciphers: String = "default", Kind::Text, Reload, PgBouncer, NotYet;
+        /// The cipher suites of TLS 1.3 that clients may use.
+        client_tls13_ciphers: Option<String> = NULL, Kind::Text, Reload, PgBouncer, NotYet;
+        /// Parameters of the DHE key exchange: none, auto or legacy.
+        client_tls_dheparams: String = "auto", Kind::Text, Reload, PgBouncer, NotYet;
+        /// The curve of the ECDHE key exchange: none, auto or a name.
+        client_tls_ecdhcurve: String = "auto", Kind::Text, Reload, PgBouncer, NotYet;
+        /// Whether servers are asked for TLS, and how much of their certificate is checked.
+        server_tls_sslmode: SslMode = "prefer", Kind::Choice(SslMode::WORDS), Reload, PgBouncer, InEffect;
+        /// The authorities that servers' certificates have to come from.
+        server_tls_ca_file: String = "", Kind::Path, Reload, PgBouncer, InEffect;
+        /// The key of the certificate that servers are shown.
+        server_tls_key_file: String = "", Kind::Path, Reload, PgBouncer, InEffect;
+        /// The certificate that servers are shown.
+        server_tls_cert_file: String = "", Kind::Path, Reload, PgBouncer, InEffect;
+        /// The TLS versions that are offered to servers.
+        server_tls_protocols: String = "secure", Kind::Text, Reload, PgBouncer, NotYet;
+        /// The ciphers of TLS 1.2 that are offered to servers, as OpenSSL names them.
+        server_tls_ciphers: String = "default", Kind::Text, Reload, PgBouncer, NotYet;
+        /// The cipher suites of TLS 1.3 that are offered to servers.
+        server_tls13_ciphers: Option<String> = NULL, Kind::Text, Reload, PgBouncer, NotYet;
+    }
+
+    group "Network" {
+        /// The size of a connection's buffer in PgBouncer.
+        pkt_buf: u32 = "4096", Kind::Bytes(64, COUNT_MAX), Restart, PgBouncer, NotYet;
+        /// The largest packet that is let through; a larger one ends its connection.
+        max_packet_size: u32 = "2147483647", Kind::Bytes(64, COUNT_MAX), Reload, PgBouncer, InEffect;
+        /// How many buffers are handled for one connection before the next one has its turn; 0 means no
+        /// limit.
+        sbuf_loopcnt: u32 = "5", Kind::Limit, Reload, PgBouncer, NotYet;
+        /// Whether a connection is accepted only when its first bytes are there (`TCP_DEFER_ACCEPT`).
+        tcp_defer_accept: bool = "1", Kind::Bool, Reload, PgBouncer, InEffect;
+        /// The size of the socket's buffers (`SO_SNDBUF`, `SO_RCVBUF`); 0 leaves it to the system.
+        tcp_socket_buffer: u32 = "0", Kind::Bytes(0, COUNT_MAX), Reload, PgBouncer, InEffect;
+        /// Whether TCP probes silent peers (`SO_KEEPALIVE`).
+        tcp_keepalive: bool = "1", Kind::Bool, Reload, PgBouncer, InEffect;
+        /// After how many lost probes a connection is dead; 0 leaves it to the system.
+        tcp_keepcnt: u32 = "0", Kind::Count(0, COUNT_MAX), Reload, PgBouncer, InEffect;
+        /// After what silence the first probe is sent; 0 leaves it to the system.
+        tcp_keepidle: Duration = "0", Kind::WholeSeconds(0), Reload, PgBouncer, InEffect;
+        /// The time between two probes; 0 leaves it to the system.
+        tcp_keepintvl: Duration = "0", Kind::WholeSeconds(0), Reload, PgBouncer, InEffect;
+        /// After what time without acknowledgement a connection is dead (`TCP_USER_TIMEOUT`); 0 leaves it to
+        /// the system.
+        tcp_user_timeout: Duration = "0", Kind::Milliseconds, Reload, PgBouncer, InEffect;
+    }
+}

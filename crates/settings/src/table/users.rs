@@ -1,0 +1,33 @@
+//! The keys of `[users]`: `name = key=value ...`.
+
+use std::time::Duration;
+
+use super::{Kind, settings};
+use crate::PoolMode;
+
+settings! {
+    /// What is set for one user; it goes before what is set for a database and globally.
+    struct UserOptions, USER_ROWS;
+    group "Users" {
+        /// When a server is released.
+        pool_mode: Option<PoolMode> = NULL, Kind::Choice(PoolMode::WORDS), Reload, PgBouncer, InEffect;
+        /// How many server connections each pool of this user may have; 0 means as many as are needed.
+        pool_size: Option<u32> = NULL, Kind::OwnSize, Reload, PgBouncer, InEffect;
+        /// How many more server connections each pool of this user may have when clients wait for long.
+        reserve_pool_size: Option<u32> = NULL, Kind::OwnSize, Reload, PgBouncer, InEffect;
+        /// How many server connections this user may have over all databases.
+        max_user_connections: Option<u32> = NULL, Kind::OwnLimit, Reload, PgBouncer, InEffect;
+        /// How many clients may be connected as this user.
+        max_user_client_connections: Option<u32> = NULL, Kind::OwnLimit, Reload, PgBouncer, InEffect;
+        /// How long a statement of this user may run; 0 means without limit.
+        query_timeout: Option<Duration> = NULL, Kind::OwnSeconds, Reload, PgBouncer, InEffect;
+        /// How long this user's clients wait for a server; 0 means without limit.
+        query_wait_timeout: Option<Duration> = NULL, Kind::OwnSeconds, Reload, PgBouncer, InEffect;
+        /// How long this user's clients may be idle inside a transaction; 0 means without limit.
+        idle_transaction_timeout: Option<Duration> = NULL, Kind::OwnSeconds, Reload, PgBouncer, InEffect;
+        /// How long a transaction of this user may last; 0 means without limit.
+        transaction_timeout: Option<Duration> = NULL, Kind::OwnSeconds, Reload, PgBouncer, InEffect;
+        /// How long this user's clients may be idle outside a transaction; 0 means without limit.
+        client_idle_timeout: Option<Duration> = NULL, Kind::OwnSeconds, Reload, PgBouncer, InEffect;
+    }
+}
