@@ -13,6 +13,7 @@ use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::{Entry, Kind, Owner, Purpose};
 use crate::limits::{BACKLOG_HIGH_BYTES, INBOX_BYTES_MAX};
 use crate::luggage::Replication;
+use crate::mail::Shutdown;
 use crate::params::settle_statement;
 use crate::server::ServerState;
 
@@ -38,7 +39,7 @@ impl Machine {
         if let Some(fault) = self.known_failure(pool_id) {
             return self.refuse_client(d, id, &fault);
         }
-        if self.stopping.is_some() {
+        if self.stopping == Some(Shutdown::WaitForServers) {
             return self.refuse_client(d, id, &Fault::ServerShuttingDown);
         }
         Step::Wait

@@ -341,7 +341,7 @@ impl Machine {
                 server.said_fatal |= fatal;
                 match accepted.ended {
                     Some(entry) if entry.kind == Kind::ParseAgain => {
-                        self.name_in_use(d, client, entry.ticket)
+                        self.name_in_use(d, client, entry.ticket);
                     }
                     _ => self.pass(d, id, Some(client), message),
                 }

@@ -120,6 +120,8 @@ impl Machine {
         } else {
             self.free_server(d, id);
         }
+        // A client that reads slowly may have stopped it; it is no longer that client's.
+        self.server_unpause(d, id);
     }
 
     /// Into the list of free servers, if nothing speaks against it.
