@@ -1,1 +1,29 @@
-//! SCRAM, md5, user list: authentication as state machines over bytes
+//! Authentication as state machines over message bodies, in both roles.
+//!
+//! What this room is for: [`Guard`] proves that a client is who it says, [`Prover`] logs in to a server,
+//! [`UserList`] reads PgBouncer's `auth_file`, and [`Secret`] is what a stored password looks like. Methods:
+//! trust, cleartext, md5 and SCRAM-SHA-256 (RFC 5802, RFC 7677), with PostgreSQL's own reading of them.
+//!
+//! What it must never do: read a socket, a clock or a random number generator (randomness is passed in), keep
+//! global state, or put a secret into a log line or a `Debug` text.
+//!
+//! Both peers are hostile: every length is checked against a name in [`limits`] before it is used, and a
+//! message that does not fit the state ends the exchange.
+
+mod crypto;
+mod fault;
+mod guard;
+pub mod limits;
+mod password;
+mod prover;
+mod scram;
+mod secret;
+mod user_list;
+
+pub use fault::ProtocolFault;
+pub use guard::{Guard, GuardEnv, Learned, Method, Refusal, Verdict};
+pub use password::PlainPassword;
+pub use prover::{Credential, Proof, Prover, ProverError};
+pub use scram::{ScramKeys, ScramSecret};
+pub use secret::{Md5Secret, Secret};
+pub use user_list::UserList;

@@ -1,1 +1,87 @@
-//! Load, comparison and demo: throw-away clusters, pgbench direct and pooled, tables
+//! Tools around the pooler: a demonstration in one command, and comparisons side by side with other poolers.
+//!
+//! Two entry points, [`demo`] and [`bench`], are subcommands of the `pgweir` binary. Both start a throw-away PostgreSQL
+//! cluster of their own, put poolers in front of it as separate processes, and load them with pgbench. Nothing here is
+//! part of the data plane: this crate may block, sleep and look at the clock. It must never touch a database that it did
+//! not create, and whatever ends it (the end, an error, Ctrl-C), it leaves neither processes nor files behind.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a tool with a process of its own: it measures time, waits and has threads that read pipes"
+)]
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+mod client;
+mod cluster;
+mod demo;
+mod error;
+mod idle;
+mod install;
+mod interrupt;
+mod json;
+mod machine;
+mod peers;
+mod pgbench;
+mod pgbench_output;
+mod pooler;
+mod process;
+mod progress;
+mod sampler;
+mod scratch;
+mod stats;
+mod svg;
+mod table;
+mod tools;
+
+pub use error::BenchError;
+
+const BENCH_HELP: &str = "\
+usage: pgweir bench EXPERIMENT [options]
+
+experiments:
+  peers    pgweir, other poolers and a direct connection, side by side in interleaved rounds
+
+`pgweir bench EXPERIMENT --help` lists the options of one.
+";
+
+/// `pgweir demo ...`: a throw-away PostgreSQL, pgweir in front of it, the same load on both, a table.
+///
+/// `args` are the arguments after the word `demo`. The exit codes are those of [`BenchError::exit_code`].
+#[must_use]
+pub fn demo(args: Vec<OsString>) -> ExitCode {
+    finish("pgweir demo", demo::run(args))
+}
+
+/// `pgweir bench EXPERIMENT ...`: comparisons. `args` are the arguments after the word `bench`.
+#[must_use]
+pub fn bench(args: Vec<OsString>) -> ExitCode {
+    let mut args = args.into_iter();
+    let experiment = args.next().map(|word| word.to_string_lossy().into_owned());
+    let result = match experiment.as_deref() {
+        Some("peers") => peers::run(args.collect()),
+        Some("-h" | "--help" | "help") | None => {
+            print!("{BENCH_HELP}");
+            Ok(())
+        }
+        Some(other) => {
+            Err(BenchError::Usage(format!("no experiment is called \"{other}\"; there is: peers")))
+        }
+    };
+    finish("pgweir bench", result)
+}
+
+/// Says what went wrong on one line, and turns it into the exit code.
+fn finish(program: &str, result: Result<(), BenchError>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(BenchError::Interrupted) => {
+            eprintln!("{program}: interrupted; everything it had started is stopped and removed");
+            ExitCode::from(BenchError::Interrupted.exit_code())
+        }
+        Err(error) => {
+            eprintln!("{program}: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}

@@ -1,1 +1,40 @@
-//! Event loop, sockets and TLS: drives the machine of pgweir-core with the real world
+//! Event loop, sockets and TLS: drives the machine of `pgweir-core` with the real world.
+//!
+//! One [`Workers`] runs N threads; each owns one event loop, one machine ([`Engine`]), and the sockets of its clients
+//! and servers. A tick is: wait, read every ready socket and feed the machine, let it hand out servers, write what
+//! collected, one write per connection. This crate knows bytes and sockets; it must never know what the bytes mean.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "this is where the machine meets the world: the clock is read and the threads are started here"
+)]
+
+mod accept;
+mod clock;
+mod conn;
+mod dial;
+mod engine;
+mod io;
+mod linger;
+mod listen;
+mod mesh;
+mod options;
+mod out;
+mod read;
+mod resolve;
+mod sys;
+mod table;
+mod tick;
+mod tls;
+mod workers;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+pub use engine::Engine;
+pub use io::DEEP_BACKLOG_BYTES;
+pub use listen::{ListenError, ListenSettings, Listeners, open_listeners};
+pub use mesh::NetCommand;
+pub use options::SocketOptions;
+pub use tls::{Pems, Side, TlsConfigs, TlsSetupError};
+pub use workers::{Log, Setup, WorkerLoad, Workers};

@@ -1,2 +1,40 @@
-//! The pooler binary.
-fn main() {}
+//! The pooler binary: understand the command line, build what it asks for, run it.
+//!
+//! What is here is only what needs both the data plane and the control plane; each of them must never know the other.
+//! This is the one place that ends the process.
+
+// The binary starts threads and ends the process; the list of disallowed methods is for the data plane.
+#![allow(clippy::disallowed_methods)]
+
+mod check;
+mod command_line;
+mod fleet;
+mod run;
+mod start;
+mod version;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use command_line::Command;
+
+fn main() -> ExitCode {
+    match command_line::parse(std::env::args_os().skip(1)) {
+        Ok(Command::Run(options)) => run::run(options),
+        Ok(Command::Check { config }) => check::check(&config),
+        Ok(Command::Demo(args)) => pgweir_bench::demo(args),
+        Ok(Command::Bench(args)) => pgweir_bench::bench(args),
+        Ok(Command::Version) => show(&version::page()),
+        Ok(Command::Help) => show(command_line::HELP),
+        Err(error) => {
+            eprintln!("pgweir: {error}\nSee pgweir -h for usage.");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Prints a page. A reader that closes early (`pgweir -h | head -1`) is no failure.
+fn show(page: &str) -> ExitCode {
+    let _ = std::io::stdout().write_all(page.as_bytes());
+    ExitCode::SUCCESS
+}

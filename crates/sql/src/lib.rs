@@ -1,1 +1,19 @@
-//! SQL lexer and one-sided statement traits
+//! SQL as far as a pooler must understand it: a lexer and what can be told from tokens alone.
+//!
+//! What this room is for: to say, of the text of a statement, things that other parts build on: whether statements
+//! of several clients may share a server connection, and whether a statement may touch the session it runs in.
+//! [`lexer`] cuts the text into lexemes as PostgreSQL does; [`traits`] looks at them.
+//!
+//! **One-sided.** "Certain" is only said when it holds under every reading that the server could have of the text:
+//! with `standard_conforming_strings` on or off, in any client encoding, in every supported major version. Everything
+//! else is "don't know", and costs speed, never correctness. New marks may make fewer texts certain at any time.
+//!
+//! What it must never do: allocate, panic on any bytes, interpret a statement beyond its tokens, or know about pools.
+
+pub mod lexer;
+
+mod traits;
+mod words;
+
+pub use lexer::{Doubt, Kind, Lexeme, Lexer};
+pub use traits::{Statements, Traits, Verb, traits};

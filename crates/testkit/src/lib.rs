@@ -1,1 +1,3 @@
 //! Simulator, model server and real PostgreSQL clusters for tests
+
+pub mod sim;

@@ -1,0 +1,76 @@
+//! What a peer can do wrong in an authentication message: closed, and without any byte the peer sent.
+
+use crate::limits::{ITERATIONS_MAX, NONCE_LEN_MAX, SALT_LEN_MAX, SASL_MESSAGE_LEN_MAX, SECRET_LEN_MAX};
+use thiserror::Error;
+
+/// A message that breaks the protocol. The text is for the log; what the peer is told is the caller's
+/// [`Refusal::text`](crate::Refusal::text).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum ProtocolFault {
+    /// A password message is not one string that ends in the message's last byte.
+    #[error("password message is not one zero-terminated string")]
+    PasswordShape,
+    /// A password longer than [`SECRET_LEN_MAX`].
+    #[error("password is longer than {SECRET_LEN_MAX} bytes: {len}")]
+    PasswordTooLong {
+        /// Bytes in the message.
+        len: usize,
+    },
+    /// The first SASL message is not a mechanism name, a length and as many bytes.
+    #[error("SASLInitialResponse is not a mechanism name, a length and that many bytes")]
+    InitialShape,
+    /// The client chose a mechanism that was not offered.
+    #[error("client selected a SASL mechanism that was not offered (only SCRAM-SHA-256 is)")]
+    MechanismNotOffered,
+    /// A SASL message longer than [`SASL_MESSAGE_LEN_MAX`].
+    #[error("SASL message is longer than {SASL_MESSAGE_LEN_MAX} bytes: {len}")]
+    MessageTooLong {
+        /// Bytes in the message.
+        len: usize,
+    },
+    /// A SCRAM message is not a list of `letter=value`, or the attribute that must come next is another one.
+    #[error("malformed SCRAM message: expected attribute \"{expected}\"")]
+    ExpectedAttribute {
+        /// The attribute's letter as RFC 5802 section 5.1 names it.
+        expected: char,
+    },
+    /// A SCRAM message has a piece that is not `letter=value`.
+    #[error("malformed SCRAM message: an extension is not \"letter=value\"")]
+    ExtensionShape,
+    /// A SCRAM message goes on behind its last attribute.
+    #[error("malformed SCRAM message: bytes behind the last attribute")]
+    TrailingBytes,
+    /// A SCRAM message holds a zero byte.
+    #[error("malformed SCRAM message: zero byte inside")]
+    ZeroByte,
+    /// The gs2 header does not begin with `n`, `y` or `p`.
+    #[error("malformed SCRAM message: the channel binding flag must be \"n\", \"y\" or \"p\"")]
+    BindingFlag,
+    /// The client wants channel binding, which was not offered.
+    #[error("client requires SCRAM channel binding, which is not offered")]
+    BindingRequired,
+    /// `c=` of the final message does not repeat the gs2 header.
+    #[error("SCRAM channel binding check failed")]
+    BindingMismatch,
+    /// The client names an authorization identity.
+    #[error("client uses a SCRAM authorization identity, which is not supported")]
+    AuthorizationIdentity,
+    /// The peer uses a mandatory extension (`m=`), which nobody has defined yet.
+    #[error("peer requires an unsupported SCRAM extension")]
+    MandatoryExtension,
+    /// A nonce is empty, longer than [`NONCE_LEN_MAX`] or not printable.
+    #[error("SCRAM nonce is not 1 to {NONCE_LEN_MAX} printable characters")]
+    Nonce,
+    /// The peer's nonce does not begin with ours, or is nothing but ours, or is not the one agreed.
+    #[error("SCRAM nonce does not match")]
+    NonceMismatch,
+    /// A salt is not base64 of 1 to [`SALT_LEN_MAX`] bytes.
+    #[error("SCRAM salt is not base64 of 1 to {SALT_LEN_MAX} bytes")]
+    Salt,
+    /// An iteration count is not a number of 1 to [`ITERATIONS_MAX`].
+    #[error("SCRAM iteration count is not a number from 1 to {ITERATIONS_MAX}")]
+    Iterations,
+    /// A proof or signature is not base64 of 32 bytes.
+    #[error("SCRAM proof or signature is not base64 of 32 bytes")]
+    Proof,
+}

@@ -1,0 +1,267 @@
+//! We authenticate a client.
+//!
+//! [`Guard::begin`] gives the first verdict; while it is [`Verdict::Ask`], the driver sends the message,
+//! waits for the client's `p` message and hands its body to [`Guard::handle`].
+//!
+//! An unknown user, or one whose stored secret does not suit the method, is taken through the exchange to its
+//! end and refused with the words for a wrong password. What still shows who exists, as it does in
+//! PostgreSQL: with method md5, a user with a stored SCRAM secret is asked for SCRAM; a stored SCRAM secret
+//! may have another iteration count or salt length than a mock; and deriving keys takes time that a mock does
+//! not.
+
+mod sasl;
+
+use crate::crypto::same;
+use crate::fault::ProtocolFault;
+use crate::limits::SECRET_LEN_MAX;
+use crate::password::PlainPassword;
+use crate::scram::ScramKeys;
+use crate::secret::{Md5Secret, Secret};
+use pgweir_wire::backend;
+use pgweir_wire::frontend::Password;
+use sasl::{ExpectClientFinal, ExpectClientFirst, ExpectInitialResponse};
+use std::fmt;
+
+/// How a client has to prove itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Method {
+    /// Not at all; but the user must be known.
+    Trust,
+    /// The password in clear. Every kind of stored secret verifies.
+    Plain,
+    /// PostgreSQL's md5 challenge. A user with a stored SCRAM secret gets the SCRAM exchange instead.
+    Md5,
+    /// SCRAM-SHA-256 without channel binding. A stored md5 hash never verifies.
+    ScramSha256,
+}
+
+/// What a guard needs to know of the process it runs in.
+#[derive(Clone, Copy)]
+pub struct GuardEnv<'a> {
+    /// Random bytes drawn once per process. Salts for users without a stored SCRAM secret come from it, so
+    /// that they are the same at every login, as real ones are. A secret.
+    pub mock_seed: &'a [u8; 32],
+    /// The setting of that name: the count for users without a stored SCRAM secret. Brought into 1 to
+    /// [`DERIVE_ITERATIONS_MAX`](crate::limits::DERIVE_ITERATIONS_MAX).
+    pub scram_iterations: u32,
+}
+
+/// What a guard says.
+pub enum Verdict {
+    /// Send this complete message, and hand the body of the client's `p` message to the guard.
+    Ask(Guard, Vec<u8>),
+    /// The client is who it says.
+    Proven {
+        /// Bytes to send before AuthenticationOk (which is not in here): the last SASL message, or nothing.
+        send: Vec<u8>,
+        /// What this login taught us about logging in to a server for this user.
+        learned: Learned,
+    },
+    /// The client is not let in.
+    Refused(Refusal),
+}
+
+/// What a proven client has revealed that a server could be told in its name.
+#[derive(Debug, Clone)]
+pub enum Learned {
+    /// Nothing of use (trust, md5, or SCRAM against a plain password that is stored here anyway).
+    Nothing,
+    /// Its password.
+    Password(PlainPassword),
+    /// The keys of the SCRAM secret stored for it.
+    ScramKeys(ScramKeys),
+}
+
+/// Why a client is not let in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// The password, or its hash, is not right; or the user is unknown.
+    WrongPassword,
+    /// The SCRAM proof is not right; or the user is unknown.
+    Sasl,
+    /// The client sent an empty password, which never matches.
+    EmptyPassword,
+    /// Method trust, and the user is unknown.
+    UnknownUser,
+    /// A cleartext or md5 password message breaks the protocol.
+    PasswordMessage(ProtocolFault),
+    /// A SASL message breaks the protocol.
+    SaslMessage(ProtocolFault),
+}
+
+impl Refusal {
+    /// What the client is told, in PgBouncer's words. (PgBouncer sends it with SQLSTATE 08P01; PostgreSQL
+    /// would use 28P01 for a wrong password.)
+    pub fn text(&self) -> &'static str {
+        match self {
+            Self::WrongPassword => "password authentication failed",
+            Self::Sasl | Self::SaslMessage(_) => "SASL authentication failed",
+            Self::EmptyPassword => "empty password returned by client",
+            Self::UnknownUser => "\"trust\" authentication failed",
+            Self::PasswordMessage(_) => "malformed password message",
+        }
+    }
+
+    /// What was wrong with the client's message, for the log.
+    pub fn fault(&self) -> Option<ProtocolFault> {
+        match self {
+            Self::PasswordMessage(fault) | Self::SaslMessage(fault) => Some(*fault),
+            Self::WrongPassword | Self::Sasl | Self::EmptyPassword | Self::UnknownUser => None,
+        }
+    }
+}
+
+/// An exchange with a client that waits for its next `p` message.
+pub struct Guard(Expect);
+
+enum Expect {
+    Cleartext(ExpectCleartext),
+    Md5(ExpectMd5),
+    InitialResponse(ExpectInitialResponse),
+    ClientFirst(ExpectClientFirst),
+    ClientFinal(ExpectClientFinal),
+}
+
+impl Guard {
+    /// Begins an exchange with a client that says it is `user`.
+    ///
+    /// `secret` is what is stored for that user, and `None` if the user is unknown. A user that is known
+    /// without a secret has the empty one: it passes trust and nothing else.
+    pub fn begin(
+        method: Method,
+        user: &str,
+        secret: Option<&Secret>,
+        env: &GuardEnv<'_>,
+        random: &mut dyn FnMut(&mut [u8]),
+    ) -> Verdict {
+        let usable = secret.filter(|secret| secret.can_match());
+        match (method, usable) {
+            (Method::Trust, _) if secret.is_some() => proven(Learned::Nothing),
+            (Method::Trust, _) => Verdict::Refused(Refusal::UnknownUser),
+            (Method::Plain, _) => ExpectCleartext::ask(user, usable),
+            (Method::Md5, Some(Secret::Scram(_))) | (Method::ScramSha256, _) => {
+                ExpectInitialResponse::ask(user, usable, env)
+            }
+            (Method::Md5, _) => ExpectMd5::ask(user, usable, random),
+        }
+    }
+
+    /// Takes the body of the client's `p` message.
+    pub fn handle(self, password_message_body: &[u8], random: &mut dyn FnMut(&mut [u8])) -> Verdict {
+        match self.0 {
+            Expect::Cleartext(state) => state.handle(password_message_body),
+            Expect::Md5(state) => state.handle(password_message_body),
+            Expect::InitialResponse(state) => state.handle(password_message_body, random),
+            Expect::ClientFirst(state) => state.handle(password_message_body, random),
+            Expect::ClientFinal(state) => state.handle(password_message_body),
+        }
+    }
+}
+
+fn proven(learned: Learned) -> Verdict {
+    Verdict::Proven { send: Vec::new(), learned }
+}
+
+/// Waits for a password in clear.
+struct ExpectCleartext {
+    user: Box<str>,
+    secret: Option<Secret>,
+}
+
+impl ExpectCleartext {
+    fn ask(user: &str, secret: Option<&Secret>) -> Verdict {
+        let mut message = Vec::new();
+        backend::encode_auth_cleartext(&mut message);
+        let state = Self { user: user.into(), secret: secret.cloned() };
+        Verdict::Ask(Guard(Expect::Cleartext(state)), message)
+    }
+
+    fn handle(self, body: &[u8]) -> Verdict {
+        let password = match password_string(body) {
+            Ok(bytes) => PlainPassword::new(bytes),
+            Err(refusal) => return Verdict::Refused(refusal),
+        };
+        let Some(secret) = self.secret.filter(|secret| secret.verify(&self.user, &password)) else {
+            return Verdict::Refused(Refusal::WrongPassword);
+        };
+        match secret {
+            // The stored one rather than the client's: it remembers derivations across logins.
+            Secret::Plain(stored) => proven(Learned::Password(stored)),
+            Secret::Md5(_) | Secret::Scram(_) => proven(Learned::Password(password)),
+        }
+    }
+}
+
+/// Waits for the answer to an md5 challenge.
+struct ExpectMd5 {
+    /// The right answer; `None` if there is none.
+    answer: Option<[u8; 35]>,
+}
+
+impl ExpectMd5 {
+    fn ask(user: &str, secret: Option<&Secret>, random: &mut dyn FnMut(&mut [u8])) -> Verdict {
+        let mut salt = [0; 4];
+        random(&mut salt);
+        let mut message = Vec::new();
+        backend::encode_auth_md5(&mut message, salt);
+        let answer = match secret {
+            Some(Secret::Plain(password)) => Some(Md5Secret::derive(password, user).answer(salt)),
+            Some(Secret::Md5(stored)) => Some(stored.answer(salt)),
+            Some(Secret::Scram(_)) | None => None,
+        };
+        Verdict::Ask(Guard(Expect::Md5(Self { answer })), message)
+    }
+
+    fn handle(self, body: &[u8]) -> Verdict {
+        match password_string(body) {
+            Ok(answer) if self.answer.is_some_and(|right| same(&right, answer)) => proven(Learned::Nothing),
+            Ok(_) => Verdict::Refused(Refusal::WrongPassword),
+            Err(refusal) => Verdict::Refused(refusal),
+        }
+    }
+}
+
+/// The string in a cleartext or md5 password message, which is not empty.
+fn password_string(body: &[u8]) -> Result<&[u8], Refusal> {
+    if body.len() > SECRET_LEN_MAX + 1 {
+        return Err(Refusal::PasswordMessage(ProtocolFault::PasswordTooLong { len: body.len() - 1 }));
+    }
+    match Password::parse(body) {
+        Ok(Password { text: b"" }) => Err(Refusal::EmptyPassword),
+        Ok(password) => Ok(password.text),
+        Err(_) => Err(Refusal::PasswordMessage(ProtocolFault::PasswordShape)),
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match &self.0 {
+            Expect::Cleartext(_) => "Guard(expects a password)",
+            Expect::Md5(_) => "Guard(expects an md5 answer)",
+            Expect::InitialResponse(_) => "Guard(expects SASLInitialResponse)",
+            Expect::ClientFirst(_) => "Guard(expects the first SCRAM message)",
+            Expect::ClientFinal(_) => "Guard(expects the final SCRAM message)",
+        })
+    }
+}
+
+impl fmt::Debug for GuardEnv<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GuardEnv").field("scram_iterations", &self.scram_iterations).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ask(guard, _) => f.debug_tuple("Ask").field(guard).finish_non_exhaustive(),
+            Self::Proven { learned, .. } => {
+                f.debug_struct("Proven").field("learned", learned).finish_non_exhaustive()
+            }
+            Self::Refused(refusal) => f.debug_tuple("Refused").field(refusal).finish(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

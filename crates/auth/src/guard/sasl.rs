@@ -1,0 +1,226 @@
+//! The server's side of SCRAM-SHA-256, one struct per message that is waited for.
+
+use super::{Expect, Guard, GuardEnv, Learned, Refusal, Verdict};
+use crate::crypto::{Key, hmac_sha256};
+use crate::fault::ProtocolFault;
+use crate::limits::{DERIVE_ITERATIONS_MAX, SALT_LEN, SASL_MESSAGE_LEN_MAX};
+use crate::password::PlainPassword;
+use crate::scram::message::{
+    Binding, ClientFinal, ClientFirst, ServerFinal, ServerFirst, auth_message, nonce,
+};
+use crate::scram::{MECHANISM, ScramSecret};
+use crate::secret::Secret;
+use pgweir_wire::backend;
+use pgweir_wire::frontend::SaslInitial;
+
+/// What a proof is checked against.
+enum Material {
+    /// The user's stored SCRAM secret.
+    Stored(ScramSecret),
+    /// The user's stored password. Its secret is derived when a proof is there to check, not for everybody
+    /// who asks.
+    Password { password: PlainPassword, salt: [u8; SALT_LEN], iterations: u32 },
+    /// Nobody's: the exchange goes on to its end, and fails.
+    Mock(ScramSecret),
+}
+
+impl Material {
+    /// A password's salt is a mock's salt: the same at every login and whether the user exists or not, so
+    /// that the first messages tell nobody which users are known.
+    fn new(user: &str, secret: Option<&Secret>, env: &GuardEnv<'_>) -> Self {
+        let seeded = |purpose: &[u8]| hmac_sha256(env.mock_seed, &[purpose, b"\0", user.as_bytes()]);
+        let mut salt = [0; SALT_LEN];
+        salt.copy_from_slice(&seeded(b"salt").as_bytes()[..SALT_LEN]);
+        let iterations = env.scram_iterations.clamp(1, DERIVE_ITERATIONS_MAX);
+        match secret {
+            Some(Secret::Scram(stored)) => Self::Stored(stored.clone()),
+            Some(Secret::Plain(password)) => Self::Password { password: password.clone(), salt, iterations },
+            Some(Secret::Md5(_)) | None => {
+                Self::Mock(ScramSecret::unknowable(seeded(b"stored key"), &salt, iterations))
+            }
+        }
+    }
+
+    fn salt(&self) -> &[u8] {
+        match self {
+            Self::Stored(secret) | Self::Mock(secret) => secret.salt(),
+            Self::Password { salt, .. } => salt,
+        }
+    }
+
+    fn iterations(&self) -> u32 {
+        match self {
+            Self::Stored(secret) | Self::Mock(secret) => secret.iterations(),
+            Self::Password { iterations, .. } => *iterations,
+        }
+    }
+
+    /// Checks a proof: `(server signature, what was learned)` if it is right.
+    fn check(&self, proof: &Key, auth_message: &[&[u8]]) -> Option<(Key, Learned)> {
+        match self {
+            Self::Stored(secret) => {
+                let keys = secret.check(proof, auth_message)?;
+                Some((keys.server_signature(auth_message), Learned::ScramKeys(keys)))
+            }
+            Self::Password { password, salt, iterations } => {
+                let secret = ScramSecret::derive(password, salt, *iterations)?;
+                let keys = secret.check(proof, auth_message)?;
+                Some((keys.server_signature(auth_message), Learned::Nothing))
+            }
+            Self::Mock(secret) => {
+                // The same work as for a real secret; its outcome does not matter.
+                secret.check(proof, auth_message).and(None)
+            }
+        }
+    }
+}
+
+/// Waits for the client's choice of mechanism.
+pub(super) struct ExpectInitialResponse {
+    material: Material,
+}
+
+impl ExpectInitialResponse {
+    pub(super) fn ask(user: &str, secret: Option<&Secret>, env: &GuardEnv<'_>) -> Verdict {
+        let mut message = Vec::new();
+        backend::encode_auth_sasl(&mut message, &[MECHANISM]);
+        let state = Self { material: Material::new(user, secret, env) };
+        Verdict::Ask(Guard(Expect::InitialResponse(state)), message)
+    }
+
+    pub(super) fn handle(self, body: &[u8], random: &mut dyn FnMut(&mut [u8])) -> Verdict {
+        let next = ExpectClientFirst { material: self.material };
+        match initial_response(body) {
+            Ok(Some(message)) => next.handle(message, random),
+            // As PostgreSQL: an empty challenge asks for the message that could have come along.
+            Ok(None) => ask_with(Expect::ClientFirst(next), b""),
+            Err(fault) => Verdict::Refused(Refusal::SaslMessage(fault)),
+        }
+    }
+}
+
+/// Waits for the first SCRAM message.
+pub(super) struct ExpectClientFirst {
+    material: Material,
+}
+
+impl ExpectClientFirst {
+    pub(super) fn handle(self, message: &[u8], random: &mut dyn FnMut(&mut [u8])) -> Verdict {
+        let client_first = match ClientFirst::parse(message) {
+            Ok(client_first) => client_first,
+            Err(fault) => return Verdict::Refused(Refusal::SaslMessage(fault)),
+        };
+        let client_nonce = std::str::from_utf8(client_first.nonce).expect("a checked nonce is ASCII");
+        let nonce = format!("{client_nonce}{}", nonce(random));
+        let server_first = ServerFirst::encode(&nonce, self.material.salt(), self.material.iterations());
+        let state = ExpectClientFinal {
+            binding: client_first.binding,
+            client_first_bare: client_first.bare.into(),
+            server_first,
+            nonce,
+            material: self.material,
+        };
+        let challenge = state.server_first.clone();
+        ask_with(Expect::ClientFinal(state), challenge.as_bytes())
+    }
+}
+
+/// Waits for the client's proof.
+pub(super) struct ExpectClientFinal {
+    binding: Binding,
+    client_first_bare: Box<[u8]>,
+    server_first: String,
+    /// Both halves.
+    nonce: String,
+    material: Material,
+}
+
+impl ExpectClientFinal {
+    pub(super) fn handle(self, message: &[u8]) -> Verdict {
+        let client_final = match ClientFinal::parse(message, self.binding, self.nonce.as_bytes()) {
+            Ok(client_final) => client_final,
+            Err(fault) => return Verdict::Refused(Refusal::SaslMessage(fault)),
+        };
+        let conversation =
+            auth_message(&self.client_first_bare, self.server_first.as_bytes(), client_final.without_proof);
+        match self.material.check(&client_final.proof, &conversation) {
+            Some((signature, learned)) => {
+                let mut send = Vec::new();
+                backend::encode_auth_sasl_final(&mut send, ServerFinal::encode(&signature).as_bytes());
+                Verdict::Proven { send, learned }
+            }
+            None => Verdict::Refused(Refusal::Sasl),
+        }
+    }
+}
+
+fn ask_with(state: Expect, challenge: &[u8]) -> Verdict {
+    let mut message = Vec::new();
+    backend::encode_auth_sasl_continue(&mut message, challenge);
+    Verdict::Ask(Guard(state), message)
+}
+
+/// Reads SASLInitialResponse: the SCRAM message in it, or `None` if it did not come along.
+fn initial_response(body: &[u8]) -> Result<Option<&[u8]>, ProtocolFault> {
+    if body.len() > SASL_MESSAGE_LEN_MAX {
+        return Err(ProtocolFault::MessageTooLong { len: body.len() });
+    }
+    match SaslInitial::parse(body) {
+        Ok(initial) if initial.mechanism == MECHANISM.as_bytes() => Ok(initial.data),
+        Ok(_) => Err(ProtocolFault::MechanismNotOffered),
+        Err(_) => Err(ProtocolFault::InitialShape),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::crypto::KEY_LEN;
+    use crate::scram::ScramKeys;
+
+    fn body(name: &[u8], len: i32, message: &[u8]) -> Vec<u8> {
+        [name, b"\0", &len.to_be_bytes(), message].concat()
+    }
+
+    #[test]
+    fn initial_response_is_read_exactly() {
+        assert_eq!(initial_response(&body(b"SCRAM-SHA-256", 3, b"abc")), Ok(Some(&b"abc"[..])));
+        assert_eq!(initial_response(&body(b"SCRAM-SHA-256", 0, b"")), Ok(Some(&b""[..])));
+        assert_eq!(initial_response(&body(b"SCRAM-SHA-256", -1, b"")), Ok(None));
+    }
+
+    #[test]
+    fn a_length_that_lies_is_refused() {
+        for len in [0, 2, 4, -1, -2, i32::MAX, i32::MIN] {
+            let body = body(b"SCRAM-SHA-256", len, b"abc");
+            assert_eq!(initial_response(&body), Err(ProtocolFault::InitialShape), "{len}");
+        }
+        assert_eq!(initial_response(b"SCRAM-SHA-256"), Err(ProtocolFault::InitialShape));
+        assert_eq!(initial_response(b"SCRAM-SHA-256\0\0\0\0"), Err(ProtocolFault::InitialShape));
+        assert_eq!(initial_response(b""), Err(ProtocolFault::InitialShape));
+    }
+
+    #[test]
+    fn only_the_offered_mechanism_is_taken() {
+        for name in [&b"SCRAM-SHA-256-PLUS"[..], b"SCRAM-SHA-1", b"scram-sha-256", b""] {
+            assert_eq!(initial_response(&body(name, 0, b"")), Err(ProtocolFault::MechanismNotOffered));
+        }
+    }
+
+    #[test]
+    fn a_long_message_is_refused_by_its_length() {
+        let body = body(b"SCRAM-SHA-256", 0, &[b'x'; SASL_MESSAGE_LEN_MAX]);
+        assert_eq!(initial_response(&body), Err(ProtocolFault::MessageTooLong { len: body.len() }));
+    }
+
+    /// Nobody can know the key of a real mock; this one's is known, and must not help.
+    #[test]
+    fn a_mock_refuses_even_the_right_proof() {
+        let conversation: [&[u8]; 1] = [b"conversation"];
+        let keys = ScramKeys::new([1; KEY_LEN], [2; KEY_LEN], b"salt", 1);
+        let secret = ScramSecret::unknowable(keys.stored_key(), b"salt", 1);
+        let proof = keys.proof(&conversation);
+        assert!(Material::Stored(secret.clone()).check(&proof, &conversation).is_some());
+        assert!(Material::Mock(secret).check(&proof, &conversation).is_none());
+    }
+}

@@ -1,0 +1,39 @@
+//! Every limit of this crate, by name, with the reason for its size.
+
+/// Longest user name in an `auth_file`, in bytes (PgBouncer stops reading at 128).
+pub const USER_LEN_MAX: usize = 127;
+
+/// Longest secret in an `auth_file`, and longest password in a password message, in bytes.
+pub const SECRET_LEN_MAX: usize = 65_530;
+
+/// Longest SASL message either peer may send, in bytes. With the two limits below an honest one stays under 4
+/// KiB.
+pub const SASL_MESSAGE_LEN_MAX: usize = 8_192;
+
+/// Longest nonce (for a server's or a final message: both halves together), in bytes. PostgreSQL's halves are
+/// 24.
+pub const NONCE_LEN_MAX: usize = 1_024;
+
+/// Longest salt after decoding, in bytes. PostgreSQL's is 16.
+pub const SALT_LEN_MAX: usize = 1_024;
+
+/// Most iterations that are *computed* here, because a server asked for them or a stored secret says so.
+///
+/// A worker does nothing else while it derives a key: a million take a few tenths of a second, and a hostile
+/// server could otherwise ask for two thousand million. PostgreSQL's default is 4,096; OWASP's advice of 2023
+/// is 600,000. Stored secrets with more are still usable by SCRAM, where the client does the computing.
+pub const DERIVE_ITERATIONS_MAX: u32 = 1_000_000;
+
+/// Most iterations that a secret or a server may name at all: PostgreSQL keeps them in a signed 32-bit
+/// integer.
+pub const ITERATIONS_MAX: u32 = i32::MAX as u32;
+
+/// How many derivations a password remembers: the guard's own and those of a few servers with different
+/// salts.
+pub const DERIVATIONS_KEPT: usize = 4;
+
+/// Random bytes in a nonce of ours, before base64 (PostgreSQL's `SCRAM_RAW_NONCE_LEN`).
+pub const RAW_NONCE_LEN: usize = 18;
+
+/// Bytes in a salt of ours (PostgreSQL's `SCRAM_DEFAULT_SALT_LEN`).
+pub const SALT_LEN: usize = 16;

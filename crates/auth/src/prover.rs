@@ -1,0 +1,280 @@
+//! We log in to a server.
+//!
+//! The driver hands every Authentication message of the server to [`Prover::handle`] and does what the
+//! [`Proof`] says, until `Done` or `Failed`. The server is as hostile as any peer: it gets a password in
+//! clear only if it asks for one and we have one, it must know our secret when SCRAM is used (its signature
+//! is checked before AuthenticationOk counts), and it can not make us work longer than
+//! [`DERIVE_ITERATIONS_MAX`] iterations.
+
+use crate::crypto::Key;
+use crate::fault::ProtocolFault;
+use crate::limits::DERIVE_ITERATIONS_MAX;
+use crate::password::PlainPassword;
+use crate::scram::message::{ClientFinal, ClientFirst, ServerFinal, ServerFirst, auth_message, nonce};
+use crate::scram::{MECHANISM, ScramKeys};
+use crate::secret::{Md5Secret, Secret};
+use pgweir_wire::backend::Authentication;
+use pgweir_wire::frontend;
+use std::fmt;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// What we can log in with.
+#[derive(Debug, Clone)]
+pub enum Credential {
+    /// Nothing: only a server that trusts us lets us in.
+    None,
+    /// What is stored for the user. Plain answers everything; an md5 hash answers md5; a SCRAM secret
+    /// nothing, because it is made for checking.
+    Secret(Secret),
+    /// A password.
+    Password(PlainPassword),
+    /// Keys a client revealed when it logged in. They answer SCRAM where salt and iterations are theirs.
+    ScramKeys(ScramKeys),
+}
+
+impl Credential {
+    /// The password, if there is one to send or to derive from.
+    fn password(&self) -> Option<&PlainPassword> {
+        match self {
+            Self::Secret(Secret::Plain(password)) | Self::Password(password) => {
+                Some(password).filter(|password| !password.is_empty())
+            }
+            Self::None | Self::Secret(_) | Self::ScramKeys(_) => None,
+        }
+    }
+
+    fn suits_scram(&self) -> bool {
+        self.password().is_some() || matches!(self, Self::ScramKeys(_))
+    }
+
+    /// The keys for what the server asks.
+    fn scram_keys(&self, salt: &[u8], iterations: u32) -> Result<Arc<ScramKeys>, ProverError> {
+        match (self, self.password()) {
+            (_, Some(password)) => {
+                password.scram_keys(salt, iterations).ok_or(ProverError::TooManyIterations { iterations })
+            }
+            (Self::ScramKeys(keys), _) if keys.fits(salt, iterations) => Ok(Arc::new(keys.clone())),
+            (Self::ScramKeys(_), _) => Err(ProverError::KeysDoNotFit),
+            _ => Err(ProverError::WrongPasswordType),
+        }
+    }
+}
+
+/// What to do after a server's Authentication message.
+pub enum Proof {
+    /// Send this complete message and wait for the next Authentication message.
+    Reply(Prover, Vec<u8>),
+    /// Nothing to send; wait for the next Authentication message.
+    Waiting(Prover),
+    /// We are in.
+    Done,
+    /// We are not: close the connection.
+    Failed(ProverError),
+}
+
+/// Why a login to a server can not go on. The text is fit for waiters ("server login failed: …") and the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum ProverError {
+    /// The server asks for something that our credential can not answer.
+    #[error("wrong password type")]
+    WrongPasswordType,
+    /// The keys to pass through are for another salt or iteration count: the secret stored here is not the
+    /// server's.
+    #[error("wrong password type: the SCRAM secret stored here is not the one the server has")]
+    KeysDoNotFit,
+    /// The server does not know our secret: it is not who it says.
+    #[error("server signature is wrong")]
+    ServerSignature,
+    /// The server said AuthenticationOk before it proved to know our secret.
+    #[error("server ended the SCRAM exchange without its signature")]
+    SignatureMissing,
+    /// The server ended SCRAM with an error of SCRAM's own.
+    #[error("server reported a SCRAM error")]
+    ServerReportedError,
+    /// The server asks for a method that is not spoken here (Kerberos, GSSAPI, SSPI, …).
+    #[error("server requests authentication method {code}, which is not supported")]
+    UnsupportedMethod {
+        /// The number in the Authentication message.
+        code: u32,
+    },
+    /// The server offers SASL mechanisms, but not SCRAM-SHA-256.
+    #[error("server offers no supported SASL mechanism (only SCRAM-SHA-256 is)")]
+    UnsupportedMechanisms,
+    /// The server asks for more iterations than are computed here.
+    #[error("server requests {iterations} SCRAM iterations; at most {DERIVE_ITERATIONS_MAX} are computed")]
+    TooManyIterations {
+        /// What the server asked for.
+        iterations: u32,
+    },
+    /// An Authentication message that can not come at this point.
+    #[error("server sent an authentication message out of order")]
+    OutOfOrder,
+    /// A SCRAM message of the server breaks the protocol.
+    #[error("server's SCRAM message is bad: {0}")]
+    Protocol(#[from] ProtocolFault),
+}
+
+impl ProverError {
+    /// What waiters and the log are told, behind "server login failed: ".
+    pub fn text(&self) -> String {
+        self.to_string()
+    }
+}
+
+/// A login to a server.
+pub struct Prover(State);
+
+enum State {
+    /// Nothing was asked yet.
+    Fresh {
+        user: Box<str>,
+        credential: Credential,
+    },
+    /// Password or md5 answer is sent; only AuthenticationOk may come.
+    Answered,
+    ServerFirst(ExpectServerFirst),
+    ServerFinal(ExpectServerFinal),
+    /// The server has proven itself; only AuthenticationOk may come.
+    Verified,
+}
+
+impl Prover {
+    /// Begins a login as `user`.
+    pub fn new(user: &str, credential: Credential) -> Self {
+        Self(State::Fresh { user: user.into(), credential })
+    }
+
+    /// Takes the next Authentication message of the server.
+    pub fn handle(self, request: Authentication<'_>, random: &mut dyn FnMut(&mut [u8])) -> Proof {
+        use Authentication as Request;
+        let next = match (self.0, request) {
+            (_, Request::Unsupported(code)) => Err(ProverError::UnsupportedMethod { code }),
+            (State::Fresh { .. } | State::Answered | State::Verified, Request::Ok) => return Proof::Done,
+            (State::ServerFirst(_) | State::ServerFinal(_), Request::Ok) => {
+                Err(ProverError::SignatureMissing)
+            }
+            (State::Fresh { credential, .. }, Request::Cleartext) => cleartext(&credential),
+            (State::Fresh { user, credential }, Request::Md5 { salt }) => md5(&user, &credential, salt),
+            (State::Fresh { credential, .. }, Request::Sasl { mechanisms }) => {
+                ExpectServerFirst::begin(credential, &mechanisms, random)
+            }
+            (State::ServerFirst(state), Request::SaslContinue(message)) => state.handle(message),
+            (State::ServerFinal(state), Request::SaslFinal(message)) => state.handle(message),
+            _ => Err(ProverError::OutOfOrder),
+        };
+        match next {
+            Ok((state, Some(message))) => Proof::Reply(Self(state), message),
+            Ok((state, None)) => Proof::Waiting(Self(state)),
+            Err(error) => Proof::Failed(error),
+        }
+    }
+}
+
+/// The next state, and a message to send.
+type Step = Result<(State, Option<Vec<u8>>), ProverError>;
+
+fn cleartext(credential: &Credential) -> Step {
+    let password = credential.password().ok_or(ProverError::WrongPasswordType)?.as_bytes();
+    // A zero byte would end the string on the way, and the server would check another password.
+    if password.contains(&0) {
+        return Err(ProverError::WrongPasswordType);
+    }
+    Ok((State::Answered, Some(encoded(|out| frontend::encode_password(out, password)))))
+}
+
+fn md5(user: &str, credential: &Credential, salt: [u8; 4]) -> Step {
+    let answer = match (credential, credential.password()) {
+        (_, Some(password)) => Md5Secret::derive(password, user).answer(salt),
+        (Credential::Secret(Secret::Md5(stored)), _) => stored.answer(salt),
+        _ => return Err(ProverError::WrongPasswordType),
+    };
+    Ok((State::Answered, Some(encoded(|out| frontend::encode_password(out, &answer)))))
+}
+
+/// SASLInitialResponse is sent; the server's challenge must come.
+struct ExpectServerFirst {
+    credential: Credential,
+    nonce: String,
+    client_first_bare: String,
+}
+
+impl ExpectServerFirst {
+    fn begin(credential: Credential, mechanisms: &[&[u8]], random: &mut dyn FnMut(&mut [u8])) -> Step {
+        if !mechanisms.contains(&MECHANISM.as_bytes()) {
+            return Err(ProverError::UnsupportedMechanisms);
+        }
+        if !credential.suits_scram() {
+            return Err(ProverError::WrongPasswordType);
+        }
+        let nonce = nonce(random);
+        let (header, client_first_bare) = ClientFirst::encode(&nonce);
+        let client_first = format!("{header}{client_first_bare}");
+        let message =
+            encoded(|out| frontend::encode_sasl_initial(out, MECHANISM.as_bytes(), client_first.as_bytes()));
+        Ok((State::ServerFirst(Self { credential, nonce, client_first_bare }), Some(message)))
+    }
+
+    fn handle(self, message: &[u8]) -> Step {
+        let server_first = ServerFirst::parse(message, self.nonce.as_bytes())?;
+        let keys = self.credential.scram_keys(&server_first.salt, server_first.iterations)?;
+        let nonce = std::str::from_utf8(server_first.nonce).expect("a checked nonce is ASCII");
+        let without_proof = ClientFinal::encode_without_proof(nonce);
+        let conversation = auth_message(self.client_first_bare.as_bytes(), message, without_proof.as_bytes());
+        let client_final = ClientFinal::encode(&without_proof, &keys.proof(&conversation));
+        let state = ExpectServerFinal { signature: keys.server_signature(&conversation) };
+        let message = encoded(|out| frontend::encode_sasl_response(out, client_final.as_bytes()));
+        Ok((State::ServerFinal(state), Some(message)))
+    }
+}
+
+/// Our proof is sent; the server's must come.
+struct ExpectServerFinal {
+    signature: Key,
+}
+
+impl ExpectServerFinal {
+    fn handle(self, message: &[u8]) -> Step {
+        match ServerFinal::parse(message)? {
+            ServerFinal::Signature(signature) if signature.same(&self.signature) => {
+                Ok((State::Verified, None))
+            }
+            ServerFinal::Signature(_) => Err(ProverError::ServerSignature),
+            ServerFinal::Error => Err(ProverError::ServerReportedError),
+        }
+    }
+}
+
+/// One message in a buffer of its own.
+fn encoded(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut out = Vec::new();
+    encode(&mut out);
+    out
+}
+
+impl fmt::Debug for Prover {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match &self.0 {
+            State::Fresh { .. } => "Prover(fresh)",
+            State::Answered => "Prover(answered)",
+            State::ServerFirst(_) => "Prover(expects the server's first SCRAM message)",
+            State::ServerFinal(_) => "Prover(expects the server's final SCRAM message)",
+            State::Verified => "Prover(server is verified)",
+        })
+    }
+}
+
+/// Without the bytes to send: there may be a password in them.
+impl fmt::Debug for Proof {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Reply(prover, _) => f.debug_tuple("Reply").field(prover).finish_non_exhaustive(),
+            Self::Waiting(prover) => f.debug_tuple("Waiting").field(prover).finish(),
+            Self::Done => f.write_str("Done"),
+            Self::Failed(error) => f.debug_tuple("Failed").field(error).finish(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+//! PgBouncer's `auth_file`: one `"user" "secret"` a line.
+
+use crate::limits::{SECRET_LEN_MAX, USER_LEN_MAX};
+use crate::secret::Secret;
+use std::collections::BTreeMap;
+
+/// The users of an `auth_file`, by name.
+///
+/// Grammar: a user name and a secret, both in double quotes (`""` stands for one quote), with blanks between;
+/// what follows on the line is ignored. Lines that begin with `;`, and blank lines, are skipped. A line that
+/// is none of these ends the reading, as in PgBouncer: users behind it do not exist. A name that comes twice
+/// has its last secret.
+///
+/// A clone shares what its plain passwords remember of their derivations, so hand out clones, not fresh
+/// parses.
+#[derive(Debug, Clone, Default)]
+pub struct UserList {
+    secrets: BTreeMap<Box<str>, Secret>,
+}
+
+impl UserList {
+    /// Reads a file's text; with it, what is wrong with the text, for the log (no secret is in there).
+    pub fn parse(text: &str) -> (Self, Vec<String>) {
+        let mut list = Self::default();
+        let mut warnings = Vec::new();
+        for (i, line) in text.lines().enumerate() {
+            if line.starts_with(';') || line.trim().is_empty() {
+                continue;
+            }
+            match parse_line(line) {
+                Ok((user, secret)) => {
+                    list.secrets.insert(user.into(), Secret::parse(&secret));
+                }
+                Err(reason) => {
+                    let line_number = i + 1;
+                    warnings
+                        .push(format!("broken auth file line {line_number}: {reason}; the rest is not read"));
+                    break;
+                }
+            }
+        }
+        (list, warnings)
+    }
+
+    /// The secret of a user.
+    pub fn get(&self, user: &str) -> Option<&Secret> {
+        self.secrets.get(user)
+    }
+
+    /// The names of all users, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.secrets.keys().map(|name| &**name)
+    }
+
+    /// How many users there are.
+    pub fn len(&self) -> usize {
+        self.secrets.len()
+    }
+
+    /// Whether there is no user.
+    pub fn is_empty(&self) -> bool {
+        self.secrets.is_empty()
+    }
+}
+
+fn parse_line(line: &str) -> Result<(String, String), String> {
+    let (user, rest) = quoted(line.trim_start()).ok_or("expected a user name in double quotes")?;
+    if user.len() > USER_LEN_MAX {
+        return Err(format!("user name is longer than {USER_LEN_MAX} bytes"));
+    }
+    let (secret, _ignored) = quoted(rest.trim_start()).ok_or("expected a secret in double quotes")?;
+    if secret.len() > SECRET_LEN_MAX {
+        return Err(format!("secret is longer than {SECRET_LEN_MAX} bytes"));
+    }
+    Ok((user, secret))
+}
+
+/// Takes a double-quoted string off the front: `(what it says, what follows)`.
+fn quoted(text: &str) -> Option<(String, &str)> {
+    let mut rest = text.strip_prefix('"')?;
+    let mut out = String::new();
+    loop {
+        let (piece, behind) = rest.split_once('"')?;
+        out.push_str(piece);
+        match behind.strip_prefix('"') {
+            Some(more) => rest = more,
+            None => return Some((out, behind)),
+        }
+        out.push('"');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn plain(list: &UserList, user: &str) -> Option<Vec<u8>> {
+        match list.get(user)? {
+            Secret::Plain(password) => Some(password.as_bytes().to_vec()),
+            Secret::Md5(_) | Secret::Scram(_) => None,
+        }
+    }
+
+    #[test]
+    fn lines_comments_and_quotes() {
+        let text = "; a comment\n\n\"bob\" \"secret\" ignored\r\n".to_owned()
+            + "  \"al\"\"ice\"\t\"a \"\"b\"\" ; c\"\n\"empty\" \"\"";
+        let (list, warnings) = UserList::parse(&text);
+        assert_eq!(warnings, Vec::<String>::new());
+        assert_eq!(list.names().collect::<Vec<_>>(), ["al\"ice", "bob", "empty"]);
+        assert_eq!(plain(&list, "bob").as_deref(), Some(&b"secret"[..]));
+        assert_eq!(plain(&list, "al\"ice").as_deref(), Some(&b"a \"b\" ; c"[..]));
+        assert_eq!(plain(&list, "empty").as_deref(), Some(&b""[..]));
+        assert!(list.get("Bob").is_none());
+    }
+
+    #[test]
+    fn the_last_of_a_name_counts() {
+        let (list, _) = UserList::parse("\"a\" \"1\"\n\"a\" \"2\"\n");
+        assert_eq!(list.len(), 1);
+        assert_eq!(plain(&list, "a").as_deref(), Some(&b"2"[..]));
+    }
+
+    #[test]
+    fn a_bad_line_ends_the_reading() {
+        for bad in
+            ["bob secret", "\"bob", "\"bob\"", "\"bob\" secret", "\"bob\" \"x", " ; not at the line's start"]
+        {
+            let (list, warnings) = UserList::parse(&format!("\"a\" \"1\"\n{bad}\n\"z\" \"26\"\n"));
+            assert_eq!(list.names().collect::<Vec<_>>(), ["a"], "{bad}");
+            assert_eq!(warnings.len(), 1, "{bad}");
+            assert!(warnings[0].starts_with("broken auth file line 2: "), "{warnings:?}");
+        }
+    }
+
+    #[test]
+    fn warnings_do_not_show_secrets() {
+        let (_, warnings) = UserList::parse("\"bob\" hidden");
+        assert!(!warnings[0].contains("hidden"));
+    }
+
+    #[test]
+    fn lengths_are_bounded() {
+        let line =
+            |user: usize, secret: usize| format!("\"{}\" \"{}\"", "u".repeat(user), "s".repeat(secret));
+        assert_eq!(UserList::parse(&line(USER_LEN_MAX, SECRET_LEN_MAX)).0.len(), 1);
+        assert_eq!(UserList::parse(&line(USER_LEN_MAX + 1, 1)).0.len(), 0);
+        assert_eq!(UserList::parse(&line(1, SECRET_LEN_MAX + 1)).0.len(), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn any_name_and_secret_come_back(user in "[^\r\n]{0,20}", secret in "[^\r\n]{0,20}") {
+            let quote = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
+            let (list, warnings) = UserList::parse(&format!("{} {}", quote(&user), quote(&secret)));
+            prop_assert!(warnings.is_empty());
+            prop_assert_eq!(plain(&list, &user), Some(secret.into_bytes()));
+        }
+
+        #[test]
+        fn any_text_is_read(text in "[\"; a\n\t\\PC]{0,200}") {
+            let (list, warnings) = UserList::parse(&text);
+            prop_assert!(warnings.len() <= 1);
+            prop_assert!(list.len() <= text.lines().count());
+        }
+    }
+}

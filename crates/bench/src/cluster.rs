@@ -1,0 +1,319 @@
+//! A PostgreSQL cluster to throw away: made in a temporary directory, reachable from this machine only, gone with its owner.
+//!
+//! The superuser can be reached only through a unix socket in a directory that is closed to other users. On 127.0.0.1
+//! there is one role without any privileges, [`USER`], for the one database it owns: a neighbour on the machine gains nothing.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::client::{Address, Client};
+use crate::error::BenchError;
+use crate::interrupt::Interrupt;
+use crate::process::{self, Process, STOP_POSTGRES};
+use crate::scratch::Scratch;
+use crate::tools::PostgresTools;
+
+/// The role that makes the load; it owns [`DATABASE`].
+pub(crate) const USER: &str = "bench";
+/// The database that the load runs in.
+pub(crate) const DATABASE: &str = "bench";
+/// The superuser, over the unix socket only.
+const SUPERUSER: &str = "postgres";
+
+/// PostgreSQL keeps so many connections back for superusers (`superuser_reserved_connections`).
+pub(crate) const RESERVED: u32 = 3;
+
+const INITDB_LIMIT: Duration = Duration::from_secs(120);
+const START_LIMIT: Duration = Duration::from_secs(60);
+const FILL_LIMIT: Duration = Duration::from_secs(1800);
+
+/// Connections that close do so within this time; two equal counts at this distance mean that all have.
+const SETTLE_STEP: Duration = Duration::from_millis(200);
+const SETTLE_LIMIT: Duration = Duration::from_secs(10);
+
+/// First port that is tried; below the ports that the kernel gives to outgoing connections.
+const PORT_FIRST: u16 = 21_000;
+const PORT_LAST: u16 = 31_999;
+
+/// What a cluster is to be like.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClusterOptions {
+    /// `max_connections`.
+    pub(crate) max_connections: u32,
+    /// `shared_buffers`, megabytes.
+    pub(crate) shared_buffers_mb: u32,
+}
+
+/// A running cluster. Dropping it shuts PostgreSQL down; its files go with the [`Scratch`] directory.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    process: Process,
+    socket_dir: PathBuf,
+    port: u16,
+    log: PathBuf,
+}
+
+impl Cluster {
+    /// Makes a cluster in `scratch` and starts it.
+    ///
+    /// # Errors
+    /// A PostgreSQL program failed (its last words are in the error), or a signal came.
+    pub(crate) fn start(
+        tools: &PostgresTools,
+        scratch: &Scratch,
+        options: ClusterOptions,
+        interrupt: &Interrupt,
+    ) -> Result<Self, BenchError> {
+        let data = scratch.folder("data")?;
+        let socket_dir = scratch.folder("pg")?;
+        initdb(tools, scratch, &data, interrupt)?;
+        let port = free_port()?;
+        append(&data.join("postgresql.conf"), &postgresql_conf(port, &socket_dir, options))?;
+        scratch.write(&data.join("pg_hba.conf"), &pg_hba_conf())?;
+        let log = scratch.path().join("postgres.log");
+        let log_file = process::log_file(&log)?;
+        let mut command = Command::new(&tools.postgres);
+        scratch.run_as().apply(&mut command);
+        command.arg("-D").arg(&data).current_dir(&data);
+        command.stdout(log_file.try_clone().map_err(BenchError::io("the server's log"))?).stderr(log_file);
+        let process = Process::spawn(&mut command, "PostgreSQL", STOP_POSTGRES)?;
+        let mut cluster = Self { process, socket_dir, port, log };
+        let mut superuser = cluster.wait_until_ready(interrupt)?;
+        for statement in [
+            format!("CREATE ROLE {USER} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION"),
+            format!("CREATE DATABASE {DATABASE} OWNER {USER}"),
+        ] {
+            superuser.query(&statement).map_err(BenchError::io(statement))?;
+        }
+        Ok(cluster)
+    }
+
+    /// Fills pgbench's tables at this scale (about 15 MB each step), showing how far it is.
+    ///
+    /// # Errors
+    /// pgbench failed, or a signal came.
+    pub(crate) fn fill(
+        &mut self,
+        tools: &PostgresTools,
+        scale: u32,
+        interrupt: &Interrupt,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<(), BenchError> {
+        let mut command = Command::new(&tools.pgbench);
+        let (host, port) = self.address().host_and_port();
+        command.args(["--initialize", "--host", &host, "--port", &port, "--username", USER]);
+        command.args(["--scale", &scale.to_string(), DATABASE]).current_dir("/");
+        let finished =
+            process::run(&mut command, "pgbench --initialize", FILL_LIMIT, interrupt, &mut |line| {
+                if let Some(done) = line.and_then(tuples_done) {
+                    say(&done);
+                }
+            })?;
+        if !finished.status.success() {
+            return Err(self.explain(process::failure("pgbench --initialize", &finished)));
+        }
+        Ok(())
+    }
+
+    /// Where the load connects directly.
+    #[must_use]
+    pub(crate) fn address(&self) -> Address {
+        Address::Loopback(self.port)
+    }
+
+    /// TCP port on 127.0.0.1.
+    #[must_use]
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The postmaster's process id.
+    #[must_use]
+    pub(crate) fn postmaster(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// A connection as superuser, which PostgreSQL has room for even when ordinary ones are refused.
+    ///
+    /// # Errors
+    /// The server is not there.
+    pub(crate) fn superuser(&self) -> Result<Client, BenchError> {
+        self.try_superuser().map_err(BenchError::io("connecting to the throw-away PostgreSQL"))
+    }
+
+    /// Waits until the load of an earlier run has let go of its connections: PostgreSQL frees a slot a moment after its
+    /// client has gone. Connections that stay (a pooler's) are waited for in vain, for a bounded time.
+    ///
+    /// # Errors
+    /// The server is not there, or a signal came.
+    pub(crate) fn settle(&self, interrupt: &Interrupt) -> Result<(), BenchError> {
+        let mut superuser = self.superuser()?;
+        let until = Instant::now() + SETTLE_LIMIT;
+        let mut before = u64::MAX;
+        loop {
+            let now = connections(&mut superuser, ALL_OF_THE_LOAD)
+                .map_err(BenchError::io("counting connections"))?;
+            if now == before || Instant::now() >= until {
+                return Ok(());
+            }
+            before = now;
+            interrupt.sleep(SETTLE_STEP)?;
+        }
+    }
+
+    /// An error if the server has ended.
+    ///
+    /// # Errors
+    /// [`BenchError::Failed`] with the server's last words.
+    pub(crate) fn check(&mut self) -> Result<(), BenchError> {
+        match self.process.ended() {
+            None => Ok(()),
+            Some(status) => {
+                Err(self
+                    .explain(BenchError::failed(format!("PostgreSQL ended ({status})"), &self.log_text())))
+            }
+        }
+    }
+
+    fn try_superuser(&self) -> std::io::Result<Client> {
+        Client::connect(&Address::Unix(self.socket_dir.clone(), self.port), SUPERUSER, "postgres")
+    }
+
+    fn wait_until_ready(&mut self, interrupt: &Interrupt) -> Result<Client, BenchError> {
+        let until = Instant::now() + START_LIMIT;
+        loop {
+            match self.try_superuser() {
+                Ok(client) => return Ok(client),
+                Err(error) if Instant::now() >= until => {
+                    return Err(BenchError::failed(
+                        "PostgreSQL did not start",
+                        &format!("{}\n{error}", self.log_text()),
+                    ));
+                }
+                Err(_) => {}
+            }
+            self.check()?;
+            interrupt.sleep(Duration::from_millis(50))?;
+        }
+    }
+
+    fn log_text(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// A full disk shows in the server's log, not in what a client is told.
+    fn explain(&self, error: BenchError) -> BenchError {
+        if process::says_disk_full(&self.log_text()) {
+            return BenchError::DiskFull { path: std::env::temp_dir(), needed_mb: 1000 };
+        }
+        error
+    }
+}
+
+/// SQL condition for every connection of the load's role.
+const ALL_OF_THE_LOAD: &str = "usename = 'bench'";
+
+/// How many server connections fulfil a condition on `pg_stat_activity`.
+pub(crate) fn connections(superuser: &mut Client, condition: &str) -> std::io::Result<u64> {
+    let rows = superuser.query(&format!("SELECT count(*) FROM pg_stat_activity WHERE {condition}"))?;
+    let count = rows.first().and_then(|row| row.first()).and_then(|count| count.parse().ok());
+    count.ok_or_else(|| std::io::Error::other("count(*) gave no number"))
+}
+
+/// A free TCP port on 127.0.0.1 from a range that the kernel does not use for outgoing connections.
+///
+/// # Errors
+/// All are taken.
+pub(crate) fn free_port() -> Result<u16, BenchError> {
+    let span = u32::from(PORT_LAST - PORT_FIRST) + 1;
+    let start = std::process::id().wrapping_mul(7) % span;
+    (0..span)
+        .map(|step| PORT_FIRST + u16::try_from((start + step) % span).expect("the span is below 65536"))
+        .find(|port| port_is_free(*port))
+        .ok_or_else(|| BenchError::Missing(format!("no free port on 127.0.0.1 in {PORT_FIRST}-{PORT_LAST}")))
+}
+
+/// Whether nobody listens on this port of 127.0.0.1.
+#[must_use]
+pub(crate) fn port_is_free(port: u16) -> bool {
+    std::net::TcpListener::bind(("127.0.0.1", port)).is_ok()
+}
+
+fn initdb(
+    tools: &PostgresTools,
+    scratch: &Scratch,
+    data: &Path,
+    interrupt: &Interrupt,
+) -> Result<(), BenchError> {
+    let mut command = Command::new(&tools.initdb);
+    scratch.run_as().apply(&mut command);
+    command.arg("--pgdata").arg(data).current_dir("/");
+    command.args([
+        "--username",
+        SUPERUSER,
+        "--auth",
+        "trust",
+        "--encoding",
+        "UTF8",
+        "--locale",
+        "C",
+        "--no-sync",
+    ]);
+    process::expect_success(&mut command, "initdb", INITDB_LIMIT, interrupt).map(drop)
+}
+
+/// Durable storage is not what is compared here, and a throw-away cluster has nothing to lose.
+fn postgresql_conf(port: u16, socket_dir: &Path, options: ClusterOptions) -> String {
+    let ClusterOptions { max_connections, shared_buffers_mb } = options;
+    let mut conf = String::new();
+    let _ = write!(
+        conf,
+        "\nlisten_addresses = '127.0.0.1'\nport = {port}\nunix_socket_directories = '{}'\n\
+         max_connections = {max_connections}\nsuperuser_reserved_connections = {RESERVED}\n\
+         shared_buffers = {shared_buffers_mb}MB\nfsync = off\nfull_page_writes = off\nmax_wal_size = 4GB\n\
+         autovacuum = off\nlogging_collector = off\nssl = off\n",
+        socket_dir.display()
+    );
+    conf
+}
+
+fn pg_hba_conf() -> String {
+    format!("local all {SUPERUSER} trust\nhost {DATABASE} {USER} 127.0.0.1/32 trust\n")
+}
+
+fn append(path: &Path, text: &str) -> Result<(), BenchError> {
+    use std::io::Write as _;
+    std::fs::OpenOptions::new()
+        .append(true)
+        .open(path)
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .map_err(BenchError::io(format!("writing {}", path.display())))
+}
+
+/// `100000 of 1000000 tuples (10%) done ...` becomes `10%`.
+fn tuples_done(line: &str) -> Option<String> {
+    let (_, after) = line.rsplit_once("tuples (")?;
+    let (percent, _) = after.split_once(')')?;
+    percent.ends_with('%').then(|| percent.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_of_filling_is_read() {
+        let line = "100000 of 1000000 tuples (10%) done (elapsed 0.06 s, remaining 0.55 s)";
+        assert_eq!(tuples_done(line).as_deref(), Some("10%"));
+        assert_eq!(tuples_done("creating primary keys..."), None);
+    }
+
+    #[test]
+    fn a_free_port_can_be_bound_and_then_is_not_free() {
+        let port = free_port().expect("a port");
+        let _listener = std::net::TcpListener::bind(("127.0.0.1", port)).expect("it was free");
+        assert!(!port_is_free(port));
+    }
+}

@@ -1,0 +1,296 @@
+//! `pgweir demo`: what a pooler is good for, seen on one's own machine in a minute.
+//!
+//! A throw-away PostgreSQL with 100 connections; the number of clients that was asked for is refused there; as many as fit
+//! run a load directly, then all of them through pgweir, which uses a handful of connections.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use lexopt::prelude::*;
+
+use crate::client::Address;
+use crate::cluster::{Cluster, ClusterOptions, DATABASE, RESERVED, USER, port_is_free};
+use crate::error::BenchError;
+use crate::interrupt::Interrupt;
+use crate::machine;
+use crate::pgbench::{Load, Outcome, Pgbench, Protocol, Script};
+use crate::pooler::{Pooler, PoolerOptions, PoolerProgram};
+use crate::progress::Progress;
+use crate::sampler::{ConnectionCounter, CpuMark};
+use crate::scratch::{RunAs, Scratch};
+use crate::stats::short;
+use crate::table::Table;
+use crate::tools::{self, PostgresTools};
+
+const HELP: &str = "\
+usage: pgweir demo [options]
+
+Starts a throw-away PostgreSQL and pgweir in front of it, runs the same pgbench load directly and through
+pgweir, prints a table, and serves until Ctrl-C. Everything is removed at the end.
+
+options:
+  --seconds N   how long each of the four runs takes (default 10)
+  --clients N   clients through pgweir (default 200; PostgreSQL has 100 connections)
+  --port N      port that pgweir listens on (default: a free one)
+  --once        end after the table
+  -h, --help    this text
+
+exit codes: 0 done, 1 something failed, 2 wrong option, 3 a program is missing, 4 the port is in use,
+            5 the disk is full, 130 interrupted before the table was complete
+";
+
+const MAX_CONNECTIONS: u32 = 100;
+/// The direct load leaves some connections to others, as one would.
+const DIRECT_CLIENTS: u32 = MAX_CONNECTIONS - RESERVED - 7;
+const POOL_SIZE: u32 = 20;
+/// 1,000,000 accounts, about 150 MB.
+const SCALE: u32 = 10;
+const SHARED_BUFFERS_MB: u32 = 256;
+/// Tables, WAL and logs of the demo.
+const NEEDED_MB: u64 = 1000;
+/// More clients than this would need more than the load generator's threads can drive.
+const CLIENTS_MAX: u32 = 10_000;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Options {
+    seconds: u32,
+    clients: u32,
+    port: Option<u16>,
+    once: bool,
+    pooler: Option<PoolerProgram>,
+}
+
+/// Everything that the demo has started. The fields go in this order: pooler, server, files.
+struct Stage {
+    pooler: Pooler,
+    cluster: Cluster,
+    pgbench: Pgbench,
+    tools: PostgresTools,
+    options: Options,
+    interrupt: Interrupt,
+    _scratch: Scratch,
+}
+
+/// Runs the demo; see [`crate::demo`].
+pub(crate) fn run(args: Vec<OsString>) -> Result<(), BenchError> {
+    let Some(options) = parse(args)? else {
+        print!("{HELP}");
+        return Ok(());
+    };
+    let once = options.once;
+    let mut progress = Progress::new();
+    let mut stage = Stage::set(options, &mut progress)?;
+    let table = stage.compare(&mut progress)?;
+    drop(progress);
+    print!("\n{table}");
+    if once { Ok(()) } else { stage.serve() }
+}
+
+fn parse(args: Vec<OsString>) -> Result<Option<Options>, BenchError> {
+    let mut options = Options { seconds: 10, clients: 200, port: None, once: false, pooler: None };
+    let mut parser = lexopt::Parser::from_args(args);
+    while let Some(arg) = parser.next()? {
+        match arg {
+            Short('h') | Long("help") => return Ok(None),
+            Long("seconds") => options.seconds = parser.value()?.parse()?,
+            Long("clients") => options.clients = parser.value()?.parse()?,
+            Long("port") => options.port = Some(parser.value()?.parse()?),
+            Long("once") => options.once = true,
+            // For developing the demo itself: another program in pgweir's place.
+            Long("pooler") => {
+                options.pooler =
+                    Some(PoolerProgram { name: "pooler".to_owned(), path: parser.value()?.into() });
+            }
+            _ => return Err(arg.unexpected().into()),
+        }
+    }
+    if !(1..=3600).contains(&options.seconds) {
+        return Err(BenchError::Usage("--seconds takes 1 to 3600".to_owned()));
+    }
+    if !(1..=CLIENTS_MAX).contains(&options.clients) {
+        return Err(BenchError::Usage(format!("--clients takes 1 to {CLIENTS_MAX}")));
+    }
+    Ok(Some(options))
+}
+
+impl Stage {
+    fn set(options: Options, progress: &mut Progress) -> Result<Self, BenchError> {
+        let interrupt = Interrupt::install()?;
+        if let Some(port) = options.port.filter(|port| !port_is_free(*port)) {
+            return Err(BenchError::PortInUse { port });
+        }
+        machine::raise_file_limit(options.clients)?;
+        progress.phase("looking for PostgreSQL");
+        let tools = tools::find_or_install(&interrupt, &mut |what| progress.detail(what))?;
+        progress.done(&tools::version_of(&tools.postgres));
+        let scratch = Scratch::create(RunAs::detect()?, NEEDED_MB)?;
+        progress.phase("starting a throw-away PostgreSQL");
+        let cluster_options =
+            ClusterOptions { max_connections: MAX_CONNECTIONS, shared_buffers_mb: SHARED_BUFFERS_MB };
+        let mut cluster = Cluster::start(&tools, &scratch, cluster_options, &interrupt)?;
+        progress.done(&format!("port {}, max_connections {MAX_CONNECTIONS}", cluster.port()));
+        progress.phase("filling pgbench's tables");
+        cluster.fill(&tools, SCALE, &interrupt, &mut |done| progress.detail(done))?;
+        progress.done(&format!("scale {SCALE}"));
+        progress.phase("starting the pooler");
+        let program = options.pooler.clone().map_or_else(PoolerProgram::own, Ok)?;
+        let pooler_options = PoolerOptions {
+            pool_size: POOL_SIZE,
+            max_client_conn: options.clients + 100,
+            port: options.port,
+        };
+        let pooler = Pooler::start(&program, pooler_options, &cluster, &scratch, &interrupt)?;
+        progress.done(&format!("port {}, transaction pooling, pool of {POOL_SIZE}", pooler.port()));
+        let pgbench = Pgbench::new(&tools.pgbench, &scratch)?;
+        Ok(Self { pooler, cluster, pgbench, tools, options, interrupt, _scratch: scratch })
+    }
+
+    /// Runs every load both ways; gives the table.
+    fn compare(&mut self, progress: &mut Progress) -> Result<String, BenchError> {
+        let clients = self.options.clients;
+        let direct_clients = clients.min(DIRECT_CLIENTS);
+        if clients > direct_clients {
+            progress.phase(&format!("{clients} clients directly"));
+            let refusal = self.pgbench.refusal(clients, &self.cluster.address(), &self.interrupt)?;
+            progress.done(
+                &refusal.map_or_else(|| "not refused".to_owned(), |reason| format!("refused, \"{reason}\"")),
+            );
+        }
+        let head = [
+            "load",
+            "through",
+            "clients",
+            "TPS",
+            "p50 ms",
+            "p99 ms",
+            "failed",
+            "server connections",
+            "pooler CPU us/tx",
+        ];
+        let mut rows = Vec::new();
+        // All direct runs first: a pooler that has served keeps its server connections.
+        for (through, clients) in [(Through::Direct, direct_clients), (Through::Pooler, clients)] {
+            for script in [Script::SelectOnly, Script::TpcB] {
+                rows.push((script, self.run_load(script, through, clients, progress)?));
+            }
+        }
+        let mut table = Table::new(&head, 2);
+        for wanted in [Script::SelectOnly, Script::TpcB] {
+            for (_, row) in rows.iter().filter(|(script, _)| *script == wanted) {
+                table.row(row.clone());
+            }
+        }
+        Ok(table.render())
+    }
+
+    fn run_load(
+        &mut self,
+        script: Script,
+        through: Through,
+        clients: u32,
+        progress: &mut Progress,
+    ) -> Result<Vec<String>, BenchError> {
+        let load = Load {
+            script,
+            protocol: Protocol::Simple,
+            clients,
+            reconnect: false,
+            seconds: self.options.seconds,
+        };
+        let (name, address, pooler): (_, Address, _) = match through {
+            Through::Direct => ("direct", self.cluster.address(), None),
+            Through::Pooler => ("pgweir", self.pooler.address(), Some(self.pooler.id())),
+        };
+        let title = match script {
+            Script::SelectOnly => "select",
+            Script::TpcB => "read and write",
+        };
+        progress.phase(&format!("{title}, {clients} clients, {name}"));
+        self.cluster.settle(&self.interrupt)?;
+        let counter = ConnectionCounter::start(&self.cluster, name)?;
+        let before = CpuMark::take(pooler, self.cluster.postmaster());
+        let seconds = f64::from(load.seconds);
+        let outcome = self.pgbench.run(&load, name, &address, &self.interrupt, &mut |elapsed, tps| {
+            progress.detail(&format!("{:.0} s left, {tps:.0} TPS", (seconds - elapsed).max(0.0)));
+        });
+        let after = CpuMark::take(pooler, self.cluster.postmaster());
+        let servers = counter.peak();
+        self.check()?;
+        let outcome = outcome?;
+        progress.done(&format!("{:.0} TPS", outcome.tps));
+        let pooler_us = before.pooler_us(&after).map(|used_us| used_us / transactions(&outcome));
+        Ok(vec![
+            title.to_owned(),
+            name.to_owned(),
+            clients.to_string(),
+            format!("{:.0}", outcome.tps),
+            outcome.p50_ms.map(short).unwrap_or_default(),
+            outcome.p99_ms.map(short).unwrap_or_default(),
+            outcome.failed.to_string(),
+            servers.to_string(),
+            pooler_us.map_or_else(|| "-".to_owned(), short),
+        ])
+    }
+
+    /// An error if the server or the pooler has died.
+    fn check(&mut self) -> Result<(), BenchError> {
+        self.cluster.check()?;
+        self.pooler.check()
+    }
+
+    /// Lets the user play until Ctrl-C, which is the regular end.
+    fn serve(&mut self) -> Result<(), BenchError> {
+        let psql = self.tools.psql.display();
+        let (pooler, server) = (self.pooler.port(), self.cluster.port());
+        println!(
+            "\nStill serving. In another terminal:\n\n\
+             through pgweir  {psql} -h 127.0.0.1 -p {pooler} -U {USER} {DATABASE}\n\
+             its console     {psql} -h 127.0.0.1 -p {pooler} -U {USER} pgbouncer -c 'SHOW POOLS'\n\
+             direct          {psql} -h 127.0.0.1 -p {server} -U {USER} {DATABASE}\n\n\
+             Ctrl-C stops and removes everything.",
+        );
+        while self.interrupt.sleep(Duration::from_millis(500)).is_ok() {
+            self.check()?;
+        }
+        println!();
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Through {
+    Direct,
+    Pooler,
+}
+
+#[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 transactions")]
+fn transactions(outcome: &Outcome) -> f64 {
+    outcome.transactions.max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(words: &[&str]) -> Result<Option<Options>, BenchError> {
+        parse(words.iter().map(OsString::from).collect())
+    }
+
+    #[test]
+    fn options_are_read() {
+        let read = options(&["--seconds", "3", "--clients=150", "--once", "--port", "6432"]).expect("valid");
+        let expected = Options { seconds: 3, clients: 150, port: Some(6432), once: true, pooler: None };
+        assert_eq!(read, Some(expected));
+        assert_eq!(options(&["--once", "--help"]).expect("valid"), None);
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_code_2() {
+        for words in
+            [&["--seconds", "0"][..], &["--clients", "x"], &["--clients", "0"], &["--what"], &["word"]]
+        {
+            let error = options(words).expect_err("not valid");
+            assert_eq!(error.exit_code(), 2, "{words:?}");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! `pgweir bench peers`: the same loads through pgweir, other poolers and directly, in interleaved rounds (A B C, A B C, ...),
+//! so that whatever else happens on the machine happens to all of them.
+
+mod measure;
+mod options;
+mod report;
+mod syscalls;
+mod workload;
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+
+use crate::cluster::{Cluster, ClusterOptions};
+use crate::error::BenchError;
+use crate::install;
+use crate::interrupt::Interrupt;
+use crate::machine;
+use crate::pgbench::Pgbench;
+use crate::pooler::PoolerProgram;
+use crate::progress::Progress;
+use crate::sampler::MachineCpu;
+use crate::scratch::{RunAs, Scratch};
+use crate::svg;
+use crate::tools::{self, find_program};
+
+use measure::{Bench, Target};
+use options::Options;
+use report::{Report, Results};
+
+const NEEDED_MB: u64 = 2000;
+const SHARED_BUFFERS_MB: u32 = 512;
+/// The direct runs of the widest load need a connection for each client, while the poolers keep theirs.
+const MAX_CONNECTIONS: u32 = 400;
+
+/// Runs the comparison; see [`crate::bench`].
+pub(crate) fn run(args: Vec<OsString>) -> Result<(), BenchError> {
+    let Some(options) = Options::parse(args)? else {
+        print!("{}", options::help());
+        return Ok(());
+    };
+    if let Some(output) = &options.output {
+        fs::create_dir_all(output).map_err(BenchError::io(format!("making {}", output.display())))?;
+    }
+    let interrupt = Interrupt::install()?;
+    let mut progress = Progress::new();
+    let targets = targets(&options, &interrupt, &mut progress)?;
+    machine::raise_file_limit(workload::MOST_CLIENTS.max(options.idle_clients))?;
+    progress.phase("looking for PostgreSQL");
+    let tools = tools::find_or_install(&interrupt, &mut |what| progress.detail(what))?;
+    let postgres_version = tools::version_of(&tools.postgres);
+    progress.done(&postgres_version);
+    let scratch = Scratch::create(RunAs::detect()?, NEEDED_MB)?;
+    progress.phase("starting a throw-away PostgreSQL and filling its tables");
+    let cluster_options =
+        ClusterOptions { max_connections: MAX_CONNECTIONS, shared_buffers_mb: SHARED_BUFFERS_MB };
+    let mut cluster = Cluster::start(&tools, &scratch, cluster_options, &interrupt)?;
+    cluster.fill(&tools, options.scale, &interrupt, &mut |done| progress.detail(done))?;
+    progress.done(&format!("scale {}", options.scale));
+    let pgbench = Pgbench::new(&tools.pgbench, &scratch)?;
+    let steal_from = MachineCpu::now();
+    let mut bench = Bench {
+        cluster,
+        pgbench,
+        psql: tools.psql,
+        options: &options,
+        interrupt: &interrupt,
+        progress,
+        scratch,
+    };
+    let (results, interrupted) = measure_all(&mut bench, &targets)?;
+    let report = Report {
+        steal: steal_from.and_then(|from| Some(from.steal_until(MachineCpu::now()?))),
+        postgres_version,
+        targets: &targets,
+        options: &options,
+        results,
+    };
+    drop(bench);
+    let text = report.text();
+    print!("{text}");
+    if let Some(output) = &options.output {
+        write(output, "report.txt", &text)?;
+        write(output, "report.json", &report.json().to_string())?;
+        write(output, "report.svg", &svg::panels(&report.panels()))?;
+        println!("written to {}: report.txt, report.json, report.svg", output.display());
+    }
+    if interrupted { Err(BenchError::Interrupted) } else { Ok(()) }
+}
+
+/// Runs every workload; Ctrl-C keeps what was measured until then.
+fn measure_all(bench: &mut Bench<'_>, targets: &[Target]) -> Result<(Vec<Results>, bool), BenchError> {
+    let mut all = Vec::new();
+    for workload in workload::all(bench.options) {
+        if !bench.options.wants(workload.key) {
+            continue;
+        }
+        let mut results = Results::new(workload, targets.len());
+        let outcome = bench.measure(targets, &mut results);
+        if results.has_samples() {
+            all.push(results);
+        }
+        match outcome {
+            Ok(()) => {}
+            Err(BenchError::Interrupted) => return Ok((all, true)),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((all, false))
+}
+
+/// Direct, pgweir, PgBouncer where it is installed (or can be), and what the user named.
+fn targets(
+    options: &Options,
+    interrupt: &Interrupt,
+    progress: &mut Progress,
+) -> Result<Vec<Target>, BenchError> {
+    let named = |name: &str| options.poolers.iter().any(|pooler| pooler.name == name);
+    let mut poolers = Vec::new();
+    if !named("pgweir") {
+        poolers.push(PoolerProgram::own()?);
+    }
+    if !named("pgbouncer") {
+        progress.phase("looking for PgBouncer");
+        let path = find_pgbouncer(options, interrupt, &mut |what| progress.detail(what))?;
+        progress.done(
+            path.as_ref().map_or("not installed, left out (Debian: apt install pgbouncer)", |_| "found"),
+        );
+        poolers.extend(path.map(|path| PoolerProgram { name: "pgbouncer".to_owned(), path }));
+    }
+    poolers.extend(options.poolers.iter().cloned());
+    poolers.sort_by_key(|pooler| pooler.name != "pgweir");
+    let mut targets = vec![Target::direct()];
+    targets.extend(poolers.into_iter().map(Target::pooler));
+    Ok(targets)
+}
+
+fn find_pgbouncer(
+    options: &Options,
+    interrupt: &Interrupt,
+    say: &mut dyn FnMut(&str),
+) -> Result<Option<std::path::PathBuf>, BenchError> {
+    if let Some(path) = find_program("pgbouncer") {
+        return Ok(Some(path));
+    }
+    if options.install {
+        install::packages(&["pgbouncer"], "PgBouncer can not be installed from here", interrupt, say)?;
+    }
+    Ok(find_program("pgbouncer"))
+}
+
+fn write(folder: &Path, name: &str, content: &str) -> Result<(), BenchError> {
+    let path = folder.join(name);
+    fs::write(&path, content).map_err(BenchError::io(format!("writing {}", path.display())))
+}

@@ -1,0 +1,244 @@
+//! Runs pgbench and gathers what it measured.
+
+use std::fs::{self, File};
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::client::Address;
+use crate::cluster::{DATABASE, USER};
+use crate::error::BenchError;
+use crate::interrupt::Interrupt;
+use crate::pgbench_output::{Latencies, progress, summary};
+use crate::process::{self, Finished};
+use crate::scratch::Scratch;
+
+/// How long after its time a run may take to end before it is called stuck.
+const GRACE: Duration = Duration::from_secs(60);
+
+/// pgbench's built-in scripts that are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Script {
+    /// One SELECT by primary key (`-S`).
+    SelectOnly,
+    /// Five statements in a transaction, like TPC-B.
+    TpcB,
+}
+
+/// `--protocol`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    /// One Query message a statement.
+    Simple,
+    /// Parse, Bind, Execute each time.
+    Extended,
+    /// Parse once, then Bind and Execute.
+    Prepared,
+}
+
+/// One load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Load {
+    /// What a transaction is.
+    pub(crate) script: Script,
+    /// How it is sent.
+    pub(crate) protocol: Protocol,
+    /// Clients at the same time.
+    pub(crate) clients: u32,
+    /// A new connection for each transaction (`-C`).
+    pub(crate) reconnect: bool,
+    /// How long, seconds.
+    pub(crate) seconds: u32,
+}
+
+impl Load {
+    /// The share of transactions whose latency is logged: writing it down must not become the load.
+    fn sampling_rate(&self) -> f64 {
+        if self.script == Script::SelectOnly && !self.reconnect { 0.1 } else { 1.0 }
+    }
+
+    fn arguments(&self) -> Vec<String> {
+        let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let threads = u32::try_from(threads).unwrap_or(1).min(self.clients);
+        let script = match self.script {
+            Script::SelectOnly => "select-only",
+            Script::TpcB => "tpcb-like",
+        };
+        let protocol = match self.protocol {
+            Protocol::Simple => "simple",
+            Protocol::Extended => "extended",
+            Protocol::Prepared => "prepared",
+        };
+        let mut arguments = vec![
+            "--no-vacuum".to_owned(),
+            format!("--builtin={script}"),
+            format!("--protocol={protocol}"),
+            format!("--client={}", self.clients),
+            format!("--jobs={threads}"),
+            format!("--time={}", self.seconds),
+            "--progress=1".to_owned(),
+        ];
+        if self.reconnect {
+            arguments.push("--connect".to_owned());
+        }
+        arguments
+    }
+}
+
+/// What a run gave.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outcome {
+    /// Transactions that were processed.
+    pub(crate) transactions: u64,
+    /// Transactions that failed.
+    pub(crate) failed: u64,
+    /// Transactions a second.
+    pub(crate) tps: f64,
+    /// Median latency, milliseconds; `None` when nothing was logged.
+    pub(crate) p50_ms: Option<f64>,
+    /// 99th percentile of the latency, milliseconds.
+    pub(crate) p99_ms: Option<f64>,
+}
+
+/// pgbench, with the place for its logs.
+#[derive(Debug)]
+pub(crate) struct Pgbench {
+    program: PathBuf,
+    logs: PathBuf,
+}
+
+impl Pgbench {
+    /// Uses `program` and a folder in `scratch`.
+    ///
+    /// # Errors
+    /// The folder could not be made.
+    pub(crate) fn new(program: &Path, scratch: &Scratch) -> Result<Self, BenchError> {
+        Ok(Self { program: program.to_owned(), logs: scratch.folder("pgbench")? })
+    }
+
+    /// Runs a load against `address` under the application_name `name` (without blanks or quotes); `say` gets seconds since the start and current TPS, once a second.
+    ///
+    /// # Errors
+    /// pgbench failed or clients were aborted (its last words are in the error), or a signal came.
+    pub(crate) fn run(
+        &self,
+        load: &Load,
+        name: &str,
+        address: &Address,
+        interrupt: &Interrupt,
+        say: &mut dyn FnMut(f64, f64),
+    ) -> Result<Outcome, BenchError> {
+        self.remove_logs()?;
+        let mut command = self.command(address);
+        command.args(load.arguments()).arg("--log").arg(format!("--sampling-rate={}", load.sampling_rate()));
+        command.arg("--log-prefix").arg(self.logs.join("log"));
+        command.arg(format!("dbname={DATABASE} application_name={name}"));
+        let limit = Duration::from_secs(load.seconds.into()) + GRACE;
+        let finished = process::run(&mut command, "pgbench", limit, interrupt, &mut |line| {
+            if let Some((seconds, tps)) = line.and_then(progress) {
+                say(seconds, tps);
+            }
+        })?;
+        if !finished.status.success() {
+            return Err(process::failure("pgbench", &without_progress(finished)));
+        }
+        let summary = summary(&finished.stdout)
+            .ok_or_else(|| BenchError::failed("pgbench gave no summary", &finished.stdout))?;
+        let latencies = self.latencies()?;
+        Ok(Outcome {
+            transactions: summary.transactions,
+            failed: summary.failed,
+            tps: summary.tps,
+            p50_ms: latencies.quantile_ms(0.50),
+            p99_ms: latencies.quantile_ms(0.99),
+        })
+    }
+
+    /// Tries to connect `clients` at once for one transaction each; gives the server's reason if that was refused.
+    ///
+    /// # Errors
+    /// pgbench could not be started, or a signal came.
+    pub(crate) fn refusal(
+        &self,
+        clients: u32,
+        address: &Address,
+        interrupt: &Interrupt,
+    ) -> Result<Option<String>, BenchError> {
+        let mut command = self.command(address);
+        command.args([
+            "--no-vacuum",
+            "--select-only",
+            "--transactions=1",
+            &format!("--client={clients}"),
+            DATABASE,
+        ]);
+        let finished = process::run(&mut command, "pgbench", GRACE, interrupt, &mut |_| {})?;
+        if finished.status.success() {
+            return Ok(None);
+        }
+        let reason = finished
+            .stderr
+            .lines()
+            .find_map(|line| line.split_once("FATAL:"))
+            .map(|(_, reason)| reason.trim());
+        Ok(Some(reason.unwrap_or("pgbench failed").to_owned()))
+    }
+
+    fn command(&self, address: &Address) -> Command {
+        let (host, port) = address.host_and_port();
+        let mut command = Command::new(&self.program);
+        command.args(["--host", &host, "--port", &port, "--username", USER]).current_dir("/");
+        command
+    }
+
+    fn remove_logs(&self) -> Result<(), BenchError> {
+        for path in self.log_files()? {
+            fs::remove_file(&path).map_err(BenchError::io(format!("removing {}", path.display())))?;
+        }
+        Ok(())
+    }
+
+    fn latencies(&self) -> Result<Latencies, BenchError> {
+        let mut latencies = Latencies::default();
+        for path in self.log_files()? {
+            let what = || format!("reading {}", path.display());
+            let file = File::open(&path).map_err(BenchError::io(what()))?;
+            latencies.add_log(BufReader::new(file)).map_err(BenchError::io(what()))?;
+        }
+        Ok(latencies)
+    }
+
+    fn log_files(&self) -> Result<Vec<PathBuf>, BenchError> {
+        let entries = fs::read_dir(&self.logs).map_err(BenchError::io("looking at pgbench's logs"))?;
+        Ok(entries.flatten().map(|entry| entry.path()).collect())
+    }
+}
+
+/// The reason of a failure should not be hidden behind progress lines and pgbench's own advice.
+fn without_progress(mut finished: Finished) -> Finished {
+    let tells = |line: &&str| !line.starts_with("progress: ") && !line.contains("Run was aborted");
+    finished.stderr = finished.stderr.lines().filter(tells).collect::<Vec<_>>().join("\n");
+    finished
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_load_becomes_the_arguments_of_pgbench() {
+        let load = Load {
+            script: Script::TpcB,
+            protocol: Protocol::Prepared,
+            clients: 1,
+            reconnect: true,
+            seconds: 7,
+        };
+        let arguments = load.arguments().join(" ");
+        assert_eq!(
+            arguments,
+            "--no-vacuum --builtin=tpcb-like --protocol=prepared --client=1 --jobs=1 --time=7 --progress=1 --connect"
+        );
+    }
+}

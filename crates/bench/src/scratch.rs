@@ -1,0 +1,185 @@
+//! A temporary directory that is gone when its owner is, and the user that servers run as.
+//!
+//! PostgreSQL and the poolers refuse to run as root; started by root, the tools give what they start to an unprivileged user.
+
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nix::unistd::{Gid, Uid, User, chown, geteuid, mkdtemp};
+
+use crate::error::BenchError;
+
+/// Longest path of a unix socket that the kernel takes is 107 bytes; this much of it is ours: `/pg/.s.PGSQL.65535`.
+const SOCKET_PATH_MAX: usize = 107 - 20;
+
+/// Whom servers are started as.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RunAs(Option<Other>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Other {
+    uid: Uid,
+    gid: Gid,
+    name: String,
+}
+
+impl RunAs {
+    /// Ourselves; or, when we are root, the user `postgres`, else `nobody`.
+    ///
+    /// # Errors
+    /// We are root and neither user exists.
+    pub(crate) fn detect() -> Result<Self, BenchError> {
+        if !geteuid().is_root() {
+            return Ok(Self(None));
+        }
+        for name in ["postgres", "nobody"] {
+            if let Ok(Some(user)) = User::from_name(name) {
+                return Ok(Self(Some(Other { uid: user.uid, gid: user.gid, name: name.to_owned() })));
+            }
+        }
+        Err(BenchError::Missing(
+            "PostgreSQL refuses to run as root, and there is neither a user \"postgres\" nor \"nobody\" here"
+                .to_owned(),
+        ))
+    }
+
+    /// The user's name if it is not ourselves: what a pooler's `-u` takes.
+    #[must_use]
+    pub(crate) fn other_user(&self) -> Option<&str> {
+        self.0.as_ref().map(|other| other.name.as_str())
+    }
+
+    /// Makes `command` start as that user.
+    pub(crate) fn apply(&self, command: &mut Command) {
+        if let Some(other) = &self.0 {
+            command.uid(other.uid.as_raw()).gid(other.gid.as_raw());
+        }
+    }
+
+    fn give(&self, path: &Path) -> Result<(), BenchError> {
+        let Some(other) = &self.0 else { return Ok(()) };
+        chown(path, Some(other.uid), Some(other.gid)).map_err(|errno| BenchError::Io {
+            what: format!("chown {}", path.display()),
+            source: errno.into(),
+        })
+    }
+}
+
+/// A temporary directory. Dropping it removes it with everything in it.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    path: PathBuf,
+    run_as: RunAs,
+}
+
+impl Scratch {
+    /// Makes the directory in `TMPDIR` (or `/tmp` where a unix socket's path would become too long there).
+    ///
+    /// # Errors
+    /// No directory could be made, or its file system has less than `needed_mb` megabytes free.
+    pub(crate) fn create(run_as: RunAs, needed_mb: u64) -> Result<Self, BenchError> {
+        let mut parent = std::env::temp_dir();
+        if parent.as_os_str().len() + "/pgweir-XXXXXX".len() > SOCKET_PATH_MAX {
+            parent = PathBuf::from("/tmp");
+        }
+        check_room(&parent, needed_mb)?;
+        let path = mkdtemp(&parent.join("pgweir-XXXXXX")).map_err(|errno| BenchError::Io {
+            what: format!("a directory in {}", parent.display()),
+            source: errno.into(),
+        })?;
+        let scratch = Self { path, run_as };
+        // Others may pass through (the unprivileged user must reach its folders), not list.
+        fs::set_permissions(&scratch.path, fs::Permissions::from_mode(0o711))
+            .map_err(BenchError::io("chmod of the temporary directory"))?;
+        Ok(scratch)
+    }
+
+    /// The directory.
+    #[must_use]
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Who owns what [`Scratch::folder`] makes.
+    #[must_use]
+    pub(crate) fn run_as(&self) -> &RunAs {
+        &self.run_as
+    }
+
+    /// Makes a folder in it that only the user of [`Scratch::run_as`] (and root) can enter.
+    ///
+    /// # Errors
+    /// The folder could not be made or given away.
+    pub(crate) fn folder(&self, name: &str) -> Result<PathBuf, BenchError> {
+        let path = self.path.join(name);
+        fs::DirBuilder::new()
+            .mode(0o700)
+            .create(&path)
+            .map_err(BenchError::io(format!("mkdir {}", path.display())))?;
+        self.run_as.give(&path)?;
+        Ok(path)
+    }
+
+    /// Writes a file into one of the folders, readable by the user of [`Scratch::run_as`].
+    ///
+    /// # Errors
+    /// The file could not be written or given away.
+    pub(crate) fn write(&self, path: &Path, content: &str) -> Result<(), BenchError> {
+        fs::write(path, content).map_err(|source| disk_error(&self.path, path, source))?;
+        self.run_as.give(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.path) {
+            eprintln!("could not remove {}: {error}", self.path.display());
+        }
+    }
+}
+
+/// Refuses to start what would fill the disk.
+fn check_room(path: &Path, needed_mb: u64) -> Result<(), BenchError> {
+    let stat = nix::sys::statvfs::statvfs(path).map_err(|errno| BenchError::Io {
+        what: format!("looking at {}", path.display()),
+        source: errno.into(),
+    })?;
+    let free_mb = stat.blocks_available().saturating_mul(stat.fragment_size()) / (1024 * 1024);
+    if free_mb < needed_mb {
+        return Err(BenchError::DiskFull { path: path.to_owned(), needed_mb });
+    }
+    Ok(())
+}
+
+fn disk_error(root: &Path, path: &Path, source: std::io::Error) -> BenchError {
+    if source.kind() == std::io::ErrorKind::StorageFull {
+        return BenchError::DiskFull { path: root.to_owned(), needed_mb: 1 };
+    }
+    BenchError::Io { what: format!("writing {}", path.display()), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scratch_directory_is_removed_with_its_content() {
+        let scratch = Scratch::create(RunAs(None), 1).expect("a temporary directory");
+        let path = scratch.path().to_owned();
+        let folder = scratch.folder("data").expect("a folder");
+        scratch.write(&folder.join("file"), "content").expect("a file");
+        assert!(folder.join("file").exists());
+        drop(scratch);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn too_little_room_is_said_before_anything_is_written() {
+        let error = Scratch::create(RunAs(None), u64::MAX).expect_err("no disk is that large");
+        assert!(matches!(error, BenchError::DiskFull { .. }));
+        assert_eq!(error.exit_code(), 5);
+    }
+}

@@ -1,0 +1,399 @@
+//! The log: where the lines of all planes end up.
+//!
+//! A worker must never wait for a disk or a pipe, so [`Log::write`] only puts the finished line into a bounded queue;
+//! one thread writes what has collected. When the queue is full, lines are lost and counted, and the count is logged.
+//! Before [`Log::start_writer`] (while the process starts, and in tools) lines are written at once.
+
+mod stamp;
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use pgweir_core::driver::Level;
+
+use self::stamp::Stamp;
+pub use self::stamp::word;
+
+/// Bytes of finished lines that may wait for the writer. At 150 bytes a line that is about 28,000 lines.
+const QUEUE_BYTES_MAX: usize = 4 << 20;
+
+/// A queue buffer that grew larger than this in a burst is given back.
+const QUEUE_BYTES_KEPT: usize = 64 << 10;
+
+/// Pause of the writer after each write, so that under load lines collect and a worker need not wake it for each.
+const COLLECT_MS: u64 = 5;
+
+/// How long [`Log::flush`] waits for the writer before it gives up.
+const FLUSH_MS_MAX: u64 = 2_000;
+
+/// Where lines go.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Targets {
+    /// Append to this file.
+    pub file: Option<PathBuf>,
+    /// Write to standard error too.
+    pub stderr: bool,
+}
+
+/// A handle to the process's log; clones share it.
+#[derive(Clone)]
+pub struct Log {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// 0: up to LOG, 1: DEBUG too, 2: everything.
+    verbosity: AtomicU8,
+    queue: Mutex<Queue>,
+    /// The writer waits here for lines.
+    filled: Condvar,
+    /// [`Log::flush`] waits here for the writer.
+    written: Condvar,
+    outputs: Mutex<Outputs>,
+}
+
+struct Queue {
+    lines: Vec<u8>,
+    lost: u64,
+    stamp: Stamp,
+    writer: Writer,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Writer {
+    /// There is no thread: whoever logs writes.
+    None,
+    /// It waits on `filled` and has to be woken.
+    Waiting,
+    /// It writes or pauses, and will look at the queue again by itself.
+    Awake,
+}
+
+/// The opened targets.
+#[derive(Default)]
+struct Outputs {
+    targets: Targets,
+    file: Option<File>,
+    /// The file could not be written; said once, until a write succeeds again.
+    failing: bool,
+}
+
+impl Log {
+    /// A log that writes to standard error only, at once.
+    #[must_use]
+    pub fn to_stderr() -> Log {
+        let queue = Queue {
+            lines: Vec::new(),
+            lost: 0,
+            stamp: Stamp::local(std::process::id()),
+            writer: Writer::None,
+        };
+        let outputs = Outputs { targets: Targets { file: None, stderr: true }, ..Outputs::default() };
+        Log {
+            shared: Arc::new(Shared {
+                verbosity: AtomicU8::new(0),
+                queue: Mutex::new(queue),
+                filled: Condvar::new(),
+                written: Condvar::new(),
+                outputs: Mutex::new(outputs),
+            }),
+        }
+    }
+
+    /// Which levels are written: 0 up to LOG, 1 DEBUG too, 2 or more NOISE too.
+    pub fn set_verbosity(&self, verbosity: u8) {
+        self.shared.verbosity.store(verbosity, Ordering::Relaxed);
+    }
+
+    /// `true` if lines of this level are written at all.
+    #[must_use]
+    pub fn wants(&self, level: Level) -> bool {
+        let needed = match level {
+            Level::Fatal | Level::Error | Level::Warning | Level::Log => 0,
+            Level::Debug => 1,
+            Level::Noise => 2,
+        };
+        self.shared.verbosity.load(Ordering::Relaxed) >= needed
+    }
+
+    /// Writes one line. Returns at once when the writer runs; a line that finds the queue full is lost and counted.
+    /// After a line of level FATAL the process is about to end, so that one is waited for.
+    pub fn write(&self, level: Level, message: &str) {
+        if !self.wants(level) {
+            return;
+        }
+        self.queue_line(level, message);
+        if level == Level::Fatal {
+            self.flush();
+        }
+    }
+
+    fn queue_line(&self, level: Level, message: &str) {
+        let mut queue = self.shared.queue();
+        queue.push(level, message);
+        match queue.writer {
+            Writer::Awake => {}
+            Writer::Waiting => {
+                queue.writer = Writer::Awake;
+                drop(queue);
+                self.shared.filled.notify_one();
+            }
+            Writer::None => {
+                let lines = std::mem::take(&mut queue.lines);
+                // Still under the queue's lock: lines keep their order.
+                self.shared.outputs().write(&lines);
+                queue.lines = lines;
+                queue.lines.clear();
+            }
+        }
+    }
+
+    /// Opens the targets, or opens them again (log rotation); reads the time zone again too. On an error everything
+    /// stays as it was.
+    ///
+    /// # Errors
+    /// The file can not be opened for appending.
+    pub fn open(&self, targets: Targets) -> io::Result<()> {
+        let file = targets.file.as_deref().map(open_for_append).transpose()?;
+        let zone = Stamp::local(std::process::id());
+        *self.shared.outputs() = Outputs { targets, file, failing: false };
+        self.shared.queue().stamp = zone;
+        Ok(())
+    }
+
+    /// Opens the same targets again: the file may have been renamed by log rotation.
+    ///
+    /// # Errors
+    /// The file can not be opened; the old one stays in use.
+    pub fn reopen(&self) -> io::Result<()> {
+        let targets = self.shared.outputs().targets.clone();
+        self.open(targets)
+    }
+
+    /// Starts the writer thread; to be called once, after the process has become a daemon (a thread does not survive
+    /// a fork).
+    ///
+    /// # Errors
+    /// The thread can not be started.
+    pub fn start_writer(&self) -> io::Result<()> {
+        {
+            let mut queue = self.shared.queue();
+            queue.stamp = Stamp::local(std::process::id());
+            queue.writer = Writer::Awake;
+        }
+        let shared = Arc::clone(&self.shared);
+        let started = thread::Builder::new().name("log".into()).spawn(move || shared.write_out());
+        if let Err(error) = started {
+            self.shared.queue().writer = Writer::None;
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Waits until all lines so far are written, at most two seconds: for the end of the process.
+    pub fn flush(&self) {
+        let queue = self.shared.queue();
+        let _unused =
+            self.shared.written.wait_timeout_while(queue, Duration::from_millis(FLUSH_MS_MAX), |queue| {
+                match queue.writer {
+                    Writer::None => false,
+                    Writer::Waiting => !queue.lines.is_empty(),
+                    Writer::Awake => true,
+                }
+            });
+    }
+}
+
+impl Shared {
+    // A thread that panicked while it held one of these locks has left complete lines at worst one short: go on.
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn outputs(&self) -> MutexGuard<'_, Outputs> {
+        self.outputs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The writer thread.
+    fn write_out(&self) {
+        let mut lines = Vec::new();
+        loop {
+            self.take_lines(&mut lines);
+            self.outputs().write(&lines);
+            lines.clear();
+            lines.shrink_to(QUEUE_BYTES_KEPT);
+            thread::sleep(Duration::from_millis(COLLECT_MS));
+        }
+    }
+
+    /// Waits for lines and swaps them with the empty buffer `into`.
+    fn take_lines(&self, into: &mut Vec<u8>) {
+        let mut queue = self.queue();
+        while queue.lines.is_empty() {
+            queue.writer = Writer::Waiting;
+            self.written.notify_all();
+            queue = self.filled.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+        queue.writer = Writer::Awake;
+        std::mem::swap(&mut queue.lines, into);
+        if queue.lost > 0 {
+            let text =
+                format!("{} log lines were lost: they came faster than they could be written", queue.lost);
+            queue.lost = 0;
+            queue.stamp.write_line(SystemTime::now(), Level::Warning, &text, into);
+        }
+    }
+}
+
+impl Queue {
+    fn push(&mut self, level: Level, message: &str) {
+        // Once lines are lost, all are until the writer comes: the count then stands at the place of the gap.
+        if self.lost > 0 || self.lines.len() + message.len() > QUEUE_BYTES_MAX {
+            self.lost += 1;
+            return;
+        }
+        self.stamp.write_line(SystemTime::now(), level, message, &mut self.lines);
+    }
+}
+
+impl Outputs {
+    fn write(&mut self, lines: &[u8]) {
+        if let Some(file) = &mut self.file {
+            match file.write_all(lines) {
+                Ok(()) => self.failing = false,
+                Err(error) if !self.failing => {
+                    self.failing = true;
+                    let path = self.targets.file.as_deref().unwrap_or(Path::new("?"));
+                    // Nobody is left to tell if this fails too.
+                    let _ = writeln!(io::stderr(), "could not write log file {}: {error}", path.display());
+                }
+                Err(_) => {}
+            }
+        }
+        if self.targets.stderr {
+            let _ = io::stderr().write_all(lines);
+        }
+    }
+}
+
+fn open_for_append(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    fn file_log(path: &Path) -> Log {
+        let log = Log::to_stderr();
+        log.open(Targets { file: Some(path.into()), stderr: false }).expect("opens");
+        log
+    }
+
+    fn messages(path: &Path) -> Vec<String> {
+        let text = std::fs::read_to_string(path).expect("readable");
+        text.lines().map(|line| line.split("] ").nth(1).unwrap_or(line).to_owned()).collect()
+    }
+
+    #[test]
+    fn levels_follow_verbosity() {
+        let scratch = Scratch::new("log-levels");
+        let path = scratch.path("log");
+        let log = file_log(&path);
+        for (verbosity, level) in [
+            (0, Level::Log),
+            (0, Level::Debug),
+            (1, Level::Debug),
+            (1, Level::Noise),
+            (2, Level::Noise),
+            (0, Level::Fatal),
+        ] {
+            log.set_verbosity(verbosity);
+            log.write(level, &format!("at {verbosity}"));
+        }
+        assert_eq!(messages(&path), ["LOG at 0", "DEBUG at 1", "NOISE at 2", "FATAL at 0"]);
+    }
+
+    #[test]
+    fn the_writer_keeps_order_and_flush_waits_for_it() {
+        let scratch = Scratch::new("log-writer");
+        let path = scratch.path("log");
+        let log = file_log(&path);
+        log.write(Level::Log, "before");
+        log.start_writer().expect("a thread");
+        for turn in 0..3 {
+            for line in 0..100 {
+                log.write(Level::Log, &format!("{turn} {line}"));
+            }
+            log.flush();
+            assert_eq!(messages(&path).len(), 1 + (turn + 1) * 100);
+        }
+        let expected = (0..3).flat_map(|turn| (0..100).map(move |line| format!("LOG {turn} {line}")));
+        assert!(messages(&path).into_iter().skip(1).eq(expected));
+    }
+
+    #[test]
+    fn a_fatal_line_is_written_before_the_call_returns() {
+        let scratch = Scratch::new("log-fatal");
+        let path = scratch.path("log");
+        let log = file_log(&path);
+        log.start_writer().expect("a thread");
+        for turn in 1..20 {
+            log.write(Level::Log, "usual");
+            log.write(Level::Fatal, "the end");
+            assert_eq!(messages(&path).len(), turn * 2);
+        }
+    }
+
+    #[test]
+    fn a_full_queue_loses_lines_and_says_how_many() {
+        let mut queue = Queue {
+            lines: vec![b'x'; QUEUE_BYTES_MAX],
+            lost: 0,
+            stamp: Stamp::local(1),
+            writer: Writer::Awake,
+        };
+        queue.push(Level::Log, "lost");
+        queue.push(Level::Log, "lost too");
+        assert_eq!((queue.lines.len(), queue.lost), (QUEUE_BYTES_MAX, 2));
+
+        let log = Log::to_stderr();
+        *log.shared.queue() = queue;
+        let mut taken = Vec::new();
+        log.shared.take_lines(&mut taken);
+        let text = String::from_utf8(taken.split_off(QUEUE_BYTES_MAX)).expect("text");
+        assert!(text.contains("WARNING 2 log lines were lost"), "{text}");
+        assert_eq!(log.shared.queue().lost, 0);
+    }
+
+    #[test]
+    fn reopen_follows_a_rotated_file() {
+        let scratch = Scratch::new("log-rotate");
+        let (path, rotated) = (scratch.path("log"), scratch.path("log.1"));
+        let log = file_log(&path);
+        log.write(Level::Log, "first");
+        std::fs::rename(&path, &rotated).expect("renames");
+        log.write(Level::Log, "still the old file");
+        log.reopen().expect("opens");
+        log.write(Level::Log, "second");
+        assert_eq!(messages(&rotated), ["LOG first", "LOG still the old file"]);
+        assert_eq!(messages(&path), ["LOG second"]);
+    }
+
+    #[test]
+    fn a_target_that_can_not_be_opened_leaves_the_old_one() {
+        let scratch = Scratch::new("log-keep");
+        let path = scratch.path("log");
+        let log = file_log(&path);
+        let nowhere = scratch.path("no/such/folder/log");
+        assert!(log.open(Targets { file: Some(nowhere), stderr: false }).is_err());
+        log.write(Level::Log, "here");
+        assert_eq!(messages(&path), ["LOG here"]);
+    }
+}

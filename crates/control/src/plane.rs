@@ -1,0 +1,226 @@
+//! The control loop: one thread that hears signals and the workers' questions, one at a time, and answers.
+
+use std::path::PathBuf;
+use std::sync::mpsc::Receiver;
+
+use pgweir_core::console::command::{Command, Outcome};
+use pgweir_core::driver::{Level, WorkerId};
+use pgweir_core::mail::{Mail, Question, Shutdown};
+use pgweir_settings::Main;
+
+use crate::files::TlsFiles;
+use crate::log::{Log, Targets};
+use crate::rulebook::{Draft, Rulebook};
+use crate::stopping::{Order, Stopping};
+
+/// The ticket of a command that nobody waits for: machines number theirs from 1.
+const NO_TICKET: u64 = 0;
+
+/// What the control loop wakes up for.
+#[derive(Debug)]
+pub enum Event {
+    /// A signal came.
+    Signal(i32),
+    /// A worker's machine asks.
+    Asked(WorkerId, Question),
+}
+
+/// The workers, as the control plane sees them. All calls return at once.
+pub trait Fleet {
+    /// TLS configurations that were built and can be put into effect.
+    type Tls;
+
+    /// How many workers there are; their numbers are below it.
+    fn count(&self) -> u16;
+
+    /// Sends a message to a worker's machine.
+    fn mail(&self, to: WorkerId, mail: Mail);
+
+    /// Builds TLS configurations; the error says what is wrong with which setting.
+    ///
+    /// # Errors
+    /// A certificate or a key can not be used.
+    fn build_tls(&self, main: &Main, files: &TlsFiles) -> Result<Self::Tls, String>;
+
+    /// TLS sessions that begin from now on use these.
+    fn use_tls(&self, tls: Self::Tls);
+
+    /// Connections made from now on use these settings of sockets and names.
+    fn use_socket_settings(&self, main: &Main);
+
+    /// No new clients over TCP, for good; unix sockets stay.
+    fn close_tcp_listeners(&self);
+}
+
+/// The control loop and what it owns.
+pub struct Plane<F> {
+    fleet: F,
+    book: Rulebook,
+    log: Log,
+    quiet: bool,
+    stopping: Stopping,
+}
+
+impl<F: Fleet> Plane<F> {
+    /// `quiet`: nothing is logged to standard error (`-q`, `-d`), whatever the configuration becomes.
+    #[must_use]
+    pub fn new(fleet: F, book: Rulebook, log: Log, quiet: bool) -> Plane<F> {
+        Plane { fleet, book, log, quiet, stopping: Stopping::No }
+    }
+
+    /// Handles events until the process is to end, and gives the fleet back. Also ends when nobody is left who could
+    /// send an event.
+    #[must_use]
+    pub fn run(mut self, events: &Receiver<Event>) -> F {
+        while let Ok(event) = events.recv() {
+            match event {
+                Event::Signal(signal) => self.signal(signal),
+                Event::Asked(from, question) => self.asked(from, question),
+            }
+            if let Some(words) = self.stopping.last_words() {
+                if !words.is_empty() {
+                    self.log.write(Level::Log, words);
+                }
+                break;
+            }
+        }
+        self.fleet
+    }
+
+    fn signal(&mut self, signal: i32) {
+        let (order, words) = self.stopping.understand(signal);
+        self.log.write(Level::Log, words);
+        match order {
+            Order::Reload => {
+                // The log has the faults; a signal has nobody else to tell.
+                let _ = self.reload();
+            }
+            Order::Pause => self.command_all(&Command::Pause(None)),
+            Order::Resume => self.command_all(&Command::Resume(None)),
+            Order::Shutdown(kind) => self.shutdown(kind),
+            Order::Ignore => {}
+        }
+    }
+
+    fn asked(&mut self, from: WorkerId, question: Question) {
+        match question {
+            Question::Reload { from, ticket } => {
+                let outcome = match self.reload() {
+                    Ok(()) => Outcome::Done,
+                    Err(()) => Outcome::Failed("RELOAD failed, see logs for additional details".to_owned()),
+                };
+                self.fleet.mail(from, Mail::Outcome { ticket, outcome });
+            }
+            Question::Set { from, ticket, key, value } => {
+                let outcome = match self.set(&key, &value) {
+                    Ok(()) => Outcome::Done,
+                    Err(()) => Outcome::Failed("SET failed".to_owned()),
+                };
+                self.fleet.mail(from, Mail::Outcome { ticket, outcome });
+            }
+            Question::Shutdown(kind) => self.shutdown(kind),
+            Question::Drained(worker) => {
+                debug_assert_eq!(from, worker, "a worker speaks for itself");
+                self.stopping.drained(worker);
+            }
+            // A suspended machine reads nothing from those it accepts, so the listeners can go on.
+            Question::Accepting(_) => {}
+        }
+    }
+
+    fn reload(&mut self) -> Result<(), ()> {
+        let result = self.book.draft_reload().and_then(|draft| self.put_into_effect(draft));
+        if let Err(faults) = &result {
+            self.log_faults(faults);
+            self.log.write(Level::Warning, "reload failed: the old configuration stays in effect as a whole");
+        }
+        // Whatever came of it: log rotation relies on it.
+        self.open_log();
+        result.map_err(drop)
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), ()> {
+        let result = match self.book.draft_set(key, value) {
+            Ok(Some(draft)) => self.put_into_effect(draft),
+            Ok(None) => Ok(()),
+            Err(faults) => Err(faults),
+        };
+        if let Err(faults) = &result {
+            self.log_faults(faults);
+        } else if key.eq_ignore_ascii_case("logfile") {
+            self.open_log();
+        }
+        result.map_err(drop)
+    }
+
+    /// Everything that can fail comes first, then the draft becomes the rules everywhere.
+    fn put_into_effect(&mut self, draft: Draft) -> Result<(), Vec<String>> {
+        let tls = if self.book.would_change_tls(&draft) {
+            let built = self.fleet.build_tls(&draft.config().main, draft.tls());
+            Some(built.map_err(|fault| {
+                vec![fault, "TLS configuration could not be reloaded, keeping old configuration".to_owned()]
+            })?)
+        } else {
+            None
+        };
+        for warning in &draft.warnings {
+            self.log.write(Level::Warning, warning);
+        }
+        self.book.adopt(draft);
+        let rules = self.book.rules();
+        self.log.set_verbosity(u8::try_from(rules.config.main.verbose).unwrap_or(u8::MAX));
+        // TLS before the rules: the machines recycle servers when they see the new epoch.
+        if let Some(tls) = tls {
+            self.fleet.use_tls(tls);
+        }
+        self.fleet.use_socket_settings(&rules.config.main);
+        for number in 0..self.fleet.count() {
+            self.fleet.mail(WorkerId(number), Mail::Rules(rules.clone()));
+        }
+        Ok(())
+    }
+
+    fn open_log(&self) {
+        let targets = log_targets(&self.book.rules().config.main, self.quiet);
+        let file = targets.file.clone().unwrap_or_default();
+        if let Err(error) = self.log.open(targets) {
+            let text =
+                format!("could not open log file {}: {error}; the old one stays in use", file.display());
+            self.log.write(Level::Error, &text);
+        }
+    }
+
+    fn shutdown(&mut self, kind: Shutdown) {
+        self.stopping.begin(kind, self.fleet.count());
+        if kind == Shutdown::WaitForClients {
+            self.fleet.close_tcp_listeners();
+        }
+        for number in 0..self.fleet.count() {
+            self.fleet.mail(WorkerId(number), Mail::Shutdown(kind));
+        }
+    }
+
+    fn command_all(&self, command: &Command) {
+        for number in 0..self.fleet.count() {
+            let to = WorkerId(number);
+            let command = command.clone();
+            self.fleet.mail(to, Mail::Command { from: to, ticket: NO_TICKET, command });
+        }
+    }
+
+    fn log_faults(&self, faults: &[String]) {
+        for fault in faults {
+            self.log.write(Level::Error, fault);
+        }
+    }
+}
+
+/// Where the configuration wants log lines.
+#[must_use]
+pub fn log_targets(main: &Main, quiet: bool) -> Targets {
+    let file = (!main.logfile.is_empty()).then(|| PathBuf::from(&main.logfile));
+    Targets { file, stderr: !quiet }
+}
+
+#[cfg(test)]
+mod tests;

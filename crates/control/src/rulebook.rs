@@ -1,0 +1,321 @@
+//! What the process runs by, and how it is replaced: at the start, by RELOAD and by SET.
+//!
+//! A change happens in two steps. First everything is read and checked, into a [`Draft`]; whoever holds it can still
+//! build from it what can fail (TLS). Only then [`Rulebook::adopt`] makes it the rules. So a fault anywhere leaves the old
+//! rules in effect as a whole.
+
+use std::sync::Arc;
+
+use pgweir_core::mail::Rules;
+use pgweir_settings::{Config, LoadError, SetOutcome};
+
+use crate::files::{TlsFiles, UsersFile, read_text};
+
+/// What the command line says about settings. It goes before the file where it stands for more than a default.
+#[derive(Clone, Debug, Default)]
+pub struct CommandLine {
+    /// The configuration file.
+    pub config: String,
+    /// `-u`: goes before the setting `user`.
+    pub user: Option<String>,
+    /// Number of `-v`: holds where the file does not set `verbose`.
+    pub verbosity: u8,
+}
+
+/// The rules in effect.
+pub struct Rulebook {
+    command_line: CommandLine,
+    rules: Rules,
+    users: UsersFile,
+    tls: TlsFiles,
+}
+
+/// Rules that were read and found good, but are not in effect.
+#[derive(Clone)]
+pub struct Draft {
+    config: Config,
+    users: UsersFile,
+    tls: TlsFiles,
+    /// What the administrator should know, in the order of the files.
+    pub warnings: Vec<String>,
+    /// What is wrong with the user list; at a start it is taken as far as it goes.
+    pub user_faults: Vec<String>,
+}
+
+impl Draft {
+    /// Reads the files for a start.
+    ///
+    /// # Errors
+    /// All faults of the configuration, the first line of the file first; or of the certificates.
+    pub fn read(command_line: &CommandLine) -> Result<Draft, Vec<String>> {
+        let config = read_config(&command_line.config, command_line)?;
+        let (users, user_faults) = UsersFile::default().refresh(config.main.auth_file.as_deref());
+        let tls = match TlsFiles::read(&config.main) {
+            Ok(tls) => tls,
+            Err(mut faults) => {
+                faults.extend(user_faults);
+                return Err(faults);
+            }
+        };
+        let warnings = config.warnings.iter().map(ToString::to_string).collect();
+        Ok(Draft { config, users, tls, warnings, user_faults })
+    }
+
+    /// The configuration.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// What TLS is to be built from.
+    #[must_use]
+    pub fn tls(&self) -> &TlsFiles {
+        &self.tls
+    }
+
+    /// How many users `auth_file` has.
+    #[must_use]
+    pub fn users_known(&self) -> usize {
+        self.users.users.len()
+    }
+}
+
+impl Rulebook {
+    /// Begins with the rules of a start.
+    #[must_use]
+    pub fn new(command_line: CommandLine, draft: Draft) -> Rulebook {
+        let Draft { config, users, tls, .. } = draft;
+        let rules = Rules { config: Arc::new(config), users: Arc::clone(&users.users), server_tls_epoch: 0 };
+        Rulebook { command_line, rules, users, tls }
+    }
+
+    /// The rules in effect.
+    #[must_use]
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// Reads the files again. Settings that need a restart keep their value, with a warning.
+    ///
+    /// # Errors
+    /// All faults; a user list that can not be read to its end is one too, as half of it would lock people out.
+    pub fn draft_reload(&self) -> Result<Draft, Vec<String>> {
+        let path = self.rules.config.main.conffile.as_deref().unwrap_or(&self.command_line.config);
+        let read = read_config(path, &self.command_line)?;
+        let diff = self.rules.config.diff(&read);
+        let warnings = diff.warnings.iter().map(ToString::to_string).collect();
+        self.draft(diff.merged, warnings)
+    }
+
+    /// Changes one setting, as SET on the console does; `None` if it can only change at a start.
+    ///
+    /// # Errors
+    /// The setting does not exist, does not take the value, or names files that can not be used.
+    pub fn draft_set(&self, key: &str, value: &str) -> Result<Option<Draft>, Vec<String>> {
+        let mut config = Config::clone(&self.rules.config);
+        match config.set(key, value) {
+            Ok(SetOutcome::Applied) => self.draft(config, Vec::new()).map(Some),
+            Ok(SetOutcome::NeedsRestart) => Ok(None),
+            Err(error) => Err(vec![error.to_string()]),
+        }
+    }
+
+    fn draft(&self, config: Config, warnings: Vec<String>) -> Result<Draft, Vec<String>> {
+        let tls = TlsFiles::read(&config.main)?;
+        let (users, user_faults) = self.users.refresh(config.main.auth_file.as_deref());
+        if !user_faults.is_empty() {
+            return Err(user_faults);
+        }
+        Ok(Draft { config, users, tls, warnings, user_faults })
+    }
+
+    /// Whether TLS, towards either side, has to be built anew for a draft: a setting or the contents of a file changed.
+    #[must_use]
+    pub fn would_change_tls(&self, draft: &Draft) -> bool {
+        draft.tls != self.tls
+    }
+
+    /// Makes a draft the rules in effect.
+    pub fn adopt(&mut self, draft: Draft) {
+        let Draft { config, users, tls, .. } = draft;
+        let servers_changed = tls.servers != self.tls.servers;
+        self.rules = Rules {
+            config: Arc::new(config),
+            users: Arc::clone(&users.users),
+            server_tls_epoch: self.rules.server_tls_epoch + u64::from(servers_changed),
+        };
+        self.users = users;
+        self.tls = tls;
+    }
+}
+
+fn read_config(path: &str, command_line: &CommandLine) -> Result<Config, Vec<String>> {
+    let mut config = Config::load(path, &mut read_text)
+        .map_err(|faults| faults.iter().map(text_of).collect::<Vec<_>>())?;
+    if let Some(user) = &command_line.user {
+        config.main.user = Some(user.clone());
+    }
+    if !config.given.contains_key("verbose") {
+        config.main.verbose = u32::from(command_line.verbosity);
+    }
+    Ok(config)
+}
+
+fn text_of(fault: &LoadError) -> String {
+    fault.text.clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    struct Files {
+        scratch: Scratch,
+    }
+
+    impl Files {
+        fn new(name: &str, main: &str) -> Files {
+            let scratch = Scratch::new(name);
+            scratch.write("users", "\"alice\" \"wonder\"\n");
+            let files = Files { scratch };
+            files.write(main);
+            files
+        }
+
+        fn write(&self, main: &str) {
+            let users = self.scratch.path("users");
+            let text = format!(
+                "[databases]\nshop = host=127.0.0.1\n[pgbouncer]\nauth_file = {}\n{main}\n",
+                users.display()
+            );
+            self.scratch.write("pgweir.ini", &text);
+        }
+
+        fn command_line(&self) -> CommandLine {
+            CommandLine {
+                config: self.scratch.path("pgweir.ini").display().to_string(),
+                user: None,
+                verbosity: 0,
+            }
+        }
+
+        fn start(&self) -> Rulebook {
+            let draft = Draft::read(&self.command_line()).expect("good files");
+            assert_eq!(draft.user_faults, Vec::<String>::new());
+            Rulebook::new(self.command_line(), draft)
+        }
+    }
+
+    #[test]
+    fn reload_takes_the_new_file_but_not_what_needs_a_restart() {
+        let files = Files::new("reload", "listen_port = 6432\ndefault_pool_size = 5");
+        let mut book = files.start();
+        files.write("listen_port = 7000\ndefault_pool_size = 9");
+        let draft = book.draft_reload().expect("good");
+        assert!(draft.warnings.iter().any(|text| text.contains("listen_port")), "{:?}", draft.warnings);
+        assert_eq!(book.rules().config.main.default_pool_size, 5, "a draft is not in effect");
+        book.adopt(draft);
+        let main = &book.rules().config.main;
+        assert_eq!((main.listen_port, main.default_pool_size), (6432, 9));
+        assert_eq!(book.rules().server_tls_epoch, 0);
+    }
+
+    #[test]
+    fn a_fault_anywhere_keeps_everything() {
+        let files = Files::new("reload-fault", "default_pool_size = 5");
+        let book = files.start();
+        for (main, users, word) in [
+            ("default_pool_size = 9\nno_such_setting = 1", "\"bob\" \"1\"\n", "no_such_setting"),
+            ("default_pool_size = many", "\"bob\" \"1\"\n", "default_pool_size"),
+            ("default_pool_size = 9", "bob 1\n", "broken auth file"),
+            (
+                "default_pool_size = 9\nserver_tls_sslmode = verify-ca\nserver_tls_ca_file = /no/such/file",
+                "",
+                "/no/such/file",
+            ),
+        ] {
+            files.write(main);
+            files.scratch.write("users", users);
+            let faults = book.draft_reload().map(|_| ()).expect_err(main);
+            assert!(faults[0].contains(word), "{faults:?}");
+        }
+        files.scratch.write("users", "\"alice\" \"wonder\"\n");
+        std::fs::remove_file(files.scratch.path("pgweir.ini")).expect("it was there");
+        assert!(book.draft_reload().is_err(), "no file");
+        assert_eq!(book.rules().config.main.default_pool_size, 5);
+        assert_eq!(book.rules().users.names().collect::<Vec<_>>(), ["alice"]);
+    }
+
+    #[test]
+    fn the_epoch_follows_tls_towards_servers_only() {
+        let files = Files::new("reload-tls", "");
+        let name = |file: &str, text: &str| files.scratch.write(file, text).display().to_string();
+        let (key, cert, ca) = (name("key", "K"), name("cert", "C"), name("ca", "A"));
+        let mut book = files.start();
+        let mut reload = |main: &str| {
+            files.write(main);
+            let draft = book.draft_reload().expect("good");
+            let tls = book.would_change_tls(&draft);
+            book.adopt(draft);
+            (tls, book.rules().server_tls_epoch)
+        };
+        assert_eq!(reload(""), (false, 0));
+        let clients = format!(
+            "client_tls_sslmode = require\nclient_tls_key_file = {key}\nclient_tls_cert_file = {cert}"
+        );
+        assert_eq!(reload(&clients), (true, 0));
+        let both = format!("{clients}\nserver_tls_sslmode = verify-ca\nserver_tls_ca_file = {ca}");
+        assert_eq!(reload(&both), (true, 1));
+        assert_eq!(reload(&both), (false, 1));
+        files.scratch.write("ca", "renewed");
+        assert_eq!(reload(&both), (true, 2), "same settings, other contents");
+        files.scratch.write("cert", "renewed");
+        assert_eq!(reload(&both), (true, 2));
+    }
+
+    #[test]
+    fn set_lasts_until_reload() {
+        let files = Files::new("set", "default_pool_size = 5");
+        let mut book = files.start();
+        let draft = book.draft_set("default_pool_size", "7").expect("good").expect("can change");
+        book.adopt(draft);
+        assert_eq!(book.rules().config.main.default_pool_size, 7);
+        assert!(book.draft_set("listen_port", "7").expect("is accepted").is_none());
+        assert!(book.draft_set("default_pool_size", "many").is_err());
+        assert!(book.draft_set("no_such", "1").is_err());
+        assert!(book.draft_set("client_tls_key_file", "/no/such/file").is_ok(), "client TLS is off");
+        assert!(book.draft_set("server_tls_ca_file", "/no/such/file").is_err());
+        let draft = book.draft_reload().expect("good");
+        book.adopt(draft);
+        assert_eq!(book.rules().config.main.default_pool_size, 5);
+    }
+
+    #[test]
+    fn the_command_line_counts_at_the_start_and_at_reloads() {
+        let files = Files::new("command-line", "user = from_file");
+        let command_line =
+            CommandLine { user: Some("from_option".to_owned()), verbosity: 2, ..files.command_line() };
+        let draft = Draft::read(&command_line).expect("good");
+        let mut book = Rulebook::new(command_line, draft);
+        let seen =
+            |book: &Rulebook| (book.rules().config.main.user.clone(), book.rules().config.main.verbose);
+        assert_eq!(seen(&book), (Some("from_option".to_owned()), 2));
+        files.write("user = other\nverbose = 1");
+        let draft = book.draft_reload().expect("good");
+        assert_eq!(draft.warnings, Vec::<String>::new());
+        book.adopt(draft);
+        assert_eq!(seen(&book), (Some("from_option".to_owned()), 1));
+    }
+
+    #[test]
+    fn a_start_tells_all_faults_and_takes_half_a_user_list() {
+        let files = Files::new("start", "listen_port = many\nno_such = 1");
+        let faults = Draft::read(&files.command_line()).map(|_| ()).expect_err("bad");
+        assert_eq!(faults.len(), 2, "{faults:?}");
+        files.write("");
+        files.scratch.write("users", "\"alice\" \"1\"\nbob 2\n");
+        let draft = Draft::read(&files.command_line()).expect("good enough");
+        assert_eq!((draft.users_known(), draft.user_faults.len()), (1, 1));
+    }
+}

@@ -1,0 +1,162 @@
+//! Accepting clients.
+
+use std::io;
+use std::net::SocketAddr;
+
+use mio::Interest;
+use pgweir_core::driver::{Level, Peer};
+use socket2::Socket;
+
+use crate::conn::{Conn, Origin};
+use crate::engine::Engine;
+use crate::io::Io;
+use crate::sys;
+use crate::table::listener_token;
+use crate::tick::Worker;
+
+/// Clients accepted from one listener per turn; then those who are connected have theirs.
+const ACCEPTS_PER_TICK: usize = 64;
+/// How long nothing is accepted after descriptors ran out, microseconds.
+pub(crate) const ACCEPT_PAUSE_US: u64 = 5_000_000;
+
+/// A listening socket.
+pub(crate) struct Listener {
+    pub(crate) socket: Socket,
+    pub(crate) kind: Kind,
+}
+
+/// What a listening socket listens on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// TCP, on this address.
+    Tcp(SocketAddr),
+    /// A unix socket whose name carries this port.
+    Unix { port: u16 },
+}
+
+/// The listeners of a worker.
+pub(crate) struct Acceptor {
+    listeners: Vec<Option<Listener>>,
+    ready: Vec<usize>,
+    /// Descriptors ran out: nothing is accepted before this time.
+    paused_until_us: Option<u64>,
+    own_uid: u32,
+}
+
+impl Acceptor {
+    /// Watches the listeners.
+    pub(crate) fn new(listeners: Vec<Listener>, io: &Io) -> io::Result<Self> {
+        for (number, listener) in listeners.iter().enumerate() {
+            sys::register(&io.registry, &listener.socket, listener_token(number), Interest::READABLE)?;
+        }
+        Ok(Self {
+            listeners: listeners.into_iter().map(Some).collect(),
+            ready: Vec::new(),
+            paused_until_us: None,
+            own_uid: nix::unistd::geteuid().as_raw(),
+        })
+    }
+
+    /// The poll says that clients are there.
+    pub(crate) fn mark_ready(&mut self, number: usize) {
+        if !self.ready.contains(&number) {
+            self.ready.push(number);
+        }
+    }
+
+    pub(crate) fn close_tcp(&mut self) {
+        for place in &mut self.listeners {
+            if place.as_ref().is_some_and(|listener| matches!(listener.kind, Kind::Tcp(_))) {
+                *place = None;
+            }
+        }
+    }
+
+    /// TCP listeners, to set options that what they accept inherits.
+    pub(crate) fn tcp_sockets(&self) -> impl Iterator<Item = &Socket> {
+        self.listeners.iter().flatten().filter(|l| matches!(l.kind, Kind::Tcp(_))).map(|l| &l.socket)
+    }
+
+    pub(crate) fn has_work(&self) -> bool {
+        self.paused_until_us.is_none() && !self.ready.is_empty()
+    }
+
+    pub(crate) fn deadline_us(&self) -> Option<u64> {
+        self.paused_until_us
+    }
+
+    /// After a pause every listener is asked, because what became ready meanwhile was reported only once.
+    fn end_pause(&mut self, now_us: u64) {
+        if self.paused_until_us.is_some_and(|until_us| until_us <= now_us) {
+            self.paused_until_us = None;
+            self.ready = (0..self.listeners.len()).collect();
+        }
+    }
+}
+
+impl<E: Engine> Worker<E> {
+    /// Accepts from every listener that is ready.
+    pub(crate) fn accept_ready(&mut self) {
+        self.acceptor.end_pause(self.io.now_us);
+        if !self.acceptor.has_work() {
+            return;
+        }
+        let list = std::mem::take(&mut self.acceptor.ready);
+        for number in list {
+            if self.acceptor.paused_until_us.is_none() {
+                self.accept_from(number);
+            }
+        }
+    }
+
+    fn accept_from(&mut self, number: usize) {
+        for _ in 0..ACCEPTS_PER_TICK {
+            let Some(Some(listener)) = self.acceptor.listeners.get(number) else { return };
+            match sys::accept(&listener.socket) {
+                Ok((socket, address)) => {
+                    let kind = listener.kind;
+                    if let Err(e) = self.welcome(socket, &address, kind) {
+                        self.io.say(Level::Error, &format!("accepted a client but lost it: {}", sys::text(&e)));
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Err(e) if sys::out_of_descriptors(&e) => return self.pause_accepting(&e),
+                // The client is gone already, or the network reported an old error: the next one may be well.
+                Err(_) => {}
+            }
+        }
+        self.acceptor.mark_ready(number);
+    }
+
+    fn pause_accepting(&mut self, error: &io::Error) {
+        let line = format!(
+            "accept() failed: {}; nothing is accepted for {} s (raise the limit of open files, or lower \
+             max_client_conn)",
+            sys::text(error),
+            ACCEPT_PAUSE_US / 1_000_000,
+        );
+        self.io.say(Level::Error, &line);
+        self.acceptor.paused_until_us = Some(self.io.now_us.saturating_add(ACCEPT_PAUSE_US));
+    }
+
+    fn welcome(&mut self, socket: Socket, address: &socket2::SockAddr, kind: Kind) -> io::Result<()> {
+        let peer = match kind {
+            Kind::Unix { port } => {
+                let (pid, uid) = sys::peer_credentials(&socket)?;
+                Peer::Unix { pid, uid, same_user: uid == self.acceptor.own_uid, port }
+            }
+            Kind::Tcp(listening_on) => {
+                let remote = address.as_socket().ok_or(io::ErrorKind::InvalidData)?;
+                let local = if listening_on.ip().is_unspecified() {
+                    socket.local_addr()?.as_socket().ok_or(io::ErrorKind::InvalidData)?
+                } else {
+                    listening_on
+                };
+                Peer::Tcp { remote, local }
+            }
+        };
+        let id = self.io.adopt_socket(Conn::new(socket, Origin::Accepted))?;
+        self.engine.accepted(&mut self.io, id, peer);
+        Ok(())
+    }
+}

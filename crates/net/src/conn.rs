@@ -1,0 +1,198 @@
+//! One connection: its socket, what is known of its two directions, and what waits to be written.
+
+use std::io;
+
+use pgweir_core::driver::Endpoint;
+use socket2::Socket;
+
+use crate::dial::Attempt;
+use crate::out::{BufferPool, Out};
+use crate::sys;
+use crate::tls::stream::{TLS_PIECE_BYTES, TlsStream};
+
+/// Who began the connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Origin {
+    /// A client connected to us.
+    Accepted,
+    /// We connected to a server.
+    Dialed,
+}
+
+/// A connection that the machine knows.
+pub(crate) struct Conn {
+    pub(crate) socket: Socket,
+    pub(crate) origin: Origin,
+    pub(crate) read: ReadSide,
+    pub(crate) write: WriteSide,
+    /// What the machine sent and the kernel has not taken: plain text, on a TLS connection not yet encrypted.
+    pub(crate) out: Out,
+    pub(crate) tls: Option<Box<TlsStream>>,
+}
+
+/// What is known of the direction towards us. Readiness is edge-triggered, so it has to be remembered.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct ReadSide {
+    /// The machine wants nothing now.
+    pub(crate) paused: bool,
+    /// The kernel reported bytes, and they have not been read to the end.
+    pub(crate) readable: bool,
+    /// The kernel reported the end or an error: a short read does not mean that there is nothing more to learn.
+    pub(crate) ended: bool,
+    /// On the worker's ready list.
+    pub(crate) listed: bool,
+}
+
+/// What is known of the direction towards the peer.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct WriteSide {
+    /// On the worker's list of connections to flush.
+    pub(crate) listed: bool,
+    /// The socket is full; the poll watches for room.
+    pub(crate) blocked: bool,
+    /// The backlog was so deep that the machine may be waiting for `drained`.
+    pub(crate) deep: bool,
+    /// Writing failed, with the operating system's number (0 = has none): what is sent from then on is dropped.
+    pub(crate) failed: Option<i32>,
+}
+
+/// A server connection on its way.
+pub(crate) enum Dialing {
+    /// The host's address is not known yet.
+    Resolving,
+    /// TCP: the handshake is under way.
+    Connecting(Attempt),
+    /// Unix socket: the listener's queue was full, it is tried again.
+    Queueing(Endpoint),
+}
+
+/// A connection that the machine has closed.
+pub(crate) struct Lingering {
+    pub(crate) conn: Conn,
+    /// Our direction is closed; what remains is that the peer closes his.
+    pub(crate) shut: bool,
+    /// The peer closed his direction.
+    pub(crate) peer_ended: bool,
+    /// Bytes read and thrown away since.
+    pub(crate) discarded_bytes: usize,
+}
+
+/// How far a flush got.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Sent {
+    /// The kernel has everything.
+    All,
+    /// The socket is full.
+    Blocked,
+}
+
+/// What writing needs from the worker.
+pub(crate) struct Tools<'a> {
+    pub(crate) pool: &'a mut BufferPool,
+    /// Room for what is encrypted.
+    pub(crate) scratch: &'a mut [u8],
+}
+
+impl Conn {
+    pub(crate) fn new(socket: Socket, origin: Origin) -> Self {
+        Self {
+            socket,
+            origin,
+            read: ReadSide::default(),
+            write: WriteSide::default(),
+            out: Out::default(),
+            tls: None,
+        }
+    }
+
+    /// Bytes queued that the kernel has not taken.
+    pub(crate) fn backlog(&self) -> usize {
+        self.out.len() + self.tls.as_ref().map_or(0, |tls| tls.wire.len())
+    }
+
+    /// Writes what is queued until it is gone or the socket is full.
+    pub(crate) fn flush(&mut self, tools: &mut Tools<'_>) -> io::Result<Sent> {
+        let Some(tls) = self.tls.as_mut() else {
+            return flush_queue(&self.socket, &mut self.out, tools.pool);
+        };
+        loop {
+            if flush_queue(&self.socket, &mut tls.wire, tools.pool)? == Sent::Blocked {
+                return Ok(Sent::Blocked);
+            }
+            if self.out.is_empty() || !tls.is_established() {
+                return Ok(Sent::All);
+            }
+            let piece = &self.out.as_slice()[..self.out.len().min(TLS_PIECE_BYTES)];
+            let plain_bytes = piece.len();
+            send_encrypted(&self.socket, tls, piece, tools)?;
+            self.out.consume(plain_bytes, tools.pool);
+        }
+    }
+
+    /// Writes a large piece without a copy, if nothing is queued before it; says how much of it was taken over.
+    pub(crate) fn send_now(&mut self, bytes: &[u8], tools: &mut Tools<'_>) -> io::Result<usize> {
+        let Some(tls) = self.tls.as_mut() else {
+            return match sys::send(&self.socket, bytes) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(0),
+                result => result,
+            };
+        };
+        let mut taken = 0;
+        while taken < bytes.len() && tls.wire.is_empty() && tls.is_established() {
+            let piece = &bytes[taken..bytes.len().min(taken + TLS_PIECE_BYTES)];
+            send_encrypted(&self.socket, tls, piece, tools)?;
+            taken += piece.len();
+        }
+        Ok(taken)
+    }
+
+    /// Forgets what is queued.
+    pub(crate) fn drop_queued(&mut self, pool: &mut BufferPool) {
+        self.out.clear(pool);
+        if let Some(tls) = self.tls.as_mut() {
+            tls.wire.clear(pool);
+        }
+    }
+
+    /// Gives all buffers back, before the connection is dropped.
+    pub(crate) fn recycle(mut self, pool: &mut BufferPool) {
+        self.drop_queued(pool);
+        if let Some(tls) = self.tls.take() {
+            tls.recycle(pool);
+        }
+    }
+}
+
+fn flush_queue(socket: &Socket, queue: &mut Out, pool: &mut BufferPool) -> io::Result<Sent> {
+    if queue.is_empty() {
+        return Ok(Sent::All);
+    }
+    match sys::send(socket, queue.as_slice()) {
+        Ok(count) => {
+            queue.consume(count, pool);
+            Ok(if queue.is_empty() { Sent::All } else { Sent::Blocked })
+        }
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(Sent::Blocked),
+        Err(e) => Err(e),
+    }
+}
+
+/// Encrypts a piece and writes it; what the socket does not take is queued. The queue must be empty before.
+fn send_encrypted(
+    socket: &Socket,
+    tls: &mut TlsStream,
+    plain: &[u8],
+    tools: &mut Tools<'_>,
+) -> io::Result<()> {
+    let count = tls.encrypt(plain, tools.scratch).map_err(io::Error::other)?;
+    let sealed = &tools.scratch[..count];
+    let sent = match sys::send(socket, sealed) {
+        Ok(sent) => sent,
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => 0,
+        Err(e) => return Err(e),
+    };
+    if sent < sealed.len() {
+        tls.wire.push(&sealed[sent..], tools.pool);
+    }
+    Ok(())
+}

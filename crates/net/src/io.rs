@@ -1,0 +1,261 @@
+//! What a worker owns beside the machine, and the machine's requests ([`Driver`]) carried out on it.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::Sender;
+
+use mio::{Interest, Registry};
+use pgweir_core::driver::{
+    CloseMode, Closed, ConnId, Driver, Endpoint, Level, TlsRole, WorkerId,
+};
+use pgweir_core::luggage::Luggage;
+use pgweir_core::mail::{Mail, Question};
+use rustls::crypto::SecureRandom;
+
+use crate::conn::{Conn, Origin, Tools};
+use crate::mesh::{Letter, Mesh, Parcel};
+use crate::options::SocketOptions;
+use crate::out::BufferPool;
+use crate::resolve::Names;
+use crate::sys;
+use crate::table::{State, Table, token};
+use crate::tls::TlsConfigs;
+use crate::tls::stream::{SCRATCH_BYTES, TlsStream};
+use crate::workers::Log;
+
+/// From this size on, a piece that has nothing queued before it is written at once, without a copy.
+const LARGE_PIECE_BYTES: usize = 16 * 1024;
+
+/// A backlog that has reached this many bytes is reported by `drained` when it is gone, even if the socket was never
+/// full: the machine may have stopped reading because of it.
+pub const DEEP_BACKLOG_BYTES: usize = 16 * 1024;
+
+/// What the machine is told at the next opportunity, because it could not be told at once.
+pub(crate) enum Report {
+    /// The connection ended.
+    Closed(Closed),
+    /// The backlog is gone.
+    Drained,
+}
+
+/// A worker's sockets and lists.
+pub(crate) struct Io {
+    pub(crate) me: WorkerId,
+    pub(crate) registry: Registry,
+    pub(crate) table: Table,
+    pub(crate) pool: BufferPool,
+    pub(crate) scratch: Box<[u8]>,
+    /// Connections with something to read.
+    pub(crate) ready: Vec<ConnId>,
+    /// Connections with something to write.
+    pub(crate) dirty: Vec<ConnId>,
+    pub(crate) reports: VecDeque<(ConnId, Report)>,
+    /// Connections that the machine has closed, with the time when their patience ends; in order of time.
+    pub(crate) lingering: VecDeque<(u64, ConnId)>,
+    /// Unix sockets to be tried again, with the time; in order of time.
+    pub(crate) redials: VecDeque<(u64, ConnId)>,
+    pub(crate) mesh: Mesh,
+    pub(crate) names: Names,
+    pub(crate) options: SocketOptions,
+    pub(crate) tls: TlsConfigs,
+    /// This turn's time.
+    pub(crate) now_us: u64,
+    questions: Sender<(WorkerId, Question)>,
+    randomness: &'static dyn SecureRandom,
+    log: Log,
+}
+
+/// What an [`Io`] is made of.
+pub(crate) struct Parts {
+    pub(crate) me: WorkerId,
+    pub(crate) registry: Registry,
+    pub(crate) mesh: Mesh,
+    pub(crate) names: Names,
+    pub(crate) options: SocketOptions,
+    pub(crate) tls: TlsConfigs,
+    pub(crate) questions: Sender<(WorkerId, Question)>,
+    pub(crate) log: Log,
+}
+
+impl Io {
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self {
+            me: parts.me,
+            registry: parts.registry,
+            table: Table::default(),
+            pool: BufferPool::default(),
+            scratch: vec![0; SCRATCH_BYTES].into_boxed_slice(),
+            ready: Vec::new(),
+            dirty: Vec::new(),
+            reports: VecDeque::new(),
+            lingering: VecDeque::new(),
+            redials: VecDeque::new(),
+            mesh: parts.mesh,
+            names: parts.names,
+            options: parts.options,
+            tls: parts.tls,
+            now_us: 0,
+            questions: parts.questions,
+            randomness: rustls::crypto::ring::default_provider().secure_random,
+            log: parts.log,
+        }
+    }
+
+    pub(crate) fn say(&self, level: Level, line: &str) {
+        (self.log)(level, line);
+    }
+
+    /// Takes a socket into the table and watches it.
+    pub(crate) fn adopt_socket(&mut self, conn: Conn) -> std::io::Result<ConnId> {
+        let id = self.table.insert(State::Open(conn));
+        let conn = self.table.open(id).expect("just inserted");
+        let watched = sys::register(&self.registry, &conn.socket, token(id), Interest::READABLE);
+        if let Err(e) = watched {
+            self.table.remove(id);
+            return Err(e);
+        }
+        Ok(id)
+    }
+
+    /// Puts a connection on the list of those to read, once.
+    pub(crate) fn list_ready(&mut self, id: ConnId) {
+        if let Some(conn) = self.table.any(id)
+            && !std::mem::replace(&mut conn.read.listed, true)
+        {
+            self.ready.push(id);
+        }
+    }
+
+    /// Puts a connection on the list of those to flush, once.
+    pub(crate) fn list_dirty(&mut self, id: ConnId) {
+        if let Some(conn) = self.table.any(id)
+            && !std::mem::replace(&mut conn.write.listed, true)
+        {
+            self.dirty.push(id);
+        }
+    }
+
+    /// Drops a connection whatever its state, and gives its buffers back.
+    pub(crate) fn discard(&mut self, id: ConnId) {
+        match self.table.remove(id) {
+            State::Open(conn) => conn.recycle(&mut self.pool),
+            State::Lingering(lingering) => lingering.conn.recycle(&mut self.pool),
+            State::Dialing(_) | State::Free => {}
+        }
+    }
+
+    /// Nothing may be read or written, nothing is waited for: when the loop has to be awake again.
+    pub(crate) fn deadline_us(&self) -> Option<u64> {
+        let first = |list: &VecDeque<(u64, ConnId)>| list.front().map(|(due_us, _)| *due_us);
+        [first(&self.lingering), first(&self.redials)].into_iter().flatten().min()
+    }
+
+    /// `true` when the next turn has something to do already.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.ready.is_empty() || !self.dirty.is_empty() || !self.reports.is_empty()
+    }
+
+    fn prepare_tls(&mut self, id: ConnId, role: &TlsRole, received: &[u8]) -> Result<(), String> {
+        let Some(conn) = self.table.open(id) else { return Ok(()) };
+        let mut stream = TlsStream::new(&self.tls, role)?;
+        stream.wire = std::mem::take(&mut conn.out);
+        stream.keep_unread(received, &mut self.pool);
+        stream.kicked = true;
+        conn.tls = Some(Box::new(stream));
+        self.list_ready(id);
+        self.list_dirty(id);
+        Ok(())
+    }
+}
+
+impl Driver for Io {
+    fn send(&mut self, id: ConnId, bytes: &[u8]) {
+        let Self { table, pool, scratch, .. } = self;
+        let Some(conn) = table.open(id) else { return };
+        if conn.write.failed.is_some() || bytes.is_empty() {
+            return;
+        }
+        let mut rest = bytes;
+        if bytes.len() >= LARGE_PIECE_BYTES && conn.backlog() == 0 && !conn.write.blocked {
+            match conn.send_now(bytes, &mut Tools { pool, scratch }) {
+                Ok(taken) => rest = &bytes[taken..],
+                Err(e) => return self.write_failed(id, &e),
+            }
+            if rest.is_empty() && conn.backlog() == 0 {
+                return;
+            }
+            conn.out.push(rest, pool);
+            return self.block(id);
+        }
+        conn.out.push(rest, pool);
+        if conn.backlog() >= DEEP_BACKLOG_BYTES {
+            conn.write.deep = true;
+        }
+        if !conn.write.blocked && !std::mem::replace(&mut conn.write.listed, true) {
+            self.dirty.push(id);
+        }
+    }
+
+    fn backlog(&self, id: ConnId) -> usize {
+        self.table.peek(id).map_or(0, Conn::backlog)
+    }
+
+    fn dial(&mut self, endpoint: &Endpoint) -> ConnId {
+        self.start_dial(endpoint)
+    }
+
+    fn close(&mut self, id: ConnId, mode: CloseMode) {
+        match self.table.state(id) {
+            Some(State::Dialing(_)) => self.discard(id),
+            Some(State::Open(_)) if mode == CloseMode::Flush => self.linger(id),
+            Some(State::Open(_)) => self.discard(id),
+            Some(State::Lingering(_) | State::Free) | None => {}
+        }
+    }
+
+    fn pause_reads(&mut self, id: ConnId) {
+        if let Some(conn) = self.table.open(id) {
+            conn.read.paused = true;
+        }
+    }
+
+    fn resume_reads(&mut self, id: ConnId) {
+        let Some(conn) = self.table.open(id) else { return };
+        conn.read.paused = false;
+        if conn.read.readable || conn.tls.as_ref().is_some_and(|tls| tls.has_work()) {
+            self.list_ready(id);
+        }
+    }
+
+    fn start_tls(&mut self, id: ConnId, role: TlsRole, received: &[u8]) {
+        if let Err(text) = self.prepare_tls(id, &role, received) {
+            self.reports.push_back((id, Report::Closed(Closed::Tls(text))));
+        }
+    }
+
+    fn hand_over(&mut self, id: ConnId, to: WorkerId, luggage: Box<Luggage>) {
+        if self.table.open(id).is_none_or(|conn| conn.origin != Origin::Accepted) {
+            return;
+        }
+        let State::Open(conn) = self.table.remove(id) else { return };
+        // Should this fail, the old poll forgets the socket anyway when it is closed.
+        let _ = sys::deregister(&self.registry, &conn.socket);
+        self.mesh.post(to, Letter::Parcel(Box::new(Parcel { conn, luggage })));
+    }
+
+    fn mail(&mut self, to: WorkerId, mail: Mail) {
+        self.mesh.post(to, Letter::Mail(mail));
+    }
+
+    fn ask(&mut self, question: Question) {
+        // Nobody listens any more: the process is ending.
+        let _ = self.questions.send((self.me, question));
+    }
+
+    fn random(&mut self, out: &mut [u8]) {
+        self.randomness.fill(out).expect("the kernel's source of randomness does not fail once it is seeded");
+    }
+
+    fn log(&mut self, level: Level, line: &str) {
+        self.say(level, line);
+    }
+}

@@ -1,0 +1,279 @@
+//! Opening the sockets that clients connect to: before the process becomes a daemon and gives up its rights.
+
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::{fs, result};
+
+use nix::unistd::{Gid, Group, chown};
+use pgweir_core::driver::Level;
+use pgweir_settings::Main;
+use socket2::{Domain, Socket, Type};
+use thiserror::Error;
+
+use crate::accept::{Kind, Listener};
+use crate::dial::unix_address;
+use crate::options::SocketOptions;
+use crate::sys;
+
+/// What the configuration says about listening.
+#[derive(Clone, Debug)]
+pub struct ListenSettings {
+    /// `listen_addr`: addresses and names, `*` = all; none = no TCP.
+    pub addresses: Vec<String>,
+    /// `listen_port`, for TCP and for the unix socket's name; 0 lets the kernel choose (TCP only).
+    pub port: u16,
+    /// `listen_backlog`.
+    pub backlog: u32,
+    /// `so_reuseport`.
+    pub reuse_port: bool,
+    /// `unix_socket_dir`: a directory, `@prefix` for an abstract socket, "" = no unix socket.
+    pub unix_dir: String,
+    /// `unix_socket_mode`.
+    pub unix_mode: u32,
+    /// `unix_socket_group`: a name or a number, "" = as the process.
+    pub unix_group: String,
+    /// Options of the sockets; what is accepted inherits them.
+    pub options: SocketOptions,
+}
+
+impl From<&Main> for ListenSettings {
+    fn from(main: &Main) -> Self {
+        Self {
+            addresses: main.listen_addr.clone(),
+            port: main.listen_port,
+            backlog: main.listen_backlog,
+            reuse_port: main.so_reuseport,
+            unix_dir: main.unix_socket_dir.clone(),
+            unix_mode: main.unix_socket_mode,
+            unix_group: main.unix_socket_group.clone(),
+            options: SocketOptions::from(main),
+        }
+    }
+}
+
+/// Why listening is impossible.
+#[derive(Debug, Error)]
+pub enum ListenError {
+    /// Every address of `listen_addr` failed; the reasons were logged.
+    #[error("could not listen on any address of listen_addr \"{0}\"")]
+    NoAddress(String),
+    /// Somebody answers on our unix socket.
+    #[error("unix socket is in use, cannot continue")]
+    UnixInUse,
+    /// A PostgreSQL server's lock file lies beside our unix socket.
+    #[error("unix port {0} is in use")]
+    UnixPortInUse(u16),
+    /// `unix_socket_group` names no group.
+    #[error("unix_socket_group: no group \"{0}\"")]
+    NoGroup(String),
+    /// The operating system refused.
+    #[error("could not listen on unix:{path}: {error}")]
+    Unix {
+        /// The socket's path.
+        path: String,
+        /// What failed.
+        error: String,
+    },
+    /// Neither TCP nor a unix socket is configured.
+    #[error("nowhere to listen on: set listen_addr or unix_socket_dir")]
+    Nothing,
+}
+
+/// Open listening sockets, to be given to [`Workers::start`](crate::Workers::start).
+pub struct Listeners {
+    pub(crate) sockets: Vec<Listener>,
+    pub(crate) socket_file: Option<SocketFile>,
+}
+
+impl Listeners {
+    /// The TCP addresses, with the ports the kernel chose where none was given.
+    #[must_use]
+    pub fn tcp_addresses(&self) -> Vec<SocketAddr> {
+        let address = |listener: &Listener| match listener.kind {
+            Kind::Tcp(address) => Some(address),
+            Kind::Unix { .. } => None,
+        };
+        self.sockets.iter().filter_map(address).collect()
+    }
+}
+
+/// The file of a unix socket, remembered by its inode: it is removed only while it is ours.
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    inode: (u64, u64),
+}
+
+impl SocketFile {
+    fn new(path: &Path) -> io::Result<Self> {
+        Ok(Self { path: path.to_owned(), inode: inode(path)? })
+    }
+
+    pub(crate) fn remove(self) {
+        if inode(&self.path).is_ok_and(|found| found == self.inode) {
+            // Should it fail, the next start finds a stale socket and removes it.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn inode(path: &Path) -> io::Result<(u64, u64)> {
+    let found = fs::symlink_metadata(path)?;
+    Ok((found.dev(), found.ino()))
+}
+
+/// Opens all sockets. A TCP address that fails is a warning as long as another one works.
+///
+/// # Errors
+/// [`ListenError`]: no address works, the unix socket is in use, the operating system refuses.
+pub fn open_listeners(
+    settings: &ListenSettings,
+    log: &dyn Fn(Level, &str),
+) -> result::Result<Listeners, ListenError> {
+    let mut sockets = open_tcp(settings, log)?;
+    let mut socket_file = None;
+    if !settings.unix_dir.is_empty() {
+        let path = format!("{}/.s.PGSQL.{}", settings.unix_dir, settings.port);
+        let (listener, file) = open_unix(settings, &path)?;
+        log(Level::Log, &format!("listening on unix:{path}"));
+        sockets.push(listener);
+        socket_file = file;
+    }
+    if sockets.is_empty() {
+        return Err(ListenError::Nothing);
+    }
+    Ok(Listeners { sockets, socket_file })
+}
+
+fn open_tcp(
+    settings: &ListenSettings,
+    log: &dyn Fn(Level, &str),
+) -> result::Result<Vec<Listener>, ListenError> {
+    let mut sockets = Vec::new();
+    for name in &settings.addresses {
+        let addresses = match addresses_of(name, settings.port) {
+            Ok(addresses) => addresses,
+            Err(e) => {
+                log(Level::Warning, &format!("could not resolve listen_addr \"{name}\": {e}"));
+                continue;
+            }
+        };
+        for address in addresses {
+            match listen_on(address, settings) {
+                Ok(listener) => {
+                    if let Kind::Tcp(address) = listener.kind {
+                        log(Level::Log, &format!("listening on {address}"));
+                    }
+                    sockets.push(listener);
+                }
+                Err(e) => {
+                    log(Level::Warning, &format!("could not listen on {address}: {}", sys::text(&e)));
+                }
+            }
+        }
+    }
+    if sockets.is_empty() && !settings.addresses.is_empty() {
+        return Err(ListenError::NoAddress(settings.addresses.join(", ")));
+    }
+    Ok(sockets)
+}
+
+fn addresses_of(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    if name == "*" {
+        return Ok(vec![(Ipv4Addr::UNSPECIFIED, port).into(), (Ipv6Addr::UNSPECIFIED, port).into()]);
+    }
+    if let Ok(address) = name.parse::<IpAddr>() {
+        return Ok(vec![(address, port).into()]);
+    }
+    let mut addresses: Vec<SocketAddr> = Vec::new();
+    for address in (name, port).to_socket_addrs()? {
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    Ok(addresses)
+}
+
+fn listen_on(address: SocketAddr, settings: &ListenSettings) -> io::Result<Listener> {
+    let backlog = i32::try_from(settings.backlog).unwrap_or(i32::MAX);
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking().cloexec(), None)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_reuse_address(true)?;
+    if settings.reuse_port {
+        socket.set_reuse_port(true)?;
+    }
+    sys::tune_tcp(&socket, &settings.options)?;
+    socket.bind(&address.into())?;
+    if settings.options.defer_accept_s > 0 {
+        sys::set_defer_accept(&socket, settings.options.defer_accept_s)?;
+    }
+    socket.listen(backlog)?;
+    let bound = socket.local_addr()?.as_socket().ok_or(ErrorKind::InvalidData)?;
+    Ok(Listener { socket, kind: Kind::Tcp(bound) })
+}
+
+type UnixListener = (Listener, Option<SocketFile>);
+
+fn open_unix(settings: &ListenSettings, path: &str) -> result::Result<UnixListener, ListenError> {
+    let failed = |error: String| ListenError::Unix { path: path.to_owned(), error };
+    let os_failed = |error: io::Error| failed(sys::text(&error));
+    let backlog = i32::try_from(settings.backlog).unwrap_or(i32::MAX);
+    let address = unix_address(path).map_err(|e| match e.kind() {
+        ErrorKind::InvalidInput => failed("the path is too long for a unix socket".to_owned()),
+        _ => os_failed(e),
+    })?;
+    let is_file = !path.starts_with('@');
+    if is_file {
+        remove_stale(Path::new(path), settings.port)?;
+    }
+    let group = match settings.unix_group.as_str() {
+        "" => None,
+        name => Some(group_of(name).ok_or_else(|| ListenError::NoGroup(name.to_owned()))?),
+    };
+    let socket =
+        Socket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None).map_err(os_failed)?;
+    socket.bind(&address).map_err(|e| match e.kind() {
+        ErrorKind::AddrInUse => ListenError::UnixInUse,
+        _ => os_failed(e),
+    })?;
+    let mut file = None;
+    if is_file {
+        let path = Path::new(path);
+        file = Some(SocketFile::new(path).map_err(os_failed)?);
+        // Nobody can connect before `listen`, so the mode is in force from the first client on.
+        fs::set_permissions(path, fs::Permissions::from_mode(settings.unix_mode)).map_err(os_failed)?;
+        chown(path, None, group).map_err(|e| os_failed(e.into()))?;
+    }
+    socket.listen(backlog).map_err(os_failed)?;
+    Ok((Listener { socket, kind: Kind::Unix { port: settings.port } }, file))
+}
+
+/// A socket file without a listener is left over from a process that died; anything else that is there wins.
+fn remove_stale(path: &Path, port: u16) -> result::Result<(), ListenError> {
+    let mut lock = path.as_os_str().to_owned();
+    lock.push(".lock");
+    if Path::new(&lock).exists() {
+        return Err(ListenError::UnixPortInUse(port));
+    }
+    let failed =
+        |e: &io::Error| ListenError::Unix { path: path.display().to_string(), error: sys::text(e) };
+    match UnixStream::connect(path) {
+        Ok(_) => Err(ListenError::UnixInUse),
+        Err(e) if e.kind() == ErrorKind::ConnectionRefused => fs::remove_file(path).map_err(|e| failed(&e)),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+        // A queue that is full is a queue in use.
+        Err(e) if e.kind() == ErrorKind::WouldBlock => Err(ListenError::UnixInUse),
+        Err(e) => Err(failed(&e)),
+    }
+}
+
+fn group_of(name: &str) -> Option<Gid> {
+    if let Ok(number) = name.parse::<u32>() {
+        return Some(Gid::from_raw(number));
+    }
+    Group::from_name(name).ok().flatten().map(|group| group.gid)
+}

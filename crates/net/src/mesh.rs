@@ -1,0 +1,96 @@
+//! Messages to a worker: from other workers, from the control plane, from the resolver.
+
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use mio::Waker;
+use pgweir_core::driver::WorkerId;
+use pgweir_core::luggage::Luggage;
+use pgweir_core::mail::Mail;
+
+use crate::conn::Conn;
+use crate::options::SocketOptions;
+use crate::resolve::Answer;
+use crate::tls::TlsConfigs;
+
+/// What the binary tells a worker's event loop (not its machine).
+#[derive(Clone)]
+pub enum NetCommand {
+    /// TLS configuration for sessions that begin from now on.
+    Tls(TlsConfigs),
+    /// Socket options for connections made from now on.
+    Options(SocketOptions),
+    /// Close the TCP listeners; unix sockets stay (SHUTDOWN WAIT_FOR_CLIENTS).
+    CloseTcpListeners,
+    /// End the loop.
+    Stop,
+}
+
+/// A message to a worker.
+pub(crate) enum Letter {
+    /// For its machine.
+    Mail(Mail),
+    /// A client that moves there.
+    Parcel(Box<Parcel>),
+    /// A host name's addresses.
+    Resolved(Box<Answer>),
+    /// For its event loop.
+    Command(Box<NetCommand>),
+}
+
+/// A client's connection on its way from one worker to another.
+pub(crate) struct Parcel {
+    pub(crate) conn: Conn,
+    pub(crate) luggage: Box<Luggage>,
+}
+
+/// The way into a worker. Letters of one sender arrive in order.
+#[derive(Clone)]
+pub(crate) struct Mailbox {
+    pub(crate) letters: Sender<Letter>,
+    pub(crate) waker: Arc<Waker>,
+}
+
+impl Mailbox {
+    /// Sends and wakes at once. A worker that has ended gets nothing, and nobody is told.
+    pub(crate) fn send(&self, letter: Letter) {
+        if self.letters.send(letter).is_ok() {
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
+        // It can fail only when the poll is gone, and the worker with it.
+        let _ = self.waker.wake();
+    }
+}
+
+/// The workers as one of them sees them: letters go at once, the wake-up (a system call) once per turn and receiver.
+pub(crate) struct Mesh {
+    boxes: Vec<Mailbox>,
+    to_wake: Vec<bool>,
+}
+
+impl Mesh {
+    pub(crate) fn new(boxes: Vec<Mailbox>) -> Self {
+        let to_wake = vec![false; boxes.len()];
+        Self { boxes, to_wake }
+    }
+
+    pub(crate) fn post(&mut self, to: WorkerId, letter: Letter) {
+        let number = usize::from(to.0);
+        if let Some(mailbox) = self.boxes.get(number)
+            && mailbox.letters.send(letter).is_ok()
+        {
+            self.to_wake[number] = true;
+        }
+    }
+
+    pub(crate) fn wake(&mut self) {
+        for (mailbox, wanted) in self.boxes.iter().zip(&mut self.to_wake) {
+            if std::mem::take(wanted) {
+                mailbox.wake();
+            }
+        }
+    }
+}

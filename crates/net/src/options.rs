@@ -1,0 +1,63 @@
+//! What the configuration says about sockets and names.
+
+use std::time::Duration;
+
+use pgweir_settings::Main;
+
+/// Settings of sockets and of name resolution, as they are configured. They apply to connections made from then on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SocketOptions {
+    /// `tcp_keepalive`: SO_KEEPALIVE.
+    pub keepalive: bool,
+    /// `tcp_keepidle`, seconds; 0 = the operating system's.
+    pub keepidle_s: u32,
+    /// `tcp_keepintvl`, seconds; 0 = the operating system's.
+    pub keepintvl_s: u32,
+    /// `tcp_keepcnt`, probes; 0 = the operating system's.
+    pub keepcnt: u32,
+    /// `tcp_user_timeout`, milliseconds; 0 = the operating system's.
+    pub user_timeout_ms: u32,
+    /// `tcp_socket_buffer`, bytes for SO_SNDBUF and SO_RCVBUF each; 0 = the operating system's.
+    pub socket_buffer_bytes: u32,
+    /// `tcp_defer_accept`: the kernel reports a client when its first bytes are there; seconds it may take, 0 = off.
+    pub defer_accept_s: u32,
+    /// `dns_max_ttl`, microseconds an address is remembered.
+    pub dns_max_ttl_us: u64,
+    /// `dns_nxdomain_ttl`, microseconds a failed look-up is remembered.
+    pub dns_nxdomain_ttl_us: u64,
+}
+
+impl Default for SocketOptions {
+    /// PgBouncer's defaults.
+    fn default() -> Self {
+        Self {
+            keepalive: true,
+            keepidle_s: 0,
+            keepintvl_s: 0,
+            keepcnt: 0,
+            user_timeout_ms: 0,
+            socket_buffer_bytes: 0,
+            defer_accept_s: 1,
+            dns_max_ttl_us: 15_000_000,
+            dns_nxdomain_ttl_us: 15_000_000,
+        }
+    }
+}
+
+impl From<&Main> for SocketOptions {
+    fn from(main: &Main) -> Self {
+        let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        Self {
+            keepalive: main.tcp_keepalive,
+            keepidle_s: seconds(main.tcp_keepidle),
+            keepintvl_s: seconds(main.tcp_keepintvl),
+            keepcnt: main.tcp_keepcnt,
+            user_timeout_ms: u32::try_from(main.tcp_user_timeout.as_millis()).unwrap_or(u32::MAX),
+            socket_buffer_bytes: main.tcp_socket_buffer,
+            defer_accept_s: u32::from(main.tcp_defer_accept),
+            dns_max_ttl_us: micros(main.dns_max_ttl),
+            dns_nxdomain_ttl_us: micros(main.dns_nxdomain_ttl),
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The system calls of the data plane that need more than a method call, and their errors as text.
+
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::socket::{getsockopt, sockopt};
+use socket2::{Socket, TcpKeepalive};
+
+use crate::options::SocketOptions;
+
+/// Reads once; a signal does not count as a result.
+pub(crate) fn recv(socket: &Socket, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match (&*socket).read(buffer) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
+/// Writes once; a signal does not count as a result. A broken pipe is an error, never SIGPIPE.
+pub(crate) fn send(socket: &Socket, bytes: &[u8]) -> io::Result<usize> {
+    loop {
+        match socket.send_with_flags(bytes, libc::MSG_NOSIGNAL) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
+/// Accepts one connection, non-blocking and closed on exec.
+pub(crate) fn accept(listener: &Socket) -> io::Result<(Socket, socket2::SockAddr)> {
+    listener.accept4(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC)
+}
+
+/// `true` when the process or the system has no descriptor or memory left for another socket.
+pub(crate) fn out_of_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
+}
+
+/// `true` for the answer of a non-blocking TCP connect that has begun.
+pub(crate) fn in_progress(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EINPROGRESS)
+}
+
+/// The operating system's text of an error, without the number that `std` appends.
+pub(crate) fn text(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(number) => Errno::from_raw(number).desc().to_owned(),
+        None => error.to_string(),
+    }
+}
+
+/// Watches a socket, edge-triggered.
+pub(crate) fn register(
+    registry: &Registry,
+    socket: &Socket,
+    token: Token,
+    interest: Interest,
+) -> io::Result<()> {
+    registry.register(&mut SourceFd(&socket.as_raw_fd()), token, interest)
+}
+
+/// Changes what a socket is watched for. What is the case already is reported again.
+pub(crate) fn reregister(
+    registry: &Registry,
+    socket: &Socket,
+    token: Token,
+    interest: Interest,
+) -> io::Result<()> {
+    registry.reregister(&mut SourceFd(&socket.as_raw_fd()), token, interest)
+}
+
+/// Watches a socket no more.
+pub(crate) fn deregister(registry: &Registry, socket: &Socket) -> io::Result<()> {
+    registry.deregister(&mut SourceFd(&socket.as_raw_fd()))
+}
+
+/// Sets the configured options on a TCP socket. On a listener they are inherited by what it accepts (Linux), so an
+/// accepted socket costs no call.
+pub(crate) fn tune_tcp(socket: &Socket, options: &SocketOptions) -> io::Result<()> {
+    socket.set_tcp_nodelay(true)?;
+    if options.socket_buffer_bytes > 0 {
+        let bytes = usize::try_from(options.socket_buffer_bytes).unwrap_or(usize::MAX);
+        socket.set_send_buffer_size(bytes)?;
+        socket.set_recv_buffer_size(bytes)?;
+    }
+    socket.set_keepalive(options.keepalive)?;
+    if options.keepalive {
+        let mut details = TcpKeepalive::new();
+        if options.keepidle_s > 0 {
+            details = details.with_time(Duration::from_secs(u64::from(options.keepidle_s)));
+        }
+        if options.keepintvl_s > 0 {
+            details = details.with_interval(Duration::from_secs(u64::from(options.keepintvl_s)));
+        }
+        if options.keepcnt > 0 {
+            details = details.with_retries(options.keepcnt);
+        }
+        socket.set_tcp_keepalive(&details)?;
+    }
+    if options.user_timeout_ms > 0 {
+        socket.set_tcp_user_timeout(Some(Duration::from_millis(u64::from(options.user_timeout_ms))))?;
+    }
+    Ok(())
+}
+
+/// TCP_DEFER_ACCEPT on a listener: a connection is reported when its first bytes are there, or after `seconds`.
+#[allow(unsafe_code, reason = "neither socket2 nor nix wraps TCP_DEFER_ACCEPT")]
+pub(crate) fn set_defer_accept(listener: &Socket, seconds: u32) -> io::Result<()> {
+    let value = libc::c_int::try_from(seconds).unwrap_or(libc::c_int::MAX);
+    let size = libc::socklen_t::try_from(size_of_val(&value)).expect("the size of an int fits");
+    // SAFETY: the descriptor is open for as long as `listener` is borrowed; the kernel reads `size` bytes from a live
+    // integer of exactly that size and keeps no pointer.
+    let result = unsafe {
+        libc::setsockopt(
+            listener.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_DEFER_ACCEPT,
+            (&raw const value).cast(),
+            size,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Process id (0 = unknown) and user id at the other end of a unix socket.
+pub(crate) fn peer_credentials(socket: &Socket) -> io::Result<(u32, u32)> {
+    let found = getsockopt(socket, sockopt::PeerCredentials)?;
+    Ok((u32::try_from(found.pid()).unwrap_or(0), found.uid()))
+}

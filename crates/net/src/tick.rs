@@ -1,0 +1,237 @@
+//! The event loop of one worker, a turn at a time: wait, read, let the machine work, write.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use mio::{Events, Poll};
+use pgweir_core::driver::{Closed, ConnId, Level};
+
+use crate::accept::Acceptor;
+use crate::clock::Clock;
+use crate::conn::Conn;
+use crate::dial::Outcome;
+use crate::engine::Engine;
+use crate::io::{Io, Report};
+use crate::mesh::{Letter, NetCommand, Parcel};
+use crate::sys;
+use crate::table::{Source, State, source};
+use crate::workers::WorkerLoad;
+
+/// Events taken from the kernel at a time.
+const EVENTS_PER_POLL: usize = 1024;
+
+/// A worker: the machine, its sockets, and the loop that joins them.
+pub(crate) struct Worker<E> {
+    pub(crate) engine: E,
+    pub(crate) io: Io,
+    pub(crate) acceptor: Acceptor,
+    /// What was read.
+    pub(crate) buffer: Box<[u8]>,
+    /// What was decrypted.
+    pub(crate) plain: Vec<u8>,
+    /// The ready list's other half, kept for its allocation.
+    pub(crate) spare_list: Vec<ConnId>,
+    clock: Clock,
+    poll: Poll,
+    letters: Receiver<Letter>,
+    load: Arc<WorkerLoad>,
+}
+
+/// What a loop works with beside the machine.
+pub(crate) struct Desk {
+    pub(crate) io: Io,
+    pub(crate) acceptor: Acceptor,
+    pub(crate) clock: Clock,
+    pub(crate) poll: Poll,
+    pub(crate) letters: Receiver<Letter>,
+    pub(crate) load: Arc<WorkerLoad>,
+}
+
+/// Whether the loop goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Next {
+    Turn,
+    Stop,
+}
+
+impl<E: Engine> Worker<E> {
+    pub(crate) fn new(engine: E, desk: Desk) -> Self {
+        Self {
+            engine,
+            io: desk.io,
+            acceptor: desk.acceptor,
+            buffer: vec![0; crate::read::READ_BUFFER_BYTES].into_boxed_slice(),
+            plain: Vec::new(),
+            spare_list: Vec::new(),
+            clock: desk.clock,
+            poll: desk.poll,
+            letters: desk.letters,
+            load: desk.load,
+        }
+    }
+
+    /// Runs until it is told to stop, or the poll fails.
+    pub(crate) fn run(mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(EVENTS_PER_POLL);
+        loop {
+            let timeout = self.timeout();
+            match self.poll.poll(&mut events, timeout) {
+                Err(e) if e.kind() != io::ErrorKind::Interrupted => return Err(e),
+                _ => {}
+            }
+            if self.turn(&events) == Next::Stop {
+                return Ok(());
+            }
+        }
+    }
+
+    fn turn(&mut self, events: &Events) -> Next {
+        let now = self.clock.now();
+        self.io.now_us = now.mono_us;
+        self.engine.begin_tick(now);
+        let mut next = Next::Turn;
+        for event in events {
+            match source(event.token()) {
+                Source::Waker => next = self.read_letters(),
+                Source::Listener(number) => self.acceptor.mark_ready(number),
+                Source::Conn(id) => self.conn_event(id, event),
+            }
+        }
+        self.tell_reports();
+        self.accept_ready();
+        self.read_ready();
+        self.io.end_lingering();
+        self.io.redial();
+        if self.engine.deadline().is_some_and(|due_us| due_us <= now.mono_us) {
+            self.engine.timeout(&mut self.io);
+        }
+        self.engine.end_tick(&mut self.io);
+        self.io.flush_dirty();
+        self.io.mesh.wake();
+        self.load.busy_us.fetch_add(self.clock.mono_us() - now.mono_us, Ordering::Relaxed);
+        self.load.turns.fetch_add(1, Ordering::Relaxed);
+        self.load.connections.store(self.io.table.len() as u64, Ordering::Relaxed);
+        next
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        if self.io.has_work() || self.acceptor.has_work() {
+            return Some(Duration::ZERO);
+        }
+        let deadlines = [self.engine.deadline(), self.io.deadline_us(), self.acceptor.deadline_us()];
+        let due_us = deadlines.into_iter().flatten().min()?;
+        Some(Duration::from_micros(due_us.saturating_sub(self.clock.mono_us())))
+    }
+
+    fn conn_event(&mut self, id: ConnId, event: &mio::event::Event) {
+        match self.io.table.state(id) {
+            Some(State::Dialing(_)) => return self.dial_event(id),
+            Some(State::Open(_) | State::Lingering(_)) => {}
+            Some(State::Free) | None => return,
+        }
+        if event.is_writable() {
+            self.io.writable(id);
+        }
+        let ended = event.is_read_closed() || event.is_error();
+        if (event.is_readable() || ended)
+            && let Some(conn) = self.io.table.any(id)
+        {
+            conn.read.readable = true;
+            conn.read.ended |= ended;
+            if !conn.read.paused {
+                self.io.list_ready(id);
+            }
+        }
+    }
+
+    fn dial_event(&mut self, id: ConnId) {
+        match self.io.dial_event(id) {
+            Outcome::Up(local) => self.engine.connected(&mut self.io, id, local),
+            Outcome::Failed(why) => {
+                self.io.discard(id);
+                self.engine.closed(&mut self.io, id, why);
+            }
+            Outcome::Pending => {}
+        }
+    }
+
+    fn tell_reports(&mut self) {
+        for _ in 0..self.io.reports.len() {
+            let Some((id, report)) = self.io.reports.pop_front() else { return };
+            match (report, self.io.table.state(id)) {
+                (Report::Closed(why), Some(State::Open(_) | State::Dialing(_))) => self.gone(id, why),
+                (Report::Drained, Some(State::Open(conn))) if conn.backlog() == 0 => {
+                    self.engine.drained(&mut self.io, id);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn gone(&mut self, id: ConnId, why: Closed) {
+        self.io.discard(id);
+        self.engine.closed(&mut self.io, id, why);
+    }
+
+    fn read_letters(&mut self) -> Next {
+        while let Ok(letter) = self.letters.try_recv() {
+            match letter {
+                Letter::Mail(mail) => self.engine.mail(&mut self.io, mail),
+                Letter::Parcel(parcel) => self.unpack(*parcel),
+                Letter::Resolved(answer) => self.io.resolved(*answer),
+                Letter::Command(command) => {
+                    if self.obey(*command) == Next::Stop {
+                        return Next::Stop;
+                    }
+                }
+            }
+        }
+        Next::Turn
+    }
+
+    /// A client comes from another worker, with its session, its queue, and what was not delivered yet.
+    fn unpack(&mut self, parcel: Parcel) {
+        let Parcel { conn, luggage } = parcel;
+        let fresh = Conn { read: Default::default(), write: Default::default(), ..conn };
+        let (ended, failed) = (conn.read.ended, conn.write.failed);
+        let id = match self.io.adopt_socket(fresh) {
+            Ok(id) => id,
+            Err(e) => {
+                let line = format!("could not take over a client from another worker: {}", sys::text(&e));
+                return self.io.say(Level::Error, &line);
+            }
+        };
+        if let Some(conn) = self.io.table.open(id) {
+            conn.write.failed = failed;
+            conn.write.deep = conn.backlog() > 0;
+            conn.read.ended = ended;
+            conn.read.readable = ended;
+        }
+        self.io.list_ready(id);
+        self.io.list_dirty(id);
+        self.engine.adopted(&mut self.io, id, luggage);
+    }
+
+    fn obey(&mut self, command: NetCommand) -> Next {
+        match command {
+            NetCommand::Tls(configs) => self.io.tls = configs,
+            NetCommand::Options(options) => {
+                for listener in self.acceptor.tcp_sockets() {
+                    let tuned = sys::tune_tcp(listener, &options)
+                        .and_then(|()| sys::set_defer_accept(listener, options.defer_accept_s));
+                    if let Err(e) = tuned {
+                        let line = format!("could not set socket options on a listener: {}", sys::text(&e));
+                        self.io.say(Level::Warning, &line);
+                    }
+                }
+                self.io.options = options;
+            }
+            NetCommand::CloseTcpListeners => self.acceptor.close_tcp(),
+            NetCommand::Stop => return Next::Stop,
+        }
+        Next::Turn
+    }
+}

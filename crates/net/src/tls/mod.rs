@@ -1,0 +1,13 @@
+//! TLS by rustls: sessions over bytes, and what is built from certificates and settings. The rest of the crate sees
+//! rustls through this module only.
+
+mod names;
+mod setup;
+pub(crate) mod stream;
+mod suites;
+mod verify;
+
+pub use setup::{Pems, Side, TlsConfigs, TlsSetupError};
+
+/// The protocol that PostgreSQL registered for ALPN.
+pub(crate) const ALPN_POSTGRESQL: &[u8] = b"postgresql";

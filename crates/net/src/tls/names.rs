@@ -1,0 +1,252 @@
+//! What a certificate says of its owner: names and dates, read from its DER by a small bounded walk (RFC 5280).
+//!
+//! It is used on certificates that were verified, or that are compared byte for byte with configured ones; still it
+//! must not fail worse than by "nothing found", whatever the bytes are.
+
+/// Names taken from one certificate at most.
+const NAMES_MAX: usize = 64;
+
+const OID_COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
+const OID_SUBJECT_ALT_NAME: &[u8] = &[0x55, 0x1d, 0x11];
+
+const SEQUENCE: u8 = 0x30;
+const SET: u8 = 0x31;
+const OID: u8 = 0x06;
+const OCTET_STRING: u8 = 0x04;
+const UTC_TIME: u8 = 0x17;
+const GENERALIZED_TIME: u8 = 0x18;
+
+/// What a certificate says of its owner.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Facts {
+    /// The subject's first common name.
+    pub(crate) common_name: Option<String>,
+    /// DNS names of the subject alternative name.
+    pub(crate) dns_names: Vec<String>,
+    /// The subject alternative name has IP addresses.
+    pub(crate) has_addresses: bool,
+    /// Valid from and to, seconds since 1970.
+    pub(crate) validity_s: Option<(i64, i64)>,
+}
+
+/// Common name and DNS names, in this order.
+pub(crate) fn of(certificate: &[u8]) -> Vec<String> {
+    let facts = read(certificate).unwrap_or_default();
+    facts.common_name.into_iter().chain(facts.dns_names).collect()
+}
+
+/// Reads a certificate; `None` when it is not one.
+pub(crate) fn read(certificate: &[u8]) -> Option<Facts> {
+    let mut outer = Der(certificate);
+    let mut certificate = Der(outer.take(SEQUENCE)?);
+    let mut body = Der(certificate.take(SEQUENCE)?);
+    let (mut tag, mut content) = body.next()?;
+    if tag == 0xa0 {
+        // The version; what follows is the serial number.
+        (tag, content) = body.next()?;
+    }
+    if tag != 0x02 || content.is_empty() {
+        return None;
+    }
+    body.take(SEQUENCE)?; // signature algorithm
+    body.take(SEQUENCE)?; // issuer
+    let validity_s = validity(body.take(SEQUENCE)?);
+    let common_name = common_name(body.take(SEQUENCE)?);
+    body.take(SEQUENCE)?; // public key
+    let mut facts = Facts { common_name, validity_s, ..Facts::default() };
+    while let Some((tag, content)) = body.next() {
+        if tag == 0xa3 {
+            read_extensions(content, &mut facts);
+        }
+    }
+    Some(facts)
+}
+
+/// A run of DER elements.
+struct Der<'a>(&'a [u8]);
+
+impl<'a> Der<'a> {
+    /// The next element's tag and content. Only short tags exist in what is read here.
+    fn next(&mut self) -> Option<(u8, &'a [u8])> {
+        let (&tag, rest) = self.0.split_first()?;
+        let (&first, rest) = rest.split_first()?;
+        let (length, rest) = match first {
+            0..=0x7f => (usize::from(first), rest),
+            0x81..=0x83 => {
+                let (digits, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
+                (digits.iter().fold(0, |sum, digit| sum << 8 | usize::from(*digit)), rest)
+            }
+            _ => return None,
+        };
+        let (content, rest) = rest.split_at_checked(length)?;
+        self.0 = rest;
+        Some((tag, content))
+    }
+
+    fn take(&mut self, wanted: u8) -> Option<&'a [u8]> {
+        let (tag, content) = self.next()?;
+        (tag == wanted).then_some(content)
+    }
+}
+
+/// Name ::= SEQUENCE OF SET OF SEQUENCE { type, value }
+fn common_name(name: &[u8]) -> Option<String> {
+    let mut parts = Der(name);
+    while let Some(part) = parts.take(SET) {
+        let mut attributes = Der(part);
+        while let Some(attribute) = attributes.take(SEQUENCE) {
+            let mut attribute = Der(attribute);
+            if attribute.take(OID)? == OID_COMMON_NAME {
+                let (tag, value) = attribute.next()?;
+                return text(tag, value);
+            }
+        }
+    }
+    None
+}
+
+/// A DirectoryString. One with a NUL in it is nobody's name: it is made to be read differently by different readers.
+fn text(tag: u8, value: &[u8]) -> Option<String> {
+    let text = match tag {
+        0x0c | 0x13 | 0x16 => std::str::from_utf8(value).ok()?.to_owned(),
+        0x14 => value.iter().map(|byte| char::from(*byte)).collect(),
+        0x1e => {
+            let units = value.chunks(2).map(|pair| match pair {
+                [high, low] => Some(u16::from_be_bytes([*high, *low])),
+                _ => None,
+            });
+            String::from_utf16(&units.collect::<Option<Vec<u16>>>()?).ok()?
+        }
+        _ => return None,
+    };
+    (!text.is_empty() && !text.contains('\0')).then_some(text)
+}
+
+/// Extensions ::= SEQUENCE OF SEQUENCE { id, critical BOOLEAN DEFAULT FALSE, value OCTET STRING }
+fn read_extensions(extensions: &[u8], facts: &mut Facts) {
+    let mut list = Der(Der(extensions).take(SEQUENCE).unwrap_or_default());
+    while let Some(extension) = list.take(SEQUENCE) {
+        let mut extension = Der(extension);
+        if extension.take(OID) != Some(OID_SUBJECT_ALT_NAME) {
+            continue;
+        }
+        while let Some((tag, value)) = extension.next() {
+            if tag == OCTET_STRING {
+                read_alt_names(value, facts);
+            }
+        }
+    }
+}
+
+fn read_alt_names(value: &[u8], facts: &mut Facts) {
+    let mut names = Der(Der(value).take(SEQUENCE).unwrap_or_default());
+    while let Some((tag, value)) = names.next() {
+        match tag {
+            0x82 if facts.dns_names.len() < NAMES_MAX => facts.dns_names.extend(text(0x16, value)),
+            0x87 => facts.has_addresses = true,
+            _ => {}
+        }
+    }
+}
+
+fn validity(content: &[u8]) -> Option<(i64, i64)> {
+    let mut times = Der(content);
+    let (from_tag, from) = times.next()?;
+    let (to_tag, to) = times.next()?;
+    Some((seconds(from_tag, from)?, seconds(to_tag, to)?))
+}
+
+/// UTCTime YYMMDDHHMMSSZ or GeneralizedTime YYYYMMDDHHMMSSZ as seconds since 1970.
+fn seconds(tag: u8, content: &[u8]) -> Option<i64> {
+    let digits = content.strip_suffix(b"Z")?;
+    let (year_digits, rest) = match (tag, digits.len()) {
+        (UTC_TIME, 12) => digits.split_at(2),
+        (GENERALIZED_TIME, 14) => digits.split_at(4),
+        _ => return None,
+    };
+    let number = |digits: &[u8]| {
+        digits.iter().try_fold(0_i64, |sum, d| d.is_ascii_digit().then(|| sum * 10 + i64::from(d - b'0')))
+    };
+    let mut year = number(year_digits)?;
+    if tag == UTC_TIME {
+        year += if year < 50 { 2000 } else { 1900 };
+    }
+    let part = |at: usize| number(&rest[at..at + 2]);
+    let (month, day, hour, minute, second) = (part(0)?, part(2)?, part(4)?, part(6)?, part(8)?);
+    if !(1..=12).contains(&month) || !(1..=31).contains(&day) || hour > 23 || minute > 59 || second > 60 {
+        return None;
+    }
+    Some(days_since_1970(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second)
+}
+
+/// Days of the civil calendar; March is counted as the first month, so that the leap day is the last one.
+fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));
+    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn certificate() -> Vec<u8> {
+        let mut params = rcgen::CertificateParams::new(vec![
+            "db.example".to_owned(),
+            "*.other.example".to_owned(),
+            "10.1.2.3".to_owned(),
+        ])
+        .unwrap();
+        params.distinguished_name.push(rcgen::DnType::OrganizationName, "Works");
+        params.distinguished_name.push(rcgen::DnType::CommonName, "Grüße");
+        params.not_before = rcgen::date_time_ymd(2024, 2, 29);
+        params.not_after = rcgen::date_time_ymd(2051, 1, 1);
+        let key = rcgen::KeyPair::generate().unwrap();
+        params.self_signed(&key).unwrap().der().to_vec()
+    }
+
+    #[test]
+    fn names_and_dates_of_a_certificate() {
+        let certificate = certificate();
+        assert_eq!(of(&certificate), ["Grüße", "db.example", "*.other.example"]);
+        let facts = read(&certificate).unwrap();
+        assert!(facts.has_addresses);
+        // 2024-02-29 and 2051-01-01 (a GeneralizedTime), as `date -u -d … +%s` says.
+        assert_eq!(facts.validity_s, Some((1_709_164_800, 2_556_144_000)));
+    }
+
+    #[test]
+    fn no_damage_does_harm() {
+        let good = certificate();
+        for length in 0..good.len() {
+            let _ = read(&good[..length]);
+        }
+        for at in 0..good.len() {
+            for bit in 0..8 {
+                let mut bad = good.clone();
+                bad[at] ^= 1 << bit;
+                let _ = read(&bad);
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_with_a_nul_is_no_name() {
+        assert_eq!(text(0x0c, b"good\0.evil"), None);
+        assert_eq!(text(0x0c, b""), None);
+        assert_eq!(text(0x1e, &[0, b'a', 0, b'b']), Some("ab".to_owned()));
+        assert_eq!(text(0x1e, &[0, b'a', 0]), None);
+        assert_eq!(text(0x14, &[0xe9]), Some("é".to_owned()));
+    }
+
+    #[test]
+    fn times() {
+        assert_eq!(seconds(UTC_TIME, b"700101000000Z"), Some(0));
+        assert_eq!(seconds(UTC_TIME, b"491231235959Z"), Some(2_524_607_999));
+        assert_eq!(seconds(GENERALIZED_TIME, b"20000301000001Z"), Some(951_868_801));
+        assert_eq!(seconds(UTC_TIME, b"701301000000Z"), None);
+        assert_eq!(seconds(UTC_TIME, b"7001010000Z"), None);
+        assert_eq!(seconds(UTC_TIME, b"7001a1000000Z"), None);
+    }
+}

@@ -1,0 +1,268 @@
+//! From certificates and settings to configurations: built completely or not at all, so that a reload can keep the old
+//! ones.
+
+use std::fmt;
+use std::sync::Arc;
+
+use pgweir_settings::{Main, SslMode};
+use rustls::client::{Resumption, UnbufferedClientConnection, WebPkiServerVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use thiserror::Error;
+
+use crate::tls::verify::{AcceptAnything, Pinned, VerifyClient, VerifyServer};
+use crate::tls::{ALPN_POSTGRESQL, suites};
+
+/// TLS towards both sides; `None` where it is switched off.
+#[derive(Clone, Default)]
+pub struct TlsConfigs {
+    pub(crate) clients: Option<Arc<ServerConfig>>,
+    pub(crate) servers: Option<Arc<TowardsServers>>,
+}
+
+/// TLS as a client of servers.
+pub(crate) struct TowardsServers {
+    config: Arc<ClientConfig>,
+    mode: SslMode,
+}
+
+/// The contents of the files that the settings name; `None` where the setting is empty.
+#[derive(Clone, Copy, Default)]
+pub struct Pems<'a> {
+    /// `*_tls_cert_file`: our certificate, with its intermediates behind it.
+    pub cert: Option<&'a [u8]>,
+    /// `*_tls_key_file`: its key.
+    pub key: Option<&'a [u8]>,
+    /// `*_tls_ca_file`: whom we trust.
+    pub ca: Option<&'a [u8]>,
+}
+
+/// Which of the two configurations an error is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Side {
+    /// `client_tls_*`.
+    Client,
+    /// `server_tls_*`.
+    Server,
+}
+
+/// Why a TLS configuration is impossible. The text names the setting and never contains file contents.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("{side}_tls_{setting}: {problem}")]
+pub struct TlsSetupError {
+    /// Which side's settings.
+    pub side: Side,
+    /// The setting, without its prefix.
+    pub setting: &'static str,
+    /// What is wrong with it, and what to do.
+    pub problem: String,
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Side::Client => "client",
+            Side::Server => "server",
+        })
+    }
+}
+
+impl TlsConfigs {
+    /// Builds both sides from the settings and the files' contents.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn build(main: &Main, client: Pems<'_>, server: Pems<'_>) -> Result<Self, TlsSetupError> {
+        let clients = Maker { side: Side::Client, pems: client }.towards_clients(main)?;
+        let servers = Maker { side: Side::Server, pems: server }.towards_servers(main)?;
+        Ok(Self { clients, servers })
+    }
+
+    /// `true` when clients can be offered TLS.
+    #[must_use]
+    pub fn accepts_clients(&self) -> bool {
+        self.clients.is_some()
+    }
+}
+
+impl TowardsServers {
+    /// Begins a session with `host`; the text of an error is for the log.
+    pub(crate) fn connect(&self, host: &str) -> Result<UnbufferedClientConnection, String> {
+        let name = match ServerName::try_from(host.to_owned()) {
+            Ok(name) => name,
+            Err(_) if self.mode == SslMode::VerifyFull => {
+                return Err(format!("\"{host}\" is no host name that a certificate could have (verify-full)"));
+            }
+            // Nobody looks at it, and an address is not sent (SNI).
+            Err(_) => ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into()),
+        };
+        UnbufferedClientConnection::new(Arc::clone(&self.config), name).map_err(|e| e.to_string())
+    }
+
+    /// `true` when the server's certificate was checked.
+    pub(crate) fn verifies(&self) -> bool {
+        self.mode >= SslMode::VerifyCa
+    }
+}
+
+type Certificates = Vec<CertificateDer<'static>>;
+
+struct Maker<'a> {
+    side: Side,
+    pems: Pems<'a>,
+}
+
+impl Maker<'_> {
+    fn towards_clients(&self, main: &Main) -> Result<Option<Arc<ServerConfig>>, TlsSetupError> {
+        let mode = main.client_tls_sslmode;
+        if mode == SslMode::Disable {
+            return Ok(None);
+        }
+        let tls13 = main.client_tls13_ciphers.as_deref().unwrap_or_default();
+        let provider = self.provider(&main.client_tls_ciphers, tls13, &main.client_tls_ecdhcurve)?;
+        let versions = self.versions(&main.client_tls_protocols)?;
+        let Some((chain, key)) = self.own_certificate()? else {
+            let problem = format!("sslmode={mode} needs a certificate and its key (client_tls_key_file)");
+            return Err(self.error("cert_file", problem));
+        };
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&versions)
+            .map_err(|e| self.error("protocols", e.to_string()))?;
+        let builder = match self.authorities()? {
+            None if mode >= SslMode::VerifyCa => return Err(self.no_authorities(mode)),
+            None => builder.with_no_client_auth(),
+            Some((roots, pinned)) => {
+                let mut inner = WebPkiClientVerifier::builder_with_provider(roots.into(), provider);
+                if mode < SslMode::VerifyCa {
+                    inner = inner.allow_unauthenticated();
+                }
+                let inner = inner.build().map_err(|e| self.error("ca_file", e.to_string()))?;
+                builder.with_client_cert_verifier(Arc::new(VerifyClient { inner, pinned }))
+            }
+        };
+        let mut config =
+            builder.with_single_cert(chain, key).map_err(|e| self.error("cert_file", e.to_string()))?;
+        config.alpn_protocols = vec![ALPN_POSTGRESQL.to_vec()];
+        // As PostgreSQL: no resumption, by neither of the two means, so that every session was verified as configured.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(Some(Arc::new(config)))
+    }
+
+    fn towards_servers(&self, main: &Main) -> Result<Option<Arc<TowardsServers>>, TlsSetupError> {
+        let mode = main.server_tls_sslmode;
+        if mode == SslMode::Disable {
+            return Ok(None);
+        }
+        let tls13 = main.server_tls13_ciphers.as_deref().unwrap_or_default();
+        let provider = self.provider(&main.server_tls_ciphers, tls13, "auto")?;
+        let versions = self.versions(&main.server_tls_protocols)?;
+        let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&versions)
+            .map_err(|e| self.error("protocols", e.to_string()))?
+            .dangerous();
+        let builder = if mode >= SslMode::VerifyCa {
+            let (roots, pinned) = self.authorities()?.ok_or_else(|| self.no_authorities(mode))?;
+            let inner = WebPkiServerVerifier::builder_with_provider(roots.into(), provider)
+                .build()
+                .map_err(|e| self.error("ca_file", e.to_string()))?;
+            let check_name = mode == SslMode::VerifyFull;
+            builder.with_custom_certificate_verifier(Arc::new(VerifyServer { inner, pinned, check_name }))
+        } else {
+            builder.with_custom_certificate_verifier(Arc::new(AcceptAnything(provider)))
+        };
+        let mut config = match self.own_certificate()? {
+            Some((chain, key)) => builder
+                .with_client_auth_cert(chain, key)
+                .map_err(|e| self.error("cert_file", e.to_string()))?,
+            None => builder.with_no_client_auth(),
+        };
+        config.resumption = Resumption::disabled();
+        Ok(Some(Arc::new(TowardsServers { config: Arc::new(config), mode })))
+    }
+
+    fn provider(
+        &self,
+        ciphers: &str,
+        tls13: &str,
+        curve: &str,
+    ) -> Result<Arc<CryptoProvider>, TlsSetupError> {
+        suites::provider(ciphers, tls13, curve)
+            .map(Arc::new)
+            .map_err(|problem| self.error("ciphers", problem))
+    }
+
+    fn versions(
+        &self,
+        list: &str,
+    ) -> Result<Vec<&'static rustls::SupportedProtocolVersion>, TlsSetupError> {
+        suites::versions(list).map_err(|problem| self.error("protocols", problem))
+    }
+
+    /// Our certificate and its key: both or neither.
+    fn own_certificate(
+        &self,
+    ) -> Result<Option<(Certificates, PrivateKeyDer<'static>)>, TlsSetupError> {
+        match (self.pems.cert, self.pems.key) {
+            (None, None) => Ok(None),
+            (Some(_), None) => Err(self.error("key_file", "the certificate needs its key".to_owned())),
+            (None, Some(_)) => Err(self.error("cert_file", "the key needs its certificate".to_owned())),
+            (Some(cert), Some(key)) => {
+                let chain = self.certificates(cert, "cert_file")?;
+                Ok(Some((chain, self.key(key)?)))
+            }
+        }
+    }
+
+    fn key(&self, pem: &[u8]) -> Result<PrivateKeyDer<'static>, TlsSetupError> {
+        PrivateKeyDer::from_pem_slice(pem).map_err(|e| {
+            let encrypted = pem.windows(b"ENCRYPTED".len()).any(|window| window == b"ENCRYPTED");
+            let problem = if encrypted {
+                "the key is protected by a passphrase; store it without one".to_owned()
+            } else {
+                format!("the file contains no usable private key (PEM): {e}")
+            };
+            self.error("key_file", problem)
+        })
+    }
+
+    fn certificates(&self, pem: &[u8], setting: &'static str) -> Result<Certificates, TlsSetupError> {
+        let found = CertificateDer::pem_slice_iter(pem)
+            .collect::<Result<Certificates, _>>()
+            .map_err(|e| self.error(setting, format!("the file is damaged: {e}")))?;
+        if found.is_empty() {
+            return Err(self.error(setting, "the file contains no certificate (PEM)".to_owned()));
+        }
+        Ok(found)
+    }
+
+    fn authorities(&self) -> Result<Option<(RootCertStore, Pinned)>, TlsSetupError> {
+        let Some(pem) = self.pems.ca else { return Ok(None) };
+        let certificates = self.certificates(pem, "ca_file")?;
+        let mut roots = RootCertStore::empty();
+        let mut last = None;
+        for certificate in &certificates {
+            // A bundle may hold one that rustls can not read; the others still count.
+            last = roots.add(certificate.clone()).err().or(last);
+        }
+        if roots.is_empty() {
+            let why = last.map_or_else(String::new, |e| e.to_string());
+            return Err(self.error("ca_file", format!("no certificate of the file is usable: {why}")));
+        }
+        Ok(Some((roots, Pinned::new(certificates))))
+    }
+
+    fn no_authorities(&self, mode: SslMode) -> TlsSetupError {
+        let side = self.side;
+        let problem =
+            format!("{side}_tls_sslmode={mode} needs the authorities' certificates to verify against");
+        self.error("ca_file", problem)
+    }
+
+    fn error(&self, setting: &'static str, problem: String) -> TlsSetupError {
+        TlsSetupError { side: self.side, setting, problem }
+    }
+}

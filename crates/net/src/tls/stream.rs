@@ -1,0 +1,381 @@
+//! One TLS session: records in, plain text out, and the other way round. It owns no socket, and between records no
+//! buffer either: rustls' unbuffered interface works on ours.
+
+use pgweir_core::driver::{Closed, TlsInfo, TlsRole};
+use rustls::client::UnbufferedClientConnection;
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
+use rustls::{CommonState, ProtocolVersion};
+
+use crate::out::{BufferPool, Out};
+use crate::tls::{ALPN_POSTGRESQL, TlsConfigs, names, suites};
+
+/// Plain text that is encrypted at a time: four full records.
+pub(crate) const TLS_PIECE_BYTES: usize = 4 * 16 * 1024;
+/// Room for a piece with its record headers and tags, and for a key update or an alert that goes before it.
+pub(crate) const SCRATCH_BYTES: usize = TLS_PIECE_BYTES + 4 * 1024;
+/// Records that are not complete yet may take this much; a record has at most 18 KiB, so this bounds a handshake
+/// message that is spread over many. The rest of the read buffer stays free for reading.
+const UNREAD_MAX_BYTES: usize = 48 * 1024;
+
+enum Session {
+    Server(Box<UnbufferedServerConnection>),
+    Client(Box<UnbufferedClientConnection>),
+}
+
+/// What a handshake is to give, beyond what rustls looks after.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Wanted {
+    /// Towards a server, whose certificate was checked or was not.
+    Server { verified: bool },
+    /// From a client; if it sends a certificate, that is checked.
+    Client,
+    /// From a client that spoke TLS at once: it has to name the protocol.
+    ClientWithAlpn,
+}
+
+/// How a session stands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Stage {
+    /// The handshake is under way.
+    Handshake(Wanted),
+    /// Application data flows.
+    Established,
+    /// The peer said goodbye.
+    PeerClosed,
+    /// It failed; the text says why.
+    Broken(String),
+}
+
+/// A TLS session on a connection.
+pub(crate) struct TlsStream {
+    session: Session,
+    stage: Stage,
+    /// Bytes of records that are not complete yet.
+    unread: Vec<u8>,
+    /// Plain text that the machine has not been given yet.
+    undelivered: Vec<u8>,
+    /// Encrypted bytes that wait for the socket.
+    pub(crate) wire: Out,
+    /// There is something to do before the next bytes arrive: begin, or look at the bytes that came with the start.
+    pub(crate) kicked: bool,
+    said_goodbye: bool,
+}
+
+impl TlsStream {
+    /// Begins a session; the text of an error is for the log.
+    pub(crate) fn new(configs: &TlsConfigs, role: &TlsRole) -> Result<Self, String> {
+        let (session, wanted) = match role {
+            TlsRole::Accept { direct } => {
+                let config = configs.clients.clone().ok_or("TLS towards clients is not configured")?;
+                let session = UnbufferedServerConnection::new(config).map_err(|e| e.to_string())?;
+                let wanted = if *direct { Wanted::ClientWithAlpn } else { Wanted::Client };
+                (Session::Server(Box::new(session)), wanted)
+            }
+            TlsRole::Connect { host } => {
+                let servers = configs.servers.as_ref().ok_or("TLS towards servers is not configured")?;
+                let session = servers.connect(host)?;
+                (Session::Client(Box::new(session)), Wanted::Server { verified: servers.verifies() })
+            }
+        };
+        Ok(Self {
+            session,
+            stage: Stage::Handshake(wanted),
+            unread: Vec::new(),
+            undelivered: Vec::new(),
+            wire: Out::default(),
+            kicked: false,
+            said_goodbye: false,
+        })
+    }
+
+    pub(crate) fn is_established(&self) -> bool {
+        matches!(self.stage, Stage::Established | Stage::PeerClosed)
+    }
+
+    /// Something can be done without further bytes.
+    pub(crate) fn has_work(&self) -> bool {
+        self.kicked || self.has_undelivered() || self.ended().is_some()
+    }
+
+    /// Why no more bytes will come.
+    pub(crate) fn ended(&self) -> Option<Closed> {
+        match &self.stage {
+            Stage::Handshake(_) | Stage::Established => None,
+            Stage::PeerClosed => Some(Closed::Eof),
+            Stage::Broken(text) => Some(Closed::Tls(text.clone())),
+        }
+    }
+
+    pub(crate) fn has_undelivered(&self) -> bool {
+        !self.undelivered.is_empty()
+    }
+
+    pub(crate) fn take_undelivered(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.undelivered)
+    }
+
+    pub(crate) fn keep_undelivered(&mut self, plain: &[u8], pool: &mut BufferPool) {
+        keep(&mut self.undelivered, plain, pool);
+    }
+
+    /// Bytes that belong to the session and have been read from the socket already.
+    pub(crate) fn keep_unread(&mut self, bytes: &[u8], pool: &mut BufferPool) {
+        if self.unread.len() + bytes.len() > UNREAD_MAX_BYTES {
+            self.stage = Stage::Broken("too many bytes before the handshake".to_owned());
+            return;
+        }
+        keep(&mut self.unread, bytes, pool);
+    }
+
+    /// Copies what is kept of incomplete records to the front of the read buffer; what is read goes behind it.
+    pub(crate) fn unread(&self, buffer: &mut [u8]) -> usize {
+        buffer[..self.unread.len()].copy_from_slice(&self.unread);
+        self.unread.len()
+    }
+
+    /// Works through `incoming`, which begins with what [`TlsStream::unread`] had: plain text goes to `plain`, what the
+    /// protocol has to say to the wire. Returns the facts of the session when the handshake became complete.
+    pub(crate) fn feed(
+        &mut self,
+        incoming: &mut [u8],
+        plain: &mut Vec<u8>,
+        pool: &mut BufferPool,
+    ) -> Option<TlsInfo> {
+        let mut used = 0;
+        let result = loop {
+            let rest = &mut incoming[used..];
+            let mut sink = Sink { plain, wire: &mut self.wire, pool };
+            let (discard, progress) = match &mut self.session {
+                Session::Server(session) => sink.step(session.process_tls_records(rest)),
+                Session::Client(session) => sink.step(session.process_tls_records(rest)),
+            };
+            used = incoming.len().min(used + discard);
+            match progress {
+                Progress::Again => {}
+                Progress::PeerClosed => break Ok(true),
+                Progress::NeedsBytes => break Ok(false),
+                Progress::Failed(error) => break Err(error),
+            }
+        };
+        pool.give(std::mem::take(&mut self.unread));
+        match result {
+            Ok(peer_closed) => {
+                self.keep_unread(&incoming[used..], pool);
+                self.advance(peer_closed)
+            }
+            Err(error) => {
+                self.take_alert(pool);
+                self.stage = Stage::Broken(error);
+                None
+            }
+        }
+    }
+
+    fn advance(&mut self, peer_closed: bool) -> Option<TlsInfo> {
+        let Stage::Handshake(wanted) = self.stage else {
+            if peer_closed && self.stage == Stage::Established {
+                self.stage = Stage::PeerClosed;
+            }
+            return None;
+        };
+        if peer_closed {
+            self.stage = Stage::Broken("the peer closed during the handshake".to_owned());
+            return None;
+        }
+        let state = self.state();
+        if state.is_handshaking() {
+            return None;
+        }
+        if wanted == Wanted::ClientWithAlpn && state.alpn_protocol() != Some(ALPN_POSTGRESQL) {
+            // PostgreSQL's words (backend_startup.c).
+            let text = "received direct SSL connection request without ALPN protocol negotiation extension";
+            self.stage = Stage::Broken(text.to_owned());
+            return None;
+        }
+        let info = describe(state, wanted != Wanted::Server { verified: false });
+        self.stage = Stage::Established;
+        Some(info)
+    }
+
+    /// Encrypts `plain` into `sealed`; returns how much of it is filled. At most [`TLS_PIECE_BYTES`] at a time, and
+    /// `sealed` has [`SCRATCH_BYTES`].
+    pub(crate) fn encrypt(&mut self, plain: &[u8], sealed: &mut [u8]) -> Result<usize, String> {
+        debug_assert!(plain.len() <= TLS_PIECE_BYTES);
+        self.write(sealed, Write::Data(plain))
+    }
+
+    /// The message that ends the session in order, at most once; returns how much of `sealed` is filled.
+    pub(crate) fn close_notify(&mut self, sealed: &mut [u8]) -> usize {
+        if !self.is_established() || std::mem::replace(&mut self.said_goodbye, true) {
+            return 0;
+        }
+        self.write(sealed, Write::Goodbye).unwrap_or(0)
+    }
+
+    fn write(&mut self, sealed: &mut [u8], what: Write<'_>) -> Result<usize, String> {
+        let mut filled = 0;
+        loop {
+            // An incomplete record stays an incomplete record: no plain text can appear here.
+            let rest = &mut self.unread[..];
+            let done = match &mut self.session {
+                Session::Server(session) => {
+                    write_step(session.process_tls_records(rest), sealed, &mut filled, what)
+                }
+                Session::Client(session) => {
+                    write_step(session.process_tls_records(rest), sealed, &mut filled, what)
+                }
+            };
+            if done? {
+                return Ok(filled);
+            }
+        }
+    }
+
+    /// After a failure the session still has to tell the peer.
+    fn take_alert(&mut self, pool: &mut BufferPool) {
+        let mut nothing = Vec::new();
+        // What is to be sent comes before anything is read, so the session never looks at bytes here.
+        while self.state().wants_write() {
+            let mut sink = Sink { plain: &mut nothing, wire: &mut self.wire, pool };
+            let (_, progress) = match &mut self.session {
+                Session::Server(session) => sink.step(session.process_tls_records(&mut [])),
+                Session::Client(session) => sink.step(session.process_tls_records(&mut [])),
+            };
+            if !matches!(progress, Progress::Again) {
+                return;
+            }
+        }
+    }
+
+    fn state(&self) -> &CommonState {
+        match &self.session {
+            Session::Server(session) => session,
+            Session::Client(session) => session,
+        }
+    }
+
+    /// Gives the buffers back.
+    pub(crate) fn recycle(mut self, pool: &mut BufferPool) {
+        self.wire.clear(pool);
+        pool.give(self.unread);
+        pool.give(self.undelivered);
+    }
+}
+
+fn keep(place: &mut Vec<u8>, bytes: &[u8], pool: &mut BufferPool) {
+    if bytes.is_empty() {
+        return;
+    }
+    if place.capacity() == 0 {
+        *place = pool.take();
+    }
+    place.extend_from_slice(bytes);
+}
+
+/// How a step of reading ended.
+enum Progress {
+    Again,
+    NeedsBytes,
+    PeerClosed,
+    Failed(String),
+}
+
+/// Where a step of reading puts what it finds.
+struct Sink<'a> {
+    plain: &'a mut Vec<u8>,
+    wire: &'a mut Out,
+    pool: &'a mut BufferPool,
+}
+
+impl Sink<'_> {
+    /// Takes one step; returns how many bytes are done with.
+    fn step<Data>(&mut self, status: UnbufferedStatus<'_, '_, Data>) -> (usize, Progress) {
+        let mut discard = status.discard;
+        let progress = match status.state {
+            Err(error) => Progress::Failed(error.to_string()),
+            Ok(ConnectionState::ReadTraffic(mut records)) => loop {
+                match records.next_record() {
+                    Some(Ok(record)) => {
+                        discard += record.discard;
+                        self.plain.extend_from_slice(record.payload);
+                    }
+                    Some(Err(error)) => break Progress::Failed(error.to_string()),
+                    None => break Progress::Again,
+                }
+            },
+            Ok(ConnectionState::EncodeTlsData(mut data)) => {
+                let mut room = self.pool.take();
+                let filled = loop {
+                    room.resize(room.capacity(), 0);
+                    match data.encode(&mut room) {
+                        Ok(filled) => break filled,
+                        Err(EncodeError::InsufficientSize(wanted)) => room.reserve(wanted.required_size),
+                        Err(EncodeError::AlreadyEncoded) => break 0,
+                    }
+                };
+                self.wire.push(&room[..filled], self.pool);
+                self.pool.give(room);
+                Progress::Again
+            }
+            Ok(ConnectionState::TransmitTlsData(data)) => {
+                data.done();
+                Progress::Again
+            }
+            Ok(ConnectionState::BlockedHandshake | ConnectionState::WriteTraffic(_)) => Progress::NeedsBytes,
+            Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Progress::PeerClosed,
+            // Early data is not enabled, and nothing else is known.
+            Ok(_) => Progress::Failed("an unexpected state of the TLS session".to_owned()),
+        };
+        (discard, progress)
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Write<'a> {
+    Data(&'a [u8]),
+    Goodbye,
+}
+
+/// Takes one step towards writing; `Ok(true)` when it is written.
+fn write_step<Data>(
+    status: UnbufferedStatus<'_, '_, Data>,
+    sealed: &mut [u8],
+    filled: &mut usize,
+    what: Write<'_>,
+) -> Result<bool, String> {
+    let room = &mut sealed[*filled..];
+    let count = match status.state.map_err(|e| e.to_string())? {
+        ConnectionState::EncodeTlsData(mut data) => {
+            *filled += data.encode(room).map_err(|e| e.to_string())?;
+            return Ok(false);
+        }
+        ConnectionState::TransmitTlsData(data) => {
+            data.done();
+            return Ok(false);
+        }
+        ConnectionState::WriteTraffic(mut traffic) => match what {
+            Write::Data(plain) => traffic.encrypt(plain, room),
+            Write::Goodbye => traffic.queue_close_notify(room),
+        },
+        // Reported by reading already, and once only.
+        ConnectionState::PeerClosed => return Ok(false),
+        _ => return Err("the TLS session can not write".to_owned()),
+    };
+    *filled += count.map_err(|e: EncryptError| e.to_string())?;
+    Ok(true)
+}
+
+fn describe(state: &CommonState, verified: bool) -> TlsInfo {
+    let version = match state.protocol_version() {
+        Some(ProtocolVersion::TLSv1_3) => "TLSv1.3",
+        Some(ProtocolVersion::TLSv1_2) => "TLSv1.2",
+        _ => "TLS",
+    };
+    let suite = state.negotiated_cipher_suite().map_or("unknown", |found| suites::openssl_name(found.suite()));
+    let peer = state.peer_certificates().and_then(|chain| chain.first()).filter(|_| verified);
+    TlsInfo {
+        description: format!("{version}/{suite}"),
+        peer_names: peer.map(|certificate| names::of(certificate)).unwrap_or_default(),
+    }
+}

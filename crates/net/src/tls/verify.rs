@@ -1,0 +1,257 @@
+//! Which certificates are accepted: PgBouncer's modes on top of rustls' own verification.
+//!
+//! Two things differ from what rustls does by itself. A certificate that is itself listed among the authorities is
+//! accepted (a self-signed server certificate used as its own root is a common set-up, and OpenSSL accepts it). And a
+//! certificate without any alternative name is matched by its common name, as libpq and PgBouncer match it.
+
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+
+use crate::tls::names;
+
+/// The configured authorities' certificates, byte for byte.
+#[derive(Clone, Debug)]
+pub(crate) struct Pinned(Vec<CertificateDer<'static>>);
+
+impl Pinned {
+    pub(crate) fn new(certificates: Vec<CertificateDer<'static>>) -> Self {
+        Self(certificates)
+    }
+
+    /// `Some` when the certificate is one of ours; then it only has to be in its time.
+    fn accepts(&self, certificate: &CertificateDer<'_>, now: UnixTime) -> Option<Result<(), Error>> {
+        self.0.iter().any(|ours| ours == certificate).then(|| in_time(certificate, now))
+    }
+}
+
+fn in_time(certificate: &[u8], now: UnixTime) -> Result<(), Error> {
+    let facts = names::read(certificate).ok_or(CertificateError::BadEncoding)?;
+    let (from_s, to_s) = facts.validity_s.ok_or(CertificateError::BadEncoding)?;
+    let now_s = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+    if now_s < from_s {
+        return Err(CertificateError::NotValidYet.into());
+    }
+    if now_s > to_s {
+        return Err(CertificateError::Expired.into());
+    }
+    Ok(())
+}
+
+/// `sslmode` allow, prefer and require: nothing is checked, so the signature that proves possession of the key proves
+/// nothing either (and would fail for the version 1 certificates that old recipes make).
+#[derive(Debug)]
+pub(crate) struct AcceptAnything(pub(crate) Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AcceptAnything {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// `sslmode` verify-ca and verify-full.
+#[derive(Debug)]
+pub(crate) struct VerifyServer {
+    pub(crate) inner: Arc<WebPkiServerVerifier>,
+    pub(crate) pinned: Pinned,
+    /// verify-full: the host's name has to be the certificate's.
+    pub(crate) check_name: bool,
+}
+
+impl VerifyServer {
+    fn check_pinned_name(&self, certificate: &CertificateDer<'_>, host: &ServerName<'_>) -> Result<(), Error> {
+        if !self.check_name {
+            return Ok(());
+        }
+        match verify_server_name(&ParsedCertificate::try_from(certificate)?, host) {
+            Err(e) if is_about_name(&e) && matches_common_name(certificate, host) => Ok(()),
+            result => result,
+        }
+    }
+}
+
+impl ServerCertVerifier for VerifyServer {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        host: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        if let Some(pinned) = self.pinned.accepts(certificate, now) {
+            pinned?;
+            self.check_pinned_name(certificate, host)?;
+            return Ok(ServerCertVerified::assertion());
+        }
+        match self.inner.verify_server_cert(certificate, intermediates, host, ocsp, now) {
+            // rustls looks at the name last: the chain is good.
+            Err(e) if is_about_name(&e) => {
+                if self.check_name && !matches_common_name(certificate, host) {
+                    return Err(e);
+                }
+                Ok(ServerCertVerified::assertion())
+            }
+            result => result,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.inner.supported_verify_schemes()
+    }
+}
+
+fn is_about_name(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }
+        )
+    )
+}
+
+/// The common name counts only where there is no alternative name (RFC 6125, as libpq has it).
+fn matches_common_name(certificate: &[u8], host: &ServerName<'_>) -> bool {
+    let Some(facts) = names::read(certificate) else { return false };
+    let Some(name) = facts.common_name else { return false };
+    if !facts.dns_names.is_empty() || facts.has_addresses {
+        return false;
+    }
+    match host {
+        ServerName::DnsName(host) => matches_pattern(&name, host.as_ref()),
+        ServerName::IpAddress(address) => name == std::net::IpAddr::from(*address).to_string(),
+        _ => false,
+    }
+}
+
+/// A `*` stands for one whole label, the first, and two more have to follow.
+fn matches_pattern(pattern: &str, host: &str) -> bool {
+    let host = host.trim_end_matches('.');
+    let Some(suffix) = pattern.strip_prefix("*.") else { return pattern.eq_ignore_ascii_case(host) };
+    let Some((label, rest)) = host.split_once('.') else { return false };
+    !label.is_empty() && suffix.contains('.') && suffix.eq_ignore_ascii_case(rest)
+}
+
+/// Certificates of clients: rustls' verification, and those that are listed themselves.
+#[derive(Debug)]
+pub(crate) struct VerifyClient {
+    pub(crate) inner: Arc<dyn ClientCertVerifier>,
+    pub(crate) pinned: Pinned,
+}
+
+impl ClientCertVerifier for VerifyClient {
+    fn offer_client_auth(&self) -> bool {
+        self.inner.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.inner.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.inner.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        if let Some(pinned) = self.pinned.accepts(certificate, now) {
+            return pinned.map(|()| ClientCertVerified::assertion());
+        }
+        self.inner.verify_client_cert(certificate, intermediates, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.inner.supported_verify_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wildcards_stand_for_one_label() {
+        assert!(matches_pattern("DB.example", "db.EXAMPLE"));
+        assert!(matches_pattern("*.a.example", "x.a.example"));
+        assert!(!matches_pattern("*.a.example", "x.y.a.example"));
+        assert!(!matches_pattern("*.a.example", "a.example"));
+        assert!(!matches_pattern("*.a.example", ".a.example"));
+        assert!(!matches_pattern("*.example", "a.example"));
+        assert!(!matches_pattern("*", "example"));
+    }
+}

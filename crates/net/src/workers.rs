@@ -1,0 +1,250 @@
+//! The workers as the binary sees them: started together, spoken to by messages, ended together.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
+
+use mio::{Poll, Waker};
+use pgweir_core::driver::{Level, Now, WorkerId};
+use pgweir_core::mail::{Mail, Question};
+
+use crate::accept::{Acceptor, Listener};
+use crate::clock::Clock;
+use crate::engine::Engine;
+use crate::io::{Io, Parts};
+use crate::listen::{Listeners, SocketFile};
+use crate::mesh::{Letter, Mailbox, Mesh, NetCommand};
+use crate::options::SocketOptions;
+use crate::resolve::{Names, Request, start_resolver};
+use crate::table::WAKER;
+use crate::tick::{Desk, Worker};
+use crate::tls::TlsConfigs;
+
+/// Where log lines go; called from every worker's thread.
+pub type Log = Arc<dyn Fn(Level, &str) + Send + Sync>;
+
+/// What the workers are made of.
+pub struct Setup<F> {
+    /// How many, at least 1.
+    pub workers: u16,
+    /// The sockets that clients connect to, shared by all workers.
+    pub listeners: Listeners,
+    /// TLS towards clients and towards servers.
+    pub tls: TlsConfigs,
+    /// Socket options and times to live of names.
+    pub options: SocketOptions,
+    /// Where log lines go.
+    pub log: Log,
+    /// The control plane's ear.
+    pub questions: Sender<(WorkerId, Question)>,
+    /// Makes a worker's machine, in that worker's thread.
+    pub machine: F,
+}
+
+/// What a worker did so far; read by anybody at any time.
+#[derive(Default, Debug)]
+pub struct WorkerLoad {
+    /// Microseconds spent in turns, without waiting.
+    pub busy_us: AtomicU64,
+    /// Turns of the loop.
+    pub turns: AtomicU64,
+    /// Connections of either kind that exist now.
+    pub connections: AtomicU64,
+}
+
+/// The running workers.
+pub struct Workers {
+    mailboxes: Vec<Mailbox>,
+    loads: Vec<Arc<WorkerLoad>>,
+    threads: Vec<JoinHandle<()>>,
+    socket_file: Option<SocketFile>,
+    clock: Clock,
+}
+
+impl Workers {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// When the operating system refuses a thread, a poll or a duplicate of a listener.
+    pub fn start<E, F>(setup: Setup<F>) -> io::Result<Self>
+    where
+        E: Engine + 'static,
+        F: Fn(WorkerId, Now) -> E + Send + Sync + 'static,
+    {
+        let Setup { workers, listeners, tls, options, log, questions, machine } = setup;
+        let clock = Clock::new();
+        let resolver = start_resolver()?;
+        let (entrances, mailboxes) = entrances(workers.max(1))?;
+        let mut running = Self {
+            loads: mailboxes.iter().map(|_| Arc::default()).collect(),
+            mailboxes,
+            threads: Vec::new(),
+            socket_file: listeners.socket_file,
+            clock,
+        };
+        let machine = Arc::new(machine);
+        for (number, (poll, letters)) in entrances.into_iter().enumerate() {
+            let outfit = Outfit {
+                me: WorkerId(u16::try_from(number).expect("as many as a u16 said")),
+                poll,
+                letters,
+                listeners: duplicate(&listeners.sockets)?,
+                boxes: running.mailboxes.clone(),
+                resolver: resolver.clone(),
+                options: options.clone(),
+                tls: tls.clone(),
+                questions: questions.clone(),
+                log: Arc::clone(&log),
+                load: Arc::clone(&running.loads[number]),
+                clock,
+            };
+            let machine = Arc::clone(&machine);
+            let thread = thread::Builder::new()
+                .name(format!("worker-{number}"))
+                .spawn(move || run(outfit, machine.as_ref()))?;
+            running.threads.push(thread);
+        }
+        Ok(running)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> u16 {
+        u16::try_from(self.mailboxes.len()).expect("as many as a u16 said")
+    }
+
+    /// The workers' time, for messages that carry one.
+    #[must_use]
+    pub fn now(&self) -> Now {
+        self.clock.now()
+    }
+
+    /// Sends a message to a worker's machine. A number that does not exist, or a worker that has ended, gets nothing.
+    pub fn mail(&self, to: WorkerId, mail: Mail) {
+        if let Some(mailbox) = self.mailboxes.get(usize::from(to.0)) {
+            mailbox.send(Letter::Mail(mail));
+        }
+    }
+
+    /// Sends a message to every worker's machine; `make` is called once for each.
+    pub fn broadcast(&self, mut make: impl FnMut(WorkerId) -> Mail) {
+        for number in 0..self.count() {
+            self.mail(WorkerId(number), make(WorkerId(number)));
+        }
+    }
+
+    /// TLS sessions that begin from now on use this; those that exist keep theirs.
+    pub fn set_tls(&self, configs: &TlsConfigs) {
+        self.command(&NetCommand::Tls(configs.clone()));
+    }
+
+    /// Connections made from now on use these.
+    pub fn set_options(&self, options: &SocketOptions) {
+        self.command(&NetCommand::Options(options.clone()));
+    }
+
+    /// No new clients over TCP; the unix socket stays.
+    pub fn close_tcp_listeners(&self) {
+        self.command(&NetCommand::CloseTcpListeners);
+    }
+
+    /// What each worker did so far.
+    #[must_use]
+    pub fn loads(&self) -> &[Arc<WorkerLoad>] {
+        &self.loads
+    }
+
+    /// Ends the loops after the turn they are in, waits for them, and removes the unix socket.
+    pub fn stop(mut self) {
+        self.command(&NetCommand::Stop);
+        for thread in self.threads.drain(..) {
+            // A panic has been logged and has ended the process already.
+            let _ = thread.join();
+        }
+        if let Some(file) = self.socket_file.take() {
+            file.remove();
+        }
+    }
+
+    fn command(&self, command: &NetCommand) {
+        for mailbox in &self.mailboxes {
+            mailbox.send(Letter::Command(Box::new(command.clone())));
+        }
+    }
+}
+
+/// What a worker's thread takes with it.
+struct Outfit {
+    me: WorkerId,
+    poll: Poll,
+    letters: Receiver<Letter>,
+    listeners: Vec<Listener>,
+    boxes: Vec<Mailbox>,
+    resolver: Sender<Request>,
+    options: SocketOptions,
+    tls: TlsConfigs,
+    questions: Sender<(WorkerId, Question)>,
+    log: Log,
+    load: Arc<WorkerLoad>,
+    clock: Clock,
+}
+
+/// A worker's thread. A worker that fails takes the process with it: its clients would hang, and a supervisor can
+/// start a whole process again but not a part of one.
+fn run<E: Engine>(outfit: Outfit, machine: &dyn Fn(WorkerId, Now) -> E) {
+    let (me, log) = (outfit.me.0, Arc::clone(&outfit.log));
+    let ended = catch_unwind(AssertUnwindSafe(|| work(outfit, machine)));
+    match &ended {
+        Ok(Ok(())) => return,
+        Ok(Err(e)) => log(Level::Fatal, &format!("worker {me} can not go on: {e}")),
+        Err(_) => log(Level::Fatal, &format!("worker {me} panicked; this is a defect, please report it")),
+    }
+    std::process::abort();
+}
+
+fn work<E: Engine>(outfit: Outfit, machine: &dyn Fn(WorkerId, Now) -> E) -> io::Result<()> {
+    let me = outfit.boxes[usize::from(outfit.me.0)].clone();
+    let io = Io::new(Parts {
+        me: outfit.me,
+        registry: outfit.poll.registry().try_clone()?,
+        mesh: Mesh::new(outfit.boxes),
+        names: Names::new(outfit.resolver, me),
+        options: outfit.options,
+        tls: outfit.tls,
+        questions: outfit.questions,
+        log: outfit.log,
+    });
+    let acceptor = Acceptor::new(outfit.listeners, &io)?;
+    let engine = machine(outfit.me, outfit.clock.now());
+    let desk = Desk {
+        io,
+        acceptor,
+        clock: outfit.clock,
+        poll: outfit.poll,
+        letters: outfit.letters,
+        load: outfit.load,
+    };
+    Worker::new(engine, desk).run()
+}
+
+type Entrance = (Poll, Receiver<Letter>);
+
+/// A poll and a letter box for every worker.
+fn entrances(count: u16) -> io::Result<(Vec<Entrance>, Vec<Mailbox>)> {
+    let (mut entrances, mut mailboxes) = (Vec::new(), Vec::new());
+    for _ in 0..count {
+        let poll = Poll::new()?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
+        let (letters, received) = channel();
+        mailboxes.push(Mailbox { letters, waker });
+        entrances.push((poll, received));
+    }
+    Ok((entrances, mailboxes))
+}
+
+fn duplicate(listeners: &[Listener]) -> io::Result<Vec<Listener>> {
+    listeners.iter().map(|l| Ok(Listener { socket: l.socket.try_clone()?, kind: l.kind })).collect()
+}

@@ -1,0 +1,120 @@
+//! Writing: the flush at the end of a turn, full sockets, and writes that fail.
+
+use std::io;
+
+use mio::Interest;
+use pgweir_core::driver::{Closed, ConnId, Level};
+
+use crate::conn::{Origin, Sent, Tools};
+use crate::io::{Io, Report};
+use crate::sys;
+use crate::table::{State, token};
+
+impl Io {
+    /// Writes what collected during the turn, one write per connection.
+    pub(crate) fn flush_dirty(&mut self) {
+        let mut list = std::mem::take(&mut self.dirty);
+        for id in list.drain(..) {
+            let Some(conn) = self.table.any(id) else { continue };
+            conn.write.listed = false;
+            if !conn.write.blocked {
+                self.flush_one(id);
+            }
+        }
+        // Keep the larger allocation; nothing was listed meanwhile but by connections that linger.
+        list.append(&mut self.dirty);
+        self.dirty = list;
+    }
+
+    /// The poll says that there is room again.
+    pub(crate) fn writable(&mut self, id: ConnId) {
+        if self.table.any(id).is_some_and(|conn| conn.write.blocked) {
+            self.flush_one(id);
+        }
+    }
+
+    fn flush_one(&mut self, id: ConnId) {
+        let Self { table, pool, scratch, .. } = self;
+        let Some(conn) = table.any(id) else { return };
+        match conn.flush(&mut Tools { pool, scratch }) {
+            Ok(Sent::All) => self.flushed(id),
+            Ok(Sent::Blocked) => self.block(id),
+            Err(e) => self.write_failed(id, &e),
+        }
+    }
+
+    /// The socket is full: watch for room. This and its counterpart are the only changes of interest there are.
+    pub(crate) fn block(&mut self, id: ConnId) {
+        let Some(conn) = self.table.any(id) else { return };
+        if std::mem::replace(&mut conn.write.blocked, true) {
+            return;
+        }
+        conn.write.deep = true;
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        let watched = sys::reregister(&self.registry, &conn.socket, token(id), interest);
+        if let Err(e) = watched {
+            self.write_failed(id, &e);
+        }
+    }
+
+    /// Everything that could be written has been.
+    fn flushed(&mut self, id: ConnId) {
+        let Some(conn) = self.table.any(id) else { return };
+        if std::mem::take(&mut conn.write.blocked) {
+            let watched = sys::reregister(&self.registry, &conn.socket, token(id), Interest::READABLE);
+            if let Err(e) = watched {
+                return self.write_failed(id, &e);
+            }
+        }
+        let Some(state) = self.table.state(id) else { return };
+        match state {
+            // Plain text may be waiting for the end of a handshake: that is a backlog still.
+            State::Open(conn) if conn.backlog() == 0 => {
+                if std::mem::take(&mut conn.write.deep) {
+                    self.reports.push_back((id, Report::Drained));
+                }
+            }
+            State::Lingering(_) => self.finish_sending(id),
+            State::Open(_) | State::Dialing(_) | State::Free => {}
+        }
+    }
+
+    /// Nothing can be sent to the peer any more. What he sent before is still read first, then the end is reported;
+    /// only a paused client, from whom nothing more is wanted, is reported at once.
+    pub(crate) fn write_failed(&mut self, id: ConnId, error: &io::Error) {
+        let Some(state) = self.table.state(id) else { return };
+        let State::Open(conn) = state else { return self.discard(id) };
+        if conn.write.failed.is_some() {
+            return;
+        }
+        conn.write.failed = Some(error.raw_os_error().unwrap_or(0));
+        conn.drop_queued(&mut self.pool);
+        conn.write.blocked = false;
+        let broken = Closed::Broken(sys::text(error));
+        let report = match (conn.read.paused, conn.origin) {
+            (true, Origin::Accepted) => Report::Closed(broken),
+            // Whoever waits for this backlog to go must not wait for ever.
+            _ => Report::Drained,
+        };
+        conn.read.readable = true;
+        conn.read.ended = true;
+        self.reports.push_back((id, report));
+        self.list_ready(id);
+    }
+
+    /// Takes the connections whose time to linger is over.
+    pub(crate) fn end_lingering(&mut self) {
+        while let Some(&(due_us, id)) = self.lingering.front()
+            && due_us <= self.now_us
+        {
+            self.lingering.pop_front();
+            if let Some(State::Lingering(left)) = self.table.state(id) {
+                let unsent = left.conn.backlog();
+                if unsent > 0 {
+                    self.say(Level::Debug, &format!("a closed connection did not take its last {unsent} bytes"));
+                }
+                self.discard(id);
+            }
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! The command line: PgBouncer's options, and our own subcommands. Parsing only; nothing here acts.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use lexopt::prelude::*;
+
+/// What the user asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    /// Pool connections as the configuration says.
+    Run(RunOptions),
+    /// Report everything that is wrong with a configuration.
+    Check {
+        /// The configuration file.
+        config: PathBuf,
+    },
+    /// A throw-away cluster, a load, a table.
+    Demo(Vec<OsString>),
+    /// Load and comparison tools.
+    Bench(Vec<OsString>),
+    /// `-V`
+    Version,
+    /// `-h`
+    Help,
+}
+
+/// How to run.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct RunOptions {
+    /// The configuration file.
+    pub(crate) config: PathBuf,
+    /// `-d`: go to the background.
+    pub(crate) daemon: bool,
+    /// `-q`: no log on standard error.
+    pub(crate) quiet: bool,
+    /// `-u`: become this user, whatever the configuration says.
+    pub(crate) user: Option<String>,
+    /// How many `-v` there were.
+    pub(crate) verbosity: u8,
+}
+
+/// The command line can not be understood, or asks for what is not there.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum UsageError {
+    /// An option that does not exist, lacks its value or has one too many; the text says which.
+    #[error("{0}")]
+    Option(String),
+    /// No configuration file.
+    #[error("need a config file")]
+    NoConfig,
+    /// More than one argument that is no option.
+    #[error("only one config file can be given, not also {0:?}")]
+    SecondConfig(OsString),
+    /// `-R`.
+    #[error(
+        "-R (online takeover from a running process) is not built yet; \
+         stop the old process first, or run both with so_reuseport = 1"
+    )]
+    Takeover,
+}
+
+impl From<lexopt::Error> for UsageError {
+    fn from(error: lexopt::Error) -> Self {
+        UsageError::Option(error.to_string())
+    }
+}
+
+/// What `-h` prints.
+pub(crate) const HELP: &str = "\
+pgweir: PostgreSQL connection pooler.
+
+Usage:
+  pgweir [OPTION]... CONFIG.INI     pool connections as the file says
+  pgweir check CONFIG.INI           report all faults and warnings of the file
+  pgweir demo [OPTION]...           show what pooling does, on a throw-away cluster
+  pgweir bench [OPTION]...          load and comparison
+
+Options:
+  -d, --daemon           run in background (as a daemon)
+  -q, --quiet            run quietly: no log on standard error
+  -R, --reboot           do an online reboot (not built yet)
+  -u, --user=USERNAME    assume identity of USERNAME
+  -v, --verbose          increase verbosity
+  -V, --version          show version, then exit
+  -h, --help             show this help, then exit
+
+The options and the configuration file are PgBouncer's. A configuration file that
+is called like a subcommand can be given as ./check.
+";
+
+/// Understands `args`, which is without the program's name.
+pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, UsageError> {
+    let mut args: Vec<OsString> = args.into_iter().collect();
+    match args.first().and_then(|first| first.to_str()) {
+        Some("demo") => Ok(Command::Demo(args.split_off(1))),
+        Some("bench") => Ok(Command::Bench(args.split_off(1))),
+        Some("check") => parse_check(args.split_off(1)),
+        _ => parse_run(args),
+    }
+}
+
+fn parse_check(args: Vec<OsString>) -> Result<Command, UsageError> {
+    let mut parser = lexopt::Parser::from_args(args);
+    let mut config = None;
+    while let Some(arg) = parser.next()? {
+        match arg {
+            Short('h') | Long("help") => return Ok(Command::Help),
+            Value(value) => take_config(&mut config, value)?,
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    Ok(Command::Check { config: config.ok_or(UsageError::NoConfig)? })
+}
+
+fn parse_run(args: Vec<OsString>) -> Result<Command, UsageError> {
+    let mut parser = lexopt::Parser::from_args(args);
+    let mut options = RunOptions::default();
+    let mut config = None;
+    let mut takeover = false;
+    while let Some(arg) = parser.next()? {
+        match arg {
+            Short('d') | Long("daemon") => options.daemon = true,
+            Short('q') | Long("quiet") => options.quiet = true,
+            Short('R') | Long("reboot") => takeover = true,
+            Short('u') | Long("user") => options.user = Some(parser.value()?.string()?),
+            Short('v') | Long("verbose") => options.verbosity = options.verbosity.saturating_add(1),
+            Short('V') | Long("version") => return Ok(Command::Version),
+            Short('h') | Long("help") => return Ok(Command::Help),
+            Value(value) => take_config(&mut config, value)?,
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    if takeover {
+        return Err(UsageError::Takeover);
+    }
+    options.config = config.ok_or(UsageError::NoConfig)?;
+    Ok(Command::Run(options))
+}
+
+fn take_config(config: &mut Option<PathBuf>, value: OsString) -> Result<(), UsageError> {
+    if config.is_some() {
+        return Err(UsageError::SecondConfig(value));
+    }
+    *config = Some(PathBuf::from(value));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> impl Iterator<Item = OsString> + '_ {
+        line.split_whitespace().map(OsString::from)
+    }
+
+    fn run(config: &str) -> RunOptions {
+        RunOptions { config: config.into(), ..RunOptions::default() }
+    }
+
+    #[test]
+    fn commands() {
+        let user = Some("postgres".to_owned());
+        let table = [
+            ("a.ini", Command::Run(run("a.ini"))),
+            ("-d a.ini", Command::Run(RunOptions { daemon: true, ..run("a.ini") })),
+            ("a.ini --daemon", Command::Run(RunOptions { daemon: true, ..run("a.ini") })),
+            ("-q -v -v a.ini", Command::Run(RunOptions { quiet: true, verbosity: 2, ..run("a.ini") })),
+            ("-qvvv a.ini", Command::Run(RunOptions { quiet: true, verbosity: 3, ..run("a.ini") })),
+            (
+                "--quiet --verbose a.ini",
+                Command::Run(RunOptions { quiet: true, verbosity: 1, ..run("a.ini") }),
+            ),
+            ("-u postgres a.ini", Command::Run(RunOptions { user: user.clone(), ..run("a.ini") })),
+            ("-upostgres a.ini", Command::Run(RunOptions { user: user.clone(), ..run("a.ini") })),
+            ("--user=postgres a.ini", Command::Run(RunOptions { user: user.clone(), ..run("a.ini") })),
+            ("--user postgres a.ini", Command::Run(RunOptions { user, ..run("a.ini") })),
+            ("-- -d", Command::Run(run("-d"))),
+            ("./demo", Command::Run(run("./demo"))),
+            ("a.ini -V", Command::Version),
+            ("--version", Command::Version),
+            ("-h -x", Command::Help),
+            ("--help", Command::Help),
+            ("check a.ini", Command::Check { config: "a.ini".into() }),
+            ("check -- -a.ini", Command::Check { config: "-a.ini".into() }),
+            ("check -h", Command::Help),
+            ("demo --seconds 5", Command::Demo(words("--seconds 5").collect())),
+            ("bench -h", Command::Bench(words("-h").collect())),
+        ];
+        for (line, expected) in table {
+            assert_eq!(parse(words(line)).as_ref(), Ok(&expected), "{line}");
+        }
+    }
+
+    #[test]
+    fn usage_errors() {
+        let table = [
+            ("", "need a config file"),
+            ("-d", "need a config file"),
+            ("check", "need a config file"),
+            ("a.ini b.ini", "only one config file can be given, not also \"b.ini\""),
+            ("check a.ini b.ini", "only one config file can be given, not also \"b.ini\""),
+            ("-x a.ini", "invalid option '-x'"),
+            ("--fast a.ini", "invalid option '--fast'"),
+            ("check -d a.ini", "invalid option '-d'"),
+            ("-u", "missing argument for option '-u'"),
+            ("--daemon=yes a.ini", "unexpected argument for option '--daemon': \"yes\""),
+        ];
+        for (line, expected) in table {
+            assert_eq!(
+                parse(words(line)).map_err(|error| error.to_string()),
+                Err(expected.to_owned()),
+                "{line}"
+            );
+        }
+    }
+
+    #[test]
+    fn takeover_is_refused_in_plain_words() {
+        for line in ["-R a.ini", "--reboot -d a.ini", "-R"] {
+            let text = parse(words(line)).expect_err("refused").to_string();
+            assert!(text.starts_with("-R (online takeover") && text.contains("not built yet"), "{text}");
+        }
+    }
+
+    #[test]
+    fn help_names_every_option() {
+        for option in ["--daemon", "--quiet", "--reboot", "--user=", "--verbose", "--version", "--help"] {
+            assert!(HELP.contains(option), "{option}");
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The pooler's life: start, serve, end.
+
+use std::panic;
+use std::process::ExitCode;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::{io, thread};
+
+use pgweir_control::log::Log;
+use pgweir_control::process::PidFile;
+use pgweir_control::stopping::SIGNALS;
+use pgweir_control::{Event, Plane, Rulebook};
+use pgweir_core::driver::{Level, Now, WorkerId};
+use pgweir_core::mail::Question;
+use pgweir_core::{Machine, Shared};
+use pgweir_net::{Setup, SocketOptions, Workers};
+use signal_hook::iterator::Signals;
+
+use crate::command_line::RunOptions;
+use crate::fleet::{Crew, Worker};
+use crate::start::{self, Ready, StartError};
+use crate::version;
+
+/// Our pid file, where the panic hook finds it too.
+type SharedPidFile = Arc<Mutex<Option<PidFile>>>;
+
+/// Runs until a signal or the console ends it. Exit code 0 for every end that was asked for, 1 when it could not start.
+pub(crate) fn run(options: RunOptions) -> ExitCode {
+    let log = Log::to_stderr();
+    let code = match start::start(options, &log).and_then(|ready| serve(ready, &log)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            log.write(Level::Fatal, &error.to_string());
+            ExitCode::FAILURE
+        }
+    };
+    log.flush();
+    code
+}
+
+fn serve(ready: Ready, log: &Log) -> Result<(), StartError> {
+    let Ready { command_line, draft, tls, listeners, pid_file, quiet } = ready;
+    log.start_writer()?;
+    let pid_file = Arc::new(Mutex::new(pid_file));
+    end_on_panic(log.clone(), Arc::clone(&pid_file));
+    let (events, event_queue) = mpsc::channel();
+    hear_signals(events.clone())?;
+    let (questions, question_queue) = mpsc::channel();
+    hear_questions(question_queue, events)?;
+
+    let book = Rulebook::new(command_line, draft);
+    let rules = book.rules().clone();
+    let cores = start::cores();
+    let workers = start::workers(rules.config.main.workers, cores);
+    log.write(
+        Level::Log,
+        &format!("workers: {workers} (cores: {cores}, setting: {})", rules.config.main.workers),
+    );
+    let shared = Arc::new(Shared::new(workers, start::random_seed()?));
+    let options = SocketOptions::from(&rules.config.main);
+    let write = log.clone();
+    let workers = Workers::start(Setup {
+        workers,
+        listeners,
+        tls,
+        options,
+        log: Arc::new(move |level, line: &str| write.write(level, line)),
+        questions,
+        machine: move |worker: WorkerId, now: Now| {
+            let (rules, shared) = (rules.clone(), Arc::clone(&shared));
+            Worker(Machine::new(pgweir_core::Setup { worker, rules, shared, now }))
+        },
+    })?;
+    log.write(Level::Log, &version::process_up());
+    let Crew(workers) = Plane::new(Crew(workers), book, log.clone(), quiet).run(&event_queue);
+    workers.stop();
+    take(&pid_file);
+    Ok(())
+}
+
+/// A thread that turns signals into events.
+fn hear_signals(events: Sender<Event>) -> io::Result<()> {
+    let mut signals = Signals::new(SIGNALS)?;
+    thread::Builder::new().name("signals".into()).spawn(move || {
+        for signal in signals.forever() {
+            if events.send(Event::Signal(signal)).is_err() {
+                break;
+            }
+        }
+    })?;
+    Ok(())
+}
+
+/// A thread that turns the workers' questions into events: a channel has one reader, and the control loop reads events.
+fn hear_questions(questions: Receiver<(WorkerId, Question)>, events: Sender<Event>) -> io::Result<()> {
+    thread::Builder::new().name("questions".into()).spawn(move || {
+        for (from, question) in questions {
+            if events.send(Event::Asked(from, question)).is_err() {
+                break;
+            }
+        }
+    })?;
+    Ok(())
+}
+
+/// A panic in any thread ends the process, with exit code 1 and a FATAL line: a worker less would leave its clients
+/// hanging, and a supervisor can start a process again but not a part of one.
+fn end_on_panic(log: Log, pid_file: SharedPidFile) {
+    panic::set_hook(Box::new(move |info| {
+        let thread = thread::current();
+        let name = thread.name().unwrap_or("?");
+        let text = format!("{info}\nthis is a defect in thread \"{name}\" of pgweir, please report it");
+        log.write(Level::Fatal, &text);
+        take(&pid_file);
+        std::process::exit(1);
+    }));
+}
+
+/// Removes the pid file.
+fn take(pid_file: &SharedPidFile) {
+    drop(pid_file.lock().unwrap_or_else(PoisonError::into_inner).take());
+}

@@ -1,0 +1,237 @@
+//! From a configuration to a process that can serve: everything that can fail at a start, in the order that leaves the
+//! least behind when it does.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::num::NonZero;
+use std::path::Path;
+use std::thread;
+
+use pgweir_control::log::Log;
+use pgweir_control::process::{
+    BackgroundError, FilesLimit, PidFile, PidFileError, Standing, UserError, expected_files,
+    go_to_background, is_root, switch_user,
+};
+use pgweir_control::{CommandLine, Draft, log_targets};
+use pgweir_core::driver::Level;
+use pgweir_net::{ListenError, ListenSettings, Listeners, TlsConfigs, open_listeners};
+use pgweir_settings::Config;
+
+use crate::command_line::RunOptions;
+use crate::fleet;
+
+/// On machines with up to this many cores one worker serves all: a pooler's work is mostly the kernel's, and one busy
+/// worker batches better than several idle ones.
+const CORES_PER_WORKER: usize = 4;
+
+/// More workers than this are used only when asked for.
+const WORKERS_CHOSEN_MAX: usize = 8;
+
+/// Why the process can not start.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    /// The faults were logged.
+    #[error("cannot load config file")]
+    Config,
+    /// Certificates and keys.
+    #[error("TLS setup failed: {0}")]
+    Tls(String),
+    /// Root without a user to become.
+    #[error("pgweir should not run as root; name another user in the setting 'user' or with -u")]
+    Root,
+    /// The user does not exist, or the rights can not be given up.
+    #[error(transparent)]
+    User(#[from] UserError),
+    /// The log file.
+    #[error("could not open log file {path}: {error}")]
+    Log {
+        /// The file.
+        path: String,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// `-d` without a pid file.
+    #[error("daemon needs pidfile configured")]
+    NoPidFile,
+    /// The pid file.
+    #[error(transparent)]
+    PidFile(#[from] PidFileError),
+    /// A port or a unix socket.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// `-d`.
+    #[error(transparent)]
+    Background(#[from] BackgroundError),
+    /// Threads, event queues, random numbers.
+    #[error("could not start: {0}")]
+    System(#[from] io::Error),
+}
+
+/// A process that is ready for its workers.
+pub(crate) struct Ready {
+    pub(crate) command_line: CommandLine,
+    pub(crate) draft: Draft,
+    pub(crate) tls: TlsConfigs,
+    pub(crate) listeners: Listeners,
+    pub(crate) pid_file: Option<PidFile>,
+    pub(crate) quiet: bool,
+}
+
+/// Does everything up to the first thread.
+pub(crate) fn start(options: RunOptions, log: &Log) -> Result<Ready, StartError> {
+    let command_line = CommandLine {
+        config: options.config.display().to_string(),
+        user: options.user,
+        verbosity: options.verbosity,
+    };
+    let draft = read(&command_line, log)?;
+    let config = draft.config();
+    // Before anything is made or opened: root's files could be neither removed nor opened again later.
+    match &config.main.user {
+        Some(user) => switch_user(user)?,
+        None if is_root() => return Err(StartError::Root),
+        None => {}
+    }
+    open_log(config, options.quiet, log)?;
+    tell(&draft, log);
+    let tls = fleet::build_tls(&config.main, draft.tls()).map_err(StartError::Tls)?;
+    look_for_pid_file(&config.main.pidfile, options.daemon, log)?;
+    note_files_limit(&draft, log);
+    let write = |level: Level, line: &str| log.write(level, line);
+    let listeners = open_listeners(&ListenSettings::from(&config.main), &write)?;
+    let quiet = options.quiet || options.daemon;
+    if options.daemon {
+        go_to_background()?;
+        open_log(config, quiet, log)?;
+    }
+    let pid_file = match config.main.pidfile.as_str() {
+        "" => None,
+        path => Some(PidFile::create(Path::new(path))?),
+    };
+    Ok(Ready { command_line, draft, tls, listeners, pid_file, quiet })
+}
+
+fn read(command_line: &CommandLine, log: &Log) -> Result<Draft, StartError> {
+    Draft::read(command_line).map_err(|faults| {
+        for fault in &faults {
+            log.write(Level::Error, fault);
+        }
+        StartError::Config
+    })
+}
+
+fn open_log(config: &Config, quiet: bool, log: &Log) -> Result<(), StartError> {
+    log.set_verbosity(u8::try_from(config.main.verbose).unwrap_or(u8::MAX));
+    log.open(log_targets(&config.main, quiet))
+        .map_err(|error| StartError::Log { path: config.main.logfile.clone(), error })
+}
+
+fn tell(draft: &Draft, log: &Log) {
+    for warning in &draft.warnings {
+        log.write(Level::Warning, warning);
+    }
+    for fault in &draft.user_faults {
+        log.write(Level::Error, fault);
+    }
+}
+
+/// Another instance is noticed before its ports are touched.
+fn look_for_pid_file(path: &str, daemon: bool, log: &Log) -> Result<(), StartError> {
+    if path.is_empty() {
+        return if daemon { Err(StartError::NoPidFile) } else { Ok(()) };
+    }
+    if PidFile::look(Path::new(path))? == Standing::Stale {
+        log.write(Level::Log, "stale pidfile, removing");
+    }
+    Ok(())
+}
+
+fn note_files_limit(draft: &Draft, log: &Log) {
+    let config = draft.config();
+    let expected = files_of(config, draft.users_known());
+    match FilesLimit::raise_to(expected) {
+        Ok(FilesLimit { soft, hard }) => {
+            let clients = config.main.max_client_conn;
+            let line = format!(
+                "kernel file descriptor limit: {soft} (hard: {hard}); max_client_conn: {clients}, max expected fd use: {expected}"
+            );
+            log.write(Level::Log, &line);
+            if soft < expected {
+                log.write(
+                    Level::Warning,
+                    "fewer files may be open than could be needed: raise the limit (ulimit -n, LimitNOFILE) or lower \
+                     max_client_conn and pool sizes",
+                );
+            }
+        }
+        Err(errno) => log.write(Level::Warning, &format!("could not get RLIMIT_NOFILE: {errno}")),
+    }
+}
+
+fn files_of(config: &Config, users_known: usize) -> u64 {
+    let users = u64::try_from(users_known).unwrap_or(u64::MAX);
+    let pools = config.databases.values().map(|database| {
+        let user = database.user.as_deref();
+        let size = u64::from(config.pool_size(database, user.unwrap_or_default()));
+        if user.is_some() { size } else { size.saturating_mul(users) }
+    });
+    expected_files(u64::from(config.main.max_client_conn), pools)
+}
+
+/// How many workers there are to be. `configured` is the setting `workers`, whose 0 lets us choose by the number of cores.
+pub(crate) fn workers(configured: u32, cores: usize) -> u16 {
+    let chosen = match configured {
+        0 if cores <= CORES_PER_WORKER => 1,
+        0 => (cores / CORES_PER_WORKER).min(WORKERS_CHOSEN_MAX),
+        _ => usize::try_from(configured).unwrap_or(usize::MAX),
+    };
+    u16::try_from(chosen).unwrap_or(u16::MAX)
+}
+
+/// The cores that this process may use.
+pub(crate) fn cores() -> usize {
+    thread::available_parallelism().map_or(1, NonZero::get)
+}
+
+/// A secret of this process's life.
+pub(crate) fn random_seed() -> io::Result<[u8; 32]> {
+    let mut seed = [0; 32];
+    File::open("/dev/urandom")?.read_exact(&mut seed)?;
+    Ok(seed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_machines_use_one_worker() {
+        for (configured, cores, expected) in [
+            (0, 1, 1),
+            (0, 4, 1),
+            (0, 5, 1),
+            (0, 8, 2),
+            (0, 16, 4),
+            (0, 32, 8),
+            (0, 128, 8),
+            (1, 128, 1),
+            (3, 1, 3),
+            (1024, 1, 1024),
+        ] {
+            assert_eq!(workers(configured, cores), expected, "workers = {configured} on {cores} cores");
+        }
+    }
+
+    #[test]
+    fn every_pool_full_is_expected() {
+        let text = "[databases]\na = pool_size=3\nb = user=x pool_size=7\nc =\n[pgbouncer]\nmax_client_conn = 50\ndefault_pool_size = 4\n";
+        let config = Config::load("x.ini", &mut |_| Ok(text.to_owned())).expect("good");
+        let none = expected_files(50, []);
+        assert_eq!(files_of(&config, 2) - none, 2 * 3 + 7 + 2 * 4);
+    }
+
+    #[test]
+    fn seeds_differ() {
+        assert_ne!(random_seed().expect("the system has one"), random_seed().expect("the system has one"));
+    }
+}

@@ -1,0 +1,324 @@
+//! What can be told about a text from its lexemes.
+//!
+//! What this file is for: one pass over a text, and one answer that is never wrongly "certain". Statement
+//! multiplexing asks it whether a text may share a server connection; session continuity will ask it for more marks.
+//! It must never try to be clever where it is not certain: each rule says why it holds.
+
+use crate::lexer::{Kind, Lexeme, Lexer};
+use crate::words::{Folded, Keyword, is_session_name, keyword};
+
+#[cfg(test)]
+mod tests;
+
+/// The first keyword of a text, behind opening parentheses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Verb {
+    /// SELECT.
+    Select,
+    /// INSERT.
+    Insert,
+    /// UPDATE.
+    Update,
+    /// DELETE.
+    Delete,
+    /// MERGE.
+    Merge,
+    /// WITH: a query or a change, with common table expressions.
+    With,
+    /// VALUES.
+    Values,
+    /// TABLE.
+    Table,
+    /// BEGIN or START.
+    Begin,
+    /// COMMIT or END (also of a prepared transaction).
+    Commit,
+    /// ROLLBACK or ABORT (also to a savepoint, or of a prepared transaction).
+    Rollback,
+    /// SAVEPOINT.
+    Savepoint,
+    /// SET.
+    Set,
+    /// RESET.
+    Reset,
+    /// SHOW.
+    Show,
+    /// DISCARD.
+    Discard,
+    /// DEALLOCATE.
+    Deallocate,
+    /// PREPARE (also of a transaction).
+    Prepare,
+    /// EXECUTE.
+    Execute,
+    /// LISTEN.
+    Listen,
+    /// UNLISTEN.
+    Unlisten,
+    /// NOTIFY.
+    Notify,
+    /// COPY.
+    Copy,
+    /// Another word.
+    Other,
+    /// There is no statement, only blanks, comments and semicolons.
+    Empty,
+    /// It could not be told: the text begins with something else than a word, or the lexer gave up before.
+    Unknown,
+}
+
+/// How many statements a text has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Statements {
+    /// Certainly none: PostgreSQL answers with `EmptyQueryResponse`.
+    None,
+    /// Certainly one; semicolons and comments around it do not count.
+    One,
+    /// More than one, if PostgreSQL can parse them.
+    Many,
+    /// It can not be told: the lexer gave up, or a semicolon may be part of a statement.
+    Unknown,
+}
+
+/// What [`traits`] found out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Traits {
+    /// How the first statement begins. Known even if the lexer gave up further behind.
+    pub verb: Verb,
+    /// How many statements there are.
+    pub statements: Statements,
+    /// The text is certainly exactly one statement (SELECT, VALUES, TABLE, INSERT, UPDATE, DELETE, MERGE, or WITH and
+    /// one of these) that opens or ends no transaction, is no COPY, and names nothing that reads or changes the state
+    /// of a session: settings, temporary relations, advisory locks, sequences, listening, prepared statements,
+    /// cursors, seeds, loaded libraries. If PostgreSQL can not parse it, it fails as a whole, which is as good.
+    ///
+    /// False means "don't know". True says nothing about what a user's own function or rule does inside; and an
+    /// INSERT may draw from a sequence through a column's default, so who follows `currval` must look at the verb too.
+    pub certainly_self_contained: bool,
+}
+
+/// Looks at `sql`, the text of a `Query` or `Parse` in the client's encoding, without its NUL. Takes time linear in
+/// its length and allocates nothing; the caller bounds the length.
+#[must_use]
+pub fn traits(sql: &[u8]) -> Traits {
+    let mut scan = Scan::new();
+    for lexeme in Lexer::new(sql) {
+        match lexeme {
+            Ok(lexeme) => scan.see(lexeme),
+            Err(_) => return scan.give_up(),
+        }
+    }
+    scan.finish()
+}
+
+/// A pass over a text.
+struct Scan {
+    verb: Option<Verb>,
+    /// Statements that have begun.
+    begun: usize,
+    at: Position,
+    /// Open parentheses and brackets.
+    depth: usize,
+    /// A semicolon was seen that may be inside of a statement.
+    split_in_doubt: bool,
+    /// Something was seen that is not certainly harmless.
+    marked: bool,
+    /// The lexeme before, if it was a keyword.
+    before: Option<Keyword>,
+}
+
+/// Where in a statement the scan is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Position {
+    /// Before its first lexeme.
+    Before,
+    /// Behind nothing but opening parentheses.
+    Parentheses,
+    /// Behind its first word.
+    Inside,
+}
+
+impl Scan {
+    fn new() -> Self {
+        Self {
+            verb: None,
+            begun: 0,
+            at: Position::Before,
+            depth: 0,
+            split_in_doubt: false,
+            marked: false,
+            before: None,
+        }
+    }
+
+    fn see(&mut self, lexeme: Lexeme<'_>) {
+        if lexeme.kind == Kind::Symbol && lexeme.text == b";" {
+            self.before = None;
+            // In CREATE RULE ... DO (...; ...) the semicolon belongs to the statement.
+            self.split_in_doubt |= self.depth > 0;
+            self.at = Position::Before;
+            return;
+        }
+        if self.at == Position::Before {
+            self.begun += 1;
+            self.at = Position::Parentheses;
+        }
+        let mut this = None;
+        match lexeme.kind {
+            Kind::Symbol => self.symbol(lexeme.text),
+            Kind::Word => {
+                let folded = Folded::new(lexeme.text);
+                this = keyword(folded.as_bytes());
+                self.word(this);
+                self.marked |= is_session_name(folded.as_bytes());
+            }
+            Kind::QuotedWord => self.marked |= is_session_name(lexeme.text),
+            // What it says is written in code points, which nobody does without a reason.
+            Kind::UnicodeWord => self.marked = true,
+            Kind::Text
+            | Kind::EscapeText
+            | Kind::UnicodeText
+            | Kind::DollarText
+            | Kind::Number
+            | Kind::Param
+            | Kind::Operator => {}
+        }
+        self.before = this;
+        if self.at == Position::Parentheses && !(lexeme.kind == Kind::Symbol && lexeme.text == b"(") {
+            // The statement begins with something that is no word.
+            self.start(Verb::Unknown);
+        }
+    }
+
+    fn symbol(&mut self, text: &[u8]) {
+        match text {
+            b"(" | b"[" => self.depth += 1,
+            b")" | b"]" => self.depth = self.depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+
+    fn word(&mut self, word: Option<Keyword>) {
+        if self.at == Position::Parentheses {
+            // The body of CREATE FUNCTION ... BEGIN ATOMIC ...; END has semicolons of its own.
+            self.split_in_doubt |= word == Some(Keyword::Create);
+            self.start(verb_of(word));
+            return;
+        }
+        self.marked |= match word {
+            // As a word inside of the statements that can be certain, these are columns at best.
+            Some(
+                Keyword::Begin
+                | Keyword::Call
+                | Keyword::Copy
+                | Keyword::Deallocate
+                | Keyword::Declare
+                | Keyword::Discard
+                | Keyword::Execute
+                | Keyword::Listen
+                | Keyword::Load
+                | Keyword::Prepare
+                | Keyword::Reset
+                | Keyword::Unlisten,
+            ) => true,
+            Some(Keyword::Transaction) => self.before == Some(Keyword::Start),
+            // UPDATE ... SET, ON CONFLICT DO UPDATE SET, MERGE ... UPDATE SET.
+            Some(Keyword::Set) => {
+                !matches!(self.verb, Some(Verb::Update | Verb::Insert | Verb::Merge | Verb::With))
+            }
+            // ON CONFLICT DO, MERGE ... DO NOTHING.
+            Some(Keyword::Do) => !matches!(self.verb, Some(Verb::Insert | Verb::Merge | Verb::With)),
+            // SELECT ... INTO makes a table. INSERT and MERGE may be names of columns, hence the next rule.
+            Some(Keyword::Into) => !matches!(self.before, Some(Keyword::Insert | Keyword::Merge)),
+            Some(Keyword::Temp | Keyword::Local | Keyword::Global) => self.before == Some(Keyword::Into),
+            _ => false,
+        };
+    }
+
+    fn start(&mut self, verb: Verb) {
+        self.at = Position::Inside;
+        self.verb.get_or_insert(verb);
+    }
+
+    /// The answer when the lexer can not go on.
+    fn give_up(self) -> Traits {
+        Traits {
+            verb: self.verb.unwrap_or(Verb::Unknown),
+            statements: Statements::Unknown,
+            certainly_self_contained: false,
+        }
+    }
+
+    fn finish(self) -> Traits {
+        let statements = match self.begun {
+            0 => Statements::None,
+            1 if self.depth == 0 => Statements::One,
+            _ if self.depth > 0 || self.split_in_doubt => Statements::Unknown,
+            _ => Statements::Many,
+        };
+        let verb = match self.verb {
+            None if self.begun == 0 => Verb::Empty,
+            verb => verb.unwrap_or(Verb::Unknown),
+        };
+        let certainly_self_contained =
+            statements == Statements::One && !self.marked && !self.split_in_doubt && is_plain(verb);
+        Traits { verb, statements, certainly_self_contained }
+    }
+}
+
+/// Whether a statement that begins so can be certain. The grammar lets none of these hold a command of another kind,
+/// and a WITH is followed by nothing but one of the others.
+fn is_plain(verb: Verb) -> bool {
+    matches!(
+        verb,
+        Verb::Select
+            | Verb::Insert
+            | Verb::Update
+            | Verb::Delete
+            | Verb::Merge
+            | Verb::With
+            | Verb::Values
+            | Verb::Table
+    )
+}
+
+fn verb_of(word: Option<Keyword>) -> Verb {
+    match word {
+        Some(Keyword::Select) => Verb::Select,
+        Some(Keyword::Insert) => Verb::Insert,
+        Some(Keyword::Update) => Verb::Update,
+        Some(Keyword::Delete) => Verb::Delete,
+        Some(Keyword::Merge) => Verb::Merge,
+        Some(Keyword::With) => Verb::With,
+        Some(Keyword::Values) => Verb::Values,
+        Some(Keyword::Table) => Verb::Table,
+        Some(Keyword::Begin | Keyword::Start) => Verb::Begin,
+        Some(Keyword::Commit | Keyword::End) => Verb::Commit,
+        Some(Keyword::Rollback | Keyword::Abort) => Verb::Rollback,
+        Some(Keyword::Savepoint) => Verb::Savepoint,
+        Some(Keyword::Set) => Verb::Set,
+        Some(Keyword::Reset) => Verb::Reset,
+        Some(Keyword::Show) => Verb::Show,
+        Some(Keyword::Discard) => Verb::Discard,
+        Some(Keyword::Deallocate) => Verb::Deallocate,
+        Some(Keyword::Prepare) => Verb::Prepare,
+        Some(Keyword::Execute) => Verb::Execute,
+        Some(Keyword::Listen) => Verb::Listen,
+        Some(Keyword::Unlisten) => Verb::Unlisten,
+        Some(Keyword::Notify) => Verb::Notify,
+        Some(Keyword::Copy) => Verb::Copy,
+        Some(
+            Keyword::Call
+            | Keyword::Create
+            | Keyword::Declare
+            | Keyword::Do
+            | Keyword::Global
+            | Keyword::Into
+            | Keyword::Load
+            | Keyword::Local
+            | Keyword::Temp
+            | Keyword::Transaction,
+        )
+        | None => Verb::Other,
+    }
+}

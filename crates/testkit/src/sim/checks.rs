@@ -1,0 +1,504 @@
+//! The invariants of the architecture page, as far as they are seen from outside the machine: limits, sharing, cancels,
+//! reasons. (That every client gets its own answers is judged by [`super::client::oracle`]; that nobody is forgotten and
+//! nothing is left over by [`super::world`].)
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use super::driver::Side;
+use super::hub::LinkId;
+use super::model::Note;
+use super::model::statement::Tag;
+use super::plan::{Mode, Plan};
+use super::proto::ErrorText;
+
+/// A broken invariant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Which one.
+    pub check: &'static str,
+    /// What was seen.
+    pub text: String,
+}
+
+/// Database and user.
+pub type PoolName = (String, String);
+
+#[derive(Default, Debug)]
+struct PoolWatch {
+    /// Deaths and lies of servers that could have cost a client its connection.
+    deaths: u32,
+    deaths_excused: u32,
+    /// When a server could not be reached or logged in to last.
+    login_failed_us: Option<u64>,
+}
+
+#[derive(Debug)]
+struct ServerWatch {
+    pool: Option<PoolName>,
+    /// As the pooler sees it: neither closed by it, nor was it told of the end.
+    open: bool,
+}
+
+#[derive(Debug, Default)]
+struct ClientWatch {
+    open: bool,
+    logged_in: bool,
+    /// Client connections that were open when the pooler closed this one, itself among them.
+    crowd_at_close: usize,
+}
+
+/// What a client reports when it is disconnected.
+pub struct Disconnected<'a> {
+    /// Its number.
+    pub client: u32,
+    /// Its connection.
+    pub link: LinkId,
+    /// Its pool.
+    pub pool: PoolName,
+    /// The FATAL error, if it was told one.
+    pub text: Option<&'a ErrorText>,
+    /// It was logged in.
+    pub logged_in: bool,
+    /// How long it has been waiting for an answer (or been silent), in microseconds.
+    pub since_us: u64,
+    /// The time now.
+    pub now_us: u64,
+}
+
+/// See the module's head.
+pub struct Checks {
+    plan: Rc<Plan>,
+    violation: Option<Violation>,
+    counters: BTreeMap<&'static str, u64>,
+    servers: BTreeMap<LinkId, ServerWatch>,
+    clients: BTreeMap<LinkId, ClientWatch>,
+    pools: BTreeMap<PoolName, PoolWatch>,
+    cancels: BTreeMap<u32, (u32, u32)>,
+    vanished_busy: u64,
+    clients_lost: u64,
+    servers_closed: u64,
+}
+
+/// Bytes a machine may queue for one connection; more means that it does not slow down the other side.
+const BACKLOG_BYTES_MAX: usize = 1 << 20;
+
+/// Slack for news to travel.
+const NEWS_US: u64 = 1_000_000;
+
+impl Checks {
+    /// Nothing has happened yet.
+    #[must_use]
+    pub fn new(plan: Rc<Plan>) -> Self {
+        Checks {
+            plan,
+            violation: None,
+            counters: BTreeMap::new(),
+            servers: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            pools: BTreeMap::new(),
+            cancels: BTreeMap::new(),
+            vanished_busy: 0,
+            clients_lost: 0,
+            servers_closed: 0,
+        }
+    }
+
+    /// Counts something that happened.
+    pub fn count(&mut self, what: &'static str, times: u64) {
+        *self.counters.entry(what).or_default() += times;
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub fn counters(&self) -> &BTreeMap<&'static str, u64> {
+        &self.counters
+    }
+
+    /// Notes a broken invariant; the first one stays.
+    pub fn fail(&mut self, check: &'static str, text: String) {
+        self.violation.get_or_insert(Violation { check, text });
+    }
+
+    /// The first broken invariant.
+    #[must_use]
+    pub fn violation(&self) -> Option<&Violation> {
+        self.violation.as_ref()
+    }
+
+    /// So many bytes are queued for one connection.
+    pub fn saw_backlog(&mut self, bytes: usize) {
+        if bytes > BACKLOG_BYTES_MAX {
+            self.fail("back-pressure", format!("{bytes} bytes are queued for one connection"));
+        }
+    }
+
+    // Connections, as the pooler sees them.
+
+    /// A client's connection was accepted. `counts` is false for connections that only carry a cancel request.
+    pub fn accepted(&mut self, link: LinkId, counts: bool) {
+        if counts {
+            self.clients.insert(link, ClientWatch { open: true, ..ClientWatch::default() });
+        }
+    }
+
+    /// A client has logged in.
+    pub fn logged_in(&mut self, link: LinkId) {
+        self.count("logins", 1);
+        if let Some(client) = self.clients.get_mut(&link) {
+            client.logged_in = true;
+        }
+        let inside = self.clients.values().filter(|client| client.open && client.logged_in).count();
+        if self.plan.has_limits && inside > self.plan.max_client_conn as usize {
+            let limit = self.plan.max_client_conn;
+            self.fail("max_client_conn", format!("{inside} clients are logged in, {limit} are allowed"));
+        }
+    }
+
+    /// A dialed connection reached the server.
+    pub fn server_opened(&mut self, link: LinkId) {
+        self.servers.insert(link, ServerWatch { pool: None, open: true });
+    }
+
+    /// A server connection said which pool it belongs to.
+    pub fn server_named(&mut self, link: LinkId, pool: PoolName) {
+        if let Some(server) = self.servers.get_mut(&link) {
+            server.pool = Some(pool.clone());
+        }
+        if !self.plan.has_limits {
+            return;
+        }
+        let count = |same: &dyn Fn(&PoolName) -> bool| {
+            let of_pool = |server: &&ServerWatch| server.open && server.pool.as_ref().is_some_and(same);
+            self.servers.values().filter(of_pool).count()
+        };
+        let found = [
+            ("pool_size", count(&|other| *other == pool), self.plan.pool_limit()),
+            ("max_db_connections", count(&|other| other.0 == pool.0), self.plan.max_db_connections as usize),
+            ("max_user_connections", count(&|other| other.1 == pool.1), self.plan.max_user_connections as usize),
+        ];
+        for (check, is, limit) in found {
+            if limit > 0 && is > limit {
+                self.fail(check, format!("{is} server connections for {pool:?}, {limit} are allowed"));
+            }
+        }
+    }
+
+    /// The machine closed a connection.
+    pub fn pooler_closed(&mut self, link: LinkId, side: Side) {
+        if side == Side::Server && self.servers.get(&link).is_some_and(|server| server.pool.is_some() && server.open) {
+            self.servers_closed += 1;
+        }
+        self.over(link);
+    }
+
+    /// The machine was told that a connection ended.
+    pub fn over(&mut self, link: LinkId) {
+        let crowd = self.clients.values().filter(|client| client.open).count();
+        if let Some(server) = self.servers.get_mut(&link) {
+            server.open = false;
+        }
+        if let Some(client) = self.clients.get_mut(&link) {
+            client.open = false;
+            client.crowd_at_close = crowd;
+        }
+    }
+
+    // What servers see.
+
+    /// A server noticed something about the statements it is given. `owner` is the client of its last statement.
+    pub fn noted(&mut self, pid: usize, note: &Note, owner: &mut Option<u32>) {
+        match note {
+            Note::Runs { tag, bound } => {
+                self.count("statements", 1);
+                let Some(client) = tag.client else { return };
+                if *bound && owner.is_some_and(|owner| owner != client) {
+                    let text = format!("server {pid}: statement {} of client {client} inside a transaction or message group of client {owner:?}", tag.number);
+                    self.fail("a server is not shared inside a transaction", text);
+                }
+                if self.plan.mode == Mode::Session && owner.is_some_and(|owner| owner != client) {
+                    self.count("servers changed owner in session pooling", 1);
+                }
+                *owner = Some(client);
+            }
+            Note::Hidden { what, bound } => {
+                self.count("hidden statements", 1);
+                if *bound && owner.is_some() {
+                    let text = format!("server {pid}: hidden {what} inside a transaction of client {owner:?}");
+                    self.fail("no hidden statement inside a transaction", text);
+                }
+            }
+            Note::NotUnderstood(text) => {
+                self.fail("the pooler's own statements are known", format!("server {pid} got \"{text}\""));
+            }
+            Note::ForeignCopyData { owner, data } => {
+                let text = format!("server {pid}: COPY of client {:?} statement {} got \"{data}\"", owner.client, owner.number);
+                self.fail("copy data reaches its own COPY", text);
+            }
+        }
+    }
+
+    /// A server died, or lied, at a point where that may cost one client its connection.
+    pub fn server_failed(&mut self, pool: &PoolName) {
+        self.count("server failures", 1);
+        self.pools.entry(pool.clone()).or_default().deaths += 1;
+    }
+
+    /// A server could not be reached, or logged in to. `None`: the pool is not known yet, any may be meant.
+    pub fn login_failed(&mut self, pool: Option<&PoolName>, now_us: u64) {
+        self.count("login failures", 1);
+        let named: Vec<PoolName> = match pool {
+            Some(pool) => vec![pool.clone()],
+            None => {
+                let all = |database: &String| {
+                    let name = database.clone();
+                    self.plan.users.iter().map(move |user| (name.clone(), user.clone())).collect::<Vec<_>>()
+                };
+                self.plan.databases.iter().flat_map(all).collect()
+            }
+        };
+        for pool in named {
+            self.pools.entry(pool).or_default().login_failed_us = Some(now_us);
+        }
+    }
+
+    /// A client asks for a cancel.
+    pub fn cancel_asked(&mut self, client: u32) {
+        self.count("cancels asked", 1);
+        self.cancels.entry(client).or_default().0 += 1;
+    }
+
+    /// A cancel request hit a statement.
+    pub fn cancel_hit(&mut self, pid: usize, tag: &Tag) {
+        self.count("cancels hit", 1);
+        let Some(client) = tag.client else {
+            self.fail("a cancel hits only its target", format!("server {pid}: it hit a statement of nobody's, {tag:?}"));
+            return;
+        };
+        let (asked, hit) = self.cancels.entry(client).or_default();
+        *hit += 1;
+        if *hit > *asked {
+            let text = format!(
+                "server {pid}: it hit statement {} of client {client}, which asked for {asked} and was hit {hit} times",
+                tag.number
+            );
+            self.fail("a cancel hits only its target", text);
+        }
+    }
+
+    // Reasons.
+
+    /// A client vanished; `busy` if it left anything undone.
+    pub fn vanished(&mut self, busy: bool) {
+        self.count("clients vanished", 1);
+        if busy {
+            self.vanished_busy += 1;
+        }
+    }
+
+    /// A client was disconnected by the pooler: there must be a reason.
+    pub fn disconnected(&mut self, case: &Disconnected<'_>) {
+        self.count("clients disconnected", 1);
+        self.clients_lost += 1;
+        if let Err(why) = self.excuse(case) {
+            let text = case.text.map_or_else(|| "without a word".to_owned(), |text| format!("{text:?}"));
+            self.fail("no client is disconnected without a reason", format!("client {}: {text}; {why}", case.client));
+        }
+    }
+
+    fn excuse(&mut self, case: &Disconnected<'_>) -> Result<(), String> {
+        let message = case.text.map_or("", |text| text.message.as_str());
+        let timeouts = &self.plan.timeouts;
+        let named = [
+            ("query_wait_timeout", timeouts.query_wait_s),
+            ("client_idle_timeout", timeouts.client_idle_s),
+            ("idle transaction timeout", timeouts.idle_transaction_s),
+            ("query timeout", timeouts.query_s),
+            ("query_timeout", timeouts.query_s),
+        ];
+        if let Some((name, limit_s)) = named.iter().find(|(name, _)| message.contains(name)) {
+            // What the client calls the beginning, the pooler sees later: it can only be late, not early.
+            return match *limit_s > 0 && case.since_us >= limit_s * 1_000_000 {
+                true => Ok(()),
+                false => Err(format!("{name} is {limit_s} s, it had been {} us", case.since_us)),
+            };
+        }
+        if message.contains("max_client_conn") {
+            let crowd = self.clients.get(&case.link).map_or(0, |client| client.crowd_at_close);
+            let limit = self.plan.max_client_conn as usize;
+            return if crowd > limit { Ok(()) } else { Err(format!("{crowd} clients were there, {limit} are allowed")) };
+        }
+        if message.contains("transaction blocks not allowed") && self.plan.mode == Mode::Statement {
+            return Ok(());
+        }
+        let retry_us = self.plan.login_retry_s * 1_000_000 + NEWS_US;
+        let pool = self.pools.entry(case.pool.clone()).or_default();
+        let failed = pool.login_failed_us.is_some_and(|at_us| at_us + retry_us + case.since_us >= case.now_us);
+        if pool.deaths > pool.deaths_excused {
+            pool.deaths_excused += 1;
+            Ok(())
+        } else if failed {
+            Ok(())
+        } else {
+            Err(format!("{} servers of its pool failed, each was the reason for one client already", pool.deaths))
+        }
+    }
+
+    // The end.
+
+    /// After the last client has left and everything has come to rest.
+    pub fn at_end(&mut self) {
+        let clients = self.clients.values().filter(|client| client.open).count();
+        if clients > 0 {
+            self.fail("no connection is left over", format!("{clients} client connections are still open"));
+        }
+        let limited = self.plan.max_db_connections + self.plan.max_user_connections > 0;
+        let short_lived = self.plan.timeouts.server_lifetime_s < 1000 || self.plan.timeouts.server_idle_s < 100;
+        let excused = self.vanished_busy + self.clients_lost;
+        let calm = self.plan.faults.is_none() && !limited && !short_lived && self.plan.has_limits;
+        if calm && self.servers_closed > excused {
+            let text = format!("{} servers were closed, {excused} clients gave a reason", self.servers_closed);
+            self.fail("a client that vanishes costs at most one server", text);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::plan::Profile;
+
+    fn plan(change: impl Fn(&mut Plan)) -> Rc<Plan> {
+        let profile = Profile {
+            modes: &[Mode::Transaction],
+            workers_max: 1,
+            has_limits: true,
+            has_prepared: true,
+            has_extended: true,
+            bears_faults: false,
+            bears_vanishing: false,
+            has_timeouts: false,
+        };
+        let mut plan = Plan::new(1, &profile);
+        plan.pool_size = 2;
+        plan.reserve_pool_size = 0;
+        plan.max_db_connections = 0;
+        plan.max_user_connections = 0;
+        plan.max_client_conn = 2;
+        change(&mut plan);
+        Rc::new(plan)
+    }
+
+    fn pool(user: &str) -> PoolName {
+        ("db0".to_owned(), user.to_owned())
+    }
+
+    fn broken(checks: &Checks) -> Option<&'static str> {
+        checks.violation().map(|violation| violation.check)
+    }
+
+    fn open(checks: &mut Checks, users: &[&str]) {
+        for (i, user) in users.iter().enumerate() {
+            checks.server_opened(LinkId(i));
+            checks.server_named(LinkId(i), pool(user));
+        }
+    }
+
+    #[test]
+    fn one_server_too_many_breaks_each_of_the_limits() {
+        let mut checks = Checks::new(plan(|_| {}));
+        open(&mut checks, &["a", "a", "b"]);
+        assert_eq!(broken(&checks), None);
+        open(&mut checks, &["a", "a", "b", "a"]);
+        assert_eq!(broken(&checks), Some("pool_size"));
+        let mut checks = Checks::new(plan(|plan| plan.max_db_connections = 2));
+        open(&mut checks, &["a", "b", "c"]);
+        assert_eq!(broken(&checks), Some("max_db_connections"));
+        let mut checks = Checks::new(plan(|plan| plan.max_user_connections = 1));
+        open(&mut checks, &["a", "b", "b"]);
+        assert_eq!(broken(&checks), Some("max_user_connections"));
+    }
+
+    #[test]
+    fn a_closed_server_makes_room() {
+        let mut checks = Checks::new(plan(|_| {}));
+        open(&mut checks, &["a", "a"]);
+        checks.pooler_closed(LinkId(0), Side::Server);
+        checks.server_opened(LinkId(9));
+        checks.server_named(LinkId(9), pool("a"));
+        assert_eq!(broken(&checks), None);
+        checks.at_end();
+        assert_eq!(broken(&checks), Some("a client that vanishes costs at most one server"));
+    }
+
+    #[test]
+    fn clients_beyond_the_limit_are_seen_and_so_is_a_refusal_without_need() {
+        let mut checks = Checks::new(plan(|_| {}));
+        for i in 0..3 {
+            checks.accepted(LinkId(i), true);
+            checks.logged_in(LinkId(i));
+        }
+        assert_eq!(broken(&checks), Some("max_client_conn"));
+        let mut checks = Checks::new(plan(|_| {}));
+        checks.accepted(LinkId(0), true);
+        checks.over(LinkId(0));
+        let text = ErrorText { message: "no more connections allowed (max_client_conn)".to_owned(), ..ErrorText::default() };
+        let case = |text| Disconnected {
+            client: 0,
+            link: LinkId(0),
+            pool: pool("a"),
+            text: Some(text),
+            logged_in: false,
+            since_us: 0,
+            now_us: 0,
+        };
+        checks.disconnected(&case(&text));
+        assert_eq!(broken(&checks), Some("no client is disconnected without a reason"));
+    }
+
+    #[test]
+    fn a_dead_server_is_a_reason_once() {
+        let mut checks = Checks::new(plan(|_| {}));
+        checks.server_failed(&pool("a"));
+        let text = ErrorText::default();
+        let mut lose = |checks: &mut Checks| {
+            let (pool, link) = (pool("a"), LinkId(0));
+            let text = Some(&text);
+            checks.disconnected(&Disconnected { client: 0, link, pool, text, logged_in: true, since_us: 0, now_us: 9 });
+        };
+        lose(&mut checks);
+        assert_eq!(broken(&checks), None);
+        lose(&mut checks);
+        assert_eq!(broken(&checks), Some("no client is disconnected without a reason"));
+    }
+
+    #[test]
+    fn sharing_inside_a_transaction_is_seen() {
+        let runs = |client, bound| Note::Runs { tag: Tag { client: Some(client), ..Tag::default() }, bound };
+        let mut checks = Checks::new(plan(|_| {}));
+        let mut owner = None;
+        for note in [runs(1, false), runs(1, true), runs(2, false)] {
+            checks.noted(1, &note, &mut owner);
+        }
+        assert_eq!(broken(&checks), None);
+        checks.noted(1, &runs(1, true), &mut owner);
+        assert_eq!(broken(&checks), Some("a server is not shared inside a transaction"));
+        let mut checks = Checks::new(plan(|_| {}));
+        checks.noted(1, &Note::Hidden { what: "SET".to_owned(), bound: true }, &mut Some(1));
+        assert_eq!(broken(&checks), Some("no hidden statement inside a transaction"));
+    }
+
+    #[test]
+    fn a_cancel_that_nobody_asked_for_is_seen() {
+        let mut checks = Checks::new(plan(|_| {}));
+        checks.cancel_asked(1);
+        let tag = |client| Tag { client, ..Tag::default() };
+        checks.cancel_hit(1, &tag(Some(1)));
+        assert_eq!(broken(&checks), None);
+        checks.cancel_hit(1, &tag(Some(1)));
+        assert_eq!(broken(&checks), Some("a cancel hits only its target"));
+        let mut checks = Checks::new(plan(|_| {}));
+        checks.cancel_hit(1, &tag(None));
+        assert_eq!(broken(&checks), Some("a cancel hits only its target"));
+    }
+}

@@ -1,0 +1,7 @@
+//! Model clients: what they are going to do, how they do it, and what answers they must get.
+
+pub mod message;
+pub mod oracle;
+pub mod phrases;
+pub mod run;
+pub mod script;

@@ -1,0 +1,339 @@
+//! What answers a client must get: those it would get if it were alone with a PostgreSQL of its own.
+//!
+//! Beside each client runs a private session of the model ([`Session`]), in step with what arrives: the next message of
+//! the pooler must be the next message of that session. What chance decides (where a cancel hits, which server process
+//! answers) is taken from what arrived, after it was judged whether it could be so.
+
+use std::collections::BTreeMap;
+
+use crate::sim::model::settings::TRACKED;
+use crate::sim::model::{COLUMNS, Manner, Session, Step};
+use crate::sim::proto::{ErrorText, Fields, Message};
+
+/// What came of looking at a message.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// As it must be.
+    Right,
+    /// A FATAL error: the connection ends, and there had better be a reason.
+    Fatal(ErrorText),
+    /// Not what was due.
+    Wrong(String),
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Oracle {
+    client: u32,
+    reference: Session,
+    keeps_server: bool,
+    /// As ParameterStatus told.
+    told: BTreeMap<String, String>,
+    cancels_asked: u32,
+    cancels_hit: u32,
+    /// The server process of this transaction (or session).
+    pid: Option<Vec<u8>>,
+}
+
+/// Column of a result that names the server process.
+const PID_COLUMN: usize = 2;
+/// Column with parameters that no pooler can follow.
+const SILENT_COLUMN: usize = 4;
+
+impl Oracle {
+    /// For a client with these startup parameters; `keeps_server` in session pooling.
+    #[must_use]
+    pub fn new(client: u32, parameters: &[(String, String)], keeps_server: bool) -> Self {
+        let mut reference = Session::new(0, parameters, Manner::default());
+        // The pooler's own greeting is judged by what the client is told, not by its order.
+        reference.welcome(b"");
+        Oracle {
+            client,
+            reference,
+            keeps_server,
+            told: BTreeMap::new(),
+            cancels_asked: 0,
+            cancels_hit: 0,
+            pid: None,
+        }
+    }
+
+    /// The client sends a message.
+    pub fn sent(&mut self, message: &Message) {
+        self.reference.feed(message.clone());
+    }
+
+    /// The client asks for a cancel.
+    pub fn asked_for_cancel(&mut self) {
+        self.cancels_asked += 1;
+    }
+
+    /// Everything that was asked is answered.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.reference.owes_nothing()
+    }
+
+    /// The server waits for copy data.
+    #[must_use]
+    pub fn is_copying(&self) -> bool {
+        self.reference.is_copying_in()
+    }
+
+    /// A transaction block is open, as far as the client was told.
+    #[must_use]
+    pub fn is_in_block(&self) -> bool {
+        self.reference.in_block()
+    }
+
+    /// A transaction or message group is open, as far as the client was told.
+    #[must_use]
+    pub fn is_bound(&self) -> bool {
+        self.reference.is_bound()
+    }
+
+    /// A ParameterStatus, in a greeting or later.
+    pub fn parameter_status(&mut self, message: &Message) -> Verdict {
+        let mut fields = Fields(&message.body);
+        let (Some(name), Some(value)) = (fields.text(), fields.text()) else {
+            return Verdict::Wrong("malformed ParameterStatus".to_owned());
+        };
+        if let Some(owner) = value.strip_prefix('c').and_then(|rest| rest.split(' ').next()?.parse::<u32>().ok())
+            && owner != self.client
+        {
+            return Verdict::Wrong(format!("told of client {owner}'s parameter {name}={value}"));
+        }
+        self.told.insert(name.to_owned(), value.to_owned());
+        Verdict::Right
+    }
+
+    /// ReadyForQuery: what the client was told of its parameters must be true now.
+    pub fn check_parameters(&self) -> Verdict {
+        for (name, _) in TRACKED {
+            let (is, told) = (self.reference.parameter(name), self.told.get(name).map(String::as_str));
+            if told != Some(is) {
+                return Verdict::Wrong(format!("parameter {name} is \"{is}\", the client was told {told:?}"));
+            }
+        }
+        Verdict::Right
+    }
+
+    /// A message arrived after login.
+    pub fn check(&mut self, message: &Message) -> Verdict {
+        match message.tag {
+            b'S' => return self.parameter_status(message),
+            b'N' if ErrorText::read(message).message.starts_with("No server connection available") => {
+                return Verdict::Right;
+            }
+            b'E' => {
+                let text = ErrorText::read(message);
+                if text.severity == "FATAL" || text.severity == "PANIC" {
+                    return Verdict::Fatal(text);
+                }
+                if text.code == "57014"
+                    && text.message.starts_with("canceling")
+                    && let Some(wrong) = self.cancelled()
+                {
+                    return wrong;
+                }
+            }
+            _ => {}
+        }
+        let due = loop {
+            match self.reference.step() {
+                Step::Say(due) if due.tag == b'S' => {}
+                Step::Say(due) => break due,
+                Step::NeedInput | Step::Quit => return Verdict::Wrong(format!("nothing was due, got {message:?}")),
+                Step::Flush | Step::Wait(_) | Step::Quiet => {}
+            }
+        };
+        match self.compare(&due, message) {
+            Ok(()) if due.tag == b'Z' => self.check_ready(message),
+            Ok(()) => Verdict::Right,
+            Err(why) => Verdict::Wrong(format!("{why}: due {due:?}, got {message:?}")),
+        }
+    }
+
+    fn cancelled(&mut self) -> Option<Verdict> {
+        if self.cancels_hit == self.cancels_asked {
+            return Some(Verdict::Wrong("a statement was cancelled that nobody asked to cancel".to_owned()));
+        }
+        self.cancels_hit += 1;
+        (!self.reference.cancel_next())
+            .then(|| Verdict::Wrong("a cancel came where no statement could be running".to_owned()))
+    }
+
+    fn check_ready(&mut self, message: &Message) -> Verdict {
+        if message.body == b"I" && !self.keeps_server {
+            self.pid = None;
+        }
+        self.check_parameters()
+    }
+
+    fn compare(&mut self, due: &Message, got: &Message) -> Result<(), &'static str> {
+        if due.tag != got.tag {
+            return Err("another message");
+        }
+        match due.tag {
+            b'D' => self.compare_row(due, got),
+            b'E' => {
+                let (due, got) = (ErrorText::read(due), ErrorText::read(got));
+                // Whose statement failed must be right; how a missing statement is called is the pooler's choice.
+                let same_text = due.message == got.message || !due.message.contains("c=");
+                (due.code == got.code && same_text).then_some(()).ok_or("another error")
+            }
+            b'N' => (ErrorText::read(due) == ErrorText::read(got)).then_some(()).ok_or("another notice"),
+            _ => (due.body == got.body).then_some(()).ok_or("other contents"),
+        }
+    }
+
+    fn compare_row(&mut self, due: &Message, got: &Message) -> Result<(), &'static str> {
+        let (due, got) = (columns(due).ok_or("due row")?, columns(got).ok_or("malformed row")?);
+        if got.len() != due.len() {
+            return Err("another number of columns");
+        }
+        for (i, (due, got)) in due.iter().zip(&got).enumerate() {
+            let counts = i != PID_COLUMN && (i != SILENT_COLUMN || self.keeps_server);
+            if counts && due != got {
+                return Err(match COLUMNS[i] {
+                    "id" => "somebody else's row, or out of order",
+                    "text" => "another prepared text",
+                    "tracked" | "silent" => "another session's parameters",
+                    _ => "torn row",
+                });
+            }
+        }
+        let pid = got[PID_COLUMN].to_vec();
+        match &self.pid {
+            Some(bound) if *bound != pid => Err("the server changed inside a transaction"),
+            _ => {
+                self.pid = Some(pid);
+                Ok(())
+            }
+        }
+    }
+}
+
+fn columns(row: &Message) -> Option<Vec<&[u8]>> {
+    let mut fields = Fields(&row.body);
+    let count = fields.int16()?;
+    let columns = (0..count).map(|_| fields.counted()?).collect::<Option<Vec<_>>>()?;
+    fields.0.is_empty().then_some(columns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::client::message::{bind, execute, parse, query, sync};
+    use crate::sim::proto::{Body, report};
+
+    /// Answers of a server with process id 5 to these messages, to which a client got its answers, changed by `change`.
+    fn judge(messages: Vec<Message>, change: impl Fn(&mut Vec<Message>), cancels: u32) -> Result<(), String> {
+        let mut server = Session::new(5, &[], Manner::default());
+        server.welcome(b"");
+        let mut oracle = Oracle::new(3, &[], false);
+        for (name, value) in TRACKED {
+            oracle.parameter_status(&Body::new().text(name).text(value).message(b'S'));
+        }
+        for message in messages {
+            oracle.sent(&message);
+            server.feed(message);
+        }
+        (0..cancels).for_each(|_| oracle.asked_for_cancel());
+        let mut answers = Vec::new();
+        loop {
+            match server.step() {
+                Step::Say(message) => answers.push(message),
+                Step::NeedInput => break,
+                _ => {}
+            }
+        }
+        change(&mut answers);
+        for answer in &answers {
+            match oracle.check(answer) {
+                Verdict::Right => {}
+                other => return Err(format!("{other:?}")),
+            }
+        }
+        if oracle.is_settled() { Ok(()) } else { Err("an answer is missing".to_owned()) }
+    }
+
+    fn messages() -> Vec<Message> {
+        vec![
+            query("BEGIN /*c=3 n=1*/; SELECT who /*c=3 n=2 r=3*/"),
+            parse("", "SELECT who($1) /*t=4*/"),
+            bind("", "", &["c=3 n=3 b=9".to_owned()]),
+            execute("", 0),
+            sync(),
+            query("SET application_name='c3 x' /*c=3 n=4*/; COMMIT /*c=3 n=5*/"),
+        ]
+    }
+
+    #[test]
+    fn the_right_answers_pass() {
+        assert_eq!(judge(messages(), |_| {}, 0), Ok(()));
+    }
+
+    #[test]
+    fn every_lost_doubled_or_swapped_message_is_seen() {
+        let mut count = 0;
+        assert_eq!(judge(messages(), |_| {}, 0), Ok(()));
+        for at in 0..30 {
+            let lost = judge(messages(), |all| drop((at < all.len()).then(|| all.remove(at))), 0);
+            let doubled = judge(messages(), |all| all.extend((at < all.len()).then(|| all[at].clone())), 0);
+            let swapped = |all: &mut Vec<Message>| {
+                if at + 1 < all.len() && all[at] != all[at + 1] {
+                    all.swap(at, at + 1);
+                }
+            };
+            let swapped = judge(messages(), swapped, 0);
+            if lost.is_err() {
+                count += 1;
+                assert!(doubled.is_err() || at == 12, "message {at} twice");
+                // Where ParameterStatus stands between other messages does not matter.
+                assert!(swapped.is_err() || (10..=15).contains(&at), "message {at} swapped");
+            }
+        }
+        assert!(count >= 13, "{count} messages");
+    }
+
+    #[test]
+    fn a_row_of_another_client_another_server_or_another_session_is_seen() {
+        let row = |from: &'static [u8], to: &'static [u8]| {
+            move |all: &mut Vec<Message>| {
+                let row = all.iter_mut().rev().find(|m| m.tag == b'D').expect("a row");
+                let at = row.body.windows(from.len()).position(|w| w == from).expect("the words");
+                row.body[at..at + from.len()].copy_from_slice(to);
+            }
+        };
+        for (from, to) in [
+            (&b"c=3"[..], &b"c=4"[..]),
+            (b"n=3", b"n=2"),
+            (b"\x00\x00\x00\x015", b"\x00\x00\x00\x016"),
+            (b"Etc/UTC", b"Etc/GMT"),
+        ] {
+            assert!(judge(messages(), row(from, to), 0).is_err(), "{}", String::from_utf8_lossy(from));
+        }
+    }
+
+    #[test]
+    fn a_cancel_is_right_only_where_one_was_asked_and_a_statement_ran() {
+        let cancel = report(b'E', "ERROR", "57014", "canceling statement due to user request");
+        let hit = |all: &mut Vec<Message>| *all = vec![cancel.clone(), Body::new().byte(b'I').message(b'Z')];
+        let text = || vec![query("SELECT who /*c=3 n=1*/")];
+        assert_eq!(judge(text(), hit, 1), Ok(()));
+        assert!(judge(text(), hit, 0).is_err());
+        assert!(judge(vec![sync()], hit, 1).is_err());
+    }
+
+    #[test]
+    fn a_lie_about_a_parameter_is_seen() {
+        let lie = |all: &mut Vec<Message>| {
+            let status = all.iter_mut().find(|m| m.tag == b'S').expect("a ParameterStatus");
+            *status = Body::new().text("application_name").text("c4 y").message(b'S');
+        };
+        assert!(judge(messages(), lie, 0).is_err());
+        let silence = |all: &mut Vec<Message>| all.retain(|m| m.tag != b'S');
+        assert!(judge(messages(), silence, 0).is_err());
+    }
+}

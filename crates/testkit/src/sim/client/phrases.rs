@@ -1,0 +1,302 @@
+//! The statements and message groups that scripts are made of.
+
+use super::message::{bind, close, describe, execute, function_call, parse, query, sync};
+use crate::sim::model::statement::Tag;
+use crate::sim::plan::{Mode, Plan, Profile};
+use crate::sim::proto::Message;
+use crate::sim::rng::Rng;
+
+/// Makes groups for one client; knows what it prepared.
+pub struct Phrases {
+    rng: Rng,
+    client: u32,
+    number: u32,
+    prepared: Vec<String>,
+    /// RESET leads to the server's defaults only for clients that brought no parameters of their own.
+    pub may_reset: bool,
+    long: bool,
+    session: bool,
+    named: bool,
+    extended: bool,
+}
+
+/// Names a client has for its prepared statements: few, so that they meet.
+const STATEMENT_NAMES: u64 = 4;
+/// Texts that clients share: few, so that several clients prepare the same.
+const SHARED_TEXTS: u64 = 7;
+
+impl Phrases {
+    /// For one client; `long` makes statements that last long enough to be cancelled.
+    #[must_use]
+    pub fn new(rng: Rng, client: u32, plan: &Plan, profile: &Profile, long: bool) -> Self {
+        let session = plan.mode == Mode::Session;
+        Phrases {
+            rng,
+            client,
+            number: 0,
+            prepared: Vec::new(),
+            may_reset: false,
+            long,
+            session,
+            named: session || (profile.has_prepared && plan.max_prepared_statements > 0),
+            extended: profile.has_extended,
+        }
+    }
+
+    fn tag(&mut self) -> Tag {
+        self.number += 1;
+        let duration_us = match self.rng.below(20) {
+            0 => 0,
+            1 if self.long => self.rng.skewed(200_000),
+            _ if self.long => self.rng.skewed(20_000),
+            _ => self.rng.skewed(3_000),
+        };
+        Tag { client: Some(self.client), number: self.number, duration_us, ..Tag::default() }
+    }
+
+    fn tag_with_rows(&mut self) -> Tag {
+        let (rows, bytes) = match self.rng.below(40) {
+            0 => (self.rng.count(50, 200), self.rng.count(100, 1000)),
+            1 => (self.rng.count(1, 3), self.rng.count(10_000, 70_000)),
+            2..8 => (self.rng.count(2, 20), self.rng.count(0, 300)),
+            _ => (self.rng.count(0, 2), 0),
+        };
+        Tag { rows, bytes, ..self.tag() }
+    }
+
+    /// A SELECT with its tag in the text.
+    fn select(&mut self) -> String {
+        format!("SELECT who /*{}*/", self.tag_with_rows().render())
+    }
+
+    /// A SELECT of up to so many rows.
+    pub fn rows_text(&mut self, rows_max: u32) -> String {
+        let tag = Tag { rows: self.rng.count(1, rows_max), ..self.tag() };
+        format!("SELECT who /*{}*/", tag.render())
+    }
+
+    /// A text that other clients prepare, too; its one parameter is an [`Phrases::argument`].
+    pub fn shared_text(&mut self) -> String {
+        let number = 1 + self.rng.below(SHARED_TEXTS);
+        match number {
+            1 => "INSERT INTO t VALUES ($1) /*t=1*/".to_owned(),
+            2 => "SELECT none($1) /*t=2*/".to_owned(),
+            number => format!("SELECT who($1) /*t={number}*/"),
+        }
+    }
+
+    /// The parameter of a shared text.
+    pub fn argument(&mut self) -> String {
+        self.tag_with_rows().render()
+    }
+
+    /// A portal name of its own.
+    pub fn portal_name(&mut self) -> String {
+        self.number += 1;
+        format!("p{}", self.number)
+    }
+
+    /// COPY FROM, and the mark that its data must carry.
+    pub fn copy_in_text(&mut self) -> (String, String) {
+        let tag = self.tag();
+        let mark = Tag { duration_us: 0, ..tag }.render();
+        (format!("COPY t FROM STDIN /*{}*/", tag.render()), mark)
+    }
+
+    /// Opens a transaction block.
+    pub fn begin(&mut self) -> Vec<Message> {
+        let tag = self.tag().render();
+        let text = *self.rng.pick(&["BEGIN", "START TRANSACTION", "begin read only"]);
+        self.wrap(&format!("{text} /*{tag}*/"))
+    }
+
+    /// Ends a transaction block.
+    pub fn end(&mut self) -> Vec<Message> {
+        let tag = self.tag().render();
+        let text = *self.rng.pick(&["COMMIT", "COMMIT", "END", "ROLLBACK"]);
+        self.wrap(&format!("{text} /*{tag}*/"))
+    }
+
+    /// A statement without parameters, by the simple or by the extended protocol.
+    fn wrap(&mut self, text: &str) -> Vec<Message> {
+        if self.extended && self.rng.percent(30) {
+            vec![parse("", text), bind("", "", &[]), describe(b'P', ""), execute("", 0), sync()]
+        } else {
+            vec![query(text)]
+        }
+    }
+
+    /// A group of any kind but COPY FROM, which needs more than one step.
+    pub fn any_group(&mut self, in_block: bool) -> Vec<Message> {
+        match self.rng.below(100) {
+            0..4 => {
+                let tag = self.tag_with_rows().render();
+                self.wrap(&format!("COPY t TO STDOUT /*{tag}*/"))
+            }
+            4..7 => {
+                let tag = Tag { rows: self.rng.count(1, 4), ..self.tag() }.render();
+                self.wrap(&format!("DO $$notice$$ /*{tag}*/"))
+            }
+            7..9 if self.may_reset && !in_block => {
+                let tag = self.tag().render();
+                self.wrap(&format!("DISCARD ALL /*{tag}*/"))
+            }
+            9..11 if self.named => {
+                let tag = self.tag().render();
+                self.prepared.clear();
+                self.wrap(&format!("DEALLOCATE ALL /*{tag}*/"))
+            }
+            _ => self.short_group(in_block),
+        }
+    }
+
+    /// A group that may stand anywhere in a pipeline.
+    pub fn short_group(&mut self, in_block: bool) -> Vec<Message> {
+        match self.rng.below(100) {
+            0..30 => {
+                let text = self.select();
+                vec![query(&text)]
+            }
+            30..36 => self.several_statements(),
+            36..42 => {
+                let text = self.setting(in_block);
+                self.wrap(&text)
+            }
+            42..46 => self.failing(),
+            46..48 => {
+                let tag = self.tag().render();
+                vec![query(&format!("/*{tag}*/"))]
+            }
+            48..52 => self.call(),
+            52..56 => {
+                let tag = self.tag().render();
+                vec![query(&format!("INSERT INTO t /*{tag}*/"))]
+            }
+            56..80 if self.extended && self.named => self.prepared_group(),
+            _ if self.extended => self.unnamed_group(),
+            _ => {
+                let text = self.select();
+                vec![query(&text)]
+            }
+        }
+    }
+
+    fn several_statements(&mut self) -> Vec<Message> {
+        let mut text = String::new();
+        for _ in 0..self.rng.count(2, 4) {
+            if self.rng.percent(15) {
+                let tag = self.tag().render();
+                text.push_str(&format!("SELECT fail /*{tag}*/;"));
+            } else {
+                text.push_str(&self.select());
+                text.push(';');
+            }
+        }
+        vec![query(&text)]
+    }
+
+    fn setting(&mut self, in_block: bool) -> String {
+        let tag = self.tag();
+        let own = format!("c{} v{}", self.client, tag.number);
+        let (name, value) = match self.rng.below(if self.session { 8 } else { 6 }) {
+            0..3 => ("application_name", own.as_str()),
+            3 => ("DateStyle", *self.rng.pick(&["ISO", "German, DMY", "SQL"])),
+            4 => ("TimeZone", *self.rng.pick(&["Etc/UTC", "Asia/Tokyo", "it's"])),
+            5 => ("IntervalStyle", *self.rng.pick(&["postgres", "iso_8601"])),
+            _ => ("work_mem", own.as_str()),
+        };
+        let value = value.replace('\'', "''");
+        let tag = tag.render();
+        match self.rng.below(10) {
+            0 if self.may_reset => format!("RESET {name} /*{tag}*/"),
+            1..3 if in_block => format!("SET LOCAL {name} = '{value}' /*{tag}*/"),
+            _ => format!("SET {name} = '{value}' /*{tag}*/"),
+        }
+    }
+
+    fn failing(&mut self) -> Vec<Message> {
+        let tag = Tag { rows: self.rng.count(0, 3), ..self.tag() }.render();
+        match self.rng.below(4) {
+            0 => vec![query(&format!("SELEKT /*{tag}*/"))],
+            1 if self.extended => vec![parse("", &format!("SELEKT /*{tag}*/")), bind("", "", &[]), execute("", 0), sync()],
+            2 if self.extended => {
+                let text = format!("SELECT fail /*{tag}*/");
+                vec![parse("", &text), bind("", "", &[]), execute("", 0), execute("", 0), sync()]
+            }
+            _ => vec![query(&format!("SELECT fail /*{tag}*/"))],
+        }
+    }
+
+    fn call(&mut self) -> Vec<Message> {
+        let tag = self.tag().render();
+        let oid = if self.rng.percent(15) { 9999 } else { 1000 };
+        vec![function_call(oid, &tag)]
+    }
+
+    fn unnamed_group(&mut self) -> Vec<Message> {
+        let mut messages = Vec::new();
+        for _ in 0..self.rng.count(1, 3) {
+            if self.rng.percent(50) {
+                let text = self.shared_text();
+                messages.push(parse("", &text));
+                if self.rng.percent(30) {
+                    messages.push(describe(b'S', ""));
+                }
+                let argument = self.argument();
+                messages.push(bind("", "", &[argument]));
+            } else {
+                let text = self.select();
+                messages.push(parse("", &text));
+                messages.push(bind("", "", &[]));
+            }
+            self.fetch(&mut messages);
+        }
+        messages.push(sync());
+        messages
+    }
+
+    fn prepared_group(&mut self) -> Vec<Message> {
+        let mut messages = Vec::new();
+        for _ in 0..self.rng.count(1, 3) {
+            let name = format!("s{}", self.rng.below(STATEMENT_NAMES));
+            let known = self.prepared.contains(&name);
+            if known && self.rng.percent(15) {
+                messages.push(close(b'S', &name));
+                self.prepared.retain(|other| *other != name);
+                continue;
+            }
+            if !known && self.rng.percent(4) {
+                // Prepared under a broken text, and then used all the same.
+                messages.push(parse(&name, "SELEKT /*t=99*/"));
+            } else if (!known && !self.rng.percent(3)) || self.rng.percent(2) {
+                let text = self.shared_text();
+                messages.push(parse(&name, &text));
+                self.prepared.push(name.clone());
+            }
+            if self.rng.percent(30) {
+                messages.push(describe(b'S', &name));
+            }
+            if self.rng.percent(85) {
+                let argument = self.argument();
+                messages.push(bind("", &name, &[argument]));
+                self.fetch(&mut messages);
+            }
+        }
+        messages.push(sync());
+        messages
+    }
+
+    /// Describe and Execute of the unnamed portal, at once or in portions.
+    fn fetch(&mut self, messages: &mut Vec<Message>) {
+        if self.rng.percent(50) {
+            messages.push(describe(b'P', ""));
+        }
+        if self.rng.percent(15) {
+            // An INSERT's portal can be run once only: in portions it would be an error.
+            let portions = self.rng.count(1, 2);
+            (0..portions).for_each(|_| messages.push(execute("", 1)));
+        } else {
+            messages.push(execute("", 0));
+        }
+    }
+}

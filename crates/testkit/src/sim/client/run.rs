@@ -1,0 +1,445 @@
+//! A model client at work: connects, sends its script, checks what comes back.
+
+use super::message;
+use super::oracle::{Oracle, Verdict};
+use super::script::{Ending, Script, Vanish, Wait};
+use crate::sim::checks::{Disconnected, PoolName};
+use crate::sim::driver::shown;
+use crate::sim::hub::{ClientTimer, Event, Hub, LinkId, PeerEnd, PoolerEnd};
+use crate::sim::net::{Dir, End};
+use crate::sim::plan::{Mode, Plan, password};
+use crate::sim::proto::{ErrorText, Fields, Message, Splitter};
+
+/// Where a client is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// Has not connected yet.
+    Unborn,
+    /// Asked for encryption; this many requests are still to come.
+    Asking(usize),
+    /// Sent its startup packet.
+    LoggingIn,
+    /// Logged in.
+    Running,
+    /// Gone, in whatever way.
+    Gone,
+}
+
+/// One model client.
+pub struct Client {
+    /// Its place among the clients.
+    index: usize,
+    script: Script,
+    phase: Phase,
+    link: Option<LinkId>,
+    splitter: Splitter,
+    oracle: Oracle,
+    step: usize,
+    waits: Option<Wait>,
+    /// The step was sent with Flush at its end: answers come without ReadyForQuery.
+    ends_in_flush: bool,
+    out: Vec<u8>,
+    /// After so many more bytes it vanishes.
+    vanish_after_bytes: Option<usize>,
+    key: Option<Vec<u8>>,
+    /// Since when it waits for what it asked for last (or since when it has been silent).
+    since_us: u64,
+    write_planned: bool,
+    read_planned: bool,
+    leaving: bool,
+}
+
+/// How a client reads when it is not slow.
+const READ_BYTES: usize = 1 << 20;
+
+impl Client {
+    /// The client of a script.
+    #[must_use]
+    pub fn new(index: usize, plan: &Plan) -> Self {
+        let script = plan.clients[index].clone();
+        let oracle = Oracle::new(script.id, &script.parameters, plan.mode == Mode::Session);
+        Client {
+            index,
+            script,
+            phase: Phase::Unborn,
+            link: None,
+            splitter: Splitter::default(),
+            oracle,
+            step: 0,
+            waits: None,
+            ends_in_flush: false,
+            out: Vec::new(),
+            vanish_after_bytes: None,
+            key: None,
+            since_us: 0,
+            write_planned: false,
+            read_planned: false,
+            leaving: false,
+        }
+    }
+
+    /// It has left, and will do nothing more.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.phase == Phase::Gone
+    }
+
+    /// Its number in statements.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.script.id
+    }
+
+    /// Its pool.
+    #[must_use]
+    pub fn pool(&self) -> PoolName {
+        (self.script.database.clone(), self.script.user.clone())
+    }
+
+    /// What a report says about it.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        format!(
+            "client {} {:?} at step {} of {}, {} bytes unsent, link {:?}, settled {}",
+            self.script.id,
+            self.phase,
+            self.step,
+            self.script.steps.len(),
+            self.out.len(),
+            self.link,
+            self.oracle.is_settled()
+        )
+    }
+
+    /// Logged in, between transactions, has sent all of its request, and no answer to it is on the way: since when.
+    #[must_use]
+    pub fn waits_for_server(&self, hub: &Hub) -> Option<u64> {
+        let link = hub.link(self.link?);
+        let free = self.phase == Phase::Running && !self.oracle.is_bound() && !self.leaving;
+        let asked = self.out.is_empty() && link.to_pooler.is_empty() && link.to_peer.is_empty();
+        (free && asked && !self.oracle.is_settled()).then_some(link.moved_us)
+    }
+
+    /// Something it had planned. A cancel request is returned for the world to send.
+    pub fn timer(&mut self, hub: &mut Hub, timer: ClientTimer) -> Option<Vec<u8>> {
+        match timer {
+            ClientTimer::Begin => self.begin(hub),
+            ClientTimer::Step(step) if self.phase == Phase::Running && self.step == step && self.waits.is_none() => {
+                self.send_step(hub);
+            }
+            ClientTimer::Write => {
+                self.write_planned = false;
+                self.write(hub);
+            }
+            ClientTimer::Read => {
+                self.read_planned = false;
+                self.read(hub);
+            }
+            ClientTimer::Vanish if self.phase != Phase::Gone => self.vanish(hub),
+            ClientTimer::Cancel(step) if self.phase == Phase::Running && self.step == step => {
+                self.oracle.asked_for_cancel();
+                hub.checks.cancel_asked(self.script.id);
+                hub.note(|| format!("client {} asks for a cancel", self.script.id));
+                return self.key.clone();
+            }
+            ClientTimer::Step(_) | ClientTimer::Vanish | ClientTimer::Cancel(_) => {}
+        }
+        None
+    }
+
+    fn begin(&mut self, hub: &mut Hub) {
+        let link = hub.open_link(PoolerEnd::Moving, PeerEnd::Client(self.index));
+        self.link = Some(link);
+        let in_us = 1 + hub.rng.skewed(1000);
+        hub.after(in_us, Event::Accept(link));
+        self.ask(hub, 0);
+    }
+
+    /// Sends request number `at`, or the startup packet.
+    fn ask(&mut self, hub: &mut Hub, at: usize) {
+        self.since_us = hub.now_us;
+        match self.script.requests.get(at) {
+            Some(&code) => {
+                self.phase = Phase::Asking(at);
+                self.out.extend(message::request(code));
+            }
+            None => {
+                self.phase = Phase::LoggingIn;
+                let mut parameters = vec![
+                    ("user".to_owned(), self.script.user.clone()),
+                    ("database".to_owned(), self.script.database.clone()),
+                ];
+                parameters.extend(self.script.parameters.iter().cloned());
+                self.out.extend(message::startup(&parameters));
+            }
+        }
+        self.write(hub);
+    }
+
+    fn send_step(&mut self, hub: &mut Hub) {
+        let Some(step) = self.script.steps.get(self.step).cloned() else {
+            self.leave(hub);
+            return;
+        };
+        let messages = match step.unless_copying {
+            Some(otherwise) if !self.oracle.is_copying() => otherwise,
+            _ => step.messages,
+        };
+        let before = self.out.len();
+        for message in &messages {
+            self.oracle.sent(message);
+            message.encode(&mut self.out);
+        }
+        self.since_us = hub.now_us;
+        self.ends_in_flush = messages.last().is_some_and(|last| last.tag == b'H');
+        hub.note(|| format!("client {} step {} {:?} sends {messages:?}", self.script.id, self.step, step.wait));
+        if let Some(Vanish { step, byte, .. }) = self.script.vanish
+            && step == self.step
+        {
+            self.vanish_after_bytes = Some((before + byte).min(self.out.len()));
+        }
+        if let Some(in_us) = step.cancel_after_us {
+            hub.after(in_us, Event::Client(self.index, ClientTimer::Cancel(self.step)));
+        }
+        match step.wait {
+            Wait::Nothing => self.plan_next_step(hub),
+            wait => self.waits = Some(wait),
+        }
+        self.write(hub);
+        self.go_on_if_answered(hub);
+    }
+
+    fn plan_next_step(&mut self, hub: &mut Hub) {
+        let pipelined = self.script.steps.get(self.step).is_some_and(|step| step.wait == Wait::Nothing);
+        self.step += 1;
+        let think_us = match self.script.steps.get(self.step) {
+            Some(_) if pipelined => hub.rng.skewed(100),
+            Some(step) => step.think_us,
+            None => hub.rng.skewed(1000),
+        };
+        hub.after(think_us, Event::Client(self.index, ClientTimer::Step(self.step)));
+    }
+
+    fn go_on_if_answered(&mut self, hub: &mut Hub) {
+        if self.waits.is_some() && self.out.is_empty() && self.oracle.is_settled() {
+            self.waits = None;
+            self.since_us = hub.now_us;
+            self.plan_next_step(hub);
+        }
+    }
+
+    /// There is room in the network again.
+    pub fn room(&mut self, hub: &mut Hub) {
+        self.write(hub);
+        self.go_on_if_answered(hub);
+    }
+
+    fn write(&mut self, hub: &mut Hub) {
+        let Some(link) = self.link.filter(|_| self.phase != Phase::Gone && !self.write_planned) else { return };
+        let mut piece = self.out.len();
+        if let Some(bytes_max) = self.script.pieces {
+            piece = piece.min(hub.rng.index(bytes_max) + 1);
+        }
+        if let Some(left) = self.vanish_after_bytes {
+            piece = piece.min(left);
+        }
+        let taken = hub.write(link, Dir::ToPooler, &self.out[..piece]);
+        self.out.drain(..taken);
+        if let Some(left) = &mut self.vanish_after_bytes {
+            *left -= taken;
+            if *left == 0 {
+                let in_us = self.script.vanish.map_or(0, |vanish| vanish.after_us);
+                self.vanish_after_bytes = None;
+                self.write_planned = true; // nothing more is written
+                hub.after(in_us, Event::Client(self.index, ClientTimer::Vanish));
+                return;
+            }
+        }
+        if taken == piece && !self.out.is_empty() {
+            self.write_planned = true;
+            let in_us = hub.rng.skewed(300);
+            hub.after(in_us, Event::Client(self.index, ClientTimer::Write));
+        }
+        if self.out.is_empty() && self.leaving {
+            self.close(hub, End::Fin);
+        }
+    }
+
+    /// Something arrived.
+    pub fn arrived(&mut self, hub: &mut Hub) {
+        match self.script.slow {
+            Some((_, pause_us)) if self.phase == Phase::Running => {
+                if !self.read_planned {
+                    self.read_planned = true;
+                    hub.after(pause_us, Event::Client(self.index, ClientTimer::Read));
+                }
+            }
+            _ => self.read(hub),
+        }
+    }
+
+    fn read(&mut self, hub: &mut Hub) {
+        let Some(link) = self.link.filter(|_| self.phase != Phase::Gone) else { return };
+        let bytes_max = self.script.slow.map_or(READ_BYTES, |(bytes, _)| bytes);
+        let bytes = hub.read(link, Dir::ToPeer, bytes_max);
+        if !bytes.is_empty() {
+            hub.note(|| format!("client {} reads {}", self.script.id, shown(&bytes)));
+        }
+        self.splitter.push(&bytes);
+        self.digest(hub);
+        if self.phase == Phase::Gone {
+            return;
+        }
+        if hub.link(link).to_peer.readable() > 0 {
+            self.arrived(hub);
+        } else if let Some(end) = hub.link(link).to_peer.end() {
+            hub.note(|| format!("client {} is disconnected: {end:?}", self.script.id));
+            self.disconnected(hub, None);
+        }
+    }
+
+    fn digest(&mut self, hub: &mut Hub) {
+        loop {
+            match self.phase {
+                Phase::Asking(at) => match self.splitter.byte() {
+                    None => return,
+                    Some(b'N') => self.ask(hub, at + 1),
+                    Some(other) => {
+                        self.wrong(hub, format!("'{}' as the answer to a request", other.escape_ascii()));
+                        return;
+                    }
+                },
+                Phase::LoggingIn | Phase::Running => match self.splitter.message() {
+                    Ok(Some(message)) => self.take(hub, &message),
+                    Ok(None) => return,
+                    Err(why) => {
+                        self.wrong(hub, why);
+                        return;
+                    }
+                },
+                Phase::Unborn | Phase::Gone => return,
+            }
+        }
+    }
+
+    fn take(&mut self, hub: &mut Hub, message: &Message) {
+        hub.checks.count("messages to clients", 1);
+        if self.phase == Phase::LoggingIn {
+            self.take_greeting(hub, message);
+            return;
+        }
+        match self.oracle.check(message) {
+            Verdict::Right => {}
+            Verdict::Fatal(text) => self.disconnected(hub, Some(&text)),
+            Verdict::Wrong(why) => self.wrong(hub, why),
+        }
+        match message.tag {
+            b'D' => hub.count("rows"),
+            b'E' => hub.count("errors"),
+            b's' => hub.count("portals suspended"),
+            b'G' => hub.count("copies in"),
+            b'H' => hub.count("copies out"),
+            b'V' => hub.count("function calls"),
+            b'N' => hub.count("notices"),
+            _ => {}
+        }
+        if matches!(message.tag, b'Z' | b'G') || self.ends_in_flush {
+            self.go_on_if_answered(hub);
+        }
+    }
+
+    fn take_greeting(&mut self, hub: &mut Hub, message: &Message) {
+        match message.tag {
+            b'R' => match Fields(&message.body).int32() {
+                Some(0) => {}
+                Some(3) => {
+                    crate::sim::proto::Body::new().text(&password(&self.script.user)).message(b'p').encode(&mut self.out);
+                    self.write(hub);
+                }
+                other => self.wrong(hub, format!("asked for authentication of kind {other:?}")),
+            },
+            b'S' => {
+                if let Verdict::Wrong(why) = self.oracle.parameter_status(message) {
+                    self.wrong(hub, why);
+                }
+            }
+            b'K' => self.key = Some(message.body.clone()),
+            b'N' => {}
+            b'E' => {
+                let text = ErrorText::read(message);
+                self.disconnected(hub, Some(&text));
+            }
+            b'Z' => self.logged_in(hub),
+            _ => self.wrong(hub, format!("{message:?} in a greeting")),
+        }
+    }
+
+    fn logged_in(&mut self, hub: &mut Hub) {
+        if let Verdict::Wrong(why) = self.oracle.check_parameters() {
+            self.wrong(hub, why);
+        }
+        if self.key.is_none() {
+            self.wrong(hub, "no BackendKeyData in the greeting".to_owned());
+        }
+        self.phase = Phase::Running;
+        self.since_us = hub.now_us;
+        if let Some(link) = self.link {
+            hub.checks.logged_in(link);
+        }
+        let think_us = self.script.steps.first().map_or(0, |step| step.think_us);
+        hub.after(think_us, Event::Client(self.index, ClientTimer::Step(0)));
+    }
+
+    fn wrong(&mut self, hub: &mut Hub, why: String) {
+        let text = format!("client {} at step {}: {why}", self.script.id, self.step);
+        hub.fail("every client gets exactly its own answers, in order", text);
+    }
+
+    fn disconnected(&mut self, hub: &mut Hub, text: Option<&ErrorText>) {
+        let Some(link) = self.link.filter(|_| self.phase != Phase::Gone) else { return };
+        if self.leaving {
+            // It was on its way out; what the pooler made of that is no longer its business.
+            self.close(hub, End::Fin);
+            return;
+        }
+        hub.note(|| format!("client {} lost its connection: {text:?}", self.script.id));
+        let case = Disconnected {
+            client: self.script.id,
+            link,
+            pool: self.pool(),
+            text,
+            logged_in: self.phase == Phase::Running,
+            since_us: hub.now_us - self.since_us,
+            now_us: hub.now_us,
+        };
+        hub.checks.disconnected(&case);
+        self.close(hub, End::Fin);
+    }
+
+    fn leave(&mut self, hub: &mut Hub) {
+        if self.oracle.is_bound() {
+            // Only after a cancel or an error at the end of a block.
+            hub.checks.vanished(true);
+        }
+        hub.count("clients finished");
+        self.leaving = true;
+        if self.script.ending == Ending::Terminate {
+            message::terminate().encode(&mut self.out);
+        }
+        self.write(hub);
+    }
+
+    fn vanish(&mut self, hub: &mut Hub) {
+        let busy = !self.out.is_empty() || self.oracle.is_bound() || !self.oracle.is_settled();
+        hub.note(|| format!("client {} vanishes (busy: {busy})", self.script.id));
+        hub.checks.vanished(busy);
+        self.close(hub, self.script.vanish.map_or(End::Reset, |vanish| vanish.end));
+    }
+
+    fn close(&mut self, hub: &mut Hub, end: End) {
+        self.phase = Phase::Gone;
+        if let Some(link) = self.link {
+            hub.end(link, Dir::ToPooler, end);
+        }
+    }
+}

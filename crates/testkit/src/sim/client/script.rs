@@ -1,0 +1,346 @@
+//! What one model client is going to do, written before it begins: message groups of every kind, in transactions and
+//! pipelines, with errors, cancels, slow reading and sudden ends.
+
+use super::message::{self, bind, copy_data, copy_done, copy_fail, describe, execute, flush, parse, query, sync};
+use super::phrases::Phrases;
+use crate::sim::net::End;
+use crate::sim::plan::{Mode, Plan, Profile};
+use crate::sim::proto::Message;
+use crate::sim::rng::Rng;
+
+/// What a client waits for after it has sent a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wait {
+    /// Nothing: the next step follows at once (a pipeline).
+    Nothing,
+    /// Every answer it has coming.
+    Answers,
+    /// CopyInResponse, or every answer.
+    CopyIn,
+}
+
+/// Messages that are sent together.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// Time since the step before was over, in microseconds.
+    pub think_us: u64,
+    /// What is sent.
+    pub messages: Vec<Message>,
+    /// What is sent instead if the client is not in COPY; only then the step is a continuation of a COPY.
+    pub unless_copying: Option<Vec<Message>>,
+    /// What it waits for.
+    pub wait: Wait,
+    /// Asks for a cancel so long after the messages were sent.
+    pub cancel_after_us: Option<u64>,
+}
+
+/// A sudden end.
+#[derive(Clone, Copy, Debug)]
+pub struct Vanish {
+    /// In this step ...
+    pub step: usize,
+    /// ... after so many of its bytes ...
+    pub byte: usize,
+    /// ... and so many microseconds.
+    pub after_us: u64,
+    /// EOF or reset.
+    pub end: End,
+}
+
+/// How a client leaves when its script is done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ending {
+    /// Terminate, then EOF.
+    Terminate,
+    /// Only EOF.
+    Eof,
+}
+
+/// A client's whole plan.
+#[derive(Clone, Debug)]
+pub struct Script {
+    /// The client's number; it stands in its statements.
+    pub id: u32,
+    /// Database it asks for.
+    pub database: String,
+    /// User it is.
+    pub user: String,
+    /// Parameters of its startup packet besides these two.
+    pub parameters: Vec<(String, String)>,
+    /// SSLRequest, GSSENCRequest before the startup packet.
+    pub requests: Vec<i32>,
+    /// When it connects, from the beginning of the run.
+    pub begin_us: u64,
+    /// Its steps.
+    pub steps: Vec<Step>,
+    /// It reads so many bytes every so many microseconds; `None` reads everything at once.
+    pub slow: Option<(usize, u64)>,
+    /// It writes in pieces of up to so many bytes.
+    pub pieces: Option<usize>,
+    /// It asks for cancels.
+    pub cancels: bool,
+    /// It sends a cancel request with a key that nobody has.
+    pub false_cancel: bool,
+    /// Its sudden end.
+    pub vanish: Option<Vanish>,
+    /// Its orderly end.
+    pub ending: Ending,
+}
+
+/// Deepest pipeline, in message groups.
+const PIPELINE_GROUPS_MAX: u32 = 50;
+
+/// Writes one client's script.
+pub struct ScriptWriter<'a> {
+    plan: &'a Plan,
+    profile: &'a Profile,
+    rng: Rng,
+    phrases: Phrases,
+    script: Script,
+    in_block: bool,
+}
+
+impl<'a> ScriptWriter<'a> {
+    /// For client `id` of a plan.
+    #[must_use]
+    pub fn new(plan: &'a Plan, profile: &'a Profile, mut rng: Rng, id: usize) -> Self {
+        let id = u32::try_from(id).expect("few clients");
+        let cancels = rng.percent(20);
+        let script = Script {
+            id,
+            database: rng.pick(&plan.databases).clone(),
+            user: rng.pick(&plan.users).clone(),
+            parameters: Vec::new(),
+            requests: Vec::new(),
+            begin_us: rng.skewed(200_000),
+            steps: Vec::new(),
+            slow: rng.percent(12).then(|| (rng.index(3000) + 200, rng.between(50, 3_000))),
+            pieces: rng.percent(15).then(|| rng.index(60) + 1),
+            cancels,
+            false_cancel: rng.percent(5),
+            vanish: None,
+            ending: if rng.percent(70) { Ending::Terminate } else { Ending::Eof },
+        };
+        let long = cancels || rng.percent(10);
+        let phrases = Phrases::new(rng.fork(), id, plan, profile, long);
+        ScriptWriter { plan, profile, rng, phrases, script, in_block: false }
+    }
+
+    /// The script.
+    #[must_use]
+    pub fn write(mut self) -> Script {
+        self.introduction();
+        let mut left = self.rng.count(0, 12);
+        while left > 0 {
+            left -= 1;
+            self.passage();
+        }
+        if self.profile.bears_vanishing && !self.script.steps.is_empty() && self.rng.percent(18) {
+            self.script.vanish = Some(self.vanish());
+        }
+        self.script
+    }
+
+    fn introduction(&mut self) {
+        let phrases = &mut self.phrases;
+        if self.rng.percent(50) {
+            let value = format!("c{} start", self.script.id);
+            self.script.parameters.push(("application_name".to_owned(), value));
+        }
+        for (name, value) in [("DateStyle", "German, DMY"), ("TimeZone", "Asia/Tokyo"), ("client_encoding", "LATIN1")] {
+            if self.rng.percent(10) {
+                self.script.parameters.push((name.to_owned(), value.to_owned()));
+            }
+        }
+        phrases.may_reset = self.script.parameters.is_empty();
+        for code in [crate::sim::proto::SSL_REQUEST, crate::sim::proto::GSS_REQUEST] {
+            if self.rng.percent(15) {
+                self.script.requests.push(code);
+            }
+        }
+    }
+
+    fn vanish(&mut self) -> Vanish {
+        let step = self.rng.index(self.script.steps.len());
+        let bytes: usize = self.script.steps[step].messages.iter().map(Message::wire_len).sum();
+        Vanish {
+            step,
+            byte: if self.rng.percent(50) { bytes } else { self.rng.index(bytes + 1) },
+            after_us: if self.rng.percent(50) { self.rng.skewed(20_000) } else { 0 },
+            end: *self.rng.pick(&[End::Fin, End::Reset]),
+        }
+    }
+
+    /// One thing a client does between two pauses: a group, a transaction, a pipeline.
+    fn passage(&mut self) {
+        match self.rng.below(100) {
+            0..20 if self.plan.mode != Mode::Statement => self.block(),
+            20..30 => self.pipeline(),
+            _ => self.group(),
+        }
+    }
+
+    fn block(&mut self) {
+        let begin = self.phrases.begin();
+        if self.rng.percent(25) {
+            // The whole block in one go.
+            let mut messages = begin;
+            for _ in 0..self.rng.count(0, 4) {
+                messages.extend(self.phrases.short_group(true));
+            }
+            messages.extend(self.phrases.end());
+            self.step(messages, Wait::Answers);
+            return;
+        }
+        self.step(begin, Wait::Answers);
+        self.in_block = true;
+        for _ in 0..self.rng.count(0, 4) {
+            if self.rng.percent(15) {
+                self.pipeline();
+            } else {
+                self.group();
+            }
+        }
+        self.in_block = false;
+        let end = self.phrases.end();
+        self.step(end, Wait::Answers);
+    }
+
+    fn pipeline(&mut self) {
+        let depth = if self.rng.percent(10) { PIPELINE_GROUPS_MAX } else { self.rng.count(2, 8) };
+        let in_one_write = self.rng.percent(50);
+        let mut messages = Vec::new();
+        for i in 0..depth {
+            messages.extend(self.phrases.short_group(self.in_block));
+            if !in_one_write && i + 1 < depth {
+                self.step(std::mem::take(&mut messages), Wait::Nothing);
+            }
+        }
+        self.step(messages, Wait::Answers);
+    }
+
+    fn group(&mut self) {
+        match self.rng.below(100) {
+            0..6 => self.copy_in_simple(),
+            6..10 if self.profile.has_extended => self.copy_in_extended(),
+            10..15 if self.profile.has_extended => self.flushed_group(),
+            15..20 if self.profile.has_extended && self.may_span_groups() => self.portal_across_groups(),
+            20..24 if self.profile.has_extended && self.may_span_groups() => self.unnamed_across_groups(),
+            _ => {
+                let messages = self.phrases.any_group(self.in_block);
+                self.step(messages, Wait::Answers);
+            }
+        }
+    }
+
+    /// Unnamed statements and portals of an earlier group are there as long as the server is the client's for sure. (A
+    /// cancel could hit the BEGIN that makes it so.)
+    fn may_span_groups(&self) -> bool {
+        !self.script.cancels && (self.in_block || self.plan.mode == Mode::Session)
+    }
+
+    fn portal_across_groups(&mut self) {
+        if !self.in_block {
+            return;
+        }
+        let text = self.phrases.rows_text(6);
+        let portal = self.phrases.portal_name();
+        let first = vec![parse("", &text), bind(&portal, "", &[]), execute(&portal, 2), sync()];
+        self.step(first, Wait::Answers);
+        for _ in 0..self.rng.count(1, 4) {
+            let rows = self.rng.count(0, 3);
+            self.step(vec![execute(&portal, rows), sync()], Wait::Answers);
+        }
+        self.step(vec![message::close(b'P', &portal), sync()], Wait::Answers);
+    }
+
+    fn unnamed_across_groups(&mut self) {
+        let text = self.phrases.shared_text();
+        let first = vec![parse("", &text), describe(b'S', ""), sync()];
+        self.step(first, Wait::Answers);
+        for _ in 0..self.rng.count(1, 3) {
+            let argument = self.phrases.argument();
+            self.step(vec![bind("", "", &[argument]), execute("", 0), sync()], Wait::Answers);
+        }
+    }
+
+    /// Parse and Describe with Flush, as drivers do that want the types before they bind.
+    fn flushed_group(&mut self) {
+        let text = self.phrases.shared_text();
+        self.step(vec![parse("", &text), describe(b'S', ""), flush()], Wait::Answers);
+        let argument = self.phrases.argument();
+        self.step(vec![bind("", "", &[argument]), execute("", 0), sync()], Wait::Answers);
+    }
+
+    fn copy_in_simple(&mut self) {
+        let (text, data) = self.copy_parts();
+        if self.rng.percent(40) {
+            let messages = std::iter::once(query(&text)).chain(data).collect();
+            self.step(messages, Wait::Answers);
+        } else {
+            self.step(vec![query(&text)], Wait::CopyIn);
+            self.continue_copy(data, Vec::new());
+        }
+    }
+
+    fn copy_in_extended(&mut self) {
+        let (text, mut data) = self.copy_parts();
+        let mut messages = vec![parse("", &text), bind("", "", &[]), execute("", 0)];
+        let kind = self.rng.below(3);
+        data.push(sync());
+        match kind {
+            // Blind, as a pipeline would.
+            0 => {
+                messages.extend(data);
+                self.step(messages, Wait::Answers);
+            }
+            // As libpq: Sync at once, which COPY swallows, and another one after the data. Where a cancel may hit before
+            // or after the first Sync is read, nobody can know how many answers come.
+            1 if !self.script.cancels => {
+                messages.push(sync());
+                self.step(messages, Wait::CopyIn);
+                self.continue_copy(data, Vec::new());
+            }
+            _ => {
+                messages.push(flush());
+                self.step(messages, Wait::CopyIn);
+                self.continue_copy(data, vec![sync()]);
+            }
+        }
+    }
+
+    fn continue_copy(&mut self, data: Vec<Message>, otherwise: Vec<Message>) {
+        self.step(data, Wait::Answers);
+        if let Some(step) = self.script.steps.last_mut() {
+            step.unless_copying = Some(otherwise);
+        }
+    }
+
+    fn copy_parts(&mut self) -> (String, Vec<Message>) {
+        let (text, mark) = self.phrases.copy_in_text();
+        let mut messages = Vec::new();
+        for i in 0..self.rng.count(0, 6) {
+            let size = if self.rng.percent(4) { 40_000 } else { self.rng.skewed(300) };
+            let mut line = format!("{mark} i={i} ").into_bytes();
+            line.extend((0..size).map(|at| b'a' + u8::try_from(at % 23).expect("below 23")));
+            messages.push(copy_data(&line));
+            if self.rng.percent(5) {
+                messages.push(flush());
+            }
+        }
+        messages.push(if self.rng.percent(15) { copy_fail("changed my mind") } else { copy_done() });
+        (text, messages)
+    }
+
+    fn step(&mut self, messages: Vec<Message>, wait: Wait) {
+        let think_us = if self.rng.percent(5) { self.rng.skewed(1_500_000) } else { self.rng.skewed(5_000) };
+        let cancel = self.script.cancels && self.rng.percent(35);
+        self.script.steps.push(Step {
+            think_us,
+            messages,
+            unless_copying: None,
+            wait,
+            cancel_after_us: cancel.then(|| self.rng.skewed(30_000)),
+        });
+    }
+}

@@ -1,0 +1,343 @@
+//! A worker's side of the virtual network: its table of connections, and the machine's [`Driver`].
+
+use pgweir_core::driver::{CloseMode, Closed, ConnId, Driver, Endpoint, Level, Peer, TlsInfo, TlsRole, WorkerId};
+use pgweir_core::luggage::Luggage;
+use pgweir_core::mail::{Mail, Question};
+
+use super::hub::{Event, Hub, LinkId, Moving, PoolerEnd};
+use super::net::{Dir, End};
+
+/// What waits for a worker's next turn.
+pub enum Inbound {
+    /// A client connected.
+    Accepted(ConnId, Peer),
+    /// A client from another worker.
+    Adopted(ConnId, Box<Luggage>),
+    /// Bytes or an end may be there to read.
+    Readable(ConnId),
+    /// There is room to write.
+    Writable(ConnId),
+    /// A dialed connection is up.
+    Connected(ConnId),
+    /// A dialed connection failed.
+    DialFailed(ConnId, Closed),
+    /// A TLS handshake is over.
+    Secured(ConnId),
+    /// Mail from another worker, or from the control plane.
+    Mail(Mail),
+}
+
+impl Inbound {
+    /// The connection it concerns; order is kept between events of one connection.
+    #[must_use]
+    pub fn conn(&self) -> Option<ConnId> {
+        match self {
+            Inbound::Accepted(conn, _)
+            | Inbound::Adopted(conn, _)
+            | Inbound::Readable(conn)
+            | Inbound::Writable(conn)
+            | Inbound::Connected(conn)
+            | Inbound::DialFailed(conn, _)
+            | Inbound::Secured(conn) => Some(*conn),
+            Inbound::Mail(_) => None,
+        }
+    }
+}
+
+/// Which kind of connection a socket is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Side {
+    /// Accepted.
+    Client,
+    /// Dialed.
+    Server,
+}
+
+/// One socket of a worker.
+#[derive(Debug)]
+pub struct Sock {
+    /// `None` while it is being dialed.
+    pub link: Option<LinkId>,
+    /// Which kind.
+    pub side: Side,
+    /// Queued and not taken by the network.
+    pub out: Vec<u8>,
+    /// Something had to wait: the machine is told when nothing is left.
+    pub stuck: bool,
+    /// Reads are paused.
+    pub paused: bool,
+    /// The machine closed it and what is queued still leaves.
+    pub lingering: bool,
+}
+
+#[derive(Default)]
+struct Slot {
+    generation: u32,
+    sock: Option<Sock>,
+}
+
+/// One worker's sockets and what waits for its next turn.
+pub struct Desk {
+    /// Its number.
+    pub id: WorkerId,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// What happened since its last turn.
+    pub inbox: Vec<Inbound>,
+    /// Connections with something to write at the end of the turn.
+    pub dirty: Vec<ConnId>,
+    /// A turn is in the calendar.
+    pub tick_planned: bool,
+    /// The deadline that is in the calendar.
+    pub alarm_us: Option<u64>,
+}
+
+/// How long the driver tries to deliver the last words to a peer that does not read.
+const LINGER_US: u64 = 5_000_000;
+
+impl Desk {
+    /// An empty desk.
+    #[must_use]
+    pub fn new(id: WorkerId) -> Self {
+        Desk {
+            id,
+            slots: Vec::new(),
+            free: Vec::new(),
+            inbox: Vec::new(),
+            dirty: Vec::new(),
+            tick_planned: false,
+            alarm_us: None,
+        }
+    }
+
+    /// Puts a socket into the table.
+    pub fn insert(&mut self, link: Option<LinkId>, side: Side) -> ConnId {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            u32::try_from(self.slots.len() - 1).expect("few connections")
+        });
+        let slot = &mut self.slots[index as usize];
+        slot.sock = Some(Sock { link, side, out: Vec::new(), stuck: false, paused: false, lingering: false });
+        ConnId { index, generation: slot.generation }
+    }
+
+    /// Takes a socket out of the table; its name is dead from here on.
+    pub fn remove(&mut self, conn: ConnId) -> Option<Sock> {
+        let slot = self.slots.get_mut(conn.index as usize).filter(|slot| slot.generation == conn.generation)?;
+        let sock = slot.sock.take()?;
+        slot.generation += 1;
+        self.free.push(conn.index);
+        Some(sock)
+    }
+
+    /// A socket that the machine still knows.
+    #[must_use]
+    pub fn sock(&self, conn: ConnId) -> Option<&Sock> {
+        self.any_sock(conn).filter(|sock| !sock.lingering)
+    }
+
+    /// As [`Desk::sock`], to change it.
+    pub fn sock_mut(&mut self, conn: ConnId) -> Option<&mut Sock> {
+        self.any_sock_mut(conn).filter(|sock| !sock.lingering)
+    }
+
+    /// A socket, even one whose last words still leave.
+    #[must_use]
+    pub fn any_sock(&self, conn: ConnId) -> Option<&Sock> {
+        let slot = self.slots.get(conn.index as usize)?;
+        slot.sock.as_ref().filter(|_| slot.generation == conn.generation)
+    }
+
+    /// As [`Desk::any_sock`], to change it.
+    pub fn any_sock_mut(&mut self, conn: ConnId) -> Option<&mut Sock> {
+        let slot = self.slots.get_mut(conn.index as usize)?;
+        slot.sock.as_mut().filter(|_| slot.generation == conn.generation)
+    }
+
+    /// All sockets in the table.
+    pub fn socks(&self) -> impl Iterator<Item = &Sock> {
+        self.slots.iter().filter_map(|slot| slot.sock.as_ref())
+    }
+
+    /// Puts something before the machine, and its turn into the calendar.
+    pub fn deliver(&mut self, hub: &mut Hub, inbound: Inbound) {
+        self.inbox.push(inbound);
+        self.plan_tick(hub);
+    }
+
+    /// A turn soon. A busy worker comes to it later, and finds more then.
+    pub fn plan_tick(&mut self, hub: &mut Hub) {
+        if !self.tick_planned {
+            self.tick_planned = true;
+            let in_us = 1 + hub.rng.skewed(200);
+            hub.after(in_us, Event::Tick(self.id));
+        }
+    }
+
+    /// Writes what is queued for a connection, as far as the network takes it. `true` if it had been stuck and is free now.
+    pub fn write_out(&mut self, hub: &mut Hub, conn: ConnId) -> bool {
+        let Some(sock) = self.any_sock_mut(conn) else { return false };
+        let Some(link) = sock.link else { return false };
+        let taken = hub.write(link, Dir::ToPeer, &sock.out);
+        sock.out.drain(..taken);
+        let was_stuck = std::mem::replace(&mut sock.stuck, !sock.out.is_empty());
+        if !sock.out.is_empty() {
+            return false;
+        }
+        if sock.lingering {
+            self.remove(conn);
+            hub.end(link, Dir::ToPeer, End::Fin);
+            return false;
+        }
+        was_stuck
+    }
+
+    /// The driver has waited long enough for a peer to take its last words.
+    pub fn give_up(&mut self, hub: &mut Hub, conn: ConnId) {
+        if self.any_sock(conn).is_some_and(|sock| sock.lingering)
+            && let Some(Sock { link: Some(link), .. }) = self.remove(conn)
+        {
+            hub.end(link, Dir::ToPeer, End::Reset);
+        }
+    }
+}
+
+/// The simulator's [`Driver`]: one worker's desk, and the world.
+pub struct SimDriver<'a> {
+    /// The worker's sockets.
+    pub desk: &'a mut Desk,
+    /// The world.
+    pub hub: &'a mut Hub,
+}
+
+/// `Driver::send` passes a piece on at once if it is this large and nothing is queued before it.
+const LARGE_PIECE_BYTES: usize = 16 * 1024;
+
+impl Driver for SimDriver<'_> {
+    fn send(&mut self, conn: ConnId, bytes: &[u8]) {
+        let Some(sock) = self.desk.sock_mut(conn) else { return };
+        let mut rest = bytes;
+        if let Some(link) = sock.link
+            && sock.out.is_empty()
+            && bytes.len() >= LARGE_PIECE_BYTES
+        {
+            rest = &bytes[self.hub.write(link, Dir::ToPeer, bytes)..];
+            sock.stuck |= !rest.is_empty();
+        }
+        sock.out.extend_from_slice(rest);
+        let queued = sock.out.len();
+        self.hub.note(|| format!("{:?} send {conn:?} {}", self.desk.id, shown(bytes)));
+        self.hub.checks.saw_backlog(queued);
+        if !self.desk.dirty.contains(&conn) {
+            self.desk.dirty.push(conn);
+        }
+    }
+
+    fn backlog(&self, conn: ConnId) -> usize {
+        self.desk.sock(conn).map_or(0, |sock| sock.out.len())
+    }
+
+    fn dial(&mut self, endpoint: &Endpoint) -> ConnId {
+        let conn = self.desk.insert(None, Side::Server);
+        let in_us = 1 + self.hub.rng.skewed(self.hub.plan.server.connect_us_max);
+        self.hub.after(in_us, Event::Dialed(self.desk.id, conn, endpoint.clone()));
+        self.hub.note(|| format!("{:?} dial {conn:?} {endpoint:?}", self.desk.id));
+        self.hub.count("dials");
+        conn
+    }
+
+    fn close(&mut self, conn: ConnId, mode: CloseMode) {
+        let Some(sock) = self.desk.sock_mut(conn) else { return };
+        self.hub.note(|| format!("{:?} close {conn:?} {mode:?}", self.desk.id));
+        let Some(link) = sock.link else {
+            self.desk.remove(conn);
+            return;
+        };
+        self.hub.checks.pooler_closed(link, sock.side);
+        if mode == CloseMode::Flush && !sock.out.is_empty() {
+            sock.lingering = true;
+            self.hub.link_mut(link).to_pooler.go_deaf();
+            self.hub.after(LINGER_US, Event::GiveUp(self.desk.id, conn));
+            if !self.desk.dirty.contains(&conn) {
+                self.desk.dirty.push(conn);
+            }
+            return;
+        }
+        self.desk.remove(conn);
+        self.hub.end(link, Dir::ToPeer, End::Fin);
+    }
+
+    fn pause_reads(&mut self, conn: ConnId) {
+        if let Some(sock) = self.desk.sock_mut(conn) {
+            sock.paused = true;
+            self.hub.count("reads paused");
+        }
+    }
+
+    fn resume_reads(&mut self, conn: ConnId) {
+        if let Some(sock) = self.desk.sock_mut(conn)
+            && std::mem::take(&mut sock.paused)
+        {
+            self.desk.deliver(self.hub, Inbound::Readable(conn));
+        }
+    }
+
+    fn start_tls(&mut self, conn: ConnId, role: TlsRole, _received: &[u8]) {
+        if self.desk.sock(conn).is_some() {
+            self.hub.note(|| format!("{:?} start_tls {conn:?} {role:?}", self.desk.id));
+            let in_us = 1 + self.hub.rng.below(2_000);
+            self.hub.after(in_us, Event::TlsDone(self.desk.id, conn));
+        }
+    }
+
+    fn hand_over(&mut self, conn: ConnId, to: WorkerId, luggage: Box<Luggage>) {
+        if self.desk.sock(conn).is_none() {
+            return;
+        }
+        let Some(Sock { link: Some(link), out, .. }) = self.desk.remove(conn) else { return };
+        self.hub.note(|| format!("{:?} hand over {conn:?} to {to:?}", self.desk.id));
+        self.hub.count("hand-overs");
+        self.hub.link_mut(link).pooler = PoolerEnd::Moving;
+        let in_us = 1 + self.hub.rng.skewed(500);
+        self.hub.after(in_us, Event::Adopt { to, parcel: Box::new(Moving { link, out, luggage }) });
+    }
+
+    fn mail(&mut self, to: WorkerId, mail: Mail) {
+        let pair = (to, self.desk.id);
+        let bags = &mut self.hub.mailbags;
+        match bags.iter_mut().find(|(known, _)| *known == pair) {
+            Some((_, bag)) => bag.push_back(mail),
+            None => bags.push((pair, [mail].into())),
+        }
+        let in_us = 1 + self.hub.rng.skewed(500);
+        self.hub.after(in_us, Event::Mail { to, from: self.desk.id });
+        self.hub.count("mails");
+    }
+
+    fn ask(&mut self, question: Question) {
+        self.hub.note(|| format!("{:?} asks {question:?}", self.desk.id));
+    }
+
+    fn random(&mut self, out: &mut [u8]) {
+        self.hub.rng.fill(out);
+    }
+
+    fn log(&mut self, level: Level, line: &str) {
+        self.hub.note(|| format!("{:?} log {level:?}: {line}", self.desk.id));
+    }
+}
+
+/// The type TLS reports in the simulator, where it changes no byte.
+#[must_use]
+pub fn tls_info() -> TlsInfo {
+    TlsInfo { description: "TLSv1.3/TLS_AES_256_GCM_SHA384".to_owned(), peer_names: Vec::new() }
+}
+
+/// Bytes as the trace shows them.
+#[must_use]
+pub fn shown(bytes: &[u8]) -> String {
+    const SHOWN_BYTES_MAX: usize = 100;
+    let head = &bytes[..bytes.len().min(SHOWN_BYTES_MAX)];
+    let text: String = head.iter().map(|&b| if (32..127).contains(&b) { char::from(b) } else { '.' }).collect();
+    format!("[{} bytes] {text}", bytes.len())
+}

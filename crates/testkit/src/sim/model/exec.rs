@@ -1,0 +1,262 @@
+//! Running one statement of the model: rows in time, the effect at the end.
+
+use super::copy::CopyIn;
+use super::prepared::row_description;
+use super::session::{Block, Note, Refusal, Session, Step};
+use super::statement::{Statement, Tag, Verb};
+use crate::sim::proto::{Body, Message, report};
+
+/// A statement on its way. Every effect happens in its last step: a statement that was cancelled did nothing.
+#[derive(Clone, Debug)]
+pub(super) struct Run {
+    statement: Statement,
+    /// RowDescription is still to be sent (simple protocol).
+    describes: bool,
+    started: bool,
+    /// Half of the duration lies before the rows, half between or behind them.
+    second_wait_done: bool,
+    first_row: u32,
+    next_row: u32,
+    /// Rows end here, by the statement or by Execute's limit.
+    stop_row: u32,
+    /// Execute's limit is reached: PortalSuspended follows instead of CommandComplete.
+    suspends: bool,
+    /// One of several statements in a Query.
+    in_string: bool,
+    copy: Option<CopyIn>,
+}
+
+/// Rows a statement answers; a SELECT without `r` answers one.
+fn rows_of(statement: &Statement) -> u32 {
+    match statement.verb {
+        Verb::Select => statement.tag.rows.max(1),
+        Verb::Fail | Verb::CopyOut => statement.tag.rows,
+        _ => 0,
+    }
+}
+
+impl Run {
+    /// A statement of a Query; `many` if it is not alone there.
+    pub(super) fn simple(statement: Statement, many: bool) -> Self {
+        let stop_row = rows_of(&statement);
+        Run {
+            describes: statement.returns_rows(),
+            statement,
+            started: false,
+            second_wait_done: false,
+            first_row: 0,
+            next_row: 0,
+            stop_row,
+            suspends: false,
+            in_string: many,
+            copy: None,
+        }
+    }
+
+    /// An Execute of a portal that stands at `next_row`.
+    pub(super) fn portal(statement: Statement, next_row: u32, max_rows: u32, is_done: bool) -> Self {
+        let total = if is_done { next_row } else { rows_of(&statement) };
+        // PostgreSQL does not look ahead: exactly the limit is a suspended portal, even if no row is left.
+        let suspends = max_rows > 0 && statement.returns_rows() && total - next_row >= max_rows;
+        let stop_row = if suspends { next_row + max_rows } else { total };
+        let mut run = Run::simple(statement, false);
+        run.describes = false;
+        run.first_row = next_row;
+        run.next_row = next_row;
+        run.stop_row = stop_row;
+        run.suspends = suspends;
+        run
+    }
+
+    /// Whose statement it is.
+    pub(super) fn tag(&self) -> Tag {
+        self.statement.tag
+    }
+
+    /// COPY FROM STDIN has begun.
+    pub(super) fn is_copying_in(&self) -> bool {
+        self.copy.is_some()
+    }
+
+    /// The first row not sent.
+    pub(super) fn next_row(&self) -> u32 {
+        self.next_row
+    }
+
+    /// `true` if rows may remain behind Execute's limit.
+    pub(super) fn is_suspended(&self) -> bool {
+        self.suspends
+    }
+
+    /// What happens next; `None` when the statement is complete.
+    pub(super) fn step(&mut self, session: &mut Session) -> Result<Option<Step>, Refusal> {
+        if !self.started {
+            return self.start(session);
+        }
+        if self.describes {
+            self.describes = false;
+            session.say(row_description());
+            return Ok(Some(Step::Quiet));
+        }
+        if let Some(copy) = &mut self.copy {
+            if let Some(step) = copy.step(session)? {
+                return Ok(Some(step));
+            }
+        } else if self.statement.verb == Verb::CopyIn {
+            session.say(CopyIn::response());
+            session.flush();
+            self.copy = Some(CopyIn::new(self.statement.tag));
+            return Ok(Some(Step::Quiet));
+        }
+        let rows = self.stop_row - self.first_row;
+        if self.next_row < self.stop_row && (self.second_wait_done || self.next_row - self.first_row < rows / 2) {
+            self.row(session);
+            return Ok(Some(Step::Quiet));
+        }
+        if !self.second_wait_done {
+            self.second_wait_done = true;
+            let wait_us = self.statement.tag.duration_us / 2;
+            return Ok(Some(if wait_us > 0 { Step::Wait(wait_us) } else { Step::Quiet }));
+        }
+        self.complete(session)?;
+        Ok(None)
+    }
+
+    fn start(&mut self, session: &mut Session) -> Result<Option<Step>, Refusal> {
+        self.started = true;
+        session.note_run(&self.statement.tag, &format!("{:?}", self.statement.verb));
+        if session.block == Block::Failed && !self.statement.ends_transaction() {
+            return Err(Refusal::aborted());
+        }
+        session.settings.begin();
+        if self.statement.verb == Verb::CopyOut {
+            session.say(Body::new().byte(0).int16(1).int16(0).message(b'H'));
+        }
+        let tag = self.statement.tag;
+        let wait_us = tag.duration_us - tag.duration_us / 2;
+        Ok(Some(if wait_us > 0 { Step::Wait(wait_us) } else { Step::Quiet }))
+    }
+
+    fn row(&mut self, session: &mut Session) {
+        let tag = self.statement.tag;
+        let id = format!("c={} n={} i={}", tag.client.unwrap_or(0), tag.number, self.next_row);
+        let filler = filler(&tag, self.next_row);
+        self.next_row += 1;
+        if self.statement.verb == Verb::CopyOut {
+            session.say(Body::new().raw(id.as_bytes()).raw(&filler).message(b'd'));
+            return;
+        }
+        let fields = [
+            id.into_bytes(),
+            tag.text.to_string().into_bytes(),
+            session.pid.to_string().into_bytes(),
+            session.settings.tracked_line().into_bytes(),
+            session.settings.silent_line().into_bytes(),
+            filler,
+        ];
+        let count = i16::try_from(fields.len()).expect("few columns");
+        let body = fields.iter().fold(Body::new().int16(count), |body, field| body.counted(field));
+        session.say(body.message(b'D'));
+    }
+
+    fn complete(&mut self, session: &mut Session) -> Result<(), Refusal> {
+        if self.suspends {
+            session.say(Message::bare(b's'));
+            return Ok(());
+        }
+        let rows = self.next_row - self.first_row;
+        let tag = self.statement.tag;
+        let done = match &self.statement.verb {
+            Verb::Select | Verb::SelectNone | Verb::Empty => format!("SELECT {rows}"),
+            Verb::Fail => return Err(Refusal::new("22012", format!("division by zero ({})", tag.render()))),
+            Verb::Write => "INSERT 0 1".to_owned(),
+            Verb::Notices => {
+                for i in 0..tag.rows {
+                    session.say(report(b'N', "NOTICE", "00000", &format!("{} i={i}", tag.render())));
+                }
+                "DO".to_owned()
+            }
+            Verb::Set { local, name, value } => {
+                let outcome = session.settings.set(name, value.as_deref(), *local);
+                outcome.map_err(|_| {
+                    Refusal::new("42704", format!("unrecognized configuration parameter \"{name}\""))
+                })?;
+                if value.is_some() { "SET".to_owned() } else { "RESET".to_owned() }
+            }
+            Verb::ResetAll => {
+                session.settings.reset_all();
+                "RESET".to_owned()
+            }
+            Verb::Begin => begin(session),
+            Verb::Commit => commit(session),
+            Verb::Rollback => rollback(session),
+            Verb::CopyOut => {
+                session.say(Message::bare(b'c'));
+                format!("COPY {rows}")
+            }
+            Verb::CopyIn => format!("COPY {}", self.copy.as_ref().map_or(0, CopyIn::checksum)),
+            Verb::DiscardAll => self.discard_all(session)?,
+            Verb::DeallocateAll => {
+                session.prepared.retain(|name, _| name.is_empty());
+                "DEALLOCATE ALL".to_owned()
+            }
+        };
+        session.report_settings_early();
+        session.say(Body::new().text(&done).message(b'C'));
+        Ok(())
+    }
+
+    fn discard_all(&self, session: &mut Session) -> Result<String, Refusal> {
+        if session.block != Block::None || self.in_string {
+            return Err(Refusal::new("25001", "DISCARD ALL cannot run inside a transaction block"));
+        }
+        session.settings.reset_all();
+        session.prepared.clear();
+        session.portals.clear();
+        Ok("DISCARD ALL".to_owned())
+    }
+}
+
+fn begin(session: &mut Session) -> String {
+    if session.block == Block::Open {
+        session.say(report(b'N', "WARNING", "25001", "there is already a transaction in progress"));
+    }
+    session.block = Block::Open;
+    "BEGIN".to_owned()
+}
+
+fn commit(session: &mut Session) -> String {
+    if session.block == Block::None {
+        session.say(report(b'N', "WARNING", "25P01", "there is no transaction in progress"));
+    }
+    let failed = std::mem::replace(&mut session.block, Block::None) == Block::Failed;
+    session.end_transaction(!failed);
+    if failed { "ROLLBACK".to_owned() } else { "COMMIT".to_owned() }
+}
+
+fn rollback(session: &mut Session) -> String {
+    if session.block == Block::None {
+        session.say(report(b'N', "WARNING", "25P01", "there is no transaction in progress"));
+    }
+    session.block = Block::None;
+    session.end_transaction(false);
+    "ROLLBACK".to_owned()
+}
+
+/// Bytes that nobody else's row has, so that a mixed-up or torn row is seen.
+fn filler(tag: &Tag, row: u32) -> Vec<u8> {
+    let start = tag.client.unwrap_or(0).wrapping_mul(31).wrapping_add(tag.number * 7 + row);
+    (0..tag.bytes).map(|i| b'a' + u8::try_from((start + i) % 26).expect("below 26")).collect()
+}
+
+impl Session {
+    /// Tells the observer about copy data that is not the COPY's own.
+    pub(super) fn check_copy_data(&mut self, owner: &Tag, data: &[u8]) {
+        let mut found = Tag::default();
+        let head = String::from_utf8_lossy(&data[..data.len().min(60)]).into_owned();
+        found.absorb(&head);
+        if found.client != owner.client || found.number != owner.number {
+            self.note(Note::ForeignCopyData { owner: *owner, data: head });
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! The model PostgreSQL: sessions that follow protocol v3, in a cluster that can fail.
+
+mod copy;
+mod exec;
+mod prepared;
+mod session;
+pub mod settings;
+pub mod statement;
+#[cfg(test)]
+mod tests;
+
+pub use prepared::{COLUMNS, row_description};
+pub use session::{Manner, Note, Session, Step};

@@ -1,0 +1,492 @@
+//! One session of the model PostgreSQL, at the level of messages: what comes in, what goes out, in which order.
+//!
+//! The rules are those of <https://www.postgresql.org/docs/current/protocol-flow.html> and `tcop/postgres.c`: implicit
+//! transactions, messages ignored until Sync after an error, portals that end with their transaction, COPY that swallows
+//! Sync and Flush. A session knows no time and no network: [`Session::step`] says what happens next, and the caller waits
+//! or sends. The same code serves twice, as the server behind the pooler and as the reference a client holds its answers
+//! against.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::exec::Run;
+use super::prepared::{Portal, Prepared};
+use super::settings::Settings;
+use super::statement::{Statement, Tag, Verb, parse};
+use crate::sim::proto::{Body, Fields, Message, report};
+
+/// What a session does next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Sends a message (PostgreSQL keeps it in its buffer until the buffer is full or flushed).
+    Say(Message),
+    /// Sends what is buffered.
+    Flush,
+    /// Works for so many microseconds.
+    Wait(u64),
+    /// Did something that nobody sees.
+    Quiet,
+    /// Has nothing to do until more messages come.
+    NeedInput,
+    /// Ended itself.
+    Quit,
+}
+
+/// What an observer of the server is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// A statement, or a function call, starts.
+    Runs {
+        /// Whose it is.
+        tag: Tag,
+        /// A transaction block, or the message group of an earlier statement, was open before it.
+        bound: bool,
+    },
+    /// A statement without an owner starts: the pooler's own.
+    Hidden {
+        /// Its text.
+        what: String,
+        /// As in [`Note::Runs`].
+        bound: bool,
+    },
+    /// A query text arrived that the model does not understand and no client wrote.
+    NotUnderstood(String),
+    /// Copy data of another client arrived in a COPY.
+    ForeignCopyData {
+        /// Whose COPY it is.
+        owner: Tag,
+        /// How the data begins.
+        data: String,
+    },
+}
+
+/// Transaction block, as ReadyForQuery reports it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Block {
+    None,
+    Open,
+    Failed,
+}
+
+/// An error that a statement or message ends in.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) code: &'static str,
+    pub(super) text: String,
+}
+
+impl Refusal {
+    pub(super) fn new(code: &'static str, text: impl Into<String>) -> Self {
+        Refusal { code, text: text.into() }
+    }
+
+    pub(super) fn aborted() -> Self {
+        let text = "current transaction is aborted, commands ignored until end of transaction block";
+        Refusal::new("25P02", text)
+    }
+}
+
+/// The message a session is at work on.
+#[derive(Clone, Debug, Default)]
+pub(super) enum Doing {
+    #[default]
+    Nothing,
+    /// A Query, with the statements that are still to come.
+    Simple { rest: VecDeque<Statement>, many: bool, run: Option<Run> },
+    /// An Execute.
+    Execute { portal: String, run: Run },
+    /// A FunctionCall.
+    Call { tag: Tag, fails: bool, started: bool },
+}
+
+/// How many settings and messages a session of this server differs in.
+#[derive(Clone, Debug, Default)]
+pub struct Manner {
+    /// ParameterStatus comes at once, as before PostgreSQL 14, not just before ReadyForQuery.
+    pub reports_early: bool,
+}
+
+/// See the module's head.
+#[derive(Clone, Debug)]
+pub struct Session {
+    pub(super) pid: u32,
+    pub(super) settings: Settings,
+    pub(super) block: Block,
+    /// Messages of an extended group came since the last ReadyForQuery.
+    pub(super) group_open: bool,
+    pub(super) skipping: bool,
+    pub(super) prepared: BTreeMap<String, Prepared>,
+    pub(super) portals: BTreeMap<String, Portal>,
+    pub(super) inbox: VecDeque<Message>,
+    outbox: VecDeque<Step>,
+    doing: Doing,
+    notes: Vec<Note>,
+    manner: Manner,
+}
+
+impl Session {
+    /// A session that has just logged in.
+    #[must_use]
+    pub fn new(pid: u32, startup: &[(String, String)], manner: Manner) -> Self {
+        Session {
+            pid,
+            settings: Settings::new(startup),
+            block: Block::None,
+            group_open: false,
+            skipping: false,
+            prepared: BTreeMap::new(),
+            portals: BTreeMap::new(),
+            inbox: VecDeque::new(),
+            outbox: VecDeque::new(),
+            doing: Doing::Nothing,
+            notes: Vec::new(),
+            manner,
+        }
+    }
+
+    /// The messages a server sends once the client is authenticated, up to ReadyForQuery.
+    pub fn welcome(&mut self, key: &[u8]) -> Vec<Message> {
+        let mut messages = vec![Body::new().int32(0).message(b'R')];
+        messages.extend(self.settings.report_all());
+        let pid = i32::try_from(self.pid).expect("pids are small");
+        messages.push(Body::new().int32(pid).raw(key).message(b'K'));
+        messages.push(Body::new().byte(b'I').message(b'Z'));
+        messages
+    }
+
+    /// Gives the session a message to work on after those it has.
+    pub fn feed(&mut self, message: Message) {
+        self.inbox.push_back(message);
+    }
+
+    /// What was noticed since the last call.
+    pub fn take_notes(&mut self) -> Vec<Note> {
+        std::mem::take(&mut self.notes)
+    }
+
+    /// Nothing in progress, nothing unread, no transaction: as ReadyForQuery `I` left it.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        let quiet = self.inbox.is_empty() && self.outbox.is_empty() && matches!(self.doing, Doing::Nothing);
+        quiet && !self.is_bound()
+    }
+
+    /// In a transaction block or in the middle of a message group.
+    #[must_use]
+    pub fn is_bound(&self) -> bool {
+        self.block != Block::None || self.group_open || self.skipping
+    }
+
+    /// The value of a parameter.
+    #[must_use]
+    pub fn parameter(&self, name: &'static str) -> &str {
+        self.settings.get(name)
+    }
+
+    /// `true` if no answer is due for all it was given.
+    #[must_use]
+    pub fn owes_nothing(&self) -> bool {
+        let mut ahead = self.clone();
+        loop {
+            match ahead.step() {
+                Step::Say(_) => return false,
+                Step::NeedInput | Step::Quit => return true,
+                Step::Flush | Step::Wait(_) | Step::Quiet => {}
+            }
+        }
+    }
+
+    /// COPY FROM STDIN waits for data.
+    #[must_use]
+    pub fn is_copying_in(&self) -> bool {
+        match &self.doing {
+            Doing::Simple { run: Some(run), .. } | Doing::Execute { run, .. } => run.is_copying_in(),
+            _ => false,
+        }
+    }
+
+    /// In a transaction block.
+    #[must_use]
+    pub fn in_block(&self) -> bool {
+        self.block != Block::None
+    }
+
+    /// The statement that runs now.
+    #[must_use]
+    pub fn running(&self) -> Option<Tag> {
+        match &self.doing {
+            Doing::Simple { run: Some(run), .. } | Doing::Execute { run, .. } => Some(run.tag()),
+            Doing::Call { tag, .. } => Some(*tag),
+            Doing::Simple { run: None, .. } | Doing::Nothing => None,
+        }
+    }
+
+    /// A cancel arrives. It hits whatever runs, and does nothing to an idle session.
+    pub fn cancel(&mut self) -> Option<Tag> {
+        let hit = self.running()?;
+        let simple = !matches!(self.doing, Doing::Execute { .. });
+        self.doing = Doing::Nothing;
+        self.fail(&Refusal::new("57014", "canceling statement due to user request"), simple);
+        Some(hit)
+    }
+
+    /// Runs up to the next statement, without a word to the client, and cancels it: what a reference does when it sees
+    /// that a cancel hit. `false` if a cancel could not have come here.
+    pub fn cancel_next(&mut self) -> bool {
+        while self.outbox.is_empty() {
+            if self.running().is_some() {
+                return self.cancel().is_some();
+            }
+            if !matches!(self.step(), Step::Quiet | Step::Wait(_) | Step::Flush) {
+                return false;
+            }
+        }
+        false
+    }
+
+    /// What happens next.
+    pub fn step(&mut self) -> Step {
+        if let Some(step) = self.outbox.pop_front() {
+            return step;
+        }
+        match std::mem::take(&mut self.doing) {
+            Doing::Nothing => match self.inbox.pop_front() {
+                Some(message) => self.receive(&message),
+                None => Step::NeedInput,
+            },
+            Doing::Simple { rest, many, run } => self.go_on_simple(rest, many, run),
+            Doing::Execute { portal, run } => self.go_on_execute(portal, run),
+            Doing::Call { tag, fails, started } => self.go_on_call(tag, fails, started),
+        }
+    }
+
+    fn receive(&mut self, message: &Message) -> Step {
+        let outcome = match message.tag {
+            b'X' => return Step::Quit,
+            b'S' => {
+                self.sync();
+                Ok(())
+            }
+            b'd' | b'c' | b'f' => Ok(()),
+            _ if self.skipping => Ok(()),
+            b'H' => return Step::Flush,
+            b'Q' => {
+                self.query(&message.body);
+                return Step::Quiet;
+            }
+            b'F' => {
+                self.function_call(&message.body);
+                return Step::Quiet;
+            }
+            b'P' => self.parse(&message.body),
+            b'B' => self.bind(&message.body),
+            b'D' => self.describe(&message.body),
+            b'C' => self.close(&message.body),
+            b'E' => self.execute(&message.body),
+            other => {
+                let text = format!("invalid frontend message type {other}");
+                self.say(report(b'E', "FATAL", "08P01", &text));
+                self.outbox.push_back(Step::Flush);
+                self.outbox.push_back(Step::Quit);
+                return Step::Quiet;
+            }
+        };
+        if let Err(refusal) = outcome {
+            self.fail(&refusal, false);
+        }
+        Step::Quiet
+    }
+
+    fn sync(&mut self) {
+        if self.block == Block::None {
+            self.end_transaction(true);
+        }
+        self.ready();
+    }
+
+    fn query(&mut self, body: &[u8]) {
+        self.prepared.remove("");
+        self.portals.remove("");
+        let Some(text) = Fields(body).text() else {
+            self.fail(&Refusal::new("08P01", "invalid message format"), true);
+            return;
+        };
+        match parse(text) {
+            Ok(statements) if statements.is_empty() || statements[0].verb == Verb::Empty => {
+                let tag = statements.first().map(|s| s.tag).unwrap_or_default();
+                self.note_run(&tag, "an empty query");
+                self.say(Message::bare(b'I'));
+                self.finish_simple();
+            }
+            Ok(statements) => {
+                let many = statements.len() > 1;
+                self.doing = Doing::Simple { rest: statements.into(), many, run: None };
+            }
+            Err(text_of_error) => {
+                self.note_misunderstood(text);
+                self.fail(&Refusal::new("42601", text_of_error), true);
+            }
+        }
+    }
+
+    fn go_on_simple(&mut self, mut rest: VecDeque<Statement>, many: bool, run: Option<Run>) -> Step {
+        let Some(mut run) = run else {
+            match rest.pop_front() {
+                Some(statement) => {
+                    let run = Run::simple(statement, many);
+                    self.doing = Doing::Simple { rest, many, run: Some(run) };
+                }
+                None => self.finish_simple(),
+            }
+            return Step::Quiet;
+        };
+        match run.step(self) {
+            Ok(Some(step)) => {
+                self.doing = Doing::Simple { rest, many, run: Some(run) };
+                step
+            }
+            Ok(None) => {
+                self.doing = Doing::Simple { rest, many, run: None };
+                Step::Quiet
+            }
+            Err(refusal) => {
+                self.fail(&refusal, true);
+                Step::Quiet
+            }
+        }
+    }
+
+    fn go_on_execute(&mut self, portal: String, mut run: Run) -> Step {
+        match run.step(self) {
+            Ok(Some(step)) => {
+                self.doing = Doing::Execute { portal, run };
+                step
+            }
+            Ok(None) => {
+                if let Some(portal) = self.portals.get_mut(&portal) {
+                    portal.advance(&run);
+                }
+                Step::Quiet
+            }
+            Err(refusal) => {
+                self.fail(&refusal, false);
+                Step::Quiet
+            }
+        }
+    }
+
+    /// FunctionCall: the first argument says whose call it is; function 9999 does not exist.
+    fn function_call(&mut self, body: &[u8]) {
+        let mut fields = Fields(body);
+        let oid = fields.int32().unwrap_or(0);
+        let formats = usize::try_from(fields.int16().unwrap_or(0)).unwrap_or(0);
+        let _ = fields.take(formats * 2);
+        let arguments = fields.int16().unwrap_or(0);
+        let mut tag = Tag::default();
+        if arguments > 0
+            && let Some(Some(argument)) = fields.counted()
+        {
+            tag.absorb(&String::from_utf8_lossy(argument));
+        }
+        self.doing = Doing::Call { tag, fails: oid == 9999, started: false };
+    }
+
+    fn go_on_call(&mut self, tag: Tag, fails: bool, started: bool) -> Step {
+        if !started {
+            self.note_run(&tag, "a function call");
+            self.doing = Doing::Call { tag, fails, started: true };
+            return if tag.duration_us > 0 { Step::Wait(tag.duration_us) } else { Step::Quiet };
+        }
+        if self.block == Block::Failed {
+            self.fail(&Refusal::aborted(), true);
+        } else if fails {
+            self.fail(&Refusal::new("42883", format!("function does not exist ({})", tag.render())), true);
+        } else {
+            self.say(Body::new().counted(tag.render().as_bytes()).message(b'V'));
+            self.finish_simple();
+        }
+        Step::Quiet
+    }
+
+    fn finish_simple(&mut self) {
+        if self.block == Block::None {
+            self.end_transaction(true);
+        }
+        self.ready();
+    }
+
+    fn ready(&mut self) {
+        self.group_open = false;
+        self.skipping = false;
+        self.report_settings();
+        let status = match self.block {
+            Block::None => b'I',
+            Block::Open => b'T',
+            Block::Failed => b'E',
+        };
+        self.say(Body::new().byte(status).message(b'Z'));
+        self.outbox.push_back(Step::Flush);
+    }
+
+    /// An error: the transaction is lost, and after an extended message everything up to Sync is ignored.
+    fn fail(&mut self, refusal: &Refusal, simple: bool) {
+        self.say(report(b'E', "ERROR", refusal.code, &refusal.text));
+        self.end_transaction(false);
+        if self.block == Block::Open {
+            self.block = Block::Failed;
+        }
+        if simple {
+            self.ready();
+        } else {
+            self.skipping = true;
+        }
+    }
+
+    pub(super) fn end_transaction(&mut self, keep: bool) {
+        self.settings.end(keep);
+        self.portals.clear();
+    }
+
+    pub(super) fn say(&mut self, message: Message) {
+        self.outbox.push_back(Step::Say(message));
+    }
+
+    pub(super) fn flush(&mut self) {
+        self.outbox.push_back(Step::Flush);
+    }
+
+    pub(super) fn report_settings(&mut self) {
+        for message in self.settings.report() {
+            self.say(message);
+        }
+    }
+
+    pub(super) fn report_settings_early(&mut self) {
+        if self.manner.reports_early {
+            self.report_settings();
+        }
+    }
+
+    pub(super) fn start_execute(&mut self, portal: String, run: Run) {
+        self.doing = Doing::Execute { portal, run };
+    }
+
+    pub(super) fn note(&mut self, note: Note) {
+        self.notes.push(note);
+    }
+
+    pub(super) fn note_run(&mut self, tag: &Tag, what: &str) {
+        let bound = self.is_bound();
+        self.notes.push(match tag.is_clients() {
+            true => Note::Runs { tag: *tag, bound },
+            false => Note::Hidden { what: what.to_owned(), bound },
+        });
+    }
+
+    pub(super) fn note_misunderstood(&mut self, text: &str) {
+        let mut tag = Tag::default();
+        tag.absorb(&text.replace("/*", " ").replace("*/", " "));
+        if !tag.is_clients() {
+            self.notes.push(Note::NotUnderstood(text.to_owned()));
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! The small SQL that the model server understands.
+//!
+//! The words are SQL's own, so that a pooler that reads statements classifies them as it would in life. What the model is
+//! to do beyond the words stands in a comment or in the first parameter, as `k=v` pairs ([`Tag`]):
+//! `SELECT who /*c=3 n=7 d=200 r=2*/` is statement 7 of client 3, takes 200 µs and answers two rows.
+
+/// What a statement carries besides its words: whose it is, and how the model is to behave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Tag {
+    /// `c`: the client. Absent in shared prepared texts (the parameter names the client) and in a pooler's own statements.
+    pub client: Option<u32>,
+    /// `n`: the client's number for this execution.
+    pub number: u32,
+    /// `t`: which shared text this is; 0 for none.
+    pub text: u32,
+    /// `d`: how long it runs, in microseconds.
+    pub duration_us: u64,
+    /// `r`: rows (or copy lines, or notices) to produce.
+    pub rows: u32,
+    /// `b`: filler bytes in each row.
+    pub bytes: u32,
+}
+
+impl Tag {
+    /// As it stands in a comment or parameter.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let mut text = String::new();
+        let mut put = |key: char, value: u64| {
+            if !text.is_empty() {
+                text.push(' ');
+            }
+            text.push_str(&format!("{key}={value}"));
+        };
+        if let Some(client) = self.client {
+            put('c', u64::from(client));
+            put('n', u64::from(self.number));
+        }
+        for (key, value) in
+            [('t', u64::from(self.text)), ('d', self.duration_us), ('r', self.rows.into()), ('b', self.bytes.into())]
+        {
+            if value > 0 {
+                put(key, value);
+            }
+        }
+        text
+    }
+
+    /// Takes over the pairs in `text`; anything else in it is ignored.
+    pub fn absorb(&mut self, text: &str) {
+        for word in text.split([' ', ',', '\0']) {
+            let Some((key, value)) = word.split_once('=') else { continue };
+            let Ok(value) = value.parse::<u64>() else { continue };
+            let small = u32::try_from(value).unwrap_or(u32::MAX);
+            match key {
+                "c" => self.client = Some(small),
+                "n" => self.number = small,
+                "t" => self.text = small,
+                "d" => self.duration_us = value,
+                "r" => self.rows = small,
+                "b" => self.bytes = small,
+                _ => {}
+            }
+        }
+    }
+
+    /// `true` when a client wrote the statement; a pooler's own statements carry no pair.
+    #[must_use]
+    pub fn is_clients(&self) -> bool {
+        self.client.is_some() || self.text > 0
+    }
+}
+
+/// What a statement does.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Verb {
+    /// Nothing: an empty string or only a comment.
+    Empty,
+    /// SELECT: rows that say who asked, and what the session looked like.
+    Select,
+    /// `SELECT none`: no row.
+    SelectNone,
+    /// `SELECT fail`: rows, then an error.
+    Fail,
+    /// INSERT, UPDATE, DELETE: no rows.
+    Write,
+    /// `DO`: notices.
+    Notices,
+    /// SET, SET LOCAL, RESET.
+    Set {
+        /// SET LOCAL.
+        local: bool,
+        /// As written.
+        name: String,
+        /// `None` is DEFAULT or RESET.
+        value: Option<String>,
+    },
+    /// RESET ALL.
+    ResetAll,
+    /// BEGIN, START TRANSACTION.
+    Begin,
+    /// COMMIT, END.
+    Commit,
+    /// ROLLBACK, ABORT.
+    Rollback,
+    /// COPY ... FROM STDIN.
+    CopyIn,
+    /// COPY ... TO STDOUT.
+    CopyOut,
+    /// DISCARD ALL.
+    DiscardAll,
+    /// DEALLOCATE ALL.
+    DeallocateAll,
+}
+
+/// One parsed statement.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Statement {
+    /// What it does.
+    pub verb: Verb,
+    /// Whose it is.
+    pub tag: Tag,
+    /// Parameters it takes: 0 or 1.
+    pub params: u16,
+}
+
+impl Statement {
+    /// `true` for statements that answer rows.
+    #[must_use]
+    pub fn returns_rows(&self) -> bool {
+        matches!(self.verb, Verb::Select | Verb::SelectNone | Verb::Fail)
+    }
+
+    /// `true` for what may run in a failed transaction block.
+    #[must_use]
+    pub fn ends_transaction(&self) -> bool {
+        matches!(self.verb, Verb::Commit | Verb::Rollback)
+    }
+}
+
+/// Parses a query string: statements between semicolons. An empty string is no statement at all.
+///
+/// # Errors
+/// What PostgreSQL would call a syntax error, with the words it stumbled over.
+pub fn parse(text: &str) -> Result<Vec<Statement>, String> {
+    let mut statements = Vec::new();
+    let mut tag = Tag::default();
+    let mut words: Vec<String> = Vec::new();
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        if let Some(comment) = rest.strip_prefix("/*") {
+            let (inside, after) = comment.split_once("*/").ok_or("unterminated comment")?;
+            tag.absorb(inside);
+            rest = after;
+        } else if first == ';' {
+            finish(&mut words, &mut tag, &mut statements)?;
+            rest = &rest[1..];
+        } else if first.is_whitespace() {
+            rest = rest.trim_start();
+        } else {
+            let (word, after) = word(rest)?;
+            words.push(word);
+            rest = after;
+        }
+    }
+    finish(&mut words, &mut tag, &mut statements)?;
+    Ok(statements)
+}
+
+fn finish(words: &mut Vec<String>, tag: &mut Tag, statements: &mut Vec<Statement>) -> Result<(), String> {
+    let words = std::mem::take(words);
+    if words.is_empty() {
+        // A comment alone belongs to nobody's statement, but the query string as a whole still has its owner.
+        if tag.is_clients() && statements.is_empty() {
+            statements.push(Statement { verb: Verb::Empty, tag: std::mem::take(tag), params: 0 });
+        }
+        return Ok(());
+    }
+    let params = u16::from(words.iter().any(|w| w.contains("$1")));
+    statements.push(Statement { verb: verb(&words)?, tag: std::mem::take(tag), params });
+    Ok(())
+}
+
+/// A quoted string (returned with a leading quote), a quoted name, or a run of other characters.
+fn word(text: &str) -> Result<(String, &str), String> {
+    let (quote, start) = match text.as_bytes() {
+        [b'\'', ..] => (b'\'', 1),
+        [b'E' | b'e', b'\'', ..] => (b'\'', 2),
+        [b'"', ..] => (b'"', 1),
+        [b'=' | b',' | b'(' | b')', ..] => return Ok((text[..1].to_owned(), &text[1..])),
+        _ => {
+            let stop = |c: char| c.is_whitespace() || matches!(c, ';' | '=' | ',' | '(' | ')' | '\'' | '"');
+            let end = text.find(stop).unwrap_or(text.len());
+            let end = text[..end].find("/*").unwrap_or(end);
+            return Ok((text[..end].to_owned(), &text[end..]));
+        }
+    };
+    let mut value = if quote == b'\'' { String::from("'") } else { String::new() };
+    let escapes = start == 2;
+    let mut chars = text[start..].char_indices().peekable();
+    while let Some((at, c)) = chars.next() {
+        if c == '\\' && escapes {
+            value.extend(chars.next().map(|(_, c)| c));
+        } else if c != char::from(quote) {
+            value.push(c);
+        } else if chars.peek().is_some_and(|&(_, next)| next == c) {
+            value.push(c);
+            chars.next();
+        } else {
+            return Ok((value, &text[start + at + 1..]));
+        }
+    }
+    Err("unterminated quoted string".to_owned())
+}
+
+fn verb(words: &[String]) -> Result<Verb, String> {
+    let upper: Vec<String> = words.iter().map(|w| w.to_ascii_uppercase()).collect();
+    let upper: Vec<&str> = upper.iter().map(String::as_str).collect();
+    Ok(match upper.as_slice() {
+        ["SELECT", "FAIL", ..] => Verb::Fail,
+        ["SELECT", "NONE", ..] => Verb::SelectNone,
+        ["SELECT", ..] => Verb::Select,
+        ["INSERT" | "UPDATE" | "DELETE", ..] => Verb::Write,
+        ["DO", ..] => Verb::Notices,
+        ["SET", "SESSION" | "LOCAL", ..] => assignment(upper[1] == "LOCAL", &words[2..])?,
+        ["SET", ..] => assignment(false, &words[1..])?,
+        ["RESET", "ALL"] => Verb::ResetAll,
+        ["RESET", _] => Verb::Set { local: false, name: words[1].clone(), value: None },
+        ["BEGIN", ..] | ["START", "TRANSACTION", ..] => Verb::Begin,
+        ["COMMIT" | "END", ..] => Verb::Commit,
+        ["ROLLBACK" | "ABORT", ..] => Verb::Rollback,
+        ["COPY", .., "FROM", "STDIN"] => Verb::CopyIn,
+        ["COPY", .., "TO", "STDOUT"] => Verb::CopyOut,
+        ["DISCARD", "ALL"] => Verb::DiscardAll,
+        ["DEALLOCATE", "ALL"] => Verb::DeallocateAll,
+        _ => return Err(format!("syntax error at or near \"{}\"", words[0])),
+    })
+}
+
+fn assignment(local: bool, words: &[String]) -> Result<Verb, String> {
+    let [name, operator, values @ ..] = words else { return Err("syntax error in SET".to_owned()) };
+    if values.is_empty() || !(operator == "=" || operator.eq_ignore_ascii_case("to")) {
+        return Err(format!("syntax error at or near \"{operator}\""));
+    }
+    let mut value = String::new();
+    for part in values {
+        match part.as_str() {
+            "," => value.push_str(", "),
+            part => value.push_str(part.strip_prefix('\'').unwrap_or(part)),
+        }
+    }
+    let is_default = values.len() == 1 && value.eq_ignore_ascii_case("default") && !values[0].starts_with('\'');
+    Ok(Verb::Set { local, name: name.clone(), value: (!is_default).then_some(value) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(text: &str) -> Statement {
+        let mut parsed = parse(text).expect("parses");
+        assert_eq!(parsed.len(), 1, "{text}");
+        parsed.remove(0)
+    }
+
+    #[test]
+    fn tags_travel_in_comments() {
+        let tag = Tag { client: Some(3), number: 7, text: 0, duration_us: 200, rows: 2, bytes: 10 };
+        let parsed = one(&format!("SELECT who /*{}*/", tag.render()));
+        assert_eq!(parsed, Statement { verb: Verb::Select, tag, params: 0 });
+    }
+
+    #[test]
+    fn hidden_statements_carry_no_tag() {
+        for text in ["SELECT 1", "DISCARD ALL", "SET application_name='a b'"] {
+            assert!(!one(text).tag.is_clients(), "{text}");
+        }
+        assert_eq!(parse(""), Ok(vec![]));
+        assert_eq!(parse(" ; "), Ok(vec![]));
+        assert_eq!(one("/*c=1 n=2*/").verb, Verb::Empty);
+    }
+
+    #[test]
+    fn settings_are_read_with_all_their_quotes() {
+        let set = |name: &str, value: Option<&str>| Verb::Set {
+            local: false,
+            name: name.to_owned(),
+            value: value.map(str::to_owned),
+        };
+        assert_eq!(one("SET a='it''s'").verb, set("a", Some("it's")));
+        assert_eq!(one("set \"DateStyle\" to 'ISO, MDY'").verb, set("DateStyle", Some("ISO, MDY")));
+        assert_eq!(one("SET DateStyle = ISO, MDY").verb, set("DateStyle", Some("ISO, MDY")));
+        assert_eq!(one("SET a = DEFAULT").verb, set("a", None));
+        assert_eq!(one("SET a = 'default'").verb, set("a", Some("default")));
+        assert_eq!(one("SET a = E'b\\\\c'").verb, set("a", Some("b\\c")));
+        assert_eq!(one("RESET a").verb, set("a", None));
+        assert_eq!(parse("SET a='x;y';SET b='z';").map(|all| all.len()), Ok(2));
+    }
+
+    #[test]
+    fn what_is_no_statement_is_a_syntax_error() {
+        for text in ["SELEKT 1", "SET a", "SET a 1", "'open", "/* open", "COPY t"] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! What one seed means: the pooler's configuration, the network's and the server's manners, the faults, the clients.
+
+use std::fmt::Write as _;
+
+use super::client::script::{Script, ScriptWriter};
+use super::net::NetManner;
+use super::rng::Rng;
+
+/// pool_mode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// session
+    Session,
+    /// transaction
+    Transaction,
+    /// statement
+    Statement,
+}
+
+impl Mode {
+    /// As the ini file has it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Session => "session",
+            Mode::Transaction => "transaction",
+            Mode::Statement => "statement",
+        }
+    }
+}
+
+/// What an engine under test is able to do; scripts ask for nothing else.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    /// Pool modes.
+    pub modes: &'static [Mode],
+    /// Most workers.
+    pub workers_max: u16,
+    /// It honours pool sizes and the other limits.
+    pub has_limits: bool,
+    /// Named prepared statements work in transaction mode.
+    pub has_prepared: bool,
+    /// The extended protocol works.
+    pub has_extended: bool,
+    /// Faults of servers and the network towards them may occur.
+    pub bears_faults: bool,
+    /// Clients may vanish.
+    pub bears_vanishing: bool,
+    /// Timeouts of the configuration work.
+    pub has_timeouts: bool,
+}
+
+/// How servers behave.
+#[derive(Clone, Debug)]
+pub struct ServerPlan {
+    /// ParameterStatus comes at once, as before PostgreSQL 14.
+    pub reports_early: bool,
+    /// Longest time a connection takes to open.
+    pub connect_us_max: u64,
+    /// Longest time a login takes.
+    pub login_us_max: u64,
+    /// max_connections; more are refused with 53300.
+    pub connections_max: usize,
+    /// Longest time until a cancel request takes effect, and again until its connection is closed.
+    pub cancel_us_max: u64,
+}
+
+/// What goes wrong on the side of the servers, in percent of the connections.
+#[derive(Clone, Debug, Default)]
+pub struct FaultPlan {
+    /// Dials that are refused.
+    pub dial_refused: u64,
+    /// Logins that are refused, or in which the server dies.
+    pub login_fails: u64,
+    /// Servers that die at some point of their protocol.
+    pub dies: u64,
+    /// Servers that send what PostgreSQL would never send.
+    pub nonsense: u64,
+}
+
+impl FaultPlan {
+    /// Nothing goes wrong.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        self.dial_refused + self.login_fails + self.dies + self.nonsense == 0
+    }
+}
+
+/// Timeouts of the pooler in seconds; 0 is off.
+#[derive(Clone, Debug, Default)]
+pub struct Timeouts {
+    /// query_wait_timeout
+    pub query_wait_s: u64,
+    /// client_idle_timeout
+    pub client_idle_s: u64,
+    /// idle_transaction_timeout
+    pub idle_transaction_s: u64,
+    /// query_timeout
+    pub query_s: u64,
+    /// server_lifetime
+    pub server_lifetime_s: u64,
+    /// server_idle_timeout
+    pub server_idle_s: u64,
+}
+
+impl Timeouts {
+    /// No client can be disconnected by time.
+    #[must_use]
+    pub fn spare_clients(&self) -> bool {
+        self.query_wait_s + self.client_idle_s + self.idle_transaction_s + self.query_s == 0
+    }
+}
+
+/// Everything that follows from a seed before the first event.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The seed.
+    pub seed: u64,
+    /// pool_mode
+    pub mode: Mode,
+    /// How many machines.
+    pub workers: u16,
+    /// Databases; each is configured, and exists on the server, by this name.
+    pub databases: Vec<String>,
+    /// Users.
+    pub users: Vec<String>,
+    /// default_pool_size
+    pub pool_size: u32,
+    /// reserve_pool_size
+    pub reserve_pool_size: u32,
+    /// max_db_connections; 0 is no limit.
+    pub max_db_connections: u32,
+    /// max_user_connections; 0 is no limit.
+    pub max_user_connections: u32,
+    /// max_client_conn
+    pub max_client_conn: u32,
+    /// max_prepared_statements; 0 is off.
+    pub max_prepared_statements: u32,
+    /// server_login_retry in seconds.
+    pub login_retry_s: u64,
+    /// Timeouts.
+    pub timeouts: Timeouts,
+    /// server_check_delay is 0: every server is checked before use.
+    pub checks_always: bool,
+    /// auth_type
+    pub auth_type: &'static str,
+    /// The engine honours limits.
+    pub has_limits: bool,
+    /// The network.
+    pub net: NetManner,
+    /// The servers.
+    pub server: ServerPlan,
+    /// What goes wrong.
+    pub faults: FaultPlan,
+    /// The clients.
+    pub clients: Vec<Script>,
+}
+
+/// The password of a user; where the login needs one, client, pooler and server agree on it.
+#[must_use]
+pub fn password(user: &str) -> String {
+    format!("secret of {user}")
+}
+
+impl Plan {
+    /// What a seed means for an engine with these abilities.
+    #[must_use]
+    pub fn new(seed: u64, profile: &Profile) -> Self {
+        let mut rng = Rng::new(seed);
+        let mode = *rng.pick(profile.modes);
+        let databases: Vec<String> = (0..rng.between(1, 3)).map(|i| format!("db{i}")).collect();
+        let users: Vec<String> = (0..rng.between(1, 2)).map(|i| format!("user{i}")).collect();
+        let mut plan = Plan {
+            seed,
+            mode,
+            workers: u16::try_from(rng.between(1, u64::from(profile.workers_max))).expect("few workers"),
+            databases,
+            users,
+            pool_size: rng.count(1, 5),
+            reserve_pool_size: if rng.percent(20) { rng.count(1, 2) } else { 0 },
+            max_db_connections: if rng.percent(25) { rng.count(1, 4) } else { 0 },
+            max_user_connections: if rng.percent(15) { rng.count(1, 4) } else { 0 },
+            max_client_conn: if rng.percent(15) { rng.count(2, 6) } else { 100 },
+            max_prepared_statements: if rng.percent(15) { 0 } else { rng.count(1, 5) },
+            login_retry_s: rng.between(1, 3),
+            timeouts: timeouts(&mut rng, profile),
+            checks_always: rng.percent(25),
+            auth_type: *rng.pick(&["trust", "trust", "trust", "plain"]),
+            has_limits: profile.has_limits,
+            net: net_manner(&mut rng),
+            server: ServerPlan {
+                reports_early: rng.percent(40),
+                connect_us_max: *rng.pick(&[10, 500, 20_000]),
+                login_us_max: *rng.pick(&[10, 1_000, 50_000]),
+                connections_max: 1000,
+                cancel_us_max: *rng.pick(&[1, 100, 3_000, 20_000]),
+            },
+            faults: faults(&mut rng, profile),
+            clients: Vec::new(),
+        };
+        let mut client_rng = rng.fork();
+        let count = if rng.percent(5) { rng.between(15, 40) } else { rng.between(1, 10) };
+        for id in 0..usize::try_from(count).expect("few clients") {
+            let script = ScriptWriter::new(&plan, profile, client_rng.fork(), id).write();
+            plan.clients.push(script);
+        }
+        plan
+    }
+
+    /// Servers a pool may have.
+    #[must_use]
+    pub fn pool_limit(&self) -> usize {
+        (self.pool_size + self.reserve_pool_size) as usize
+    }
+
+    /// `true` if nothing but the limits decides what happens: no faults, no timeouts, no vanishing.
+    #[must_use]
+    pub fn is_calm(&self) -> bool {
+        self.faults.is_none() && self.timeouts.spare_clients()
+    }
+
+    /// The configuration as the pooler reads it.
+    #[must_use]
+    pub fn ini(&self) -> String {
+        let mut ini = String::from("[databases]\n");
+        for database in &self.databases {
+            let _ = writeln!(ini, "{database} = host=server port=5432 dbname={database}");
+        }
+        ini.push_str("[pgbouncer]\nlisten_addr = 127.0.0.1\nunix_socket_dir =\nauth_file = users\n");
+        ini.push_str("server_tls_sslmode = disable\nclient_tls_sslmode = disable\n");
+        let settings: [(&str, String); 20] = [
+            ("auth_type", self.auth_type.to_owned()),
+            ("pool_mode", self.mode.name().to_owned()),
+            ("default_pool_size", self.pool_size.to_string()),
+            ("reserve_pool_size", self.reserve_pool_size.to_string()),
+            ("reserve_pool_timeout", "1".to_owned()),
+            ("max_db_connections", self.max_db_connections.to_string()),
+            ("max_user_connections", self.max_user_connections.to_string()),
+            ("max_client_conn", self.max_client_conn.to_string()),
+            ("max_prepared_statements", self.max_prepared_statements.to_string()),
+            ("server_login_retry", self.login_retry_s.to_string()),
+            ("query_wait_timeout", self.timeouts.query_wait_s.to_string()),
+            ("client_idle_timeout", self.timeouts.client_idle_s.to_string()),
+            ("idle_transaction_timeout", self.timeouts.idle_transaction_s.to_string()),
+            ("query_timeout", self.timeouts.query_s.to_string()),
+            ("server_lifetime", self.timeouts.server_lifetime_s.max(1).to_string()),
+            ("server_idle_timeout", self.timeouts.server_idle_s.to_string()),
+            ("server_check_delay", if self.checks_always { "0" } else { "30" }.to_owned()),
+            ("client_login_timeout", "0".to_owned()),
+            ("server_connect_timeout", "5".to_owned()),
+            ("track_extra_parameters", "IntervalStyle".to_owned()),
+        ];
+        for (name, value) in settings {
+            let _ = writeln!(ini, "{name} = {value}");
+        }
+        ini
+    }
+
+    /// The users as `auth_file` has them.
+    #[must_use]
+    pub fn auth_file(&self) -> String {
+        self.users.iter().fold(String::new(), |mut text, user| {
+            let _ = writeln!(text, "\"{user}\" \"{}\"", password(user));
+            text
+        })
+    }
+
+    /// One line for a report.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        format!(
+            "{} pooling, {} workers, {} databases x {} users, pool {}+{}, max_db {}, max_user {}, max_client {}, \
+             prepared {}, auth {}, {} clients, delay {} us, window {} B, faults {:?}, timeouts {:?}",
+            self.mode.name(),
+            self.workers,
+            self.databases.len(),
+            self.users.len(),
+            self.pool_size,
+            self.reserve_pool_size,
+            self.max_db_connections,
+            self.max_user_connections,
+            self.max_client_conn,
+            self.max_prepared_statements,
+            self.auth_type,
+            self.clients.len(),
+            self.net.delay_us_max,
+            self.net.window_bytes,
+            self.faults,
+            self.timeouts,
+        )
+    }
+}
+
+fn net_manner(rng: &mut Rng) -> NetManner {
+    NetManner {
+        delay_us_max: *rng.pick(&[1, 50, 1_000, 5_000]),
+        window_bytes: *rng.pick(&[300, 4_096, 65_536, 65_536]),
+        tiny_reads_percent: *rng.pick(&[0, 0, 5, 30]),
+        cut_writes_percent: *rng.pick(&[0, 10, 50]),
+    }
+}
+
+fn timeouts(rng: &mut Rng, profile: &Profile) -> Timeouts {
+    let mut timeouts = Timeouts { server_lifetime_s: 3600, server_idle_s: 600, ..Timeouts::default() };
+    if !profile.has_timeouts || !rng.percent(25) {
+        return timeouts;
+    }
+    let mut sometimes = |low, high| if rng.percent(40) { rng.between(low, high) } else { 0 };
+    timeouts.query_wait_s = sometimes(1, 3);
+    timeouts.client_idle_s = sometimes(1, 3);
+    timeouts.idle_transaction_s = sometimes(1, 3);
+    timeouts.query_s = sometimes(1, 3);
+    timeouts.server_lifetime_s = sometimes(1, 3);
+    timeouts.server_idle_s = sometimes(1, 2);
+    if timeouts.server_lifetime_s == 0 {
+        timeouts.server_lifetime_s = 3600;
+    }
+    timeouts
+}
+
+fn faults(rng: &mut Rng, profile: &Profile) -> FaultPlan {
+    if !profile.bears_faults || rng.percent(55) {
+        return FaultPlan::default();
+    }
+    let mut sometimes = |percent| if rng.percent(50) { percent } else { 0 };
+    FaultPlan { dial_refused: sometimes(15), login_fails: sometimes(15), dies: sometimes(40), nonsense: sometimes(20) }
+}

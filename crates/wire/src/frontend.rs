@@ -1,0 +1,296 @@
+//! What clients send after login has begun, and what we send to servers.
+//!
+//! What this file is for: the messages that a pooler must understand. Those that it only passes on (`CopyData`,
+//! the parameters of `Bind`, ...) have a tag here and no parser. It must never copy: every value borrows from the
+//! body it was read from.
+
+use std::fmt;
+
+use crate::error::WireError;
+use crate::reader::{Reader, split_text};
+
+mod encode;
+
+pub use encode::{
+    encode_bind_head, encode_cancel, encode_close, encode_copy_fail, encode_describe, encode_execute,
+    encode_flush, encode_gss_request, encode_parse, encode_password, encode_query, encode_sasl_initial,
+    encode_sasl_response, encode_ssl_request, encode_startup, encode_sync, encode_terminate,
+};
+
+/// Message types that a frontend sends.
+pub mod tag {
+    /// `Query`: one simple query.
+    pub const QUERY: u8 = b'Q';
+    /// `Parse`: prepares a statement.
+    pub const PARSE: u8 = b'P';
+    /// `Bind`: makes a portal of a prepared statement and its parameters.
+    pub const BIND: u8 = b'B';
+    /// `Describe` of a statement or portal.
+    pub const DESCRIBE: u8 = b'D';
+    /// `Execute` of a portal.
+    pub const EXECUTE: u8 = b'E';
+    /// `Close` of a statement or portal.
+    pub const CLOSE: u8 = b'C';
+    /// `Sync`: ends a group of extended-protocol messages.
+    pub const SYNC: u8 = b'S';
+    /// `Flush`: asks for the answers so far.
+    pub const FLUSH: u8 = b'H';
+    /// `FunctionCall`: the old fast path.
+    pub const FUNCTION_CALL: u8 = b'F';
+    /// `CopyData`: a piece of a COPY.
+    pub const COPY_DATA: u8 = b'd';
+    /// `CopyDone`: the COPY is complete.
+    pub const COPY_DONE: u8 = b'c';
+    /// `CopyFail`: the COPY shall fail.
+    pub const COPY_FAIL: u8 = b'f';
+    /// `Terminate`: ends the session.
+    pub const TERMINATE: u8 = b'X';
+    /// `PasswordMessage`, `SASLInitialResponse`, `SASLResponse` and `GSSResponse`: what it is depends on the question.
+    pub const PASSWORD: u8 = b'p';
+}
+
+/// `Query`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Query<'a> {
+    /// One or more statements, in the client's encoding, without the NUL.
+    pub text: &'a [u8],
+}
+
+impl<'a> Query<'a> {
+    /// Reads the body of a `Query`.
+    ///
+    /// # Errors
+    /// If there is not exactly one NUL, at the end.
+    pub fn parse(body: &'a [u8]) -> Result<Self, WireError> {
+        let mut reader = Reader::new("Query", body);
+        let text = reader.text("text")?;
+        reader.finish()?;
+        Ok(Self { text })
+    }
+}
+
+impl fmt::Debug for Query<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Query").field("len", &self.text.len()).finish()
+    }
+}
+
+/// `Parse`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Parse<'a> {
+    /// The name the statement shall have; empty for the unnamed one.
+    pub name: &'a [u8],
+    /// The statement, in the client's encoding.
+    pub query: &'a [u8],
+    /// Type oids of parameters, four bytes each, as they stood in the message.
+    pub param_types: &'a [u8],
+}
+
+impl<'a> Parse<'a> {
+    /// Reads the body of a `Parse`.
+    ///
+    /// # Errors
+    /// If it is not exactly two texts, a count and as many oids.
+    #[expect(
+        clippy::self_named_constructors,
+        reason = "all messages are read by `parse`; this one is called Parse"
+    )]
+    pub fn parse(body: &'a [u8]) -> Result<Self, WireError> {
+        let mut reader = Reader::new("Parse", body);
+        let name = reader.text("statement name")?;
+        let query = reader.text("query")?;
+        let count = reader.u16("number of parameter types")?;
+        let param_types = reader.take(usize::from(count) * 4, "parameter types")?;
+        reader.finish()?;
+        Ok(Self { name, query, param_types })
+    }
+}
+
+impl fmt::Debug for Parse<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Parse")
+            .field("name", &self.name.escape_ascii().to_string())
+            .field("query_len", &self.query.len())
+            .field("param_types", &(self.param_types.len() / 4))
+            .finish()
+    }
+}
+
+/// The start of a `Bind`: what a pooler must know and may have to replace. The parameters behind it are passed on
+/// unread, for they may be large.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BindHead<'a> {
+    /// The name the portal shall have; empty for the unnamed one.
+    pub portal: &'a [u8],
+    /// The prepared statement.
+    pub statement: &'a [u8],
+    /// Where in the body the rest begins, in bytes.
+    pub tail: usize,
+}
+
+impl<'a> BindHead<'a> {
+    /// Reads the names at the start of the body of a `Bind`, of which `prefix` is what has arrived. `None`: the names
+    /// are not complete; if `prefix` is the whole body then the message is malformed.
+    #[must_use]
+    pub fn parse_prefix(prefix: &'a [u8]) -> Option<Self> {
+        let (portal, rest) = split_text(prefix)?;
+        let (statement, rest) = split_text(rest)?;
+        Some(Self { portal, statement, tail: prefix.len() - rest.len() })
+    }
+}
+
+/// What `Describe` and `Close` are about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// A prepared statement.
+    Statement,
+    /// A portal.
+    Portal,
+}
+
+impl Target {
+    /// The byte on the wire.
+    #[must_use]
+    pub const fn as_byte(self) -> u8 {
+        match self {
+            Self::Statement => b'S',
+            Self::Portal => b'P',
+        }
+    }
+
+    fn read<'a>(message: &'static str, body: &'a [u8]) -> Result<(Self, &'a [u8]), WireError> {
+        let mut reader = Reader::new(message, body);
+        let target = match reader.u8("target")? {
+            b'S' => Self::Statement,
+            b'P' => Self::Portal,
+            other => return Err(reader.refuse("target", "'S' or 'P'", other.into())),
+        };
+        let name = reader.text("name")?;
+        reader.finish()?;
+        Ok((target, name))
+    }
+}
+
+/// `Describe`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Describe<'a> {
+    /// Statement or portal.
+    pub target: Target,
+    /// Its name; empty for the unnamed one.
+    pub name: &'a [u8],
+}
+
+impl<'a> Describe<'a> {
+    /// Reads the body of a `Describe`.
+    ///
+    /// # Errors
+    /// If it is not exactly a target and a name.
+    pub fn parse(body: &'a [u8]) -> Result<Self, WireError> {
+        let (target, name) = Target::read("Describe", body)?;
+        Ok(Self { target, name })
+    }
+}
+
+/// `Close`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Close<'a> {
+    /// Statement or portal.
+    pub target: Target,
+    /// Its name; empty for the unnamed one.
+    pub name: &'a [u8],
+}
+
+impl<'a> Close<'a> {
+    /// Reads the body of a `Close`.
+    ///
+    /// # Errors
+    /// If it is not exactly a target and a name.
+    pub fn parse(body: &'a [u8]) -> Result<Self, WireError> {
+        let (target, name) = Target::read("Close", body)?;
+        Ok(Self { target, name })
+    }
+}
+
+/// `Execute`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Execute<'a> {
+    /// The portal; empty for the unnamed one.
+    pub portal: &'a [u8],
+    /// How many rows are wanted; 0 for all. PostgreSQL takes numbers above `i32::MAX` for 0.
+    pub max_rows: u32,
+}
+
+impl<'a> Execute<'a> {
+    /// Reads the body of an `Execute`.
+    ///
+    /// # Errors
+    /// If it is not exactly a name and a number.
+    pub fn parse(body: &'a [u8]) -> Result<Self, WireError> {
+        let mut reader = Reader::new("Execute", body);
+        let portal = reader.text("portal")?;
+        let max_rows = reader.u32("number of rows")?;
+        reader.finish()?;
+        Ok(Self { portal, max_rows })
+    }
+}
+
+/// `PasswordMessage`: the answer to a question for a password, in clear text or as md5.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Password<'a> {
+    /// The password or its hash, without the NUL. A secret.
+    pub text: &'a [u8],
+}
+
+impl<'a> Password<'a> {
+    /// Reads the body of a `PasswordMessage`.
+    ///
+    /// # Errors
+    /// If there is not exactly one NUL, at the end.
+    pub fn parse(body: &'a [u8]) -> Result<Self, WireError> {
+        let mut reader = Reader::new("PasswordMessage", body);
+        let text = reader.text("password")?;
+        reader.finish()?;
+        Ok(Self { text })
+    }
+}
+
+impl fmt::Debug for Password<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Password").finish_non_exhaustive()
+    }
+}
+
+/// `SASLInitialResponse`: the chosen mechanism and the first message of the exchange. The later ones
+/// (`SASLResponse`) are their whole body and need no parser.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct SaslInitial<'a> {
+    /// The mechanism's name.
+    pub mechanism: &'a [u8],
+    /// The first message; `None` if the client waits to be asked.
+    pub data: Option<&'a [u8]>,
+}
+
+impl<'a> SaslInitial<'a> {
+    /// Reads the body of a `SASLInitialResponse`.
+    ///
+    /// # Errors
+    /// If it is not exactly a text and a value with its length.
+    pub fn parse(body: &'a [u8]) -> Result<Self, WireError> {
+        let mut reader = Reader::new("SASLInitialResponse", body);
+        let mechanism = reader.text("mechanism")?;
+        let data = reader.nullable("initial response")?;
+        reader.finish()?;
+        Ok(Self { mechanism, data })
+    }
+}
+
+impl fmt::Debug for SaslInitial<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SaslInitial")
+            .field("mechanism", &self.mechanism.escape_ascii().to_string())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

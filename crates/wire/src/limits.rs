@@ -1,0 +1,27 @@
+//! Every bound that this crate holds peers to, with where it comes from.
+
+/// Largest first packet of a connection, in bytes, without its length field: `MAX_STARTUP_PACKET_LENGTH` in
+/// PostgreSQL's `src/include/libpq/pqcomm.h`.
+pub const STARTUP_PACKET_LEN_MAX: u32 = 10_000;
+
+/// Longest cancel key, in bytes. Protocol 3.2 allows 4 to 256; the older ones have exactly 4.
+pub const CANCEL_KEY_LEN_MAX: usize = 256;
+
+/// Largest value of a message's length field (which counts itself): it is a signed 32-bit number.
+pub const MESSAGE_LEN_MAX: u32 = i32::MAX as u32;
+
+/// Smallest value of a message's length field: the field itself.
+pub const MESSAGE_LEN_MIN: u32 = 4;
+
+/// How many SASL mechanisms a server may offer. PostgreSQL 18 knows three.
+pub const SASL_MECHANISMS_MAX: usize = 32;
+
+/// How many unsupported options a server may name in a `NegotiateProtocolVersion`. A startup packet of
+/// [`STARTUP_PACKET_LEN_MAX`] bytes can not ask for more: each is at least a name and two terminators.
+pub const UNSUPPORTED_OPTIONS_MAX: u32 = STARTUP_PACKET_LEN_MAX / 3;
+
+/// How many columns an encoder puts into one row: the protocol counts them in a signed 16-bit number.
+pub const COLUMNS_MAX: usize = i16::MAX as usize;
+
+const _: () = assert!(UNSUPPORTED_OPTIONS_MAX < STARTUP_PACKET_LEN_MAX);
+const _: () = assert!(MESSAGE_LEN_MIN < MESSAGE_LEN_MAX);

@@ -1,0 +1,121 @@
+//! Takes a message's body apart, field by field; every parser of this crate goes through here.
+//!
+//! It never reads past the body, and each complaint names the message and the field.
+
+use std::ffi::CStr;
+
+use crate::error::WireError;
+use crate::limits::CANCEL_KEY_LEN_MAX;
+
+/// A body and how much of it is not read yet.
+#[derive(Clone)]
+pub(crate) struct Reader<'a> {
+    message: &'static str,
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// `message` is the name to be used in errors.
+    pub(crate) fn new(message: &'static str, body: &'a [u8]) -> Self {
+        Self { message, rest: body }
+    }
+
+    /// The next `len` bytes.
+    pub(crate) fn take(&mut self, len: usize, field: &'static str) -> Result<&'a [u8], WireError> {
+        match self.rest.split_at_checked(len) {
+            Some((taken, rest)) => {
+                self.rest = rest;
+                Ok(taken)
+            }
+            None => {
+                Err(WireError::Truncated { message: self.message, field, needed: len, left: self.rest.len() })
+            }
+        }
+    }
+
+    fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], WireError> {
+        match self.rest.split_first_chunk::<N>() {
+            Some((taken, rest)) => {
+                self.rest = rest;
+                Ok(*taken)
+            }
+            None => {
+                Err(WireError::Truncated { message: self.message, field, needed: N, left: self.rest.len() })
+            }
+        }
+    }
+
+    pub(crate) fn u8(&mut self, field: &'static str) -> Result<u8, WireError> {
+        Ok(u8::from_be_bytes(self.array(field)?))
+    }
+
+    pub(crate) fn u16(&mut self, field: &'static str) -> Result<u16, WireError> {
+        Ok(u16::from_be_bytes(self.array(field)?))
+    }
+
+    pub(crate) fn u32(&mut self, field: &'static str) -> Result<u32, WireError> {
+        Ok(u32::from_be_bytes(self.array(field)?))
+    }
+
+    /// Four bytes as they are.
+    pub(crate) fn four(&mut self, field: &'static str) -> Result<[u8; 4], WireError> {
+        self.array(field)
+    }
+
+    /// The bytes up to the next NUL, which is read too.
+    pub(crate) fn text(&mut self, field: &'static str) -> Result<&'a [u8], WireError> {
+        match split_text(self.rest) {
+            Some((text, rest)) => {
+                self.rest = rest;
+                Ok(text)
+            }
+            None => Err(WireError::Unterminated { message: self.message, field }),
+        }
+    }
+
+    /// A value with its length in front; a length of -1 stands for NULL.
+    pub(crate) fn nullable(&mut self, field: &'static str) -> Result<Option<&'a [u8]>, WireError> {
+        let len = self.u32(field)?;
+        if len == u32::MAX { Ok(None) } else { self.take(len as usize, field).map(Some) }
+    }
+
+    /// All that is left.
+    pub(crate) fn rest(self) -> &'a [u8] {
+        self.rest
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    /// The end: an error if bytes are left over.
+    pub(crate) fn finish(self) -> Result<(), WireError> {
+        if self.rest.is_empty() {
+            Ok(())
+        } else {
+            Err(WireError::Trailing { message: self.message, left: self.rest.len() })
+        }
+    }
+
+    /// The error for a value that was read and can not be.
+    pub(crate) fn refuse(&self, field: &'static str, expected: &'static str, got: u32) -> WireError {
+        WireError::Value { message: self.message, field, expected, got }
+    }
+}
+
+/// Splits at the first NUL into what is before it and what is behind it. `None`: there is no NUL.
+pub(crate) fn split_text(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    // The standard library's search for a NUL is many bytes at a time.
+    let text = CStr::from_bytes_until_nul(bytes).ok()?.to_bytes();
+    Some((text, bytes.get(text.len() + 1..)?))
+}
+
+/// The rest of a message that ends in a cancel key.
+pub(crate) fn cancel_key(reader: Reader<'_>) -> Result<&[u8], WireError> {
+    let len = reader.rest.len();
+    if (1..=CANCEL_KEY_LEN_MAX).contains(&len) {
+        Ok(reader.rest)
+    } else {
+        Err(reader.refuse("length of the key", "1 to 256", u32::try_from(len).unwrap_or(u32::MAX)))
+    }
+}

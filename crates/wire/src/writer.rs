@@ -1,0 +1,93 @@
+//! Appends fields to a message; every encoder of this crate goes through here.
+//!
+//! It never fails and never lets one field run into the next: see [`crate::header`] for how.
+
+use std::ffi::CStr;
+
+/// Appends a message: tag, length and what `body` appends.
+pub(crate) fn message(out: &mut Vec<u8>, tag: u8, body: impl FnOnce(&mut Vec<u8>)) {
+    out.push(tag);
+    with_length(out, body);
+}
+
+/// Appends a packet without a tag, as the first ones of a connection are.
+pub(crate) fn with_length(out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
+    let start = out.len();
+    out.extend_from_slice(&[0; 4]);
+    body(out);
+    let len = wire_len(out.len() - start);
+    if let Some(field) = out.get_mut(start..start + 4) {
+        field.copy_from_slice(&len.to_be_bytes());
+    }
+}
+
+/// A message that is nothing but its tag.
+pub(crate) fn bare(out: &mut Vec<u8>, tag: u8) {
+    out.extend_from_slice(&[tag, 0, 0, 0, 4]);
+}
+
+/// `len` as the wire says it; what can not be said becomes a number that every receiver refuses.
+pub(crate) fn wire_len(len: usize) -> u32 {
+    match i32::try_from(len) {
+        Ok(len) => len.unsigned_abs(),
+        Err(_) => u32::MAX,
+    }
+}
+
+pub(crate) fn u16(out: &mut Vec<u8>, value: u16) {
+    out.extend_from_slice(&value.to_be_bytes());
+}
+
+pub(crate) fn u32(out: &mut Vec<u8>, value: u32) {
+    out.extend_from_slice(&value.to_be_bytes());
+}
+
+/// A text and its NUL.
+pub(crate) fn text(out: &mut Vec<u8>, value: &[u8]) {
+    out.extend_from_slice(until_nul(value));
+    out.push(0);
+}
+
+/// What of `value` the protocol can carry as a text.
+pub(crate) fn until_nul(value: &[u8]) -> &[u8] {
+    CStr::from_bytes_until_nul(value).map_or(value, CStr::to_bytes)
+}
+
+/// A value with its length in front; NULL has the length -1.
+pub(crate) fn nullable(out: &mut Vec<u8>, value: Option<&[u8]>) {
+    match value {
+        Some(value) => {
+            u32(out, wire_len(value.len()));
+            out.extend_from_slice(value);
+        }
+        None => u32(out, u32::MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nul_can_not_smuggle_a_field() {
+        let mut out = Vec::new();
+        text(&mut out, b"user\0superuser");
+        assert_eq!(out, b"user\0");
+    }
+
+    #[test]
+    fn lengths_end_where_the_wire_does() {
+        assert_eq!(wire_len(0), 0);
+        assert_eq!(wire_len(0x7fff_ffff), 0x7fff_ffff);
+        assert_eq!(wire_len(0x8000_0000), u32::MAX);
+        assert_eq!(wire_len(usize::MAX), u32::MAX);
+    }
+
+    #[test]
+    fn a_message_is_appended_behind_what_is_there() {
+        let mut out = b"before".to_vec();
+        message(&mut out, b'x', |out| text(out, b"ab"));
+        bare(&mut out, b'y');
+        assert_eq!(out, b"beforex\0\0\0\x07ab\0y\0\0\0\x04");
+    }
+}

@@ -1,0 +1,25 @@
+//! The bodies of the fuzz targets.
+//!
+//! What this room is for: one function for everything that parses foreign bytes. Each takes any bytes, must not
+//! panic, and asserts what must hold for them. `fuzz_targets/` runs them under libFuzzer, `tests/corpus.rs` runs
+//! them on a stable compiler with the committed corpus and a fixed number of mutations of it.
+//!
+//! To add a target: a function here (in a file of its own), a line in [`TARGETS`], a file in `fuzz_targets/` with its
+//! `[[bin]]` in `Cargo.toml`, and a few inputs in `corpus/<name>/`. A test finds out what was forgotten.
+
+mod sql;
+mod wire;
+
+pub use sql::sql_lexer;
+pub use wire::{wire_backend, wire_frontend, wire_startup};
+
+/// A fuzz target: its name and its body.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Every fuzz target.
+pub const TARGETS: &[Target] = &[
+    ("sql_lexer", sql_lexer),
+    ("wire_backend", wire_backend),
+    ("wire_frontend", wire_frontend),
+    ("wire_startup", wire_startup),
+];
