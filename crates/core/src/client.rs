@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use pgweir_auth::Guard;
 
+use crate::cancel_key::CancelKey;
 use crate::console::session::ConsoleSession;
 use crate::driver::{ConnId, Peer};
-use crate::ids::{PoolId, ServerId};
+use crate::ids::{PoolId, ServerId, StatementId};
 use crate::luggage::{Login, Origin, Replication};
 use crate::params::Params;
 use crate::shared::Counts;
@@ -33,12 +34,15 @@ pub(crate) struct Client {
 /// What a logged-in client is and has.
 pub(crate) struct Account {
     pub(crate) pool: PoolId,
-    pub(crate) login: Login,
+    /// The user it logged in as; the pool's user may be another one.
+    pub(crate) user: Arc<str>,
+    pub(crate) replication: Replication,
     /// The parameters as this client was last told of them.
     pub(crate) params: Arc<Params>,
-    pub(crate) statements: ClientStatements,
-    /// What its cancel requests must carry: process id, then secret.
-    pub(crate) cancel_key: Box<[u8]>,
+    /// What it prepared by name; most clients prepare nothing, or their driver does so once and for all.
+    pub(crate) statements: Option<Box<ClientStatements>>,
+    /// What its cancel requests must carry.
+    pub(crate) cancel_key: CancelKey,
     /// When it last began to ask for something (monotonic, µs).
     pub(crate) request_us: u64,
     /// Last activity, for `client_idle_timeout`.
@@ -65,7 +69,7 @@ pub(crate) enum ClientState {
     /// Proving who it is.
     Authenticating(Box<Authenticating>),
     /// Proven; its pool has not yet seen a server, so what to tell the client is not known.
-    Welcoming,
+    Welcoming(Box<Login>),
     /// Logged in, has no server, asks for nothing.
     Idle,
     /// Asked for something and waits for a server.
@@ -136,11 +140,18 @@ pub(crate) struct Link {
     pub(crate) streaming: usize,
 }
 
+impl Account {
+    /// The statement that it prepared under a name.
+    pub(crate) fn statement(&self, name: &[u8]) -> Option<StatementId> {
+        self.statements.as_ref()?.get(name)
+    }
+}
+
 impl Client {
-    /// `database/user@host:port` as log lines begin.
-    pub(crate) fn log_name(&self) -> String {
+    /// `C-0x12: database/user@host:port` as log lines begin. `pool_database` is that of its pool, if it has one.
+    pub(crate) fn log_name(&self, pool_database: Option<&str>) -> String {
         let (database, user) = match (&self.account, &self.state) {
-            (Some(account), _) => (&*account.login.database, &*account.login.user),
+            (Some(account), _) => (pool_database.unwrap_or("(nodb)"), &*account.user),
             (None, ClientState::Authenticating(exchange)) => {
                 (&*exchange.login.database, &*exchange.login.user)
             }
@@ -152,7 +163,7 @@ impl Client {
 
     /// It has logged in, or is about to, by the replication protocol.
     pub(crate) fn replication(&self) -> Replication {
-        self.account.as_ref().map_or(Replication::None, |account| account.login.replication)
+        self.account.as_ref().map_or(Replication::None, |account| account.replication)
     }
 }
 

@@ -8,6 +8,7 @@
 //! then the life of a client in order: `machine/greeting.rs`, `login.rs`, `from_client.rs`, `handout.rs`, `from_server.rs`.
 //! [`ledger`] decides which answer belongs to whom.
 
+mod cancel_key;
 mod client;
 pub mod console;
 pub mod driver;

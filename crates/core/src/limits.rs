@@ -51,6 +51,9 @@ pub const CONSOLE_QUERY_BYTES_MAX: usize = 4096;
 /// Text of a server's error that is repeated to clients while the server is not asked again.
 pub const CACHED_ERROR_BYTES_MAX: usize = 512;
 
+/// Sets of parameters that a pool remembers, so that clients and servers that have the same share one object.
+pub const KNOWN_PARAMS_MAX: usize = 16;
+
 /// Buffers for partial messages that a worker keeps for the next use, and the largest it keeps.
 pub const SPARE_BUFFERS_MAX: usize = 64;
 /// See [`SPARE_BUFFERS_MAX`].

@@ -13,7 +13,7 @@ pub struct Origin {
     /// Who it is, as the kernel says.
     pub peer: Peer,
     /// Its TLS session, if any.
-    pub tls: Option<TlsInfo>,
+    pub tls: Option<Box<TlsInfo>>,
     /// When it was accepted.
     pub since: Now,
 }

@@ -24,6 +24,7 @@ use std::sync::Arc;
 
 use slotmap::SlotMap;
 
+use crate::cancel_key::KeyHead;
 use crate::client::{Client, ClientState, Greeting};
 use crate::console::command::{PendingCommand, Tasks};
 use crate::driver::{Closed, ConnId, Driver, Level, Now, Peer, TlsInfo, WorkerId};
@@ -66,7 +67,8 @@ pub struct Machine {
     pools: SlotMap<PoolId, Pool>,
     pool_names: HashMap<(Arc<str>, Arc<str>), PoolId>,
     cancels: SlotMap<CancelId, CancelConnection>,
-    cancel_keys: HashMap<Box<[u8]>, ClientId>,
+    /// Clients by the head of their cancel key.
+    cancel_keys: HashMap<KeyHead, ClientId>,
     statements: Statements,
     /// Pools to look at when the tick ends.
     noticed: Vec<PoolId>,

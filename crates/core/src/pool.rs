@@ -7,6 +7,7 @@ use pgweir_auth::Learned;
 use pgweir_settings::{Config, Database, PoolMode};
 
 use crate::ids::{ClientId, ServerId};
+use crate::limits::KNOWN_PARAMS_MAX;
 use crate::machine::WaitingCancel;
 use crate::params::Params;
 use crate::shared::Counts;
@@ -70,6 +71,8 @@ pub(crate) struct Pool {
     pub(crate) empty_us: u64,
     /// PAUSE or KILL of its database: no server is handed out.
     pub(crate) paused: bool,
+    /// Sets of parameters seen last, the newest at the end.
+    known_params: VecDeque<Arc<Params>>,
     /// What a client's login taught us that helps to log in to servers (the pool's user is the client's own).
     pub(crate) learned: Learned,
     /// It is in the list of pools to look at when the tick ends.
@@ -126,9 +129,23 @@ impl Pool {
             aged_us: 0,
             empty_us: now_us,
             paused: false,
+            known_params: VecDeque::new(),
             learned: Learned::Nothing,
             noticed: false,
         }
+    }
+
+    /// The object for a set of parameters: clients and servers that share it need no comparing.
+    pub(crate) fn share(&mut self, params: Params) -> Arc<Params> {
+        if let Some(known) = self.known_params.iter().rev().find(|known| ***known == params) {
+            return Arc::clone(known);
+        }
+        if self.known_params.len() >= KNOWN_PARAMS_MAX {
+            self.known_params.pop_front();
+        }
+        let params = Arc::new(params);
+        self.known_params.push_back(Arc::clone(&params));
+        params
     }
 
     /// A server came (`from` is `None`), moved, or left (`to` is `None`).

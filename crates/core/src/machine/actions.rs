@@ -298,7 +298,7 @@ impl Machine {
         let waiting: Vec<ClientId> = self
             .clients
             .iter()
-            .filter(|(_, client)| matches!(client.state, ClientState::Waiting(_) | ClientState::Welcoming))
+            .filter(|(_, client)| matches!(client.state, ClientState::Waiting(_) | ClientState::Welcoming(_)))
             .map(|(id, _)| id)
             .collect();
         for id in waiting {

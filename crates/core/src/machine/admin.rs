@@ -28,11 +28,7 @@ impl Machine {
         user: &Arc<str>,
         rights: Rights,
     ) -> Step {
-        let mut key = vec![0; 8];
-        d.random(&mut key);
-        key[0] &= 0x7f;
-        let key: Box<[u8]> = key.into();
-        self.cancel_keys.insert(key.clone(), id);
+        let key = self.new_cancel_key(d, id, 0);
         let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
         let out = &mut self.scratch;
         out.clear();
@@ -48,8 +44,7 @@ impl Machine {
         ] {
             backend::encode_parameter_status(out, name.as_bytes(), value.as_bytes());
         }
-        let (pid, secret) = super::login::split_key(&key);
-        backend::encode_backend_key_data(out, pid, secret);
+        backend::encode_backend_key_data(out, key.pid(), &key.secret());
         backend::encode_ready(out, TxStatus::Idle);
         client.state = ClientState::Console(Box::new(ConsoleSession::new(Arc::clone(user), rights, key)));
         d.send(client.conn, &self.scratch);
@@ -228,7 +223,7 @@ impl Machine {
 
     /// A console client is gone. What it waited for goes on, but a SUSPEND is undone: nobody would end it.
     pub(super) fn console_left<D: Driver>(&mut self, d: &mut D, console: &ConsoleSession) {
-        self.cancel_keys.remove(&console.cancel_key);
+        self.cancel_keys.remove(&console.cancel_key.head());
         let Some(ticket) = console.pending else { return };
         if let Some(pending) = self.commands.remove(&ticket)
             && pending.command == Command::Suspend

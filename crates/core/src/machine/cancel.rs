@@ -7,6 +7,7 @@
 use pgweir_wire::frontend::{encode_cancel, encode_ssl_request};
 
 use super::{Machine, Role, Step};
+use crate::cancel_key::head_of;
 use crate::client::ClientState;
 use crate::driver::{CloseMode, Closed, ConnId, Driver, Endpoint, Level, TlsRole};
 use crate::ids::{CancelId, ClientId, PoolId, ServerId};
@@ -51,7 +52,7 @@ impl Machine {
         secret: &[u8],
     ) -> Step {
         let key: Vec<u8> = pid.to_be_bytes().iter().chain(secret).copied().collect();
-        if let Some(&target) = self.cancel_keys.get(key.as_slice()) {
+        if let Some(target) = self.shown_by(&key) {
             if let Some(client) = self.clients.get_mut(id) {
                 client.state = ClientState::Cancelling;
             }
@@ -67,9 +68,21 @@ impl Machine {
         Step::Gone
     }
 
+    /// The client whose key this is.
+    fn shown_by(&self, key: &[u8]) -> Option<ClientId> {
+        let &id = self.cancel_keys.get(&head_of(key)?)?;
+        let client = self.clients.get(id)?;
+        let own = match (&client.account, &client.state) {
+            (Some(account), _) => &account.cancel_key,
+            (None, ClientState::Console(console)) => &console.cancel_key,
+            (None, _) => return None,
+        };
+        own.is_shown_by(key).then_some(id)
+    }
+
     /// Another worker received it.
     pub(super) fn cancel_by_mail<D: Driver>(&mut self, d: &mut D, key: &[u8]) {
-        if let Some(&target) = self.cancel_keys.get(key) {
+        if let Some(target) = self.shown_by(key) {
             self.cancel_target(d, None, target);
         }
     }

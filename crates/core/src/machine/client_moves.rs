@@ -81,7 +81,7 @@ impl Machine {
         };
         let server = &mut self.servers[server_id];
         server.active_us = now_us;
-        if Arc::ptr_eq(&server.params, &account.params) || account.login.replication != Replication::None {
+        if Arc::ptr_eq(&server.params, &account.params) || account.replication != Replication::None {
             return;
         }
         match settle_statement(&self.tracked, &account.params, &server.params) {
@@ -108,7 +108,7 @@ impl Machine {
         let Some(client) = self.clients.get(id) else { return Step::Gone };
         let text = fault.text();
         if self.rules.config.main.log_pooler_errors {
-            let line = format!("{} pooler error: {text}", client.log_name());
+            let line = format!("{} pooler error: {text}", self.client_log_name(client));
             self.log(d, Level::Warning, &line);
         }
         if !self.is_mid_message(client) {
@@ -136,7 +136,7 @@ impl Machine {
             }
             Closed::Tls(text) => {
                 let Some(client) = self.clients.get(id) else { return };
-                let line = format!("{} TLS handshake error: {text}", client.log_name());
+                let line = format!("{} TLS handshake error: {text}", self.client_log_name(client));
                 self.log(d, Level::Warning, &line);
                 self.remove_client(d, id, "TLS handshake error", CloseMode::Now);
             }
@@ -162,7 +162,7 @@ impl Machine {
         let Some(client) = self.clients.get(id) else { return };
         if self.rules.config.main.log_disconnections {
             let age_s = (self.now.mono_us - client.origin.since.mono_us) / 1_000_000;
-            let line = format!("{} closing because: {reason} (age={age_s}s)", client.log_name());
+            let line = format!("{} closing because: {reason} (age={age_s}s)", self.client_log_name(client));
             self.log(d, Level::Log, &line);
         }
         let Some(mut client) = self.clients.remove(id) else { return };
@@ -179,7 +179,7 @@ impl Machine {
             ClientState::Waiting(_) => {
                 self.leave_pool(id, client.account, |pool| pool.waiting -= 1);
             }
-            ClientState::Welcoming => {
+            ClientState::Welcoming(_) => {
                 self.abandon_dial(d, id);
                 self.leave_pool(id, client.account, |pool| pool.welcoming.retain(|&other| other != id));
             }
@@ -195,9 +195,9 @@ impl Machine {
         leave: impl FnOnce(&mut crate::pool::Pool),
     ) {
         let Some(mut account) = account else { return };
-        self.cancel_keys.remove(&account.cancel_key);
+        self.cancel_keys.remove(&account.cancel_key.head());
         debug_assert!(!self.clients.contains_key(id));
-        for statement in account.statements.drain() {
+        for statement in account.statements.iter_mut().flat_map(|statements| statements.drain()) {
             self.statements.give_back(statement);
         }
         self.uncount(&account.counted);
@@ -213,7 +213,7 @@ impl Machine {
     pub(super) fn client_is_stalled(&self, id: ClientId) -> bool {
         let Some(client) = self.clients.get(id) else { return false };
         match &client.state {
-            ClientState::Waiting(_) | ClientState::Welcoming => true,
+            ClientState::Waiting(_) | ClientState::Welcoming(_) => true,
             ClientState::Linked(link) => self
                 .servers
                 .get(link.server)
@@ -291,10 +291,16 @@ impl Machine {
         d.send(server.conn, &self.scratch);
     }
 
+    /// See [`Client::log_name`].
+    pub(super) fn client_log_name(&self, client: &Client) -> String {
+        let pool = client.account.as_ref().and_then(|account| self.pools.get(account.pool));
+        client.log_name(pool.map(|pool| &*pool.database))
+    }
+
     /// The mode that a client is pooled by. Replication connections are sessions by nature.
     pub(super) fn client_mode(&self, client: &Client) -> PoolMode {
         match &client.account {
-            Some(account) if account.login.replication == Replication::None => self.pools[account.pool].mode,
+            Some(account) if account.replication == Replication::None => self.pools[account.pool].mode,
             _ => PoolMode::Session,
         }
     }

@@ -360,7 +360,11 @@ impl Machine {
     /// PostgreSQL's error for a name that is in use, which knows the statement by our name for it.
     fn name_in_use<D: Driver>(&mut self, d: &mut D, client: ClientId, ticket: u32) {
         let Some(client) = self.clients.get(client) else { return };
-        let name = client.account.as_ref().and_then(|account| account.statements.name(ticket));
+        let name = client
+            .account
+            .as_ref()
+            .and_then(|account| account.statements.as_ref())
+            .and_then(|statements| statements.name(ticket));
         let text = format!("prepared statement \"{}\" already exists", printable(name.unwrap_or_default()));
         self.scratch.clear();
         encode_error(&mut self.scratch, &Report::error(SqlState::DUPLICATE_PREPARED_STATEMENT, &text));
@@ -421,7 +425,7 @@ impl Machine {
         if server.params.get(position) != Some(status.value) {
             let mut params = (*server.params).clone();
             params.set(position, status.value);
-            server.params = Arc::new(params);
+            server.params = self.pools[server.pool].share(params);
         }
         let (client_id, server_params) = (client_id?, Arc::clone(&server.params));
         let account = self.clients.get_mut(client_id)?.account.as_deref_mut()?;
@@ -431,7 +435,7 @@ impl Machine {
         } else if !knew {
             let mut params = (*account.params).clone();
             params.set(position, status.value);
-            account.params = Arc::new(params);
+            account.params = self.pools[account.pool].share(params);
         }
         (!hidden || !knew).then_some(client_id)
     }

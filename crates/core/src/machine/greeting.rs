@@ -80,7 +80,7 @@ impl Machine {
             let step = match &client.state {
                 ClientState::Greeting(_) => self.greet(d, id, rest),
                 ClientState::Authenticating(_) => self.authenticate(d, id, rest),
-                ClientState::Welcoming | ClientState::Waiting(_) => Step::Wait,
+                ClientState::Welcoming(_) | ClientState::Waiting(_) => Step::Wait,
                 // Nothing more is expected; nothing more is kept.
                 ClientState::Cancelling => Step::Used(rest.len()),
                 ClientState::Idle => self.idle_client_sent(d, id, rest),
@@ -179,7 +179,7 @@ impl Machine {
         let Some(client) = self.clients.get_mut(id) else { return };
         if let ClientState::Greeting(greeting) = &mut client.state {
             greeting.tls = TlsAsked::Established;
-            client.origin.tls = Some(info);
+            client.origin.tls = Some(Box::new(info));
         }
     }
 

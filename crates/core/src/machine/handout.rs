@@ -94,7 +94,8 @@ impl Machine {
         if self.now.mono_us.saturating_sub(waiting.since_us) < timeout_us {
             return false;
         }
-        let line = format!("{} taking connection from reserve_pool", self.clients[first].log_name());
+        let line =
+            format!("{} taking connection from reserve_pool", self.client_log_name(&self.clients[first]));
         self.log(d, Level::Log, &line);
         true
     }

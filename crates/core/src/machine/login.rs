@@ -2,6 +2,7 @@
 //! and what a client is told when it is in.
 
 use std::borrow::Cow;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use pgweir_auth::{Guard, GuardEnv, Learned, Method, Verdict};
@@ -12,16 +13,16 @@ use pgweir_wire::frontend::tag;
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use super::{Machine, Step};
-use crate::client::{Account, Authenticating, Client, ClientState, Counted, Target};
+use crate::cancel_key::CancelKey;
+use crate::client::{Account, Authenticating, Client, ClientState, Counted, Greeting, Target};
 use crate::console;
-use crate::driver::{ConnId, Driver, Level, Peer, TlsInfo};
+use crate::driver::{ConnId, Driver, Level, Peer};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId};
-use crate::limits::{CANCEL_KEY_BYTES, PASSWORD_BYTES_MAX};
+use crate::limits::PASSWORD_BYTES_MAX;
 use crate::luggage::{Login, Luggage, Replication};
 use crate::params::Params;
 use crate::pool::ServerKind;
-use crate::statements::ClientStatements;
 
 impl Machine {
     /// The startup packet is understood: counts the client and asks for its password.
@@ -64,7 +65,7 @@ impl Machine {
         }
         let Some(body) = bytes.get(HEADER_LEN..header.total()) else { return Step::Wait };
         let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
-        let state = std::mem::replace(&mut client.state, ClientState::Welcoming);
+        let state = std::mem::replace(&mut client.state, ClientState::Greeting(Greeting::default()));
         let ClientState::Authenticating(state) = state else {
             client.state = state;
             return Step::Wait;
@@ -243,7 +244,7 @@ impl Machine {
         let id = self.clients.insert(Client {
             conn,
             serial,
-            state: ClientState::Welcoming,
+            state: ClientState::Greeting(Greeting::default()),
             inbox: unread,
             skip: 0,
             reads_paused: false,
@@ -272,23 +273,26 @@ impl Machine {
             return self.refuse_client(d, id, &Fault::NoSuchDatabase(database));
         };
         self.shared.note_client(self.worker, true);
-        let key = self.new_cancel_key(d, login.minor);
-        self.cancel_keys.insert(key.clone(), id);
-        let (params, replication) = (Arc::new(login.params.clone()), login.replication);
+        let key = self.new_cancel_key(d, id, login.minor);
+        self.learn(pool_id, &login);
+        let replication = login.replication;
+        let pool = &self.pools[pool_id];
+        // Most clients are the pool's user: one text serves all.
+        let user = if login.user == pool.user { Arc::clone(&pool.user) } else { Arc::clone(&login.user) };
         let now_us = self.now.mono_us;
         let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
-        client.state = ClientState::Welcoming;
+        client.state = ClientState::Welcoming(Box::new(login));
         client.account = Some(Box::new(Account {
             pool: pool_id,
-            login,
-            params,
-            statements: ClientStatements::default(),
+            user,
+            replication,
+            params: Arc::default(),
+            statements: None,
             cancel_key: key,
             request_us: now_us,
             active_us: now_us,
             counted,
         }));
-        self.learn(pool_id, id);
         let pool = &mut self.pools[pool_id];
         pool.clients += 1;
         pool.stats.client_logins += 1;
@@ -310,13 +314,10 @@ impl Machine {
     }
 
     /// What the client proved itself with may serve to log in to servers, where it is the pool's user.
-    fn learn(&mut self, pool_id: PoolId, id: ClientId) {
-        let Some(account) = self.clients.get(id).and_then(|client| client.account.as_deref()) else {
-            return;
-        };
+    fn learn(&mut self, pool_id: PoolId, login: &Login) {
         let pool = &mut self.pools[pool_id];
-        if account.login.user == pool.user && !matches!(account.login.learned, Learned::Nothing) {
-            pool.learned = account.login.learned.clone();
+        if login.user == pool.user && !matches!(login.learned, Learned::Nothing) {
+            pool.learned = login.learned.clone();
         }
     }
 
@@ -337,17 +338,16 @@ impl Machine {
         let Some(welcome) = self.pools.get(account.pool).and_then(|pool| pool.welcome.clone()) else {
             return;
         };
-        let params = account.params.or(&welcome.params);
-        // Clients that asked for nothing of their own share the pool's object: comparing it costs nothing.
-        account.params =
-            if params == *welcome.params { Arc::clone(&welcome.params) } else { Arc::new(params) };
+        let ClientState::Welcoming(login) = &client.state else { return };
+        let params = login.params.or(&welcome.params);
+        account.params = self.pools[account.pool].share(params);
         let out = &mut self.scratch;
         out.clear();
         backend::encode_auth_ok(out);
         out.extend_from_slice(&welcome.fixed);
         encode_params(out, &self.tracked, &account.params);
-        let (pid, secret) = split_key(&account.cancel_key);
-        backend::encode_backend_key_data(out, pid, secret);
+        let key = &account.cancel_key;
+        backend::encode_backend_key_data(out, key.pid(), &key.secret());
         let notice = &self.rules.config.main.login_notify_message;
         if !notice.is_empty() {
             encode_notice(out, &Report::notice(SqlState::SUCCESSFUL_COMPLETION, notice));
@@ -357,23 +357,20 @@ impl Machine {
         d.send(client.conn, &self.scratch);
     }
 
-    /// A key that no other client of this worker has.
-    fn new_cancel_key<D: Driver>(&self, d: &mut D, minor: u16) -> Box<[u8]> {
-        let secret_bytes = if minor >= 2 { CANCEL_KEY_BYTES } else { 4 };
-        let mut key = vec![0; 4 + secret_bytes];
+    /// A key that no other client of this worker has, entered for this one.
+    pub(super) fn new_cancel_key<D: Driver>(&mut self, d: &mut D, id: ClientId, minor: u16) -> CancelKey {
         loop {
-            d.random(&mut key);
-            // A process id is positive: some drivers hold it in a signed number.
-            key[0] &= 0x7f;
-            if !self.cancel_keys.contains_key(key.as_slice()) {
-                return key.into();
+            let key = CancelKey::new(minor, |bytes| d.random(bytes));
+            if let Entry::Vacant(place) = self.cancel_keys.entry(key.head()) {
+                place.insert(id);
+                return key;
             }
         }
     }
 
     fn log_login<D: Driver>(&self, d: &mut D, id: ClientId, login: &Login) {
         let Some(client) = self.clients.get(id) else { return };
-        let tls = client.origin.tls.as_ref().map_or("no", |tls: &TlsInfo| &tls.description);
+        let tls = client.origin.tls.as_ref().map_or("no", |tls| &*tls.description);
         let replication = match login.replication {
             Replication::None => "no",
             Replication::Physical => "yes",
@@ -407,13 +404,5 @@ pub(super) fn encode_params(out: &mut Vec<u8>, tracked: &crate::params::Tracked,
         if let Some(value) = params.get(position) {
             backend::encode_parameter_status(out, name.as_bytes(), value);
         }
-    }
-}
-
-/// Process id and secret of a cancel key.
-pub(super) fn split_key(key: &[u8]) -> (u32, &[u8]) {
-    match key.split_first_chunk::<4>() {
-        Some((pid, secret)) => (u32::from_be_bytes(*pid), secret),
-        None => (0, key),
     }
 }

@@ -64,26 +64,26 @@ impl Machine {
         let over =
             |limit: Option<Duration>, start_us: u64| limit.is_some_and(|limit| since(start_us) >= limit);
         match &client.state {
-            ClientState::Greeting(_) | ClientState::Authenticating(_) | ClientState::Welcoming => {
+            ClientState::Greeting(_) | ClientState::Authenticating(_) | ClientState::Welcoming(_) => {
                 let limit = config.main.client_login_timeout;
                 if limit.is_zero() || since(client.origin.since.mono_us) < limit {
                     return None;
                 }
                 let text = match client.state {
-                    ClientState::Welcoming => "client_login_timeout (server down)",
+                    ClientState::Welcoming(_) => "client_login_timeout (server down)",
                     _ => "client_login_timeout",
                 };
                 Some(Fault::Timeout(text, SqlState::CONNECTION_FAILURE))
             }
             ClientState::Idle => {
                 let account = client.account.as_deref()?;
-                over(config.client_idle_timeout(&account.login.user), account.active_us)
+                over(config.client_idle_timeout(&account.user), account.active_us)
                     .then_some(Fault::Timeout("client_idle_timeout", SqlState::IDLE_SESSION_TIMEOUT))
             }
             ClientState::Waiting(waiting) => {
                 let account = client.account.as_deref()?;
                 let pool = &self.pools[account.pool];
-                let user = &account.login.user;
+                let user = &account.user;
                 if over(config.query_wait_timeout(&pool.config, user), waiting.since_us) {
                     return Some(Fault::Timeout("query_wait_timeout", SqlState::CANNOT_CONNECT_NOW));
                 }

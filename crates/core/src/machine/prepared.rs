@@ -19,8 +19,7 @@ impl Machine {
         let Some(account) = self.clients.get(id).and_then(|client| client.account.as_deref()) else {
             return false;
         };
-        self.pools[account.pool].tracks_statements
-            && account.login.replication == crate::luggage::Replication::None
+        self.pools[account.pool].tracks_statements && account.replication == crate::luggage::Replication::None
     }
 
     /// A message that names a prepared statement.
@@ -64,17 +63,18 @@ impl Machine {
             return Ok(());
         };
         self.pools[account.pool].stats.client_parses += 1;
-        if let Some(known) = account.statements.get(parse.name) {
-            let ticket = account.statements.ticket(parse.name).unwrap_or_default();
+        let statements = account.statements.get_or_insert_default();
+        if let Some(known) = statements.get(parse.name) {
+            let ticket = statements.ticket(parse.name).unwrap_or_default();
             return self.parse_again(d, id, server_id, known, ticket);
         }
-        if account.statements.len() >= CLIENT_STATEMENTS_MAX {
+        if statements.len() >= CLIENT_STATEMENTS_MAX {
             return Err(Fault::TooLarge(
                 format!("a client may have {CLIENT_STATEMENTS_MAX} prepared statements").into(),
             ));
         }
         let statement = self.statements.take(parse.query, parse.param_types);
-        let ticket = account.statements.insert(parse.name, statement);
+        let ticket = statements.insert(parse.name, statement);
         let owner = Owner::Client(id);
         if self.servers[server_id].statements.touch(statement) {
             let entry =
@@ -170,7 +170,7 @@ impl Machine {
         name: &[u8],
     ) -> Option<String> {
         let account = self.clients.get(id)?.account.as_deref()?;
-        let statement = account.statements.get(name)?;
+        let statement = account.statement(name)?;
         self.provide(d, id, server, statement);
         self.statements.get(statement).map(|known| known.server_name())
     }
@@ -263,7 +263,7 @@ impl Machine {
         let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut()) else {
             return;
         };
-        if let Some(statement) = account.statements.remove(name) {
+        if let Some(statement) = account.statements.as_mut().and_then(|statements| statements.remove(name)) {
             self.statements.give_back(statement);
         }
     }
@@ -337,7 +337,8 @@ impl Machine {
     fn forget_name(&mut self, entry: Entry) {
         let Owner::Client(id) = entry.owner else { return };
         let account = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut());
-        if let Some(statement) = account.and_then(|account| account.statements.forget(entry.ticket)) {
+        if let Some(statement) = account.and_then(|account| account.statements.as_mut()?.forget(entry.ticket))
+        {
             self.statements.give_back(statement);
         }
     }
@@ -350,7 +351,7 @@ impl Machine {
         }
         let account = client.and_then(|id| self.clients.get_mut(id)?.account.as_deref_mut());
         if let Some(account) = account {
-            gone.extend(account.statements.drain());
+            gone.extend(account.statements.iter_mut().flat_map(|statements| statements.drain()));
         }
         for statement in gone {
             self.statements.give_back(statement);

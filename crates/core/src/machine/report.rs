@@ -99,7 +99,7 @@ impl Machine {
 
     fn client_row(&self, client: &Client, sockets: bool) -> Row {
         let (user, database) = match (&client.account, &client.state) {
-            (Some(account), _) => (account.login.user.to_string(), account.login.database.to_string()),
+            (Some(account), _) => (account.user.to_string(), self.pools[account.pool].database.to_string()),
             (None, ClientState::Console(console)) => {
                 (console.user().to_owned(), crate::console::DATABASE.to_owned())
             }
@@ -111,7 +111,9 @@ impl Machine {
             ClientState::Waiting(_) => "waiting",
             ClientState::Cancelling => "active_cancel_req",
             ClientState::Idle | ClientState::Console(_) => "idle",
-            ClientState::Greeting(_) | ClientState::Authenticating(_) | ClientState::Welcoming => "cl_login",
+            ClientState::Greeting(_) | ClientState::Authenticating(_) | ClientState::Welcoming(_) => {
+                "cl_login"
+            }
         };
         let state = if sockets && state == "active" { "cl_active" } else { state };
         let (addr, port, local_addr, local_port) = peer_cells(&client.origin.peer);
@@ -131,7 +133,11 @@ impl Machine {
             let position = self.tracked.position(b"application_name")?;
             Some(String::from_utf8_lossy(account.params.get(position)?).into_owned())
         });
-        let statements = client.account.as_ref().map_or(0, |account| account.statements.len());
+        let statements = client
+            .account
+            .as_ref()
+            .and_then(|account| account.statements.as_ref())
+            .map_or(0, |statements| statements.len());
         vec![
             cell("C"),
             cell(user),

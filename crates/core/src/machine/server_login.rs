@@ -116,14 +116,14 @@ impl Machine {
             (b"application_name", &database.application_name),
         ];
         pairs.extend(configured.iter().filter_map(|(name, value)| Some((*name, value.as_ref()?.as_bytes()))));
-        let account = only_for.and_then(|client| self.clients.get(client)?.account.as_deref());
-        if let Some(account) = account {
+        let client = only_for.and_then(|client| self.clients.get(client));
+        if let Some(ClientState::Welcoming(login)) = client.map(|client| &client.state) {
             let replication: &[u8] =
-                if account.login.replication == Replication::Logical { b"database" } else { b"true" };
+                if login.replication == Replication::Logical { b"database" } else { b"true" };
             pairs.push((b"replication", replication));
-            pairs.extend(account.login.options.as_deref().map(|options| (&b"options"[..], options)));
+            pairs.extend(login.options.as_deref().map(|options| (&b"options"[..], options)));
             for (position, name) in self.tracked.names().enumerate() {
-                pairs.extend(account.login.params.get(position).map(|value| (name.as_bytes(), value)));
+                pairs.extend(login.params.get(position).map(|value| (name.as_bytes(), value)));
             }
         }
         let minor = match self.rules.config.main.server_protocol {
@@ -266,11 +266,7 @@ impl Machine {
         let pool_id = server.pool;
         let pool = &mut self.pools[pool_id];
         pool.failure = None;
-        // Servers that report the same share one object, which their clients share as well.
-        let params = match &pool.welcome {
-            Some(welcome) if *welcome.params == params => Arc::clone(&welcome.params),
-            _ => Arc::new(params),
-        };
+        let params = pool.share(params);
         server.params = Arc::clone(&params);
         if pool.welcome.is_none() {
             pool.welcome = Some(Arc::new(Welcome { fixed, params }));
