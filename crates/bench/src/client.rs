@@ -9,12 +9,16 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Messages that a server sends to this client are small; a longer one is not from PostgreSQL.
-const MESSAGE_MAX: usize = 16 * 1024 * 1024;
+use pgweir_wire::backend::{Authentication, DataRow, ErrorFields, tag};
+use pgweir_wire::frontend::{encode_query, encode_startup, encode_terminate};
+use pgweir_wire::{HEADER_LEN, Header};
+
+/// Messages that a server sends to this client are small; a longer one is not the answer to anything that is asked here.
+const BODY_MAX: u32 = 16 * 1024 * 1024;
 /// Nothing that is asked here takes longer.
 const IO_LIMIT: Duration = Duration::from_secs(60);
-/// Protocol 3.0 as a startup packet carries it.
-const PROTOCOL: u32 = 3 << 16;
+/// What this client speaks.
+const PROTOCOL: (u16, u16) = (3, 0);
 
 /// Where a server or pooler listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,12 +52,6 @@ pub(crate) struct Client {
     stream: Stream,
 }
 
-/// A message as it came: type byte and content.
-struct Message {
-    kind: u8,
-    body: Vec<u8>,
-}
-
 impl Client {
     /// Connects and logs in.
     ///
@@ -74,8 +72,15 @@ impl Client {
             }
         };
         let mut client = Self { stream };
-        client.write(&startup_packet(user, database))?;
-        client.until_ready(&mut |_| {})?;
+        let parameters: [(&[u8], &[u8]); 3] = [
+            (b"user", user.as_bytes()),
+            (b"database", database.as_bytes()),
+            (b"application_name", b"pgweir-tools"),
+        ];
+        let mut packet = Vec::new();
+        encode_startup(&mut packet, PROTOCOL, &parameters);
+        client.write(&packet)?;
+        client.until_ready(&mut |_| Ok(()))?;
         Ok(client)
     }
 
@@ -84,52 +89,55 @@ impl Client {
     /// # Errors
     /// The connection broke, or the server refused; the text then is the server's.
     pub(crate) fn query(&mut self, sql: &str) -> io::Result<Vec<Vec<String>>> {
-        let length = u32::try_from(sql.len() + 5).map_err(io::Error::other)?;
-        let mut message = vec![b'Q'];
-        message.extend(length.to_be_bytes());
-        message.extend(sql.as_bytes());
-        message.push(0);
+        let mut message = Vec::new();
+        encode_query(&mut message, sql.as_bytes());
         self.write(&message)?;
         let mut rows = Vec::new();
-        self.until_ready(&mut |message| {
-            if message.kind == b'D' {
-                rows.push(data_row(&message.body));
-            }
+        self.until_ready(&mut |body| {
+            let row = DataRow::parse(body).map_err(io::Error::other)?;
+            let text = |value: Option<&[u8]>| String::from_utf8_lossy(value.unwrap_or_default()).into_owned();
+            rows.push(row.columns().map(text).collect());
+            Ok(())
         })?;
-        rows.into_iter().collect::<Option<_>>().ok_or_else(|| bad("a DataRow that does not fit its length"))
+        Ok(rows)
     }
 
-    /// Reads up to ReadyForQuery; an ErrorResponse on the way becomes the error.
-    fn until_ready(&mut self, on_message: &mut dyn FnMut(&Message)) -> io::Result<()> {
+    /// Reads up to ReadyForQuery, showing each row to `on_row`; an ErrorResponse on the way becomes the error.
+    fn until_ready(&mut self, on_row: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         let mut refused = None;
         loop {
-            let message = match self.read_message() {
+            let (kind, body) = match self.read_message() {
                 Ok(message) => message,
                 // A server that refuses a login says why and hangs up.
                 Err(error) => return Err(refused.unwrap_or(error)),
             };
-            match message.kind {
-                b'Z' => return refused.map_or(Ok(()), Err),
-                b'E' => refused = Some(io::Error::other(error_text(&message.body))),
-                b'R' if message.body.get(..4) != Some(&[0, 0, 0, 0]) => {
-                    return Err(bad("the server asks for a password, which this client has not"));
-                }
-                _ => on_message(&message),
+            match kind {
+                tag::READY => return refused.map_or(Ok(()), Err),
+                tag::ERROR => refused = Some(refusal(&body)),
+                tag::AUTHENTICATION => match Authentication::parse(&body).map_err(io::Error::other)? {
+                    Authentication::Ok => {}
+                    _ => {
+                        return Err(io::Error::other(
+                            "the server asks for a password, which this client has not",
+                        ));
+                    }
+                },
+                tag::DATA_ROW => on_row(&body)?,
+                _ => {}
             }
         }
     }
 
-    fn read_message(&mut self) -> io::Result<Message> {
-        let mut head = [0; 5];
+    fn read_message(&mut self) -> io::Result<(u8, Vec<u8>)> {
+        let mut head = [0; HEADER_LEN];
         self.read_exact(&mut head)?;
-        let [kind, length @ ..] = head;
-        let length = u32::from_be_bytes(length) as usize;
-        if !(4..=MESSAGE_MAX).contains(&length) {
-            return Err(bad("a message length that PostgreSQL would not send"));
+        let header = Header::peek(&head).map_err(io::Error::other)?.expect("all of the header was read");
+        if header.body_len > BODY_MAX {
+            return Err(io::Error::other("a message that is longer than any answer"));
         }
-        let mut body = vec![0; length - 4];
+        let mut body = vec![0; header.total() - HEADER_LEN];
         self.read_exact(&mut body)?;
-        Ok(Message { kind, body })
+        Ok((header.tag, body))
     }
 
     fn read_exact(&mut self, into: &mut [u8]) -> io::Result<()> {
@@ -149,73 +157,74 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        let _ = self.write(&[b'X', 0, 0, 0, 4]);
+        let mut message = Vec::new();
+        encode_terminate(&mut message);
+        let _ = self.write(&message);
     }
-}
-
-fn startup_packet(user: &str, database: &str) -> Vec<u8> {
-    let mut body = PROTOCOL.to_be_bytes().to_vec();
-    for text in ["user", user, "database", database, "application_name", "pgweir-tools"] {
-        body.extend(text.as_bytes());
-        body.push(0);
-    }
-    body.push(0);
-    let length = u32::try_from(body.len() + 4).expect("names are short");
-    let mut packet = length.to_be_bytes().to_vec();
-    packet.extend(body);
-    packet
 }
 
 /// `SQLSTATE: message` out of an ErrorResponse.
-fn error_text(body: &[u8]) -> String {
-    let field = |wanted: u8| {
-        let field = body.split(|byte| *byte == 0).find(|field| field.first() == Some(&wanted));
-        String::from_utf8_lossy(field.map_or(&[][..], |field| &field[1..])).into_owned()
-    };
-    format!("{}: {}", field(b'C'), field(b'M'))
-}
-
-/// The columns of a DataRow, `None` if its lengths are wrong.
-fn data_row(body: &[u8]) -> Option<Vec<String>> {
-    let (count, mut rest) = body.split_first_chunk::<2>()?;
-    let mut columns = Vec::new();
-    for _ in 0..u16::from_be_bytes(*count) {
-        let (length, after) = rest.split_first_chunk::<4>()?;
-        let length = usize::try_from(i32::from_be_bytes(*length)).unwrap_or(0);
-        columns.push(String::from_utf8_lossy(after.get(..length)?).into_owned());
-        rest = &after[length..];
-    }
-    Some(columns)
-}
-
-fn bad(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what)
+fn refusal(body: &[u8]) -> io::Error {
+    let Ok(fields) = ErrorFields::parse(body) else { return io::Error::other("an error without a text") };
+    let text = |field: Option<&[u8]>| String::from_utf8_lossy(field.unwrap_or_default()).into_owned();
+    io::Error::other(format!("{}: {}", text(fields.code()), text(fields.message())))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Shutdown, TcpListener};
+    use std::thread;
+
+    use pgweir_wire::backend::{TxStatus, encode_auth_md5, encode_auth_ok, encode_data_row, encode_ready};
+
     use super::*;
 
-    #[test]
-    fn a_row_with_a_null_is_read_and_a_short_one_refused() {
-        let row = [0, 2, 0, 0, 0, 2, b'4', b'2', 255, 255, 255, 255];
-        assert_eq!(data_row(&row), Some(vec!["42".to_owned(), String::new()]));
-        for cut in 0..row.len() {
-            assert_eq!(data_row(&row[..cut]), None, "cut at {cut}");
-        }
+    /// A server for one client, which sends `answers` whatever it is asked, and then nothing more.
+    fn server(answers: Vec<u8>) -> Address {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a client");
+            let _ = stream.write_all(&answers);
+            let _ = stream.shutdown(Shutdown::Write);
+            let _ = stream.read_to_end(&mut Vec::new());
+        });
+        Address::Loopback(port)
     }
 
     #[test]
-    fn an_error_is_told_with_its_sqlstate() {
-        let body = b"SFATAL\0C53300\0Msorry, too many clients already\0\0";
-        assert_eq!(error_text(body), "53300: sorry, too many clients already");
-        assert_eq!(error_text(b""), ": ");
+    fn logs_in_and_reads_rows_with_nulls() {
+        let mut answers = Vec::new();
+        encode_auth_ok(&mut answers);
+        encode_ready(&mut answers, TxStatus::Idle);
+        encode_data_row(&mut answers, &[Some(&b"42"[..]), None]);
+        encode_ready(&mut answers, TxStatus::Idle);
+        let mut client = Client::connect(&server(answers), "u", "d").expect("logged in");
+        assert_eq!(client.query("SELECT").expect("a row"), [["42".to_owned(), String::new()]]);
     }
 
     #[test]
-    fn the_startup_packet_counts_itself() {
-        let packet = startup_packet("u", "d");
-        assert_eq!(packet[..4], u32::try_from(packet.len()).expect("short").to_be_bytes());
-        assert!(packet.ends_with(b"application_name\0pgweir-tools\0\0"));
+    fn a_refusal_is_told_in_the_servers_words() {
+        let body = b"C53300\0Mtoo many!\0\0";
+        let mut answers = Vec::new();
+        Header { tag: tag::ERROR, body_len: u32::try_from(body.len()).expect("short") }.encode(&mut answers);
+        answers.extend(body);
+        let error = Client::connect(&server(answers), "u", "d").expect_err("refused");
+        assert_eq!(error.to_string(), "53300: too many!");
+    }
+
+    #[test]
+    fn a_server_that_wants_a_password_is_refused() {
+        let mut answers = Vec::new();
+        encode_auth_md5(&mut answers, [1, 2, 3, 4]);
+        let error = Client::connect(&server(answers), "u", "d").expect_err("no password");
+        assert!(error.to_string().contains("password"), "{error}");
+    }
+
+    #[test]
+    fn a_huge_message_is_refused_before_it_is_read() {
+        let error =
+            Client::connect(&server(vec![b'T', 0x7f, 0xff, 0xff, 0xff]), "u", "d").expect_err("too long");
+        assert!(error.to_string().contains("longer than any answer"), "{error}");
     }
 }

@@ -60,6 +60,9 @@ struct Shared {
 struct Queue {
     lines: Vec<u8>,
     lost: u64,
+    /// How often the writer took what had collected, and how many of these batches are written.
+    taken: u64,
+    written: u64,
     stamp: Stamp,
     writer: Writer,
 }
@@ -90,6 +93,8 @@ impl Log {
         let queue = Queue {
             lines: Vec::new(),
             lost: 0,
+            taken: 0,
+            written: 0,
             stamp: Stamp::local(std::process::id()),
             writer: Writer::None,
         };
@@ -153,26 +158,18 @@ impl Log {
         }
     }
 
-    /// Opens the targets, or opens them again (log rotation); reads the time zone again too. On an error everything
-    /// stays as it was.
+    /// Opens the targets, or opens them again (log rotation); reads the time zone again too. Lines of before still go
+    /// where they were meant to go. On an error everything stays as it was.
     ///
     /// # Errors
     /// The file can not be opened for appending.
     pub fn open(&self, targets: Targets) -> io::Result<()> {
+        self.flush();
         let file = targets.file.as_deref().map(open_for_append).transpose()?;
         let zone = Stamp::local(std::process::id());
         *self.shared.outputs() = Outputs { targets, file, failing: false };
         self.shared.queue().stamp = zone;
         Ok(())
-    }
-
-    /// Opens the same targets again: the file may have been renamed by log rotation.
-    ///
-    /// # Errors
-    /// The file can not be opened; the old one stays in use.
-    pub fn reopen(&self) -> io::Result<()> {
-        let targets = self.shared.outputs().targets.clone();
-        self.open(targets)
     }
 
     /// Starts the writer thread; to be called once, after the process has become a daemon (a thread does not survive
@@ -198,14 +195,12 @@ impl Log {
     /// Waits until all lines so far are written, at most two seconds: for the end of the process.
     pub fn flush(&self) {
         let queue = self.shared.queue();
-        let _unused =
-            self.shared.written.wait_timeout_while(queue, Duration::from_millis(FLUSH_MS_MAX), |queue| {
-                match queue.writer {
-                    Writer::None => false,
-                    Writer::Waiting => !queue.lines.is_empty(),
-                    Writer::Awake => true,
-                }
-            });
+        if queue.writer == Writer::None {
+            return;
+        }
+        let batch = queue.taken + u64::from(!queue.lines.is_empty());
+        let patience = Duration::from_millis(FLUSH_MS_MAX);
+        let _unused = self.shared.written.wait_timeout_while(queue, patience, |queue| queue.written < batch);
     }
 }
 
@@ -225,6 +220,8 @@ impl Shared {
         loop {
             self.take_lines(&mut lines);
             self.outputs().write(&lines);
+            self.queue().written += 1;
+            self.written.notify_all();
             lines.clear();
             lines.shrink_to(QUEUE_BYTES_KEPT);
             thread::sleep(Duration::from_millis(COLLECT_MS));
@@ -236,10 +233,10 @@ impl Shared {
         let mut queue = self.queue();
         while queue.lines.is_empty() {
             queue.writer = Writer::Waiting;
-            self.written.notify_all();
             queue = self.filled.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
         queue.writer = Writer::Awake;
+        queue.taken += 1;
         std::mem::swap(&mut queue.lines, into);
         if queue.lost > 0 {
             let text =
@@ -356,6 +353,8 @@ mod tests {
         let mut queue = Queue {
             lines: vec![b'x'; QUEUE_BYTES_MAX],
             lost: 0,
+            taken: 0,
+            written: 0,
             stamp: Stamp::local(1),
             writer: Writer::Awake,
         };
@@ -373,14 +372,14 @@ mod tests {
     }
 
     #[test]
-    fn reopen_follows_a_rotated_file() {
+    fn opening_again_follows_a_rotated_file() {
         let scratch = Scratch::new("log-rotate");
         let (path, rotated) = (scratch.path("log"), scratch.path("log.1"));
         let log = file_log(&path);
         log.write(Level::Log, "first");
         std::fs::rename(&path, &rotated).expect("renames");
         log.write(Level::Log, "still the old file");
-        log.reopen().expect("opens");
+        log.open(Targets { file: Some(path.clone()), stderr: false }).expect("opens");
         log.write(Level::Log, "second");
         assert_eq!(messages(&rotated), ["LOG first", "LOG still the old file"]);
         assert_eq!(messages(&path), ["LOG second"]);

@@ -124,7 +124,6 @@ impl<F: Fleet> Plane<F> {
                 self.stopping.drained(worker);
             }
             // A suspended machine reads nothing from those it accepts, so the listeners can go on.
-            Question::Accepting(_) => {}
         }
     }
 

@@ -31,7 +31,6 @@ pub struct Rulebook {
 }
 
 /// Rules that were read and found good, but are not in effect.
-#[derive(Clone)]
 pub struct Draft {
     config: Config,
     users: UsersFile,

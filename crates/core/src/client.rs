@@ -7,11 +7,10 @@ use pgweir_auth::Guard;
 
 use crate::cancel_key::CancelKey;
 use crate::console::session::ConsoleSession;
-use crate::driver::{ConnId, Peer};
+use crate::driver::{ConnId, Peer, WorkerId};
 use crate::ids::{PoolId, ServerId, StatementId};
-use crate::luggage::{Login, Origin, Replication};
+use crate::luggage::{Counted, Login, Origin, Replication};
 use crate::params::Params;
-use crate::shared::Counts;
 use crate::statements::ClientStatements;
 
 /// A client connection.
@@ -50,17 +49,6 @@ pub(crate) struct Account {
     pub(crate) counted: Counted,
 }
 
-/// Where a client is counted; given back when it leaves.
-#[derive(Default)]
-pub(crate) struct Counted {
-    /// `max_client_conn`.
-    pub(crate) total: bool,
-    /// `max_db_client_connections`.
-    pub(crate) database: Option<Arc<Counts>>,
-    /// `max_user_client_connections`.
-    pub(crate) user: Option<Arc<Counts>>,
-}
-
 /// The life of a client. Greeting, Authenticating, Welcoming happen once and in this order; then Idle, Waiting, Linked in
 /// turn. A client that leaves is removed at once; the driver flushes its last words.
 pub(crate) enum ClientState {
@@ -68,6 +56,8 @@ pub(crate) enum ClientState {
     Greeting(Greeting),
     /// Proving who it is.
     Authenticating(Box<Authenticating>),
+    /// Proven; goes to the worker that owns its pool as soon as its bytes are gathered.
+    HandingOver(Box<HandingOver>),
     /// Proven; its pool has not yet seen a server, so what to tell the client is not known.
     Welcoming(Box<Login>),
     /// Logged in, has no server, asks for nothing.
@@ -125,6 +115,13 @@ pub(crate) enum Target {
     Nowhere,
 }
 
+/// On the way to another worker.
+pub(crate) struct HandingOver {
+    pub(crate) login: Login,
+    pub(crate) counted: Counted,
+    pub(crate) to: WorkerId,
+}
+
 /// In a pool's queue.
 pub(crate) struct Waiting {
     /// Since when (monotonic, µs).
@@ -138,6 +135,10 @@ pub(crate) struct Link {
     pub(crate) server: ServerId,
     /// Bytes of the current message that are still to come and go straight to the server.
     pub(crate) streaming: usize,
+    /// A DEALLOCATE or DISCARD is on its way: what names a prepared statement waits until that is answered.
+    pub(crate) discards: bool,
+    /// A message waits in the inbox for answers that are owed.
+    pub(crate) held: bool,
 }
 
 impl Account {
@@ -155,6 +156,7 @@ impl Client {
             (None, ClientState::Authenticating(exchange)) => {
                 (&*exchange.login.database, &*exchange.login.user)
             }
+            (None, ClientState::Welcoming(login)) => (&*login.database, &*login.user),
             (None, ClientState::Console(console)) => (crate::console::DATABASE, console.user()),
             (None, _) => ("(nodb)", "(nouser)"),
         };

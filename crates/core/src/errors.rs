@@ -119,7 +119,7 @@ impl Fault {
             }
             Fault::TooManyClients("max_client_conn") => Some("Raise max_client_conn, or close idle clients."),
             Fault::ServerFailing(_) => {
-                Some("PostgreSQL could not be reached at the last attempt; see the pooler's log.")
+                Some("The next attempt comes after server_login_retry; the pooler's log has the details.")
             }
             _ => None,
         }

@@ -102,6 +102,11 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// If it succeeds, a name of a prepared statement means something else than before.
+    fn changes_names(&self) -> bool {
+        self.statement.is_some() || self.kind == Kind::ParseAgain
+    }
+
     /// An entry that prepares nothing.
     #[must_use]
     pub fn new(owner: Owner, kind: Kind) -> Entry {
@@ -153,6 +158,11 @@ pub struct Ledger {
     phase: Phase,
     /// Messages of an extended group were sent and its Sync was not.
     group_open: bool,
+    /// ReadyForQuery messages that are owed.
+    readies: usize,
+    /// Entries that change what is prepared under which name: in the group that is open, and in those before it.
+    changes_open: usize,
+    changes_before: usize,
 }
 
 /// What the server does with the messages it reads, where that is not simply to execute them.
@@ -198,6 +208,42 @@ impl Ledger {
         self.phase == Phase::SkippingToSync
     }
 
+    /// The transaction status that the server reported last is the one in which the next message will be read.
+    #[must_use]
+    pub fn is_status_known(&self) -> bool {
+        self.readies == 0
+    }
+
+    /// A group that was sent earlier will, if it does not fail, change what is prepared: what is said of prepared statements
+    /// in a later group may mean one thing or another.
+    #[must_use]
+    pub fn awaits_earlier_changes(&self) -> bool {
+        self.changes_before > 0
+    }
+
+    fn enter(&mut self, entry: Entry) {
+        match entry.kind {
+            Kind::Sync => {
+                self.readies += 1;
+                self.changes_before += std::mem::take(&mut self.changes_open);
+            }
+            Kind::Query | Kind::FunctionCall => self.readies += 1,
+            _ => self.changes_open += usize::from(entry.changes_names()),
+        }
+        self.entries.push_back(entry);
+    }
+
+    fn leave(&mut self) -> Option<Entry> {
+        let entry = self.entries.pop_front()?;
+        match entry.kind {
+            Kind::Query | Kind::FunctionCall | Kind::Sync => self.readies -= 1,
+            _ if !entry.changes_names() => {}
+            _ if self.changes_before > 0 => self.changes_before -= 1,
+            _ => self.changes_open -= 1,
+        }
+        Some(entry)
+    }
+
     /// The server waits for COPY data from its client.
     #[must_use]
     pub fn is_copying_in(&self) -> bool {
@@ -223,7 +269,7 @@ impl Ledger {
             Kind::Query | Kind::FunctionCall | Kind::CopyEnd | Kind::Local(_) => {}
             _ => self.group_open = true,
         }
-        self.entries.push_back(entry);
+        self.enter(entry);
         Pushed::Queued
     }
 
@@ -238,15 +284,15 @@ impl Ledger {
                     self.phase = Phase::Normal;
                     return None;
                 }
-                self.entries.pop_front();
+                self.leave();
                 return Some(Settled::Skipped(head));
             }
             match head.kind {
                 Kind::CopyEnd => {
-                    self.entries.pop_front();
+                    self.leave();
                 }
                 Kind::Local(local) => {
-                    self.entries.pop_front();
+                    self.leave();
                     return Some(Settled::Answer(head, local));
                 }
                 _ => return None,
@@ -299,7 +345,7 @@ impl Ledger {
             (kind, _) => return Err(Unexpected { tag: message, expected: kind.awaited() }),
         };
         if ends {
-            self.entries.pop_front();
+            self.leave();
             if self.phase == Phase::CopyIn {
                 // The statement ended although its COPY data did not: the server stopped reading it.
                 self.phase = Phase::Normal;
@@ -316,7 +362,7 @@ impl Ledger {
             // ReadyForQuery follows by itself.
             Kind::Query | Kind::FunctionCall | Kind::Sync => Accepted { owner: head.owner, ended: None },
             _ => {
-                self.entries.pop_front();
+                self.leave();
                 self.phase = Phase::SkippingToSync;
                 Accepted { owner: head.owner, ended: Some(head) }
             }
@@ -325,27 +371,34 @@ impl Ledger {
 
     /// COPY FROM STDIN began. Whatever Sync was sent before the end of its data is ignored by the server.
     fn enter_copy_in(&mut self) {
-        let mut at = 1; // the head stays
-        let mut data_ended = false;
-        while let Some(entry) = self.entries.get(at) {
-            match entry.kind {
-                Kind::CopyEnd => {
-                    self.entries.remove(at);
-                    data_ended = true;
-                    break;
-                }
-                Kind::Sync => {
-                    self.entries.remove(at);
-                }
-                _ => at += 1,
-            }
-        }
-        if !data_ended {
+        let end = self.entries.iter().position(|entry| entry.kind == Kind::CopyEnd);
+        let before_end = end.unwrap_or(self.entries.len());
+        let mut at = 0;
+        let mut syncs = 0;
+        self.entries.retain(|entry| {
+            let ignored_sync = at < before_end && entry.kind == Kind::Sync;
+            syncs += usize::from(ignored_sync);
+            let ignored = ignored_sync || Some(at) == end;
+            at += 1;
+            !ignored
+        });
+        self.readies -= syncs;
+        if end.is_none() {
             self.phase = Phase::CopyIn;
         }
         if self.entries.front().is_some_and(|head| head.kind == Kind::Execute) {
             self.group_open = !self.entries.iter().any(|entry| entry.kind == Kind::Sync);
         }
+    }
+
+    /// What is owed, for a connection that ends.
+    pub fn drain(&mut self) -> impl Iterator<Item = Entry> + '_ {
+        self.entries.drain(..)
+    }
+
+    /// What is owed, in order.
+    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter()
     }
 }
 

@@ -17,6 +17,9 @@ pub const NAMES_BYTES_MAX: usize = 16 * 1024;
 /// Bytes queued for one connection above which its source is no longer read ...
 pub const BACKLOG_HIGH_BYTES: usize = 256 * 1024;
 
+/// Answers that one server may owe. A client that pipelines more is not read further until fewer are owed.
+pub const LEDGER_ENTRIES_MAX: usize = 16 * 1024;
+
 /// Messages from a server that are always read whole (ParameterStatus, BackendKeyData, ReadyForQuery, CommandComplete,
 /// Authentication): PostgreSQL's are far smaller.
 pub const SERVER_CONTROL_BYTES_MAX: usize = 64 * 1024;

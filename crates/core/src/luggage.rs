@@ -6,6 +6,7 @@ use pgweir_auth::Learned;
 
 use crate::driver::{Now, Peer, TlsInfo};
 use crate::params::Params;
+use crate::shared::Counts;
 
 /// How a connection came to us.
 #[derive(Clone, Debug)]
@@ -61,6 +62,17 @@ pub struct Login {
     pub learned: Learned,
 }
 
+/// Where a client is counted; given back when it leaves.
+#[derive(Default, Debug)]
+pub struct Counted {
+    /// `max_client_conn`.
+    pub(crate) total: bool,
+    /// `max_db_client_connections`.
+    pub(crate) database: Option<Arc<Counts>>,
+    /// `max_user_client_connections`.
+    pub(crate) user: Option<Arc<Counts>>,
+}
+
 /// A client on its way to another worker.
 #[derive(Debug)]
 pub struct Luggage {
@@ -70,6 +82,8 @@ pub struct Luggage {
     pub origin: Origin,
     /// Who it is: proven.
     pub login: Login,
+    /// Where it is counted, and stays so on the way.
+    pub counted: Counted,
     /// Bytes that were received and not yet understood.
     pub unread: Vec<u8>,
 }

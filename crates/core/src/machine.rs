@@ -81,6 +81,10 @@ pub struct Machine {
     commands: HashMap<u64, PendingCommand>,
     tasks: Tasks,
     tickets: u64,
+    /// Workers that asked for a server to be closed when none was free.
+    starving_workers: Vec<WorkerId>,
+    /// The console client that ended a SUSPEND would be missed for.
+    suspended_by: Option<ClientId>,
     said_drained: bool,
     maintenance_us: u64,
     stats_us: u64,
@@ -146,6 +150,8 @@ impl Machine {
             commands: HashMap::new(),
             tasks: Tasks::new(),
             tickets: 0,
+            starving_workers: Vec::new(),
+            suspended_by: None,
             said_drained: false,
             maintenance_us: setup.now.mono_us,
             stats_us,

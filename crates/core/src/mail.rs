@@ -58,6 +58,8 @@ pub enum Mail {
     },
     /// Another worker's pool needs a server and a limit that spans pools is reached: close an idle one.
     Evict {
+        /// Who asks; told with [`Mail::Room`] when a server is free later.
+        from: WorkerId,
         /// By `max_db_connections` (database name) ...
         database: Option<Arc<str>>,
         /// ... or by `max_user_connections` (server user).
@@ -94,6 +96,4 @@ pub enum Question {
     Shutdown(Shutdown),
     /// This worker has nothing left that a shutdown waits for.
     Drained(WorkerId),
-    /// SUSPEND and RESUME: whether new connections are accepted.
-    Accepting(bool),
 }

@@ -44,6 +44,8 @@ pub(crate) struct Server {
     pub(crate) xact_us: u64,
     /// When anything last happened on it. Monotonic, µs.
     pub(crate) active_us: u64,
+    /// It had a client once.
+    pub(crate) used: bool,
     /// Cancel requests that are on their way to it: nobody else may have it before they are over.
     pub(crate) cancels: u32,
     /// Why it is to be closed at its next rest, if so.

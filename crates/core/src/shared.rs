@@ -131,6 +131,12 @@ impl Shared {
         self.book().switches.get(database).copied().unwrap_or_default()
     }
 
+    /// PAUSE or KILL of any database is in force.
+    #[must_use]
+    pub fn is_any_paused(&self) -> bool {
+        self.book().switches.values().any(|switches| switches.paused)
+    }
+
     /// Changes the switches of a database; returns what they were.
     pub fn switch(&self, database: &str, change: impl FnOnce(&mut Switches)) -> Switches {
         let mut book = self.book();

@@ -17,6 +17,8 @@ pub(crate) struct Statement {
     serial: u64,
     users: u32,
     hash: u64,
+    /// A server has accepted it once.
+    parsed: bool,
 }
 
 impl Statement {
@@ -57,11 +59,33 @@ impl Statements {
             }
         }
         self.serial += 1;
-        let statement =
-            Statement { query: query.into(), types: types.into(), serial: self.serial, users: 1, hash };
+        let statement = Statement {
+            query: query.into(),
+            types: types.into(),
+            serial: self.serial,
+            users: 1,
+            hash,
+            parsed: false,
+        };
         let id = self.all.insert(statement);
         same.push(id);
         id
+    }
+
+    /// The statement of this content, if a server has accepted it once.
+    pub(crate) fn find(&self, query: &[u8], types: &[u8]) -> Option<StatementId> {
+        let hash = self.hasher.hash_one((query, types));
+        self.by_hash.get(&hash)?.iter().copied().find(|&id| {
+            let statement = &self.all[id];
+            statement.parsed && *statement.query == *query && *statement.types == *types
+        })
+    }
+
+    /// A server has accepted it.
+    pub(crate) fn note_parsed(&mut self, id: StatementId) {
+        if let Some(statement) = self.all.get_mut(id) {
+            statement.parsed = true;
+        }
     }
 
     /// One user more of a statement that is known.
@@ -93,6 +117,8 @@ impl Statements {
 #[derive(Default)]
 pub(crate) struct ClientStatements {
     names: HashMap<Box<[u8]>, Named>,
+    /// Closed by the client, which has not been told so yet: an error before that would have kept them.
+    closing: Vec<(Box<[u8]>, Named)>,
     tickets: u32,
 }
 
@@ -135,8 +161,36 @@ impl ClientStatements {
         self.remove(&name)
     }
 
+    /// Closes a name, for the time being; see [`ClientStatements::close_done`] and [`ClientStatements::reopen`].
+    pub(crate) fn close(&mut self, name: &[u8]) -> Option<(u32, StatementId)> {
+        let (name, named) = self.names.remove_entry(name)?;
+        let closed = (named.ticket, named.statement);
+        self.closing.push((name, named));
+        Some(closed)
+    }
+
+    /// The client knows that the name is closed.
+    pub(crate) fn close_done(&mut self, ticket: u32) -> Option<StatementId> {
+        let place = self.closing.iter().position(|(_, named)| named.ticket == ticket)?;
+        Some(self.closing.swap_remove(place).1.statement)
+    }
+
+    /// The Close was skipped by the server's error.
+    pub(crate) fn reopen(&mut self, ticket: u32) {
+        if let Some(place) = self.closing.iter().position(|(_, named)| named.ticket == ticket) {
+            let (name, named) = self.closing.swap_remove(place);
+            self.names.insert(name, named);
+        }
+    }
+
+    /// Ends all names but those whose ticket is to be kept.
+    pub(crate) fn discard(&mut self, kept: impl Fn(u32) -> bool) -> Vec<StatementId> {
+        self.names.extract_if(|_, named| !kept(named.ticket)).map(|(_, named)| named.statement).collect()
+    }
+
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = StatementId> + '_ {
-        self.names.drain().map(|(_, named)| named.statement)
+        let closing = self.closing.drain(..);
+        self.names.drain().chain(closing).map(|(_, named)| named.statement)
     }
 
     pub(crate) fn len(&self) -> usize {

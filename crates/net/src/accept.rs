@@ -64,9 +64,12 @@ impl Acceptor {
         }
     }
 
-    pub(crate) fn close_tcp(&mut self) {
+    pub(crate) fn close_tcp(&mut self, io: &Io) {
         for place in &mut self.listeners {
-            if place.as_ref().is_some_and(|listener| matches!(listener.kind, Kind::Tcp(_))) {
+            if let Some(Listener { socket, kind: Kind::Tcp(_) }) = place {
+                // The poll would not forget it by itself while another worker has it open. Should this fail, what it
+                // reports means nothing any more.
+                let _ = sys::deregister(&io.registry, socket);
                 *place = None;
             }
         }
@@ -116,7 +119,8 @@ impl<E: Engine> Worker<E> {
                 Ok((socket, address)) => {
                     let kind = listener.kind;
                     if let Err(e) = self.welcome(socket, &address, kind) {
-                        self.io.say(Level::Error, &format!("accepted a client but lost it: {}", sys::text(&e)));
+                        self.io
+                            .say(Level::Error, &format!("accepted a client but lost it: {}", sys::text(&e)));
                     }
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,

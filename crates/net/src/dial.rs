@@ -122,7 +122,8 @@ impl Io {
         let Some(State::Dialing(Dialing::Connecting(attempt))) = self.table.state(id) else {
             return Outcome::Pending;
         };
-        let failed = Closed::DialFailed(format!("connect to {} failed: {}", attempt.target, sys::text(error)));
+        let failed =
+            Closed::DialFailed(format!("connect to {} failed: {}", attempt.target, sys::text(error)));
         let others = std::mem::take(&mut attempt.others);
         if others.is_empty() {
             return Outcome::Failed(failed);
@@ -135,11 +136,12 @@ impl Io {
     fn connect_tcp(&mut self, id: ConnId, addresses: Vec<SocketAddr>) {
         let mut last = String::from("the host has no address");
         for (number, address) in addresses.iter().enumerate() {
-            let begun = Socket::new(Domain::for_address(*address), Type::STREAM.nonblocking().cloexec(), None)
-                .and_then(|socket| {
-                    sys::tune_tcp(&socket, &self.options)?;
-                    self.begin(id, socket, &(*address).into(), Target::Tcp(*address))
-                });
+            let begun =
+                Socket::new(Domain::for_address(*address), Type::STREAM.nonblocking().cloexec(), None)
+                    .and_then(|socket| {
+                        sys::tune_tcp(&socket, &self.options)?;
+                        self.begin(id, socket, &(*address).into(), Target::Tcp(*address))
+                    });
             match begun {
                 Ok(mut attempt) => {
                     attempt.others = addresses[number + 1..].to_vec();

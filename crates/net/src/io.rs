@@ -4,9 +4,7 @@ use std::collections::VecDeque;
 use std::sync::mpsc::Sender;
 
 use mio::{Interest, Registry};
-use pgweir_core::driver::{
-    CloseMode, Closed, ConnId, Driver, Endpoint, Level, TlsRole, WorkerId,
-};
+use pgweir_core::driver::{CloseMode, Closed, ConnId, Driver, Endpoint, Level, TlsRole, WorkerId};
 use pgweir_core::luggage::Luggage;
 use pgweir_core::mail::{Mail, Question};
 use rustls::crypto::SecureRandom;
@@ -143,7 +141,7 @@ impl Io {
         }
     }
 
-    /// Nothing may be read or written, nothing is waited for: when the loop has to be awake again.
+    /// When something of the driver's own falls due, even if nothing happens before.
     pub(crate) fn deadline_us(&self) -> Option<u64> {
         let first = |list: &VecDeque<(u64, ConnId)>| list.front().map(|(due_us, _)| *due_us);
         [first(&self.lingering), first(&self.redials)].into_iter().flatten().min()

@@ -234,8 +234,7 @@ fn open_unix(settings: &ListenSettings, path: &str) -> result::Result<UnixListen
         "" => None,
         name => Some(group_of(name).ok_or_else(|| ListenError::NoGroup(name.to_owned()))?),
     };
-    let socket =
-        Socket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None).map_err(os_failed)?;
+    let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None).map_err(os_failed)?;
     socket.bind(&address).map_err(|e| match e.kind() {
         ErrorKind::AddrInUse => ListenError::UnixInUse,
         _ => os_failed(e),
@@ -259,8 +258,7 @@ fn remove_stale(path: &Path, port: u16) -> result::Result<(), ListenError> {
     if Path::new(&lock).exists() {
         return Err(ListenError::UnixPortInUse(port));
     }
-    let failed =
-        |e: &io::Error| ListenError::Unix { path: path.display().to_string(), error: sys::text(e) };
+    let failed = |e: &io::Error| ListenError::Unix { path: path.display().to_string(), error: sys::text(e) };
     match UnixStream::connect(path) {
         Ok(_) => Err(ListenError::UnixInUse),
         Err(e) if e.kind() == ErrorKind::ConnectionRefused => fs::remove_file(path).map_err(|e| failed(&e)),

@@ -50,11 +50,17 @@ impl Out {
     }
 
     pub(crate) fn push(&mut self, bytes: &[u8], pool: &mut BufferPool) {
+        if bytes.is_empty() {
+            return;
+        }
         if self.buffer.capacity() == 0 {
             self.buffer = pool.take();
         }
         // Room is won back only when it pays: a copy never moves more bytes than have been sent before it.
-        if self.sent > 0 && self.sent >= self.len() && self.buffer.len() + bytes.len() > self.buffer.capacity() {
+        if self.sent > 0
+            && self.sent >= self.len()
+            && self.buffer.len() + bytes.len() > self.buffer.capacity()
+        {
             self.buffer.drain(..self.sent);
             self.sent = 0;
         }
@@ -67,6 +73,12 @@ impl Out {
         if self.sent == self.buffer.len() {
             self.clear(pool);
         }
+    }
+
+    /// Memory that the queue takes.
+    #[cfg(test)]
+    pub(crate) fn capacity(&self) -> usize {
+        self.buffer.capacity()
     }
 
     pub(crate) fn clear(&mut self, pool: &mut BufferPool) {
@@ -98,6 +110,8 @@ mod tests {
     #[test]
     fn an_empty_queue_owns_nothing_and_its_buffer_is_used_again() {
         let (mut pool, mut out) = (BufferPool::default(), Out::default());
+        out.push(b"", &mut pool);
+        assert_eq!(out.buffer.capacity(), 0);
         out.push(b"abc", &mut pool);
         let address = out.buffer.as_ptr();
         out.consume(3, &mut pool);

@@ -94,8 +94,7 @@ impl Names {
         let turn = self.known.get(&answer.host).map_or(0, |old| old.turn);
         let mut known = Known { result: answer.result, until_us: now_us.saturating_add(ttl_us), turn };
         let waiting = self.waiting.remove(&answer.host).unwrap_or_default();
-        let waiters =
-            waiting.into_iter().map(|(id, port)| Waiter { id, result: known.next(port) }).collect();
+        let waiters = waiting.into_iter().map(|(id, port)| Waiter { id, result: known.next(port) }).collect();
         if self.known.len() >= NAMES_MAX {
             self.known.retain(|_, known| known.until_us > now_us);
         }

@@ -229,7 +229,7 @@ impl<E: Engine> Worker<E> {
                 }
                 self.io.options = options;
             }
-            NetCommand::CloseTcpListeners => self.acceptor.close_tcp(),
+            NetCommand::CloseTcpListeners => self.acceptor.close_tcp(&self.io),
             NetCommand::Stop => return Next::Stop,
         }
         Next::Turn

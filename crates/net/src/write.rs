@@ -111,7 +111,10 @@ impl Io {
             if let Some(State::Lingering(left)) = self.table.state(id) {
                 let unsent = left.conn.backlog();
                 if unsent > 0 {
-                    self.say(Level::Debug, &format!("a closed connection did not take its last {unsent} bytes"));
+                    self.say(
+                        Level::Debug,
+                        &format!("a closed connection did not take its last {unsent} bytes"),
+                    );
                 }
                 self.discard(id);
             }

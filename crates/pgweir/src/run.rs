@@ -1,5 +1,6 @@
 //! The pooler's life: start, serve, end.
 
+use std::backtrace::Backtrace;
 use std::panic;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -112,6 +113,8 @@ fn end_on_panic(log: Log, pid_file: SharedPidFile) {
         let text = format!("{info}\nthis is a defect in thread \"{name}\" of pgweir, please report it");
         log.write(Level::Fatal, &text);
         take(&pid_file);
+        // After what matters, as finding the names of functions may fail itself.
+        log.write(Level::Fatal, &format!("backtrace:\n{}", Backtrace::force_capture()));
         std::process::exit(1);
     }));
 }

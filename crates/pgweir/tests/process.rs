@@ -268,10 +268,9 @@ fn sighup_reads_the_files_again_and_follows_log_rotation() {
     wait_until("the new log is there", || fs::exists(stage.path("log")).unwrap_or(false));
     let rotated = fs::read_to_string(stage.path("log.1")).expect("there");
     assert!(rotated.contains("got SIGHUP, re-reading config"), "{rotated}");
+    assert!(rotated.contains("ERROR unknown parameter: pgbouncer/no_such"), "{rotated}");
     pooler.signal(Signal::SIGUSR1);
     stage.wait_for_log("got SIGUSR1, pausing all activity");
-    let both = fs::read_to_string(stage.path("log.1")).expect("there") + &stage.log();
-    assert!(both.contains("ERROR unknown parameter: pgbouncer/no_such"), "{both}");
     pooler.signal(Signal::SIGINT);
     assert_eq!(pooler.ended().code(), Some(0), "a bad reload does not end it");
 }

@@ -134,7 +134,7 @@ impl Command {
             Some(_) => Err("syntax error".to_owned()),
         };
         match verb.as_str() {
-            "show" | "select" => show(argument.unwrap_or("help")).ok_or_else(invalid),
+            "show" | "select" => show(argument.unwrap_or_default()).ok_or_else(invalid),
             "pause" => Ok(Command::Pause(database)),
             "resume" => Ok(Command::Resume(database)),
             "disable" => named(Command::Disable),
@@ -201,7 +201,7 @@ fn show(word: &str) -> Option<Command> {
 
 /// `SET key = value`, `SET key TO 'value'`.
 fn parse_set(tokens: &[Token]) -> Option<Command> {
-    let [_, Token::Word(key), between, rest @ ..] = tokens else { return None };
+    let [_, Token::Word(key) | Token::Quoted(key), between, rest @ ..] = tokens else { return None };
     let assigns = match between {
         Token::Equals => true,
         Token::Word(word) => word.eq_ignore_ascii_case("to"),

@@ -8,7 +8,7 @@ use super::{Activity, Machine, duration_us};
 use crate::client::ClientState;
 use crate::console;
 use crate::console::command::{Command, Outcome, Task, Until};
-use crate::driver::{CloseMode, Driver, Level, WorkerId};
+use crate::driver::{CloseMode, Driver, WorkerId};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::mail::{Mail, Question, Rules, Shutdown};
@@ -23,8 +23,12 @@ impl Machine {
             Mail::Command { from, ticket, command } => self.perform(d, from, ticket, command),
             Mail::Outcome { ticket, outcome } => self.command_done(d, ticket, outcome, false),
             Mail::Cancel { key } => self.cancel_by_mail(d, &key),
-            Mail::Evict { database, user } => {
-                self.evict_here(d, database.as_ref(), user.as_ref());
+            Mail::Evict { from, database, user } => {
+                if !self.evict_here(d, database.as_ref(), user.as_ref())
+                    && !self.starving_workers.contains(&from)
+                {
+                    self.starving_workers.push(from);
+                }
             }
             Mail::Room => self.notice_starving(),
             Mail::Shutdown(kind) => self.begin_stopping(d, kind),
@@ -107,6 +111,9 @@ impl Machine {
 
     fn is_reached<D: Driver>(&self, d: &D, until: &Until) -> bool {
         match until {
+            // RESUME ends a PAUSE that still waits.
+            Until::Released(None) if self.activity != Activity::Paused => true,
+            Until::Released(Some(name)) if !self.shared.switches(name).paused => true,
             Until::Released(database) => self.pools_of(database.as_deref()).all(|(_, pool)| {
                 pool.servers(ServerKind::Active)
                     + pool.servers(ServerKind::Tested)
@@ -177,7 +184,6 @@ impl Machine {
 
     fn suspend<D: Driver>(&mut self, d: &mut D) {
         self.activity = Activity::Suspended;
-        d.ask(Question::Accepting(false));
         let clients: Vec<ClientId> = self.clients.keys().collect();
         for id in clients {
             if !matches!(self.clients[id].state, ClientState::Console(_)) {
@@ -187,7 +193,6 @@ impl Machine {
     }
 
     fn unsuspend<D: Driver>(&mut self, d: &mut D) {
-        d.ask(Question::Accepting(true));
         let clients: Vec<ClientId> = self.clients.keys().collect();
         for id in clients {
             self.client_unpause(d, id);
@@ -292,6 +297,7 @@ impl Machine {
     /// A shutdown begins, or becomes more urgent.
     fn begin_stopping<D: Driver>(&mut self, d: &mut D, kind: Shutdown) {
         self.stopping = Some(kind);
+        self.said_drained = false;
         if kind != Shutdown::WaitForServers {
             return;
         }
@@ -324,11 +330,6 @@ impl Machine {
         };
         if done && !self.said_drained {
             self.said_drained = true;
-            let line = match self.stopping {
-                Some(Shutdown::WaitForServers) => "server connections dropped, exiting",
-                _ => "client connections dropped, exiting",
-            };
-            self.log(d, Level::Log, line);
             d.ask(Question::Drained(self.worker));
         }
     }

@@ -16,7 +16,7 @@ use crate::console::{self, Rights, table};
 use crate::driver::{CloseMode, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::ClientId;
-use crate::limits::CONSOLE_QUERY_BYTES_MAX;
+use crate::limits::{BACKLOG_HIGH_BYTES, CONSOLE_QUERY_BYTES_MAX};
 use crate::mail::{Mail, Question, Shutdown};
 
 impl Machine {
@@ -63,7 +63,7 @@ impl Machine {
         if header.tag == tag::TERMINATE {
             return self.client_left(d, id, "client close request");
         }
-        if console.pending.is_some() {
+        if console.pending.is_some() || d.backlog(client.conn) > BACKLOG_HIGH_BYTES {
             return Step::Wait;
         }
         if header.total() > CONSOLE_QUERY_BYTES_MAX {
@@ -155,6 +155,9 @@ impl Machine {
                 d.ask(Question::Shutdown(kind));
             }
             command => {
+                if command == Command::Suspend {
+                    self.suspended_by = Some(id);
+                }
                 for worker in self.other_workers() {
                     d.mail(worker, Mail::Command { from, ticket, command: command.clone() });
                 }
@@ -222,12 +225,13 @@ impl Machine {
     }
 
     /// A console client is gone. What it waited for goes on, but a SUSPEND is undone: nobody would end it.
-    pub(super) fn console_left<D: Driver>(&mut self, d: &mut D, console: &ConsoleSession) {
+    pub(super) fn console_left<D: Driver>(&mut self, d: &mut D, id: ClientId, console: &ConsoleSession) {
         self.cancel_keys.remove(&console.cancel_key.head());
-        let Some(ticket) = console.pending else { return };
-        if let Some(pending) = self.commands.remove(&ticket)
-            && pending.command == Command::Suspend
-        {
+        if let Some(ticket) = console.pending {
+            self.commands.remove(&ticket);
+        }
+        if self.suspended_by == Some(id) && self.activity == Activity::Suspended {
+            self.log(d, Level::Log, "admin disappeared when suspended, doing RESUME");
             self.distribute_silently(d, Command::Resume(None));
         }
     }
@@ -291,10 +295,7 @@ impl Machine {
             Command::Pause(_) | Command::Kill(_) | Command::Suspend if !idle => {
                 Err("already suspended/paused".to_owned())
             }
-            Command::Pause(Some(name)) | Command::Kill(Some(name)) if self.shared.switches(name).paused => {
-                Err("already suspended/paused".to_owned())
-            }
-            Command::Suspend if self.pools.values().any(|pool| pool.paused) => {
+            Command::Suspend if self.shared.is_any_paused() => {
                 Err("cannot suspend with paused databases".to_owned())
             }
             Command::Resume(_) if self.stopping.is_some() => Err("pooler is shutting down".to_owned()),

@@ -88,7 +88,9 @@ impl Machine {
     }
 
     fn cancel_target<D: Driver>(&mut self, d: &mut D, requester: Option<ClientId>, target: ClientId) -> Step {
-        let Some(client) = self.clients.get(target) else { return Step::Gone };
+        let Some(client) = self.clients.get(target) else {
+            return self.end_requester(d, requester, "failed cancel request");
+        };
         if let ClientState::Console(_) = client.state {
             self.cancel_console(d, target);
             return self.end_requester(d, requester, "successfully sent cancel request");
@@ -99,7 +101,7 @@ impl Machine {
         let (server, pool_id) = (link.server, account.pool);
         let pool = &self.pools[pool_id];
         let size = self.rules.config.pool_size(&pool.config, &pool.user);
-        if size > 0 && pool.cancels >= size.saturating_mul(2) {
+        if !may_cancel(size, pool.cancels) {
             let since_us = self.now.mono_us;
             self.pools[pool_id].waiting_cancels.push_back(WaitingCancel { requester, target, since_us });
             return Step::Used(0);
@@ -200,10 +202,23 @@ impl Machine {
         self.next_cancel(d, cancel.pool);
     }
 
-    /// A cancel that waited has its turn.
+    /// Cancels that waited have their turn.
     fn next_cancel<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
-        if let Some(waiting) = self.pools[pool_id].waiting_cancels.pop_front() {
+        while let Some(pool) = self.pools.get_mut(pool_id) {
+            let size = self.rules.config.pool_size(&pool.config, &pool.user);
+            if !may_cancel(size, pool.cancels) {
+                return;
+            }
+            let Some(waiting) = pool.waiting_cancels.pop_front() else { return };
             self.cancel_target(d, waiting.requester, waiting.target);
+        }
+    }
+
+    /// The pool is about to go: nobody will come to these.
+    pub(super) fn end_waiting_cancels<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
+        let waiting = self.pools.get_mut(pool_id).map(|pool| std::mem::take(&mut pool.waiting_cancels));
+        for cancel in waiting.into_iter().flatten() {
+            self.end_requester(d, cancel.requester, "database removed");
         }
     }
 
@@ -225,4 +240,9 @@ impl Machine {
         self.log(d, Level::Warning, "cancel request did not end in time");
         self.end_cancel(d, id, "failed cancel request");
     }
+}
+
+/// At most twice as many cancel connections as the pool has servers; 0 is no limit.
+fn may_cancel(pool_size: u32, cancels: u32) -> bool {
+    pool_size == 0 || cancels < pool_size.saturating_mul(2)
 }

@@ -74,13 +74,15 @@ impl Machine {
         pool.linked += 1;
         pool.stats.server_assignments += 1;
         pool.stats.wait_us += now_us.saturating_sub(waiting.since_us);
-        client.state = ClientState::Linked(Link { server: server_id, streaming: 0 });
+        client.state =
+            ClientState::Linked(Link { server: server_id, streaming: 0, discards: false, held: false });
         self.set_server_state(server_id, ServerState::Busy(id));
         let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut()) else {
             return;
         };
         let server = &mut self.servers[server_id];
         server.active_us = now_us;
+        server.used = true;
         if Arc::ptr_eq(&server.params, &account.params) || account.replication != Replication::None {
             return;
         }
@@ -146,9 +148,10 @@ impl Machine {
     /// Part of a message of the server was passed on and the rest can not follow: an error would be taken for its content.
     fn is_mid_message(&self, client: &Client) -> bool {
         let ClientState::Linked(link) = &client.state else { return false };
-        self.servers
-            .get(link.server)
-            .is_some_and(|server| server.streaming.is_some_and(|streaming| streaming.to.is_some()))
+        // Of a replication connection nobody knows where a message begins.
+        self.servers.get(link.server).is_some_and(|server| {
+            server.replication || server.streaming.is_some_and(|streaming| streaming.to.is_some())
+        })
     }
 
     /// Removes a client, from whatever state, and frees or closes what it held.
@@ -161,7 +164,7 @@ impl Machine {
     ) {
         let Some(client) = self.clients.get(id) else { return };
         if self.rules.config.main.log_disconnections {
-            let age_s = (self.now.mono_us - client.origin.since.mono_us) / 1_000_000;
+            let age_s = self.now.mono_us.saturating_sub(client.origin.since.mono_us) / 1_000_000;
             let line = format!("{} closing because: {reason} (age={age_s}s)", self.client_log_name(client));
             self.log(d, Level::Log, &line);
         }
@@ -171,7 +174,7 @@ impl Machine {
         self.spare.give_back(std::mem::take(&mut client.inbox));
         match client.state {
             ClientState::Authenticating(exchange) => self.uncount(&exchange.counted),
-            ClientState::Console(console) => self.console_left(d, &console),
+            ClientState::Console(console) => self.console_left(d, id, &console),
             ClientState::Linked(link) => {
                 self.leave_pool(id, client.account, |pool| pool.linked -= 1);
                 self.abandon_server(d, link.server, link.streaming > 0);
@@ -185,6 +188,7 @@ impl Machine {
             }
             ClientState::Idle => self.leave_pool(id, client.account, |_| ()),
             ClientState::Greeting(_) | ClientState::Cancelling => {}
+            ClientState::HandingOver(hand_over) => self.uncount(&hand_over.counted),
         }
     }
 
@@ -214,6 +218,7 @@ impl Machine {
         let Some(client) = self.clients.get(id) else { return false };
         match &client.state {
             ClientState::Waiting(_) | ClientState::Welcoming(_) => true,
+            ClientState::Linked(link) if link.held => true,
             ClientState::Linked(link) => self
                 .servers
                 .get(link.server)
@@ -241,6 +246,9 @@ impl Machine {
         if client.inbox.len() > INBOX_BYTES_MAX && self.client_is_stalled(id) {
             return;
         }
+        if d.backlog(client.conn) > BACKLOG_HIGH_BYTES {
+            return;
+        }
         if let ClientState::Linked(link) = &client.state
             && let Some(server) = self.servers.get(link.server)
             && d.backlog(server.conn) > BACKLOG_HIGH_BYTES
@@ -254,11 +262,19 @@ impl Machine {
 
     /// The client took everything: its server may go on.
     pub(super) fn client_drained<D: Driver>(&mut self, d: &mut D, id: ClientId) {
-        let Some(client) = self.clients.get(id) else { return };
+        let Some(client) = self.clients.get_mut(id) else { return };
+        // It has its answer now: only from here on can it be idle.
+        if let Some(account) = &mut client.account {
+            account.active_us = self.now.mono_us;
+        }
         if let ClientState::Linked(link) = &client.state {
             let server = link.server;
+            if let Some(server) = self.servers.get_mut(server) {
+                server.active_us = self.now.mono_us;
+            }
             self.server_unpause(d, server);
         }
+        self.client_resume(d, id);
     }
 
     /// `query_wait_notify`: tells a client, once, that it waits.

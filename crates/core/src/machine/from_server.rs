@@ -8,13 +8,15 @@ use pgweir_wire::backend::{ErrorFields, ParameterStatus, TxStatus, parse_ready, 
 use pgweir_wire::error::{Report, SqlState, encode_error};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
+use super::from_client::names_are_uncertain;
 use super::startup::printable;
 use super::{Machine, Step};
+use crate::client::ClientState;
 use crate::driver::{CloseMode, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Accepted, Kind, Owner, Purpose, Unexpected};
-use crate::limits::{BACKLOG_HIGH_BYTES, HOLD_MESSAGE_BYTES, SERVER_ERROR_BYTES_MAX};
+use crate::limits::{BACKLOG_HIGH_BYTES, HOLD_MESSAGE_BYTES, LEDGER_ENTRIES_MAX, SERVER_ERROR_BYTES_MAX};
 use crate::server::{ServerState, Streaming};
 
 /// A run of bytes that all go to one client.
@@ -28,7 +30,9 @@ impl Machine {
     /// Bytes of a server, in whatever state it is.
     pub(super) fn server_received<D: Driver>(&mut self, d: &mut D, id: ServerId, bytes: &[u8]) {
         let Some(server) = self.servers.get_mut(id) else { return };
-        self.pools[server.pool].stats.sent_bytes += bytes.len() as u64;
+        if server.state.client().is_some() {
+            self.pools[server.pool].stats.sent_bytes += bytes.len() as u64;
+        }
         server.active_us = self.now.mono_us;
         if server.inbox.is_empty() {
             let used = self.server_consume(d, id, bytes);
@@ -135,7 +139,23 @@ impl Machine {
             }
         }
         self.flush(d, id, &run, &bytes[..at]);
+        self.resume_held(d, id);
         if at == 0 { Step::Wait } else { Step::Used(at) }
+    }
+
+    /// What a client sent behind a change of its prepared statements that is answered now, or behind more than a server may
+    /// owe, goes on.
+    fn resume_held<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+        let Some(server) = self.servers.get(id) else { return };
+        let ServerState::Busy(client_id) = server.state else { return };
+        let Some(client) = self.clients.get_mut(client_id) else { return };
+        let ClientState::Linked(link) = &mut client.state else { return };
+        let certain = link.held && !names_are_uncertain(link, &server.ledger);
+        let shorter = client.reads_paused && !link.held && server.ledger.len() < LEDGER_ENTRIES_MAX / 2;
+        if certain || shorter {
+            link.held = false;
+            self.client_resume(d, client_id);
+        }
     }
 
     /// A message that goes to `to` begins at `at`: it joins the run, or ends it and begins the next one.
@@ -185,10 +205,9 @@ impl Machine {
         if matches!(message, tag::FUNCTION_RESPONSE | tag::ERROR) {
             // Only a FunctionCall can be answered so; anything else shows when the rest arrives.
             let ended = server.ledger.accept(message).ok()?.ended;
-            if let Some(entry) = ended {
-                self.parse_undone(id, entry);
+            if message == tag::ERROR {
+                self.undo_failed(id, ended);
             }
-            self.settle_silently(id);
         }
         visible(owner)
     }
@@ -222,6 +241,17 @@ impl Machine {
                 self.server_error(d, id, bytes)
             }
             _ => {
+                if message == tag::READY && parse_ready(body).is_err() {
+                    return Err(Unexpected { tag: message, expected: "a transaction status" });
+                }
+                if message == tag::READY && self.is_forbidden_transaction(id, body) {
+                    self.flush(d, id, run, &all[..at]);
+                    *run = Run { from: at, to: None };
+                    if let Some(client) = self.servers.get(id).and_then(|server| server.state.client()) {
+                        self.refuse_client(d, client, &Fault::TransactionInStatementMode);
+                    }
+                    return Ok(());
+                }
                 let Some(server) = self.servers.get_mut(id) else { return Ok(()) };
                 let accepted = server.ledger.accept(message)?;
                 self.extend(d, id, run, visible(accepted.owner), all, at);
@@ -261,6 +291,7 @@ impl Machine {
         }
         if let Some(entry) = accepted.ended {
             self.statement_evicted(entry);
+            self.statement_parsed(entry);
         }
         let local_next = self
             .servers
@@ -305,12 +336,6 @@ impl Machine {
         if matches!(accepted.owner, Owner::Client(_)) && server.ledger.is_empty() {
             server.note_end(&mut pool.stats, now_us);
         }
-        if status != TxStatus::Idle && pool.mode == PoolMode::Statement && !server.replication {
-            if let Some(client) = server.state.client() {
-                self.refuse_client(d, client, &Fault::TransactionInStatementMode);
-            }
-            return Ok(());
-        }
         self.settle(d, id);
         let Some(server) = self.servers.get(id) else { return Ok(()) };
         if server.ledger.is_at_rest() && server.tx == TxStatus::Idle {
@@ -320,6 +345,14 @@ impl Machine {
             self.lose_server(d, id, "a hidden statement left a transaction open".into());
         }
         Ok(())
+    }
+
+    /// Statement pooling, and a client's statement left a transaction open.
+    fn is_forbidden_transaction(&self, id: ServerId, body: &[u8]) -> bool {
+        let Some(server) = self.servers.get(id) else { return false };
+        self.pools[server.pool].mode == PoolMode::Statement
+            && server.state.client().is_some()
+            && parse_ready(body).is_ok_and(|status| status != TxStatus::Idle)
     }
 
     /// ErrorResponse, whole.
@@ -340,7 +373,7 @@ impl Machine {
             Owner::Client(client) | Owner::Errand(client) => {
                 server.said_fatal |= fatal;
                 match accepted.ended {
-                    Some(entry) if entry.kind == Kind::ParseAgain => {
+                    Some(entry) if entry.kind == Kind::ParseAgain && is_provoked(body) => {
                         self.name_in_use(d, client, entry.ticket);
                     }
                     _ => self.pass(d, id, Some(client), message),
@@ -348,11 +381,7 @@ impl Machine {
             }
             Owner::Hidden(purpose) => self.hidden_failed(d, id, purpose, body),
         }
-        if let Some(entry) = accepted.ended
-            && self.servers.contains_key(id)
-        {
-            self.parse_undone(id, entry);
-        }
+        self.undo_failed(id, accepted.ended);
         self.settle(d, id);
         Ok(())
     }
@@ -490,6 +519,12 @@ impl Machine {
         self.lose_server(d, id, reason.into());
         Step::Gone
     }
+}
+
+/// The error that was provoked in place of "already exists" (42P01: no such table), not another one that came first: the
+/// transaction had failed before, the server shuts down.
+fn is_provoked(body: &[u8]) -> bool {
+    ErrorFields::parse(body).is_ok_and(|fields| fields.code() == Some(b"42P01"))
 }
 
 /// The client that sees an answer, if anybody does.

@@ -9,7 +9,7 @@ use crate::client::{ClientState, TlsAsked};
 use crate::driver::{Driver, Peer, TlsInfo, TlsRole};
 use crate::errors::Fault;
 use crate::ids::ClientId;
-use crate::limits::INBOX_BYTES_MAX;
+use crate::limits::{BACKLOG_HIGH_BYTES, INBOX_BYTES_MAX};
 
 impl Machine {
     /// Bytes of a client, in whatever state it is.
@@ -60,9 +60,13 @@ impl Machine {
         };
         debug_assert!(client.inbox.is_empty(), "bytes were kept while others were being looked at");
         client.inbox = self.spare.remainder(held, bytes, used);
-        if client.inbox.len() > INBOX_BYTES_MAX && self.client_is_stalled(id) {
+        let conn = client.conn;
+        let too_much_waits = client.inbox.len() > INBOX_BYTES_MAX && self.client_is_stalled(id);
+        // A client that asks without reading the answers is not asked on.
+        if too_much_waits || d.backlog(conn) > BACKLOG_HIGH_BYTES {
             self.pause_client(d, id);
         }
+        self.hand_over_if_due(d, id);
     }
 
     /// Takes bytes through the client's states until they are used up or have to wait; returns how many were used.
@@ -80,7 +84,9 @@ impl Machine {
             let step = match &client.state {
                 ClientState::Greeting(_) => self.greet(d, id, rest),
                 ClientState::Authenticating(_) => self.authenticate(d, id, rest),
-                ClientState::Welcoming(_) | ClientState::Waiting(_) => Step::Wait,
+                ClientState::Welcoming(_) | ClientState::HandingOver(_) | ClientState::Waiting(_) => {
+                    Step::Wait
+                }
                 // Nothing more is expected; nothing more is kept.
                 ClientState::Cancelling => Step::Used(rest.len()),
                 ClientState::Idle => self.idle_client_sent(d, id, rest),

@@ -34,11 +34,12 @@ impl Machine {
 
     /// Clients that waited for the pool's first server to know what to be told.
     fn welcome_waiting<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
-        if self.pools[pool_id].welcome.is_none() {
-            return;
-        }
+        let Some(welcome) = self.pools[pool_id].welcome.clone() else { return };
         for id in std::mem::take(&mut self.pools[pool_id].welcoming) {
-            self.welcome_client(d, id);
+            let since_us = self.clients.get(id).and_then(|client| Some(client.account.as_ref()?.request_us));
+            let waited_us = self.now.mono_us.saturating_sub(since_us.unwrap_or(self.now.mono_us));
+            self.pools[pool_id].stats.wait_us += waited_us;
+            self.welcome_client(d, id, &welcome);
             self.client_resume(d, id);
         }
     }
@@ -133,7 +134,10 @@ impl Machine {
             return true;
         }
         for worker in self.other_workers() {
-            d.mail(worker, Mail::Evict { database: database.cloned(), user: user.cloned() });
+            d.mail(
+                worker,
+                Mail::Evict { from: self.worker, database: database.cloned(), user: user.cloned() },
+            );
         }
         false
     }
@@ -223,6 +227,7 @@ impl Machine {
             query_us: 0,
             xact_us: 0,
             active_us: self.now.mono_us,
+            used: false,
             cancels: 0,
             retire: None,
             said_fatal: false,

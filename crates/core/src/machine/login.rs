@@ -14,15 +14,15 @@ use pgweir_wire::header::{HEADER_LEN, Header};
 
 use super::{Machine, Step};
 use crate::cancel_key::CancelKey;
-use crate::client::{Account, Authenticating, Client, ClientState, Counted, Greeting, Target};
+use crate::client::{Account, Authenticating, Client, ClientState, Greeting, HandingOver, Target};
 use crate::console;
 use crate::driver::{ConnId, Driver, Level, Peer};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId};
 use crate::limits::PASSWORD_BYTES_MAX;
-use crate::luggage::{Login, Luggage, Replication};
+use crate::luggage::{Counted, Login, Luggage, Replication};
 use crate::params::Params;
-use crate::pool::ServerKind;
+use crate::pool::{ServerKind, Welcome};
 
 impl Machine {
     /// The startup packet is understood: counts the client and asks for its password.
@@ -107,7 +107,8 @@ impl Machine {
                 if target == Target::Database && !forced() {
                     return Err(Fault::NoForcedUser);
                 }
-                Method::Trust
+                // Whoever it is: known, without a password.
+                return Ok(Verdict::Proven { send: Vec::new(), learned: Learned::Nothing });
             }
             AuthType::Trust if secret.is_none() => {
                 return Err(Fault::Authentication("\"trust\" authentication failed".into()));
@@ -146,10 +147,12 @@ impl Machine {
                 self.proven(d, id, Exchange { login, counted, target })
             }
             Verdict::Refused(refusal) => {
-                self.uncount(&counted);
                 let fault = Fault::Authentication(Cow::Owned(refusal.text().to_owned()));
-                let line = format!("login failed: db={} user={}", login.database, login.user);
+                let failed = format!("login failed: db={} user={}", login.database, login.user);
+                client.state = ClientState::Welcoming(Box::new(login));
+                self.uncount(&counted);
                 if self.rules.config.main.log_connections {
+                    let line = format!("{}: {failed}", self.client_log_name(&self.clients[id]));
                     self.log(d, Level::Log, &line);
                 }
                 self.refuse_client(d, id, &fault)
@@ -171,6 +174,9 @@ impl Machine {
         }
         if let Err(fault) = self.admit(&login, target, &mut counted) {
             self.uncount(&counted);
+            if let Some(client) = self.clients.get_mut(id) {
+                client.state = ClientState::Welcoming(Box::new(login));
+            }
             return self.refuse_client(d, id, &fault);
         }
         let pool_user = self.pool_user(&login);
@@ -178,18 +184,29 @@ impl Machine {
         if owner == self.worker {
             return self.settle_in(d, id, login, counted);
         }
-        // Counted again on arrival, by the same counters: the limits hold in between, for both are this process's.
-        self.uncount(&counted);
-        let Some(mut client) = self.clients.remove(id) else { return Step::Gone };
+        if let Some(client) = self.clients.get_mut(id) {
+            client.state = ClientState::HandingOver(Box::new(HandingOver { login, counted, to: owner }));
+        }
+        Step::Used(0)
+    }
+
+    /// The client's bytes that were not looked at yet are in its inbox now: it can go, with all its luggage.
+    pub(super) fn hand_over_if_due<D: Driver>(&mut self, d: &mut D, id: ClientId) {
+        if !matches!(self.clients.get(id).map(|client| &client.state), Some(ClientState::HandingOver(_))) {
+            return;
+        }
+        let Some(mut client) = self.clients.remove(id) else { return };
+        let ClientState::HandingOver(hand_over) = client.state else { return };
+        let HandingOver { login, counted, to } = *hand_over;
         self.clear_role(client.conn);
         let luggage = Luggage {
             serial: client.serial,
-            origin: (*client.origin).clone(),
+            origin: *client.origin,
             login,
+            counted,
             unread: std::mem::take(&mut client.inbox),
         };
-        d.hand_over(client.conn, owner, Box::new(luggage));
-        Step::Gone
+        d.hand_over(client.conn, to, Box::new(luggage));
     }
 
     fn admit(&self, login: &Login, target: Target, counted: &mut Counted) -> Result<(), Fault> {
@@ -238,9 +255,9 @@ impl Machine {
         forced.map_or_else(|| Arc::clone(&login.user), Arc::from)
     }
 
-    /// A client from another worker: it is proven, and counted anew.
+    /// A client from another worker: it is proven, and counted.
     pub(super) fn adopt<D: Driver>(&mut self, d: &mut D, conn: ConnId, luggage: Luggage) {
-        let Luggage { serial, origin, login, unread } = luggage;
+        let Luggage { serial, origin, login, counted, unread } = luggage;
         let id = self.clients.insert(Client {
             conn,
             serial,
@@ -252,13 +269,6 @@ impl Machine {
             account: None,
         });
         self.set_role(conn, super::Role::Client(id));
-        self.shared.clients.take();
-        let mut counted = Counted { total: true, ..Counted::default() };
-        if let Err(fault) = self.admit(&login, Target::Database, &mut counted) {
-            self.uncount(&counted);
-            self.refuse_client(d, id, &fault);
-            return;
-        }
         if self.settle_in(d, id, login, counted) != Step::Gone {
             self.client_resume(d, id);
         }
@@ -304,7 +314,7 @@ impl Machine {
             return self.refuse_client(d, id, &fault);
         }
         match self.pools[pool_id].welcome.clone() {
-            Some(_) => self.welcome_client(d, id),
+            Some(welcome) => self.welcome_client(d, id, &welcome),
             None => {
                 self.pools[pool_id].welcoming.push(id);
                 self.notice(pool_id);
@@ -332,15 +342,13 @@ impl Machine {
     }
 
     /// Everything a client must know, in one burst.
-    pub(super) fn welcome_client<D: Driver>(&mut self, d: &mut D, id: ClientId) {
+    pub(super) fn welcome_client<D: Driver>(&mut self, d: &mut D, id: ClientId, welcome: &Welcome) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let Some(account) = &mut client.account else { return };
-        let Some(welcome) = self.pools.get(account.pool).and_then(|pool| pool.welcome.clone()) else {
-            return;
-        };
         let ClientState::Welcoming(login) = &client.state else { return };
         let params = login.params.or(&welcome.params);
         account.params = self.pools[account.pool].share(params);
+        account.active_us = self.now.mono_us;
         let out = &mut self.scratch;
         out.clear();
         backend::encode_auth_ok(out);

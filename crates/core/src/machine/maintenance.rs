@@ -33,8 +33,17 @@ impl Machine {
     }
 
     fn client_timeouts<D: Driver>(&mut self, d: &mut D) {
-        let late: Vec<(ClientId, Fault)> =
-            self.clients.iter().filter_map(|(id, _)| Some((id, self.client_overdue(id)?))).collect();
+        let late: Vec<(ClientId, Fault)> = self
+            .clients
+            .iter()
+            .filter_map(|(id, client)| {
+                let fault = self.client_overdue(id)?;
+                // Who still reads its answer is not idle.
+                let idle =
+                    matches!(fault, Fault::Timeout("client_idle_timeout" | "idle transaction timeout", _));
+                (!idle || d.backlog(client.conn) == 0).then_some((id, fault))
+            })
+            .collect();
         for (id, fault) in late {
             self.refuse_client(d, id, &fault);
         }
@@ -64,7 +73,10 @@ impl Machine {
         let over =
             |limit: Option<Duration>, start_us: u64| limit.is_some_and(|limit| since(start_us) >= limit);
         match &client.state {
-            ClientState::Greeting(_) | ClientState::Authenticating(_) | ClientState::Welcoming(_) => {
+            ClientState::Greeting(_)
+            | ClientState::Authenticating(_)
+            | ClientState::HandingOver(_)
+            | ClientState::Welcoming(_) => {
                 let limit = config.main.client_login_timeout;
                 if limit.is_zero() || since(client.origin.since.mono_us) < limit {
                     return None;
@@ -121,8 +133,11 @@ impl Machine {
                 ServerState::Dialing(_) | ServerState::SecuringTls(_) | ServerState::LoggingIn(_) => {
                     overdue(server.since.mono_us).then_some((id, true))
                 }
-                // A check that is not answered is the very thing it looks for.
-                ServerState::Checking => overdue(server.active_us).then_some((id, false)),
+                ServerState::ConnectQuery => overdue(server.since.mono_us).then_some((id, false)),
+                // A check that is not answered is the very thing it looks for; a reset, or a SET, is no work either.
+                ServerState::Checking | ServerState::Cleaning | ServerState::Settling(_) => {
+                    overdue(server.active_us).then_some((id, false))
+                }
                 _ => None,
             })
             .collect();
@@ -130,7 +145,7 @@ impl Machine {
             if logging_in {
                 self.login_failed(d, id, "connect timeout", "the server did not answer in time");
             } else {
-                self.close_server(d, id, "test query timed out", CloseMode::Now);
+                self.lose_server(d, id, "a hidden statement was not answered in time".into());
             }
         }
     }
@@ -265,6 +280,7 @@ impl Machine {
 
     /// Closes what a pool has and forgets it. Its clients must be gone.
     pub(super) fn drop_pool<D: Driver>(&mut self, d: &mut D, id: PoolId, reason: &str) {
+        self.end_waiting_cancels(d, id);
         let servers: Vec<ServerId> =
             self.servers.iter().filter(|(_, server)| server.pool == id).map(|(server, _)| server).collect();
         for server in servers {

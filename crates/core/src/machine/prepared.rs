@@ -1,7 +1,7 @@
 //! Protocol-level prepared statements where servers change hands: a client's names become names by content, a server that
 //! lacks a statement gets it in the same packet, and what a server is known to have is answered here, in its turn.
 
-use pgweir_wire::backend;
+use pgweir_wire::backend::{self, TxStatus};
 use pgweir_wire::frontend::{self, BindHead, Close, Describe, Parse, Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
@@ -12,6 +12,11 @@ use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId, StatementId};
 use crate::ledger::{Entry, Kind, Local, Owner, Purpose, Pushed, Settled};
 use crate::limits::{CLIENT_STATEMENTS_MAX, NAMES_BYTES_MAX, PARSE_BYTES_MAX};
+use crate::statements::ClientStatements;
+
+/// Name and text of a statement that PostgreSQL refuses always, after it has looked whether the transaction failed.
+const NEVER_PREPARED: (&[u8], &[u8]) =
+    (b"PGWEIR_0", b"SELECT 1 FROM pg_catalog.\"prepared statement already exists\"");
 
 impl Machine {
     /// Statements of this client are known by content: it shares servers with others, and `max_prepared_statements` is on.
@@ -64,9 +69,9 @@ impl Machine {
         };
         self.pools[account.pool].stats.client_parses += 1;
         let statements = account.statements.get_or_insert_default();
-        if let Some(known) = statements.get(parse.name) {
-            let ticket = statements.ticket(parse.name).unwrap_or_default();
-            return self.parse_again(d, id, server_id, known, ticket);
+        if let Some(ticket) = statements.ticket(parse.name) {
+            self.parse_again(d, id, server_id, ticket);
+            return Ok(());
         }
         if statements.len() >= CLIENT_STATEMENTS_MAX {
             return Err(Fault::TooLarge(
@@ -76,7 +81,13 @@ impl Machine {
         let statement = self.statements.take(parse.query, parse.param_types);
         let ticket = statements.insert(parse.name, statement);
         let owner = Owner::Client(id);
-        if self.servers[server_id].statements.touch(statement) {
+        let server = &mut self.servers[server_id];
+        let has = server.statements.touch(statement);
+        if has && (server.tx == TxStatus::Failed || !server.ledger.is_status_known()) {
+            // In a failed transaction PostgreSQL refuses to prepare, also what it has: so it is asked.
+            self.evict_statement(d, server_id, statement);
+            self.send_parse(d, server_id, statement, owner, ticket);
+        } else if has {
             let entry =
                 Entry { owner, kind: Kind::Local(Local::ParseComplete), statement: Some(statement), ticket };
             self.push_local(d, server_id, entry);
@@ -86,24 +97,45 @@ impl Machine {
         Ok(())
     }
 
-    /// The name is in use. PostgreSQL says so with an error, which also ends the client's transaction: so it is provoked
-    /// there, by preparing what the server has already; only the name in its text is corrected.
-    fn parse_again<D: Driver>(
-        &mut self,
-        d: &mut D,
-        id: ClientId,
-        server_id: ServerId,
-        statement: StatementId,
-        ticket: u32,
-    ) -> Result<(), Fault> {
-        self.provide(d, id, server_id, statement);
-        let Some(known) = self.statements.get(statement) else { return Ok(()) };
+    /// The name is in use. PostgreSQL says so with an error, which also ends the client's transaction: so an error is
+    /// provoked there, by a statement that can not be prepared, and its text is corrected on the way back.
+    fn parse_again<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId, ticket: u32) {
         self.scratch.clear();
-        frontend::encode_parse(&mut self.scratch, known.server_name().as_bytes(), b"", b"");
+        frontend::encode_parse(&mut self.scratch, NEVER_PREPARED.0, NEVER_PREPARED.1, b"");
         let server = &mut self.servers[server_id];
         server.ledger.push(Entry { ticket, ..Entry::new(Owner::Client(id), Kind::ParseAgain) });
         d.send(server.conn, &self.scratch);
-        Ok(())
+    }
+
+    /// Parse of a client that has no server: needs none if a server has prepared the same before. `None` if it needs one.
+    pub(super) fn parse_without_server<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        body: &[u8],
+    ) -> Option<Step> {
+        let parse = Parse::parse(body).ok().filter(|parse| !parse.name.is_empty())?;
+        let known = self.statements.find(parse.query, parse.param_types)?;
+        let client = self.clients.get_mut(id)?;
+        let account = client.account.as_deref_mut()?;
+        let statements = account.statements.get_or_insert_default();
+        if statements.get(parse.name).is_some() || statements.len() >= CLIENT_STATEMENTS_MAX {
+            return None;
+        }
+        statements.insert(parse.name, known);
+        self.statements.share(known);
+        self.pools[account.pool].stats.client_parses += 1;
+        self.scratch.clear();
+        backend::encode_parse_complete(&mut self.scratch);
+        d.send(client.conn, &self.scratch);
+        Some(Step::Used(0))
+    }
+
+    /// A server has prepared it: it is a statement.
+    pub(super) fn statement_parsed(&mut self, entry: Entry) {
+        if let (Kind::Parse, Some(statement)) = (entry.kind, entry.statement) {
+            self.statements.note_parsed(statement);
+        }
     }
 
     /// Sends Parse for a statement that the server lacks; the oldest one goes when the server has too many.
@@ -136,20 +168,27 @@ impl Machine {
     fn evict_statements<D: Driver>(&mut self, d: &mut D, server_id: ServerId) {
         let limit = self.rules.config.main.max_prepared_statements as usize;
         while let Some(oldest) = self.servers[server_id].statements.surplus(limit.max(1)) {
-            let server = &mut self.servers[server_id];
-            if server.ledger.is_skipping() {
+            if self.servers[server_id].ledger.is_skipping() {
                 return;
             }
-            let mut entry = Entry::new(Owner::Hidden(Purpose::Evict), Kind::Close);
-            entry.statement = Some(oldest);
-            server.ledger.push(entry);
-            server.statements.remove(oldest);
-            if let Some(known) = self.statements.get(oldest) {
-                self.scratch.clear();
-                frontend::encode_close(&mut self.scratch, Target::Statement, known.server_name().as_bytes());
-                d.send(server.conn, &self.scratch);
-            }
-            // Its use by the server ends when the Close is answered: a Close that is skipped gives it back.
+            self.evict_statement(d, server_id, oldest);
+        }
+    }
+
+    /// Has the server forget a statement. Its use by the server ends when the Close is answered; a Close that is skipped gives
+    /// it back.
+    fn evict_statement<D: Driver>(&mut self, d: &mut D, server_id: ServerId, statement: StatementId) {
+        let server = &mut self.servers[server_id];
+        let mut entry = Entry::new(Owner::Hidden(Purpose::Evict), Kind::Close);
+        entry.statement = Some(statement);
+        if server.ledger.push(entry) == Pushed::Ignored {
+            return;
+        }
+        server.statements.remove(statement);
+        if let Some(known) = self.statements.get(statement) {
+            self.scratch.clear();
+            frontend::encode_close(&mut self.scratch, Target::Statement, known.server_name().as_bytes());
+            d.send(server.conn, &self.scratch);
         }
     }
 
@@ -227,11 +266,12 @@ impl Machine {
         server_id: ServerId,
         close: &Close<'_>,
     ) -> Result<(), Fault> {
-        let skipping = self.servers[server_id].ledger.is_skipping();
-        if !skipping {
-            self.forget_statement(id, close.name);
+        let mut entry = Entry::new(Owner::Client(id), Kind::Local(Local::CloseComplete));
+        let account = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut());
+        let statements = account.and_then(|account| account.statements.as_mut());
+        if let Some((ticket, statement)) = statements.and_then(|statements| statements.close(close.name)) {
+            (entry.ticket, entry.statement) = (ticket, Some(statement));
         }
-        let entry = Entry::new(Owner::Client(id), Kind::Local(Local::CloseComplete));
         self.push_local(d, server_id, entry);
         Ok(())
     }
@@ -270,59 +310,85 @@ impl Machine {
 
     fn push_local<D: Driver>(&mut self, d: &mut D, server_id: ServerId, entry: Entry) {
         if self.servers[server_id].ledger.push(entry) == Pushed::Ignored {
-            self.forget_name(entry);
+            self.undo(server_id, entry);
         } else {
             self.settle(d, server_id);
         }
     }
 
-    /// Gives the answers of ours whose turn has come, and takes back what the server skipped.
+    /// Gives the answers of ours whose turn has come.
     pub(super) fn settle<D: Driver>(&mut self, d: &mut D, server_id: ServerId) {
         while let Some(settled) = self.servers.get_mut(server_id).and_then(|server| server.ledger.settle()) {
-            match settled {
-                Settled::Skipped(entry) => self.parse_undone(server_id, entry),
-                Settled::Answer(entry, local) => {
-                    let client = entry.owner.client().and_then(|id| self.clients.get(id));
-                    let Some(client) = client else { continue };
-                    self.scratch.clear();
-                    match local {
-                        Local::ParseComplete => backend::encode_parse_complete(&mut self.scratch),
-                        Local::CloseComplete => backend::encode_close_complete(&mut self.scratch),
-                    }
-                    d.send(client.conn, &self.scratch);
-                }
+            let Settled::Answer(entry, local) = settled else {
+                debug_assert!(false, "what an error skips is taken back with that error");
+                continue;
+            };
+            let client = entry.owner.client().and_then(|id| self.clients.get(id));
+            let Some(client) = client else { continue };
+            self.scratch.clear();
+            match local {
+                Local::ParseComplete => backend::encode_parse_complete(&mut self.scratch),
+                Local::CloseComplete => backend::encode_close_complete(&mut self.scratch),
+            }
+            d.send(client.conn, &self.scratch);
+            if local == Local::CloseComplete {
+                self.close_done(entry);
             }
         }
     }
 
-    /// After an error that is still being passed on: what the server skips is taken back. No answer of ours can be due before
-    /// the next ReadyForQuery.
-    pub(super) fn settle_silently(&mut self, server_id: ServerId) {
-        while let Some(Settled::Skipped(entry)) = self
-            .servers
-            .get_mut(server_id)
-            .filter(|server| server.ledger.is_skipping())
-            .and_then(|server| server.ledger.settle())
+    /// An error of the server ended one entry (if it was of an extended group) and skips others: what was noted for them on
+    /// the assumption that they succeed is taken back, the last first.
+    pub(super) fn undo_failed(&mut self, server_id: ServerId, failed: Option<Entry>) {
+        let mut undone: Vec<Entry> = failed.into_iter().collect();
+        while let Some(server) = self.servers.get_mut(server_id).filter(|server| server.ledger.is_skipping())
         {
-            self.parse_undone(server_id, entry);
+            match server.ledger.settle() {
+                Some(Settled::Skipped(entry)) => undone.push(entry),
+                Some(Settled::Answer(..)) | None => break,
+            }
+        }
+        for entry in undone.into_iter().rev() {
+            self.undo(server_id, entry);
         }
     }
 
-    /// An entry failed or was skipped: what was noted for it on the assumption that it succeeds is taken back.
-    pub(super) fn parse_undone(&mut self, server_id: ServerId, entry: Entry) {
-        let Some(statement) = entry.statement else { return };
-        match entry.kind {
-            Kind::Parse => {
-                if self.servers[server_id].statements.remove(statement) {
+    fn undo(&mut self, server_id: ServerId, entry: Entry) {
+        match (entry.kind, entry.statement) {
+            (Kind::Parse, Some(statement)) => {
+                let had =
+                    self.servers.get_mut(server_id).is_some_and(|server| server.statements.remove(statement));
+                if had {
                     self.statements.give_back(statement);
                 }
                 self.forget_name(entry);
             }
-            Kind::Local(Local::ParseComplete) => self.forget_name(entry),
+            (Kind::Local(Local::ParseComplete), _) => self.forget_name(entry),
+            (Kind::Local(Local::CloseComplete), Some(_)) => {
+                if let Some(statements) = self.statements_of(entry) {
+                    statements.reopen(entry.ticket);
+                }
+            }
             // The server still has what it was to forget.
-            Kind::Close => self.servers[server_id].statements.insert(statement),
+            (Kind::Close, Some(statement)) => {
+                if let Some(server) = self.servers.get_mut(server_id) {
+                    server.statements.insert(statement);
+                }
+            }
             _ => {}
         }
+    }
+
+    /// The client was told that its statement is closed.
+    fn close_done(&mut self, entry: Entry) {
+        let closed = self.statements_of(entry).and_then(|statements| statements.close_done(entry.ticket));
+        if let Some(statement) = closed {
+            self.statements.give_back(statement);
+        }
+    }
+
+    fn statements_of(&mut self, entry: Entry) -> Option<&mut ClientStatements> {
+        self.clients.get_mut(entry.owner.client()?)?.account.as_deref_mut()?.statements.as_deref_mut()
     }
 
     /// A hidden Close was answered: the server's use of the statement is over.
@@ -335,23 +401,34 @@ impl Machine {
     }
 
     fn forget_name(&mut self, entry: Entry) {
-        let Owner::Client(id) = entry.owner else { return };
-        let account = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut());
-        if let Some(statement) = account.and_then(|account| account.statements.as_mut()?.forget(entry.ticket))
-        {
+        if !matches!(entry.owner, Owner::Client(_)) {
+            return;
+        }
+        let forgotten = self.statements_of(entry).and_then(|statements| statements.forget(entry.ticket));
+        if let Some(statement) = forgotten {
             self.statements.give_back(statement);
         }
     }
 
-    /// DISCARD ALL or DEALLOCATE ALL succeeded: client and server have no prepared statements any more.
+    /// DISCARD ALL or DEALLOCATE ALL succeeded: client and server have no prepared statements any more, but for those whose
+    /// Parse is still owed: it came behind.
     pub(super) fn statements_discarded(&mut self, client: Option<ClientId>, server_id: ServerId) {
-        let mut gone: Vec<StatementId> = Vec::new();
-        if let Some(server) = self.servers.get_mut(server_id) {
-            gone.extend(server.statements.drain());
+        let Some(server) = self.servers.get_mut(server_id) else { return };
+        let parses = |entry: &&Entry| matches!(entry.kind, Kind::Parse | Kind::Local(Local::ParseComplete));
+        let behind: Vec<Entry> = server.ledger.entries().filter(parses).copied().collect();
+        let mut gone: Vec<StatementId> = server.statements.drain().collect();
+        for entry in &behind {
+            if let (Kind::Parse, Some(statement)) = (entry.kind, entry.statement)
+                && let Some(place) = gone.iter().position(|&other| other == statement)
+            {
+                gone.swap_remove(place);
+                server.statements.insert(statement);
+            }
         }
         let account = client.and_then(|id| self.clients.get_mut(id)?.account.as_deref_mut());
-        if let Some(account) = account {
-            gone.extend(account.statements.iter_mut().flat_map(|statements| statements.drain()));
+        if let Some(statements) = account.and_then(|account| account.statements.as_mut()) {
+            let kept = |ticket: u32| behind.iter().any(|entry| entry.ticket == ticket);
+            gone.extend(statements.discard(kept));
         }
         for statement in gone {
             self.statements.give_back(statement);

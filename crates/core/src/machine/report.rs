@@ -111,9 +111,10 @@ impl Machine {
             ClientState::Waiting(_) => "waiting",
             ClientState::Cancelling => "active_cancel_req",
             ClientState::Idle | ClientState::Console(_) => "idle",
-            ClientState::Greeting(_) | ClientState::Authenticating(_) | ClientState::Welcoming(_) => {
-                "cl_login"
-            }
+            ClientState::Greeting(_)
+            | ClientState::Authenticating(_)
+            | ClientState::HandingOver(_)
+            | ClientState::Welcoming(_) => "cl_login",
         };
         let state = if sockets && state == "active" { "cl_active" } else { state };
         let (addr, port, local_addr, local_port) = peer_cells(&client.origin.peer);
@@ -318,7 +319,6 @@ impl Machine {
             .values()
             .filter(|client| client.account.is_none() && !matches!(client.state, ClientState::Console(_)))
             .count();
-        let free = self.pools.values().map(|pool| u64::from(pool.servers(ServerKind::Idle))).sum::<u64>();
         vec![
             ("databases", first(config.databases.len() + 1)),
             ("users", first(self.rules.users.len())),
@@ -328,8 +328,8 @@ impl Machine {
             ("free_clients", 0),
             ("used_clients", (self.clients.len() - logging_in) as u64),
             ("login_clients", logging_in as u64),
-            ("free_servers", free),
-            ("used_servers", self.servers.len() as u64 - free),
+            ("free_servers", 0),
+            ("used_servers", self.servers.len() as u64),
             ("dns_names", 0),
             ("dns_zones", 0),
             ("dns_queries", 0),

@@ -268,12 +268,14 @@ impl Machine {
         pool.failure = None;
         let params = pool.share(params);
         server.params = Arc::clone(&params);
-        if pool.welcome.is_none() {
-            pool.welcome = Some(Arc::new(Welcome { fixed, params }));
+        let welcome = Arc::new(Welcome { fixed, params });
+        // A replication client's server was started with that client's own parameters.
+        if pool.welcome.is_none() && only_for.is_none() {
+            pool.welcome = Some(Arc::clone(&welcome));
         }
         self.notice(pool_id);
         match only_for {
-            Some(client) => self.link_replication(d, id, client),
+            Some(client) => self.link_replication(d, id, client, &welcome),
             None => self.first_statement(d, id),
         }
         self.servers.contains_key(id)
@@ -291,10 +293,21 @@ impl Machine {
     }
 
     /// The replication client's own server is there: the two belong together from here on.
-    fn link_replication<D: Driver>(&mut self, d: &mut D, id: ServerId, client_id: ClientId) {
-        self.welcome_client(d, client_id);
+    fn link_replication<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ServerId,
+        client_id: ClientId,
+        welcome: &Welcome,
+    ) {
+        self.welcome_client(d, client_id, welcome);
         let Some(client) = self.clients.get_mut(client_id) else { return };
-        client.state = ClientState::Linked(crate::client::Link { server: id, streaming: 0 });
+        client.state = ClientState::Linked(crate::client::Link {
+            server: id,
+            streaming: 0,
+            discards: false,
+            held: false,
+        });
         let server = &self.servers[id];
         self.pools[server.pool].linked += 1;
         self.set_server_state(id, ServerState::Busy(client_id));
@@ -309,7 +322,7 @@ impl Machine {
         let code = fields.as_ref().and_then(ErrorFields::code).and_then(SqlState::from_bytes);
         let severity = fields.as_ref().and_then(ErrorFields::severity).unwrap_or(b"FATAL");
         let Some(server) = self.servers.get(id) else { return };
-        let pool_id = server.pool;
+        let (pool_id, only_for_replication) = (server.pool, server.replication);
         let line = format!(
             "{} server login failed: {} {message}",
             self.server_log_name(server),
@@ -320,7 +333,7 @@ impl Machine {
         self.fail_login(d, id, "login failed", &message, Some(code));
         // 57P03: starting up or shutting down. It will be there in a moment: whoever waits goes on waiting.
         let usable = self.pools[pool_id].servers_total() > self.pools[pool_id].servers(ServerKind::Login);
-        if code != SqlState::CANNOT_CONNECT_NOW && !usable {
+        if code != SqlState::CANNOT_CONNECT_NOW && !usable && !only_for_replication {
             self.refuse_waiting(d, pool_id, &Fault::ServerRefused(code, message));
         }
     }
@@ -331,7 +344,9 @@ impl Machine {
         let line = format!("{} {reason}: {text}", self.server_log_name(server));
         self.log(d, Level::Warning, &line);
         let pool_id = server.pool;
-        let in_exchange = matches!(server.state, ServerState::LoggingIn(_)) && reason == "login failed";
+        let in_exchange = matches!(server.state, ServerState::LoggingIn(_))
+            && reason == "login failed"
+            && !server.replication;
         self.fail_login(d, id, reason, text, None);
         let usable = self.pools[pool_id].servers_total() > self.pools[pool_id].servers(ServerKind::Login);
         if in_exchange && !usable {

@@ -1,10 +1,13 @@
 //! The moves of a server connection between its states, and the only place where it joins or leaves a pool.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use pgweir_settings::PoolMode;
+use pgweir_wire::backend::encode_parameter_status;
 
 use super::{Machine, duration_us};
+use crate::client::ClientState;
 use crate::driver::{CloseMode, Closed, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
@@ -12,7 +15,7 @@ use crate::ledger::Purpose;
 use crate::limits::BACKLOG_HIGH_BYTES;
 use crate::luggage::Replication;
 use crate::mail::{Mail, Shutdown};
-use crate::pool::ServerKind;
+use crate::pool::{Pool, ServerKind};
 use crate::server::{Server, ServerState};
 
 impl Machine {
@@ -53,6 +56,10 @@ impl Machine {
             if let Some(reason) = self.reason_to_close(id) {
                 self.close_server(d, id, reason, CloseMode::Flush);
             } else if self.needs_check(&self.servers[id]) {
+                let pool = &self.pools[pool_id];
+                if pool.servers(ServerKind::Tested) >= pool.waiting {
+                    return None;
+                }
                 self.check_server(d, id);
             } else {
                 return Some(id);
@@ -81,6 +88,7 @@ impl Machine {
         match server.state {
             ServerState::Busy(client) => self.transaction_ended(d, id, client),
             ServerState::Settling(client) => {
+                self.settled(d, id, client);
                 self.set_server_state(id, ServerState::Busy(client));
                 self.client_resume(d, client);
             }
@@ -89,6 +97,24 @@ impl Machine {
             }
             _ => {}
         }
+    }
+
+    /// The server has the client's parameters now. Where it spells a value in its own way, that is the client's value from
+    /// here on, and the client is told.
+    fn settled<D: Driver>(&mut self, d: &mut D, id: ServerId, client_id: ClientId) {
+        let Some(server) = self.servers.get(id) else { return };
+        let Some(client) = self.clients.get_mut(client_id) else { return };
+        let Some(account) = client.account.as_deref_mut() else { return };
+        self.scratch.clear();
+        for position in account.params.differences(&server.params) {
+            let name = self.tracked.names().nth(position).unwrap_or_default();
+            let value = server.params.get(position).unwrap_or_default();
+            encode_parameter_status(&mut self.scratch, name.as_bytes(), value);
+        }
+        if !self.scratch.is_empty() {
+            d.send(client.conn, &self.scratch);
+        }
+        account.params = Arc::clone(&server.params);
     }
 
     fn transaction_ended<D: Driver>(&mut self, d: &mut D, id: ServerId, client_id: ClientId) {
@@ -103,9 +129,14 @@ impl Machine {
             }
             return;
         }
+        if matches!(&client.state, ClientState::Linked(link) if link.streaming > 0) {
+            // COPY data whose end is still to come, for a COPY that failed: the server reads it as what it is.
+            return;
+        }
         self.unlink(client_id);
         self.release_server(d, id, PoolMode::Transaction);
-        self.client_unpause(d, client_id);
+        // What it sent behind a DISCARD waited for this; mostly there is nothing.
+        self.client_resume(d, client_id);
     }
 
     /// A client has no more use for this server, which is at rest.
@@ -136,7 +167,17 @@ impl Machine {
         self.notice(pool_id);
         match self.reason_to_close(id) {
             Some(reason) => self.close_server(d, id, reason, CloseMode::Flush),
-            None => self.set_server_state(id, ServerState::Idle),
+            None => {
+                self.set_server_state(id, ServerState::Idle);
+                let pool = &self.pools[pool_id];
+                if pool.demand() == 0 && self.is_limited(pool) {
+                    // Another pool may have waited for one of this pool's servers to become free.
+                    self.notice_starving();
+                    for worker in std::mem::take(&mut self.starving_workers) {
+                        d.mail(worker, Mail::Room);
+                    }
+                }
+            }
         }
     }
 
@@ -145,6 +186,9 @@ impl Machine {
         let server = self.servers.get(id)?;
         if let Some(reason) = server.retire {
             return Some(reason);
+        }
+        if !server.inbox.is_empty() || server.streaming.is_some() {
+            return Some("idle server got dirty");
         }
         let pool = &self.pools[server.pool];
         if self.stopping == Some(Shutdown::WaitForServers) {
@@ -157,8 +201,12 @@ impl Machine {
         let age_us = self.now.mono_us.saturating_sub(server.since.mono_us);
         // Servers that were opened together do not all end together.
         let spread_us = lifetime_us / u64::from(pool.servers_total().max(1));
-        let spread = pool.aged_us == 0 || self.now.mono_us >= pool.aged_us.saturating_add(spread_us);
-        if age_us >= lifetime_us && spread {
+        let spread = lifetime_us == 0
+            || pool.aged_us == 0
+            || self.now.mono_us >= pool.aged_us.saturating_add(spread_us);
+        // `server_lifetime = 0` is "use once", not "never".
+        let used_once = lifetime_us > 0 || server.used;
+        if age_us >= lifetime_us && used_once && spread {
             return Some("server lifetime over");
         }
         None
@@ -244,6 +292,9 @@ impl Machine {
         for statement in server.statements.drain() {
             self.statements.give_back(statement);
         }
+        for entry in server.ledger.drain() {
+            self.statement_evicted(entry);
+        }
         if reason == "server lifetime over" {
             self.pools[server.pool].aged_us = self.now.mono_us;
         }
@@ -267,15 +318,18 @@ impl Machine {
         let pool = &self.pools[pool_id];
         pool.database_counts.servers.give_back();
         pool.user_counts.servers.give_back();
-        let config = &self.rules.config;
-        let limited =
-            config.max_db_connections(&pool.config) > 0 || config.max_user_connections(&pool.user) > 0;
-        if limited {
+        if self.is_limited(pool) {
             self.notice_starving();
             for worker in self.other_workers() {
                 d.mail(worker, Mail::Room);
             }
         }
+    }
+
+    /// A limit that spans pools concerns it.
+    fn is_limited(&self, pool: &Pool) -> bool {
+        let config = &self.rules.config;
+        config.max_db_connections(&pool.config) > 0 || config.max_user_connections(&pool.user) > 0
     }
 
     /// Has every pool with waiting clients looked at.

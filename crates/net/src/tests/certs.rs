@@ -93,8 +93,7 @@ pub(crate) fn towards_clients(
     own: &Identity,
     ca: Option<&str>,
 ) -> Result<TlsConfigs, TlsSetupError> {
-    let main =
-        Main { client_tls_sslmode: mode, server_tls_sslmode: SslMode::Disable, ..Main::default() };
+    let main = Main { client_tls_sslmode: mode, server_tls_sslmode: SslMode::Disable, ..Main::default() };
     TlsConfigs::build(&main, Pems { ca: ca.map(str::as_bytes), ..own.pems() }, Pems::default())
 }
 
@@ -126,8 +125,7 @@ impl<'a> ClientSetup<'a> {
     pub(crate) fn build(self) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(self.ca.as_bytes()).unwrap()).unwrap();
-        let versions: &[_] =
-            if self.old_version { &[&rustls::version::TLS12] } else { rustls::ALL_VERSIONS };
+        let versions: &[_] = if self.old_version { &[&rustls::version::TLS12] } else { rustls::ALL_VERSIONS };
         let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
             .with_protocol_versions(versions)
             .unwrap()

@@ -1,8 +1,8 @@
 //! Tests of the whole loop over loopback, with toy machines.
 
-mod certs;
+pub(crate) mod certs;
 mod plain;
 mod sockets;
 mod tls_clients;
 mod tls_servers;
-mod toy;
+pub(crate) mod toy;

@@ -234,8 +234,7 @@ fn the_last_words_are_heard_although_the_client_has_not_read_or_finished() {
 
 #[test]
 fn a_peer_that_never_stops_sending_does_not_keep_a_closed_connection() {
-    let world =
-        World::new(Plan { last_words: Some((b"bye".to_vec(), CloseMode::Flush)), ..Plan::default() });
+    let world = World::new(Plan { last_words: Some((b"bye".to_vec(), CloseMode::Flush)), ..Plan::default() });
     let mut client = world.connect();
     let endless = pattern(1 << 20);
     let error = loop {

@@ -1,6 +1,6 @@
 //! TLS towards clients.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::thread;
@@ -10,7 +10,7 @@ use pgweir_settings::SslMode;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
 use super::certs::{Authority, ClientSetup, Identity, towards_clients};
-use super::toy::{Plan, Seen, World, World0, loopback, pattern};
+use super::toy::{Plan, Seen, TOY_BACKLOG_MAX_BYTES, World, World0, loopback, pattern};
 use crate::options::SocketOptions;
 use crate::tls::TlsConfigs;
 
@@ -105,29 +105,37 @@ fn many_tiny_records_in_one_packet() {
     echo(&mut client, &pattern(200_000), 20_000);
 }
 
-/// Many bytes both ways at once: the client's session is driven by hand, as its two directions share it.
-fn flood(client: &mut TlsClient, bytes: &[u8]) -> Vec<u8> {
+/// Many bytes both ways at once, read as soon as `may_read`: the client's session is driven by hand, as its two
+/// directions share it.
+fn flood(client: &mut TlsClient, bytes: &[u8], may_read: impl Fn() -> bool) -> Vec<u8> {
     let (mut sent, mut back) = (0, Vec::new());
     let mut room = vec![0; 65_536];
     client.sock.set_nonblocking(true).unwrap();
     while back.len() < bytes.len() {
-        if sent < bytes.len() {
+        if sent < bytes.len() && !client.conn.wants_write() {
             sent += client.conn.writer().write(&bytes[sent..bytes.len().min(sent + 65_536)]).unwrap();
         }
         while client.conn.wants_write() && client.conn.write_tls(&mut client.sock).is_ok() {}
-        match client.conn.read_tls(&mut client.sock) {
-            Ok(0) => panic!("the end after {} bytes", back.len()),
-            Ok(_) => {
-                client.conn.process_new_packets().unwrap();
-                while let Ok(count) = client.conn.reader().read(&mut room) {
-                    back.extend_from_slice(&room[..count]);
-                }
-            }
-            Err(_) => thread::yield_now(),
+        if client.conn.is_handshaking() || may_read() {
+            receive(client, &mut back, &mut room);
         }
+        thread::yield_now();
     }
     client.sock.set_nonblocking(false).unwrap();
     back
+}
+
+fn receive(client: &mut TlsClient, back: &mut Vec<u8>, room: &mut [u8]) {
+    match client.conn.read_tls(&mut client.sock) {
+        Ok(0) => panic!("the end after {} bytes", back.len()),
+        Ok(_) => {
+            client.conn.process_new_packets().unwrap();
+            while let Ok(count) = client.conn.reader().read(room) {
+                back.extend_from_slice(&room[..count]);
+            }
+        }
+        Err(e) => assert_eq!(e.kind(), ErrorKind::WouldBlock),
+    }
 }
 
 #[test]
@@ -139,8 +147,21 @@ fn much_flows_both_ways_through_full_sockets() {
     let world = World::with(World0 { plan: accepting(false), tls, listen, ..World0::default() });
     let mut client = begin(&world, scene.client().build());
     let bytes = pattern(5_000_000);
-    assert!(flood(&mut client, &bytes) == bytes);
+    let server_waits = || *world.backlog_max.lock().unwrap() > TOY_BACKLOG_MAX_BYTES;
+    assert!(flood(&mut client, &bytes, server_waits) == bytes);
     world.await_seen(|seen| (seen == Seen::Drained).then_some(()));
+}
+
+#[test]
+fn keys_may_change_in_the_middle() {
+    let scene = Scene::new();
+    let world = world(accepting(false), scene.configs(SslMode::Require));
+    let mut client = begin(&world, scene.client().build());
+    for _ in 0..5 {
+        echo(&mut client, &pattern(40_000), 20_000);
+        client.conn.refresh_traffic_keys().unwrap();
+    }
+    echo(&mut client, &pattern(100), 100);
 }
 
 #[test]
@@ -152,7 +173,7 @@ fn sessions_move_between_workers_in_the_middle_of_their_bytes() {
     for old_version in [false, true] {
         let mut client = begin(&world, ClientSetup { old_version, ..scene.client() }.build());
         let bytes = pattern(2_000_000);
-        assert!(flood(&mut client, &bytes) == bytes);
+        assert!(flood(&mut client, &bytes, || true) == bytes);
     }
     let mut moves = 0;
     while let Ok(seen) = world.seen.try_recv() {
@@ -218,15 +239,15 @@ fn bytes_behind_the_close_notify_do_not_count() {
     last.extend_from_slice(b"\x17\x03\x03\x00\x05aaaaa");
     client.sock.write_all(&last).unwrap();
     let mut received = Vec::new();
-    world.await_seen(|seen| match seen {
+    let end = world.await_seen(|seen| match seen {
         Seen::Received(bytes) => {
             received.extend_from_slice(&bytes);
             None
         }
-        Seen::Closed(why) => Some(assert_eq!(why, Closed::Eof)),
+        Seen::Closed(why) => Some(why),
         _ => None,
     });
-    assert_eq!(received, b"hello");
+    assert_eq!((received.as_slice(), end), (b"hello".as_slice(), Closed::Eof));
 }
 
 #[test]
@@ -329,7 +350,8 @@ fn client_certificates() {
     let stranger = Authority::new("somebody").sign("anna", &[]);
     let own_root = super::certs::self_signed("otto", &[]);
     let ca = format!("{}{}", scene.authority.cert, own_root.cert);
-    let cases: [(SslMode, Option<&Identity>, Result<&[&str], &str>); 8] = [
+    type Expected = Result<&'static [&'static str], &'static str>;
+    let cases: [(SslMode, Option<&Identity>, Expected); 8] = [
         (SslMode::VerifyFull, Some(&known), Ok(&["anna", "anna.example"])),
         (SslMode::VerifyCa, Some(&known), Ok(&["anna", "anna.example"])),
         (SslMode::VerifyCa, Some(&own_root), Ok(&["otto"])),

@@ -7,6 +7,9 @@ pub(crate) mod stream;
 mod suites;
 mod verify;
 
+#[cfg(test)]
+mod tests;
+
 pub use setup::{Pems, Side, TlsConfigs, TlsSetupError};
 
 /// The protocol that PostgreSQL registered for ALPN.

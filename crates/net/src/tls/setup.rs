@@ -94,7 +94,9 @@ impl TowardsServers {
         let name = match ServerName::try_from(host.to_owned()) {
             Ok(name) => name,
             Err(_) if self.mode == SslMode::VerifyFull => {
-                return Err(format!("\"{host}\" is no host name that a certificate could have (verify-full)"));
+                return Err(format!(
+                    "\"{host}\" is no host name that a certificate could have (verify-full)"
+                ));
             }
             // Nobody looks at it, and an address is not sent (SNI).
             Err(_) => ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into()),
@@ -195,17 +197,12 @@ impl Maker<'_> {
             .map_err(|problem| self.error("ciphers", problem))
     }
 
-    fn versions(
-        &self,
-        list: &str,
-    ) -> Result<Vec<&'static rustls::SupportedProtocolVersion>, TlsSetupError> {
+    fn versions(&self, list: &str) -> Result<Vec<&'static rustls::SupportedProtocolVersion>, TlsSetupError> {
         suites::versions(list).map_err(|problem| self.error("protocols", problem))
     }
 
     /// Our certificate and its key: both or neither.
-    fn own_certificate(
-        &self,
-    ) -> Result<Option<(Certificates, PrivateKeyDer<'static>)>, TlsSetupError> {
+    fn own_certificate(&self) -> Result<Option<(Certificates, PrivateKeyDer<'static>)>, TlsSetupError> {
         match (self.pems.cert, self.pems.key) {
             (None, None) => Ok(None),
             (Some(_), None) => Err(self.error("key_file", "the certificate needs its key".to_owned())),

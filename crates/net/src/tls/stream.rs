@@ -142,6 +142,9 @@ impl TlsStream {
         plain: &mut Vec<u8>,
         pool: &mut BufferPool,
     ) -> Option<TlsInfo> {
+        if matches!(self.stage, Stage::Broken(_)) {
+            return None;
+        }
         let mut used = 0;
         let result = loop {
             let rest = &mut incoming[used..];
@@ -253,6 +256,12 @@ impl TlsStream {
             Session::Server(session) => session,
             Session::Client(session) => session,
         }
+    }
+
+    /// Memory that the session's own buffers take.
+    #[cfg(test)]
+    pub(crate) fn buffers_bytes(&self) -> usize {
+        self.unread.capacity() + self.undelivered.capacity() + self.wire.capacity()
     }
 
     /// Gives the buffers back.
@@ -372,7 +381,8 @@ fn describe(state: &CommonState, verified: bool) -> TlsInfo {
         Some(ProtocolVersion::TLSv1_2) => "TLSv1.2",
         _ => "TLS",
     };
-    let suite = state.negotiated_cipher_suite().map_or("unknown", |found| suites::openssl_name(found.suite()));
+    let suite =
+        state.negotiated_cipher_suite().map_or("unknown", |found| suites::openssl_name(found.suite()));
     let peer = state.peer_certificates().and_then(|chain| chain.first()).filter(|_| verified);
     TlsInfo {
         description: format!("{version}/{suite}"),

@@ -94,7 +94,11 @@ pub(crate) struct VerifyServer {
 }
 
 impl VerifyServer {
-    fn check_pinned_name(&self, certificate: &CertificateDer<'_>, host: &ServerName<'_>) -> Result<(), Error> {
+    fn check_pinned_name(
+        &self,
+        certificate: &CertificateDer<'_>,
+        host: &ServerName<'_>,
+    ) -> Result<(), Error> {
         if !self.check_name {
             return Ok(());
         }

@@ -17,6 +17,8 @@ pub enum Inbound {
     Readable(ConnId),
     /// There is room to write.
     Writable(ConnId),
+    /// What had been stuck has left.
+    Drained(ConnId),
     /// A dialed connection is up.
     Connected(ConnId),
     /// A dialed connection failed.
@@ -36,6 +38,7 @@ impl Inbound {
             | Inbound::Adopted(conn, _)
             | Inbound::Readable(conn)
             | Inbound::Writable(conn)
+            | Inbound::Drained(conn)
             | Inbound::Connected(conn)
             | Inbound::DialFailed(conn, _)
             | Inbound::Secured(conn) => Some(*conn),
@@ -247,8 +250,9 @@ impl Driver for SimDriver<'_> {
     }
 
     fn close(&mut self, conn: ConnId, mode: CloseMode) {
+        let worker = self.desk.id;
         let Some(sock) = self.desk.sock_mut(conn) else { return };
-        self.hub.note(|| format!("{:?} close {conn:?} {mode:?}", self.desk.id));
+        self.hub.note(|| format!("{worker:?} close {conn:?} {mode:?}"));
         let Some(link) = sock.link else {
             self.desk.remove(conn);
             return;

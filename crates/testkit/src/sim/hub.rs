@@ -89,9 +89,19 @@ pub enum Event {
     /// A dialed connection is up, or is not.
     Dialed(WorkerId, ConnId, Endpoint),
     /// A client's connection reaches another worker.
-    Adopt { to: WorkerId, parcel: Box<Moving> },
+    Adopt {
+        /// The worker.
+        to: WorkerId,
+        /// The connection and what belongs to it.
+        parcel: Box<Moving>,
+    },
     /// A message between workers arrives.
-    Mail { to: WorkerId, from: WorkerId },
+    Mail {
+        /// Who gets it.
+        to: WorkerId,
+        /// Who sent it.
+        from: WorkerId,
+    },
     /// A TLS handshake is over.
     TlsDone(WorkerId, ConnId),
     /// A server process wakes up; the number tells stale alarms.

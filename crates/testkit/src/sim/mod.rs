@@ -1,6 +1,21 @@
-//! The simulator.
+//! The simulator: machines, a model PostgreSQL, model clients and a virtual network, all from one seed.
+//!
+//! [`plan`] makes a run of a seed: configuration, manners of network and servers, faults, and what every client will do.
+//! [`world`] works it off in virtual time. Each client holds its answers against a PostgreSQL of its own
+//! ([`client::oracle`]); [`checks`] watches limits, sharing, cancels and reasons; [`world`] watches that nobody is
+//! forgotten and nothing is left over. [`report`] runs seeds and tells what came of them. A failing seed repeats exactly.
 
+pub mod checks;
 pub mod client;
+pub mod driver;
+pub mod engine;
+pub mod hub;
+pub mod machine;
 pub mod model;
+pub mod net;
+pub mod plan;
 pub mod proto;
+pub mod report;
 pub mod rng;
+pub mod trace;
+pub mod world;

@@ -29,6 +29,21 @@ impl Mode {
     }
 }
 
+/// What a run is mostly about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Theme {
+    /// Everything in turn.
+    Mixed,
+    /// Many cancel requests, slow to take effect, on few servers.
+    Cancels,
+    /// Large results and copies, slow readers.
+    Bulk,
+    /// Many clients that share prepared statements, and servers that keep few of them.
+    Prepared,
+    /// Many clients with short scripts.
+    Crowd,
+}
+
 /// What an engine under test is able to do; scripts ask for nothing else.
 #[derive(Clone, Debug)]
 pub struct Profile {
@@ -53,8 +68,12 @@ pub struct Profile {
 /// How servers behave.
 #[derive(Clone, Debug)]
 pub struct ServerPlan {
+    /// Protocol 3.2, as PostgreSQL 18 and later.
+    pub speaks_3_2: bool,
     /// ParameterStatus comes at once, as before PostgreSQL 14.
     pub reports_early: bool,
+    /// Servers read slowly: a few hundred bytes, then they are busy up to so many microseconds; 0 is not.
+    pub read_us_max: u64,
     /// Longest time a connection takes to open.
     pub connect_us_max: u64,
     /// Longest time a login takes.
@@ -116,6 +135,8 @@ impl Timeouts {
 pub struct Plan {
     /// The seed.
     pub seed: u64,
+    /// What it is mostly about.
+    pub theme: Theme,
     /// pool_mode
     pub mode: Mode,
     /// How many machines.
@@ -142,6 +163,8 @@ pub struct Plan {
     pub timeouts: Timeouts,
     /// server_check_delay is 0: every server is checked before use.
     pub checks_always: bool,
+    /// server_reset_query
+    pub reset_query: &'static str,
     /// auth_type
     pub auth_type: &'static str,
     /// The engine honours limits.
@@ -168,10 +191,18 @@ impl Plan {
     pub fn new(seed: u64, profile: &Profile) -> Self {
         let mut rng = Rng::new(seed);
         let mode = *rng.pick(profile.modes);
+        let theme = match rng.below(100) {
+            0..8 => Theme::Cancels,
+            8..14 => Theme::Bulk,
+            14..24 => Theme::Prepared,
+            24..30 => Theme::Crowd,
+            _ => Theme::Mixed,
+        };
         let databases: Vec<String> = (0..rng.between(1, 3)).map(|i| format!("db{i}")).collect();
         let users: Vec<String> = (0..rng.between(1, 2)).map(|i| format!("user{i}")).collect();
         let mut plan = Plan {
             seed,
+            theme,
             mode,
             workers: u16::try_from(rng.between(1, u64::from(profile.workers_max))).expect("few workers"),
             databases,
@@ -185,11 +216,14 @@ impl Plan {
             login_retry_s: rng.between(1, 3),
             timeouts: timeouts(&mut rng, profile),
             checks_always: rng.percent(25),
-            auth_type: *rng.pick(&["trust", "trust", "trust", "plain"]),
+            reset_query: "DISCARD ALL",
+            auth_type: if rng.percent(25) { "plain" } else { "trust" },
             has_limits: profile.has_limits,
             net: net_manner(&mut rng),
             server: ServerPlan {
+                speaks_3_2: rng.percent(50),
                 reports_early: rng.percent(40),
+                read_us_max: if rng.percent(8) { 300 } else { 0 },
                 connect_us_max: *rng.pick(&[10, 500, 20_000]),
                 login_us_max: *rng.pick(&[10, 1_000, 50_000]),
                 connections_max: 1000,
@@ -198,13 +232,33 @@ impl Plan {
             faults: faults(&mut rng, profile),
             clients: Vec::new(),
         };
+        plan.follow_theme(&mut rng);
         let mut client_rng = rng.fork();
-        let count = if rng.percent(5) { rng.between(15, 40) } else { rng.between(1, 10) };
+        let count = match theme {
+            Theme::Crowd => rng.between(15, 40),
+            Theme::Prepared | Theme::Cancels => rng.between(4, 12),
+            Theme::Bulk => rng.between(2, 6),
+            Theme::Mixed => rng.between(1, 10),
+        };
         for id in 0..usize::try_from(count).expect("few clients") {
             let script = ScriptWriter::new(&plan, profile, client_rng.fork(), id).write();
             plan.clients.push(script);
         }
         plan
+    }
+
+    fn follow_theme(&mut self, rng: &mut Rng) {
+        match self.theme {
+            Theme::Cancels => {
+                self.pool_size = rng.count(1, 2);
+                self.server.cancel_us_max = 20_000;
+            }
+            Theme::Prepared => {
+                self.pool_size = rng.count(1, 3);
+                self.max_prepared_statements = rng.count(1, 4);
+            }
+            Theme::Mixed | Theme::Bulk | Theme::Crowd => {}
+        }
     }
 
     /// Servers a pool may have.
@@ -228,7 +282,8 @@ impl Plan {
         }
         ini.push_str("[pgbouncer]\nlisten_addr = 127.0.0.1\nunix_socket_dir =\nauth_file = users\n");
         ini.push_str("server_tls_sslmode = disable\nclient_tls_sslmode = disable\n");
-        let settings: [(&str, String); 20] = [
+        let settings: [(&str, String); 21] = [
+            ("server_reset_query", self.reset_query.to_owned()),
             ("auth_type", self.auth_type.to_owned()),
             ("pool_mode", self.mode.name().to_owned()),
             ("default_pool_size", self.pool_size.to_string()),
@@ -269,8 +324,9 @@ impl Plan {
     #[must_use]
     pub fn summary(&self) -> String {
         format!(
-            "{} pooling, {} workers, {} databases x {} users, pool {}+{}, max_db {}, max_user {}, max_client {}, \
+            "{:?}: {} pooling, {} workers, {} databases x {} users, pool {}+{}, max_db {}, max_user {}, max_client {}, \
              prepared {}, auth {}, {} clients, delay {} us, window {} B, faults {:?}, timeouts {:?}",
+            self.theme,
             self.mode.name(),
             self.workers,
             self.databases.len(),

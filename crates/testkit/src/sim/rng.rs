@@ -19,11 +19,11 @@ impl Rng {
     /// A stream of its own for one part of a run, so that a change in one part does not shift the others.
     #[must_use]
     pub fn fork(&mut self) -> Self {
-        Rng { state: self.next() }
+        Rng { state: self.draw() }
     }
 
     /// The next 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -33,7 +33,7 @@ impl Rng {
 
     /// A number in `0..bound`; 0 for a bound of 0.
     pub fn below(&mut self, bound: u64) -> u64 {
-        if bound == 0 { 0 } else { self.next() % bound }
+        if bound == 0 { 0 } else { self.draw() % bound }
     }
 
     /// A number in `low..=high`.
@@ -71,7 +71,7 @@ impl Rng {
     /// Fills `out`.
     pub fn fill(&mut self, out: &mut [u8]) {
         for chunk in out.chunks_mut(8) {
-            let word = self.next().to_le_bytes();
+            let word = self.draw().to_le_bytes();
             chunk.copy_from_slice(&word[..chunk.len()]);
         }
     }
@@ -85,7 +85,7 @@ mod tests {
     fn a_seed_repeats_its_stream_and_another_seed_does_not() {
         let stream = |seed| {
             let mut rng = Rng::new(seed);
-            (0..20).map(|_| rng.next()).collect::<Vec<_>>()
+            (0..20).map(|_| rng.draw()).collect::<Vec<_>>()
         };
         assert_eq!(stream(7), stream(7));
         assert_ne!(stream(7), stream(8));

@@ -1,6 +1,6 @@
 //! The messages a model client sends.
 
-use crate::sim::proto::{Body, CANCEL_REQUEST, Message, PROTOCOL_3_0};
+use crate::sim::proto::{Body, CANCEL_REQUEST, Message};
 
 /// Query.
 #[must_use]
@@ -82,10 +82,10 @@ pub fn copy_fail(reason: &str) -> Message {
     Body::new().text(reason).message(b'f')
 }
 
-/// The startup packet, protocol 3.0.
+/// The startup packet.
 #[must_use]
-pub fn startup(parameters: &[(String, String)]) -> Vec<u8> {
-    let body = Body::new().int32(PROTOCOL_3_0);
+pub fn startup(version: i32, parameters: &[(String, String)]) -> Vec<u8> {
+    let body = Body::new().int32(version);
     parameters.iter().fold(body, |body, (name, value)| body.text(name).text(value)).byte(0).first_packet()
 }
 

@@ -2,7 +2,7 @@
 
 use super::message::{bind, close, describe, execute, function_call, parse, query, sync};
 use crate::sim::model::statement::Tag;
-use crate::sim::plan::{Mode, Plan, Profile};
+use crate::sim::plan::{Mode, Plan, Profile, Theme};
 use crate::sim::proto::Message;
 use crate::sim::rng::Rng;
 
@@ -15,6 +15,7 @@ pub struct Phrases {
     /// RESET leads to the server's defaults only for clients that brought no parameters of their own.
     pub may_reset: bool,
     long: bool,
+    theme: Theme,
     session: bool,
     named: bool,
     extended: bool,
@@ -37,6 +38,7 @@ impl Phrases {
             prepared: Vec::new(),
             may_reset: false,
             long,
+            theme: plan.theme,
             session,
             named: session || (profile.has_prepared && plan.max_prepared_statements > 0),
             extended: profile.has_extended,
@@ -55,10 +57,11 @@ impl Phrases {
     }
 
     fn tag_with_rows(&mut self) -> Tag {
-        let (rows, bytes) = match self.rng.below(40) {
-            0 => (self.rng.count(50, 200), self.rng.count(100, 1000)),
-            1 => (self.rng.count(1, 3), self.rng.count(10_000, 70_000)),
-            2..8 => (self.rng.count(2, 20), self.rng.count(0, 300)),
+        let (rows, bytes) = match self.rng.below(if self.theme == Theme::Bulk { 20 } else { 400 }) {
+            0 => (self.rng.count(50, 300), 4000),
+            1..10 => (self.rng.count(50, 200), self.rng.count(100, 1000)),
+            10..20 => (self.rng.count(1, 3), self.rng.count(10_000, 70_000)),
+            20..80 => (self.rng.count(2, 20), self.rng.count(0, 300)),
             _ => (self.rng.count(0, 2), 0),
         };
         Tag { rows, bytes, ..self.tag() }
@@ -152,7 +155,8 @@ impl Phrases {
 
     /// A group that may stand anywhere in a pipeline.
     pub fn short_group(&mut self, in_block: bool) -> Vec<Message> {
-        match self.rng.below(100) {
+        let least = if self.theme == Theme::Prepared && self.rng.percent(50) { 56 } else { 0 };
+        match self.rng.between(least, 99) {
             0..30 => {
                 let text = self.select();
                 vec![query(&text)]

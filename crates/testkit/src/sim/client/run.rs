@@ -8,7 +8,7 @@ use crate::sim::driver::shown;
 use crate::sim::hub::{ClientTimer, Event, Hub, LinkId, PeerEnd, PoolerEnd};
 use crate::sim::net::{Dir, End};
 use crate::sim::plan::{Mode, Plan, password};
-use crate::sim::proto::{ErrorText, Fields, Message, Splitter};
+use crate::sim::proto::{Body, ErrorText, Fields, Message, PROTOCOL_3_9999, Splitter};
 
 /// Where a client is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,8 +42,12 @@ pub struct Client {
     /// After so many more bytes it vanishes.
     vanish_after_bytes: Option<usize>,
     key: Option<Vec<u8>>,
-    /// Since when it waits for what it asked for last (or since when it has been silent).
-    since_us: u64,
+    /// It was told which protocol version is spoken.
+    negotiated: bool,
+    /// Since when it waits for what it asked for last.
+    asked_us: u64,
+    /// Since when it had nothing to wait for before that, and was silent.
+    rested_us: u64,
     write_planned: bool,
     read_planned: bool,
     leaving: bool,
@@ -71,7 +75,9 @@ impl Client {
             out: Vec::new(),
             vanish_after_bytes: None,
             key: None,
-            since_us: 0,
+            negotiated: false,
+            asked_us: 0,
+            rested_us: 0,
             write_planned: false,
             read_planned: false,
             leaving: false,
@@ -129,7 +135,7 @@ impl Client {
             }
             ClientTimer::Write => {
                 self.write_planned = false;
-                self.write(hub);
+                self.room(hub);
             }
             ClientTimer::Read => {
                 self.read_planned = false;
@@ -157,7 +163,8 @@ impl Client {
 
     /// Sends request number `at`, or the startup packet.
     fn ask(&mut self, hub: &mut Hub, at: usize) {
-        self.since_us = hub.now_us;
+        self.asked_us = hub.now_us;
+        self.rested_us = hub.now_us;
         match self.script.requests.get(at) {
             Some(&code) => {
                 self.phase = Phase::Asking(at);
@@ -170,7 +177,7 @@ impl Client {
                     ("database".to_owned(), self.script.database.clone()),
                 ];
                 parameters.extend(self.script.parameters.iter().cloned());
-                self.out.extend(message::startup(&parameters));
+                self.out.extend(message::startup(self.script.version, &parameters));
             }
         }
         self.write(hub);
@@ -190,7 +197,7 @@ impl Client {
             self.oracle.sent(message);
             message.encode(&mut self.out);
         }
-        self.since_us = hub.now_us;
+        self.asked_us = hub.now_us;
         self.ends_in_flush = messages.last().is_some_and(|last| last.tag == b'H');
         hub.note(|| format!("client {} step {} {:?} sends {messages:?}", self.script.id, self.step, step.wait));
         if let Some(Vanish { step, byte, .. }) = self.script.vanish
@@ -223,7 +230,7 @@ impl Client {
     fn go_on_if_answered(&mut self, hub: &mut Hub) {
         if self.waits.is_some() && self.out.is_empty() && self.oracle.is_settled() {
             self.waits = None;
-            self.since_us = hub.now_us;
+            self.rested_us = hub.now_us;
             self.plan_next_step(hub);
         }
     }
@@ -353,7 +360,7 @@ impl Client {
             b'R' => match Fields(&message.body).int32() {
                 Some(0) => {}
                 Some(3) => {
-                    crate::sim::proto::Body::new().text(&password(&self.script.user)).message(b'p').encode(&mut self.out);
+                    Body::new().text(&password(&self.script.user)).message(b'p').encode(&mut self.out);
                     self.write(hub);
                 }
                 other => self.wrong(hub, format!("asked for authentication of kind {other:?}")),
@@ -364,6 +371,7 @@ impl Client {
                 }
             }
             b'K' => self.key = Some(message.body.clone()),
+            b'v' if self.script.version == PROTOCOL_3_9999 => self.negotiated = true,
             b'N' => {}
             b'E' => {
                 let text = ErrorText::read(message);
@@ -378,11 +386,15 @@ impl Client {
         if let Verdict::Wrong(why) = self.oracle.check_parameters() {
             self.wrong(hub, why);
         }
+        if self.script.version == PROTOCOL_3_9999 && !self.negotiated {
+            self.wrong(hub, "no NegotiateProtocolVersion for a version that does not exist".to_owned());
+        }
         if self.key.is_none() {
             self.wrong(hub, "no BackendKeyData in the greeting".to_owned());
         }
         self.phase = Phase::Running;
-        self.since_us = hub.now_us;
+        self.asked_us = hub.now_us;
+        self.rested_us = hub.now_us;
         if let Some(link) = self.link {
             hub.checks.logged_in(link);
         }
@@ -409,7 +421,8 @@ impl Client {
             pool: self.pool(),
             text,
             logged_in: self.phase == Phase::Running,
-            since_us: hub.now_us - self.since_us,
+            waited_us: hub.now_us - self.asked_us,
+            rested_us: hub.now_us - self.rested_us,
             now_us: hub.now_us,
         };
         hub.checks.disconnected(&case);
@@ -430,7 +443,8 @@ impl Client {
     }
 
     fn vanish(&mut self, hub: &mut Hub) {
-        let busy = !self.out.is_empty() || self.oracle.is_bound() || !self.oracle.is_settled();
+        let free = self.oracle.is_settled() && !self.oracle.is_bound() && !self.oracle.is_copying();
+        let busy = !(free && self.out.is_empty());
         hub.note(|| format!("client {} vanishes (busy: {busy})", self.script.id));
         hub.checks.vanished(busy);
         self.close(hub, self.script.vanish.map_or(End::Reset, |vanish| vanish.end));

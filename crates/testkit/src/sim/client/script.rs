@@ -4,8 +4,8 @@
 use super::message::{self, bind, copy_data, copy_done, copy_fail, describe, execute, flush, parse, query, sync};
 use super::phrases::Phrases;
 use crate::sim::net::End;
-use crate::sim::plan::{Mode, Plan, Profile};
-use crate::sim::proto::Message;
+use crate::sim::plan::{Mode, Plan, Profile, Theme};
+use crate::sim::proto::{Message, PROTOCOL_3_0, PROTOCOL_3_2, PROTOCOL_3_9999};
 use crate::sim::rng::Rng;
 
 /// What a client waits for after it has sent a step.
@@ -65,6 +65,8 @@ pub struct Script {
     pub database: String,
     /// User it is.
     pub user: String,
+    /// Protocol version it asks for.
+    pub version: i32,
     /// Parameters of its startup packet besides these two.
     pub parameters: Vec<(String, String)>,
     /// SSLRequest, GSSENCRequest before the startup packet.
@@ -105,16 +107,18 @@ impl<'a> ScriptWriter<'a> {
     #[must_use]
     pub fn new(plan: &'a Plan, profile: &'a Profile, mut rng: Rng, id: usize) -> Self {
         let id = u32::try_from(id).expect("few clients");
-        let cancels = rng.percent(20);
+        let cancels = rng.percent(if plan.theme == Theme::Cancels { 80 } else { 20 });
+        let slow = rng.percent(if plan.theme == Theme::Bulk { 50 } else { 12 });
         let script = Script {
             id,
             database: rng.pick(&plan.databases).clone(),
             user: rng.pick(&plan.users).clone(),
+            version: *rng.pick(&[PROTOCOL_3_0, PROTOCOL_3_0, PROTOCOL_3_0, PROTOCOL_3_2, PROTOCOL_3_9999]),
             parameters: Vec::new(),
             requests: Vec::new(),
             begin_us: rng.skewed(200_000),
             steps: Vec::new(),
-            slow: rng.percent(12).then(|| (rng.index(3000) + 200, rng.between(50, 3_000))),
+            slow: slow.then(|| (*rng.pick(&[200, 2_000, 20_000]), rng.between(50, 3_000))),
             pieces: rng.percent(15).then(|| rng.index(60) + 1),
             cancels,
             false_cancel: rng.percent(5),
@@ -130,7 +134,7 @@ impl<'a> ScriptWriter<'a> {
     #[must_use]
     pub fn write(mut self) -> Script {
         self.introduction();
-        let mut left = self.rng.count(0, 12);
+        let mut left = self.rng.count(0, if self.plan.theme == Theme::Crowd { 3 } else { 12 });
         while left > 0 {
             left -= 1;
             self.passage();
@@ -320,7 +324,11 @@ impl<'a> ScriptWriter<'a> {
         let (text, mark) = self.phrases.copy_in_text();
         let mut messages = Vec::new();
         for i in 0..self.rng.count(0, 6) {
-            let size = if self.rng.percent(4) { 40_000 } else { self.rng.skewed(300) };
+            let size = match self.rng.below(if self.plan.theme == Theme::Bulk { 10 } else { 100 }) {
+                0 => 400_000,
+                1..5 => 40_000,
+                _ => self.rng.skewed(300),
+            };
             let mut line = format!("{mark} i={i} ").into_bytes();
             line.extend((0..size).map(|at| b'a' + u8::try_from(at % 23).expect("below 23")));
             messages.push(copy_data(&line));

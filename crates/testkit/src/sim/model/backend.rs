@@ -1,12 +1,15 @@
 //! One server process of the model: a connection from its first packet to its end, in virtual time.
 
-use super::session::{Manner, Session, Step};
+use std::collections::BTreeMap;
+
+use super::session::{Manner, Note, Session, Step};
 use super::settings::known;
+use super::statement::Tag;
 use crate::sim::checks::PoolName;
 use crate::sim::hub::{Event, Hub, LinkId};
 use crate::sim::net::{Dir, End};
 use crate::sim::plan::password;
-use crate::sim::proto::{Body, CANCEL_REQUEST, Fields, GSS_REQUEST, Message, PROTOCOL_3_0, SSL_REQUEST, Splitter, report};
+use crate::sim::proto::{Body, CANCEL_REQUEST, Fields, GSS_REQUEST, Message, PROTOCOL_3_0, PROTOCOL_3_2, SSL_REQUEST, Splitter, report};
 
 /// How a server process is going to end, or to lie, if not in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,11 +26,12 @@ pub enum Fate {
     DiesBeforeReady(u32),
     /// Is terminated by an administrator at a time that is in the calendar.
     Terminated,
-    /// Sends nonsense instead of (or after) its n-th ReadyForQuery.
+    /// Sends nonsense instead of its n-th ReadyForQuery.
     Lies(u32, Lie),
 }
 
-/// What PostgreSQL would never send.
+/// What PostgreSQL would never send, and what is plain to see wherever the stream is cut. (A well-formed message too many
+/// is not: it may arrive when the next client's answer is due.)
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lie {
     /// A message type that does not exist.
@@ -38,21 +42,10 @@ pub enum Lie {
     EndlessLength,
     /// A ReadyForQuery with a status that does not exist.
     UnknownStatus,
-    /// A row nobody asked for, after ReadyForQuery.
-    ExtraRow,
-    /// ReadyForQuery twice.
-    ExtraReady,
 }
 
 /// Every lie there is.
-pub const LIES: [Lie; 6] = [
-    Lie::UnknownType,
-    Lie::ShortLength,
-    Lie::EndlessLength,
-    Lie::UnknownStatus,
-    Lie::ExtraRow,
-    Lie::ExtraReady,
-];
+pub const LIES: [Lie; 4] = [Lie::UnknownType, Lie::ShortLength, Lie::EndlessLength, Lie::UnknownStatus];
 
 #[derive(Debug)]
 enum Stage {
@@ -90,8 +83,13 @@ pub struct Backend {
     sent_bytes: u64,
     readies: u32,
     pool: Option<PoolName>,
-    /// The client whose statement ran last.
+    /// The client whose transaction or message group is open.
     owner: Option<u32>,
+    /// The client whose statement ran last.
+    last_client: Option<u32>,
+    used: bool,
+    /// The first client that used a prepared statement, by its name here.
+    prepared_by: BTreeMap<String, u32>,
     alarm: u64,
     sleeping: bool,
 }
@@ -117,6 +115,9 @@ impl Backend {
             readies: 0,
             pool: None,
             owner: None,
+            last_client: None,
+            used: false,
+            prepared_by: BTreeMap::new(),
             alarm: 0,
             sleeping: false,
         }
@@ -149,10 +150,16 @@ impl Backend {
         self.pool.as_ref()
     }
 
+    /// It was asked for something since its login.
+    #[must_use]
+    pub fn is_used(&self) -> bool {
+        self.used
+    }
+
     /// The client of its last statement.
     #[must_use]
-    pub fn owner(&self) -> Option<u32> {
-        self.owner
+    pub fn last_client(&self) -> Option<u32> {
+        self.last_client
     }
 
     /// A cancel request arrives: hits whatever runs.
@@ -166,33 +173,19 @@ impl Backend {
         }
     }
 
-    /// An alarm went off.
-    pub fn wake(&mut self, hub: &mut Hub, alarm: u64) {
-        if alarm == self.alarm && self.sleeping {
-            self.sleeping = false;
-            if matches!(self.stage, Stage::Cancelling) {
-                self.stage = Stage::Dead;
-                hub.end(self.link, Dir::ToPooler, End::Fin);
-                return;
-            }
-            if let Stage::LoggingIn(parameters) = std::mem::replace(&mut self.stage, Stage::Dead) {
-                self.log_in(hub, &parameters);
-            } else {
-                // Only LoggingIn was to be taken out.
-                unreachable_stage(hub);
-            }
-        }
-    }
-
-    /// Its statement's time is over.
+    /// An alarm went off: a statement, a login or a cancel has taken its time.
     pub fn alarm(&mut self, hub: &mut Hub, alarm: u64) {
-        match self.stage {
-            Stage::Serving(_) if alarm == self.alarm => {
-                self.sleeping = false;
+        if alarm != self.alarm || !self.sleeping {
+            return;
+        }
+        self.sleeping = false;
+        match std::mem::replace(&mut self.stage, Stage::Dead) {
+            Stage::Cancelling => hub.end(self.link, Dir::ToPooler, End::Fin),
+            Stage::LoggingIn(parameters) => self.log_in(hub, &parameters),
+            stage => {
+                self.stage = stage;
                 self.go_on(hub);
             }
-            Stage::LoggingIn(_) | Stage::Cancelling => self.wake(hub, alarm),
-            _ => {}
         }
     }
 
@@ -236,12 +229,18 @@ impl Backend {
 
     /// Reads what has arrived; `false` if nothing has.
     fn read(&mut self, hub: &mut Hub) -> bool {
-        let bytes = hub.read(self.link, Dir::ToPeer, SEND_BUFFER_BYTES);
+        let slow_us = hub.plan.server.read_us_max;
+        let bytes_max = if slow_us > 0 { 600 } else { SEND_BUFFER_BYTES };
+        let bytes = hub.read(self.link, Dir::ToPeer, bytes_max);
         if bytes.is_empty() {
             self.look_for_end(hub);
             return false;
         }
         self.splitter.push(&bytes);
+        if slow_us > 0 {
+            let us = hub.rng.below(slow_us);
+            self.sleep(hub, us);
+        }
         true
     }
 
@@ -263,10 +262,25 @@ impl Backend {
         match fields.int32() {
             Some(SSL_REQUEST | GSS_REQUEST) => self.send(hub, b"N"),
             Some(CANCEL_REQUEST) => self.take_cancel(hub, &mut fields),
-            Some(PROTOCOL_3_0) => return self.take_startup(hub, &mut fields),
+            Some(version @ (PROTOCOL_3_0 | PROTOCOL_3_2)) => {
+                self.agree_on_version(hub, version);
+                return self.take_startup(hub, &mut fields);
+            }
             other => return self.reject(hub, "0A000", &format!("unsupported frontend protocol {other:?}")),
         }
         true
+    }
+
+    /// Servers before PostgreSQL 18 know 3.0 only. They name the version whole, not its minor number alone, and give short
+    /// keys.
+    fn agree_on_version(&mut self, hub: &mut Hub, version: i32) {
+        if version == PROTOCOL_3_0 || !hub.plan.server.speaks_3_2 {
+            self.secret.truncate(4);
+        }
+        if version == PROTOCOL_3_2 && !hub.plan.server.speaks_3_2 {
+            let negotiate = Body::new().int32(PROTOCOL_3_0).int32(0).message(b'v');
+            self.send(hub, &encoded(&negotiate));
+        }
     }
 
     fn take_cancel(&mut self, hub: &mut Hub, fields: &mut Fields<'_>) {
@@ -383,6 +397,7 @@ impl Backend {
         match self.splitter.message() {
             Ok(Some(message)) => {
                 hub.note(|| format!("server {} takes {message:?}", self.pid));
+                self.used = true;
                 if let Stage::Serving(session) = &mut self.stage {
                     session.feed(message);
                 }
@@ -401,24 +416,33 @@ impl Backend {
         let Stage::Serving(session) = &mut self.stage else { return };
         for note in session.take_notes() {
             hub.note(|| format!("server {} {note:?}", self.pid));
+            if let Note::Bound { name, tag: Tag { client: Some(client), .. } } = &note
+                && *self.prepared_by.entry(name.clone()).or_insert(*client) != *client
+            {
+                hub.count("prepared statements shared");
+            }
             hub.checks.noted(self.pid, &note, &mut self.owner);
+            self.last_client = self.owner.or(self.last_client);
         }
     }
 
     fn say_ready(&mut self, hub: &mut Hub, message: &Message) {
         self.readies += 1;
+        if message.body == b"I" {
+            self.owner = None;
+        }
         match self.fate {
             Fate::DiesBeforeReady(n) if n == self.readies => {
                 self.flush(hub);
                 self.die(hub, End::Fin);
             }
-            Fate::Lies(n, lie) if n == self.readies => self.lie(hub, lie, message),
+            Fate::Lies(n, lie) if n == self.readies => self.lie(hub, lie),
             _ => self.keep(hub, message),
         }
     }
 
     /// Says what no server says, and is no server any more.
-    fn lie(&mut self, hub: &mut Hub, lie: Lie, ready: &Message) {
+    fn lie(&mut self, hub: &mut Hub, lie: Lie) {
         hub.note(|| format!("server {} lies: {lie:?}", self.pid));
         let mut bytes = Vec::new();
         match lie {
@@ -426,12 +450,6 @@ impl Backend {
             Lie::ShortLength => bytes.extend([b'Z', 0, 0, 0, 3]),
             Lie::EndlessLength => bytes.extend([b'Z', 0x7f, 0xff, 0xff, 0xff, b'I']),
             Lie::UnknownStatus => Message { tag: b'Z', body: vec![b'Q'] }.encode(&mut bytes),
-            Lie::ExtraRow | Lie::ExtraReady => {
-                ready.encode(&mut bytes);
-                let tag = if lie == Lie::ExtraRow { b'D' } else { b'Z' };
-                let body = if lie == Lie::ExtraRow { vec![0, 0] } else { vec![b'I'] };
-                Message { tag, body }.encode(&mut bytes);
-            }
         }
         self.kept.extend(bytes);
         self.flush(hub);

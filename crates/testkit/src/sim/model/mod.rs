@@ -1,5 +1,7 @@
 //! The model PostgreSQL: sessions that follow protocol v3, in a cluster that can fail.
 
+pub mod backend;
+pub mod cluster;
 mod copy;
 mod exec;
 mod prepared;

@@ -1,7 +1,7 @@
 //! Extended protocol of the model: prepared statements, portals, and what Describe says about them.
 
 use super::exec::Run;
-use super::session::{Block, Refusal, Session};
+use super::session::{Block, Note, Refusal, Session};
 use super::statement::{Statement, Tag, Verb, parse};
 use crate::sim::proto::{Body, Fields, Message};
 
@@ -104,6 +104,9 @@ impl Session {
         self.check_failed_block(statement.as_ref())?;
         if !portal.is_empty() && self.portals.contains_key(&portal) {
             return Err(Refusal::new("42P03", format!("cursor \"{portal}\" already exists")));
+        }
+        if !name.is_empty() {
+            self.note(Note::Bound { name: name.to_owned(), tag: parameters });
         }
         if let Some(statement) = &mut statement {
             statement.tag = parameters;

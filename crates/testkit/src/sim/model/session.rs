@@ -35,18 +35,20 @@ pub enum Step {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
     /// A statement, or a function call, starts.
-    Runs {
-        /// Whose it is.
-        tag: Tag,
-        /// A transaction block, or the message group of an earlier statement, was open before it.
-        bound: bool,
-    },
+    Runs(Tag),
     /// A statement without an owner starts: the pooler's own.
     Hidden {
         /// Its text.
         what: String,
-        /// As in [`Note::Runs`].
+        /// A transaction block or a message group was open before it.
         bound: bool,
+    },
+    /// A named prepared statement is bound.
+    Bound {
+        /// Its name.
+        name: String,
+        /// Whose parameters they are.
+        tag: Tag,
     },
     /// A query text arrived that the model does not understand and no client wrote.
     NotUnderstood(String),
@@ -232,7 +234,13 @@ impl Session {
     /// Runs up to the next statement, without a word to the client, and cancels it: what a reference does when it sees
     /// that a cancel hit. `false` if a cancel could not have come here.
     pub fn cancel_next(&mut self) -> bool {
-        while self.outbox.is_empty() {
+        loop {
+            while self.outbox.front() == Some(&Step::Flush) {
+                self.outbox.pop_front();
+            }
+            if !self.outbox.is_empty() {
+                return false;
+            }
             if self.running().is_some() {
                 return self.cancel().is_some();
             }
@@ -240,7 +248,6 @@ impl Session {
                 return false;
             }
         }
-        false
     }
 
     /// What happens next.
@@ -430,6 +437,8 @@ impl Session {
     /// An error: the transaction is lost, and after an extended message everything up to Sync is ignored.
     fn fail(&mut self, refusal: &Refusal, simple: bool) {
         self.say(report(b'E', "ERROR", refusal.code, &refusal.text));
+        // elog.c flushes every report, even where no Sync or Flush would.
+        self.outbox.push_back(Step::Flush);
         self.end_transaction(false);
         if self.block == Block::Open {
             self.block = Block::Failed;
@@ -475,10 +484,9 @@ impl Session {
     }
 
     pub(super) fn note_run(&mut self, tag: &Tag, what: &str) {
-        let bound = self.is_bound();
         self.notes.push(match tag.is_clients() {
-            true => Note::Runs { tag: *tag, bound },
-            false => Note::Hidden { what: what.to_owned(), bound },
+            true => Note::Runs(*tag),
+            false => Note::Hidden { what: what.to_owned(), bound: self.is_bound() },
         });
     }
 

@@ -182,7 +182,7 @@ fn the_observer_learns_whose_statements_run_and_which_have_no_owner() {
     let mut s = session();
     answers(&mut s, vec![query("BEGIN /*c=3 n=1*/"), query("SELECT 1"), query("garbage")]);
     let notes = s.take_notes();
-    assert!(matches!(&notes[0], Note::Runs { tag, bound: false } if tag.client == Some(3)));
+    assert!(matches!(&notes[0], Note::Runs(tag) if tag.client == Some(3)));
     assert!(matches!(&notes[1], Note::Hidden { bound: true, .. }));
     assert!(matches!(&notes[2], Note::NotUnderstood(text) if text == "garbage"));
     answers(&mut s, vec![query("ROLLBACK"), query("COPY t FROM STDIN /*c=3 n=4*/"), copy_data(b"c=4 n=4 ")]);

@@ -1,0 +1,67 @@
+# The menu. `make` alone lists the verbs; each is a line or two, so that it can be run by hand as well.
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check fmt build sim fuzz blackbox demo-smoke tidy prepare bench-peers docs clean
+MAKEFLAGS += --no-print-directory
+
+CARGO ?= cargo
+# Where cargo puts what it builds; it may lie outside of this directory.
+TARGET = $(shell $(CARGO) metadata --no-deps --format-version 1 | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
+PGWEIR = $(TARGET)/release/pgweir
+# For `make sim`: how many seeds.
+SEEDS ?= 2000
+# Further arguments for the verb: make demo ARGS="--clients 500".
+ARGS ?=
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: build ## a throw-away PostgreSQL, pgweir in front, the same load on both, a table (ARGS="--clients 500 --once")
+	@$(PGWEIR) demo $(ARGS)
+
+test: prepare ## everything that CI tests: unit, simulation, fuzz corpus, black box, demo
+	$(CARGO) test --workspace --quiet
+	@$(MAKE) build sim fuzz
+	@$(MAKE) blackbox demo-smoke
+
+check: ## before each commit, about a minute: format, clippy, unit tests, tidy
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
+	$(CARGO) test --workspace --quiet
+
+fmt: ## formats the code
+	$(CARGO) fmt --all
+	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
+
+build: ## the release binary
+	$(CARGO) build --release -p pgweir
+
+sim: ## simulated networks and servers, a world for each seed (SEEDS=2000; a failing seed says how to repeat it)
+	$(CARGO) run --release --quiet -p pgweir-testkit --bin sim -- --seeds $(SEEDS) $(ARGS)
+
+fuzz: ## runs every fuzz target over its corpus and mutations of it
+	$(CARGO) test --release --quiet --manifest-path fuzz/Cargo.toml
+
+blackbox: build ## the binary against real PostgreSQL versions and real drivers (ARGS="-k copy --slow")
+	POOLER="$(PGWEIR)" tests/run.sh $(ARGS)
+
+demo-smoke: build ## the demo as a script runs it, and interrupted in each phase
+	.ci/demo-smoke "$(PGWEIR)" demo
+
+tidy: ## the house rules that neither rustfmt nor clippy knows
+	@$(CARGO) xtask tidy
+
+prepare: ## installs what tests need: Rust components, and as root Debian packages
+	.ci/prepare
+	tests/setup.sh
+
+bench-peers: build ## pgweir, PgBouncer and direct, side by side (ARGS="--only select --rounds 5"); about 15 minutes
+	$(PGWEIR) bench peers --install --output "$(TARGET)/bench-peers" $(ARGS)
+
+docs: ## writes the generated pages anew and builds the API documentation
+	UPDATE=1 $(CARGO) test --quiet -p pgweir-settings --test reference
+	$(CARGO) doc --workspace --no-deps --document-private-items
+
+clean: ## removes what was built
+	$(CARGO) clean
+	$(CARGO) clean --manifest-path fuzz/Cargo.toml

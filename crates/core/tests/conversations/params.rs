@@ -1,0 +1,140 @@
+//! Parameters that are each client's own, on servers that are everybody's.
+
+use crate::rig::{End, Rig, be, fe, welcome};
+
+fn named(rig: &mut Rig, name: &str) -> End {
+    rig.client_with(&[("user", "alice"), ("database", "app"), ("application_name", name)])
+}
+
+fn finish(rig: &mut Rig, server: End) {
+    rig.send(server, &[be::complete("SELECT 0"), be::ready('I')].concat());
+}
+
+#[test]
+fn a_server_is_settled_before_the_clients_statement() {
+    let mut rig = Rig::new("");
+    let client = named(&mut rig, "one");
+    let server = rig.dialed();
+    rig.send(client, &fe::query("select 1"));
+    assert_eq!(rig.gets(server), ["Query SET application_name='one';"]);
+    rig.gets_nothing(client);
+    rig.send(
+        server,
+        &[be::parameter("application_name", "one"), be::complete("SET"), be::ready('I')].concat(),
+    );
+    assert_eq!(rig.gets(server), ["Query select 1"]);
+    rig.gets_nothing(client);
+    finish(&mut rig, server);
+    rig.gets(client);
+    rig.send(client, &fe::query("select 2"));
+    assert_eq!(rig.gets(server), ["Query select 2"], "it is settled already");
+}
+
+#[test]
+fn a_client_without_wishes_gets_the_servers_values_back() {
+    let mut rig = Rig::new("default_pool_size = 1");
+    let (plain, other) = (rig.client("alice"), named(&mut rig, "other"));
+    let server = rig.dialed();
+    rig.send(other, &fe::query("select 1"));
+    let settled = [be::parameter("application_name", "other"), be::complete("SET"), be::ready('I')];
+    rig.send(server, &settled.concat());
+    finish(&mut rig, server);
+    rig.gets(server);
+    rig.send(plain, &fe::query("select 1"));
+    assert_eq!(rig.gets(server), ["Query SET application_name='';"]);
+}
+
+#[test]
+fn what_a_client_sets_by_itself_is_kept_for_it() {
+    let mut rig = Rig::new("default_pool_size = 1");
+    let (one, two) = (rig.client("alice"), rig.client("alice"));
+    let server = rig.dialed();
+    rig.send(one, &fe::query("set timezone to 'Europe/Paris'"));
+    let set = [be::parameter("TimeZone", "Europe/Paris"), be::complete("SET"), be::ready('I')].concat();
+    rig.send(server, &set);
+    assert_eq!(rig.gets(one), ["Parameter TimeZone=Europe/Paris", "Complete SET", "Ready I"]);
+    rig.gets(server);
+    rig.send(two, &fe::query("select now()"));
+    assert_eq!(rig.gets(server), ["Query SET TimeZone='UTC';"]);
+    rig.send(server, &[be::parameter("TimeZone", "UTC"), be::complete("SET"), be::ready('I')].concat());
+    rig.gets_nothing(two);
+    finish(&mut rig, server);
+    rig.gets(server);
+    rig.send(one, &fe::query("select now()"));
+    assert_eq!(rig.gets(server), ["Query SET TimeZone='Europe/Paris';"]);
+}
+
+#[test]
+fn a_value_that_the_server_spells_differently_is_settled_once() {
+    let mut rig = Rig::new("");
+    let client = rig.client_with(&[("user", "alice"), ("database", "app"), ("DateStyle", "ISO")]);
+    let server = rig.dialed();
+    rig.send(client, &fe::query("select 1"));
+    assert_eq!(rig.gets(server), ["Query SET DateStyle='ISO';"]);
+    // It is "ISO, MDY" already: PostgreSQL has no change to report.
+    rig.send(server, &[be::complete("SET"), be::ready('I')].concat());
+    assert_eq!(rig.gets(server), ["Query select 1"]);
+    finish(&mut rig, server);
+    rig.send(client, &fe::query("select 2"));
+    assert_eq!(rig.gets(server), ["Query select 2"], "not before every statement");
+}
+
+#[test]
+fn a_value_that_no_server_takes_ends_the_client() {
+    let mut rig = Rig::new("");
+    let client = rig.client_with(&[("user", "alice"), ("database", "app"), ("TimeZone", "Mars")]);
+    let server = rig.dialed();
+    rig.send(client, &fe::query("select 1"));
+    rig.send(server, &[be::error("22023", "invalid value"), be::ready('I')].concat());
+    assert!(rig.gets(client)[0].contains("invalid server parameter"));
+    assert!(rig.is_closed(client) && rig.is_closed(server));
+}
+
+#[test]
+fn quotes_do_not_end_the_statement_of_ours() {
+    let mut rig = Rig::new("");
+    let client = named(&mut rig, "a'; drop table t; --\\");
+    let server = rig.dialed();
+    rig.send(client, &fe::query("select 1"));
+    assert_eq!(rig.gets(server), ["Query SET application_name= E'a''; drop table t; --\\\\';"]);
+}
+
+#[test]
+fn unknown_parameters_are_refused_or_ignored_as_configured() {
+    let mut rig = Rig::new("ignore_startup_parameters = extra_float_digits");
+    let client = rig.accept();
+    rig.send(client, &fe::startup(&[("user", "alice"), ("database", "app"), ("geqo", "off")]));
+    assert_eq!(rig.gets(client), ["FATAL 08P01 unsupported startup parameter: geqo"]);
+    let client = rig.accept();
+    rig.send(client, &fe::startup(&[("user", "alice"), ("database", "app"), ("options", "-c geqo=off")]));
+    assert_eq!(rig.gets(client), ["FATAL 08P01 unsupported startup parameter in options: geqo"]);
+    rig.client_with(&[("user", "alice"), ("database", "app"), ("extra_float_digits", "3")]);
+}
+
+#[test]
+fn everybody_is_told_what_the_first_server_said() {
+    let mut rig = Rig::new("");
+    let first = rig.knock("alice", "app");
+    rig.gets_nothing(first);
+    let server = rig.dialed();
+    rig.connect(server);
+    rig.send_bytewise(server, &welcome());
+    let told = rig.gets(first);
+    assert_eq!(told.first().map(String::as_str), Some("Auth ok"));
+    assert!(told.contains(&"Parameter server_version=18.0".to_owned()));
+    assert!(told.contains(&"Parameter TimeZone=UTC".to_owned()));
+    let second = rig.accept();
+    rig.send(second, &fe::startup(&[("user", "alice"), ("database", "app"), ("TimeZone", "Asia/Tokyo")]));
+    assert!(rig.gets(second).contains(&"Parameter TimeZone=Asia/Tokyo".to_owned()));
+    assert_eq!(rig.new_dials(), 0, "no server is needed for that");
+}
+
+#[test]
+fn a_client_that_leaves_while_its_server_is_settled_takes_it_along() {
+    let mut rig = Rig::new("");
+    let client = named(&mut rig, "one");
+    let server = rig.dialed();
+    rig.send(client, &fe::query("select 1"));
+    rig.eof(client);
+    assert!(rig.is_closed(server));
+}

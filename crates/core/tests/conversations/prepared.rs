@@ -1,0 +1,274 @@
+//! Prepared statements by name, where servers change hands.
+
+use crate::rig::{End, Rig, be, fe};
+
+fn group(messages: &[Vec<u8>]) -> Vec<u8> {
+    [messages.concat(), fe::sync()].concat()
+}
+
+/// A client prepares a statement; the server has it then.
+fn prepare(rig: &mut Rig, client: End, server: End, name: &str, text: &str) {
+    rig.send(client, &group(&[fe::parse(name, text)]));
+    let asked = rig.gets(server);
+    if asked.iter().any(|message| message.starts_with("Parse")) {
+        if asked[0].starts_with("Close") {
+            rig.send(server, &be::close_complete());
+        }
+        rig.send(server, &be::parse_complete());
+    }
+    rig.send(server, &be::ready('I'));
+    assert_eq!(rig.gets(client), ["ParseComplete", "Ready I"]);
+}
+
+#[test]
+fn a_statement_follows_its_client_to_another_server() {
+    let mut rig = Rig::new("default_pool_size = 2");
+    let (one, two) = (rig.client("alice"), rig.client("alice"));
+    let first = rig.dialed();
+    prepare(&mut rig, one, first, "s1", "select 1");
+    rig.send(two, &fe::query("begin"));
+    rig.gets(first);
+    rig.send(one, &group(&[fe::bind("s1"), fe::execute()]));
+    let second = rig.dialed();
+    rig.greet(second);
+    assert_eq!(rig.gets(second), ["Parse PGWEIR_1 select 1", "Bind PGWEIR_1", "Execute", "Sync"]);
+    let answer =
+        [be::parse_complete(), be::bind_complete(), be::row("1"), be::complete("SELECT 1"), be::ready('I')];
+    rig.send(second, &answer.concat());
+    assert_eq!(rig.gets(one), ["BindComplete", "Row 1", "Complete SELECT 1", "Ready I"]);
+}
+
+#[test]
+fn what_the_server_has_already_is_answered_here_in_its_turn() {
+    let mut rig = Rig::new("");
+    let (one, two) = (rig.client("alice"), rig.client("alice"));
+    let server = rig.dialed();
+    prepare(&mut rig, one, server, "s1", "select 1");
+    rig.send(two, &group(&[fe::parse("", "select 2"), fe::parse("mine", "select 1"), fe::bind("mine")]));
+    assert_eq!(rig.gets(server), ["Parse  select 2", "Bind PGWEIR_1", "Sync"]);
+    rig.gets_nothing(two);
+    rig.send(server, &[be::parse_complete(), be::bind_complete(), be::ready('I')].concat());
+    assert_eq!(rig.gets(two), ["ParseComplete", "ParseComplete", "BindComplete", "Ready I"]);
+}
+
+#[test]
+fn a_name_in_use_is_an_error_as_postgresql_says_it() {
+    let mut rig = Rig::new("");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    prepare(&mut rig, client, server, "s1", "select 1");
+    rig.send(client, &group(&[fe::parse("s1", "select 2")]));
+    let asked = rig.gets(server);
+    assert!(asked[0].starts_with("Parse PGWEIR_") && asked[1] == "Sync", "an error is provoked: {asked:?}");
+    let code = if asked[0].starts_with("Parse PGWEIR_1 ") { "42P05" } else { "42P01" };
+    rig.send(server, &[be::error(code, "whatever we provoked"), be::ready('I')].concat());
+    assert_eq!(rig.gets(client), ["ERROR 42P05 prepared statement \"s1\" already exists", "Ready I"]);
+    rig.send(client, &group(&[fe::bind("s1")]));
+    assert_eq!(rig.gets(server), ["Bind PGWEIR_1", "Sync"], "it still is what it was");
+}
+
+#[test]
+fn a_fatal_error_in_place_of_a_name_in_use_is_told_as_it_is() {
+    let mut rig = Rig::new("");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    prepare(&mut rig, client, server, "s1", "select 1");
+    rig.send(client, &group(&[fe::parse("s1", "select 2")]));
+    rig.send(server, &be::fatal("57P01", "terminating connection"));
+    assert_eq!(rig.gets(client), ["FATAL 57P01 terminating connection"]);
+}
+
+#[test]
+fn a_name_nobody_prepared_is_the_servers_error() {
+    let mut rig = Rig::new("");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(client, &group(&[fe::bind("nothing")]));
+    assert_eq!(rig.gets(server), ["Bind nothing", "Sync"]);
+    let error = be::error("26000", "prepared statement \"nothing\" does not exist");
+    rig.send(server, &[error, be::ready('I')].concat());
+    assert_eq!(rig.gets(client)[0], "ERROR 26000 prepared statement \"nothing\" does not exist");
+}
+
+#[test]
+fn a_statement_that_does_not_parse_gives_its_name_back() {
+    let mut rig = Rig::new("");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(client, &group(&[fe::parse("s1", "selec"), fe::bind("s1"), fe::execute()]));
+    rig.send(server, &[be::error("42601", "syntax error"), be::ready('I')].concat());
+    assert_eq!(rig.gets(client), ["ERROR 42601 syntax error", "Ready I"]);
+    rig.gets(server);
+    rig.send(client, &group(&[fe::parse("s1", "select 1")]));
+    assert_eq!(rig.gets(server).len(), 2, "the name is free again");
+    rig.send(server, &[be::parse_complete(), be::ready('I')].concat());
+    assert_eq!(rig.gets(client), ["ParseComplete", "Ready I"]);
+}
+
+#[test]
+fn an_errand_that_fails_is_the_clients_error() {
+    let mut rig = Rig::new("");
+    let (one, two) = (rig.client("alice"), rig.client("alice"));
+    let first = rig.dialed();
+    prepare(&mut rig, one, first, "s1", "select * from t");
+    rig.send(two, &fe::query("begin"));
+    rig.send(one, &group(&[fe::describe("s1"), fe::bind("s1"), fe::execute()]));
+    let second = rig.dialed();
+    rig.greet(second);
+    rig.send(second, &[be::error("42P01", "no such table"), be::ready('I')].concat());
+    assert_eq!(rig.gets(one), ["ERROR 42P01 no such table", "Ready I"]);
+    rig.gets(second);
+    rig.send(one, &group(&[fe::bind("s1")]));
+    assert_eq!(rig.gets(second), ["Parse PGWEIR_1 select * from t", "Bind PGWEIR_1", "Sync"], "tried again");
+}
+
+#[test]
+fn the_oldest_statement_goes_when_a_server_has_too_many() {
+    let mut rig = Rig::new("max_prepared_statements = 2");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    prepare(&mut rig, client, server, "a", "select 'a'");
+    prepare(&mut rig, client, server, "b", "select 'b'");
+    rig.send(client, &group(&[fe::bind("a")]));
+    rig.send(server, &[be::bind_complete(), be::ready('I')].concat());
+    rig.gets(server);
+    rig.gets(client);
+    rig.send(client, &group(&[fe::parse("c", "select 'c'")]));
+    assert_eq!(rig.gets(server), ["Close S PGWEIR_2", "Parse PGWEIR_3 select 'c'", "Sync"]);
+    rig.send(server, &[be::close_complete(), be::parse_complete(), be::ready('I')].concat());
+    assert_eq!(rig.gets(client), ["ParseComplete", "Ready I"]);
+    rig.send(client, &group(&[fe::bind("b")]));
+    assert_eq!(rig.gets(server), ["Close S PGWEIR_1", "Parse PGWEIR_2 select 'b'", "Bind PGWEIR_2", "Sync"]);
+}
+
+#[test]
+fn close_concerns_the_clients_name_only() {
+    let mut rig = Rig::new("");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    prepare(&mut rig, client, server, "s1", "select 1");
+    rig.send(client, &group(&[fe::close("s1")]));
+    assert_eq!(rig.gets(client), ["CloseComplete", "Ready I"], "no server is needed for that");
+    rig.gets_nothing(server);
+    rig.send(client, &group(&[fe::parse("s1", "select 1"), fe::bind("s1")]));
+    assert_eq!(rig.gets(server), ["Bind PGWEIR_1", "Sync"]);
+}
+
+#[test]
+fn a_skipped_close_leaves_the_statement() {
+    let mut rig = Rig::new("");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    prepare(&mut rig, client, server, "s1", "select 1");
+    // The Bind fails, so PostgreSQL never sees the Close.
+    rig.send(client, &group(&[fe::bind(""), fe::close("s1")]));
+    rig.send(server, &[be::error("26000", "unnamed statement does not exist"), be::ready('I')].concat());
+    assert_eq!(rig.gets(client), ["ERROR 26000 unnamed statement does not exist", "Ready I"]);
+    rig.gets(server);
+    rig.send(client, &group(&[fe::bind("s1")]));
+    assert_eq!(rig.gets(server), ["Bind PGWEIR_1", "Sync"]);
+}
+
+#[test]
+fn a_skipped_pipeline_of_evictions_leaves_the_truth() {
+    let mut rig = Rig::new("max_prepared_statements = 1");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    prepare(&mut rig, client, server, "b", "select 'b'");
+    prepare(&mut rig, client, server, "a", "select 'a'");
+    // The server has a (PGWEIR_2) now. Everything behind the failing Bind is skipped.
+    rig.send(client, &group(&[fe::bind(""), fe::bind("b"), fe::bind("a")]));
+    rig.send(server, &[be::error("26000", "unnamed"), be::ready('I')].concat());
+    rig.gets(server);
+    rig.gets(client);
+    rig.send(client, &group(&[fe::bind("b")]));
+    assert_eq!(rig.gets(server), ["Close S PGWEIR_2", "Parse PGWEIR_1 select 'b'", "Bind PGWEIR_1", "Sync"]);
+}
+
+#[test]
+fn discard_all_forgets_on_both_sides() {
+    let mut rig = Rig::new("");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    prepare(&mut rig, client, server, "s1", "select 1");
+    rig.send(client, &fe::query("discard all"));
+    rig.send(server, &[be::complete("DISCARD ALL"), be::ready('I')].concat());
+    rig.gets(server);
+    rig.gets(client);
+    rig.send(client, &group(&[fe::parse("s1", "select 1"), fe::bind("s1")]));
+    let asked = rig.gets(server);
+    assert!(asked[0].starts_with("Parse PGWEIR_"), "it has to be prepared again: {asked:?}");
+}
+
+/// What the server has been asked, until now, behind the DISCARD ALL in the same packet.
+#[test]
+fn discard_all_in_front_of_parse_in_one_packet() {
+    let mut rig = Rig::new("");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(client, &[fe::query("DISCARD ALL"), group(&[fe::parse("s1", "select 1")])].concat());
+    rig.send(server, &[be::complete("DISCARD ALL"), be::ready('I')].concat());
+    rig.send(server, &[be::parse_complete(), be::ready('I')].concat());
+    assert_eq!(rig.gets(client), ["Complete DISCARD ALL", "Ready I", "ParseComplete", "Ready I"]);
+    rig.gets(server);
+    rig.send(client, &group(&[fe::bind("s1")]));
+    let asked = rig.gets(server);
+    assert_eq!(asked, ["Bind PGWEIR_1", "Sync"], "the name was given behind the DISCARD ALL");
+}
+
+#[test]
+fn discard_all_in_front_of_a_known_parse() {
+    let mut rig = Rig::new("");
+    let (one, two) = (rig.client("alice"), rig.client("alice"));
+    let server = rig.dialed();
+    prepare(&mut rig, one, server, "s1", "select 1");
+    rig.send(two, &[fe::query("DISCARD ALL"), group(&[fe::parse("x", "select 1"), fe::bind("x")])].concat());
+    rig.send(server, &[be::complete("DISCARD ALL"), be::ready('I')].concat());
+    let asked = rig.gets(server);
+    let parse = asked.iter().position(|message| message.starts_with("Parse PGWEIR_"));
+    let bind = asked.iter().position(|message| message.starts_with("Bind PGWEIR_"));
+    assert!(parse.is_some() && parse < bind, "the server forgot it: it must be prepared again: {asked:?}");
+}
+
+#[test]
+fn statements_do_not_outlive_server_and_client() {
+    let mut rig = Rig::new("max_prepared_statements = 1");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    prepare(&mut rig, client, server, "a", "select 'a'");
+    // The Close of a is on its way when the server dies.
+    rig.send(client, &group(&[fe::parse("b", "select 'b'")]));
+    rig.eof(server);
+    assert!(rig.is_closed(client));
+    let console = rig.console();
+    let memory = rig.command(console, "SHOW MEM");
+    let row = memory.iter().find(|row| row.contains("server_prepared_statement_cache")).expect("its row");
+    assert_eq!(row.split(',').nth(2), Some("0"), "{row}");
+}
+
+#[test]
+fn unnamed_statements_and_portals_pass_untouched() {
+    let mut rig = Rig::new("");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(
+        client,
+        &group(&[
+            fe::parse("", "select 1"),
+            fe::bind(""),
+            fe::describe_portal(),
+            fe::execute(),
+            fe::close(""),
+        ]),
+    );
+    assert_eq!(rig.gets(server), ["Parse  select 1", "Bind ", "Describe P ", "Execute", "Close S ", "Sync"]);
+}
+
+#[test]
+fn session_pooling_does_not_touch_names() {
+    let mut rig = Rig::with("", "app = host=pg pool_mode=session", 1);
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(client, &group(&[fe::parse("s1", "select 1"), fe::bind("s1"), fe::close("s1")]));
+    assert_eq!(rig.gets(server), ["Parse s1 select 1", "Bind s1", "Close S s1", "Sync"]);
+}

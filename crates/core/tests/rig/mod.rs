@@ -1,0 +1,421 @@
+//! A scripted world around the machine: a driver that remembers, virtual time, and both ends of the protocol by hand. A
+//! test reads like a conversation: the client sends, the server gets, the server answers, the client gets.
+
+pub(crate) mod be;
+pub(crate) mod driver;
+pub(crate) mod fe;
+
+use std::sync::Arc;
+
+use pgweir_auth::UserList;
+use pgweir_core::driver::{CloseMode, Closed, ConnId, Now, Peer, WorkerId};
+use pgweir_core::luggage::Luggage;
+use pgweir_core::mail::{Mail, Question, Rules};
+use pgweir_core::{Machine, Setup, Shared};
+use pgweir_settings::Config;
+use pgweir_wire::header::Header;
+
+use driver::{Recorder, Wire};
+
+/// One end of a connection, the client's or the server's. It stays the same when a client moves to another worker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct End(usize);
+
+/// A worker.
+struct Worker {
+    machine: Machine,
+    driver: Recorder,
+}
+
+/// The world.
+pub(crate) struct Rig {
+    workers: Vec<Worker>,
+    pub(crate) shared: Arc<Shared>,
+    now: Now,
+    ends: Vec<(usize, ConnId)>,
+    /// Server connections in the order in which they were dialed.
+    pub(crate) dials: Vec<End>,
+    /// How many of them were looked at.
+    taken: usize,
+    /// Those that came up.
+    greeted: Vec<End>,
+    epoch: u64,
+    main: String,
+    databases: String,
+}
+
+const USERS: &str = "\"alice\" \"alices\"\n\"bob\" \"bobs\"\n\"admin\" \"admins\"\n\"carol\" \"carols\"\n";
+
+/// What PostgreSQL reports at login, as far as it matters here.
+pub(crate) const REPORTED: [(&str, &str); 7] = [
+    ("server_version", "18.0"),
+    ("DateStyle", "ISO, MDY"),
+    ("client_encoding", "UTF8"),
+    ("TimeZone", "UTC"),
+    ("standard_conforming_strings", "on"),
+    ("application_name", ""),
+    ("IntervalStyle", "postgres"),
+];
+
+fn rules(main: &str, databases: &str, epoch: u64) -> Rules {
+    let base = "auth_type = trust\nserver_tls_sslmode = disable\nadmin_users = admin\nlog_stats = 0";
+    let text = format!("[pgbouncer]\n{base}\n{main}\n[databases]\n{databases}\n");
+    let mut read = |_: &str| Ok(text.clone());
+    let config = Config::load("t.ini", &mut read).expect("a good configuration");
+    let (users, warnings) = UserList::parse(USERS);
+    assert!(warnings.is_empty(), "{warnings:?}");
+    Rules { config: Arc::new(config), users: Arc::new(users), server_tls_epoch: epoch }
+}
+
+impl Rig {
+    /// One worker; transaction pooling; a database `app` at host `pg`. Lines of `main` are settings of `[pgbouncer]`.
+    pub(crate) fn new(main: &str) -> Rig {
+        Rig::with(main, "app = host=pg", 1)
+    }
+
+    pub(crate) fn with(main: &str, databases: &str, workers: u16) -> Rig {
+        let main = format!("pool_mode = transaction\n{main}");
+        let shared = Arc::new(Shared::new(workers, [7; 32]));
+        let now = Now { mono_us: 1_000_000_000, wall_us: 1_750_000_000_000_000 };
+        let rules = rules(&main, databases, 0);
+        let workers = (0..workers)
+            .map(|number| {
+                let setup = Setup {
+                    worker: WorkerId(number),
+                    rules: rules.clone(),
+                    shared: Arc::clone(&shared),
+                    now,
+                };
+                Worker { machine: Machine::new(setup), driver: Recorder::default() }
+            })
+            .collect();
+        Rig {
+            workers,
+            shared,
+            now,
+            ends: Vec::new(),
+            dials: Vec::new(),
+            taken: 0,
+            greeted: Vec::new(),
+            epoch: 0,
+            main,
+            databases: databases.to_owned(),
+        }
+    }
+
+    /// RELOAD with other settings.
+    pub(crate) fn reload(&mut self, main: &str, databases: &str) {
+        self.main = format!("pool_mode = transaction\n{main}");
+        databases.clone_into(&mut self.databases);
+        let rules = rules(&self.main, databases, self.epoch);
+        for worker in 0..self.workers.len() {
+            self.mail(worker, Mail::Rules(rules.clone()));
+        }
+    }
+
+    /// A turn of a worker's loop, and of all others that it causes.
+    pub(crate) fn turn(&mut self, worker: usize, event: impl FnOnce(&mut Machine, &mut Recorder)) {
+        let Worker { machine, driver } = &mut self.workers[worker];
+        machine.begin_tick(self.now);
+        event(machine, driver);
+        if machine.deadline().is_some_and(|deadline| deadline <= self.now.mono_us) {
+            machine.timeout(driver);
+        }
+        machine.end_tick(driver);
+        self.after(worker);
+    }
+
+    /// What the driver does behind a turn: writes, reports, carries.
+    fn after(&mut self, worker: usize) {
+        for conn in self.workers[worker].driver.flush() {
+            self.turn(worker, |machine, driver| machine.drained(driver, conn));
+        }
+        let dialed = std::mem::take(&mut self.workers[worker].driver.dialed);
+        for (conn, _) in &dialed {
+            self.ends.push((worker, *conn));
+            self.dials.push(End(self.ends.len() - 1));
+        }
+        for (conn, to, luggage) in std::mem::take(&mut self.workers[worker].driver.moved) {
+            self.carry(worker, conn, usize::from(to.0), luggage);
+        }
+        for (to, mail) in std::mem::take(&mut self.workers[worker].driver.mails) {
+            self.mail(usize::from(to.0), mail);
+        }
+    }
+
+    fn carry(&mut self, from: usize, conn: ConnId, to: usize, luggage: Box<Luggage>) {
+        let wire = std::mem::take(self.workers[from].driver.wire(conn));
+        let there = self.workers[to].driver.open();
+        *self.workers[to].driver.wire(there) = wire;
+        let end = self.ends.iter_mut().find(|end| **end == (from, conn)).expect("a known connection");
+        *end = (to, there);
+        self.turn(to, |machine, driver| machine.adopted(driver, there, luggage));
+    }
+
+    pub(crate) fn mail(&mut self, worker: usize, mail: Mail) {
+        self.turn(worker, |machine, driver| machine.mail(driver, mail));
+    }
+
+    /// Time passes, with a turn three times a second.
+    pub(crate) fn pass_s(&mut self, seconds: u64) {
+        for _ in 0..seconds * 3 + 1 {
+            self.pass_us(334_000);
+        }
+    }
+
+    pub(crate) fn pass_us(&mut self, us: u64) {
+        self.now.mono_us += us;
+        self.now.wall_us += us;
+        for worker in 0..self.workers.len() {
+            self.turn(worker, |_, _| ());
+        }
+    }
+
+    /// The time goes on for nobody: what follows happens in an older turn.
+    pub(crate) fn set_back_us(&mut self, us: u64) {
+        self.now.mono_us -= us;
+    }
+
+    // Clients.
+
+    /// Somebody connects to a worker.
+    pub(crate) fn accept_at(&mut self, worker: usize) -> End {
+        let peer = Peer::Tcp {
+            remote: "10.0.0.1:4711".parse().expect("an address"),
+            local: "10.0.0.2:6432".parse().expect("an address"),
+        };
+        let conn = self.workers[worker].driver.open();
+        self.ends.push((worker, conn));
+        self.turn(worker, |machine, driver| machine.accepted(driver, conn, peer));
+        End(self.ends.len() - 1)
+    }
+
+    pub(crate) fn accept(&mut self) -> End {
+        self.accept_at(0)
+    }
+
+    /// A client that has sent its startup packet.
+    pub(crate) fn knock(&mut self, user: &str, database: &str) -> End {
+        let client = self.accept();
+        self.send(client, &fe::startup(&[("user", user), ("database", database)]));
+        client
+    }
+
+    /// A client of `app` that is logged in and was told everything; a server is made up if the pool has none.
+    pub(crate) fn client(&mut self, user: &str) -> End {
+        self.client_with(&[("user", user), ("database", "app")])
+    }
+
+    pub(crate) fn client_with(&mut self, params: &[(&str, &str)]) -> End {
+        let client = self.accept();
+        self.send(client, &fe::startup(params));
+        if !self.peek(client).contains(&"Ready I".to_owned()) {
+            let fresh = self.dials.iter().find(|end| !self.greeted.contains(end));
+            let server = *fresh.expect("no connection was dialed");
+            self.greet(server);
+        }
+        let told = self.gets(client);
+        assert_eq!(told.last().map(String::as_str), Some("Ready I"), "the login failed: {told:?}");
+        client
+    }
+
+    /// An administrator at the console.
+    pub(crate) fn console(&mut self) -> End {
+        let client = self.knock("admin", "pgbouncer");
+        assert_eq!(self.gets(client).last().map(String::as_str), Some("Ready I"));
+        client
+    }
+
+    /// A command on the console, and what it says.
+    pub(crate) fn command(&mut self, console: End, text: &str) -> Vec<String> {
+        self.send(console, &fe::query(text));
+        self.gets(console)
+    }
+
+    // Servers.
+
+    /// The next server connection that was dialed.
+    pub(crate) fn dialed(&mut self) -> End {
+        let server = *self.dials.get(self.taken).expect("no connection was dialed");
+        self.taken += 1;
+        server
+    }
+
+    /// How many were dialed and not looked at.
+    pub(crate) fn new_dials(&self) -> usize {
+        self.dials.len() - self.taken
+    }
+
+    /// Has a dialed server come up and log us in.
+    pub(crate) fn greet(&mut self, server: End) {
+        self.connect(server);
+        self.send(server, &welcome());
+    }
+
+    /// A dialed server is up; its startup packet is returned as text.
+    pub(crate) fn connect(&mut self, server: End) -> String {
+        self.greeted.push(server);
+        let (worker, conn) = self.ends[server.0];
+        self.turn(worker, |machine, driver| machine.connected(driver, conn, "10.0.0.2:5001".to_owned()));
+        let raw = self.raw(server);
+        String::from_utf8_lossy(&raw).replace('\0', " ")
+    }
+
+    /// Dialing fails.
+    pub(crate) fn refuse_dial(&mut self, server: End, text: &str) {
+        self.end(server, Closed::DialFailed(text.to_owned()));
+    }
+
+    // Both.
+
+    /// Bytes of a peer arrive.
+    pub(crate) fn send(&mut self, end: End, bytes: &[u8]) {
+        let (worker, conn) = self.ends[end.0];
+        assert!(self.wire(end).closed.is_none(), "the connection is closed");
+        self.turn(worker, |machine, driver| machine.received(driver, conn, bytes));
+    }
+
+    /// The same byte by byte.
+    pub(crate) fn send_bytewise(&mut self, end: End, bytes: &[u8]) {
+        for byte in bytes.chunks(1) {
+            self.send(end, byte);
+        }
+    }
+
+    /// Events of one turn of worker 0's loop, in this order.
+    pub(crate) fn send_together(&mut self, pieces: &[(End, &[u8])]) {
+        let pieces: Vec<(ConnId, &[u8])> =
+            pieces.iter().map(|(end, bytes)| (self.ends[end.0].1, *bytes)).collect();
+        self.turn(0, |machine, driver| {
+            for (conn, bytes) in pieces {
+                machine.received(driver, conn, bytes);
+            }
+        });
+    }
+
+    /// A peer ends its connection.
+    pub(crate) fn end(&mut self, end: End, why: Closed) {
+        let (worker, conn) = self.ends[end.0];
+        if self.wire(end).closed.is_some() {
+            return;
+        }
+        self.workers[worker].driver.wire(conn).closed = None;
+        self.turn(worker, |machine, driver| machine.closed(driver, conn, why));
+    }
+
+    pub(crate) fn eof(&mut self, end: End) {
+        self.end(end, Closed::Eof);
+    }
+
+    /// The whole messages that a peer got, as text. What is not whole stays.
+    pub(crate) fn gets(&mut self, end: End) -> Vec<String> {
+        let is_server = self.dials.contains(&end);
+        let arrived = std::mem::take(&mut self.wire_mut(end).arrived);
+        let (texts, used) = messages(&arrived, is_server);
+        self.wire_mut(end).arrived = arrived[used..].to_vec();
+        texts
+    }
+
+    fn peek(&mut self, end: End) -> Vec<String> {
+        messages(&self.wire(end).arrived, false).0
+    }
+
+    /// Asserts that nothing arrived.
+    pub(crate) fn gets_nothing(&mut self, end: End) {
+        assert_eq!(self.gets(end), Vec::<String>::new());
+        assert!(self.wire(end).arrived.is_empty(), "part of a message arrived");
+    }
+
+    /// Everything that arrived, as bytes.
+    pub(crate) fn raw(&mut self, end: End) -> Vec<u8> {
+        std::mem::take(&mut self.wire_mut(end).arrived)
+    }
+
+    pub(crate) fn wire(&self, end: End) -> &Wire {
+        let (worker, conn) = self.ends[end.0];
+        &self.workers[worker].driver.wires[conn.index as usize]
+    }
+
+    fn wire_mut(&mut self, end: End) -> &mut Wire {
+        let (worker, conn) = self.ends[end.0];
+        self.workers[worker].driver.wire(conn)
+    }
+
+    pub(crate) fn is_closed(&self, end: End) -> bool {
+        self.wire(end).closed.is_some()
+    }
+
+    pub(crate) fn closed_how(&self, end: End) -> Option<CloseMode> {
+        self.wire(end).closed
+    }
+
+    pub(crate) fn is_paused(&self, end: End) -> bool {
+        self.wire(end).paused
+    }
+
+    pub(crate) fn backlog(&self, end: End) -> usize {
+        self.wire(end).queued.len()
+    }
+
+    /// The peer takes nothing any more.
+    pub(crate) fn stop_taking(&mut self, end: End) {
+        self.wire_mut(end).stuck = true;
+    }
+
+    /// The peer takes everything again.
+    pub(crate) fn take_again(&mut self, end: End) {
+        self.wire_mut(end).stuck = false;
+        let worker = self.ends[end.0].0;
+        self.after(worker);
+    }
+
+    /// The worker a client is at.
+    pub(crate) fn worker_of(&self, end: End) -> usize {
+        self.ends[end.0].0
+    }
+
+    /// Whether a log line holds this text.
+    pub(crate) fn logged(&self, text: &str) -> bool {
+        self.workers.iter().any(|worker| worker.driver.log.iter().any(|(_, line)| line.contains(text)))
+    }
+
+    /// What the control plane was asked.
+    pub(crate) fn asked(&mut self) -> Vec<Question> {
+        self.workers.iter_mut().flat_map(|worker| std::mem::take(&mut worker.driver.asked)).collect()
+    }
+
+    /// The row of SHOW POOLS for a database and user, by column name.
+    pub(crate) fn pool(&mut self, console: End, name: &str) -> Vec<String> {
+        let rows = self.command(console, "SHOW POOLS");
+        let row = rows.iter().find(|row| row.starts_with(&format!("Row {name},")));
+        let row = row.unwrap_or_else(|| panic!("no pool {name} in {rows:?}"));
+        row.split(',').map(str::to_owned).collect()
+    }
+
+    /// A server's answer, and what the client makes of it.
+    pub(crate) fn answer(&mut self, server: End, bytes: &[u8], client: End) -> Vec<String> {
+        self.send(server, bytes);
+        self.gets(client)
+    }
+}
+
+/// What PostgreSQL says when it has nothing to ask.
+pub(crate) fn welcome() -> Vec<u8> {
+    let mut out = be::auth_ok();
+    for (name, value) in REPORTED {
+        out.extend(be::parameter(name, value));
+    }
+    out.extend(be::key(4242));
+    out.extend(be::ready('I'));
+    out
+}
+
+fn messages(bytes: &[u8], is_server: bool) -> (Vec<String>, usize) {
+    let (mut texts, mut at) = (Vec::new(), 0);
+    while let Some(header) = Header::peek(&bytes[at..]).expect("a header") {
+        let Some(message) = bytes.get(at..at + header.total()) else { break };
+        texts.push(if is_server { fe::show(message) } else { be::show(message) });
+        at += header.total();
+    }
+    (texts, at)
+}

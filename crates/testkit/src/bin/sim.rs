@@ -1,0 +1,135 @@
+//! `sim`: runs the simulator over seeds, says what broke and how to repeat it.
+//!
+//! `sim [--seeds N] [--start S] [--jobs J]` runs N seeds from S on; `sim --seed X` runs one with its whole trace.
+//! Exit status 1 when a seed fails, 2 when the command line is wrong.
+
+// A tool at a terminal: it may look at the clock and use threads.
+#![allow(clippy::disallowed_methods)]
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use pgweir_core::Machine;
+use pgweir_testkit::sim::report::{Outcome, describe, run_and_trace, run_seed};
+use pgweir_testkit::sim::trace::Trace;
+
+struct Options {
+    start: u64,
+    seeds: u64,
+    only: Option<u64>,
+    jobs: usize,
+}
+
+const USAGE: &str = "usage: sim [--seeds N] [--start S] [--jobs J] | sim --seed X";
+
+fn options() -> Result<Options, String> {
+    let jobs = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let mut options = Options { start: 1, seeds: 2000, only: None, jobs };
+    let mut args = std::env::args().skip(1);
+    while let Some(name) = args.next() {
+        let value = args.next().ok_or_else(|| format!("{name} needs a number"))?;
+        let number: u64 = value.parse().map_err(|_| format!("{name}: \"{value}\" is not a number"))?;
+        match name.as_str() {
+            "--seeds" => options.seeds = number,
+            "--start" => options.start = number,
+            "--seed" => options.only = Some(number),
+            "--jobs" => options.jobs = usize::try_from(number.max(1)).unwrap_or(1),
+            other => return Err(format!("unknown option {other}")),
+        }
+    }
+    Ok(options)
+}
+
+fn main() -> ExitCode {
+    match options() {
+        Err(why) => {
+            eprintln!("sim: {why}\n{USAGE}");
+            ExitCode::from(2)
+        }
+        Ok(Options { only: Some(seed), .. }) => run_one(seed),
+        Ok(options) => run_many(&options),
+    }
+}
+
+/// One seed, with everything it does.
+fn run_one(seed: u64) -> ExitCode {
+    let outcome = run_seed::<Machine>(seed, &Trace::keep(1, true));
+    println!("{}", describe(&outcome));
+    println!("{:?}", outcome.counters);
+    if outcome.violation.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// What all threads have found.
+#[derive(Default)]
+struct Found {
+    failed: Vec<Outcome>,
+    counters: BTreeMap<&'static str, u64>,
+    events: u64,
+    done: u64,
+}
+
+/// Failures that are worth reading at once; more are only counted.
+const FAILURES_SHOWN: usize = 1;
+
+fn run_many(options: &Options) -> ExitCode {
+    // A panic of the machine is reported with its seed, not as it happens.
+    std::panic::set_hook(Box::new(|_| {}));
+    let begin = Instant::now();
+    let next = AtomicU64::new(options.start);
+    let end = options.start.saturating_add(options.seeds);
+    let found = Mutex::new(Found::default());
+    std::thread::scope(|scope| {
+        for _ in 0..options.jobs {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= end {
+                        return;
+                    }
+                    note(&found, run_and_trace::<Machine>(seed), options.seeds);
+                }
+            });
+        }
+    });
+    let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    found.failed.sort_by_key(|outcome| outcome.seed);
+    let seconds = begin.elapsed().as_secs_f64();
+    eprintln!();
+    for outcome in found.failed.iter().take(FAILURES_SHOWN) {
+        println!("{}", describe(outcome));
+    }
+    for outcome in found.failed.iter().skip(FAILURES_SHOWN) {
+        if let Some(violation) = &outcome.violation {
+            println!("seed {} violated: {}: {}", outcome.seed, violation.check, violation.text);
+        }
+    }
+    let seen: Vec<String> = found.counters.iter().map(|(what, times)| format!("{times} {what}")).collect();
+    println!("{} seeds, {} events in {seconds:.1} s: {}", found.done, found.events, seen.join(", "));
+    if found.failed.is_empty() {
+        println!("every invariant held");
+        ExitCode::SUCCESS
+    } else {
+        println!("{} of {} seeds failed", found.failed.len(), found.done);
+        ExitCode::FAILURE
+    }
+}
+
+fn note(found: &Mutex<Found>, outcome: Outcome, seeds: u64) {
+    let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+    found.done += 1;
+    found.events += outcome.events;
+    for (what, times) in &outcome.counters {
+        *found.counters.entry(what).or_default() += times;
+    }
+    if outcome.violation.is_some() {
+        found.failed.push(outcome);
+    }
+    let every = if std::io::stderr().is_terminal() { 20 } else { 500 };
+    if found.done.is_multiple_of(every) {
+        eprint!("\r{} of {seeds} seeds, {} failed ", found.done, found.failed.len());
+    }
+}

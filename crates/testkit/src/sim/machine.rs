@@ -1,0 +1,97 @@
+//! The machine of `pgweir-core` as the simulator's engine.
+
+use std::sync::Arc;
+
+use pgweir_auth::UserList;
+use pgweir_core::driver::{Closed, ConnId, Driver, Now, Peer, TlsInfo, WorkerId};
+use pgweir_core::luggage::Luggage;
+use pgweir_core::mail::{Mail, Rules};
+use pgweir_core::{Machine, Setup, Shared};
+use pgweir_settings::Config;
+
+use super::engine::Engine;
+use super::plan::{Mode, Plan, Profile};
+
+/// The rules of a plan, as the binary would read them from files.
+fn rules(plan: &Plan) -> Rules {
+    let ini = plan.ini();
+    let config = Config::load("sim.ini", &mut |_| Ok(ini.clone()));
+    let config = config.unwrap_or_else(|errors| panic!("the simulator's own configuration is refused: {errors:?}\n{ini}"));
+    let (users, warnings) = UserList::parse(&plan.auth_file());
+    assert!(warnings.is_empty(), "the simulator's own auth_file is refused: {warnings:?}");
+    Rules { config: Arc::new(config), users: Arc::new(users), server_tls_epoch: 0 }
+}
+
+impl Engine for Machine {
+    type Shared = (Arc<Shared>, Rules);
+
+    fn profile() -> Profile {
+        Profile {
+            modes: &[Mode::Transaction, Mode::Transaction, Mode::Transaction, Mode::Session, Mode::Statement],
+            workers_max: 3,
+            has_limits: true,
+            has_prepared: true,
+            has_extended: true,
+            bears_faults: true,
+            bears_vanishing: true,
+            has_timeouts: true,
+        }
+    }
+
+    fn shared(plan: &Plan) -> Self::Shared {
+        (Arc::new(Shared::new(plan.workers, [7; 32])), rules(plan))
+    }
+
+    fn start(_plan: &Plan, shared: &Self::Shared, worker: WorkerId, now: Now) -> Self {
+        let (shared, rules) = (Arc::clone(&shared.0), shared.1.clone());
+        Machine::new(Setup { worker, rules, shared, now })
+    }
+
+    fn begin_tick(&mut self, now: Now) {
+        Machine::begin_tick(self, now);
+    }
+
+    fn accepted<D: Driver>(&mut self, d: &mut D, conn: ConnId, peer: Peer) {
+        Machine::accepted(self, d, conn, peer);
+    }
+
+    fn adopted<D: Driver>(&mut self, d: &mut D, conn: ConnId, luggage: Box<Luggage>) {
+        Machine::adopted(self, d, conn, luggage);
+    }
+
+    fn received<D: Driver>(&mut self, d: &mut D, conn: ConnId, bytes: &[u8]) {
+        Machine::received(self, d, conn, bytes);
+    }
+
+    fn connected<D: Driver>(&mut self, d: &mut D, conn: ConnId, local: String) {
+        Machine::connected(self, d, conn, local);
+    }
+
+    fn tls_established<D: Driver>(&mut self, d: &mut D, conn: ConnId, info: TlsInfo) {
+        Machine::tls_established(self, d, conn, info);
+    }
+
+    fn drained<D: Driver>(&mut self, d: &mut D, conn: ConnId) {
+        Machine::drained(self, d, conn);
+    }
+
+    fn closed<D: Driver>(&mut self, d: &mut D, conn: ConnId, why: Closed) {
+        Machine::closed(self, d, conn, why);
+    }
+
+    fn mail<D: Driver>(&mut self, d: &mut D, mail: Mail) {
+        Machine::mail(self, d, mail);
+    }
+
+    fn timeout<D: Driver>(&mut self, d: &mut D) {
+        Machine::timeout(self, d);
+    }
+
+    fn end_tick<D: Driver>(&mut self, d: &mut D) {
+        Machine::end_tick(self, d);
+    }
+
+    fn deadline(&self) -> Option<u64> {
+        Machine::deadline(self)
+    }
+}

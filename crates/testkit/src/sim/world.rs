@@ -1,0 +1,465 @@
+//! One run: the calendar is worked off until everybody has left and everything is at rest, or an invariant is broken.
+
+use std::rc::Rc;
+
+use pgweir_core::driver::{Closed, ConnId, Endpoint, Now, Peer, WorkerId};
+
+use super::client::message;
+use super::client::run::Client;
+use super::driver::{Desk, Inbound, Side, SimDriver, shown, tls_info};
+use super::engine::Engine;
+use super::hub::{ClientTimer, Event, Hub, LinkId, Moving, PeerEnd, PoolerEnd};
+use super::model::backend::Backend;
+use super::model::cluster::Cluster;
+use super::net::{Dir, End};
+use super::plan::{Mode, Plan};
+use super::rng::Rng;
+use super::trace::Trace;
+
+/// A connection that carries a client's cancel request.
+struct Canceller {
+    link: LinkId,
+    done: bool,
+}
+
+/// See the module's head.
+pub struct World<E: Engine> {
+    /// Clock, network, chance, checks.
+    pub hub: Hub,
+    engines: Vec<E>,
+    desks: Vec<Desk>,
+    cluster: Cluster,
+    clients: Vec<Client>,
+    cancellers: Vec<Canceller>,
+    /// When the last message reached a client or a client left.
+    progress: (u64, u64),
+    resting_since_us: Option<u64>,
+}
+
+/// Events after which a run is called endless.
+const EVENTS_MAX: u64 = 4_000_000;
+/// Without a message to any client for so long, somebody has been forgotten.
+const STANDSTILL_US: u64 = 60_000_000;
+/// How long the end is watched: the driver's lingering, timers, cancels must be over by then.
+const REST_US: u64 = 12_000_000;
+/// How often waiters are looked for.
+const PROBE_US: u64 = 20_000;
+/// An idle server and a client that waits for it may coexist for this long (delays of the network and busy workers).
+const NEGLECT_US: u64 = 100_000;
+/// The wall clock at the beginning of a run.
+const WALL_US: u64 = 1_700_000_000_000_000;
+
+impl<E: Engine> World<E> {
+    /// The world of a plan.
+    #[must_use]
+    pub fn new(plan: Plan, trace: Trace) -> Self {
+        let plan = Rc::new(plan);
+        let mut hub = Hub::new(Rc::clone(&plan), Rng::new(!plan.seed), trace);
+        let shared = E::shared(&plan);
+        let now = now(&hub);
+        let workers = || (0..plan.workers).map(WorkerId);
+        for (i, script) in plan.clients.iter().enumerate() {
+            hub.after(script.begin_us, Event::Client(i, ClientTimer::Begin));
+        }
+        hub.after(PROBE_US, Event::Probe);
+        World {
+            engines: workers().map(|worker| E::start(&plan, &shared, worker, now)).collect(),
+            desks: workers().map(Desk::new).collect(),
+            cluster: Cluster::default(),
+            clients: (0..plan.clients.len()).map(|i| Client::new(i, &plan)).collect(),
+            cancellers: Vec::new(),
+            progress: (0, hub.now_us),
+            resting_since_us: None,
+            hub,
+        }
+    }
+
+    /// Runs to the end; returns the number of events.
+    pub fn run(&mut self) -> u64 {
+        for worker in 0..self.desks.len() {
+            self.rearm(worker);
+        }
+        let mut events = 0;
+        while self.hub.checks.violation().is_none() && !self.is_over() {
+            let Some(event) = self.hub.next_event() else {
+                self.hub.fail("nobody is forgotten", "nothing is left to happen".to_owned());
+                break;
+            };
+            events += 1;
+            if events > EVENTS_MAX {
+                self.hub.fail("a run ends", format!("{EVENTS_MAX} events"));
+                break;
+            }
+            self.happen(event);
+        }
+        if self.hub.checks.violation().is_none() {
+            self.check_the_end();
+        }
+        events
+    }
+
+    fn is_over(&mut self) -> bool {
+        let since = match self.resting_since_us {
+            Some(since_us) => since_us,
+            None if self.clients.iter().all(Client::is_gone) => {
+                self.resting_since_us = Some(self.hub.now_us);
+                self.hub.now_us
+            }
+            None => return false,
+        };
+        self.hub.now_us >= since + REST_US
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Arrive(link, dir) => self.arrive(link, dir),
+            Event::Room(link, dir) => self.room(link, dir),
+            Event::Tick(worker) => self.tick(worker),
+            Event::Deadline(worker) => self.deadline(worker),
+            Event::Accept(link) => self.accept(link),
+            Event::Dialed(worker, conn, endpoint) => self.dialed(worker, conn, &endpoint),
+            Event::Adopt { to, parcel } => self.adopt(to, *parcel),
+            Event::Mail { to, from } => {
+                let bag = self.hub.mailbags.iter_mut().find(|(pair, _)| *pair == (to, from));
+                if let Some(mail) = bag.and_then(|(_, bag)| bag.pop_front()) {
+                    self.deliver(to, Inbound::Mail(mail));
+                }
+            }
+            Event::TlsDone(worker, conn) => {
+                if let Some(link) = self.desk(worker).sock(conn).and_then(|sock| sock.link) {
+                    self.hub.link_mut(link).is_tls = true;
+                    self.deliver(worker, Inbound::Secured(conn));
+                }
+            }
+            Event::Backend(pid, alarm) => self.cluster.backends[pid].alarm(&mut self.hub, alarm),
+            Event::Fate(pid) => self.cluster.backends[pid].terminate(&mut self.hub),
+            Event::CancelFires(pid) => self.cluster.cancel(&mut self.hub, pid),
+            Event::Client(client, timer) => self.client_timer(client, timer),
+            Event::GiveUp(worker, conn) => self.desks[place(worker)].give_up(&mut self.hub, conn),
+            Event::Probe => self.probe(),
+        }
+    }
+
+    fn desk(&self, worker: WorkerId) -> &Desk {
+        &self.desks[place(worker)]
+    }
+
+    fn deliver(&mut self, worker: WorkerId, inbound: Inbound) {
+        self.desks[place(worker)].deliver(&mut self.hub, inbound);
+    }
+
+    fn arrive(&mut self, link: LinkId, dir: Dir) {
+        self.hub.arrive(link, dir);
+        let (pooler, peer) = (self.hub.link(link).pooler, self.hub.link(link).peer);
+        match (dir, pooler, peer) {
+            (Dir::ToPooler, PoolerEnd::At(worker, conn), _) => self.deliver(worker, Inbound::Readable(conn)),
+            (Dir::ToPooler, PoolerEnd::Moving | PoolerEnd::Gone, _) => {}
+            (Dir::ToPeer, _, PeerEnd::Client(client)) => self.clients[client].arrived(&mut self.hub),
+            (Dir::ToPeer, _, PeerEnd::Backend(pid)) => self.cluster.backends[pid].go_on(&mut self.hub),
+            (Dir::ToPeer, _, PeerEnd::Canceller(number)) => self.canceller_arrived(number),
+        }
+    }
+
+    fn room(&mut self, link: LinkId, dir: Dir) {
+        let (pooler, peer) = (self.hub.link(link).pooler, self.hub.link(link).peer);
+        match (dir, pooler, peer) {
+            (Dir::ToPeer, PoolerEnd::At(worker, conn), _) => self.deliver(worker, Inbound::Writable(conn)),
+            (Dir::ToPeer, PoolerEnd::Moving | PoolerEnd::Gone, _) => {}
+            (Dir::ToPooler, _, PeerEnd::Client(client)) => self.clients[client].room(&mut self.hub),
+            (Dir::ToPooler, _, PeerEnd::Backend(pid)) => self.cluster.backends[pid].go_on(&mut self.hub),
+            (Dir::ToPooler, _, PeerEnd::Canceller(_)) => {}
+        }
+    }
+
+    fn client_timer(&mut self, number: usize, timer: ClientTimer) {
+        if timer == ClientTimer::Begin && self.hub.plan.clients[number].false_cancel {
+            let mut key = vec![0; 8];
+            self.hub.rng.fill(&mut key);
+            self.send_cancel(&key);
+        }
+        if let Some(key) = self.clients[number].timer(&mut self.hub, timer) {
+            self.send_cancel(&key);
+        }
+    }
+
+    /// Opens a connection for a cancel request, as `PQcancel` does.
+    fn send_cancel(&mut self, key: &[u8]) {
+        let link = self.hub.open_link(PoolerEnd::Moving, PeerEnd::Canceller(self.cancellers.len()));
+        self.cancellers.push(Canceller { link, done: false });
+        let in_us = 1 + self.hub.rng.skewed(1000);
+        self.hub.after(in_us, Event::Accept(link));
+        self.hub.write(link, Dir::ToPooler, &message::cancel(key));
+    }
+
+    fn canceller_arrived(&mut self, number: usize) {
+        let canceller = &mut self.cancellers[number];
+        let bytes = self.hub.read(canceller.link, Dir::ToPeer, 1000);
+        if !bytes.is_empty() {
+            self.hub.fail("a cancel request is not answered", shown(&bytes));
+        }
+        if !canceller.done && self.hub.link(canceller.link).to_peer.end().is_some() {
+            canceller.done = true;
+            self.hub.end(canceller.link, Dir::ToPooler, End::Fin);
+        }
+    }
+
+    fn accept(&mut self, link: LinkId) {
+        let worker = WorkerId(u16::try_from(self.hub.rng.index(self.desks.len())).expect("few workers"));
+        let counts = matches!(self.hub.link(link).peer, PeerEnd::Client(_));
+        self.hub.checks.accepted(link, counts);
+        let desk = &mut self.desks[place(worker)];
+        let conn = desk.insert(Some(link), Side::Client);
+        self.hub.link_mut(link).pooler = PoolerEnd::At(worker, conn);
+        self.hub.note(|| format!("{worker:?} accepts {conn:?} of {:?}", self.hub.link(link).peer));
+        let port = u16::try_from(10_000 + link.0 % 50_000).expect("below 65536");
+        let peer = match self.hub.rng.percent(20) {
+            true => Peer::Unix { pid: u32::from(port), uid: 1000, same_user: false, port: 6432 },
+            false => Peer::Tcp { remote: ([10, 0, 0, 1], port).into(), local: ([10, 0, 0, 2], 6432).into() },
+        };
+        self.deliver(worker, Inbound::Accepted(conn, peer));
+        self.deliver(worker, Inbound::Readable(conn));
+    }
+
+    fn dialed(&mut self, worker: WorkerId, conn: ConnId, endpoint: &Endpoint) {
+        if self.desk(worker).sock(conn).is_none() {
+            return;
+        }
+        if self.hub.rng.percent(self.hub.plan.faults.dial_refused) {
+            let now_us = self.hub.now_us;
+            self.hub.checks.login_failed(None, now_us);
+            self.hub.note(|| format!("{worker:?} {conn:?} {endpoint:?} refuses"));
+            let why = Closed::DialFailed("connection refused".to_owned());
+            self.deliver(worker, Inbound::DialFailed(conn, why));
+            return;
+        }
+        let link = self.hub.open_link(PoolerEnd::At(worker, conn), PeerEnd::Backend(self.cluster.next_pid()));
+        self.hub.note(|| format!("{worker:?} {conn:?} is connected to server {}", self.cluster.next_pid()));
+        self.cluster.start(&mut self.hub, link);
+        let desk = &mut self.desks[place(worker)];
+        if let Some(sock) = desk.sock_mut(conn) {
+            sock.link = Some(link);
+            desk.dirty.push(conn);
+        }
+        self.deliver(worker, Inbound::Connected(conn));
+    }
+
+    fn adopt(&mut self, to: WorkerId, parcel: Moving) {
+        let Moving { link, out, luggage } = parcel;
+        let desk = &mut self.desks[place(to)];
+        let conn = desk.insert(Some(link), Side::Client);
+        if let Some(sock) = desk.sock_mut(conn) {
+            sock.out = out;
+            desk.dirty.push(conn);
+        }
+        self.hub.link_mut(link).pooler = PoolerEnd::At(to, conn);
+        self.deliver(to, Inbound::Adopted(conn, luggage));
+        self.deliver(to, Inbound::Readable(conn));
+    }
+
+    // A worker's turn.
+
+    fn tick(&mut self, worker: WorkerId) {
+        let at = place(worker);
+        self.desks[at].tick_planned = false;
+        let mut inbox = std::mem::take(&mut self.desks[at].inbox);
+        self.shuffle(&mut inbox);
+        let now = now(&self.hub);
+        self.engines[at].begin_tick(now);
+        for inbound in inbox {
+            self.hand_in(at, inbound);
+        }
+        if self.engines[at].deadline().is_some_and(|at_us| at_us <= now.mono_us) {
+            self.turn(at, |engine, d| engine.timeout(d));
+        }
+        self.turn(at, |engine, d| engine.end_tick(d));
+        let desk = &mut self.desks[at];
+        for conn in std::mem::take(&mut desk.dirty) {
+            if desk.write_out(&mut self.hub, conn) {
+                desk.deliver(&mut self.hub, Inbound::Drained(conn));
+            }
+        }
+        self.rearm(at);
+    }
+
+    fn turn(&mut self, at: usize, verb: impl FnOnce(&mut E, &mut SimDriver<'_>)) {
+        verb(&mut self.engines[at], &mut SimDriver { desk: &mut self.desks[at], hub: &mut self.hub });
+    }
+
+    /// Readiness is reported in no particular order between connections.
+    fn shuffle(&mut self, inbox: &mut [Inbound]) {
+        for i in 1..inbox.len() {
+            if inbox[i].conn() != inbox[i - 1].conn() && self.hub.rng.percent(30) {
+                inbox.swap(i, i - 1);
+            }
+        }
+    }
+
+    fn hand_in(&mut self, at: usize, inbound: Inbound) {
+        if inbound.conn().is_some_and(|conn| self.desks[at].any_sock(conn).is_none()) {
+            return;
+        }
+        let is_known = inbound.conn().is_none_or(|conn| self.desks[at].sock(conn).is_some());
+        match inbound {
+            Inbound::Writable(conn) => {
+                if self.desks[at].write_out(&mut self.hub, conn) {
+                    self.turn(at, |engine, d| engine.drained(d, conn));
+                }
+            }
+            _ if !is_known => {}
+            Inbound::Drained(conn) => {
+                if self.desks[at].sock(conn).is_some_and(|sock| sock.out.is_empty()) {
+                    self.turn(at, |engine, d| engine.drained(d, conn));
+                }
+            }
+            Inbound::Accepted(conn, peer) => self.turn(at, |engine, d| engine.accepted(d, conn, peer)),
+            Inbound::Adopted(conn, luggage) => self.turn(at, |engine, d| engine.adopted(d, conn, luggage)),
+            Inbound::Connected(conn) => {
+                self.turn(at, |engine, d| engine.connected(d, conn, "10.0.0.2:4711".to_owned()));
+            }
+            Inbound::Secured(conn) => self.turn(at, |engine, d| engine.tls_established(d, conn, tls_info())),
+            Inbound::Mail(mail) => self.turn(at, |engine, d| engine.mail(d, mail)),
+            Inbound::DialFailed(conn, why) => {
+                self.desks[at].remove(conn);
+                self.turn(at, |engine, d| engine.closed(d, conn, why));
+            }
+            Inbound::Readable(conn) => self.read(at, conn),
+        }
+    }
+
+    /// Reads a connection as an event loop does: until nothing is left, reads are paused, or it has had enough for once.
+    fn read(&mut self, at: usize, conn: ConnId) {
+        while let Some(sock) = self.desks[at].sock(conn) {
+            let (Some(link), paused, side) = (sock.link, sock.paused, sock.side) else { return };
+            let end = self.hub.link(link).to_pooler.end();
+            if paused && !(end == Some(End::Reset) && self.hub.rng.percent(50)) {
+                return;
+            }
+            let bytes_max = self.read_size();
+            let bytes = if paused { Vec::new() } else { self.hub.read(link, Dir::ToPooler, bytes_max) };
+            if bytes.is_empty() {
+                if let Some(end) = end {
+                    self.ended(at, conn, link, end);
+                }
+                return;
+            }
+            self.hub.note(|| format!("{:?} {side:?} {conn:?} received {}", self.desks[at].id, shown(&bytes)));
+            self.turn(at, |engine, d| engine.received(d, conn, &bytes));
+            if self.hub.rng.percent(20) {
+                self.desks[at].deliver(&mut self.hub, Inbound::Readable(conn));
+                return;
+            }
+        }
+    }
+
+    fn read_size(&mut self) -> usize {
+        let tiny = self.hub.plan.net.tiny_reads_percent;
+        if self.hub.rng.percent(tiny) { 1 + self.hub.rng.index(8) } else { 65_536 }
+    }
+
+    fn ended(&mut self, at: usize, conn: ConnId, link: LinkId, end: End) {
+        self.hub.note(|| format!("{:?} {conn:?} ended: {end:?}", self.desks[at].id));
+        self.desks[at].remove(conn);
+        self.hub.checks.over(link);
+        self.hub.end(link, Dir::ToPeer, End::Fin);
+        self.turn(at, |engine, d| engine.closed(d, conn, Hub::closed_by(end)));
+    }
+
+    fn deadline(&mut self, worker: WorkerId) {
+        let desk = &mut self.desks[place(worker)];
+        if desk.alarm_us.is_some_and(|at_us| at_us <= self.hub.now_us) {
+            desk.alarm_us = None;
+            desk.plan_tick(&mut self.hub);
+        }
+    }
+
+    /// Puts the engine's deadline into the calendar if it is nearer than what is there.
+    fn rearm(&mut self, at: usize) {
+        let Some(deadline_us) = self.engines[at].deadline() else { return };
+        let desk = &mut self.desks[at];
+        let at_us = deadline_us.max(self.hub.now_us + 1);
+        if desk.alarm_us.is_none_or(|planned_us| at_us < planned_us) {
+            desk.alarm_us = Some(at_us);
+            self.hub.at(at_us, Event::Deadline(desk.id));
+        }
+    }
+
+    // Nobody is forgotten, nothing is left over.
+
+    fn probe(&mut self) {
+        let gone = self.clients.iter().filter(|client| client.is_gone()).count() as u64;
+        let seen = self.hub.checks.counters().get("messages to clients").copied().unwrap_or(0) + gone;
+        if seen != self.progress.0 {
+            self.progress = (seen, self.hub.now_us);
+        }
+        if self.resting_since_us.is_none() {
+            if self.hub.now_us > self.progress.1 + STANDSTILL_US {
+                let waiting: Vec<String> =
+                    self.clients.iter().filter(|client| !client.is_gone()).map(Client::describe).collect();
+                self.hub.fail("nobody is forgotten", format!("no message for {STANDSTILL_US} us; {waiting:?}"));
+            }
+            self.look_for_neglect();
+        }
+        self.hub.after(PROBE_US, Event::Probe);
+    }
+
+    /// A client waits for a server while a server of its pool is idle: not for longer than news travel.
+    fn look_for_neglect(&mut self) {
+        if self.cluster.cancels_open() > 0 || self.cancellers.iter().any(|canceller| !canceller.done) {
+            return; // A server may rightly be held.
+        }
+        let before_us = self.hub.now_us.saturating_sub(NEGLECT_US);
+        let mut found = None;
+        for client in &self.clients {
+            if client.waits_for_server(&self.hub).is_none_or(|since_us| since_us > before_us) {
+                continue;
+            }
+            let (id, pool) = (client.id(), client.pool());
+            let served = |backend: &&Backend| {
+                backend.last_client() == Some(id) && backend.is_serving() && !backend.is_idle(&self.hub)
+            };
+            let free = |backend: &&Backend| {
+                let owner_left = backend.last_client().is_some_and(|owner| self.clients[owner as usize].is_gone());
+                let unbound = self.hub.plan.mode != Mode::Session || owner_left || !backend.is_used();
+                backend.pool() == Some(&pool)
+                    && unbound
+                    && backend.is_idle(&self.hub)
+                    && self.hub.link(backend.link).moved_us < before_us
+                    && matches!(self.hub.link(backend.link).pooler, PoolerEnd::At(..))
+            };
+            if !self.cluster.backends.iter().any(|backend| served(&backend))
+                && let Some(idle) = self.cluster.backends.iter().find(free)
+            {
+                found = Some(format!("client {id} waits for a server of {pool:?}, server {} is idle", idle.pid));
+            }
+        }
+        if let Some(text) = found {
+            self.hub.fail("no waiter is forgotten while a server idles", text);
+        }
+    }
+
+    fn check_the_end(&mut self) {
+        let mut left = Vec::new();
+        for (id, link) in self.hub.links() {
+            let fine = match (link.pooler, link.peer) {
+                (PoolerEnd::Gone, _) => true,
+                (_, PeerEnd::Backend(pid)) => self.cluster.backends[pid].is_idle(&self.hub),
+                _ => false,
+            };
+            if !fine {
+                left.push(format!("{id:?} {:?} to {:?}", link.pooler, link.peer));
+            }
+        }
+        if !left.is_empty() {
+            self.hub.fail("no connection is left over", left.join(", "));
+        }
+        self.hub.checks.at_end();
+    }
+}
+
+fn place(worker: WorkerId) -> usize {
+    usize::from(worker.0)
+}
+
+fn now(hub: &Hub) -> Now {
+    Now { mono_us: hub.now_us, wall_us: WALL_US + hub.now_us }
+}
