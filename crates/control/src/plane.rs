@@ -122,8 +122,7 @@ impl<F: Fleet> Plane<F> {
             Question::Drained(worker) => {
                 debug_assert_eq!(from, worker, "a worker speaks for itself");
                 self.stopping.drained(worker);
-            }
-            // A suspended machine reads nothing from those it accepts, so the listeners can go on.
+            } // A suspended machine reads nothing from those it accepts, so the listeners can go on.
         }
     }
 

@@ -72,7 +72,7 @@ impl Stopping {
             nix::libc::SIGUSR1 if stopping => (Order::Ignore, "got SIGUSR1 while shutting down, ignoring"),
             nix::libc::SIGUSR1 => (Order::Pause, "got SIGUSR1, pausing all activity"),
             nix::libc::SIGUSR2 if stopping => (Order::Ignore, "got SIGUSR2 while shutting down, ignoring"),
-            nix::libc::SIGUSR2 => (Order::Resume, "got SIGUSR2, resuming"),
+            nix::libc::SIGUSR2 => (Order::Resume, "got SIGUSR2, continuing from PAUSE"),
             _ => (Order::Ignore, "got a signal that means nothing here, ignoring"),
         }
     }

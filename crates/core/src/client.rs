@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use pgweir_auth::Guard;
+use pgweir_settings::PoolMode;
 
 use crate::cancel_key::CancelKey;
 use crate::console::session::ConsoleSession;
@@ -139,6 +140,8 @@ pub(crate) struct Link {
     pub(crate) discards: bool,
     /// A message waits in the inbox for answers that are owed.
     pub(crate) held: bool,
+    /// The pool's mode when it was made: a session's traces are there, even if RELOAD has changed the mode since.
+    pub(crate) made_in: PoolMode,
 }
 
 impl Account {
@@ -160,6 +163,7 @@ impl Client {
             (None, ClientState::Console(console)) => (crate::console::DATABASE, console.user()),
             (None, _) => ("(nodb)", "(nouser)"),
         };
+        let (database, user) = (printable(database.as_bytes()), printable(user.as_bytes()));
         format!("C-{:#x}: {database}/{user}@{}", self.serial, peer_text(&self.origin.peer))
     }
 
@@ -167,6 +171,13 @@ impl Client {
     pub(crate) fn replication(&self) -> Replication {
         self.account.as_ref().map_or(Replication::None, |account| account.replication)
     }
+}
+
+/// A peer's bytes as they may stand in a log line: bounded, without control characters.
+pub(crate) fn printable(bytes: &[u8]) -> String {
+    const SHOWN_BYTES_MAX: usize = 128;
+    let shown = &bytes[..bytes.len().min(SHOWN_BYTES_MAX)];
+    String::from_utf8_lossy(shown).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// `127.0.0.1:4711`, `[::1]:4711` or `unix(4711):6432`.

@@ -59,7 +59,7 @@ pub enum Kind {
     FunctionCall,
     /// Parse: ParseComplete.
     Parse,
-    /// Parse that is known to fail (the name is in use); the error's text is ours to correct.
+    /// Parse that is known to fail (the name is in use); the name in the error is ours to correct.
     ParseAgain,
     /// Bind: BindComplete.
     Bind,

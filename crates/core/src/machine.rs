@@ -70,6 +70,8 @@ pub struct Machine {
     /// Clients by the head of their cancel key.
     cancel_keys: HashMap<KeyHead, ClientId>,
     statements: Statements,
+    /// Clients that were released from a server and may have sent more.
+    to_resume: Vec<ClientId>,
     /// Pools to look at when the tick ends.
     noticed: Vec<PoolId>,
     /// For messages that are put together before they are sent.
@@ -142,6 +144,7 @@ impl Machine {
             cancels: SlotMap::with_key(),
             cancel_keys: HashMap::new(),
             statements: Statements::default(),
+            to_resume: Vec::new(),
             noticed: Vec::new(),
             scratch: Vec::new(),
             spare: Spare::default(),
@@ -246,6 +249,7 @@ impl Machine {
 
     /// Ends a turn: servers are handed out, connections opened. The driver writes afterwards.
     pub fn end_tick<D: Driver>(&mut self, d: &mut D) {
+        self.resume_released(d);
         // Handing out may notice further pools (an evicted server was another pool's); they get their turn, too.
         while let Some(id) = self.noticed.pop() {
             if let Some(pool) = self.pools.get_mut(id) {

@@ -28,7 +28,7 @@ type SharedPidFile = Arc<Mutex<Option<PidFile>>>;
 /// Runs until a signal or the console ends it. Exit code 0 for every end that was asked for, 1 when it could not start.
 pub(crate) fn run(options: RunOptions) -> ExitCode {
     let log = Log::to_stderr();
-    let code = match start::start(options, &log).and_then(|ready| serve(ready, &log)) {
+    let code = match start_and_serve(options, &log) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             log.write(Level::Fatal, &error.to_string());
@@ -39,13 +39,20 @@ pub(crate) fn run(options: RunOptions) -> ExitCode {
     code
 }
 
-fn serve(ready: Ready, log: &Log) -> Result<(), StartError> {
+fn start_and_serve(options: RunOptions, log: &Log) -> Result<(), StartError> {
+    // From here on a signal waits until somebody can act on it, instead of ending a half-started process.
+    let signals = Signals::new(SIGNALS)?;
+    let ready = start::start(options, log)?;
+    serve(ready, signals, log)
+}
+
+fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
     let Ready { command_line, draft, tls, listeners, pid_file, quiet } = ready;
     log.start_writer()?;
     let pid_file = Arc::new(Mutex::new(pid_file));
     end_on_panic(log.clone(), Arc::clone(&pid_file));
     let (events, event_queue) = mpsc::channel();
-    hear_signals(events.clone())?;
+    hear_signals(signals, events.clone())?;
     let (questions, question_queue) = mpsc::channel();
     hear_questions(question_queue, events)?;
 
@@ -80,8 +87,7 @@ fn serve(ready: Ready, log: &Log) -> Result<(), StartError> {
 }
 
 /// A thread that turns signals into events.
-fn hear_signals(events: Sender<Event>) -> io::Result<()> {
-    let mut signals = Signals::new(SIGNALS)?;
+fn hear_signals(mut signals: Signals, events: Sender<Event>) -> io::Result<()> {
     thread::Builder::new().name("signals".into()).spawn(move || {
         for signal in signals.forever() {
             if events.send(Event::Signal(signal)).is_err() {

@@ -98,17 +98,26 @@ pub(crate) fn start(options: RunOptions, log: &Log) -> Result<Ready, StartError>
     look_for_pid_file(&config.main.pidfile, options.daemon, log)?;
     note_files_limit(&draft, log);
     let write = |level: Level, line: &str| log.write(level, line);
-    let listeners = open_listeners(&ListenSettings::from(&config.main), &write)?;
+    let settings = ListenSettings::from(&config.main);
     let quiet = options.quiet || options.daemon;
-    if options.daemon {
+    // Who can connect finds the pid file written; a daemon listens first, to say on the terminal why it can not.
+    let (listeners, pid_file) = if options.daemon {
+        let listeners = open_listeners(&settings, &write)?;
         go_to_background()?;
         open_log(config, quiet, log)?;
-    }
-    let pid_file = match config.main.pidfile.as_str() {
-        "" => None,
-        path => Some(PidFile::create(Path::new(path))?),
+        (listeners, create_pid_file(&config.main.pidfile)?)
+    } else {
+        let pid_file = create_pid_file(&config.main.pidfile)?;
+        (open_listeners(&settings, &write)?, pid_file)
     };
     Ok(Ready { command_line, draft, tls, listeners, pid_file, quiet })
+}
+
+fn create_pid_file(path: &str) -> Result<Option<PidFile>, PidFileError> {
+    match path {
+        "" => Ok(None),
+        path => PidFile::create(Path::new(path)).map(Some),
+    }
 }
 
 fn read(command_line: &CommandLine, log: &Log) -> Result<Draft, StartError> {
@@ -127,6 +136,14 @@ fn open_log(config: &Config, quiet: bool, log: &Log) -> Result<(), StartError> {
 }
 
 fn tell(draft: &Draft, log: &Log) {
+    let config = draft.config();
+    let given = format!(
+        "configuration: {} databases, {} users with options, {} peers",
+        config.databases.len(),
+        config.users.len(),
+        config.peers.len()
+    );
+    log.write(Level::Debug, &given);
     for warning in &draft.warnings {
         log.write(Level::Warning, warning);
     }

@@ -174,9 +174,9 @@ impl<const WAY: Way> Engine for Mutant<WAY> {
     fn profile() -> Profile {
         let profile = <Machine as Engine>::profile();
         match WAY {
-            NEVER_RESETS => Profile { modes: &[Mode::Session], bears_faults: false, ..profile },
+            NEVER_RESETS => Profile { modes: &[Mode::Session], bears_faults: false, has_console: false, ..profile },
             SHARES_TRANSACTIONS => Profile { modes: &[Mode::Transaction], bears_faults: false, ..profile },
-            _ => Profile { bears_faults: false, has_timeouts: false, ..profile },
+            _ => Profile { bears_faults: false, has_timeouts: false, has_console: false, ..profile },
         }
     }
 
@@ -277,7 +277,7 @@ impl<const WAY: Way> Engine for Mutant<WAY> {
 }
 
 /// Seeds a mutant may need until it is caught.
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 400;
 
 /// The mutant is caught within [`SEEDS`] seeds by this check.
 fn is_caught<const WAY: Way>(check: &str) {

@@ -77,7 +77,8 @@ fn seeds_that_failed_once_hold() {
 #[test]
 fn a_seed_repeats_itself() {
     for seed in 200..215 {
-        let (first, again) = (run_seed::<Machine>(seed, &Trace::off()), run_seed::<Machine>(seed, &Trace::off()));
+        let (first, again) =
+            (run_seed::<Machine>(seed, &Trace::off()), run_seed::<Machine>(seed, &Trace::off()));
         assert_eq!((first.digest, first.counters), (again.digest, again.counters), "seed {seed}");
     }
     let digest = |seed| run_seed::<Machine>(seed, &Trace::off()).digest;

@@ -171,6 +171,7 @@ impl Machine {
             }
             None => {
                 let suspended = self.activity == Activity::Suspended;
+                self.suspended_by = None;
                 self.activity = Activity::Active;
                 for id in self.pool_ids_of(None) {
                     self.notice(id);
@@ -229,6 +230,8 @@ impl Machine {
                 ServerKind::Login if server.state.client().is_none() => {
                     self.close_server(d, server_id, reason, CloseMode::Now);
                 }
+                // It would never be released.
+                ServerKind::Active if server.replication => self.lose_server(d, server_id, reason.into()),
                 _ => server.retire = Some(reason),
             }
         }
@@ -296,6 +299,9 @@ impl Machine {
 
     /// A shutdown begins, or becomes more urgent.
     fn begin_stopping<D: Driver>(&mut self, d: &mut D, kind: Shutdown) {
+        if self.stopping.is_some_and(|present| urgency(present) >= urgency(kind)) {
+            return;
+        }
         self.stopping = Some(kind);
         self.said_drained = false;
         if kind != Shutdown::WaitForServers {
@@ -353,6 +359,15 @@ impl Machine {
             };
             self.close_server(d, id, "shutdown", mode);
         }
+    }
+}
+
+/// A shutdown that has begun gives way only to a more urgent one.
+fn urgency(kind: Shutdown) -> u8 {
+    match kind {
+        Shutdown::WaitForClients => 0,
+        Shutdown::WaitForServers => 1,
+        Shutdown::Now => 2,
     }
 }
 

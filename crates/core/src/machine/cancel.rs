@@ -214,6 +214,24 @@ impl Machine {
         }
     }
 
+    /// The target has no server any more: what waited to cancel its statement has nothing to cancel.
+    pub(super) fn end_cancels_for<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, target: ClientId) {
+        let Some(pool) = self.pools.get_mut(pool_id).filter(|pool| !pool.waiting_cancels.is_empty()) else {
+            return;
+        };
+        let mut idle = Vec::new();
+        pool.waiting_cancels.retain(|waiting| {
+            let aimed = waiting.target == target;
+            if aimed {
+                idle.push(waiting.requester);
+            }
+            !aimed
+        });
+        for requester in idle {
+            self.end_requester(d, requester, "cancel request for idle client");
+        }
+    }
+
     /// The pool is about to go: nobody will come to these.
     pub(super) fn end_waiting_cancels<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
         let waiting = self.pools.get_mut(pool_id).map(|pool| std::mem::take(&mut pool.waiting_cancels));

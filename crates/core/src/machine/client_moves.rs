@@ -74,8 +74,13 @@ impl Machine {
         pool.linked += 1;
         pool.stats.server_assignments += 1;
         pool.stats.wait_us += now_us.saturating_sub(waiting.since_us);
-        client.state =
-            ClientState::Linked(Link { server: server_id, streaming: 0, discards: false, held: false });
+        client.state = ClientState::Linked(Link {
+            server: server_id,
+            streaming: 0,
+            discards: false,
+            held: false,
+            made_in: pool.mode,
+        });
         self.set_server_state(server_id, ServerState::Busy(id));
         let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut()) else {
             return;
@@ -100,7 +105,8 @@ impl Machine {
         let Some(client) = self.clients.get_mut(id) else { return };
         debug_assert!(matches!(client.state, ClientState::Linked(_)), "only a linked client is unlinked");
         client.state = ClientState::Idle;
-        if let Some(account) = &client.account {
+        if let Some(account) = &mut client.account {
+            account.active_us = self.now.mono_us;
             self.pools[account.pool].linked -= 1;
         }
     }
@@ -177,7 +183,7 @@ impl Machine {
             ClientState::Console(console) => self.console_left(d, id, &console),
             ClientState::Linked(link) => {
                 self.leave_pool(id, client.account, |pool| pool.linked -= 1);
-                self.abandon_server(d, link.server, link.streaming > 0);
+                self.abandon_server(d, link.server, link.streaming > 0, link.made_in);
             }
             ClientState::Waiting(_) => {
                 self.leave_pool(id, client.account, |pool| pool.waiting -= 1);
@@ -218,6 +224,7 @@ impl Machine {
         let Some(client) = self.clients.get(id) else { return false };
         match &client.state {
             ClientState::Waiting(_) | ClientState::Welcoming(_) => true,
+            ClientState::Console(console) => console.pending.is_some(),
             ClientState::Linked(link) if link.held => true,
             ClientState::Linked(link) => self
                 .servers

@@ -9,9 +9,8 @@ use pgweir_wire::error::{Report, SqlState, encode_error};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use super::from_client::names_are_uncertain;
-use super::startup::printable;
 use super::{Machine, Step};
-use crate::client::ClientState;
+use crate::client::{ClientState, printable};
 use crate::driver::{CloseMode, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
@@ -42,6 +41,15 @@ impl Machine {
             inbox.extend_from_slice(bytes);
             let used = self.server_consume(d, id, &inbox);
             self.server_keep(id, Some(inbox), &[], used);
+        }
+        self.resume_released(d);
+    }
+
+    /// Clients whose transaction ended may have sent more. They go on only when all bytes of that server were looked at: what
+    /// is left over there must not answer the next statement.
+    pub(super) fn resume_released<D: Driver>(&mut self, d: &mut D) {
+        while let Some(client) = self.to_resume.pop() {
+            self.client_resume(d, client);
         }
     }
 
@@ -521,10 +529,10 @@ impl Machine {
     }
 }
 
-/// The error that was provoked in place of "already exists" (42P01: no such table), not another one that came first: the
-/// transaction had failed before, the server shuts down.
+/// The error that was provoked, not another one that came first: the transaction had failed before, the server shuts down.
 fn is_provoked(body: &[u8]) -> bool {
-    ErrorFields::parse(body).is_ok_and(|fields| fields.code() == Some(b"42P01"))
+    let code = ErrorFields::parse(body).ok().and_then(|fields| fields.code().and_then(SqlState::from_bytes));
+    code == Some(SqlState::DUPLICATE_PREPARED_STATEMENT)
 }
 
 /// The client that sees an answer, if anybody does.

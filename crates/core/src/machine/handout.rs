@@ -49,8 +49,9 @@ impl Machine {
     fn grow<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
         loop {
             let pool = &self.pools[pool_id];
-            let coming = pool.servers(ServerKind::Login) + pool.servers(ServerKind::Tested);
             let parallel = pool.servers(ServerKind::Login);
+            let reserved = if parallel == 0 { 0 } else { self.logins_for_replication(pool_id) };
+            let coming = parallel - reserved + pool.servers(ServerKind::Tested);
             if pool.demand() <= coming || parallel >= self.rules.config.main.max_parallel_connects.max(1) {
                 return;
             }
@@ -59,6 +60,14 @@ impl Machine {
             }
             self.dial_server(d, pool_id, None);
         }
+    }
+
+    /// Connections that are being opened for one client each, and will never be the pool's.
+    fn logins_for_replication(&self, pool_id: PoolId) -> u32 {
+        let reserved = self.servers.values().filter(|server| {
+            server.pool == pool_id && server.replication && server.state.kind() == ServerKind::Login
+        });
+        reserved.count() as u32
     }
 
     /// Nothing keeps this pool from opening connections at all.

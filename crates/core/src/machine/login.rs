@@ -12,9 +12,11 @@ use pgweir_wire::error::{Report, SqlState, encode_notice};
 use pgweir_wire::frontend::tag;
 use pgweir_wire::header::{HEADER_LEN, Header};
 
-use super::{Machine, Step};
+use super::{Activity, Machine, Step};
 use crate::cancel_key::CancelKey;
-use crate::client::{Account, Authenticating, Client, ClientState, Greeting, HandingOver, Target};
+use crate::client::{
+    Account, Authenticating, Client, ClientState, Greeting, HandingOver, Target, peer_text, printable,
+};
 use crate::console;
 use crate::driver::{ConnId, Driver, Level, Peer};
 use crate::errors::Fault;
@@ -148,7 +150,11 @@ impl Machine {
             }
             Verdict::Refused(refusal) => {
                 let fault = Fault::Authentication(Cow::Owned(refusal.text().to_owned()));
-                let failed = format!("login failed: db={} user={}", login.database, login.user);
+                let failed = format!(
+                    "login failed: db={} user={}",
+                    printable(login.database.as_bytes()),
+                    printable(login.user.as_bytes())
+                );
                 client.state = ClientState::Welcoming(Box::new(login));
                 self.uncount(&counted);
                 if self.rules.config.main.log_connections {
@@ -269,6 +275,9 @@ impl Machine {
             account: None,
         });
         self.set_role(conn, super::Role::Client(id));
+        if self.activity == Activity::Suspended {
+            self.pause_client(d, id);
+        }
         if self.settle_in(d, id, login, counted) != Step::Gone {
             self.client_resume(d, id);
         }
@@ -384,16 +393,11 @@ impl Machine {
             Replication::Physical => "yes",
             Replication::Logical => "database",
         };
-        let name = format!(
-            "C-{:#x}: {}/{}@{}",
-            client.serial,
-            login.database,
-            login.user,
-            crate::client::peer_text(&client.origin.peer)
-        );
+        let (database, user) = (printable(login.database.as_bytes()), printable(login.user.as_bytes()));
+        let peer = peer_text(&client.origin.peer);
         let line = format!(
-            "{name} login attempt: db={} user={} tls={tls} replication={replication}",
-            login.database, login.user
+            "C-{:#x}: {database}/{user}@{peer} login attempt: db={database} user={user} tls={tls} replication={replication}",
+            client.serial,
         );
         self.log(d, Level::Log, &line);
     }

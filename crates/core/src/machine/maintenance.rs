@@ -108,7 +108,9 @@ impl Machine {
                 if server.query_us > 0 && over(config.query_timeout(user), server.query_us) {
                     return Some(Fault::Timeout("query timeout", SqlState::QUERY_CANCELED));
                 }
-                let idle_in_xact = server.tx != TxStatus::Idle && server.ledger.is_empty();
+                // A message that does not end holds the server as an open transaction does.
+                let held = server.tx != TxStatus::Idle || link.streaming > 0;
+                let idle_in_xact = held && server.ledger.is_empty();
                 if idle_in_xact && over(config.idle_transaction_timeout(user), server.active_us) {
                     let code = SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT;
                     return Some(Fault::Timeout("idle transaction timeout", code));

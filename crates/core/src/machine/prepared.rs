@@ -14,9 +14,8 @@ use crate::ledger::{Entry, Kind, Local, Owner, Purpose, Pushed, Settled};
 use crate::limits::{CLIENT_STATEMENTS_MAX, NAMES_BYTES_MAX, PARSE_BYTES_MAX};
 use crate::statements::ClientStatements;
 
-/// Name and text of a statement that PostgreSQL refuses always, after it has looked whether the transaction failed.
-const NEVER_PREPARED: (&[u8], &[u8]) =
-    (b"PGWEIR_0", b"SELECT 1 FROM pg_catalog.\"prepared statement already exists\"");
+/// The name by which servers know a statement that was prepared under a name in use.
+const PREPARED_TWICE: &[u8] = b"PGWEIR_0";
 
 impl Machine {
     /// Statements of this client are known by content: it shares servers with others, and `max_prepared_statements` is on.
@@ -24,7 +23,9 @@ impl Machine {
         let Some(account) = self.clients.get(id).and_then(|client| client.account.as_deref()) else {
             return false;
         };
-        self.pools[account.pool].tracks_statements && account.replication == crate::luggage::Replication::None
+        // A client whose names are known by content goes on so, whatever RELOAD changes.
+        (self.pools[account.pool].tracks_statements || account.statements.is_some())
+            && account.replication == crate::luggage::Replication::None
     }
 
     /// A message that names a prepared statement.
@@ -70,7 +71,7 @@ impl Machine {
         self.pools[account.pool].stats.client_parses += 1;
         let statements = account.statements.get_or_insert_default();
         if let Some(ticket) = statements.ticket(parse.name) {
-            self.parse_again(d, id, server_id, ticket);
+            self.parse_again(d, id, server_id, ticket, parse);
             return Ok(());
         }
         if statements.len() >= CLIENT_STATEMENTS_MAX {
@@ -97,13 +98,26 @@ impl Machine {
         Ok(())
     }
 
-    /// The name is in use. PostgreSQL says so with an error, which also ends the client's transaction: so an error is
-    /// provoked there, by a statement that can not be prepared, and its text is corrected on the way back.
-    fn parse_again<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId, ticket: u32) {
-        self.scratch.clear();
-        frontend::encode_parse(&mut self.scratch, NEVER_PREPARED.0, NEVER_PREPARED.1, b"");
+    /// The name is in use. PostgreSQL says so with an error, which also ends the client's transaction, and only after it has
+    /// looked at the text: so it is asked to prepare the text twice under a name of ours, and that name is corrected in
+    /// its error. What the error leaves there is closed the next time.
+    fn parse_again<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        server_id: ServerId,
+        ticket: u32,
+        parse: &Parse<'_>,
+    ) {
         let server = &mut self.servers[server_id];
+        server.ledger.push(Entry::new(Owner::Errand(id), Kind::Close));
+        server.ledger.push(Entry::new(Owner::Errand(id), Kind::Parse));
         server.ledger.push(Entry { ticket, ..Entry::new(Owner::Client(id), Kind::ParseAgain) });
+        self.scratch.clear();
+        frontend::encode_close(&mut self.scratch, Target::Statement, PREPARED_TWICE);
+        for _ in 0..2 {
+            frontend::encode_parse(&mut self.scratch, PREPARED_TWICE, parse.query, parse.param_types);
+        }
         d.send(server.conn, &self.scratch);
     }
 
@@ -370,11 +384,10 @@ impl Machine {
                 }
             }
             // The server still has what it was to forget.
-            (Kind::Close, Some(statement)) => {
-                if let Some(server) = self.servers.get_mut(server_id) {
-                    server.statements.insert(statement);
-                }
-            }
+            (Kind::Close, Some(statement)) => match self.servers.get_mut(server_id) {
+                Some(server) => server.statements.insert(statement),
+                None => self.statements.give_back(statement),
+            },
             _ => {}
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pgweir_auth::{Credential, Learned, Proof, Prover, Secret};
-use pgweir_settings::{ServerProtocol, SslMode};
+use pgweir_settings::{PoolMode, ServerProtocol, SslMode};
 use pgweir_wire::backend::{
     Authentication, BackendKeyData, ErrorFields, Negotiate, ParameterStatus, TxStatus,
     encode_parameter_status, parse_ready, tag,
@@ -12,9 +12,8 @@ use pgweir_wire::error::SqlState;
 use pgweir_wire::frontend;
 use pgweir_wire::header::{HEADER_LEN, Header};
 
-use super::startup::printable;
 use super::{Machine, Step};
-use crate::client::ClientState;
+use crate::client::{ClientState, printable};
 use crate::driver::{CloseMode, Driver, Endpoint, Level, TlsInfo, TlsRole};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
@@ -307,6 +306,7 @@ impl Machine {
             streaming: 0,
             discards: false,
             held: false,
+            made_in: PoolMode::Session,
         });
         let server = &self.servers[id];
         self.pools[server.pool].linked += 1;

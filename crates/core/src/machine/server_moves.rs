@@ -133,10 +133,15 @@ impl Machine {
             // COPY data whose end is still to come, for a COPY that failed: the server reads it as what it is.
             return;
         }
+        let made_in = match &client.state {
+            ClientState::Linked(link) => link.made_in,
+            _ => PoolMode::Transaction,
+        };
         self.unlink(client_id);
-        self.release_server(d, id, PoolMode::Transaction);
+        self.end_cancels_for(d, self.servers[id].pool, client_id);
+        self.release_server(d, id, made_in);
         // What it sent behind a DISCARD waited for this; mostly there is nothing.
-        self.client_resume(d, client_id);
+        self.to_resume.push(client_id);
     }
 
     /// A client has no more use for this server, which is at rest.
@@ -214,7 +219,13 @@ impl Machine {
 
     /// The client of a server is gone (and removed already). Whatever it left unfinished closes the server: nobody can
     /// know what a half-sent message would do.
-    pub(super) fn abandon_server<D: Driver>(&mut self, d: &mut D, id: ServerId, mid_message: bool) {
+    pub(super) fn abandon_server<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ServerId,
+        mid_message: bool,
+        made_in: PoolMode,
+    ) {
         let Some(server) = self.servers.get(id) else { return };
         if server.lost {
             return;
@@ -228,7 +239,8 @@ impl Machine {
         } else if self.replication_only(id) {
             self.close_server(d, id, "replication client was closed", CloseMode::Flush);
         } else {
-            self.release_server(d, id, self.pools[server.pool].mode);
+            let mode = self.pools[server.pool].mode;
+            self.release_server(d, id, if made_in == PoolMode::Session { made_in } else { mode });
         }
     }
 

@@ -7,7 +7,7 @@ use pgweir_wire::backend;
 use pgweir_wire::startup::{StartupPacket, parse_options};
 
 use super::{Machine, Step};
-use crate::client::peer_text;
+use crate::client::{peer_text, printable};
 use crate::driver::{Driver, Level, Peer};
 use crate::errors::Fault;
 use crate::ids::ClientId;
@@ -184,11 +184,4 @@ fn replication(value: &[u8]) -> Result<Replication, Fault> {
             format!("invalid value for parameter \"replication\": \"{}\"", printable(value)).into(),
         ))
     }
-}
-
-/// A peer's bytes as they may stand in a log line: bounded, without control characters.
-pub(super) fn printable(bytes: &[u8]) -> String {
-    const SHOWN_BYTES_MAX: usize = 128;
-    let shown = &bytes[..bytes.len().min(SHOWN_BYTES_MAX)];
-    String::from_utf8_lossy(shown).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

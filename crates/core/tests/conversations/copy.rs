@@ -202,3 +202,16 @@ fn a_function_call_has_one_answer_also_a_large_one() {
         assert_eq!(rig.gets(client), ["FunctionResult", "Ready I"]);
     }
 }
+
+#[test]
+fn an_unfinished_message_behind_a_failed_copy_has_the_idle_timeout() {
+    let mut rig = Rig::new("idle_transaction_timeout = 5");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(client, &fe::query("copy t from stdin"));
+    rig.send(server, &be::copy_in());
+    rig.send(client, &[fe::copy_data(b"bad\n"), fe::copy_data(&[b'x'; 50_000])[..30_000].to_vec()].concat());
+    rig.send(server, &[be::error("22P02", "bad line"), be::ready('I')].concat());
+    rig.pass_s(10);
+    assert!(rig.is_closed(client) && rig.is_closed(server), "a server must not be held by nothing");
+}

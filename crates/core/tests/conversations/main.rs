@@ -3,10 +3,15 @@
 #[path = "../rig/mod.rs"]
 mod rig;
 
+mod admin;
 mod basics;
 mod cancel;
+mod chaos;
 mod copy;
+mod ends;
+mod login;
 mod params;
+mod pipelines;
 mod pools;
 mod prepared;
 mod pressure;

@@ -58,10 +58,10 @@ fn a_name_in_use_is_an_error_as_postgresql_says_it() {
     let server = rig.dialed();
     prepare(&mut rig, client, server, "s1", "select 1");
     rig.send(client, &group(&[fe::parse("s1", "select 2")]));
-    let asked = rig.gets(server);
-    assert!(asked[0].starts_with("Parse PGWEIR_") && asked[1] == "Sync", "an error is provoked: {asked:?}");
-    let code = if asked[0].starts_with("Parse PGWEIR_1 ") { "42P05" } else { "42P01" };
-    rig.send(server, &[be::error(code, "whatever we provoked"), be::ready('I')].concat());
+    let twice = "Parse PGWEIR_0 select 2";
+    assert_eq!(rig.gets(server), ["Close S PGWEIR_0", twice, twice, "Sync"], "an error is provoked");
+    let refused = be::error("42P05", "prepared statement \"PGWEIR_0\" already exists");
+    rig.send(server, &[be::close_complete(), be::parse_complete(), refused, be::ready('I')].concat());
     assert_eq!(rig.gets(client), ["ERROR 42P05 prepared statement \"s1\" already exists", "Ready I"]);
     rig.send(client, &group(&[fe::bind("s1")]));
     assert_eq!(rig.gets(server), ["Bind PGWEIR_1", "Sync"], "it still is what it was");
@@ -271,4 +271,26 @@ fn session_pooling_does_not_touch_names() {
     let server = rig.dialed();
     rig.send(client, &group(&[fe::parse("s1", "select 1"), fe::bind("s1"), fe::close("s1")]));
     assert_eq!(rig.gets(server), ["Parse s1 select 1", "Bind s1", "Close S s1", "Sync"]);
+}
+
+#[test]
+fn names_survive_a_reload_to_session_pooling() {
+    let mut rig = Rig::new("");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    prepare(&mut rig, client, server, "s1", "select 1");
+    rig.reload("", "app = host=pg pool_mode=session");
+    rig.send(client, &group(&[fe::bind("s1")]));
+    assert_eq!(rig.gets(server), ["Bind PGWEIR_1", "Sync"]);
+}
+
+#[test]
+fn names_survive_a_reload_that_ends_tracking() {
+    let mut rig = Rig::new("");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    prepare(&mut rig, client, server, "s1", "select 1");
+    rig.reload("max_prepared_statements = 0", "app = host=pg");
+    rig.send(client, &group(&[fe::bind("s1")]));
+    assert_eq!(rig.gets(server), ["Bind PGWEIR_1", "Sync"]);
 }

@@ -195,3 +195,21 @@ fn suspend_stops_reading_and_resume_goes_on() {
     assert_eq!(rig.command(console, "RESUME"), ["Complete RESUME", "Ready I"]);
     assert!(!rig.is_paused(client) && !rig.is_paused(late));
 }
+
+#[test]
+fn a_console_that_waits_is_not_read_without_end() {
+    let mut rig = Rig::new("");
+    let client = rig.client("alice");
+    rig.send(client, &fe::query("select 1"));
+    let console = rig.console();
+    rig.send(console, &fe::query("PAUSE"));
+    for _ in 0..20 {
+        if !rig.is_paused(console) {
+            rig.send(console, &fe::query("SHOW VERSION").repeat(1000));
+        }
+    }
+    assert!(rig.is_paused(console));
+    let server = rig.dialed();
+    rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
+    assert!(!rig.is_paused(console));
+}

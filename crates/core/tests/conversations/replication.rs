@@ -1,1 +1,154 @@
-//! tbd
+//! Replication connections: a server of their own, and everything passes.
+
+use pgweir_core::driver::Closed;
+
+use crate::rig::{End, Rig, be, fe, welcome};
+
+fn standby(rig: &mut Rig) -> (End, End) {
+    let client = rig.accept();
+    let params = [
+        ("user", "alice"),
+        ("database", "app"),
+        ("replication", "true"),
+        ("application_name", "standby1"),
+        ("options", "-c wal_sender_timeout=0"),
+    ];
+    rig.send(client, &fe::startup(&params));
+    let server = rig.dialed();
+    let startup = rig.connect(server);
+    assert!(startup.contains("replication true"), "{startup}");
+    assert!(startup.contains("options -c wal_sender_timeout=0"), "{startup}");
+    assert!(startup.contains("application_name standby1"), "{startup}");
+    (client, server)
+}
+
+/// What a server with this application_name says at login.
+fn welcome_named(name: &str) -> Vec<u8> {
+    let mut out = be::auth_ok();
+    out.extend(be::parameter("application_name", name));
+    out.extend(be::parameter("TimeZone", "UTC"));
+    out.extend(be::key(1));
+    out.extend(be::ready('I'));
+    out
+}
+
+fn streaming(rig: &mut Rig) -> (End, End) {
+    let (client, server) = standby(rig);
+    rig.send(server, &welcome());
+    assert_eq!(rig.gets(client).last().map(String::as_str), Some("Ready I"));
+    rig.send(client, &fe::query("START_REPLICATION 0/0"));
+    assert_eq!(rig.gets(server), ["Query START_REPLICATION 0/0"]);
+    rig.send(server, &[be::copy_both(), be::copy_data(b"wal")].concat());
+    assert_eq!(rig.gets(client), ["CopyBoth", "CopyData wal"]);
+    (client, server)
+}
+
+#[test]
+fn both_directions_flow() {
+    let mut rig = Rig::new("");
+    let (client, server) = streaming(&mut rig);
+    rig.send_bytewise(client, &fe::copy_data(b"status"));
+    assert_eq!(rig.gets(server), ["CopyData status"]);
+    rig.send_bytewise(server, &be::copy_data(b"more"));
+    assert_eq!(rig.gets(client), ["CopyData more"]);
+}
+
+#[test]
+fn its_server_ends_with_it() {
+    let mut rig = Rig::new("");
+    let (client, server) = streaming(&mut rig);
+    rig.eof(client);
+    assert!(rig.is_closed(server));
+    assert_eq!(rig.shared.clients.taken(), 0);
+}
+
+#[test]
+fn it_ends_with_its_server() {
+    let mut rig = Rig::new("");
+    let (client, server) = streaming(&mut rig);
+    rig.eof(server);
+    assert!(rig.is_closed(client));
+}
+
+#[test]
+fn no_error_inside_a_copy_data() {
+    let mut rig = Rig::new("");
+    let (client, server) = streaming(&mut rig);
+    let half = be::copy_data(&[b'w'; 1000])[..500].to_vec();
+    rig.send(server, &half);
+    rig.end(server, Closed::Broken("reset".to_owned()));
+    assert!(rig.is_closed(client));
+    assert!(rig.raw(client) == half, "what comes behind would be taken for WAL");
+}
+
+#[test]
+fn a_client_that_leaves_during_its_servers_login_takes_it_along() {
+    let mut rig = Rig::new("");
+    let (client, server) = standby(&mut rig);
+    rig.eof(client);
+    assert!(rig.is_closed(server));
+}
+
+#[test]
+fn a_refused_replication_login_is_told_to_its_client() {
+    let mut rig = Rig::new("");
+    let (client, server) = standby(&mut rig);
+    rig.send(server, &be::fatal("28000", "no pg_hba.conf entry for replication"));
+    assert_eq!(rig.gets(client), ["FATAL 28000 no pg_hba.conf entry for replication"]);
+    assert!(rig.is_closed(client) && rig.is_closed(server));
+}
+
+#[test]
+fn a_refused_replication_login_concerns_nobody_else() {
+    let mut rig = Rig::new("");
+    let (_, server) = standby(&mut rig);
+    let ordinary = rig.knock("alice", "app");
+    rig.send(server, &be::fatal("28000", "no pg_hba.conf entry for replication"));
+    rig.gets_nothing(ordinary);
+    assert!(!rig.is_closed(ordinary));
+    let own = rig.dialed();
+    rig.greet(own);
+    assert_eq!(rig.gets(ordinary).last().map(String::as_str), Some("Ready I"));
+}
+
+#[test]
+fn an_ordinary_client_is_not_kept_waiting_by_a_replication_login() {
+    let mut rig = Rig::new("");
+    let (_, _) = standby(&mut rig);
+    rig.knock("alice", "app");
+    assert_eq!(rig.new_dials(), 1, "the other connection will never be the pool's");
+}
+
+#[test]
+fn a_replication_client_does_not_shape_the_pools_welcome() {
+    let mut rig = Rig::new("");
+    let (client, server) = standby(&mut rig);
+    rig.send(server, &welcome_named("standby1"));
+    assert!(rig.gets(client).contains(&"Parameter application_name=standby1".to_owned()));
+    let ordinary = rig.knock("alice", "app");
+    if rig.new_dials() > 0 {
+        let own = rig.dialed();
+        rig.greet(own);
+    }
+    let told = rig.gets(ordinary);
+    assert_eq!(told.last().map(String::as_str), Some("Ready I"));
+    assert!(!told.contains(&"Parameter application_name=standby1".to_owned()), "{told:?}");
+}
+
+#[test]
+fn it_gets_the_place_of_an_idle_server() {
+    let mut rig = Rig::new("default_pool_size = 1");
+    rig.client("alice");
+    let idle = rig.dialed();
+    let (_, _) = standby(&mut rig);
+    assert!(rig.is_closed(idle));
+}
+
+#[test]
+fn reconnect_ends_it() {
+    let mut rig = Rig::new("");
+    let (client, server) = streaming(&mut rig);
+    let console = rig.console();
+    rig.command(console, "RECONNECT");
+    assert!(rig.is_closed(client) && rig.is_closed(server), "it would never be free");
+}

@@ -100,13 +100,13 @@ fn a_bind_whose_names_never_end_is_refused() {
     let mut rig = Rig::new("");
     let (client, _) = in_transaction(&mut rig);
     let endless = fe::message(b'B', &vec![b'x'; 1_000_000]);
-    for piece in endless.chunks(10_000) {
+    for piece in endless[..200_000].chunks(10_000) {
         if rig.is_closed(client) {
             break;
         }
         rig.send(client, piece);
     }
-    assert!(rig.is_closed(client), "a megabyte is no name");
+    assert!(rig.is_closed(client), "so much is no name");
     let told = rig.gets(client);
     assert!(told[0].starts_with("FATAL"), "{told:?}");
 }
@@ -122,7 +122,7 @@ fn an_end_inside_a_row_is_not_filled_with_an_error() {
     rig.end(server, Closed::Broken("reset".to_owned()));
     assert!(rig.is_closed(client));
     let expected = [be::columns(), row[..500].to_vec()].concat();
-    assert_eq!(rig.raw(client), expected, "the client sees a cut connection, no error inside the row");
+    assert!(rig.raw(client) == expected, "the client sees a cut connection, no error inside the row");
 }
 
 #[test]

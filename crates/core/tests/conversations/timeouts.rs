@@ -1,1 +1,215 @@
-//! tbd
+//! Everything that happens by time alone.
+
+use crate::rig::{End, Rig, be, fe};
+
+fn in_transaction(rig: &mut Rig) -> (End, End) {
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(client, &fe::query("begin"));
+    rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
+    rig.gets(client);
+    (client, server)
+}
+
+#[test]
+fn a_login_has_its_time() {
+    let mut rig = Rig::new("client_login_timeout = 5");
+    let silent = rig.accept();
+    let waiting = rig.knock("alice", "app");
+    rig.pass_s(7);
+    assert_eq!(rig.gets(silent), ["FATAL 08006 client_login_timeout"]);
+    assert_eq!(rig.gets(waiting), ["FATAL 08006 client_login_timeout (server down)"]);
+}
+
+#[test]
+fn an_idle_client_goes() {
+    let mut rig = Rig::new("client_idle_timeout = 5");
+    let client = rig.client("alice");
+    rig.pass_s(7);
+    assert_eq!(rig.gets(client), ["FATAL 57P05 client_idle_timeout"]);
+}
+
+#[test]
+fn a_long_statement_is_no_idleness() {
+    let mut rig = Rig::new("client_idle_timeout = 5");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(client, &fe::query("select pg_sleep(20)"));
+    rig.pass_s(20);
+    rig.send(server, &[be::one_row(""), be::ready('I')].concat());
+    rig.pass_s(1);
+    assert_eq!(rig.gets(client).last().map(String::as_str), Some("Ready I"), "it was not idle until now");
+    assert!(!rig.is_closed(client));
+    rig.pass_s(7);
+    assert!(rig.is_closed(client));
+}
+
+#[test]
+fn who_waits_is_told_and_then_refused() {
+    let mut rig = Rig::new("default_pool_size = 1\nquery_wait_notify = 3\nquery_wait_timeout = 10");
+    let (busy, client) = (rig.client("alice"), rig.client("alice"));
+    rig.send(busy, &fe::query("select 1"));
+    rig.send(client, &fe::query("select 2"));
+    rig.pass_s(5);
+    assert_eq!(
+        rig.gets(client),
+        ["NOTICE 00000 No server connection available in postgres backend, client being queued"]
+    );
+    rig.pass_s(7);
+    assert_eq!(rig.gets(client), ["FATAL 57P03 query_wait_timeout"]);
+    assert!(!rig.is_closed(busy));
+}
+
+#[test]
+fn a_statement_has_its_time() {
+    let mut rig = Rig::new("query_timeout = 5");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(client, &fe::query("select pg_sleep(100)"));
+    rig.pass_s(7);
+    assert_eq!(rig.gets(client), ["FATAL 57014 query timeout"]);
+    assert!(rig.is_closed(server), "its statement still runs");
+}
+
+#[test]
+fn a_transaction_has_its_time_idle_or_not() {
+    let mut rig = Rig::new("idle_transaction_timeout = 5");
+    let (client, server) = in_transaction(&mut rig);
+    rig.pass_s(7);
+    assert_eq!(rig.gets(client), ["FATAL 25P03 idle transaction timeout"]);
+    assert!(rig.is_closed(server));
+    let mut rig = Rig::new("transaction_timeout = 5");
+    let (client, server) = in_transaction(&mut rig);
+    rig.send(client, &fe::query("select pg_sleep(100)"));
+    rig.pass_s(7);
+    assert_eq!(rig.gets(client), ["FATAL 25P04 transaction timeout"]);
+    assert!(rig.is_closed(server));
+}
+
+#[test]
+fn a_busy_session_has_no_transaction_that_could_time_out() {
+    let mut rig = Rig::with(
+        "transaction_timeout = 5\nidle_transaction_timeout = 5\nquery_timeout = 5",
+        "app = host=pg pool_mode=session",
+        1,
+    );
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(client, &fe::query("select 1"));
+    rig.send(server, &[be::one_row("1"), be::ready('I')].concat());
+    rig.gets(client);
+    rig.pass_s(20);
+    rig.gets_nothing(client);
+    assert!(!rig.is_closed(client));
+}
+
+#[test]
+fn dialing_and_login_have_their_time() {
+    let mut rig = Rig::new("server_connect_timeout = 5\nserver_login_retry = 1");
+    let client = rig.knock("alice", "app");
+    let silent = rig.dialed();
+    rig.pass_s(7);
+    assert!(rig.is_closed(silent) && rig.logged("connect timeout"));
+    assert!(!rig.is_closed(client), "another attempt may be better");
+    let second = rig.dialed();
+    rig.connect(second);
+    rig.pass_s(7);
+    assert!(rig.is_closed(second));
+    let third = rig.dialed();
+    rig.greet(third);
+    assert_eq!(rig.gets(client).last().map(String::as_str), Some("Ready I"));
+}
+
+#[test]
+fn connect_query_has_the_connect_timeout() {
+    let mut rig = Rig::with("server_connect_timeout = 5", "app = host=pg connect_query='select 1'", 1);
+    rig.knock("alice", "app");
+    let server = rig.dialed();
+    rig.greet(server);
+    assert_eq!(rig.gets(server), ["Query select 1"]);
+    rig.pass_s(7);
+    assert!(rig.is_closed(server), "a connect_query that hangs would block the pool");
+}
+
+#[test]
+fn a_check_has_its_time() {
+    let mut rig = Rig::new("server_connect_timeout = 5\nserver_check_delay = 10");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.pass_s(20);
+    rig.send(client, &fe::query("select 1"));
+    rig.pass_s(7);
+    assert!(rig.is_closed(server));
+    let next = rig.dialed();
+    rig.greet(next);
+    assert_eq!(rig.gets(next), ["Query select 1"]);
+}
+
+#[test]
+fn a_reset_that_hangs_costs_the_server_not_the_pool() {
+    let mut rig =
+        Rig::with("server_connect_timeout = 5\ndefault_pool_size = 1", "app = host=pg pool_mode=session", 1);
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(client, &fe::query("select 1"));
+    rig.send(server, &[be::one_row("1"), be::ready('I')].concat());
+    rig.eof(client);
+    assert_eq!(rig.gets(server), ["Query select 1", "Query DISCARD ALL"]);
+    rig.pass_s(30);
+    assert!(rig.is_closed(server));
+}
+
+#[test]
+fn after_a_failed_connect_clients_fail_fast_until_the_retry() {
+    let mut rig = Rig::new("server_login_retry = 5");
+    let first = rig.knock("alice", "app");
+    let server = rig.dialed();
+    rig.refuse_dial(server, "connection refused");
+    assert!(!rig.is_closed(first), "who waits already goes on waiting");
+    let second = rig.knock("alice", "app");
+    let told = rig.gets(second);
+    assert!(
+        told[0].starts_with("FATAL 08001 server login has been failing, cached error: connection refused"),
+        "{told:?}"
+    );
+    assert_eq!(rig.new_dials(), 0);
+    rig.pass_s(6);
+    let server = rig.dialed();
+    rig.greet(server);
+    assert_eq!(rig.gets(first).last().map(String::as_str), Some("Ready I"));
+}
+
+#[test]
+fn a_refused_login_is_told_with_the_servers_code() {
+    let mut rig = Rig::new("");
+    let client = rig.knock("alice", "app");
+    let server = rig.dialed();
+    rig.connect(server);
+    rig.send(server, &be::fatal("3D000", "database \"app\" does not exist"));
+    assert_eq!(rig.gets(client), ["FATAL 3D000 database \"app\" does not exist"]);
+}
+
+#[test]
+fn a_server_that_starts_up_is_waited_for() {
+    let mut rig = Rig::new("server_login_retry = 1");
+    let client = rig.knock("alice", "app");
+    let server = rig.dialed();
+    rig.connect(server);
+    rig.send(server, &be::fatal("57P03", "the database system is starting up"));
+    rig.gets_nothing(client);
+    rig.pass_s(2);
+    let server = rig.dialed();
+    rig.greet(server);
+    assert_eq!(rig.gets(client).last().map(String::as_str), Some("Ready I"));
+}
+
+#[test]
+fn a_server_that_skips_authentication_is_not_believed() {
+    let mut rig = Rig::new("");
+    let client = rig.knock("alice", "app");
+    let server = rig.dialed();
+    rig.connect(server);
+    rig.send(server, &[be::key(1), be::ready('I')].concat());
+    assert!(rig.is_closed(server));
+    assert!(rig.gets(client)[0].starts_with("FATAL 08006 server login failed"));
+}

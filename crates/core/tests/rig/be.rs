@@ -123,7 +123,7 @@ pub(crate) fn one_row(value: &str) -> Vec<u8> {
 }
 
 fn text(bytes: &[u8]) -> String {
-    if bytes.len() > 60 {
+    if bytes.len() > 200 {
         return format!("({} bytes)", bytes.len());
     }
     String::from_utf8_lossy(bytes).into_owned()

@@ -129,26 +129,22 @@ fn target(target: Target, name: &[u8]) -> String {
     format!("{} {}", char::from(target.as_byte()), text(name))
 }
 
-/// A whole message as text.
+/// A whole message as text; one that is not of its type's form as `?`.
 pub(crate) fn show(message: &[u8]) -> String {
     let body = &message[HEADER_LEN..];
+    let broken = || "?".to_owned();
     match message[0] {
-        tag::QUERY => format!("Query {}", text(Query::parse(body).expect("a query").text)),
-        tag::PARSE => {
-            let parse = Parse::parse(body).expect("a Parse");
-            format!("Parse {} {}", text(parse.name), text(parse.query))
+        tag::QUERY => {
+            Query::parse(body).map_or_else(|_| broken(), |query| format!("Query {}", text(query.text)))
         }
-        tag::BIND => {
-            let head = frontend::BindHead::parse_prefix(body).expect("a Bind");
-            format!("Bind {}", text(head.statement))
-        }
-        tag::DESCRIBE => {
-            let it = Describe::parse(body).expect("a Describe");
-            format!("Describe {}", target(it.target, it.name))
-        }
+        tag::PARSE => Parse::parse(body)
+            .map_or_else(|_| broken(), |parse| format!("Parse {} {}", text(parse.name), text(parse.query))),
+        tag::BIND => frontend::BindHead::parse_prefix(body)
+            .map_or_else(broken, |head| format!("Bind {}", text(head.statement))),
+        tag::DESCRIBE => Describe::parse(body)
+            .map_or_else(|_| broken(), |it| format!("Describe {}", target(it.target, it.name))),
         tag::CLOSE => {
-            let it = Close::parse(body).expect("a Close");
-            format!("Close {}", target(it.target, it.name))
+            Close::parse(body).map_or_else(|_| broken(), |it| format!("Close {}", target(it.target, it.name)))
         }
         tag::EXECUTE => "Execute".to_owned(),
         tag::SYNC => "Sync".to_owned(),

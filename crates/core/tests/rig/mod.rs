@@ -5,10 +5,11 @@ pub(crate) mod be;
 pub(crate) mod driver;
 pub(crate) mod fe;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use pgweir_auth::UserList;
-use pgweir_core::driver::{CloseMode, Closed, ConnId, Now, Peer, WorkerId};
+use pgweir_core::driver::{CloseMode, Closed, ConnId, Now, Peer, TlsInfo, WorkerId};
 use pgweir_core::luggage::Luggage;
 use pgweir_core::mail::{Mail, Question, Rules};
 use pgweir_core::{Machine, Setup, Shared};
@@ -27,8 +28,16 @@ struct Worker {
     driver: Recorder,
 }
 
+/// On its way between workers.
+enum Post {
+    Client(usize, ConnId, usize, Box<Luggage>),
+    Mail(usize, Mail),
+}
+
 /// The world.
 pub(crate) struct Rig {
+    post: VecDeque<Post>,
+    delivering: bool,
     workers: Vec<Worker>,
     pub(crate) shared: Arc<Shared>,
     now: Now,
@@ -39,9 +48,8 @@ pub(crate) struct Rig {
     taken: usize,
     /// Those that came up.
     greeted: Vec<End>,
-    epoch: u64,
-    main: String,
-    databases: String,
+    /// Cancel keys that clients were told.
+    keys: Vec<(End, Vec<u8>)>,
 }
 
 const USERS: &str = "\"alice\" \"alices\"\n\"bob\" \"bobs\"\n\"admin\" \"admins\"\n\"carol\" \"carols\"\n";
@@ -57,14 +65,14 @@ pub(crate) const REPORTED: [(&str, &str); 7] = [
     ("IntervalStyle", "postgres"),
 ];
 
-fn rules(main: &str, databases: &str, epoch: u64) -> Rules {
+fn rules(main: &str, databases: &str) -> Rules {
     let base = "auth_type = trust\nserver_tls_sslmode = disable\nadmin_users = admin\nlog_stats = 0";
     let text = format!("[pgbouncer]\n{base}\n{main}\n[databases]\n{databases}\n");
     let mut read = |_: &str| Ok(text.clone());
     let config = Config::load("t.ini", &mut read).expect("a good configuration");
     let (users, warnings) = UserList::parse(USERS);
     assert!(warnings.is_empty(), "{warnings:?}");
-    Rules { config: Arc::new(config), users: Arc::new(users), server_tls_epoch: epoch }
+    Rules { config: Arc::new(config), users: Arc::new(users), server_tls_epoch: 0 }
 }
 
 impl Rig {
@@ -77,7 +85,7 @@ impl Rig {
         let main = format!("pool_mode = transaction\n{main}");
         let shared = Arc::new(Shared::new(workers, [7; 32]));
         let now = Now { mono_us: 1_000_000_000, wall_us: 1_750_000_000_000_000 };
-        let rules = rules(&main, databases, 0);
+        let rules = rules(&main, databases);
         let workers = (0..workers)
             .map(|number| {
                 let setup = Setup {
@@ -90,6 +98,8 @@ impl Rig {
             })
             .collect();
         Rig {
+            post: VecDeque::new(),
+            delivering: false,
             workers,
             shared,
             now,
@@ -97,17 +107,13 @@ impl Rig {
             dials: Vec::new(),
             taken: 0,
             greeted: Vec::new(),
-            epoch: 0,
-            main,
-            databases: databases.to_owned(),
+            keys: Vec::new(),
         }
     }
 
     /// RELOAD with other settings.
     pub(crate) fn reload(&mut self, main: &str, databases: &str) {
-        self.main = format!("pool_mode = transaction\n{main}");
-        databases.clone_into(&mut self.databases);
-        let rules = rules(&self.main, databases, self.epoch);
+        let rules = rules(&format!("pool_mode = transaction\n{main}"), databases);
         for worker in 0..self.workers.len() {
             self.mail(worker, Mail::Rules(rules.clone()));
         }
@@ -135,12 +141,28 @@ impl Rig {
             self.ends.push((worker, *conn));
             self.dials.push(End(self.ends.len() - 1));
         }
-        for (conn, to, luggage) in std::mem::take(&mut self.workers[worker].driver.moved) {
-            self.carry(worker, conn, usize::from(to.0), luggage);
+        let driver = &mut self.workers[worker].driver;
+        for (conn, to, luggage) in std::mem::take(&mut driver.moved) {
+            self.post.push_back(Post::Client(worker, conn, usize::from(to.0), luggage));
         }
-        for (to, mail) in std::mem::take(&mut self.workers[worker].driver.mails) {
-            self.mail(usize::from(to.0), mail);
+        for (to, mail) in std::mem::take(&mut driver.mails) {
+            self.post.push_back(Post::Mail(usize::from(to.0), mail));
         }
+        self.deliver();
+    }
+
+    /// What goes between workers arrives in order, each in a turn of its own.
+    fn deliver(&mut self) {
+        if std::mem::replace(&mut self.delivering, true) {
+            return;
+        }
+        while let Some(post) = self.post.pop_front() {
+            match post {
+                Post::Client(from, conn, to, luggage) => self.carry(from, conn, to, luggage),
+                Post::Mail(to, mail) => self.mail(to, mail),
+            }
+        }
+        self.delivering = false;
     }
 
     fn carry(&mut self, from: usize, conn: ConnId, to: usize, luggage: Box<Luggage>) {
@@ -186,8 +208,9 @@ impl Rig {
         };
         let conn = self.workers[worker].driver.open();
         self.ends.push((worker, conn));
+        let client = End(self.ends.len() - 1);
         self.turn(worker, |machine, driver| machine.accepted(driver, conn, peer));
-        End(self.ends.len() - 1)
+        client
     }
 
     pub(crate) fn accept(&mut self) -> End {
@@ -221,8 +244,14 @@ impl Rig {
 
     /// An administrator at the console.
     pub(crate) fn console(&mut self) -> End {
-        let client = self.knock("admin", "pgbouncer");
-        assert_eq!(self.gets(client).last().map(String::as_str), Some("Ready I"));
+        self.console_at(0)
+    }
+
+    pub(crate) fn console_at(&mut self, worker: usize) -> End {
+        let client = self.accept_at(worker);
+        self.send(client, &fe::startup(&[("user", "admin"), ("database", "pgbouncer")]));
+        let told = self.gets(client);
+        assert_eq!(told.last().map(String::as_str), Some("Ready I"));
         client
     }
 
@@ -259,6 +288,47 @@ impl Rig {
         self.turn(worker, |machine, driver| machine.connected(driver, conn, "10.0.0.2:5001".to_owned()));
         let raw = self.raw(server);
         String::from_utf8_lossy(&raw).replace('\0', " ")
+    }
+
+    /// As [`Rig::connect`], without taking what is sent.
+    pub(crate) fn connect_silently(&mut self, server: End) {
+        self.greeted.push(server);
+        let (worker, conn) = self.ends[server.0];
+        self.turn(worker, |machine, driver| machine.connected(driver, conn, String::new()));
+    }
+
+    /// A TLS handshake is complete.
+    pub(crate) fn secure(&mut self, end: End, info: TlsInfo) {
+        let (worker, conn) = self.ends[end.0];
+        self.turn(worker, |machine, driver| machine.tls_established(driver, conn, info));
+    }
+
+    /// Whether a server was told to have come up.
+    pub(crate) fn is_up(&self, server: End) -> bool {
+        self.greeted.contains(&server)
+    }
+
+    /// Whether a client was told how to cancel.
+    pub(crate) fn has_key(&self, client: End) -> bool {
+        self.keys.iter().any(|(end, _)| *end == client)
+    }
+
+    /// What a client got, for those who do not care what it is.
+    pub(crate) fn gets_raw(&mut self, client: End) {
+        let raw = self.raw(client);
+        if let Some(key) = cancel_key(&raw) {
+            self.keys.push((client, key));
+        }
+    }
+
+    /// As [`Rig::gets`] for a server; what is no message of a login is dropped.
+    pub(crate) fn gets_loosely(&mut self, server: End) -> Vec<String> {
+        let is_message = self.wire(server).arrived.first().is_none_or(u8::is_ascii_alphabetic);
+        if is_message {
+            return self.gets(server);
+        }
+        self.raw(server);
+        Vec::new()
     }
 
     /// Dialing fails.
@@ -303,6 +373,16 @@ impl Rig {
         self.turn(worker, |machine, driver| machine.closed(driver, conn, why));
     }
 
+    /// Connections of worker 0 end in one turn, in this order.
+    pub(crate) fn end_together(&mut self, ends: &[End]) {
+        let conns: Vec<ConnId> = ends.iter().map(|end| self.ends[end.0].1).collect();
+        self.turn(0, |machine, driver| {
+            for conn in conns {
+                machine.closed(driver, conn, Closed::Eof);
+            }
+        });
+    }
+
     pub(crate) fn eof(&mut self, end: End) {
         self.end(end, Closed::Eof);
     }
@@ -311,9 +391,24 @@ impl Rig {
     pub(crate) fn gets(&mut self, end: End) -> Vec<String> {
         let is_server = self.dials.contains(&end);
         let arrived = std::mem::take(&mut self.wire_mut(end).arrived);
+        if let Some(key) = cancel_key(&arrived).filter(|_| !is_server) {
+            self.keys.push((end, key));
+        }
         let (texts, used) = messages(&arrived, is_server);
         self.wire_mut(end).arrived = arrived[used..].to_vec();
         texts
+    }
+
+    /// A CancelRequest with the key that a client was told arrives at a worker.
+    pub(crate) fn cancel_at(&mut self, worker: usize, client: End) -> End {
+        let (_, key) = self.keys.iter().find(|(end, _)| *end == client).expect("it was told a key").clone();
+        let request = self.accept_at(worker);
+        self.send(request, &fe::cancel(&key));
+        request
+    }
+
+    pub(crate) fn cancel(&mut self, client: End) -> End {
+        self.cancel_at(0, client)
     }
 
     fn peek(&mut self, end: End) -> Vec<String> {
@@ -408,6 +503,19 @@ pub(crate) fn welcome() -> Vec<u8> {
     out.extend(be::key(4242));
     out.extend(be::ready('I'));
     out
+}
+
+/// Process id and secret of the BackendKeyData among these messages.
+fn cancel_key(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut at = 0;
+    while let Some(Ok(Some(header))) = bytes.get(at..).map(Header::peek) {
+        let message = bytes.get(at..at + header.total())?;
+        if header.tag == pgweir_wire::backend::tag::BACKEND_KEY_DATA {
+            return Some(message[5..].to_vec());
+        }
+        at += header.total();
+    }
+    None
 }
 
 fn messages(bytes: &[u8], is_server: bool) -> (Vec<String>, usize) {

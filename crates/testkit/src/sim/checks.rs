@@ -40,12 +40,15 @@ struct ServerWatch {
     open: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct ClientWatch {
+    /// Database and user as it asks for them.
+    name: PoolName,
     open: bool,
     logged_in: bool,
-    /// Client connections that were open when the pooler closed this one, itself among them.
-    crowd_at_close: usize,
+    /// Client connections that were open when the pooler closed this one, itself among them: all, those of its database,
+    /// those of its user.
+    crowd_at_close: [usize; 3],
 }
 
 /// What a client reports when it is disconnected.
@@ -80,6 +83,11 @@ pub struct Checks {
     vanished_busy: u64,
     clients_lost: u64,
     servers_closed: u64,
+    intruded: bool,
+    /// Words of the console that clients may be told about, once they were said.
+    operator_words: Vec<&'static str>,
+    /// What default_pool_size was set to at most.
+    pool_size_max: u32,
 }
 
 /// Bytes a machine may queue for one connection; more means that it does not slow down the other side.
@@ -103,6 +111,9 @@ impl Checks {
             vanished_busy: 0,
             clients_lost: 0,
             servers_closed: 0,
+            intruded: false,
+            operator_words: Vec::new(),
+            pool_size_max: 0,
         }
     }
 
@@ -137,11 +148,52 @@ impl Checks {
 
     // Connections, as the pooler sees them.
 
-    /// A client's connection was accepted. `counts` is false for connections that only carry a cancel request.
-    pub fn accepted(&mut self, link: LinkId, counts: bool) {
-        if counts {
-            self.clients.insert(link, ClientWatch { open: true, ..ClientWatch::default() });
+    /// A client's connection was accepted; it will ask for this database and user.
+    pub fn accepted(&mut self, link: LinkId, name: PoolName) {
+        self.clients.insert(link, ClientWatch { name, open: true, logged_in: false, crowd_at_close: [0; 3] });
+    }
+
+    /// Somebody sends what is not the protocol: servers may get to see some of it.
+    pub fn intruded(&mut self) {
+        self.intruded = true;
+    }
+
+    /// The operator gives a command.
+    pub fn operator_did(&mut self, text: &str) {
+        let told = [("KILL_CLIENT", "admin forced disconnect"), ("KILL ", "database removed"), ("DISABLE", "is disabled")];
+        self.operator_words.extend(told.iter().filter(|(word, _)| text.starts_with(word)).map(|(_, told)| told));
+        if text.starts_with("SUSPEND") {
+            // Who does not read for long enough is closed without a word.
+            self.operator_words.push("");
         }
+        if let Some(size) = text.strip_prefix("SET default_pool_size = ").and_then(|size| size.parse().ok()) {
+            self.pool_size_max = self.pool_size_max.max(size);
+        }
+    }
+
+    /// A server got what no client sends.
+    pub fn malformed(&mut self, pid: usize, why: &str) {
+        if !self.intruded {
+            self.fail("servers get well-formed messages", format!("server {pid}: {why}"));
+        }
+    }
+
+    /// Clients for which `counts` holds: all, those of this database, those of this user.
+    fn crowd(&self, name: &PoolName, counts: impl Fn(&ClientWatch) -> bool) -> [usize; 3] {
+        let some = |same: &dyn Fn(&PoolName) -> bool| {
+            self.clients.values().filter(|client| counts(client) && same(&client.name)).count()
+        };
+        [some(&|_| true), some(&|other| other.0 == name.0), some(&|other| other.1 == name.1)]
+    }
+
+    /// The limits that [`Checks::crowd`] counts for.
+    fn crowd_limits(&self) -> [(&'static str, usize); 3] {
+        let plan = &self.plan;
+        [
+            ("max_client_conn", plan.max_client_conn as usize),
+            ("max_db_client_connections", plan.max_db_client_connections as usize),
+            ("max_user_client_connections", plan.max_user_client_connections as usize),
+        ]
     }
 
     /// A client has logged in.
@@ -150,10 +202,12 @@ impl Checks {
         if let Some(client) = self.clients.get_mut(&link) {
             client.logged_in = true;
         }
-        let inside = self.clients.values().filter(|client| client.open && client.logged_in).count();
-        if self.plan.has_limits && inside > self.plan.max_client_conn as usize {
-            let limit = self.plan.max_client_conn;
-            self.fail("max_client_conn", format!("{inside} clients are logged in, {limit} are allowed"));
+        let Some(name) = self.clients.get(&link).map(|client| client.name.clone()) else { return };
+        let inside = self.crowd(&name, |client| client.open && client.logged_in);
+        for ((check, limit), is) in self.crowd_limits().into_iter().zip(inside) {
+            if self.plan.has_limits && limit > 0 && is > limit {
+                self.fail(check, format!("{is} clients are logged in, {limit} are allowed"));
+            }
         }
     }
 
@@ -170,14 +224,19 @@ impl Checks {
         if !self.plan.has_limits {
             return;
         }
+        let pool_limit = (self.plan.pool_size.max(self.pool_size_max) + self.plan.reserve_pool_size) as usize;
         let count = |same: &dyn Fn(&PoolName) -> bool| {
             let of_pool = |server: &&ServerWatch| server.open && server.pool.as_ref().is_some_and(same);
             self.servers.values().filter(of_pool).count()
         };
         let found = [
-            ("pool_size", count(&|other| *other == pool), self.plan.pool_limit()),
+            ("pool_size", count(&|other| *other == pool), pool_limit),
             ("max_db_connections", count(&|other| other.0 == pool.0), self.plan.max_db_connections as usize),
-            ("max_user_connections", count(&|other| other.1 == pool.1), self.plan.max_user_connections as usize),
+            (
+                "max_user_connections",
+                count(&|other| other.1 == pool.1),
+                self.plan.max_user_connections as usize,
+            ),
         ];
         for (check, is, limit) in found {
             if limit > 0 && is > limit {
@@ -188,7 +247,9 @@ impl Checks {
 
     /// The machine closed a connection.
     pub fn pooler_closed(&mut self, link: LinkId, side: Side) {
-        if side == Side::Server && self.servers.get(&link).is_some_and(|server| server.pool.is_some() && server.open) {
+        if side == Side::Server
+            && self.servers.get(&link).is_some_and(|server| server.pool.is_some() && server.open)
+        {
             self.servers_closed += 1;
         }
         self.over(link);
@@ -196,13 +257,14 @@ impl Checks {
 
     /// The machine was told that a connection ended.
     pub fn over(&mut self, link: LinkId) {
-        let crowd = self.clients.values().filter(|client| client.open).count();
+        let name = self.clients.get(&link).map(|client| client.name.clone());
+        let crowd = name.map(|name| self.crowd(&name, |client| client.open));
         if let Some(server) = self.servers.get_mut(&link) {
             server.open = false;
         }
         if let Some(client) = self.clients.get_mut(&link) {
             client.open = false;
-            client.crowd_at_close = crowd;
+            client.crowd_at_close = crowd.unwrap_or_default();
         }
     }
 
@@ -226,16 +288,21 @@ impl Checks {
             Note::Hidden { what, bound } => {
                 self.count("hidden statements", 1);
                 if *bound {
-                    let text = format!("server {pid}: hidden {what} inside a transaction of client {owner:?}");
+                    let text =
+                        format!("server {pid}: hidden {what} inside a transaction of client {owner:?}");
                     self.fail("no hidden statement inside a transaction", text);
                 }
             }
             Note::Bound { .. } => {}
+            Note::NotUnderstood(_) if self.intruded => {}
             Note::NotUnderstood(text) => {
                 self.fail("the pooler's own statements are known", format!("server {pid} got \"{text}\""));
             }
             Note::ForeignCopyData { owner, data } => {
-                let text = format!("server {pid}: COPY of client {:?} statement {} got \"{data}\"", owner.client, owner.number);
+                let text = format!(
+                    "server {pid}: COPY of client {:?} statement {} got \"{data}\"",
+                    owner.client, owner.number
+                );
                 self.fail("copy data reaches its own COPY", text);
             }
         }
@@ -275,7 +342,10 @@ impl Checks {
     pub fn cancel_hit(&mut self, pid: usize, tag: &Tag) {
         self.count("cancels hit", 1);
         let Some(client) = tag.client else {
-            self.fail("a cancel hits only its target", format!("server {pid}: it hit a statement of nobody's, {tag:?}"));
+            self.fail(
+                "a cancel hits only its target",
+                format!("server {pid}: it hit a statement of nobody's, {tag:?}"),
+            );
             return;
         };
         let (asked, hit) = self.cancels.entry(client).or_default();
@@ -305,7 +375,10 @@ impl Checks {
         self.clients_lost += 1;
         if let Err(why) = self.excuse(case) {
             let text = case.text.map_or_else(|| "without a word".to_owned(), |text| format!("{text:?}"));
-            self.fail("no client is disconnected without a reason", format!("client {}: {text}; {why}", case.client));
+            self.fail(
+                "no client is disconnected without a reason",
+                format!("client {}: {text}; {why}", case.client),
+            );
         }
     }
 
@@ -332,24 +405,33 @@ impl Checks {
         if case.text.is_none() && named.iter().any(|(_, limit_s, is_us)| is_over(*limit_s, *is_us)) {
             return Ok(());
         }
-        if message.contains("max_client_conn") {
-            let crowd = self.clients.get(&case.link).map_or(0, |client| client.crowd_at_close);
-            let limit = self.plan.max_client_conn as usize;
-            return if crowd > limit { Ok(()) } else { Err(format!("{crowd} clients were there, {limit} are allowed")) };
+        for (i, (name, limit)) in self.crowd_limits().into_iter().enumerate() {
+            if message.contains(name) {
+                let crowd = self.clients.get(&case.link).map_or(0, |client| client.crowd_at_close[i]);
+                let why = format!("{crowd} clients were there, {limit} are allowed");
+                return if limit > 0 && crowd > limit { Ok(()) } else { Err(why) };
+            }
+        }
+        if self.operator_words.iter().any(|word| message.contains(word)) {
+            return Ok(());
         }
         if message.contains("transaction blocks not allowed") && self.plan.mode == Mode::Statement {
             return Ok(());
         }
         let retry_us = self.plan.login_retry_s * 1_000_000 + NEWS_US;
         let pool = self.pools.entry(case.pool.clone()).or_default();
-        let failed = pool.login_failed_us.is_some_and(|at_us| at_us + retry_us + case.waited_us >= case.now_us);
+        let failed =
+            pool.login_failed_us.is_some_and(|at_us| at_us + retry_us + case.waited_us >= case.now_us);
         if pool.deaths > pool.deaths_excused {
             pool.deaths_excused += 1;
             Ok(())
         } else if failed {
             Ok(())
         } else {
-            Err(format!("{} servers of its pool failed, each was the reason for one client already", pool.deaths))
+            Err(format!(
+                "{} servers of its pool failed, each was the reason for one client already",
+                pool.deaths
+            ))
         }
     }
 
@@ -362,11 +444,14 @@ impl Checks {
             self.fail("no connection is left over", format!("{clients} client connections are still open"));
         }
         let limited = self.plan.max_db_connections + self.plan.max_user_connections > 0;
-        let short_lived = self.plan.timeouts.server_lifetime_s < 1000 || self.plan.timeouts.server_idle_s < 100;
+        let short_lived =
+            self.plan.timeouts.server_lifetime_s < 1000 || self.plan.timeouts.server_idle_s < 100;
         let excused = self.vanished_busy + self.clients_lost;
-        let calm = self.plan.faults.is_none() && !limited && !short_lived && self.plan.has_limits;
+        let watched = self.plan.has_limits && !self.plan.has_operator;
+        let calm = self.plan.faults.is_none() && !limited && !short_lived && watched;
         if calm && self.servers_closed > excused {
-            let text = format!("{} servers were closed, {excused} clients gave a reason", self.servers_closed);
+            let text =
+                format!("{} servers were closed, {excused} clients gave a reason", self.servers_closed);
             self.fail("a client that vanishes costs at most one server", text);
         }
     }
@@ -387,6 +472,7 @@ mod tests {
             bears_faults: false,
             bears_vanishing: false,
             has_timeouts: false,
+            has_console: false,
         };
         let mut plan = Plan::new(1, &profile);
         plan.pool_size = 2;
@@ -444,14 +530,17 @@ mod tests {
     fn clients_beyond_the_limit_are_seen_and_so_is_a_refusal_without_need() {
         let mut checks = Checks::new(plan(|_| {}));
         for i in 0..3 {
-            checks.accepted(LinkId(i), true);
+            checks.accepted(LinkId(i), pool("a"));
             checks.logged_in(LinkId(i));
         }
         assert_eq!(broken(&checks), Some("max_client_conn"));
         let mut checks = Checks::new(plan(|_| {}));
-        checks.accepted(LinkId(0), true);
+        checks.accepted(LinkId(0), pool("a"));
         checks.over(LinkId(0));
-        let text = ErrorText { message: "no more connections allowed (max_client_conn)".to_owned(), ..ErrorText::default() };
+        let text = ErrorText {
+            message: "no more connections allowed (max_client_conn)".to_owned(),
+            ..ErrorText::default()
+        };
         let case = |text| Disconnected {
             client: 0,
             link: LinkId(0),

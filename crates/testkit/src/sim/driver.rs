@@ -1,6 +1,8 @@
 //! A worker's side of the virtual network: its table of connections, and the machine's [`Driver`].
 
-use pgweir_core::driver::{CloseMode, Closed, ConnId, Driver, Endpoint, Level, Peer, TlsInfo, TlsRole, WorkerId};
+use pgweir_core::driver::{
+    CloseMode, Closed, ConnId, Driver, Endpoint, Level, Peer, TlsInfo, TlsRole, WorkerId,
+};
 use pgweir_core::luggage::Luggage;
 use pgweir_core::mail::{Mail, Question};
 
@@ -126,7 +128,8 @@ impl Desk {
 
     /// Takes a socket out of the table; its name is dead from here on.
     pub fn remove(&mut self, conn: ConnId) -> Option<Sock> {
-        let slot = self.slots.get_mut(conn.index as usize).filter(|slot| slot.generation == conn.generation)?;
+        let slot =
+            self.slots.get_mut(conn.index as usize).filter(|slot| slot.generation == conn.generation)?;
         let sock = slot.sock.take()?;
         slot.generation += 1;
         self.free.push(conn.index);
@@ -320,6 +323,9 @@ impl Driver for SimDriver<'_> {
 
     fn ask(&mut self, question: Question) {
         self.hub.note(|| format!("{:?} asks {question:?}", self.desk.id));
+        self.hub.questions.push_back(question);
+        let in_us = 1 + self.hub.rng.skewed(5_000);
+        self.hub.after(in_us, Event::Answer);
     }
 
     fn random(&mut self, out: &mut [u8]) {
@@ -342,6 +348,7 @@ pub fn tls_info() -> TlsInfo {
 pub fn shown(bytes: &[u8]) -> String {
     const SHOWN_BYTES_MAX: usize = 100;
     let head = &bytes[..bytes.len().min(SHOWN_BYTES_MAX)];
-    let text: String = head.iter().map(|&b| if (32..127).contains(&b) { char::from(b) } else { '.' }).collect();
+    let text: String =
+        head.iter().map(|&b| if (32..127).contains(&b) { char::from(b) } else { '.' }).collect();
     format!("[{} bytes] {text}", bytes.len())
 }

@@ -2,7 +2,7 @@
 
 use pgweir_core::driver::{Closed, ConnId, Driver, Now, Peer, TlsInfo, WorkerId};
 use pgweir_core::luggage::Luggage;
-use pgweir_core::mail::Mail;
+use pgweir_core::mail::{Mail, Question};
 
 use super::plan::{Plan, Profile};
 
@@ -17,6 +17,9 @@ pub trait Engine: Sized {
     fn shared(plan: &Plan) -> Self::Shared;
     /// One worker's engine.
     fn start(plan: &Plan, shared: &Self::Shared, worker: WorkerId, now: Now) -> Self;
+
+    /// What the control plane answers, and to whom.
+    fn answer(plan: &Plan, shared: &Self::Shared, question: Question) -> Vec<(WorkerId, Mail)>;
 
     /// A turn begins.
     fn begin_tick(&mut self, now: Now);

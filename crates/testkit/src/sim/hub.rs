@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use pgweir_core::driver::{Closed, ConnId, Endpoint, WorkerId};
 use pgweir_core::luggage::Luggage;
-use pgweir_core::mail::Mail;
+use pgweir_core::mail::{Mail, Question};
 
 use super::checks::Checks;
 use super::net::{Dir, End, NetManner, Pipe};
@@ -38,6 +38,8 @@ pub enum PeerEnd {
     Canceller(usize),
     /// A server process, by number.
     Backend(usize),
+    /// Somebody at the console.
+    Operator,
 }
 
 /// One connection.
@@ -112,6 +114,10 @@ pub enum Event {
     CancelFires(usize),
     /// A client wakes up.
     Client(usize, ClientTimer),
+    /// The operator wakes up.
+    Operator,
+    /// The control plane answers what was asked first.
+    Answer,
     /// The pooler no longer waits for a peer to take its last words.
     GiveUp(WorkerId, ConnId),
     /// Time to look for forgotten waiters.
@@ -165,6 +171,8 @@ pub struct Hub {
     pub trace: Trace,
     /// Mail on its way, by pair of workers (receiver, sender).
     pub mailbags: Vec<((WorkerId, WorkerId), VecDeque<Mail>)>,
+    /// What the control plane was asked and has not answered.
+    pub questions: VecDeque<Question>,
     calendar: BinaryHeap<Reverse<Entry>>,
     serial: u64,
     links: Vec<Link>,
@@ -186,6 +194,7 @@ impl Hub {
             rng,
             trace,
             mailbags: Vec::new(),
+            questions: VecDeque::new(),
             calendar: BinaryHeap::new(),
             serial: 0,
             links: Vec::new(),

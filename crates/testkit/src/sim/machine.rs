@@ -5,7 +5,8 @@ use std::sync::Arc;
 use pgweir_auth::UserList;
 use pgweir_core::driver::{Closed, ConnId, Driver, Now, Peer, TlsInfo, WorkerId};
 use pgweir_core::luggage::Luggage;
-use pgweir_core::mail::{Mail, Rules};
+use pgweir_core::console::command::Outcome;
+use pgweir_core::mail::{Mail, Question, Rules};
 use pgweir_core::{Machine, Setup, Shared};
 use pgweir_settings::Config;
 
@@ -16,7 +17,8 @@ use super::plan::{Mode, Plan, Profile};
 fn rules(plan: &Plan) -> Rules {
     let ini = plan.ini();
     let config = Config::load("sim.ini", &mut |_| Ok(ini.clone()));
-    let config = config.unwrap_or_else(|errors| panic!("the simulator's own configuration is refused: {errors:?}\n{ini}"));
+    let config = config
+        .unwrap_or_else(|errors| panic!("the simulator's own configuration is refused: {errors:?}\n{ini}"));
     let (users, warnings) = UserList::parse(&plan.auth_file());
     assert!(warnings.is_empty(), "the simulator's own auth_file is refused: {warnings:?}");
     Rules { config: Arc::new(config), users: Arc::new(users), server_tls_epoch: 0 }
@@ -35,6 +37,7 @@ impl Engine for Machine {
             bears_faults: true,
             bears_vanishing: true,
             has_timeouts: true,
+            has_console: true,
         }
     }
 
@@ -45,6 +48,23 @@ impl Engine for Machine {
     fn start(_plan: &Plan, shared: &Self::Shared, worker: WorkerId, now: Now) -> Self {
         let (shared, rules) = (Arc::clone(&shared.0), shared.1.clone());
         Machine::new(Setup { worker, rules, shared, now })
+    }
+
+    fn answer(plan: &Plan, shared: &Self::Shared, question: Question) -> Vec<(WorkerId, Mail)> {
+        let mut rules = shared.1.clone();
+        let (from, ticket) = match question {
+            Question::Reload { from, ticket } => (from, ticket),
+            Question::Set { from, ticket, key, value } => {
+                let mut config = Config::clone(&rules.config);
+                let outcome = config.set(&key, &value);
+                assert!(outcome.is_ok(), "the simulator's own SET is refused: {key} = {value}");
+                rules.config = Arc::new(config);
+                (from, ticket)
+            }
+            Question::Shutdown(_) | Question::Drained(_) => return Vec::new(),
+        };
+        let news = (0..plan.workers).map(|worker| (WorkerId(worker), Mail::Rules(rules.clone())));
+        news.chain([(from, Mail::Outcome { ticket, outcome: Outcome::Done })]).collect()
     }
 
     fn begin_tick(&mut self, now: Now) {

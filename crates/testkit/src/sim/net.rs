@@ -80,7 +80,13 @@ impl Pipe {
     }
 
     /// The sender writes; returns how many bytes were taken, and when they arrive.
-    pub fn write(&mut self, now_us: u64, manner: &NetManner, rng: &mut Rng, bytes: &[u8]) -> (usize, Arrivals) {
+    pub fn write(
+        &mut self,
+        now_us: u64,
+        manner: &NetManner,
+        rng: &mut Rng,
+        bytes: &[u8],
+    ) -> (usize, Arrivals) {
         if self.sender_done || self.deaf {
             return (bytes.len(), [None, None]);
         }

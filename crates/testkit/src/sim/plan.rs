@@ -63,11 +63,15 @@ pub struct Profile {
     pub bears_vanishing: bool,
     /// Timeouts of the configuration work.
     pub has_timeouts: bool,
+    /// The console works.
+    pub has_console: bool,
 }
 
 /// How servers behave.
 #[derive(Clone, Debug)]
 pub struct ServerPlan {
+    /// SSLRequest is answered with S.
+    pub speaks_tls: bool,
     /// Protocol 3.2, as PostgreSQL 18 and later.
     pub speaks_3_2: bool,
     /// ParameterStatus comes at once, as before PostgreSQL 14.
@@ -122,14 +126,6 @@ pub struct Timeouts {
     pub server_idle_s: u64,
 }
 
-impl Timeouts {
-    /// No client can be disconnected by time.
-    #[must_use]
-    pub fn spare_clients(&self) -> bool {
-        self.query_wait_s + self.client_idle_s + self.idle_transaction_s + self.query_s == 0
-    }
-}
-
 /// Everything that follows from a seed before the first event.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -167,6 +163,22 @@ pub struct Plan {
     pub reset_query: &'static str,
     /// auth_type
     pub auth_type: &'static str,
+    /// max_db_client_connections; 0 is no limit.
+    pub max_db_client_connections: u32,
+    /// max_user_client_connections; 0 is no limit.
+    pub max_user_client_connections: u32,
+    /// The first database has this user for all its servers, if any.
+    pub forced_user: Option<String>,
+    /// connect_query of every database.
+    pub connect_query: bool,
+    /// client_tls_sslmode
+    pub client_tls: &'static str,
+    /// server_tls_sslmode
+    pub server_tls: &'static str,
+    /// Settings that may be as they like, with other values than their defaults.
+    pub extras: Vec<(&'static str, &'static str)>,
+    /// Somebody works at the console.
+    pub has_operator: bool,
     /// The engine honours limits.
     pub has_limits: bool,
     /// The network.
@@ -218,9 +230,18 @@ impl Plan {
             checks_always: rng.percent(25),
             reset_query: "DISCARD ALL",
             auth_type: if rng.percent(25) { "plain" } else { "trust" },
+            max_db_client_connections: if rng.percent(8) { rng.count(1, 5) } else { 0 },
+            max_user_client_connections: if rng.percent(8) { rng.count(1, 5) } else { 0 },
+            forced_user: rng.percent(12).then(|| "boss".to_owned()),
+            connect_query: rng.percent(10),
+            client_tls: if rng.percent(25) { "prefer" } else { "disable" },
+            server_tls: if rng.percent(25) { "prefer" } else { "disable" },
+            extras: extras(&mut rng),
+            has_operator: profile.has_console && rng.percent(12),
             has_limits: profile.has_limits,
             net: net_manner(&mut rng),
             server: ServerPlan {
+                speaks_tls: rng.percent(50),
                 speaks_3_2: rng.percent(50),
                 reports_early: rng.percent(40),
                 read_us_max: if rng.percent(8) { 300 } else { 0 },
@@ -250,6 +271,9 @@ impl Plan {
     fn follow_theme(&mut self, rng: &mut Rng) {
         match self.theme {
             Theme::Cancels => {
+                self.databases.truncate(1);
+                self.users.truncate(1);
+                self.net.delay_us_max = *rng.pick(&[1, 50, 1_000]);
                 self.pool_size = rng.count(1, 2);
                 self.server.cancel_us_max = 20_000;
             }
@@ -261,16 +285,11 @@ impl Plan {
         }
     }
 
-    /// Servers a pool may have.
+    /// The pool that serves a client of this database and user.
     #[must_use]
-    pub fn pool_limit(&self) -> usize {
-        (self.pool_size + self.reserve_pool_size) as usize
-    }
-
-    /// `true` if nothing but the limits decides what happens: no faults, no timeouts, no vanishing.
-    #[must_use]
-    pub fn is_calm(&self) -> bool {
-        self.faults.is_none() && self.timeouts.spare_clients()
+    pub fn pool_of(&self, database: &str, user: &str) -> (String, String) {
+        let forced = self.forced_user.as_ref().filter(|_| self.databases.first().is_some_and(|first| first == database));
+        (database.to_owned(), forced.cloned().unwrap_or_else(|| user.to_owned()))
     }
 
     /// The configuration as the pooler reads it.
@@ -278,11 +297,20 @@ impl Plan {
     pub fn ini(&self) -> String {
         let mut ini = String::from("[databases]\n");
         for database in &self.databases {
-            let _ = writeln!(ini, "{database} = host=server port=5432 dbname={database}");
+            let _ = write!(ini, "{database} = host=server port=5432 dbname={database}");
+            let (_, user) = self.pool_of(database, "");
+            if !user.is_empty() {
+                let _ = write!(ini, " user={user} password='{}'", password(&user));
+            }
+            ini.push_str(if self.connect_query { " connect_query='SELECT 1'\n" } else { "\n" });
         }
         ini.push_str("[pgbouncer]\nlisten_addr = 127.0.0.1\nunix_socket_dir =\nauth_file = users\n");
-        ini.push_str("server_tls_sslmode = disable\nclient_tls_sslmode = disable\n");
-        let settings: [(&str, String); 21] = [
+        ini.push_str("client_tls_key_file = key.pem\nclient_tls_cert_file = cert.pem\nadmin_users = admin\n");
+        let settings: [(&str, String); 25] = [
+            ("client_tls_sslmode", self.client_tls.to_owned()),
+            ("server_tls_sslmode", self.server_tls.to_owned()),
+            ("max_db_client_connections", self.max_db_client_connections.to_string()),
+            ("max_user_client_connections", self.max_user_client_connections.to_string()),
             ("server_reset_query", self.reset_query.to_owned()),
             ("auth_type", self.auth_type.to_owned()),
             ("pool_mode", self.mode.name().to_owned()),
@@ -308,13 +336,17 @@ impl Plan {
         for (name, value) in settings {
             let _ = writeln!(ini, "{name} = {value}");
         }
+        for (name, value) in &self.extras {
+            let _ = writeln!(ini, "{name} = {value}");
+        }
         ini
     }
 
     /// The users as `auth_file` has them.
     #[must_use]
     pub fn auth_file(&self) -> String {
-        self.users.iter().fold(String::new(), |mut text, user| {
+        let admin = "admin".to_owned();
+        self.users.iter().chain([&admin]).fold(String::new(), |mut text, user| {
             let _ = writeln!(text, "\"{user}\" \"{}\"", password(user));
             text
         })
@@ -374,10 +406,26 @@ fn timeouts(rng: &mut Rng, profile: &Profile) -> Timeouts {
     timeouts
 }
 
+fn extras(rng: &mut Rng) -> Vec<(&'static str, &'static str)> {
+    let known = [
+        ("server_round_robin", "1"),
+        ("server_reset_query_always", "1"),
+        ("min_pool_size", "1"),
+        ("query_wait_notify", "1"),
+        ("application_name_add_host", "0"),
+    ];
+    known.into_iter().filter(|_| rng.percent(10)).collect()
+}
+
 fn faults(rng: &mut Rng, profile: &Profile) -> FaultPlan {
     if !profile.bears_faults || rng.percent(55) {
         return FaultPlan::default();
     }
     let mut sometimes = |percent| if rng.percent(50) { percent } else { 0 };
-    FaultPlan { dial_refused: sometimes(15), login_fails: sometimes(15), dies: sometimes(40), nonsense: sometimes(20) }
+    FaultPlan {
+        dial_refused: sometimes(15),
+        login_fails: sometimes(15),
+        dies: sometimes(40),
+        nonsense: sometimes(20),
+    }
 }

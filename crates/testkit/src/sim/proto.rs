@@ -11,7 +11,7 @@ pub struct Message {
 }
 
 /// The longest message a peer accepts before it calls the stream broken.
-const MESSAGE_BYTES_MAX: usize = 64 << 20;
+const MESSAGE_BYTES_MAX: usize = 1 << 30;
 
 /// Protocol version 3.0 as a startup packet names it.
 pub const PROTOCOL_3_0: i32 = 196_608;
@@ -51,7 +51,8 @@ impl Message {
 impl std::fmt::Debug for Message {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let shown = &self.body[..self.body.len().min(120)];
-        let text: String = shown.iter().map(|&b| if (32..127).contains(&b) { b as char } else { '.' }).collect();
+        let text: String =
+            shown.iter().map(|&b| if (32..127).contains(&b) { b as char } else { '.' }).collect();
         write!(f, "{}({} bytes \"{text}\")", self.tag.escape_ascii(), self.body.len())
     }
 }
@@ -296,7 +297,11 @@ mod tests {
 
     #[test]
     fn messages_come_out_as_they_went_in_at_every_split() {
-        let sent = vec![report(b'E', "ERROR", "42601", "no"), Message::bare(b'S'), Body::new().int16(3).message(b'D')];
+        let sent = vec![
+            report(b'E', "ERROR", "42601", "no"),
+            Message::bare(b'S'),
+            Body::new().int16(3).message(b'D'),
+        ];
         let mut bytes = Vec::new();
         sent.iter().for_each(|m| m.encode(&mut bytes));
         for step in 1..=bytes.len() {
@@ -326,6 +331,9 @@ mod tests {
     #[test]
     fn error_fields_are_read_back() {
         let text = ErrorText::read(&report(b'E', "FATAL", "53300", "too many"));
-        assert_eq!((text.severity.as_str(), text.code.as_str(), text.message.as_str()), ("FATAL", "53300", "too many"));
+        assert_eq!(
+            (text.severity.as_str(), text.code.as_str(), text.message.as_str()),
+            ("FATAL", "53300", "too many")
+        );
     }
 }

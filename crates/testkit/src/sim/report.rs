@@ -42,7 +42,12 @@ pub fn run_plan<E: Engine>(plan: Plan, trace: &Trace) -> Outcome {
     let run = catch_unwind(AssertUnwindSafe(|| {
         let mut world = World::<E>::new(plan, kept);
         let events = world.run();
-        (world.hub.checks.violation().cloned(), world.hub.checks.counters().clone(), world.hub.digest(), events)
+        (
+            world.hub.checks.violation().cloned(),
+            world.hub.checks.counters().clone(),
+            world.hub.digest(),
+            events,
+        )
     }));
     let (violation, counters, digest, events) = run.unwrap_or_else(|payload| {
         let violation = Violation { check: "the machine never panics", text: panic_text(payload.as_ref()) };
@@ -53,7 +58,8 @@ pub fn run_plan<E: Engine>(plan: Plan, trace: &Trace) -> Outcome {
 
 fn panic_text(payload: &(dyn std::any::Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic without a text".to_owned())
+    text.or_else(|| payload.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without a text".to_owned())
 }
 
 /// Lines of trace that a failure shows.

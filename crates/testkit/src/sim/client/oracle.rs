@@ -98,7 +98,8 @@ impl Oracle {
         let (Some(name), Some(value)) = (fields.text(), fields.text()) else {
             return Verdict::Wrong("malformed ParameterStatus".to_owned());
         };
-        if let Some(owner) = value.strip_prefix('c').and_then(|rest| rest.split(' ').next()?.parse::<u32>().ok())
+        if let Some(owner) =
+            value.strip_prefix('c').and_then(|rest| rest.split(' ').next()?.parse::<u32>().ok())
             && owner != self.client
         {
             return Verdict::Wrong(format!("told of client {owner}'s parameter {name}={value}"));
@@ -143,7 +144,9 @@ impl Oracle {
             match self.reference.step() {
                 Step::Say(due) if due.tag == b'S' => {}
                 Step::Say(due) => break due,
-                Step::NeedInput | Step::Quit => return Verdict::Wrong(format!("nothing was due, got {message:?}")),
+                Step::NeedInput | Step::Quit => {
+                    return Verdict::Wrong(format!("nothing was due, got {message:?}"));
+                }
                 Step::Flush | Step::Wait(_) | Step::Quiet => {}
             }
         };

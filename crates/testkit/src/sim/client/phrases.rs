@@ -12,6 +12,8 @@ pub struct Phrases {
     client: u32,
     number: u32,
     prepared: Vec<String>,
+    /// Names that ever stood for a statement without rows.
+    rowless: Vec<String>,
     /// RESET leads to the server's defaults only for clients that brought no parameters of their own.
     pub may_reset: bool,
     long: bool,
@@ -36,6 +38,7 @@ impl Phrases {
             client,
             number: 0,
             prepared: Vec::new(),
+            rowless: Vec::new(),
             may_reset: false,
             long,
             theme: plan.theme,
@@ -49,6 +52,7 @@ impl Phrases {
         self.number += 1;
         let duration_us = match self.rng.below(20) {
             0 => 0,
+            _ if self.theme == Theme::Cancels => self.rng.skewed(5_000),
             1 if self.long => self.rng.skewed(200_000),
             _ if self.long => self.rng.skewed(20_000),
             _ => self.rng.skewed(3_000),
@@ -222,7 +226,9 @@ impl Phrases {
         let tag = Tag { rows: self.rng.count(0, 3), ..self.tag() }.render();
         match self.rng.below(4) {
             0 => vec![query(&format!("SELEKT /*{tag}*/"))],
-            1 if self.extended => vec![parse("", &format!("SELEKT /*{tag}*/")), bind("", "", &[]), execute("", 0), sync()],
+            1 if self.extended => {
+                vec![parse("", &format!("SELEKT /*{tag}*/")), bind("", "", &[]), execute("", 0), sync()]
+            }
             2 if self.extended => {
                 let text = format!("SELECT fail /*{tag}*/");
                 vec![parse("", &text), bind("", "", &[]), execute("", 0), execute("", 0), sync()]
@@ -276,8 +282,14 @@ impl Phrases {
                 let text = self.shared_text();
                 messages.push(parse(&name, &text));
                 self.prepared.push(name.clone());
+                if text.starts_with("INSERT") {
+                    self.rowless.push(name.clone());
+                }
             }
-            if self.rng.percent(30) {
+            // A statement without rows can be described even in a failed transaction; where the pooler must prepare it anew
+            // for that, it can not. That one difference is accepted.
+            let has_rows = !self.rowless.contains(&name);
+            if self.rng.percent(30) && (has_rows || self.session) {
                 messages.push(describe(b'S', &name));
             }
             if self.rng.percent(85) {

@@ -8,19 +8,23 @@ use crate::sim::driver::shown;
 use crate::sim::hub::{ClientTimer, Event, Hub, LinkId, PeerEnd, PoolerEnd};
 use crate::sim::net::{Dir, End};
 use crate::sim::plan::{Mode, Plan, password};
-use crate::sim::proto::{Body, ErrorText, Fields, Message, PROTOCOL_3_9999, Splitter};
+use crate::sim::proto::{Body, ErrorText, Fields, Message, PROTOCOL_3_9999, SSL_REQUEST, Splitter};
 
 /// Where a client is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
     /// Has not connected yet.
     Unborn,
-    /// Asked for encryption; this many requests are still to come.
+    /// Asked for encryption; the number of the request.
     Asking(usize),
+    /// Waits for the end of the TLS handshake; then request number so-and-so is next.
+    Securing(usize),
     /// Sent its startup packet.
     LoggingIn,
     /// Logged in.
     Running,
+    /// Sent something that is not the protocol, and waits for what comes of it.
+    Intruding,
     /// Gone, in whatever way.
     Gone,
 }
@@ -29,6 +33,7 @@ enum Phase {
 pub struct Client {
     /// Its place among the clients.
     index: usize,
+    pool: PoolName,
     script: Script,
     phase: Phase,
     link: Option<LinkId>,
@@ -53,6 +58,8 @@ pub struct Client {
     leaving: bool,
 }
 
+/// How long an intruder waits to be thrown out.
+const INTRUDER_STAYS_US: u64 = 1_500_000;
 /// How a client reads when it is not slow.
 const READ_BYTES: usize = 1 << 20;
 
@@ -62,8 +69,10 @@ impl Client {
     pub fn new(index: usize, plan: &Plan) -> Self {
         let script = plan.clients[index].clone();
         let oracle = Oracle::new(script.id, &script.parameters, plan.mode == Mode::Session);
+        let pool = plan.pool_of(&script.database, &script.user);
         Client {
             index,
+            pool,
             script,
             phase: Phase::Unborn,
             link: None,
@@ -99,7 +108,13 @@ impl Client {
     /// Its pool.
     #[must_use]
     pub fn pool(&self) -> PoolName {
-        (self.script.database.clone(), self.script.user.clone())
+        self.pool.clone()
+    }
+
+    /// It came over a unix socket.
+    #[must_use]
+    pub fn is_unix(&self) -> bool {
+        self.script.unix
     }
 
     /// What a report says about it.
@@ -130,7 +145,9 @@ impl Client {
     pub fn timer(&mut self, hub: &mut Hub, timer: ClientTimer) -> Option<Vec<u8>> {
         match timer {
             ClientTimer::Begin => self.begin(hub),
-            ClientTimer::Step(step) if self.phase == Phase::Running && self.step == step && self.waits.is_none() => {
+            ClientTimer::Step(step)
+                if self.phase == Phase::Running && self.step == step && self.waits.is_none() =>
+            {
                 self.send_step(hub);
             }
             ClientTimer::Write => {
@@ -158,7 +175,33 @@ impl Client {
         self.link = Some(link);
         let in_us = 1 + hub.rng.skewed(1000);
         hub.after(in_us, Event::Accept(link));
-        self.ask(hub, 0);
+        if let Some(garbage) = self.script.intruder.clone() {
+            self.intrude(hub, &garbage);
+        } else if self.script.direct_tls {
+            self.phase = Phase::Securing(0);
+            self.out.extend([0x16, 3, 1, 0, 0]);
+            self.write(hub);
+        } else {
+            self.ask(hub, 0);
+        }
+    }
+
+    /// The TLS handshake is over.
+    pub fn secured(&mut self, hub: &mut Hub) {
+        if let Phase::Securing(next) = self.phase {
+            hub.count("clients with TLS");
+            self.ask(hub, next);
+        }
+    }
+
+    /// Sends what no client sends. The pooler throws it out or waits for more; either way nobody else is to notice.
+    fn intrude(&mut self, hub: &mut Hub, garbage: &[u8]) {
+        hub.count("intruders");
+        hub.checks.intruded();
+        self.phase = Phase::Intruding;
+        self.out.extend_from_slice(garbage);
+        self.write(hub);
+        hub.after(INTRUDER_STAYS_US, Event::Client(self.index, ClientTimer::Vanish));
     }
 
     /// Sends request number `at`, or the startup packet.
@@ -199,7 +242,9 @@ impl Client {
         }
         self.asked_us = hub.now_us;
         self.ends_in_flush = messages.last().is_some_and(|last| last.tag == b'H');
-        hub.note(|| format!("client {} step {} {:?} sends {messages:?}", self.script.id, self.step, step.wait));
+        hub.note(|| {
+            format!("client {} step {} {:?} sends {messages:?}", self.script.id, self.step, step.wait)
+        });
         if let Some(Vanish { step, byte, .. }) = self.script.vanish
             && step == self.step
         {
@@ -242,7 +287,9 @@ impl Client {
     }
 
     fn write(&mut self, hub: &mut Hub) {
-        let Some(link) = self.link.filter(|_| self.phase != Phase::Gone && !self.write_planned) else { return };
+        let Some(link) = self.link.filter(|_| self.phase != Phase::Gone && !self.write_planned) else {
+            return;
+        };
         let mut piece = self.out.len();
         if let Some(bytes_max) = self.script.pieces {
             piece = piece.min(hub.rng.index(bytes_max) + 1);
@@ -311,6 +358,7 @@ impl Client {
                 Phase::Asking(at) => match self.splitter.byte() {
                     None => return,
                     Some(b'N') => self.ask(hub, at + 1),
+                    Some(b'S') if self.script.requests[at] == SSL_REQUEST => self.phase = Phase::Securing(at + 1),
                     Some(other) => {
                         self.wrong(hub, format!("'{}' as the answer to a request", other.escape_ascii()));
                         return;
@@ -324,7 +372,11 @@ impl Client {
                         return;
                     }
                 },
-                Phase::Unborn | Phase::Gone => return,
+                Phase::Intruding => {
+                    self.splitter = Splitter::default();
+                    return;
+                }
+                Phase::Unborn | Phase::Securing(_) | Phase::Gone => return,
             }
         }
     }
@@ -409,7 +461,7 @@ impl Client {
 
     fn disconnected(&mut self, hub: &mut Hub, text: Option<&ErrorText>) {
         let Some(link) = self.link.filter(|_| self.phase != Phase::Gone) else { return };
-        if self.leaving {
+        if self.leaving || self.phase == Phase::Intruding {
             // It was on its way out; what the pooler made of that is no longer its business.
             self.close(hub, End::Fin);
             return;
@@ -422,7 +474,8 @@ impl Client {
             text,
             logged_in: self.phase == Phase::Running,
             waited_us: hub.now_us - self.asked_us,
-            rested_us: hub.now_us - self.rested_us,
+            // What a slow client still has to read left the pooler long ago: nobody can say when it was told all.
+            rested_us: if self.script.slow.is_some() { u64::MAX } else { hub.now_us - self.rested_us },
             now_us: hub.now_us,
         };
         hub.checks.disconnected(&case);
@@ -435,16 +488,18 @@ impl Client {
             hub.checks.vanished(true);
         }
         hub.count("clients finished");
-        self.leaving = true;
-        if self.script.ending == Ending::Terminate {
-            message::terminate().encode(&mut self.out);
+        match self.script.ending.clone() {
+            Ending::Garbage(garbage) => return self.intrude(hub, &garbage),
+            Ending::Terminate => message::terminate().encode(&mut self.out),
+            Ending::Eof => {}
         }
+        self.leaving = true;
         self.write(hub);
     }
 
     fn vanish(&mut self, hub: &mut Hub) {
         let free = self.oracle.is_settled() && !self.oracle.is_bound() && !self.oracle.is_copying();
-        let busy = !(free && self.out.is_empty());
+        let busy = !(free && self.out.is_empty()) || self.phase == Phase::Intruding;
         hub.note(|| format!("client {} vanishes (busy: {busy})", self.script.id));
         hub.checks.vanished(busy);
         self.close(hub, self.script.vanish.map_or(End::Reset, |vanish| vanish.end));

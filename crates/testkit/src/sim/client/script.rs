@@ -1,11 +1,13 @@
 //! What one model client is going to do, written before it begins: message groups of every kind, in transactions and
 //! pipelines, with errors, cancels, slow reading and sudden ends.
 
-use super::message::{self, bind, copy_data, copy_done, copy_fail, describe, execute, flush, parse, query, sync};
+use super::message::{
+    self, bind, copy_data, copy_done, copy_fail, describe, execute, flush, parse, query, sync,
+};
 use super::phrases::Phrases;
 use crate::sim::net::End;
 use crate::sim::plan::{Mode, Plan, Profile, Theme};
-use crate::sim::proto::{Message, PROTOCOL_3_0, PROTOCOL_3_2, PROTOCOL_3_9999};
+use crate::sim::proto::{GSS_REQUEST, Message, PROTOCOL_3_0, PROTOCOL_3_2, PROTOCOL_3_9999, SSL_REQUEST};
 use crate::sim::rng::Rng;
 
 /// What a client waits for after it has sent a step.
@@ -48,12 +50,14 @@ pub struct Vanish {
 }
 
 /// How a client leaves when its script is done.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Ending {
     /// Terminate, then EOF.
     Terminate,
     /// Only EOF.
     Eof,
+    /// Something that is not the protocol; then it waits to be thrown out, and leaves if it is not.
+    Garbage(Vec<u8>),
 }
 
 /// A client's whole plan.
@@ -69,8 +73,14 @@ pub struct Script {
     pub version: i32,
     /// Parameters of its startup packet besides these two.
     pub parameters: Vec<(String, String)>,
+    /// It comes over a unix socket.
+    pub unix: bool,
     /// SSLRequest, GSSENCRequest before the startup packet.
     pub requests: Vec<i32>,
+    /// It begins with TLS at once.
+    pub direct_tls: bool,
+    /// It sends this instead of a startup packet, and is no client at all.
+    pub intruder: Option<Vec<u8>>,
     /// When it connects, from the beginning of the run.
     pub begin_us: u64,
     /// Its steps.
@@ -87,6 +97,53 @@ pub struct Script {
     pub vanish: Option<Vanish>,
     /// Its orderly end.
     pub ending: Ending,
+}
+
+/// What no startup packet is.
+fn garbage_before_login(rng: &mut Rng) -> Vec<u8> {
+    let known: [&[u8]; 10] = [
+        b"GET / HTTP/1.1\r\nHost: db\r\n\r\n",
+        b"\0\0\0\0",
+        b"\0\0\0\x03",
+        b"\x7f\xff\xff\xff\0\x03\0\0",
+        b"\xff\xff\xff\xff\0\x03\0\0",
+        b"\0\0\0\x08\0\x02\0\0",
+        b"\0\0\0\x08\0\x03\0\0",
+        b"\0\0\0\x10\0\x03\0\0user\0boss",
+        b"\0\0\0\x08\x04\xd2\x16\x2f\0\0\0\x08\x04\xd2\x16\x2f",
+        b"\0\0\0\x0c\x04\xd2\x16\x2e\0\0\0\x01",
+    ];
+    match rng.below(3) {
+        0 => {
+            let mut bytes = vec![0; rng.index(60) + 1];
+            rng.fill(&mut bytes);
+            bytes
+        }
+        _ => rng.pick(&known).to_vec(),
+    }
+}
+
+/// What no message of a client is.
+fn garbage_after_login(rng: &mut Rng) -> Vec<u8> {
+    let known: [&[u8]; 9] = [
+        b"y\0\0\0\x04",
+        b"Q\0\0\0\x03",
+        b"Q\0\0\0\0",
+        b"Q\x7f\xff\xff\xffSELECT",
+        b"Q\xff\xff\xff\xff",
+        b"p\0\0\0\x09late\0",
+        b"P\0\0\0\x07abc",
+        b"C\0\0\0\x06S\0D\0\0\0\x05X",
+        b"B\0\0\0\x08a\0b\0S\0\0\0\x04",
+    ];
+    match rng.below(4) {
+        0 => {
+            let mut bytes = vec![0; rng.index(60) + 1];
+            rng.fill(&mut bytes);
+            bytes
+        }
+        _ => rng.pick(&known).to_vec(),
+    }
 }
 
 /// Deepest pipeline, in message groups.
@@ -115,15 +172,22 @@ impl<'a> ScriptWriter<'a> {
             user: rng.pick(&plan.users).clone(),
             version: *rng.pick(&[PROTOCOL_3_0, PROTOCOL_3_0, PROTOCOL_3_0, PROTOCOL_3_2, PROTOCOL_3_9999]),
             parameters: Vec::new(),
+            unix: rng.percent(20),
             requests: Vec::new(),
-            begin_us: rng.skewed(200_000),
+            direct_tls: false,
+            intruder: rng.percent(3).then(|| garbage_before_login(&mut rng)),
+            begin_us: rng.skewed(if plan.theme == Theme::Cancels { 10_000 } else { 200_000 }),
             steps: Vec::new(),
             slow: slow.then(|| (*rng.pick(&[200, 2_000, 20_000]), rng.between(50, 3_000))),
             pieces: rng.percent(15).then(|| rng.index(60) + 1),
             cancels,
             false_cancel: rng.percent(5),
             vanish: None,
-            ending: if rng.percent(70) { Ending::Terminate } else { Ending::Eof },
+            ending: match rng.below(100) {
+                0..68 => Ending::Terminate,
+                68..95 => Ending::Eof,
+                _ => Ending::Garbage(garbage_after_login(&mut rng)),
+            },
         };
         let long = cancels || rng.percent(10);
         let phrases = Phrases::new(rng.fork(), id, plan, profile, long);
@@ -151,14 +215,18 @@ impl<'a> ScriptWriter<'a> {
             let value = format!("c{} start", self.script.id);
             self.script.parameters.push(("application_name".to_owned(), value));
         }
-        for (name, value) in [("DateStyle", "German, DMY"), ("TimeZone", "Asia/Tokyo"), ("client_encoding", "LATIN1")] {
+        for (name, value) in
+            [("DateStyle", "German, DMY"), ("TimeZone", "Asia/Tokyo"), ("client_encoding", "LATIN1")]
+        {
             if self.rng.percent(10) {
                 self.script.parameters.push((name.to_owned(), value.to_owned()));
             }
         }
         phrases.may_reset = self.script.parameters.is_empty();
-        for code in [crate::sim::proto::SSL_REQUEST, crate::sim::proto::GSS_REQUEST] {
-            if self.rng.percent(15) {
+        let tls = self.plan.client_tls != "disable" && !self.script.unix;
+        self.script.direct_tls = tls && self.rng.percent(15);
+        for (code, often) in [(GSS_REQUEST, 10), (SSL_REQUEST, if tls { 50 } else { 15 })] {
+            if !self.script.direct_tls && self.rng.percent(often) {
                 self.script.requests.push(code);
             }
         }
@@ -342,13 +410,15 @@ impl<'a> ScriptWriter<'a> {
 
     fn step(&mut self, messages: Vec<Message>, wait: Wait) {
         let think_us = if self.rng.percent(5) { self.rng.skewed(1_500_000) } else { self.rng.skewed(5_000) };
-        let cancel = self.script.cancels && self.rng.percent(35);
+        // Around the time when the statement ends, a cancel is most dangerous.
+        let (often, late_us) = if self.plan.theme == Theme::Cancels { (70, 6_000) } else { (35, 30_000) };
+        let cancel = self.script.cancels && self.rng.percent(often);
         self.script.steps.push(Step {
             think_us,
             messages,
             unless_copying: None,
             wait,
-            cancel_after_us: cancel.then(|| self.rng.skewed(30_000)),
+            cancel_after_us: cancel.then(|| self.rng.skewed(late_us)),
         });
     }
 }

@@ -9,7 +9,10 @@ use crate::sim::checks::PoolName;
 use crate::sim::hub::{Event, Hub, LinkId};
 use crate::sim::net::{Dir, End};
 use crate::sim::plan::password;
-use crate::sim::proto::{Body, CANCEL_REQUEST, Fields, GSS_REQUEST, Message, PROTOCOL_3_0, PROTOCOL_3_2, SSL_REQUEST, Splitter, report};
+use crate::sim::proto::{
+    Body, CANCEL_REQUEST, Fields, GSS_REQUEST, Message, PROTOCOL_3_0, PROTOCOL_3_2, SSL_REQUEST, Splitter,
+    report,
+};
 
 /// How a server process is going to end, or to lie, if not in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,6 +95,8 @@ pub struct Backend {
     prepared_by: BTreeMap<String, u32>,
     alarm: u64,
     sleeping: bool,
+    /// It answered S to SSLRequest.
+    wants_tls: bool,
 }
 
 /// PostgreSQL's PQ_SEND_BUFFER_SIZE.
@@ -120,6 +125,7 @@ impl Backend {
             prepared_by: BTreeMap::new(),
             alarm: 0,
             sleeping: false,
+            wants_tls: false,
         }
     }
 
@@ -150,7 +156,7 @@ impl Backend {
         self.pool.as_ref()
     }
 
-    /// It was asked for something since its login.
+    /// It was asked for something since its login, or since the pooler reset its session.
     #[must_use]
     pub fn is_used(&self) -> bool {
         self.used
@@ -254,12 +260,21 @@ impl Backend {
 
     fn start(&mut self, hub: &mut Hub) -> bool {
         let packet = match self.splitter.first_packet() {
-            Ok(Some(packet)) => packet,
+            Ok(Some(packet)) => {
+                if self.wants_tls && !hub.link(self.link).is_tls {
+                    hub.fail("TLS where it was agreed", format!("server {} got plain text", self.pid));
+                }
+                packet
+            }
             Ok(None) => return false,
             Err(why) => return self.reject(hub, "08P01", &why),
         };
         let mut fields = Fields(&packet);
         match fields.int32() {
+            Some(SSL_REQUEST) if hub.plan.server.speaks_tls => {
+                self.wants_tls = true;
+                self.send(hub, b"S");
+            }
             Some(SSL_REQUEST | GSS_REQUEST) => self.send(hub, b"N"),
             Some(CANCEL_REQUEST) => self.take_cancel(hub, &mut fields),
             Some(version @ (PROTOCOL_3_0 | PROTOCOL_3_2)) => {
@@ -335,7 +350,10 @@ impl Backend {
         let user = self.pool.as_ref().map_or("", |pool| pool.1.as_str());
         let given = Fields(&message.body).text().map(str::to_owned);
         if message.tag != b'p' || given != Some(password(user)) {
-            hub.fail("the pooler logs in to servers", format!("server {}: {message:?} as a password", self.pid));
+            hub.fail(
+                "the pooler logs in to servers",
+                format!("server {}: {message:?} as a password", self.pid),
+            );
             return self.reject(hub, "28P01", "password authentication failed");
         }
         self.begin_login(hub, parameters);
@@ -405,8 +423,8 @@ impl Backend {
             }
             Ok(None) => false,
             Err(why) => {
-                hub.fail("servers get well-formed messages", format!("server {}: {why}", self.pid));
-                self.close(hub, End::Reset);
+                hub.checks.malformed(self.pid, &why);
+                self.reject(hub, "08P01", &why);
                 true
             }
         }
@@ -420,6 +438,9 @@ impl Backend {
                 && *self.prepared_by.entry(name.clone()).or_insert(*client) != *client
             {
                 hub.count("prepared statements shared");
+            }
+            if matches!(&note, Note::Hidden { what, .. } if what == "DiscardAll") {
+                self.used = false;
             }
             hub.checks.noted(self.pid, &note, &mut self.owner);
             self.last_client = self.owner.or(self.last_client);
@@ -485,7 +506,9 @@ impl Backend {
         }
         let mut upto = self.sending.len();
         let doomed = match self.fate {
-            Fate::DiesAfterBytes(bytes, end) if self.is_serving() && self.sent_bytes + upto as u64 >= bytes => {
+            Fate::DiesAfterBytes(bytes, end)
+                if self.is_serving() && self.sent_bytes + upto as u64 >= bytes =>
+            {
                 upto = usize::try_from(bytes - self.sent_bytes).unwrap_or(0);
                 Some(end)
             }

@@ -109,7 +109,9 @@ impl Run {
             return Ok(Some(Step::Quiet));
         }
         let rows = self.stop_row - self.first_row;
-        if self.next_row < self.stop_row && (self.second_wait_done || self.next_row - self.first_row < rows / 2) {
+        if self.next_row < self.stop_row
+            && (self.second_wait_done || self.next_row - self.first_row < rows / 2)
+        {
             self.row(session);
             return Ok(Some(Step::Quiet));
         }

@@ -189,7 +189,9 @@ impl Session {
     }
 
     fn find_portal(&self, name: &str) -> Result<&Portal, Refusal> {
-        self.portals.get(name).ok_or_else(|| Refusal::new("34000", format!("portal \"{name}\" does not exist")))
+        self.portals
+            .get(name)
+            .ok_or_else(|| Refusal::new("34000", format!("portal \"{name}\" does not exist")))
     }
 
     fn check_failed_block(&self, statement: Option<&Statement>) -> Result<(), Refusal> {

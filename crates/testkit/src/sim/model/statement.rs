@@ -36,9 +36,12 @@ impl Tag {
             put('c', u64::from(client));
             put('n', u64::from(self.number));
         }
-        for (key, value) in
-            [('t', u64::from(self.text)), ('d', self.duration_us), ('r', self.rows.into()), ('b', self.bytes.into())]
-        {
+        for (key, value) in [
+            ('t', u64::from(self.text)),
+            ('d', self.duration_us),
+            ('r', self.rows.into()),
+            ('b', self.bytes.into()),
+        ] {
             if value > 0 {
                 put(key, value);
             }
@@ -249,7 +252,8 @@ fn assignment(local: bool, words: &[String]) -> Result<Verb, String> {
             part => value.push_str(part.strip_prefix('\'').unwrap_or(part)),
         }
     }
-    let is_default = values.len() == 1 && value.eq_ignore_ascii_case("default") && !values[0].starts_with('\'');
+    let is_default =
+        values.len() == 1 && value.eq_ignore_ascii_case("default") && !values[0].starts_with('\'');
     Ok(Verb::Set { local, name: name.clone(), value: (!is_default).then_some(value) })
 }
 

@@ -85,7 +85,8 @@ fn after_an_error_everything_up_to_sync_is_ignored() {
 fn portals_suspend_and_end_with_their_transaction() {
     let mut s = session();
     let rows = "SELECT who /*r=4*/";
-    let group = vec![parse("", rows), bind("p", "", &[]), execute("p", 2), execute("p", 2), execute("p", 2), sync()];
+    let group =
+        vec![parse("", rows), bind("p", "", &[]), execute("p", 2), execute("p", 2), execute("p", 2), sync()];
     assert_eq!(answers(&mut s, group), "1 2 D D s D D s C:SELECT 0 ZI");
     assert_eq!(answers(&mut s, vec![execute("p", 0), sync()]), "E:34000 ZI");
     assert_eq!(answers(&mut s, vec![query("BEGIN")]), "C:BEGIN ZT");
@@ -106,7 +107,8 @@ fn prepared_statements_live_with_the_session() {
     let group = vec![bind("", "a", &arguments), describe(b'P', ""), execute("", 0), close(b'S', "a"), sync()];
     assert_eq!(answers(&mut s, group), "2 T D D C:SELECT 2 3 ZI");
     assert_eq!(answers(&mut s, vec![bind("", "a", &arguments), sync()]), "E:26000 ZI");
-    let group = vec![parse("", "SET work_mem='1'"), bind("", "", &[]), describe(b'P', ""), execute("", 0), sync()];
+    let group =
+        vec![parse("", "SET work_mem='1'"), bind("", "", &[]), describe(b'P', ""), execute("", 0), sync()];
     assert_eq!(answers(&mut s, group), "1 2 n C:SET ZI");
     assert_eq!(answers(&mut s, vec![parse("", "SELECT 1; SELECT 2"), sync()]), "E:42601 ZI");
     assert_eq!(answers(&mut s, vec![parse("", ""), bind("", "", &[]), execute("", 0), sync()]), "1 2 I ZI");

@@ -1,0 +1,344 @@
+//! The console: commands, what they do, and who may.
+
+use pgweir_core::console::command::Outcome;
+use pgweir_core::mail::{Mail, Question, Shutdown};
+
+use crate::rig::{End, Rig, be, fe};
+
+fn busy(rig: &mut Rig) -> (End, End) {
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(client, &fe::query("select 1"));
+    rig.gets(server);
+    (client, server)
+}
+
+fn finish(rig: &mut Rig, server: End) {
+    rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
+}
+
+#[test]
+fn pause_waits_for_running_statements_and_resume_goes_on() {
+    let mut rig = Rig::new("");
+    let (client, server) = busy(&mut rig);
+    let console = rig.console();
+    assert_eq!(rig.command(console, "PAUSE"), Vec::<String>::new());
+    finish(&mut rig, server);
+    assert!(rig.is_closed(server));
+    assert_eq!(rig.gets(console), ["Complete PAUSE", "Ready I"]);
+    rig.gets(client);
+    rig.send(client, &fe::query("select 2"));
+    rig.pass_s(3);
+    assert_eq!(rig.new_dials(), 0);
+    assert_eq!(rig.command(console, "PAUSE"), ["ERROR 08P01 already suspended/paused", "Ready I"]);
+    rig.command(console, "RESUME");
+    let next = rig.dialed();
+    rig.greet(next);
+    assert_eq!(rig.gets(next), ["Query select 2"]);
+}
+
+#[test]
+fn resume_ends_a_waiting_pause() {
+    let mut rig = Rig::new("");
+    let (_, _) = busy(&mut rig);
+    let (one, two) = (rig.console(), rig.console());
+    rig.command(one, "PAUSE");
+    assert_eq!(rig.command(two, "RESUME"), ["Complete RESUME", "Ready I"]);
+    assert_eq!(rig.gets(one).last().map(String::as_str), Some("Ready I"), "nothing is left to wait for");
+}
+
+#[test]
+fn pause_of_one_database_leaves_the_others() {
+    let mut rig = Rig::with("", "app = host=pg\nother = host=pg", 1);
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    let other = rig.client_with(&[("user", "alice"), ("database", "other")]);
+    let others = rig.dialed();
+    let console = rig.console();
+    assert_eq!(rig.command(console, "PAUSE app"), ["Complete PAUSE", "Ready I"]);
+    assert!(rig.is_closed(server) && !rig.is_closed(others));
+    rig.send(client, &fe::query("select 1"));
+    rig.send(other, &fe::query("select 2"));
+    assert_eq!(rig.gets(others), ["Query select 2"]);
+    assert_eq!(rig.new_dials(), 0);
+    rig.command(console, "RESUME app");
+    assert_eq!(rig.new_dials(), 1);
+}
+
+#[test]
+fn reconnect_replaces_servers_when_they_are_free() {
+    let mut rig = Rig::new("");
+    let (client, server) = busy(&mut rig);
+    let console = rig.console();
+    assert_eq!(rig.command(console, "RECONNECT"), ["Complete RECONNECT", "Ready I"]);
+    assert!(!rig.is_closed(server));
+    assert_eq!(rig.command(console, "WAIT_CLOSE"), Vec::<String>::new());
+    finish(&mut rig, server);
+    assert!(rig.is_closed(server));
+    assert_eq!(rig.gets(console), ["Complete WAIT_CLOSE", "Ready I"]);
+    rig.gets(client);
+    rig.send(client, &fe::query("select 2"));
+    let next = rig.dialed();
+    rig.greet(next);
+    assert_eq!(rig.gets(next), ["Query select 2"]);
+}
+
+#[test]
+fn kill_disconnects_everybody_and_leaves_the_database_paused() {
+    let mut rig = Rig::new("");
+    let (client, server) = busy(&mut rig);
+    let waiting = rig.knock("bob", "app");
+    let bobs = rig.dialed();
+    let console = rig.console();
+    assert_eq!(rig.command(console, "KILL app"), ["Complete KILL", "Ready I"]);
+    assert_eq!(rig.gets(client), ["FATAL 57P01 database removed"]);
+    assert_eq!(rig.gets(waiting), ["FATAL 57P01 database removed"]);
+    assert!(rig.is_closed(server) && rig.is_closed(bobs));
+    assert_eq!(rig.shared.clients.taken(), 0);
+    assert_eq!(rig.shared.database("app").servers.taken(), 0);
+    rig.knock("alice", "app");
+    assert_eq!(rig.new_dials(), 0, "paused");
+    rig.command(console, "RESUME app");
+    assert_eq!(rig.new_dials(), 1);
+}
+
+#[test]
+fn kill_client_ends_one() {
+    let mut rig = Rig::new("");
+    let (client, server) = busy(&mut rig);
+    let console = rig.console();
+    let rows = rig.command(console, "SHOW CLIENTS");
+    let row = rows.iter().find(|row| row.starts_with("Row C,alice")).expect("a row");
+    let id = row.rsplit(',').next().expect("an id").to_owned();
+    assert_eq!(rig.command(console, &format!("KILL_CLIENT {id}")), ["Complete KILL_CLIENT", "Ready I"]);
+    assert_eq!(rig.gets(client), ["FATAL 57P01 admin forced disconnect"]);
+    assert!(rig.is_closed(server));
+    let again = rig.command(console, &format!("KILL_CLIENT {id}"));
+    assert_eq!(again, ["ERROR 08P01 client not found", "Ready I"]);
+}
+
+#[test]
+fn disable_refuses_new_clients_only() {
+    let mut rig = Rig::new("");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    let console = rig.console();
+    rig.command(console, "DISABLE app");
+    let refused = rig.knock("alice", "app");
+    assert_eq!(rig.gets(refused), ["FATAL 55000 database \"app\" is disabled"]);
+    rig.send(client, &fe::query("select 1"));
+    assert_eq!(rig.gets(server), ["Query select 1"]);
+    rig.command(console, "ENABLE app");
+    rig.client("alice");
+}
+
+#[test]
+fn suspend_waits_until_all_is_flushed_or_its_time_is_over() {
+    let mut rig = Rig::new("suspend_timeout = 5");
+    let (client, server) = busy(&mut rig);
+    rig.stop_taking(client);
+    rig.send(server, &be::columns());
+    let console = rig.console();
+    assert_eq!(rig.command(console, "SUSPEND"), Vec::<String>::new());
+    rig.pass_s(7);
+    assert_eq!(rig.gets(console), ["Complete SUSPEND", "Ready I"]);
+    assert!(rig.is_closed(client), "it did not take its bytes in time");
+    assert_eq!(rig.command(console, "RESUME"), ["Complete RESUME", "Ready I"]);
+}
+
+#[test]
+fn a_suspend_whose_console_leaves_is_undone() {
+    let mut rig = Rig::new("");
+    let (client, server) = busy(&mut rig);
+    rig.stop_taking(client);
+    rig.send(server, &be::columns());
+    let console = rig.console();
+    rig.command(console, "SUSPEND");
+    assert!(rig.is_paused(client));
+    rig.eof(console);
+    assert!(!rig.is_paused(client));
+}
+
+#[test]
+fn shutdown_waits_as_it_is_told() {
+    for (text, kind) in
+        [("WAIT_FOR_CLIENTS", Shutdown::WaitForClients), ("WAIT_FOR_SERVERS", Shutdown::WaitForServers)]
+    {
+        let mut rig = Rig::new("");
+        let (client, server) = busy(&mut rig);
+        let console = rig.console();
+        let told = rig.command(console, &format!("SHUTDOWN {text}"));
+        assert_eq!(told, ["Complete SHUTDOWN", "Ready I"]);
+        assert!(matches!(rig.asked()[..], [Question::Shutdown(asked)] if asked == kind));
+        rig.mail(0, Mail::Shutdown(kind));
+        let late = rig.knock("alice", "app");
+        assert_eq!(rig.gets(late), ["FATAL 57P03 pooler is shutting down"]);
+        assert!(rig.asked().is_empty(), "a statement runs");
+        finish(&mut rig, server);
+        assert_eq!(rig.gets(client), ["Complete SELECT 1", "Ready I"]);
+        if kind == Shutdown::WaitForClients {
+            assert!(rig.asked().is_empty(), "a client is there");
+            rig.send(client, &fe::query("select 2"));
+            assert_eq!(rig.gets(server), ["Query select 2"], "and may go on");
+            rig.eof(client);
+        }
+        assert!(matches!(rig.asked()[..], [Question::Drained(_)]));
+    }
+}
+
+#[test]
+fn shutdown_now_just_ends() {
+    let mut rig = Rig::new("");
+    let console = rig.console();
+    assert_eq!(rig.command(console, "SHUTDOWN"), Vec::<String>::new());
+    assert!(rig.is_closed(console));
+    assert!(matches!(rig.asked()[..], [Question::Shutdown(Shutdown::Now)]));
+}
+
+#[test]
+fn a_shutdown_for_servers_refuses_who_waits() {
+    let mut rig = Rig::new("default_pool_size = 1");
+    let (_, _) = busy(&mut rig);
+    let waiting = rig.client("alice");
+    rig.send(waiting, &fe::query("select 2"));
+    rig.mail(0, Mail::Shutdown(Shutdown::WaitForServers));
+    assert_eq!(rig.gets(waiting), ["FATAL 57P01 server shutting down"]);
+}
+
+#[test]
+fn reload_is_the_control_planes_affair_and_its_outcome_is_told() {
+    let mut rig = Rig::new("");
+    let console = rig.console();
+    for (outcome, answer) in [
+        (Outcome::Done, "Complete RELOAD"),
+        (Outcome::Failed("RELOAD failed".to_owned()), "ERROR F0000 RELOAD failed"),
+    ] {
+        rig.send(console, &[fe::query("RELOAD"), fe::query("SHOW VERSION")].concat());
+        rig.gets_nothing(console);
+        let asked = rig.asked();
+        let [Question::Reload { ticket, .. }] = asked[..] else { panic!("{asked:?}") };
+        rig.mail(0, Mail::Outcome { ticket, outcome });
+        let told = rig.gets(console);
+        assert_eq!(told[0], answer);
+        assert_eq!(told.last().map(String::as_str), Some("Ready I"));
+        assert_eq!(told.len(), 6, "the command behind it is carried out, too: {told:?}");
+    }
+}
+
+#[test]
+fn a_reload_takes_effect() {
+    let mut rig = Rig::new("default_pool_size = 1");
+    let (client, server) = busy(&mut rig);
+    let other = rig.client("alice");
+    rig.send(other, &fe::query("select 2"));
+    assert_eq!(rig.new_dials(), 0);
+    rig.reload("default_pool_size = 2", "app = host=pg");
+    assert_eq!(rig.new_dials(), 1, "a larger pool");
+    rig.reload("default_pool_size = 2", "app = host=elsewhere");
+    assert!(!rig.is_closed(server));
+    finish(&mut rig, server);
+    assert!(rig.is_closed(server), "it is a server of the old host");
+    rig.gets(client);
+    rig.reload("default_pool_size = 2", "new = host=pg");
+    assert_eq!(rig.gets(client), ["FATAL 57P01 database removed"]);
+    assert_eq!(rig.gets(other), ["FATAL 57P01 database removed"]);
+    assert_eq!(rig.shared.database("app").servers.taken(), 0);
+    assert_eq!(rig.shared.clients.taken(), 0);
+}
+
+#[test]
+fn errors_name_what_is_wrong() {
+    let mut rig = Rig::new("");
+    let console = rig.console();
+    for (text, error) in [
+        ("PAUSE nowhere", "no such database: nowhere"),
+        ("PAUSE pgbouncer", "cannot pause admin db: pgbouncer"),
+        ("RESUME", "pooler is not paused/suspended"),
+        ("RESUME app", "database app is not paused"),
+        ("DISABLE", "a database is required"),
+        ("KILL_CLIENT x", "invalid client pointer supplied"),
+        ("FOO", "invalid command 'FOO', use SHOW HELP;"),
+    ] {
+        assert_eq!(rig.command(console, text), [format!("ERROR 08P01 {error}"), "Ready I".to_owned()]);
+    }
+}
+
+#[test]
+fn stats_users_may_look_and_not_act() {
+    let mut rig = Rig::new("stats_users = bob");
+    let bob = rig.knock("bob", "pgbouncer");
+    rig.gets(bob);
+    for text in [
+        "PAUSE",
+        "RESUME",
+        "DISABLE app",
+        "ENABLE app",
+        "RECONNECT",
+        "KILL app",
+        "KILL_CLIENT 1",
+        "SUSPEND",
+        "RELOAD",
+        "SHUTDOWN",
+        "SHUTDOWN WAIT_FOR_CLIENTS",
+        "WAIT_CLOSE",
+        "SET pool_mode=session",
+        "SHOW FDS",
+    ] {
+        assert_eq!(rig.command(bob, text), ["ERROR 08P01 admin access needed", "Ready I"], "{text}");
+    }
+    assert_eq!(rig.command(bob, "SHOW POOLS").last().map(String::as_str), Some("Ready I"));
+    assert!(rig.asked().is_empty());
+}
+
+#[test]
+fn the_extended_protocol_is_refused_on_the_console() {
+    let mut rig = Rig::new("");
+    let console = rig.console();
+    rig.send(console, &[fe::parse("", "SHOW POOLS"), fe::sync()].concat());
+    assert!(rig.gets(console)[0].starts_with("ERROR 08P01 extended query protocol not supported"));
+    assert!(rig.is_closed(console));
+}
+
+#[test]
+fn show_pools_counts_what_there_is() {
+    let mut rig = Rig::new("default_pool_size = 1");
+    let (_, _) = busy(&mut rig);
+    let waiting = rig.client("alice");
+    rig.client("alice");
+    rig.send(waiting, &fe::query("select 2"));
+    rig.pass_us(2_500_000);
+    let console = rig.console();
+    let row = rig.pool(console, "app,alice");
+    assert_eq!(row[2..4], ["2", "1"], "cl_active, cl_waiting");
+    assert_eq!(row[6..13], ["1", "0", "0", "0", "0", "0", "0"], "servers");
+    assert_eq!(row[13..15], ["2", "500000"], "maxwait");
+}
+
+#[test]
+fn a_session_server_is_reset_when_a_reload_releases_it() {
+    let mut rig = Rig::with("", "app = host=pg pool_mode=session", 1);
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(client, &fe::query("create temp table t ()"));
+    finish(&mut rig, server);
+    rig.gets(server);
+    rig.reload("", "app = host=pg pool_mode=transaction");
+    rig.send(client, &fe::query("select 1"));
+    rig.gets(server);
+    finish(&mut rig, server);
+    assert!(
+        rig.is_closed(server) || rig.gets(server) == ["Query DISCARD ALL"],
+        "what the session left there is not for the next client"
+    );
+}
+
+#[test]
+fn a_shutdown_does_not_become_less_urgent() {
+    let mut rig = Rig::new("");
+    let (_, server) = busy(&mut rig);
+    rig.mail(0, Mail::Shutdown(Shutdown::WaitForServers));
+    rig.mail(0, Mail::Shutdown(Shutdown::WaitForClients));
+    finish(&mut rig, server);
+    assert!(rig.is_closed(server));
+    assert!(matches!(rig.asked()[..], [Question::Drained(_)]), "the servers are gone");
+}

@@ -1,0 +1,231 @@
+//! Ends: a client vanishes, or a server, in every state.
+
+use pgweir_core::driver::Closed;
+
+use crate::rig::{End, Rig, be, fe};
+
+fn busy(rig: &mut Rig) -> (End, End) {
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(client, &fe::query("select 1"));
+    rig.gets(server);
+    (client, server)
+}
+
+/// Nothing is counted that is not there.
+fn nothing_is_left(rig: &mut Rig) {
+    assert_eq!(rig.shared.clients.taken(), 0);
+    let database = rig.shared.database("app");
+    assert_eq!((database.clients.taken(), database.servers.taken()), (0, 0));
+    let user = rig.shared.user("alice");
+    assert_eq!((user.clients.taken(), user.servers.taken()), (0, 0));
+}
+
+#[test]
+fn an_idle_client_leaves_its_pools_servers_alone() {
+    let mut rig = Rig::new("");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(client, &fe::terminate());
+    assert!(rig.is_closed(client) && !rig.is_closed(server));
+    assert!(rig.logged("closing because: client close request"));
+}
+
+#[test]
+fn a_client_that_vanishes_during_its_statement_costs_the_server() {
+    let mut rig = Rig::new("");
+    let (client, server) = busy(&mut rig);
+    rig.eof(client);
+    assert!(rig.is_closed(server));
+    assert!(rig.logged("client disconnect while server was not ready"));
+    nothing_is_left(&mut rig);
+}
+
+#[test]
+fn a_client_that_vanishes_in_its_transaction_costs_the_server() {
+    let mut rig = Rig::new("");
+    let (client, server) = busy(&mut rig);
+    rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
+    rig.end(client, Closed::Broken("reset".to_owned()));
+    assert!(rig.is_closed(server));
+    nothing_is_left(&mut rig);
+}
+
+#[test]
+fn a_client_that_vanishes_inside_its_message_costs_the_server() {
+    let mut rig = Rig::new("");
+    let (client, server) = busy(&mut rig);
+    rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
+    rig.send(client, &fe::query(&"x".repeat(50_000))[..30_000]);
+    rig.eof(client);
+    assert!(rig.is_closed(server));
+    nothing_is_left(&mut rig);
+}
+
+#[test]
+fn an_open_group_costs_the_server() {
+    let mut rig = Rig::new("");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(client, &[fe::parse("", "select 1"), fe::flush()].concat());
+    rig.send(server, &be::parse_complete());
+    rig.eof(client);
+    assert!(rig.is_closed(server), "without its Sync a group is not over");
+}
+
+#[test]
+fn a_session_that_ends_in_order_leaves_a_clean_server() {
+    let mut rig = Rig::with("", "app = host=pg pool_mode=session", 1);
+    let (client, server) = busy(&mut rig);
+    rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
+    rig.send(client, &fe::terminate());
+    assert_eq!(rig.gets(server), ["Query DISCARD ALL"]);
+    let next = rig.client("alice");
+    rig.send(next, &fe::query("select 2"));
+    rig.gets_nothing(server);
+    rig.send(server, &[be::complete("DISCARD ALL"), be::ready('I')].concat());
+    assert_eq!(rig.gets(server), ["Query select 2"]);
+    assert_eq!(rig.new_dials(), 0, "the reset is waited for");
+}
+
+#[test]
+fn a_reset_that_fails_costs_the_server() {
+    let mut rig = Rig::with("", "app = host=pg pool_mode=session", 1);
+    let (client, server) = busy(&mut rig);
+    rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
+    rig.eof(client);
+    rig.send(server, &[be::error("XX000", "no"), be::ready('I')].concat());
+    assert!(rig.is_closed(server));
+    nothing_is_left(&mut rig);
+}
+
+#[test]
+fn an_idle_server_that_says_goodbye_is_closed() {
+    let mut rig = Rig::new("");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(server, &be::fatal("57P01", "terminating connection due to administrator command"));
+    assert!(rig.is_closed(server));
+    rig.gets_nothing(client);
+    rig.send(client, &fe::query("select 1"));
+    let next = rig.dialed();
+    rig.greet(next);
+    assert_eq!(rig.gets(next), ["Query select 1"]);
+}
+
+#[test]
+fn a_servers_goodbye_is_the_clients_only_one() {
+    let mut rig = Rig::new("");
+    let (client, server) = busy(&mut rig);
+    rig.send(server, &be::fatal("57P01", "terminating connection"));
+    rig.eof(server);
+    assert_eq!(rig.gets(client), ["FATAL 57P01 terminating connection"]);
+    assert!(rig.is_closed(client));
+    nothing_is_left(&mut rig);
+}
+
+#[test]
+fn a_goodbye_inside_a_transaction_reaches_its_client() {
+    let mut rig = Rig::new("");
+    let (client, server) = busy(&mut rig);
+    rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
+    rig.gets(client);
+    rig.send(server, &be::fatal("25P03", "terminating connection due to idle-in-transaction timeout"));
+    rig.eof(server);
+    assert_eq!(rig.gets(client), ["FATAL 25P03 terminating connection due to idle-in-transaction timeout"]);
+    assert!(rig.is_closed(client));
+}
+
+#[test]
+fn a_server_that_dies_while_it_is_settled_ends_its_client() {
+    let mut rig = Rig::new("");
+    let client = rig.client_with(&[("user", "alice"), ("database", "app"), ("application_name", "x")]);
+    let server = rig.dialed();
+    rig.send(client, &fe::query("select 1"));
+    rig.eof(server);
+    assert_eq!(rig.gets(client), ["FATAL 08006 server conn crashed?"]);
+    nothing_is_left(&mut rig);
+}
+
+#[test]
+fn a_server_that_dies_idle_is_forgotten() {
+    let mut rig = Rig::new("");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.eof(server);
+    assert_eq!(rig.shared.database("app").servers.taken(), 0);
+    rig.send(client, &fe::query("select 1"));
+    assert_eq!(rig.new_dials(), 1);
+}
+
+#[test]
+fn a_server_that_dies_during_connect_query_is_replaced() {
+    let mut rig = Rig::with("server_login_retry = 1", "app = host=pg connect_query='select 1'", 1);
+    let client = rig.knock("alice", "app");
+    let server = rig.dialed();
+    rig.greet(server);
+    rig.eof(server);
+    rig.send(client, &fe::query("select 2"));
+    rig.pass_s(2);
+    let next = rig.dialed();
+    rig.greet(next);
+    rig.send(next, &[be::one_row("1"), be::ready('I')].concat());
+    rig.gets(client);
+    assert_eq!(rig.gets(next), ["Query select 1", "Query select 2"]);
+}
+
+#[test]
+fn connect_query_may_fail_but_not_leave_a_transaction() {
+    let mut rig = Rig::with("", "app = host=pg connect_query='begin'", 1);
+    rig.knock("alice", "app");
+    let server = rig.dialed();
+    rig.greet(server);
+    rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
+    assert!(rig.is_closed(server));
+    let mut rig = Rig::with("", "app = host=pg connect_query='nonsense'", 1);
+    let client = rig.knock("alice", "app");
+    let server = rig.dialed();
+    rig.greet(server);
+    rig.send(server, &[be::error("42601", "syntax error"), be::ready('I')].concat());
+    rig.gets(client);
+    rig.send(client, &fe::query("select 1"));
+    assert_eq!(rig.gets(server).last().map(String::as_str), Some("Query select 1"));
+}
+
+#[test]
+fn a_transaction_in_statement_pooling_ends_both() {
+    let mut rig = Rig::with("", "app = host=pg pool_mode=statement", 1);
+    let (client, server) = busy(&mut rig);
+    rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
+    let told = rig.gets(client);
+    assert_eq!(
+        told.last().map(String::as_str),
+        Some("FATAL 0A000 transaction blocks not allowed in statement pooling mode")
+    );
+    assert!(rig.is_closed(server));
+    nothing_is_left(&mut rig);
+}
+
+#[test]
+fn both_ends_in_one_turn() {
+    let mut rig = Rig::new("");
+    let (client, server) = busy(&mut rig);
+    rig.end_together(&[client, server]);
+    nothing_is_left(&mut rig);
+    let mut rig = Rig::new("");
+    let (client, server) = busy(&mut rig);
+    rig.end_together(&[server, client]);
+    nothing_is_left(&mut rig);
+}
+
+#[test]
+fn notifications_reach_only_a_session_of_ones_own() {
+    let mut rig = Rig::new("");
+    let (client, server) = busy(&mut rig);
+    rig.send(server, &[be::notification(), be::complete("LISTEN"), be::ready('I')].concat());
+    assert_eq!(rig.gets(client), ["Complete LISTEN", "Ready I"], "it may be another client's");
+    let mut rig = Rig::with("", "app = host=pg pool_mode=session", 1);
+    let (client, server) = busy(&mut rig);
+    rig.send(server, &[be::complete("LISTEN"), be::ready('I'), be::notification()].concat());
+    assert_eq!(rig.gets(client), ["Complete LISTEN", "Ready I", "Notification"]);
+}

@@ -1,0 +1,198 @@
+//! Somebody at the console: pauses, resumes, reloads, reconnects, kills, and looks, while the clients work.
+
+use std::collections::VecDeque;
+
+use super::client::message;
+use super::hub::{Event, Hub, LinkId, PeerEnd, PoolerEnd};
+use super::net::{Dir, End};
+use super::plan::{Plan, password};
+use super::proto::{Body, ErrorText, Fields, Message, PROTOCOL_3_0, Splitter};
+use super::rng::Rng;
+
+/// Name of the user that may do everything there.
+const ADMIN: &str = "admin";
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    Away,
+    LoggingIn,
+    /// Between two commands.
+    Thinking,
+    /// A command is not answered yet.
+    Waiting,
+    Gone,
+}
+
+/// See the module's head.
+pub struct Operator {
+    phase: Phase,
+    link: Option<LinkId>,
+    splitter: Splitter,
+    /// Commands that belong together, in order.
+    tasks: VecDeque<VecDeque<String>>,
+    /// Columns of the result that is arriving.
+    columns: i16,
+    /// Column values of SHOW CLIENTS, to kill one of them.
+    clients: Vec<String>,
+    /// Servers may be withheld from clients at present.
+    pub holds: bool,
+}
+
+const TOPICS: [&str; 14] = [
+    "POOLS", "CLIENTS", "SERVERS", "DATABASES", "USERS", "STATS", "STATS_TOTALS", "STATS_AVERAGES", "TOTALS", "LISTS",
+    "CONFIG", "VERSION", "MEM", "STATE",
+];
+
+/// What an operator does: commands that undo each other stand together.
+fn task(plan: &Plan, rng: &mut Rng) -> VecDeque<String> {
+    let database = rng.pick(&plan.databases).clone();
+    let both = |one: &str, other: &str| vec![one.to_owned(), other.to_owned()];
+    let about = |one: &str, other: &str| both(&format!("{one} {database}"), &format!("{other} {database}"));
+    let commands = match rng.below(20) {
+        0..3 => both("PAUSE", "RESUME"),
+        3..6 => about("PAUSE", "RESUME"),
+        6..8 => both("RECONNECT", "WAIT_CLOSE"),
+        8 => about("RECONNECT", "WAIT_CLOSE"),
+        9 => both("SUSPEND", "RESUME"),
+        10..12 => both("RELOAD", "SHOW CONFIG"),
+        12..14 => vec![format!("SET default_pool_size = {}", rng.between(1, 5))],
+        14..16 => both("SHOW CLIENTS", "KILL_CLIENT"),
+        16 => about("KILL", "RESUME"),
+        17 => about("DISABLE", "ENABLE"),
+        _ => vec![format!("SHOW {}", rng.pick(&TOPICS))],
+    };
+    commands.into()
+}
+
+impl Operator {
+    /// The operator of a plan.
+    #[must_use]
+    pub fn new(plan: &Plan, rng: &mut Rng) -> Self {
+        let tasks = (0..rng.between(1, 6)).map(|_| task(plan, rng)).collect();
+        Operator {
+            phase: Phase::Away,
+            link: None,
+            splitter: Splitter::default(),
+            tasks,
+            columns: 0,
+            clients: Vec::new(),
+            holds: false,
+        }
+    }
+
+    /// It has left.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.phase == Phase::Gone
+    }
+
+    /// Its time has come.
+    pub fn wake(&mut self, hub: &mut Hub) {
+        match self.phase {
+            Phase::Away => self.connect(hub),
+            Phase::Thinking => self.command(hub),
+            Phase::LoggingIn | Phase::Waiting | Phase::Gone => {}
+        }
+    }
+
+    fn connect(&mut self, hub: &mut Hub) {
+        let link = hub.open_link(PoolerEnd::Moving, PeerEnd::Operator);
+        self.link = Some(link);
+        self.phase = Phase::LoggingIn;
+        let in_us = 1 + hub.rng.skewed(1000);
+        hub.after(in_us, Event::Accept(link));
+        let parameters = [("user", ADMIN), ("database", "pgbouncer")];
+        let parameters = parameters.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        hub.write(link, Dir::ToPooler, &message::startup(PROTOCOL_3_0, &parameters));
+    }
+
+    fn command(&mut self, hub: &mut Hub) {
+        let Some(link) = self.link else { return };
+        while self.tasks.front().is_some_and(VecDeque::is_empty) {
+            self.tasks.pop_front();
+        }
+        let Some(mut text) = self.tasks.front_mut().and_then(VecDeque::pop_front) else {
+            self.send(hub, link, &message::terminate());
+            self.phase = Phase::Gone;
+            hub.end(link, Dir::ToPooler, End::Fin);
+            return;
+        };
+        if text == "KILL_CLIENT" {
+            let id = if self.clients.is_empty() { "0".to_owned() } else { hub.rng.pick(&self.clients).clone() };
+            text = format!("{text} {id}");
+        }
+        let withholds = ["PAUSE", "SUSPEND", "KILL ", "DISABLE"];
+        self.holds |= withholds.iter().any(|word| text.starts_with(word));
+        hub.checks.operator_did(&text);
+        hub.note(|| format!("operator: {text}"));
+        self.clients.clear();
+        self.phase = Phase::Waiting;
+        self.send(hub, link, &message::query(&text));
+    }
+
+    fn send(&mut self, hub: &mut Hub, link: LinkId, message: &Message) {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        hub.write(link, Dir::ToPooler, &bytes);
+    }
+
+    /// Something arrived.
+    pub fn arrived(&mut self, hub: &mut Hub) {
+        let Some(link) = self.link else { return };
+        let bytes = hub.read(link, Dir::ToPeer, usize::MAX);
+        self.splitter.push(&bytes);
+        while self.phase != Phase::Gone {
+            match self.splitter.message() {
+                Ok(Some(message)) => self.take(hub, link, &message),
+                Ok(None) => break,
+                Err(why) => return hub.fail("the console answers", why),
+            }
+        }
+        if self.phase != Phase::Gone && hub.link(link).to_peer.end().is_some() {
+            hub.fail("the console answers", "the operator was disconnected".to_owned());
+        }
+    }
+
+    fn take(&mut self, hub: &mut Hub, link: LinkId, message: &Message) {
+        match message.tag {
+            b'R' if Fields(&message.body).int32() == Some(3) => {
+                self.send(hub, link, &Body::new().text(&password(ADMIN)).message(b'p'));
+            }
+            b'R' | b'S' | b'K' if self.phase == Phase::LoggingIn => {}
+            b'T' => self.columns = Fields(&message.body).int16().unwrap_or(-1),
+            b'D' => self.row(hub, message),
+            b'C' | b'N' | b'I' => {}
+            b'E' if ErrorText::read(message).severity == "ERROR" => hub.count("console errors"),
+            b'Z' => self.answered(hub),
+            _ => hub.fail("the console answers", format!("the operator got {message:?}")),
+        }
+    }
+
+    /// A row: as many fields as the result has columns. SHOW CLIENTS ends with the column `id`.
+    fn row(&mut self, hub: &mut Hub, message: &Message) {
+        let mut fields = Fields(&message.body);
+        let count = fields.int16();
+        let values: Vec<_> = (0..count.unwrap_or(0)).map_while(|_| fields.counted()).collect();
+        if count != Some(self.columns) || values.len() != usize::try_from(self.columns).unwrap_or(0) {
+            hub.fail("the console answers", format!("a row that does not fit its {} columns", self.columns));
+        }
+        let text = |value: &Option<&[u8]>| value.map(|value| String::from_utf8_lossy(value).into_owned());
+        if values.iter().flat_map(text).all(|value| value != ADMIN)
+            && let Some(Some(last)) = values.last().map(text)
+        {
+            self.clients.push(last);
+        }
+    }
+
+    fn answered(&mut self, hub: &mut Hub) {
+        if self.phase == Phase::Waiting {
+            hub.count("console commands");
+        }
+        if self.tasks.front().is_none_or(VecDeque::is_empty) {
+            self.holds = false;
+        }
+        self.phase = Phase::Thinking;
+        let in_us = hub.rng.skewed(400_000);
+        hub.after(in_us, Event::Operator);
+    }
+}

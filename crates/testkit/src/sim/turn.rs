@@ -1,0 +1,138 @@
+//! A worker's turn, as an event loop takes it: what has arrived is handed in, servers are handed out, then everything is
+//! written.
+
+use pgweir_core::driver::{ConnId, WorkerId};
+
+use super::driver::{Inbound, SimDriver, shown, tls_info};
+use super::engine::Engine;
+use super::hub::{Event, Hub, LinkId};
+use super::net::{Dir, End};
+use super::world::{World, now, place};
+
+impl<E: Engine> World<E> {
+
+    fn tick(&mut self, worker: WorkerId) {
+        let at = place(worker);
+        self.desks[at].tick_planned = false;
+        let mut inbox = std::mem::take(&mut self.desks[at].inbox);
+        self.shuffle(&mut inbox);
+        let now = now(&self.hub);
+        self.engines[at].begin_tick(now);
+        for inbound in inbox {
+            self.hand_in(at, inbound);
+        }
+        if self.engines[at].deadline().is_some_and(|at_us| at_us <= now.mono_us) {
+            self.turn(at, |engine, d| engine.timeout(d));
+        }
+        self.turn(at, |engine, d| engine.end_tick(d));
+        let desk = &mut self.desks[at];
+        for conn in std::mem::take(&mut desk.dirty) {
+            if desk.write_out(&mut self.hub, conn) {
+                desk.deliver(&mut self.hub, Inbound::Drained(conn));
+            }
+        }
+        self.rearm(at);
+    }
+
+    fn turn(&mut self, at: usize, verb: impl FnOnce(&mut E, &mut SimDriver<'_>)) {
+        verb(&mut self.engines[at], &mut SimDriver { desk: &mut self.desks[at], hub: &mut self.hub });
+    }
+
+    /// Readiness is reported in no particular order between connections.
+    fn shuffle(&mut self, inbox: &mut [Inbound]) {
+        for i in 1..inbox.len() {
+            if inbox[i].conn() != inbox[i - 1].conn() && self.hub.rng.percent(30) {
+                inbox.swap(i, i - 1);
+            }
+        }
+    }
+
+    fn hand_in(&mut self, at: usize, inbound: Inbound) {
+        if inbound.conn().is_some_and(|conn| self.desks[at].any_sock(conn).is_none()) {
+            return;
+        }
+        let is_known = inbound.conn().is_none_or(|conn| self.desks[at].sock(conn).is_some());
+        match inbound {
+            Inbound::Writable(conn) => {
+                if self.desks[at].write_out(&mut self.hub, conn) {
+                    self.turn(at, |engine, d| engine.drained(d, conn));
+                }
+            }
+            _ if !is_known => {}
+            Inbound::Drained(conn) => {
+                if self.desks[at].sock(conn).is_some_and(|sock| sock.out.is_empty()) {
+                    self.turn(at, |engine, d| engine.drained(d, conn));
+                }
+            }
+            Inbound::Accepted(conn, peer) => self.turn(at, |engine, d| engine.accepted(d, conn, peer)),
+            Inbound::Adopted(conn, luggage) => self.turn(at, |engine, d| engine.adopted(d, conn, luggage)),
+            Inbound::Connected(conn) => {
+                self.turn(at, |engine, d| engine.connected(d, conn, "10.0.0.2:4711".to_owned()));
+            }
+            Inbound::Secured(conn) => self.turn(at, |engine, d| engine.tls_established(d, conn, tls_info())),
+            Inbound::Mail(mail) => self.turn(at, |engine, d| engine.mail(d, mail)),
+            Inbound::DialFailed(conn, why) => {
+                self.desks[at].remove(conn);
+                self.turn(at, |engine, d| engine.closed(d, conn, why));
+            }
+            Inbound::Readable(conn) => self.read(at, conn),
+        }
+    }
+
+    /// Reads a connection as an event loop does: until nothing is left, reads are paused, or it has had enough for once.
+    fn read(&mut self, at: usize, conn: ConnId) {
+        while let Some(sock) = self.desks[at].sock(conn) {
+            let (Some(link), paused, side) = (sock.link, sock.paused, sock.side) else { return };
+            let end = self.hub.link(link).to_pooler.end();
+            if paused && !(end == Some(End::Reset) && self.hub.rng.percent(50)) {
+                return;
+            }
+            let bytes_max = self.read_size();
+            let bytes = if paused { Vec::new() } else { self.hub.read(link, Dir::ToPooler, bytes_max) };
+            if bytes.is_empty() {
+                if let Some(end) = end {
+                    self.ended(at, conn, link, end);
+                }
+                return;
+            }
+            self.hub.note(|| format!("{:?} {side:?} {conn:?} received {}", self.desks[at].id, shown(&bytes)));
+            self.turn(at, |engine, d| engine.received(d, conn, &bytes));
+            if self.hub.rng.percent(20) {
+                self.desks[at].deliver(&mut self.hub, Inbound::Readable(conn));
+                return;
+            }
+        }
+    }
+
+    fn read_size(&mut self) -> usize {
+        let tiny = self.hub.plan.net.tiny_reads_percent;
+        if self.hub.rng.percent(tiny) { 1 + self.hub.rng.index(8) } else { 65_536 }
+    }
+
+    fn ended(&mut self, at: usize, conn: ConnId, link: LinkId, end: End) {
+        self.hub.note(|| format!("{:?} {conn:?} ended: {end:?}", self.desks[at].id));
+        self.desks[at].remove(conn);
+        self.hub.checks.over(link);
+        self.hub.end(link, Dir::ToPeer, End::Fin);
+        self.turn(at, |engine, d| engine.closed(d, conn, Hub::closed_by(end)));
+    }
+
+    fn deadline(&mut self, worker: WorkerId) {
+        let desk = &mut self.desks[place(worker)];
+        if desk.alarm_us.is_some_and(|at_us| at_us <= self.hub.now_us) {
+            desk.alarm_us = None;
+            desk.plan_tick(&mut self.hub);
+        }
+    }
+
+    /// Puts the engine's deadline into the calendar if it is nearer than what is there.
+    fn rearm(&mut self, at: usize) {
+        let Some(deadline_us) = self.engines[at].deadline() else { return };
+        let desk = &mut self.desks[at];
+        let at_us = deadline_us.max(self.hub.now_us + 1);
+        if desk.alarm_us.is_none_or(|planned_us| at_us < planned_us) {
+            desk.alarm_us = Some(at_us);
+            self.hub.at(at_us, Event::Deadline(desk.id));
+        }
+    }
+}
