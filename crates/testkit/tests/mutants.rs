@@ -174,7 +174,9 @@ impl<const WAY: Way> Engine for Mutant<WAY> {
     fn profile() -> Profile {
         let profile = <Machine as Engine>::profile();
         match WAY {
-            NEVER_RESETS => Profile { modes: &[Mode::Session], bears_faults: false, has_console: false, ..profile },
+            NEVER_RESETS => {
+                Profile { modes: &[Mode::Session], bears_faults: false, has_console: false, ..profile }
+            }
             SHARES_TRANSACTIONS => Profile { modes: &[Mode::Transaction], bears_faults: false, ..profile },
             _ => Profile { bears_faults: false, has_timeouts: false, has_console: false, ..profile },
         }
@@ -196,6 +198,10 @@ impl<const WAY: Way> Engine for Mutant<WAY> {
     fn start(plan: &Plan, shared: &Self::Shared, worker: WorkerId, now: Now) -> Self {
         let machine = <Machine as Engine>::start(plan, shared, worker, now);
         Mutant { machine, mischief: Mischief::default() }
+    }
+
+    fn answer(plan: &Plan, shared: &Self::Shared, question: Question) -> Vec<(WorkerId, Mail)> {
+        <Machine as Engine>::answer(plan, shared, question)
     }
 
     fn begin_tick(&mut self, now: Now) {

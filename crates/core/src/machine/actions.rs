@@ -6,7 +6,6 @@ use pgweir_settings::Config;
 
 use super::{Activity, Machine, duration_us};
 use crate::client::ClientState;
-use crate::console;
 use crate::console::command::{Command, Outcome, Task, Until};
 use crate::driver::{CloseMode, Driver, WorkerId};
 use crate::errors::Fault;
@@ -298,7 +297,7 @@ impl Machine {
     }
 
     /// A shutdown begins, or becomes more urgent.
-    fn begin_stopping<D: Driver>(&mut self, d: &mut D, kind: Shutdown) {
+    pub(super) fn begin_stopping<D: Driver>(&mut self, d: &mut D, kind: Shutdown) {
         if self.stopping.is_some_and(|present| urgency(present) >= urgency(kind)) {
             return;
         }
@@ -373,7 +372,6 @@ fn urgency(kind: Shutdown) -> u8 {
 
 /// The list of a reload's diff names this database, or the fallback that it comes from.
 fn is_among(names: &[String], config: &Config, database: &str) -> bool {
-    debug_assert!(!console::is_database(database));
     let listed = config.databases.contains_key(database);
     names.iter().any(|name| name == database || (!listed && name == pgweir_settings::FALLBACK_DATABASE))
 }

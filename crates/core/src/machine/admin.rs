@@ -146,6 +146,13 @@ impl Machine {
             Command::Reload => d.ask(Question::Reload { from, ticket }),
             Command::Set { key, value } => d.ask(Question::Set { from, ticket, key, value }),
             Command::Shutdown(kind) => {
+                for worker in self.other_workers() {
+                    d.mail(worker, Mail::Shutdown(kind));
+                }
+                if kind != Shutdown::Now {
+                    // Whoever hears the answer finds it true.
+                    self.begin_stopping(d, kind);
+                }
                 if kind == Shutdown::Now {
                     // The connection just ends.
                     self.remove_client(d, id, "shutdown", CloseMode::Now);

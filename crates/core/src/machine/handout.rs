@@ -190,7 +190,8 @@ impl Machine {
             self.close_server(d, idle, "evicted", CloseMode::Flush);
         }
         let pool = &self.pools[pool_id];
-        if (size > 0 && pool.servers_total() >= size) || !self.take_place(d, pool_id, true) {
+        let full = size > 0 && pool.servers_total() >= size;
+        if full || !self.may_dial(pool_id) || !self.take_place(d, pool_id, true) {
             let text = "no server connection is free for replication";
             self.refuse_client(d, client, &Fault::ServerLost(text.into()));
             return;

@@ -278,6 +278,14 @@ impl Machine {
         if self.activity == Activity::Suspended {
             self.pause_client(d, id);
         }
+        // The pool may have gone and come back elsewhere while the client was on its way.
+        let owner = self.shared.owner(&login.database, &self.pool_user(&login));
+        if owner != self.worker {
+            if let Some(client) = self.clients.get_mut(id) {
+                client.state = ClientState::HandingOver(Box::new(HandingOver { login, counted, to: owner }));
+            }
+            return self.hand_over_if_due(d, id);
+        }
         if self.settle_in(d, id, login, counted) != Step::Gone {
             self.client_resume(d, id);
         }

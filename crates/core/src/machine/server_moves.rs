@@ -294,7 +294,9 @@ impl Machine {
         self.set_unlisted(id);
         let Some(mut server) = self.servers.remove(id) else { return };
         self.clear_role(server.conn);
-        if mode == CloseMode::Flush && server.is_at_rest() {
+        // Before the login is over, this would be no message but the first byte of another one.
+        let logged_in = server.state.kind() != ServerKind::Login;
+        if mode == CloseMode::Flush && logged_in && server.is_at_rest() {
             self.scratch.clear();
             pgweir_wire::frontend::encode_terminate(&mut self.scratch);
             d.send(server.conn, &self.scratch);

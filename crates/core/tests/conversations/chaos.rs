@@ -297,6 +297,9 @@ const LIMITS: &str = "default_pool_size = 2\nmax_db_connections = 2\nmax_user_co
     min_pool_size = 1\nserver_check_delay = 0\nserver_lifetime = 20\nclient_idle_timeout = 50\nquery_timeout = 20\n\
     transaction_timeout = 40\nmax_prepared_statements = 1\nserver_login_retry = 1\npool_idle_timeout = 20";
 
+/// How many stories each test tells.
+const N: u64 = 300;
+
 #[test]
 fn nothing_is_left_of_any_disorder() {
     run(0..N, "default_pool_size = 2\nmax_prepared_statements = 2\nserver_login_retry = 1", 1);
@@ -311,6 +314,3 @@ fn nothing_is_left_under_limits_either() {
 fn nothing_is_left_on_several_workers() {
     run(20_000..20_000 + N, LIMITS, 3);
 }
-
-/// How many stories each test tells.
-const N: u64 = 8000;

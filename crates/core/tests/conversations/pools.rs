@@ -32,10 +32,10 @@ fn waiting_clients_are_served_in_their_order() {
     for (number, &client) in clients.iter().enumerate() {
         rig.send(client, &fe::query(&format!("select {number}")));
     }
-    for number in 0..3 {
+    for (number, &client) in clients.iter().enumerate() {
         assert_eq!(rig.gets(server), [format!("Query select {number}")]);
         finish(&mut rig, server);
-        assert_eq!(rig.gets(clients[number]), ["Complete SELECT 0", "Ready I"]);
+        assert_eq!(rig.gets(client), ["Complete SELECT 0", "Ready I"]);
     }
 }
 

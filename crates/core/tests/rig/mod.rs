@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use pgweir_auth::UserList;
-use pgweir_core::driver::{CloseMode, Closed, ConnId, Now, Peer, TlsInfo, WorkerId};
+use pgweir_core::driver::{Closed, ConnId, Now, Peer, TlsInfo, WorkerId};
 use pgweir_core::luggage::Luggage;
 use pgweir_core::mail::{Mail, Question, Rules};
 use pgweir_core::{Machine, Setup, Shared};
@@ -438,10 +438,6 @@ impl Rig {
 
     pub(crate) fn is_closed(&self, end: End) -> bool {
         self.wire(end).closed.is_some()
-    }
-
-    pub(crate) fn closed_how(&self, end: End) -> Option<CloseMode> {
-        self.wire(end).closed
     }
 
     pub(crate) fn is_paused(&self, end: End) -> bool {

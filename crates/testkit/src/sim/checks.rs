@@ -160,8 +160,13 @@ impl Checks {
 
     /// The operator gives a command.
     pub fn operator_did(&mut self, text: &str) {
-        let told = [("KILL_CLIENT", "admin forced disconnect"), ("KILL ", "database removed"), ("DISABLE", "is disabled")];
-        self.operator_words.extend(told.iter().filter(|(word, _)| text.starts_with(word)).map(|(_, told)| told));
+        let told = [
+            ("KILL_CLIENT", "admin forced disconnect"),
+            ("KILL ", "database removed"),
+            ("DISABLE", "is disabled"),
+        ];
+        self.operator_words
+            .extend(told.iter().filter(|(word, _)| text.starts_with(word)).map(|(_, told)| told));
         if text.starts_with("SUSPEND") {
             // Who does not read for long enough is closed without a word.
             self.operator_words.push("");
@@ -320,11 +325,10 @@ impl Checks {
         let named: Vec<PoolName> = match pool {
             Some(pool) => vec![pool.clone()],
             None => {
-                let all = |database: &String| {
-                    let name = database.clone();
-                    self.plan.users.iter().map(move |user| (name.clone(), user.clone())).collect::<Vec<_>>()
+                let of = |database: &String| {
+                    self.plan.users.iter().map(|user| self.plan.pool_of(database, user)).collect()
                 };
-                self.plan.databases.iter().flat_map(all).collect()
+                self.plan.databases.iter().flat_map(|database| -> Vec<PoolName> { of(database) }).collect()
             }
         };
         for pool in named {
@@ -412,7 +416,9 @@ impl Checks {
                 return if limit > 0 && crowd > limit { Ok(()) } else { Err(why) };
             }
         }
-        if self.operator_words.iter().any(|word| message.contains(word)) {
+        let excuses =
+            |word: &&str| if word.is_empty() { case.text.is_none() } else { message.contains(*word) };
+        if self.operator_words.iter().any(excuses) {
             return Ok(());
         }
         if message.contains("transaction blocks not allowed") && self.plan.mode == Mode::Statement {

@@ -73,7 +73,12 @@ pub struct Sock {
     pub paused: bool,
     /// The machine closed it and what is queued still leaves.
     pub lingering: bool,
+    /// TLS: bytes of the client's hello that have arrived, while the handshake lasts.
+    pub hello: Option<usize>,
 }
+
+/// All that a client sends in a TLS handshake here; what it encrypts afterwards is plain text.
+pub const TLS_HELLO: [u8; 5] = [0x16, 3, 1, 0, 0];
 
 #[derive(Default)]
 struct Slot {
@@ -122,7 +127,15 @@ impl Desk {
             u32::try_from(self.slots.len() - 1).expect("few connections")
         });
         let slot = &mut self.slots[index as usize];
-        slot.sock = Some(Sock { link, side, out: Vec::new(), stuck: false, paused: false, lingering: false });
+        slot.sock = Some(Sock {
+            link,
+            side,
+            out: Vec::new(),
+            stuck: false,
+            paused: false,
+            lingering: false,
+            hello: None,
+        });
         ConnId { index, generation: slot.generation }
     }
 
@@ -289,11 +302,16 @@ impl Driver for SimDriver<'_> {
         }
     }
 
-    fn start_tls(&mut self, conn: ConnId, role: TlsRole, _received: &[u8]) {
-        if self.desk.sock(conn).is_some() {
-            self.hub.note(|| format!("{:?} start_tls {conn:?} {role:?}", self.desk.id));
+    fn start_tls(&mut self, conn: ConnId, role: TlsRole, received: &[u8]) {
+        let worker = self.desk.id;
+        let Some(sock) = self.desk.sock_mut(conn) else { return };
+        self.hub.note(|| format!("{worker:?} start_tls {conn:?} {role:?}"));
+        if matches!(role, TlsRole::Accept { .. }) {
+            sock.hello = Some(received.len());
+            self.desk.deliver(self.hub, Inbound::Readable(conn));
+        } else {
             let in_us = 1 + self.hub.rng.below(2_000);
-            self.hub.after(in_us, Event::TlsDone(self.desk.id, conn));
+            self.hub.after(in_us, Event::TlsDone(worker, conn));
         }
     }
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use pgweir_auth::UserList;
+use pgweir_core::console::command::Outcome;
 use pgweir_core::driver::{Closed, ConnId, Driver, Now, Peer, TlsInfo, WorkerId};
 use pgweir_core::luggage::Luggage;
-use pgweir_core::console::command::Outcome;
 use pgweir_core::mail::{Mail, Question, Rules};
 use pgweir_core::{Machine, Setup, Shared};
 use pgweir_settings::Config;

@@ -39,8 +39,20 @@ pub struct Operator {
 }
 
 const TOPICS: [&str; 14] = [
-    "POOLS", "CLIENTS", "SERVERS", "DATABASES", "USERS", "STATS", "STATS_TOTALS", "STATS_AVERAGES", "TOTALS", "LISTS",
-    "CONFIG", "VERSION", "MEM", "STATE",
+    "POOLS",
+    "CLIENTS",
+    "SERVERS",
+    "DATABASES",
+    "USERS",
+    "STATS",
+    "STATS_TOTALS",
+    "STATS_AVERAGES",
+    "TOTALS",
+    "LISTS",
+    "CONFIG",
+    "VERSION",
+    "MEM",
+    "STATE",
 ];
 
 /// What an operator does: commands that undo each other stand together.
@@ -118,7 +130,8 @@ impl Operator {
             return;
         };
         if text == "KILL_CLIENT" {
-            let id = if self.clients.is_empty() { "0".to_owned() } else { hub.rng.pick(&self.clients).clone() };
+            let id =
+                if self.clients.is_empty() { "0".to_owned() } else { hub.rng.pick(&self.clients).clone() };
             text = format!("{text} {id}");
         }
         let withholds = ["PAUSE", "SUSPEND", "KILL ", "DISABLE"];

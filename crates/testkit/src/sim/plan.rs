@@ -288,7 +288,10 @@ impl Plan {
     /// The pool that serves a client of this database and user.
     #[must_use]
     pub fn pool_of(&self, database: &str, user: &str) -> (String, String) {
-        let forced = self.forced_user.as_ref().filter(|_| self.databases.first().is_some_and(|first| first == database));
+        let forced = self
+            .forced_user
+            .as_ref()
+            .filter(|_| self.databases.first().is_some_and(|first| first == database));
         (database.to_owned(), forced.cloned().unwrap_or_else(|| user.to_owned()))
     }
 

@@ -3,15 +3,14 @@
 
 use pgweir_core::driver::{ConnId, WorkerId};
 
-use super::driver::{Inbound, SimDriver, shown, tls_info};
+use super::driver::{Inbound, SimDriver, TLS_HELLO, shown, tls_info};
 use super::engine::Engine;
 use super::hub::{Event, Hub, LinkId};
 use super::net::{Dir, End};
 use super::world::{World, now, place};
 
 impl<E: Engine> World<E> {
-
-    fn tick(&mut self, worker: WorkerId) {
+    pub(super) fn tick(&mut self, worker: WorkerId) {
         let at = place(worker);
         self.desks[at].tick_planned = false;
         let mut inbox = std::mem::take(&mut self.desks[at].inbox);
@@ -83,6 +82,9 @@ impl<E: Engine> World<E> {
     fn read(&mut self, at: usize, conn: ConnId) {
         while let Some(sock) = self.desks[at].sock(conn) {
             let (Some(link), paused, side) = (sock.link, sock.paused, sock.side) else { return };
+            if let Some(hello) = sock.hello {
+                return self.shake_hands(at, conn, link, hello);
+            }
             let end = self.hub.link(link).to_pooler.end();
             if paused && !(end == Some(End::Reset) && self.hub.rng.percent(50)) {
                 return;
@@ -104,6 +106,23 @@ impl<E: Engine> World<E> {
         }
     }
 
+    /// Takes the client's hello; once it is complete the handshake takes its time.
+    fn shake_hands(&mut self, at: usize, conn: ConnId, link: LinkId, hello: usize) {
+        let missing = TLS_HELLO.len().saturating_sub(hello);
+        let got = hello + self.hub.read(link, Dir::ToPooler, missing).len();
+        if let Some(sock) = self.desks[at].sock_mut(conn) {
+            sock.hello = Some(got);
+        }
+        if missing > 0 && got >= TLS_HELLO.len() {
+            let in_us = 1 + self.hub.rng.below(2_000);
+            self.hub.after(in_us, Event::TlsDone(self.desks[at].id, conn));
+        } else if missing > 0
+            && let Some(end) = self.hub.link(link).to_pooler.end()
+        {
+            self.ended(at, conn, link, end);
+        }
+    }
+
     fn read_size(&mut self) -> usize {
         let tiny = self.hub.plan.net.tiny_reads_percent;
         if self.hub.rng.percent(tiny) { 1 + self.hub.rng.index(8) } else { 65_536 }
@@ -117,7 +136,7 @@ impl<E: Engine> World<E> {
         self.turn(at, |engine, d| engine.closed(d, conn, Hub::closed_by(end)));
     }
 
-    fn deadline(&mut self, worker: WorkerId) {
+    pub(super) fn deadline(&mut self, worker: WorkerId) {
         let desk = &mut self.desks[place(worker)];
         if desk.alarm_us.is_some_and(|at_us| at_us <= self.hub.now_us) {
             desk.alarm_us = None;
@@ -126,7 +145,7 @@ impl<E: Engine> World<E> {
     }
 
     /// Puts the engine's deadline into the calendar if it is nearer than what is there.
-    fn rearm(&mut self, at: usize) {
+    pub(super) fn rearm(&mut self, at: usize) {
         let Some(deadline_us) = self.engines[at].deadline() else { return };
         let desk = &mut self.desks[at];
         let at_us = deadline_us.max(self.hub.now_us + 1);

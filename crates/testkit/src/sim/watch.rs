@@ -15,8 +15,7 @@ pub(super) const PROBE_US: u64 = 20_000;
 const NEGLECT_US: u64 = 100_000;
 
 impl<E: Engine> World<E> {
-
-    fn probe(&mut self) {
+    pub(super) fn probe(&mut self) {
         let gone = self.clients.iter().filter(|client| client.is_gone()).count() as u64;
         let seen = self.hub.checks.counters().get("messages to clients").copied().unwrap_or(0) + gone;
         if seen != self.progress.0 {
@@ -38,6 +37,9 @@ impl<E: Engine> World<E> {
     fn look_for_neglect(&mut self) {
         if self.cluster.cancels_open() > 0 || self.cancellers.iter().any(|canceller| !canceller.done) {
             return; // A server may rightly be held.
+        }
+        if self.operator.as_ref().is_some_and(|operator| operator.holds) {
+            return;
         }
         let before_us = self.hub.now_us.saturating_sub(NEGLECT_US);
         let mut found = None;
@@ -69,7 +71,7 @@ impl<E: Engine> World<E> {
         }
     }
 
-    fn check_the_end(&mut self) {
+    pub(super) fn check_the_end(&mut self) {
         let mut left = Vec::new();
         for (id, link) in self.hub.links() {
             let fine = match (link.pooler, link.peer) {

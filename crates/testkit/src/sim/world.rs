@@ -1,4 +1,5 @@
 //! One run: the calendar is worked off until everybody has left and everything is at rest, or an invariant is broken.
+//! A worker's turn is in `turn.rs`, the looking on in `watch.rs`.
 
 use std::rc::Rc;
 
@@ -6,46 +7,44 @@ use pgweir_core::driver::{Closed, ConnId, Endpoint, Now, Peer, WorkerId};
 
 use super::client::message;
 use super::client::run::Client;
-use super::driver::{Desk, Inbound, Side, SimDriver, shown, tls_info};
+use super::driver::{Desk, Inbound, Side, shown};
 use super::engine::Engine;
 use super::hub::{ClientTimer, Event, Hub, LinkId, Moving, PeerEnd, PoolerEnd};
-use super::model::backend::Backend;
 use super::model::cluster::Cluster;
 use super::net::{Dir, End};
-use super::plan::{Mode, Plan};
+use super::operator::Operator;
+use super::plan::Plan;
 use super::rng::Rng;
 use super::trace::Trace;
+use super::watch::PROBE_US;
 
 /// A connection that carries a client's cancel request.
-struct Canceller {
+pub(super) struct Canceller {
     link: LinkId,
-    done: bool,
+    /// The pooler has closed it.
+    pub(super) done: bool,
 }
 
 /// See the module's head.
 pub struct World<E: Engine> {
     /// Clock, network, chance, checks.
     pub hub: Hub,
-    engines: Vec<E>,
-    desks: Vec<Desk>,
-    cluster: Cluster,
-    clients: Vec<Client>,
-    cancellers: Vec<Canceller>,
+    pub(super) engines: Vec<E>,
+    pub(super) desks: Vec<Desk>,
+    pub(super) cluster: Cluster,
+    pub(super) clients: Vec<Client>,
+    pub(super) cancellers: Vec<Canceller>,
+    pub(super) operator: Option<Operator>,
     /// When the last message reached a client or a client left.
-    progress: (u64, u64),
-    resting_since_us: Option<u64>,
+    pub(super) progress: (u64, u64),
+    pub(super) resting_since_us: Option<u64>,
+    shared: E::Shared,
 }
 
 /// Events after which a run is called endless.
 const EVENTS_MAX: u64 = 4_000_000;
-/// Without a message to any client for so long, somebody has been forgotten.
-const STANDSTILL_US: u64 = 60_000_000;
 /// How long the end is watched: the driver's lingering, timers, cancels must be over by then.
 const REST_US: u64 = 12_000_000;
-/// How often waiters are looked for.
-const PROBE_US: u64 = 20_000;
-/// An idle server and a client that waits for it may coexist for this long (delays of the network and busy workers).
-const NEGLECT_US: u64 = 100_000;
 /// The wall clock at the beginning of a run.
 const WALL_US: u64 = 1_700_000_000_000_000;
 
@@ -62,15 +61,21 @@ impl<E: Engine> World<E> {
             hub.after(script.begin_us, Event::Client(i, ClientTimer::Begin));
         }
         hub.after(PROBE_US, Event::Probe);
+        let mut operator_rng = hub.rng.fork();
+        if plan.has_operator {
+            hub.after(operator_rng.skewed(300_000), Event::Operator);
+        }
         World {
             engines: workers().map(|worker| E::start(&plan, &shared, worker, now)).collect(),
             desks: workers().map(Desk::new).collect(),
             cluster: Cluster::default(),
             clients: (0..plan.clients.len()).map(|i| Client::new(i, &plan)).collect(),
             cancellers: Vec::new(),
+            operator: plan.has_operator.then(|| Operator::new(&plan, &mut operator_rng)),
             progress: (0, hub.now_us),
             resting_since_us: None,
             hub,
+            shared,
         }
     }
 
@@ -101,7 +106,9 @@ impl<E: Engine> World<E> {
     fn is_over(&mut self) -> bool {
         let since = match self.resting_since_us {
             Some(since_us) => since_us,
-            None if self.clients.iter().all(Client::is_gone) => {
+            None if self.clients.iter().all(Client::is_gone)
+                && self.operator.as_ref().is_none_or(Operator::is_gone) =>
+            {
                 self.resting_since_us = Some(self.hub.now_us);
                 self.hub.now_us
             }
@@ -128,7 +135,14 @@ impl<E: Engine> World<E> {
             Event::TlsDone(worker, conn) => {
                 if let Some(link) = self.desk(worker).sock(conn).and_then(|sock| sock.link) {
                     self.hub.link_mut(link).is_tls = true;
+                    if let Some(sock) = self.desks[place(worker)].sock_mut(conn) {
+                        sock.hello = None;
+                    }
                     self.deliver(worker, Inbound::Secured(conn));
+                    self.deliver(worker, Inbound::Readable(conn));
+                    if let PeerEnd::Client(client) = self.hub.link(link).peer {
+                        self.clients[client].secured(&mut self.hub);
+                    }
                 }
             }
             Event::Backend(pid, alarm) => self.cluster.backends[pid].alarm(&mut self.hub, alarm),
@@ -136,6 +150,17 @@ impl<E: Engine> World<E> {
             Event::CancelFires(pid) => self.cluster.cancel(&mut self.hub, pid),
             Event::Client(client, timer) => self.client_timer(client, timer),
             Event::GiveUp(worker, conn) => self.desks[place(worker)].give_up(&mut self.hub, conn),
+            Event::Operator => {
+                if let Some(operator) = &mut self.operator {
+                    operator.wake(&mut self.hub);
+                }
+            }
+            Event::Answer => {
+                let Some(question) = self.hub.questions.pop_front() else { return };
+                for (to, mail) in E::answer(&self.hub.plan, &self.shared, question) {
+                    self.deliver(to, Inbound::Mail(mail));
+                }
+            }
             Event::Probe => self.probe(),
         }
     }
@@ -157,6 +182,11 @@ impl<E: Engine> World<E> {
             (Dir::ToPeer, _, PeerEnd::Client(client)) => self.clients[client].arrived(&mut self.hub),
             (Dir::ToPeer, _, PeerEnd::Backend(pid)) => self.cluster.backends[pid].go_on(&mut self.hub),
             (Dir::ToPeer, _, PeerEnd::Canceller(number)) => self.canceller_arrived(number),
+            (Dir::ToPeer, _, PeerEnd::Operator) => {
+                if let Some(operator) = &mut self.operator {
+                    operator.arrived(&mut self.hub);
+                }
+            }
         }
     }
 
@@ -167,7 +197,7 @@ impl<E: Engine> World<E> {
             (Dir::ToPeer, PoolerEnd::Moving | PoolerEnd::Gone, _) => {}
             (Dir::ToPooler, _, PeerEnd::Client(client)) => self.clients[client].room(&mut self.hub),
             (Dir::ToPooler, _, PeerEnd::Backend(pid)) => self.cluster.backends[pid].go_on(&mut self.hub),
-            (Dir::ToPooler, _, PeerEnd::Canceller(_)) => {}
+            (Dir::ToPooler, _, PeerEnd::Canceller(_) | PeerEnd::Operator) => {}
         }
     }
 
@@ -205,14 +235,17 @@ impl<E: Engine> World<E> {
 
     fn accept(&mut self, link: LinkId) {
         let worker = WorkerId(u16::try_from(self.hub.rng.index(self.desks.len())).expect("few workers"));
-        let counts = matches!(self.hub.link(link).peer, PeerEnd::Client(_));
-        self.hub.checks.accepted(link, counts);
+        let mut unix = self.hub.rng.percent(20);
+        if let PeerEnd::Client(client) = self.hub.link(link).peer {
+            self.hub.checks.accepted(link, self.clients[client].name());
+            unix = self.clients[client].is_unix();
+        }
         let desk = &mut self.desks[place(worker)];
         let conn = desk.insert(Some(link), Side::Client);
         self.hub.link_mut(link).pooler = PoolerEnd::At(worker, conn);
         self.hub.note(|| format!("{worker:?} accepts {conn:?} of {:?}", self.hub.link(link).peer));
         let port = u16::try_from(10_000 + link.0 % 50_000).expect("below 65536");
-        let peer = match self.hub.rng.percent(20) {
+        let peer = match unix {
             true => Peer::Unix { pid: u32::from(port), uid: 1000, same_user: false, port: 6432 },
             false => Peer::Tcp { remote: ([10, 0, 0, 1], port).into(), local: ([10, 0, 0, 2], 6432).into() },
         };
@@ -257,10 +290,10 @@ impl<E: Engine> World<E> {
     }
 }
 
-fn place(worker: WorkerId) -> usize {
+pub(super) fn place(worker: WorkerId) -> usize {
     usize::from(worker.0)
 }
 
-fn now(hub: &Hub) -> Now {
+pub(super) fn now(hub: &Hub) -> Now {
     Now { mono_us: hub.now_us, wall_us: WALL_US + hub.now_us }
 }

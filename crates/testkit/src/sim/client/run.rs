@@ -4,7 +4,7 @@ use super::message;
 use super::oracle::{Oracle, Verdict};
 use super::script::{Ending, Script, Vanish, Wait};
 use crate::sim::checks::{Disconnected, PoolName};
-use crate::sim::driver::shown;
+use crate::sim::driver::{TLS_HELLO, shown};
 use crate::sim::hub::{ClientTimer, Event, Hub, LinkId, PeerEnd, PoolerEnd};
 use crate::sim::net::{Dir, End};
 use crate::sim::plan::{Mode, Plan, password};
@@ -111,6 +111,12 @@ impl Client {
         self.pool.clone()
     }
 
+    /// Database and user as it asks for them.
+    #[must_use]
+    pub fn name(&self) -> PoolName {
+        (self.script.database.clone(), self.script.user.clone())
+    }
+
     /// It came over a unix socket.
     #[must_use]
     pub fn is_unix(&self) -> bool {
@@ -178,12 +184,17 @@ impl Client {
         if let Some(garbage) = self.script.intruder.clone() {
             self.intrude(hub, &garbage);
         } else if self.script.direct_tls {
-            self.phase = Phase::Securing(0);
-            self.out.extend([0x16, 3, 1, 0, 0]);
-            self.write(hub);
+            self.secure(hub, 0);
         } else {
             self.ask(hub, 0);
         }
+    }
+
+    /// Begins the TLS handshake; request number `next` follows it.
+    fn secure(&mut self, hub: &mut Hub, next: usize) {
+        self.phase = Phase::Securing(next);
+        self.out.extend(TLS_HELLO);
+        self.write(hub);
     }
 
     /// The TLS handshake is over.
@@ -358,7 +369,9 @@ impl Client {
                 Phase::Asking(at) => match self.splitter.byte() {
                     None => return,
                     Some(b'N') => self.ask(hub, at + 1),
-                    Some(b'S') if self.script.requests[at] == SSL_REQUEST => self.phase = Phase::Securing(at + 1),
+                    Some(b'S') if self.script.requests[at] == SSL_REQUEST => {
+                        self.secure(hub, at + 1);
+                    }
                     Some(other) => {
                         self.wrong(hub, format!("'{}' as the answer to a request", other.escape_ascii()));
                         return;

@@ -349,6 +349,10 @@ impl Backend {
         let Stage::Asking(parameters) = std::mem::replace(&mut self.stage, Stage::Dead) else { return false };
         let user = self.pool.as_ref().map_or("", |pool| pool.1.as_str());
         let given = Fields(&message.body).text().map(str::to_owned);
+        if message.tag == b'X' {
+            self.close(hub, End::Fin);
+            return true;
+        }
         if message.tag != b'p' || given != Some(password(user)) {
             hub.fail(
                 "the pooler logs in to servers",
