@@ -1,13 +1,14 @@
 //! A logged-in client's messages: which of them need a server, and how they reach it. The busiest code of the product,
 //! with `from_server`: what passes unchanged is passed in runs, without being copied apart.
 
+use pgweir_settings::Main;
 use pgweir_wire::backend::{self, TxStatus};
 use pgweir_wire::frontend::{Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use super::{Machine, Step};
 use crate::client::{ClientState, Link};
-use crate::driver::Driver;
+use crate::driver::{ConnId, Driver};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Kind, Ledger, Owner, Pushed};
@@ -35,6 +36,45 @@ enum Route {
     Unknown,
 }
 
+/// A read of a client, while it is passed on: what lies between `span` and `at` goes to the server as it is.
+struct Cursor<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    span: usize,
+}
+
+impl<'a> Cursor<'a> {
+    fn rest(&self) -> &'a [u8] {
+        &self.bytes[self.at..]
+    }
+
+    /// Sends what was gathered.
+    fn flush<D: Driver>(&mut self, d: &mut D, to: ConnId) {
+        if self.at > self.span {
+            d.send(to, &self.bytes[self.span..self.at]);
+            self.span = self.at;
+        }
+    }
+
+    /// Leaves out what was sent in another form.
+    fn skip(&mut self, used: usize) {
+        self.at += used;
+        self.span = self.at;
+    }
+}
+
+/// What came of trying to pass a message on.
+enum Passed {
+    /// It was, at least as far as it is here; look at the next.
+    Message,
+    /// The next one has to wait, or is not here.
+    NoMore,
+    /// Its end released the server.
+    Released,
+    /// The client is gone.
+    Gone,
+}
+
 impl Machine {
     /// A message of a client that has no server. Most need one; some are nothing, or can be answered here.
     pub(super) fn idle_client_sent<D: Driver>(&mut self, d: &mut D, id: ClientId, bytes: &[u8]) -> Step {
@@ -43,7 +83,7 @@ impl Machine {
             Ok(None) => return Step::Wait,
             Err(error) => return self.refuse_client(d, id, &Fault::Protocol(error.to_string().into())),
         };
-        if let Some(fault) = self.oversized(header) {
+        if let Some(fault) = oversized(&self.rules.config.main, header) {
             return self.refuse_client(d, id, &fault);
         }
         let whole = bytes.len() >= header.total();
@@ -101,115 +141,146 @@ impl Machine {
         bytes: &[u8],
     ) -> Step {
         let tracking = self.client_tracks_statements(id);
-        let (mut at, mut span) = (0, 0);
+        let mut cursor = Cursor { bytes, at: 0, span: 0 };
         loop {
-            let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
-            let ClientState::Linked(link) = &mut client.state else { break };
-            let Some(server) = self.servers.get_mut(server_id) else { return Step::Gone };
-            if matches!(server.state, ServerState::Settling(_)) {
-                break;
-            }
-            if link.streaming > 0 {
-                let used = link.streaming.min(bytes.len() - at);
-                link.streaming -= used;
-                at += used;
-                if link.streaming == 0 && server.is_at_rest() && !server.replication {
-                    // The answer was there before the message was whole: the server could not be released then.
-                    d.send(server.conn, &bytes[span..at]);
-                    self.server_rests(d, server_id);
-                    return Step::Used(at);
-                }
-            }
-            if server.ledger.len() >= LEDGER_ENTRIES_MAX {
-                d.send(server.conn, &bytes[span..at]);
-                span = at;
-                self.ask_for_answers(d, server_id);
-                self.pause_client(d, id);
-                break;
-            }
-            let rest = &bytes[at..];
-            let header = match Header::peek(rest) {
-                Ok(Some(header)) => header,
-                Ok(None) => break,
-                Err(error) => return self.refuse_client(d, id, &Fault::Protocol(error.to_string().into())),
-            };
-            let total = header.total();
-            if rest.len() < total && total <= HOLD_MESSAGE_BYTES {
-                break;
-            }
-            let route = route(header, rest, tracking);
-            if route == Route::Prepared && names_are_uncertain(link, &server.ledger) {
-                // The answer may sit in the server's buffer until somebody asks for it.
-                link.held = true;
-                d.send(server.conn, &bytes[span..at]);
-                span = at;
-                self.ask_for_answers(d, server_id);
-                break;
-            }
-            match route {
-                Route::Pass(_) | Route::Discards(_) => {
-                    let kind = match route {
-                        Route::Pass(kind) => kind,
-                        Route::Discards(kind) => {
-                            link.discards = true;
-                            Some(kind)
-                        }
-                        _ => None,
-                    };
-                    if header.tag == tag::QUERY && self.rules.config.main.disable_pqexec {
-                        return self.refuse_client(d, id, &Fault::SimpleQueryDisabled);
-                    }
-                    if let Some(kind) = kind.filter(|_| !server.replication) {
-                        let pushed = server.ledger.push(Entry::new(Owner::Client(id), kind));
-                        if pushed == Pushed::Queued && kind != Kind::CopyEnd {
-                            server.note_begin(self.now.mono_us);
-                        }
-                    }
-                    link.streaming = total.saturating_sub(rest.len());
-                    at += total.min(rest.len());
-                    if kind == Some(Kind::CopyEnd) {
-                        self.settle(d, server_id);
-                    }
-                }
-                Route::Prepared => {
-                    server.note_begin(self.now.mono_us);
-                    d.send(server.conn, &bytes[span..at]);
-                    span = at;
-                    match self.prepared_message(d, id, server_id, header, rest) {
-                        Step::Used(used) => at += used,
-                        Step::Wait => break,
-                        Step::Gone => return Step::Gone,
-                    }
-                    span = at;
-                }
-                Route::More => break,
-                Route::Endless => {
-                    let text = "portal and statement names are too long";
-                    return self.refuse_client(d, id, &Fault::TooLarge(text.into()));
-                }
-                Route::Leave => {
-                    d.send(server.conn, &bytes[span..at]);
-                    return self.client_left(d, id, "client close request");
-                }
-                Route::Malformed => {
-                    let text = format!("invalid message format: '{}'", header.tag.escape_ascii());
-                    return self.refuse_client(d, id, &Fault::Protocol(text.into()));
-                }
-                Route::Unknown => return self.unknown_message(d, id, header.tag),
-            }
-            if let Some(fault) = self.oversized(header) {
-                return self.refuse_client(d, id, &fault);
+            match self.pass_message(d, id, server_id, tracking, &mut cursor) {
+                Passed::Message => {}
+                Passed::NoMore => break,
+                Passed::Released => return Step::Used(cursor.at),
+                Passed::Gone => return Step::Gone,
             }
         }
         if let Some(server) = self.servers.get(server_id) {
-            if at > span {
-                d.send(server.conn, &bytes[span..at]);
-            }
+            cursor.flush(d, server.conn);
             if d.backlog(server.conn) > BACKLOG_HIGH_BYTES {
                 self.pause_client(d, id);
             }
         }
-        if at == 0 { Step::Wait } else { Step::Used(at) }
+        if cursor.at == 0 { Step::Wait } else { Step::Used(cursor.at) }
+    }
+
+    /// One message, or the rest of one.
+    fn pass_message<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        server_id: ServerId,
+        tracking: bool,
+        cursor: &mut Cursor<'_>,
+    ) -> Passed {
+        let Some(client) = self.clients.get_mut(id) else { return Passed::Gone };
+        let ClientState::Linked(link) = &mut client.state else { return Passed::NoMore };
+        let Some(server) = self.servers.get_mut(server_id) else { return Passed::Gone };
+        if matches!(server.state, ServerState::Settling(_)) {
+            return Passed::NoMore;
+        }
+        if link.streaming > 0 {
+            let used = link.streaming.min(cursor.rest().len());
+            link.streaming -= used;
+            cursor.at += used;
+            if link.streaming == 0 && server.is_at_rest() && !server.replication {
+                // The answer was there before the message was whole: the server could not be released then.
+                cursor.flush(d, server.conn);
+                self.server_rests(d, server_id);
+                return Passed::Released;
+            }
+        }
+        let rest = cursor.rest();
+        let header = match Header::peek(rest) {
+            Ok(Some(header)) => header,
+            Ok(None) => return Passed::NoMore,
+            Err(error) => return self.refused(d, id, &Fault::Protocol(error.to_string().into())),
+        };
+        if let Some(fault) = oversized(&self.rules.config.main, header) {
+            return self.refused(d, id, &fault);
+        }
+        if rest.len() < header.total() && header.total() <= HOLD_MESSAGE_BYTES {
+            return Passed::NoMore;
+        }
+        let route = route(header, rest, tracking);
+        let uncertain = route == Route::Prepared && names_are_uncertain(link, &server.ledger);
+        if uncertain || server.ledger.len() >= LEDGER_ENTRIES_MAX {
+            let asked = std::mem::replace(&mut link.held, uncertain);
+            cursor.flush(d, server.conn);
+            if !asked {
+                // The answers may sit in the server's buffer until somebody asks for them.
+                self.ask_for_answers(d, server_id);
+            }
+            if !uncertain {
+                self.pause_client(d, id);
+            }
+            return Passed::NoMore;
+        }
+        match route {
+            Route::Pass(kind) => self.pass_unchanged(d, id, server_id, header, kind, cursor),
+            Route::Discards(kind) => {
+                link.discards = true;
+                self.pass_unchanged(d, id, server_id, header, Some(kind), cursor)
+            }
+            Route::Prepared => {
+                server.note_begin(self.now.mono_us);
+                cursor.flush(d, server.conn);
+                match self.prepared_message(d, id, server_id, header, rest) {
+                    Step::Used(used) => cursor.skip(used),
+                    Step::Wait => return Passed::NoMore,
+                    Step::Gone => return Passed::Gone,
+                }
+                Passed::Message
+            }
+            Route::More => Passed::NoMore,
+            Route::Leave => {
+                cursor.flush(d, server.conn);
+                self.client_left(d, id, "client close request");
+                Passed::Gone
+            }
+            Route::Endless => {
+                self.refused(d, id, &Fault::TooLarge("portal and statement names are too long".into()))
+            }
+            Route::Malformed => {
+                let text = format!("invalid message format: '{}'", header.tag.escape_ascii());
+                self.refused(d, id, &Fault::Protocol(text.into()))
+            }
+            Route::Unknown => {
+                self.unknown_message(d, id, header.tag);
+                Passed::Gone
+            }
+        }
+    }
+
+    /// A message that servers get as it is; what they will owe for it is noted.
+    fn pass_unchanged<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        server_id: ServerId,
+        header: Header,
+        kind: Option<Kind>,
+        cursor: &mut Cursor<'_>,
+    ) -> Passed {
+        if header.tag == tag::QUERY && self.rules.config.main.disable_pqexec {
+            return self.refused(d, id, &Fault::SimpleQueryDisabled);
+        }
+        let Some(server) = self.servers.get_mut(server_id) else { return Passed::Gone };
+        if let Some(kind) = kind.filter(|_| !server.replication) {
+            let pushed = server.ledger.push(Entry::new(Owner::Client(id), kind));
+            if pushed == Pushed::Queued && kind != Kind::CopyEnd {
+                server.note_begin(self.now.mono_us);
+            }
+        }
+        let here = cursor.rest().len();
+        if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
+            link.streaming = header.total().saturating_sub(here);
+        }
+        cursor.at += header.total().min(here);
+        if kind == Some(Kind::CopyEnd) {
+            self.settle(d, server_id);
+        }
+        Passed::Message
+    }
+
+    fn refused<D: Driver>(&mut self, d: &mut D, id: ClientId, fault: &Fault) -> Passed {
+        self.refuse_client(d, id, fault);
+        Passed::Gone
     }
 
     /// Has the server send what it holds back until Sync.
@@ -228,15 +299,16 @@ impl Machine {
         Step::Used(header.total().min(available))
     }
 
-    fn oversized(&self, header: Header) -> Option<Fault> {
-        let max = self.rules.config.main.max_packet_size as usize;
-        (header.total() > max).then(|| Fault::TooLarge("message is larger than max_packet_size".into()))
-    }
-
     fn unknown_message<D: Driver>(&mut self, d: &mut D, id: ClientId, tag: u8) -> Step {
         let text = format!("unknown pkt: '{}'", tag.escape_ascii());
         self.refuse_client(d, id, &Fault::Protocol(text.into()))
     }
+}
+
+/// `max_packet_size`.
+fn oversized(main: &Main, header: Header) -> Option<Fault> {
+    let too_large = header.total() > main.max_packet_size as usize;
+    too_large.then(|| Fault::TooLarge("message is larger than max_packet_size".into()))
 }
 
 /// What a name of a prepared statement means depends on answers that are still owed.

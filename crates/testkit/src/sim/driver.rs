@@ -308,6 +308,8 @@ impl Driver for SimDriver<'_> {
         self.hub.note(|| format!("{worker:?} start_tls {conn:?} {role:?}"));
         if matches!(role, TlsRole::Accept { .. }) {
             sock.hello = Some(received.len());
+        }
+        if matches!(role, TlsRole::Accept { .. }) && received.len() < TLS_HELLO.len() {
             self.desk.deliver(self.hub, Inbound::Readable(conn));
         } else {
             let in_us = 1 + self.hub.rng.below(2_000);
