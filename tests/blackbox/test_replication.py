@@ -1,0 +1,178 @@
+"""Replication connections: a server of their own each, CopyBoth in both directions, nothing reused."""
+
+import struct
+import subprocess
+
+import pytest
+
+from harness.cluster import program
+from harness.machine import eventually
+from harness.wire import Closed, copy_data, message, query
+
+pytestmark = pytest.mark.needs("replication")
+
+
+@pytest.fixture
+def replicated(pooled, pg):
+    """A pooler with the databases app and `replication`, which is the name that physical replication clients give."""
+    return pooled(databases={"replication": pg.at("app")}, default_pool_size=5)
+
+
+@pytest.mark.parametrize("mode, database", [("true", "replication"), ("database", "app"), ("on", "app"), ("1", "app")])
+def test_identify_system(replicated, pg, mode, database):
+    """The first command of every replication client."""
+    with replicated.raw(database, "u_repl", replication=mode) as session:
+        answer = session.query("IDENTIFY_SYSTEM")
+        assert answer.columns == ["systemid", "timeline", "xlogpos", "dbname"]
+        assert answer.rows[0][0] == str(pg.sql("select system_identifier from pg_control_system()")[0][0])
+        assert answer.rows[0][3] == ("app" if mode == "database" else None)
+
+
+def test_a_server_of_its_own(replicated, pg):
+    """Each replication client has its own walsender, which ends with it and serves nobody else."""
+    sessions = [replicated.raw("app", "u_repl", replication="database") for _ in range(3)]
+    for session in sessions:
+        session.query("IDENTIFY_SYSTEM")
+    senders = pg.sql("select count(*) from pg_stat_activity where backend_type = 'walsender'")
+    assert senders == [(3,)]
+    with replicated.raw("app", "u_repl") as plain:
+        assert plain.value("select backend_type from pg_stat_activity where pid = pg_backend_pid()") == "client backend"
+    sessions[0].terminate()
+    sessions[1].hang_up()
+    eventually(lambda: pg.sql("select count(*) from pg_stat_activity where backend_type = 'walsender'") == [(1,)], "two walsenders are gone")
+    sessions[2].hang_up()
+
+
+def test_sql_on_a_logical_connection(replicated):
+    """A logical replication connection also runs SQL, transactions included, on one and the same server."""
+    with replicated.raw("app", "u_repl", replication="database") as session:
+        pid = session.value("select pg_backend_pid()")
+        assert session.query("begin").status == "T"
+        assert session.query("commit").status == "I"
+        assert session.value("select pg_backend_pid()") == pid
+
+
+def test_logical_streaming(replicated, pg):
+    """START_REPLICATION of a logical slot: changes arrive as CopyBoth data, feedback goes back, CopyDone ends it."""
+    pg.sql("drop table if exists watched; create table watched (n int primary key); grant all on watched to public")
+    pg.sql("drop publication if exists pub; create publication pub for table watched")
+    with replicated.raw("app", "u_repl", replication="database") as session:
+        answer = session.query("CREATE_REPLICATION_SLOT s1 TEMPORARY LOGICAL pgoutput NOEXPORT_SNAPSHOT")
+        start = answer.rows[0][1]
+        session.send(query(f"START_REPLICATION SLOT s1 LOGICAL {start} (proto_version '1', publication_names 'pub')"))
+        assert session.until("W").messages[-1].tag == "W"
+        pg.sql("insert into watched select generate_series(1, 500)")
+        inserts, last = 0, 0
+        while inserts < 500:
+            body = session.until("d").messages[-1].body
+            if body[:1] == b"w":
+                last = struct.unpack_from("!q", body, 9)[0]
+                inserts += body[25:26] == b"I"
+        session.send(copy_data(b"r" + struct.pack("!qqqqb", last, last, last, 0, 1)))
+        assert session.until("d").messages[-1].body[:1] in (b"k", b"w")
+        session.send(message("c"))
+        answer = session.until("Z")
+        assert "c" in answer.tags and answer.commands
+        assert session.value("select 1") == "1"
+    eventually(lambda: pg.sql("select count(*) from pg_replication_slots") == [(0,)], "the temporary slot is gone with its session")
+
+
+def test_a_streaming_client_that_vanishes(replicated, pg):
+    """A client that hangs up in CopyBoth takes its walsender with it."""
+    pg.sql("drop publication if exists pub; create publication pub for all tables")
+    session = replicated.raw("app", "u_repl", replication="database")
+    start = session.query("CREATE_REPLICATION_SLOT s2 TEMPORARY LOGICAL pgoutput NOEXPORT_SNAPSHOT").rows[0][1]
+    session.send(query(f"START_REPLICATION SLOT s2 LOGICAL {start} (proto_version '1', publication_names 'pub')"))
+    session.until("W")
+    session.reset()
+    eventually(lambda: not pg.backends(user="u_repl"), "the walsender is gone")
+
+
+def test_physical_streaming(replicated, pg):
+    """START_REPLICATION PHYSICAL: WAL arrives."""
+    with replicated.raw("replication", "u_repl", replication="true") as session:
+        position = session.query("IDENTIFY_SYSTEM").rows[0][2]
+        session.send(query(f"START_REPLICATION PHYSICAL {position}"))
+        session.until("W")
+        pg.sql("insert into scratch select 99, generate_series(1, 1000)")
+        received = 0
+        while received < 50_000:
+            body = session.until("d").messages[-1].body
+            received += len(body) - 25 if body[:1] == b"w" else 0
+
+
+def test_startup_options_reach_the_walsender(replicated):
+    """The raw `options` of a replication connection are passed on."""
+    with replicated.raw("app", "u_repl", replication="database", options="-c geqo=off -c statement_timeout=12345") as session:
+        assert session.value("show statement_timeout") == "12345ms"
+
+
+def test_replication_is_refused_without_the_right(replicated):
+    """A role without REPLICATION: the server's words reach the client; plain clients of that role are not touched."""
+    with replicated.raw("app", "bob") as plain:
+        with pytest.raises(Closed) as refused, replicated.raw("app", "bob", replication="database") as session:
+            session.query("IDENTIFY_SYSTEM")
+        assert "replication" in refused.value.error["M"] or "REPLICATION" in refused.value.error["M"]
+        assert plain.value("select 1") == "1"
+
+
+def tool(name):
+    path = program("15", name)
+    if path is None:
+        pytest.skip(f"{name} is not installed")
+    return str(path)
+
+
+def test_pg_basebackup(replicated, pg, tmp_path):
+    """A whole base backup with its WAL through the pooler."""
+    target = tmp_path / "backup"
+    done = subprocess.run(
+        [tool("pg_basebackup"), "-h", "127.0.0.1", "-p", str(replicated.port), "-U", "u_repl", "-D", str(target), "-X", "stream", "-c", "fast"],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (target / "PG_VERSION").exists() and (target / "backup_manifest").exists()
+    verified = subprocess.run([tool("pg_verifybackup"), str(target)], capture_output=True, text=True, timeout=60)
+    assert verified.returncode == 0, verified.stderr
+
+
+def test_pg_receivewal(replicated, pg, tmp_path):
+    """pg_receivewal up to a given position."""
+    pg.sql("select pg_switch_wal()")
+    pg.sql("insert into scratch select 98, generate_series(1, 1000)")
+    end = pg.sql("select pg_current_wal_lsn()::text")[0][0]
+    process = subprocess.Popen(
+        [tool("pg_receivewal"), "-h", "127.0.0.1", "-p", str(replicated.port), "-U", "u_repl", "-D", str(tmp_path), "-n", "--synchronous", "-E", end],
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        eventually(lambda: pg.backends(user="u_repl") or process.poll() is not None, "it is connected")
+        for _ in range(20):
+            pg.sql("insert into scratch select 98, generate_series(1, 1000)")
+            if process.poll() is not None:
+                break
+        pg.sql("select pg_switch_wal()")
+        assert process.wait(timeout=20) == 0, process.stderr.read()
+    finally:
+        process.kill()
+        process.wait()
+    assert any(tmp_path.iterdir())
+
+
+def test_replication_beside_ordinary_clients(replicated):
+    """Ordinary transactions go on while a replication client streams."""
+    with replicated.raw("app", "u_repl", replication="true") as stream, replicated.raw("app", "u_repl") as plain:
+        position = stream.query("IDENTIFY_SYSTEM").rows[0][2]
+        stream.send(query(f"START_REPLICATION PHYSICAL {position}"))
+        stream.until("W")
+        for n in range(50):
+            assert plain.value(f"select {n}") == str(n)
+
+
+def test_replication_state_is_shown(replicated):
+    """SHOW CLIENTS and SHOW SERVERS tell physical from logical."""
+    with replicated.raw("app", "u_repl", replication="true") as one, replicated.raw("app", "u_repl", replication="database") as two:
+        one.query("IDENTIFY_SYSTEM")
+        two.query("IDENTIFY_SYSTEM")
+        assert {row["replication"] for row in replicated.show("CLIENTS", user="u_repl")} == {"physical", "logical"}
+        assert {row["replication"] for row in replicated.show("SERVERS", user="u_repl")} == {"physical", "logical"}

@@ -1,0 +1,1 @@
+"""Real drivers against the pooler."""

@@ -1,0 +1,36 @@
+#!/bin/sh
+# Brings together what the tests need: the distribution's PostgreSQL, the other majors (tests/pg) and the Python packages.
+#
+# Quick when everything is there. As root on Debian or Ubuntu it installs what is missing; otherwise it says in one line
+# what is missing and ends with 1.
+set -eu
+cd "$(dirname "$0")"
+root=$(cd .. && pwd)
+
+missing=""
+command -v pgbench >/dev/null && command -v psql >/dev/null && ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 \
+    || missing="$missing postgresql postgresql-client postgresql-contrib"
+command -v openssl >/dev/null || missing="$missing openssl"
+command -v npm >/dev/null || missing="$missing npm"
+command -v python3 >/dev/null || missing="$missing python3"
+python3 -c 'import venv, ensurepip' 2>/dev/null || missing="$missing python3-venv"
+if [ -n "$missing" ]; then
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        apt-get -q update
+        # shellcheck disable=SC2086  # a list of words on purpose
+        DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends $missing
+    else
+        echo "missing: install$missing (Debian: apt-get install$missing)" >&2
+        exit 1
+    fi
+fi
+
+pg/install.sh
+
+venv="$root/.cache/venv"
+want=$(cksum < requirements.txt)
+if [ ! -x "$venv/bin/pytest" ] || [ "$(cat "$venv/.ready" 2>/dev/null)" != "$want" ]; then
+    python3 -m venv --clear "$venv"
+    "$venv/bin/pip" install --quiet --disable-pip-version-check --requirement requirements.txt
+    printf '%s\n' "$want" > "$venv/.ready"
+fi
