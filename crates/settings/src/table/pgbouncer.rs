@@ -219,15 +219,15 @@ settings! {
         /// The authorities that clients' certificates have to come from.
         client_tls_ca_file: String = "", Kind::Path, Reload, PgBouncer, InEffect;
         /// The TLS versions that clients may use.
-        client_tls_protocols: String = "secure", Kind::Text, Reload, PgBouncer, NotYet;
+        client_tls_protocols: String = "secure", Kind::Text, Reload, PgBouncer, InEffect;
         /// The ciphers of TLS 1.2 that clients may use, as OpenSSL names them.
-        client_tls_ciphers: String = "default", Kind::Text, Reload, PgBouncer, NotYet;
+        client_tls_ciphers: String = "default", Kind::Text, Reload, PgBouncer, InEffect;
         /// The cipher suites of TLS 1.3 that clients may use.
-        client_tls13_ciphers: Option<String> = NULL, Kind::Text, Reload, PgBouncer, NotYet;
+        client_tls13_ciphers: Option<String> = NULL, Kind::Text, Reload, PgBouncer, InEffect;
         /// Parameters of the DHE key exchange: none, auto or legacy.
         client_tls_dheparams: String = "auto", Kind::Text, Reload, PgBouncer, NotYet;
         /// The curve of the ECDHE key exchange: none, auto or a name.
-        client_tls_ecdhcurve: String = "auto", Kind::Text, Reload, PgBouncer, NotYet;
+        client_tls_ecdhcurve: String = "auto", Kind::Text, Reload, PgBouncer, InEffect;
         /// Whether servers are asked for TLS, and how much of their certificate is checked.
         server_tls_sslmode: SslMode = "prefer", Kind::Choice(SslMode::WORDS), Reload, PgBouncer, InEffect;
         /// The authorities that servers' certificates have to come from.
@@ -237,11 +237,11 @@ settings! {
         /// The certificate that servers are shown.
         server_tls_cert_file: String = "", Kind::Path, Reload, PgBouncer, InEffect;
         /// The TLS versions that are offered to servers.
-        server_tls_protocols: String = "secure", Kind::Text, Reload, PgBouncer, NotYet;
+        server_tls_protocols: String = "secure", Kind::Text, Reload, PgBouncer, InEffect;
         /// The ciphers of TLS 1.2 that are offered to servers, as OpenSSL names them.
-        server_tls_ciphers: String = "default", Kind::Text, Reload, PgBouncer, NotYet;
+        server_tls_ciphers: String = "default", Kind::Text, Reload, PgBouncer, InEffect;
         /// The cipher suites of TLS 1.3 that are offered to servers.
-        server_tls13_ciphers: Option<String> = NULL, Kind::Text, Reload, PgBouncer, NotYet;
+        server_tls13_ciphers: Option<String> = NULL, Kind::Text, Reload, PgBouncer, InEffect;
     }
 
     group "Network" {

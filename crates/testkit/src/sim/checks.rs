@@ -156,6 +156,7 @@ impl Checks {
     /// Somebody sends what is not the protocol: servers may get to see some of it.
     pub fn intruded(&mut self) {
         self.intruded = true;
+        self.vanished_busy += 1;
     }
 
     /// The operator gives a command.
@@ -167,8 +168,8 @@ impl Checks {
         ];
         self.operator_words
             .extend(told.iter().filter(|(word, _)| text.starts_with(word)).map(|(_, told)| told));
-        if text.starts_with("SUSPEND") {
-            // Who does not read for long enough is closed without a word.
+        if text.starts_with("SUSPEND") || text.starts_with("KILL") {
+            // Who does not read for long enough, or is in the middle of a message, is closed without a word.
             self.operator_words.push("");
         }
         if let Some(size) = text.strip_prefix("SET default_pool_size = ").and_then(|size| size.parse().ok()) {

@@ -208,6 +208,7 @@ impl Client {
     /// Sends what no client sends. The pooler throws it out or waits for more; either way nobody else is to notice.
     fn intrude(&mut self, hub: &mut Hub, garbage: &[u8]) {
         hub.count("intruders");
+        // Thrown out or leaving, it may cost the server it has.
         hub.checks.intruded();
         self.phase = Phase::Intruding;
         self.out.extend_from_slice(garbage);
@@ -512,9 +513,11 @@ impl Client {
 
     fn vanish(&mut self, hub: &mut Hub) {
         let free = self.oracle.is_settled() && !self.oracle.is_bound() && !self.oracle.is_copying();
-        let busy = !(free && self.out.is_empty()) || self.phase == Phase::Intruding;
+        let busy = !(free && self.out.is_empty());
         hub.note(|| format!("client {} vanishes (busy: {busy})", self.script.id));
-        hub.checks.vanished(busy);
+        if self.phase != Phase::Intruding {
+            hub.checks.vanished(busy);
+        }
         self.close(hub, self.script.vanish.map_or(End::Reset, |vanish| vanish.end));
     }
 
