@@ -7,9 +7,15 @@
 //! To add a target: a function here (in a file of its own), a line in [`TARGETS`], a file in `fuzz_targets/` with its
 //! `[[bin]]` in `Cargo.toml`, and a few inputs in `corpus/<name>/`. A test finds out what was forgotten.
 
+mod auth;
+mod machine;
+mod settings;
 mod sql;
 mod wire;
 
+pub use auth::{auth_guard, auth_prover, auth_user_list};
+pub use machine::{machine_client, machine_server};
+pub use settings::settings_ini;
 pub use sql::sql_lexer;
 pub use wire::{wire_backend, wire_frontend, wire_startup};
 
@@ -18,6 +24,12 @@ pub type Target = (&'static str, fn(&[u8]));
 
 /// Every fuzz target.
 pub const TARGETS: &[Target] = &[
+    ("auth_guard", auth_guard),
+    ("auth_prover", auth_prover),
+    ("auth_user_list", auth_user_list),
+    ("machine_client", machine_client),
+    ("machine_server", machine_server),
+    ("settings_ini", settings_ini),
     ("sql_lexer", sql_lexer),
     ("wire_backend", wire_backend),
     ("wire_frontend", wire_frontend),

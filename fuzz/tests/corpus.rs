@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use pgweir_fuzz::{TARGETS, Target};
 
-/// Mutated inputs for each target.
+/// Mutated inputs for each target. The environment variable `FUZZ_ITERATIONS` sets another number, and `FUZZ_TARGET` runs
+/// only the target that it names.
 const ITERATIONS: u32 = 20_000;
 /// Changes to an input, at most.
 const CHANGES_MAX: usize = 6;
@@ -17,13 +18,19 @@ const INPUT_LEN_MAX: usize = 4096;
 
 #[test]
 fn corpus_and_mutations() {
-    for (index, target) in TARGETS.iter().enumerate() {
+    let iterations = std::env::var("FUZZ_ITERATIONS");
+    let iterations = iterations.map_or(ITERATIONS, |text| text.parse().expect("FUZZ_ITERATIONS is a number"));
+    let only = std::env::var("FUZZ_TARGET").ok();
+    for target in TARGETS {
+        if only.as_ref().is_some_and(|only| only != target.0) {
+            continue;
+        }
         let corpus = corpus(target.0);
         for input in &corpus {
             run(*target, input);
         }
-        let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ index as u64);
-        for _ in 0..ITERATIONS {
+        let mut random = Random::for_target(target.0);
+        for _ in 0..iterations {
             run(*target, &mutate(&mut random, &corpus));
         }
     }
@@ -115,6 +122,15 @@ fn change(random: &mut Random, input: &mut Vec<u8>, corpus: &[Vec<u8>]) {
 struct Random(u64);
 
 impl Random {
+    /// The same numbers for a target at each run, whatever other targets there are.
+    fn for_target(name: &str) -> Random {
+        let seed = name
+            .bytes()
+            .fold(0x9e37_79b9_7f4a_7c15, |seed: u64, byte| (seed ^ u64::from(byte)).rotate_left(9));
+        // Zero is the one number that xorshift does not leave.
+        Random(seed.max(1))
+    }
+
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
