@@ -57,6 +57,13 @@ impl Machine {
                 self.close_server(d, id, reason, CloseMode::Flush);
             } else if self.needs_check(&self.servers[id]) {
                 let pool = &self.pools[pool_id];
+                // One that has just been checked goes first, wherever it stands: else two could be checked in turns for ever.
+                let checked = pool.idle.iter().copied().find(|&other| {
+                    self.reason_to_close(other).is_none() && !self.needs_check(&self.servers[other])
+                });
+                if checked.is_some() {
+                    return checked;
+                }
                 if pool.servers(ServerKind::Tested) >= pool.waiting {
                     return None;
                 }

@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 
 use super::client::message;
+use super::client::proving::Proving;
 use super::hub::{Event, Hub, LinkId, PeerEnd, PoolerEnd};
 use super::net::{Dir, End};
-use super::plan::{Plan, password};
-use super::proto::{Body, ErrorText, Fields, Message, PROTOCOL_3_0, Splitter};
+use super::plan::Plan;
+use super::proto::{ErrorText, Fields, Message, PROTOCOL_3_0, Splitter};
 use super::rng::Rng;
 
 /// Name of the user that may do everything there.
@@ -28,6 +29,7 @@ pub struct Operator {
     phase: Phase,
     link: Option<LinkId>,
     splitter: Splitter,
+    proving: Proving,
     /// Commands that belong together, in order.
     tasks: VecDeque<VecDeque<String>>,
     /// Columns of the result that is arriving.
@@ -85,6 +87,7 @@ impl Operator {
             phase: Phase::Away,
             link: None,
             splitter: Splitter::default(),
+            proving: Proving::new(ADMIN),
             tasks,
             columns: 0,
             clients: Vec::new(),
@@ -168,10 +171,11 @@ impl Operator {
 
     fn take(&mut self, hub: &mut Hub, link: LinkId, message: &Message) {
         match message.tag {
-            b'R' if Fields(&message.body).int32() == Some(3) => {
-                self.send(hub, link, &Body::new().text(&password(ADMIN)).message(b'p'));
-            }
-            b'R' | b'S' | b'K' if self.phase == Phase::LoggingIn => {}
+            b'R' if self.phase == Phase::LoggingIn => match self.proving.answer(message, &mut hub.rng) {
+                Ok(bytes) => drop(hub.write(link, Dir::ToPooler, &bytes)),
+                Err(why) => hub.fail("the console answers", format!("the operator cannot log in: {why}")),
+            },
+            b'S' | b'K' if self.phase == Phase::LoggingIn => {}
             b'T' => self.columns = Fields(&message.body).int16().unwrap_or(-1),
             b'D' => self.row(hub, message),
             b'C' | b'N' | b'I' => {}

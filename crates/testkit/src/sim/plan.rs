@@ -191,6 +191,9 @@ pub struct Plan {
     pub clients: Vec<Script>,
 }
 
+/// scram_iterations, of pooler and servers: few, for thousands of logins.
+pub const SCRAM_ITERATIONS: u32 = 16;
+
 /// The password of a user; where the login needs one, client, pooler and server agree on it.
 #[must_use]
 pub fn password(user: &str) -> String {
@@ -229,7 +232,12 @@ impl Plan {
             timeouts: timeouts(&mut rng, profile),
             checks_always: rng.percent(25),
             reset_query: "DISCARD ALL",
-            auth_type: if rng.percent(25) { "plain" } else { "trust" },
+            auth_type: match rng.below(10) {
+                0 => "plain",
+                1 => "md5",
+                2 => "scram-sha-256",
+                _ => "trust",
+            },
             max_db_client_connections: if rng.percent(8) { rng.count(1, 5) } else { 0 },
             max_user_client_connections: if rng.percent(8) { rng.count(1, 5) } else { 0 },
             forced_user: rng.percent(12).then(|| "boss".to_owned()),
@@ -309,7 +317,8 @@ impl Plan {
         }
         ini.push_str("[pgbouncer]\nlisten_addr = 127.0.0.1\nunix_socket_dir =\nauth_file = users\n");
         ini.push_str("client_tls_key_file = key.pem\nclient_tls_cert_file = cert.pem\nadmin_users = admin\n");
-        let settings: [(&str, String); 25] = [
+        let settings: [(&str, String); 26] = [
+            ("scram_iterations", SCRAM_ITERATIONS.to_string()),
             ("client_tls_sslmode", self.client_tls.to_owned()),
             ("server_tls_sslmode", self.server_tls.to_owned()),
             ("max_db_client_connections", self.max_db_client_connections.to_string()),

@@ -3,5 +3,6 @@
 pub mod message;
 pub mod oracle;
 pub mod phrases;
+pub mod proving;
 pub mod run;
 pub mod script;

@@ -2,13 +2,14 @@
 
 use super::message;
 use super::oracle::{Oracle, Verdict};
+use super::proving::Proving;
 use super::script::{Ending, Script, Vanish, Wait};
 use crate::sim::checks::{Disconnected, PoolName};
 use crate::sim::driver::{TLS_HELLO, shown};
 use crate::sim::hub::{ClientTimer, Event, Hub, LinkId, PeerEnd, PoolerEnd};
 use crate::sim::net::{Dir, End};
-use crate::sim::plan::{Mode, Plan, password};
-use crate::sim::proto::{Body, ErrorText, Fields, Message, PROTOCOL_3_9999, SSL_REQUEST, Splitter};
+use crate::sim::plan::{Mode, Plan};
+use crate::sim::proto::{ErrorText, Message, PROTOCOL_3_9999, SSL_REQUEST, Splitter};
 
 /// Where a client is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,6 +48,7 @@ pub struct Client {
     /// After so many more bytes it vanishes.
     vanish_after_bytes: Option<usize>,
     key: Option<Vec<u8>>,
+    proving: Proving,
     /// It was told which protocol version is spoken.
     negotiated: bool,
     /// Since when it waits for what it asked for last.
@@ -69,6 +71,7 @@ impl Client {
     pub fn new(index: usize, plan: &Plan) -> Self {
         let script = plan.clients[index].clone();
         let oracle = Oracle::new(script.id, &script.parameters, plan.mode == Mode::Session);
+        let proving = Proving::new(&script.user);
         let pool = plan.pool_of(&script.database, &script.user);
         Client {
             index,
@@ -84,6 +87,7 @@ impl Client {
             out: Vec::new(),
             vanish_after_bytes: None,
             key: None,
+            proving,
             negotiated: false,
             asked_us: 0,
             rested_us: 0,
@@ -423,14 +427,7 @@ impl Client {
 
     fn take_greeting(&mut self, hub: &mut Hub, message: &Message) {
         match message.tag {
-            b'R' => match Fields(&message.body).int32() {
-                Some(0) => {}
-                Some(3) => {
-                    Body::new().text(&password(&self.script.user)).message(b'p').encode(&mut self.out);
-                    self.write(hub);
-                }
-                other => self.wrong(hub, format!("asked for authentication of kind {other:?}")),
-            },
+            b'R' => self.prove(hub, message),
             b'S' => {
                 if let Verdict::Wrong(why) = self.oracle.parameter_status(message) {
                     self.wrong(hub, why);
@@ -445,6 +442,16 @@ impl Client {
             }
             b'Z' => self.logged_in(hub),
             _ => self.wrong(hub, format!("{message:?} in a greeting")),
+        }
+    }
+
+    fn prove(&mut self, hub: &mut Hub, message: &Message) {
+        match self.proving.answer(message, &mut hub.rng) {
+            Ok(bytes) => {
+                self.out.extend(bytes);
+                self.write(hub);
+            }
+            Err(why) => self.wrong(hub, format!("cannot log in: {why}")),
         }
     }
 

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use pgweir_auth::{Guard, GuardEnv, Method, Secret, Verdict};
+
 use super::session::{Manner, Note, Session, Step};
 use super::settings::known;
 use super::statement::Tag;
 use crate::sim::checks::PoolName;
 use crate::sim::hub::{Event, Hub, LinkId};
 use crate::sim::net::{Dir, End};
-use crate::sim::plan::password;
+use crate::sim::plan::{SCRAM_ITERATIONS, password};
 use crate::sim::proto::{
     Body, CANCEL_REQUEST, Fields, GSS_REQUEST, Message, PROTOCOL_3_0, PROTOCOL_3_2, SSL_REQUEST, Splitter,
     report,
@@ -50,12 +52,11 @@ pub enum Lie {
 /// Every lie there is.
 pub const LIES: [Lie; 4] = [Lie::UnknownType, Lie::ShortLength, Lie::EndlessLength, Lie::UnknownStatus];
 
-#[derive(Debug)]
 enum Stage {
     /// Waits for a first packet.
     Starting,
-    /// Waits for the password.
-    Asking(Vec<(String, String)>),
+    /// Waits for a password message.
+    Asking(Box<Guard>, Vec<(String, String)>),
     /// Takes its time to log the client in.
     LoggingIn(Vec<(String, String)>),
     /// Serves.
@@ -221,7 +222,7 @@ impl Backend {
             let moved = match &mut self.stage {
                 Stage::Dead | Stage::LoggingIn(_) | Stage::Cancelling => return self.look_for_end(hub),
                 Stage::Starting => self.start(hub),
-                Stage::Asking(_) => self.take_password(hub),
+                Stage::Asking(..) => self.take_password(hub),
                 Stage::Serving(session) => {
                     let step = session.step();
                     self.serve(hub, step)
@@ -335,33 +336,55 @@ impl Backend {
             hub.checks.login_failed(Some(&pool), hub.now_us);
             return self.reject(hub, code, "the login is refused");
         }
-        if hub.rng.percent(30) {
-            self.stage = Stage::Asking(parameters);
-            self.send(hub, &encoded(&Body::new().int32(3).message(b'R')));
-        } else {
-            self.begin_login(hub, parameters);
-        }
+        let method = match hub.rng.below(100) {
+            0..55 => Method::Trust,
+            55..75 => Method::Plain,
+            75..88 => Method::Md5,
+            _ => Method::ScramSha256,
+        };
+        let secret = Secret::parse(&password(&pool.1));
+        let env = GuardEnv { mock_seed: &[9; 32], scram_iterations: SCRAM_ITERATIONS };
+        let verdict =
+            Guard::begin(method, &pool.1, Some(&secret), &env, &mut |out: &mut [u8]| hub.rng.fill(out));
+        self.follow(hub, verdict, parameters);
         true
     }
 
     fn take_password(&mut self, hub: &mut Hub) -> bool {
         let Ok(Some(message)) = self.splitter.message() else { return false };
-        let Stage::Asking(parameters) = std::mem::replace(&mut self.stage, Stage::Dead) else { return false };
-        let user = self.pool.as_ref().map_or("", |pool| pool.1.as_str());
-        let given = Fields(&message.body).text().map(str::to_owned);
+        let Stage::Asking(guard, parameters) = std::mem::replace(&mut self.stage, Stage::Dead) else {
+            return false;
+        };
         if message.tag == b'X' {
             self.close(hub, End::Fin);
             return true;
         }
-        if message.tag != b'p' || given != Some(password(user)) {
+        if message.tag != b'p' {
             hub.fail(
                 "the pooler logs in to servers",
                 format!("server {}: {message:?} as a password", self.pid),
             );
-            return self.reject(hub, "28P01", "password authentication failed");
         }
-        self.begin_login(hub, parameters);
+        let verdict = guard.handle(&message.body, &mut |out: &mut [u8]| hub.rng.fill(out));
+        self.follow(hub, verdict, parameters);
         true
+    }
+
+    fn follow(&mut self, hub: &mut Hub, verdict: Verdict, parameters: Vec<(String, String)>) {
+        match verdict {
+            Verdict::Ask(guard, question) => {
+                self.stage = Stage::Asking(Box::new(guard), parameters);
+                self.send(hub, &question);
+            }
+            Verdict::Proven { send, .. } => {
+                self.send(hub, &send);
+                self.begin_login(hub, parameters);
+            }
+            Verdict::Refused(refusal) => {
+                hub.fail("the pooler logs in to servers", format!("server {}: {}", self.pid, refusal.text()));
+                self.reject(hub, "28P01", "password authentication failed");
+            }
+        }
     }
 
     fn begin_login(&mut self, hub: &mut Hub, parameters: Vec<(String, String)>) {
