@@ -5,6 +5,10 @@
 # POOLER_KIND  pgweir or pgbouncer (read off the name otherwise)
 # JOBS         test processes side by side (3)
 set -eu
+case "${POOLER:-/}" in
+/*) ;;
+*) POOLER="$PWD/$POOLER" ;;
+esac
 cd "$(dirname "$0")"
 ./setup.sh
 if [ -z "${POOLER:-}" ]; then

@@ -4,8 +4,12 @@ import random
 import threading
 import time
 
+import pytest
+
 from harness.machine import eventually
 from harness.wire import SYNC, Closed, bind, copy_data, execute, group, parse, query
+
+pytestmark = pytest.mark.needs("pipelines known to the pooler")
 
 SECONDS = 4
 
@@ -65,7 +69,7 @@ class Load:
         for thread in self.threads:
             thread.join()
         assert not self.faults, self.faults[:3]
-        assert self.done > 100
+        assert self.done > 10
 
 
 def balanced(pooler):

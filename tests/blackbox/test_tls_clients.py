@@ -2,7 +2,6 @@
 
 import hashlib
 import ssl
-import threading
 
 import psycopg
 import pytest
@@ -270,7 +269,7 @@ def test_cancel_over_tls(tls_pooled, pg):
     """A CancelRequest may come over TLS, as psycopg's cancel_safe sends it."""
     pooler = tls_pooled("require")
     with pooler.connect(sslmode="require") as client:
-        threading.Timer(0.3, client.cancel_safe).start()
+        pg.when_running("pg_sleep(30)", client.cancel_safe)
         with pytest.raises(psycopg.errors.QueryCanceled):
             client.execute("select pg_sleep(30)")
 

@@ -1,7 +1,6 @@
 """The same battery on every major version of PostgreSQL, and protocol 3.2 of PostgreSQL 18."""
 
 import struct
-import threading
 
 import psycopg
 import pytest
@@ -54,7 +53,7 @@ def test_copy(pooler):
 def test_cancel(pooler, pg_other):
     """A running statement is cancelled; PostgreSQL 18 checks its keys as strictly as ever."""
     with pooler.connect() as client:
-        threading.Timer(0.3, client.cancel).start()
+        pg_other.when_running("pg_sleep(30)", client.cancel)
         with pytest.raises(psycopg.errors.QueryCanceled):
             client.execute("select pg_sleep(30)")
         assert client.execute("select 1").fetchone() == (1,)
@@ -143,7 +142,7 @@ def test_libpq_asks_for_3_2(poolers, cluster_of, major):
     server.end_all_backends()
     pooler = poolers({"app": server.at("app")})
     with pooler.connect(max_protocol_version="3.2") as client:
-        threading.Timer(0.3, client.cancel_safe).start()
+        server.when_running("pg_sleep(30)", client.cancel_safe)
         with pytest.raises(psycopg.errors.QueryCanceled):
             client.execute("select pg_sleep(30)")
         assert client.execute("select 1").fetchone() == (1,)

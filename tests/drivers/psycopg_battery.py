@@ -4,8 +4,11 @@ Where to connect to comes from libpq's environment variables.
 """
 
 import threading
+import time
 
 import psycopg
+
+RUNNING = "select count(*) from pg_stat_activity where state = 'active' and query = 'select pg_sleep(30)' and pid <> pg_backend_pid()"
 
 
 def done(step):
@@ -105,7 +108,13 @@ def pipeline(client):
 
 
 def cancel(client):
-    threading.Timer(0.3, client.cancel_safe).start()
+    def wait_and_cancel():
+        with psycopg.connect(autocommit=True) as other:
+            while other.execute(RUNNING).fetchone() == (0,):
+                time.sleep(0.02)
+        client.cancel_safe()
+
+    threading.Thread(target=wait_and_cancel).start()
     assert sqlstate(lambda: client.execute("select pg_sleep(30)")) == "57014"
     assert client.execute("select 6").fetchone() == (6,)
     done("cancel")

@@ -43,6 +43,7 @@ SINCE = {
     "half a message holds no server": None,
     "known statements prepared without a server": None,
     "all settings of 1.25": (1, 25),
+    "cancel requests of senders that do not wait": None,
     "workers": None,
     "any parameter value kept": None,
     "waiting clients are watched": None,

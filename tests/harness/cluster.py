@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import subprocess
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -230,6 +231,19 @@ class Cluster:
             " order by backend_start",
             {"b": BESIDE, "d": database, "u": user},
         )
+
+    def running(self, text):
+        """The client connections that run a statement with this text in it now."""
+        return [backend for backend in self.backends() if backend[2] == "active" and text in backend[3]]
+
+    def when_running(self, text, action):
+        """Calls `action` once, from another thread, as soon as a statement with this text runs."""
+
+        def wait():
+            eventually(lambda: self.running(text), f"'{text}' runs", timeout_s=20)
+            action()
+
+        threading.Thread(target=wait, daemon=True).start()
 
     def end_all_backends(self):
         """Ends every client connection and waits until they are gone: each test starts with a quiet server."""

@@ -30,7 +30,14 @@ enum State {
 
 impl Postgres {
     pub fn new(speaks_tls: bool, strict: bool) -> Self {
-        Self { state: State::Startup, tx: TxStatus::Idle, skipping: false, parsed: Vec::new(), speaks_tls, strict }
+        Self {
+            state: State::Startup,
+            tx: TxStatus::Idle,
+            skipping: false,
+            parsed: Vec::new(),
+            speaks_tls,
+            strict,
+        }
     }
 
     /// It has closed the connection.

@@ -18,6 +18,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
+const sleeping = "select count(*) from pg_stat_activity where state = 'active' and query = 'select pg_sleep(30)' and pid <> pg_backend_pid()"
+
 func check(err error) {
 	if err != nil {
 		fmt.Println("fault:", err)
@@ -187,7 +189,15 @@ func pipeline(ctx context.Context, conn *pgx.Conn) {
 }
 
 func cancel(ctx context.Context, conn *pgx.Conn) {
-	time.AfterFunc(300*time.Millisecond, func() { check(conn.PgConn().CancelRequest(ctx)) })
+	go func() {
+		other, err := pgx.Connect(ctx, "")
+		check(err)
+		for running := 0; running == 0; time.Sleep(20 * time.Millisecond) {
+			check(other.QueryRow(ctx, sleeping).Scan(&running))
+		}
+		check(other.Close(ctx))
+		check(conn.PgConn().CancelRequest(ctx))
+	}()
 	_, err := conn.Exec(ctx, "select pg_sleep(30)")
 	expect(sqlstate(err) == "57014", "cancel: %v", err)
 	var number int

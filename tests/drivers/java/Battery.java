@@ -13,8 +13,6 @@ import java.sql.SQLException;
 import java.sql.Statement;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.Timer;
-import java.util.TimerTask;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
@@ -22,6 +20,9 @@ import org.postgresql.PGConnection;
 import org.postgresql.copy.CopyManager;
 
 public final class Battery {
+    private static final String RUNNING =
+            "select count(*) from pg_stat_activity where state = 'active' and query = 'select pg_sleep(30)' and pid <> pg_backend_pid()";
+
     private interface Action {
         void run() throws SQLException;
     }
@@ -205,17 +206,16 @@ public final class Battery {
 
     private static void cancel(Connection connection) throws SQLException {
         try (Statement statement = connection.createStatement()) {
-            Timer timer = new Timer(true);
-            timer.schedule(
-                    new TimerTask() {
-                        @Override
-                        public void run() {
-                            sqlstate(statement::cancel);
-                        }
-                    },
-                    300);
+            Thread canceller = new Thread(() -> sqlstate(() -> {
+                try (Connection other = connect()) {
+                    while (number(other, RUNNING) == 0) {
+                        Thread.onSpinWait();
+                    }
+                }
+                statement.cancel();
+            }));
+            canceller.start();
             expect(sqlstate(() -> statement.execute("select pg_sleep(30)")).equals("57014"), "cancel");
-            timer.cancel();
         }
         expect(number(connection, "select 6") == 6, "after cancel");
         done("cancel");

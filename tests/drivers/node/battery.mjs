@@ -8,6 +8,8 @@ import pg from 'pg';
 import Cursor from 'pg-cursor';
 import { from as copyFrom, to as copyTo } from 'pg-copy-streams';
 
+const RUNNING = "select count(*) from pg_stat_activity where state = 'active' and query = 'select pg_sleep(30)' and pid <> pg_backend_pid()";
+
 const done = (step) => console.log('ok', step);
 const sqlstate = (promise) => promise.then(() => 'no error', (fault) => fault.code);
 
@@ -92,11 +94,12 @@ async function batch(client) {
 }
 
 async function cancel(client) {
-  const { rows: [{ pid }] } = await client.query('select pg_backend_pid() as pid');
-  assert.ok(pid > 0);
-  const canceller = new pg.Client();
   const sleeping = sqlstate(client.query('select pg_sleep(30)'));
-  await new Promise((resolve) => setTimeout(resolve, 300));
+  const other = new pg.Client();
+  await other.connect();
+  while ((await other.query(RUNNING)).rows[0].count === '0') await new Promise((resolve) => setTimeout(resolve, 20));
+  await other.end();
+  const canceller = new pg.Client();
   // The driver's cancel looks its target's key up by the query that is running.
   canceller.cancel(client, client.activeQuery ?? client._activeQuery);
   assert.equal(await sleeping, '57014');

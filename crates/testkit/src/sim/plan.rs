@@ -255,7 +255,7 @@ impl Plan {
                 read_us_max: if rng.percent(8) { 300 } else { 0 },
                 connect_us_max: *rng.pick(&[10, 500, 20_000]),
                 login_us_max: *rng.pick(&[10, 1_000, 50_000]),
-                connections_max: 1000,
+                connections_max: if profile.bears_faults && rng.percent(3) { rng.index(4) + 1 } else { 1000 },
                 cancel_us_max: *rng.pick(&[1, 100, 3_000, 20_000]),
             },
             faults: faults(&mut rng, profile),

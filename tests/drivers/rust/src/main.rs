@@ -10,6 +10,9 @@ use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt, TryStreamExt, future, pin_mut, stream};
 use tokio_postgres::{AsyncMessage, Client, NoTls};
 
+const RUNNING: &str = "select count(*) from pg_stat_activity
+    where state = 'active' and query = 'select pg_sleep(30)' and pid <> pg_backend_pid()";
+
 type Outcome = Result<(), Box<dyn Error>>;
 
 fn done(step: &str) {
@@ -144,8 +147,11 @@ async fn pipeline(client: &Client) -> Outcome {
 async fn cancel(client: &Client) -> Outcome {
     let token = client.cancel_token();
     let canceller = tokio::spawn(async move {
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        token.cancel_query(NoTls).await
+        let other = connect(Arc::default()).await.map_err(|fault| fault.to_string())?;
+        while other.query_one(RUNNING, &[]).await.map_err(|fault| fault.to_string())?.get::<_, i64>(0) == 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        token.cancel_query(NoTls).await.map_err(|fault| fault.to_string())
     });
     assert_eq!(sqlstate(client.query("select pg_sleep(30)", &[]).await), "57014");
     canceller.await??;

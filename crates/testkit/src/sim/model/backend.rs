@@ -25,13 +25,15 @@ pub enum Fate {
     Refuses(&'static str),
     /// Dies during the login, after so many bytes.
     DiesInLogin(u64),
+    /// Never says a word after the startup packet (or the cancel request).
+    Hangs,
     /// Dies after so many bytes of answers, perhaps in the middle of a message.
     DiesAfterBytes(u64, End),
     /// Dies instead of sending its n-th ReadyForQuery.
     DiesBeforeReady(u32),
     /// Is terminated by an administrator at a time that is in the calendar.
     Terminated,
-    /// Sends nonsense instead of its n-th ReadyForQuery.
+    /// Sends nonsense instead of its n-th ReadyForQuery; 0 is the answer to the startup packet.
     Lies(u32, Lie),
 }
 
@@ -63,6 +65,8 @@ enum Stage {
     Serving(Box<Session>),
     /// Carries a cancel request, until it has taken effect.
     Cancelling,
+    /// Has gone out of its mind, and stays until the pooler has had enough of it.
+    Silent,
     /// Ended.
     Dead,
 }
@@ -220,7 +224,9 @@ impl Backend {
                 return;
             }
             let moved = match &mut self.stage {
-                Stage::Dead | Stage::LoggingIn(_) | Stage::Cancelling => return self.look_for_end(hub),
+                Stage::Dead | Stage::LoggingIn(_) | Stage::Cancelling | Stage::Silent => {
+                    return self.look_for_end(hub);
+                }
                 Stage::Starting => self.start(hub),
                 Stage::Asking(..) => self.take_password(hub),
                 Stage::Serving(session) => {
@@ -254,6 +260,9 @@ impl Backend {
     fn look_for_end(&mut self, hub: &mut Hub) {
         if !self.is_dead() && hub.link(self.link).to_peer.end().is_some() {
             hub.note(|| format!("server {} sees its client go", self.pid));
+            if self.fate == Fate::Hangs && self.pool.is_some() {
+                hub.checks.login_failed(self.pool.as_ref(), hub.now_us);
+            }
             self.stage = Stage::Dead;
             hub.end(self.link, Dir::ToPooler, End::Fin);
         }
@@ -304,6 +313,9 @@ impl Backend {
         self.cancels = Some((pid, fields.0.to_vec()));
         self.stage = Stage::Cancelling;
         hub.count("cancel requests at servers");
+        if self.fate == Fate::Hangs {
+            return;
+        }
         let in_us = hub.rng.skewed(hub.plan.server.cancel_us_max);
         hub.after(in_us, Event::CancelFires(self.pid));
     }
@@ -332,9 +344,21 @@ impl Backend {
         let pool = (database, user);
         self.pool = Some(pool.clone());
         hub.checks.server_named(self.link, pool.clone());
-        if let Fate::Refuses(code) = self.fate {
-            hub.checks.login_failed(Some(&pool), hub.now_us);
-            return self.reject(hub, code, "the login is refused");
+        match self.fate {
+            Fate::Refuses(code) => {
+                hub.checks.login_failed(Some(&pool), hub.now_us);
+                return self.reject(hub, code, "the login is refused");
+            }
+            Fate::Lies(0, lie) => {
+                hub.checks.login_failed(Some(&pool), hub.now_us);
+                self.lie(hub, lie);
+                return true;
+            }
+            Fate::Hangs => {
+                self.stage = Stage::Silent;
+                return true;
+            }
+            _ => {}
         }
         let method = match hub.rng.below(100) {
             0..55 => Method::Trust,
@@ -504,9 +528,7 @@ impl Backend {
         if let Some(pool) = &self.pool {
             hub.checks.server_failed(pool);
         }
-        // It answers nothing more, and stays until the pooler has had enough of it.
-        self.stage = Stage::Cancelling;
-        self.alarm += 1;
+        self.stage = Stage::Silent;
     }
 
     fn keep(&mut self, hub: &mut Hub, message: &Message) {

@@ -20,7 +20,7 @@ impl Cluster {
 
     /// Starts a process for a connection.
     pub fn start(&mut self, hub: &mut Hub, link: LinkId) {
-        let fate = Self::fate(hub);
+        let fate = self.fate(hub);
         let mut secret = vec![0; 32];
         hub.rng.fill(&mut secret);
         let pid = self.next_pid();
@@ -31,12 +31,18 @@ impl Cluster {
         hub.checks.server_opened(link);
     }
 
-    fn fate(hub: &mut Hub) -> Fate {
+    fn fate(&self, hub: &mut Hub) -> Fate {
+        let serving = self.backends.iter().filter(|backend| backend.is_serving()).count();
+        if serving >= hub.plan.server.connections_max {
+            return Fate::Refuses("53300");
+        }
         let (faults, rng) = (&hub.plan.faults, &mut hub.rng);
         if rng.percent(faults.login_fails) {
-            return match rng.below(3) {
-                0 => Fate::DiesInLogin(rng.below(400)),
-                1 => Fate::Refuses("53300"),
+            return match rng.below(5) {
+                0 => Fate::Hangs,
+                1 => Fate::Lies(0, *rng.pick(&LIES)),
+                2 => Fate::DiesInLogin(rng.below(400)),
+                3 => Fate::Refuses("53300"),
                 _ => Fate::Refuses("57P03"),
             };
         }
