@@ -10,7 +10,7 @@ use std::time::Duration;
 use pgweir_core::driver::{
     CloseMode, Closed, ConnId, Driver, Endpoint, Level, Now, Peer, TlsInfo, TlsRole, WorkerId,
 };
-use pgweir_core::luggage::{Login, Luggage, Origin, Replication};
+use pgweir_core::luggage::{Counted, Login, Luggage, Origin, Replication};
 use pgweir_core::mail::Mail;
 use pgweir_core::params::Params;
 
@@ -238,6 +238,7 @@ pub(crate) fn luggage(unread: Vec<u8>) -> Box<Luggage> {
             options: None,
             learned: pgweir_auth::Learned::Nothing,
         },
+        counted: Counted::default(),
         unread,
     })
 }

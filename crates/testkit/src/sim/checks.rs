@@ -454,7 +454,8 @@ impl Checks {
         let short_lived =
             self.plan.timeouts.server_lifetime_s < 1000 || self.plan.timeouts.server_idle_s < 100;
         let excused = self.vanished_busy + self.clients_lost;
-        let watched = self.plan.has_limits && !self.plan.has_operator;
+        let refuses = self.plan.server.connections_max < 1000;
+        let watched = self.plan.has_limits && !self.plan.has_operator && !refuses;
         let calm = self.plan.faults.is_none() && !limited && !short_lived && watched;
         if calm && self.servers_closed > excused {
             let text =

@@ -525,7 +525,7 @@ impl Backend {
         }
         self.kept.extend(bytes);
         self.flush(hub);
-        if let Some(pool) = &self.pool {
+        if let Some(pool) = self.pool.as_ref().filter(|_| self.readies > 0) {
             hub.checks.server_failed(pool);
         }
         self.stage = Stage::Silent;
