@@ -126,7 +126,7 @@ impl Machine {
                     server.streaming = Some(Streaming { left, to: visible(accepted.owner) });
                 }
                 self.extend(d, id, &mut run, visible(accepted.owner), bytes, at);
-                at += header.total().min(rest.len());
+                at += if whole { like_messages(rest, header) } else { rest.len() };
                 continue;
             }
             if !whole {
@@ -533,6 +533,20 @@ impl Machine {
 fn is_provoked(body: &[u8]) -> bool {
     let code = ErrorFields::parse(body).ok().and_then(|fields| fields.code().and_then(SqlState::from_bytes));
     code == Some(SqlState::DUPLICATE_PREPARED_STATEMENT)
+}
+
+/// The length of a first message and of all whole ones of the same type behind it. What holds for one row holds for the next:
+/// the ledger need not be asked again.
+#[inline]
+fn like_messages(bytes: &[u8], first: Header) -> usize {
+    let mut end = first.total();
+    while let Some(rest) = bytes.get(end..) {
+        match Header::peek(rest) {
+            Ok(Some(next)) if next.tag == first.tag && next.total() <= rest.len() => end += next.total(),
+            _ => break,
+        }
+    }
+    end
 }
 
 /// The client that sees an answer, if anybody does.
