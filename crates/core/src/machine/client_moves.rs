@@ -131,8 +131,15 @@ impl Machine {
 
     /// The client said goodbye.
     pub(super) fn client_left<D: Driver>(&mut self, d: &mut D, id: ClientId, reason: &str) -> Step {
-        self.remove_client(d, id, reason, CloseMode::Flush);
+        let mode = self.close_mode(d, id);
+        self.remove_client(d, id, reason, mode);
         Step::Gone
+    }
+
+    /// How to close towards a client that left by itself: it waits for nothing but what was queued before.
+    fn close_mode<D: Driver>(&self, d: &D, id: ClientId) -> CloseMode {
+        let queued = self.clients.get(id).is_some_and(|client| d.backlog(client.conn) > 0);
+        if queued { CloseMode::Flush } else { CloseMode::Now }
     }
 
     /// The client's connection ended.
