@@ -21,7 +21,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How to ask a process to end: a signal and how long it gets. After the last one comes SIGKILL.
 pub(crate) type StopPlan = &'static [(Signal, Duration)];
 
-/// For clients and helpers.
+/// For clients and tools.
 pub(crate) const STOP_PLAIN: StopPlan = &[(Signal::SIGTERM, Duration::from_secs(2))];
 /// For a PostgreSQL postmaster: fast shutdown, then immediate.
 pub(crate) const STOP_POSTGRES: StopPlan =

@@ -26,7 +26,7 @@ const HOSTS: [&str; 9] = [
     "repo1.maven.org",
 ];
 /// Beginnings of paths that exist on one machine only.
-const PATHS: [&str; 3] = ["/work/", "/tmp/brief", "/home/"];
+const PATHS: [&str; 2] = ["/work/", "/home/"];
 
 /// Unfinished work, in code and comments.
 pub(super) fn leftovers(path: &Path, text: &str, source: &Source) -> Vec<Problem> {

@@ -1,5 +1,5 @@
-//! The invariants of the architecture page, as far as they are seen from outside the machine: limits, sharing, cancels,
-//! reasons. (That every client gets its own answers is judged by [`super::client::oracle`]; that nobody is forgotten and
+//! The invariants of the architecture page, as far as they are seen from outside the machine: limits, sharing, cancels; and
+//! reasons, in `reasons.rs`. (That every client gets its own answers is judged by [`super::client::oracle`]; that nobody is forgotten and
 //! nothing is left over by [`super::world`].)
 
 use std::collections::BTreeMap;
@@ -9,8 +9,7 @@ use super::driver::Side;
 use super::hub::LinkId;
 use super::model::Note;
 use super::model::statement::Tag;
-use super::plan::{Mode, Plan};
-use super::proto::ErrorText;
+use super::plan::Plan;
 
 /// A broken invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,12 +24,12 @@ pub struct Violation {
 pub type PoolName = (String, String);
 
 #[derive(Default, Debug)]
-struct PoolWatch {
+pub(super) struct PoolWatch {
     /// Deaths and lies of servers that could have cost a client its connection.
-    deaths: u32,
-    deaths_excused: u32,
+    pub(super) deaths: u32,
+    pub(super) deaths_excused: u32,
     /// When a server could not be reached or logged in to last.
-    login_failed_us: Option<u64>,
+    pub(super) login_failed_us: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -41,60 +40,37 @@ struct ServerWatch {
 }
 
 #[derive(Debug)]
-struct ClientWatch {
+pub(super) struct ClientWatch {
     /// Database and user as it asks for them.
     name: PoolName,
     open: bool,
     logged_in: bool,
     /// Client connections that were open when the pooler closed this one, itself among them: all, those of its database,
     /// those of its user.
-    crowd_at_close: [usize; 3],
-}
-
-/// What a client reports when it is disconnected.
-pub struct Disconnected<'a> {
-    /// Its number.
-    pub client: u32,
-    /// Its connection.
-    pub link: LinkId,
-    /// Its pool.
-    pub pool: PoolName,
-    /// The FATAL error, if it was told one.
-    pub text: Option<&'a ErrorText>,
-    /// It was logged in.
-    pub logged_in: bool,
-    /// How long ago it sent its last request, in microseconds.
-    pub waited_us: u64,
-    /// How long ago it was last told everything it had asked for, in microseconds.
-    pub rested_us: u64,
-    /// The time now.
-    pub now_us: u64,
+    pub(super) crowd_at_close: [usize; 3],
 }
 
 /// See the module's head.
 pub struct Checks {
-    plan: Rc<Plan>,
+    pub(super) plan: Rc<Plan>,
     violation: Option<Violation>,
     counters: BTreeMap<&'static str, u64>,
     servers: BTreeMap<LinkId, ServerWatch>,
-    clients: BTreeMap<LinkId, ClientWatch>,
-    pools: BTreeMap<PoolName, PoolWatch>,
+    pub(super) clients: BTreeMap<LinkId, ClientWatch>,
+    pub(super) pools: BTreeMap<PoolName, PoolWatch>,
     cancels: BTreeMap<u32, (u32, u32)>,
     vanished_busy: u64,
-    clients_lost: u64,
+    pub(super) clients_lost: u64,
     servers_closed: u64,
     intruded: bool,
     /// Words of the console that clients may be told about, once they were said.
-    operator_words: Vec<&'static str>,
+    pub(super) operator_words: Vec<&'static str>,
     /// What default_pool_size was set to at most.
     pool_size_max: u32,
 }
 
 /// Bytes a machine may queue for one connection; more means that it does not slow down the other side.
 const BACKLOG_BYTES_MAX: usize = 512 * 1024;
-
-/// Slack for news to travel.
-const NEWS_US: u64 = 1_000_000;
 
 impl Checks {
     /// Nothing has happened yet.
@@ -193,7 +169,7 @@ impl Checks {
     }
 
     /// The limits that [`Checks::crowd`] counts for.
-    fn crowd_limits(&self) -> [(&'static str, usize); 3] {
+    pub(super) fn crowd_limits(&self) -> [(&'static str, usize); 3] {
         let plan = &self.plan;
         [
             ("max_client_conn", plan.max_client_conn as usize),
@@ -374,74 +350,6 @@ impl Checks {
         }
     }
 
-    /// A client was disconnected by the pooler: there must be a reason.
-    pub fn disconnected(&mut self, case: &Disconnected<'_>) {
-        self.count("clients disconnected", 1);
-        self.clients_lost += 1;
-        if let Err(why) = self.excuse(case) {
-            let text = case.text.map_or_else(|| "without a word".to_owned(), |text| format!("{text:?}"));
-            self.fail(
-                "no client is disconnected without a reason",
-                format!("client {}: {text}; {why}", case.client),
-            );
-        }
-    }
-
-    fn excuse(&mut self, case: &Disconnected<'_>) -> Result<(), String> {
-        let message = case.text.map_or("", |text| text.message.as_str());
-        let timeouts = &self.plan.timeouts;
-        // When a client is closed for its silence, its next request may be on the way already.
-        let named = [
-            ("query_wait_timeout", timeouts.query_wait_s, case.waited_us),
-            ("client_idle_timeout", timeouts.client_idle_s, case.rested_us),
-            ("idle transaction timeout", timeouts.idle_transaction_s, case.rested_us),
-            ("query timeout", timeouts.query_s, case.waited_us),
-            ("query_timeout", timeouts.query_s, case.waited_us),
-        ];
-        // What the client calls the beginning, the pooler sees later: it can only be late, not early.
-        let is_over = |limit_s: u64, is_us: u64| limit_s > 0 && is_us >= limit_s * 1_000_000;
-        if let Some((name, limit_s, is_us)) = named.iter().find(|(name, ..)| message.contains(name)) {
-            return match is_over(*limit_s, *is_us) {
-                true => Ok(()),
-                false => Err(format!("{name} is {limit_s} s, it had been {is_us} us")),
-            };
-        }
-        // In the middle of a message there is no room for a last word.
-        if case.text.is_none() && named.iter().any(|(_, limit_s, is_us)| is_over(*limit_s, *is_us)) {
-            return Ok(());
-        }
-        for (i, (name, limit)) in self.crowd_limits().into_iter().enumerate() {
-            if message.contains(name) {
-                let crowd = self.clients.get(&case.link).map_or(0, |client| client.crowd_at_close[i]);
-                let why = format!("{crowd} clients were there, {limit} are allowed");
-                return if limit > 0 && crowd > limit { Ok(()) } else { Err(why) };
-            }
-        }
-        let excuses =
-            |word: &&str| if word.is_empty() { case.text.is_none() } else { message.contains(*word) };
-        if self.operator_words.iter().any(excuses) {
-            return Ok(());
-        }
-        if message.contains("transaction blocks not allowed") && self.plan.mode == Mode::Statement {
-            return Ok(());
-        }
-        let retry_us = self.plan.login_retry_s * 1_000_000 + NEWS_US;
-        let pool = self.pools.entry(case.pool.clone()).or_default();
-        let failed =
-            pool.login_failed_us.is_some_and(|at_us| at_us + retry_us + case.waited_us >= case.now_us);
-        if pool.deaths > pool.deaths_excused {
-            pool.deaths_excused += 1;
-            Ok(())
-        } else if failed {
-            Ok(())
-        } else {
-            Err(format!(
-                "{} servers of its pool failed, each was the reason for one client already",
-                pool.deaths
-            ))
-        }
-    }
-
     // The end.
 
     /// After the last client has left and everything has come to rest.
@@ -468,7 +376,9 @@ impl Checks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::plan::Profile;
+    use crate::sim::plan::{Mode, Profile};
+    use crate::sim::proto::ErrorText;
+    use crate::sim::reasons::Disconnected;
 
     fn plan(change: impl Fn(&mut Plan)) -> Rc<Plan> {
         let profile = Profile {

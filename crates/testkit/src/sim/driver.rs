@@ -173,11 +173,6 @@ impl Desk {
         slot.sock.as_mut().filter(|_| slot.generation == conn.generation)
     }
 
-    /// All sockets in the table.
-    pub fn socks(&self) -> impl Iterator<Item = &Sock> {
-        self.slots.iter().filter_map(|slot| slot.sock.as_ref())
-    }
-
     /// Puts something before the machine, and its turn into the calendar.
     pub fn deliver(&mut self, hub: &mut Hub, inbound: Inbound) {
         self.inbox.push(inbound);

@@ -248,16 +248,7 @@ impl Plan {
             has_operator: profile.has_console && rng.percent(12),
             has_limits: profile.has_limits,
             net: net_manner(&mut rng),
-            server: ServerPlan {
-                speaks_tls: rng.percent(50),
-                speaks_3_2: rng.percent(50),
-                reports_early: rng.percent(40),
-                read_us_max: if rng.percent(8) { 300 } else { 0 },
-                connect_us_max: *rng.pick(&[10, 500, 20_000]),
-                login_us_max: *rng.pick(&[10, 1_000, 50_000]),
-                connections_max: if profile.bears_faults && rng.percent(3) { rng.index(4) + 1 } else { 1000 },
-                cancel_us_max: *rng.pick(&[1, 100, 3_000, 20_000]),
-            },
+            server: server_plan(&mut rng, profile),
             faults: faults(&mut rng, profile),
             clients: Vec::new(),
         };
@@ -388,6 +379,19 @@ impl Plan {
             self.faults,
             self.timeouts,
         )
+    }
+}
+
+fn server_plan(rng: &mut Rng, profile: &Profile) -> ServerPlan {
+    ServerPlan {
+        speaks_tls: rng.percent(50),
+        speaks_3_2: rng.percent(50),
+        reports_early: rng.percent(40),
+        read_us_max: if rng.percent(8) { 300 } else { 0 },
+        connect_us_max: *rng.pick(&[10, 500, 20_000]),
+        login_us_max: *rng.pick(&[10, 1_000, 50_000]),
+        connections_max: if profile.bears_faults && rng.percent(3) { rng.index(4) + 1 } else { 1000 },
+        cancel_us_max: *rng.pick(&[1, 100, 3_000, 20_000]),
     }
 }
 

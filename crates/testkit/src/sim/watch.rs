@@ -48,9 +48,7 @@ impl<E: Engine> World<E> {
                 continue;
             }
             let (id, pool) = (client.id(), client.pool());
-            let served = |backend: &&Backend| {
-                backend.last_client() == Some(id) && backend.is_serving() && !backend.is_idle(&self.hub)
-            };
+            let served = |backend: &&Backend| backend.may_serve(id, &self.hub);
             let free = |backend: &&Backend| {
                 let unbound = self.hub.plan.mode != Mode::Session || !backend.is_used();
                 backend.pool() == Some(&pool)

@@ -80,10 +80,10 @@ impl Oracle {
         self.reference.is_copying_in()
     }
 
-    /// A transaction block is open, as far as the client was told.
+    /// Nothing is asked, and nothing half asked.
     #[must_use]
-    pub fn is_in_block(&self) -> bool {
-        self.reference.in_block()
+    pub fn is_at_rest(&self) -> bool {
+        self.is_settled() && !self.reference.in_group()
     }
 
     /// A transaction or message group is open, as far as the client was told.

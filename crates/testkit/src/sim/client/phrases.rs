@@ -1,6 +1,8 @@
 //! The statements and message groups that scripts are made of.
 
-use super::message::{bind, close, describe, execute, function_call, parse, query, sync};
+use super::message::{
+    bind, close, copy_data, copy_done, describe, execute, flush, function_call, parse, query, sync,
+};
 use crate::sim::model::statement::Tag;
 use crate::sim::plan::{Mode, Plan, Profile, Theme};
 use crate::sim::proto::Message;
@@ -71,9 +73,20 @@ impl Phrases {
         Tag { rows, bytes, ..self.tag() }
     }
 
-    /// A SELECT with its tag in the text.
+    /// A SELECT with its tag in the text, which is sometimes long.
     fn select(&mut self) -> String {
-        format!("SELECT who /*{}*/", self.tag_with_rows().render())
+        let text = format!("SELECT who /*{}*/", self.tag_with_rows().render());
+        format!("{text}{}", self.padding())
+    }
+
+    /// Nothing, mostly; or so much that a message outgrows the pooler's buffers.
+    fn padding(&mut self) -> String {
+        let often = if self.theme == Theme::Bulk { 8 } else { 1 };
+        if !self.rng.percent(often) {
+            return String::new();
+        }
+        let bytes = *self.rng.pick(&[4_000, 16_380, 17_000, 70_000, 300_000]);
+        format!("/*{}*/", "x".repeat(bytes))
     }
 
     /// A SELECT of up to so many rows.
@@ -88,13 +101,19 @@ impl Phrases {
         match number {
             1 => "INSERT INTO t VALUES ($1) /*t=1*/".to_owned(),
             2 => "SELECT none($1) /*t=2*/".to_owned(),
+            // The same for everybody, and long.
+            3 => format!(
+                "SELECT who($1) /*t=3 {}*/",
+                "y".repeat(if self.theme == Theme::Bulk { 50_000 } else { 500 })
+            ),
             number => format!("SELECT who($1) /*t={number}*/"),
         }
     }
 
     /// The parameter of a shared text.
     pub fn argument(&mut self) -> String {
-        self.tag_with_rows().render()
+        let tag = self.tag_with_rows().render();
+        format!("{tag} {}", self.padding())
     }
 
     /// A portal name of its own.
@@ -176,10 +195,12 @@ impl Phrases {
                 vec![query(&format!("/*{tag}*/"))]
             }
             48..52 => self.call(),
-            52..56 => {
+            52..54 => {
                 let tag = self.tag().render();
                 vec![query(&format!("INSERT INTO t /*{tag}*/"))]
             }
+            54 => self.oddity(),
+            55 => self.blind_copy(),
             56..80 if self.extended && self.named => self.prepared_group(),
             _ if self.extended => self.unnamed_group(),
             _ => {
@@ -192,15 +213,50 @@ impl Phrases {
     fn several_statements(&mut self) -> Vec<Message> {
         let mut text = String::new();
         for _ in 0..self.rng.count(2, 4) {
-            if self.rng.percent(15) {
-                let tag = self.tag().render();
-                text.push_str(&format!("SELECT fail /*{tag}*/;"));
-            } else {
-                text.push_str(&self.select());
-                text.push(';');
-            }
+            let tag = self.tag().render();
+            text.push_str(&match self.rng.below(20) {
+                0..3 => format!("SELECT fail /*{tag}*/;"),
+                3 => format!("COPY t TO STDOUT /*{tag} r=2*/;"),
+                4 => format!("INSERT INTO t /*{tag}*/;"),
+                _ => self.select() + ";",
+            });
         }
         vec![query(&text)]
+    }
+
+    /// COPY FROM with its data right behind it, without waiting for the server to ask.
+    fn blind_copy(&mut self) -> Vec<Message> {
+        let (text, mark) = self.copy_in_text();
+        let data = copy_data(format!("{mark} blind").as_bytes());
+        match self.rng.below(3) {
+            0 if self.extended => {
+                vec![parse("", &text), bind("", "", &[]), execute("", 0), data, copy_done(), sync()]
+            }
+            1 => {
+                let (before, behind) = (self.select(), self.select());
+                vec![query(&format!("{before}; {text}; {behind}")), data, copy_done()]
+            }
+            _ => vec![query(&text), data, copy_done()],
+        }
+    }
+
+    /// What a driver would hardly do, and PostgreSQL takes.
+    fn oddity(&mut self) -> Vec<Message> {
+        let text = self.select();
+        let failing = |message| vec![message, sync()];
+        match self.rng.below(8) {
+            0 if self.extended => vec![sync()],
+            1 if self.extended => vec![flush(), sync()],
+            2 if self.extended => vec![parse("", &text), query(&self.select()), sync()],
+            3 if self.extended => failing(execute("nowhere", 0)),
+            4 if self.extended => failing(describe(b'P', "nowhere")),
+            5 if self.extended => vec![close(b'P', "nowhere"), close(b'S', ""), sync()],
+            6 if self.extended => {
+                vec![parse("", ""), bind("", "", &[]), describe(b'P', ""), execute("", 0), sync()]
+            }
+            // Copy messages mean nothing outside of a COPY.
+            _ => vec![copy_data(b"stray"), copy_done(), query(&text)],
+        }
     }
 
     fn setting(&mut self, in_block: bool) -> String {
@@ -223,7 +279,8 @@ impl Phrases {
     }
 
     fn failing(&mut self) -> Vec<Message> {
-        let tag = Tag { rows: self.rng.count(0, 3), ..self.tag() }.render();
+        let bytes = if self.rng.percent(4) { 90_000 } else { 0 };
+        let tag = Tag { rows: self.rng.count(0, 3), bytes, ..self.tag() }.render();
         match self.rng.below(4) {
             0 => vec![query(&format!("SELEKT /*{tag}*/"))],
             1 if self.extended => {

@@ -4,12 +4,13 @@ use super::message;
 use super::oracle::{Oracle, Verdict};
 use super::proving::Proving;
 use super::script::{Ending, Script, Vanish, Wait};
-use crate::sim::checks::{Disconnected, PoolName};
+use crate::sim::checks::PoolName;
 use crate::sim::driver::{TLS_HELLO, shown};
 use crate::sim::hub::{ClientTimer, Event, Hub, LinkId, PeerEnd, PoolerEnd};
 use crate::sim::net::{Dir, End};
 use crate::sim::plan::{Mode, Plan};
 use crate::sim::proto::{ErrorText, Message, PROTOCOL_3_9999, SSL_REQUEST, Splitter};
+use crate::sim::reasons::Disconnected;
 
 /// Where a client is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,6 +59,8 @@ pub struct Client {
     write_planned: bool,
     read_planned: bool,
     leaving: bool,
+    /// It sent Terminate in the middle of its script.
+    said_goodbye: bool,
 }
 
 /// How long an intruder waits to be thrown out.
@@ -94,6 +97,7 @@ impl Client {
             write_planned: false,
             read_planned: false,
             leaving: false,
+            said_goodbye: false,
         }
     }
 
@@ -251,12 +255,15 @@ impl Client {
             Some(otherwise) if !self.oracle.is_copying() => otherwise,
             _ => step.messages,
         };
+        if self.oracle.is_at_rest() {
+            self.asked_us = hub.now_us;
+        }
         let before = self.out.len();
         for message in &messages {
             self.oracle.sent(message);
             message.encode(&mut self.out);
         }
-        self.asked_us = hub.now_us;
+        self.said_goodbye |= messages.last().is_some_and(|last| last.tag == b'X');
         self.ends_in_flush = messages.last().is_some_and(|last| last.tag == b'H');
         hub.note(|| {
             format!("client {} step {} {:?} sends {messages:?}", self.script.id, self.step, step.wait)
@@ -482,7 +489,10 @@ impl Client {
 
     fn disconnected(&mut self, hub: &mut Hub, text: Option<&ErrorText>) {
         let Some(link) = self.link.filter(|_| self.phase != Phase::Gone) else { return };
-        if self.leaving || self.phase == Phase::Intruding {
+        if self.said_goodbye {
+            hub.checks.vanished(true);
+        }
+        if self.leaving || self.said_goodbye || self.phase == Phase::Intruding {
             // It was on its way out; what the pooler made of that is no longer its business.
             self.close(hub, End::Fin);
             return;

@@ -234,6 +234,10 @@ impl<'a> ScriptWriter<'a> {
 
     fn vanish(&mut self) -> Vanish {
         let step = self.rng.index(self.script.steps.len());
+        if self.rng.percent(15) {
+            // Says goodbye without waiting for what it asked for.
+            self.script.steps[step].messages.push(message::terminate());
+        }
         let bytes: usize = self.script.steps[step].messages.iter().map(Message::wire_len).sum();
         Vanish {
             step,

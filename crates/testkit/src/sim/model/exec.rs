@@ -142,7 +142,7 @@ impl Run {
     fn row(&mut self, session: &mut Session) {
         let tag = self.statement.tag;
         let id = format!("c={} n={} i={}", tag.client.unwrap_or(0), tag.number, self.next_row);
-        let filler = filler(&tag, self.next_row);
+        let filler = if self.statement.verb == Verb::Fail { Vec::new() } else { filler(&tag, self.next_row) };
         self.next_row += 1;
         if self.statement.verb == Verb::CopyOut {
             session.say(Body::new().raw(id.as_bytes()).raw(&filler).message(b'd'));
@@ -170,7 +170,10 @@ impl Run {
         let tag = self.statement.tag;
         let done = match &self.statement.verb {
             Verb::Select | Verb::SelectNone | Verb::Empty => format!("SELECT {rows}"),
-            Verb::Fail => return Err(Refusal::new("22012", format!("division by zero ({})", tag.render()))),
+            Verb::Fail => {
+                let filler = String::from_utf8(filler(&tag, 0)).expect("letters");
+                return Err(Refusal::new("22012", format!("division by zero ({}) {filler}", tag.render())));
+            }
             Verb::Write => "INSERT 0 1".to_owned(),
             Verb::Notices => {
                 for i in 0..tag.rows {

@@ -4,6 +4,8 @@ pub mod backend;
 pub mod cluster;
 mod copy;
 mod exec;
+pub mod fate;
+mod login;
 mod prepared;
 mod session;
 pub mod settings;

@@ -206,10 +206,10 @@ impl Session {
         }
     }
 
-    /// In a transaction block.
+    /// In the middle of a message group, whose Sync is still to come.
     #[must_use]
-    pub fn in_block(&self) -> bool {
-        self.block != Block::None
+    pub fn in_group(&self) -> bool {
+        self.group_open
     }
 
     /// The statement that runs now.

@@ -1,0 +1,88 @@
+//! What goes wrong with a server process: how it ends, and how it lies.
+
+use crate::sim::hub::Hub;
+use crate::sim::net::End;
+use crate::sim::proto::Message;
+
+/// How a server process is going to end, or to lie, if not in order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// Nothing special.
+    None,
+    /// Refuses the login, with this SQLSTATE.
+    Refuses(&'static str),
+    /// Dies during the login, after so many bytes.
+    DiesInLogin(u64),
+    /// Never says a word after the startup packet (or the cancel request).
+    Hangs,
+    /// Dies after so many bytes of answers, perhaps in the middle of a message.
+    DiesAfterBytes(u64, End),
+    /// Dies instead of sending its n-th ReadyForQuery.
+    DiesBeforeReady(u32),
+    /// Is terminated by an administrator at a time that is in the calendar.
+    Terminated,
+    /// Sends nonsense instead of its n-th ReadyForQuery; 0 is the answer to the startup packet.
+    Lies(u32, Lie),
+}
+
+/// What PostgreSQL would never send, and what is plain to see wherever the stream is cut. (A well-formed message too many
+/// is not: it may arrive when the next client's answer is due.)
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lie {
+    /// A message type that does not exist.
+    UnknownType,
+    /// A length field of 3.
+    ShortLength,
+    /// A length field of 2^31-1.
+    EndlessLength,
+    /// A ReadyForQuery with a status that does not exist.
+    UnknownStatus,
+}
+
+/// Every lie there is.
+pub const LIES: [Lie; 4] = [Lie::UnknownType, Lie::ShortLength, Lie::EndlessLength, Lie::UnknownStatus];
+
+impl Lie {
+    /// The lie itself.
+    pub(super) fn bytes(self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        match self {
+            Lie::UnknownType => Message { tag: b'%', body: vec![0; 9] }.encode(&mut bytes),
+            Lie::ShortLength => bytes.extend([b'Z', 0, 0, 0, 3]),
+            Lie::EndlessLength => bytes.extend([b'Z', 0x7f, 0xff, 0xff, 0xff, b'I']),
+            Lie::UnknownStatus => Message { tag: b'Z', body: vec![b'Q'] }.encode(&mut bytes),
+        }
+        bytes
+    }
+}
+
+impl Fate {
+    /// What chance has in store for the next process, `serving` of which are at work.
+    pub(super) fn draw(hub: &mut Hub, serving: usize) -> Fate {
+        if serving >= hub.plan.server.connections_max {
+            return Fate::Refuses("53300");
+        }
+        let (faults, rng) = (&hub.plan.faults, &mut hub.rng);
+        if rng.percent(faults.login_fails) {
+            return match rng.below(5) {
+                0 => Fate::Hangs,
+                1 => Fate::Lies(0, *rng.pick(&LIES)),
+                2 => Fate::DiesInLogin(rng.below(400)),
+                3 => Fate::Refuses("53300"),
+                _ => Fate::Refuses("57P03"),
+            };
+        }
+        if rng.percent(faults.dies) {
+            return match rng.below(4) {
+                0 => Fate::DiesBeforeReady(rng.count(2, 8)),
+                1 => Fate::Terminated,
+                2 => Fate::DiesAfterBytes(rng.between(400, 4_000), End::Reset),
+                _ => Fate::DiesAfterBytes(rng.between(400, 20_000), End::Fin),
+            };
+        }
+        if rng.percent(faults.nonsense) {
+            return Fate::Lies(rng.count(1, 8), *rng.pick(&LIES));
+        }
+        Fate::None
+    }
+}

@@ -1,0 +1,99 @@
+//! Whoever is disconnected must have given, or suffered, a reason: a limit, a timeout, a dead server, the operator.
+
+use super::checks::{Checks, PoolName};
+use super::hub::LinkId;
+use super::plan::Mode;
+use super::proto::ErrorText;
+
+/// What a client reports when it is disconnected.
+pub struct Disconnected<'a> {
+    /// Its number.
+    pub client: u32,
+    /// Its connection.
+    pub link: LinkId,
+    /// Its pool.
+    pub pool: PoolName,
+    /// The FATAL error, if it was told one.
+    pub text: Option<&'a ErrorText>,
+    /// It was logged in.
+    pub logged_in: bool,
+    /// How long ago it sent its last request, in microseconds.
+    pub waited_us: u64,
+    /// How long ago it was last told everything it had asked for, in microseconds.
+    pub rested_us: u64,
+    /// The time now.
+    pub now_us: u64,
+}
+
+/// Slack for news to travel.
+const NEWS_US: u64 = 1_000_000;
+
+impl Checks {
+    /// A client was disconnected by the pooler: there must be a reason.
+    pub fn disconnected(&mut self, case: &Disconnected<'_>) {
+        self.count("clients disconnected", 1);
+        self.clients_lost += 1;
+        if let Err(why) = self.excuse(case) {
+            let text = case.text.map_or_else(|| "without a word".to_owned(), |text| format!("{text:?}"));
+            self.fail(
+                "no client is disconnected without a reason",
+                format!("client {}: {text}; {why}", case.client),
+            );
+        }
+    }
+
+    fn excuse(&mut self, case: &Disconnected<'_>) -> Result<(), String> {
+        let message = case.text.map_or("", |text| text.message.as_str());
+        let timeouts = &self.plan.timeouts;
+        // When a client is closed for its silence, its next request may be on the way already.
+        let named = [
+            ("query_wait_timeout", timeouts.query_wait_s, case.waited_us),
+            ("client_idle_timeout", timeouts.client_idle_s, case.rested_us),
+            ("idle transaction timeout", timeouts.idle_transaction_s, case.rested_us),
+            ("query timeout", timeouts.query_s, case.waited_us),
+            ("query_timeout", timeouts.query_s, case.waited_us),
+        ];
+        // What the client calls the beginning, the pooler sees later: it can only be late, not early.
+        let is_over = |limit_s: u64, is_us: u64| limit_s > 0 && is_us >= limit_s * 1_000_000;
+        if let Some((name, limit_s, is_us)) = named.iter().find(|(name, ..)| message.contains(name)) {
+            return match is_over(*limit_s, *is_us) {
+                true => Ok(()),
+                false => Err(format!("{name} is {limit_s} s, it had been {is_us} us")),
+            };
+        }
+        // In the middle of a message there is no room for a last word.
+        if case.text.is_none() && named.iter().any(|(_, limit_s, is_us)| is_over(*limit_s, *is_us)) {
+            return Ok(());
+        }
+        for (i, (name, limit)) in self.crowd_limits().into_iter().enumerate() {
+            if message.contains(name) {
+                let crowd = self.clients.get(&case.link).map_or(0, |client| client.crowd_at_close[i]);
+                let why = format!("{crowd} clients were there, {limit} are allowed");
+                return if limit > 0 && crowd > limit { Ok(()) } else { Err(why) };
+            }
+        }
+        let excuses =
+            |word: &&str| if word.is_empty() { case.text.is_none() } else { message.contains(*word) };
+        if self.operator_words.iter().any(excuses) {
+            return Ok(());
+        }
+        if message.contains("transaction blocks not allowed") && self.plan.mode == Mode::Statement {
+            return Ok(());
+        }
+        let retry_us = self.plan.login_retry_s * 1_000_000 + NEWS_US;
+        let pool = self.pools.entry(case.pool.clone()).or_default();
+        let failed =
+            pool.login_failed_us.is_some_and(|at_us| at_us + retry_us + case.waited_us >= case.now_us);
+        if pool.deaths > pool.deaths_excused {
+            pool.deaths_excused += 1;
+            Ok(())
+        } else if failed {
+            Ok(())
+        } else {
+            Err(format!(
+                "{} servers of its pool failed, each was the reason for one client already",
+                pool.deaths
+            ))
+        }
+    }
+}
