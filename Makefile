@@ -36,8 +36,8 @@ fmt: ## formats the code
 build: ## the release binary
 	$(CARGO) build --release -p pgweir
 
-sim: ## simulated networks and servers, a world for each seed (SEEDS=2000; a failing seed says how to repeat it)
-	$(CARGO) run --release --quiet -p pgweir-testkit --bin sim -- --seeds $(SEEDS) $(ARGS)
+sim: ## simulated networks and servers, a world for each seed (SEEDS=2000; SEED=7 repeats one)
+	$(CARGO) run --release --quiet -p pgweir-testkit --bin sim -- $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
 
 fuzz: ## runs every fuzz target over its corpus and mutations of it
 	$(CARGO) test --release --quiet --manifest-path fuzz/Cargo.toml
