@@ -20,11 +20,8 @@ pub const BACKLOG_HIGH_BYTES: usize = 256 * 1024;
 /// Answers that one server may owe. A client that pipelines more is not read further until fewer are owed.
 pub const LEDGER_ENTRIES_MAX: usize = 16 * 1024;
 
-/// Messages from a server that are always read whole (ParameterStatus, BackendKeyData, ReadyForQuery, CommandComplete,
-/// Authentication): PostgreSQL's are far smaller.
-pub const SERVER_CONTROL_BYTES_MAX: usize = 64 * 1024;
-
-/// An ErrorResponse or NoticeResponse that is for us (login, hidden statements) is read whole up to this size.
+/// A message of a server that has to be understood is read whole up to this size; a larger one ends the connection, unless it is
+/// one that can pass in pieces (rows, COPY data, notices and errors for a client).
 pub const SERVER_ERROR_BYTES_MAX: usize = 1024 * 1024;
 
 /// A password or SASL message of a client; PostgreSQL's PG_MAX_AUTH_TOKEN_LENGTH is 65535.

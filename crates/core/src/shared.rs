@@ -20,11 +20,6 @@ impl Counter {
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, below).is_ok()
     }
 
-    /// Takes one whatever the limit.
-    pub fn take(&self) {
-        self.0.fetch_add(1, Ordering::AcqRel);
-    }
-
     /// Gives one back.
     pub fn give_back(&self) {
         let before = self.0.fetch_sub(1, Ordering::AcqRel);

@@ -12,7 +12,6 @@ use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::mail::{Mail, Question, Rules, Shutdown};
 use crate::pool::ServerKind;
-use crate::server::ServerState;
 
 impl Machine {
     /// A message from another worker or the control plane.
@@ -336,27 +335,6 @@ impl Machine {
         if done && !self.said_drained {
             self.said_drained = true;
             d.ask(Question::Drained(self.worker));
-        }
-    }
-
-    /// Everything that is told to a process that ends: nothing. This closes what is open, for a driver that stops.
-    pub fn close_all<D: Driver>(&mut self, d: &mut D) {
-        let clients: Vec<ClientId> = self.clients.keys().collect();
-        for id in clients {
-            let fault = Fault::ServerShuttingDown;
-            if matches!(self.clients.get(id).map(|client| &client.state), Some(ClientState::Console(_))) {
-                self.remove_client(d, id, "shutdown", CloseMode::Now);
-            } else {
-                self.refuse_client(d, id, &fault);
-            }
-        }
-        let servers: Vec<ServerId> = self.servers.keys().collect();
-        for id in servers {
-            let mode = match self.servers.get(id).map(|server| &server.state) {
-                Some(ServerState::Idle) => CloseMode::Flush,
-                _ => CloseMode::Now,
-            };
-            self.close_server(d, id, "shutdown", mode);
         }
     }
 }

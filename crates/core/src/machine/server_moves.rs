@@ -243,16 +243,12 @@ impl Machine {
             self.close_server(d, id, reason, CloseMode::Now);
         } else if mid_message || settling || !server.is_at_rest() {
             self.close_server(d, id, "client disconnect while server was not ready", CloseMode::Flush);
-        } else if self.replication_only(id) {
+        } else if server.replication {
             self.close_server(d, id, "replication client was closed", CloseMode::Flush);
         } else {
             let mode = self.pools[server.pool].mode;
             self.release_server(d, id, if made_in == PoolMode::Session { made_in } else { mode });
         }
-    }
-
-    fn replication_only(&self, id: ServerId) -> bool {
-        self.servers.get(id).is_some_and(|server| server.replication)
     }
 
     /// The connection to a server ended.
