@@ -5,6 +5,7 @@ use std::io;
 use pgweir_core::driver::Endpoint;
 use socket2::Socket;
 
+use crate::bulk::Flow;
 use crate::dial::Attempt;
 use crate::out::{BufferPool, Out};
 use crate::sys;
@@ -41,6 +42,7 @@ pub(crate) struct ReadSide {
     pub(crate) ended: bool,
     /// On the worker's ready list.
     pub(crate) listed: bool,
+    pub(crate) flow: Flow,
 }
 
 /// What is known of the direction towards the peer.

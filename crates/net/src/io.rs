@@ -9,6 +9,7 @@ use pgweir_core::luggage::Luggage;
 use pgweir_core::mail::{Mail, Question};
 use rustls::crypto::SecureRandom;
 
+use crate::bulk;
 use crate::conn::{Conn, Origin, Tools};
 use crate::mesh::{Letter, Mesh, Parcel};
 use crate::options::SocketOptions;
@@ -51,6 +52,8 @@ pub(crate) struct Io {
     pub(crate) lingering: VecDeque<(u64, ConnId)>,
     /// Unix sockets to be tried again, with the time; in order of time.
     pub(crate) redials: VecDeque<(u64, ConnId)>,
+    /// Connections that are read in large portions, with the time to look whether they have paused.
+    pub(crate) bulk: VecDeque<(u64, ConnId)>,
     pub(crate) mesh: Mesh,
     pub(crate) names: Names,
     pub(crate) options: SocketOptions,
@@ -87,6 +90,7 @@ impl Io {
             reports: VecDeque::new(),
             lingering: VecDeque::new(),
             redials: VecDeque::new(),
+            bulk: VecDeque::new(),
             mesh: parts.mesh,
             names: parts.names,
             options: parts.options,
@@ -144,7 +148,7 @@ impl Io {
     /// When something of the driver's own falls due, even if nothing happens before.
     pub(crate) fn deadline_us(&self) -> Option<u64> {
         let first = |list: &VecDeque<(u64, ConnId)>| list.front().map(|(due_us, _)| *due_us);
-        [first(&self.lingering), first(&self.redials)].into_iter().flatten().min()
+        [first(&self.lingering), first(&self.redials), first(&self.bulk)].into_iter().flatten().min()
     }
 
     /// `true` when the next turn has something to do already.
@@ -234,7 +238,8 @@ impl Driver for Io {
         if self.table.open(id).is_none_or(|conn| conn.origin != Origin::Accepted) {
             return;
         }
-        let State::Open(conn) = self.table.remove(id) else { return };
+        let State::Open(mut conn) = self.table.remove(id) else { return };
+        bulk::unmark(&mut conn.read, &conn.socket);
         // Should this fail, the old poll forgets the socket anyway when it is closed.
         let _ = sys::deregister(&self.registry, &conn.socket);
         self.mesh.post(to, Letter::Parcel(Box::new(Parcel { conn, luggage })));

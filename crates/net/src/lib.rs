@@ -9,6 +9,7 @@
 )]
 
 mod accept;
+mod bulk;
 mod clock;
 mod conn;
 mod dial;

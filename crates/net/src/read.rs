@@ -10,7 +10,7 @@ use crate::table::State;
 use crate::tick::Worker;
 
 /// The worker's one read buffer; the machine gets at most this much at a time.
-pub(crate) const READ_BUFFER_BYTES: usize = 64 * 1024;
+pub(crate) const READ_BUFFER_BYTES: usize = 128 * 1024;
 /// What one connection may bring in per turn; then the others have theirs.
 const READ_BUDGET_BYTES: usize = 256 * 1024;
 
@@ -84,6 +84,7 @@ impl<E: Engine> Worker<E> {
                 // A short read has emptied the socket, and what comes later is reported anew; only an end that was
                 // reported already would be missed.
                 conn.read.readable = count == room.len() || conn.read.ended;
+                self.io.note_read(id, count);
                 Ok(count)
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {

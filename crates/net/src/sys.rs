@@ -111,22 +111,27 @@ pub(crate) fn tune_tcp(socket: &Socket, options: &SocketOptions) -> io::Result<(
 }
 
 /// TCP_DEFER_ACCEPT on a listener: a connection is reported when its first bytes are there, or after `seconds`.
-#[allow(unsafe_code, reason = "neither socket2 nor nix wraps TCP_DEFER_ACCEPT")]
 pub(crate) fn set_defer_accept(listener: &Socket, seconds: u32) -> io::Result<()> {
     let value = libc::c_int::try_from(seconds).unwrap_or(libc::c_int::MAX);
+    set_int(listener, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, value)
+}
+
+/// Sets an option that is an int and that neither socket2 nor nix wraps.
+#[allow(unsafe_code, reason = "a system call that no crate of ours offers in safe form")]
+fn set_int(socket: &Socket, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
     let size = libc::socklen_t::try_from(size_of_val(&value)).expect("the size of an int fits");
-    // SAFETY: the descriptor is open for as long as `listener` is borrowed; the kernel reads `size` bytes from a live
+    // SAFETY: the descriptor is open for as long as `socket` is borrowed; the kernel reads `size` bytes from a live
     // integer of exactly that size and keeps no pointer.
-    let result = unsafe {
-        libc::setsockopt(
-            listener.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_DEFER_ACCEPT,
-            (&raw const value).cast(),
-            size,
-        )
-    };
+    let result =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), size) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// SO_RCVLOWAT: the poll reports a TCP socket when so many bytes are there, or its end. Where more are there already, it is
+/// reported at once (Linux: `tcp_set_rcvlowat`).
+pub(crate) fn set_receive_mark(socket: &Socket, bytes: u32) -> io::Result<()> {
+    let value = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    set_int(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, value)
 }
 
 /// Process id (0 = unknown) and user id at the other end of a unix socket.

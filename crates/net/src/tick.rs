@@ -105,6 +105,7 @@ impl<E: Engine> Worker<E> {
         self.read_ready();
         self.io.end_lingering();
         self.io.redial();
+        self.io.end_bulk();
         if self.engine.deadline().is_some_and(|due_us| due_us <= now.mono_us) {
             self.engine.timeout(&mut self.io);
         }

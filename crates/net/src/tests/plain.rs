@@ -83,6 +83,20 @@ fn a_client_that_does_not_read_is_waited_for() {
     assert_eq!(exchange(&client, b"still well"), b"still well");
 }
 
+/// Many times what makes a bulk flow, then small pieces again: neither the end of a flow, which fills no portion, nor what
+/// follows it waits for ever.
+#[test]
+fn what_flows_in_portions_arrives_to_its_last_byte() {
+    let world = World::new(Plan::default());
+    let client = world.connect();
+    let bytes = pattern(48 * 1024 * 1024 + 77);
+    assert!(exchange(&client, &bytes) == bytes);
+    for length in [1, 8192, 8193] {
+        let bytes = pattern(length);
+        assert!(exchange(&client, &bytes) == bytes, "{length}");
+    }
+}
+
 #[test]
 fn a_client_that_does_not_read_and_breaks_off_is_noticed() {
     let world = World::with(World0 { listen: tiny_buffers(), ..World0::default() });
