@@ -12,6 +12,7 @@
 
 pub mod lexer;
 
+mod fingerprint;
 mod traits;
 mod words;
 

@@ -4,6 +4,7 @@
 //! multiplexing asks it whether a text may share a server connection; session continuity will ask it for more marks.
 //! It must never try to be clever where it is not certain: each rule says why it holds.
 
+use crate::fingerprint::Fingerprint;
 use crate::lexer::{Kind, Lexeme, Lexer};
 use crate::words::{Folded, Keyword, is_session_name, keyword};
 
@@ -95,6 +96,10 @@ pub struct Traits {
     /// False means "don't know". True says nothing about what a user's own function or rule does inside; and an
     /// INSERT may draw from a sequence through a column's default, so who follows `currval` must look at the verb too.
     pub certainly_self_contained: bool,
+    /// What the text is without its literals, parameters, comments and blanks, as a number that stays the same everywhere
+    /// (see `fingerprint.rs`); never 0. Of a text that the lexer gave up on: what it is up to there. Texts that have the
+    /// same one are mostly, not certainly, alike: for estimates and statistics only.
+    pub fingerprint: u64,
 }
 
 /// Looks at `sql`, the text of a `Query` or `Parse` in the client's encoding, without its NUL. Takes time linear in
@@ -104,7 +109,10 @@ pub fn traits(sql: &[u8]) -> Traits {
     let mut scan = Scan::new();
     for lexeme in Lexer::new(sql) {
         match lexeme {
-            Ok(lexeme) => scan.see(lexeme),
+            Ok(lexeme) => {
+                scan.fingerprint.see(lexeme);
+                scan.see(lexeme);
+            }
             Err(_) => return scan.give_up(),
         }
     }
@@ -125,6 +133,7 @@ struct Scan {
     marked: bool,
     /// The lexeme before, if it was a keyword.
     before: Option<Keyword>,
+    fingerprint: Fingerprint,
 }
 
 /// Where in a statement the scan is.
@@ -148,6 +157,7 @@ impl Scan {
             split_in_doubt: false,
             marked: false,
             before: None,
+            fingerprint: Fingerprint::new(),
         }
     }
 
@@ -246,6 +256,7 @@ impl Scan {
             verb: self.verb.unwrap_or(Verb::Unknown),
             statements: Statements::Unknown,
             certainly_self_contained: false,
+            fingerprint: self.fingerprint.cut_short(),
         }
     }
 
@@ -262,7 +273,7 @@ impl Scan {
         };
         let certainly_self_contained =
             statements == Statements::One && !self.marked && !self.split_in_doubt && is_plain(verb);
-        Traits { verb, statements, certainly_self_contained }
+        Traits { verb, statements, certainly_self_contained, fingerprint: self.fingerprint.finish() }
     }
 }
 

@@ -1,0 +1,268 @@
+//! What a text is without its literals, as one number.
+//!
+//! What this file is for: texts that differ in nothing but literals, parameters, case, blanks and comments get the same
+//! fingerprint, whatever process or version of this crate made it. It is for estimates and statistics: two different
+//! texts may share one (by chance, or by the rules below), so nothing may be decided by it that must be right.
+//!
+//! Constants and parameters are one thing, lists of them in parentheses are as one (`IN (1, 2, 3)` is `IN (1)`), and so is
+//! a sign in front of a number where no operand stands before it.
+
+use crate::lexer::{Kind, Lexeme};
+
+/// Odd, with its bits well spread: 2^64 divided by the golden ratio.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Where a fingerprint begins.
+const START: u64 = 0x243f_6a88_85a3_08d3;
+
+/// Stands for any literal or parameter.
+const LITERAL: u64 = 1;
+
+/// Stands for a rest that could not be lexed.
+const CUT: u64 = 2;
+
+/// A fingerprint in the making.
+pub(crate) struct Fingerprint {
+    hash: u64,
+    before: Before,
+    /// Open parentheses.
+    depth: usize,
+    /// A `;` that counts only if something follows.
+    split: bool,
+}
+
+/// The lexeme before, where what follows depends on it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Before {
+    /// Nothing, or an operator or symbol: a sign that follows belongs to its number. (Behind a word it may be an operator.)
+    NoOperand,
+    /// Anything else.
+    Other,
+    /// A literal inside of parentheses.
+    Literal,
+    /// A literal inside of parentheses and a comma: what comes next decides whether the list goes on.
+    LiteralComma,
+    /// A sign that may belong to a number; its byte.
+    Sign(u8),
+    /// The same, in a list that may go on.
+    LiteralCommaSign(u8),
+}
+
+impl Fingerprint {
+    pub(crate) fn new() -> Self {
+        Self { hash: START, before: Before::NoOperand, depth: 0, split: false }
+    }
+
+    #[inline]
+    fn mix(&mut self, value: u64) {
+        let mixed = (self.hash ^ value).wrapping_mul(SPREAD);
+        self.hash = mixed ^ (mixed >> 29);
+    }
+
+    /// Takes the next lexeme.
+    #[inline]
+    pub(crate) fn see(&mut self, lexeme: Lexeme<'_>) {
+        if lexeme.kind == Kind::Symbol && lexeme.text == b";" {
+            self.settle();
+            self.split = self.hash != START;
+            self.before = Before::NoOperand;
+            return;
+        }
+        if std::mem::take(&mut self.split) {
+            self.mix(u64::from(b';'));
+        }
+        match lexeme.kind {
+            Kind::Text
+            | Kind::EscapeText
+            | Kind::UnicodeText
+            | Kind::DollarText
+            | Kind::Number
+            | Kind::Param => self.literal(),
+            Kind::Symbol => self.symbol(lexeme.text),
+            Kind::Operator => self.operator(lexeme.text),
+            Kind::Word => {
+                self.settle();
+                self.name(lexeme.text, true);
+                self.before = Before::Other;
+            }
+            Kind::QuotedWord | Kind::UnicodeWord => {
+                self.settle();
+                self.name(lexeme.text, false);
+                self.before = Before::Other;
+            }
+        }
+    }
+
+    fn literal(&mut self) {
+        match self.before {
+            // The list goes on.
+            Before::LiteralComma | Before::LiteralCommaSign(_) => {}
+            _ => self.mix(LITERAL),
+        }
+        self.before = if self.depth > 0 { Before::Literal } else { Before::Other };
+    }
+
+    fn symbol(&mut self, text: &[u8]) {
+        let byte = text.first().copied().unwrap_or_default();
+        if byte == b',' && self.before == Before::Literal {
+            self.before = Before::LiteralComma;
+            return;
+        }
+        self.settle();
+        match byte {
+            b'(' => self.depth += 1,
+            b')' => self.depth = self.depth.saturating_sub(1),
+            _ => {}
+        }
+        self.mix(u64::from(byte));
+        self.before = if matches!(byte, b')' | b']') { Before::Other } else { Before::NoOperand };
+    }
+
+    fn operator(&mut self, text: &[u8]) {
+        // `a =-1` is cut as PostgreSQL cuts it only when it is parsed; here the sign is still at the operator's end.
+        let (operator, sign) = match text {
+            [operator @ .., sign @ (b'-' | b'+')] => (operator, Some(*sign)),
+            _ => (text, None),
+        };
+        self.before = match (self.before, sign) {
+            (Before::LiteralComma, Some(sign)) if operator.is_empty() => Before::LiteralCommaSign(sign),
+            (Before::NoOperand, Some(sign)) if operator.is_empty() => Before::Sign(sign),
+            (_, Some(sign)) if !operator.is_empty() => {
+                self.settle();
+                self.bytes(operator);
+                Before::Sign(sign)
+            }
+            _ => {
+                self.settle();
+                self.bytes(text);
+                Before::NoOperand
+            }
+        };
+    }
+
+    /// What was put off was no part of a literal.
+    fn settle(&mut self) {
+        match self.before {
+            Before::LiteralComma => self.mix(u64::from(b',')),
+            Before::Sign(sign) => self.mix(u64::from(sign)),
+            Before::LiteralCommaSign(sign) => {
+                self.mix(u64::from(b','));
+                self.mix(u64::from(sign));
+            }
+            Before::NoOperand | Before::Other | Before::Literal => {}
+        }
+    }
+
+    fn bytes(&mut self, text: &[u8]) {
+        self.name(text, false);
+    }
+
+    /// Eight bytes at a time; `folds` ASCII letters (in words: the other characters of a word stay apart).
+    fn name(&mut self, text: &[u8], folds: bool) {
+        let fold = |chunk: u64| {
+            let ascii = !chunk & 0x8080_8080_8080_8080;
+            if folds { chunk | (ascii >> 2) } else { chunk }
+        };
+        let mut chunks = text.chunks_exact(8);
+        for chunk in &mut chunks {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(chunk);
+            self.mix(fold(u64::from_le_bytes(bytes)));
+        }
+        let mut bytes = [b' '; 8];
+        for (to, from) in bytes.iter_mut().zip(chunks.remainder()) {
+            *to = *from;
+        }
+        self.mix(fold(u64::from_le_bytes(bytes)));
+    }
+
+    /// That of a text whose rest could not be lexed.
+    pub(crate) fn cut_short(mut self) -> u64 {
+        self.settle();
+        self.before = Before::Other;
+        self.mix(CUT);
+        self.finish()
+    }
+
+    /// The fingerprint; never 0.
+    pub(crate) fn finish(mut self) -> u64 {
+        self.settle();
+        let mixed = (self.hash ^ (self.hash >> 32)).wrapping_mul(SPREAD);
+        (mixed ^ (mixed >> 32)).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::traits;
+
+    fn fingerprint(sql: &str) -> u64 {
+        traits(sql.as_bytes()).fingerprint
+    }
+
+    #[test]
+    fn literals_blanks_case_and_comments_make_no_difference() {
+        for (one, other) in [
+            ("select * from t where id = 7", "SELECT *\n FROM T where /* x */ ID = $1;"),
+            ("select 'a'", "select E'b\\n'"),
+            ("select * from t where id in (1)", "select * from t where id in (1, 2, 'x', $4)"),
+            ("update a set b = b + 12 where c = 3", "UPDATE a SET b = b + -12 WHERE c =-3"),
+            ("insert into t values (1, -2)", "insert into t values ($1)"),
+            ("select 1 where a < 3", "select 1 where a < +3"),
+            (";; select 1 ;", "select 2"),
+            ("select $$x$$, größe from t", "select 1, größe from t -- end"),
+        ] {
+            assert_eq!(fingerprint(one), fingerprint(other), "{one} | {other}");
+        }
+    }
+
+    #[test]
+    fn anything_else_does() {
+        let texts = [
+            "",
+            "select 1",
+            "select 1, 2",
+            "select a",
+            "select b",
+            "select a, b",
+            "select a b",
+            "select ab",
+            "select a - 1",
+            "select a + 1",
+            "select a -b",
+            "select (1, a)",
+            "select (1, -a)",
+            "select (1 - a)",
+            "select \"A\"",
+            "select a from t",
+            "select a from t where c = 1",
+            "select a from t where c <= 1",
+            "select a from t where c =- d",
+            "select a from t where c = d",
+            "select a; select b",
+            "select a select b",
+            "select abcdefgh",
+            "select abcdefg h",
+            "insert into t (a) values (1)",
+            "insert into t (a, b) values (1, 2)",
+        ];
+        for (at, one) in texts.iter().enumerate() {
+            for other in &texts[at + 1..] {
+                assert_ne!(fingerprint(one), fingerprint(other), "{one} | {other}");
+            }
+        }
+    }
+
+    #[test]
+    fn it_is_the_same_in_every_process() {
+        assert_eq!(fingerprint("select 1"), 0x2692_8135_9fb2_4ffa);
+    }
+
+    #[test]
+    fn a_text_that_can_not_be_lexed_to_its_end_has_one_of_its_own_kind() {
+        let (cut, whole) =
+            (fingerprint("select a from t where b = 'x"), fingerprint("select a from t where b ="));
+        assert_ne!(cut, whole);
+        assert_eq!(cut, fingerprint("select a from t where b = 'another one"));
+    }
+}
