@@ -14,11 +14,12 @@ use crate::sys;
 use crate::table::State;
 
 /// What makes a flow: so many bytes, each read at least [`FLOW_READ_BYTES`] and none later than [`FLOW_GAP_US`].
-const FLOW_BYTES: u32 = 16 * 1024 * 1024;
+/// (Tests get into it sooner, however slow the machine.)
+const FLOW_BYTES: u32 = if cfg!(test) { 256 * 1024 } else { 16 * 1024 * 1024 };
 /// What a sender in full swing flushes at least (`PQ_SEND_BUFFER_SIZE` in PostgreSQL's `pqcomm.c`).
 const FLOW_READ_BYTES: usize = 8 * 1024;
 /// The longest pause in a flow, microseconds.
-const FLOW_GAP_US: u32 = 1_000;
+const FLOW_GAP_US: u32 = if cfg!(test) { 1_000_000 } else { 1_000 };
 /// What a bulk connection is read in.
 const PORTION_BYTES: u32 = 64 * 1024;
 /// How long a portion may take to fill, microseconds.
@@ -125,7 +126,7 @@ mod tests {
     fn a_short_read_ends_a_flow() {
         let mut flow = Flow::default();
         for round in 0..10_000 {
-            let count = if round % 100 == 99 { READ - 1 } else { READ };
+            let count = if round % 30 == 29 { READ - 1 } else { READ };
             assert!(!flow.note(count, round), "answers one after the other are no bulk");
         }
     }
