@@ -12,6 +12,7 @@ mod cancel_key;
 mod client;
 pub mod console;
 pub mod driver;
+pub mod engine;
 mod errors;
 pub mod ids;
 pub mod ledger;
@@ -27,5 +28,6 @@ mod spare;
 mod statements;
 pub mod stats;
 
+pub use engine::Engine;
 pub use machine::{Machine, Setup};
 pub use shared::Shared;

@@ -28,10 +28,11 @@ use crate::cancel_key::KeyHead;
 use crate::client::{Client, ClientState, Greeting};
 use crate::console::command::{PendingCommand, Tasks};
 use crate::driver::{Closed, ConnId, Driver, Level, Now, Peer, TlsInfo, WorkerId};
+use crate::engine::Engine;
 use crate::ids::{CancelId, ClientId, PoolId, ServerId};
 use crate::limits::MAINTENANCE_PERIOD_US;
 use crate::luggage::{Luggage, Origin};
-use crate::mail::{Rules, Shutdown};
+use crate::mail::{Mail, Rules, Shutdown};
 use crate::params::Tracked;
 use crate::pool::Pool;
 use crate::server::Server;
@@ -160,14 +161,14 @@ impl Machine {
             stats_us,
         }
     }
+}
 
-    /// Begins a turn of the event loop. All that happens until the next call happens at this time.
-    pub fn begin_tick(&mut self, now: Now) {
+impl Engine for Machine {
+    fn begin_tick(&mut self, now: Now) {
         self.now = now;
     }
 
-    /// A client connected.
-    pub fn accepted<D: Driver>(&mut self, d: &mut D, conn: ConnId, peer: Peer) {
+    fn accepted<D: Driver>(&mut self, d: &mut D, conn: ConnId, peer: Peer) {
         let origin = Origin { peer, tls: None, since: self.now };
         let serial = self.shared.next_serial();
         let id = self.clients.insert(Client {
@@ -186,13 +187,11 @@ impl Machine {
         }
     }
 
-    /// A client that another worker accepted and authenticated, and whose pool is here.
-    pub fn adopted<D: Driver>(&mut self, d: &mut D, conn: ConnId, luggage: Box<Luggage>) {
+    fn adopted<D: Driver>(&mut self, d: &mut D, conn: ConnId, luggage: Box<Luggage>) {
         self.adopt(d, conn, *luggage);
     }
 
-    /// Bytes arrived on a connection.
-    pub fn received<D: Driver>(&mut self, d: &mut D, conn: ConnId, bytes: &[u8]) {
+    fn received<D: Driver>(&mut self, d: &mut D, conn: ConnId, bytes: &[u8]) {
         match self.role(conn) {
             Some(Role::Client(id)) => self.client_received(d, id, bytes),
             Some(Role::Server(id)) => self.server_received(d, id, bytes),
@@ -201,8 +200,7 @@ impl Machine {
         }
     }
 
-    /// A connection that was dialed is up. `local` is our end of it as text, for the log.
-    pub fn connected<D: Driver>(&mut self, d: &mut D, conn: ConnId, local: String) {
+    fn connected<D: Driver>(&mut self, d: &mut D, conn: ConnId, local: String) {
         match self.role(conn) {
             Some(Role::Server(id)) => self.server_connected(d, id, local),
             Some(Role::Cancel(id)) => self.cancel_connected(d, id),
@@ -210,8 +208,7 @@ impl Machine {
         }
     }
 
-    /// A TLS handshake that was asked for is complete.
-    pub fn tls_established<D: Driver>(&mut self, d: &mut D, conn: ConnId, info: TlsInfo) {
+    fn tls_established<D: Driver>(&mut self, d: &mut D, conn: ConnId, info: TlsInfo) {
         match self.role(conn) {
             Some(Role::Client(id)) => self.client_secured(id, info),
             Some(Role::Server(id)) => self.server_secured(d, id, &info),
@@ -220,8 +217,7 @@ impl Machine {
         }
     }
 
-    /// All that was queued for a connection has left, after some of it had to wait.
-    pub fn drained<D: Driver>(&mut self, d: &mut D, conn: ConnId) {
+    fn drained<D: Driver>(&mut self, d: &mut D, conn: ConnId) {
         match self.role(conn) {
             Some(Role::Client(id)) => self.client_drained(d, id),
             Some(Role::Server(id)) => self.server_drained(d, id),
@@ -229,8 +225,7 @@ impl Machine {
         }
     }
 
-    /// A connection ended, or could not be opened.
-    pub fn closed<D: Driver>(&mut self, d: &mut D, conn: ConnId, why: Closed) {
+    fn closed<D: Driver>(&mut self, d: &mut D, conn: ConnId, why: Closed) {
         match self.role(conn) {
             Some(Role::Client(id)) => self.client_closed(d, id, &why),
             Some(Role::Server(id)) => self.server_closed(d, id, &why),
@@ -239,16 +234,18 @@ impl Machine {
         }
     }
 
-    /// The deadline has passed.
-    pub fn timeout<D: Driver>(&mut self, d: &mut D) {
+    fn mail<D: Driver>(&mut self, d: &mut D, mail: Mail) {
+        self.take_mail(d, mail);
+    }
+
+    fn timeout<D: Driver>(&mut self, d: &mut D) {
         if self.now.mono_us >= self.maintenance_us {
             self.maintenance_us = self.now.mono_us + MAINTENANCE_PERIOD_US;
             self.maintain(d);
         }
     }
 
-    /// Ends a turn: servers are handed out, connections opened. The driver writes afterwards.
-    pub fn end_tick<D: Driver>(&mut self, d: &mut D) {
+    fn end_tick<D: Driver>(&mut self, d: &mut D) {
         self.resume_released(d);
         // Handing out may notice further pools (an evicted server was another pool's); they get their turn, too.
         while let Some(id) = self.noticed.pop() {
@@ -261,12 +258,12 @@ impl Machine {
         self.check_stopping(d);
     }
 
-    /// When [`Machine::timeout`] wants to be called (monotonic, µs).
-    #[must_use]
-    pub fn deadline(&self) -> Option<u64> {
+    fn deadline(&self) -> Option<u64> {
         Some(self.maintenance_us)
     }
+}
 
+impl Machine {
     /// Has this pool looked at when the tick ends.
     fn notice(&mut self, id: PoolId) {
         if let Some(pool) = self.pools.get_mut(id)

@@ -8,11 +8,11 @@ use pgweir_core::driver::{Level, Peer};
 use socket2::Socket;
 
 use crate::conn::{Conn, Origin};
-use crate::engine::Engine;
 use crate::io::Io;
 use crate::sys;
 use crate::table::listener_token;
 use crate::tick::Worker;
+use pgweir_core::Engine;
 
 /// Clients accepted from one listener per turn; then those who are connected have theirs.
 const ACCEPTS_PER_TICK: usize = 64;

@@ -1,6 +1,6 @@
 //! Event loop, sockets and TLS: drives the machine of `pgweir-core` with the real world.
 //!
-//! One [`Workers`] runs N threads; each owns one event loop, one machine ([`Engine`]), and the sockets of its clients
+//! One [`Workers`] runs N threads; each owns one event loop, one machine ([`Engine`](pgweir_core::Engine)), and the sockets of its clients
 //! and servers. A tick is: wait, read every ready socket and feed the machine, let it hand out servers, write what
 //! collected, one write per connection. This crate knows bytes and sockets; it must never know what the bytes mean.
 #![allow(
@@ -13,7 +13,6 @@ mod bulk;
 mod clock;
 mod conn;
 mod dial;
-mod engine;
 mod io;
 mod linger;
 mod listen;
@@ -32,7 +31,6 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub use engine::Engine;
 pub use io::DEEP_BACKLOG_BYTES;
 pub use listen::{ListenError, ListenSettings, Listeners, open_listeners};
 pub use mesh::NetCommand;

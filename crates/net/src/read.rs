@@ -4,10 +4,10 @@ use std::io;
 
 use pgweir_core::driver::{Closed, ConnId};
 
-use crate::engine::Engine;
 use crate::sys;
 use crate::table::State;
 use crate::tick::Worker;
+use pgweir_core::Engine;
 
 /// The worker's one read buffer; the machine gets at most this much at a time.
 pub(crate) const READ_BUFFER_BYTES: usize = 128 * 1024;

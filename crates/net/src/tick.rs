@@ -13,12 +13,12 @@ use crate::accept::Acceptor;
 use crate::clock::Clock;
 use crate::conn::Conn;
 use crate::dial::Outcome;
-use crate::engine::Engine;
 use crate::io::{Io, Report};
 use crate::mesh::{Letter, NetCommand, Parcel};
 use crate::sys;
 use crate::table::{Source, State, source};
 use crate::workers::WorkerLoad;
+use pgweir_core::Engine;
 
 /// Events taken from the kernel at a time.
 const EVENTS_PER_POLL: usize = 1024;

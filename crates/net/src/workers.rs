@@ -13,7 +13,6 @@ use pgweir_core::mail::{Mail, Question};
 
 use crate::accept::{Acceptor, Listener};
 use crate::clock::Clock;
-use crate::engine::Engine;
 use crate::io::{Io, Parts};
 use crate::listen::{Listeners, SocketFile};
 use crate::mesh::{Letter, Mailbox, Mesh, NetCommand};
@@ -22,6 +21,7 @@ use crate::resolve::{Names, Request, start_resolver};
 use crate::table::WAKER;
 use crate::tick::{Desk, Worker};
 use crate::tls::TlsConfigs;
+use pgweir_core::Engine;
 
 /// Where log lines go; called from every worker's thread.
 pub type Log = Arc<dyn Fn(Level, &str) + Send + Sync>;

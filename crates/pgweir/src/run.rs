@@ -18,7 +18,7 @@ use pgweir_net::{Setup, SocketOptions, Workers};
 use signal_hook::iterator::Signals;
 
 use crate::command_line::RunOptions;
-use crate::fleet::{Crew, Worker};
+use crate::fleet::Crew;
 use crate::start::{self, Ready, StartError};
 use crate::version;
 
@@ -76,7 +76,7 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
         questions,
         machine: move |worker: WorkerId, now: Now| {
             let (rules, shared) = (rules.clone(), Arc::clone(&shared));
-            Worker(Machine::new(pgweir_core::Setup { worker, rules, shared, now }))
+            Machine::new(pgweir_core::Setup { worker, rules, shared, now })
         },
     })?;
     log.write(Level::Log, &version::process_up());

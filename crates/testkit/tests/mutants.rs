@@ -1,15 +1,15 @@
 //! A simulator that can not fail is worth nothing: the machine, broken on purpose in one way at a time, must be caught,
 //! and by the check that is meant for it.
 
-use pgweir_core::Machine;
 use pgweir_core::driver::{
     CloseMode, Closed, ConnId, Driver, Endpoint, Level, Now, Peer, TlsInfo, TlsRole, WorkerId,
 };
 use pgweir_core::luggage::Luggage;
 use pgweir_core::mail::{Mail, Question};
-use pgweir_testkit::sim::engine::Engine;
+use pgweir_core::{Engine, Machine};
 use pgweir_testkit::sim::plan::{Mode, Plan, Profile};
 use pgweir_testkit::sim::report::run_seed;
+use pgweir_testkit::sim::subject::Subject;
 use pgweir_testkit::sim::trace::Trace;
 
 /// One way to be wrong. Numbers, because the mutants are types.
@@ -168,11 +168,11 @@ impl<const WAY: Way> Mutant<WAY> {
     }
 }
 
-impl<const WAY: Way> Engine for Mutant<WAY> {
-    type Shared = <Machine as Engine>::Shared;
+impl<const WAY: Way> Subject for Mutant<WAY> {
+    type Shared = <Machine as Subject>::Shared;
 
     fn profile() -> Profile {
-        let profile = <Machine as Engine>::profile();
+        let profile = <Machine as Subject>::profile();
         match WAY {
             NEVER_RESETS => {
                 Profile { modes: &[Mode::Session], bears_faults: false, has_console: false, ..profile }
@@ -192,18 +192,20 @@ impl<const WAY: Way> Engine for Mutant<WAY> {
             WASTES_SERVERS => told.timeouts.server_lifetime_s = 1,
             _ => {}
         }
-        <Machine as Engine>::shared(&told)
+        <Machine as Subject>::shared(&told)
     }
 
     fn start(plan: &Plan, shared: &Self::Shared, worker: WorkerId, now: Now) -> Self {
-        let machine = <Machine as Engine>::start(plan, shared, worker, now);
+        let machine = <Machine as Subject>::start(plan, shared, worker, now);
         Mutant { machine, mischief: Mischief::default() }
     }
 
     fn answer(plan: &Plan, shared: &Self::Shared, question: Question) -> Vec<(WorkerId, Mail)> {
-        <Machine as Engine>::answer(plan, shared, question)
+        <Machine as Subject>::answer(plan, shared, question)
     }
+}
 
+impl<const WAY: Way> Engine for Mutant<WAY> {
     fn begin_tick(&mut self, now: Now) {
         self.machine.begin_tick(now);
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pgweir_core::console::command::Outcome;
 use pgweir_core::driver::{Closed, ConnId, Now, Peer, TlsInfo, WorkerId};
 use pgweir_core::mail::{Mail, Question, Rules};
-use pgweir_core::{Machine, Setup, Shared};
+use pgweir_core::{Engine, Machine, Setup, Shared};
 use pgweir_settings::AuthType;
 use pgweir_wire::{Header, backend};
 

@@ -15,7 +15,7 @@ use crate::pool::ServerKind;
 
 impl Machine {
     /// A message from another worker or the control plane.
-    pub fn mail<D: Driver>(&mut self, d: &mut D, mail: Mail) {
+    pub(super) fn take_mail<D: Driver>(&mut self, d: &mut D, mail: Mail) {
         match mail {
             Mail::Rules(rules) => self.follow_rules(d, rules),
             Mail::Command { from, ticket, command } => self.perform(d, from, ticket, command),

@@ -12,7 +12,7 @@ use pgweir_auth::UserList;
 use pgweir_core::driver::{Closed, ConnId, Now, Peer, TlsInfo, WorkerId};
 use pgweir_core::luggage::Luggage;
 use pgweir_core::mail::{Mail, Question, Rules};
-use pgweir_core::{Machine, Setup, Shared};
+use pgweir_core::{Engine, Machine, Setup, Shared};
 use pgweir_settings::Config;
 use pgweir_wire::header::Header;
 

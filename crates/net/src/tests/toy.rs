@@ -14,11 +14,11 @@ use pgweir_core::luggage::{Counted, Login, Luggage, Origin, Replication};
 use pgweir_core::mail::Mail;
 use pgweir_core::params::Params;
 
-use crate::engine::Engine;
 use crate::listen::{ListenSettings, Listeners, open_listeners};
 use crate::options::SocketOptions;
 use crate::tls::TlsConfigs;
 use crate::workers::{Setup, Workers};
+use pgweir_core::Engine;
 
 /// From this backlog on, the toy stops reading the source.
 pub(crate) const TOY_BACKLOG_MAX_BYTES: usize = 64 * 1024;

@@ -1,17 +1,16 @@
-//! The machine of `pgweir-core` as the simulator's engine.
+//! The machine of `pgweir-core` as the simulator's subject.
 
 use std::sync::Arc;
 
 use pgweir_auth::UserList;
 use pgweir_core::console::command::Outcome;
-use pgweir_core::driver::{Closed, ConnId, Driver, Now, Peer, TlsInfo, WorkerId};
-use pgweir_core::luggage::Luggage;
+use pgweir_core::driver::{Now, WorkerId};
 use pgweir_core::mail::{Mail, Question, Rules};
 use pgweir_core::{Machine, Setup, Shared};
 use pgweir_settings::Config;
 
-use super::engine::Engine;
 use super::plan::{Mode, Plan, Profile};
+use super::subject::Subject;
 
 /// The rules of a plan, as the binary would read them from files.
 fn rules(plan: &Plan) -> Rules {
@@ -24,7 +23,7 @@ fn rules(plan: &Plan) -> Rules {
     Rules { config: Arc::new(config), users: Arc::new(users), server_tls_epoch: 0 }
 }
 
-impl Engine for Machine {
+impl Subject for Machine {
     type Shared = (Arc<Shared>, Rules);
 
     fn profile() -> Profile {
@@ -65,53 +64,5 @@ impl Engine for Machine {
         };
         let news = (0..plan.workers).map(|worker| (WorkerId(worker), Mail::Rules(rules.clone())));
         news.chain([(from, Mail::Outcome { ticket, outcome: Outcome::Done })]).collect()
-    }
-
-    fn begin_tick(&mut self, now: Now) {
-        Machine::begin_tick(self, now);
-    }
-
-    fn accepted<D: Driver>(&mut self, d: &mut D, conn: ConnId, peer: Peer) {
-        Machine::accepted(self, d, conn, peer);
-    }
-
-    fn adopted<D: Driver>(&mut self, d: &mut D, conn: ConnId, luggage: Box<Luggage>) {
-        Machine::adopted(self, d, conn, luggage);
-    }
-
-    fn received<D: Driver>(&mut self, d: &mut D, conn: ConnId, bytes: &[u8]) {
-        Machine::received(self, d, conn, bytes);
-    }
-
-    fn connected<D: Driver>(&mut self, d: &mut D, conn: ConnId, local: String) {
-        Machine::connected(self, d, conn, local);
-    }
-
-    fn tls_established<D: Driver>(&mut self, d: &mut D, conn: ConnId, info: TlsInfo) {
-        Machine::tls_established(self, d, conn, info);
-    }
-
-    fn drained<D: Driver>(&mut self, d: &mut D, conn: ConnId) {
-        Machine::drained(self, d, conn);
-    }
-
-    fn closed<D: Driver>(&mut self, d: &mut D, conn: ConnId, why: Closed) {
-        Machine::closed(self, d, conn, why);
-    }
-
-    fn mail<D: Driver>(&mut self, d: &mut D, mail: Mail) {
-        Machine::mail(self, d, mail);
-    }
-
-    fn timeout<D: Driver>(&mut self, d: &mut D) {
-        Machine::timeout(self, d);
-    }
-
-    fn end_tick<D: Driver>(&mut self, d: &mut D) {
-        Machine::end_tick(self, d);
-    }
-
-    fn deadline(&self) -> Option<u64> {
-        Machine::deadline(self)
     }
 }

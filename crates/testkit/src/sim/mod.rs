@@ -8,7 +8,6 @@
 pub mod checks;
 pub mod client;
 pub mod driver;
-pub mod engine;
 pub mod hub;
 pub mod machine;
 pub mod model;
@@ -19,6 +18,7 @@ pub mod proto;
 pub mod reasons;
 pub mod report;
 pub mod rng;
+pub mod subject;
 pub mod trace;
 mod turn;
 mod watch;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::checks::Violation;
-use super::engine::Engine;
 use super::plan::Plan;
+use super::subject::Subject;
 use super::trace::Trace;
 use super::world::World;
 
@@ -30,13 +30,13 @@ pub struct Outcome {
 
 /// Runs one seed.
 #[must_use]
-pub fn run_seed<E: Engine>(seed: u64, trace: &Trace) -> Outcome {
+pub fn run_seed<E: Subject>(seed: u64, trace: &Trace) -> Outcome {
     run_plan::<E>(Plan::new(seed, &E::profile()), trace)
 }
 
 /// Runs one plan. A panic of the engine is a violation like any other.
 #[must_use]
-pub fn run_plan<E: Engine>(plan: Plan, trace: &Trace) -> Outcome {
+pub fn run_plan<E: Subject>(plan: Plan, trace: &Trace) -> Outcome {
     let (seed, summary) = (plan.seed, plan.summary());
     let kept = trace.clone();
     let run = catch_unwind(AssertUnwindSafe(|| {
@@ -67,7 +67,7 @@ const TRACE_LINES: usize = 120;
 
 /// Runs a seed; if it fails, runs it again with a trace.
 #[must_use]
-pub fn run_and_trace<E: Engine>(seed: u64) -> Outcome {
+pub fn run_and_trace<E: Subject>(seed: u64) -> Outcome {
     let outcome = run_seed::<E>(seed, &Trace::off());
     if outcome.violation.is_none() {
         return outcome;

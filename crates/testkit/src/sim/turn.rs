@@ -4,12 +4,12 @@
 use pgweir_core::driver::{ConnId, WorkerId};
 
 use super::driver::{Inbound, SimDriver, TLS_HELLO, shown, tls_info};
-use super::engine::Engine;
 use super::hub::{Event, Hub, LinkId};
 use super::net::{Dir, End};
+use super::subject::Subject;
 use super::world::{World, now, place};
 
-impl<E: Engine> World<E> {
+impl<E: Subject> World<E> {
     pub(super) fn tick(&mut self, worker: WorkerId) {
         let at = place(worker);
         self.desks[at].tick_planned = false;

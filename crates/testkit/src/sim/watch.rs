@@ -1,10 +1,10 @@
 //! Looking on: nobody may be forgotten, and nothing may be left over.
 
 use super::client::run::Client;
-use super::engine::Engine;
 use super::hub::{Event, PeerEnd, PoolerEnd};
 use super::model::backend::Backend;
 use super::plan::Mode;
+use super::subject::Subject;
 use super::world::World;
 
 /// Without a message to any client for so long, somebody has been forgotten.
@@ -14,7 +14,7 @@ pub(super) const PROBE_US: u64 = 20_000;
 /// An idle server and a client that waits for it may coexist for this long (delays of the network and busy workers).
 const NEGLECT_US: u64 = 100_000;
 
-impl<E: Engine> World<E> {
+impl<E: Subject> World<E> {
     pub(super) fn probe(&mut self) {
         let gone = self.clients.iter().filter(|client| client.is_gone()).count() as u64;
         let seen = self.hub.checks.counters().get("messages to clients").copied().unwrap_or(0) + gone;

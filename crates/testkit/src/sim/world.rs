@@ -8,13 +8,13 @@ use pgweir_core::driver::{Closed, ConnId, Endpoint, Now, Peer, WorkerId};
 use super::client::message;
 use super::client::run::Client;
 use super::driver::{Desk, Inbound, Side, shown};
-use super::engine::Engine;
 use super::hub::{ClientTimer, Event, Hub, LinkId, Moving, PeerEnd, PoolerEnd};
 use super::model::cluster::Cluster;
 use super::net::{Dir, End};
 use super::operator::Operator;
 use super::plan::Plan;
 use super::rng::Rng;
+use super::subject::Subject;
 use super::trace::Trace;
 use super::watch::PROBE_US;
 
@@ -26,7 +26,7 @@ pub(super) struct Canceller {
 }
 
 /// See the module's head.
-pub struct World<E: Engine> {
+pub struct World<E: Subject> {
     /// Clock, network, chance, checks.
     pub hub: Hub,
     pub(super) engines: Vec<E>,
@@ -48,7 +48,7 @@ const REST_US: u64 = 12_000_000;
 /// The wall clock at the beginning of a run.
 const WALL_US: u64 = 1_700_000_000_000_000;
 
-impl<E: Engine> World<E> {
+impl<E: Subject> World<E> {
     /// The world of a plan.
     #[must_use]
     pub fn new(plan: Plan, trace: Trace) -> Self {

@@ -1,36 +1,35 @@
-//! What the event loop drives: the machine, as a trait, so that the loop can be tested with a toy.
+//! The machine's verbs as a trait: what an event loop drives, so that the loop can be tested with a toy and the simulator
+//! with a machine that is broken on purpose.
 
-use pgweir_core::driver::{Closed, ConnId, Driver, Now, Peer, TlsInfo};
-use pgweir_core::luggage::Luggage;
-use pgweir_core::mail::Mail;
+use crate::driver::{Closed, ConnId, Driver, Now, Peer, TlsInfo};
+use crate::luggage::Luggage;
+use crate::mail::Mail;
 
-/// The verbs of the machine, as `pgweir-core` documents them. The loop is generic over this trait (never `dyn`), so
-/// that every call is a direct one.
+/// What happens to a machine. Loops are generic over this trait (never `dyn`), so that every call is a direct one.
 ///
 /// All events of a tick come between [`Engine::begin_tick`] and [`Engine::end_tick`].
 pub trait Engine {
-    /// A loop turn begins; always the first call of a turn.
+    /// A loop turn begins; always the first call of a turn. All that happens until the next call happens at this time.
     fn begin_tick(&mut self, now: Now);
     /// A client connected.
     fn accepted<D: Driver>(&mut self, d: &mut D, conn: ConnId, peer: Peer);
-    /// A client came from another worker.
+    /// A client that another worker accepted and authenticated, and whose pool is here.
     fn adopted<D: Driver>(&mut self, d: &mut D, conn: ConnId, luggage: Box<Luggage>);
-    /// Bytes (plain text) arrived; all are consumed. At most 64 KiB at a time.
+    /// Bytes (plain text) arrived; all are consumed.
     fn received<D: Driver>(&mut self, d: &mut D, conn: ConnId, bytes: &[u8]);
-    /// A dialed connection is up; `local` is our end's "ip:port", "" for a unix socket.
+    /// A dialed connection is up; `local` is our end's "ip:port" for the log, "" for a unix socket.
     fn connected<D: Driver>(&mut self, d: &mut D, conn: ConnId, local: String);
     /// A TLS handshake is complete.
     fn tls_established<D: Driver>(&mut self, d: &mut D, conn: ConnId, info: TlsInfo);
-    /// A connection's backlog is 0 again, after the socket was full or after the backlog had reached
-    /// [`DEEP_BACKLOG_BYTES`](crate::DEEP_BACKLOG_BYTES).
+    /// A connection's backlog is 0 again, after the socket was full or after the backlog had become deep.
     fn drained<D: Driver>(&mut self, d: &mut D, conn: ConnId);
-    /// The connection ended without the machine asking for it. Its name is dead already.
+    /// A connection ended without the machine asking for it, or could not be opened. Its name is dead already.
     fn closed<D: Driver>(&mut self, d: &mut D, conn: ConnId, why: Closed);
     /// A message from another worker or from the control plane.
     fn mail<D: Driver>(&mut self, d: &mut D, mail: Mail);
     /// [`Engine::deadline`] has passed.
     fn timeout<D: Driver>(&mut self, d: &mut D);
-    /// All events of the turn were reported; after this the queued bytes are written.
+    /// All events of the turn were reported; servers are handed out, connections opened. The driver writes afterwards.
     fn end_tick<D: Driver>(&mut self, d: &mut D);
     /// When [`Engine::timeout`] is to be called, in microseconds of [`Now::mono_us`].
     fn deadline(&self) -> Option<u64>;
