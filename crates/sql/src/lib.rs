@@ -12,9 +12,13 @@
 
 pub mod lexer;
 
+mod assignments;
 mod fingerprint;
+mod marks;
 mod traits;
 mod words;
 
+pub use assignments::{Assignment, Unreadable, assignments};
 pub use lexer::{Doubt, Kind, Lexeme, Lexer};
+pub use marks::Marks;
 pub use traits::{Statements, Traits, Verb, traits};

@@ -1,12 +1,13 @@
 //! What can be told about a text from its lexemes.
 //!
 //! What this file is for: one pass over a text, and one answer that is never wrongly "certain". Statement
-//! multiplexing asks it whether a text may share a server connection; session continuity will ask it for more marks.
+//! multiplexing asks it whether a text may share a server connection; session continuity asks for its marks (`marks.rs`).
 //! It must never try to be clever where it is not certain: each rule says why it holds.
 
 use crate::fingerprint::Fingerprint;
 use crate::lexer::{Kind, Lexeme, Lexer};
-use crate::words::{Folded, Keyword, is_session_name, keyword};
+use crate::marks::{Marker, Marks};
+use crate::words::{Folded, Keyword, keyword, session_name};
 
 #[cfg(test)]
 mod tests;
@@ -96,6 +97,8 @@ pub struct Traits {
     /// False means "don't know". True says nothing about what a user's own function or rule does inside; and an
     /// INSERT may draw from a sequence through a column's default, so who follows `currval` must look at the verb too.
     pub certainly_self_contained: bool,
+    /// What it may do to its session; see [`Marks`].
+    pub marks: Marks,
     /// What the text is without its literals, parameters, comments and blanks, as a number that stays the same everywhere
     /// (see `fingerprint.rs`); never 0. Of a text that the lexer gave up on: what it is up to there. Texts that have the
     /// same one are mostly, not certainly, alike: for estimates and statistics only.
@@ -107,16 +110,18 @@ pub struct Traits {
 #[must_use]
 pub fn traits(sql: &[u8]) -> Traits {
     let mut scan = Scan::new();
-    for lexeme in Lexer::new(sql) {
-        match lexeme {
-            Ok(lexeme) => {
+    let mut lexer = Lexer::new(sql);
+    loop {
+        let rest = lexer.rest();
+        match lexer.next() {
+            Some(Ok(lexeme)) => {
                 scan.fingerprint.see(lexeme);
                 scan.see(lexeme);
             }
-            Err(_) => return scan.give_up(),
+            Some(Err(_)) => return scan.give_up(rest),
+            None => return scan.finish(),
         }
     }
-    scan.finish()
 }
 
 /// A pass over a text.
@@ -133,6 +138,7 @@ struct Scan {
     marked: bool,
     /// The lexeme before, if it was a keyword.
     before: Option<Keyword>,
+    marker: Marker,
     fingerprint: Fingerprint,
 }
 
@@ -157,6 +163,7 @@ impl Scan {
             split_in_doubt: false,
             marked: false,
             before: None,
+            marker: Marker::default(),
             fingerprint: Fingerprint::new(),
         }
     }
@@ -164,6 +171,7 @@ impl Scan {
     fn see(&mut self, lexeme: Lexeme<'_>) {
         if lexeme.kind == Kind::Symbol && lexeme.text == b";" {
             self.before = None;
+            self.marker.semicolon();
             // In CREATE RULE ... DO (...; ...) the semicolon belongs to the statement.
             self.split_in_doubt |= self.depth > 0;
             self.at = Position::Before;
@@ -179,12 +187,18 @@ impl Scan {
             Kind::Word => {
                 let folded = Folded::new(lexeme.text);
                 this = keyword(folded.as_bytes());
-                self.word(this);
-                self.marked |= is_session_name(folded.as_bytes());
+                self.word(this, folded.as_bytes());
+                self.name(folded.as_bytes());
             }
-            Kind::QuotedWord => self.marked |= is_session_name(lexeme.text),
+            Kind::QuotedWord => {
+                self.marker.other();
+                self.name(lexeme.text);
+            }
             // What it says is written in code points, which nobody does without a reason.
-            Kind::UnicodeWord => self.marked = true,
+            Kind::UnicodeWord => {
+                self.marker.unreadable_name();
+                self.marked = true;
+            }
             Kind::Text
             | Kind::EscapeText
             | Kind::UnicodeText
@@ -208,13 +222,22 @@ impl Scan {
         }
     }
 
-    fn word(&mut self, word: Option<Keyword>) {
+    fn name(&mut self, name: &[u8]) {
+        if let Some(marks) = session_name(name) {
+            self.marked = true;
+            self.marker.name(marks);
+        }
+    }
+
+    fn word(&mut self, word: Option<Keyword>, folded: &[u8]) {
         if self.at == Position::Parentheses {
+            self.marker.first_word(word);
             // The body of CREATE FUNCTION ... BEGIN ATOMIC ...; END has semicolons of its own.
             self.split_in_doubt |= word == Some(Keyword::Create);
             self.start(verb_of(word));
             return;
         }
+        self.marker.word(word, self.before, folded);
         self.marked |= match word {
             // As a word inside of the statements that can be certain, these are columns at best.
             Some(
@@ -250,12 +273,15 @@ impl Scan {
         self.verb.get_or_insert(verb);
     }
 
-    /// The answer when the lexer can not go on.
-    fn give_up(self) -> Traits {
+    /// The answer when the lexer can not go on at `rest`.
+    fn give_up(mut self, rest: &[u8]) -> Traits {
+        let changes_rows = matches!(self.verb, Some(Verb::Update | Verb::Insert | Verb::Merge | Verb::With));
+        self.marker.raw(rest, changes_rows);
         Traits {
             verb: self.verb.unwrap_or(Verb::Unknown),
             statements: Statements::Unknown,
             certainly_self_contained: false,
+            marks: self.marker.marks(),
             fingerprint: self.fingerprint.cut_short(),
         }
     }
@@ -273,7 +299,8 @@ impl Scan {
         };
         let certainly_self_contained =
             statements == Statements::One && !self.marked && !self.split_in_doubt && is_plain(verb);
-        Traits { verb, statements, certainly_self_contained, fingerprint: self.fingerprint.finish() }
+        let marks = self.marker.marks();
+        Traits { verb, statements, certainly_self_contained, marks, fingerprint: self.fingerprint.finish() }
     }
 }
 
@@ -320,13 +347,19 @@ fn verb_of(word: Option<Keyword>) -> Verb {
         Some(Keyword::Copy) => Verb::Copy,
         Some(
             Keyword::Call
+            | Keyword::Close
+            | Keyword::Constraints
             | Keyword::Create
             | Keyword::Declare
+            | Keyword::Default
             | Keyword::Do
+            | Keyword::Drop
             | Keyword::Global
+            | Keyword::Hold
             | Keyword::Into
             | Keyword::Load
             | Keyword::Local
+            | Keyword::Replace
             | Keyword::Temp
             | Keyword::Transaction,
         )

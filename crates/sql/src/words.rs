@@ -3,23 +3,30 @@
 //! What this file is for: to look a word up, in any case, without allocating. It must never decide what a statement
 //! does; that is for [`crate::traits()`].
 
+use crate::marks::Marks;
+
 /// A keyword that [`crate::traits()`] looks at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keyword {
     Abort,
     Begin,
     Call,
+    Close,
     Commit,
+    Constraints,
     Copy,
     Create,
     Deallocate,
     Declare,
+    Default,
     Delete,
     Discard,
     Do,
+    Drop,
     End,
     Execute,
     Global,
+    Hold,
     Insert,
     Into,
     Listen,
@@ -28,6 +35,7 @@ pub(crate) enum Keyword {
     Merge,
     Notify,
     Prepare,
+    Replace,
     Reset,
     Rollback,
     Savepoint,
@@ -77,17 +85,22 @@ pub(crate) fn keyword(word: &[u8]) -> Option<Keyword> {
         b"abort" => Keyword::Abort,
         b"begin" => Keyword::Begin,
         b"call" => Keyword::Call,
+        b"close" => Keyword::Close,
         b"commit" => Keyword::Commit,
+        b"constraints" => Keyword::Constraints,
         b"copy" => Keyword::Copy,
         b"create" => Keyword::Create,
         b"deallocate" => Keyword::Deallocate,
         b"declare" => Keyword::Declare,
+        b"default" => Keyword::Default,
         b"delete" => Keyword::Delete,
         b"discard" => Keyword::Discard,
         b"do" => Keyword::Do,
+        b"drop" => Keyword::Drop,
         b"end" => Keyword::End,
         b"execute" => Keyword::Execute,
         b"global" => Keyword::Global,
+        b"hold" => Keyword::Hold,
         b"insert" => Keyword::Insert,
         b"into" => Keyword::Into,
         b"listen" => Keyword::Listen,
@@ -96,6 +109,7 @@ pub(crate) fn keyword(word: &[u8]) -> Option<Keyword> {
         b"merge" => Keyword::Merge,
         b"notify" => Keyword::Notify,
         b"prepare" => Keyword::Prepare,
+        b"replace" => Keyword::Replace,
         b"reset" => Keyword::Reset,
         b"rollback" => Keyword::Rollback,
         b"savepoint" => Keyword::Savepoint,
@@ -115,53 +129,59 @@ pub(crate) fn keyword(word: &[u8]) -> Option<Keyword> {
 }
 
 /// Names of routines and relations that read or change what belongs to a session, or run SQL that is given to them as
-/// a string.
-const SESSION_NAMES: [&[u8]; 10] = [
-    b"currval",
-    b"lastval",
-    b"nextval",
-    b"pg_listening_channels",
+/// a string; and what they mark.
+const SESSION_NAMES: [(&[u8], Marks); 10] = [
+    (b"currval", Marks::ASKS_SEQUENCE),
+    (b"lastval", Marks::ASKS_SEQUENCE),
+    (b"nextval", Marks::DRAWS_SEQUENCE),
+    (b"pg_listening_channels", Marks::NONE),
     // An UPDATE of this view is a SET.
-    b"pg_settings",
-    b"set_config",
+    (b"pg_settings", Marks::SETTINGS),
+    (b"set_config", Marks::SETTINGS),
     // pg_trgm: sets pg_trgm.similarity_threshold.
-    b"set_limit",
-    b"setseed",
-    b"setval",
-    b"xpath_table",
+    (b"set_limit", Marks::SETTINGS),
+    (b"setseed", Marks::SEED),
+    (b"setval", Marks::DRAWS_SEQUENCE),
+    (b"xpath_table", Marks::ROUTINES),
 ];
 
-/// How such names begin, where there is a family of them.
-const SESSION_PREFIXES: [&[u8]; 16] = [
-    b"connectby",
-    b"crosstab",
-    b"cursor_to_xml",
-    // Connections of its own, kept in the session.
-    b"dblink",
-    b"pg_advisory_",
+/// How such names begin, where there is a family of them. The first that fits counts.
+const SESSION_PREFIXES: [(&[u8], Marks); 19] = [
+    (b"connectby", Marks::ROUTINES),
+    (b"crosstab", Marks::ROUTINES),
+    (b"cursor_to_xml", Marks::ROUTINES),
+    // Connections of its own, kept in the session, where nobody can see them.
+    (b"dblink", Marks::NONE),
+    (b"pg_advisory_unlock", Marks::ENDS),
+    // These end with their transaction.
+    (b"pg_advisory_xact_", Marks::NONE),
+    (b"pg_advisory_", Marks::LOCKS),
     // Replication slots can be temporary: until the session ends.
-    b"pg_copy_",
-    b"pg_create_",
-    b"pg_my_temp_",
-    b"pg_replication_",
-    b"pg_temp",
-    b"pg_toast_temp",
-    b"pg_try_advisory_",
-    b"postgres_fdw_",
-    b"query_to_xml",
-    b"ts_rewrite",
-    b"ts_stat",
+    (b"pg_copy_", Marks::ROUTINES),
+    (b"pg_create_", Marks::ROUTINES),
+    (b"pg_my_temp_", Marks::NONE),
+    (b"pg_replication_", Marks::ROUTINES),
+    (b"pg_temp", Marks::TEMPORARY),
+    (b"pg_toast_temp", Marks::TEMPORARY),
+    (b"pg_try_advisory_xact_", Marks::NONE),
+    (b"pg_try_advisory_", Marks::LOCKS),
+    (b"postgres_fdw_", Marks::NONE),
+    (b"query_to_xml", Marks::ROUTINES),
+    (b"ts_rewrite", Marks::ROUTINES),
+    (b"ts_stat", Marks::ROUTINES),
 ];
 
-/// Whether `name` belongs to the session, see [`SESSION_NAMES`] and [`SESSION_PREFIXES`]. It must be folded, unless
-/// it stood in quotes.
-pub(crate) fn is_session_name(name: &[u8]) -> bool {
+/// What `name` marks, if it belongs to the session, see [`SESSION_NAMES`] and [`SESSION_PREFIXES`]; it may be no mark, where
+/// nothing is left behind. It must be folded, unless it stood in quotes.
+pub(crate) fn session_name(name: &[u8]) -> Option<Marks> {
     // Few words begin like a name in the lists; the others are not compared any further.
     match name.first() {
         Some(b'c' | b'd' | b'l' | b'n' | b'p' | b'q' | b's' | b't' | b'x') => {
-            SESSION_NAMES.contains(&name) || SESSION_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+            let whole = SESSION_NAMES.iter().find(|(known, _)| *known == name);
+            let found = whole.or_else(|| SESSION_PREFIXES.iter().find(|(known, _)| name.starts_with(known)));
+            found.map(|&(_, marks)| marks)
         }
-        _ => false,
+        _ => None,
     }
 }
 
@@ -171,9 +191,9 @@ mod tests {
 
     #[test]
     fn every_name_is_found_and_fits() {
-        for name in SESSION_NAMES.iter().chain(&SESSION_PREFIXES) {
+        for (name, marks) in SESSION_NAMES.iter().chain(&SESSION_PREFIXES) {
             assert!(name.len() < LEN_MAX);
-            assert!(is_session_name(name), "{}", name.escape_ascii());
+            assert_eq!(session_name(name), Some(*marks), "{}", name.escape_ascii());
             assert_eq!(Folded::new(&name.to_ascii_uppercase()).as_bytes(), *name);
         }
     }
@@ -181,10 +201,10 @@ mod tests {
     #[test]
     fn a_long_word_is_no_short_name() {
         let long = [&b"lastval"[..], &[b'x'; 100]].concat();
-        assert!(!is_session_name(Folded::new(&long).as_bytes()));
+        assert_eq!(session_name(Folded::new(&long).as_bytes()), None);
         assert_eq!(keyword(Folded::new(b"begins").as_bytes()), None);
         assert_eq!(keyword(Folded::new(b"").as_bytes()), None);
         assert_eq!(keyword(Folded::new(b"BeGiN").as_bytes()), Some(Keyword::Begin));
-        assert!(is_session_name(Folded::new(b"PG_CREATE_logical_replication_slot").as_bytes()));
+        assert!(session_name(Folded::new(b"PG_CREATE_logical_replication_slot").as_bytes()).is_some());
     }
 }

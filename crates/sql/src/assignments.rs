@@ -1,0 +1,187 @@
+//! Which settings the SET and RESET statements of a text are about.
+//!
+//! What this file is for: a session that ran nothing but such statements need not be asked for all its settings, and values
+//! that a client started with can be put back behind its RESET. It must never guess: what is not plainly one of the forms of
+//! PostgreSQL's documentation (SET, RESET, SET ROLE, SET SESSION AUTHORIZATION) is [`Unreadable`].
+
+use crate::lexer::{Kind, Lexeme, Lexer};
+
+/// What a statement of a text does to a setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Assignment<'a> {
+    /// The setting's name, as it was written (letters in any case), or its canonical name where SQL has a phrase for it
+    /// (`TIME ZONE`); `None` means all of them.
+    pub name: Option<&'a [u8]>,
+    /// It goes back to what the session started with.
+    pub to_default: bool,
+    /// Until the transaction ends.
+    pub local: bool,
+}
+
+/// It can not be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unreadable;
+
+/// Tells `found` of every assignment in `sql`; statements of other kinds are passed over.
+///
+/// # Errors
+/// [`Unreadable`] when there may be assignments that were not told.
+pub fn assignments<'a>(sql: &'a [u8], mut found: impl FnMut(Assignment<'a>)) -> Result<(), Unreadable> {
+    let mut lexer = Lexer::new(sql);
+    let mut statement: [Option<Lexeme<'a>>; HEAD] = [None; HEAD];
+    let (mut len, mut last) = (0, None);
+    loop {
+        let lexeme = lexer.next().transpose().map_err(|_| Unreadable)?;
+        match lexeme {
+            Some(lexeme) if !(lexeme.kind == Kind::Symbol && lexeme.text == b";") => {
+                if let Some(place) = statement.get_mut(len) {
+                    *place = Some(lexeme);
+                }
+                len += 1;
+                last = Some(lexeme);
+            }
+            end => {
+                read(sql, &statement[..len.min(HEAD)], len, last, &mut found)?;
+                (len, last) = (0, None);
+                if end.is_none() {
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+/// How many lexemes of a statement decide: `SET SESSION a . b =` and what follows.
+const HEAD: usize = 7;
+
+fn read<'a>(
+    sql: &'a [u8],
+    head: &[Option<Lexeme<'a>>],
+    len: usize,
+    last: Option<Lexeme<'a>>,
+    found: &mut impl FnMut(Assignment<'a>),
+) -> Result<(), Unreadable> {
+    let words =
+        |at: usize, word: &[u8]| head.get(at).copied().flatten().is_some_and(|lexeme| is(lexeme, word));
+    let sets = words(0, b"set");
+    if !sets && !words(0, b"reset") {
+        return Ok(());
+    }
+    let mut at = 1;
+    let local = sets && words(1, b"local");
+    if local || sets && words(1, b"session") && !words(2, b"authorization") && !words(2, b"characteristics") {
+        at += 1;
+    }
+    let to_default = !sets || last.is_some_and(|last| is(last, b"default")) && len > at + 1;
+    let mut tell = |name| found(Assignment { name, to_default, local });
+    match head.get(at).copied().flatten() {
+        Some(word) if is(word, b"all") && !sets && len == 2 => tell(None),
+        Some(word) if sets && (is(word, b"transaction") || is(word, b"constraints")) => {}
+        Some(word) if is(word, b"session") && words(at + 1, b"authorization") => {
+            tell(Some(b"session_authorization"));
+            // It ends a SET ROLE, too.
+            tell(Some(b"role"));
+        }
+        Some(word) if is(word, b"session") => {
+            for name in [
+                "default_transaction_isolation",
+                "default_transaction_read_only",
+                "default_transaction_deferrable",
+            ] {
+                tell(Some(name.as_bytes()));
+            }
+        }
+        Some(word) if is(word, b"time") && words(at + 1, b"zone") => {
+            let to_default = to_default || last.is_some_and(|last| is(last, b"local"));
+            found(Assignment { name: Some(b"TimeZone"), to_default, local });
+        }
+        Some(word) if is(word, b"names") && sets && !is_sign(head, at + 1) => {
+            let to_default = to_default || len == at + 1;
+            found(Assignment { name: Some(b"client_encoding"), to_default, local });
+        }
+        Some(word) if is(word, b"schema") && sets && !is_sign(head, at + 1) => tell(Some(b"search_path")),
+        Some(word) if is(word, b"role") && sets && !is_sign(head, at + 1) => tell(Some(b"role")),
+        Some(word) if word.kind == Kind::Word && (is_sign(head, at + 1) || !sets && len == 2) => {
+            tell(Some(word.text));
+        }
+        Some(word) if word.kind == Kind::Word && (is_sign(head, at + 3) || !sets && len == 4) => {
+            tell(Some(dotted(sql, head, at).ok_or(Unreadable)?));
+        }
+        _ => return Err(Unreadable),
+    }
+    Ok(())
+}
+
+/// `a.b`, written without blanks.
+fn dotted<'a>(sql: &'a [u8], head: &[Option<Lexeme<'a>>], at: usize) -> Option<&'a [u8]> {
+    let [first, dot, second] = head.get(at..at + 3)? else { return None };
+    let (first, dot, second) = ((*first)?, (*dot)?, (*second)?);
+    if dot.text != b"." || second.kind != Kind::Word {
+        return None;
+    }
+    let start = first.text.as_ptr() as usize - sql.as_ptr() as usize;
+    let name = sql.get(start..start + first.text.len() + 1 + second.text.len())?;
+    name.ends_with(second.text).then_some(name).filter(|name| name.get(first.text.len()) == Some(&b'.'))
+}
+
+/// `=` or TO.
+fn is_sign(head: &[Option<Lexeme<'_>>], at: usize) -> bool {
+    let lexeme = head.get(at).copied().flatten();
+    lexeme.is_some_and(|lexeme| lexeme.kind == Kind::Operator && lexeme.text == b"=" || is(lexeme, b"to"))
+}
+
+fn is(lexeme: Lexeme<'_>, word: &[u8]) -> bool {
+    lexeme.kind == Kind::Word && lexeme.text.eq_ignore_ascii_case(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(sql: &str) -> Result<Vec<String>, Unreadable> {
+        let mut all = Vec::new();
+        assignments(sql.as_bytes(), |found| {
+            let name = found.name.map_or("*".into(), String::from_utf8_lossy);
+            let default = if found.to_default { " default" } else { "" };
+            let local = if found.local { " local" } else { "" };
+            all.push(format!("{name}{default}{local}"));
+        })?;
+        Ok(all)
+    }
+
+    #[test]
+    fn the_forms_of_the_documentation_are_read() {
+        for (sql, expected) in [
+            ("set search_path = a, b", &["search_path"][..]),
+            ("SET Session work_mem TO '1MB';", &["work_mem"]),
+            ("set local x = 1", &["x local"]),
+            ("set x to default", &["x default"]),
+            ("reset x", &["x default"]),
+            ("RESET ALL", &["* default"]),
+            ("set time zone 'UTC'", &["TimeZone"]),
+            ("set time zone local", &["TimeZone default"]),
+            ("set timezone = 'UTC'", &["timezone"]),
+            ("reset time zone", &["TimeZone default"]),
+            ("set names 'UTF8'", &["client_encoding"]),
+            ("set schema 'a'", &["search_path"]),
+            ("set role none", &["role"]),
+            ("set session authorization default", &["session_authorization default", "role default"]),
+            ("set session role a", &["role"]),
+            ("set a.b_c = 1; select 1; reset y; set transaction read only", &["a.b_c", "y default"]),
+            ("begin; update t set a = 1; commit", &[]),
+        ] {
+            assert_eq!(
+                read(sql).as_deref(),
+                Ok(expected.iter().map(|&s| s.to_owned()).collect::<Vec<_>>().as_slice()),
+                "{sql}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_not_plain_is_not_read() {
+        for sql in ["set \"X\" = 1", "set xml option document", "set 1", "select 'a\\'", "set", "reset a b"] {
+            assert_eq!(read(sql), Err(Unreadable), "{sql}");
+        }
+    }
+}

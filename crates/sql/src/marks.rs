@@ -1,0 +1,370 @@
+//! What a text may do to the session that it runs in, as far as its words tell.
+//!
+//! What this file is for: to mark every text that *may* touch a session's state, so that the session is asked what it holds
+//! when the transaction is over. A mark too many costs that question; a mark too few would be a leak. What a user's own
+//! routine does inside can not be seen here. It must never say what a session holds: only the session knows.
+
+use crate::words::{Folded, Keyword, keyword, session_name};
+
+/// A set of marks.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct Marks(u16);
+
+impl Marks {
+    /// None: an ordinary statement.
+    pub const NONE: Marks = Marks(0);
+    /// Settings: SET, RESET, `set_config`, also of the role and the session's user. Not SET LOCAL, SET TRANSACTION and SET
+    /// CONSTRAINTS, which end with their transaction.
+    pub const SETTINGS: Marks = Marks(1);
+    /// Settings go back to where the session started: RESET, DISCARD, SET ... TO DEFAULT (LOCAL, too).
+    pub const RESETS: Marks = Marks(1 << 1);
+    /// Statements prepared by SQL: PREPARE, EXECUTE, DEALLOCATE.
+    pub const PREPARED: Marks = Marks(1 << 2);
+    /// LISTEN and UNLISTEN.
+    pub const LISTENS: Marks = Marks(1 << 3);
+    /// DECLARE ... WITH HOLD.
+    pub const CURSORS: Marks = Marks(1 << 4);
+    /// CREATE TEMP, INTO TEMP, and names in `pg_temp`.
+    pub const TEMPORARY: Marks = Marks(1 << 5);
+    /// Advisory locks that a session holds.
+    pub const LOCKS: Marks = Marks(1 << 6);
+    /// LOAD.
+    pub const LIBRARY: Marks = Marks(1 << 7);
+    /// `setseed`, SET SEED.
+    pub const SEED: Marks = Marks(1 << 8);
+    /// `currval` and `lastval`: asks for what an earlier statement of the session drew.
+    pub const ASKS_SEQUENCE: Marks = Marks(1 << 9);
+    /// `nextval` and `setval`.
+    pub const DRAWS_SEQUENCE: Marks = Marks(1 << 10);
+    /// Runs what can not be seen here: DO, CALL, EXECUTE, SQL in strings.
+    pub const ROUTINES: Marks = Marks(1 << 11);
+    /// Changes nothing by itself, but may end what a session holds: CLOSE, DROP, `pg_advisory_unlock`.
+    pub const ENDS: Marks = Marks(1 << 12);
+    /// DISCARD, of whatever kind.
+    pub const DISCARDS: Marks = Marks(1 << 13);
+
+    /// Whether all of `other` are among these.
+    #[must_use]
+    pub const fn contains(self, other: Marks) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Whether any of `other` is among these.
+    #[must_use]
+    pub const fn intersects(self, other: Marks) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// These and those.
+    #[must_use]
+    pub const fn and(self, other: Marks) -> Marks {
+        Marks(self.0 | other.0)
+    }
+
+    /// These without those.
+    #[must_use]
+    pub const fn without(self, other: Marks) -> Marks {
+        Marks(self.0 & !other.0)
+    }
+
+    /// Adds some.
+    pub const fn add(&mut self, other: Marks) {
+        self.0 |= other.0;
+    }
+}
+
+impl std::fmt::Debug for Marks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        const NAMES: [&str; 14] = [
+            "SETTINGS",
+            "RESETS",
+            "PREPARED",
+            "LISTENS",
+            "CURSORS",
+            "TEMPORARY",
+            "LOCKS",
+            "LIBRARY",
+            "SEED",
+            "ASKS_SEQUENCE",
+            "DRAWS_SEQUENCE",
+            "ROUTINES",
+            "ENDS",
+            "DISCARDS",
+        ];
+        let set = NAMES.iter().enumerate().filter(|&(bit, _)| self.0 & (1 << bit) != 0);
+        f.debug_set().entries(set.map(|(_, name)| name)).finish()
+    }
+}
+
+/// Gathers marks over a text, lexeme by lexeme.
+#[derive(Default)]
+pub(crate) struct Marker {
+    marks: Marks,
+    open: Open,
+}
+
+/// A statement whose next words decide.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum Open {
+    /// Nothing is open.
+    #[default]
+    No,
+    /// SET was the word before.
+    Set,
+    /// In a SET that outlives its transaction.
+    SetSession,
+    /// In a SET LOCAL, SET TRANSACTION or SET CONSTRAINTS.
+    SetLocal,
+    /// PREPARE was the word before.
+    Prepare,
+}
+
+impl Marker {
+    pub(crate) fn marks(&self) -> Marks {
+        self.marks
+    }
+
+    /// A statement is over.
+    pub(crate) fn semicolon(&mut self) {
+        self.open = Open::No;
+    }
+
+    /// The first word of a statement.
+    #[inline]
+    pub(crate) fn first_word(&mut self, word: Option<Keyword>) {
+        match word {
+            Some(Keyword::Set) => self.open = Open::Set,
+            Some(Keyword::Prepare) => self.open = Open::Prepare,
+            Some(word) => self.marks.add(verb_marks(word)),
+            None => {}
+        }
+    }
+
+    /// Another word, without quotes; `before` is the lexeme before it, if that was a keyword.
+    #[inline]
+    pub(crate) fn word(&mut self, word: Option<Keyword>, before: Option<Keyword>, folded: &[u8]) {
+        match self.open {
+            Open::No => {}
+            Open::Set => {
+                let local =
+                    matches!(word, Some(Keyword::Local | Keyword::Transaction | Keyword::Constraints));
+                self.open = if local { Open::SetLocal } else { Open::SetSession };
+                if !local {
+                    self.marks.add(Marks::SETTINGS);
+                    self.marks.add(if folded == b"seed" { Marks::SEED } else { Marks::NONE });
+                }
+            }
+            Open::SetSession | Open::SetLocal => {
+                // SET TIME ZONE LOCAL is SET TIME ZONE DEFAULT.
+                if matches!(word, Some(Keyword::Default | Keyword::Local)) {
+                    self.marks.add(Marks::RESETS);
+                }
+                if folded == b"seed" {
+                    self.marks.add(Marks::SEED);
+                }
+            }
+            Open::Prepare => {
+                self.open = Open::No;
+                if word != Some(Keyword::Transaction) {
+                    self.marks.add(Marks::PREPARED);
+                }
+            }
+        }
+        match (word, before) {
+            // CREATE TABLE ... AS EXECUTE, EXPLAIN ANALYZE EXECUTE.
+            (Some(Keyword::Execute), _) => self.marks.add(Marks::PREPARED.and(Marks::ROUTINES)),
+            (Some(Keyword::Hold), Some(Keyword::With)) => self.marks.add(Marks::CURSORS),
+            (
+                Some(Keyword::Temp),
+                Some(Keyword::Create | Keyword::Replace | Keyword::Local | Keyword::Global | Keyword::Into),
+            ) => self.marks.add(Marks::TEMPORARY),
+            _ => {}
+        }
+    }
+
+    /// A name, with or without quotes; folded if it had none.
+    #[inline]
+    pub(crate) fn name(&mut self, marks: Marks) {
+        self.marks.add(marks);
+    }
+
+    /// Something that is no word without quotes.
+    pub(crate) fn other(&mut self) {
+        match self.open {
+            Open::Set => {
+                self.open = Open::SetSession;
+                self.marks.add(Marks::SETTINGS);
+            }
+            Open::Prepare => {
+                self.open = Open::No;
+                self.marks.add(Marks::PREPARED);
+            }
+            _ => {}
+        }
+    }
+
+    /// A name that is written in code points: it may be any.
+    pub(crate) fn unreadable_name(&mut self) {
+        self.other();
+        self.marks.add(Marks::ROUTINES);
+    }
+
+    /// The rest of a text in which quotes and comments can not be told from what they are not: every word counts, wherever
+    /// it stands. `changes_rows`: the statement is one in which SET is no statement of its own.
+    pub(crate) fn raw(&mut self, rest: &[u8], changes_rows: bool) {
+        self.other();
+        let mut boundary = false;
+        let mut at = 0;
+        while let Some(&byte) = rest.get(at) {
+            if !is_word(byte) {
+                boundary = byte == b';' || boundary && byte.is_ascii_whitespace();
+                at += 1;
+                continue;
+            }
+            let len = rest[at..].iter().position(|byte| !is_word(*byte)).unwrap_or(rest.len() - at);
+            let folded = Folded::new(&rest[at..at + len]);
+            self.raw_word(folded.as_bytes(), boundary || !changes_rows);
+            boundary = false;
+            at += len;
+        }
+    }
+
+    fn raw_word(&mut self, folded: &[u8], may_set: bool) {
+        match keyword(folded) {
+            Some(Keyword::Set) if may_set => self.marks.add(Marks::SETTINGS.and(Marks::RESETS)),
+            Some(Keyword::Default) => self.marks.add(Marks::RESETS),
+            Some(Keyword::Prepare) => self.marks.add(Marks::PREPARED),
+            Some(Keyword::Hold) => self.marks.add(Marks::CURSORS),
+            Some(Keyword::Temp) => self.marks.add(Marks::TEMPORARY),
+            Some(word) => self.marks.add(verb_marks(word)),
+            None => {}
+        }
+        if let Some(marks) = session_name(folded) {
+            self.marks.add(marks);
+        }
+    }
+}
+
+/// What a statement that begins so may do, where that word alone tells.
+fn verb_marks(word: Keyword) -> Marks {
+    match word {
+        Keyword::Reset => Marks::SETTINGS.and(Marks::RESETS),
+        Keyword::Discard => Marks::DISCARDS.and(Marks::SETTINGS).and(Marks::RESETS),
+        Keyword::Execute => Marks::PREPARED.and(Marks::ROUTINES),
+        Keyword::Deallocate => Marks::PREPARED,
+        Keyword::Listen | Keyword::Unlisten => Marks::LISTENS,
+        Keyword::Load => Marks::LIBRARY,
+        Keyword::Do | Keyword::Call => Marks::ROUTINES,
+        Keyword::Close | Keyword::Drop => Marks::ENDS,
+        _ => Marks::NONE,
+    }
+}
+
+fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte >= 0x80 || byte == b'_' || byte == b'$'
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::traits;
+
+    fn marks(sql: &str) -> Marks {
+        traits(sql.as_bytes()).marks
+    }
+
+    #[test]
+    fn ordinary_statements_carry_none() {
+        for sql in [
+            "select 1",
+            "update t set a = default where b = 'set x'",
+            "insert into t values (1) on conflict do update set a = 1",
+            "begin; savepoint a; rollback to a; commit and chain",
+            "set local x = 1",
+            "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE",
+            "set constraints all deferred",
+            "select temp, hold, session from weather where local = 'do'",
+            "declare c cursor for select 1",
+            "declare c cursor without hold for select 1",
+            "prepare transaction 'x'",
+            "create table t (a int default 1)",
+            "create function f() returns int language sql set search_path = a as 'select 1'",
+            "alter role r set work_mem = '1MB'",
+            "alter system set work_mem = '1MB'",
+            "select pg_advisory_xact_lock(1), pg_try_advisory_xact_lock_shared(2)",
+            "show all",
+            "notify a",
+            "copy t from stdin",
+            "commit prepared 'x'",
+            "insert into t values ('c:\\temp\\x', 'say')",
+            "",
+        ] {
+            assert_eq!(marks(sql), Marks::NONE, "{sql}");
+        }
+    }
+
+    #[test]
+    fn what_touches_a_session_is_marked() {
+        let resets = Marks::SETTINGS.and(Marks::RESETS);
+        for (sql, expected) in [
+            ("set x = 1", Marks::SETTINGS),
+            ("SET SESSION x TO 1", Marks::SETTINGS),
+            ("set \"X\" = 1", Marks::SETTINGS),
+            ("/* a */ ; ;set time zone 'UTC'", Marks::SETTINGS),
+            ("set time zone local", resets),
+            ("set x to default", resets),
+            ("set local x to default", Marks::RESETS),
+            ("set session characteristics as transaction read only", Marks::SETTINGS),
+            ("begin; set role a", Marks::SETTINGS),
+            ("reset all", resets),
+            ("discard all", resets.and(Marks::DISCARDS)),
+            ("select set_config('a', 'b', false)", Marks::SETTINGS),
+            ("select pg_catalog.\"set_config\"('a', 'b', false)", Marks::SETTINGS),
+            ("select U&\"set\\005fconfig\"('a', 'b', false)", Marks::ROUTINES),
+            ("update pg_settings set setting = 1", Marks::SETTINGS),
+            ("set seed to 0.5", Marks::SETTINGS.and(Marks::SEED)),
+            ("select setseed(0.5)", Marks::SEED),
+            ("prepare p as select 1", Marks::PREPARED),
+            ("prepare \"p\" as select 1", Marks::PREPARED),
+            ("create table t as execute p(1)", Marks::PREPARED.and(Marks::ROUTINES)),
+            ("deallocate p", Marks::PREPARED),
+            ("listen a", Marks::LISTENS),
+            ("unlisten *", Marks::LISTENS),
+            ("declare c cursor with hold for select 1", Marks::CURSORS),
+            ("close c", Marks::ENDS),
+            ("create temp table t (a int)", Marks::TEMPORARY),
+            ("create or replace temporary view v as select 1", Marks::TEMPORARY),
+            ("create local temporary table t ()", Marks::TEMPORARY),
+            ("select 1 into temp t", Marks::TEMPORARY),
+            ("create function pg_temp.f() returns int language sql as 'select 1'", Marks::TEMPORARY),
+            ("select pg_advisory_lock(1)", Marks::LOCKS),
+            ("select pg_try_advisory_lock_shared(1)", Marks::LOCKS),
+            ("load 'x'", Marks::LIBRARY),
+            ("do $$begin end$$", Marks::ROUTINES),
+            ("call p()", Marks::ROUTINES),
+            ("select lastval(), currval('s')", Marks::ASKS_SEQUENCE),
+            ("select nextval('s')", Marks::DRAWS_SEQUENCE),
+        ] {
+            assert_eq!(marks(sql), expected, "{sql}");
+        }
+    }
+
+    #[test]
+    fn what_can_not_be_lexed_is_marked_by_its_words() {
+        for (sql, expected) in [
+            (r"select 'a\'; set x = 1; --'", Marks::SETTINGS.and(Marks::RESETS)),
+            (r"update t set a = '\'; set x = 1; --'", Marks::SETTINGS.and(Marks::RESETS)),
+            (r"update t set a = 'C:\x'", Marks::NONE),
+            (r"select 'C:\x', set_config('a', 'b', false)", Marks::SETTINGS),
+            (r"select 'C:\x'; listen a", Marks::LISTENS),
+        ] {
+            assert_eq!(marks(sql), expected, "{sql}");
+        }
+    }
+}
