@@ -48,6 +48,11 @@ SINCE = {
     "any parameter value kept": None,
     "waiting clients are watched": None,
     "console named pgweir": None,
+    "auth_dbname": (1, 19),
+    "passwords in clear are passed on": (1, 25),
+    "nothing of a client reaches auth_query": (1, 25),
+    "unknown users of auth_query are not told": None,
+    "reasons of servers stay in the log": None,
 }
 
 

@@ -70,6 +70,8 @@ pub enum Learned {
     Password(PlainPassword),
     /// The keys of the SCRAM secret stored for it.
     ScramKeys(ScramKeys),
+    /// Nothing by itself, but its secret is stored elsewhere and was fetched for this login: a password or an md5 hash.
+    Secret(Secret),
 }
 
 /// Why a client is not let in.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use pgweir_auth::Guard;
+use pgweir_auth::{Guard, Method, Secret};
 use pgweir_settings::PoolMode;
 
 use crate::cancel_key::CancelKey;
@@ -50,13 +50,15 @@ pub(crate) struct Account {
     pub(crate) counted: Counted,
 }
 
-/// The life of a client. Greeting, Authenticating, Welcoming happen once and in this order; then Idle, Waiting, Linked in
+/// The life of a client. Greeting, AwaitingAnswer, Authenticating, Welcoming happen once and in this order; then Idle, Waiting, Linked in
 /// turn. A client that leaves is removed at once; the driver flushes its last words.
 pub(crate) enum ClientState {
     /// Accepted; first packets.
     Greeting(Greeting),
     /// Proving who it is.
     Authenticating(Box<Authenticating>),
+    /// Its secret is being fetched by `auth_query`.
+    AwaitingAnswer(Box<AwaitingAnswer>),
     /// Proven; goes to the worker that owns its pool as soon as its bytes are gathered.
     HandingOver(Box<HandingOver>),
     /// Proven; its pool has not yet seen a server, so what to tell the client is not known.
@@ -98,11 +100,36 @@ pub(crate) enum TlsAsked {
 
 /// An authentication exchange.
 pub(crate) struct Authenticating {
+    pub(crate) attempt: Attempt,
+    pub(crate) guard: Guard,
+}
+
+/// Between a question to somebody else and the answer.
+pub(crate) struct AwaitingAnswer {
+    pub(crate) attempt: Attempt,
+    /// How it is to prove itself when its secret is known.
+    pub(crate) method: Method,
+    /// The pool that was asked: database and user.
+    pub(crate) asked: (Arc<str>, Arc<str>),
+}
+
+/// A login that is not proven yet.
+pub(crate) struct Attempt {
     pub(crate) login: Login,
     pub(crate) counted: Counted,
     /// What to do when it is proven.
     pub(crate) target: Target,
-    pub(crate) guard: Guard,
+    pub(crate) record: Record,
+}
+
+/// What `auth_query` said of the user.
+pub(crate) enum Record {
+    /// It was not asked.
+    NotAsked,
+    /// There is no such user.
+    Missing,
+    /// Its secret.
+    Found(Secret),
 }
 
 /// What a login is for.
@@ -157,7 +184,10 @@ impl Client {
         let (database, user) = match (&self.account, &self.state) {
             (Some(account), _) => (pool_database.unwrap_or("(nodb)"), &*account.user),
             (None, ClientState::Authenticating(exchange)) => {
-                (&*exchange.login.database, &*exchange.login.user)
+                (&*exchange.attempt.login.database, &*exchange.attempt.login.user)
+            }
+            (None, ClientState::AwaitingAnswer(waiting)) => {
+                (&*waiting.attempt.login.database, &*waiting.attempt.login.user)
             }
             (None, ClientState::Welcoming(login)) => (&*login.database, &*login.user),
             (None, ClientState::Console(console)) => (crate::console::DATABASE, console.user()),

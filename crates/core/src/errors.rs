@@ -18,8 +18,10 @@ pub(crate) enum Fault {
     TlsRequired,
     /// No user in the startup packet.
     NoUser,
-    /// Password, md5 or SCRAM exchange failed; the text does not say why.
-    Authentication(Cow<'static, str>),
+    /// The client did not prove itself; the text does not say why.
+    Authentication(&'static str, Unproven),
+    /// Nobody can be asked for the secrets of users at present; which server failed, and how, is for the log alone.
+    NobodyToAsk,
     /// An authentication method that is configured and not built yet.
     MethodNotBuilt(&'static str),
     /// auth_type=any without a forced user.
@@ -47,14 +49,26 @@ pub(crate) enum Fault {
     TooLarge(Cow<'static, str>),
 }
 
+/// What is known of a user that did not prove itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unproven {
+    /// Only the user list was asked.
+    Listed,
+    /// `auth_query` found it.
+    Found,
+    /// `auth_query` found nobody.
+    Missing,
+}
+
 impl Fault {
     /// The text, which is also the reason in the log.
     pub(crate) fn text(&self) -> Cow<'_, str> {
         match self {
-            Fault::Protocol(text)
-            | Fault::Authentication(text)
-            | Fault::ServerLost(text)
-            | Fault::TooLarge(text) => Cow::Borrowed(text),
+            Fault::Protocol(text) | Fault::ServerLost(text) | Fault::TooLarge(text) => Cow::Borrowed(text),
+            Fault::Authentication(text, _) => Cow::Borrowed(text),
+            Fault::NobodyToAsk => {
+                "server login has been failing, try again later (server_login_retry)".into()
+            }
             Fault::UnsupportedParameter(name) => format!("unsupported startup parameter: {name}").into(),
             Fault::UnsupportedOption(name) => {
                 format!("unsupported startup parameter in options: {name}").into()
@@ -95,7 +109,7 @@ impl Fault {
             Fault::TlsRequired | Fault::NoUser | Fault::MethodNotBuilt(_) | Fault::NotAllowedOnConsole => {
                 SqlState::INVALID_AUTHORIZATION
             }
-            Fault::Authentication(_) => SqlState::INVALID_PASSWORD,
+            Fault::Authentication(..) => SqlState::INVALID_PASSWORD,
             Fault::NoForcedUser => SqlState::CONFIG_FILE_ERROR,
             Fault::NoSuchDatabase(_) => SqlState::INVALID_CATALOG_NAME,
             Fault::DatabaseDisabled(_) => SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
@@ -105,10 +119,28 @@ impl Fault {
                 SqlState::ADMIN_SHUTDOWN
             }
             Fault::Timeout(_, code) | Fault::ServerRefused(code, _) => *code,
-            Fault::ServerFailing(_) => SqlState::CANNOT_CONNECT,
+            Fault::ServerFailing(_) | Fault::NobodyToAsk => SqlState::CANNOT_CONNECT,
             Fault::ServerLost(_) => SqlState::CONNECTION_FAILURE,
             Fault::TransactionInStatementMode | Fault::SimpleQueryDisabled => SqlState::FEATURE_NOT_SUPPORTED,
             Fault::TooLarge(_) => SqlState::PROGRAM_LIMIT_EXCEEDED,
+        }
+    }
+
+    /// The reason in the log, where it says more than the client is told.
+    pub(crate) fn reason(&self) -> Cow<'_, str> {
+        match self {
+            Fault::Authentication(_, Unproven::Missing) => "no such user".into(),
+            _ => self.text(),
+        }
+    }
+
+    /// The same for a user that exists and one that does not.
+    fn detail(&self) -> Option<&'static str> {
+        match self {
+            Fault::Authentication(_, Unproven::Found | Unproven::Missing) => {
+                Some("There is no such user, or the password is wrong.")
+            }
+            _ => None,
         }
     }
 
@@ -129,6 +161,9 @@ impl Fault {
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let text = self.text();
         let mut report = Report::fatal(self.code(), &text);
+        if let Some(detail) = self.detail() {
+            report = report.with_detail(detail);
+        }
         if let Some(hint) = self.hint() {
             report = report.with_hint(hint);
         }

@@ -24,6 +24,8 @@ pub enum Purpose {
     Reset,
     /// `server_check_query`.
     Check,
+    /// `auth_query`, for a client that logs in.
+    AuthQuery,
     /// Close of a prepared statement that fell out of the server's list.
     Evict,
 }

@@ -15,6 +15,7 @@ pub mod driver;
 pub mod engine;
 mod errors;
 pub mod ids;
+pub mod inquiry;
 pub mod ledger;
 pub mod limits;
 pub mod luggage;

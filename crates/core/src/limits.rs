@@ -27,6 +27,9 @@ pub const SERVER_ERROR_BYTES_MAX: usize = 1024 * 1024;
 /// A password or SASL message of a client; PostgreSQL's PG_MAX_AUTH_TOKEN_LENGTH is 65535.
 pub const PASSWORD_BYTES_MAX: usize = 65_535;
 
+/// A row of `auth_query`: a name and a secret. PgBouncer's longest secret has 65,530 bytes.
+pub const LOOKUP_ROW_BYTES_MAX: usize = 66_000;
+
 /// Database, user and application names in a startup packet; the packet itself is bounded by the wire crate.
 pub const NAME_BYTES_MAX: usize = 63;
 

@@ -12,8 +12,10 @@ mod from_server;
 mod greeting;
 mod handout;
 mod login;
+mod lookup;
 mod maintenance;
 mod prepared;
+mod proof;
 mod report;
 mod server_login;
 mod server_moves;
@@ -30,6 +32,7 @@ use crate::console::command::{PendingCommand, Tasks};
 use crate::driver::{Closed, ConnId, Driver, Level, Now, Peer, TlsInfo, WorkerId};
 use crate::engine::Engine;
 use crate::ids::{CancelId, ClientId, PoolId, ServerId};
+use crate::inquiry::Answer;
 use crate::limits::MAINTENANCE_PERIOD_US;
 use crate::luggage::{Luggage, Origin};
 use crate::mail::{Mail, Rules, Shutdown};
@@ -73,6 +76,8 @@ pub struct Machine {
     statements: Statements,
     /// Clients that were released from a server and may have sent more.
     to_resume: Vec<ClientId>,
+    /// Answers to questions of clients that log in, to be looked at when the tick ends.
+    answers: Vec<(ClientId, Answer)>,
     /// Pools to look at when the tick ends.
     noticed: Vec<PoolId>,
     /// For messages that are put together before they are sent.
@@ -146,6 +151,7 @@ impl Machine {
             cancel_keys: HashMap::new(),
             statements: Statements::default(),
             to_resume: Vec::new(),
+            answers: Vec::new(),
             noticed: Vec::new(),
             scratch: Vec::new(),
             spare: Spare::default(),
@@ -248,10 +254,15 @@ impl Engine for Machine {
     fn end_tick<D: Driver>(&mut self, d: &mut D) {
         self.resume_released(d);
         // Handing out may notice further pools (an evicted server was another pool's); they get their turn, too.
-        while let Some(id) = self.noticed.pop() {
-            if let Some(pool) = self.pools.get_mut(id) {
-                pool.noticed = false;
-                self.hand_out(d, id);
+        loop {
+            while let Some(id) = self.noticed.pop() {
+                if let Some(pool) = self.pools.get_mut(id) {
+                    pool.noticed = false;
+                    self.hand_out(d, id);
+                }
+            }
+            if !self.deliver_answers(d) {
+                break;
             }
         }
         self.check_commands(d);

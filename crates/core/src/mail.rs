@@ -7,6 +7,8 @@ use pgweir_settings::Config;
 
 use crate::console::command::{Command, Outcome};
 use crate::driver::WorkerId;
+use crate::ids::ClientId;
+use crate::inquiry::{Answer, Lookup};
 
 /// Everything a machine runs by that comes from files: replaced as a whole by RELOAD.
 #[derive(Clone)]
@@ -55,6 +57,26 @@ pub enum Mail {
     Cancel {
         /// The key as the client sent it: process id, then secret.
         key: Vec<u8>,
+    },
+    /// A login needs to know a user's secret, and the pool that can tell is the receiver's.
+    LookUp(Box<Lookup>),
+    /// The client that a [`Mail::LookUp`] was for has left.
+    ForgetLookUp {
+        /// As in the lookup.
+        from: WorkerId,
+        /// As in the lookup.
+        client: ClientId,
+        /// As in the lookup.
+        database: Arc<str>,
+        /// As in the lookup.
+        auth_user: Arc<str>,
+    },
+    /// What came of a question that a login asked.
+    Answered {
+        /// The client that logs in.
+        client: ClientId,
+        /// The answer.
+        answer: Answer,
     },
     /// Another worker's pool needs a server and a limit that spans pools is reached: close an idle one.
     Evict {

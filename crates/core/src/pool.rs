@@ -7,6 +7,7 @@ use pgweir_auth::Learned;
 use pgweir_settings::{Config, Database, PoolMode};
 
 use crate::ids::{ClientId, ServerId};
+use crate::inquiry::Lookup;
 use crate::limits::KNOWN_PARAMS_MAX;
 use crate::machine::WaitingCancel;
 use crate::params::Params;
@@ -43,6 +44,8 @@ pub(crate) struct Pool {
     pub(crate) waiting: u32,
     /// Proven clients that wait until the pool knows what to tell them.
     pub(crate) welcoming: Vec<ClientId>,
+    /// Questions of logins that wait for a server (`auth_query`), longest first.
+    pub(crate) lookups: VecDeque<Box<Lookup>>,
     /// All its clients.
     pub(crate) clients: u32,
     /// Clients that have a server.
@@ -112,6 +115,7 @@ impl Pool {
             queue: VecDeque::new(),
             waiting: 0,
             welcoming: Vec::new(),
+            lookups: VecDeque::new(),
             clients: 0,
             linked: 0,
             idle: VecDeque::new(),
@@ -179,7 +183,12 @@ impl Pool {
     /// Clients that can not go on before there is a server.
     pub(crate) fn demand(&self) -> u32 {
         let welcoming = u32::from(self.welcome.is_none() && !self.welcoming.is_empty());
-        self.waiting.max(welcoming)
+        self.waiting_for_a_server().max(welcoming)
+    }
+
+    /// Clients and questions that a free server would serve.
+    pub(crate) fn waiting_for_a_server(&self) -> u32 {
+        self.waiting.saturating_add(u32::try_from(self.lookups.len()).unwrap_or(u32::MAX))
     }
 
     /// Closes the period for the averages.

@@ -7,6 +7,7 @@ use pgweir_wire::backend::TxStatus;
 
 use crate::driver::{ConnId, Endpoint, Now};
 use crate::ids::{ClientId, PoolId};
+use crate::inquiry::{Answer, Lookup};
 use crate::ledger::Ledger;
 use crate::params::Params;
 use crate::pool::ServerKind;
@@ -82,6 +83,8 @@ pub(crate) enum ServerState {
     Settling(ClientId),
     /// Linked.
     Busy(ClientId),
+    /// `auth_query` runs, for a client that logs in.
+    Inquiring(Box<Inquiring>),
     /// `server_reset_query` runs.
     Cleaning,
     /// `server_check_query` runs.
@@ -107,6 +110,12 @@ pub(crate) struct LoggingIn {
     pub(crate) reported: Vec<Reported>,
 }
 
+/// A question of a login, and its answer as far as it is known.
+pub(crate) struct Inquiring {
+    pub(crate) lookup: Box<Lookup>,
+    pub(crate) answer: Answer,
+}
+
 /// Name and value of a ParameterStatus.
 pub(crate) type Reported = (Box<[u8]>, Box<[u8]>);
 
@@ -119,7 +128,7 @@ impl ServerState {
             | ServerState::LoggingIn(_)
             | ServerState::ConnectQuery => ServerKind::Login,
             ServerState::Idle => ServerKind::Idle,
-            ServerState::Settling(_) | ServerState::Busy(_) => ServerKind::Active,
+            ServerState::Settling(_) | ServerState::Busy(_) | ServerState::Inquiring(_) => ServerKind::Active,
             ServerState::Cleaning | ServerState::Checking => ServerKind::Tested,
             ServerState::HeldForCancel => ServerKind::BeingCanceled,
         }

@@ -43,16 +43,7 @@ fn a_file_from_production_loads_unchanged() {
     assert_eq!(config.databases["sessions"].pool_size, None);
 
     let warnings: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
-    assert!(
-        warnings
-            .iter()
-            .any(|text| text.starts_with("setting auth_query is accepted, not yet in effect (t.ini:"))
-    );
-    assert!(
-        warnings
-            .iter()
-            .any(|text| text.starts_with("setting auth_user of * is accepted, not yet in effect ("))
-    );
+    assert!(!warnings.iter().any(|text| text.contains("auth_")), "{warnings:?}");
     assert!(!warnings.iter().any(|text| text.contains("pkt_buf") || text.contains("_tls_")), "{warnings:?}");
 }
 

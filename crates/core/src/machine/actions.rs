@@ -10,6 +10,7 @@ use crate::console::command::{Command, Outcome, Task, Until};
 use crate::driver::{CloseMode, Driver, WorkerId};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
+use crate::inquiry::Obstacle;
 use crate::mail::{Mail, Question, Rules, Shutdown};
 use crate::pool::ServerKind;
 
@@ -20,6 +21,11 @@ impl Machine {
             Mail::Rules(rules) => self.follow_rules(d, rules),
             Mail::Command { from, ticket, command } => self.perform(d, from, ticket, command),
             Mail::Outcome { ticket, outcome } => self.command_done(d, ticket, outcome, false),
+            Mail::LookUp(lookup) => self.look_up(d, lookup),
+            Mail::ForgetLookUp { from, client, database, auth_user } => {
+                self.forget_lookup(d, from, client, (database, auth_user));
+            }
+            Mail::Answered { client, answer } => self.answers.push((client, answer)),
             Mail::Cancel { key } => self.cancel_by_mail(d, &key),
             Mail::Evict { from, database, user } => {
                 if !self.evict_here(d, database.as_ref(), user.as_ref())
@@ -315,6 +321,7 @@ impl Machine {
             self.refuse_client(d, id, &Fault::ServerShuttingDown);
         }
         for id in self.pool_ids_of(None) {
+            self.refuse_lookups(d, id, Obstacle::ShuttingDown);
             for server in self.idle_servers(id) {
                 self.close_server(d, server, "server shutting down", CloseMode::Flush);
             }

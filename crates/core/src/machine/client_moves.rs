@@ -125,7 +125,8 @@ impl Machine {
             fault.encode(&mut self.scratch);
             d.send(conn, &self.scratch);
         }
-        self.remove_client(d, id, &text, CloseMode::Flush);
+        let reason = fault.reason();
+        self.remove_client(d, id, &reason, CloseMode::Flush);
         Step::Gone
     }
 
@@ -186,7 +187,11 @@ impl Machine {
         d.close(client.conn, mode);
         self.spare.give_back(std::mem::take(&mut client.inbox));
         match client.state {
-            ClientState::Authenticating(exchange) => self.uncount(&exchange.counted),
+            ClientState::Authenticating(exchange) => self.uncount(&exchange.attempt.counted),
+            ClientState::AwaitingAnswer(waiting) => {
+                self.uncount(&waiting.attempt.counted);
+                self.forget_lookup(d, self.worker, id, waiting.asked);
+            }
             ClientState::Console(console) => self.console_left(d, id, &console),
             ClientState::Linked(link) => {
                 self.leave_pool(id, client.account, |pool| pool.linked -= 1);
@@ -230,7 +235,7 @@ impl Machine {
     pub(super) fn client_is_stalled(&self, id: ClientId) -> bool {
         let Some(client) = self.clients.get(id) else { return false };
         match &client.state {
-            ClientState::Waiting(_) | ClientState::Welcoming(_) => true,
+            ClientState::Waiting(_) | ClientState::Welcoming(_) | ClientState::AwaitingAnswer(_) => true,
             ClientState::Console(console) => console.pending.is_some(),
             ClientState::Linked(link) if link.held => true,
             ClientState::Linked(link) => self

@@ -9,6 +9,7 @@ use pgweir_wire::error::{Report, SqlState, encode_error};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use super::from_client::names_are_uncertain;
+use super::lookup::Row;
 use super::{Machine, Step};
 use crate::client::{ClientState, printable};
 use crate::driver::{CloseMode, Driver, Level};
@@ -116,6 +117,19 @@ impl Machine {
                 Err(_) => return self.violated(d, id, &run, &bytes[..at], "bad packet from server"),
             };
             let whole = rest.len() >= header.total();
+            if matches!(server.state, ServerState::Inquiring(_)) && header.tag == tag::DATA_ROW {
+                if let Err(error) = server.ledger.accept(header.tag) {
+                    return self.unexpected(d, id, &run, &bytes[..at], error);
+                }
+                match self.lookup_row(id, rest, header) {
+                    Row::Read(used) => at += used,
+                    Row::Part => break,
+                    Row::TooLong => {
+                        return self.violated(d, id, &run, &bytes[..at], "row of auth_query is too long");
+                    }
+                }
+                continue;
+            }
             if matches!(header.tag, tag::DATA_ROW | tag::COPY_DATA) {
                 let accepted = match server.ledger.accept(header.tag) {
                     Ok(accepted) => accepted,
@@ -436,6 +450,7 @@ impl Machine {
             Purpose::Settle => ("SET of a client's parameters", Some("invalid server parameter")),
             Purpose::Reset => ("server_reset_query", Some("reset query failed")),
             Purpose::Check => ("server_check_query", Some("test query failed")),
+            Purpose::AuthQuery => ("auth_query", None),
             Purpose::Evict => ("Close", Some("Close failed")),
         };
         let line = format!("{} {what} failed: {text}", self.server_log_name(&self.servers[id]));
@@ -445,6 +460,7 @@ impl Machine {
                 let reason = format!("invalid server parameter: {text}");
                 self.lose_server(d, id, reason.into());
             }
+            (Purpose::AuthQuery, _) => self.lookup_refused(id),
             (_, Some(reason)) => self.lose_server(d, id, reason.into()),
             (_, None) => {}
         }

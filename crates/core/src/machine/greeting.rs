@@ -84,9 +84,10 @@ impl Machine {
             let step = match &client.state {
                 ClientState::Greeting(_) => self.greet(d, id, rest),
                 ClientState::Authenticating(_) => self.authenticate(d, id, rest),
-                ClientState::Welcoming(_) | ClientState::HandingOver(_) | ClientState::Waiting(_) => {
-                    Step::Wait
-                }
+                ClientState::AwaitingAnswer(_)
+                | ClientState::Welcoming(_)
+                | ClientState::HandingOver(_)
+                | ClientState::Waiting(_) => Step::Wait,
                 // Nothing more is expected; nothing more is kept.
                 ClientState::Cancelling => Step::Used(rest.len()),
                 ClientState::Idle => self.idle_client_sent(d, id, rest),

@@ -21,6 +21,7 @@ impl Machine {
     /// Free servers to the clients that wait longest, then as many new connections as are needed and allowed.
     pub(super) fn hand_out<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
         self.welcome_waiting(d, pool_id);
+        self.serve_lookups(d, pool_id);
         while let Some(client) = self.next_waiter(pool_id) {
             let Some(server) = self.take_idle(d, pool_id) else { break };
             self.pools[pool_id].queue.pop_front();

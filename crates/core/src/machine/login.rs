@@ -1,27 +1,22 @@
-//! From the startup packet to the first ReadyForQuery: limits, the authentication exchange, the way to the pool's worker,
-//! and what a client is told when it is in.
+//! From the startup packet to the first ReadyForQuery: limits, the way to the pool's worker, and what a client is told when it is
+//! in. How it proves itself in between is `proof`.
 
-use std::borrow::Cow;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use pgweir_auth::{Guard, GuardEnv, Learned, Method, Verdict};
-use pgweir_settings::AuthType;
+use pgweir_auth::Learned;
 use pgweir_wire::backend::{self, TxStatus};
 use pgweir_wire::error::{Report, SqlState, encode_notice};
-use pgweir_wire::frontend::tag;
-use pgweir_wire::header::{HEADER_LEN, Header};
 
 use super::{Activity, Machine, Step};
 use crate::cancel_key::CancelKey;
 use crate::client::{
-    Account, Authenticating, Client, ClientState, Greeting, HandingOver, Target, peer_text, printable,
+    Account, Attempt, Client, ClientState, Greeting, HandingOver, Record, Target, peer_text, printable,
 };
 use crate::console;
 use crate::driver::{ConnId, Driver, Level, Peer};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId};
-use crate::limits::PASSWORD_BYTES_MAX;
 use crate::luggage::{Counted, Login, Luggage, Replication};
 use crate::params::Params;
 use crate::pool::{ServerKind, Welcome};
@@ -41,43 +36,7 @@ impl Machine {
             self.log(d, Level::Log, "pgbouncer access from unix socket");
             return self.open_console(d, id, &login.user, console::Rights::Admin);
         }
-        let verdict = match self.ask_for_proof(d, &login, target) {
-            Ok(verdict) => verdict,
-            Err(fault) => {
-                self.uncount(&counted);
-                return self.refuse_client(d, id, &fault);
-            }
-        };
-        self.follow_verdict(d, id, Exchange { login, counted, target }, verdict)
-    }
-
-    /// A password or SASL message.
-    pub(super) fn authenticate<D: Driver>(&mut self, d: &mut D, id: ClientId, bytes: &[u8]) -> Step {
-        let header = match Header::peek(bytes) {
-            Ok(Some(header)) => header,
-            Ok(None) => return Step::Wait,
-            Err(error) => return self.refuse_client(d, id, &Fault::Protocol(error.to_string().into())),
-        };
-        if header.tag == tag::TERMINATE {
-            return self.client_left(d, id, "client close request");
-        }
-        if header.tag != tag::PASSWORD || header.total() > PASSWORD_BYTES_MAX {
-            let text = "expected a password message";
-            return self.refuse_client(d, id, &Fault::Protocol(text.into()));
-        }
-        let Some(body) = bytes.get(HEADER_LEN..header.total()) else { return Step::Wait };
-        let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
-        let state = std::mem::replace(&mut client.state, ClientState::Greeting(Greeting::default()));
-        let ClientState::Authenticating(state) = state else {
-            client.state = state;
-            return Step::Wait;
-        };
-        let Authenticating { login, counted, target, guard } = *state;
-        let verdict = guard.handle(body, &mut |out: &mut [u8]| d.random(out));
-        match self.follow_verdict(d, id, Exchange { login, counted, target }, verdict) {
-            Step::Used(_) => Step::Used(header.total()),
-            other => other,
-        }
+        self.begin_proof(d, id, Attempt { login, counted, target, record: Record::NotAsked })
     }
 
     fn target(&self, login: &Login) -> Target {
@@ -99,76 +58,9 @@ impl Machine {
         same_user && console::is_database(&login.user)
     }
 
-    fn ask_for_proof<D: Driver>(&self, d: &mut D, login: &Login, target: Target) -> Result<Verdict, Fault> {
-        let main = &self.rules.config.main;
-        let secret = self.rules.users.get(&login.user);
-        let method = match main.auth_type {
-            AuthType::Any => {
-                let forced =
-                    || self.rules.config.database(&login.database).is_some_and(|db| db.user.is_some());
-                if target == Target::Database && !forced() {
-                    return Err(Fault::NoForcedUser);
-                }
-                // Whoever it is: known, without a password.
-                return Ok(Verdict::Proven { send: Vec::new(), learned: Learned::Nothing });
-            }
-            AuthType::Trust if secret.is_none() => {
-                return Err(Fault::Authentication("\"trust\" authentication failed".into()));
-            }
-            AuthType::Trust => Method::Trust,
-            AuthType::Plain => Method::Plain,
-            AuthType::Md5 => Method::Md5,
-            AuthType::ScramSha256 => Method::ScramSha256,
-            other => return Err(Fault::MethodNotBuilt(other.as_str())),
-        };
-        let env = GuardEnv { mock_seed: &self.shared.mock_seed, scram_iterations: main.scram_iterations };
-        Ok(Guard::begin(method, &login.user, secret, &env, &mut |out: &mut [u8]| d.random(out)))
-    }
-
-    fn follow_verdict<D: Driver>(
-        &mut self,
-        d: &mut D,
-        id: ClientId,
-        exchange: Exchange,
-        verdict: Verdict,
-    ) -> Step {
-        let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
-        let Exchange { mut login, counted, target } = exchange;
-        match verdict {
-            Verdict::Ask(guard, message) => {
-                d.send(client.conn, &message);
-                client.state =
-                    ClientState::Authenticating(Box::new(Authenticating { login, counted, target, guard }));
-                Step::Used(0)
-            }
-            Verdict::Proven { send, learned } => {
-                if !send.is_empty() {
-                    d.send(client.conn, &send);
-                }
-                login.learned = learned;
-                self.proven(d, id, Exchange { login, counted, target })
-            }
-            Verdict::Refused(refusal) => {
-                let fault = Fault::Authentication(Cow::Owned(refusal.text().to_owned()));
-                let failed = format!(
-                    "login failed: db={} user={}",
-                    printable(login.database.as_bytes()),
-                    printable(login.user.as_bytes())
-                );
-                client.state = ClientState::Welcoming(Box::new(login));
-                self.uncount(&counted);
-                if self.rules.config.main.log_connections {
-                    let line = format!("{}: {failed}", self.client_log_name(&self.clients[id]));
-                    self.log(d, Level::Log, &line);
-                }
-                self.refuse_client(d, id, &fault)
-            }
-        }
-    }
-
     /// The client is who it says; now it may be told what there is and what is not.
-    fn proven<D: Driver>(&mut self, d: &mut D, id: ClientId, exchange: Exchange) -> Step {
-        let Exchange { login, mut counted, target } = exchange;
+    pub(super) fn proven<D: Driver>(&mut self, d: &mut D, id: ClientId, attempt: Attempt) -> Step {
+        let Attempt { login, mut counted, target, record: _ } = attempt;
         if self.rules.config.main.log_connections {
             self.log_login(d, id, &login);
         }
@@ -409,13 +301,6 @@ impl Machine {
         );
         self.log(d, Level::Log, &line);
     }
-}
-
-/// A login between two messages of its exchange.
-pub(super) struct Exchange {
-    pub(super) login: Login,
-    pub(super) counted: Counted,
-    pub(super) target: Target,
 }
 
 /// ParameterStatus of everything known.

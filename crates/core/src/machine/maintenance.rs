@@ -10,6 +10,7 @@ use crate::client::ClientState;
 use crate::driver::{CloseMode, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{CancelId, ClientId, PoolId, ServerId};
+use crate::inquiry::Obstacle;
 use crate::pool::ServerKind;
 use crate::server::ServerState;
 use crate::stats::{Stats, Window};
@@ -75,6 +76,7 @@ impl Machine {
         match &client.state {
             ClientState::Greeting(_)
             | ClientState::Authenticating(_)
+            | ClientState::AwaitingAnswer(_)
             | ClientState::HandingOver(_)
             | ClientState::Welcoming(_) => {
                 let limit = config.main.client_login_timeout;
@@ -137,9 +139,10 @@ impl Machine {
                 }
                 ServerState::ConnectQuery => overdue(server.since.mono_us).then_some((id, false)),
                 // A check that is not answered is the very thing it looks for; a reset, or a SET, is no work either.
-                ServerState::Checking | ServerState::Cleaning | ServerState::Settling(_) => {
-                    overdue(server.active_us).then_some((id, false))
-                }
+                ServerState::Checking
+                | ServerState::Cleaning
+                | ServerState::Settling(_)
+                | ServerState::Inquiring(_) => overdue(server.active_us).then_some((id, false)),
                 _ => None,
             })
             .collect();
@@ -258,7 +261,11 @@ impl Machine {
     fn drop_unused<D: Driver>(&mut self, d: &mut D, id: PoolId) {
         let config = &self.rules.config;
         let pool = &self.pools[id];
-        if pool.clients > 0 || pool.cancels > 0 || !pool.waiting_cancels.is_empty() {
+        if pool.clients > 0
+            || !pool.lookups.is_empty()
+            || pool.cancels > 0
+            || !pool.waiting_cancels.is_empty()
+        {
             return;
         }
         let unused = Duration::from_micros(self.now.mono_us.saturating_sub(pool.empty_us));
@@ -283,6 +290,7 @@ impl Machine {
     /// Closes what a pool has and forgets it. Its clients must be gone.
     pub(super) fn drop_pool<D: Driver>(&mut self, d: &mut D, id: PoolId, reason: &str) {
         self.end_waiting_cancels(d, id);
+        self.refuse_lookups(d, id, Obstacle::Misconfigured);
         let servers: Vec<ServerId> =
             self.servers.iter().filter(|(_, server)| server.pool == id).map(|(server, _)| server).collect();
         for server in servers {

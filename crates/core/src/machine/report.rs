@@ -113,6 +113,7 @@ impl Machine {
             ClientState::Idle | ClientState::Console(_) => "idle",
             ClientState::Greeting(_)
             | ClientState::Authenticating(_)
+            | ClientState::AwaitingAnswer(_)
             | ClientState::HandingOver(_)
             | ClientState::Welcoming(_) => "cl_login",
         };
@@ -270,11 +271,12 @@ impl Machine {
         let hosts = pool.config.hosts.len() > 1;
         let balance = hosts.then(|| self.rules.config.load_balance_hosts(&pool.config).as_str().to_owned());
         let waiting = pool.waiting as usize + pool.welcoming.len();
+        let asking = pool.lookups.len();
         vec![
             cell(&pool.database),
             cell(&pool.user),
             cell((pool.clients as usize).saturating_sub(waiting)),
-            cell(waiting),
+            cell(waiting + asking),
             cell(sent),
             cell(pool.waiting_cancels.len()),
             cell(pool.servers(ServerKind::Active)),

@@ -17,6 +17,7 @@ use crate::client::{ClientState, printable};
 use crate::driver::{CloseMode, Driver, Endpoint, Level, TlsInfo, TlsRole};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
+use crate::inquiry::Obstacle;
 use crate::ledger::Purpose;
 use crate::limits::{CACHED_ERROR_BYTES_MAX, SERVER_ERROR_BYTES_MAX, WELCOME_PARAMETERS_MAX};
 use crate::luggage::Replication;
@@ -141,7 +142,9 @@ impl Machine {
     /// login taught us. A SCRAM verifier is no proof; the keys that a client's exchange revealed are.
     fn credential(&self, pool_id: PoolId) -> Credential {
         let pool = &self.pools[pool_id];
+        // The password is the forced user's: `auth_user` has pools of the same database.
         if let Some(password) = &pool.config.password
+            && pool.config.user.as_deref().is_none_or(|forced| *forced == *pool.user)
             && !password.reveal().is_empty()
         {
             return Credential::Secret(Secret::parse(password.reveal()));
@@ -150,6 +153,7 @@ impl Machine {
             Learned::Nothing => None,
             Learned::Password(password) => Some(Credential::Password(password.clone())),
             Learned::ScramKeys(keys) => Some(Credential::ScramKeys(keys.clone())),
+            Learned::Secret(secret) => Some(Credential::Secret(secret.clone())),
         };
         match self.rules.users.get(&pool.user) {
             Some(secret @ Secret::Scram(_)) => learned.unwrap_or_else(|| Credential::Secret(secret.clone())),
@@ -384,6 +388,7 @@ impl Machine {
 
     /// Everybody who waits for a server of this pool is told why there is none.
     pub(super) fn refuse_waiting<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, fault: &Fault) {
+        self.refuse_lookups(d, pool_id, Obstacle::Unreachable);
         while let Some(client) = self.next_waiter(pool_id) {
             self.refuse_client(d, client, fault);
         }

@@ -11,6 +11,7 @@ use crate::client::ClientState;
 use crate::driver::{CloseMode, Closed, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
+use crate::inquiry::{Answer, Obstacle};
 use crate::ledger::Purpose;
 use crate::limits::BACKLOG_HIGH_BYTES;
 use crate::luggage::Replication;
@@ -64,7 +65,7 @@ impl Machine {
                 if checked.is_some() {
                     return checked;
                 }
-                if pool.servers(ServerKind::Tested) >= pool.waiting {
+                if pool.servers(ServerKind::Tested) >= pool.waiting_for_a_server() {
                     return None;
                 }
                 self.check_server(d, id);
@@ -99,6 +100,7 @@ impl Machine {
                 self.set_server_state(id, ServerState::Busy(client));
                 self.client_resume(d, client);
             }
+            ServerState::Inquiring(_) => self.lookup_ended(d, id),
             ServerState::ConnectQuery | ServerState::Cleaning | ServerState::Checking => {
                 self.free_server(d, id);
             }
@@ -306,6 +308,9 @@ impl Machine {
         }
         d.close(server.conn, mode);
         self.spare.give_back(std::mem::take(&mut server.inbox));
+        if let ServerState::Inquiring(inquiring) = &server.state {
+            self.answer_lookup(d, &inquiring.lookup, Answer::Nobody(Obstacle::Unreachable));
+        }
         for statement in server.statements.drain() {
             self.statements.give_back(statement);
         }
@@ -406,7 +411,8 @@ fn is_legal(from: &ServerState, to: &ServerState) -> bool {
             | (S::SecuringTls(_), S::LoggingIn(_))
             | (S::LoggingIn(_), S::ConnectQuery | S::Idle | S::Busy(_))
             | (S::ConnectQuery | S::Cleaning | S::Checking, S::Idle | S::HeldForCancel)
-            | (S::Idle, S::Busy(_) | S::Checking)
+            | (S::Inquiring(_), S::Idle | S::Cleaning | S::HeldForCancel)
+            | (S::Idle, S::Busy(_) | S::Checking | S::Inquiring(_))
             | (S::Busy(_), S::Settling(_) | S::Idle | S::Cleaning | S::HeldForCancel)
             | (S::Settling(_), S::Busy(_))
             | (S::HeldForCancel, S::Idle)

@@ -4,6 +4,7 @@
 mod rig;
 
 mod admin;
+mod auth_query;
 mod basics;
 mod cancel;
 mod chaos;

@@ -45,6 +45,10 @@ pub(crate) fn row(value: &str) -> Vec<u8> {
     encoded(|out| backend::encode_data_row(out, &[Some(value.as_bytes())]))
 }
 
+pub(crate) fn row_values(values: &[Option<&[u8]>]) -> Vec<u8> {
+    encoded(|out| backend::encode_data_row(out, values))
+}
+
 pub(crate) fn row_of(bytes: usize) -> Vec<u8> {
     encoded(|out| backend::encode_data_row(out, &[Some(&vec![b'r'; bytes])]))
 }

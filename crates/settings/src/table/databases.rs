@@ -27,11 +27,11 @@ settings! {
         /// The password of `user`; looked up in `auth_file` when it is not set.
         password: Option<Password> = NULL, Kind::Secret, Reload, PgBouncer, InEffect;
         /// As the global `auth_user`, for this database.
-        auth_user: Option<String> = NULL, Kind::Text, Reload, PgBouncer, NotYet;
+        auth_user: Option<String> = NULL, Kind::Text, Reload, PgBouncer, InEffect;
         /// As the global `auth_query`, for this database.
-        auth_query: Option<String> = NULL, Kind::Text, Recycle, PgBouncer, NotYet;
+        auth_query: Option<String> = NULL, Kind::Text, Recycle, PgBouncer, InEffect;
         /// As the global `auth_dbname`, for this database.
-        auth_dbname: Option<String> = NULL, Kind::AuthDatabase, Recycle, PgBouncer, NotYet;
+        auth_dbname: Option<String> = NULL, Kind::AuthDatabase, Recycle, PgBouncer, InEffect;
         /// The `client_encoding` that server connections start with.
         client_encoding: Option<String> = NULL, Kind::Text, Reload, PgBouncer, InEffect;
         /// The `DateStyle` that server connections start with.

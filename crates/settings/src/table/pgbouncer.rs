@@ -186,12 +186,12 @@ settings! {
         /// The options of `auth_type = ldap`, as in a line of `pg_hba.conf`.
         auth_ldap_options: Option<Password> = NULL, Kind::TextWithSecret, Reload, PgBouncer, NotYet;
         /// The user that `auth_query` runs as. It is used for users that are not in `auth_file`.
-        auth_user: Option<String> = NULL, Kind::Text, Reload, PgBouncer, NotYet;
+        auth_user: Option<String> = NULL, Kind::Text, Reload, PgBouncer, InEffect;
         /// SQL that gives the name and the secret of the user `$1`.
         auth_query: String = "SELECT rolname, CASE WHEN rolvaliduntil < now() THEN NULL ELSE rolpassword END FROM pg_authid WHERE rolname=$1 AND rolcanlogin",
-            Kind::Text, Reload, PgBouncer, NotYet;
+            Kind::Text, Reload, PgBouncer, InEffect;
         /// The database that `auth_query` runs in; the client's own one when it is not set.
-        auth_dbname: Option<String> = NULL, Kind::AuthDatabase, Reload, PgBouncer, NotYet;
+        auth_dbname: Option<String> = NULL, Kind::AuthDatabase, Reload, PgBouncer, InEffect;
         /// The users that may do everything on the console.
         admin_users: Vec<String> = "", Kind::List, Reload, PgBouncer, InEffect;
         /// The users that may read on the console.

@@ -1,0 +1,178 @@
+//! `auth_query`, on the side of the pool that is asked: questions queue for a server as clients do, go through the ledger as hidden
+//! statements do, and every one is answered, whatever becomes of its server.
+//!
+//! Nothing that an unproven client sent reaches that server but the user's name, as the value of a parameter: no startup parameter, no
+//! option, no text of a statement.
+
+use std::sync::Arc;
+
+use pgweir_auth::{PlainPassword, Secret};
+use pgweir_wire::backend::DataRow;
+use pgweir_wire::frontend;
+use pgweir_wire::header::{HEADER_LEN, Header};
+
+use super::Machine;
+use crate::client::printable;
+use crate::driver::{Driver, Level, WorkerId};
+use crate::ids::{ClientId, PoolId, ServerId};
+use crate::inquiry::{Answer, Lookup, Obstacle};
+use crate::ledger::{Entry, Kind, Owner, Purpose};
+use crate::limits::LOOKUP_ROW_BYTES_MAX;
+use crate::mail::{Mail, Shutdown};
+use crate::server::{Inquiring, ServerState};
+
+/// What became of (part of) a row of `auth_query`.
+pub(super) enum Row {
+    /// It is not all there yet.
+    Part,
+    /// It was read; so many bytes.
+    Read(usize),
+    /// No row of ours is that long.
+    TooLong,
+}
+
+impl Machine {
+    /// Takes a question to the pool that is to answer it, wherever that is.
+    pub(super) fn look_up<D: Driver>(&mut self, d: &mut D, lookup: Box<Lookup>) {
+        let owner = self.shared.owner(&lookup.database, &lookup.auth_user);
+        if owner != self.worker {
+            return d.mail(owner, Mail::LookUp(lookup));
+        }
+        let Some(pool_id) = self.pool_for(d, &lookup.database, &lookup.auth_user) else {
+            let line = format!("authentication database \"{}\" is not configured.", lookup.database);
+            self.log(d, Level::Error, &line);
+            return self.answer_lookup(d, &lookup, Answer::Nobody(Obstacle::Misconfigured));
+        };
+        if self.stopping == Some(Shutdown::WaitForServers) {
+            return self.answer_lookup(d, &lookup, Answer::Nobody(Obstacle::ShuttingDown));
+        }
+        if self.known_failure(pool_id).is_some() {
+            return self.answer_lookup(d, &lookup, Answer::Nobody(Obstacle::Unreachable));
+        }
+        self.pools[pool_id].lookups.push_back(lookup);
+        self.notice(pool_id);
+    }
+
+    /// The client that wanted to know has left. A question that a server has already got is answered to nobody.
+    pub(super) fn forget_lookup<D: Driver>(
+        &mut self,
+        d: &mut D,
+        from: WorkerId,
+        client: ClientId,
+        (database, auth_user): (Arc<str>, Arc<str>),
+    ) {
+        let owner = self.shared.owner(&database, &auth_user);
+        if owner != self.worker {
+            return d.mail(owner, Mail::ForgetLookUp { from, client, database, auth_user });
+        }
+        if let Some(&pool_id) = self.pool_names.get(&(database, auth_user)) {
+            self.pools[pool_id].lookups.retain(|lookup| (lookup.from, lookup.client) != (from, client));
+        }
+    }
+
+    /// Free servers to the questions that wait; before clients, as those could not even log in otherwise.
+    pub(super) fn serve_lookups<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
+        while !self.pools[pool_id].lookups.is_empty() {
+            let Some(server) = self.take_idle(d, pool_id) else { return };
+            let Some(lookup) = self.pools[pool_id].lookups.pop_front() else { return };
+            self.begin_lookup(d, server, lookup);
+        }
+    }
+
+    fn begin_lookup<D: Driver>(&mut self, d: &mut D, id: ServerId, lookup: Box<Lookup>) {
+        let mut tail = Vec::new();
+        // No format codes: text. One value. Results as text.
+        tail.extend_from_slice(&[0, 0, 0, 1]);
+        tail.extend_from_slice(&u32::try_from(lookup.user.len()).unwrap_or(0).to_be_bytes());
+        tail.extend_from_slice(lookup.user.as_bytes());
+        tail.extend_from_slice(&[0, 0]);
+        let out = &mut self.scratch;
+        out.clear();
+        frontend::encode_parse(out, b"", lookup.query.as_bytes(), b"");
+        frontend::encode_bind_head(out, b"", b"", tail.len());
+        out.extend_from_slice(&tail);
+        frontend::encode_execute(out, b"", 0);
+        frontend::encode_sync(out);
+        let server = &mut self.servers[id];
+        for kind in [Kind::Parse, Kind::Bind, Kind::Execute, Kind::Sync] {
+            server.ledger.push(Entry::new(Owner::Hidden(Purpose::AuthQuery), kind));
+        }
+        server.active_us = self.now.mono_us;
+        server.used = true;
+        d.send(server.conn, &self.scratch);
+        let inquiring = Inquiring { lookup, answer: Answer::NoUser };
+        self.set_server_state(id, ServerState::Inquiring(Box::new(inquiring)));
+    }
+
+    /// A row that answers. It is read whole: nobody else may see it.
+    pub(super) fn lookup_row(&mut self, id: ServerId, bytes: &[u8], header: Header) -> Row {
+        if header.total() > LOOKUP_ROW_BYTES_MAX {
+            return Row::TooLong;
+        }
+        let Some(body) = bytes.get(HEADER_LEN..header.total()) else { return Row::Part };
+        if let Some(ServerState::Inquiring(inquiring)) =
+            self.servers.get_mut(id).map(|server| &mut server.state)
+        {
+            inquiring.answer = read_row(body).unwrap_or(Answer::Nobody(Obstacle::Misconfigured));
+        }
+        Row::Read(header.total())
+    }
+
+    /// The server said why it does not answer.
+    pub(super) fn lookup_refused(&mut self, id: ServerId) {
+        if let Some(ServerState::Inquiring(inquiring)) =
+            self.servers.get_mut(id).map(|server| &mut server.state)
+        {
+            inquiring.answer = Answer::Nobody(Obstacle::Misconfigured);
+        }
+    }
+
+    /// The answer is complete, and the server at rest.
+    pub(super) fn lookup_ended<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let ServerState::Inquiring(inquiring) = &mut server.state else { return };
+        let answer = std::mem::replace(&mut inquiring.answer, Answer::NoUser);
+        let lookup = inquiring.lookup.clone();
+        let mode = self.pools[server.pool].mode;
+        if matches!(answer, Answer::Nobody(_)) {
+            let line = format!(
+                "{} auth_query gave no answer for user {}: it must give one row of a name and a secret",
+                self.server_log_name(&self.servers[id]),
+                printable(lookup.user.as_bytes())
+            );
+            self.log(d, Level::Error, &line);
+        }
+        self.answer_lookup(d, &lookup, answer);
+        self.release_server(d, id, mode);
+    }
+
+    /// Nobody of this pool will answer.
+    pub(super) fn refuse_lookups<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, obstacle: Obstacle) {
+        let Some(pool) = self.pools.get_mut(pool_id) else { return };
+        for lookup in std::mem::take(&mut pool.lookups) {
+            self.answer_lookup(d, &lookup, Answer::Nobody(obstacle));
+        }
+    }
+
+    pub(super) fn answer_lookup<D: Driver>(&mut self, d: &mut D, lookup: &Lookup, answer: Answer) {
+        if lookup.from == self.worker {
+            self.answers.push((lookup.client, answer));
+        } else {
+            d.mail(lookup.from, Mail::Answered { client: lookup.client, answer });
+        }
+    }
+}
+
+/// Name and secret. A secret that is NULL, or no text, matches nothing; a row of another form is no answer.
+fn read_row(body: &[u8]) -> Option<Answer> {
+    let row = DataRow::parse(body).ok()?;
+    let mut columns = row.columns();
+    let (name, secret) = (columns.next()??, columns.next()?);
+    if row.len() != 2 {
+        return None;
+    }
+    let name = std::str::from_utf8(name).ok().filter(|name| !name.is_empty())?;
+    let secret = secret.and_then(|secret| std::str::from_utf8(secret).ok());
+    let secret = secret.map_or_else(|| Secret::Plain(PlainPassword::new("")), Secret::parse);
+    Some(Answer::User { name: name.into(), secret })
+}
