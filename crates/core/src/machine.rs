@@ -13,6 +13,7 @@ mod greeting;
 mod handout;
 mod login;
 mod maintenance;
+mod peering;
 mod prepared;
 mod report;
 mod server_login;
@@ -29,7 +30,7 @@ use crate::client::{Client, ClientState, Greeting};
 use crate::console::command::{PendingCommand, Tasks};
 use crate::driver::{Closed, ConnId, Driver, Level, Now, Peer, TlsInfo, WorkerId};
 use crate::engine::Engine;
-use crate::ids::{CancelId, ClientId, PoolId, ServerId};
+use crate::ids::{CancelId, ClientId, ForwardId, PoolId, ServerId};
 use crate::limits::MAINTENANCE_PERIOD_US;
 use crate::luggage::{Luggage, Origin};
 use crate::mail::{Mail, Rules, Shutdown};
@@ -42,6 +43,7 @@ use crate::statements::Statements;
 
 use cancel::CancelConnection;
 pub(crate) use cancel::WaitingCancel;
+use peering::Peering;
 
 /// What a machine is built from.
 pub struct Setup {
@@ -68,6 +70,8 @@ pub struct Machine {
     pools: SlotMap<PoolId, Pool>,
     pool_names: HashMap<(Arc<str>, Arc<str>), PoolId>,
     cancels: SlotMap<CancelId, CancelConnection>,
+    /// Cancel requests on their way to other processes.
+    peering: Peering,
     /// Clients by the head of their cancel key.
     cancel_keys: HashMap<KeyHead, ClientId>,
     statements: Statements,
@@ -80,6 +84,8 @@ pub struct Machine {
     spare: Spare,
     activity: Activity,
     stopping: Option<Shutdown>,
+    /// When that began (monotonic, µs).
+    stopping_us: u64,
     /// Console commands that wait for other workers or for an event.
     commands: HashMap<u64, PendingCommand>,
     tasks: Tasks,
@@ -99,6 +105,7 @@ enum Role {
     Client(ClientId),
     Server(ServerId),
     Cancel(CancelId),
+    Peer(ForwardId),
 }
 
 /// PAUSE and SUSPEND without a database.
@@ -143,6 +150,7 @@ impl Machine {
             pools: SlotMap::with_key(),
             pool_names: HashMap::new(),
             cancels: SlotMap::with_key(),
+            peering: Peering::default(),
             cancel_keys: HashMap::new(),
             statements: Statements::default(),
             to_resume: Vec::new(),
@@ -151,6 +159,7 @@ impl Machine {
             spare: Spare::default(),
             activity: Activity::Active,
             stopping: None,
+            stopping_us: 0,
             commands: HashMap::new(),
             tasks: Tasks::new(),
             tickets: 0,
@@ -196,6 +205,7 @@ impl Engine for Machine {
             Some(Role::Client(id)) => self.client_received(d, id, bytes),
             Some(Role::Server(id)) => self.server_received(d, id, bytes),
             Some(Role::Cancel(id)) => self.cancel_received(d, id, bytes),
+            Some(Role::Peer(id)) => self.peer_received(d, id),
             None => {}
         }
     }
@@ -204,6 +214,7 @@ impl Engine for Machine {
         match self.role(conn) {
             Some(Role::Server(id)) => self.server_connected(d, id, local),
             Some(Role::Cancel(id)) => self.cancel_connected(d, id),
+            Some(Role::Peer(id)) => self.peer_connected(d, id),
             Some(Role::Client(_)) | None => {}
         }
     }
@@ -213,7 +224,7 @@ impl Engine for Machine {
             Some(Role::Client(id)) => self.client_secured(id, info),
             Some(Role::Server(id)) => self.server_secured(d, id, &info),
             Some(Role::Cancel(id)) => self.cancel_secured(d, id),
-            None => {}
+            Some(Role::Peer(_)) | None => {}
         }
     }
 
@@ -221,7 +232,7 @@ impl Engine for Machine {
         match self.role(conn) {
             Some(Role::Client(id)) => self.client_drained(d, id),
             Some(Role::Server(id)) => self.server_drained(d, id),
-            Some(Role::Cancel(_)) | None => {}
+            Some(Role::Cancel(_) | Role::Peer(_)) | None => {}
         }
     }
 
@@ -230,6 +241,7 @@ impl Engine for Machine {
             Some(Role::Client(id)) => self.client_closed(d, id, &why),
             Some(Role::Server(id)) => self.server_closed(d, id, &why),
             Some(Role::Cancel(id)) => self.cancel_closed(d, id, &why),
+            Some(Role::Peer(id)) => self.peer_closed(d, id),
             None => {}
         }
     }

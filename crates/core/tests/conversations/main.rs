@@ -11,6 +11,7 @@ mod copy;
 mod ends;
 mod login;
 mod params;
+mod peers;
 mod pipelines;
 mod pools;
 mod prepared;
