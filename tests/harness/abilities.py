@@ -44,6 +44,7 @@ SINCE = {
     "known statements prepared without a server": None,
     "all settings of 1.25": (1, 25),
     "cancel requests of senders that do not wait": None,
+    "peers": (1, 19),
     "workers": None,
     "any parameter value kept": None,
     "waiting clients are watched": None,

@@ -47,9 +47,6 @@ pub trait Fleet {
 
     /// Connections made from now on use these settings of sockets and names.
     fn use_socket_settings(&self, main: &Main);
-
-    /// No new clients over TCP, for good; unix sockets stay.
-    fn close_tcp_listeners(&self);
 }
 
 /// The control loop and what it owns.
@@ -190,9 +187,6 @@ impl<F: Fleet> Plane<F> {
 
     fn shutdown(&mut self, kind: Shutdown) {
         self.stopping.begin(kind, self.fleet.count());
-        if kind == Shutdown::WaitForClients {
-            self.fleet.close_tcp_listeners();
-        }
         for number in 0..self.fleet.count() {
             self.fleet.mail(WorkerId(number), Mail::Shutdown(kind));
         }

@@ -1,9 +1,19 @@
 //! What a client must show to cancel its statement: process id and secret, as BackendKeyData gave them.
+//!
+//! Where processes are peers, a key says which of them gave it, in PgBouncer's way, so that both kinds can be in one
+//! group: bytes 1 and 2 are the peer's id, little-endian; the lowest two bits of byte 7 say how many more times a request
+//! with this key may be forwarded.
 
 use crate::limits::CANCEL_KEY_BYTES;
 
 /// Process id and four bytes of secret: the whole key in protocol 3.0.
 pub(crate) type KeyHead = [u8; 8];
+
+/// Where the hops are.
+const HOPS_AT: usize = 7;
+
+/// A key is made with as many hops as there can be; requests come with fewer.
+const HOPS: u8 = 0b11;
 
 const REST_BYTES: usize = CANCEL_KEY_BYTES - 4;
 
@@ -16,12 +26,16 @@ pub(crate) struct CancelKey {
 }
 
 impl CancelKey {
-    /// A key for a client of this minor protocol version, from random bytes.
-    pub(crate) fn new(minor: u16, random: impl FnOnce(&mut [u8])) -> CancelKey {
+    /// A key for a client of this minor protocol version, from random bytes. `peer_id` is ours, 0 outside a group.
+    pub(crate) fn new(minor: u16, peer_id: u32, random: impl FnOnce(&mut [u8])) -> CancelKey {
         let mut bytes = [0; 4 + CANCEL_KEY_BYTES];
         random(&mut bytes);
         // A process id is positive: some drivers hold it in a signed number.
         bytes[0] &= 0x7f;
+        bytes[HOPS_AT] |= HOPS;
+        if let Ok(id @ 1..) = u16::try_from(peer_id) {
+            bytes[1..3].copy_from_slice(&id.to_le_bytes());
+        }
         let (head, rest) = bytes.split_first_chunk::<8>().expect("the array is longer than its head");
         let rest = rest.first_chunk().filter(|_| minor >= 2).map(|rest| Box::new(*rest));
         CancelKey { head: *head, rest }
@@ -41,7 +55,7 @@ impl CancelKey {
         self.head[4..].iter().chain(self.rest.iter().flat_map(|rest| rest.iter())).copied().collect()
     }
 
-    /// Whether a cancel request (process id, then secret) shows this key.
+    /// Whether a cancel request (process id, then secret; see [`own_form`]) shows this key.
     pub(crate) fn is_shown_by(&self, shown: &[u8]) -> bool {
         let Some((head, rest)) = shown.split_first_chunk::<8>() else { return false };
         *head == self.head && rest == self.rest.as_deref().map_or(&[][..], |own| &own[..])
@@ -53,6 +67,30 @@ pub(crate) fn head_of(shown: &[u8]) -> Option<KeyHead> {
     shown.first_chunk::<8>().copied()
 }
 
+/// What a cancel request shows, as it was before it was forwarded.
+pub(crate) fn own_form(shown: &[u8]) -> Option<Vec<u8>> {
+    let mut key = shown.to_vec();
+    *key.get_mut(HOPS_AT)? |= HOPS;
+    Some(key)
+}
+
+/// The process whose key a cancel request shows, if there are peers.
+pub(crate) fn peer_of(shown: &[u8]) -> Option<u32> {
+    let head = head_of(shown)?;
+    Some(u32::from(u16::from_le_bytes([head[1], head[2]])))
+}
+
+/// The key to forward; `None` when it was forwarded too often.
+pub(crate) fn one_hop_less(shown: &[u8]) -> Option<Vec<u8>> {
+    let mut key = shown.to_vec();
+    let hops = key.get_mut(HOPS_AT)?;
+    if *hops & HOPS == 0 {
+        return None;
+    }
+    *hops -= 1;
+    Some(key)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,7 +98,7 @@ mod tests {
     #[test]
     fn only_the_whole_key_is_the_key() {
         for minor in [0, 2] {
-            let key = CancelKey::new(minor, |bytes| bytes.fill(0xff));
+            let key = CancelKey::new(minor, 0, |bytes| bytes.fill(0xff));
             let shown: Vec<u8> = key.pid().to_be_bytes().into_iter().chain(key.secret()).collect();
             assert_eq!(shown.len(), if minor == 0 { 8 } else { 4 + CANCEL_KEY_BYTES });
             assert!(key.pid() < 1 << 31);
@@ -68,6 +106,26 @@ mod tests {
             assert!(!key.is_shown_by(&shown[..shown.len() - 1]));
             assert!(!key.is_shown_by(&[&shown[..], &[0]].concat()));
             assert_eq!(head_of(&shown), Some(key.head()));
+        }
+    }
+    #[test]
+    fn a_key_names_its_peer_and_survives_three_hops() {
+        let key = CancelKey::new(0, 0x1234, |bytes| bytes.fill(0x55));
+        let shown: Vec<u8> = key.pid().to_be_bytes().into_iter().chain(key.secret()).collect();
+        assert_eq!(shown[..3], [0x55, 0x34, 0x12]);
+        assert_eq!(peer_of(&shown), Some(0x1234));
+        let mut travelled = shown;
+        for _ in 0..3 {
+            travelled = one_hop_less(&travelled).expect("it may go on");
+            assert!(key.is_shown_by(&own_form(&travelled).expect("long enough")));
+        }
+        assert_eq!(one_hop_less(&travelled), None);
+    }
+
+    #[test]
+    fn what_is_too_short_is_nobodys() {
+        for length in 0..8 {
+            assert_eq!((peer_of(&vec![1; length]), own_form(&vec![1; length])), (None, None));
         }
     }
 }

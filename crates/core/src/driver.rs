@@ -175,6 +175,10 @@ pub trait Driver {
     /// `Machine::adopted` with the luggage.
     fn hand_over(&mut self, conn: ConnId, to: WorkerId, luggage: Box<Luggage>);
 
+    /// Accepts nobody over TCP from now on, for good; who connected before and stands in the kernel's queue still comes in
+    /// (`Machine::accepted`, in this turn). Unix sockets stay.
+    fn stop_listening(&mut self);
+
     /// Sends a message to another worker's machine (`Machine::mail`), in order per pair of workers.
     fn mail(&mut self, to: WorkerId, mail: Mail);
 

@@ -9,6 +9,8 @@ slotmap::new_key_type! {
     pub struct PoolId;
     /// A connection to PostgreSQL that carries one CancelRequest.
     pub struct CancelId;
+    /// A connection to a peer that carries one CancelRequest.
+    pub struct ForwardId;
     /// A prepared statement's content.
     pub struct StatementId;
 }

@@ -14,6 +14,7 @@ mod handout;
 mod login;
 mod lookup;
 mod maintenance;
+mod peering;
 mod prepared;
 mod proof;
 mod report;
@@ -31,7 +32,7 @@ use crate::client::{Client, ClientState, Greeting};
 use crate::console::command::{PendingCommand, Tasks};
 use crate::driver::{Closed, ConnId, Driver, Level, Now, Peer, TlsInfo, WorkerId};
 use crate::engine::Engine;
-use crate::ids::{CancelId, ClientId, PoolId, ServerId};
+use crate::ids::{CancelId, ClientId, ForwardId, PoolId, ServerId};
 use crate::inquiry::Answer;
 use crate::limits::MAINTENANCE_PERIOD_US;
 use crate::luggage::{Luggage, Origin};
@@ -45,6 +46,7 @@ use crate::statements::Statements;
 
 use cancel::CancelConnection;
 pub(crate) use cancel::WaitingCancel;
+use peering::Peering;
 
 /// What a machine is built from.
 pub struct Setup {
@@ -71,6 +73,8 @@ pub struct Machine {
     pools: SlotMap<PoolId, Pool>,
     pool_names: HashMap<(Arc<str>, Arc<str>), PoolId>,
     cancels: SlotMap<CancelId, CancelConnection>,
+    /// Cancel requests on their way to other processes.
+    peering: Peering,
     /// Clients by the head of their cancel key.
     cancel_keys: HashMap<KeyHead, ClientId>,
     statements: Statements,
@@ -85,6 +89,8 @@ pub struct Machine {
     spare: Spare,
     activity: Activity,
     stopping: Option<Shutdown>,
+    /// When that began (monotonic, µs).
+    stopping_us: u64,
     /// Console commands that wait for other workers or for an event.
     commands: HashMap<u64, PendingCommand>,
     tasks: Tasks,
@@ -104,6 +110,7 @@ enum Role {
     Client(ClientId),
     Server(ServerId),
     Cancel(CancelId),
+    Peer(ForwardId),
 }
 
 /// PAUSE and SUSPEND without a database.
@@ -148,6 +155,7 @@ impl Machine {
             pools: SlotMap::with_key(),
             pool_names: HashMap::new(),
             cancels: SlotMap::with_key(),
+            peering: Peering::default(),
             cancel_keys: HashMap::new(),
             statements: Statements::default(),
             to_resume: Vec::new(),
@@ -157,6 +165,7 @@ impl Machine {
             spare: Spare::default(),
             activity: Activity::Active,
             stopping: None,
+            stopping_us: 0,
             commands: HashMap::new(),
             tasks: Tasks::new(),
             tickets: 0,
@@ -202,6 +211,7 @@ impl Engine for Machine {
             Some(Role::Client(id)) => self.client_received(d, id, bytes),
             Some(Role::Server(id)) => self.server_received(d, id, bytes),
             Some(Role::Cancel(id)) => self.cancel_received(d, id, bytes),
+            Some(Role::Peer(id)) => self.peer_received(d, id),
             None => {}
         }
     }
@@ -210,6 +220,7 @@ impl Engine for Machine {
         match self.role(conn) {
             Some(Role::Server(id)) => self.server_connected(d, id, local),
             Some(Role::Cancel(id)) => self.cancel_connected(d, id),
+            Some(Role::Peer(id)) => self.peer_connected(d, id),
             Some(Role::Client(_)) | None => {}
         }
     }
@@ -219,7 +230,7 @@ impl Engine for Machine {
             Some(Role::Client(id)) => self.client_secured(id, info),
             Some(Role::Server(id)) => self.server_secured(d, id, &info),
             Some(Role::Cancel(id)) => self.cancel_secured(d, id),
-            None => {}
+            Some(Role::Peer(_)) | None => {}
         }
     }
 
@@ -227,7 +238,7 @@ impl Engine for Machine {
         match self.role(conn) {
             Some(Role::Client(id)) => self.client_drained(d, id),
             Some(Role::Server(id)) => self.server_drained(d, id),
-            Some(Role::Cancel(_)) | None => {}
+            Some(Role::Cancel(_) | Role::Peer(_)) | None => {}
         }
     }
 
@@ -236,6 +247,7 @@ impl Engine for Machine {
             Some(Role::Client(id)) => self.client_closed(d, id, &why),
             Some(Role::Server(id)) => self.server_closed(d, id, &why),
             Some(Role::Cancel(id)) => self.cancel_closed(d, id, &why),
+            Some(Role::Peer(id)) => self.peer_closed(d, id),
             None => {}
         }
     }

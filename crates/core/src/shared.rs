@@ -68,6 +68,7 @@ pub struct Shared {
 struct Book {
     databases: HashMap<String, Arc<Counts>>,
     users: HashMap<String, Arc<Counts>>,
+    peers: HashMap<u32, Arc<Counts>>,
     switches: HashMap<String, Switches>,
     owners: HashMap<(String, String), WorkerId>,
     /// Clients that were placed on each worker and have not left.
@@ -118,6 +119,12 @@ impl Shared {
     #[must_use]
     pub fn user(&self, name: &str) -> Arc<Counts> {
         counts(&mut self.book().users, name)
+    }
+
+    /// The counters of a peer: its `servers` are the connections that carry cancel requests to it.
+    #[must_use]
+    pub fn peer(&self, id: u32) -> Arc<Counts> {
+        Arc::clone(self.book().peers.entry(id).or_default())
     }
 
     /// The switches of a database.

@@ -34,6 +34,13 @@ pub(crate) enum Kind {
     Unix { port: u16 },
 }
 
+/// Whether a listener may have more clients for us.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Queue {
+    Empty,
+    Longer,
+}
+
 /// The listeners of a worker.
 pub(crate) struct Acceptor {
     listeners: Vec<Option<Listener>>,
@@ -62,6 +69,10 @@ impl Acceptor {
         if !self.ready.contains(&number) {
             self.ready.push(number);
         }
+    }
+
+    fn is_tcp(&self, number: usize) -> bool {
+        matches!(self.listeners.get(number), Some(Some(Listener { kind: Kind::Tcp(_), .. })))
     }
 
     pub(crate) fn close_tcp(&mut self, io: &Io) {
@@ -98,6 +109,18 @@ impl Acceptor {
 }
 
 impl<E: Engine> Worker<E> {
+    /// Closes the TCP listeners, if the machine wants that. Before, everybody comes in who stands in the kernel's queues: he
+    /// would be reset.
+    pub(crate) fn stop_listening(&mut self) {
+        if !std::mem::take(&mut self.io.stop_listening) {
+            return;
+        }
+        for number in 0..self.acceptor.listeners.len() {
+            while self.acceptor.is_tcp(number) && self.accept_from(number) == Queue::Longer {}
+        }
+        self.acceptor.close_tcp(&self.io);
+    }
+
     /// Accepts from every listener that is ready.
     pub(crate) fn accept_ready(&mut self) {
         self.acceptor.end_pause(self.io.now_us);
@@ -106,15 +129,15 @@ impl<E: Engine> Worker<E> {
         }
         let list = std::mem::take(&mut self.acceptor.ready);
         for number in list {
-            if self.acceptor.paused_until_us.is_none() {
-                self.accept_from(number);
+            if self.acceptor.paused_until_us.is_none() && self.accept_from(number) == Queue::Longer {
+                self.acceptor.mark_ready(number);
             }
         }
     }
 
-    fn accept_from(&mut self, number: usize) {
+    fn accept_from(&mut self, number: usize) -> Queue {
         for _ in 0..ACCEPTS_PER_TICK {
-            let Some(Some(listener)) = self.acceptor.listeners.get(number) else { return };
+            let Some(Some(listener)) = self.acceptor.listeners.get(number) else { return Queue::Empty };
             match sys::accept(&listener.socket) {
                 Ok((socket, address)) => {
                     let kind = listener.kind;
@@ -123,13 +146,16 @@ impl<E: Engine> Worker<E> {
                             .say(Level::Error, &format!("accepted a client but lost it: {}", sys::text(&e)));
                     }
                 }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-                Err(e) if sys::out_of_descriptors(&e) => return self.pause_accepting(&e),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Queue::Empty,
+                Err(e) if sys::out_of_descriptors(&e) => {
+                    self.pause_accepting(&e);
+                    return Queue::Empty;
+                }
                 // The client is gone already, or the network reported an old error: the next one may be well.
                 Err(_) => {}
             }
         }
-        self.acceptor.mark_ready(number);
+        Queue::Longer
     }
 
     fn pause_accepting(&mut self, error: &io::Error) {

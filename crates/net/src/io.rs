@@ -58,6 +58,8 @@ pub(crate) struct Io {
     pub(crate) names: Names,
     pub(crate) options: SocketOptions,
     pub(crate) tls: TlsConfigs,
+    /// The machine wants no more clients over TCP; seen to before the turn ends.
+    pub(crate) stop_listening: bool,
     /// This turn's time.
     pub(crate) now_us: u64,
     questions: Sender<(WorkerId, Question)>,
@@ -95,6 +97,7 @@ impl Io {
             names: parts.names,
             options: parts.options,
             tls: parts.tls,
+            stop_listening: false,
             now_us: 0,
             questions: parts.questions,
             randomness: rustls::crypto::ring::default_provider().secure_random,
@@ -243,6 +246,10 @@ impl Driver for Io {
         // Should this fail, the old poll forgets the socket anyway when it is closed.
         let _ = sys::deregister(&self.registry, &conn.socket);
         self.mesh.post(to, Letter::Parcel(Box::new(Parcel { conn, luggage })));
+    }
+
+    fn stop_listening(&mut self) {
+        self.stop_listening = true;
     }
 
     fn mail(&mut self, to: WorkerId, mail: Mail) {

@@ -20,8 +20,6 @@ pub enum NetCommand {
     Tls(TlsConfigs),
     /// Socket options for connections made from now on.
     Options(SocketOptions),
-    /// Close the TCP listeners; unix sockets stay (SHUTDOWN WAIT_FOR_CLIENTS).
-    CloseTcpListeners,
     /// End the loop.
     Stop,
 }

@@ -103,6 +103,7 @@ impl<E: Engine> Worker<E> {
         self.tell_reports();
         self.accept_ready();
         self.read_ready();
+        self.stop_listening();
         self.io.end_lingering();
         self.io.redial();
         self.io.end_bulk();
@@ -230,7 +231,6 @@ impl<E: Engine> Worker<E> {
                 }
                 self.io.options = options;
             }
-            NetCommand::CloseTcpListeners => self.acceptor.close_tcp(&self.io),
             NetCommand::Stop => return Next::Stop,
         }
         Next::Turn

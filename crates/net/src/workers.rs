@@ -146,11 +146,6 @@ impl Workers {
         self.command(&NetCommand::Options(options.clone()));
     }
 
-    /// No new clients over TCP; the unix socket stays.
-    pub fn close_tcp_listeners(&self) {
-        self.command(&NetCommand::CloseTcpListeners);
-    }
-
     /// What each worker did so far.
     #[must_use]
     pub fn loads(&self) -> &[Arc<WorkerLoad>] {

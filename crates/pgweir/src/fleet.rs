@@ -31,10 +31,6 @@ impl Fleet for Crew {
     fn use_socket_settings(&self, main: &Main) {
         self.0.set_options(&SocketOptions::from(main));
     }
-
-    fn close_tcp_listeners(&self) {
-        self.0.close_tcp_listeners();
-    }
 }
 
 /// TLS from settings and file contents; the error names the setting.

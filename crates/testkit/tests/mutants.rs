@@ -141,6 +141,10 @@ impl<D: Driver, const WAY: Way> Driver for Bent<'_, D, WAY> {
         self.d.hand_over(conn, to, luggage);
     }
 
+    fn stop_listening(&mut self) {
+        self.d.stop_listening();
+    }
+
     fn mail(&mut self, to: WorkerId, mail: Mail) {
         self.d.mail(to, mail);
     }

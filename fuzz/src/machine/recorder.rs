@@ -156,6 +156,8 @@ impl Driver for Recorder {
         panic!("handed over to {to:?}, but there is one worker");
     }
 
+    fn stop_listening(&mut self) {}
+
     fn mail(&mut self, to: WorkerId, mail: Mail) {
         assert_eq!(to, WorkerId(0), "there is one worker");
         self.asked.push_back(Asked::Mail(mail));

@@ -54,10 +54,6 @@ impl Fleet for Notes {
     fn use_socket_settings(&self, main: &Main) {
         self.note(format!("keepalive {}", main.tcp_keepalive));
     }
-
-    fn close_tcp_listeners(&self) {
-        self.note("close TCP");
-    }
 }
 
 /// A plane over files of its own.
@@ -194,7 +190,7 @@ fn sigterm_closes_tcp_and_waits_for_all_workers() {
         drained(1),
         Event::Signal(SIGUSR1),
     ]);
-    assert_eq!(told, ["close TCP", "0: WaitForClients", "1: WaitForClients"]);
+    assert_eq!(told, ["0: WaitForClients", "1: WaitForClients"]);
     let words: Vec<&str> = log.lines().filter_map(|line| line.split(" LOG ").nth(1)).collect();
     assert_eq!(
         words,

@@ -306,8 +306,14 @@ impl Machine {
         if self.stopping.is_some_and(|present| urgency(present) >= urgency(kind)) {
             return;
         }
+        if self.stopping.is_none() {
+            self.stopping_us = self.now.mono_us;
+        }
         self.stopping = Some(kind);
         self.said_drained = false;
+        if kind == Shutdown::WaitForClients {
+            d.stop_listening();
+        }
         if kind != Shutdown::WaitForServers {
             return;
         }

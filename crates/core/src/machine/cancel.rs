@@ -7,7 +7,7 @@
 use pgweir_wire::frontend::{encode_cancel, encode_ssl_request};
 
 use super::{Machine, Role, Step};
-use crate::cancel_key::head_of;
+use crate::cancel_key::{head_of, own_form};
 use crate::client::ClientState;
 use crate::driver::{CloseMode, Closed, ConnId, Driver, Endpoint, Level, TlsRole};
 use crate::ids::{CancelId, ClientId, PoolId, ServerId};
@@ -58,6 +58,9 @@ impl Machine {
             }
             return self.cancel_target(d, Some(id), target);
         }
+        if let Some(step) = self.forward_cancel(d, id, &key) {
+            return step;
+        }
         let mut asked = false;
         for worker in self.other_workers() {
             asked = true;
@@ -70,6 +73,8 @@ impl Machine {
 
     /// The client whose key this is.
     fn shown_by(&self, key: &[u8]) -> Option<ClientId> {
+        let among_peers = self.rules.config.main.peer_id != 0;
+        let key: &[u8] = if among_peers { &own_form(key)? } else { key };
         let &id = self.cancel_keys.get(&head_of(key)?)?;
         let client = self.clients.get(id)?;
         let own = match (&client.account, &client.state) {

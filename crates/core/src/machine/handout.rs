@@ -322,7 +322,7 @@ impl Machine {
 }
 
 /// PostgreSQL's socket in a directory, or with an abstract name.
-fn unix_endpoint(dir: &str, port: u16) -> Endpoint {
+pub(super) fn unix_endpoint(dir: &str, port: u16) -> Endpoint {
     let dir = if dir.is_empty() { "/tmp" } else { dir.trim_end_matches('/') };
     Endpoint::Unix { path: format!("{dir}/.s.PGSQL.{port}").into() }
 }

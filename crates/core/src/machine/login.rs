@@ -18,6 +18,7 @@ use crate::driver::{ConnId, Driver, Level, Peer};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId};
 use crate::luggage::{Counted, Login, Luggage, Replication};
+use crate::mail::Shutdown;
 use crate::params::Params;
 use crate::pool::{ServerKind, Welcome};
 
@@ -70,7 +71,8 @@ impl Machine {
                 None => self.refuse_client(d, id, &Fault::NotAllowedOnConsole),
             };
         }
-        if let Err(fault) = self.admit(&login, target, &mut counted) {
+        let since_us = self.clients.get(id).map_or(u64::MAX, |client| client.origin.since.mono_us);
+        if let Err(fault) = self.admit(&login, target, since_us, &mut counted) {
             self.uncount(&counted);
             if let Some(client) = self.clients.get_mut(id) {
                 client.state = ClientState::Welcoming(Box::new(login));
@@ -107,14 +109,22 @@ impl Machine {
         d.hand_over(client.conn, to, Box::new(luggage));
     }
 
-    fn admit(&self, login: &Login, target: Target, counted: &mut Counted) -> Result<(), Fault> {
+    fn admit(
+        &self,
+        login: &Login,
+        target: Target,
+        since_us: u64,
+        counted: &mut Counted,
+    ) -> Result<(), Fault> {
         if target == Target::Nowhere {
             return Err(Fault::NoSuchDatabase(login.database.to_string()));
         }
         if self.shared.switches(&login.database).disabled {
             return Err(Fault::DatabaseDisabled(login.database.to_string()));
         }
-        if self.stopping.is_some() {
+        // Who came in while the door was open is one of those that are waited for.
+        let is_waited_for = self.stopping == Some(Shutdown::WaitForClients) && since_us <= self.stopping_us;
+        if self.stopping.is_some() && !is_waited_for {
             return Err(Fault::ShuttingDown);
         }
         let config = &self.rules.config;
@@ -277,7 +287,8 @@ impl Machine {
     /// A key that no other client of this worker has, entered for this one.
     pub(super) fn new_cancel_key<D: Driver>(&mut self, d: &mut D, id: ClientId, minor: u16) -> CancelKey {
         loop {
-            let key = CancelKey::new(minor, |bytes| d.random(bytes));
+            let peer_id = self.rules.config.main.peer_id;
+            let key = CancelKey::new(minor, peer_id, |bytes| d.random(bytes));
             if let Entry::Vacant(place) = self.cancel_keys.entry(key.head()) {
                 place.insert(id);
                 return key;

@@ -23,6 +23,7 @@ impl Machine {
         }
         self.server_timeouts(d);
         self.cancel_timeouts(d);
+        self.peer_timeouts(d);
         let pools: Vec<PoolId> = self.pools.keys().collect();
         for id in pools {
             self.look_after(d, id);

@@ -36,6 +36,7 @@ impl Machine {
             }
             Topic::Lists => Outcome::Sums(self.list_sums()),
             Topic::Mem => Outcome::Sums(self.memory_sums()),
+            Topic::PeerPools => Outcome::Rows(self.peer_pool_rows()),
             _ if !first => Outcome::Rows(Vec::new()),
             Topic::Databases => Outcome::Rows(self.database_rows()),
             Topic::Users => Outcome::Rows(self.user_rows()),
@@ -43,7 +44,7 @@ impl Machine {
             Topic::State => Outcome::Rows(self.state_rows()),
             Topic::Version => Outcome::Rows(vec![vec![cell("PgBouncer 1.25.2")]]),
             Topic::Peers => Outcome::Rows(self.peer_rows()),
-            Topic::PeerPools | Topic::DnsHosts | Topic::DnsZones | Topic::Help => Outcome::Rows(Vec::new()),
+            Topic::DnsHosts | Topic::DnsZones | Topic::Help => Outcome::Rows(Vec::new()),
             Topic::Fds => Outcome::Failed("SHOW FDS is not built yet".to_owned()),
         }
     }
@@ -72,6 +73,7 @@ impl Machine {
             Topic::StatsTotals => stats.iter().map(|one| stats_row(one, true, false)).collect(),
             Topic::StatsAverages => stats.iter().map(|one| stats_row(one, false, true)).collect(),
             Topic::Totals => total_rows(&stats),
+            Topic::PeerPools => sum_rows(rows),
             Topic::Pools => {
                 rows.sort();
                 rows
@@ -326,7 +328,7 @@ impl Machine {
             ("users", first(self.rules.users.len())),
             ("peers", first(config.peers.len())),
             ("pools", self.pools.len() as u64 + first(1)),
-            ("peer_pools", 0),
+            ("peer_pools", first(config.peers.len())),
             ("free_clients", 0),
             ("used_clients", (self.clients.len() - logging_in) as u64),
             ("login_clients", logging_in as u64),
@@ -463,6 +465,15 @@ impl Machine {
             .collect()
     }
 
+    fn peer_pool_rows(&self) -> Vec<Row> {
+        let ids = self.rules.config.peers.keys();
+        ids.map(|&id| {
+            let numbers = self.peer_pool_numbers(id);
+            std::iter::once(cell(id)).chain(numbers.map(cell)).collect()
+        })
+        .collect()
+    }
+
     fn state_rows(&self) -> Vec<Row> {
         let is = |activity: Activity| cell(if self.activity == activity { "yes" } else { "no" });
         vec![
@@ -477,6 +488,23 @@ impl Machine {
         let ago_us = self.now.mono_us.saturating_sub(mono_us);
         utc_text(self.now.wall_us.saturating_sub(ago_us) / 1_000_000)
     }
+}
+
+/// Every worker's numbers for the same thing, which the first cell names, become one row.
+fn sum_rows(rows: Vec<Row>) -> Vec<Row> {
+    let number = |cell: &Option<String>| cell.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0u64);
+    let mut sums: Vec<Row> = Vec::new();
+    for row in rows {
+        match sums.iter_mut().find(|sum| sum.first() == row.first()) {
+            Some(sum) => {
+                for (total, more) in sum.iter_mut().zip(&row).skip(1) {
+                    *total = cell(number(total) + number(more));
+                }
+            }
+            None => sums.push(row),
+        }
+    }
+    sums
 }
 
 fn add_stats(all: &mut Vec<(String, Stats, Window)>, (name, stats, window): (String, Stats, Window)) {

@@ -12,6 +12,7 @@ mod copy;
 mod ends;
 mod login;
 mod params;
+mod peers;
 mod pipelines;
 mod pools;
 mod prepared;

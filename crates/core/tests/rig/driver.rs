@@ -32,6 +32,7 @@ pub(crate) struct Recorder {
     pub(crate) asked: Vec<Question>,
     pub(crate) mails: Vec<(WorkerId, Mail)>,
     pub(crate) moved: Vec<(ConnId, WorkerId, Box<Luggage>)>,
+    pub(crate) stopped_listening: bool,
     random: u64,
 }
 
@@ -107,6 +108,10 @@ impl Driver for Recorder {
 
     fn hand_over(&mut self, conn: ConnId, to: WorkerId, luggage: Box<Luggage>) {
         self.moved.push((conn, to, luggage));
+    }
+
+    fn stop_listening(&mut self) {
+        self.stopped_listening = true;
     }
 
     fn mail(&mut self, to: WorkerId, mail: Mail) {

@@ -5,11 +5,11 @@ pub(crate) mod be;
 pub(crate) mod driver;
 pub(crate) mod fe;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use pgweir_auth::UserList;
-use pgweir_core::driver::{Closed, ConnId, Now, Peer, TlsInfo, WorkerId};
+use pgweir_core::driver::{Closed, ConnId, Endpoint, Now, Peer, TlsInfo, WorkerId};
 use pgweir_core::luggage::Luggage;
 use pgweir_core::mail::{Mail, Question, Rules};
 use pgweir_core::{Engine, Machine, Setup, Shared};
@@ -44,6 +44,8 @@ pub(crate) struct Rig {
     ends: Vec<(usize, ConnId)>,
     /// Server connections in the order in which they were dialed.
     pub(crate) dials: Vec<End>,
+    /// Where they go to, by number.
+    endpoints: HashMap<usize, Endpoint>,
     /// How many of them were looked at.
     taken: usize,
     /// Those that came up.
@@ -105,6 +107,7 @@ impl Rig {
             now,
             ends: Vec::new(),
             dials: Vec::new(),
+            endpoints: HashMap::new(),
             taken: 0,
             greeted: Vec::new(),
             keys: Vec::new(),
@@ -137,8 +140,9 @@ impl Rig {
             self.turn(worker, |machine, driver| machine.drained(driver, conn));
         }
         let dialed = std::mem::take(&mut self.workers[worker].driver.dialed);
-        for (conn, _) in &dialed {
-            self.ends.push((worker, *conn));
+        for (conn, endpoint) in dialed {
+            self.ends.push((worker, conn));
+            self.endpoints.insert(self.ends.len() - 1, endpoint);
             self.dials.push(End(self.ends.len() - 1));
         }
         let driver = &mut self.workers[worker].driver;
@@ -270,6 +274,14 @@ impl Rig {
         server
     }
 
+    /// Where a dialed connection goes to.
+    pub(crate) fn endpoint(&self, server: End) -> String {
+        match &self.endpoints[&server.0] {
+            Endpoint::Tcp { host, port } => format!("{host}:{port}"),
+            Endpoint::Unix { path } => format!("unix:{path}"),
+        }
+    }
+
     /// How many were dialed and not looked at.
     pub(crate) fn new_dials(&self) -> usize {
         self.dials.len() - self.taken
@@ -399,9 +411,19 @@ impl Rig {
         texts
     }
 
+    /// The key that a client was told: process id and secret.
+    pub(crate) fn key_of(&self, client: End) -> Vec<u8> {
+        self.keys.iter().find(|(end, _)| *end == client).expect("it was told a key").1.clone()
+    }
+
+    /// Whether every worker was told to close its doors.
+    pub(crate) fn stopped_listening(&self) -> bool {
+        self.workers.iter().all(|worker| worker.driver.stopped_listening)
+    }
+
     /// A CancelRequest with the key that a client was told arrives at a worker.
     pub(crate) fn cancel_at(&mut self, worker: usize, client: End) -> End {
-        let (_, key) = self.keys.iter().find(|(end, _)| *end == client).expect("it was told a key").clone();
+        let key = self.key_of(client);
         let request = self.accept_at(worker);
         self.send(request, &fe::cancel(&key));
         request

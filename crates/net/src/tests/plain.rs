@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use pgweir_core::driver::{CloseMode, Closed, Endpoint, Peer, WorkerId};
-use pgweir_core::mail::Mail;
+use pgweir_core::mail::{self, Mail};
 
 use super::toy::{
     PATIENCE, Plan, Seen, TOY_BACKLOG_MAX_BYTES, World, World0, exchange, loopback, patient, pattern,
@@ -313,8 +313,7 @@ fn listeners_close_on_command_and_clients_stay() {
     let world = World::with(World0 { workers: 2, ..World0::default() });
     let client = world.connect();
     assert_eq!(exchange(&client, b"before"), b"before");
-    world.workers().close_tcp_listeners();
-    world.workers().broadcast(|_| Mail::Room);
+    world.workers().broadcast(|_| Mail::Shutdown(mail::Shutdown::WaitForClients));
     for _ in 0..2 {
         world.await_seen(|seen| (seen == Seen::Mail).then_some(()));
     }

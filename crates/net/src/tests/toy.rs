@@ -206,8 +206,11 @@ impl Engine for Toy {
         }
     }
 
-    fn mail<D: Driver>(&mut self, d: &mut D, _: Mail) {
+    fn mail<D: Driver>(&mut self, d: &mut D, mail: Mail) {
         self.say(Seen::Mail);
+        if matches!(mail, Mail::Shutdown(_)) {
+            d.stop_listening();
+        }
         for conn in self.other.keys() {
             d.resume_reads(*conn);
         }

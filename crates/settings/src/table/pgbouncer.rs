@@ -65,7 +65,7 @@ settings! {
         so_reuseport: bool = "0", Kind::Bool, Restart, PgBouncer, InEffect;
         /// This process's id in a group of peers that share a port, so that a cancel request finds the right
         /// one; 0 means no peers.
-        peer_id: u32 = "0", Kind::Count(0, 65535), Reload, PgBouncer, NotYet;
+        peer_id: u32 = "0", Kind::Count(0, 65535), Reload, PgBouncer, InEffect;
     }
 
     group "Pools and limits" {

@@ -324,6 +324,9 @@ impl Driver for SimDriver<'_> {
         self.hub.after(in_us, Event::Adopt { to, parcel: Box::new(Moving { link, out, luggage }) });
     }
 
+    /// Clients of the simulation go on to arrive: what the machine does with late ones is looked at, too.
+    fn stop_listening(&mut self) {}
+
     fn mail(&mut self, to: WorkerId, mail: Mail) {
         let pair = (to, self.desk.id);
         let bags = &mut self.hub.mailbags;

@@ -1,0 +1,180 @@
+//! Cancel requests between processes: several poolers that share a port (`so_reuseport`) or stand behind one balancer get
+//! each other's cancel requests. A key carries the id of the process that gave it; a request with another process's id
+//! is forwarded there as it came, on a connection of its own, which that process closes when it is through.
+//!
+//! Nothing here knows whose statement is meant: that is the other process's affair.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use pgweir_settings::Peer;
+use pgweir_wire::frontend::encode_cancel;
+use slotmap::SlotMap;
+
+use super::{Machine, Role, Step, duration_us};
+use crate::cancel_key;
+use crate::client::ClientState;
+use crate::driver::{CloseMode, ConnId, Driver, Endpoint, Level};
+use crate::ids::{ClientId, ForwardId};
+use crate::shared::Counts;
+
+/// What is on its way to peers, and what waits to be.
+#[derive(Default)]
+pub(super) struct Peering {
+    pub(super) forwards: SlotMap<ForwardId, Forward>,
+    waiting: VecDeque<WaitingForward>,
+}
+
+/// A connection to a peer for one cancel request.
+pub(super) struct Forward {
+    conn: ConnId,
+    peer: u32,
+    requester: ClientId,
+    key: Vec<u8>,
+    /// The peer has the request.
+    sent: bool,
+    since_us: u64,
+    /// Where it is counted.
+    counts: Arc<Counts>,
+}
+
+/// A request that waits: a peer is sent at most `pool_size` at a time.
+struct WaitingForward {
+    peer: u32,
+    requester: ClientId,
+    key: Vec<u8>,
+    since_us: u64,
+}
+
+impl Machine {
+    /// Forwards a cancel request whose key names a peer; `None` if it names none.
+    pub(super) fn forward_cancel<D: Driver>(&mut self, d: &mut D, id: ClientId, key: &[u8]) -> Option<Step> {
+        let config = &self.rules.config;
+        let own = config.main.peer_id;
+        let peer = cancel_key::peer_of(key).filter(|&peer| own != 0 && peer != own)?;
+        if !config.peers.contains_key(&peer) {
+            return None;
+        }
+        let Some(key) = cancel_key::one_hop_less(key) else {
+            let line = format!("cancel request for peer {peer} went round too often, dropped");
+            self.log(d, Level::Warning, &line);
+            self.remove_client(d, id, "failed cancel request", CloseMode::Flush);
+            return Some(Step::Gone);
+        };
+        if let Some(client) = self.clients.get_mut(id) {
+            client.state = ClientState::Cancelling;
+        }
+        let since_us = self.now.mono_us;
+        self.peering.waiting.push_back(WaitingForward { peer, requester: id, key, since_us });
+        self.forward_waiting(d);
+        Some(Step::Used(0))
+    }
+
+    /// Dials for those whose turn it is. Requests to different peers do not wait for each other.
+    fn forward_waiting<D: Driver>(&mut self, d: &mut D) {
+        let config = Arc::clone(&self.rules.config);
+        for _ in 0..self.peering.waiting.len() {
+            let Some(waiting) = self.peering.waiting.pop_front() else { return };
+            let Some(peer) = config.peers.get(&waiting.peer) else {
+                self.remove_client(d, waiting.requester, "failed cancel request", CloseMode::Flush);
+                continue;
+            };
+            let counts = self.shared.peer(peer.id);
+            if counts.servers.try_take(peer.pool_size.unwrap_or(config.main.default_pool_size)) {
+                self.dial_peer(d, peer, waiting, counts);
+            } else {
+                self.peering.waiting.push_back(waiting);
+            }
+        }
+    }
+
+    fn dial_peer<D: Driver>(&mut self, d: &mut D, peer: &Peer, waiting: WaitingForward, counts: Arc<Counts>) {
+        let conn = d.dial(&endpoint(peer));
+        let WaitingForward { peer, requester, key, .. } = waiting;
+        let since_us = self.now.mono_us;
+        let forward = Forward { conn, peer, requester, key, sent: false, since_us, counts };
+        let id = self.peering.forwards.insert(forward);
+        self.set_role(conn, Role::Peer(id));
+    }
+
+    /// The connection to the peer is up.
+    pub(super) fn peer_connected<D: Driver>(&mut self, d: &mut D, id: ForwardId) {
+        let Some(forward) = self.peering.forwards.get_mut(id) else { return };
+        let Some((pid, secret)) = forward.key.split_first_chunk::<4>() else { return };
+        forward.sent = true;
+        self.scratch.clear();
+        encode_cancel(&mut self.scratch, u32::from_be_bytes(*pid), secret);
+        d.send(forward.conn, &self.scratch);
+    }
+
+    /// The peer has closed the connection, or never took it.
+    pub(super) fn peer_closed<D: Driver>(&mut self, d: &mut D, id: ForwardId) {
+        let sent = self.peering.forwards.get(id).is_some_and(|forward| forward.sent);
+        self.end_forward(
+            d,
+            id,
+            if sent { "successfully sent cancel request" } else { "failed cancel request" },
+        );
+    }
+
+    /// Peers say nothing on such a connection.
+    pub(super) fn peer_received<D: Driver>(&mut self, d: &mut D, id: ForwardId) {
+        self.end_forward(d, id, "peer answered a cancel request");
+    }
+
+    fn end_forward<D: Driver>(&mut self, d: &mut D, id: ForwardId, reason: &str) {
+        let Some(forward) = self.peering.forwards.remove(id) else { return };
+        self.clear_role(forward.conn);
+        d.close(forward.conn, CloseMode::Now);
+        forward.counts.servers.give_back();
+        self.remove_client(d, forward.requester, reason, CloseMode::Flush);
+        self.forward_waiting(d);
+    }
+
+    /// `cancel_wait_timeout` for those that wait, `server_connect_timeout` for those on their way. Also the time to look
+    /// whether another worker has made room.
+    pub(super) fn peer_timeouts<D: Driver>(&mut self, d: &mut D) {
+        let main = &self.rules.config.main;
+        let (connect_us, wait_us) =
+            (duration_us(main.server_connect_timeout), duration_us(main.cancel_wait_timeout));
+        let now_us = self.now.mono_us;
+        let over =
+            move |limit_us: u64, start_us: u64| limit_us > 0 && now_us.saturating_sub(start_us) >= limit_us;
+        let forwards = self.peering.forwards.iter();
+        let late: Vec<ForwardId> =
+            forwards.filter(|(_, forward)| over(connect_us, forward.since_us)).map(|(id, _)| id).collect();
+        for id in late {
+            self.end_forward(d, id, "failed cancel request");
+        }
+        let mut gone = Vec::new();
+        self.peering.waiting.retain(|waiting| {
+            let late = over(wait_us, waiting.since_us);
+            if late {
+                gone.push(waiting.requester);
+            }
+            !late
+        });
+        for requester in gone {
+            self.remove_client(d, requester, "cancel_wait_timeout", CloseMode::Flush);
+        }
+        self.forward_waiting(d);
+    }
+
+    /// A row of SHOW PEER_POOLS: active and waiting requests of clients, connections that carry one, connections being
+    /// opened.
+    pub(super) fn peer_pool_numbers(&self, peer: u32) -> [usize; 4] {
+        let ours = || self.peering.forwards.values().filter(move |forward| forward.peer == peer);
+        let sent = ours().filter(|forward| forward.sent).count();
+        let waiting = self.peering.waiting.iter().filter(|waiting| waiting.peer == peer).count();
+        [sent, waiting + ours().count() - sent, sent, ours().count() - sent]
+    }
+}
+
+/// Where a peer listens: a host, or the directory of its unix socket.
+fn endpoint(peer: &Peer) -> Endpoint {
+    if peer.host.starts_with(['/', '@']) {
+        super::handout::unix_endpoint(&peer.host, peer.port)
+    } else {
+        Endpoint::Tcp { host: peer.host.as_str().into(), port: peer.port }
+    }
+}
