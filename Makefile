@@ -1,7 +1,7 @@
 # The menu. `make` alone lists the verbs; each is a line or two, so that it can be run by hand as well.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt build sim fuzz blackbox demo-smoke tidy prepare bench-peers docs clean
+.PHONY: help demo test check fmt build sim fuzz blackbox demo-smoke tidy prepare bench-peers bench-instructions docs clean
 MAKEFLAGS += --no-print-directory
 
 CARGO ?= cargo
@@ -14,7 +14,7 @@ SEEDS ?= 2000
 ARGS ?=
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: build ## a throw-away PostgreSQL, pgweir in front, the same load on both, a table (ARGS="--clients 500 --once")
 	@$(PGWEIR) demo $(ARGS)
@@ -57,6 +57,9 @@ prepare: ## installs what tests need: Rust components, and as root Debian packag
 
 bench-peers: build ## pgweir, PgBouncer and direct, side by side (ARGS="--only select --rounds 5"); about 15 minutes
 	$(PGWEIR) bench peers --install --output "$(TARGET)/bench-peers" $(ARGS)
+
+bench-instructions: ## counts the hot paths' instructions with valgrind, compares with the baseline (ARGS="--only=lex --update")
+	@$(CARGO) xtask instructions $(ARGS)
 
 docs: ## writes the generated pages anew and builds the API documentation
 	UPDATE=1 $(CARGO) test --quiet -p pgweir-settings --test reference

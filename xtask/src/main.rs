@@ -4,19 +4,23 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+mod instructions;
 mod tidy;
 
 const HELP: &str = "\
 usage: cargo xtask COMMAND
 
 commands:
-  tidy    check the house rules that neither rustfmt nor clippy knows
+  tidy            check the house rules that neither rustfmt nor clippy knows
+  instructions    count the instructions of the hot paths with valgrind, and compare with the baseline
+                  (--update, --only=NAME,NAME, --fail-above=PERCENT)
 ";
 
 fn main() -> ExitCode {
-    let command = env::args().nth(1);
-    match command.as_deref() {
+    let words: Vec<String> = env::args().skip(1).collect();
+    match words.first().map(String::as_str) {
         Some("tidy") => tidy::run(&workspace_root()),
+        Some("instructions") => instructions::run(&workspace_root(), &words[1..]),
         Some("-h" | "--help" | "help") | None => {
             print!("{HELP}");
             ExitCode::SUCCESS

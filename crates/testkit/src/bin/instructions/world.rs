@@ -1,0 +1,401 @@
+//! A machine between clients that send the same again and again and servers that answer at once.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use pgweir_auth::{Credential, PlainPassword, Proof, Prover, ScramSecret, UserList};
+use pgweir_core::driver::{Closed, ConnId, Now, Peer, WorkerId};
+use pgweir_core::mail::Rules;
+use pgweir_core::{Machine, Setup, Shared};
+use pgweir_settings::Config;
+use pgweir_wire::Header;
+use pgweir_wire::backend::{
+    Authentication, Column, TxStatus, encode_auth_ok, encode_backend_key_data, encode_bind_complete,
+    encode_command_complete, encode_data_row, encode_parameter_description, encode_parameter_status,
+    encode_parse_complete, encode_ready, encode_row_description,
+};
+use pgweir_wire::frontend::{
+    Target, encode_bind_head, encode_describe, encode_execute, encode_parse, encode_query, encode_startup,
+    encode_sync, encode_terminate, tag,
+};
+use pgweir_wire::header::HEADER_LEN;
+
+use crate::parts::SELECT;
+use crate::quiet::Quiet;
+
+/// How a client sends its statement.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Manner {
+    Simple,
+    Extended,
+    Prepared,
+    Transaction,
+    /// Simple, and the answer has many rows.
+    Rows,
+}
+
+/// How clients are let in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Door {
+    Trust,
+    Md5,
+    Scram,
+}
+
+const SERVERS: u32 = 4;
+const MANY_ROWS: &str = "SELECT filler FROM pgbench_branches";
+const PASSWORD: &str = "a password of usual length";
+
+/// Runs `times` statements, rounded up to whole turns, from `clients` clients.
+pub(crate) fn statements(times: u32, clients: u32, manner: Manner) {
+    let mut world = World::new(Door::Trust);
+    let clients: Vec<ConnId> = (0..clients).map(|_| world.login()).collect();
+    let steps = steps(manner);
+    if manner == Manner::Prepared {
+        let mut prepare = Vec::new();
+        encode_parse(&mut prepare, b"select", SELECT.as_bytes(), &[0, 0]);
+        encode_sync(&mut prepare);
+        for client in &clients {
+            world.ask(std::slice::from_ref(client), &prepare);
+        }
+    }
+    let each = u32::try_from(clients.len()).expect("few clients");
+    for _ in 0..times.div_ceil(each) {
+        for step in &steps {
+            world.ask(&clients, step);
+        }
+    }
+}
+
+/// Lets `times` clients in, and out again.
+pub(crate) fn logins(times: u32, door: Door) {
+    let mut world = World::new(door);
+    let mut bye = Vec::new();
+    encode_terminate(&mut bye);
+    // A first client, so that the pool has a server that tells its parameters.
+    world.login();
+    for _ in 0..times {
+        let client = world.login();
+        world.turn(|machine, driver| machine.received(driver, client, &bye));
+        world.turn(|machine, driver| machine.closed(driver, client, Closed::Eof));
+    }
+}
+
+/// What a client sends, turn by turn.
+fn steps(manner: Manner) -> Vec<Vec<u8>> {
+    let query = |sql: &str| {
+        let mut out = Vec::new();
+        encode_query(&mut out, sql.as_bytes());
+        out
+    };
+    let bound = |statement: &[u8]| {
+        let mut out = Vec::new();
+        // No parameter formats, no parameters, no result formats.
+        encode_bind_head(&mut out, b"", statement, 6);
+        out.extend([0; 6]);
+        encode_describe(&mut out, Target::Portal, b"");
+        encode_execute(&mut out, b"", 0);
+        encode_sync(&mut out);
+        out
+    };
+    match manner {
+        Manner::Simple => vec![query(SELECT)],
+        Manner::Rows => vec![query(MANY_ROWS)],
+        Manner::Transaction => vec![query("BEGIN;"), query(SELECT), query("COMMIT;")],
+        Manner::Prepared => vec![bound(b"select")],
+        Manner::Extended => {
+            let mut out = Vec::new();
+            encode_parse(&mut out, b"", SELECT.as_bytes(), &[0, 0]);
+            out.extend(bound(b""));
+            vec![out]
+        }
+    }
+}
+
+struct World {
+    machine: Machine,
+    driver: Quiet,
+    now: Now,
+    door: Door,
+    /// What a client sends to prove who it is, message by message.
+    proofs: Rc<[Vec<u8>]>,
+    servers: Vec<Server>,
+    answers: Answers,
+    /// What a server says just now.
+    said: Vec<u8>,
+}
+
+/// A model server: what it needs to answer for.
+struct Server {
+    conn: ConnId,
+    status: TxStatus,
+}
+
+impl World {
+    fn new(door: Door) -> Self {
+        let now = Now { mono_us: 1_000_000_000, wall_us: 1_750_000_000_000_000 };
+        let setup =
+            Setup { worker: WorkerId(0), rules: rules(door), shared: Arc::new(Shared::new(1, [7; 32])), now };
+        Self {
+            machine: Machine::new(setup),
+            driver: Quiet::default(),
+            now,
+            door,
+            proofs: Rc::new([]),
+            servers: Vec::new(),
+            answers: Answers::new(),
+            said: Vec::new(),
+        }
+    }
+
+    /// Proves who we are once, and keeps what was sent: challenges are the same each time here, as what is
+    /// random begins anew with each client.
+    fn learn_proofs(&mut self, hello: &[u8]) {
+        let client = self.accept();
+        self.turn(|machine, driver| machine.received(driver, client, hello));
+        let mut proofs = Vec::new();
+        let mut prover = Prover::new("bench", Credential::Password(PlainPassword::new(PASSWORD)));
+        loop {
+            let asked = self.driver.take(client);
+            // Nothing more is asked of who is in.
+            let Some(header) = Header::peek(&asked).expect("a message") else { break };
+            let request = Authentication::parse(&asked[HEADER_LEN..header.total()]).expect("a question");
+            match prover.handle(request, &mut |out| out.fill(7)) {
+                Proof::Reply(next, reply) => {
+                    self.turn(|machine, driver| machine.received(driver, client, &reply));
+                    proofs.push(reply);
+                    prover = next;
+                }
+                Proof::Waiting(_) | Proof::Done => break,
+                Proof::Failed(error) => panic!("the login failed: {error}"),
+            }
+        }
+        self.proofs = proofs.into();
+    }
+
+    fn accept(&mut self) -> ConnId {
+        let client = self.driver.open();
+        self.driver.rewind_random();
+        let peer = Peer::Tcp {
+            remote: "10.0.0.1:4711".parse().expect("an address"),
+            local: "10.0.0.2:6432".parse().expect("an address"),
+        };
+        self.turn(|machine, driver| machine.accepted(driver, client, peer));
+        client
+    }
+
+    /// A client that is in: it was told so.
+    fn login(&mut self) -> ConnId {
+        let mut hello = Vec::new();
+        encode_startup(&mut hello, (3, 0), &[(b"user", b"bench"), (b"database", b"bench")]);
+        if self.door != Door::Trust && self.proofs.is_empty() {
+            self.learn_proofs(&hello);
+        }
+        let client = self.accept();
+        self.turn(|machine, driver| machine.received(driver, client, &hello));
+        for proof in Rc::clone(&self.proofs).iter() {
+            let asked = self.driver.take(client);
+            self.driver.give_back(client, asked);
+            self.turn(|machine, driver| machine.received(driver, client, proof));
+        }
+        self.serve();
+        let told = self.driver.take(client);
+        assert!(ends_with_ready(&told), "the login failed");
+        self.driver.give_back(client, told);
+        client
+    }
+
+    /// Sends the same from all these clients in one turn, and expects each to be answered to the end.
+    fn ask(&mut self, clients: &[ConnId], bytes: &[u8]) {
+        self.turn(|machine, driver| {
+            for client in clients {
+                machine.received(driver, *client, bytes);
+            }
+        });
+        self.serve();
+        for client in clients {
+            let told = self.driver.take(*client);
+            assert!(ends_with_ready(&told), "a statement was not answered");
+            self.driver.give_back(*client, told);
+        }
+    }
+
+    /// Turns in which servers come up and answer, until none has anything to do.
+    fn serve(&mut self) {
+        loop {
+            for conn in std::mem::take(&mut self.driver.dialed) {
+                self.servers.push(Server { conn, status: TxStatus::Idle });
+                self.turn(|machine, driver| machine.connected(driver, conn, String::new()));
+                let hello = self.driver.take(conn);
+                self.driver.give_back(conn, hello);
+                let welcome = welcome();
+                self.turn(|machine, driver| machine.received(driver, conn, &welcome));
+            }
+            let mut answered = false;
+            let (servers, answers) = (&mut self.servers, &self.answers);
+            self.machine.begin_tick(self.now);
+            for server in servers {
+                let asked = self.driver.take(server.conn);
+                if asked.is_empty() {
+                    continue;
+                }
+                self.said.clear();
+                answers.to(&asked, &mut server.status, &mut self.said);
+                self.driver.give_back(server.conn, asked);
+                self.machine.received(&mut self.driver, server.conn, &self.said);
+                answered = true;
+            }
+            self.machine.end_tick(&mut self.driver);
+            if !answered && self.driver.dialed.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn turn(&mut self, event: impl FnOnce(&mut Machine, &mut Quiet)) {
+        // 20 us a turn: time passes, and maintenance has its share.
+        self.now.mono_us += 20;
+        self.now.wall_us += 20;
+        self.machine.begin_tick(self.now);
+        event(&mut self.machine, &mut self.driver);
+        if self.machine.deadline().is_some_and(|deadline| deadline <= self.now.mono_us) {
+            self.machine.timeout(&mut self.driver);
+        }
+        self.machine.end_tick(&mut self.driver);
+    }
+}
+
+/// What the model server says, made once.
+struct Answers {
+    row: Vec<u8>,
+    rows: Vec<u8>,
+    begun: Vec<u8>,
+    done: Vec<u8>,
+    parsed: Vec<u8>,
+    bound: Vec<u8>,
+    columns: Vec<u8>,
+    no_parameters: Vec<u8>,
+    /// A row without its description, as Execute has it.
+    executed: Vec<u8>,
+}
+
+impl Answers {
+    fn new() -> Self {
+        let encoded = |encode: &dyn Fn(&mut Vec<u8>)| {
+            let mut out = Vec::new();
+            encode(&mut out);
+            out
+        };
+        let columns = encoded(&|out| {
+            encode_row_description(out, &[Column { name: "abalance", type_oid: 23, type_len: 4 }]);
+        });
+        let executed = encoded(&|out| {
+            encode_data_row(out, &[Some(b"-4711")]);
+            encode_command_complete(out, "SELECT 1");
+        });
+        let many = encoded(&|out| {
+            for _ in 0..64 {
+                encode_data_row(out, &[Some(&[b'x'; 128])]);
+            }
+            encode_command_complete(out, "SELECT 64");
+        });
+        Self {
+            row: [columns.clone(), executed.clone()].concat(),
+            rows: [columns.clone(), many].concat(),
+            begun: encoded(&|out| encode_command_complete(out, "BEGIN")),
+            done: encoded(&|out| encode_command_complete(out, "COMMIT")),
+            parsed: encoded(&encode_parse_complete),
+            bound: encoded(&encode_bind_complete),
+            no_parameters: encoded(&|out| encode_parameter_description(out, &[])),
+            columns,
+            executed,
+        }
+    }
+
+    /// Answers all whole messages in `asked`.
+    fn to(&self, asked: &[u8], status: &mut TxStatus, out: &mut Vec<u8>) {
+        let mut at = 0;
+        while let Ok(Some(header)) = Header::peek(&asked[at..]) {
+            let body = &asked[at + HEADER_LEN..at + header.total()];
+            at += header.total();
+            match header.tag {
+                tag::QUERY => {
+                    self.to_query(body, status, out);
+                    encode_ready(out, *status);
+                }
+                tag::PARSE => out.extend_from_slice(&self.parsed),
+                tag::BIND => out.extend_from_slice(&self.bound),
+                tag::DESCRIBE => {
+                    if body[0] == b'S' {
+                        out.extend_from_slice(&self.no_parameters);
+                    }
+                    out.extend_from_slice(&self.columns);
+                }
+                tag::EXECUTE => out.extend_from_slice(&self.executed),
+                tag::SYNC => encode_ready(out, *status),
+                other => panic!("the model server does not know {}", char::from(other)),
+            }
+        }
+        assert_eq!(at, asked.len(), "part of a message");
+    }
+
+    fn to_query(&self, body: &[u8], status: &mut TxStatus, out: &mut Vec<u8>) {
+        let text = &body[..body.len() - 1];
+        if text.starts_with(b"BEGIN") {
+            *status = TxStatus::InTransaction;
+            out.extend_from_slice(&self.begun);
+        } else if text.starts_with(b"COMMIT") {
+            *status = TxStatus::Idle;
+            out.extend_from_slice(&self.done);
+        } else if text == MANY_ROWS.as_bytes() {
+            out.extend_from_slice(&self.rows);
+        } else {
+            out.extend_from_slice(&self.row);
+        }
+    }
+}
+
+fn ends_with_ready(told: &[u8]) -> bool {
+    told.len() > HEADER_LEN && told[told.len() - HEADER_LEN - 1] == b'Z'
+}
+
+/// What a server says to a client that it trusts.
+fn welcome() -> Vec<u8> {
+    let mut out = Vec::new();
+    encode_auth_ok(&mut out);
+    for (name, value) in [
+        ("server_version", "18.0"),
+        ("DateStyle", "ISO, MDY"),
+        ("client_encoding", "UTF8"),
+        ("TimeZone", "UTC"),
+        ("standard_conforming_strings", "on"),
+        ("application_name", ""),
+        ("IntervalStyle", "postgres"),
+    ] {
+        encode_parameter_status(&mut out, name.as_bytes(), value.as_bytes());
+    }
+    encode_backend_key_data(&mut out, 4242, &[7, 7, 7, 7]);
+    encode_ready(&mut out, TxStatus::Idle);
+    out
+}
+
+fn rules(door: Door) -> Rules {
+    let stored = || {
+        let secret = ScramSecret::derive(&PlainPassword::new(PASSWORD), &[7; 16], 4096);
+        secret.expect("few iterations").format()
+    };
+    let (auth_type, secret) = match door {
+        Door::Trust => ("trust", String::new()),
+        Door::Md5 => ("md5", PASSWORD.to_owned()),
+        Door::Scram => ("scram-sha-256", stored()),
+    };
+    let text = format!(
+        "[pgbouncer]\nauth_type = {auth_type}\npool_mode = transaction\ndefault_pool_size = {SERVERS}\n\
+         server_tls_sslmode = disable\nlog_stats = 0\nlog_connections = 0\nlog_disconnections = 0\n\
+         [databases]\nbench = host=pg\n"
+    );
+    let mut read = |_: &str| Ok(text.clone());
+    let config = Config::load("instructions.ini", &mut read).expect("a good configuration");
+    let (users, _) = UserList::parse(&format!("\"bench\" \"{secret}\"\n"));
+    Rules { config: Arc::new(config), users: Arc::new(users), server_tls_epoch: 0 }
+}
