@@ -1,7 +1,7 @@
 # The menu. `make` alone lists the verbs; each is a line or two, so that it can be run by hand as well.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt build sim fuzz blackbox demo-smoke tidy prepare bench-peers bench-instructions docs clean
+.PHONY: help demo test check fmt build sim fuzz blackbox demo-smoke web web-test tidy prepare bench-peers bench-instructions docs clean
 MAKEFLAGS += --no-print-directory
 
 CARGO ?= cargo
@@ -21,10 +21,12 @@ demo: build ## a throw-away PostgreSQL, pgweir in front, the same load on both, 
 
 test: prepare ## everything that CI tests: unit, simulation, fuzz corpus, black box, demo
 	$(CARGO) test --workspace --quiet
+	@$(MAKE) web-test
 	@$(MAKE) build sim fuzz
 	@$(MAKE) blackbox demo-smoke
 
 check: ## before each commit, about a minute: format, clippy, unit tests, tidy
+	@web/seal check
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
 	$(CARGO) test --workspace --quiet
@@ -47,6 +49,13 @@ blackbox: build ## the binary against real PostgreSQL versions and real drivers 
 
 demo-smoke: build ## the demo as a script runs it, and interrupted in each phase
 	.ci/demo-smoke "$(PGWEIR)" demo
+
+web: ## builds the dashboard's files in web/dist, which are committed (needs npm)
+	@web/install.sh
+	npm --prefix web run --silent build
+
+web-test: ## the dashboard's types and unit tests, and that web/dist is what its sources build
+	@web/test.sh
 
 tidy: ## the house rules that neither rustfmt nor clippy knows
 	@$(CARGO) xtask tidy

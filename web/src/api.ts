@@ -1,0 +1,273 @@
+// The API of docs/openapi.yaml as the page uses it: types, requests, and faults in words.
+
+export interface Session {
+  role: "anonymous" | "stats" | "admin";
+  user: string | null;
+  csrf: string | null;
+  sees_names: boolean;
+  may_act: boolean;
+  anonymous: "none" | "numbers" | "all";
+  sign_in: boolean;
+}
+
+export interface Quantiles {
+  mean_us: number;
+  p50_us: number;
+  p90_us: number;
+  p95_us: number;
+  p99_us: number;
+  p999_us: number;
+  max_us: number;
+}
+
+export interface Latency {
+  count: number;
+  total: Quantiles | null;
+  wait: Quantiles | null;
+  server: Quantiles | null;
+  client: Quantiles | null;
+  transaction: Quantiles | null;
+}
+
+/** `pinned` ones are among the `active`. */
+export interface ClientCounts {
+  total: number;
+  active: number;
+  waiting: number;
+  idle: number;
+  pinned: number | null;
+  login: number;
+}
+
+export interface ServerCounts {
+  total: number;
+  active: number;
+  idle: number;
+  used: number;
+  tested: number;
+  login: number;
+  being_canceled: number;
+  /** 0 is no limit. */
+  limit: number;
+}
+
+export interface Rates {
+  transactions: number;
+  queries: number;
+  received_bytes: number;
+  sent_bytes: number;
+  errors: number;
+  logins: number;
+}
+
+export interface DatabaseSummary {
+  name: string;
+  paused: boolean;
+  disabled: boolean;
+  clients: ClientCounts;
+  servers: ServerCounts;
+  rates: Rates;
+  p50_us: number | null;
+  p99_us: number | null;
+  wait_oldest_us: number;
+}
+
+export interface Overview {
+  time_s: number;
+  process: {
+    version: string;
+    started_s: number;
+    state: "active" | "paused" | "suspended" | "stopping";
+    paused_databases: string[];
+    pool_mode: string;
+    max_client_conn: number;
+    listen?: string[] | null;
+    open_files: number | null;
+    open_files_max: number | null;
+    resident_bytes: number | null;
+    cpu_share: number | null;
+  };
+  clients: ClientCounts;
+  servers: ServerCounts;
+  rates: Rates;
+  totals: Rates;
+  latency: Latency;
+  queue: { waiting: number; wait_oldest_us: number };
+  workers: { busy: number; connections: number }[];
+  databases: DatabaseSummary[];
+  errors: { class: string; name: string; total: number }[];
+  multiplexing: Record<string, number> | null;
+}
+
+export interface Pool {
+  database: string;
+  user: string | null;
+  mode: "session" | "transaction" | "statement";
+  paused: boolean;
+  disabled?: boolean;
+  clients: ClientCounts;
+  servers: ServerCounts;
+  rates: Rates;
+  totals: Rates;
+  latency: Latency;
+  wait_oldest_us: number;
+  last_connect_error: string | null;
+}
+
+export interface Client {
+  id: number;
+  database: string | null;
+  user: string | null;
+  application_name: string | null;
+  address: string | null;
+  state: "active" | "waiting" | "idle" | "login" | "cancel";
+  reason: string | null;
+  since_s: number;
+  request_s: number | null;
+  wait_us: number;
+  server_id: number | null;
+  prepared_statements: number;
+  tls: string | null;
+  replication: string | null;
+}
+
+export interface Server {
+  id: number;
+  database: string;
+  user: string | null;
+  address: string | null;
+  state: "active" | "idle" | "used" | "tested" | "login" | "being_canceled";
+  reason: string | null;
+  since_s: number;
+  request_s: number | null;
+  active_us: number;
+  client_id: number | null;
+  application_name: string | null;
+  backend_pid: number;
+  close_needed: boolean;
+  prepared_statements: number;
+  tls: string | null;
+}
+
+export interface Statement {
+  fingerprint: string;
+  text: string;
+  database: string;
+  user: string | null;
+  calls: number;
+  errors: number;
+  total_us: number;
+  wait_us: number;
+  mean_us: number;
+  p50_us: number;
+  p95_us: number;
+  p99_us: number;
+  rows: number;
+  bytes: number;
+}
+
+export interface Statements {
+  time_s: number;
+  enabled: boolean;
+  tracked: number;
+  forgotten: number;
+  statements: Statement[];
+}
+
+export interface Setting {
+  name: string;
+  group: string;
+  value: string | null;
+  default: string | null;
+  takes: string;
+  change: "reload" | "restart";
+  origin: "pgbouncer" | "pgweir";
+  in_effect: boolean;
+  documentation: string;
+  changed: boolean;
+}
+
+export interface LogLine {
+  time_s: number;
+  level: "warning" | "error" | "fatal";
+  message: string;
+}
+
+export type Column = (number | null)[];
+
+export interface Series {
+  step_s: number;
+  time_s: number[];
+  columns: Record<string, Column>;
+}
+
+export type Action = "pause" | "resume" | "reconnect" | "disable" | "enable" | "kill" | "kill_client" | "reload";
+
+/** What a request ended with, other than an answer. */
+export class Fault extends Error {
+  constructor(
+    /** HTTP's status; 0 when the server was not reached. */
+    readonly status: number,
+    message: string,
+  ) {
+    super(message);
+  }
+}
+
+const ROOT = "./api/v1/";
+/** A pooler that does not answer within this is treated as not reachable. */
+const PATIENCE_MS = 8_000;
+
+/** Reads `path`, e.g. `get<Overview>("overview")`. */
+export async function get<T>(path: string, query: Record<string, string | number | null | undefined> = {}): Promise<T> {
+  const words = new URLSearchParams();
+  for (const [name, value] of Object.entries(query)) {
+    if (value !== null && value !== undefined && value !== "") words.set(name, String(value));
+  }
+  const tail = words.size > 0 ? `?${words}` : "";
+  return request<T>("GET", path + tail);
+}
+
+/** The console's commands; admins only. `done` is false when it goes on by itself. */
+export function act(action: Action, body: { database?: string; client?: number }, csrf: string | null): Promise<{ done: boolean; message?: string }> {
+  return request("POST", `actions/${action}`, body, csrf);
+}
+
+export function signIn(user: string, password: string): Promise<Session> {
+  return request("POST", "session", { user, password });
+}
+
+export function signOut(csrf: string | null): Promise<Session> {
+  return request("DELETE", "session", {}, csrf);
+}
+
+async function request<T>(method: string, path: string, body?: object, csrf?: string | null): Promise<T> {
+  const headers: Record<string, string> = { Accept: "application/json" };
+  if (body) headers["Content-Type"] = "application/json";
+  if (csrf) headers["X-CSRF-Token"] = csrf;
+  let answer: Response;
+  try {
+    answer = await fetch(ROOT + path, {
+      method,
+      headers,
+      body: body ? JSON.stringify(body) : null,
+      credentials: "same-origin",
+      cache: "no-store",
+      signal: AbortSignal.timeout(PATIENCE_MS),
+    });
+  } catch {
+    throw new Fault(0, "pgweir does not answer");
+  }
+  const text = await answer.text();
+  let value: unknown = null;
+  try {
+    value = text === "" ? null : JSON.parse(text);
+  } catch {
+    throw new Fault(answer.status, `an answer that is not JSON (HTTP ${answer.status})`);
+  }
+  if (!answer.ok) {
+    const told = (value as { error?: { message?: string } } | null)?.error?.message;
+    throw new Fault(answer.status, told ?? `HTTP ${answer.status}`);
+  }
+  return value as T;
+}

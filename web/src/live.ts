@@ -1,0 +1,82 @@
+// The page's pulse: asks once a second while somebody looks, and knows when the pooler can not be reached.
+
+import { useCallback, useEffect, useRef, useState } from "preact/hooks";
+
+import { Fault, get, type Series } from "./api";
+import { EMPTY, joined } from "./series";
+
+/** `null` while nothing has been answered yet. */
+export interface Live<T> {
+  value: T | null;
+  /** The last request's fault, or null when it was answered. */
+  fault: Fault | null;
+  /** When the value came, in milliseconds of `Date.now`. */
+  at: number;
+  again: () => void;
+}
+
+const SLOWEST_MS = 10_000;
+
+/**
+ * Calls `ask` now and then every `everyMs`; slower after faults, and not while the page is hidden.
+ * What was answered stays while later requests fail. A change of `key` forgets it.
+ */
+export function useLive<T>(key: string, everyMs: number, ask: () => Promise<T>): Live<T> {
+  const [state, setState] = useState<{ key: string; value: T | null; fault: Fault | null; at: number }>({ key, value: null, fault: null, at: 0 });
+  const latest = useRef(ask);
+  latest.current = ask;
+  const [round, setRound] = useState(0);
+  const again = useCallback(() => setRound((n) => n + 1), []);
+
+  useEffect(() => {
+    let timer = 0;
+    let over = false;
+    let asking = false;
+    let faults = 0;
+    const turn = async () => {
+      window.clearTimeout(timer);
+      if (asking || document.hidden) return; // asked again when it is shown
+      asking = true;
+      const begun = Date.now();
+      try {
+        const value = await latest.current();
+        faults = 0;
+        if (!over) setState({ key, value, fault: null, at: Date.now() });
+      } catch (caught) {
+        faults += 1;
+        const fault = caught instanceof Fault ? caught : new Fault(0, String(caught));
+        if (!over) setState((old) => ({ key, value: old.key === key ? old.value : null, fault, at: old.at }));
+      }
+      asking = false;
+      if (over) return;
+      const pause = faults === 0 ? everyMs - (Date.now() - begun) : Math.min(SLOWEST_MS, everyMs * 2 ** Math.min(faults - 1, 5));
+      timer = window.setTimeout(turn, Math.max(100, pause));
+    };
+    const shown = () => {
+      if (!document.hidden) void turn();
+    };
+    document.addEventListener("visibilitychange", shown);
+    void turn();
+    return () => {
+      over = true;
+      window.clearTimeout(timer);
+      document.removeEventListener("visibilitychange", shown);
+    };
+  }, [key, everyMs, round]);
+
+  return state.key === key ? { ...state, again } : { value: null, fault: null, at: 0, again };
+}
+
+/** The series of the process, a database or a pool: the window once, then only what is new. */
+export function useSeries(windowS: number, database?: string, user?: string): Live<Series> {
+  const kept = useRef<{ of: string; series: Series }>({ of: "", series: EMPTY });
+  const of = JSON.stringify([windowS, database ?? null, user ?? null]);
+  return useLive(`series ${of}`, 1_000, async () => {
+    const before = kept.current.of === of ? kept.current.series : EMPTY;
+    const since = before.time_s.at(-1);
+    const news = await get<Series>("series", { window: windowS, since, database, user });
+    const series = joined(before, news, windowS);
+    kept.current = { of, series };
+    return series;
+  });
+}

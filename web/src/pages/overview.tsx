@@ -1,0 +1,158 @@
+// The first screen: what happens right now, for somebody who has never seen a pooler.
+
+import type { ComponentChildren } from "preact";
+
+import type { Overview, Pool } from "../api";
+import { get } from "../api";
+import { bytes, count, duration, percent, rate, span } from "../format";
+import { type Live, useLive, useSeries } from "../live";
+import { sentences } from "../sentence";
+import { Actions } from "../parts/actions";
+import { Charts, CrowdChart, WindowPicker } from "../parts/charts";
+import { Pools } from "../parts/pools";
+import { Placeholder } from "../parts/small";
+import { Key, Weir } from "../parts/weir";
+
+interface Props {
+  live: Live<Overview>;
+  windowS: number;
+  pick: (seconds: number) => void;
+}
+
+export function OverviewPage({ live, windowS, pick }: Props) {
+  const series = useSeries(windowS);
+  const pools = useLive("pools", 1_000, () => get<{ pools: Pool[] }>("pools"));
+  const now = live.value;
+  if (!now) return <Placeholder fault={live.fault}>Asking for the first figures …</Placeholder>;
+  const end = series.value?.time_s.at(-1) ?? now.time_s;
+  return (
+    <>
+      <section class="hero" aria-labelledby="now">
+        <h2 id="now" class="unseen">Right now</h2>
+        <Sentences now={now} />
+        <p class="lead">
+          A client gets a server connection when it asks for something, and gives it back at the end of its {now.process.pool_mode}.
+          So a few connections are enough for many clients.
+        </p>
+        <Weir clients={now.clients} servers={now.servers} />
+        <Key clients={now.clients} servers={now.servers} />
+        <Vitals now={now} />
+        <Actions paused={now.process.state === "paused"} again={live.again} />
+      </section>
+      <section aria-labelledby="time">
+        <div class="section-head">
+          <h2 id="time">Over time</h2>
+          <WindowPicker windowS={windowS} pick={pick} />
+        </div>
+        {series.value && series.value.time_s.length > 0 ? (
+          <>
+            <CrowdChart series={series.value} windowS={windowS} end={end} />
+            <Charts series={series.value} windowS={windowS} end={end} />
+          </>
+        ) : (
+          <Placeholder fault={series.fault}>The first second is being measured …</Placeholder>
+        )}
+      </section>
+      <section aria-labelledby="pools">
+        <h2 id="pools">Pools</h2>
+        <p class="hint">One for each database and user: its clients share its server connections.</p>
+        {pools.value ? <Pools pools={pools.value.pools} /> : <Placeholder fault={pools.fault}>Asking …</Placeholder>}
+      </section>
+      <div class="pair">
+        <Process now={now} />
+        <Errors now={now} />
+      </div>
+    </>
+  );
+}
+
+function Sentences({ now }: { now: Overview }) {
+  const listen = now.process.listen ?? [];
+  return (
+    <p class="sentence">
+      {sentences(now).map((said) => (
+        <span key={said.text} class={said.tone}>{said.text} </span>
+      ))}
+      {now.clients.total === 0 && listen.length > 0 && <span class="quiet">It listens on {listen.join(", ")}.</span>}
+    </p>
+  );
+}
+
+/** The figures of the last seconds that one looks for first. */
+function Vitals({ now }: { now: Overview }) {
+  const { total, wait, server } = now.latency;
+  return (
+    <dl class="vitals">
+      <Vital term="transactions per second">{rate(now.rates.transactions)}</Vital>
+      <Vital term="half of all statements take less than">{time(total?.p50_us)}</Vital>
+      <Vital term="99 of 100 take less than">{time(total?.p99_us)}</Vital>
+      <Vital term="of the time goes into waiting for a connection" hint="on average">{share(wait?.mean_us, total?.mean_us)}</Vital>
+      <Vital term="of the time PostgreSQL works" hint="on average">{share(server?.mean_us, total?.mean_us)}</Vital>
+      <Vital term="errors per second" tone={now.rates.errors > 0 ? "bad" : ""}>{rate(now.rates.errors)}</Vital>
+    </dl>
+  );
+}
+
+function Vital({ term, hint, tone = "", children }: { term: string; hint?: string; tone?: string; children: ComponentChildren }) {
+  return (
+    <div title={hint}>
+      <dt>{term}</dt>
+      <dd class={tone}>{children}</dd>
+    </div>
+  );
+}
+
+function time(us: number | null | undefined): string {
+  return us === null || us === undefined ? "–" : duration(us);
+}
+
+function share(part: number | null | undefined, whole: number | null | undefined): string {
+  return part === null || part === undefined || !whole ? "–" : percent(Math.min(1, part / whole));
+}
+
+function Process({ now }: { now: Overview }) {
+  const { process, workers, totals } = now;
+  const busy = workers.map((worker) => percent(worker.busy)).join(", ");
+  return (
+    <section aria-labelledby="process">
+      <h2 id="process">This process</h2>
+      <dl class="facts">
+        <Fact term="Version">{process.version}</Fact>
+        <Fact term="Running for">{span(now.time_s - process.started_s)}</Fact>
+        <Fact term={workers.length === 1 ? "Worker busy" : "Workers busy"}>{busy || "–"}</Fact>
+        <Fact term="CPU cores in use">{process.cpu_share === null ? "–" : process.cpu_share.toFixed(2)}</Fact>
+        <Fact term="Memory">{process.resident_bytes === null ? "–" : bytes(process.resident_bytes)}</Fact>
+        <Fact term="Open files">{process.open_files === null ? "–" : `${count(process.open_files)} of ${process.open_files_max === null ? "?" : count(process.open_files_max)}`}</Fact>
+        <Fact term="Clients at most">{count(process.max_client_conn)}</Fact>
+        <Fact term="Transactions since the start">{count(totals.transactions)}</Fact>
+        <Fact term="Logins per second">{rate(now.rates.logins)}</Fact>
+      </dl>
+    </section>
+  );
+}
+
+function Fact({ term, children }: { term: string; children: ComponentChildren }) {
+  return (
+    <div>
+      <dt>{term}</dt>
+      <dd>{children}</dd>
+    </div>
+  );
+}
+
+function Errors({ now }: { now: Overview }) {
+  return (
+    <section aria-labelledby="errors-title">
+      <h2 id="errors-title">Errors since the start</h2>
+      {now.errors.length === 0 ? (
+        <p class="none">None. Errors that clients are sent are counted here by their kind.</p>
+      ) : (
+        <dl class="facts">
+          {now.errors.slice(0, 9).map((kind) => (
+            <Fact key={kind.class} term={`${kind.name} (${kind.class})`}>{count(kind.total)}</Fact>
+          ))}
+        </dl>
+      )}
+    </section>
+  );
+}

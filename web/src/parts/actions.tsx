@@ -1,0 +1,98 @@
+// The console's commands as buttons, for admins. Each says what it will do before it does it.
+
+import type { ComponentChildren } from "preact";
+
+import { act, type Action } from "../api";
+import { useDesk, type Desk } from "../context";
+import type { Question } from "./dialog";
+
+interface Meaning {
+  verb: string;
+  text: (where: string) => ComponentChildren;
+  danger?: boolean;
+}
+
+const MEANINGS: Record<Exclude<Action, "kill_client" | "reload">, Meaning> = {
+  pause: {
+    verb: "Pause",
+    text: (where) => `Transactions that are open in ${where} end first; then its server connections are closed. Clients stay connected and wait until you resume.`,
+  },
+  resume: { verb: "Resume", text: (where) => `Clients of ${where} get server connections again.` },
+  reconnect: {
+    verb: "Reconnect",
+    text: (where) => `Each server connection of ${where} is closed as soon as its transaction is over, and opened anew. Clients notice nothing.`,
+  },
+  disable: { verb: "Disable", text: (where) => `New clients of ${where} are refused. Those that are connected go on.` },
+  enable: { verb: "Enable", text: (where) => `${where} takes new clients again.` },
+  kill: {
+    verb: "Kill",
+    text: (where) => `All client and server connections of ${where} are dropped at once, in the middle of what they do, and it stays paused until you resume.`,
+    danger: true,
+  },
+};
+
+export function question(desk: Desk, action: keyof typeof MEANINGS, database?: string): Question {
+  const { verb, text, danger = false } = MEANINGS[action];
+  const where = database ?? "all databases";
+  return {
+    title: `${verb} ${where}?`,
+    text: <p>{text(where)}</p>,
+    verb,
+    danger,
+    run: async () => {
+      const { done, message } = await act(action, database === undefined ? {} : { database }, desk.session.csrf);
+      return message ?? (done ? `${verb} ${where}: done` : `${verb} ${where}: goes on`);
+    },
+  };
+}
+
+/** The buttons of one database, or of all. */
+export function Actions({ database, paused, disabled, again }: { database?: string; paused: boolean; disabled?: boolean; again: () => void }) {
+  const desk = useDesk();
+  if (!desk.session.may_act) return null;
+  const ask = (action: keyof typeof MEANINGS) => {
+    const asked = question(desk, action, database);
+    desk.ask({ ...asked, run: async () => { const told = await asked.run(); again(); return told; } });
+  };
+  return (
+    <div class="actions" role="group" aria-label={database ? `Actions on ${database}` : "Actions on all databases"}>
+      {paused ? <button type="button" class="main" onClick={() => ask("resume")}>Resume</button> : <button type="button" onClick={() => ask("pause")}>Pause</button>}
+      <button type="button" onClick={() => ask("reconnect")}>Reconnect</button>
+      {database !== undefined && (disabled ? <button type="button" onClick={() => ask("enable")}>Enable</button> : <button type="button" onClick={() => ask("disable")}>Disable</button>)}
+      {database !== undefined && <button type="button" class="danger" onClick={() => ask("kill")}>Kill</button>}
+    </div>
+  );
+}
+
+/** Reads the configuration files again. */
+export function ReloadButton() {
+  const desk = useDesk();
+  if (!desk.session.may_act) return null;
+  const reload = () =>
+    desk.ask({
+      title: "Reload the configuration?",
+      text: <p>The files are read again. They are taken as a whole, or, if anything in them is wrong, not at all.</p>,
+      verb: "Reload",
+      run: async () => (await act("reload", {}, desk.session.csrf)).message ?? "Reloaded",
+    });
+  return <button type="button" onClick={reload}>Reload</button>;
+}
+
+/** Drops one client. */
+export function KillClient({ id, who, again }: { id: number; who: string; again: () => void }) {
+  const desk = useDesk();
+  if (!desk.session.may_act) return null;
+  const kill = () =>
+    desk.ask({
+      title: "Drop this client?",
+      text: <p>{who} is disconnected at once. A transaction that it has open is rolled back.</p>,
+      verb: "Drop client",
+      danger: true,
+      run: async () => {
+        const { message } = await act("kill_client", { client: id }, desk.session.csrf);
+        again();
+        return message ?? "The client is dropped";
+      },
+    });
+  return <button type="button" class="plain danger" onClick={kill} aria-label={`Drop client ${id}`}>Drop</button>;
+}

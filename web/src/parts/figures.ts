@@ -1,0 +1,24 @@
+// The arithmetic of a chart's axis and table.
+
+/** The end of the value axis: a little above the highest value, on a round number. */
+export function top(max: number | null, atLeast: number): number {
+  const wanted = Math.max(max ?? 0, atLeast) * 1.08;
+  const power = 10 ** Math.floor(Math.log10(wanted));
+  for (const step of [1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10]) {
+    if (wanted <= step * power) return step * power;
+  }
+  return wanted;
+}
+
+/** A figure for an axis: 40.0 ms is 40 ms there. */
+export function short(text: string): string {
+  return text.replace(/(\.\d*?)0+(?=\D|$)/, "$1").replace(/\.(?=\D|$)/, "");
+}
+
+/** Up to `most` indexes spread over `length`, the newest first. */
+export function everyNth(length: number, most: number): number[] {
+  const step = Math.max(1, Math.floor(length / most));
+  const found: number[] = [];
+  for (let at = length - 1; at >= 0 && found.length < most; at -= step) found.push(at);
+  return found;
+}

@@ -1,0 +1,96 @@
+// The pools: a table where there is room, a list where there is not.
+
+import type { Pool } from "../api";
+import { duration, rate } from "../format";
+import { href } from "../route";
+import { Badge, ClientBar, NARROW, ServerBar, useMedia } from "./small";
+import { Table, type ColumnOf } from "./table";
+
+export function Pools({ pools, inDatabase = false }: { pools: Pool[]; inDatabase?: boolean }) {
+  const narrow = useMedia(NARROW);
+  const most = Math.max(1, ...pools.map((pool) => pool.clients.total));
+  const none = "No pool yet. The first client of a database and user makes one.";
+  if (narrow) return <List pools={pools} most={most} none={none} inDatabase={inDatabase} />;
+  return <Table label="Pools" columns={columns(most, inDatabase)} rows={pools} keyOf={key} none={none} sort="tx/s" />;
+}
+
+function key(pool: Pool): string {
+  return JSON.stringify([pool.database, pool.user]);
+}
+
+function columns(most: number, inDatabase: boolean): ColumnOf<Pool>[] {
+  const database: ColumnOf<Pool> = { title: "Database", by: (pool) => pool.database, cell: (pool) => <Name pool={pool} /> };
+  const user: ColumnOf<Pool> = { title: "User", by: (pool) => pool.user ?? "", cell: (pool) => <User pool={pool} linked={inDatabase} /> };
+  return [
+    ...(inDatabase ? [user] : [database, user]),
+    { title: "Clients", num: true, hint: "working, pinned, waiting, idle", by: (pool) => pool.clients.total, cell: (pool) => <ClientBar clients={pool.clients} most={most} /> },
+    { title: "Connections", num: true, hint: "server connections open, of those allowed", by: (pool) => pool.servers.total, cell: (pool) => <ServerBar servers={pool.servers} /> },
+    { title: "tx/s", num: true, hint: "transactions per second", by: (pool) => pool.rates.transactions, cell: (pool) => rate(pool.rates.transactions) },
+    { title: "p50", num: true, hint: "half of the statements are faster", by: (pool) => pool.latency.total?.p50_us ?? 0, cell: (pool) => time(pool.latency.total?.p50_us) },
+    { title: "p99", num: true, hint: "all but one in a hundred are faster", by: (pool) => pool.latency.total?.p99_us ?? 0, cell: (pool) => time(pool.latency.total?.p99_us) },
+    { title: "Waiting", num: true, hint: "clients in the queue, and how long the first has waited", by: (pool) => pool.wait_oldest_us, cell: (pool) => <Queue pool={pool} /> },
+    { title: "Errors/s", num: true, by: (pool) => pool.rates.errors, cell: (pool) => <span class={pool.rates.errors > 0 ? "bad" : "quiet"}>{rate(pool.rates.errors)}</span> },
+  ];
+}
+
+function time(us: number | null | undefined) {
+  return us === null || us === undefined ? <span class="quiet">–</span> : duration(us);
+}
+
+function Name({ pool }: { pool: Pool }) {
+  return (
+    <>
+      <a href={href("database", [pool.database])}>{pool.database}</a>
+      <States pool={pool} />
+    </>
+  );
+}
+
+function User({ pool, linked }: { pool: Pool; linked: boolean }) {
+  if (pool.user === null) return <span class="quiet">all</span>;
+  return (
+    <>
+      {linked ? <a href={href("database", [pool.database, pool.user])}>{pool.user}</a> : pool.user}
+      {linked && <States pool={pool} />}
+    </>
+  );
+}
+
+function States({ pool }: { pool: Pool }) {
+  return (
+    <>
+      {pool.paused && <Badge tone="attention">paused</Badge>}
+      {pool.disabled && <Badge tone="attention">disabled</Badge>}
+      {pool.last_connect_error && <span title={pool.last_connect_error}><Badge tone="bad">server fails</Badge></span>}
+      {pool.mode !== "transaction" && <Badge tone="quiet">{pool.mode}</Badge>}
+    </>
+  );
+}
+
+function Queue({ pool }: { pool: Pool }) {
+  if (pool.clients.waiting === 0) return <span class="quiet">0</span>;
+  return <span class="attention">{pool.clients.waiting}, {duration(pool.wait_oldest_us)}</span>;
+}
+
+function List({ pools, most, none, inDatabase }: { pools: Pool[]; most: number; none: string; inDatabase: boolean }) {
+  if (pools.length === 0) return <p class="none">{none}</p>;
+  const sorted = [...pools].sort((a, b) => b.rates.transactions - a.rates.transactions);
+  return (
+    <ul class="cards">
+      {sorted.map((pool) => (
+        <li key={key(pool)}>
+          <p class="card-head">
+            {!inDatabase && <Name pool={pool} />} <User pool={pool} linked={inDatabase} />
+          </p>
+          <dl>
+            <div><dt>Clients</dt><dd><ClientBar clients={pool.clients} most={most} /></dd></div>
+            <div><dt>Connections</dt><dd><ServerBar servers={pool.servers} /></dd></div>
+            <div><dt>tx/s</dt><dd>{rate(pool.rates.transactions)}</dd></div>
+            <div><dt>p50, p99</dt><dd>{time(pool.latency.total?.p50_us)}, {time(pool.latency.total?.p99_us)}</dd></div>
+            <div><dt>Waiting</dt><dd><Queue pool={pool} /></dd></div>
+          </dl>
+        </li>
+      ))}
+    </ul>
+  );
+}

@@ -1,0 +1,72 @@
+// Small things that several pages use.
+
+import type { ComponentChildren } from "preact";
+import { useEffect, useState } from "preact/hooks";
+
+import type { ClientCounts, ServerCounts } from "../api";
+import { count } from "../format";
+
+/** A word in a coloured frame; the word says it all, the colour helps. */
+export function Badge({ tone, children }: { tone: string; children: ComponentChildren }) {
+  return <span class={`badge ${tone}`}>{children}</span>;
+}
+
+/** Clients by state as a bar, with the figures beside it. */
+export function ClientBar({ clients, most }: { clients: ClientCounts; most: number }) {
+  const pinned = clients.pinned ?? 0;
+  const parts: [string, number][] = [["active", clients.active - pinned], ["pinned", pinned], ["waiting", clients.waiting], ["idle", clients.idle]];
+  const told = parts.filter(([state, n]) => n > 0 || state !== "pinned").map(([state, n]) => `${count(n)} ${state === "active" ? "working" : state}`);
+  return (
+    <Bar parts={parts} most={most} told={told.join(", ")}>
+      {count(clients.total)}
+    </Bar>
+  );
+}
+
+/** Server connections by state as a bar that is as long as the pool may grow. */
+export function ServerBar({ servers }: { servers: ServerCounts }) {
+  const other = servers.tested + servers.login + servers.being_canceled;
+  const ready = servers.idle + servers.used;
+  const parts: [string, number][] = [["busy", servers.active], ["other", other], ["ready", ready]];
+  return (
+    <Bar parts={parts} most={Math.max(servers.limit, servers.total)} told={`${count(servers.active)} busy, ${count(ready)} ready`}>
+      {count(servers.total)}
+      {servers.limit > 0 && <span class="quiet">/{count(servers.limit)}</span>}
+    </Bar>
+  );
+}
+
+function Bar({ parts, most, told, children }: { parts: [string, number][]; most: number; told: string; children: ComponentChildren }) {
+  return (
+    <span class="bar" title={told}>
+      <span class="bar-figure">{children}</span>
+      <span class="bar-track" aria-hidden="true">
+        {parts.map(([state, n]) => n > 0 && <i key={state} class={state} style={{ width: `${(100 * n) / Math.max(most, 1)}%` }} />)}
+      </span>
+      <span class="unseen">{told}</span>
+    </span>
+  );
+}
+
+/** Whether a media query holds, now and later. */
+export function useMedia(query: string): boolean {
+  const [holds, set] = useState(() => window.matchMedia(query).matches);
+  useEffect(() => {
+    const media = window.matchMedia(query);
+    const listener = () => set(media.matches);
+    media.addEventListener("change", listener);
+    return () => media.removeEventListener("change", listener);
+  }, [query]);
+  return holds;
+}
+
+export const NARROW = "(max-width: 640px)";
+
+/** What stands where figures will be, or can not be. */
+export function Placeholder({ fault, children }: { fault?: { message: string } | null; children: ComponentChildren }) {
+  return (
+    <p class="none" role={fault ? "alert" : "status"}>
+      {fault ? fault.message : children}
+    </p>
+  );
+}

@@ -1,0 +1,95 @@
+// A table that can be sorted, scrolls sideways where it must, and says so to a keyboard and a screen reader.
+
+import type { ComponentChildren } from "preact";
+import { useMemo, useState } from "preact/hooks";
+
+export interface ColumnOf<T> {
+  title: string;
+  /** What the column means, for a title. */
+  hint?: string;
+  cell: (row: T) => ComponentChildren;
+  /** By what rows are sorted; a column without it can not be sorted by. */
+  by?: (row: T) => number | string;
+  num?: boolean;
+  /** Dropped on narrow screens. */
+  wide?: boolean;
+  /** May wrap, and takes the room that is left. */
+  long?: boolean;
+}
+
+interface Props<T> {
+  label: string;
+  columns: ColumnOf<T>[];
+  rows: T[];
+  keyOf: (row: T) => string | number;
+  /** Shown in place of an empty table. */
+  none: ComponentChildren;
+  /** The column that sorts at first, by its title, the largest first. Without it rows stay in their order. */
+  sort?: string;
+}
+
+export function Table<T>({ label, columns, rows, keyOf, none, sort }: Props<T>) {
+  const [order, setOrder] = useState<{ title: string; down: boolean } | null>(sort ? { title: sort, down: true } : null);
+  const sorted = useMemo(() => {
+    const by = columns.find((column) => column.title === order?.title)?.by;
+    if (!by || !order) return rows;
+    const sign = order.down ? -1 : 1;
+    return [...rows].sort((a, b) => sign * compare(by(a), by(b)));
+  }, [rows, order, columns]);
+  if (rows.length === 0) return <p class="none">{none}</p>;
+  return (
+    <div class="scroll" tabIndex={0} role="region" aria-label={label}>
+      <table>
+        <thead>
+          <tr>
+            {columns.map((column) => (
+              <Head key={column.title} column={column} order={order} setOrder={setOrder} />
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {sorted.map((row) => (
+            <tr key={keyOf(row)}>
+              {columns.map((column, at) =>
+                at === 0 ? (
+                  <th scope="row" key={column.title} class={classOf(column)}>{column.cell(row)}</th>
+                ) : (
+                  <td key={column.title} class={classOf(column)}>{column.cell(row)}</td>
+                ),
+              )}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+interface HeadProps<T> {
+  column: ColumnOf<T>;
+  order: { title: string; down: boolean } | null;
+  setOrder: (order: { title: string; down: boolean }) => void;
+}
+
+function Head<T>({ column, order, setOrder }: HeadProps<T>) {
+  const here = order?.title === column.title;
+  if (!column.by) {
+    return <th scope="col" class={classOf(column)} title={column.hint}>{column.title}</th>;
+  }
+  return (
+    <th scope="col" class={classOf(column)} aria-sort={here ? (order.down ? "descending" : "ascending") : "none"}>
+      <button type="button" class="sort" title={column.hint} onClick={() => setOrder({ title: column.title, down: here ? !order.down : column.num === true })}>
+        {column.title}
+        <i aria-hidden="true">{here ? (order.down ? "↓" : "↑") : ""}</i>
+      </button>
+    </th>
+  );
+}
+
+function classOf<T>(column: ColumnOf<T>): string {
+  return [column.num && "num", column.wide && "wide", column.long && "long"].filter(Boolean).join(" ");
+}
+
+function compare(a: number | string, b: number | string): number {
+  return typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b));
+}
