@@ -74,6 +74,8 @@ impl Driver for Quiet {
         unreachable!("there is one worker");
     }
 
+    fn stop_listening(&mut self) {}
+
     fn mail(&mut self, _to: WorkerId, _mail: Mail) {}
 
     fn ask(&mut self, _question: Question) {}

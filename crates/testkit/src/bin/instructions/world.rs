@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pgweir_auth::{Credential, PlainPassword, Proof, Prover, ScramSecret, UserList};
 use pgweir_core::driver::{Closed, ConnId, Now, Peer, WorkerId};
 use pgweir_core::mail::Rules;
-use pgweir_core::{Machine, Setup, Shared};
+use pgweir_core::{Engine, Machine, Setup, Shared};
 use pgweir_settings::Config;
 use pgweir_wire::Header;
 use pgweir_wire::backend::{
