@@ -245,36 +245,49 @@ fn count(bytes: &[u8], wanted: impl Fn(u8) -> bool) -> usize {
     bytes.iter().position(|byte| !wanted(*byte)).unwrap_or(bytes.len())
 }
 
+/// What a byte can be.
+mod class {
+    pub(super) const BLANK: u8 = 1;
+    pub(super) const WORD_START: u8 = 2;
+    pub(super) const WORD_PART: u8 = 4;
+    pub(super) const OPERATOR: u8 = 8;
+
+    /// The classes of each byte.
+    pub(super) const OF: [u8; 256] = {
+        let mut of = [0; 256];
+        let mut byte = 0;
+        while byte < 256 {
+            of[byte as usize] = match byte as u8 {
+                b' ' | b'\t' | b'\n' | 0x0b | 0x0c | b'\r' => BLANK,
+                b'a'..=b'z' | b'A'..=b'Z' | b'_' | 0x80.. => WORD_START | WORD_PART,
+                b'0'..=b'9' | b'$' => WORD_PART,
+                b'~' | b'!' | b'@' | b'#' | b'^' | b'&' | b'|' | b'`' | b'?' => OPERATOR,
+                b'+' | b'-' | b'*' | b'/' | b'%' | b'<' | b'>' | b'=' => OPERATOR,
+                _ => 0,
+            };
+            byte += 1;
+        }
+        of
+    };
+}
+
+#[inline]
+fn is(byte: u8, class: u8) -> bool {
+    class::OF[usize::from(byte)] & class != 0
+}
+
 fn is_blank(byte: u8) -> bool {
-    matches!(byte, b' ' | b'\t' | b'\n' | 0x0b | 0x0c | b'\r')
+    is(byte, class::BLANK)
 }
 
 fn is_word_start(byte: u8) -> bool {
-    matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'_' | 0x80..)
+    is(byte, class::WORD_START)
 }
 
 fn is_word_part(byte: u8) -> bool {
-    is_word_start(byte) || matches!(byte, b'0'..=b'9' | b'$')
+    is(byte, class::WORD_PART)
 }
 
 fn is_operator(byte: u8) -> bool {
-    matches!(
-        byte,
-        b'~' | b'!'
-            | b'@'
-            | b'#'
-            | b'^'
-            | b'&'
-            | b'|'
-            | b'`'
-            | b'?'
-            | b'+'
-            | b'-'
-            | b'*'
-            | b'/'
-            | b'%'
-            | b'<'
-            | b'>'
-            | b'='
-    )
+    is(byte, class::OPERATOR)
 }

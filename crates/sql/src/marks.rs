@@ -4,7 +4,7 @@
 //! when the transaction is over. A mark too many costs that question; a mark too few would be a leak. What a user's own
 //! routine does inside can not be seen here. It must never say what a session holds: only the session knows.
 
-use crate::words::{Folded, Keyword, keyword, session_name};
+use crate::words::{Folded, Keyword, session_name};
 
 /// A set of marks.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
@@ -229,14 +229,14 @@ impl Marker {
             }
             let len = rest[at..].iter().position(|byte| !is_word(*byte)).unwrap_or(rest.len() - at);
             let folded = Folded::new(&rest[at..at + len]);
-            self.raw_word(folded.as_bytes(), boundary || !changes_rows);
+            self.raw_word(&folded, boundary || !changes_rows);
             boundary = false;
             at += len;
         }
     }
 
-    fn raw_word(&mut self, folded: &[u8], may_set: bool) {
-        match keyword(folded) {
+    fn raw_word(&mut self, folded: &Folded, may_set: bool) {
+        match folded.keyword() {
             Some(Keyword::Set) if may_set => self.marks.add(Marks::SETTINGS.and(Marks::RESETS)),
             Some(Keyword::Default) => self.marks.add(Marks::RESETS),
             Some(Keyword::Prepare) => self.marks.add(Marks::PREPARED),
@@ -245,7 +245,7 @@ impl Marker {
             Some(word) => self.marks.add(verb_marks(word)),
             None => {}
         }
-        if let Some(marks) = session_name(folded) {
+        if let Some(marks) = session_name(folded.as_bytes()) {
             self.marks.add(marks);
         }
     }

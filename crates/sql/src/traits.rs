@@ -7,7 +7,7 @@
 use crate::fingerprint::Fingerprint;
 use crate::lexer::{Kind, Lexeme, Lexer};
 use crate::marks::{Marker, Marks};
-use crate::words::{Folded, Keyword, keyword, session_name};
+use crate::words::{Folded, Keyword, session_name};
 
 #[cfg(test)]
 mod tests;
@@ -186,7 +186,7 @@ impl Scan {
             Kind::Symbol => self.symbol(lexeme.text),
             Kind::Word => {
                 let folded = Folded::new(lexeme.text);
-                this = keyword(folded.as_bytes());
+                this = folded.keyword();
                 self.word(this, folded.as_bytes());
                 self.name(folded.as_bytes());
             }
