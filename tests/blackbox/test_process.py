@@ -162,6 +162,7 @@ def test_a_unix_socket_in_use(pooled):
 def test_a_stale_unix_socket(pooled):
     """A socket file left by a killed process is replaced."""
     pooler = pooled()
+    eventually(lambda: os.path.exists(pooler.unix_address), "it listens there, too")
     pooler.process.kill()
     pooler.process.wait()
     assert os.path.exists(pooler.unix_address)

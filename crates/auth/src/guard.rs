@@ -104,6 +104,16 @@ impl Refusal {
         }
     }
 
+    /// The reason as the log may know it; `None` where the client's text says it all.
+    #[must_use]
+    pub fn log_text(&self) -> Option<String> {
+        match self {
+            Self::Sasl => Some("password authentication failed".to_owned()),
+            Self::PasswordMessage(fault) | Self::SaslMessage(fault) => Some(fault.to_string()),
+            Self::WrongPassword | Self::EmptyPassword | Self::UnknownUser => None,
+        }
+    }
+
     /// What was wrong with the client's message, for the log.
     pub fn fault(&self) -> Option<ProtocolFault> {
         match self {

@@ -6,6 +6,7 @@ use std::sync::mpsc::Receiver;
 use pgweir_core::console::command::{Command, Outcome};
 use pgweir_core::driver::{Level, WorkerId};
 use pgweir_core::mail::{Mail, Question, Shutdown};
+use pgweir_core::stats::Window;
 use pgweir_settings::Main;
 
 use crate::files::TlsFiles;
@@ -56,13 +57,16 @@ pub struct Plane<F> {
     log: Log,
     quiet: bool,
     stopping: Stopping,
+    /// What each worker did in the `stats_period` that is over, as far as they have reported.
+    periods: Vec<Option<Window>>,
 }
 
 impl<F: Fleet> Plane<F> {
     /// `quiet`: nothing is logged to standard error (`-q`, `-d`), whatever the configuration becomes.
     #[must_use]
     pub fn new(fleet: F, book: Rulebook, log: Log, quiet: bool) -> Plane<F> {
-        Plane { fleet, book, log, quiet, stopping: Stopping::No }
+        let periods = vec![None; usize::from(fleet.count())];
+        Plane { fleet, book, log, quiet, stopping: Stopping::No, periods }
     }
 
     /// Handles events until the process is to end, and gives the fleet back. Also ends when nobody is left who could
@@ -86,14 +90,16 @@ impl<F: Fleet> Plane<F> {
 
     fn signal(&mut self, signal: i32) {
         let (order, words) = self.stopping.understand(signal);
-        self.log.write(Level::Log, words);
+        if let Some(words) = words {
+            self.log.write(Level::Log, words);
+        }
         match order {
             Order::Reload => {
                 // The log has the faults; a signal has nobody else to tell.
                 let _ = self.reload();
             }
             Order::Pause => self.command_all(&Command::Pause(None)),
-            Order::Resume => self.command_all(&Command::Resume(None)),
+            Order::Resume => self.mail_all(|| Mail::Continue),
             Order::Shutdown(kind) => self.shutdown(kind),
             Order::Ignore => {}
         }
@@ -120,14 +126,34 @@ impl<F: Fleet> Plane<F> {
                 debug_assert_eq!(from, worker, "a worker speaks for itself");
                 self.stopping.drained(worker);
             } // A suspended machine reads nothing from those it accepts, so the listeners can go on.
+            Question::PeriodOver(window) => self.period_over(from, window),
         }
+    }
+
+    /// One line for the process, once every worker has said what it did.
+    fn period_over(&mut self, from: WorkerId, window: Window) {
+        if let Some(place) = self.periods.get_mut(usize::from(from.0)) {
+            *place = Some(window);
+        }
+        if self.periods.iter().any(Option::is_none) {
+            return;
+        }
+        let sum = self
+            .periods
+            .iter_mut()
+            .filter_map(Option::take)
+            .fold(Window::default(), |sum, one| sum.plus(&one));
+        self.log.write(Level::Log, &sum.log_line());
     }
 
     fn reload(&mut self) -> Result<(), ()> {
         let result = self.book.draft_reload().and_then(|draft| self.put_into_effect(draft));
         if let Err(faults) = &result {
             self.log_faults(faults);
-            self.log.write(Level::Warning, "reload failed: the old configuration stays in effect as a whole");
+            self.log.write(
+                Level::Warning,
+                "config file loading failed: the old configuration stays in effect as a whole",
+            );
         }
         // Whatever came of it: log rotation relies on it.
         self.open_log();
@@ -187,8 +213,12 @@ impl<F: Fleet> Plane<F> {
 
     fn shutdown(&mut self, kind: Shutdown) {
         self.stopping.begin(kind, self.fleet.count());
+        self.mail_all(|| Mail::Shutdown(kind));
+    }
+
+    fn mail_all(&self, mail: impl Fn() -> Mail) {
         for number in 0..self.fleet.count() {
-            self.fleet.mail(WorkerId(number), Mail::Shutdown(kind));
+            self.fleet.mail(WorkerId(number), mail());
         }
     }
 

@@ -48,11 +48,11 @@ pub enum Stopping {
 }
 
 impl Stopping {
-    /// What a signal means now, and the log line it gets.
+    /// What a signal means now, and the log line it gets; what SIGUSR2 ends, the workers know and say.
     #[must_use]
-    pub fn understand(&self, signal: i32) -> (Order, &'static str) {
+    pub fn understand(&self, signal: i32) -> (Order, Option<&'static str>) {
         let stopping = !matches!(self, Stopping::No);
-        match signal {
+        let (order, words) = match signal {
             nix::libc::SIGHUP => (Order::Reload, "got SIGHUP, re-reading config"),
             nix::libc::SIGTERM if stopping => {
                 (Order::Shutdown(Shutdown::Now), "got SIGTERM while shutting down, fast exit")
@@ -72,9 +72,10 @@ impl Stopping {
             nix::libc::SIGUSR1 if stopping => (Order::Ignore, "got SIGUSR1 while shutting down, ignoring"),
             nix::libc::SIGUSR1 => (Order::Pause, "got SIGUSR1, pausing all activity"),
             nix::libc::SIGUSR2 if stopping => (Order::Ignore, "got SIGUSR2 while shutting down, ignoring"),
-            nix::libc::SIGUSR2 => (Order::Resume, "got SIGUSR2, continuing from PAUSE"),
+            nix::libc::SIGUSR2 => return (Order::Resume, None),
             _ => (Order::Ignore, "got a signal that means nothing here, ignoring"),
-        }
+        };
+        (order, Some(words))
     }
 
     /// An end was asked for; a later wish replaces an earlier one.

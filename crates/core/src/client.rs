@@ -197,6 +197,15 @@ impl Client {
         format!("C-{:#x}: {database}/{user}@{}", self.serial, peer_text(&self.origin.peer))
     }
 
+    /// It has not logged in, and no part of a message waits.
+    pub(crate) fn has_said_nothing(&self) -> bool {
+        let before_login = matches!(
+            self.state,
+            ClientState::Greeting(_) | ClientState::Authenticating(_) | ClientState::HandingOver(_)
+        );
+        before_login && self.inbox.is_empty()
+    }
+
     /// It has logged in, or is about to, by the replication protocol.
     pub(crate) fn replication(&self) -> Replication {
         self.account.as_ref().map_or(Replication::None, |account| account.replication)

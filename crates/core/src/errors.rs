@@ -144,6 +144,18 @@ impl Fault {
         }
     }
 
+    /// The reason for which the client's server is closed with it, where it is more than the client's being gone.
+    pub(crate) fn ends_server(&self) -> Option<&'static str> {
+        match self {
+            Fault::Timeout(text, _) => Some(text),
+            Fault::TransactionInStatementMode => {
+                Some("transaction blocks not allowed in statement pooling mode")
+            }
+            Fault::DatabaseRemoved => Some("database removed"),
+            _ => None,
+        }
+    }
+
     fn hint(&self) -> Option<&'static str> {
         match self {
             Fault::UnsupportedParameter(_) | Fault::UnsupportedOption(_) => {

@@ -12,6 +12,7 @@ mod from_server;
 mod greeting;
 mod handout;
 mod login;
+mod login_log;
 mod lookup;
 mod maintenance;
 mod peering;

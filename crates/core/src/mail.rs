@@ -9,6 +9,7 @@ use crate::console::command::{Command, Outcome};
 use crate::driver::WorkerId;
 use crate::ids::ClientId;
 use crate::inquiry::{Answer, Lookup};
+use crate::stats::Window;
 
 /// Everything a machine runs by that comes from files: replaced as a whole by RELOAD.
 #[derive(Clone)]
@@ -89,6 +90,8 @@ pub enum Mail {
     },
     /// An evicted server is gone: starving pools may try again.
     Room,
+    /// SIGUSR2: undo PAUSE or SUSPEND, whichever is in force. The first worker says in the log which it was.
+    Continue,
     /// Stop (signal, or SHUTDOWN on any console).
     Shutdown(Shutdown),
 }
@@ -118,4 +121,6 @@ pub enum Question {
     Shutdown(Shutdown),
     /// This worker has nothing left that a shutdown waits for.
     Drained(WorkerId),
+    /// A `stats_period` is over on this worker: what happened in it, for the line of `log_stats`.
+    PeriodOver(Window),
 }

@@ -62,8 +62,9 @@ pub(crate) struct Pool {
     pub(crate) waiting_cancels: VecDeque<WaitingCancel>,
     pub(crate) stats: Stats,
     /// What they were when the last period ended, and when that was (monotonic, µs).
-    pub(crate) snapshot: (Stats, u64),
-    pub(crate) window: Window,
+    snapshot: (Stats, u64),
+    /// The same of the period before.
+    earlier: (Stats, u64),
     pub(crate) database_counts: Arc<Counts>,
     pub(crate) user_counts: Arc<Counts>,
     /// Which host of a list is next.
@@ -126,7 +127,7 @@ impl Pool {
             waiting_cancels: VecDeque::new(),
             stats: Stats::default(),
             snapshot: (Stats::default(), now_us),
-            window: Window::default(),
+            earlier: (Stats::default(), now_us),
             database_counts: counts.0,
             user_counts: counts.1,
             next_host: 0,
@@ -191,11 +192,18 @@ impl Pool {
         self.waiting.saturating_add(u32::try_from(self.lookups.len()).unwrap_or(u32::MAX))
     }
 
-    /// Closes the period for the averages.
-    pub(crate) fn take_snapshot(&mut self, now_us: u64) {
-        let (before, since_us) = self.snapshot;
-        self.window =
-            Window { change: self.stats.since(&before), elapsed_us: now_us.saturating_sub(since_us) };
-        self.snapshot = (self.stats, now_us);
+    /// Ends a period and returns it.
+    pub(crate) fn end_period(&mut self, now_us: u64) -> Window {
+        self.earlier = std::mem::replace(&mut self.snapshot, (self.stats, now_us));
+        self.since(&self.earlier, now_us)
+    }
+
+    /// What the averages of SHOW STATS are made of: the last whole period, and what there is of the present one.
+    pub(crate) fn window(&self, now_us: u64) -> Window {
+        self.since(&self.earlier, now_us)
+    }
+
+    fn since(&self, (stats, at_us): &(Stats, u64), now_us: u64) -> Window {
+        Window { change: self.stats.since(stats), elapsed_us: now_us.saturating_sub(*at_us) }
     }
 }

@@ -130,6 +130,33 @@ impl Window {
         columns[7] = per(change.wait_us, change.server_assignments);
         columns
     }
+
+    /// Both, as if one worker had done it all in the longer of the two times.
+    #[must_use]
+    pub fn plus(&self, other: &Window) -> Window {
+        Window { change: self.change.plus(&other.change), elapsed_us: self.elapsed_us.max(other.elapsed_us) }
+    }
+
+    /// The line of `log_stats`, which pgbadger and its like read.
+    #[must_use]
+    pub fn log_line(&self) -> String {
+        let averages = Stats::from_columns(self.averages());
+        format!(
+            "stats: {} xacts/s, {} queries/s, {} client parses/s, {} server parses/s, {} binds/s, \
+             {} client logins/s, in {} B/s, out {} B/s, xact {} us, query {} us, wait {} us",
+            averages.xacts,
+            averages.queries,
+            averages.client_parses,
+            averages.server_parses,
+            averages.binds,
+            averages.client_logins,
+            averages.received_bytes,
+            averages.sent_bytes,
+            averages.xact_us,
+            averages.query_us,
+            averages.wait_us,
+        )
+    }
 }
 
 #[cfg(test)]

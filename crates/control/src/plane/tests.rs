@@ -3,6 +3,8 @@ use std::sync::mpsc::channel;
 
 use nix::libc::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
+use pgweir_core::stats::Stats;
+
 use super::*;
 use crate::rulebook::CommandLine;
 use crate::scratch::Scratch;
@@ -35,6 +37,7 @@ impl Fleet for Notes {
             }
             Mail::Outcome { ticket, outcome } => format!("ticket {ticket} {outcome:?}"),
             Mail::Shutdown(kind) => format!("{kind:?}"),
+            Mail::Continue => "continue".to_owned(),
             _ => "nothing of the control plane's".to_owned(),
         };
         self.note(format!("{}: {text}", to.0));
@@ -177,7 +180,18 @@ fn set_is_answered_and_told() {
 #[test]
 fn signals_pause_and_resume_everything() {
     let (told, _) = Stage::new("pause").play([Event::Signal(SIGUSR1), Event::Signal(SIGUSR2)]);
-    assert_eq!(told, ["0: Pause(None)", "1: Pause(None)", "0: Resume(None)", "1: Resume(None)"]);
+    assert_eq!(told, ["0: Pause(None)", "1: Pause(None)", "0: continue", "1: continue"]);
+}
+
+#[test]
+fn a_period_is_one_line_for_all_workers() {
+    let over = |worker, xacts| {
+        let change = Stats { xacts, ..Stats::default() };
+        Event::Asked(WorkerId(worker), Question::PeriodOver(Window { change, elapsed_us: 1_000_000 }))
+    };
+    let (_, log) = Stage::new("period").play([over(0, 3), over(1, 4), over(1, 9)]);
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("stats: ")).collect();
+    assert!(matches!(lines[..], [line] if line.contains("LOG stats: 7 xacts/s, ")), "{lines:?}");
 }
 
 #[test]

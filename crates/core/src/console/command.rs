@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use crate::driver::WorkerId;
 use crate::ids::ClientId;
+use crate::limits::NAME_BYTES_MAX;
 use crate::mail::Shutdown;
 use crate::stats::{Stats, Window};
 
@@ -112,16 +113,22 @@ impl Command {
     /// Reads a command; the error is what the user is told.
     pub(crate) fn parse(text: &str) -> Result<Command, String> {
         let tokens = tokens(text)?;
-        let invalid = || format!("invalid command '{}', use SHOW HELP;", text.trim());
+        let invalid = || format!("invalid command '{text}', use SHOW HELP;");
         let mut words = tokens.iter().map(Token::text);
         let Some(verb) = words.next().map(str::to_lowercase) else { return Err(invalid()) };
+        if verb.len() > VERB_BYTES_MAX {
+            return Err("bad arguments".to_owned());
+        }
         if verb == "set" {
-            return parse_set(&tokens).ok_or_else(|| "syntax error".to_owned());
+            return parse_set(&tokens).ok_or_else(invalid);
         }
         if tokens.iter().any(|token| !matches!(token, Token::Word(_) | Token::Quoted(_))) {
             return Err(invalid());
         }
         let argument = words.next();
+        if argument.is_some_and(|argument| argument.len() > NAME_BYTES_MAX) {
+            return Err("bad arguments".to_owned());
+        }
         if words.next().is_some() {
             return Err(invalid());
         }
@@ -131,7 +138,7 @@ impl Command {
         };
         let bare = |command: Command| match argument {
             None => Ok(command),
-            Some(_) => Err("syntax error".to_owned()),
+            Some(_) => Err(invalid()),
         };
         match verb.as_str() {
             "show" | "select" => show(argument.unwrap_or_default()).ok_or_else(invalid),
@@ -152,7 +159,7 @@ impl Command {
                 None => Ok(Command::Shutdown(Shutdown::Now)),
                 Some("wait_for_servers") => Ok(Command::Shutdown(Shutdown::WaitForServers)),
                 Some("wait_for_clients") => Ok(Command::Shutdown(Shutdown::WaitForClients)),
-                Some(_) => Err("syntax error".to_owned()),
+                Some(_) => Err(invalid()),
             },
             _ => Err(invalid()),
         }
@@ -233,6 +240,9 @@ impl Token {
         }
     }
 }
+
+/// Longest command word.
+const VERB_BYTES_MAX: usize = 15;
 
 /// Longest value that SET takes, and longest word.
 const TOKEN_BYTES_MAX: usize = 255;
@@ -349,7 +359,10 @@ mod tests {
         let set = |value: &str| Ok(Command::Set { key: "pool_mode".into(), value: value.into() });
         assert_eq!(Command::parse("SET pool_mode=session"), set("session"));
         assert_eq!(Command::parse("set pool_mode TO 'it''s';"), set("it's"));
-        assert_eq!(Command::parse("set pool_mode"), Err("syntax error".into()));
+        assert_eq!(
+            Command::parse("set pool_mode"),
+            Err("invalid command 'set pool_mode', use SHOW HELP;".into())
+        );
     }
 
     #[test]

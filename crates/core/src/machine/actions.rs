@@ -7,7 +7,7 @@ use pgweir_settings::Config;
 use super::{Activity, Machine, duration_us};
 use crate::client::ClientState;
 use crate::console::command::{Command, Outcome, Task, Until};
-use crate::driver::{CloseMode, Driver, WorkerId};
+use crate::driver::{CloseMode, Driver, Level, WorkerId};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::inquiry::Obstacle;
@@ -35,6 +35,7 @@ impl Machine {
                 }
             }
             Mail::Room => self.notice_starving(),
+            Mail::Continue => self.resume_by_signal(d),
             Mail::Shutdown(kind) => self.begin_stopping(d, kind),
         }
     }
@@ -184,6 +185,20 @@ impl Machine {
                     self.unsuspend(d);
                 }
             }
+        }
+    }
+
+    fn resume_by_signal<D: Driver>(&mut self, d: &mut D) {
+        let line = match self.activity {
+            Activity::Active => "got SIGUSR2, but not paused/suspended",
+            Activity::Paused => "got SIGUSR2, continuing from PAUSE",
+            Activity::Suspended => "got SIGUSR2, continuing from SUSPEND",
+        };
+        if self.worker.0 == 0 {
+            self.log(d, Level::Log, line);
+        }
+        if self.activity != Activity::Active {
+            self.resume(d, None);
         }
     }
 

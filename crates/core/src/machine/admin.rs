@@ -262,6 +262,11 @@ impl Machine {
     }
 
     fn say_error<D: Driver>(&mut self, d: &mut D, id: ClientId, code: SqlState, text: &str) {
+        self.log(d, Level::Error, text);
+        if let Some(client) = self.clients.get(id).filter(|_| self.rules.config.main.log_pooler_errors) {
+            let line = format!("{} pooler error: {text}", self.client_log_name(client));
+            self.log(d, Level::Warning, &line);
+        }
         self.scratch.clear();
         encode_error(&mut self.scratch, &Report::error(code, text));
         self.say_ready(d, id);

@@ -176,6 +176,7 @@ impl Machine {
         self.scratch.clear();
         encode_cancel(&mut self.scratch, server.pid, &server.key);
         d.send(cancel.conn, &self.scratch);
+        self.log(d, Level::Log, "started sending cancel request");
     }
 
     /// PostgreSQL closes the connection when it has signalled the backend.

@@ -17,6 +17,9 @@ use crate::mail::Shutdown;
 use crate::params::settle_statement;
 use crate::server::ServerState;
 
+/// The reason of an end that is not logged.
+const UNSAID: &str = "";
+
 impl Machine {
     /// An idle client needs a server: it gets one at once, if one is free and nobody waits; else it joins the queue.
     pub(super) fn request_server<D: Driver>(&mut self, d: &mut D, id: ClientId) -> Step {
@@ -114,19 +117,23 @@ impl Machine {
     /// Ends a client with a FATAL error. Returns [`Step::Gone`], so that the caller may end with it.
     pub(super) fn refuse_client<D: Driver>(&mut self, d: &mut D, id: ClientId, fault: &Fault) -> Step {
         let Some(client) = self.clients.get(id) else { return Step::Gone };
-        let text = fault.text();
-        if self.rules.config.main.log_pooler_errors {
-            let line = format!("{} pooler error: {text}", self.client_log_name(client));
-            self.log(d, Level::Warning, &line);
-        }
+        let (text, name) = (fault.text(), self.client_log_name(client));
         if !self.is_mid_message(client) {
             let conn = client.conn;
             self.scratch.clear();
             fault.encode(&mut self.scratch);
             d.send(conn, &self.scratch);
         }
-        let reason = fault.reason();
-        self.remove_client(d, id, &reason, CloseMode::Flush);
+        if let ClientState::Linked(link) = &client.state
+            && let Some(reason) = fault.ends_server()
+            && let Some(server) = self.servers.get_mut(link.server)
+        {
+            server.retire.get_or_insert(reason);
+        }
+        self.remove_client(d, id, &fault.reason(), CloseMode::Flush);
+        if self.rules.config.main.log_pooler_errors {
+            self.log(d, Level::Warning, &format!("{name} pooler error: {text}"));
+        }
         Step::Gone
     }
 
@@ -146,7 +153,12 @@ impl Machine {
     /// The client's connection ended.
     pub(super) fn client_closed<D: Driver>(&mut self, d: &mut D, id: ClientId, why: &Closed) {
         match why {
-            Closed::Eof => self.remove_client(d, id, "client unexpected eof", CloseMode::Flush),
+            Closed::Eof => {
+                // Somebody who leaves before having logged in is a monitor, as a rule: not worth a line.
+                let quiet = self.clients.get(id).is_some_and(Client::has_said_nothing);
+                let reason = if quiet { UNSAID } else { "client unexpected eof" };
+                self.remove_client(d, id, reason, CloseMode::Flush);
+            }
             Closed::Broken(text) | Closed::DialFailed(text) | Closed::NameNotResolved(text) => {
                 self.remove_client(d, id, text, CloseMode::Now);
             }
@@ -177,7 +189,7 @@ impl Machine {
         mode: CloseMode,
     ) {
         let Some(client) = self.clients.get(id) else { return };
-        if self.rules.config.main.log_disconnections {
+        if self.rules.config.main.log_disconnections && reason != UNSAID {
             let age_s = self.now.mono_us.saturating_sub(client.origin.since.mono_us) / 1_000_000;
             let line = format!("{} closing because: {reason} (age={age_s}s)", self.client_log_name(client));
             self.log(d, Level::Log, &line);

@@ -267,7 +267,11 @@ impl Machine {
                     return Err(Unexpected { tag: message, expected: "a transaction status" });
                 }
                 if message == tag::READY && self.is_forbidden_transaction(id, body) {
-                    self.flush(d, id, run, &all[..at]);
+                    // The client is told of the error alone, not that its transaction has begun.
+                    let told =
+                        all[run.from..at].strip_suffix(BEGUN).or(all[run.from..at].strip_suffix(STARTED));
+                    let end = told.map_or(at, |told| run.from + told.len());
+                    self.flush(d, id, run, &all[..end]);
                     *run = Run { from: at, to: None };
                     if let Some(client) = self.servers.get(id).and_then(|server| server.state.client()) {
                         self.refuse_client(d, client, &Fault::TransactionInStatementMode);
@@ -544,6 +548,10 @@ impl Machine {
         Step::Gone
     }
 }
+
+/// CommandComplete of `BEGIN`, and of `START TRANSACTION`.
+const BEGUN: &[u8] = b"C\0\0\0\x0aBEGIN\0";
+const STARTED: &[u8] = b"C\0\0\0\x16START TRANSACTION\0";
 
 /// The error that was provoked, not another one that came first: the transaction had failed before, the server shuts down.
 fn is_provoked(body: &[u8]) -> bool {

@@ -10,11 +10,9 @@ use pgweir_wire::error::{Report, SqlState, encode_notice};
 
 use super::{Activity, Machine, Step};
 use crate::cancel_key::CancelKey;
-use crate::client::{
-    Account, Attempt, Client, ClientState, Greeting, HandingOver, Record, Target, peer_text, printable,
-};
+use crate::client::{Account, Attempt, Client, ClientState, Greeting, HandingOver, Record, Target};
 use crate::console;
-use crate::driver::{ConnId, Driver, Level, Peer};
+use crate::driver::{ConnId, Driver, Peer};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId};
 use crate::luggage::{Counted, Login, Luggage, Replication};
@@ -34,9 +32,11 @@ impl Machine {
             counted.total = true;
         }
         if target == Target::Console && self.is_house_user(id, &login) {
-            self.log(d, Level::Log, "pgbouncer access from unix socket");
+            self.log_of_login(d, id, &login, "pgbouncer access from unix socket");
+            self.log_attempt(d, id, &login);
             return self.open_console(d, id, &login.user, console::Rights::Admin);
         }
+        self.log_attempt(d, id, &login);
         self.begin_proof(d, id, Attempt { login, counted, target, record: Record::NotAsked })
     }
 
@@ -62,22 +62,15 @@ impl Machine {
     /// The client is who it says; now it may be told what there is and what is not.
     pub(super) fn proven<D: Driver>(&mut self, d: &mut D, id: ClientId, attempt: Attempt) -> Step {
         let Attempt { login, mut counted, target, record: _ } = attempt;
-        if self.rules.config.main.log_connections {
-            self.log_login(d, id, &login);
-        }
         if target == Target::Console {
             return match console::rights(&self.rules.config.main, &login.user) {
                 Some(rights) => self.open_console(d, id, &login.user, rights),
-                None => self.refuse_client(d, id, &Fault::NotAllowedOnConsole),
+                None => self.refuse_login(d, id, login, &counted, &Fault::NotAllowedOnConsole),
             };
         }
         let since_us = self.clients.get(id).map_or(u64::MAX, |client| client.origin.since.mono_us);
         if let Err(fault) = self.admit(&login, target, since_us, &mut counted) {
-            self.uncount(&counted);
-            if let Some(client) = self.clients.get_mut(id) {
-                client.state = ClientState::Welcoming(Box::new(login));
-            }
-            return self.refuse_client(d, id, &fault);
+            return self.refuse_login(d, id, login, &counted, &fault);
         }
         let pool_user = self.pool_user(&login);
         let owner = self.shared.owner(&login.database, &pool_user);
@@ -294,23 +287,6 @@ impl Machine {
                 return key;
             }
         }
-    }
-
-    fn log_login<D: Driver>(&self, d: &mut D, id: ClientId, login: &Login) {
-        let Some(client) = self.clients.get(id) else { return };
-        let tls = client.origin.tls.as_ref().map_or("no", |tls| &*tls.description);
-        let replication = match login.replication {
-            Replication::None => "no",
-            Replication::Physical => "yes",
-            Replication::Logical => "database",
-        };
-        let (database, user) = (printable(login.database.as_bytes()), printable(login.user.as_bytes()));
-        let peer = peer_text(&client.origin.peer);
-        let line = format!(
-            "C-{:#x}: {database}/{user}@{peer} login attempt: db={database} user={user} tls={tls} replication={replication}",
-            client.serial,
-        );
-        self.log(d, Level::Log, &line);
     }
 }
 

@@ -11,9 +11,10 @@ use crate::driver::{CloseMode, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{CancelId, ClientId, PoolId, ServerId};
 use crate::inquiry::Obstacle;
+use crate::mail::Question;
 use crate::pool::ServerKind;
 use crate::server::ServerState;
-use crate::stats::{Stats, Window};
+use crate::stats::Window;
 
 impl Machine {
     /// One round.
@@ -315,32 +316,10 @@ impl Machine {
         let log = main.log_stats;
         let mut sum = Window::default();
         for pool in self.pools.values_mut() {
-            pool.take_snapshot(self.now.mono_us);
-            sum.change = sum.change.plus(&pool.window.change);
-            sum.elapsed_us = sum.elapsed_us.max(pool.window.elapsed_us);
+            sum = sum.plus(&pool.end_period(self.now.mono_us));
         }
         if log {
-            self.log(d, Level::Log, &stats_line(&sum));
+            d.ask(Question::PeriodOver(sum));
         }
     }
-}
-
-/// The line that pgbadger and its like read.
-fn stats_line(window: &Window) -> String {
-    let averages = Stats::from_columns(window.averages());
-    format!(
-        "stats: {} xacts/s, {} queries/s, {} client parses/s, {} server parses/s, {} binds/s, \
-         {} client logins/s, in {} B/s, out {} B/s, xact {} us, query {} us, wait {} us",
-        averages.xacts,
-        averages.queries,
-        averages.client_parses,
-        averages.server_parses,
-        averages.binds,
-        averages.client_logins,
-        averages.received_bytes,
-        averages.sent_bytes,
-        averages.xact_us,
-        averages.query_us,
-        averages.wait_us,
-    )
 }

@@ -13,7 +13,7 @@ use super::{Machine, Step};
 use crate::client::{
     Attempt, Authenticating, AwaitingAnswer, ClientState, Greeting, Record, Target, printable,
 };
-use crate::driver::{Driver, Level};
+use crate::driver::Driver;
 use crate::errors::{Fault, Unproven};
 use crate::ids::ClientId;
 use crate::inquiry::{Answer, Lookup, Obstacle};
@@ -37,10 +37,7 @@ impl Machine {
                 let verdict = Verdict::Proven { send: Vec::new(), learned: Learned::Nothing };
                 return self.follow_verdict(d, id, attempt, verdict);
             }
-            Err(fault) => {
-                self.uncount(&attempt.counted);
-                return self.refuse_client(d, id, &fault);
-            }
+            Err(fault) => return self.refuse_login(d, id, attempt.login, &attempt.counted, &fault),
         };
         let listed = self.rules.users.get(&attempt.login.user).is_some();
         match self.lookup_for(id, &attempt) {
@@ -134,9 +131,7 @@ impl Machine {
                     Obstacle::Unreachable => Fault::NobodyToAsk,
                     Obstacle::ShuttingDown => Fault::ServerShuttingDown,
                 };
-                self.uncount(&attempt.counted);
-                self.forget_attempt(id, attempt.login);
-                self.refuse_client(d, id, &fault);
+                self.refuse_login(d, id, attempt.login, &attempt.counted, &fault);
                 return;
             }
         }
@@ -160,9 +155,9 @@ impl Machine {
             Record::NotAsked => self.rules.users.get(user),
             Record::Missing => None,
         };
-        if secret.is_none() && self.rules.config.main.log_connections {
-            let name = self.clients.get(id).map(|client| self.client_log_name(client)).unwrap_or_default();
-            self.log(d, Level::Log, &format!("{name} no such user: {}", printable(user.as_bytes())));
+        if secret.is_none() {
+            let text = format!("no such user: {}", printable(user.as_bytes()));
+            self.log_of_login(d, id, &attempt.login, &text);
         }
         let verdict = Guard::begin(method, user, secret, &env, &mut |out: &mut [u8]| d.random(out));
         self.follow_verdict(d, id, attempt, verdict)
@@ -229,26 +224,9 @@ impl Machine {
                     Record::Missing => Unproven::Missing,
                 };
                 let fault = Fault::Authentication(refusal.text(), unproven);
-                let failed = format!(
-                    "login failed: db={} user={}",
-                    printable(attempt.login.database.as_bytes()),
-                    printable(attempt.login.user.as_bytes())
-                );
-                self.uncount(&attempt.counted);
-                self.forget_attempt(id, attempt.login);
-                if self.rules.config.main.log_connections {
-                    let line = format!("{}: {failed}", self.client_log_name(&self.clients[id]));
-                    self.log(d, Level::Log, &line);
-                }
-                self.refuse_client(d, id, &fault)
+                self.log_refusal(d, id, &attempt.login, refusal);
+                self.refuse_login(d, id, attempt.login, &attempt.counted, &fault)
             }
-        }
-    }
-
-    /// The attempt has failed, and is counted nowhere any more; its names are needed once more, for the log.
-    pub(super) fn forget_attempt(&mut self, id: ClientId, login: Login) {
-        if let Some(client) = self.clients.get_mut(id) {
-            client.state = ClientState::Welcoming(Box::new(login));
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What SHOW shows of this worker, as rows of text; and how the workers' rows become one table.
 
+use std::collections::BTreeSet;
+
 use super::{Activity, Machine};
 use crate::client::{Client, ClientState};
 use crate::console::command::{Outcome, Topic};
@@ -310,7 +312,7 @@ impl Machine {
             all.push((crate::console::DATABASE.to_owned(), Stats::default(), Window::default()));
         }
         for pool in self.pools.values() {
-            add_stats(&mut all, (pool.database.to_string(), pool.stats, pool.window));
+            add_stats(&mut all, (pool.database.to_string(), pool.stats, pool.window(self.now.mono_us)));
         }
         all
     }
@@ -324,8 +326,8 @@ impl Machine {
             .filter(|client| client.account.is_none() && !matches!(client.state, ClientState::Console(_)))
             .count();
         vec![
-            ("databases", first(config.databases.len() + 1)),
-            ("users", first(self.rules.users.len())),
+            ("databases", first(self.database_names().len() + 1)),
+            ("users", first(self.user_names().len())),
             ("peers", first(config.peers.len())),
             ("pools", self.pools.len() as u64 + first(1)),
             ("peer_pools", first(config.peers.len())),
@@ -371,11 +373,7 @@ impl Machine {
     fn database_rows(&self) -> Vec<Row> {
         let config = &self.rules.config;
         let mut rows: Vec<Row> = Vec::new();
-        let automatic = self.pools.values().map(|pool| &*pool.database);
-        let mut names: Vec<&str> = config.databases.keys().map(String::as_str).chain(automatic).collect();
-        names.sort_unstable();
-        names.dedup();
-        for name in names {
+        for name in self.database_names() {
             let Some(database) = config.database(name) else { continue };
             let (counts, switches) = (self.shared.database(name), self.shared.switches(name));
             let user = database.user.as_deref().unwrap_or_default();
@@ -402,7 +400,28 @@ impl Machine {
             ]);
         }
         rows.push(self.console_database_row());
+        rows.sort();
         rows
+    }
+
+    /// Databases by name: those of the configuration, and those that were made from its fallback.
+    fn database_names(&self) -> BTreeSet<&str> {
+        let automatic = self.pools.values().map(|pool| &*pool.database);
+        let fallback = pgweir_settings::FALLBACK_DATABASE;
+        self.rules
+            .config
+            .databases
+            .keys()
+            .map(String::as_str)
+            .filter(|name| *name != fallback)
+            .chain(automatic)
+            .collect()
+    }
+
+    /// Users by name: those of `auth_file` and of the configuration, and the console's own.
+    fn user_names(&self) -> BTreeSet<&str> {
+        let configured = self.rules.config.users.keys().map(String::as_str);
+        self.rules.users.names().chain(configured).chain([crate::console::DATABASE]).collect()
     }
 
     fn console_database_row(&self) -> Row {
@@ -417,12 +436,8 @@ impl Machine {
 
     fn user_rows(&self) -> Vec<Row> {
         let config = &self.rules.config;
-        let mut names: Vec<&str> =
-            self.rules.users.names().chain(config.users.keys().map(String::as_str)).collect();
-        names.sort_unstable();
-        names.dedup();
         let size = |value: Option<u32>| cell(value.map(|value| format!("{value:9}")).unwrap_or_default());
-        names
+        self.user_names()
             .into_iter()
             .map(|name| {
                 let own = config.users.get(name);
@@ -511,8 +526,7 @@ fn add_stats(all: &mut Vec<(String, Stats, Window)>, (name, stats, window): (Str
     match all.iter_mut().find(|(known, _, _)| *known == name) {
         Some((_, sum, sum_window)) => {
             *sum = sum.plus(&stats);
-            sum_window.change = sum_window.change.plus(&window.change);
-            sum_window.elapsed_us = sum_window.elapsed_us.max(window.elapsed_us);
+            *sum_window = sum_window.plus(&window);
         }
         None => all.push((name, stats, window)),
     }
@@ -534,8 +548,7 @@ fn total_rows(stats: &[(String, Stats, Window)]) -> Vec<Row> {
     let mut window = Window::default();
     for (_, one, change) in stats {
         sum = sum.plus(one);
-        window.change = window.change.plus(&change.change);
-        window.elapsed_us = window.elapsed_us.max(change.elapsed_us);
+        window = window.plus(change);
     }
     let row = |prefix: &str, name: &str, value: u64| vec![cell(format!("{prefix}_{name}")), cell(value)];
     let totals = TOTALS.iter().zip(sum.columns()).map(|(name, value)| row("total", name, value));

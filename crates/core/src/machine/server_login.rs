@@ -351,7 +351,8 @@ impl Machine {
         let in_exchange = matches!(server.state, ServerState::LoggingIn(_))
             && reason == "login failed"
             && !server.replication;
-        self.fail_login(d, id, reason, text, None);
+        let told = if reason == text { text.to_owned() } else { format!("{reason}: {text}") };
+        self.fail_login(d, id, reason, &told, None);
         let usable = self.pools[pool_id].servers_total() > self.pools[pool_id].servers(ServerKind::Login);
         if in_exchange && !usable {
             let text = format!("server login failed: {text}");

@@ -240,11 +240,13 @@ impl Machine {
             return;
         }
         let settling = matches!(server.state, ServerState::Settling(_));
+        let because = |reason| server.retire.unwrap_or(reason);
         if d.backlog(server.conn) > 0 && !server.is_at_rest() {
-            let reason = "client disconnect before everything was sent to the server";
+            let reason = because("client disconnect before everything was sent to the server");
             self.close_server(d, id, reason, CloseMode::Now);
         } else if mid_message || settling || !server.is_at_rest() {
-            self.close_server(d, id, "client disconnect while server was not ready", CloseMode::Flush);
+            let reason = because("client disconnect while server was not ready");
+            self.close_server(d, id, reason, CloseMode::Flush);
         } else if server.replication {
             self.close_server(d, id, "replication client was closed", CloseMode::Flush);
         } else {

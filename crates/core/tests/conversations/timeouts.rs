@@ -169,7 +169,9 @@ fn after_a_failed_connect_clients_fail_fast_until_the_retry() {
     let second = rig.knock("alice", "app");
     let told = rig.gets(second);
     assert!(
-        told[0].starts_with("FATAL 08001 server login has been failing, cached error: connection refused"),
+        told[0].starts_with(
+            "FATAL 08001 server login has been failing, cached error: connect failed: connection refused"
+        ),
         "{told:?}"
     );
     assert_eq!(rig.new_dials(), 0);

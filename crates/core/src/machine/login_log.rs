@@ -1,0 +1,75 @@
+//! What the log says of logins: that somebody tries, and why it came to nothing. The texts are PgBouncer's, which log analysers
+//! know. Nothing here says anything to a client.
+
+use pgweir_auth::Refusal;
+
+use super::{Machine, Step};
+use crate::client::{ClientState, peer_text, printable};
+use crate::driver::{Driver, Level};
+use crate::errors::Fault;
+use crate::ids::ClientId;
+use crate::luggage::{Counted, Login, Replication};
+
+impl Machine {
+    /// `login attempt`: who wants what, before any proof.
+    pub(super) fn log_attempt<D: Driver>(&self, d: &mut D, id: ClientId, login: &Login) {
+        if !self.rules.config.main.log_connections {
+            return;
+        }
+        let Some(client) = self.clients.get(id) else { return };
+        let tls = client.origin.tls.as_ref().map_or("no", |tls| &*tls.description);
+        let replication = match login.replication {
+            Replication::None => "no",
+            Replication::Physical => "yes",
+            Replication::Logical => "database",
+        };
+        let (database, user) = names(login);
+        let line = format!("login attempt: db={database} user={user} tls={tls} replication={replication}");
+        self.log_of_login(d, id, login, &line);
+    }
+
+    /// `login failed`, with what only the log may know of the reason.
+    pub(super) fn log_refusal<D: Driver>(&self, d: &mut D, id: ClientId, login: &Login, refusal: Refusal) {
+        let (database, user) = names(login);
+        if let Some(reason) = refusal.log_text() {
+            let Some(client) = self.clients.get(id) else { return };
+            let line = format!("{} {reason}", log_name(client.serial, login, &client.origin.peer));
+            self.log(d, Level::Error, &line);
+        }
+        if self.rules.config.main.log_connections {
+            self.log_of_login(d, id, login, &format!("login failed: db={database} user={user}"));
+        }
+    }
+
+    /// A line that begins with the name the client will have once it is in.
+    pub(super) fn log_of_login<D: Driver>(&self, d: &mut D, id: ClientId, login: &Login, text: &str) {
+        let Some(client) = self.clients.get(id) else { return };
+        let line = format!("{} {text}", log_name(client.serial, login, &client.origin.peer));
+        self.log(d, Level::Log, &line);
+    }
+
+    /// Ends a login: what it was counted for is given back, and the log knows whose it was.
+    pub(super) fn refuse_login<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        login: Login,
+        counted: &Counted,
+        fault: &Fault,
+    ) -> Step {
+        self.uncount(counted);
+        if let Some(client) = self.clients.get_mut(id) {
+            client.state = ClientState::Welcoming(Box::new(login));
+        }
+        self.refuse_client(d, id, fault)
+    }
+}
+
+fn names(login: &Login) -> (String, String) {
+    (printable(login.database.as_bytes()), printable(login.user.as_bytes()))
+}
+
+fn log_name(serial: u64, login: &Login, peer: &crate::driver::Peer) -> String {
+    let (database, user) = names(login);
+    format!("C-{serial:#x}: {database}/{user}@{}", peer_text(peer))
+}
