@@ -22,8 +22,8 @@ COUNTERS = [
 ]  # fmt: skip
 
 COLUMNS = {
-    "CLIENTS": SOCKET_COLUMNS,
-    "SERVERS": SOCKET_COLUMNS,
+    "CLIENTS": [*SOCKET_COLUMNS, "riding"],
+    "SERVERS": [*SOCKET_COLUMNS, "riding"],
     "SOCKETS": SOCKET_COLUMNS + BUFFER_COLUMNS,
     "ACTIVE_SOCKETS": SOCKET_COLUMNS + BUFFER_COLUMNS,
     "CONFIG": ["key", "value", "default", "changeable"],
@@ -39,6 +39,7 @@ COLUMNS = {
     "POOLS": [
         "database", "user", "cl_active", "cl_waiting", "cl_active_cancel_req", "cl_waiting_cancel_req", "sv_active", "sv_active_cancel",
         "sv_being_canceled", "sv_idle", "sv_used", "sv_tested", "sv_login", "maxwait", "maxwait_us", "pool_mode", "load_balance_hosts",
+        "sv_short_target", "sv_short", "cl_riding", "total_ridden", "total_requeued", "total_ride_violations", "total_target_changes",
     ],
     "STATE": ["key", "value"],
     "STATS": [

@@ -9,6 +9,7 @@ use pgweir_settings::PoolMode;
 use crate::cancel_key::CancelKey;
 use crate::console::session::ConsoleSession;
 use crate::driver::{ConnId, Peer, WorkerId};
+use crate::group::Group;
 use crate::ids::{PoolId, ServerId, StatementId};
 use crate::luggage::{Counted, Login, Origin, Replication};
 use crate::params::Params;
@@ -67,6 +68,8 @@ pub(crate) enum ClientState {
     Idle,
     /// Asked for something and waits for a server.
     Waiting(Waiting),
+    /// Was sent behind others to a server that answers in order, and waits for its turn there.
+    Riding(Riding),
     /// Has a server.
     Linked(Link),
     /// Asked for another client's statement to be cancelled, and waits until that is done.
@@ -156,6 +159,19 @@ pub(crate) struct Waiting {
     pub(crate) since_us: u64,
     /// It was told that it waits (`query_wait_notify`).
     pub(crate) notified: bool,
+    /// What it asks for, if that may share a server with others.
+    pub(crate) group: Option<Group>,
+}
+
+/// Aboard a server, behind others. What it asked for stays at the front of its inbox until it is answered: if the server
+/// dies before it looked at it, it is sent again elsewhere.
+pub(crate) struct Riding {
+    pub(crate) server: ServerId,
+    /// As when it was waiting.
+    pub(crate) since_us: u64,
+    /// See [`Waiting::notified`].
+    pub(crate) notified: bool,
+    pub(crate) group: Group,
 }
 
 /// Has a server.
@@ -167,6 +183,10 @@ pub(crate) struct Link {
     pub(crate) discards: bool,
     /// A message waits in the inbox for answers that are owed.
     pub(crate) held: bool,
+    /// What it asked for, as long as it was not sent yet.
+    pub(crate) group: Option<Group>,
+    /// Bytes at the front of the inbox that were sent while it was riding.
+    pub(crate) kept: usize,
     /// The pool's mode when it was made: a session's traces are there, even if RELOAD has changed the mode since.
     pub(crate) made_in: PoolMode,
 }

@@ -42,6 +42,10 @@ pub(crate) enum Fault {
     ServerRefused(SqlState, String),
     /// The server connection ended under the client.
     ServerLost(Cow<'static, str>),
+    /// A server was given up with this client's statement sent behind another one that broke the rules.
+    OutcomeUnknown,
+    /// It reads its answer so slowly that others wait for it.
+    SlowReader,
     /// Statement pooling: a transaction was opened.
     TransactionInStatementMode,
     SimpleQueryDisabled,
@@ -97,6 +101,10 @@ impl Fault {
                 "transaction blocks not allowed in statement pooling mode".into()
             }
             Fault::SimpleQueryDisabled => "PQexec disallowed".into(),
+            Fault::OutcomeUnknown => {
+                "the server connection was lost, and whether the statement took effect is unknown".into()
+            }
+            Fault::SlowReader => "client reads too slowly while others wait behind its answer".into(),
         }
     }
 
@@ -120,7 +128,8 @@ impl Fault {
             }
             Fault::Timeout(_, code) | Fault::ServerRefused(code, _) => *code,
             Fault::ServerFailing(_) | Fault::NobodyToAsk => SqlState::CANNOT_CONNECT,
-            Fault::ServerLost(_) => SqlState::CONNECTION_FAILURE,
+            Fault::ServerLost(_) | Fault::SlowReader => SqlState::CONNECTION_FAILURE,
+            Fault::OutcomeUnknown => SqlState::TRANSACTION_RESOLUTION_UNKNOWN,
             Fault::TransactionInStatementMode | Fault::SimpleQueryDisabled => SqlState::FEATURE_NOT_SUPPORTED,
             Fault::TooLarge(_) => SqlState::PROGRAM_LIMIT_EXCEEDED,
         }
@@ -165,6 +174,7 @@ impl Fault {
             Fault::ServerFailing(_) => {
                 Some("The next attempt comes after server_login_retry; the pooler's log has the details.")
             }
+            Fault::OutcomeUnknown => Some("Look whether it did before it is repeated."),
             _ => None,
         }
     }

@@ -28,6 +28,8 @@ pub enum Purpose {
     AuthQuery,
     /// Close of a prepared statement that fell out of the server's list.
     Evict,
+    /// What a client asked for and what is asked once more elsewhere: a cancel request of somebody else hit it.
+    Rerun,
 }
 
 /// Who gets the answer.
@@ -184,6 +186,24 @@ impl Ledger {
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
         self.entries.is_empty() && !self.group_open && self.phase == Phase::Normal
+    }
+
+    /// Everything that was sent is whole: one more group may follow, whoever it is from.
+    #[must_use]
+    pub fn is_between_groups(&self) -> bool {
+        !self.group_open && self.phase == Phase::Normal
+    }
+
+    /// What is owed up to the next ReadyForQuery, to whoever it is, is for nobody from here on.
+    pub fn disown_head(&mut self, purpose: Purpose) {
+        for entry in &mut self.entries {
+            if !matches!(entry.owner, Owner::Hidden(_)) {
+                entry.owner = Owner::Hidden(purpose);
+            }
+            if matches!(entry.kind, Kind::Query | Kind::FunctionCall | Kind::Sync) {
+                return;
+            }
+        }
     }
 
     /// Nothing is owed right now.

@@ -65,3 +65,38 @@ pub const SPARE_BUFFER_BYTES_MAX: usize = 64 * 1024;
 const _: () = assert!(HOLD_MESSAGE_BYTES < INBOX_BYTES_MAX, "a held message must fit the inbox");
 const _: () = assert!(NAMES_BYTES_MAX <= HOLD_MESSAGE_BYTES, "names are looked for in held messages");
 const _: () = assert!(CANCEL_KEY_BYTES <= 256, "protocol 3.2 allows 4 to 256 bytes");
+
+/// A message group that may share a server connection is held until its answer came, to be sent again elsewhere if the server
+/// dies: it is at most this long ...
+pub const GROUP_BYTES_MAX: usize = 8 * 1024;
+/// ... and has at most so many messages.
+pub const GROUP_MESSAGES_MAX: usize = 64;
+
+/// Statements whose time is remembered (24 bytes each).
+pub const ESTIMATES_MAX: usize = 4096;
+
+/// A statement is not ridden upon when its answer is, or is expected to be, larger.
+pub const RIDDEN_ANSWER_BYTES_MAX: u64 = 64 * 1024;
+
+/// Bytes queued for a server above which nobody comes aboard: it does not take what it was sent.
+pub const RIDDEN_BACKLOG_BYTES_MAX: usize = 64 * 1024;
+
+/// Riders' places that a server keeps allocated.
+pub const RIDERS_KEPT: usize = 64;
+
+/// A short statement waits at most this long for a busy server while another one is idle.
+pub const WAKE_AFTER_US: u64 = 10_000;
+
+/// The answer of a statement that a stranger's cancel request may have hit is held until it is whole, up to this size.
+pub const HELD_ANSWER_BYTES_MAX: usize = 256 * 1024;
+
+/// A client that reads its answer so slowly that others behind it wait is given this long ...
+pub const SLOW_READER_US: u64 = 1_000_000;
+/// ... then so much of its answer is queued for it; a client for whom that is not enough is disconnected.
+pub const SLOW_READER_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+const _: () = assert!(GROUP_BYTES_MAX < INBOX_BYTES_MAX, "a held group must fit the inbox");
+const _: () = assert!(ESTIMATES_MAX.is_power_of_two(), "places are found by their low bits");
+
+/// Texts of prepared statements up to this size are looked at; nothing is assumed of longer ones.
+pub const LEXED_BYTES_MAX: usize = 64 * 1024;

@@ -5,6 +5,7 @@
 
 mod actions;
 mod admin;
+mod admission;
 mod cancel;
 mod client_moves;
 mod from_client;
@@ -19,11 +20,12 @@ mod peering;
 mod prepared;
 mod proof;
 mod report;
+mod riding;
 mod server_login;
 mod server_moves;
 mod startup;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use slotmap::SlotMap;
@@ -33,6 +35,7 @@ use crate::client::{Client, ClientState, Greeting};
 use crate::console::command::{PendingCommand, Tasks};
 use crate::driver::{Closed, ConnId, Driver, Level, Now, Peer, TlsInfo, WorkerId};
 use crate::engine::Engine;
+use crate::estimate::Estimates;
 use crate::ids::{CancelId, ClientId, ForwardId, PoolId, ServerId};
 use crate::inquiry::Answer;
 use crate::limits::MAINTENANCE_PERIOD_US;
@@ -79,8 +82,12 @@ pub struct Machine {
     /// Clients by the head of their cancel key.
     cancel_keys: HashMap<KeyHead, ClientId>,
     statements: Statements,
+    /// What statements cost.
+    estimates: Estimates,
+    /// When a client will have waited so long that an idle server is woken for it (monotonic, µs).
+    wake_us: Option<u64>,
     /// Clients that were released from a server and may have sent more.
-    to_resume: Vec<ClientId>,
+    to_resume: VecDeque<ClientId>,
     /// Answers to questions of clients that log in, to be looked at when the tick ends.
     answers: Vec<(ClientId, Answer)>,
     /// Pools to look at when the tick ends.
@@ -159,7 +166,9 @@ impl Machine {
             peering: Peering::default(),
             cancel_keys: HashMap::new(),
             statements: Statements::default(),
-            to_resume: Vec::new(),
+            estimates: Estimates::default(),
+            wake_us: None,
+            to_resume: VecDeque::new(),
             answers: Vec::new(),
             noticed: Vec::new(),
             scratch: Vec::new(),
@@ -258,6 +267,10 @@ impl Engine for Machine {
     }
 
     fn timeout<D: Driver>(&mut self, d: &mut D) {
+        if self.wake_us.is_some_and(|due_us| due_us <= self.now.mono_us) {
+            self.wake_us = None;
+            self.notice_starving();
+        }
         if self.now.mono_us >= self.maintenance_us {
             self.maintenance_us = self.now.mono_us + MAINTENANCE_PERIOD_US;
             self.maintain(d);
@@ -283,7 +296,7 @@ impl Engine for Machine {
     }
 
     fn deadline(&self) -> Option<u64> {
-        Some(self.maintenance_us)
+        Some(self.wake_us.map_or(self.maintenance_us, |due_us| due_us.min(self.maintenance_us)))
     }
 }
 

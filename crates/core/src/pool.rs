@@ -10,7 +10,9 @@ use crate::ids::{ClientId, ServerId};
 use crate::inquiry::Lookup;
 use crate::limits::KNOWN_PARAMS_MAX;
 use crate::machine::WaitingCancel;
+use crate::pace::Pace;
 use crate::params::Params;
+use crate::riders::RideStats;
 use crate::shared::Counts;
 use crate::stats::{Stats, Window};
 
@@ -50,6 +52,12 @@ pub(crate) struct Pool {
     pub(crate) clients: u32,
     /// Clients that have a server.
     pub(crate) linked: u32,
+    /// Clients aboard a server behind others.
+    pub(crate) riding: u32,
+    /// Servers whose head is known to be short, in the order in which they became so: the first of them take riders.
+    pub(crate) short: Vec<ServerId>,
+    pub(crate) pace: Pace,
+    pub(crate) rides: RideStats,
     /// Free servers, in the order of their release.
     pub(crate) idle: VecDeque<ServerId>,
     counts: [u32; KINDS],
@@ -119,6 +127,10 @@ impl Pool {
             lookups: VecDeque::new(),
             clients: 0,
             linked: 0,
+            riding: 0,
+            short: Vec::new(),
+            pace: Pace::new(),
+            rides: RideStats::default(),
             idle: VecDeque::new(),
             counts: [0; KINDS],
             welcome: None,

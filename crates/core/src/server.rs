@@ -11,6 +11,7 @@ use crate::inquiry::{Answer, Lookup};
 use crate::ledger::Ledger;
 use crate::params::Params;
 use crate::pool::ServerKind;
+use crate::riders::Riders;
 use crate::statements::ServerStatements;
 use crate::stats::Stats;
 
@@ -30,6 +31,12 @@ pub(crate) struct Server {
     pub(crate) inbox: Vec<u8>,
     /// The rest of a message that is passed on as it comes.
     pub(crate) streaming: Option<Streaming>,
+    /// Who is aboard behind its client.
+    pub(crate) riders: Riders,
+    /// Bytes that it sent, all in all.
+    pub(crate) received_bytes: u64,
+    /// Since when it is not read because its client does not keep up (monotonic, µs).
+    pub(crate) paused_us: u64,
     pub(crate) reads_paused: bool,
     /// For cancel requests, as PostgreSQL gave them.
     pub(crate) pid: u32,
@@ -83,6 +90,8 @@ pub(crate) enum ServerState {
     Settling(ClientId),
     /// Linked.
     Busy(ClientId),
+    /// Its client is gone; what it asked for is answered to nobody, and then it is the turn of those aboard behind it.
+    Orphaned,
     /// `auth_query` runs, for a client that logs in.
     Inquiring(Box<Inquiring>),
     /// `server_reset_query` runs.
@@ -128,7 +137,10 @@ impl ServerState {
             | ServerState::LoggingIn(_)
             | ServerState::ConnectQuery => ServerKind::Login,
             ServerState::Idle => ServerKind::Idle,
-            ServerState::Settling(_) | ServerState::Busy(_) | ServerState::Inquiring(_) => ServerKind::Active,
+            ServerState::Settling(_)
+            | ServerState::Busy(_)
+            | ServerState::Orphaned
+            | ServerState::Inquiring(_) => ServerKind::Active,
             ServerState::Cleaning | ServerState::Checking => ServerKind::Tested,
             ServerState::HeldForCancel => ServerKind::BeingCanceled,
         }

@@ -4,9 +4,11 @@
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 
+use pgweir_sql::Traits;
 use slotmap::{SlotMap, SparseSecondaryMap};
 
 use crate::ids::StatementId;
+use crate::limits::LEXED_BYTES_MAX;
 
 /// What a statement is, and how servers call it.
 pub(crate) struct Statement {
@@ -14,6 +16,8 @@ pub(crate) struct Statement {
     pub(crate) query: Box<[u8]>,
     /// Parameter types as they stood in Parse: four bytes each.
     pub(crate) types: Box<[u8]>,
+    /// What can be told of the text; `None` if it is too long to be looked at.
+    pub(crate) traits: Option<Traits>,
     serial: u64,
     users: u32,
     hash: u64,
@@ -62,6 +66,7 @@ impl Statements {
         let statement = Statement {
             query: query.into(),
             types: types.into(),
+            traits: (query.len() <= LEXED_BYTES_MAX).then(|| pgweir_sql::traits(query)),
             serial: self.serial,
             users: 1,
             hash,

@@ -8,6 +8,7 @@
 //! This crate must never open a file, read the environment or know what a setting does to a connection: file
 //! contents come through a function that the caller passes in.
 
+mod auto;
 mod choice;
 mod config;
 mod connstr;
@@ -23,6 +24,7 @@ mod reload;
 mod table;
 mod value;
 
+pub use auto::AutoCount;
 pub use choice::{AuthType, LoadBalanceHosts, PoolMode, ServerProtocol, SslMode};
 pub use config::{Config, ConfigRow, DATABASE_NAME_MAX, Place, SetOutcome};
 pub use error::{LoadError, SetError, Warning};

@@ -41,7 +41,15 @@ fn the_counts_are_those_of_pgbouncer() {
     assert_eq!(origin(Origin::PgBouncer).count(), 100);
     assert_eq!(origin(Origin::PgBouncer).filter(|row| row.change == Change::Restart).count(), 14);
     let ours: BTreeSet<&str> = origin(Origin::Ours).map(|row| row.name).collect();
-    assert_eq!(ours, BTreeSet::from(["max_parallel_connects", "server_protocol", "workers"]));
+    let expected = [
+        "max_parallel_connects",
+        "multiplex_depth",
+        "multiplex_max_ms",
+        "multiplex_servers",
+        "server_protocol",
+        "workers",
+    ];
+    assert_eq!(ours, BTreeSet::from(expected));
     assert_eq!(DATABASE_ROWS.len(), 22);
     assert_eq!(USER_ROWS.len(), 10);
     assert_eq!(PEER_ROWS.len(), 3);

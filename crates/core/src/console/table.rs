@@ -39,6 +39,9 @@ const SOCKET: [(&str, Type); 21] = [
     ("id", Int8),
 ];
 
+/// Of a client: whether it is aboard a server behind others. Of a server: how many are.
+const RIDING: (&str, Type) = ("riding", Int4);
+
 const SOCKET_BUFFERS: [(&str, Type); 7] = [
     ("recv_pos", Int4),
     ("pkt_pos", Int4),
@@ -125,7 +128,7 @@ pub(crate) const TOTALS: [&str; 12] = [
     "client_login_count",
 ];
 
-const POOLS: [(&str, Type); 17] = [
+const POOLS: [(&str, Type); 24] = [
     ("database", Text),
     ("user", Text),
     ("cl_active", Int4),
@@ -143,6 +146,13 @@ const POOLS: [(&str, Type); 17] = [
     ("maxwait_us", Int4),
     ("pool_mode", Text),
     ("load_balance_hosts", Text),
+    ("sv_short_target", Int4),
+    ("sv_short", Int4),
+    ("cl_riding", Int4),
+    ("total_ridden", Int8),
+    ("total_requeued", Int8),
+    ("total_ride_violations", Int8),
+    ("total_target_changes", Int8),
 ];
 
 const DATABASES: [(&str, Type); 17] = [
@@ -196,7 +206,7 @@ const FDS: [(&str, Type); 15] = [
 
 fn columns(topic: Topic) -> Vec<(&'static str, Type)> {
     match topic {
-        Topic::Clients | Topic::Servers => SOCKET.to_vec(),
+        Topic::Clients | Topic::Servers => SOCKET.into_iter().chain([RIDING]).collect(),
         Topic::Sockets | Topic::ActiveSockets => SOCKET.into_iter().chain(SOCKET_BUFFERS).collect(),
         Topic::Config => vec![("key", Text), ("value", Text), ("default", Text), ("changeable", Text)],
         Topic::Databases => DATABASES.to_vec(),

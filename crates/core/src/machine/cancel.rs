@@ -100,10 +100,23 @@ impl Machine {
             self.cancel_console(d, target);
             return self.end_requester(d, requester, "successfully sent cancel request");
         }
-        let (ClientState::Linked(link), Some(account)) = (&client.state, &client.account) else {
-            return self.end_requester(d, requester, "cancel request for idle client");
+        let (server, riding, pool_id) = match (&client.state, &client.account) {
+            (ClientState::Linked(link), Some(account)) => (link.server, false, account.pool),
+            (ClientState::Riding(riding), Some(account)) => (riding.server, true, account.pool),
+            _ => return self.end_requester(d, requester, "cancel request for idle client"),
         };
-        let (server, pool_id) = (link.server, account.pool);
+        if let Some(server) = self.servers.get_mut(server) {
+            server.riders.close();
+        }
+        if riding {
+            // Until it is at the head, a cancel would hit somebody else's statement.
+            let since_us = self.now.mono_us;
+            self.pools[pool_id].waiting_cancels.push_back(WaitingCancel { requester, target, since_us });
+            return Step::Used(0);
+        }
+        if let Some(server) = self.servers.get_mut(server) {
+            server.riders.trust_head();
+        }
         let pool = &self.pools[pool_id];
         let size = self.rules.config.pool_size(&pool.config, &pool.user);
         if !may_cancel(size, pool.cancels) {
@@ -173,6 +186,8 @@ impl Machine {
         };
         cancel.stage = Stage::Sent;
         server.cancels += 1;
+        server.riders.close();
+        server.riders.expose();
         self.scratch.clear();
         encode_cancel(&mut self.scratch, server.pid, &server.key);
         d.send(cancel.conn, &self.scratch);
@@ -209,13 +224,20 @@ impl Machine {
     }
 
     /// Cancels that waited have their turn.
-    fn next_cancel<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
+    pub(super) fn next_cancel<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
         while let Some(pool) = self.pools.get_mut(pool_id) {
             let size = self.rules.config.pool_size(&pool.config, &pool.user);
             if !may_cancel(size, pool.cancels) {
                 return;
             }
-            let Some(waiting) = pool.waiting_cancels.pop_front() else { return };
+            let clients = &self.clients;
+            // One that is aboard behind others has to wait for its turn there.
+            let due = pool.waiting_cancels.iter().position(|waiting| {
+                !clients
+                    .get(waiting.target)
+                    .is_some_and(|client| matches!(client.state, ClientState::Riding(_)))
+            });
+            let Some(waiting) = due.and_then(|at| pool.waiting_cancels.remove(at)) else { return };
             self.cancel_target(d, waiting.requester, waiting.target);
         }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pgweir_settings::PoolMode;
 use pgweir_wire::error::{Report, SqlState, encode_notice};
 
+use super::admission::Admission;
 use super::{Activity, Machine, Step};
 use crate::client::{Client, ClientState, Link, Waiting};
 use crate::driver::{CloseMode, Closed, Driver, Level};
@@ -22,17 +23,18 @@ const UNSAID: &str = "";
 
 impl Machine {
     /// An idle client needs a server: it gets one at once, if one is free and nobody waits; else it joins the queue.
-    pub(super) fn request_server<D: Driver>(&mut self, d: &mut D, id: ClientId) -> Step {
+    pub(super) fn request_server<D: Driver>(&mut self, d: &mut D, id: ClientId, bytes: &[u8]) -> Step {
         let now_us = self.now.mono_us;
+        let group = self.group_of(id, bytes);
         let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
         let Some(account) = &mut client.account else { return Step::Wait };
         account.request_us = now_us;
         let pool_id = account.pool;
-        client.state = ClientState::Waiting(Waiting { since_us: now_us, notified: false });
+        client.state = ClientState::Waiting(Waiting { since_us: now_us, notified: false, group });
         let pool = &mut self.pools[pool_id];
         pool.waiting += 1;
         if pool.waiting == 1
-            && let Some(server) = self.take_idle(d, pool_id)
+            && let Admission::Alone(server) = self.find_place(d, pool_id, id)
         {
             self.link(d, id, server);
             return Step::Used(0);
@@ -82,6 +84,8 @@ impl Machine {
             streaming: 0,
             discards: false,
             held: false,
+            group: waiting.group,
+            kept: 0,
             made_in: pool.mode,
         });
         self.set_server_state(server_id, ServerState::Busy(id));
@@ -106,7 +110,17 @@ impl Machine {
     /// Linked → Idle: the client's transaction (or session) is over. The server's next state is the caller's affair.
     pub(super) fn unlink(&mut self, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
-        debug_assert!(matches!(client.state, ClientState::Linked(_)), "only a linked client is unlinked");
+        let ClientState::Linked(link) = &client.state else {
+            debug_assert!(false, "only a linked client is unlinked");
+            return;
+        };
+        if link.kept > 0 {
+            // What it asked for as a rider is answered.
+            client.inbox.drain(..link.kept.min(client.inbox.len()));
+            if client.inbox.is_empty() {
+                self.spare.give_back(std::mem::take(&mut client.inbox));
+            }
+        }
         client.state = ClientState::Idle;
         if let Some(account) = &mut client.account {
             account.active_us = self.now.mono_us;
@@ -209,6 +223,9 @@ impl Machine {
                 self.leave_pool(id, client.account, |pool| pool.linked -= 1);
                 self.abandon_server(d, link.server, link.streaming > 0, link.made_in);
             }
+            ClientState::Riding(_) => {
+                self.leave_pool(id, client.account, |pool| pool.riding -= 1);
+            }
             ClientState::Waiting(_) => {
                 self.leave_pool(id, client.account, |pool| pool.waiting -= 1);
             }
@@ -247,13 +264,15 @@ impl Machine {
     pub(super) fn client_is_stalled(&self, id: ClientId) -> bool {
         let Some(client) = self.clients.get(id) else { return false };
         match &client.state {
-            ClientState::Waiting(_) | ClientState::Welcoming(_) | ClientState::AwaitingAnswer(_) => true,
+            ClientState::Waiting(_)
+            | ClientState::Welcoming(_)
+            | ClientState::AwaitingAnswer(_)
+            | ClientState::Riding(_) => true,
             ClientState::Console(console) => console.pending.is_some(),
-            ClientState::Linked(link) if link.held => true,
-            ClientState::Linked(link) => self
-                .servers
-                .get(link.server)
-                .is_some_and(|server| matches!(server.state, ServerState::Settling(_))),
+            ClientState::Linked(link) if link.held || link.kept > 0 => true,
+            ClientState::Linked(link) => self.servers.get(link.server).is_some_and(|server| {
+                matches!(server.state, ServerState::Settling(_)) || !server.riders.is_alone()
+            }),
             _ => false,
         }
     }
@@ -311,11 +330,14 @@ impl Machine {
     /// `query_wait_notify`: tells a client, once, that it waits.
     pub(super) fn notify_waiter<D: Driver>(&mut self, d: &mut D, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
-        let ClientState::Waiting(waiting) = &mut client.state else { return };
-        if waiting.notified {
+        let notified = match &mut client.state {
+            ClientState::Waiting(waiting) => &mut waiting.notified,
+            ClientState::Riding(riding) => &mut riding.notified,
+            _ => return,
+        };
+        if std::mem::replace(notified, true) {
             return;
         }
-        waiting.notified = true;
         let text = "No server connection available in postgres backend, client being queued";
         let report = Report::notice(SqlState::SUCCESSFUL_COMPLETION, text);
         self.scratch.clear();

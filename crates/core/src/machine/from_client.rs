@@ -10,6 +10,7 @@ use super::{Machine, Step};
 use crate::client::{ClientState, Link};
 use crate::driver::{ConnId, Driver};
 use crate::errors::Fault;
+use crate::group::Group;
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Kind, Ledger, Owner, Pushed};
 use crate::limits::{BACKLOG_HIGH_BYTES, HOLD_MESSAGE_BYTES, LEDGER_ENTRIES_MAX, NAMES_BYTES_MAX};
@@ -17,7 +18,7 @@ use crate::server::ServerState;
 
 /// What to do with a message of a linked client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Route {
+pub(super) enum Route {
     /// As it is; with what the server will owe for it.
     Pass(Option<Kind>),
     /// It names a prepared statement: servers know it by another name.
@@ -129,7 +130,7 @@ impl Machine {
         if !whole && bytes.len() < HOLD_MESSAGE_BYTES {
             return Step::Wait;
         }
-        self.request_server(d, id)
+        self.request_server(d, id, bytes)
     }
 
     /// Passes on what a linked client sent.
@@ -140,6 +141,7 @@ impl Machine {
         server_id: ServerId,
         bytes: &[u8],
     ) -> Step {
+        let Some(group) = self.group_to_send(id, server_id) else { return Step::Wait };
         let tracking = self.client_tracks_statements(id);
         let mut cursor = Cursor { bytes, at: 0, span: 0 };
         loop {
@@ -156,7 +158,31 @@ impl Machine {
                 self.pause_client(d, id);
             }
         }
+        if let Some(group) =
+            group.filter(|group| group.len as usize == bytes.len() && cursor.at == bytes.len())
+        {
+            self.begin_ride(server_id, &group);
+        }
         if cursor.at == 0 { Step::Wait } else { Step::Used(cursor.at) }
+    }
+
+    /// What of a linked client's bytes is a group that others may follow: the inner `None` if nothing is. The outer one: it has
+    /// to wait, because others are aboard behind it, or what it asked for before is still in its inbox.
+    fn group_to_send(&mut self, id: ClientId, server_id: ServerId) -> Option<Option<Group>> {
+        let client = self.clients.get_mut(id)?;
+        let ClientState::Linked(link) = &mut client.state else { return Some(None) };
+        let Some(server) = self.servers.get(server_id) else { return Some(None) };
+        if link.kept > 0 || !server.riders.is_alone() {
+            return None;
+        }
+        if matches!(server.state, ServerState::Settling(_)) {
+            return Some(None);
+        }
+        let group = link.group.take();
+        if server.riders.head().is_some() {
+            self.end_ride(server_id);
+        }
+        Some(group)
     }
 
     /// One message, or the rest of one.
@@ -321,7 +347,7 @@ pub(super) fn names_are_uncertain(link: &mut Link, ledger: &Ledger) -> bool {
 
 /// Where a message goes; decided by its type byte and, for those that name statements, its first bytes.
 #[inline]
-fn route(header: Header, message: &[u8], tracking: bool) -> Route {
+pub(super) fn route(header: Header, message: &[u8], tracking: bool) -> Route {
     let body = &message[HEADER_LEN..message.len().min(header.total())];
     let incomplete = body.len() < header.body_len as usize;
     match header.tag {

@@ -16,7 +16,9 @@ use crate::driver::{CloseMode, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Accepted, Kind, Owner, Purpose, Unexpected};
-use crate::limits::{BACKLOG_HIGH_BYTES, HOLD_MESSAGE_BYTES, LEDGER_ENTRIES_MAX, SERVER_ERROR_BYTES_MAX};
+use crate::limits::{
+    BACKLOG_HIGH_BYTES, HOLD_MESSAGE_BYTES, LEDGER_ENTRIES_MAX, SERVER_ERROR_BYTES_MAX, SLOW_READER_BYTES_MAX,
+};
 use crate::server::{ServerState, Streaming};
 
 /// A run of bytes that all go to one client.
@@ -34,6 +36,7 @@ impl Machine {
             self.pools[server.pool].stats.sent_bytes += bytes.len() as u64;
         }
         server.active_us = self.now.mono_us;
+        server.received_bytes += bytes.len() as u64;
         if server.inbox.is_empty() {
             let used = self.server_consume(d, id, bytes);
             self.server_keep(id, None, bytes, used);
@@ -49,7 +52,7 @@ impl Machine {
     /// Clients whose transaction ended may have sent more. They go on only when all bytes of that server were looked at: what
     /// is left over there must not answer the next statement.
     pub(super) fn resume_released<D: Driver>(&mut self, d: &mut D) {
-        while let Some(client) = self.to_resume.pop() {
+        while let Some(client) = self.to_resume.pop_front() {
             self.client_resume(d, client);
         }
     }
@@ -111,6 +114,10 @@ impl Machine {
                 continue;
             }
             let rest = &bytes[at..];
+            if server.riders.head().is_some_and(|head| head.exposed) && self.holds_exposed(d, id, rest) {
+                break;
+            }
+            let Some(server) = self.servers.get_mut(id) else { return Step::Gone };
             let header = match Header::peek(rest) {
                 Ok(Some(header)) => header,
                 Ok(None) => break,
@@ -208,7 +215,9 @@ impl Machine {
     fn pass<D: Driver>(&mut self, d: &mut D, id: ServerId, to: Option<ClientId>, bytes: &[u8]) {
         let Some(client) = to.and_then(|client| self.clients.get(client)) else { return };
         d.send(client.conn, bytes);
-        if d.backlog(client.conn) > BACKLOG_HIGH_BYTES {
+        let hurried = self.servers.get(id).is_some_and(|server| server.riders.is_hurried());
+        let bytes_max = if hurried { SLOW_READER_BYTES_MAX } else { BACKLOG_HIGH_BYTES };
+        if d.backlog(client.conn) > bytes_max {
             self.pause_server(d, id);
         }
     }
@@ -255,6 +264,9 @@ impl Machine {
                     _ => self.notification_owner(d, id),
                 };
                 self.extend(d, id, run, to, all, at);
+                if message == tag::PARAMETER_STATUS && self.is_session_left(id) {
+                    return Err(self.rule_broken(id, message, "no change of a parameter"));
+                }
                 Ok(())
             }
             tag::ERROR => {
@@ -279,6 +291,22 @@ impl Machine {
                     return Ok(());
                 }
                 let Some(server) = self.servers.get_mut(id) else { return Ok(()) };
+                let broken = message == tag::READY
+                    && server.riders.head().is_some()
+                    && !server.riders.is_alone()
+                    && parse_ready(body) != Ok(TxStatus::Idle);
+                if broken {
+                    return Err(self.rule_broken(
+                        id,
+                        message,
+                        "the end of a statement without a transaction",
+                    ));
+                }
+                if matches!(message, tag::COPY_IN | tag::COPY_OUT | tag::COPY_BOTH)
+                    && !server.riders.is_alone()
+                {
+                    return Err(self.rule_broken(id, message, "no COPY"));
+                }
                 let accepted = server.ledger.accept(message)?;
                 self.extend(d, id, run, visible(accepted.owner), all, at);
                 if message == tag::READY {
@@ -358,11 +386,20 @@ impl Machine {
         let now_us = self.now.mono_us;
         let Some(server) = self.servers.get_mut(id) else { return Ok(()) };
         server.tx = status;
+        let rode = !server.riders.is_alone();
         let pool = &mut self.pools[server.pool];
-        if matches!(accepted.owner, Owner::Client(_)) && server.ledger.is_empty() {
+        if matches!(accepted.owner, Owner::Client(_)) && (rode || server.ledger.is_empty()) {
             server.note_end(&mut pool.stats, now_us);
         }
         self.settle(d, id);
+        let Some(server) = self.servers.get(id) else { return Ok(()) };
+        if rode {
+            self.next_aboard(d, id);
+            return Ok(());
+        }
+        if server.riders.head().is_some() && server.tx != TxStatus::Idle {
+            self.trust_lost(d, id);
+        }
         let Some(server) = self.servers.get(id) else { return Ok(()) };
         if server.ledger.is_at_rest() && server.tx == TxStatus::Idle {
             self.server_rests(d, id);
@@ -456,6 +493,7 @@ impl Machine {
             Purpose::Check => ("server_check_query", Some("test query failed")),
             Purpose::AuthQuery => ("auth_query", None),
             Purpose::Evict => ("Close", Some("Close failed")),
+            Purpose::Rerun => return,
         };
         let line = format!("{} {what} failed: {text}", self.server_log_name(&self.servers[id]));
         self.log(d, Level::Warning, &line);
@@ -518,6 +556,12 @@ impl Machine {
         let line = format!("{} notification dropped: nobody can receive it", self.server_log_name(server));
         self.log(d, Level::Debug, &line);
         None
+    }
+
+    /// What was certain not to happen did, with others aboard: the server is given up.
+    fn rule_broken(&mut self, id: ServerId, message: u8, expected: &'static str) -> Unexpected {
+        self.note_violation(id);
+        Unexpected { tag: message, expected }
     }
 
     fn unexpected<D: Driver>(

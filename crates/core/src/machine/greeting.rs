@@ -87,7 +87,8 @@ impl Machine {
                 ClientState::AwaitingAnswer(_)
                 | ClientState::Welcoming(_)
                 | ClientState::HandingOver(_)
-                | ClientState::Waiting(_) => Step::Wait,
+                | ClientState::Waiting(_)
+                | ClientState::Riding(_) => Step::Wait,
                 // Nothing more is expected; nothing more is kept.
                 ClientState::Cancelling => Step::Used(rest.len()),
                 ClientState::Idle => self.idle_client_sent(d, id, rest),

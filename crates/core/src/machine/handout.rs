@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use pgweir_settings::LoadBalanceHosts;
 
+use super::admission::Admission;
 use super::{Activity, Machine, Role, duration_us};
 use crate::client::ClientState;
 use crate::driver::{CloseMode, ConnId, Driver, Endpoint, Level, WorkerId};
@@ -14,6 +15,7 @@ use crate::ledger::Ledger;
 use crate::mail::{Mail, Shutdown};
 use crate::params::Params;
 use crate::pool::{Pool, ServerKind};
+use crate::riders::Riders;
 use crate::server::{Beginning, Server, ServerState};
 use crate::statements::ServerStatements;
 
@@ -23,11 +25,20 @@ impl Machine {
         self.welcome_waiting(d, pool_id);
         self.serve_lookups(d, pool_id);
         while let Some(client) = self.next_waiter(pool_id) {
-            let Some(server) = self.take_idle(d, pool_id) else { break };
-            self.pools[pool_id].queue.pop_front();
-            self.link(d, client, server);
-            if !self.client_is_stalled(client) {
-                self.client_resume(d, client);
+            match self.find_place(d, pool_id, client) {
+                Admission::Alone(server) => {
+                    self.pools[pool_id].queue.pop_front();
+                    self.link(d, client, server);
+                    if !self.client_is_stalled(client) {
+                        self.client_resume(d, client);
+                    }
+                }
+                Admission::Behind(server) => {
+                    self.pools[pool_id].queue.pop_front();
+                    self.board(d, client, server);
+                }
+                Admission::Soon => return self.note_wake_up(client),
+                Admission::NoServer => break,
             }
         }
         self.grow(d, pool_id);
@@ -228,6 +239,9 @@ impl Machine {
             statements: ServerStatements::default(),
             inbox: Vec::new(),
             streaming: None,
+            riders: Riders::default(),
+            received_bytes: 0,
+            paused_us: 0,
             reads_paused: false,
             pid: 0,
             key: Box::default(),

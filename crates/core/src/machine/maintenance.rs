@@ -6,7 +6,7 @@ use pgweir_wire::backend::TxStatus;
 use pgweir_wire::error::SqlState;
 
 use super::{Activity, Machine, duration_us};
-use crate::client::ClientState;
+use crate::client::{ClientState, Riding, Waiting};
 use crate::driver::{CloseMode, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{CancelId, ClientId, PoolId, ServerId};
@@ -23,6 +23,7 @@ impl Machine {
             self.client_timeouts(d);
         }
         self.server_timeouts(d);
+        self.slow_readers(d);
         self.cancel_timeouts(d);
         self.peer_timeouts(d);
         let pools: Vec<PoolId> = self.pools.keys().collect();
@@ -58,6 +59,7 @@ impl Machine {
                 .iter()
                 .filter(|(_, client)| match &client.state {
                     ClientState::Waiting(waiting) => !waiting.notified && waited(waiting.since_us),
+                    ClientState::Riding(riding) => !riding.notified && waited(riding.since_us),
                     _ => false,
                 })
                 .map(|(id, _)| id)
@@ -96,11 +98,11 @@ impl Machine {
                 over(config.client_idle_timeout(&account.user), account.active_us)
                     .then_some(Fault::Timeout("client_idle_timeout", SqlState::IDLE_SESSION_TIMEOUT))
             }
-            ClientState::Waiting(waiting) => {
+            ClientState::Waiting(Waiting { since_us, .. }) | ClientState::Riding(Riding { since_us, .. }) => {
                 let account = client.account.as_deref()?;
                 let pool = &self.pools[account.pool];
                 let user = &account.user;
-                if over(config.query_wait_timeout(&pool.config, user), waiting.since_us) {
+                if over(config.query_wait_timeout(&pool.config, user), *since_us) {
                     return Some(Fault::Timeout("query_wait_timeout", SqlState::CANNOT_CONNECT_NOW));
                 }
                 over(config.query_timeout(&pool.user), account.request_us)

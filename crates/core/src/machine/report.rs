@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Activity, Machine};
-use crate::client::{Client, ClientState};
+use crate::client::{Client, ClientState, Link, Riding};
 use crate::console::command::{Outcome, Topic};
 use crate::console::table::TOTALS;
 use crate::driver::{Driver, Endpoint, Peer};
@@ -95,6 +95,8 @@ impl Machine {
                 let mut row = self.client_row(client, sockets);
                 if sockets {
                     row.extend(buffer_cells(client.inbox.len(), d.backlog(client.conn)));
+                } else {
+                    row.push(cell(u8::from(matches!(client.state, ClientState::Riding(_)))));
                 }
                 row
             })
@@ -110,7 +112,7 @@ impl Machine {
             (None, _) => (String::new(), String::new()),
         };
         let state = match &client.state {
-            ClientState::Linked(_) => "active",
+            ClientState::Linked(_) | ClientState::Riding(_) => "active",
             ClientState::Waiting(_) if sockets => "cl_waiting",
             ClientState::Waiting(_) => "waiting",
             ClientState::Cancelling => "active_cancel_req",
@@ -125,10 +127,13 @@ impl Machine {
         let (addr, port, local_addr, local_port) = peer_cells(&client.origin.peer);
         let request_us =
             client.account.as_ref().map_or(client.origin.since.mono_us, |account| account.request_us);
-        let busy = matches!(client.state, ClientState::Linked(_) | ClientState::Waiting(_));
+        let busy =
+            matches!(client.state, ClientState::Linked(_) | ClientState::Waiting(_) | ClientState::Riding(_));
         let wait_us = if busy { self.now.mono_us.saturating_sub(request_us) } else { 0 };
         let link = match &client.state {
-            ClientState::Linked(link) => self.servers.get(link.server).map(|server| pointer(server.serial)),
+            ClientState::Linked(Link { server, .. }) | ClientState::Riding(Riding { server, .. }) => {
+                self.servers.get(*server).map(|server| pointer(server.serial))
+            }
             _ => None,
         };
         let remote_pid = match client.origin.peer {
@@ -177,6 +182,8 @@ impl Machine {
                 let mut row = self.server_row(server, sockets);
                 if sockets {
                     row.extend(buffer_cells(server.inbox.len(), d.backlog(server.conn)));
+                } else {
+                    row.push(cell(server.riders.len()));
                 }
                 row
             })
@@ -294,6 +301,13 @@ impl Machine {
             cell(wait_us % 1_000_000),
             cell(pool.mode),
             balance,
+            cell(pool.pace.target(self.rules.config.main.multiplex_servers)),
+            cell(pool.short.len()),
+            cell(pool.riding),
+            cell(pool.rides.ridden),
+            cell(pool.rides.requeued),
+            cell(pool.rides.violations),
+            cell(pool.pace.decisions()),
         ]
     }
 
@@ -303,6 +317,7 @@ impl Machine {
             vec![cell(crate::console::DATABASE), cell(crate::console::DATABASE), cell(clients.count())];
         row.extend((0..12).map(|_| cell(0)));
         row.extend([cell("statement"), None]);
+        row.extend((0..7).map(|_| cell(0)));
         row
     }
 

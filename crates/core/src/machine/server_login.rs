@@ -310,6 +310,8 @@ impl Machine {
             streaming: 0,
             discards: false,
             held: false,
+            group: None,
+            kept: 0,
             made_in: PoolMode::Session,
         });
         let server = &self.servers[id];

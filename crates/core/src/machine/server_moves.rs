@@ -92,9 +92,14 @@ impl Machine {
 
     /// The last owed ReadyForQuery came, and the transaction status is idle.
     pub(super) fn server_rests<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+        self.ride_over(id);
         let Some(server) = self.servers.get_mut(id) else { return };
         match server.state {
             ServerState::Busy(client) => self.transaction_ended(d, id, client),
+            ServerState::Orphaned => {
+                let mode = self.pools[server.pool].mode;
+                self.release_server(d, id, mode);
+            }
             ServerState::Settling(client) => {
                 self.settled(d, id, client);
                 self.set_server_state(id, ServerState::Busy(client));
@@ -150,7 +155,7 @@ impl Machine {
         self.end_cancels_for(d, self.servers[id].pool, client_id);
         self.release_server(d, id, made_in);
         // What it sent behind a DISCARD waited for this; mostly there is nothing.
-        self.to_resume.push(client_id);
+        self.to_resume.push_back(client_id);
     }
 
     /// A client has no more use for this server, which is at rest.
@@ -198,11 +203,17 @@ impl Machine {
     /// Why a server that rests should not be used again.
     pub(super) fn reason_to_close(&self, id: ServerId) -> Option<&'static str> {
         let server = self.servers.get(id)?;
+        if !server.inbox.is_empty() || server.streaming.is_some() {
+            return Some(server.retire.unwrap_or("idle server got dirty"));
+        }
+        self.reason_to_retire(id)
+    }
+
+    /// Why a server should not be used any more when what it does now is over.
+    pub(super) fn reason_to_retire(&self, id: ServerId) -> Option<&'static str> {
+        let server = self.servers.get(id)?;
         if let Some(reason) = server.retire {
             return Some(reason);
-        }
-        if !server.inbox.is_empty() || server.streaming.is_some() {
-            return Some("idle server got dirty");
         }
         let pool = &self.pools[server.pool];
         if self.stopping == Some(Shutdown::WaitForServers) {
@@ -239,6 +250,12 @@ impl Machine {
         if server.lost {
             return;
         }
+        if !server.riders.is_alone() {
+            // What it asked for is whole, and over with its answer: those behind it need not suffer.
+            self.set_server_state(id, ServerState::Orphaned);
+            self.server_unpause(d, id);
+            return;
+        }
         let settling = matches!(server.state, ServerState::Settling(_));
         let because = |reason| server.retire.unwrap_or(reason);
         if d.backlog(server.conn) > 0 && !server.is_at_rest() {
@@ -269,7 +286,10 @@ impl Machine {
                 };
                 self.login_failed(d, id, reason, text);
             }
-            _ => self.lose_server(d, id, "server conn crashed?".into()),
+            _ => {
+                self.rescue_riders(id, why);
+                self.lose_server(d, id, "server conn crashed?".into());
+            }
         }
     }
 
@@ -298,6 +318,8 @@ impl Machine {
             let line = format!("{} closing because: {reason} (age={age_s}s)", self.server_log_name(server));
             self.log(d, Level::Log, &line);
         }
+        self.strand_riders(d, id);
+        self.leave_short(id);
         self.set_unlisted(id);
         let Some(mut server) = self.servers.remove(id) else { return };
         self.clear_role(server.conn);
@@ -378,6 +400,7 @@ impl Machine {
             && !server.reads_paused
         {
             server.reads_paused = true;
+            server.paused_us = self.now.mono_us;
             d.pause_reads(server.conn);
         }
     }
@@ -415,7 +438,10 @@ fn is_legal(from: &ServerState, to: &ServerState) -> bool {
             | (S::ConnectQuery | S::Cleaning | S::Checking, S::Idle | S::HeldForCancel)
             | (S::Inquiring(_), S::Idle | S::Cleaning | S::HeldForCancel)
             | (S::Idle, S::Busy(_) | S::Checking | S::Inquiring(_))
-            | (S::Busy(_), S::Settling(_) | S::Idle | S::Cleaning | S::HeldForCancel)
+            | (
+                S::Busy(_) | S::Orphaned,
+                S::Busy(_) | S::Orphaned | S::Settling(_) | S::Idle | S::Cleaning | S::HeldForCancel
+            )
             | (S::Settling(_), S::Busy(_))
             | (S::HeldForCancel, S::Idle)
     )

@@ -15,7 +15,7 @@ fn a_query_goes_to_a_server_and_its_answer_comes_back() {
 
 #[test]
 fn who_waits_comes_before_who_asks_in_the_turn_in_which_a_server_is_free() {
-    let mut rig = Rig::new("default_pool_size = 1");
+    let mut rig = Rig::new("default_pool_size = 1\nmultiplex_depth = 0");
     let (busy, waiting, late) = (rig.client("alice"), rig.client("alice"), rig.client("alice"));
     let server = rig.dialed();
     rig.send(busy, &fe::query("select 0"));

@@ -18,6 +18,7 @@ mod pools;
 mod prepared;
 mod pressure;
 mod replication;
+mod riding;
 mod streaming;
 mod timeouts;
 mod workers;

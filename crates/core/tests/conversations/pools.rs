@@ -26,7 +26,7 @@ fn a_cold_pool_opens_one_server_for_each_waiting_client_up_to_its_size() {
 
 #[test]
 fn waiting_clients_are_served_in_their_order() {
-    let mut rig = Rig::new("default_pool_size = 1");
+    let mut rig = Rig::new("default_pool_size = 1\nmultiplex_depth = 0");
     let clients = clients(&mut rig, "alice", 3);
     let server = rig.dialed();
     for (number, &client) in clients.iter().enumerate() {

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::{COUNT_MAX, Kind, settings};
-use crate::{AuthType, Password, PoolMode, ServerProtocol, SslMode};
+use crate::{AuthType, AutoCount, Password, PoolMode, ServerProtocol, SslMode};
 
 settings! {
     /// The settings of the whole process: one field for each, with the setting's own name.
@@ -102,6 +102,19 @@ settings! {
         max_parallel_connects: u32 = "16", Kind::Count(1, 65535), Reload, Ours, InEffect;
         /// How many threads serve connections; 0 lets pgweir choose.
         workers: u32 = "0", Kind::Count(0, 1024), Restart, Ours, InEffect;
+    }
+
+    group "Statement multiplexing" {
+        /// How many statements of different clients may be under way on one server connection in transaction and
+        /// statement pooling, the one that runs included; 0 turns multiplexing off. Only statements that certainly
+        /// leave nothing behind, and that have proven short, share a connection.
+        multiplex_depth: u32 = "32", Kind::Count(0, 1000), Reload, Ours, InEffect;
+        /// How long the statements that are under way on a connection may be expected to take together for another one
+        /// to be sent behind them.
+        multiplex_max_ms: Duration = "5", Kind::Milliseconds, Reload, Ours, InEffect;
+        /// How many servers a pool keeps busy with short statements before it wakes another one: `auto` lets pgweir find
+        /// the best number by measurement.
+        multiplex_servers: AutoCount = "auto", Kind::Count(1, COUNT_MAX), Reload, Ours, InEffect;
     }
 
     group "Startup parameters and behaviour" {

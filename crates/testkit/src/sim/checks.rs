@@ -2,8 +2,10 @@
 //! reasons, in `reasons.rs`. (That every client gets its own answers is judged by [`super::client::oracle`]; that nobody is forgotten and
 //! nothing is left over by [`super::world`].)
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+
+use pgweir_core::limits::SLOW_READER_BYTES_MAX;
 
 use super::driver::Side;
 use super::hub::LinkId;
@@ -28,6 +30,8 @@ pub(super) struct PoolWatch {
     /// Deaths and lies of servers that could have cost a client its connection.
     pub(super) deaths: u32,
     pub(super) deaths_excused: u32,
+    /// A server lied, or its connection broke: nobody can know what became of statements behind the one that ran.
+    pub(super) outcome_unknown: bool,
     /// When a server could not be reached or logged in to last.
     pub(super) login_failed_us: Option<u64>,
 }
@@ -59,6 +63,8 @@ pub struct Checks {
     pub(super) clients: BTreeMap<LinkId, ClientWatch>,
     pub(super) pools: BTreeMap<PoolName, PoolWatch>,
     cancels: BTreeMap<u32, (u32, u32)>,
+    /// Statements whose changes were committed: client and number.
+    written: BTreeSet<(u32, u32)>,
     vanished_busy: u64,
     pub(super) clients_lost: u64,
     servers_closed: u64,
@@ -84,6 +90,7 @@ impl Checks {
             clients: BTreeMap::new(),
             pools: BTreeMap::new(),
             cancels: BTreeMap::new(),
+            written: BTreeSet::new(),
             vanished_busy: 0,
             clients_lost: 0,
             servers_closed: 0,
@@ -117,7 +124,8 @@ impl Checks {
 
     /// So many bytes are queued for one connection.
     pub fn saw_backlog(&mut self, bytes: usize) {
-        if bytes > BACKLOG_BYTES_MAX {
+        let slow_readers = if self.plan.multiplex.0 > 1 { SLOW_READER_BYTES_MAX } else { 0 };
+        if bytes > BACKLOG_BYTES_MAX + slow_readers {
             self.fail("back-pressure", format!("{bytes} bytes are queued for one connection"));
         }
     }
@@ -275,7 +283,7 @@ impl Checks {
                     self.fail("no hidden statement inside a transaction", text);
                 }
             }
-            Note::Bound { .. } => {}
+            Note::Bound { .. } | Note::Wrote(_) => {}
             Note::NotUnderstood(_) if self.intruded => {}
             Note::NotUnderstood(text) => {
                 self.fail("the pooler's own statements are known", format!("server {pid} got \"{text}\""));
@@ -288,6 +296,19 @@ impl Checks {
                 self.fail("copy data reaches its own COPY", text);
             }
         }
+    }
+
+    /// The changes of a statement were committed. No statement is carried out twice.
+    pub fn wrote(&mut self, client: u32, number: u32) {
+        if !self.written.insert((client, number)) {
+            let text = format!("statement {number} of client {client} was committed twice");
+            self.fail("no statement takes effect twice", text);
+        }
+    }
+
+    /// Of what was sent to a server of this pool behind what it ran, nobody can know whether it was carried out.
+    pub fn outcome_unknown(&mut self, pool: &PoolName) {
+        self.pools.entry(pool.clone()).or_default().outcome_unknown = true;
     }
 
     /// A server died, or lied, at a point where that may cost one client its connection.
@@ -331,6 +352,11 @@ impl Checks {
         };
         let (asked, hit) = self.cancels.entry(client).or_default();
         *hit += 1;
+        if *hit > *asked && self.plan.multiplex.0 > 1 {
+            // A rider was hit: it runs again, and its client must not notice (which the oracle sees).
+            *hit -= 1;
+            return self.count("strangers hit", 1);
+        }
         if *hit > *asked {
             let text = format!(
                 "server {pid}: it hit statement {} of client {client}, which asked for {asked} and was hit {hit} times",

@@ -185,7 +185,7 @@ impl Operator {
         }
     }
 
-    /// A row: as many fields as the result has columns. SHOW CLIENTS ends with the column `id`.
+    /// A row: as many fields as the result has columns. The 21st column of SHOW CLIENTS is `id`.
     fn row(&mut self, hub: &mut Hub, message: &Message) {
         let mut fields = Fields(&message.body);
         let count = fields.int16();
@@ -195,9 +195,9 @@ impl Operator {
         }
         let text = |value: &Option<&[u8]>| value.map(|value| String::from_utf8_lossy(value).into_owned());
         if values.iter().flat_map(text).all(|value| value != ADMIN)
-            && let Some(Some(last)) = values.last().map(text)
+            && let Some(Some(id)) = values.get(20).map(text)
         {
-            self.clients.push(last);
+            self.clients.push(id);
         }
     }
 

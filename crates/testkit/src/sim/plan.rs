@@ -42,6 +42,8 @@ pub enum Theme {
     Prepared,
     /// Many clients with short scripts.
     Crowd,
+    /// Many clients with one session's parameters and short statements, on few servers: they ride.
+    Riding,
 }
 
 /// What an engine under test is able to do; scripts ask for nothing else.
@@ -175,6 +177,8 @@ pub struct Plan {
     pub client_tls: &'static str,
     /// server_tls_sslmode
     pub server_tls: &'static str,
+    /// multiplex_depth, multiplex_max_ms, multiplex_servers.
+    pub multiplex: (u32, u64, &'static str),
     /// Settings that may be as they like, with other values than their defaults.
     pub extras: Vec<(&'static str, &'static str)>,
     /// Somebody works at the console.
@@ -211,6 +215,7 @@ impl Plan {
             8..14 => Theme::Bulk,
             14..24 => Theme::Prepared,
             24..30 => Theme::Crowd,
+            30..50 => Theme::Riding,
             _ => Theme::Mixed,
         };
         let databases: Vec<String> = (0..rng.between(1, 3)).map(|i| format!("db{i}")).collect();
@@ -244,6 +249,7 @@ impl Plan {
             connect_query: rng.percent(10),
             client_tls: if rng.percent(25) { "prefer" } else { "disable" },
             server_tls: if rng.percent(25) { "prefer" } else { "disable" },
+            multiplex: multiplex(&mut rng),
             extras: extras(&mut rng),
             has_operator: profile.has_console && rng.percent(12),
             has_limits: profile.has_limits,
@@ -256,6 +262,7 @@ impl Plan {
         let mut client_rng = rng.fork();
         let count = match theme {
             Theme::Crowd => rng.between(15, 40),
+            Theme::Riding => rng.between(6, 30),
             Theme::Prepared | Theme::Cancels => rng.between(4, 12),
             Theme::Bulk => rng.between(2, 6),
             Theme::Mixed => rng.between(1, 10),
@@ -279,6 +286,19 @@ impl Plan {
             Theme::Prepared => {
                 self.pool_size = rng.count(1, 3);
                 self.max_prepared_statements = rng.count(1, 4);
+            }
+            Theme::Riding => {
+                self.databases.truncate(1);
+                self.users.truncate(1);
+                self.pool_size = rng.count(1, 3);
+                self.net.delay_us_max = *rng.pick(&[1, 50, 1_000, 5_000]);
+                self.net.window_bytes = 65_536;
+                if rng.percent(85) {
+                    self.multiplex.0 = *rng.pick(&[2, 4, 32, 32]);
+                }
+                if self.mode == Mode::Session {
+                    self.mode = Mode::Transaction;
+                }
             }
             Theme::Mixed | Theme::Bulk | Theme::Crowd => {}
         }
@@ -308,7 +328,10 @@ impl Plan {
         }
         ini.push_str("[pgbouncer]\nlisten_addr = 127.0.0.1\nunix_socket_dir =\nauth_file = users\n");
         ini.push_str("client_tls_key_file = key.pem\nclient_tls_cert_file = cert.pem\nadmin_users = admin\n");
-        let settings: [(&str, String); 26] = [
+        let settings: [(&str, String); 29] = [
+            ("multiplex_depth", self.multiplex.0.to_string()),
+            ("multiplex_max_ms", self.multiplex.1.to_string()),
+            ("multiplex_servers", self.multiplex.2.to_owned()),
             ("scram_iterations", SCRAM_ITERATIONS.to_string()),
             ("client_tls_sslmode", self.client_tls.to_owned()),
             ("server_tls_sslmode", self.server_tls.to_owned()),
@@ -360,7 +383,7 @@ impl Plan {
     pub fn summary(&self) -> String {
         format!(
             "{:?}: {} pooling, {} workers, {} databases x {} users, pool {}+{}, max_db {}, max_user {}, max_client {}, \
-             prepared {}, auth {}, {} clients, delay {} us, window {} B, faults {:?}, timeouts {:?}",
+             prepared {}, riding {:?}, auth {}, {} clients, delay {} us, window {} B, faults {:?}, timeouts {:?}",
             self.theme,
             self.mode.name(),
             self.workers,
@@ -372,6 +395,7 @@ impl Plan {
             self.max_user_connections,
             self.max_client_conn,
             self.max_prepared_statements,
+            self.multiplex,
             self.auth_type,
             self.clients.len(),
             self.net.delay_us_max,
@@ -431,6 +455,10 @@ fn extras(rng: &mut Rng) -> Vec<(&'static str, &'static str)> {
         ("application_name_add_host", "0"),
     ];
     known.into_iter().filter(|_| rng.percent(10)).collect()
+}
+
+fn multiplex(rng: &mut Rng) -> (u32, u64, &'static str) {
+    (*rng.pick(&[0, 1, 2, 8, 32]), *rng.pick(&[1, 5, 50]), *rng.pick(&["auto", "auto", "1", "2"]))
 }
 
 fn faults(rng: &mut Rng, profile: &Profile) -> FaultPlan {

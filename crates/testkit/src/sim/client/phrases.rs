@@ -55,6 +55,8 @@ impl Phrases {
         let duration_us = match self.rng.below(20) {
             0 => 0,
             _ if self.theme == Theme::Cancels => self.rng.skewed(5_000),
+            1..3 if self.theme == Theme::Riding => self.rng.skewed(20_000),
+            _ if self.theme == Theme::Riding => self.rng.skewed(600),
             1 if self.long => self.rng.skewed(200_000),
             _ if self.long => self.rng.skewed(20_000),
             _ => self.rng.skewed(3_000),
@@ -207,6 +209,24 @@ impl Phrases {
                 let text = self.select();
                 vec![query(&text)]
             }
+        }
+    }
+
+    /// What may share a server with others.
+    pub fn ridable_group(&mut self) -> Vec<Message> {
+        match self.rng.below(100) {
+            0..40 => vec![query(&self.select())],
+            40..60 => {
+                let tag = self.tag().render();
+                self.wrap(&format!("INSERT INTO t /*{tag}*/"))
+            }
+            60..66 => {
+                let tag = Tag { rows: self.rng.count(0, 3), ..self.tag() }.render();
+                self.wrap(&format!("SELECT fail /*{tag}*/"))
+            }
+            66..85 if self.extended && self.named => self.prepared_group(),
+            _ if self.extended => self.unnamed_group(),
+            _ => vec![query(&self.select())],
         }
     }
 

@@ -198,7 +198,14 @@ impl<'a> ScriptWriter<'a> {
     #[must_use]
     pub fn write(mut self) -> Script {
         self.introduction();
-        let mut left = self.rng.count(0, if self.plan.theme == Theme::Crowd { 3 } else { 12 });
+        let mut left = self.rng.count(
+            0,
+            match self.plan.theme {
+                Theme::Crowd => 3,
+                Theme::Riding => 40,
+                _ => 12,
+            },
+        );
         while left > 0 {
             left -= 1;
             self.passage();
@@ -211,14 +218,15 @@ impl<'a> ScriptWriter<'a> {
 
     fn introduction(&mut self) {
         let phrases = &mut self.phrases;
-        if self.rng.percent(50) {
+        let rides = self.plan.theme == Theme::Riding;
+        if self.rng.percent(if rides { 5 } else { 50 }) {
             let value = format!("c{} start", self.script.id);
             self.script.parameters.push(("application_name".to_owned(), value));
         }
         for (name, value) in
             [("DateStyle", "German, DMY"), ("TimeZone", "Asia/Tokyo"), ("client_encoding", "LATIN1")]
         {
-            if self.rng.percent(10) {
+            if !rides && self.rng.percent(10) {
                 self.script.parameters.push((name.to_owned(), value.to_owned()));
             }
         }
@@ -249,6 +257,10 @@ impl<'a> ScriptWriter<'a> {
 
     /// One thing a client does between two pauses: a group, a transaction, a pipeline.
     fn passage(&mut self) {
+        if self.plan.theme == Theme::Riding && self.rng.percent(85) {
+            let messages = self.phrases.ridable_group();
+            return self.step(messages, Wait::Answers);
+        }
         match self.rng.below(100) {
             0..20 if self.plan.mode != Mode::Statement => self.block(),
             20..30 => self.pipeline(),
@@ -413,9 +425,15 @@ impl<'a> ScriptWriter<'a> {
     }
 
     fn step(&mut self, messages: Vec<Message>, wait: Wait) {
-        let think_us = if self.rng.percent(5) { self.rng.skewed(1_500_000) } else { self.rng.skewed(5_000) };
+        let often_s = if self.plan.theme == Theme::Riding { 1 } else { 5 };
+        let think_us =
+            if self.rng.percent(often_s) { self.rng.skewed(1_500_000) } else { self.rng.skewed(5_000) };
         // Around the time when the statement ends, a cancel is most dangerous.
-        let (often, late_us) = if self.plan.theme == Theme::Cancels { (70, 6_000) } else { (35, 30_000) };
+        let (often, late_us) = match self.plan.theme {
+            Theme::Cancels => (70, 6_000),
+            Theme::Riding => (30, 8_000),
+            _ => (35, 30_000),
+        };
         let cancel = self.script.cancels && self.rng.percent(often);
         self.script.steps.push(Step {
             think_us,

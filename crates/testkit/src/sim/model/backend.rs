@@ -55,6 +55,11 @@ pub struct Backend {
     /// The client whose transaction or message group is open.
     owner: Option<u32>,
     used: bool,
+    /// More was there when the last answer was complete, and whose that was.
+    followed: bool,
+    answered: Option<u32>,
+    /// What was carried out and is not committed yet.
+    wrote: Vec<Tag>,
     /// The first client that used a prepared statement, by its name here.
     prepared_by: BTreeMap<String, u32>,
     alarm: u64,
@@ -85,6 +90,9 @@ impl Backend {
             pool: None,
             owner: None,
             used: false,
+            followed: false,
+            answered: None,
+            wrote: Vec::new(),
             prepared_by: BTreeMap::new(),
             alarm: 0,
             sleeping: false,
@@ -276,6 +284,15 @@ impl Backend {
             {
                 hub.count("prepared statements shared");
             }
+            if let Note::Wrote(tag) = &note {
+                self.wrote.push(*tag);
+            }
+            if let Note::Runs(Tag { client: Some(client), .. }) = &note {
+                if std::mem::take(&mut self.followed) && self.answered.is_some_and(|other| other != *client) {
+                    hub.count("statements that rode");
+                }
+                self.answered = Some(*client);
+            }
             if matches!(&note, Note::Hidden { what, .. } if what == "DiscardAll") {
                 self.used = false;
             }
@@ -287,15 +304,41 @@ impl Backend {
         self.readies += 1;
         if message.body == b"I" {
             self.owner = None;
+            self.followed = !self.splitter.rest().is_empty();
         }
+        self.commit(hub, message.body == b"I");
         match self.fate {
             Fate::DiesBeforeReady(n) if n == self.readies => {
                 self.flush(hub);
                 self.die(hub, End::Fin);
             }
+            Fate::Lies(n, lie) if lie.needs_rider() => {
+                if self.readies >= n && message.body == b"I" && self.has_rider() {
+                    hub.count("broken trust");
+                    self.lie(hub, lie);
+                } else {
+                    self.keep(hub, message);
+                }
+            }
             Fate::Lies(n, lie) if n == self.readies => self.lie(hub, lie),
             _ => self.keep(hub, message),
         }
+    }
+
+    /// A transaction, perhaps of one statement, is over.
+    fn commit(&mut self, hub: &mut Hub, idle: bool) {
+        for tag in self.wrote.drain(..) {
+            if let (Some(client), true) = (tag.client, idle) {
+                hub.checks.wrote(client, tag.number);
+            }
+        }
+    }
+
+    /// What has arrived already is another client's than what was answered last.
+    fn has_rider(&self) -> bool {
+        let rest = String::from_utf8_lossy(self.splitter.rest());
+        let next = rest.split("c=").nth(1).and_then(|text| text.split(' ').next()?.parse::<u32>().ok());
+        next.is_some() && next != self.answered
     }
 
     /// Says what no server says, and is no server any more.
@@ -304,12 +347,16 @@ impl Backend {
         self.kept.extend(lie.bytes());
         self.flush(hub);
         if let Some(pool) = self.pool.as_ref().filter(|_| self.readies > 0) {
+            hub.checks.outcome_unknown(pool);
             hub.checks.server_failed(pool);
         }
         self.stage = Stage::Silent;
     }
 
     fn keep(&mut self, hub: &mut Hub, message: &Message) {
+        if message.tag == b'E' {
+            self.wrote.clear();
+        }
         message.encode(&mut self.kept);
         if self.kept.len() >= SEND_BUFFER_BYTES {
             self.flush(hub);
@@ -353,6 +400,9 @@ impl Backend {
     fn die(&mut self, hub: &mut Hub, end: End) {
         hub.note(|| format!("server {} dies", self.pid));
         if let Some(pool) = &self.pool {
+            if end == End::Reset {
+                hub.checks.outcome_unknown(pool);
+            }
             hub.checks.server_failed(pool);
         }
         self.close(hub, end);

@@ -174,7 +174,10 @@ impl Run {
                 let filler = String::from_utf8(filler(&tag, 0)).expect("letters");
                 return Err(Refusal::new("22012", format!("division by zero ({}) {filler}", tag.render())));
             }
-            Verb::Write => "INSERT 0 1".to_owned(),
+            Verb::Write => {
+                session.note(Note::Wrote(tag));
+                "INSERT 0 1".to_owned()
+            }
             Verb::Notices => {
                 for i in 0..tag.rows {
                     session.say(report(b'N', "NOTICE", "00000", &format!("{} i={i}", tag.render())));

@@ -37,12 +37,28 @@ pub enum Lie {
     EndlessLength,
     /// A ReadyForQuery with a status that does not exist.
     UnknownStatus,
+    /// A transaction is open, where another client's statement follows already: only then it is plain to see.
+    OpenTransaction,
+    /// COPY FROM STDIN begins, likewise.
+    Copies,
 }
 
 /// Every lie there is.
-pub const LIES: [Lie; 4] = [Lie::UnknownType, Lie::ShortLength, Lie::EndlessLength, Lie::UnknownStatus];
+pub const LIES: [Lie; 6] = [
+    Lie::UnknownType,
+    Lie::ShortLength,
+    Lie::EndlessLength,
+    Lie::UnknownStatus,
+    Lie::OpenTransaction,
+    Lie::Copies,
+];
 
 impl Lie {
+    /// It is a lie only if another client's statement is behind the one that is answered.
+    pub(super) fn needs_rider(self) -> bool {
+        matches!(self, Lie::OpenTransaction | Lie::Copies)
+    }
+
     /// The lie itself.
     pub(super) fn bytes(self) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -50,6 +66,8 @@ impl Lie {
             Lie::UnknownType => Message { tag: b'%', body: vec![0; 9] }.encode(&mut bytes),
             Lie::ShortLength => bytes.extend([b'Z', 0, 0, 0, 3]),
             Lie::EndlessLength => bytes.extend([b'Z', 0x7f, 0xff, 0xff, 0xff, b'I']),
+            Lie::OpenTransaction => Message { tag: b'Z', body: vec![b'T'] }.encode(&mut bytes),
+            Lie::Copies => Message { tag: b'G', body: vec![0, 0, 0] }.encode(&mut bytes),
             Lie::UnknownStatus => Message { tag: b'Z', body: vec![b'Q'] }.encode(&mut bytes),
         }
         bytes
@@ -66,7 +84,7 @@ impl Fate {
         if rng.percent(faults.login_fails) {
             return match rng.below(5) {
                 0 => Fate::Hangs,
-                1 => Fate::Lies(0, *rng.pick(&LIES)),
+                1 => Fate::Lies(0, *rng.pick(&LIES[..4])),
                 2 => Fate::DiesInLogin(rng.below(400)),
                 3 => Fate::Refuses("53300"),
                 _ => Fate::Refuses("57P03"),

@@ -36,6 +36,8 @@ pub enum Step {
 pub enum Note {
     /// A statement, or a function call, starts.
     Runs(Tag),
+    /// A statement that changes something was carried out; whether that stays is decided with its transaction.
+    Wrote(Tag),
     /// A statement without an owner starts: the pooler's own.
     Hidden {
         /// Its text.

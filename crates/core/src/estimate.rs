@@ -1,0 +1,152 @@
+//! How long statements take and how much they answer, by fingerprint.
+//!
+//! What this file is for: to remember, in a bounded number of bytes, what was measured. A statement that is not here has
+//! not been seen (or was forgotten), and nothing may be assumed of it. It must never be asked for anything but estimates.
+
+use crate::limits::ESTIMATES_MAX;
+
+/// What is known of a statement.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Estimate {
+    /// Its time at the head of a server's queue (µs).
+    pub(crate) us: u64,
+    /// Bytes of its answer.
+    pub(crate) bytes: u64,
+}
+
+/// Times and sizes are kept in sixteenths, so that small changes count.
+const FRACTION: u64 = 16;
+/// Weight of a new sample: an eighth, and more for the first ones.
+const WEIGHT: u64 = 8;
+
+#[derive(Clone, Copy, Default)]
+struct Place {
+    key: u64,
+    us: u32,
+    bytes: u32,
+    /// Samples, up to a small number: those that were used more often stay longer.
+    seen: u8,
+    /// It did what it was certain not to do: it is never trusted again.
+    barred: bool,
+}
+
+/// The table. Two places for each key; where both are taken, the one that is used less is given up.
+#[derive(Default)]
+pub(crate) struct Estimates {
+    /// Empty until something is measured.
+    places: Vec<Place>,
+}
+
+impl Estimates {
+    /// What is known of a statement; `None` if nothing is, or it is barred.
+    #[inline]
+    pub(crate) fn get(&self, key: u64) -> Option<Estimate> {
+        let place = self.places.get(self.find(key)?).filter(|place| !place.barred)?;
+        Some(Estimate { us: u64::from(place.us) / FRACTION, bytes: u64::from(place.bytes) / FRACTION })
+    }
+
+    /// A statement took so long and answered so much. A sample of `long_us` and above counts at once, and is forgotten
+    /// slowly.
+    pub(crate) fn note(&mut self, key: u64, us: u64, bytes: u64, long_us: u64) {
+        let at = self.find_or_make(key);
+        let place = &mut self.places[at];
+        let weight = (u64::from(place.seen) + 1).min(WEIGHT);
+        let moved = |from: u32, sample: u64| {
+            let (from, sample) = (u64::from(from), sample.saturating_mul(FRACTION));
+            let to = if sample >= from {
+                from + (sample - from) / weight
+            } else {
+                from - (from - sample) / weight
+            };
+            u32::try_from(to).unwrap_or(u32::MAX)
+        };
+        place.bytes = moved(place.bytes, bytes);
+        let long = us >= long_us && u64::from(place.us) < us.saturating_mul(FRACTION);
+        place.us = if long {
+            u32::try_from(us.saturating_mul(FRACTION)).unwrap_or(u32::MAX)
+        } else {
+            moved(place.us, us)
+        };
+        place.seen = place.seen.saturating_add(1);
+    }
+
+    /// It is never to be trusted again.
+    pub(crate) fn bar(&mut self, key: u64) {
+        let at = self.find_or_make(key);
+        self.places[at].barred = true;
+        self.places[at].seen = u8::MAX;
+    }
+
+    #[inline]
+    fn find(&self, key: u64) -> Option<usize> {
+        let at = place_of(key);
+        [at, at ^ 1]
+            .into_iter()
+            .find(|&at| self.places.get(at).is_some_and(|place| place.seen > 0 && place.key == key))
+    }
+
+    fn find_or_make(&mut self, key: u64) -> usize {
+        if self.places.is_empty() {
+            self.places.resize(ESTIMATES_MAX, Place::default());
+        }
+        if let Some(at) = self.find(key) {
+            return at;
+        }
+        let at = place_of(key);
+        let rarer = if self.places[at ^ 1].seen < self.places[at].seen { at ^ 1 } else { at };
+        // Whoever was common once does not stay for ever.
+        let other = &mut self.places[rarer ^ 1];
+        if !other.barred {
+            other.seen = (other.seen / 2).max(other.seen.min(1));
+        }
+        self.places[rarer] = Place { key, ..Place::default() };
+        rarer
+    }
+}
+
+fn place_of(key: u64) -> usize {
+    ((key >> 32) ^ key) as usize % ESTIMATES_MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mean_is_followed_and_a_long_one_counts_at_once() {
+        let mut estimates = Estimates::default();
+        assert_eq!(estimates.get(7), None);
+        for _ in 0..50 {
+            // Several answers in one read: the first seems to have taken all the time.
+            estimates.note(7, 400, 0, 5_000);
+            (0..3).for_each(|_| estimates.note(7, 0, 800, 5_000));
+        }
+        let known = estimates.get(7).expect("it was seen");
+        assert!((70..=130).contains(&known.us), "{known:?}");
+        assert!((450..=750).contains(&known.bytes), "{known:?}");
+        estimates.note(7, 30_000, 0, 5_000);
+        assert_eq!(estimates.get(7).map(|known| known.us), Some(30_000));
+        (0..50).for_each(|_| estimates.note(7, 100, 0, 5_000));
+        assert!(estimates.get(7).is_some_and(|known| known.us < 300));
+    }
+
+    #[test]
+    fn it_is_bounded_and_what_is_common_stays() {
+        let mut estimates = Estimates::default();
+        for other in 0..ESTIMATES_MAX as u64 * 10 {
+            (0..5).for_each(|_| estimates.note(1 << 60, 10, 10, 5_000));
+            estimates.note(other.wrapping_mul(0x9e37_79b9_7f4a_7c15), 10, 10, 5_000);
+        }
+        assert!(estimates.get(1 << 60).is_some());
+        assert_eq!(estimates.places.len(), ESTIMATES_MAX);
+    }
+
+    #[test]
+    fn what_is_barred_stays_so() {
+        let mut estimates = Estimates::default();
+        estimates.bar(5);
+        (0..1000).for_each(|_| estimates.note(5, 10, 10, 5_000));
+        (0..10).for_each(|other| estimates.note(5 + ESTIMATES_MAX as u64 * other, 10, 10, 5_000));
+        assert_eq!(estimates.get(5), None);
+    }
+}

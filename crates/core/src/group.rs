@@ -1,0 +1,197 @@
+//! What a client asks for between two transactions: one message group, looked at as a whole before anything of it is sent.
+//!
+//! What this file is for: to say of a group that it is certainly over with its own answer: it opens no transaction, begins
+//! no COPY, leaves nothing in the session, and needs nothing that another group left there. Only such a group may share a
+//! server connection with those of other clients. It must never say so when in doubt; "no" costs speed, never correctness.
+
+use pgweir_sql::{Traits, Verb, traits};
+use pgweir_wire::frontend::{BindHead, Close, Describe, Parse, Query, Target, tag};
+use pgweir_wire::header::{HEADER_LEN, Header};
+
+use crate::limits::{GROUP_BYTES_MAX, GROUP_MESSAGES_MAX};
+
+/// A whole group that is certainly over with its own answer: one Query, or what ends in Sync.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Group {
+    /// Its bytes, at the front of what its client sent.
+    pub(crate) len: u32,
+    /// Of its statements.
+    pub(crate) fingerprint: u64,
+    /// It consists of queries alone: running it a second time does no harm where nobody saw the first answer.
+    pub(crate) only_reads: bool,
+    /// It names prepared statements.
+    pub(crate) names_statements: bool,
+}
+
+/// The group at the front of `bytes`, if all of it is there and it is certainly over with its own answer. `statement` tells
+/// what is known of the text of a prepared statement, by the client's name for it.
+pub(crate) fn group_at_front(bytes: &[u8], statement: impl Fn(&[u8]) -> Option<Traits>) -> Option<Group> {
+    let header = Header::peek(bytes).ok()??;
+    if header.tag != tag::QUERY {
+        return Extended::default().read(bytes, statement);
+    }
+    let message = bytes.get(..header.total()).filter(|message| message.len() <= GROUP_BYTES_MAX)?;
+    let query = Query::parse(message.get(HEADER_LEN..)?).ok()?;
+    let traits = traits(query.text);
+    traits.certainly_self_contained.then(|| Group {
+        len: message.len() as u32,
+        fingerprint: traits.fingerprint,
+        only_reads: reads(&traits),
+        names_statements: false,
+    })
+}
+
+/// A query without a part that changes anything. (What a function does inside nobody knows.)
+fn reads(traits: &Traits) -> bool {
+    matches!(traits.verb, Verb::Select | Verb::Values | Verb::Table)
+}
+
+/// A group of the extended protocol, while it is read.
+#[derive(Default)]
+struct Extended {
+    /// Of the unnamed statement, once it was prepared in this very group.
+    unnamed: Option<Traits>,
+    fingerprint: u64,
+    executes: bool,
+    writes: bool,
+    names_statements: bool,
+}
+
+impl Extended {
+    fn read(mut self, bytes: &[u8], statement: impl Fn(&[u8]) -> Option<Traits>) -> Option<Group> {
+        let mut at = 0;
+        for _ in 0..GROUP_MESSAGES_MAX {
+            let rest = bytes.get(at..)?;
+            let header = Header::peek(rest).ok()??;
+            let body = rest.get(HEADER_LEN..header.total())?;
+            at += header.total();
+            if at > GROUP_BYTES_MAX {
+                return None;
+            }
+            match header.tag {
+                tag::SYNC => return self.executes.then(|| self.finish(at)),
+                tag::PARSE => self.parse(&Parse::parse(body).ok()?)?,
+                tag::BIND => self.uses(BindHead::parse_prefix(body)?.statement, &statement)?,
+                tag::DESCRIBE => match Describe::parse(body).ok()? {
+                    Describe { target: Target::Statement, name } => self.uses(name, &statement)?,
+                    Describe { target: Target::Portal, .. } => {}
+                },
+                tag::EXECUTE => self.executes = true,
+                // Portals end with the group anyway; statements do not.
+                tag::CLOSE if Close::parse(body).ok()?.target == Target::Portal => {}
+                _ => return None,
+            }
+        }
+        None
+    }
+
+    /// Only the unnamed statement: a name would outlive the group.
+    fn parse(&mut self, parse: &Parse<'_>) -> Option<()> {
+        if !parse.name.is_empty() {
+            return None;
+        }
+        self.unnamed = Some(traits(parse.query));
+        Some(())
+    }
+
+    fn uses(&mut self, name: &[u8], statement: impl Fn(&[u8]) -> Option<Traits>) -> Option<()> {
+        let traits = if name.is_empty() { self.unnamed? } else { statement(name)? };
+        if !traits.certainly_self_contained {
+            return None;
+        }
+        self.names_statements |= !name.is_empty();
+        self.writes |= !reads(&traits);
+        self.fingerprint = self.fingerprint.rotate_left(7) ^ traits.fingerprint;
+        Some(())
+    }
+
+    fn finish(&self, len: usize) -> Group {
+        Group {
+            len: len as u32,
+            // The same text costs something else when it need not be prepared, and in the simple protocol.
+            fingerprint: self.fingerprint ^ if self.names_statements { 1 } else { 2 },
+            only_reads: !self.writes,
+            names_statements: self.names_statements,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pgweir_wire::frontend;
+
+    use super::*;
+
+    fn query(text: &str) -> Vec<u8> {
+        let mut out = Vec::new();
+        frontend::encode_query(&mut out, text.as_bytes());
+        out
+    }
+
+    fn parse(name: &str, text: &str) -> Vec<u8> {
+        let mut out = Vec::new();
+        frontend::encode_parse(&mut out, name.as_bytes(), text.as_bytes(), &[]);
+        out
+    }
+
+    fn bind(name: &str) -> Vec<u8> {
+        let mut out = Vec::new();
+        frontend::encode_bind_head(&mut out, b"", name.as_bytes(), 6);
+        out.extend([0; 6]);
+        out
+    }
+
+    fn execute() -> Vec<u8> {
+        let mut out = vec![b'E'];
+        out.extend(9u32.to_be_bytes());
+        out.extend([0; 5]);
+        out
+    }
+
+    const SYNC: [u8; 5] = [b'S', 0, 0, 0, 4];
+
+    fn of(pieces: &[&[u8]]) -> Option<Group> {
+        let known = |name: &[u8]| match name {
+            b"s" => Some(traits(b"select 1")),
+            b"begin" => Some(traits(b"begin")),
+            _ => None,
+        };
+        group_at_front(&pieces.concat(), known)
+    }
+
+    #[test]
+    fn a_query_that_is_certain_is_a_group_whatever_follows() {
+        let select = query("select 1");
+        let group = of(&[&select, b"Q\0"]).expect("a group");
+        assert_eq!((group.len as usize, group.only_reads), (select.len(), true));
+        assert!(!of(&[&query("insert into t values (1)")]).expect("a group").only_reads);
+        assert_eq!(of(&[&query("select 1; select 2")]), None);
+        assert_eq!(of(&[&query("begin")]), None);
+        assert_eq!(of(&[&query("")]), None);
+        assert_eq!(of(&[&select[..select.len() - 1]]), None);
+        assert_eq!(of(&[&query(&format!("select '{}'", "x".repeat(GROUP_BYTES_MAX)))]), None);
+    }
+
+    #[test]
+    fn an_extended_group_is_one_when_its_sync_is_there() {
+        let whole: [&[u8]; 4] = [&parse("", "select $1"), &bind(""), &execute(), &SYNC];
+        assert!(of(&whole).is_some());
+        assert_eq!(of(&whole[..3]), None);
+        assert!(of(&[&bind("s"), &execute(), &SYNC]).expect("a group").names_statements);
+    }
+
+    #[test]
+    fn what_reaches_beyond_its_sync_is_none() {
+        let parse_and = |text: &str| of(&[&parse("", text), &bind(""), &execute(), &SYNC]);
+        assert_eq!(parse_and("begin"), None);
+        assert_eq!(parse_and("select set_config('a', 'b', false)"), None);
+        assert_eq!(of(&[&bind(""), &execute(), &SYNC]), None, "prepared by an earlier group");
+        assert_eq!(of(&[&bind("begin"), &execute(), &SYNC]), None);
+        assert_eq!(of(&[&bind("unknown"), &execute(), &SYNC]), None);
+        assert_eq!(of(&[&parse("s", "select 1"), &bind("s"), &execute(), &SYNC]), None);
+        assert_eq!(of(&[&parse("", "select 1"), &query("select 1"), &SYNC]), None);
+        assert_eq!(of(&[&SYNC]), None);
+        let many = execute().repeat(GROUP_MESSAGES_MAX);
+        assert_eq!(of(&[&parse("", "select 1"), &bind(""), &many, &SYNC]), None);
+    }
+}

@@ -1,0 +1,197 @@
+//! Admission: whether the client that is next gets a server for itself, goes aboard one behind others, or waits on; and so
+//! how many servers are busy with short statements.
+
+use std::sync::Arc;
+
+use pgweir_settings::PoolMode;
+
+use super::{Activity, Machine, duration_us};
+use crate::client::{Account, Client, ClientState};
+use crate::driver::Driver;
+use crate::estimate::Estimate;
+use crate::group::{Group, group_at_front};
+use crate::ids::{ClientId, PoolId, ServerId};
+use crate::ledger::Ledger;
+use crate::limits::{LEDGER_ENTRIES_MAX, RIDDEN_ANSWER_BYTES_MAX, RIDDEN_BACKLOG_BYTES_MAX, WAKE_AFTER_US};
+use crate::luggage::Replication;
+use crate::mail::Shutdown;
+use crate::riders::{RideLimits, Room};
+use crate::server::{Server, ServerState};
+
+/// Where a waiting client goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Admission {
+    /// To a free server.
+    Alone(ServerId),
+    /// Aboard a busy one.
+    Behind(ServerId),
+    /// Nowhere yet: a busy server will have room before it would be worth to wake an idle one.
+    Soon,
+    /// Nowhere: there is no server for it.
+    NoServer,
+}
+
+/// What was found among the busy servers.
+enum Aboard {
+    Room(ServerId),
+    Full,
+    Nowhere,
+}
+
+impl Machine {
+    /// What a client asks for, if that may share a server with others.
+    pub(super) fn group_of(&self, id: ClientId, bytes: &[u8]) -> Option<Group> {
+        let account = self.clients.get(id)?.account.as_deref()?;
+        self.ride_limits(account.pool)?;
+        if account.replication != Replication::None {
+            return None;
+        }
+        let tracked = self.client_tracks_statements(id);
+        group_at_front(bytes, |name| {
+            let statement = account.statement(name).filter(|_| tracked)?;
+            self.statements.get(statement)?.traits
+        })
+    }
+
+    /// The bounds of riding in a pool; `None` where nobody rides.
+    pub(super) fn ride_limits(&self, pool_id: PoolId) -> Option<RideLimits> {
+        let main = &self.rules.config.main;
+        let pool = &self.pools[pool_id];
+        let resets = main.server_reset_query_always && !main.server_reset_query.is_empty();
+        if main.multiplex_depth == 0 || pool.mode == PoolMode::Session || resets {
+            return None;
+        }
+        Some(RideLimits { depth: main.multiplex_depth as usize, max_us: duration_us(main.multiplex_max_ms) })
+    }
+
+    /// The statement's name among the estimates: the same text is another statement in another pool.
+    pub(super) fn estimate_key(pool_id: PoolId, group: &Group) -> u64 {
+        use slotmap::Key;
+        group.fingerprint ^ pool_id.data().as_ffi().wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    /// The expected time of a statement that is known to be short.
+    pub(super) fn short_estimate_us(&self, key: u64, limits: RideLimits) -> Option<u64> {
+        let Estimate { us, bytes } = self.estimates.get(key)?;
+        (us < limits.max_us && bytes <= RIDDEN_ANSWER_BYTES_MAX).then_some(us)
+    }
+
+    /// Decides about the client that is next in its pool's queue.
+    pub(super) fn find_place<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, id: ClientId) -> Admission {
+        let Some((limits, group, estimate_us)) = self.ride_wish(pool_id, id) else {
+            return self.take_idle(d, pool_id).map_or(Admission::NoServer, Admission::Alone);
+        };
+        let target = self.pools[pool_id].pace.target(self.rules.config.main.multiplex_servers);
+        let busy = self.pools[pool_id].short.len();
+        if busy < target as usize
+            && let Some(server) = self.take_idle(d, pool_id)
+        {
+            return Admission::Alone(server);
+        }
+        let found = self.find_aboard(d, pool_id, id, &group, limits, target as usize);
+        if let Aboard::Room(server) = found {
+            return Admission::Behind(server);
+        }
+        if matches!(found, Aboard::Full) && !self.has_waited_enough(pool_id, id, estimate_us, target) {
+            return Admission::Soon;
+        }
+        if let Some(server) = self.take_idle(d, pool_id) {
+            self.pools[pool_id].pace.note_woken(busy as u32 + 1);
+            return Admission::Alone(server);
+        }
+        // Those that were left to come to rest may as well go on.
+        match self.find_aboard(d, pool_id, id, &group, limits, usize::MAX) {
+            Aboard::Room(server) => Admission::Behind(server),
+            Aboard::Full | Aboard::Nowhere => Admission::NoServer,
+        }
+    }
+
+    /// The client wants something that may be sent behind others, and is known to be short.
+    fn ride_wish(&self, pool_id: PoolId, id: ClientId) -> Option<(RideLimits, Group, u64)> {
+        let ClientState::Waiting(waiting) = &self.clients.get(id)?.state else { return None };
+        let group = waiting.group?;
+        let limits = self.ride_limits(pool_id)?;
+        let pool = &self.pools[pool_id];
+        if pool.paused || self.activity != Activity::Active || self.stopping == Some(Shutdown::WaitForServers)
+        {
+            return None;
+        }
+        let estimate_us = self.short_estimate_us(Self::estimate_key(pool_id, &group), limits)?;
+        Some((limits, group, estimate_us))
+    }
+
+    /// The busy server, among the first so many, aboard which the wait is shortest.
+    fn find_aboard<D: Driver>(
+        &self,
+        d: &D,
+        pool_id: PoolId,
+        id: ClientId,
+        group: &Group,
+        limits: RideLimits,
+        among: usize,
+    ) -> Aboard {
+        let Some(account) = self.clients.get(id).and_then(|client| client.account.as_deref()) else {
+            return Aboard::Nowhere;
+        };
+        let mut best: Option<(u64, ServerId)> = None;
+        let mut full = false;
+        for &server_id in self.pools[pool_id].short.iter().take(among) {
+            let Some(server) = self.servers.get(server_id) else { continue };
+            if !takes_riders(server)
+                || !same_session(account, server)
+                || d.backlog(server.conn) > RIDDEN_BACKLOG_BYTES_MAX
+            {
+                continue;
+            }
+            if group.names_statements && server.ledger.awaits_earlier_changes() {
+                continue;
+            }
+            match server.riders.room(self.now.mono_us, server.received_bytes, limits) {
+                Room::Yes(wait_us) if best.is_none_or(|(least_us, _)| wait_us < least_us) => {
+                    best = Some((wait_us, server_id));
+                }
+                Room::Yes(_) | Room::Never => {}
+                Room::Full => full = true,
+            }
+        }
+        let fit = best.filter(|&(_, server)| self.reason_to_retire(server).is_none());
+        match fit {
+            Some((_, server)) => Aboard::Room(server),
+            None if full => Aboard::Full,
+            None => Aboard::Nowhere,
+        }
+    }
+
+    /// It has waited, or would wait, so long that an idle server is to be woken for it.
+    fn has_waited_enough(&self, pool_id: PoolId, id: ClientId, estimate_us: u64, target: u32) -> bool {
+        let since_us = match self.clients.get(id).map(|client| &client.state) {
+            Some(ClientState::Waiting(waiting)) => waiting.since_us,
+            _ => self.now.mono_us,
+        };
+        let queue_us = u64::from(self.pools[pool_id].waiting) * estimate_us / u64::from(target.max(1));
+        self.now.mono_us.saturating_sub(since_us) >= WAKE_AFTER_US || queue_us >= WAKE_AFTER_US
+    }
+
+    /// When the client that is next has waited long enough to have an idle server woken.
+    pub(super) fn note_wake_up(&mut self, id: ClientId) {
+        let Some(Client { state: ClientState::Waiting(waiting), .. }) = self.clients.get(id) else { return };
+        let due_us = waiting.since_us.saturating_add(WAKE_AFTER_US).max(self.now.mono_us + 1);
+        self.wake_us = Some(self.wake_us.map_or(due_us, |other_us| other_us.min(due_us)));
+    }
+}
+
+/// The session that a server carries is the client's own.
+fn same_session(account: &Account, server: &Server) -> bool {
+    Arc::ptr_eq(&server.params, &account.params)
+}
+
+/// Nothing that was sent to it can leave it in a transaction, a COPY, or somebody's hands.
+fn takes_riders(server: &Server) -> bool {
+    let whole = |ledger: &Ledger| ledger.is_between_groups() && ledger.len() < LEDGER_ENTRIES_MAX;
+    matches!(server.state, ServerState::Busy(_) | ServerState::Orphaned)
+        && server.retire.is_none()
+        && server.cancels == 0
+        && !server.reads_paused
+        && server.tx == pgweir_wire::backend::TxStatus::Idle
+        && whole(&server.ledger)
+}

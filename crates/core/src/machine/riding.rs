@@ -1,0 +1,389 @@
+//! Riding: statements of several clients on one server, one behind the other.
+//!
+//! A rider has sent a whole group that is certainly over with its own answer, and so has everybody before it. The first one
+//! has the server as any linked client has it; when its answer is complete, the next one becomes the first. What a rider
+//! asked for stays in its inbox until then: while nobody has seen an answer to it, it can be asked again elsewhere.
+
+use pgweir_wire::backend::tag;
+use pgweir_wire::backend::{ErrorFields, TxStatus};
+use pgweir_wire::error::SqlState;
+use pgweir_wire::header::{HEADER_LEN, Header};
+
+use super::from_client::{Route, route};
+use super::{Machine, Step};
+use crate::client::{ClientState, Link, Riding, Waiting};
+use crate::driver::{Closed, Driver, Level};
+use crate::errors::Fault;
+use crate::group::Group;
+use crate::ids::{ClientId, ServerId};
+use crate::ledger::{Entry, Owner, Purpose};
+use crate::limits::{HELD_ANSWER_BYTES_MAX, SLOW_READER_BYTES_MAX, SLOW_READER_US};
+use crate::riders::{Head, Rider};
+use crate::server::{Server, ServerState};
+
+/// What was found at the front of a server's bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Answer {
+    /// Not all of it is there.
+    Incomplete,
+    /// Up to ReadyForQuery; whether it is the error of a cancelled statement.
+    Whole { cancelled: bool },
+}
+
+impl Machine {
+    /// A linked client's group was sent as a whole, and nothing behind it: others may follow it.
+    pub(super) fn begin_ride(&mut self, id: ServerId, group: &Group) {
+        let Some(server) = self.servers.get(id) else { return };
+        let (pool_id, received_bytes) = (server.pool, server.received_bytes);
+        let Some(limits) = self.ride_limits(pool_id) else { return };
+        if server.ledger.is_empty() || !server.ledger.is_between_groups() || server.tx != TxStatus::Idle {
+            return;
+        }
+        let key = Self::estimate_key(pool_id, group);
+        let estimate_us = self.short_estimate_us(key, limits);
+        let since_us = self.now.mono_us;
+        self.servers[id].riders.begin(Head { key, since_us, received_bytes, estimate_us, exposed: false });
+        if estimate_us.is_some() {
+            self.pools[pool_id].short.push(id);
+        }
+    }
+
+    /// The head's client sends more, or its server is released: nobody follows it any more. Nobody may be aboard behind it.
+    pub(super) fn end_ride(&mut self, id: ServerId) {
+        if let Some(server) = self.servers.get_mut(id)
+            && server.riders.end().is_some()
+        {
+            self.leave_short(id);
+        }
+    }
+
+    /// Takes a server off the list of those that take riders.
+    pub(super) fn leave_short(&mut self, id: ServerId) {
+        let Some(server) = self.servers.get(id) else { return };
+        let short = &mut self.pools[server.pool].short;
+        if let Some(place) = short.iter().position(|&other| other == id) {
+            short.remove(place);
+        }
+    }
+
+    /// Waiting → Riding: sends the client's group behind those that are under way.
+    pub(super) fn board<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let (ClientState::Waiting(waiting), Some(account)) = (&client.state, &client.account) else { return };
+        let (since_us, notified, pool_id) = (waiting.since_us, waiting.notified, account.pool);
+        let Some(group) = waiting.group else { return };
+        client.state = ClientState::Riding(Riding { server: server_id, since_us, notified, group });
+        let inbox = std::mem::take(&mut client.inbox);
+        let key = Self::estimate_key(pool_id, &group);
+        let estimate_us = self.estimates.get(key).map_or(0, |estimate| estimate.us);
+        let pool = &mut self.pools[pool_id];
+        pool.waiting -= 1;
+        pool.riding += 1;
+        pool.rides.ridden += 1;
+        self.servers[server_id].riders.board(Rider { client: id, key, estimate_us, exposed: false });
+        self.send_group(d, id, server_id, &inbox[..(group.len as usize).min(inbox.len())]);
+        if let Some(client) = self.clients.get_mut(id) {
+            client.inbox = inbox;
+        }
+    }
+
+    fn send_group<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId, bytes: &[u8]) {
+        let tracking = self.client_tracks_statements(id);
+        let (mut at, mut sent) = (0, 0);
+        while let Some(Ok(Some(header))) = bytes.get(at..).map(Header::peek) {
+            let rest = &bytes[at..];
+            let Some(server) = self.servers.get_mut(server_id) else { return };
+            match route(header, rest, tracking) {
+                Route::Pass(kind) => {
+                    if let Some(kind) = kind {
+                        server.ledger.push(Entry::new(Owner::Client(id), kind));
+                    }
+                }
+                Route::Prepared => {
+                    d.send(server.conn, &bytes[sent..at]);
+                    sent = at + header.total();
+                    if self.prepared_message(d, id, server_id, header, rest) == Step::Gone {
+                        return;
+                    }
+                }
+                other => debug_assert!(false, "{other:?} is part of no group that may ride"),
+            }
+            at += header.total();
+        }
+        if let Some(server) = self.servers.get(server_id)
+            && sent < at
+        {
+            d.send(server.conn, &bytes[sent..at]);
+        }
+    }
+
+    /// The head's ReadyForQuery came and others are aboard: the next one's turn.
+    pub(super) fn next_aboard<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+        let now_us = self.now.mono_us;
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let (pool_id, received_bytes) = (server.pool, server.received_bytes);
+        let client = server.state.client();
+        let (was, next) = server.riders.next(now_us, received_bytes);
+        self.measure(id, was, client);
+        if let Some(client) = client.filter(|&client| self.clients.contains_key(client)) {
+            self.unlink(client);
+            self.end_cancels_for(d, pool_id, client);
+            self.to_resume.push_back(client);
+        }
+        match next.filter(|&next| self.is_riding(next, id)) {
+            Some(next) => self.promote(d, id, next),
+            None => self.set_server_state(id, ServerState::Orphaned),
+        }
+        self.server_unpause(d, id);
+        if self.pools[pool_id].waiting > 0 {
+            self.notice(pool_id);
+        }
+    }
+
+    fn is_riding(&self, client: ClientId, server: ServerId) -> bool {
+        self.clients.get(client).is_some_and(
+            |client| matches!(&client.state, ClientState::Riding(riding) if riding.server == server),
+        )
+    }
+
+    /// Riding → Linked: it is the head now.
+    fn promote<D: Driver>(&mut self, d: &mut D, id: ServerId, client_id: ClientId) {
+        let now_us = self.now.mono_us;
+        let server = &mut self.servers[id];
+        server.note_begin(now_us);
+        server.active_us = now_us;
+        let pool_id = server.pool;
+        let pool = &mut self.pools[pool_id];
+        let client = &mut self.clients[client_id];
+        let ClientState::Riding(riding) = &client.state else { return };
+        pool.riding -= 1;
+        pool.linked += 1;
+        pool.stats.server_assignments += 1;
+        pool.stats.wait_us += now_us.saturating_sub(riding.since_us);
+        client.state = ClientState::Linked(Link {
+            server: id,
+            streaming: 0,
+            discards: false,
+            held: false,
+            group: None,
+            kept: riding.group.len as usize,
+            made_in: pool.mode,
+        });
+        self.set_server_state(id, ServerState::Busy(client_id));
+        if !self.pools[pool_id].waiting_cancels.is_empty() {
+            // Perhaps one for this client waited until now.
+            self.next_cancel(d, pool_id);
+        }
+    }
+
+    /// The head's last answer came: notes what it cost.
+    pub(super) fn ride_over(&mut self, id: ServerId) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let client = server.state.client();
+        if let Some(head) = server.riders.end() {
+            server.riders.shrink();
+            self.measure(id, Some(head), client);
+            self.leave_short(id);
+        }
+    }
+
+    fn measure(&mut self, id: ServerId, head: Option<Head>, client: Option<ClientId>) {
+        let (Some(server), Some(head)) = (self.servers.get(id), head) else { return };
+        let now_us = self.now.mono_us;
+        let long_us = super::duration_us(self.rules.config.main.multiplex_max_ms);
+        let took_us = now_us.saturating_sub(head.since_us);
+        self.estimates.note(head.key, took_us, server.received_bytes - head.received_bytes, long_us);
+        let account = client.and_then(|client| self.clients.get(client)?.account.as_deref());
+        if let (Some(account), Some(_)) = (account, head.estimate_us) {
+            let size =
+                self.rules.config.pool_size(&self.pools[server.pool].config, &self.pools[server.pool].user);
+            let size = if size == 0 { u32::MAX } else { size };
+            let response_us = now_us.saturating_sub(account.request_us);
+            let wait_us = response_us.saturating_sub(took_us);
+            self.pools[server.pool].pace.note(now_us, response_us, wait_us, size);
+        }
+    }
+
+    /// The statement at the head did what it was certain not to do: it is not trusted again.
+    pub(super) fn note_violation(&mut self, id: ServerId) {
+        let Some(server) = self.servers.get(id) else { return };
+        let Some(head) = server.riders.head() else { return };
+        self.pools[server.pool].rides.violations += 1;
+        self.estimates.bar(head.key);
+    }
+
+    /// A statement that was taken for self-contained left a transaction open. Nobody was aboard behind it, so no harm is done.
+    pub(super) fn trust_lost<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+        self.note_violation(id);
+        self.end_ride(id);
+        let Some(server) = self.servers.get(id) else { return };
+        let line = format!(
+            "{} a statement that was taken for self-contained left a transaction open",
+            self.server_log_name(server)
+        );
+        self.log(d, Level::Warning, &line);
+    }
+
+    /// The server's parameters are no longer those of everybody aboard.
+    pub(super) fn is_session_left(&self, id: ServerId) -> bool {
+        let Some(server) = self.servers.get(id) else { return false };
+        server.riders.behind().any(|rider| {
+            let account = self.clients.get(rider.client).and_then(|client| client.account.as_deref());
+            account.is_some_and(|account| !std::sync::Arc::ptr_eq(&account.params, &server.params))
+        })
+    }
+
+    /// The server's connection ended. PostgreSQL answers a statement before it reads the next, so what it has not begun to
+    /// answer is run elsewhere, before anything else. (Where the connection broke, its last answers may be lost: then only
+    /// what changes nothing.)
+    pub(super) fn rescue_riders(&mut self, id: ServerId, why: &Closed) {
+        let mut lost = Vec::new();
+        while let Some(rider) = self.servers.get_mut(id).and_then(|server| server.riders.pop_last()) {
+            let Some(client) = self.clients.get_mut(rider.client) else { continue };
+            let ClientState::Riding(riding) = &client.state else { continue };
+            if riding.server != id {
+                continue;
+            }
+            if *why != Closed::Eof && !riding.group.only_reads {
+                lost.push(rider);
+                continue;
+            }
+            let (since_us, notified) = (riding.since_us, riding.notified);
+            self.wait_again(rider.client, since_us, notified);
+            if let Some(pool) = self.pool_of(rider.client) {
+                pool.riding -= 1;
+            }
+        }
+        if let Some(server) = self.servers.get_mut(id) {
+            lost.into_iter().rev().for_each(|rider| server.riders.board(rider));
+        }
+    }
+
+    /// To the front of its pool's queue, and from there to a server of its own.
+    fn wait_again(&mut self, id: ClientId, since_us: u64, notified: bool) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        client.state = ClientState::Waiting(Waiting { since_us, notified, group: None });
+        let Some(pool_id) = client.account.as_ref().map(|account| account.pool) else { return };
+        let pool = &mut self.pools[pool_id];
+        pool.waiting += 1;
+        pool.rides.requeued += 1;
+        pool.queue.push_front(id);
+        self.notice(pool_id);
+    }
+
+    /// A server that is not read any more because its client does not keep up, with others aboard behind it: after a while the
+    /// rest of the answer is queued for the client, and when that is too much, the client has to go.
+    pub(super) fn slow_readers<D: Driver>(&mut self, d: &mut D) {
+        let late = |server: &Server| {
+            server.reads_paused
+                && !server.riders.is_alone()
+                && self.now.mono_us.saturating_sub(server.paused_us) >= SLOW_READER_US
+        };
+        let slow: Vec<ServerId> =
+            self.servers.iter().filter(|(_, server)| late(server)).map(|(id, _)| id).collect();
+        for id in slow {
+            let client = self.servers.get(id).and_then(|server| server.state.client());
+            let conn = client.and_then(|client| self.clients.get(client)).map(|client| client.conn);
+            match (client, conn) {
+                (Some(client), Some(conn)) if d.backlog(conn) > SLOW_READER_BYTES_MAX => {
+                    self.refuse_client(d, client, &Fault::SlowReader);
+                }
+                _ => self.hurry(d, id),
+            }
+        }
+    }
+
+    /// Reads from a server again, whatever its client does.
+    fn hurry<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+        if let Some(server) = self.servers.get_mut(id) {
+            server.reads_paused = false;
+            server.riders.hurry();
+            d.resume_reads(server.conn);
+        }
+    }
+
+    fn pool_of(&mut self, id: ClientId) -> Option<&mut crate::pool::Pool> {
+        let pool_id = self.clients.get(id)?.account.as_ref()?.pool;
+        self.pools.get_mut(pool_id)
+    }
+
+    /// The server is given up: what became of the statements behind its head nobody can know.
+    pub(super) fn strand_riders<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+        while let Some(rider) = self.servers.get_mut(id).and_then(|server| server.riders.pop_last()) {
+            if self.is_riding(rider.client, id) {
+                self.refuse_client(d, rider.client, &Fault::OutcomeUnknown);
+            }
+        }
+    }
+
+    /// The head's answer may be that to a stranger's cancel request: it is passed on when it is whole and is not. Returns
+    /// whether it has to wait for more.
+    pub(super) fn holds_exposed<D: Driver>(&mut self, d: &mut D, id: ServerId, bytes: &[u8]) -> bool {
+        let answer = answer_at_front(bytes);
+        if answer == Answer::Incomplete && bytes.len() <= HELD_ANSWER_BYTES_MAX {
+            return true;
+        }
+        let Some(server) = self.servers.get_mut(id) else { return false };
+        server.riders.trust_head();
+        if let (Answer::Whole { cancelled: true }, ServerState::Busy(client)) = (answer, &server.state) {
+            let client = *client;
+            self.run_again(d, id, client);
+        }
+        false
+    }
+
+    /// Linked → Waiting: a stranger's cancel request hit its statement, which was rolled back as a whole.
+    fn run_again<D: Driver>(&mut self, d: &mut D, id: ServerId, client_id: ClientId) {
+        let Some(client) = self.clients.get_mut(client_id) else { return };
+        let (ClientState::Linked(link), Some(account)) = (&client.state, &client.account) else { return };
+        if link.kept == 0 {
+            return;
+        }
+        let (since_us, pool_id) = (account.request_us, account.pool);
+        let server = &mut self.servers[id];
+        server.ledger.disown_head(Purpose::Rerun);
+        (server.query_us, server.xact_us) = (0, 0);
+        self.pools[pool_id].linked -= 1;
+        self.set_server_state(id, ServerState::Orphaned);
+        self.wait_again(client_id, since_us, true);
+        self.log(d, Level::Debug, "a statement that a stranger's cancel request hit runs again");
+    }
+}
+
+/// Looks for the end of an answer, and whether it failed because of a cancel request.
+fn answer_at_front(bytes: &[u8]) -> Answer {
+    let (mut at, mut cancelled) = (0, false);
+    while let Some(Ok(Some(header))) = bytes.get(at..).map(Header::peek) {
+        let Some(message) = bytes.get(at..at + header.total()) else { break };
+        match header.tag {
+            tag::READY => return Answer::Whole { cancelled },
+            tag::ERROR => {
+                let code = ErrorFields::parse(&message[HEADER_LEN..])
+                    .ok()
+                    .and_then(|fields| fields.code().and_then(SqlState::from_bytes));
+                cancelled |= code == Some(SqlState::QUERY_CANCELED);
+            }
+            _ => {}
+        }
+        at += header.total();
+    }
+    Answer::Incomplete
+}
+
+#[cfg(test)]
+mod tests {
+    use pgweir_wire::error::{Report, encode_error};
+
+    use super::*;
+
+    #[test]
+    fn an_answer_is_whole_with_its_ready_for_query() {
+        let mut bytes = Vec::new();
+        encode_error(&mut bytes, &Report::error(SqlState::QUERY_CANCELED, "canceling"));
+        assert_eq!(answer_at_front(&bytes), Answer::Incomplete);
+        bytes.extend(b"Z\0\0\0\x05I");
+        assert_eq!(answer_at_front(&bytes), Answer::Whole { cancelled: true });
+        assert_eq!(answer_at_front(b"Z\0\0\0\x05I"), Answer::Whole { cancelled: false });
+        assert_eq!(answer_at_front(b"Z\0\0\0\x05"), Answer::Incomplete);
+    }
+}

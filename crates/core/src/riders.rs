@@ -1,0 +1,201 @@
+//! Who is aboard a server: the statement at its head, and those that were sent behind it.
+//!
+//! A server's answers come in order, so the first of these is always the one whose answer is due. This file keeps the
+//! order and says whether one more may come aboard; it must never see a byte.
+
+use std::collections::VecDeque;
+
+use crate::ids::ClientId;
+use crate::limits::{RIDDEN_ANSWER_BYTES_MAX, RIDERS_KEPT};
+
+/// The statement at the head, where it is one of those that are certainly over with their own answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head {
+    /// For the estimates.
+    pub(crate) key: u64,
+    /// Since when it is at the head (monotonic, µs).
+    pub(crate) since_us: u64,
+    /// Bytes that the server had sent until then.
+    pub(crate) received_bytes: u64,
+    /// `None`: it is not known to be short, so nobody comes aboard behind it.
+    pub(crate) estimate_us: Option<u64>,
+    /// A cancel request of somebody before it may hit it: its answer is looked at as a whole before it is passed on.
+    pub(crate) exposed: bool,
+}
+
+/// A statement behind the head.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rider {
+    /// Whose it is; the client may be gone.
+    pub(crate) client: ClientId,
+    /// See [`Head::key`].
+    pub(crate) key: u64,
+    /// See [`Head::estimate_us`]; whoever comes aboard is known to be short.
+    pub(crate) estimate_us: u64,
+    /// See [`Head::exposed`].
+    pub(crate) exposed: bool,
+}
+
+/// Whether one more may come aboard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Room {
+    /// Yes; it would wait about so long (µs).
+    Yes(u64),
+    /// Not now, but soon.
+    Full,
+    /// The head turned out long, or nothing is known of it.
+    Never,
+}
+
+/// What bounds riding.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RideLimits {
+    /// `multiplex_depth`
+    pub(crate) depth: usize,
+    /// `multiplex_max_ms` (µs)
+    pub(crate) max_us: u64,
+}
+
+/// See the module's head.
+#[derive(Default, Debug)]
+pub(crate) struct Riders {
+    head: Option<Head>,
+    behind: VecDeque<Rider>,
+    /// What those behind the head are expected to take together (µs).
+    behind_us: u64,
+    /// A cancel is wanted for somebody aboard: nobody else comes aboard until all have left.
+    closed: bool,
+    /// The head's client reads slowly: the rest of its answer is queued for it.
+    hurried: bool,
+}
+
+impl Riders {
+    /// A statement that is over with its own answer was sent to a server at rest.
+    pub(crate) fn begin(&mut self, head: Head) {
+        debug_assert!(self.behind.is_empty(), "a server with riders was not at rest");
+        self.head = Some(head);
+        (self.closed, self.hurried) = (false, false);
+    }
+
+    /// The head is over, or no statement of that kind any more. Nobody may be behind it.
+    pub(crate) fn end(&mut self) -> Option<Head> {
+        debug_assert!(self.behind.is_empty(), "riders were forgotten");
+        self.closed = false;
+        self.head.take()
+    }
+
+    /// The statement at the head.
+    pub(crate) fn head(&self) -> Option<&Head> {
+        self.head.as_ref()
+    }
+
+    /// The head's answer is no longer looked at as a whole.
+    pub(crate) fn trust_head(&mut self) {
+        if let Some(head) = &mut self.head {
+            head.exposed = false;
+        }
+    }
+
+    /// Nobody is behind the head.
+    #[inline]
+    pub(crate) fn is_alone(&self) -> bool {
+        self.behind.is_empty()
+    }
+
+    /// How many are behind the head.
+    pub(crate) fn len(&self) -> usize {
+        self.behind.len()
+    }
+
+    /// Whether one more may come aboard now. `received_bytes` as in [`Head`].
+    #[inline]
+    pub(crate) fn room(&self, now_us: u64, received_bytes: u64, limits: RideLimits) -> Room {
+        let Some(head) = self.head else { return Room::Never };
+        let Some(estimate_us) = head.estimate_us else { return Room::Never };
+        let runs_us = now_us.saturating_sub(head.since_us);
+        if self.closed
+            || runs_us > limits.max_us
+            || received_bytes - head.received_bytes > RIDDEN_ANSWER_BYTES_MAX
+        {
+            return Room::Never;
+        }
+        let wait_us = self.behind_us + estimate_us;
+        if self.behind.len() + 1 >= limits.depth || wait_us >= limits.max_us {
+            return Room::Full;
+        }
+        Room::Yes(wait_us)
+    }
+
+    /// One more, whose messages have been sent.
+    pub(crate) fn board(&mut self, rider: Rider) {
+        self.behind_us += rider.estimate_us;
+        self.behind.push_back(rider);
+    }
+
+    /// The head's answer is complete: the next one becomes the head. Returns what the head was, and whose turn it is.
+    pub(crate) fn next(&mut self, now_us: u64, received_bytes: u64) -> (Option<Head>, Option<ClientId>) {
+        let was = self.head.take();
+        self.hurried = false;
+        let Some(rider) = self.behind.pop_front() else {
+            self.closed = false;
+            return (was, None);
+        };
+        self.behind_us -= rider.estimate_us;
+        let Rider { key, estimate_us, exposed, client } = rider;
+        let estimate_us = Some(estimate_us);
+        self.head = Some(Head { key, since_us: now_us, received_bytes, estimate_us, exposed });
+        (was, Some(client))
+    }
+
+    /// A cancel is wanted: nobody else comes aboard.
+    pub(crate) fn close(&mut self) {
+        self.closed = true;
+    }
+
+    /// The rest of the head's answer is queued, whether its client reads or not.
+    pub(crate) fn hurry(&mut self) {
+        self.hurried = true;
+    }
+
+    /// See [`Riders::hurry`].
+    pub(crate) fn is_hurried(&self) -> bool {
+        self.hurried
+    }
+
+    /// A cancel request is on its way to PostgreSQL: all behind the head may be hit by it.
+    pub(crate) fn expose(&mut self) {
+        for rider in &mut self.behind {
+            rider.exposed = true;
+        }
+    }
+
+    /// Takes everybody behind the head off, the last first.
+    pub(crate) fn pop_last(&mut self) -> Option<Rider> {
+        let rider = self.behind.pop_back()?;
+        self.behind_us -= rider.estimate_us;
+        Some(rider)
+    }
+
+    /// Those behind the head, in order.
+    pub(crate) fn behind(&self) -> impl Iterator<Item = &Rider> {
+        self.behind.iter()
+    }
+
+    /// Gives back what a crowd needed once.
+    pub(crate) fn shrink(&mut self) {
+        if self.behind.capacity() > RIDERS_KEPT {
+            self.behind.shrink_to(RIDERS_KEPT);
+        }
+    }
+}
+
+/// What riding did in a pool since its beginning.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub(crate) struct RideStats {
+    /// Statements that were sent behind others.
+    pub(crate) ridden: u64,
+    /// Statements that were taken back from a dead or cancelled server, unseen by their clients.
+    pub(crate) requeued: u64,
+    /// Statements that left a transaction, a COPY or other parameters where that was certain not to happen. Must stay 0.
+    pub(crate) violations: u64,
+}

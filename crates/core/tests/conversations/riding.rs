@@ -1,0 +1,370 @@
+//! Statement multiplexing: short statements of several clients on one server, one behind the other.
+
+use pgweir_core::driver::Closed;
+
+use crate::rig::{End, Rig, be, fe};
+
+/// Clients, and the one server of their pool, which knows `select 1` and `insert into t values (1)` to be short.
+fn pool(clients: usize, main: &str) -> (Rig, Vec<End>, End) {
+    let mut rig = Rig::new(&format!("default_pool_size = 1\n{main}"));
+    let clients: Vec<End> = (0..clients).map(|_| rig.client("alice")).collect();
+    let server = rig.dialed();
+    for text in ["select 1", "insert into t values (1)"] {
+        rig.send(clients[0], &fe::query(text));
+        rig.send(server, &[be::one_row("1"), be::ready('I')].concat());
+    }
+    rig.gets(server);
+    rig.gets(clients[0]);
+    (rig, clients, server)
+}
+
+fn answer(text: &str) -> Vec<u8> {
+    [be::one_row(text), be::ready('I')].concat()
+}
+
+fn answered(text: &str) -> Vec<String> {
+    ["Columns", &format!("Row {text}"), "Complete SELECT 1", "Ready I"].map(str::to_owned).to_vec()
+}
+
+#[test]
+fn short_statements_follow_each_other_and_everyone_gets_its_own_answer() {
+    let (mut rig, clients, server) = pool(3, "");
+    for (at, client) in clients.iter().enumerate() {
+        rig.send(*client, &fe::query(&format!("select {at}")));
+    }
+    assert_eq!(rig.gets(server), ["Query select 0", "Query select 1", "Query select 2"]);
+    rig.send(server, &[answer("0"), answer("1")].concat());
+    assert_eq!(rig.gets(clients[0]), answered("0"));
+    assert_eq!(rig.gets(clients[1]), answered("1"));
+    rig.gets_nothing(clients[2]);
+    rig.send_bytewise(server, &answer("2"));
+    assert_eq!(rig.gets(clients[2]), answered("2"));
+    let console = rig.console();
+    let row = rig.pool(console, "app,alice");
+    assert_eq!(row[row.len() - 6..row.len() - 1], ["0", "0", "2", "0", "0"], "{row:?}");
+}
+
+#[test]
+fn what_goes_aboard_together_leaves_in_one_packet() {
+    let (mut rig, clients, server) = pool(3, "");
+    let texts: Vec<Vec<u8>> = (0..3).map(|at| fe::query(&format!("select {at}"))).collect();
+    let together: Vec<(End, &[u8])> = clients.iter().copied().zip(texts.iter().map(Vec::as_slice)).collect();
+    rig.send_together(&together);
+    assert_eq!(rig.gets(server).len(), 3);
+}
+
+#[test]
+fn nobody_follows_what_is_not_certain_or_not_known() {
+    for first in
+        ["begin", "select pg_sleep(1)", "set x = 1", "select 1; select 2", "insert into other values (1)"]
+    {
+        let (mut rig, clients, server) = pool(2, "");
+        rig.send(clients[0], &fe::query(first));
+        rig.send(clients[1], &fe::query("select 1"));
+        assert_eq!(rig.gets(server), [format!("Query {first}")], "{first}");
+    }
+    let (mut rig, clients, server) = pool(2, "multiplex_depth = 0");
+    rig.send(clients[0], &fe::query("select 1"));
+    rig.send(clients[1], &fe::query("select 1"));
+    assert_eq!(rig.gets(server).len(), 1, "it is turned off");
+}
+
+#[test]
+fn what_is_not_certain_does_not_follow() {
+    for second in ["begin", "set x = 1", "select 1; select 2", "listen a", "select pg_sleep(1)"] {
+        let (mut rig, clients, server) = pool(2, "");
+        rig.send(clients[0], &fe::query("select 1"));
+        rig.send(clients[1], &fe::query(second));
+        assert_eq!(rig.gets(server), ["Query select 1"], "{second}");
+        rig.send(server, &answer("1"));
+        assert_eq!(rig.gets(server), [format!("Query {second}")]);
+    }
+}
+
+#[test]
+fn nobody_overtakes_who_waits_longer() {
+    let (mut rig, clients, server) = pool(3, "");
+    rig.send(clients[0], &fe::query("select 1"));
+    rig.send(clients[1], &fe::query("begin"));
+    rig.send(clients[2], &fe::query("select 2"));
+    assert_eq!(rig.gets(server), ["Query select 1"]);
+    rig.send(server, &answer("1"));
+    assert_eq!(rig.gets(server), ["Query begin"]);
+}
+
+#[test]
+fn extended_groups_ride_too_and_bring_what_they_need() {
+    let (mut rig, clients, server) = pool(3, "");
+    let prepare = [fe::parse("s1", "select $1"), fe::sync()].concat();
+    let run = [fe::bind("s1"), fe::execute(), fe::sync()].concat();
+    for (at, client) in clients[..2].iter().enumerate() {
+        rig.send(*client, &prepare);
+        if at == 0 {
+            rig.send(server, &[be::parse_complete(), be::ready('I')].concat());
+        }
+        rig.send(*client, &run);
+        rig.send(server, &[be::bind_complete(), be::complete("SELECT 1"), be::ready('I')].concat());
+        rig.gets(*client);
+    }
+    rig.gets(server);
+    rig.send(clients[0], &run);
+    rig.send(clients[1], &run);
+    let unnamed = [fe::parse("", "select 1"), fe::bind(""), fe::execute(), fe::sync()].concat();
+    rig.send(clients[2], &unnamed);
+    let got = rig.gets(server);
+    assert_eq!(
+        got.iter().filter(|message| *message == "Sync").count(),
+        2,
+        "the third is not known yet: {got:?}"
+    );
+    let one = [be::bind_complete(), be::complete("SELECT 7"), be::ready('I')].concat();
+    rig.send(server, &[one.clone(), one].concat());
+    for client in &clients[..2] {
+        assert_eq!(rig.gets(*client), ["BindComplete", "Complete SELECT 7", "Ready I"]);
+    }
+    assert_eq!(rig.gets(server).last().map(String::as_str), Some("Sync"));
+}
+
+#[test]
+fn an_error_is_its_own_statements_alone() {
+    let (mut rig, clients, server) = pool(3, "");
+    for client in &clients {
+        rig.send(*client, &fe::query("select 1"));
+    }
+    let failed = [be::error("22012", "division by zero"), be::ready('I')].concat();
+    rig.send(server, &[answer("0"), failed, answer("2")].concat());
+    assert_eq!(rig.gets(clients[0]), answered("0"));
+    assert_eq!(rig.gets(clients[1]), ["ERROR 22012 division by zero", "Ready I"]);
+    assert_eq!(rig.gets(clients[2]), answered("2"));
+}
+
+#[test]
+fn what_a_dead_server_had_not_begun_runs_elsewhere_unseen() {
+    let (mut rig, clients, server) = pool(4, "");
+    rig.send(clients[0], &fe::query("select 0"));
+    rig.send(clients[1], &fe::query("insert into t values (1)"));
+    rig.send(clients[2], &fe::query("select 2"));
+    rig.send(clients[3], &fe::query("begin"));
+    rig.gets(server);
+    rig.eof(server);
+    assert_eq!(rig.gets(clients[0]), ["FATAL 08006 server conn crashed?"]);
+    let fresh = rig.dialed();
+    rig.greet(fresh);
+    let mut served = Vec::new();
+    for client in &clients[1..] {
+        assert!(!rig.is_closed(*client));
+    }
+    for _ in 0..2 {
+        served.extend(rig.gets(fresh));
+        rig.send(fresh, &answer("x"));
+    }
+    served.extend(rig.gets(fresh));
+    assert_eq!(served, ["Query insert into t values (1)", "Query select 2", "Query begin"]);
+    assert_eq!(rig.gets(clients[1]), answered("x"));
+    assert_eq!(rig.gets(clients[2]), answered("x"));
+}
+
+#[test]
+fn where_the_connection_broke_only_what_reads_runs_again() {
+    let (mut rig, clients, server) = pool(3, "");
+    rig.send(clients[0], &fe::query("select 0"));
+    rig.send(clients[1], &fe::query("insert into t values (1)"));
+    rig.send(clients[2], &fe::query("select 2"));
+    rig.end(server, Closed::Broken("Connection reset by peer".to_owned()));
+    assert_eq!(rig.gets(clients[0]), ["FATAL 08006 server conn crashed?"]);
+    let told = rig.gets(clients[1]);
+    assert_eq!(
+        told,
+        ["FATAL 08007 the server connection was lost, and whether the statement took effect is unknown"]
+    );
+    assert!(!rig.is_closed(clients[2]));
+}
+
+#[test]
+fn a_statement_that_leaves_a_transaction_open_costs_the_server_and_is_not_trusted_again() {
+    let (mut rig, clients, server) = pool(4, "");
+    rig.send(clients[0], &fe::query("select 0"));
+    rig.send(clients[1], &fe::query("select 1"));
+    rig.send(server, &[be::one_row("0"), be::ready('T')].concat());
+    assert!(rig.is_closed(server));
+    assert!(rig.gets(clients[1])[0].starts_with("FATAL 08007"));
+    rig.send(clients[2], &fe::query("select 2"));
+    let fresh = rig.dialed();
+    rig.greet(fresh);
+    rig.send(clients[3], &fe::query("select 3"));
+    assert_eq!(rig.gets(fresh).last().map(String::as_str), Some("Query select 2"), "nobody follows it now");
+    let console = rig.console();
+    let row = rig.pool(console, "app,alice");
+    assert_eq!(row[row.len() - 2], "1", "{row:?}");
+}
+
+#[test]
+fn a_copy_or_another_session_costs_the_server() {
+    for surprise in [be::copy_in(), be::parameter("TimeZone", "Asia/Tokyo")] {
+        let (mut rig, clients, server) = pool(2, "");
+        rig.send(clients[0], &fe::query("select 0"));
+        rig.send(clients[1], &fe::query("select 1"));
+        rig.send(server, &surprise);
+        assert!(rig.is_closed(server));
+        assert!(rig.gets(clients[1])[0].starts_with("FATAL 08007"));
+    }
+}
+
+#[test]
+fn a_head_that_leaves_is_answered_to_nobody() {
+    let (mut rig, clients, server) = pool(3, "");
+    for client in &clients {
+        rig.send(*client, &fe::query("select 1"));
+    }
+    rig.eof(clients[0]);
+    rig.eof(clients[1]);
+    rig.send(server, &[answer("0"), answer("1"), answer("2")].concat());
+    assert_eq!(rig.gets(clients[2]), answered("2"));
+    rig.send(clients[2], &fe::query("select 1"));
+    rig.gets(server);
+    rig.send(server, &answer("3"));
+    assert_eq!(rig.gets(clients[2]), answered("3"));
+}
+
+#[test]
+fn a_rider_that_pipelines_has_its_next_statement_later() {
+    let (mut rig, clients, server) = pool(2, "");
+    rig.send(clients[0], &fe::query("select 0"));
+    rig.send(clients[1], &[fe::query("select 1"), fe::query("begin")].concat());
+    rig.send(clients[0], &fe::query("set x = 1"));
+    assert_eq!(rig.gets(server), ["Query select 0", "Query select 1"]);
+    rig.send(server, &[answer("0"), answer("1")].concat());
+    assert_eq!(rig.gets(server), ["Query set x = 1"]);
+    rig.send(server, &[be::complete("SET"), be::ready('I')].concat());
+    assert_eq!(rig.gets(server), ["Query begin"]);
+    assert_eq!(rig.gets(clients[1]), answered("1"));
+}
+
+#[test]
+fn the_depth_is_kept_to() {
+    let (mut rig, clients, server) = pool(5, "multiplex_depth = 3");
+    for client in &clients {
+        rig.send(*client, &fe::query("select 1"));
+    }
+    assert_eq!(rig.gets(server).len(), 3);
+    rig.send(server, &answer("0"));
+    assert_eq!(rig.gets(server).len(), 1);
+}
+
+#[test]
+fn a_head_that_turns_out_long_takes_nobody_more() {
+    let (mut rig, clients, server) = pool(2, "");
+    rig.send(clients[0], &fe::query("select 1"));
+    rig.gets(server);
+    rig.pass_us(5_001);
+    rig.send(clients[1], &fe::query("select 1"));
+    rig.gets_nothing(server);
+}
+
+#[test]
+fn an_idle_server_is_woken_for_who_waits_too_long() {
+    let (mut rig, clients, server) = pool(4, "multiplex_depth = 2\nmin_pool_size = 2");
+    rig.reload("default_pool_size = 2\nmultiplex_depth = 2\nmin_pool_size = 2", "app = host=pg");
+    rig.pass_us(400_000);
+    let second = rig.dialed();
+    rig.greet(second);
+    rig.gets(second);
+    let first_text = fe::query("select 1");
+    for client in &clients {
+        rig.send(*client, &first_text);
+    }
+    let aboard = rig.gets(server).len() + rig.gets(second).len();
+    assert_eq!(aboard, 2, "one server is busy, the other is left alone");
+    rig.pass_us(4_000);
+    assert_eq!(rig.gets(server).len() + rig.gets(second).len(), 0);
+    rig.pass_us(6_500);
+    assert_eq!(rig.gets(server).len() + rig.gets(second).len(), 2);
+}
+
+/// The first of three clients' statements is to be cancelled; the cancel was sent.
+fn cancelled() -> (Rig, Vec<End>, End, End) {
+    let (mut rig, clients, server) = pool(4, "");
+    for client in &clients[..3] {
+        rig.send(*client, &fe::query("select 1"));
+    }
+    assert_eq!(rig.gets(server).len(), 3);
+    rig.cancel(clients[0]);
+    let cancel = rig.dialed();
+    assert!(!rig.connect(cancel).is_empty());
+    rig.send(clients[3], &fe::query("select 1"));
+    rig.gets_nothing(server);
+    (rig, clients, server, cancel)
+}
+
+#[test]
+fn who_is_hit_by_a_strangers_cancel_runs_again_unseen() {
+    let (mut rig, clients, server, cancel) = cancelled();
+    rig.send(server, &answer("0"));
+    assert_eq!(rig.gets(clients[0]), answered("0"), "the cancel came too late for it");
+    rig.send_bytewise(server, &[be::columns(), be::row("1")].concat());
+    rig.gets_nothing(clients[1]);
+    rig.send(server, &[be::error("57014", "canceled"), be::ready('I'), answer("2")].concat());
+    rig.gets_nothing(clients[1]);
+    assert_eq!(rig.gets(clients[2]), answered("2"));
+    rig.gets_nothing(server);
+    rig.eof(cancel);
+    assert_eq!(rig.gets(server), ["Query select 1"], "nobody follows what runs again");
+    rig.send(server, &answer("1"));
+    assert_eq!(rig.gets(clients[1]), answered("1"));
+    rig.send(server, &answer("3"));
+    assert_eq!(rig.gets(clients[3]), answered("3"));
+}
+
+#[test]
+fn who_asked_for_the_cancel_is_told_of_it() {
+    let (mut rig, clients, server, cancel) = cancelled();
+    rig.send(server, &[be::error("57014", "canceled"), be::ready('I')].concat());
+    assert_eq!(rig.gets(clients[0]), ["ERROR 57014 canceled", "Ready I"]);
+    rig.send(server, &[answer("1"), answer("2")].concat());
+    assert_eq!(rig.gets(clients[1]), answered("1"));
+    assert_eq!(rig.gets(clients[2]), answered("2"));
+    rig.gets_nothing(server);
+    rig.eof(cancel);
+    assert_eq!(rig.gets(server), ["Query select 1"]);
+}
+
+#[test]
+fn a_riders_own_cancel_waits_for_its_turn() {
+    let (mut rig, clients, server) = pool(3, "");
+    rig.send(clients[0], &fe::query("select 1"));
+    rig.send(clients[1], &fe::query("select 1"));
+    let requester = rig.cancel(clients[1]);
+    assert_eq!(rig.new_dials(), 0);
+    rig.send(clients[2], &fe::query("select 1"));
+    assert_eq!(rig.gets(server).len(), 2, "nobody follows any more");
+    rig.send(server, &answer("0"));
+    let cancel = rig.dialed();
+    assert!(!rig.connect(cancel).is_empty());
+    rig.send(server, &[be::error("57014", "canceled"), be::ready('I')].concat());
+    assert_eq!(rig.gets(clients[1]), ["ERROR 57014 canceled", "Ready I"]);
+    rig.eof(cancel);
+    assert!(rig.is_closed(requester));
+    assert_eq!(rig.gets(server).len(), 1);
+}
+
+#[test]
+fn a_slow_reader_is_bounded_where_others_wait_behind_it() {
+    let (mut rig, clients, server) = pool(2, "");
+    rig.send(clients[0], &fe::query("select 0"));
+    rig.send(clients[1], &fe::query("select 1"));
+    rig.stop_taking(clients[0]);
+    let rows = be::row_of(60_000).repeat(8);
+    rig.send(server, &[be::columns(), rows.clone()].concat());
+    assert!(rig.is_paused(server));
+    rig.pass_s(2);
+    assert!(!rig.is_paused(server), "the rest is queued for it");
+    for _ in 0..10 {
+        rig.send(server, &rows);
+    }
+    assert!(rig.is_paused(server));
+    rig.pass_s(2);
+    assert!(!rig.is_paused(server));
+    rig.send(server, &[be::complete("SELECT 1"), be::ready('I'), answer("1")].concat());
+    assert_eq!(rig.gets(clients[1]), answered("1"));
+    assert!(rig.logged("client reads too slowly"));
+}
