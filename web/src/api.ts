@@ -114,6 +114,31 @@ export interface Pool {
   last_connect_error: string | null;
 }
 
+export interface Database {
+  name: string;
+  host: string | null;
+  port: number;
+  database: string | null;
+  force_user: string | null;
+  pool_size: number;
+  min_pool_size: number;
+  reserve_pool_size: number;
+  pool_mode: string | null;
+  max_connections: number;
+  current_connections: number;
+  max_client_connections: number;
+  current_client_connections: number;
+  paused: boolean;
+  disabled: boolean;
+}
+
+/** Both null in the row of the whole process. */
+export interface PercentileRow {
+  database: string | null;
+  user: string | null;
+  latency: Latency;
+}
+
 export interface Client {
   id: number;
   database: string | null;

@@ -48,6 +48,8 @@ export function App() {
   useEffect(() => live.again(), [who.role]);
   useEffect(() => {
     document.title = `${titleOf(route)} · pgweir`;
+    // On narrow screens the pages' names scroll sideways.
+    document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   }, [route]);
 
   const desk: Desk = { session: who, ask: setQuestion, signIn: () => setSigning(true), tell: setNotice };
@@ -141,7 +143,8 @@ function Pulse({ live }: { live: Live<Overview> }) {
   return (
     <span class={live.fault ? "pulse lost" : "pulse"}>
       <i aria-hidden="true" />
-      {live.fault ? "not reachable" : `live, up ${span(now.time_s - now.process.started_s)}`}
+      {live.fault ? "not reachable" : "live"}
+      {!live.fault && <span class="uptime">, up {span(now.time_s - now.process.started_s)}</span>}
     </span>
   );
 }

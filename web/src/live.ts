@@ -3,6 +3,7 @@
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 
 import { Fault, get, type Series } from "./api";
+import { pauseMs } from "./pause";
 import { EMPTY, joined } from "./series";
 
 /** `null` while nothing has been answered yet. */
@@ -14,8 +15,6 @@ export interface Live<T> {
   at: number;
   again: () => void;
 }
-
-const SLOWEST_MS = 10_000;
 
 /**
  * Calls `ask` now and then every `everyMs`; slower after faults, and not while the page is hidden.
@@ -49,8 +48,7 @@ export function useLive<T>(key: string, everyMs: number, ask: () => Promise<T>):
       }
       asking = false;
       if (over) return;
-      const pause = faults === 0 ? everyMs - (Date.now() - begun) : Math.min(SLOWEST_MS, everyMs * 2 ** Math.min(faults - 1, 5));
-      timer = window.setTimeout(turn, Math.max(100, pause));
+      timer = window.setTimeout(turn, pauseMs(everyMs, Date.now() - begun, faults));
     };
     const shown = () => {
       if (!document.hidden) void turn();
@@ -70,8 +68,10 @@ export function useLive<T>(key: string, everyMs: number, ask: () => Promise<T>):
 /** The series of the process, a database or a pool: the window once, then only what is new. */
 export function useSeries(windowS: number, database?: string, user?: string): Live<Series> {
   const kept = useRef<{ of: string; series: Series }>({ of: "", series: EMPTY });
+  const shown = useRef<{ whose: string; live: Live<Series> } | null>(null);
+  const whose = JSON.stringify([database ?? null, user ?? null]);
   const of = JSON.stringify([windowS, database ?? null, user ?? null]);
-  return useLive(`series ${of}`, 1_000, async () => {
+  const live = useLive(`series ${of}`, 1_000, async () => {
     const before = kept.current.of === of ? kept.current.series : EMPTY;
     const since = before.time_s.at(-1);
     const news = await get<Series>("series", { window: windowS, since, database, user });
@@ -79,4 +79,8 @@ export function useSeries(windowS: number, database?: string, user?: string): Li
     kept.current = { of, series };
     return series;
   });
+  // Another window of the same: what was there stays until the answer comes, so that nothing jumps.
+  if (live.value) shown.current = { whose, live };
+  else if (shown.current?.whose === whose && !live.fault) return shown.current.live;
+  return live;
 }

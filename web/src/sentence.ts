@@ -24,6 +24,7 @@ function crowd({ clients, servers }: Moment): Said {
     return { text: `Nobody is connected; ${links} ${servers.total === 1 ? "is" : "are"} kept ready.`, tone: "quiet" };
   }
   const people = counted(clients.total, "client");
+  if (servers.total === 0 && clients.waiting > 0) return { text: `${people}, and no server connection is open.`, tone: "attention" };
   if (servers.total === 0) return { text: `${people}, and no server connection is needed right now.`, tone: "calm" };
   return { text: `${people} ${clients.total === 1 ? "uses" : "share"} ${links}.`, tone: "calm" };
 }

@@ -1,6 +1,7 @@
 import { expect, test } from "vitest";
 
 import type { Series } from "../src/api";
+import { pauseMs } from "../src/pause";
 import { column, EMPTY, joined, sum } from "../src/series";
 
 const some = (times: number[], step_s = 1): Series => ({ step_s, time_s: times, columns: { a: times.map((time) => time * 10) } });
@@ -31,4 +32,10 @@ test("a column that appears later has gaps before", () => {
 
 test("sums keep gaps as gaps", () => {
   expect(sum([1, null, null], [2, 5, null])).toEqual([3, 5, null]);
+});
+
+test("questions keep the beat, and become rarer while they fail", () => {
+  expect([0, 300, 990, 4000].map((took) => pauseMs(1000, took, 0))).toEqual([1000, 700, 100, 100]);
+  expect([1, 2, 3, 4, 5, 50].map((faults) => pauseMs(1000, 10, faults))).toEqual([1000, 2000, 4000, 8000, 10_000, 10_000]);
+  expect(pauseMs(60_000, 10, 3)).toBe(60_000);
 });

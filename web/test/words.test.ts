@@ -5,6 +5,7 @@ import { dotSize, marks } from "../src/parts/marks";
 import { pieces } from "../src/parts/markdown";
 import { href, parse } from "../src/route";
 import { sentences } from "../src/sentence";
+import { sumClients, sumServers } from "../src/sums";
 
 type Moment = Parameters<typeof sentences>[0];
 
@@ -28,9 +29,19 @@ test("the first sentence tells the story", () => {
 });
 
 test("only what one should act on asks for attention", () => {
+  expect(sentences(moment(200, 0, 14, 900_000)).map((one) => one.tone)).toEqual(["attention", "attention"]);
+  expect(said(moment(200, 0))).toBe("200 clients, and no server connection is needed right now. Nobody waits.");
   expect(sentences(moment(200, 20, 14, 2_000)).map((one) => one.tone)).toEqual(["calm", "calm"]);
   expect(sentences(moment(200, 20, 14, 900_000)).at(-1)?.tone).toBe("attention");
   expect(sentences(moment(200, 0, 14, 900_000, ["shop"])).at(-1)).toEqual({ text: "shop is paused: clients wait until that is resumed.", tone: "attention" });
+});
+
+test("pools add up", () => {
+  const servers = { total: 3, active: 1, idle: 2, used: 0, tested: 0, login: 0, being_canceled: 0, limit: 5 };
+  expect(sumServers([servers, servers])).toMatchObject({ total: 6, idle: 4, limit: 10 });
+  expect(sumServers([servers, { ...servers, limit: 0 }]).limit).toBe(0);
+  const clients = { total: 4, active: 1, waiting: 1, idle: 2, pinned: null, login: 0 };
+  expect(sumClients([clients, { ...clients, pinned: 1 }])).toEqual({ total: 8, active: 2, waiting: 2, idle: 4, pinned: 1, login: 0 });
 });
 
 test("marks stand for as many as must be, and nobody is left out", () => {

@@ -6,7 +6,7 @@ import { useLive } from "../live";
 import { useDesk } from "../context";
 import { KillClient } from "../parts/actions";
 import { Filter } from "../parts/filter";
-import { Badge, Placeholder } from "../parts/small";
+import { Badge, Placeholder, Tls } from "../parts/small";
 import { Table, type ColumnOf } from "../parts/table";
 import type { Route } from "../route";
 
@@ -57,7 +57,7 @@ function columns(now: number, names: boolean, acts: boolean, again: () => void):
     ? [{ title: "Action", cell: (client) => <KillClient id={client.id} who={`Client ${client.id} (${client.user ?? "?"} on ${client.database ?? "?"})`} again={again} /> }]
     : [];
   return [
-    { title: "Client", num: true, by: (client) => client.id, cell: (client) => client.id },
+    { title: "Client", by: (client) => client.id, cell: (client) => client.id },
     { title: "State", by: (client) => client.state, cell: (client) => <Badge tone={client.state}>{STATES[client.state]}</Badge> },
     { title: "Reason", long: true, cell: (client) => client.reason ?? "" },
     { title: "For", num: true, hint: "how long it has waited, or has been served", by: (client) => client.wait_us, cell: (client) => (client.wait_us > 0 ? duration(client.wait_us) : "–") },
@@ -66,7 +66,7 @@ function columns(now: number, names: boolean, acts: boolean, again: () => void):
     { title: "Connected", num: true, by: (client) => -client.since_s, cell: (client) => span(now - client.since_s) },
     { title: "Server", num: true, wide: true, hint: "the server connection that it has", by: (client) => client.server_id ?? 0, cell: (client) => client.server_id ?? "–" },
     { title: "Prepared", num: true, wide: true, hint: "prepared statements", by: (client) => client.prepared_statements, cell: (client) => client.prepared_statements },
-    { title: "TLS", wide: true, cell: (client) => client.tls || "–" },
+    { title: "TLS", wide: true, cell: (client) => <Tls text={client.tls} /> },
     ...last,
   ];
 }

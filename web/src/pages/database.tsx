@@ -1,12 +1,16 @@
 // One database, or one of its pools.
 
-import { get, type Pool } from "../api";
+import { get, type Database } from "../api";
+import { count } from "../format";
 import { href } from "../route";
 import { useLive, useSeries } from "../live";
 import { Actions } from "../parts/actions";
 import { Charts, CrowdChart, WindowPicker } from "../parts/charts";
-import { Pools } from "../parts/pools";
+import { LatencyParts } from "../parts/latency";
+import { Pools, usePools } from "../parts/pools";
 import { Badge, Placeholder } from "../parts/small";
+import { Key } from "../parts/weir";
+import { sumClients, sumServers } from "../sums";
 
 interface Props {
   database: string;
@@ -17,10 +21,16 @@ interface Props {
 
 export function DatabasePage({ database, user, windowS, pick }: Props) {
   const series = useSeries(windowS, database, user);
-  const all = useLive("pools", 1_000, () => get<{ time_s: number; pools: Pool[] }>("pools"));
+  const all = usePools();
   const pools = all.value?.pools.filter((pool) => pool.database === database && (user === undefined || pool.user === user)) ?? [];
-  const paused = pools.some((pool) => pool.paused);
-  const disabled = pools.some((pool) => pool.disabled);
+  const databases = useLive("databases", 2_000, () => get<{ databases: Database[] }>("databases"));
+  const entry = databases.value?.databases.find((one) => one.name === database);
+  const paused = entry?.paused ?? pools.some((pool) => pool.paused);
+  const disabled = entry?.disabled ?? false;
+  const again = () => {
+    all.again();
+    databases.again();
+  };
   const broken = pools.find((pool) => pool.last_connect_error);
   const end = series.value?.time_s.at(-1) ?? all.value?.time_s ?? 0;
   return (
@@ -34,13 +44,15 @@ export function DatabasePage({ database, user, windowS, pick }: Props) {
           <h2 id="name">
             {user === undefined ? database : `${user} on ${database}`} {paused && <Badge tone="attention">paused</Badge>} {disabled && <Badge tone="attention">disabled</Badge>}
           </h2>
-          {user === undefined && <Actions database={database} paused={paused} disabled={disabled} again={all.again} />}
+          {user === undefined && <Actions database={database} paused={paused} disabled={disabled} again={again} />}
         </div>
+        {entry && user === undefined && <Limits entry={entry} />}
         {broken && (
           <p class="notice bad">
             The last connection to the server failed: {broken.last_connect_error}
           </p>
         )}
+        {pools.length > 0 && <Key clients={sumClients(pools.map((pool) => pool.clients))} servers={sumServers(pools.map((pool) => pool.servers))} />}
         {all.value ? <Pools pools={pools} inDatabase /> : <Placeholder fault={all.fault}>Asking …</Placeholder>}
         <p class="links">
           <a href={href("clients", [], { database, user })}>Its clients</a> · <a href={href("servers", [], { database, user })}>its server connections</a> ·{" "}
@@ -61,6 +73,20 @@ export function DatabasePage({ database, user, windowS, pick }: Props) {
           <Placeholder fault={series.fault}>Nothing has been measured yet.</Placeholder>
         )}
       </section>
+      {(user !== undefined || pools.length === 1) && <LatencyParts database={database} {...(user !== undefined && { user })} />}
     </>
+  );
+}
+
+/** Where the database lies, and what it may use; 0 is no limit. */
+function Limits({ entry }: { entry: Database }) {
+  const clients = entry.max_client_connections > 0 ? `, at most ${count(entry.max_client_connections)} clients` : "";
+  const all = entry.max_connections > 0 ? `, at most ${count(entry.max_connections)} in all` : "";
+  const spare = entry.reserve_pool_size > 0 ? ` and ${count(entry.reserve_pool_size)} in reserve` : "";
+  return (
+    <p class="hint">
+      {entry.host !== null && `${entry.database ?? entry.name} at ${entry.host}:${entry.port}. `}
+      {`${count(entry.pool_size)} server connections for each user${spare}${all}${clients}.`}
+    </p>
   );
 }

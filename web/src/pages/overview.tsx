@@ -2,14 +2,14 @@
 
 import type { ComponentChildren } from "preact";
 
-import type { Overview, Pool } from "../api";
-import { get } from "../api";
+import type { Overview } from "../api";
 import { bytes, count, duration, percent, rate, span } from "../format";
-import { type Live, useLive, useSeries } from "../live";
+import { type Live, useSeries } from "../live";
 import { sentences } from "../sentence";
 import { Actions } from "../parts/actions";
 import { Charts, CrowdChart, WindowPicker } from "../parts/charts";
-import { Pools } from "../parts/pools";
+import { LatencyParts } from "../parts/latency";
+import { Pools, usePools } from "../parts/pools";
 import { Placeholder } from "../parts/small";
 import { Key, Weir } from "../parts/weir";
 
@@ -21,7 +21,7 @@ interface Props {
 
 export function OverviewPage({ live, windowS, pick }: Props) {
   const series = useSeries(windowS);
-  const pools = useLive("pools", 1_000, () => get<{ pools: Pool[] }>("pools"));
+  const pools = usePools();
   const now = live.value;
   if (!now) return <Placeholder fault={live.fault}>Asking for the first figures …</Placeholder>;
   const end = series.value?.time_s.at(-1) ?? now.time_s;
@@ -58,6 +58,7 @@ export function OverviewPage({ live, windowS, pick }: Props) {
         <p class="hint">One for each database and user: its clients share its server connections.</p>
         {pools.value ? <Pools pools={pools.value.pools} /> : <Placeholder fault={pools.fault}>Asking …</Placeholder>}
       </section>
+      <LatencyParts />
       <div class="pair">
         <Process now={now} />
         <Errors now={now} />

@@ -5,7 +5,7 @@ import { duration, span } from "../format";
 import { useLive } from "../live";
 import { useDesk } from "../context";
 import { Filter } from "../parts/filter";
-import { Badge, Placeholder } from "../parts/small";
+import { Badge, Placeholder, Tls } from "../parts/small";
 import { Table, type ColumnOf } from "../parts/table";
 import type { Route } from "../route";
 import { Shown } from "./clients";
@@ -49,7 +49,7 @@ function columns(now: number, names: boolean): ColumnOf<Server>[] {
       ]
     : [];
   return [
-    { title: "Server", num: true, by: (server) => server.id, cell: (server) => server.id },
+    { title: "Server", by: (server) => server.id, cell: (server) => server.id },
     {
       title: "State",
       by: (server) => server.state,
@@ -68,6 +68,6 @@ function columns(now: number, names: boolean): ColumnOf<Server>[] {
     { title: "Process", num: true, hint: "of PostgreSQL", by: (server) => server.backend_pid, cell: (server) => server.backend_pid },
     { title: "Open for", num: true, by: (server) => -server.since_s, cell: (server) => span(now - server.since_s) },
     { title: "Prepared", num: true, wide: true, hint: "prepared statements", by: (server) => server.prepared_statements, cell: (server) => server.prepared_statements },
-    { title: "TLS", wide: true, cell: (server) => server.tls || "–" },
+    { title: "TLS", wide: true, cell: (server) => <Tls text={server.tls} /> },
   ];
 }

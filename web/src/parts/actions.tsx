@@ -56,6 +56,7 @@ export function Actions({ database, paused, disabled, again }: { database?: stri
   };
   return (
     <div class="actions" role="group" aria-label={database ? `Actions on ${database}` : "Actions on all databases"}>
+      {database === undefined && <span>All databases</span>}
       {paused ? <button type="button" class="main" onClick={() => ask("resume")}>Resume</button> : <button type="button" onClick={() => ask("pause")}>Pause</button>}
       <button type="button" onClick={() => ask("reconnect")}>Reconnect</button>
       {database !== undefined && (disabled ? <button type="button" onClick={() => ask("enable")}>Enable</button> : <button type="button" onClick={() => ask("disable")}>Disable</button>)}

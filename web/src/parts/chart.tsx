@@ -36,6 +36,10 @@ interface Props {
 }
 
 const SYNC = "pgweir";
+/** What may lie between two times on the axis, in seconds. */
+const STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600];
+/** Seconds that the time axis spans at least. */
+const SHORTEST_S = 30;
 
 export function Chart(props: Props) {
   const { title, hint, lines, format, height = 150, id } = props;
@@ -130,6 +134,11 @@ function Figures({ title, times, lines, format }: Props) {
   );
 }
 
+/** The window, or what there is of it: a process that has just begun fills the chart sooner. */
+function spanned({ times, end, windowS }: Props): number {
+  return Math.min(windowS, Math.max(SHORTEST_S, end - (times[0] ?? end)));
+}
+
 function data({ times, lines }: Props): uPlot.AlignedData {
   return [times, ...lines.map((line) => line.values)] as uPlot.AlignedData;
 }
@@ -145,7 +154,7 @@ function options(
   return {
     width,
     height,
-    padding: [8, 4, 0, 0],
+    padding: [8, 22, 0, 0],
     legend: { show: false },
     cursor: {
       sync: { key: SYNC },
@@ -154,11 +163,11 @@ function options(
       points: { size: 6, width: 0 },
     },
     scales: {
-      x: { time: true, range: () => [latest.current.end - latest.current.windowS, latest.current.end] },
+      x: { time: true, range: () => [latest.current.end - spanned(latest.current), latest.current.end] },
       y: { range: (_, __, max) => [0, top(max, latest.current.atLeast ?? 1)] },
     },
     axes: [
-      { ...axis, grid: { show: false }, size: 24, gap: 4, space: 70, values: (_, splits, __, ___, step) => splits.map((at) => tick(at, step)) },
+      { ...axis, grid: { show: false }, size: 24, gap: 4, space: (plot) => (plot.width < 420 ? 58 : 80), incrs: STEPS_S, values: (_, splits, __, ___, step) => splits.map((at) => tick(at, step)) },
       { ...axis, grid: rule, size: 58, gap: 6, space: 34, values: (_, splits) => splits.map((at) => (at === 0 ? "0" : short(latest.current.format(at)))) },
     ],
     series: [{}, ...latest.current.lines.map(drawn)],

@@ -6,8 +6,9 @@ import type { Series } from "../api";
 import { bytes, count, duration, rate } from "../format";
 import { column, sum } from "../series";
 import { Chart, type Line } from "./chart";
+import { Segments } from "./small";
 
-export const WINDOWS: { seconds: number; label: string }[] = [
+const WINDOWS: { seconds: number; label: string }[] = [
   { seconds: 60, label: "1 min" },
   { seconds: 300, label: "5 min" },
   { seconds: 900, label: "15 min" },
@@ -77,9 +78,9 @@ function lineSets(series: Series): Record<"work" | "split" | "latency" | "queue"
     ],
     // Stacked: what is drawn last lies in front, and is the lowest.
     split: [
-      { label: "waits for a connection", colour: "wait", look: "area", values: sum(wait, server, client), figures: wait },
-      { label: "client reads", colour: "read", look: "area", values: sum(server, client), figures: client },
-      { label: "PostgreSQL works", colour: "work", look: "area", values: server },
+      { label: "waiting", colour: "wait", look: "area", values: sum(wait, server, client), figures: wait },
+      { label: "client reading", colour: "read", look: "area", values: sum(server, client), figures: client },
+      { label: "PostgreSQL", colour: "work", look: "area", values: server },
     ],
     latency: [
       { label: "p50", colour: "active", values: of("total_p50_us") },
@@ -100,15 +101,6 @@ function lineSets(series: Series): Record<"work" | "split" | "latency" | "queue"
 
 /** Which time the charts show. */
 export function WindowPicker({ windowS, pick }: { windowS: number; pick: (seconds: number) => void }) {
-  return (
-    <fieldset class="segments">
-      <legend class="unseen">Time shown</legend>
-      {WINDOWS.map(({ seconds, label }) => (
-        <label key={seconds}>
-          <input type="radio" name="window" checked={seconds === windowS} onChange={() => pick(seconds)} />
-          <span>{label}</span>
-        </label>
-      ))}
-    </fieldset>
-  );
+  const options = WINDOWS.map(({ seconds, label }) => ({ value: String(seconds), label }));
+  return <Segments legend="Time shown" name="window" options={options} value={String(windowS)} pick={(value) => pick(Number(value))} />;
 }

@@ -85,7 +85,7 @@ export function SignIn({ close, done }: { close: () => void; done: (session: Ses
         <p class="hint">As a user of the console: one of admin_users or stats_users, with the password of auth_file.</p>
         <label>
           User
-          <input name="user" autocomplete="username" autocapitalize="none" spellcheck={false} required autofocus />
+          <input name="user" autocomplete="username" autocapitalize="none" spellcheck={false} required />
         </label>
         <label>
           Password

@@ -18,7 +18,7 @@ export function Filter({ route, choices, word = "state", title = "State", any = 
     <div class="filter">
       <label>
         {title}{" "}
-        <select value={route.query.get(word) ?? ""} onChange={(event) => requery(route, { [word]: event.currentTarget.value })}>
+        <select value={route.query.get(word) ?? (any === null ? Object.keys(choices)[0] : "")} onChange={(event) => requery(route, { [word]: event.currentTarget.value })}>
           {any !== null && <option value="">{any}</option>}
           {Object.entries(choices).map(([value, name]) => (
             <option key={value} value={value}>{name}</option>

@@ -1,17 +1,54 @@
 // The pools: a table where there is room, a list where there is not.
 
-import type { Pool } from "../api";
-import { duration, rate } from "../format";
+import { useEffect, useMemo, useState } from "preact/hooks";
+
+import { get, type Pool } from "../api";
+import { count, duration, rate } from "../format";
+import { useLive, type Live } from "../live";
 import { href } from "../route";
 import { Badge, ClientBar, NARROW, ServerBar, useMedia } from "./small";
 import { Table, type ColumnOf } from "./table";
 
+/** With more pools than this they are asked for less often: each answer has all of them. */
+const MANY = 100;
+/** Rows that are shown unless all are asked for. */
+const FIRST = 50;
+
+/** The pools, now and then anew. */
+export function usePools(): Live<{ time_s: number; pools: Pool[] }> {
+  const [everyMs, setEveryMs] = useState(1_000);
+  const live = useLive("pools", everyMs, () => get<{ time_s: number; pools: Pool[] }>("pools"));
+  const wanted = (live.value?.pools.length ?? 0) > MANY ? 5_000 : 1_000;
+  useEffect(() => setEveryMs(wanted), [wanted]);
+  return live;
+}
+
 export function Pools({ pools, inDatabase = false }: { pools: Pool[]; inDatabase?: boolean }) {
   const narrow = useMedia(NARROW);
+  const [all, setAll] = useState(false);
+  const busiest = useMemo(() => [...pools].sort((a, b) => rank(b) - rank(a)), [pools]);
+  const shown = all ? busiest : busiest.slice(0, FIRST);
   const most = Math.max(1, ...pools.map((pool) => pool.clients.total));
   const none = "No pool yet. The first client of a database and user makes one.";
-  if (narrow) return <List pools={pools} most={most} none={none} inDatabase={inDatabase} />;
-  return <Table label="Pools" columns={columns(most, inDatabase)} rows={pools} keyOf={key} none={none} sort="tx/s" />;
+  return (
+    <>
+      {narrow ? (
+        <List pools={shown} most={most} none={none} inDatabase={inDatabase} />
+      ) : (
+        <Table label="Pools" columns={columns(most, inDatabase)} rows={shown} keyOf={key} none={none} sort="tx/s" />
+      )}
+      {shown.length < pools.length && (
+        <p class="more">
+          <button type="button" onClick={() => setAll(true)}>Show all {count(pools.length)}</button> <span class="hint">The busiest {FIRST} are shown, and those where clients wait.</span>
+        </p>
+      )}
+    </>
+  );
+}
+
+/** By what pools are chosen when there are many: where clients wait, then where most is done. */
+function rank(pool: Pool): number {
+  return pool.clients.waiting * 1e9 + pool.rates.transactions * 1e3 + pool.clients.total;
 }
 
 function key(pool: Pool): string {
@@ -74,10 +111,9 @@ function Queue({ pool }: { pool: Pool }) {
 
 function List({ pools, most, none, inDatabase }: { pools: Pool[]; most: number; none: string; inDatabase: boolean }) {
   if (pools.length === 0) return <p class="none">{none}</p>;
-  const sorted = [...pools].sort((a, b) => b.rates.transactions - a.rates.transactions);
   return (
     <ul class="cards">
-      {sorted.map((pool) => (
+      {pools.map((pool) => (
         <li key={key(pool)}>
           <p class="card-head">
             {!inDatabase && <Name pool={pool} />} <User pool={pool} linked={inDatabase} />

@@ -48,6 +48,26 @@ function Bar({ parts, most, told, children }: { parts: [string, number][]; most:
   );
 }
 
+/** A choice of a few, all of them seen. */
+export function Segments({ legend, name, options, value, pick }: { legend: string; name: string; options: { value: string; label: string }[]; value: string; pick: (value: string) => void }) {
+  return (
+    <fieldset class="segments">
+      <legend class="unseen">{legend}</legend>
+      {options.map((option) => (
+        <label key={option.value}>
+          <input type="radio" name={name} checked={option.value === value} onChange={() => pick(option.value)} />
+          <span>{option.label}</span>
+        </label>
+      ))}
+    </fieldset>
+  );
+}
+
+/** The protocol's version; all of it on asking. */
+export function Tls({ text }: { text: string | null }) {
+  return text ? <span title={text}>{text.split("/")[0]}</span> : <span class="quiet">–</span>;
+}
+
 /** Whether a media query holds, now and later. */
 export function useMedia(query: string): boolean {
   const [holds, set] = useState(() => window.matchMedia(query).matches);

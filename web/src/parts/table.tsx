@@ -80,7 +80,7 @@ function Head<T>({ column, order, setOrder }: HeadProps<T>) {
     <th scope="col" class={classOf(column)} aria-sort={here ? (order.down ? "descending" : "ascending") : "none"}>
       <button type="button" class="sort" title={column.hint} onClick={() => setOrder({ title: column.title, down: here ? !order.down : column.num === true })}>
         {column.title}
-        <i aria-hidden="true">{here ? (order.down ? "↓" : "↑") : ""}</i>
+        {here && <i aria-hidden="true">{order.down ? "↓" : "↑"}</i>}
       </button>
     </th>
   );

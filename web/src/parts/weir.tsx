@@ -70,7 +70,8 @@ export function Key({ clients, servers }: { clients: ClientCounts; servers: Serv
       </dl>
       <dl aria-label="Server connections">
         <Entry mark="slot active" term="busy" hint="works for a client" value={servers.active} />
-        <Entry mark="slot idle" term="ready" hint="waits for the next client" value={servers.idle + servers.used} />
+        <Entry mark="slot idle" term="ready" hint="waits for the next client" value={servers.idle} />
+        {servers.used > 0 && <Entry mark="slot idle" term="ready, to be checked" hint="not used for a while; is asked whether it lives before the next client gets it" value={servers.used} />}
         {servers.login + servers.tested + servers.being_canceled > 0 && (
           <Entry mark="slot other" term="in between" hint="being opened, checked, or held for a cancel request" value={servers.login + servers.tested + servers.being_canceled} />
         )}

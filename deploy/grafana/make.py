@@ -1,0 +1,226 @@
+#!/usr/bin/env python3
+"""Writes the dashboards in dashboards/ from the lists of panels below, and `--check`s that they are what it would write.
+
+Grafana's JSON is nine parts repetition; what a panel asks and why stands here. Every query is run against a real Prometheus by
+tests/blackbox/test_prometheus.py.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent / "dashboards"
+SOURCE = {"type": "prometheus", "uid": "${source}"}
+POOL = 'instance=~"$instance",database=~"$database",user=~"$user"'
+HERE = 'instance=~"$instance"'
+
+
+def graph(title, *queries, unit="short", hint="", stack=False, w=12, h=8, low=0):
+    """A time series; `queries` are (legend, PromQL)."""
+    custom = {
+        "drawStyle": "line", "lineWidth": 1.5, "fillOpacity": 25 if stack else 8, "showPoints": "never", "spanNulls": False,
+        "stacking": {"mode": "normal" if stack else "none", "group": "A"},
+    }  # fmt: skip
+    return {
+        "type": "timeseries", "title": title, "description": hint, "datasource": SOURCE, "w": w, "h": h,
+        "targets": [target(letter, query) for letter, query in zip("ABCDEFGH", queries)],
+        "fieldConfig": {"defaults": {"unit": unit, "min": low, "custom": custom}, "overrides": []},
+        "options": {"legend": {"displayMode": "list", "placement": "bottom", "calcs": []}, "tooltip": {"mode": "multi", "sort": "desc"}},
+    }  # fmt: skip
+
+
+def figure(title, query, unit="short", hint="", steps=(), w=4, h=4, decimals=None):
+    """One number; `steps` are (from, colour)."""
+    defaults = {"unit": unit, "thresholds": {"mode": "absolute", "steps": [{"color": "text", "value": None}] + [{"color": c, "value": v} for v, c in steps]}}
+    if decimals is not None:
+        defaults["decimals"] = decimals
+    return {
+        "type": "stat", "title": title, "description": hint, "datasource": SOURCE, "w": w, "h": h,
+        "targets": [target("A", ("", query))],
+        "fieldConfig": {"defaults": defaults, "overrides": []},
+        "options": {"reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False}, "colorMode": "value", "graphMode": "area", "textMode": "auto"},
+    }  # fmt: skip
+
+
+def heat(title, query, unit="s", hint="", w=12, h=8):
+    """A histogram over time."""
+    one = {"refId": "A", "expr": query, "legendFormat": "{{le}}", "format": "heatmap", "datasource": SOURCE}
+    return {
+        "type": "heatmap", "title": title, "description": hint, "datasource": SOURCE, "w": w, "h": h, "targets": [one],
+        "fieldConfig": {"defaults": {}, "overrides": []},
+        "options": {"calculate": False, "yAxis": {"unit": unit}, "color": {"mode": "scheme", "scheme": "Blues", "steps": 64}, "cellGap": 1, "tooltip": {"mode": "single"}},
+    }  # fmt: skip
+
+
+def row(title):
+    """A heading."""
+    return {"type": "row", "title": title, "collapsed": False, "panels": [], "w": 24, "h": 1}
+
+
+def target(letter, query):
+    legend, expression = query
+    return {"refId": letter, "expr": expression, "legendFormat": legend, "datasource": SOURCE, "range": True}
+
+
+def quantile(share, name, by=""):
+    """A percentile of a histogram of the chosen pools."""
+    labels = f"le{', ' + by if by else ''}"
+    return f"histogram_quantile({share}, sum by ({labels}) (rate({name}_bucket{{{POOL}}}[$__rate_interval])))"
+
+
+def mean(name):
+    """The mean of a histogram of the chosen pools."""
+    return f"sum(rate({name}_sum{{{POOL}}}[$__rate_interval])) / sum(rate({name}_count{{{POOL}}}[$__rate_interval]))"
+
+
+def pools(name, by=""):
+    """A gauge of the chosen pools, summed."""
+    return f"sum{f' by ({by})' if by else ''} (pgbouncer_pools_{name}{{{POOL}}})"
+
+
+def ours(name):
+    """A gauge of pgweir's own of the chosen pools, summed."""
+    return f"sum(pgweir_pool_{name}{{{POOL}}})"
+
+
+def per_second(name, by=""):
+    """A counter of the chosen databases, per second."""
+    return f'sum{f" by ({by})" if by else ""} (rate(pgbouncer_stats_totals_{name}{{{HERE},database=~"$database"}}[$__rate_interval]))'
+
+
+CLIENTS = " + ".join(pools(f"client_{state}_connections") for state in ("active", "waiting"))
+SERVERS = " + ".join(pools(f"server_{state}_connections") for state in ("active", "idle", "used", "testing", "login"))
+
+PGWEIR = [
+    row("Now"),
+    figure("Clients", CLIENTS, hint="Connected, whatever they do."),
+    figure("Server connections", SERVERS, hint="What PostgreSQL sees of those clients."),
+    figure("Waiting", pools("client_waiting_connections"), hint="Clients that want a server connection while none is free.", steps=[(1, "orange")]),
+    figure("Longest wait", f"max(pgbouncer_pools_client_maxwait_seconds{{{POOL}}})", unit="s", hint="Of the first in the queue.", steps=[(1, "orange"), (5, "red")]),
+    figure("Transactions", per_second("sql_transactions_pooled_total"), unit="ops"),
+    figure("p99 of statements", quantile(0.99, "pgweir_statement_duration_seconds"), unit="s"),
+    row("Many clients, few connections"),
+    graph("Clients and server connections", ("clients", CLIENTS), ("server connections", SERVERS), hint="PostgreSQL sees the lower line only.", w=24),
+    graph(
+        "Clients by state",
+        ("working", ours("clients_linked")),
+        ("waiting", ours("clients_waiting")),
+        ("idle", f"{ours('clients')} - {ours('clients_linked')} - {ours('clients_waiting')}"),
+        stack=True,
+    ),
+    graph("Server connections by state", *((state, pools(f"server_{state}_connections")) for state in ("active", "idle", "used", "testing", "login")), stack=True),
+    row("Work"),
+    graph("Transactions per second", ("{{database}}", per_second("sql_transactions_pooled_total", "database")), unit="ops"),
+    graph("Statements per second", ("{{database}}", per_second("queries_pooled_total", "database")), unit="ops"),
+    graph("How long statements take", *((f"p{share:g}".replace("0.", ""), quantile(share, "pgweir_statement_duration_seconds")) for share in (0.5, 0.95, 0.99)), unit="s"),
+    graph(
+        "Where the time goes",
+        ("waiting for a connection", mean("pgweir_statement_wait_seconds")),
+        ("PostgreSQL", mean("pgweir_statement_server_seconds")),
+        ("client reading", mean("pgweir_statement_client_seconds")),
+        unit="s",
+        stack=True,
+        hint="Parts of an average statement.",
+    ),
+    heat("Statements by their time", f"sum by (le) (increase(pgweir_statement_duration_seconds_bucket{{{POOL}}}[$__rate_interval]))"),
+    graph("Wait for a connection, p99", ("{{database}} {{user}}", quantile(0.99, "pgweir_statement_wait_seconds", "database, user")), unit="s"),
+    graph("Traffic", ("from clients", per_second("received_bytes_total")), ("to clients", per_second("sent_bytes_total")), unit="Bps"),
+    graph("Errors by class", ("{{class}}", f"sum by (class) (rate(pgweir_errors_total{{{HERE}}}[$__rate_interval]))"), unit="ops", hint="What clients were sent; the first two characters of the SQLSTATE."),
+    row("Connections"),
+    graph("Login of clients, p99", ("p99", f"histogram_quantile(0.99, sum by (le) (rate(pgweir_client_login_seconds_bucket{{{HERE}}}[$__rate_interval])))"), unit="s"),
+    graph("Opening server connections, p99", ("p99", f"histogram_quantile(0.99, sum by (le) (rate(pgweir_server_connect_seconds_bucket{{{HERE}}}[$__rate_interval])))"), unit="s"),
+    graph("Prepared statements per second", ("by clients", per_second("client_parses_total")), ("at servers", per_second("server_parses_total")), unit="ops", hint="What lies between the two lines was spared."),
+    graph("Statements per server assignment", ("statements", f"{per_second('queries_pooled_total')} / {per_second('server_assignments_total')}"), hint="How many statements a client runs before it gives its server back."),
+    graph(
+        "Logins, cancel requests, failed server connections",
+        ("logins", f"sum(rate(pgweir_pool_logins_total{{{POOL}}}[$__rate_interval]))"),
+        ("cancel requests", f"sum(rate(pgweir_cancel_requests_total{{{HERE}}}[$__rate_interval]))"),
+        ("failed server connections", f"sum(rate(pgweir_server_connect_failures_total{{{HERE}}}[$__rate_interval]))"),
+        unit="ops",
+    ),
+    row("Process"),
+    graph("Workers", ("worker {{worker}}", f"rate(pgweir_worker_busy_seconds_total{{{HERE}}}[$__rate_interval])"), unit="percentunit", hint="Share of the time in which a worker has something to do. Near 1 it is what limits."),
+    graph("CPU", ("cores", f'rate(pgbouncer_process_cpu_seconds_total{{{HERE}}}[$__rate_interval])'), hint="Cores in use."),
+    graph("Memory", ("resident", f'pgbouncer_process_resident_memory_bytes{{{HERE}}}'), unit="bytes"),
+    graph("Open files", ("open", f'pgbouncer_process_open_fds{{{HERE}}}'), ("limit", f'pgbouncer_process_max_fds{{{HERE}}}')),
+]
+
+# The panels that the articles on poolers show: what a pooler changes at PostgreSQL. They need postgres_exporter; versions before
+# 0.13 name some counters without _total.
+ACTIVITY = 'pg_stat_activity_count{instance=~"$postgres",datname=~"$database"}'
+BENCHMARK = [
+    row("PostgreSQL's side"),
+    graph("Connections by state", ("{{state}}", f"sum by (state) ({ACTIVITY})"), stack=True, hint="Through a pooler few are open, and most of those work."),
+    graph("max_connections in use", ("in use", 'sum(pg_stat_activity_count{instance=~"$postgres"}) / max(pg_settings_max_connections{instance=~"$postgres"})'), unit="percentunit"),
+    graph(
+        "Transactions per second",
+        (
+            "PostgreSQL",
+            " + ".join(f'sum(rate(pg_stat_database_xact_{end}{{instance=~"$postgres",datname=~"$database"}}[$__rate_interval]))' for end in ("commit", "rollback")),
+        ),
+        ("through pgweir", 'sum(rate(pgbouncer_stats_totals_sql_transactions_pooled_total{instance=~"$instance",database=~"$database"}[$__rate_interval]))'),
+        unit="ops",
+        w=24,
+    ),
+    graph("Buffers allocated", ("per second", 'sum(rate({__name__=~"pg_stat_bgwriter_buffers_alloc(_total)?",instance=~"$postgres"}[$__rate_interval]))'), unit="ops"),
+    graph("Buffers cleaned", ("per second", 'sum(rate({__name__=~"pg_stat_bgwriter_buffers_clean(_total)?",instance=~"$postgres"}[$__rate_interval]))'), unit="ops", hint="By the background writer."),
+    row("The pooler's side"),
+    graph("Clients", ("active", pools("client_active_connections")), ("waiting", pools("client_waiting_connections")), stack=True),
+    graph("Server connections", ("active", pools("server_active_connections")), ("idle", pools("server_idle_connections") + " + " + pools("server_used_connections")), stack=True),
+    graph("Longest wait", ("longest", f"max(pgbouncer_pools_client_maxwait_seconds{{{POOL}}})"), unit="s"),
+    graph("How long statements take", *((name, quantile(share, "pgweir_statement_duration_seconds")) for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))), unit="s"),
+]
+
+
+def variable(name, label, query):
+    return {
+        "type": "query", "name": name, "label": label, "datasource": SOURCE, "query": {"query": query, "refId": name}, "definition": query,
+        "includeAll": True, "multi": True, "allValue": ".*", "current": {"selected": True, "text": ["All"], "value": ["$__all"]}, "refresh": 2, "sort": 1,
+    }  # fmt: skip
+
+
+def dashboard(uid, title, description, panels, variables):
+    placed, x, y, tallest = [], 0, 0, 0
+    for number, panel in enumerate(panels, 1):
+        w, h = panel.pop("w"), panel.pop("h")
+        if x + w > 24:
+            x, y, tallest = 0, y + tallest, 0
+        placed.append({"id": number, **panel, "gridPos": {"x": x, "y": y, "w": w, "h": h}})
+        x, tallest = x + w, max(tallest, h)
+    source = {"type": "datasource", "name": "source", "label": "Prometheus", "query": "prometheus", "current": {}, "hide": 0}
+    return {
+        "uid": uid, "title": title, "description": description, "tags": ["pgweir", "postgresql"], "schemaVersion": 39, "version": 1, "editable": True,
+        "graphTooltip": 1, "refresh": "5s", "time": {"from": "now-15m", "to": "now"}, "timezone": "browser", "links": [], "annotations": {"list": []},
+        "templating": {"list": [source, *variables]}, "panels": placed,
+    }  # fmt: skip
+
+
+INSTANCE = variable("instance", "Pooler", "label_values(pgbouncer_up, instance)")
+DATABASE = variable("database", "Database", 'label_values(pgbouncer_pools_client_active_connections{instance=~"$instance"}, database)')
+USER = variable("user", "User", 'label_values(pgbouncer_pools_client_active_connections{instance=~"$instance",database=~"$database"}, user)')
+POSTGRES = variable("postgres", "PostgreSQL", "label_values(pg_up, instance)")
+
+
+def files():
+    """The text of each file."""
+    made = {
+        "pgweir.json": dashboard("pgweir", "pgweir", "Many clients over few PostgreSQL connections.", PGWEIR, [INSTANCE, DATABASE, USER]),
+        "benchmark.json": dashboard(
+            "pgweir-benchmark", "pgweir: benchmark", "What a pooler changes at PostgreSQL, beside what it sees itself.", BENCHMARK, [INSTANCE, POSTGRES, DATABASE, USER]
+        ),
+    }
+    return {FOLDER / name: json.dumps(value, indent=1, ensure_ascii=False) + "\n" for name, value in made.items()}
+
+
+def main():
+    """Writes, or checks."""
+    texts = files()
+    if "--check" in sys.argv[1:]:
+        stale = [path.name for path, text in texts.items() if not path.exists() or path.read_text() != text]
+        sys.exit(f"not what {Path(__file__).name} writes: {', '.join(stale)}" if stale else 0)
+    for path, text in texts.items():
+        path.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
