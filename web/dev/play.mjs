@@ -87,7 +87,7 @@ export class Play {
       case "overview": return { value: this.overview(t) };
       case "series": return { value: this.series(t, url.searchParams) };
       case "pools": return { value: { time_s: t, pools: this.pools(t, names) } };
-      case "databases": return { value: { databases: [...new Set(DATABASES.map((pool) => pool.name))].map((name) => ({ name, host: names ? "10.0.0.5" : null, port: 5432, database: names ? name : null, force_user: null, pool_size: 20, min_pool_size: 0, reserve_pool_size: 5, pool_mode: null, max_connections: 0, current_connections: 9, max_client_connections: 0, current_client_connections: 80, paused: this.paused.has(name), disabled: false })) } };
+      case "databases": return { value: { databases: [...new Set([...DATABASES.map((pool) => pool.name), "archive", "staging"])].map((name) => ({ name, host: names ? "10.0.0.5" : null, port: 5432, database: names ? name : null, force_user: null, pool_size: 20, min_pool_size: 0, reserve_pool_size: 5, pool_mode: null, max_connections: 0, current_connections: 9, max_client_connections: 0, current_client_connections: 80, paused: this.paused.has(name), disabled: false })) } };
       case "percentiles": return { value: { rows: [{ database: null, user: null, latency: this.latency(this.sum(t)) }, ...DATABASES.map((pool) => ({ database: pool.name, user: names ? pool.user : null, latency: this.latency(this.pool(pool, t)) }))] } };
       case "clients": return { value: this.clientRows(t, names, limit, url.searchParams) };
       case "servers": return { value: this.serverRows(t, names, limit, url.searchParams) };

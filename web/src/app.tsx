@@ -4,7 +4,8 @@ import { useEffect, useState } from "preact/hooks";
 
 import { get, signOut, type Overview, type Session } from "./api";
 import { DeskContext, type Desk } from "./context";
-import { span } from "./format";
+import { clock, span } from "./format";
+import { hold, useHold } from "./hold";
 import { useLive, type Live } from "./live";
 import { ClientsPage } from "./pages/clients";
 import { DatabasePage } from "./pages/database";
@@ -46,6 +47,11 @@ export function App() {
     return () => window.clearTimeout(timer);
   }, [notice]);
   useEffect(() => live.again(), [who.role]);
+  // A session that has ended shows in an answer first.
+  const refused = live.fault?.status === 401;
+  useEffect(() => {
+    if (refused) session.again();
+  }, [refused]);
   useEffect(() => {
     document.title = `${titleOf(route)} · pgweir`;
     // On narrow screens the pages' names scroll sideways.
@@ -53,14 +59,13 @@ export function App() {
   }, [route]);
 
   const desk: Desk = { session: who, ask: setQuestion, signIn: () => setSigning(true), tell: setNotice };
-  const locked = live.fault?.status === 401;
   return (
     <DeskContext.Provider value={desk}>
       <a class="skip" href="#main" onClick={(event) => { event.preventDefault(); document.getElementById("main")?.focus(); }}>Skip to the content</a>
       <Head route={route} live={live} session={who} signIn={desk.signIn} signedOut={session.again} />
       <Reach live={live} />
       <main id="main" tabIndex={-1}>
-        {locked ? <Locked signIn={desk.signIn} possible={who.sign_in} /> : <Page route={route} live={live} windowS={windowS} pick={setWindowS} />}
+        {refused ? <Locked signIn={desk.signIn} possible={who.sign_in} /> : <Page route={route} live={live} windowS={windowS} pick={setWindowS} />}
       </main>
       <footer>
         <p>
@@ -138,13 +143,18 @@ function Head({ route, live, session, signIn, signedOut }: { route: Route; live:
 }
 
 function Pulse({ live }: { live: Live<Overview> }) {
+  const held = useHold();
   const now = live.value;
   if (!now) return <span class="pulse" />;
+  const state = live.fault ? "lost" : held ? "held" : "";
   return (
-    <span class={live.fault ? "pulse lost" : "pulse"}>
+    <span class={`pulse ${state}`}>
       <i aria-hidden="true" />
-      {live.fault ? "not reachable" : "live"}
-      {!live.fault && <span class="uptime">, up {span(now.time_s - now.process.started_s)}</span>}
+      {live.fault ? "not reachable" : held ? `held at ${clock(now.time_s)}` : "live"}
+      {state === "" && <span class="uptime">, up {span(now.time_s - now.process.started_s)}</span>}
+      <button type="button" class="plain small" onClick={() => hold(!held)} title={held ? "Let the figures move again" : "Keep the figures still, to read them"}>
+        {held ? "Go on" : "Hold"}
+      </button>
     </span>
   );
 }

@@ -3,6 +3,7 @@
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 
 import { Fault, get, type Series } from "./api";
+import { isHeld, onHold } from "./hold";
 import { pauseMs } from "./pause";
 import { EMPTY, joined } from "./series";
 
@@ -31,16 +32,19 @@ export function useLive<T>(key: string, everyMs: number, ask: () => Promise<T>):
     let timer = 0;
     let over = false;
     let asking = false;
+    let answered = false;
     let faults = 0;
     const turn = async () => {
       window.clearTimeout(timer);
-      if (asking || document.hidden) return; // asked again when it is shown
+      if (asking || document.hidden || (isHeld() && answered)) return; // asked again when that is over
       asking = true;
       const begun = Date.now();
       try {
         const value = await latest.current();
         faults = 0;
-        if (!over) setState({ key, value, fault: null, at: Date.now() });
+        const wanted = !(isHeld() && answered); // held while this was on its way
+        answered = true;
+        if (!over && wanted) setState({ key, value, fault: null, at: Date.now() });
       } catch (caught) {
         faults += 1;
         const fault = caught instanceof Fault ? caught : new Fault(0, String(caught));
@@ -54,11 +58,13 @@ export function useLive<T>(key: string, everyMs: number, ask: () => Promise<T>):
       if (!document.hidden) void turn();
     };
     document.addEventListener("visibilitychange", shown);
+    const unsubscribe = onHold(shown);
     void turn();
     return () => {
       over = true;
       window.clearTimeout(timer);
       document.removeEventListener("visibilitychange", shown);
+      unsubscribe();
     };
   }, [key, everyMs, round]);
 

@@ -32,6 +32,9 @@ export function DatabasePage({ database, user, windowS, pick }: Props) {
     databases.again();
   };
   const broken = pools.find((pool) => pool.last_connect_error);
+  if (databases.value && !entry && all.value && pools.length === 0) {
+    return <Placeholder>There is no database called {database} in the configuration.</Placeholder>;
+  }
   const end = series.value?.time_s.at(-1) ?? all.value?.time_s ?? 0;
   return (
     <>

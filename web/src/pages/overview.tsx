@@ -2,9 +2,10 @@
 
 import type { ComponentChildren } from "preact";
 
-import type { Overview } from "../api";
+import { get, type Database, type Overview, type Pool } from "../api";
 import { bytes, count, duration, percent, rate, span } from "../format";
-import { type Live, useSeries } from "../live";
+import { type Live, useLive, useSeries } from "../live";
+import { href } from "../route";
 import { sentences } from "../sentence";
 import { Actions } from "../parts/actions";
 import { Charts, CrowdChart, WindowPicker } from "../parts/charts";
@@ -12,6 +13,9 @@ import { LatencyParts } from "../parts/latency";
 import { Pools, usePools } from "../parts/pools";
 import { Placeholder } from "../parts/small";
 import { Key, Weir } from "../parts/weir";
+
+/** Names of unused databases that are listed. */
+const MOST_UNUSED = 30;
 
 interface Props {
   live: Live<Overview>;
@@ -22,6 +26,7 @@ interface Props {
 export function OverviewPage({ live, windowS, pick }: Props) {
   const series = useSeries(windowS);
   const pools = usePools();
+  const databases = useLive("databases", 5_000, () => get<{ databases: Database[] }>("databases"));
   const now = live.value;
   if (!now) return <Placeholder fault={live.fault}>Asking for the first figures …</Placeholder>;
   const end = series.value?.time_s.at(-1) ?? now.time_s;
@@ -57,6 +62,7 @@ export function OverviewPage({ live, windowS, pick }: Props) {
         <h2 id="pools">Pools</h2>
         <p class="hint">One for each database and user: its clients share its server connections.</p>
         {pools.value ? <Pools pools={pools.value.pools} /> : <Placeholder fault={pools.fault}>Asking …</Placeholder>}
+        {pools.value && databases.value && <Unused pools={pools.value.pools} databases={databases.value.databases} />}
       </section>
       <LatencyParts />
       <div class="pair">
@@ -75,6 +81,27 @@ function Sentences({ now }: { now: Overview }) {
         <span key={said.text} class={said.tone}>{said.text} </span>
       ))}
       {now.clients.total === 0 && listen.length > 0 && <span class="quiet">It listens on {listen.join(", ")}.</span>}
+    </p>
+  );
+}
+
+/** Databases that nobody uses have no pools; their pages have the actions all the same. */
+function Unused({ pools, databases }: { pools: Pool[]; databases: Database[] }) {
+  const used = new Set(pools.map((pool) => pool.database));
+  const unused = databases.filter((one) => !used.has(one.name));
+  if (unused.length === 0) return null;
+  return (
+    <p class="hint links">
+      Databases without a pool:{" "}
+      {unused.slice(0, MOST_UNUSED).map((one, at) => (
+        <span key={one.name}>
+          {at > 0 && ", "}
+          <a href={href("database", [one.name])}>{one.name}</a>
+          {one.paused && " (paused)"}
+          {one.disabled && " (disabled)"}
+        </span>
+      ))}
+      {unused.length > MOST_UNUSED && ` and ${count(unused.length - MOST_UNUSED)} more`}.
     </p>
   );
 }
