@@ -49,6 +49,7 @@ SINCE = {
     "any parameter value kept": None,
     "waiting clients are watched": None,
     "console named pgweir": None,
+    "extended protocol on the console": None,
     "auth_dbname": (1, 19),
     "passwords in clear are passed on": (1, 25),
     "nothing of a client reaches auth_query": (1, 25),

@@ -51,6 +51,9 @@ pub const CANCEL_KEY_BYTES: usize = 32;
 /// One console command; more is refused.
 pub const CONSOLE_QUERY_BYTES_MAX: usize = 4096;
 
+/// Prepared statements, and portals, of one console client; SQLSTATE 54000 beyond it.
+pub const CONSOLE_STATEMENTS_MAX: usize = 100;
+
 /// Text of a server's error that is repeated to clients while the server is not asked again.
 pub const CACHED_ERROR_BYTES_MAX: usize = 512;
 

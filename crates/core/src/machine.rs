@@ -8,6 +8,7 @@ mod admin;
 mod admission;
 mod cancel;
 mod client_moves;
+mod console_extended;
 mod from_client;
 mod from_server;
 mod greeting;

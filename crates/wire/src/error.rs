@@ -129,6 +129,7 @@ sql_states! {
     INVALID_SQL_STATEMENT_NAME "26000" "no prepared statement of this name",
     INVALID_AUTHORIZATION "28000" "this user may not connect so",
     INVALID_PASSWORD "28P01" "password authentication failed",
+    INVALID_CURSOR_NAME "34000" "no portal of this name",
     INVALID_CATALOG_NAME "3D000" "no such database",
     DUPLICATE_PREPARED_STATEMENT "42P05" "a prepared statement of this name exists",
     SYNTAX_ERROR "42601" "can not be parsed",

@@ -139,6 +139,40 @@ impl<'a> BindHead<'a> {
     }
 }
 
+/// The rest of a `Bind`, for those who answer it themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BindTail<'a> {
+    /// How many parameters there are.
+    pub parameters: u16,
+    /// Result formats, two bytes each: none (all text), one for all columns, or one for each.
+    result_formats: &'a [u8],
+}
+
+impl<'a> BindTail<'a> {
+    /// Reads what follows [`BindHead::tail`].
+    ///
+    /// # Errors
+    /// If it is not exactly formats, parameters and formats.
+    pub fn parse(tail: &'a [u8]) -> Result<Self, WireError> {
+        let mut reader = Reader::new("Bind", tail);
+        let formats = reader.u16("number of parameter formats")?;
+        reader.take(usize::from(formats) * 2, "parameter formats")?;
+        let parameters = reader.u16("number of parameters")?;
+        for _ in 0..parameters {
+            reader.nullable("parameter")?;
+        }
+        let formats = reader.u16("number of result formats")?;
+        let result_formats = reader.take(usize::from(formats) * 2, "result formats")?;
+        reader.finish()?;
+        Ok(Self { parameters, result_formats })
+    }
+
+    /// Whether each column is wanted in binary format; see the field for what the number of values means.
+    pub fn binary_results(&self) -> impl Iterator<Item = bool> + 'a {
+        self.result_formats.chunks_exact(2).map(|format| format != [0, 0])
+    }
+}
+
 /// What `Describe` and `Close` are about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {

@@ -53,6 +53,10 @@ func main() {
 	conn, err := pgx.ConnectConfig(ctx, config)
 	check(err)
 	done("connect")
+	if len(os.Args) > 1 && os.Args[1] == "console" {
+		console(ctx, conn)
+		return
+	}
 
 	statements(ctx, conn)
 	transactions(ctx, conn)
@@ -67,6 +71,32 @@ func main() {
 	cancel(ctx, conn)
 	check(conn.Close(ctx))
 	concurrent(ctx)
+}
+
+// The pooler's console, by prepared statements with binary results as pgx uses them by default.
+func console(ctx context.Context, conn *pgx.Conn) {
+	check(conn.Ping(ctx))
+	done("ping")
+	for range 2 {
+		rows, err := conn.Query(ctx, "SHOW LISTS")
+		check(err)
+		lists, err := pgx.CollectRows(rows, pgx.RowToMap)
+		check(err)
+		databases, isNumber := lists[0]["items"].(int32)
+		expect(len(lists) == 14 && isNumber && databases > 0, "lists: %v", lists)
+		rows, err = conn.Query(ctx, "SHOW STATS")
+		check(err)
+		stats, err := pgx.CollectRows(rows, pgx.RowToMap)
+		check(err)
+		expect(len(stats) > 0, "stats: %v", stats)
+	}
+	done("show")
+	_, err := conn.Exec(ctx, "RELOAD")
+	check(err)
+	_, err = conn.Exec(ctx, "PAUSE nowhere")
+	expect(sqlstate(err) == "08P01", "an error: %v", err)
+	done("commands")
+	check(conn.Close(ctx))
 }
 
 func statements(ctx context.Context, conn *pgx.Conn) {

@@ -71,6 +71,15 @@ pub(crate) const FIXED_PARAMETERS: [(&str, &str); 5] = [
     ("timezone", "GMT"),
 ];
 
+/// Parameters that drivers set right after connecting. There is nothing on the console that they could change.
+const DRIVERS_PARAMETERS: [&str; 2] = ["application_name", "extra_float_digits"];
+
+/// SET of this parameter succeeds, and changes nothing.
+pub(crate) fn is_ignored(parameter: &str) -> bool {
+    let fixed = FIXED_PARAMETERS.iter().map(|(name, _)| *name);
+    fixed.chain(DRIVERS_PARAMETERS).any(|name| name.eq_ignore_ascii_case(parameter))
+}
+
 /// A command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Command {

@@ -1,8 +1,11 @@
-//! A client of the console.
+//! A client of the console: who it is, and the prepared statements and portals it has.
 
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::Rights;
+use super::command::Command;
+use super::table::Formats;
 use crate::cancel_key::CancelKey;
 
 /// Who is at the console, and whether a command of theirs is still being carried out.
@@ -12,11 +15,58 @@ pub(crate) struct ConsoleSession {
     /// The ticket of the command that is being carried out; what is typed meanwhile waits.
     pub(crate) pending: Option<u64>,
     pub(crate) cancel_key: CancelKey,
+    pub(crate) reply: Reply,
+    pub(crate) extended: Extended,
+}
+
+/// How the answer to the present command is to look.
+#[derive(Clone, Default, Debug)]
+pub(crate) enum Reply {
+    /// As to a Query: described, and followed by ReadyForQuery.
+    #[default]
+    Query,
+    /// As to an Execute: rows in the portal's formats, at most so many (0 is all); the rest stays in the portal.
+    Execute { portal: Vec<u8>, formats: Formats, max_rows: usize },
+}
+
+/// What the extended protocol has made.
+#[derive(Default)]
+pub(crate) struct Extended {
+    /// By the client's names. `None` is the empty query.
+    pub(crate) statements: HashMap<Vec<u8>, Option<Command>>,
+    /// They live until Sync: a console has no transactions.
+    pub(crate) portals: HashMap<Vec<u8>, Portal>,
+    /// After an error, everything up to Sync is ignored.
+    pub(crate) skipping: bool,
+}
+
+/// A bound statement.
+pub(crate) struct Portal {
+    pub(crate) command: Option<Command>,
+    pub(crate) formats: Formats,
+    pub(crate) progress: Progress,
+}
+
+/// How far a portal was executed.
+pub(crate) enum Progress {
+    /// Not at all.
+    Fresh,
+    /// These rows were not fetched yet.
+    Rest(VecDeque<Vec<Option<String>>>),
+    /// To its end.
+    Done,
 }
 
 impl ConsoleSession {
     pub(crate) fn new(user: Arc<str>, rights: Rights, cancel_key: CancelKey) -> ConsoleSession {
-        ConsoleSession { user, rights, pending: None, cancel_key }
+        ConsoleSession {
+            user,
+            rights,
+            pending: None,
+            cancel_key,
+            reply: Reply::Query,
+            extended: Extended::default(),
+        }
     }
 
     pub(crate) fn user(&self) -> &str {

@@ -1,12 +1,14 @@
 //! The tables that SHOW answers with: column names and types, in PgBouncer's order. Columns of ours come at the end.
 
-use pgweir_wire::backend::{Column, encode_command_complete, encode_data_row, encode_row_description};
+use std::borrow::Cow;
 
-use super::command::Topic;
+use pgweir_wire::backend::{Column, encode_data_row, encode_row_description};
+
+use super::command::{Command, FIXED_PARAMETERS, Topic};
 
 /// A column's type, as it is announced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Type {
+pub(crate) enum Type {
     Text,
     Int4,
     Int8,
@@ -238,6 +240,17 @@ fn columns(topic: Topic) -> Vec<(&'static str, Type)> {
 }
 
 impl Type {
+    /// A value in the binary format of its type, as its send function in PostgreSQL writes it.
+    fn binary(self, text: &str) -> Cow<'_, [u8]> {
+        let integer = || text.parse::<i64>().unwrap_or_default();
+        match self {
+            Text => text.as_bytes().into(),
+            Int4 => i32::try_from(integer()).unwrap_or(i32::MAX).to_be_bytes().to_vec().into(),
+            Int8 => integer().to_be_bytes().to_vec().into(),
+            Numeric => binary_numeric(text).into(),
+        }
+    }
+
     /// Type OID and length, as in pg_type.dat.
     fn wire(self) -> (u32, i16) {
         match self {
@@ -249,28 +262,127 @@ impl Type {
     }
 }
 
-/// The whole answer to a SHOW, up to CommandComplete.
-pub(crate) fn encode(out: &mut Vec<u8>, topic: Topic, rows: &[Vec<Option<String>>]) {
-    let columns = columns(topic);
+/// numeric_send: digits of base 10,000, the first one's weight, the sign, and how many decimal places are shown.
+fn binary_numeric(text: &str) -> Vec<u8> {
+    const BASE_DIGITS: usize = 4;
+    const NEGATIVE: u16 = 0x4000;
+    let (negative, text) = text.strip_prefix('-').map_or((false, text), |text| (true, text));
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let places = fraction.len();
+    let padded_whole = format!("{whole:0>width$}", width = whole.len().next_multiple_of(BASE_DIGITS));
+    let padded_fraction = format!("{fraction:0<width$}", width = places.next_multiple_of(BASE_DIGITS));
+    let groups = |text: &str| -> Vec<u16> {
+        text.as_bytes()
+            .chunks(BASE_DIGITS)
+            .map(|group| {
+                group.iter().fold(0, |sum, digit| sum * 10 + u16::from(digit.wrapping_sub(b'0') % 10))
+            })
+            .collect()
+    };
+    let whole = groups(&padded_whole);
+    let mut weight = whole.len() as i16 - 1;
+    let mut digits = [whole, groups(&padded_fraction)].concat();
+    let leading = digits.iter().take_while(|&&digit| digit == 0).count();
+    digits.drain(..leading);
+    weight -= leading as i16;
+    while digits.last() == Some(&0) {
+        digits.pop();
+    }
+    if digits.is_empty() {
+        weight = 0;
+    }
+    let head =
+        [digits.len() as u16, weight.cast_unsigned(), if negative { NEGATIVE } else { 0 }, places as u16];
+    head.into_iter().chain(digits).flat_map(u16::to_be_bytes).collect()
+}
+
+/// A row of an answer, as text.
+pub(crate) type Row = Vec<Option<String>>;
+
+/// The columns of an answer: name and type.
+pub(crate) type Columns = Vec<(&'static str, Type)>;
+
+/// Which columns are wanted in binary format, as Bind says it: none, one value for all, or one for each.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Formats(Vec<bool>);
+
+impl Formats {
+    pub(crate) fn new(binary: impl Iterator<Item = bool>) -> Formats {
+        Formats(binary.collect())
+    }
+
+    /// A number of values that fits an answer with so many columns.
+    pub(crate) fn fit(&self, columns: usize) -> bool {
+        matches!(self.0.len(), 0 | 1) || self.0.len() == columns
+    }
+
+    fn is_binary(&self, column: usize) -> bool {
+        match self.0[..] {
+            [] => false,
+            [all] => all,
+            _ => self.0.get(column).copied().unwrap_or_default(),
+        }
+    }
+}
+
+/// The columns of a command's answer; empty for one that answers without rows.
+pub(crate) fn columns_of(command: &Command) -> Columns {
+    match command {
+        Command::Show(topic) => columns(*topic),
+        Command::ShowParameter(index) => vec![(FIXED_PARAMETERS[*index].0, Text)],
+        _ => Vec::new(),
+    }
+}
+
+/// RowDescription.
+pub(crate) fn encode_columns(out: &mut Vec<u8>, columns: &Columns, formats: &Formats) {
     let described: Vec<Column<'_>> = columns
         .iter()
-        .map(|&(name, kind)| {
+        .enumerate()
+        .map(|(index, &(name, kind))| {
             let (type_oid, type_len) = kind.wire();
-            Column { name, type_oid, type_len }
+            Column { name, type_oid, type_len, binary: formats.is_binary(index) }
         })
         .collect();
     encode_row_description(out, &described);
-    for row in rows {
-        debug_assert_eq!(row.len(), columns.len(), "a row has a value for each column");
-        let cells: Vec<Option<&[u8]>> = row.iter().map(|cell| cell.as_ref().map(String::as_bytes)).collect();
-        encode_data_row(out, &cells);
-    }
-    encode_command_complete(out, "SHOW");
 }
 
-/// The answer to SHOW of a parameter: one text column named after it.
-pub(crate) fn encode_parameter(out: &mut Vec<u8>, name: &str, value: &str) {
-    encode_row_description(out, &[Column { name, type_oid: 25, type_len: -1 }]);
-    encode_data_row(out, &[Some(value.as_bytes())]);
-    encode_command_complete(out, "SHOW");
+/// DataRow. Values come as text, and are converted where binary ones are wanted.
+pub(crate) fn encode_row(out: &mut Vec<u8>, columns: &Columns, formats: &Formats, row: &[Option<String>]) {
+    debug_assert_eq!(row.len(), columns.len(), "a row has a value for each column");
+    let cells: Vec<Option<Cow<'_, [u8]>>> = row
+        .iter()
+        .zip(columns)
+        .enumerate()
+        .map(|(index, (cell, (_, kind)))| {
+            let text = cell.as_deref()?;
+            Some(if formats.is_binary(index) { kind.binary(text) } else { text.as_bytes().into() })
+        })
+        .collect();
+    let cells: Vec<Option<&[u8]>> = cells.iter().map(|cell| cell.as_deref()).collect();
+    encode_data_row(out, &cells);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_in_binary_as_postgresql_sends_them() {
+        assert_eq!(*Int4.binary("-2"), [0xff, 0xff, 0xff, 0xfe]);
+        assert_eq!(*Int4.binary("99999999999"), i32::MAX.to_be_bytes());
+        assert_eq!(*Int8.binary("4294967296"), [0, 0, 0, 1, 0, 0, 0, 0]);
+        // As `COPY (SELECT 0::numeric, ...) TO ... WITH BINARY` writes them.
+        for (text, expected) in [
+            ("0", &[0u16, 0, 0, 0][..]),
+            ("7", &[1, 0, 0, 0, 7]),
+            ("10000", &[1, 1, 0, 0, 1]),
+            ("123456789", &[3, 2, 0, 0, 1, 2345, 6789]),
+            ("-12.5", &[2, 0, 0x4000, 1, 12, 5000]),
+            ("0.0001", &[1, 0xffff, 0, 4, 1]),
+        ] {
+            let expected: Vec<u8> = expected.iter().flat_map(|value| value.to_be_bytes()).collect();
+            assert_eq!(*Numeric.binary(text), expected, "{text}");
+        }
+    }
 }

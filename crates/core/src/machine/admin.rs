@@ -10,8 +10,9 @@ use pgweir_wire::header::{HEADER_LEN, Header};
 
 use super::{Activity, Machine, Step};
 use crate::client::ClientState;
-use crate::console::command::{Command, FIXED_PARAMETERS, Outcome, PendingCommand, Topic};
-use crate::console::session::ConsoleSession;
+use crate::console::command::{self, Command, FIXED_PARAMETERS, Outcome, PendingCommand, Topic};
+use crate::console::session::{ConsoleSession, Reply};
+use crate::console::table::Row;
 use crate::console::{self, Rights, table};
 use crate::driver::{CloseMode, Driver, Level};
 use crate::errors::Fault;
@@ -71,7 +72,10 @@ impl Machine {
         }
         let Some(body) = bytes.get(HEADER_LEN..header.total()) else { return Step::Wait };
         if header.tag != tag::QUERY {
-            return self.not_a_query(d, id, header.tag);
+            if !self.console_extended(d, id, header.tag, body) {
+                return self.not_a_query(d, id, header.tag);
+            }
+            return if self.clients.contains_key(id) { Step::Used(header.total()) } else { Step::Gone };
         }
         let text = match Query::parse(body) {
             Ok(query) => String::from_utf8_lossy(query.text).into_owned(),
@@ -82,33 +86,34 @@ impl Machine {
     }
 
     fn not_a_query<D: Driver>(&mut self, d: &mut D, id: ClientId, message: u8) -> Step {
-        let extended = matches!(message, tag::PARSE | tag::BIND | tag::EXECUTE);
-        let text = if extended {
-            "extended query protocol not supported by admin console".to_owned()
-        } else {
-            format!("unsupported packet type for admin console: {message}")
-        };
+        let text = format!("unsupported packet type for admin console: {message}");
         self.say_error(d, id, SqlState::PROTOCOL_VIOLATION, &text);
         self.refuse_client(d, id, &Fault::Protocol("bad packet".into()))
     }
 
     fn typed<D: Driver>(&mut self, d: &mut D, id: ClientId, text: &str) {
+        // What drivers send to see whether anybody is there.
+        if text.trim_start().starts_with("--") && !text.contains('\n') {
+            self.scratch.clear();
+            backend::encode_empty_query(&mut self.scratch);
+            return self.say_ready(d, id);
+        }
+        match Command::parse(text) {
+            Ok(command) => self.run_command(d, id, command),
+            Err(text) => self.say_error(d, id, SqlState::PROTOCOL_VIOLATION, &text),
+        }
+    }
+
+    /// Carries out a command if its user may give it. The answer looks as the session's `reply` says.
+    pub(super) fn run_command<D: Driver>(&mut self, d: &mut D, id: ClientId, command: Command) {
         let Some(rights) = self.console(id).map(|console| console.rights) else { return };
-        let command = match Command::parse(text) {
-            Ok(command) => command,
-            Err(text) => return self.say_error(d, id, SqlState::PROTOCOL_VIOLATION, &text),
-        };
         match &command {
             Command::Show(Topic::Help) => return self.say_help(d, id),
             Command::ShowParameter(index) => {
-                let (name, value) = FIXED_PARAMETERS[*index];
-                self.scratch.clear();
-                table::encode_parameter(&mut self.scratch, name, value);
-                return self.say_ready(d, id);
+                let row = vec![Some(FIXED_PARAMETERS[*index].1.to_owned())];
+                return self.say_rows(d, id, &table::columns_of(&command), vec![row]);
             }
-            Command::Set { key, .. }
-                if FIXED_PARAMETERS.iter().any(|(name, _)| name.eq_ignore_ascii_case(key)) =>
-            {
+            Command::Set { key, .. } if command::is_ignored(key) => {
                 self.scratch.clear();
                 encode_notice(
                     &mut self.scratch,
@@ -203,9 +208,7 @@ impl Machine {
             (Some(text), _) => self.say_error(d, id, SqlState::PROTOCOL_VIOLATION, &text),
             (None, Command::Show(topic)) => {
                 let rows = self.merge(*topic, pending.outcomes);
-                self.scratch.clear();
-                table::encode(&mut self.scratch, *topic, &rows);
-                self.say_ready(d, id);
+                self.say_rows(d, id, &table::columns_of(&pending.command), rows);
             }
             (None, command) => {
                 self.scratch.clear();
@@ -214,6 +217,13 @@ impl Machine {
             }
         }
         self.client_resume(d, id);
+    }
+
+    pub(super) fn console_mut(&mut self, id: ClientId) -> Option<&mut ConsoleSession> {
+        match &mut self.clients.get_mut(id)?.state {
+            ClientState::Console(console) => Some(console),
+            _ => None,
+        }
     }
 
     fn console(&self, id: ClientId) -> Option<&ConsoleSession> {
@@ -261,7 +271,7 @@ impl Machine {
         self.log(d, Level::Log, &line);
     }
 
-    fn say_error<D: Driver>(&mut self, d: &mut D, id: ClientId, code: SqlState, text: &str) {
+    pub(super) fn say_error<D: Driver>(&mut self, d: &mut D, id: ClientId, code: SqlState, text: &str) {
         self.log(d, Level::Error, text);
         if let Some(client) = self.clients.get(id).filter(|_| self.rules.config.main.log_pooler_errors) {
             let line = format!("{} pooler error: {text}", self.client_log_name(client));
@@ -269,6 +279,11 @@ impl Machine {
         }
         self.scratch.clear();
         encode_error(&mut self.scratch, &Report::error(code, text));
+        if let Some(console) = self.console_mut(id)
+            && matches!(console.reply, Reply::Execute { .. })
+        {
+            console.extended.skipping = true;
+        }
         self.say_ready(d, id);
     }
 
@@ -280,12 +295,34 @@ impl Machine {
         self.say_ready(d, id);
     }
 
-    /// Sends what was put together, with ReadyForQuery behind it.
+    /// Sends what was put together, with ReadyForQuery behind it if it answers a Query.
     fn say_ready<D: Driver>(&mut self, d: &mut D, id: ClientId) {
-        backend::encode_ready(&mut self.scratch, TxStatus::Idle);
+        let reply = self.console_mut(id).map(|console| std::mem::take(&mut console.reply));
+        if !matches!(reply, Some(Reply::Execute { .. })) {
+            backend::encode_ready(&mut self.scratch, TxStatus::Idle);
+        }
         if let Some(client) = self.clients.get(id) {
             d.send(client.conn, &self.scratch);
         }
+    }
+
+    /// The whole answer to a SHOW.
+    fn say_rows<D: Driver>(&mut self, d: &mut D, id: ClientId, columns: &table::Columns, rows: Vec<Row>) {
+        self.scratch.clear();
+        match self.console(id).map(|console| console.reply.clone()) {
+            Some(Reply::Execute { portal, formats, max_rows }) => {
+                self.say_part(id, columns, &portal, &formats, max_rows, rows.into());
+            }
+            _ => {
+                let formats = table::Formats::default();
+                table::encode_columns(&mut self.scratch, columns, &formats);
+                for row in &rows {
+                    table::encode_row(&mut self.scratch, columns, &formats, row);
+                }
+                backend::encode_command_complete(&mut self.scratch, "SHOW");
+            }
+        }
+        self.say_ready(d, id);
     }
 
     /// Whether the command can be carried out at all, seen from here.

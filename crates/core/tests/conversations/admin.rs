@@ -292,12 +292,24 @@ fn stats_users_may_look_and_not_act() {
 }
 
 #[test]
-fn the_extended_protocol_is_refused_on_the_console() {
+fn the_extended_protocol_is_served_on_the_console() {
     let mut rig = Rig::new("");
     let console = rig.console();
-    rig.send(console, &[fe::parse("", "SHOW POOLS"), fe::sync()].concat());
-    assert!(rig.gets(console)[0].starts_with("ERROR 08P01 extended query protocol not supported"));
-    assert!(rig.is_closed(console));
+    let group =
+        [fe::parse("", "SHOW VERSION"), fe::bind(""), fe::describe_portal(), fe::execute(), fe::sync()];
+    rig.send(console, &group.concat());
+    let told = rig.gets(console);
+    assert_eq!(told.len(), 6, "{told:?}");
+    assert_eq!(told[4..], ["Complete SHOW", "Ready I"]);
+    // What is wrong is told once, and the rest of the group ignored.
+    rig.send(
+        console,
+        &[fe::parse("", "PAUSE nowhere"), fe::bind(""), fe::execute(), fe::execute(), fe::sync()].concat(),
+    );
+    let told = rig.gets(console);
+    assert_eq!(told[2..], ["ERROR 08P01 no such database: nowhere", "Ready I"]);
+    rig.send(console, &[7; 20].map(|_| fe::parse("", "SHOW VERSION")).concat());
+    assert_eq!(rig.gets(console).len(), 20, "the unnamed statement is replaced");
 }
 
 #[test]

@@ -37,7 +37,7 @@ pub(crate) fn complete(tag: &str) -> Vec<u8> {
 }
 
 pub(crate) fn columns() -> Vec<u8> {
-    let column = Column { name: "x", type_oid: 25, type_len: -1 };
+    let column = Column { name: "x", type_oid: 25, type_len: -1, binary: false };
     encoded(|out| backend::encode_row_description(out, &[column]))
 }
 

@@ -123,7 +123,6 @@ pub fn encode_row_description(out: &mut Vec<u8>, columns: &[Column<'_>]) {
     const NO_TABLE: u32 = 0;
     const NO_ATTRIBUTE: u16 = 0;
     const NO_MODIFIER: u32 = u32::MAX;
-    const TEXT: u16 = 0;
     counted(out, tag::ROW_DESCRIPTION, columns, |out, column| {
         writer::text(out, column.name.as_bytes());
         writer::u32(out, NO_TABLE);
@@ -131,7 +130,7 @@ pub fn encode_row_description(out: &mut Vec<u8>, columns: &[Column<'_>]) {
         writer::u32(out, column.type_oid);
         writer::u16(out, column.type_len.cast_unsigned());
         writer::u32(out, NO_MODIFIER);
-        writer::u16(out, TEXT);
+        writer::u16(out, u16::from(column.binary));
     });
 }
 

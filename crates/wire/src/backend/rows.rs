@@ -5,7 +5,7 @@ use std::fmt;
 use crate::error::WireError;
 use crate::reader::Reader;
 
-/// A column of a `RowDescription` that we send; always in text format and of no table.
+/// A column of a `RowDescription` that we send; of no table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Column<'a> {
     /// The column's name.
@@ -14,6 +14,8 @@ pub struct Column<'a> {
     pub type_oid: u32,
     /// Its type's size in bytes; -1 for a varying one.
     pub type_len: i16,
+    /// Its values are sent in binary format, not as text.
+    pub binary: bool,
 }
 
 /// How the data of a COPY are written.

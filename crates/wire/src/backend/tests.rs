@@ -52,7 +52,7 @@ fn known_bytes() {
 
 #[test]
 fn a_row_description() {
-    let columns = [Column { name: "n", type_oid: 25, type_len: -1 }];
+    let columns = [Column { name: "n", type_oid: 25, type_len: -1, binary: false }];
     assert_eq!(
         encoded(|out| encode_row_description(out, &columns)),
         b"T\0\0\0\x1a\0\x01n\0\0\0\0\0\0\0\0\0\0\x19\xff\xff\xff\xff\xff\xff\0\0"

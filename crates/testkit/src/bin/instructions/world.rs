@@ -287,7 +287,10 @@ impl Answers {
             out
         };
         let columns = encoded(&|out| {
-            encode_row_description(out, &[Column { name: "abalance", type_oid: 23, type_len: 4 }]);
+            encode_row_description(
+                out,
+                &[Column { name: "abalance", type_oid: 23, type_len: 4, binary: false }],
+            );
         });
         let executed = encoded(&|out| {
             encode_data_row(out, &[Some(b"-4711")]);
