@@ -13,7 +13,9 @@ use crate::errors::Fault;
 use crate::group::Group;
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Kind, Ledger, Owner, Pushed};
-use crate::limits::{BACKLOG_HIGH_BYTES, HOLD_MESSAGE_BYTES, LEDGER_ENTRIES_MAX, NAMES_BYTES_MAX};
+use crate::limits::{
+    BACKLOG_HIGH_BYTES, HOLD_MESSAGE_BYTES, LEDGER_ENTRIES_MAX, NAMES_BYTES_MAX, PARSE_BYTES_MAX,
+};
 use crate::server::ServerState;
 
 /// What to do with a message of a linked client.
@@ -126,8 +128,12 @@ impl Machine {
             | tag::FLUSH => {}
             other => return self.unknown_message(d, id, other),
         }
-        // A client that is still sending does not hold a server meanwhile, unless it sends much.
-        if !whole && bytes.len() < HOLD_MESSAGE_BYTES {
+        // A client that is still sending does not hold a server meanwhile, unless it sends much that a server can take.
+        let needed_whole = header.tag == tag::PARSE
+            && header.total() <= PARSE_BYTES_MAX
+            && bytes.get(HEADER_LEN) != Some(&0)
+            && self.client_tracks_statements(id);
+        if !whole && (needed_whole || bytes.len() < HOLD_MESSAGE_BYTES) {
             return Step::Wait;
         }
         self.request_server(d, id, bytes)

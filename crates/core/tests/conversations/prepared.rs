@@ -39,6 +39,21 @@ fn a_statement_follows_its_client_to_another_server() {
 }
 
 #[test]
+fn a_long_statement_that_comes_slowly_holds_no_server() {
+    let mut rig = Rig::new("default_pool_size = 1");
+    let (slow, other) = (rig.client("alice"), rig.client("alice"));
+    let server = rig.dialed();
+    let text = format!("select '{}'", "x".repeat(100_000));
+    let whole = group(&[fe::parse("long", &text)]);
+    let (first, rest) = whole.split_at(90_000);
+    rig.send(slow, first);
+    rig.gets_nothing(server);
+    prepare(&mut rig, other, server, "s1", "select 1");
+    rig.send(slow, rest);
+    assert_eq!(rig.gets(server).len(), 2, "Parse and Sync");
+}
+
+#[test]
 fn what_the_server_has_already_is_answered_here_in_its_turn() {
     let mut rig = Rig::new("");
     let (one, two) = (rig.client("alice"), rig.client("alice"));
