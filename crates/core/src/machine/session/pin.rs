@@ -83,7 +83,12 @@ impl Machine {
 
     /// The client that a notification on this server is for: it has the server for itself.
     pub(in crate::machine) fn listener(&self, id: ServerId) -> Option<ClientId> {
-        let client = self.servers.get(id)?.state.client()?;
+        let server = self.servers.get(id)?;
+        let client = server.state.client()?;
+        if matches!(server.state, ServerState::Auditing(_)) {
+            // It is still being told whether the client listens; nobody else can be meant.
+            return Some(client);
+        }
         let ClientState::Linked(link) = &self.clients.get(client)?.state else { return None };
         let pinned = link.pin.as_ref().is_some_and(|pin| pin.reasons.has(Reasons::LISTENS));
         let listens =
