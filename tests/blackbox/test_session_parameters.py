@@ -9,6 +9,9 @@ from harness.machine import eventually
 from harness.pooler import kind
 from harness.wire import Closed, Raw, group, query, startup
 
+AS_PGBOUNCER = {} if kind() == "pgbouncer" else {"session_state": "pgbouncer"}
+"""Sessions are not kept."""
+
 TRACKED = {
     "application_name": ("one", "two"),
     "TimeZone": ("Europe/Berlin", "America/New_York"),
@@ -191,15 +194,15 @@ def refused(pooler, **more):
 
 
 def test_unsupported_startup_parameter(pooled):
-    """A startup parameter that can not be kept true is refused by name."""
-    pooler = pooled()
+    """Where sessions are not kept, a startup parameter that can not be kept true is refused by name."""
+    pooler = pooled(**AS_PGBOUNCER)
     error = refused(pooler, extra_float_digits="3")
     assert error["S"] == "FATAL" and error["M"] == "unsupported startup parameter: extra_float_digits"
 
 
 def test_ignored_startup_parameters(pooled):
     """`ignore_startup_parameters` lets named ones through unseen, and only those."""
-    pooler = pooled(ignore_startup_parameters="extra_float_digits, geqo")
+    pooler = pooled(ignore_startup_parameters="extra_float_digits, geqo", **AS_PGBOUNCER)
     with pooler.raw(extra_float_digits="3", geqo="off") as session:
         assert session.value("show geqo") == "on"
     assert "work_mem" in refused(pooler, work_mem="1MB")["M"]
@@ -208,7 +211,7 @@ def test_ignored_startup_parameters(pooled):
 @pytest.mark.needs("options in the startup packet")
 def test_options_in_the_startup_packet(pooled):
     """`options` may carry tracked parameters in PostgreSQL's notation; others are refused unless `options` is ignored."""
-    pooler = pooled(default_pool_size=1)
+    pooler = pooled(default_pool_size=1, **AS_PGBOUNCER)
     with pooler.raw(options="-c TimeZone=Asia/Tokyo --application-name=from\\ options -cDateStyle=German") as session, pooler.raw() as other:
         other.query("select 1")
         assert session.value("show timezone") == "Asia/Tokyo"
@@ -216,7 +219,7 @@ def test_options_in_the_startup_packet(pooled):
         assert session.value("show datestyle").startswith("German")
     assert "unsupported startup parameter in options: geqo" in refused(pooler, options="-c geqo=off")["M"]
     assert refused(pooler, options="-X nonsense")["S"] == "FATAL"
-    lenient = pooled(ignore_startup_parameters="options")
+    lenient = pooled(ignore_startup_parameters="options", **AS_PGBOUNCER)
     with lenient.raw(options="-c geqo=off -c TimeZone=Asia/Tokyo") as session:
         assert session.value("show timezone") == "Asia/Tokyo"
 

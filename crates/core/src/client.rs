@@ -13,6 +13,8 @@ use crate::group::Group;
 use crate::ids::{PoolId, ServerId, StatementId};
 use crate::luggage::{Counted, Login, Origin, Replication};
 use crate::params::Params;
+use crate::pins::{Pin, Touched};
+use crate::session::Session;
 use crate::statements::ClientStatements;
 
 /// A client connection.
@@ -40,6 +42,11 @@ pub(crate) struct Account {
     pub(crate) replication: Replication,
     /// The parameters as this client was last told of them.
     pub(crate) params: Arc<Params>,
+    /// What its session holds besides, as it was when its last transaction ended.
+    pub(crate) session: Arc<Session>,
+    /// What it started with, tracked parameters included: where its RESET goes back to. `None` where that is what servers
+    /// start with.
+    pub(crate) startup: Option<Arc<Session>>,
     /// What it prepared by name; most clients prepare nothing, or their driver does so once and for all.
     pub(crate) statements: Option<Box<ClientStatements>>,
     /// What its cancel requests must carry.
@@ -189,6 +196,27 @@ pub(crate) struct Link {
     pub(crate) kept: usize,
     /// The pool's mode when it was made: a session's traces are there, even if RELOAD has changed the mode since.
     pub(crate) made_in: PoolMode,
+    /// What the transaction may have done to the session.
+    pub(crate) touched: Option<Box<Touched>>,
+    /// It keeps the server when its transaction is over.
+    pub(crate) pin: Option<Box<Pin>>,
+}
+
+impl Link {
+    /// A new one.
+    pub(crate) fn new(server: ServerId, made_in: PoolMode) -> Link {
+        Link {
+            server,
+            streaming: 0,
+            discards: false,
+            held: false,
+            group: None,
+            kept: 0,
+            made_in,
+            touched: None,
+            pin: None,
+        }
+    }
 }
 
 impl Account {

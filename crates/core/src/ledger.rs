@@ -20,6 +20,12 @@ pub enum Purpose {
     ConnectQuery,
     /// Brings the server's parameters to the client's before its statement.
     Settle,
+    /// Tries a client's startup parameters, at its login.
+    Introduce,
+    /// Asks what the session holds when a client's transaction is over.
+    Audit,
+    /// Puts back what a client started with, behind its RESET.
+    Restore,
     /// `server_reset_query`.
     Reset,
     /// `server_check_query`.

@@ -60,6 +60,31 @@ pub const CACHED_ERROR_BYTES_MAX: usize = 512;
 /// Sets of parameters that a pool remembers, so that clients and servers that have the same share one object.
 pub const KNOWN_PARAMS_MAX: usize = 16;
 
+/// Sessions that a pool remembers, so that clients and servers that have the same share one object.
+pub const KNOWN_SESSIONS_MAX: usize = 64;
+
+/// Settings that a transaction names and that are asked for one by one; with more, all are asked for.
+pub const TOUCHED_NAMES_MAX: usize = 64;
+
+/// Names of settings of the clients' own (`a.b`) that a pool remembers: no list of PostgreSQL shows them.
+pub const CUSTOM_SETTINGS_MAX: usize = 256;
+
+/// A name of such a setting.
+pub const CUSTOM_NAME_BYTES_MAX: usize = 128;
+
+/// Bytes of a session's state (names and values of settings, texts of prepared statements) that can move to another server;
+/// with more, the client keeps its server.
+pub const SESSION_BYTES_MAX: usize = 256 * 1024;
+
+/// How often a server is asked what its session holds, before its client keeps it for that.
+pub const AUDIT_ATTEMPTS_MAX: u8 = 3;
+
+/// Sets of startup parameters whose outcome a pool remembers.
+pub const INTRODUCTIONS_MAX: usize = 64;
+
+/// Startup parameters that one client may give, besides the tracked ones.
+pub const STARTUP_PARAMETERS_MAX: usize = 128;
+
 /// Buffers for partial messages that a worker keeps for the next use, and the largest it keeps.
 pub const SPARE_BUFFERS_MAX: usize = 64;
 /// See [`SPARE_BUFFERS_MAX`].

@@ -6,6 +6,7 @@ use pgweir_auth::Learned;
 
 use crate::driver::{Now, Peer, TlsInfo};
 use crate::params::Params;
+use crate::session::Session;
 use crate::shared::Counts;
 
 /// How a connection came to us.
@@ -52,6 +53,8 @@ pub struct Login {
     pub user: Arc<str>,
     /// Tracked parameters it gave.
     pub params: Params,
+    /// The other ones, as they were given.
+    pub session: Session,
     /// Protocol minor version that was agreed: 0 or 2.
     pub minor: u16,
     /// The startup parameter of that name.

@@ -24,6 +24,7 @@ mod report;
 mod riding;
 mod server_login;
 mod server_moves;
+mod session;
 mod startup;
 
 use std::collections::{HashMap, VecDeque};

@@ -76,6 +76,13 @@ impl Params {
         }
     }
 
+    /// As if the value at a place were not known.
+    pub fn unset(&mut self, position: usize) {
+        if let Some(place) = self.values.get_mut(position) {
+            *place = None;
+        }
+    }
+
     /// Fills what is unknown here from `other`.
     #[must_use]
     pub fn or(&self, other: &Params) -> Params {
@@ -84,10 +91,10 @@ impl Params {
         Params { values: values.collect() }
     }
 
-    /// Places where both are known and differ. As PgBouncer, letters' case makes no difference to values.
+    /// Places where both are known and differ.
     pub fn differences<'a>(&'a self, other: &'a Params) -> impl Iterator<Item = usize> + 'a {
         self.values.iter().zip(&other.values).enumerate().filter_map(|(position, pair)| match pair {
-            (Some(own), Some(their)) if !own.eq_ignore_ascii_case(their) => Some(position),
+            (Some(own), Some(their)) if own != their => Some(position),
             _ => None,
         })
     }
@@ -117,7 +124,7 @@ pub fn settle_statement(tracked: &Tracked, wanted: &Params, has: &Params) -> Opt
 
 /// Appends a string literal that means the same whatever standard_conforming_strings says (as libpq's
 /// PQescapeLiteral: `E''` where a backslash occurs).
-fn quote_literal(out: &mut Vec<u8>, value: &[u8]) {
+pub(crate) fn quote_literal(out: &mut Vec<u8>, value: &[u8]) {
     if value.contains(&b'\\') {
         out.extend_from_slice(b" E");
     }
@@ -156,7 +163,7 @@ mod tests {
     #[test]
     fn only_what_both_know_and_differs_is_set() {
         let wanted = with(&[("application_name", "a'b\\c"), ("TimeZone", "UTC"), ("DateStyle", "ISO, MDY")]);
-        let has = with(&[("application_name", ""), ("TimeZone", "utc")]);
+        let has = with(&[("application_name", "A'b\\c"), ("TimeZone", "UTC")]);
         let text = settle_statement(&tracked(), &wanted, &has).expect("application_name differs");
         assert_eq!(String::from_utf8_lossy(&text), r"SET application_name= E'a''b\\c';");
         assert_eq!(settle_statement(&tracked(), &has, &has), None);

@@ -4,15 +4,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use pgweir_auth::Learned;
-use pgweir_settings::{Config, Database, PoolMode};
+use pgweir_settings::{Config, Database, PoolMode, SessionState};
 
 use crate::ids::{ClientId, ServerId};
 use crate::inquiry::Lookup;
-use crate::limits::KNOWN_PARAMS_MAX;
+use crate::introductions::Introductions;
+use crate::limits::{CUSTOM_SETTINGS_MAX, KNOWN_PARAMS_MAX};
 use crate::machine::WaitingCancel;
 use crate::pace::Pace;
 use crate::params::Params;
 use crate::riders::RideStats;
+use crate::session::KnownSessions;
 use crate::shared::Counts;
 use crate::stats::{Stats, Window};
 
@@ -40,6 +42,12 @@ pub(crate) struct Pool {
     pub(crate) mode: PoolMode,
     /// Named prepared statements are known by content here.
     pub(crate) tracks_statements: bool,
+    /// Clients keep their session although servers change hands.
+    pub(crate) keeps_sessions: bool,
+    /// Startup parameters are tried on a server, whatever they are.
+    pub(crate) tries_startup: bool,
+    /// Clients that keep their server between transactions.
+    pub(crate) pinned: u32,
     /// Clients that wait for a server, longest first. One that left stays until it is looked at.
     pub(crate) queue: VecDeque<ClientId>,
     /// How many of the queue really wait.
@@ -85,6 +93,10 @@ pub(crate) struct Pool {
     pub(crate) paused: bool,
     /// Sets of parameters seen last, the newest at the end.
     known_params: VecDeque<Arc<Params>>,
+    pub(crate) sessions: KnownSessions,
+    /// Names of settings that no list of PostgreSQL shows (`a.b`), as its clients used them.
+    pub(crate) customs: Vec<Box<[u8]>>,
+    pub(crate) introductions: Introductions,
     /// What a client's login taught us that helps to log in to servers (the pool's user is the client's own).
     pub(crate) learned: Learned,
     /// It is in the list of pools to look at when the tick ends.
@@ -121,6 +133,9 @@ impl Pool {
             config,
             mode: PoolMode::Session,
             tracks_statements: false,
+            keeps_sessions: false,
+            tries_startup: false,
+            pinned: 0,
             queue: VecDeque::new(),
             waiting: 0,
             welcoming: Vec::new(),
@@ -147,6 +162,9 @@ impl Pool {
             empty_us: now_us,
             paused: false,
             known_params: VecDeque::new(),
+            sessions: KnownSessions::default(),
+            customs: Vec::new(),
+            introductions: Introductions::default(),
             learned: Learned::Nothing,
             noticed: false,
         }
@@ -163,6 +181,13 @@ impl Pool {
         let params = Arc::new(params);
         self.known_params.push_back(Arc::clone(&params));
         params
+    }
+
+    /// A client used a setting of its own.
+    pub(crate) fn remember_custom(&mut self, name: &[u8]) {
+        if !self.customs.iter().any(|known| **known == *name) && self.customs.len() < CUSTOM_SETTINGS_MAX {
+            self.customs.push(name.into());
+        }
     }
 
     /// A server came (`from` is `None`), moved, or left (`to` is `None`).
@@ -191,12 +216,17 @@ impl Pool {
     pub(crate) fn follow(&mut self, config: &Config) {
         self.mode = config.pool_mode(&self.config, &self.user);
         self.tracks_statements = self.mode != PoolMode::Session && config.main.max_prepared_statements > 0;
+        self.tries_startup = config.session_state(&self.config, &self.user) != SessionState::Pgbouncer;
+        self.keeps_sessions = self.mode != PoolMode::Session && self.tries_startup;
+        self.introductions.clear();
     }
 
     /// Clients that can not go on before there is a server.
     pub(crate) fn demand(&self) -> u32 {
-        let welcoming = u32::from(self.welcome.is_none() && !self.welcoming.is_empty());
-        self.waiting_for_a_server().max(welcoming)
+        let welcoming = self.welcoming.len() as u32;
+        // The pool's first server serves all who only want to know what to be told.
+        let waiting = self.waiting_for_a_server();
+        if self.welcome.is_none() { waiting.max(welcoming.min(1)) } else { waiting.saturating_add(welcoming) }
     }
 
     /// Clients and questions that a free server would serve.

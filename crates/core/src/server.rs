@@ -4,14 +4,17 @@ use std::sync::Arc;
 
 use pgweir_auth::Prover;
 use pgweir_wire::backend::TxStatus;
+use pgweir_wire::error::SqlState;
 
 use crate::driver::{ConnId, Endpoint, Now};
 use crate::ids::{ClientId, PoolId};
 use crate::inquiry::{Answer, Lookup};
 use crate::ledger::Ledger;
 use crate::params::Params;
+use crate::pins::Reasons;
 use crate::pool::ServerKind;
 use crate::riders::Riders;
+use crate::session::Session;
 use crate::statements::ServerStatements;
 use crate::stats::Stats;
 
@@ -26,6 +29,8 @@ pub(crate) struct Server {
     pub(crate) tx: TxStatus,
     /// What it last reported of the tracked parameters.
     pub(crate) params: Arc<Params>,
+    /// What its session holds besides, for whoever had it last.
+    pub(crate) session: Arc<Session>,
     pub(crate) statements: ServerStatements,
     /// Part of a message.
     pub(crate) inbox: Vec<u8>,
@@ -94,6 +99,10 @@ pub(crate) enum ServerState {
     Orphaned,
     /// `auth_query` runs, for a client that logs in.
     Inquiring(Box<Inquiring>),
+    /// Linked, its client's transaction is over, and it is asked what its session holds now.
+    Auditing(Box<Auditing>),
+    /// Free, and tries the startup parameters of a client that logs in.
+    Introducing(Box<Introducing>),
     /// `server_reset_query` runs.
     Cleaning,
     /// `server_check_query` runs.
@@ -106,6 +115,39 @@ pub(crate) enum ServerState {
 pub(crate) struct Beginning {
     /// For this replication client alone.
     pub(crate) only_for: Option<ClientId>,
+}
+
+/// What a server's session holds is being asked.
+pub(crate) struct Auditing {
+    pub(crate) client: ClientId,
+    /// Everything is asked for, not just some settings.
+    pub(crate) everything: bool,
+    /// The settings that are asked for by name.
+    pub(crate) names: Vec<Box<[u8]>>,
+    /// Pins that no answer can take back.
+    pub(crate) sticky: Reasons,
+    pub(crate) answer: Replies,
+    pub(crate) attempts: u8,
+}
+
+/// Startup parameters are being tried.
+pub(crate) struct Introducing {
+    pub(crate) client: ClientId,
+    /// The parameters that were set, in the order of the answer's columns.
+    pub(crate) names: Vec<Box<[u8]>>,
+    pub(crate) answer: Replies,
+    /// ParameterStatus of what is not tracked, ready to be sent.
+    pub(crate) reported: Vec<u8>,
+}
+
+/// What came in answer to a statement of our own.
+#[derive(Default)]
+pub(crate) struct Replies {
+    /// Values; `None` is NULL.
+    pub(crate) rows: Vec<Vec<Option<Box<[u8]>>>>,
+    pub(crate) bytes: usize,
+    /// SQLSTATE and text of the error it ended in.
+    pub(crate) failed: Option<(SqlState, String)>,
 }
 
 /// A login exchange with PostgreSQL.
@@ -140,7 +182,9 @@ impl ServerState {
             ServerState::Settling(_)
             | ServerState::Busy(_)
             | ServerState::Orphaned
-            | ServerState::Inquiring(_) => ServerKind::Active,
+            | ServerState::Inquiring(_)
+            | ServerState::Auditing(_)
+            | ServerState::Introducing(_) => ServerKind::Active,
             ServerState::Cleaning | ServerState::Checking => ServerKind::Tested,
             ServerState::HeldForCancel => ServerKind::BeingCanceled,
         }
@@ -150,6 +194,7 @@ impl ServerState {
     pub(crate) fn client(&self) -> Option<ClientId> {
         match self {
             ServerState::Settling(id) | ServerState::Busy(id) => Some(*id),
+            ServerState::Auditing(auditing) => Some(auditing.client),
             ServerState::Dialing(beginning) | ServerState::SecuringTls(beginning) => beginning.only_for,
             ServerState::LoggingIn(login) => login.only_for,
             _ => None,

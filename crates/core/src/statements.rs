@@ -26,6 +26,11 @@ pub(crate) struct Statement {
 }
 
 impl Statement {
+    /// What it may do to a session; what was not looked at may do anything.
+    pub(crate) fn marks(&self) -> pgweir_sql::Marks {
+        self.traits.map_or(pgweir_sql::Marks::ROUTINES, |traits| traits.marks)
+    }
+
     /// The name servers know it by.
     pub(crate) fn server_name(&self) -> String {
         format!("PGWEIR_{}", self.serial)

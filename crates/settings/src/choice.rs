@@ -104,6 +104,18 @@ choice! {
 }
 
 choice! {
+    /// What becomes of a client's session where servers change hands with every transaction.
+    SessionState {
+        /// It is the client's, as on a connection of its own: what can move is replayed, what can not keeps the server.
+        Preserve = "preserve",
+        /// As `preserve`, but what would keep the server is an error.
+        Error = "error",
+        /// As PgBouncer does: the parameters that servers report are kept, the rest is not looked at.
+        Pgbouncer = "pgbouncer",
+    }
+}
+
+choice! {
     /// How the hosts of a database's host list take turns.
     LoadBalanceHosts {
         /// Each new server connection goes to the next host.

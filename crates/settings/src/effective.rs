@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::config::Config;
 use crate::table::{Database, UserOptions};
-use crate::{LoadBalanceHosts, PoolMode};
+use crate::{LoadBalanceHosts, PoolMode, SessionState};
 
 /// Zero is how the files say "no limit".
 fn limit(time: Duration) -> Option<Duration> {
@@ -22,6 +22,11 @@ impl Config {
     /// When a server of this pool is released.
     pub fn pool_mode(&self, db: &Database, user: &str) -> PoolMode {
         self.of_user(user, |u| u.pool_mode).or(db.pool_mode).unwrap_or(self.main.pool_mode)
+    }
+
+    /// What becomes of a client's session in this pool.
+    pub fn session_state(&self, db: &Database, user: &str) -> SessionState {
+        self.of_user(user, |u| u.session_state).or(db.session_state).unwrap_or(self.main.session_state)
     }
 
     /// How many servers this pool may have; 0 means that there is no limit.

@@ -13,8 +13,8 @@ pub struct Marks(u16);
 impl Marks {
     /// None: an ordinary statement.
     pub const NONE: Marks = Marks(0);
-    /// Settings: SET, RESET, `set_config`, also of the role and the session's user. Not SET LOCAL, SET TRANSACTION and SET
-    /// CONSTRAINTS, which end with their transaction.
+    /// SET and RESET, also of the role and the session's user: [`crate::assignments()`] may tell of what. Not SET LOCAL, SET
+    /// TRANSACTION and SET CONSTRAINTS, which end with their transaction.
     pub const SETTINGS: Marks = Marks(1);
     /// Settings go back to where the session started: RESET, DISCARD, SET ... TO DEFAULT (LOCAL, too).
     pub const RESETS: Marks = Marks(1 << 1);
@@ -40,6 +40,8 @@ impl Marks {
     pub const ROUTINES: Marks = Marks(1 << 11);
     /// Changes nothing by itself, but may end what a session holds: CLOSE, DROP, `pg_advisory_unlock`.
     pub const ENDS: Marks = Marks(1 << 12);
+    /// Settings by other ways: `set_config`, UPDATE of `pg_settings`.
+    pub const CALLS_SETTINGS: Marks = Marks(1 << 14);
     /// DISCARD, of whatever kind.
     pub const DISCARDS: Marks = Marks(1 << 13);
 
@@ -81,7 +83,7 @@ impl Marks {
 
 impl std::fmt::Debug for Marks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        const NAMES: [&str; 14] = [
+        const NAMES: [&str; 15] = [
             "SETTINGS",
             "RESETS",
             "PREPARED",
@@ -96,6 +98,7 @@ impl std::fmt::Debug for Marks {
             "ROUTINES",
             "ENDS",
             "DISCARDS",
+            "CALLS_SETTINGS",
         ];
         let set = NAMES.iter().enumerate().filter(|&(bit, _)| self.0 & (1 << bit) != 0);
         f.debug_set().entries(set.map(|(_, name)| name)).finish()
@@ -324,10 +327,10 @@ mod tests {
             ("begin; set role a", Marks::SETTINGS),
             ("reset all", resets),
             ("discard all", resets.and(Marks::DISCARDS)),
-            ("select set_config('a', 'b', false)", Marks::SETTINGS),
-            ("select pg_catalog.\"set_config\"('a', 'b', false)", Marks::SETTINGS),
+            ("select set_config('a', 'b', false)", Marks::CALLS_SETTINGS),
+            ("select pg_catalog.\"set_config\"('a', 'b', false)", Marks::CALLS_SETTINGS),
             ("select U&\"set\\005fconfig\"('a', 'b', false)", Marks::ROUTINES),
-            ("update pg_settings set setting = 1", Marks::SETTINGS),
+            ("update pg_settings set setting = 1", Marks::CALLS_SETTINGS),
             ("set seed to 0.5", Marks::SETTINGS.and(Marks::SEED)),
             ("select setseed(0.5)", Marks::SEED),
             ("prepare p as select 1", Marks::PREPARED),
@@ -361,7 +364,7 @@ mod tests {
             (r"select 'a\'; set x = 1; --'", Marks::SETTINGS.and(Marks::RESETS)),
             (r"update t set a = '\'; set x = 1; --'", Marks::SETTINGS.and(Marks::RESETS)),
             (r"update t set a = 'C:\x'", Marks::NONE),
-            (r"select 'C:\x', set_config('a', 'b', false)", Marks::SETTINGS),
+            (r"select 'C:\x', set_config('a', 'b', false)", Marks::CALLS_SETTINGS),
             (r"select 'C:\x'; listen a", Marks::LISTENS),
         ] {
             assert_eq!(marks(sql), expected, "{sql}");

@@ -172,10 +172,10 @@ const SESSION_NAMES: [(&[u8], Marks); 10] = [
     (b"nextval", Marks::DRAWS_SEQUENCE),
     (b"pg_listening_channels", Marks::NONE),
     // An UPDATE of this view is a SET.
-    (b"pg_settings", Marks::SETTINGS),
-    (b"set_config", Marks::SETTINGS),
+    (b"pg_settings", Marks::CALLS_SETTINGS),
+    (b"set_config", Marks::CALLS_SETTINGS),
     // pg_trgm: sets pg_trgm.similarity_threshold.
-    (b"set_limit", Marks::SETTINGS),
+    (b"set_limit", Marks::CALLS_SETTINGS),
     (b"setseed", Marks::SEED),
     (b"setval", Marks::DRAWS_SEQUENCE),
     (b"xpath_table", Marks::ROUTINES),

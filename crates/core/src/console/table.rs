@@ -43,6 +43,8 @@ const SOCKET: [(&str, Type); 21] = [
 
 /// Of a client: whether it is aboard a server behind others. Of a server: how many are.
 const RIDING: (&str, Type) = ("riding", Int4);
+/// Ours: why a client keeps its server between transactions, and since when.
+const PINS: [(&str, Type); 2] = [("pinned", Text), ("pinned_since", Text)];
 
 const SOCKET_BUFFERS: [(&str, Type); 7] = [
     ("recv_pos", Int4),
@@ -130,7 +132,7 @@ pub(crate) const TOTALS: [&str; 12] = [
     "client_login_count",
 ];
 
-const POOLS: [(&str, Type); 24] = [
+const POOLS: [(&str, Type); 25] = [
     ("database", Text),
     ("user", Text),
     ("cl_active", Int4),
@@ -155,6 +157,7 @@ const POOLS: [(&str, Type); 24] = [
     ("total_requeued", Int8),
     ("total_ride_violations", Int8),
     ("total_target_changes", Int8),
+    ("sv_pinned", Int4),
 ];
 
 const DATABASES: [(&str, Type); 17] = [
@@ -208,7 +211,7 @@ const FDS: [(&str, Type); 15] = [
 
 fn columns(topic: Topic) -> Vec<(&'static str, Type)> {
     match topic {
-        Topic::Clients | Topic::Servers => SOCKET.into_iter().chain([RIDING]).collect(),
+        Topic::Clients | Topic::Servers => SOCKET.into_iter().chain([RIDING]).chain(PINS).collect(),
         Topic::Sockets | Topic::ActiveSockets => SOCKET.into_iter().chain(SOCKET_BUFFERS).collect(),
         Topic::Config => vec![("key", Text), ("value", Text), ("default", Text), ("changeable", Text)],
         Topic::Databases => DATABASES.to_vec(),

@@ -79,12 +79,12 @@ impl Machine {
     /// Decides about the client that is next in its pool's queue.
     pub(super) fn find_place<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, id: ClientId) -> Admission {
         let Some((limits, group, estimate_us)) = self.ride_wish(pool_id, id) else {
-            return self.take_idle(d, pool_id).map_or(Admission::NoServer, Admission::Alone);
+            return self.take_idle(d, pool_id, Some(id)).map_or(Admission::NoServer, Admission::Alone);
         };
         let target = self.pools[pool_id].pace.target(self.rules.config.main.multiplex_servers);
         let busy = self.pools[pool_id].short.len();
         if busy < target as usize
-            && let Some(server) = self.take_idle(d, pool_id)
+            && let Some(server) = self.take_idle(d, pool_id, Some(id))
         {
             return Admission::Alone(server);
         }
@@ -95,7 +95,7 @@ impl Machine {
         if matches!(found, Aboard::Full) && !self.has_waited_enough(pool_id, id, estimate_us, target) {
             return Admission::Soon;
         }
-        if let Some(server) = self.take_idle(d, pool_id) {
+        if let Some(server) = self.take_idle(d, pool_id, Some(id)) {
             self.pools[pool_id].pace.note_woken(busy as u32 + 1);
             return Admission::Alone(server);
         }
@@ -182,7 +182,7 @@ impl Machine {
 
 /// The session that a server carries is the client's own.
 fn same_session(account: &Account, server: &Server) -> bool {
-    Arc::ptr_eq(&server.params, &account.params)
+    Arc::ptr_eq(&server.params, &account.params) && Arc::ptr_eq(&server.session, &account.session)
 }
 
 /// Nothing that was sent to it can leave it in a transaction, a COPY, or somebody's hands.

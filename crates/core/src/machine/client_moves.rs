@@ -1,7 +1,5 @@
 //! The moves of a client between its states, and the only place where it joins or leaves a queue, a server, a pool.
 
-use std::sync::Arc;
-
 use pgweir_settings::PoolMode;
 use pgweir_wire::error::{Report, SqlState, encode_notice};
 
@@ -15,7 +13,6 @@ use crate::ledger::{Entry, Kind, Owner, Purpose};
 use crate::limits::{BACKLOG_HIGH_BYTES, INBOX_BYTES_MAX};
 use crate::luggage::Replication;
 use crate::mail::Shutdown;
-use crate::params::settle_statement;
 use crate::server::ServerState;
 
 /// The reason of an end that is not logged.
@@ -34,6 +31,7 @@ impl Machine {
         let pool = &mut self.pools[pool_id];
         pool.waiting += 1;
         if pool.waiting == 1
+            && self.pools[pool_id].welcoming.is_empty()
             && let Admission::Alone(server) = self.find_place(d, pool_id, id)
         {
             self.link(d, id, server);
@@ -79,15 +77,7 @@ impl Machine {
         pool.linked += 1;
         pool.stats.server_assignments += 1;
         pool.stats.wait_us += now_us.saturating_sub(waiting.since_us);
-        client.state = ClientState::Linked(Link {
-            server: server_id,
-            streaming: 0,
-            discards: false,
-            held: false,
-            group: waiting.group,
-            kept: 0,
-            made_in: pool.mode,
-        });
+        client.state = ClientState::Linked(Link { group: waiting.group, ..Link::new(server_id, pool.mode) });
         self.set_server_state(server_id, ServerState::Busy(id));
         let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut()) else {
             return;
@@ -95,15 +85,8 @@ impl Machine {
         let server = &mut self.servers[server_id];
         server.active_us = now_us;
         server.used = true;
-        if Arc::ptr_eq(&server.params, &account.params) || account.replication != Replication::None {
-            return;
-        }
-        match settle_statement(&self.tracked, &account.params, &server.params) {
-            Some(text) => {
-                self.send_hidden(d, server_id, Purpose::Settle, &text);
-                self.set_server_state(server_id, ServerState::Settling(id));
-            }
-            None => account.params = Arc::clone(&server.params),
+        if account.replication == Replication::None {
+            self.settle_server(d, id, server_id);
         }
     }
 
@@ -221,7 +204,8 @@ impl Machine {
             ClientState::Console(console) => self.console_left(d, id, &console),
             ClientState::Linked(link) => {
                 self.leave_pool(id, client.account, |pool| pool.linked -= 1);
-                self.abandon_server(d, link.server, link.streaming > 0, link.made_in);
+                self.forget_pin(link.server, link.pin.as_deref());
+                self.abandon_server(d, &link);
             }
             ClientState::Riding(_) => {
                 self.leave_pool(id, client.account, |pool| pool.riding -= 1);
@@ -271,7 +255,8 @@ impl Machine {
             ClientState::Console(console) => console.pending.is_some(),
             ClientState::Linked(link) if link.held || link.kept > 0 => true,
             ClientState::Linked(link) => self.servers.get(link.server).is_some_and(|server| {
-                matches!(server.state, ServerState::Settling(_)) || !server.riders.is_alone()
+                matches!(server.state, ServerState::Settling(_) | ServerState::Auditing(_))
+                    || !server.riders.is_alone()
             }),
             _ => false,
         }

@@ -181,7 +181,7 @@ impl Machine {
         if link.kept > 0 || !server.riders.is_alone() {
             return None;
         }
-        if matches!(server.state, ServerState::Settling(_)) {
+        if matches!(server.state, ServerState::Settling(_) | ServerState::Auditing(_)) {
             return Some(None);
         }
         let group = link.group.take();
@@ -203,7 +203,7 @@ impl Machine {
         let Some(client) = self.clients.get_mut(id) else { return Passed::Gone };
         let ClientState::Linked(link) = &mut client.state else { return Passed::NoMore };
         let Some(server) = self.servers.get_mut(server_id) else { return Passed::Gone };
-        if matches!(server.state, ServerState::Settling(_)) {
+        if matches!(server.state, ServerState::Settling(_) | ServerState::Auditing(_)) {
             return Passed::NoMore;
         }
         if link.streaming > 0 {
@@ -299,6 +299,9 @@ impl Machine {
                 server.note_begin(self.now.mono_us);
             }
         }
+        if matches!(header.tag, tag::QUERY | tag::PARSE | tag::BIND | tag::FUNCTION_CALL) {
+            self.note_message(id, header, cursor.rest());
+        }
         let here = cursor.rest().len();
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
             link.streaming = header.total().saturating_sub(here);
@@ -306,6 +309,12 @@ impl Machine {
         cursor.at += header.total().min(here);
         if kind == Some(Kind::CopyEnd) {
             self.settle(d, server_id);
+        }
+        if self.has_to_restore(id, header.tag) {
+            if let Some(server) = self.servers.get(server_id) {
+                cursor.flush(d, server.conn);
+            }
+            self.restore(d, id, server_id);
         }
         Passed::Message
     }

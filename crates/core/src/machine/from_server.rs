@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use pgweir_settings::PoolMode;
-use pgweir_wire::backend::{ErrorFields, ParameterStatus, TxStatus, parse_ready, tag};
+use pgweir_wire::backend::{
+    ErrorFields, ParameterStatus, TxStatus, encode_parameter_status, parse_ready, tag,
+};
 use pgweir_wire::error::{Report, SqlState, encode_error};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
@@ -124,7 +126,8 @@ impl Machine {
                 Err(_) => return self.violated(d, id, &run, &bytes[..at], "bad packet from server"),
             };
             let whole = rest.len() >= header.total();
-            if matches!(server.state, ServerState::Inquiring(_)) && header.tag == tag::DATA_ROW {
+            let owner = server.ledger.head().map(|head| head.owner);
+            if owner == Some(Owner::Hidden(Purpose::AuthQuery)) && header.tag == tag::DATA_ROW {
                 if let Err(error) = server.ledger.accept(header.tag) {
                     return self.unexpected(d, id, &run, &bytes[..at], error);
                 }
@@ -142,6 +145,18 @@ impl Machine {
                     Ok(accepted) => accepted,
                     Err(error) => return self.unexpected(d, id, &run, &bytes[..at], error),
                 };
+                if matches!(accepted.owner, Owner::Hidden(Purpose::Audit | Purpose::Introduce)) {
+                    if !whole && header.total() > SERVER_ERROR_BYTES_MAX {
+                        return self.violated(d, id, &run, &bytes[..at], "message from server is too large");
+                    }
+                    self.extend(d, id, &mut run, None, bytes, at);
+                    if !whole {
+                        break;
+                    }
+                    self.hidden_row(id, &rest[HEADER_LEN..header.total()]);
+                    at += header.total();
+                    continue;
+                }
                 if !whole {
                     let left = header.total() - rest.len();
                     server.streaming = Some(Streaming { left, to: visible(accepted.owner) });
@@ -482,13 +497,17 @@ impl Machine {
     }
 
     fn hidden_failed<D: Driver>(&mut self, d: &mut D, id: ServerId, purpose: Purpose, body: &[u8]) {
-        let text = ErrorFields::parse(body)
-            .ok()
-            .and_then(|fields| fields.message().map(printable))
-            .unwrap_or_default();
+        let fields = ErrorFields::parse(body).ok();
+        let text = fields.as_ref().and_then(|fields| fields.message().map(printable)).unwrap_or_default();
         let (what, reason) = match purpose {
             Purpose::ConnectQuery => ("connect_query", None),
             Purpose::Settle => ("SET of a client's parameters", Some("invalid server parameter")),
+            Purpose::Audit | Purpose::Introduce => {
+                let code = fields.as_ref().and_then(|fields| fields.code().and_then(SqlState::from_bytes));
+                return self.hidden_refused(id, code.unwrap_or(SqlState::CONNECTION_FAILURE), text);
+            }
+            // Where what it follows failed, so does this: nothing was reset.
+            Purpose::Restore => return,
             Purpose::Reset => ("server_reset_query", Some("reset query failed")),
             Purpose::Check => ("server_check_query", Some("test query failed")),
             Purpose::AuthQuery => ("auth_query", None),
@@ -515,6 +534,11 @@ impl Machine {
         let client_id = server.state.client();
         let hidden = server.ledger.head().is_some_and(|head| matches!(head.owner, Owner::Hidden(_)));
         let Some(position) = self.tracked.position(status.name) else {
+            if let ServerState::Introducing(introducing) = &mut server.state
+                && introducing.reported.len() < SERVER_ERROR_BYTES_MAX
+            {
+                encode_parameter_status(&mut introducing.reported, status.name, status.value);
+            }
             return client_id.filter(|_| !hidden);
         };
         if server.params.get(position) != Some(status.value) {
@@ -552,6 +576,9 @@ impl Machine {
         let client = server.state.client();
         if client.is_some() && self.pools[server.pool].mode == PoolMode::Session {
             return client;
+        }
+        if let Some(listener) = self.listener(id) {
+            return Some(listener);
         }
         let line = format!("{} notification dropped: nobody can receive it", self.server_log_name(server));
         self.log(d, Level::Debug, &line);

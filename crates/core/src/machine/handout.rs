@@ -6,6 +6,7 @@ use std::sync::Arc;
 use pgweir_settings::LoadBalanceHosts;
 
 use super::admission::Admission;
+use super::session::Known;
 use super::{Activity, Machine, Role, duration_us};
 use crate::client::ClientState;
 use crate::driver::{CloseMode, ConnId, Driver, Endpoint, Level, WorkerId};
@@ -24,6 +25,7 @@ impl Machine {
     pub(super) fn hand_out<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
         self.welcome_waiting(d, pool_id);
         self.serve_lookups(d, pool_id);
+        self.introduce_waiting(d, pool_id);
         while let Some(client) = self.next_waiter(pool_id) {
             match self.find_place(d, pool_id, client) {
                 Admission::Alone(server) => {
@@ -48,10 +50,18 @@ impl Machine {
     fn welcome_waiting<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
         let Some(welcome) = self.pools[pool_id].welcome.clone() else { return };
         for id in std::mem::take(&mut self.pools[pool_id].welcoming) {
+            let introduced = match self.known_startup(id, &welcome) {
+                Known::Plain => None,
+                Known::Introduced(introduced) => Some(introduced),
+                Known::Unknown => {
+                    self.pools[pool_id].welcoming.push(id);
+                    continue;
+                }
+            };
             let since_us = self.clients.get(id).and_then(|client| Some(client.account.as_ref()?.request_us));
             let waited_us = self.now.mono_us.saturating_sub(since_us.unwrap_or(self.now.mono_us));
             self.pools[pool_id].stats.wait_us += waited_us;
-            self.welcome_client(d, id, &welcome);
+            self.welcome_client(d, id, &welcome, introduced.as_deref());
             self.client_resume(d, id);
         }
     }
@@ -236,6 +246,7 @@ impl Machine {
             ledger: Ledger::default(),
             tx: pgweir_wire::backend::TxStatus::Idle,
             params: Arc::new(Params::unknown(&self.tracked)),
+            session: Arc::default(),
             statements: ServerStatements::default(),
             inbox: Vec::new(),
             streaming: None,

@@ -8,6 +8,7 @@ use pgweir_auth::Learned;
 use pgweir_wire::backend::{self, TxStatus};
 use pgweir_wire::error::{Report, SqlState, encode_notice};
 
+use super::session::Known;
 use super::{Activity, Machine, Step};
 use crate::cancel_key::CancelKey;
 use crate::client::{Account, Attempt, Client, ClientState, Greeting, HandingOver, Record, Target};
@@ -15,6 +16,7 @@ use crate::console;
 use crate::driver::{ConnId, Driver, Peer};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId};
+use crate::introductions::Introduced;
 use crate::luggage::{Counted, Login, Luggage, Replication};
 use crate::mail::Shutdown;
 use crate::params::Params;
@@ -209,6 +211,8 @@ impl Machine {
             user,
             replication,
             params: Arc::default(),
+            session: Arc::default(),
+            startup: None,
             statements: None,
             cancel_key: key,
             request_us: now_us,
@@ -225,9 +229,11 @@ impl Machine {
         if let Some(fault) = self.known_failure(pool_id) {
             return self.refuse_client(d, id, &fault);
         }
-        match self.pools[pool_id].welcome.clone() {
-            Some(welcome) => self.welcome_client(d, id, &welcome),
-            None => {
+        let welcome = self.pools[pool_id].welcome.clone();
+        match welcome.as_ref().map(|welcome| (welcome, self.known_startup(id, welcome))) {
+            Some((welcome, Known::Plain)) => self.welcome_client(d, id, welcome, None),
+            Some((welcome, Known::Introduced(known))) => self.welcome_client(d, id, welcome, Some(&known)),
+            Some((_, Known::Unknown)) | None => {
                 self.pools[pool_id].welcoming.push(id);
                 self.notice(pool_id);
             }
@@ -254,17 +260,25 @@ impl Machine {
     }
 
     /// Everything a client must know, in one burst.
-    pub(super) fn welcome_client<D: Driver>(&mut self, d: &mut D, id: ClientId, welcome: &Welcome) {
+    pub(super) fn welcome_client<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        welcome: &Welcome,
+        introduced: Option<&Introduced>,
+    ) {
+        self.begin_session(id, welcome, introduced);
         let Some(client) = self.clients.get_mut(id) else { return };
         let Some(account) = &mut client.account else { return };
-        let ClientState::Welcoming(login) = &client.state else { return };
-        let params = login.params.or(&welcome.params);
-        account.params = self.pools[account.pool].share(params);
+        if !matches!(client.state, ClientState::Welcoming(_)) {
+            return;
+        }
         account.active_us = self.now.mono_us;
         let out = &mut self.scratch;
         out.clear();
         backend::encode_auth_ok(out);
         out.extend_from_slice(&welcome.fixed);
+        out.extend_from_slice(introduced.map_or(&[][..], |introduced| &introduced.reported));
         encode_params(out, &self.tracked, &account.params);
         let key = &account.cancel_key;
         backend::encode_backend_key_data(out, key.pid(), &key.secret());

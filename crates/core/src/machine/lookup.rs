@@ -73,13 +73,14 @@ impl Machine {
     /// Free servers to the questions that wait; before clients, as those could not even log in otherwise.
     pub(super) fn serve_lookups<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
         while !self.pools[pool_id].lookups.is_empty() {
-            let Some(server) = self.take_idle(d, pool_id) else { return };
+            let Some(server) = self.take_idle(d, pool_id, None) else { return };
             let Some(lookup) = self.pools[pool_id].lookups.pop_front() else { return };
             self.begin_lookup(d, server, lookup);
         }
     }
 
     fn begin_lookup<D: Driver>(&mut self, d: &mut D, id: ServerId, lookup: Box<Lookup>) {
+        self.make_plain(d, id);
         let mut tail = Vec::new();
         // No format codes: text. One value. Results as text.
         tail.extend_from_slice(&[0, 0, 0, 1]);

@@ -146,7 +146,9 @@ impl Machine {
                 ServerState::Checking
                 | ServerState::Cleaning
                 | ServerState::Settling(_)
-                | ServerState::Inquiring(_) => overdue(server.active_us).then_some((id, false)),
+                | ServerState::Inquiring(_)
+                | ServerState::Auditing(_)
+                | ServerState::Introducing(_) => overdue(server.active_us).then_some((id, false)),
                 _ => None,
             })
             .collect();

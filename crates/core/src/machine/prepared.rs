@@ -228,6 +228,10 @@ impl Machine {
         self.statements.get(statement).map(|known| known.server_name())
     }
 
+    fn client_statement(&self, id: ClientId, name: &[u8]) -> Option<StatementId> {
+        self.clients.get(id)?.account.as_deref()?.statement(name)
+    }
+
     fn bind<D: Driver>(
         &mut self,
         d: &mut D,
@@ -241,6 +245,10 @@ impl Machine {
         let pool = self.servers[server_id].pool;
         self.pools[pool].stats.binds += 1;
         let name = self.server_name(d, id, server_id, head.statement);
+        if let Some(statement) = self.client_statement(id, head.statement) {
+            self.note_statement(id, statement);
+            self.note_values(id, &body[head.tail..]);
+        }
         let name = name.as_deref().map_or(head.statement, str::as_bytes);
         let tail_len = header.body_len as usize - head.tail;
         self.scratch.clear();

@@ -97,6 +97,7 @@ impl Machine {
                     row.extend(buffer_cells(client.inbox.len(), d.backlog(client.conn)));
                 } else {
                     row.push(cell(u8::from(matches!(client.state, ClientState::Riding(_)))));
+                    row.extend(self.pin_cells(Some(client)));
                 }
                 row
             })
@@ -184,6 +185,8 @@ impl Machine {
                     row.extend(buffer_cells(server.inbox.len(), d.backlog(server.conn)));
                 } else {
                     row.push(cell(server.riders.len()));
+                    let client = server.state.client().and_then(|client| self.clients.get(client));
+                    row.extend(self.pin_cells(client));
                 }
                 row
             })
@@ -209,12 +212,12 @@ impl Machine {
         let (local_addr, local_port) = server.local.rsplit_once(':').unwrap_or(("unix", "0"));
         let request_us = if server.query_us > 0 { server.query_us } else { server.active_us };
         let wait_us = if server.query_us > 0 { self.now.mono_us.saturating_sub(server.query_us) } else { 0 };
-        let link = match server.state {
-            ServerState::Busy(client) | ServerState::Settling(client) => {
-                self.clients.get(client).map(|client| pointer(client.serial))
-            }
+        let link = match &server.state {
+            ServerState::Busy(client) | ServerState::Settling(client) => Some(*client),
+            ServerState::Auditing(auditing) => Some(auditing.client),
             _ => None,
         };
+        let link = link.and_then(|client| self.clients.get(client)).map(|client| pointer(client.serial));
         let application = self
             .tracked
             .position(b"application_name")
@@ -253,6 +256,18 @@ impl Machine {
     fn is_long_idle(&self, server: &Server) -> bool {
         let delay_us = super::duration_us(self.rules.config.main.server_check_delay);
         self.now.mono_us.saturating_sub(server.active_us) > delay_us
+    }
+
+    /// Why a client keeps its server between transactions, and since when.
+    fn pin_cells(&self, client: Option<&Client>) -> [Option<String>; 2] {
+        let pin = client.and_then(|client| match &client.state {
+            ClientState::Linked(link) => link.pin.as_ref(),
+            _ => None,
+        });
+        match pin {
+            Some(pin) => [cell(pin.reasons.text()), cell(self.time_text(pin.since_us))],
+            None => [cell(""), None],
+        }
     }
 
     fn pool_rows(&self) -> Vec<Row> {
@@ -308,6 +323,7 @@ impl Machine {
             cell(pool.rides.requeued),
             cell(pool.rides.violations),
             cell(pool.pace.decisions()),
+            cell(pool.pinned),
         ]
     }
 
@@ -317,7 +333,7 @@ impl Machine {
             vec![cell(crate::console::DATABASE), cell(crate::console::DATABASE), cell(clients.count())];
         row.extend((0..12).map(|_| cell(0)));
         row.extend([cell("statement"), None]);
-        row.extend((0..7).map(|_| cell(0)));
+        row.extend((0..8).map(|_| cell(0)));
         row
     }
 

@@ -160,15 +160,8 @@ impl Machine {
         pool.linked += 1;
         pool.stats.server_assignments += 1;
         pool.stats.wait_us += now_us.saturating_sub(riding.since_us);
-        client.state = ClientState::Linked(Link {
-            server: id,
-            streaming: 0,
-            discards: false,
-            held: false,
-            group: None,
-            kept: riding.group.len as usize,
-            made_in: pool.mode,
-        });
+        let kept = riding.group.len as usize;
+        client.state = ClientState::Linked(Link { kept, ..Link::new(id, pool.mode) });
         self.set_server_state(id, ServerState::Busy(client_id));
         if !self.pools[pool_id].waiting_cancels.is_empty() {
             // Perhaps one for this client waited until now.

@@ -122,6 +122,7 @@ impl Machine {
                 if login.replication == Replication::Logical { b"database" } else { b"true" };
             pairs.push((b"replication", replication));
             pairs.extend(login.options.as_deref().map(|options| (&b"options"[..], options)));
+            pairs.extend(login.session.settings().map(|setting| (&*setting.name, &*setting.value)));
             for (position, name) in self.tracked.names().enumerate() {
                 pairs.extend(login.params.get(position).map(|value| (name.as_bytes(), value)));
             }
@@ -303,17 +304,9 @@ impl Machine {
         client_id: ClientId,
         welcome: &Welcome,
     ) {
-        self.welcome_client(d, client_id, welcome);
+        self.welcome_client(d, client_id, welcome, None);
         let Some(client) = self.clients.get_mut(client_id) else { return };
-        client.state = ClientState::Linked(crate::client::Link {
-            server: id,
-            streaming: 0,
-            discards: false,
-            held: false,
-            group: None,
-            kept: 0,
-            made_in: PoolMode::Session,
-        });
+        client.state = ClientState::Linked(crate::client::Link::new(id, PoolMode::Session));
         let server = &self.servers[id];
         self.pools[server.pool].linked += 1;
         self.set_server_state(id, ServerState::Busy(client_id));

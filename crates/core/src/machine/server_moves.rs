@@ -1,13 +1,11 @@
 //! The moves of a server connection between its states, and the only place where it joins or leaves a pool.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
 use pgweir_settings::PoolMode;
-use pgweir_wire::backend::encode_parameter_status;
 
 use super::{Machine, duration_us};
-use crate::client::ClientState;
+use crate::client::{ClientState, Link};
 use crate::driver::{CloseMode, Closed, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
@@ -46,7 +44,12 @@ impl Machine {
 
     /// A free server that may be used at once. Those that are too old are closed, those that idled for long are checked
     /// first and come back by themselves.
-    pub(super) fn take_idle<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) -> Option<ServerId> {
+    pub(super) fn take_idle<D: Driver>(
+        &mut self,
+        d: &mut D,
+        pool_id: PoolId,
+        client: Option<ClientId>,
+    ) -> Option<ServerId> {
         loop {
             let pool = self.pools.get(pool_id)?;
             if pool.paused || self.activity != super::Activity::Active {
@@ -54,6 +57,7 @@ impl Machine {
             }
             let fifo = self.rules.config.main.server_round_robin;
             let id = *(if fifo { pool.idle.front() } else { pool.idle.back() })?;
+            let id = self.fitting_idle(pool_id, id, client).unwrap_or(id);
             if let Some(reason) = self.reason_to_close(id) {
                 self.close_server(d, id, reason, CloseMode::Flush);
             } else if self.needs_check(&self.servers[id]) {
@@ -65,7 +69,7 @@ impl Machine {
                 if checked.is_some() {
                     return checked;
                 }
-                if pool.servers(ServerKind::Tested) >= pool.waiting_for_a_server() {
+                if pool.servers(ServerKind::Tested) >= pool.demand() {
                     return None;
                 }
                 self.check_server(d, id);
@@ -106,32 +110,18 @@ impl Machine {
                 self.client_resume(d, client);
             }
             ServerState::Inquiring(_) => self.lookup_ended(d, id),
-            ServerState::ConnectQuery | ServerState::Cleaning | ServerState::Checking => {
+            ServerState::Auditing(_) => self.audited(d, id),
+            ServerState::Introducing(_) => self.introduced(d, id),
+            ServerState::Cleaning => {
+                self.cleaned(id);
                 self.free_server(d, id);
             }
+            ServerState::ConnectQuery | ServerState::Checking => self.free_server(d, id),
             _ => {}
         }
     }
 
-    /// The server has the client's parameters now. Where it spells a value in its own way, that is the client's value from
-    /// here on, and the client is told.
-    fn settled<D: Driver>(&mut self, d: &mut D, id: ServerId, client_id: ClientId) {
-        let Some(server) = self.servers.get(id) else { return };
-        let Some(client) = self.clients.get_mut(client_id) else { return };
-        let Some(account) = client.account.as_deref_mut() else { return };
-        self.scratch.clear();
-        for position in account.params.differences(&server.params) {
-            let name = self.tracked.names().nth(position).unwrap_or_default();
-            let value = server.params.get(position).unwrap_or_default();
-            encode_parameter_status(&mut self.scratch, name.as_bytes(), value);
-        }
-        if !self.scratch.is_empty() {
-            d.send(client.conn, &self.scratch);
-        }
-        account.params = Arc::clone(&server.params);
-    }
-
-    fn transaction_ended<D: Driver>(&mut self, d: &mut D, id: ServerId, client_id: ClientId) {
+    pub(super) fn transaction_ended<D: Driver>(&mut self, d: &mut D, id: ServerId, client_id: ClientId) {
         let Some(client) = self.clients.get(client_id) else { return };
         if self.client_mode(client) == PoolMode::Session {
             let server = &self.servers[id];
@@ -151,6 +141,9 @@ impl Machine {
             ClientState::Linked(link) => link.made_in,
             _ => PoolMode::Transaction,
         };
+        if self.session_stays(d, id, client_id) {
+            return;
+        }
         self.unlink(client_id);
         self.end_cancels_for(d, self.servers[id].pool, client_id);
         self.release_server(d, id, made_in);
@@ -239,13 +232,8 @@ impl Machine {
 
     /// The client of a server is gone (and removed already). Whatever it left unfinished closes the server: nobody can
     /// know what a half-sent message would do.
-    pub(super) fn abandon_server<D: Driver>(
-        &mut self,
-        d: &mut D,
-        id: ServerId,
-        mid_message: bool,
-        made_in: PoolMode,
-    ) {
+    pub(super) fn abandon_server<D: Driver>(&mut self, d: &mut D, link: &Link) {
+        let (id, mid_message, made_in) = (link.server, link.streaming > 0, link.made_in);
         let Some(server) = self.servers.get(id) else { return };
         if server.lost {
             return;
@@ -255,6 +243,10 @@ impl Machine {
             self.set_server_state(id, ServerState::Orphaned);
             self.server_unpause(d, id);
             return;
+        }
+        let touched = made_in != PoolMode::Session && (link.pin.is_some() || link.touched.is_some());
+        if matches!(server.state, ServerState::Auditing(_)) && !mid_message {
+            return self.clear_session(d, id, link.pin.as_deref());
         }
         let settling = matches!(server.state, ServerState::Settling(_));
         let because = |reason| server.retire.unwrap_or(reason);
@@ -266,6 +258,8 @@ impl Machine {
             self.close_server(d, id, reason, CloseMode::Flush);
         } else if server.replication {
             self.close_server(d, id, "replication client was closed", CloseMode::Flush);
+        } else if touched {
+            self.clear_session(d, id, link.pin.as_deref());
         } else {
             let mode = self.pools[server.pool].mode;
             self.release_server(d, id, if made_in == PoolMode::Session { made_in } else { mode });
@@ -437,11 +431,14 @@ fn is_legal(from: &ServerState, to: &ServerState) -> bool {
             | (S::LoggingIn(_), S::ConnectQuery | S::Idle | S::Busy(_))
             | (S::ConnectQuery | S::Cleaning | S::Checking, S::Idle | S::HeldForCancel)
             | (S::Inquiring(_), S::Idle | S::Cleaning | S::HeldForCancel)
-            | (S::Idle, S::Busy(_) | S::Checking | S::Inquiring(_))
             | (
                 S::Busy(_) | S::Orphaned,
                 S::Busy(_) | S::Orphaned | S::Settling(_) | S::Idle | S::Cleaning | S::HeldForCancel
             )
+            | (S::Idle, S::Busy(_) | S::Checking | S::Inquiring(_) | S::Introducing(_))
+            | (S::Introducing(_), S::Idle | S::Cleaning | S::HeldForCancel)
+            | (S::Busy(_), S::Auditing(_))
+            | (S::Auditing(_), S::Busy(_) | S::Cleaning)
             | (S::Settling(_), S::Busy(_))
             | (S::HeldForCancel, S::Idle)
     )

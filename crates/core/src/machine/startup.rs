@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use pgweir_auth::Learned;
+use pgweir_settings::SessionState;
 use pgweir_wire::backend;
 use pgweir_wire::startup::{StartupPacket, parse_options};
 
@@ -11,9 +12,10 @@ use crate::client::{peer_text, printable};
 use crate::driver::{Driver, Level, Peer};
 use crate::errors::Fault;
 use crate::ids::ClientId;
-use crate::limits::{NAME_BYTES_MAX, PARAMETER_BYTES_MAX};
+use crate::limits::{NAME_BYTES_MAX, PARAMETER_BYTES_MAX, STARTUP_PARAMETERS_MAX};
 use crate::luggage::{Login, Replication};
 use crate::params::Params;
+use crate::session::Session;
 
 /// The newest minor version of protocol 3 that we speak: 3.2, with longer cancel keys.
 const MINOR_NEWEST: u16 = 2;
@@ -25,6 +27,9 @@ struct Said<'a> {
     options: Option<&'a [u8]>,
     replication: Replication,
     params: Params,
+    session: Session,
+    /// A parameter that is neither tracked nor ignored, for those who have to refuse it; and whether it was in `options`.
+    strange: Option<(Vec<u8>, Vec<u8>, bool)>,
     /// `_pq_.` options: none is known to us.
     extensions: Vec<&'a [u8]>,
 }
@@ -32,7 +37,7 @@ struct Said<'a> {
 impl Machine {
     /// A startup packet: everything up to the first question of the authentication.
     pub(super) fn startup<D: Driver>(&mut self, d: &mut D, id: ClientId, packet: &StartupPacket<'_>) -> Step {
-        let said = match self.read_startup(d, packet) {
+        let said = match self.read_startup(packet) {
             Ok(said) => said,
             Err(fault) => return self.refuse_client(d, id, &fault),
         };
@@ -44,19 +49,21 @@ impl Machine {
                 d.send(client.conn, &self.scratch);
             }
         }
-        match self.make_login(id, minor, said) {
+        match self.make_login(d, id, minor, said) {
             Ok(login) => self.begin_login(d, id, login),
             Err(fault) => self.refuse_client(d, id, &fault),
         }
     }
 
-    fn read_startup<'a, D: Driver>(&self, d: &mut D, packet: &StartupPacket<'a>) -> Result<Said<'a>, Fault> {
+    fn read_startup<'a>(&self, packet: &StartupPacket<'a>) -> Result<Said<'a>, Fault> {
         let mut said = Said {
             database: None,
             user: None,
             options: None,
             replication: Replication::None,
             params: Params::unknown(&self.tracked),
+            session: Session::default(),
+            strange: None,
             extensions: Vec::new(),
         };
         for (name, value) in packet.params() {
@@ -66,7 +73,7 @@ impl Machine {
                 b"options" => said.options = Some(value),
                 b"replication" => said.replication = replication(value)?,
                 _ if name.starts_with(b"_pq_.") => said.extensions.push(name),
-                _ => self.startup_parameter(d, &mut said.params, name, value, false)?,
+                _ => self.startup_parameter(&mut said, name, value, false)?,
             }
         }
         // A replication connection's options are its server's alone: they travel in that server's startup packet.
@@ -75,9 +82,17 @@ impl Machine {
             && !self.is_ignored(b"options")
         {
             let parsed = parse_options(options).map_err(|error| Fault::Protocol(error.to_string().into()))?;
+            let mut inside =
+                Said { params: Params::unknown(&self.tracked), session: Session::default(), ..said };
             for (name, value) in &parsed {
-                self.startup_parameter(d, &mut said.params, name, value, true)?;
+                self.startup_parameter(&mut inside, name, value, true)?;
             }
+            // What stands by itself counts more than what stands in `options`, as in PostgreSQL.
+            said = Said {
+                params: said.params.or(&inside.params),
+                session: inside.session.with(&said.session),
+                ..inside
+            };
         } else if let Some(options) = said.options
             && said.replication == Replication::None
         {
@@ -91,29 +106,54 @@ impl Machine {
         Ok(said)
     }
 
-    /// A parameter that is neither ours nor ignored is refused: silently dropping it would change what statements mean.
-    fn startup_parameter<D: Driver>(
+    fn startup_parameter(
         &self,
-        d: &mut D,
-        params: &mut Params,
+        said: &mut Said<'_>,
         name: &[u8],
         value: &[u8],
         in_options: bool,
     ) -> Result<(), Fault> {
-        if let Some(position) = self.tracked.position(name) {
-            if value.len() > PARAMETER_BYTES_MAX {
-                let name = String::from_utf8_lossy(name);
-                return Err(Fault::Protocol(format!("startup parameter {name} is too long").into()));
-            }
-            params.set(position, value);
+        let position = self.tracked.position(name);
+        if position.is_none() && self.is_ignored(name) {
             return Ok(());
         }
-        if self.is_ignored(name) {
+        if value.len() > PARAMETER_BYTES_MAX || name.len() > PARAMETER_BYTES_MAX {
+            let name = printable(name);
+            return Err(Fault::Protocol(format!("startup parameter {name} is too long").into()));
+        }
+        if let Some(position) = position {
+            said.params.set(position, value);
+            return Ok(());
+        }
+        said.strange.get_or_insert_with(|| (name.to_vec(), value.to_vec(), in_options));
+        if said.session.settings().count() >= STARTUP_PARAMETERS_MAX {
+            return Err(Fault::Protocol("there are too many startup parameters".into()));
+        }
+        said.session.set(name, value);
+        Ok(())
+    }
+
+    /// Where sessions are not kept, a parameter that is neither tracked nor ignored is refused: silently dropping it would
+    /// change what statements mean.
+    fn refuse_strange<D: Driver>(
+        &self,
+        d: &mut D,
+        said: &Said<'_>,
+        database: &str,
+        user: &str,
+    ) -> Result<(), Fault> {
+        let Some((name, value, in_options)) = &said.strange else { return Ok(()) };
+        let config = &self.rules.config;
+        let state = match config.database(database) {
+            Some(found) => config.session_state(&found, found.user.as_deref().unwrap_or(user)),
+            None => config.main.session_state,
+        };
+        if state != SessionState::Pgbouncer {
             return Ok(());
         }
         let name = printable(name);
         self.log(d, Level::Warning, &format!("unsupported startup parameter: {name}={}", printable(value)));
-        Err(if in_options { Fault::UnsupportedOption(name) } else { Fault::UnsupportedParameter(name) })
+        Err(if *in_options { Fault::UnsupportedOption(name) } else { Fault::UnsupportedParameter(name) })
     }
 
     fn is_ignored(&self, name: &[u8]) -> bool {
@@ -121,13 +161,20 @@ impl Machine {
         ignored.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(name))
     }
 
-    fn make_login(&self, id: ClientId, minor: u16, said: Said<'_>) -> Result<Login, Fault> {
+    fn make_login<D: Driver>(
+        &self,
+        d: &mut D,
+        id: ClientId,
+        minor: u16,
+        said: Said<'_>,
+    ) -> Result<Login, Fault> {
         let user = said.user.filter(|user| !user.is_empty()).ok_or(Fault::NoUser)?;
         let user = name("user", user, USER_BYTES_MAX)?;
         let database = match said.database.filter(|database| !database.is_empty()) {
             Some(database) => name("database", database, NAME_BYTES_MAX)?,
             None => Arc::clone(&user),
         };
+        self.refuse_strange(d, &said, &database, &user)?;
         let mut params = said.params;
         if self.rules.config.main.application_name_add_host {
             self.add_host(id, &mut params);
@@ -136,6 +183,7 @@ impl Machine {
             database,
             user,
             params,
+            session: said.session,
             minor,
             replication: said.replication,
             options: said.options.filter(|_| said.replication != Replication::None).map(Arc::from),

@@ -189,7 +189,7 @@ fn an_error_inside_an_extended_copy_skips_to_the_next_sync() {
 
 #[test]
 fn a_function_call_has_one_answer_also_a_large_one() {
-    let mut rig = Rig::new("");
+    let mut rig = Rig::new("session_state = pgbouncer");
     let client = rig.client("alice");
     let server = rig.dialed();
     for bytes in [4, 100_000] {

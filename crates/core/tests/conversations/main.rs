@@ -19,6 +19,7 @@ mod prepared;
 mod pressure;
 mod replication;
 mod riding;
+mod sessions;
 mod streaming;
 mod timeouts;
 mod workers;

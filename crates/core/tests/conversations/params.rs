@@ -66,7 +66,7 @@ fn what_a_client_sets_by_itself_is_kept_for_it() {
 
 #[test]
 fn a_value_that_the_server_spells_differently_is_settled_once() {
-    let mut rig = Rig::new("");
+    let mut rig = Rig::new("session_state = pgbouncer");
     let client = rig.client_with(&[("user", "alice"), ("database", "app"), ("DateStyle", "ISO")]);
     let server = rig.dialed();
     rig.send(client, &fe::query("select 1"));
@@ -81,7 +81,7 @@ fn a_value_that_the_server_spells_differently_is_settled_once() {
 
 #[test]
 fn a_value_that_no_server_takes_ends_the_client() {
-    let mut rig = Rig::new("");
+    let mut rig = Rig::new("session_state = pgbouncer");
     let client = rig.client_with(&[("user", "alice"), ("database", "app"), ("TimeZone", "Mars")]);
     let server = rig.dialed();
     rig.send(client, &fe::query("select 1"));
@@ -101,7 +101,7 @@ fn quotes_do_not_end_the_statement_of_ours() {
 
 #[test]
 fn unknown_parameters_are_refused_or_ignored_as_configured() {
-    let mut rig = Rig::new("ignore_startup_parameters = extra_float_digits");
+    let mut rig = Rig::new("session_state = pgbouncer\nignore_startup_parameters = extra_float_digits");
     let client = rig.accept();
     rig.send(client, &fe::startup(&[("user", "alice"), ("database", "app"), ("geqo", "off")]));
     assert_eq!(rig.gets(client), ["FATAL 08P01 unsupported startup parameter: geqo"]);
@@ -113,7 +113,7 @@ fn unknown_parameters_are_refused_or_ignored_as_configured() {
 
 #[test]
 fn everybody_is_told_what_the_first_server_said() {
-    let mut rig = Rig::new("");
+    let mut rig = Rig::new("session_state = pgbouncer");
     let first = rig.knock("alice", "app");
     rig.gets_nothing(first);
     let server = rig.dialed();

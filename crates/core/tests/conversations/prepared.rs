@@ -202,7 +202,7 @@ fn a_skipped_pipeline_of_evictions_leaves_the_truth() {
 
 #[test]
 fn discard_all_forgets_on_both_sides() {
-    let mut rig = Rig::new("");
+    let mut rig = Rig::new("session_state = pgbouncer");
     let client = rig.client("alice");
     let server = rig.dialed();
     prepare(&mut rig, client, server, "s1", "select 1");
@@ -218,7 +218,7 @@ fn discard_all_forgets_on_both_sides() {
 /// What the server has been asked, until now, behind the DISCARD ALL in the same packet.
 #[test]
 fn discard_all_in_front_of_parse_in_one_packet() {
-    let mut rig = Rig::new("");
+    let mut rig = Rig::new("session_state = pgbouncer");
     let client = rig.client("alice");
     let server = rig.dialed();
     rig.send(client, &[fe::query("DISCARD ALL"), group(&[fe::parse("s1", "select 1")])].concat());
@@ -233,7 +233,7 @@ fn discard_all_in_front_of_parse_in_one_packet() {
 
 #[test]
 fn discard_all_in_front_of_a_known_parse() {
-    let mut rig = Rig::new("");
+    let mut rig = Rig::new("session_state = pgbouncer");
     let (one, two) = (rig.client("alice"), rig.client("alice"));
     let server = rig.dialed();
     prepare(&mut rig, one, server, "s1", "select 1");

@@ -236,6 +236,7 @@ pub(crate) fn luggage(unread: Vec<u8>) -> Box<Luggage> {
             database: "d".into(),
             user: "u".into(),
             params: Params::default(),
+            session: pgweir_core::session::Session::default(),
             minor: 0,
             replication: Replication::None,
             options: None,

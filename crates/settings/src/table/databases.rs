@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Kind, settings};
-use crate::{LoadBalanceHosts, Password, PoolMode};
+use crate::{LoadBalanceHosts, Password, PoolMode, SessionState};
 
 settings! {
     /// One database that clients can ask for, and the server behind it.
@@ -49,6 +49,8 @@ settings! {
         reserve_pool_size: Option<u32> = NULL, Kind::OwnSize, Reload, PgBouncer, InEffect;
         /// When a server is released.
         pool_mode: Option<PoolMode> = NULL, Kind::Choice(PoolMode::WORDS), Reload, PgBouncer, InEffect;
+        /// As the global `session_state`.
+        session_state: Option<SessionState> = NULL, Kind::Choice(SessionState::WORDS), Reload, Ours, InEffect;
         /// How many server connections this database may have over all users. A global limit can be changed
         /// by it, not lifted.
         max_db_connections: Option<u32> = NULL, Kind::OwnLimit, Reload, PgBouncer, InEffect;

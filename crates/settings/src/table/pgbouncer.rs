@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::{COUNT_MAX, Kind, settings};
-use crate::{AuthType, AutoCount, Password, PoolMode, ServerProtocol, SslMode};
+use crate::{AuthType, AutoCount, Password, PoolMode, ServerProtocol, SessionState, SslMode};
 
 settings! {
     /// The settings of the whole process: one field for each, with the setting's own name.
@@ -98,6 +98,14 @@ settings! {
         /// How many named prepared statements a server connection keeps in transaction and statement pooling;
         /// 0 turns off their support.
         max_prepared_statements: u32 = "200", Kind::Count(0, COUNT_MAX), Reload, PgBouncer, InEffect;
+        /// What becomes of a client's session in transaction and statement pooling: `preserve` keeps settings, prepared
+        /// statements, temporary tables and the rest as on a connection of its own; `error` refuses what
+        /// would keep a server; `pgbouncer` does as PgBouncer does.
+        session_state: SessionState = "preserve", Kind::Choice(SessionState::WORDS), Reload, Ours, InEffect;
+        /// How many servers of one pool may be kept by clients between their transactions, for temporary
+        /// tables and other things that can not move; a client that would be one more is disconnected with
+        /// an error. 0 means that there is no limit.
+        max_pinned: u32 = "0", Kind::Limit, Reload, Ours, InEffect;
         /// How many connections to servers one pool opens at the same time.
         max_parallel_connects: u32 = "16", Kind::Count(1, 65535), Reload, Ours, InEffect;
         /// How many threads serve connections; 0 lets pgweir choose.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Kind, settings};
-use crate::PoolMode;
+use crate::{PoolMode, SessionState};
 
 settings! {
     /// What is set for one user; it goes before what is set for a database and globally.
@@ -11,6 +11,8 @@ settings! {
     group "Users" {
         /// When a server is released.
         pool_mode: Option<PoolMode> = NULL, Kind::Choice(PoolMode::WORDS), Reload, PgBouncer, InEffect;
+        /// As the global `session_state`.
+        session_state: Option<SessionState> = NULL, Kind::Choice(SessionState::WORDS), Reload, Ours, InEffect;
         /// How many server connections each pool of this user may have; 0 means as many as are needed.
         pool_size: Option<u32> = NULL, Kind::OwnSize, Reload, PgBouncer, InEffect;
         /// How many more server connections each pool of this user may have when clients wait for long.

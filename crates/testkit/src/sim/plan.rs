@@ -161,6 +161,8 @@ pub struct Plan {
     pub timeouts: Timeouts,
     /// server_check_delay is 0: every server is checked before use.
     pub checks_always: bool,
+    /// session_state: settings that servers do not report are kept, too.
+    pub keeps_sessions: bool,
     /// server_reset_query
     pub reset_query: &'static str,
     /// auth_type
@@ -236,6 +238,7 @@ impl Plan {
             login_retry_s: rng.between(1, 3),
             timeouts: timeouts(&mut rng, profile),
             checks_always: rng.percent(25),
+            keeps_sessions: !seed.is_multiple_of(4),
             reset_query: "DISCARD ALL",
             auth_type: match rng.below(10) {
                 0 => "plain",
@@ -328,7 +331,7 @@ impl Plan {
         }
         ini.push_str("[pgbouncer]\nlisten_addr = 127.0.0.1\nunix_socket_dir =\nauth_file = users\n");
         ini.push_str("client_tls_key_file = key.pem\nclient_tls_cert_file = cert.pem\nadmin_users = admin\n");
-        let settings: [(&str, String); 29] = [
+        let settings: [(&str, String); 30] = [
             ("multiplex_depth", self.multiplex.0.to_string()),
             ("multiplex_max_ms", self.multiplex.1.to_string()),
             ("multiplex_servers", self.multiplex.2.to_owned()),
@@ -338,6 +341,7 @@ impl Plan {
             ("max_db_client_connections", self.max_db_client_connections.to_string()),
             ("max_user_client_connections", self.max_user_client_connections.to_string()),
             ("server_reset_query", self.reset_query.to_owned()),
+            ("session_state", if self.keeps_sessions { "preserve" } else { "pgbouncer" }.to_owned()),
             ("auth_type", self.auth_type.to_owned()),
             ("pool_mode", self.mode.name().to_owned()),
             ("default_pool_size", self.pool_size.to_string()),

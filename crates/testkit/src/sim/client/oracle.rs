@@ -27,6 +27,8 @@ pub struct Oracle {
     client: u32,
     reference: Session,
     keeps_server: bool,
+    /// All its settings are its own, the unreported ones too.
+    keeps_session: bool,
     /// As ParameterStatus told.
     told: BTreeMap<String, String>,
     cancels_asked: u32,
@@ -37,13 +39,18 @@ pub struct Oracle {
 
 /// Column of a result that names the server process.
 const PID_COLUMN: usize = 2;
-/// Column with parameters that no pooler can follow.
+/// Column with parameters that servers do not report.
 const SILENT_COLUMN: usize = 4;
 
 impl Oracle {
     /// For a client with these startup parameters; `keeps_server` in session pooling.
     #[must_use]
-    pub fn new(client: u32, parameters: &[(String, String)], keeps_server: bool) -> Self {
+    pub fn new(
+        client: u32,
+        parameters: &[(String, String)],
+        keeps_server: bool,
+        keeps_session: bool,
+    ) -> Self {
         let mut reference = Session::new(0, parameters, Manner::default());
         // The pooler's own greeting is judged by what the client is told, not by its order.
         reference.welcome(b"");
@@ -51,6 +58,7 @@ impl Oracle {
             client,
             reference,
             keeps_server,
+            keeps_session: keeps_server || keeps_session,
             told: BTreeMap::new(),
             cancels_asked: 0,
             cancels_hit: 0,
@@ -196,7 +204,7 @@ impl Oracle {
             return Err("another number of columns");
         }
         for (i, (due, got)) in due.iter().zip(&got).enumerate() {
-            let counts = i != PID_COLUMN && (i != SILENT_COLUMN || self.keeps_server);
+            let counts = i != PID_COLUMN && (i != SILENT_COLUMN || self.keeps_session);
             if counts && due != got {
                 return Err(match COLUMNS[i] {
                     "id" => "somebody else's row, or out of order",
@@ -247,7 +255,7 @@ mod tests {
 
     /// Client 3 sent these messages and gets these answers.
     fn judge(messages: &[Message], answers: &[Message], cancels: u32) -> Result<(), String> {
-        let mut oracle = Oracle::new(3, &[], false);
+        let mut oracle = Oracle::new(3, &[], false, false);
         for (name, value) in TRACKED {
             oracle.parameter_status(&Body::new().text(name).text(value).message(b'S'));
         }

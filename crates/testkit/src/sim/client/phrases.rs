@@ -21,6 +21,8 @@ pub struct Phrases {
     long: bool,
     theme: Theme,
     session: bool,
+    /// Settings that servers do not report are kept, too.
+    silent: bool,
     named: bool,
     extended: bool,
 }
@@ -45,6 +47,7 @@ impl Phrases {
             long,
             theme: plan.theme,
             session,
+            silent: session || plan.keeps_sessions,
             named: session || (profile.has_prepared && plan.max_prepared_statements > 0),
             extended: profile.has_extended,
         }
@@ -282,7 +285,7 @@ impl Phrases {
     fn setting(&mut self, in_block: bool) -> String {
         let tag = self.tag();
         let own = format!("c{} v{}", self.client, tag.number);
-        let (name, value) = match self.rng.below(if self.session { 8 } else { 6 }) {
+        let (name, value) = match self.rng.below(if self.silent { 8 } else { 6 }) {
             0..3 => ("application_name", own.as_str()),
             3 => ("DateStyle", *self.rng.pick(&["ISO", "German, DMY", "SQL"])),
             4 => ("TimeZone", *self.rng.pick(&["Etc/UTC", "Asia/Tokyo", "it's"])),

@@ -73,7 +73,8 @@ impl Client {
     #[must_use]
     pub fn new(index: usize, plan: &Plan) -> Self {
         let script = plan.clients[index].clone();
-        let oracle = Oracle::new(script.id, &script.parameters, plan.mode == Mode::Session);
+        let oracle =
+            Oracle::new(script.id, &script.parameters, plan.mode == Mode::Session, plan.keeps_sessions);
         let proving = Proving::new(&script.user);
         let pool = plan.pool_of(&script.database, &script.user);
         Client {

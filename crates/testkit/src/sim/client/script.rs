@@ -231,6 +231,10 @@ impl<'a> ScriptWriter<'a> {
             }
         }
         phrases.may_reset = self.script.parameters.is_empty();
+        if self.plan.keeps_sessions && self.script.id % 7 == 3 {
+            let value = format!("c{} start", self.script.id);
+            self.script.parameters.push(("work_mem".to_owned(), value));
+        }
         let tls = self.plan.client_tls != "disable" && !self.script.unix;
         self.script.direct_tls = tls && self.rng.percent(15);
         for (code, often) in [(GSS_REQUEST, 10), (SSL_REQUEST, if tls { 50 } else { 15 })] {

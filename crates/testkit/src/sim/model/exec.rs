@@ -3,6 +3,7 @@
 use super::copy::CopyIn;
 use super::prepared::row_description;
 use super::session::{Block, Note, Refusal, Session, Step};
+use super::settings::known;
 use super::statement::{Statement, Tag, Verb};
 use crate::sim::proto::{Body, Message, report};
 
@@ -203,6 +204,29 @@ impl Run {
                 format!("COPY {rows}")
             }
             Verb::CopyIn => format!("COPY {}", self.copy.as_ref().map_or(0, CopyIn::checksum)),
+            Verb::Values(names) => {
+                let value = |name: &String| known(name).map(|name| session.settings.get(name).to_owned());
+                let values: Vec<Option<String>> = names.iter().map(value).collect();
+                say_row(session, &values);
+                "SELECT 1".to_owned()
+            }
+            Verb::Everything => {
+                let own: Vec<(&'static str, String)> =
+                    session.settings.own().map(|(name, value)| (name, value.to_owned())).collect();
+                for (name, value) in own {
+                    say_row(session, &[Some("s".to_owned()), Some(name.to_owned()), Some(value)]);
+                }
+                "SELECT".to_owned()
+            }
+            Verb::SetConfig(calls) => {
+                for (name, value, local) in calls {
+                    // Identity is nothing that the model knows.
+                    if known(name).is_some() {
+                        let _ = session.settings.set(name, value.as_deref(), *local);
+                    }
+                }
+                "SELECT 1".to_owned()
+            }
             Verb::DiscardAll => self.discard_all(session)?,
             Verb::DeallocateAll => {
                 session.prepared.retain(|name, _| name.is_empty());
@@ -223,6 +247,15 @@ impl Run {
         session.portals.clear();
         Ok("DISCARD ALL".to_owned())
     }
+}
+
+fn say_row(session: &mut Session, values: &[Option<String>]) {
+    let count = i16::try_from(values.len()).expect("few columns");
+    let body = values.iter().fold(Body::new().int16(count), |body, value| match value {
+        Some(value) => body.counted(value.as_bytes()),
+        None => body.int32(-1),
+    });
+    session.say(body.message(b'D'));
 }
 
 fn begin(session: &mut Session) -> String {

@@ -1,6 +1,6 @@
 //! Run-time parameters of a model session: values that follow transactions, and which of them are reported.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::sim::proto::{Body, Message};
 
@@ -27,10 +27,12 @@ pub struct Settings {
     /// What RESET returns to: defaults and the startup packet.
     initial: BTreeMap<&'static str, String>,
     session: BTreeMap<&'static str, String>,
+    /// What was set by the session itself, as `pg_settings.source` tells.
+    own: BTreeSet<&'static str>,
     /// SET LOCAL: gone at the end of the transaction.
     local: BTreeMap<&'static str, String>,
     /// `session` as it was when the open transaction began.
-    before: Option<BTreeMap<&'static str, String>>,
+    before: Option<(BTreeMap<&'static str, String>, BTreeSet<&'static str>)>,
     reported: BTreeMap<&'static str, String>,
 }
 
@@ -53,6 +55,7 @@ impl Settings {
         Settings {
             session: initial.clone(),
             initial,
+            own: BTreeSet::new(),
             local: BTreeMap::new(),
             before: None,
             reported: BTreeMap::new(),
@@ -62,7 +65,7 @@ impl Settings {
     /// A transaction begins, unless one is open.
     pub fn begin(&mut self) {
         if self.before.is_none() {
-            self.before = Some(self.session.clone());
+            self.before = Some((self.session.clone(), self.own.clone()));
         }
     }
 
@@ -70,7 +73,7 @@ impl Settings {
     pub fn end(&mut self, keep: bool) {
         self.local.clear();
         match self.before.take() {
-            Some(before) if !keep => self.session = before,
+            Some((session, own)) if !keep => (self.session, self.own) = (session, own),
             _ => {}
         }
     }
@@ -78,6 +81,7 @@ impl Settings {
     /// SET, SET LOCAL, RESET (`value` is `None`).
     pub fn set(&mut self, name: &str, value: Option<&str>, local: bool) -> Result<(), Unknown> {
         let name = known(name).ok_or(Unknown)?;
+        let sets = value.is_some();
         let value = match value {
             Some(value) => canonical(name, value),
             None => self.initial[name].clone(),
@@ -87,6 +91,11 @@ impl Settings {
         } else {
             self.local.remove(name);
             self.session.insert(name, value);
+            if sets {
+                self.own.insert(name);
+            } else {
+                self.own.remove(name);
+            }
         }
         Ok(())
     }
@@ -95,6 +104,12 @@ impl Settings {
     pub fn reset_all(&mut self) {
         self.local.clear();
         self.session.clone_from(&self.initial);
+        self.own.clear();
+    }
+
+    /// What the session itself set, with its values.
+    pub fn own(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.own.iter().map(|name| (*name, self.session[name].as_str()))
     }
 
     /// The value now in effect.

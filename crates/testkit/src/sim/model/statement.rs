@@ -114,6 +114,12 @@ pub enum Verb {
     DiscardAll,
     /// DEALLOCATE ALL.
     DeallocateAll,
+    /// The pooler asks for values of settings, by name.
+    Values(Vec<String>),
+    /// The pooler asks for all that a session holds.
+    Everything,
+    /// The pooler sets settings: name, value (`None` is NULL), until the end of the transaction or not.
+    SetConfig(Vec<(String, Option<String>, bool)>),
 }
 
 /// One parsed statement.
@@ -220,6 +226,9 @@ fn verb(words: &[String]) -> Result<Verb, String> {
     let upper: Vec<String> = words.iter().map(|w| w.to_ascii_uppercase()).collect();
     let upper: Vec<&str> = upper.iter().map(String::as_str).collect();
     Ok(match upper.as_slice() {
+        ["SELECT", "PG_CATALOG.CURRENT_SETTING", ..] => Verb::Values(literals(words).collect()),
+        ["SELECT", "PG_CATALOG.SET_CONFIG", ..] => set_config(words)?,
+        ["SELECT", "'S", ..] => Verb::Everything,
         ["SELECT", "FAIL", ..] => Verb::Fail,
         ["SELECT", "NONE", ..] => Verb::SelectNone,
         ["SELECT", ..] => Verb::Select,
@@ -238,6 +247,26 @@ fn verb(words: &[String]) -> Result<Verb, String> {
         ["DEALLOCATE", "ALL"] => Verb::DeallocateAll,
         _ => return Err(format!("syntax error at or near \"{}\"", words[0])),
     })
+}
+
+/// The string literals among these words.
+fn literals(words: &[String]) -> impl Iterator<Item = String> + '_ {
+    words.iter().filter_map(|word| word.strip_prefix('\'').map(str::to_owned))
+}
+
+fn set_config(words: &[String]) -> Result<Verb, String> {
+    let mut calls = Vec::new();
+    for call in words.split(|word| word == "pg_catalog.set_config").skip(1) {
+        let ["(", name, ",", value, ",", local, ")", ..] =
+            call.iter().map(String::as_str).collect::<Vec<_>>()[..]
+        else {
+            return Err("syntax error in set_config".to_owned());
+        };
+        let literal = |text: &str| text.strip_prefix('\'').map(str::to_owned);
+        let name = literal(name).ok_or("set_config needs a name")?;
+        calls.push((name, literal(value), local == "true"));
+    }
+    Ok(Verb::SetConfig(calls))
 }
 
 fn assignment(local: bool, words: &[String]) -> Result<Verb, String> {

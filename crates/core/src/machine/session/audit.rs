@@ -1,0 +1,288 @@
+//! What a session holds when a client's transaction is over: the server is asked, and its answer alone counts, whatever
+//! became of the statements.
+//!
+//! A transaction that only set settings by name is asked for these; after any other mark everything is asked for. The
+//! statements run as the client's role and under its settings, so every name is qualified, operators too.
+
+use std::sync::Arc;
+
+use pgweir_sql::Marks;
+use pgweir_wire::backend::DataRow;
+use pgweir_wire::error::SqlState;
+
+use crate::client::ClientState;
+use crate::driver::{Driver, Level};
+use crate::ids::{ClientId, ServerId};
+use crate::ledger::Purpose;
+use crate::limits::{AUDIT_ATTEMPTS_MAX, SERVER_ERROR_BYTES_MAX, SESSION_BYTES_MAX};
+use crate::machine::Machine;
+use crate::params::quote_literal;
+use crate::pins::{Reasons, Touched};
+use crate::server::{Auditing, Replies, ServerState};
+use crate::session::Session;
+
+/// Everything a session can hold, one row for each thing: what kind of thing, its name, its value.
+///
+/// All that is in a session's temporary schema depends on it in `pg_depend`: that is how PostgreSQL itself finds it
+/// (`RemoveTempRelations` in `namespace.c`). Outside of a transaction only held cursors are left in `pg_cursors`.
+const EVERYTHING: &[u8] = b"SELECT 's', name, pg_catalog.current_setting(name) FROM pg_catalog.pg_settings \
+WHERE source OPERATOR(pg_catalog.=) 'session' \
+UNION ALL SELECT 's', 'role', pg_catalog.current_setting('role') \
+UNION ALL SELECT 's', 'session_authorization', pg_catalog.current_setting('session_authorization') \
+UNION ALL SELECT 'p', name, statement FROM pg_catalog.pg_prepared_statements WHERE from_sql \
+UNION ALL SELECT 'c', name, NULL FROM pg_catalog.pg_cursors \
+UNION ALL SELECT 'l', channel.name, NULL FROM pg_catalog.pg_listening_channels() AS channel(name) \
+UNION ALL SELECT 't', NULL, NULL WHERE EXISTS (SELECT FROM pg_catalog.pg_depend \
+WHERE refclassid OPERATOR(pg_catalog.=) '2615' AND refobjid OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema()) \
+UNION ALL SELECT 'a', NULL, NULL WHERE EXISTS (SELECT FROM pg_catalog.pg_locks \
+WHERE locktype OPERATOR(pg_catalog.=) 'advisory' AND pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid()) \
+UNION ALL SELECT 'r', slot_name::pg_catalog.text, NULL FROM pg_catalog.pg_replication_slots \
+WHERE temporary AND active_pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid()";
+
+/// These are each transaction's own; what `pg_settings` says of them is about the last one.
+const OF_TRANSACTIONS: [&[u8]; 3] =
+    [b"transaction_isolation", b"transaction_read_only", b"transaction_deferrable"];
+
+impl Machine {
+    /// A client's transaction is over. `true` if the server stays with it: because it is asked first what its session holds,
+    /// or because the client keeps it.
+    pub(in crate::machine) fn session_stays<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ServerId,
+        client_id: ClientId,
+    ) -> bool {
+        let Some(client) = self.clients.get_mut(client_id) else { return false };
+        let ClientState::Linked(link) = &mut client.state else { return false };
+        let pinned = link.pin.is_some();
+        let Some(touched) = link.touched.take() else { return pinned };
+        let sticky = link.pin.as_ref().map_or(Reasons::NONE, |pin| pin.reasons.only(Reasons::STICKY));
+        let sticky = sticky.with(Reasons::of_marks(touched.marks));
+        let Some((everything, names)) = self.questions(*touched, pinned) else { return pinned };
+        let auditing = Auditing {
+            client: client_id,
+            everything,
+            names,
+            sticky,
+            answer: Replies::default(),
+            attempts: 0,
+        };
+        self.set_server_state(id, ServerState::Auditing(Box::new(auditing)));
+        self.ask_session(d, id);
+        true
+    }
+
+    /// Whether everything is to be asked for, and which settings by name; `None` where the server reports by itself all that was
+    /// touched.
+    fn questions(&self, touched: Touched, pinned: bool) -> Option<(bool, Vec<Box<[u8]>>)> {
+        let Touched { marks, mut names, more, .. } = touched;
+        if marks.is_empty() {
+            return None;
+        }
+        names.retain(|name| self.tracked.position(name).is_none());
+        if more || pinned || marks != Marks::SETTINGS {
+            return Some((true, names));
+        }
+        (!names.is_empty()).then_some((false, names))
+    }
+
+    fn ask_session<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let ServerState::Auditing(auditing) = &mut server.state else { return };
+        server.active_us = self.now.mono_us;
+        auditing.attempts += 1;
+        auditing.answer = Replies::default();
+        if !auditing.everything {
+            let text = values_of(&auditing.names);
+            return self.send_hidden(d, id, Purpose::Audit, &text);
+        }
+        let own = auditing.names.iter().filter(|name| name.contains(&b'.'));
+        let known = self.pools[server.pool].customs.iter().filter(|name| !auditing.names.contains(name));
+        let mut text = EVERYTHING.to_vec();
+        for (kind, name) in own.map(|name| (b'm', name)).chain(known.map(|name| (b'n', name))) {
+            text.extend_from_slice(b" UNION ALL SELECT '");
+            text.extend_from_slice(&[kind, b'\'', b',']);
+            quote_literal(&mut text, name);
+            text.extend_from_slice(b",pg_catalog.current_setting(");
+            quote_literal(&mut text, name);
+            text.extend_from_slice(b",true)");
+        }
+        self.send_hidden(d, id, Purpose::Audit, &text);
+    }
+
+    /// A row that answers a statement of ours.
+    pub(in crate::machine) fn hidden_row(&mut self, id: ServerId, body: &[u8]) {
+        let answer = match self.servers.get_mut(id).map(|server| &mut server.state) {
+            Some(ServerState::Auditing(auditing)) => &mut auditing.answer,
+            Some(ServerState::Introducing(introducing)) => &mut introducing.answer,
+            _ => return,
+        };
+        answer.bytes += body.len();
+        let Ok(row) = DataRow::parse(body) else { return };
+        if answer.bytes <= SERVER_ERROR_BYTES_MAX {
+            answer.rows.push(row.columns().map(|value| value.map(Box::from)).collect());
+        }
+    }
+
+    /// A statement of ours that asks was refused.
+    pub(in crate::machine) fn hidden_refused(&mut self, id: ServerId, code: SqlState, text: String) {
+        let answer = match self.servers.get_mut(id).map(|server| &mut server.state) {
+            Some(ServerState::Auditing(auditing)) => &mut auditing.answer,
+            Some(ServerState::Introducing(introducing)) => &mut introducing.answer,
+            _ => return,
+        };
+        answer.failed.get_or_insert((code, text));
+    }
+
+    /// The answer is complete.
+    pub(in crate::machine) fn audited<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let ServerState::Auditing(auditing) = &mut server.state else { return };
+        let client_id = auditing.client;
+        let again = auditing.answer.failed.is_some() && auditing.attempts < AUDIT_ATTEMPTS_MAX;
+        if again {
+            return self.ask_session(d, id);
+        }
+        let (everything, sticky) = (auditing.everything, auditing.sticky);
+        let names = std::mem::take(&mut auditing.names);
+        let answer = std::mem::take(&mut auditing.answer);
+        self.set_server_state(id, ServerState::Busy(client_id));
+        let reasons = match &answer.failed {
+            None if everything => self.learn_everything(id, client_id, &answer),
+            None => self.learn_values(id, client_id, &names, &answer),
+            Some((_, text)) => {
+                let server = &self.servers[id];
+                let line =
+                    format!("{} does not tell what its session holds: {text}", self.server_log_name(server));
+                self.log(d, Level::Warning, &line);
+                Reasons::UNKNOWN
+            }
+        };
+        if self.set_pin(d, client_id, reasons.with(sticky)) {
+            self.transaction_ended(d, id, client_id);
+            // It may have sent more meanwhile.
+            if self
+                .clients
+                .get(client_id)
+                .is_some_and(|client| matches!(client.state, ClientState::Linked(_)))
+            {
+                self.to_resume.push_back(client_id);
+            }
+        }
+    }
+
+    fn learn_values(
+        &mut self,
+        id: ServerId,
+        client_id: ClientId,
+        names: &[Box<[u8]>],
+        answer: &Replies,
+    ) -> Reasons {
+        let Some(values) = answer.rows.first().filter(|row| row.len() == names.len()) else {
+            return Reasons::UNKNOWN;
+        };
+        let mut session = (*self.servers[id].session).clone();
+        for (name, value) in names.iter().zip(values) {
+            self.learn_value(id, &mut session, name, value.as_deref());
+        }
+        self.keep_session(id, client_id, session, Reasons::NONE)
+    }
+
+    fn learn_everything(&mut self, id: ServerId, client_id: ClientId, answer: &Replies) -> Reasons {
+        if answer.bytes > SERVER_ERROR_BYTES_MAX {
+            return Reasons::UNKNOWN;
+        }
+        let mut session = Session::default();
+        let mut reasons = Reasons::NONE;
+        for row in &answer.rows {
+            let [Some(kind), name, value] = row.as_slice() else { return Reasons::UNKNOWN };
+            match (&**kind, name) {
+                // Whoever had the server before may have left it empty: that is as near as PostgreSQL comes to taking it away.
+                (b"n", Some(_)) if value.as_ref().is_none_or(|value| value.is_empty()) => {}
+                (b"s" | b"m" | b"n", Some(name)) => {
+                    self.learn_value(id, &mut session, name, value.as_deref());
+                }
+                (b"p", _) => reasons = reasons.with(Reasons::PREPARED),
+                (b"c", _) => reasons = reasons.with(Reasons::CURSORS),
+                (b"l", _) => reasons = reasons.with(Reasons::LISTENS),
+                (b"t", _) => reasons = reasons.with(Reasons::TEMPORARY),
+                (b"a", _) => reasons = reasons.with(Reasons::LOCKS),
+                (b"r", _) => reasons = reasons.with(Reasons::SLOTS),
+                _ => return Reasons::UNKNOWN,
+            }
+        }
+        self.keep_session(id, client_id, session, reasons)
+    }
+
+    /// One setting of the server's session.
+    fn learn_value(&self, id: ServerId, session: &mut Session, name: &[u8], value: Option<&[u8]>) {
+        let user = self.pools[self.servers[id].pool].user.as_bytes();
+        match (name, value) {
+            _ if self.tracked.position(name).is_some() || OF_TRANSACTIONS.contains(&name) => {}
+            (b"role", Some(b"none")) => session.unset(name),
+            (b"session_authorization", Some(value)) if value == user => session.unset(name),
+            (_, Some(value)) => session.set(name, value),
+            (_, None) => session.unset(name),
+        }
+    }
+
+    /// The server's session is known: so is the client's.
+    fn keep_session(
+        &mut self,
+        id: ServerId,
+        client_id: ClientId,
+        session: Session,
+        mut reasons: Reasons,
+    ) -> Reasons {
+        let on = session.get(b"pgweir.pin").is_some_and(is_true);
+        let hand = if on { Reasons::HAND } else { Reasons::NONE };
+        reasons = reasons.with(hand);
+        if session.get(b"search_path").is_some_and(|path| path.windows(7).any(|name| name == b"pg_temp")) {
+            // What is made without a schema's name is temporary then.
+            reasons = reasons.with(Reasons::TEMPORARY);
+        }
+        if session.bytes() > SESSION_BYTES_MAX {
+            reasons = reasons.with(Reasons::UNKNOWN);
+        }
+        let server = &mut self.servers[id];
+        let pool = &mut self.pools[server.pool];
+        for setting in session.settings().filter(|setting| setting.name.contains(&b'.')) {
+            pool.remember_custom(&setting.name);
+        }
+        server.session = pool.sessions.share(session);
+        let Some(account) = self.clients.get_mut(client_id).and_then(|client| client.account.as_deref_mut())
+        else {
+            return reasons;
+        };
+        let lacks = |name: &[u8]| server.session.get(name).is_none() && self.tracked.position(name).is_none();
+        account.session = Arc::clone(&server.session);
+        if let Some(startup) = &account.startup
+            && startup.settings().any(|setting| lacks(&setting.name))
+        {
+            // It was reset where nobody could see it.
+            let mut own = (*server.session).clone();
+            startup.settings().filter(|setting| lacks(&setting.name)).for_each(|setting| {
+                own.set(&setting.name, &setting.value);
+            });
+            account.session = pool.sessions.share(own);
+        }
+        reasons
+    }
+}
+
+/// `SELECT pg_catalog.current_setting('a',true),...`: NULL for what does not exist.
+pub(super) fn values_of(names: &[Box<[u8]>]) -> Vec<u8> {
+    let mut text = b"SELECT ".to_vec();
+    for (at, name) in names.iter().enumerate() {
+        text.extend_from_slice(if at == 0 { b"" } else { b"," });
+        text.extend_from_slice(b"pg_catalog.current_setting(");
+        quote_literal(&mut text, name);
+        text.extend_from_slice(b",true)");
+    }
+    text
+}
+
+/// As PostgreSQL reads a boolean that is spelled out.
+fn is_true(value: &[u8]) -> bool {
+    [&b"on"[..], b"true", b"yes", b"1", b"t", b"y"].iter().any(|word| value.eq_ignore_ascii_case(word))
+}

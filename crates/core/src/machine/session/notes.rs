@@ -1,0 +1,118 @@
+//! What a client's messages may do to its session, noted while they pass.
+
+use pgweir_sql::{Marks, assignments, traits};
+use pgweir_wire::frontend::tag;
+use pgweir_wire::header::{HEADER_LEN, Header};
+
+use crate::client::{ClientState, Link};
+use crate::ids::{ClientId, StatementId};
+use crate::machine::Machine;
+use crate::pins::Touched;
+use crate::session::Session;
+
+/// These leave nothing behind where nothing is held.
+const HARMLESS: Marks = Marks::ENDS.and(Marks::ASKS_SEQUENCE).and(Marks::DRAWS_SEQUENCE);
+
+impl Machine {
+    /// A Query, a Parse or a FunctionCall goes to the client's server; `message` may be only its beginning.
+    #[inline]
+    pub(in crate::machine) fn note_message(&mut self, id: ClientId, header: Header, message: &[u8]) {
+        let body = &message[HEADER_LEN..message.len().min(header.total())];
+        let text = match header.tag {
+            tag::QUERY => until_nul(body),
+            tag::PARSE => until_nul(body.splitn(2, |byte| *byte == 0).nth(1).unwrap_or_default()),
+            tag::BIND => return self.note_values(id, body),
+            // Which function it is stands there as a number.
+            tag::FUNCTION_CALL => return self.note_marks(id, Marks::ROUTINES, b""),
+            _ => return,
+        };
+        let mut marks = traits(text).marks;
+        if body.len() < header.body_len as usize {
+            // Of what is still to come nothing is known.
+            marks.add(Marks::ROUTINES);
+        }
+        if !marks.is_empty() {
+            self.note_marks(id, marks, text);
+        }
+    }
+
+    /// Values are bound: in a transaction that sets settings by calls, these may be their names.
+    pub(in crate::machine) fn note_values(&mut self, id: ClientId, values: &[u8]) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let ClientState::Linked(link) = &mut client.state else { return };
+        if let Some(touched) = &mut link.touched
+            && touched.marks.intersects(Marks::CALLS_SETTINGS.and(Marks::ROUTINES))
+        {
+            touched.custom_names(values);
+        }
+    }
+
+    /// A prepared statement is bound.
+    pub(in crate::machine) fn note_statement(&mut self, id: ClientId, statement: StatementId) {
+        let Some(known) = self.statements.get(statement) else { return };
+        if known.marks().is_empty() {
+            return;
+        }
+        let (marks, query) = (known.marks(), known.query.clone());
+        self.note_marks(id, marks, &query);
+    }
+
+    fn note_marks(&mut self, id: ClientId, marks: Marks, text: &[u8]) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let Some(account) = client.account.as_deref() else { return };
+        let ClientState::Linked(link) = &mut client.state else { return };
+        let keeps = self.pools[account.pool].keeps_sessions;
+        if keeps && (link.pin.is_some() || !marks.without(HARMLESS).is_empty()) {
+            note_touched(link, marks, text);
+        }
+        if marks.contains(Marks::RESETS)
+            && let Some(startup) = &account.startup
+        {
+            note_restore(link, startup, marks, text);
+        }
+    }
+}
+
+fn note_touched(link: &mut Link, marks: Marks, text: &[u8]) {
+    let touched = link.touched.get_or_insert_default();
+    touched.marks.add(marks);
+    if marks.intersects(Marks::CALLS_SETTINGS.and(Marks::ROUTINES)) {
+        touched.custom_names(text);
+    }
+    // Only values that were set can be told one by one: what a RESET goes back to may be no value of the session's at all.
+    let mut resets = false;
+    let read = assignments(text, |assignment| match assignment.name {
+        Some(name) if !assignment.to_default => {
+            if !assignment.local {
+                touched.name(name);
+            }
+        }
+        _ => resets |= !assignment.local,
+    });
+    touched.more |= read.is_err() || resets;
+}
+
+/// Which of the values that the client started with are to be put back.
+fn note_restore(link: &mut Link, startup: &Session, marks: Marks, text: &[u8]) {
+    let touched: &mut Touched = link.touched.get_or_insert_default();
+    let mut add = |name: &[u8], local: bool| {
+        if startup.get(name).is_some() {
+            touched.restore.push((name.to_ascii_lowercase().into(), local));
+        }
+    };
+    let mut all = marks.contains(Marks::DISCARDS);
+    let read = assignments(text, |assignment| match assignment.name {
+        Some(name) if assignment.to_default => add(name, assignment.local),
+        None => all = true,
+        Some(_) => {}
+    });
+    // What can not be read is left to the audit.
+    if all && read.is_ok() {
+        startup.settings().for_each(|setting| add(&setting.name, false));
+    }
+}
+
+fn until_nul(bytes: &[u8]) -> &[u8] {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    &bytes[..end]
+}

@@ -1,0 +1,98 @@
+//! A client that keeps its server when its transaction is over.
+
+use crate::client::ClientState;
+use crate::driver::{CloseMode, Driver, Level};
+use crate::errors::Fault;
+use crate::ids::{ClientId, ServerId};
+use crate::ledger::Purpose;
+use crate::machine::Machine;
+use crate::pins::{Pin, Reasons};
+use crate::server::ServerState;
+
+impl Machine {
+    /// The client keeps its server for these reasons, or (for none) no longer. `false` if it was refused, and is gone.
+    pub(super) fn set_pin<D: Driver>(&mut self, d: &mut D, id: ClientId, reasons: Reasons) -> bool {
+        let now_us = self.now.mono_us;
+        let Some(client) = self.clients.get_mut(id) else { return false };
+        let Some(pool_id) = client.account.as_ref().map(|account| account.pool) else { return true };
+        let ClientState::Linked(link) = &mut client.state else { return true };
+        let pool = &mut self.pools[pool_id];
+        match &mut link.pin {
+            Some(pin) if !reasons.is_none() => pin.reasons = reasons,
+            Some(_) => {
+                link.pin = None;
+                pool.pinned -= 1;
+            }
+            None if reasons.is_none() => {}
+            None => {
+                link.pin = Some(Box::new(Pin { reasons, since_us: now_us }));
+                pool.pinned += 1;
+                let limit = self.rules.config.main.max_pinned;
+                if limit > 0 && pool.pinned > limit {
+                    // It leaves as one that is pinned: what it has on the server is cleared away.
+                    self.refuse_client(d, id, &Fault::TooManyPinned(reasons.text()));
+                    return false;
+                }
+                let line = format!(
+                    "{} keeps its server: {}",
+                    self.client_log_name(&self.clients[id]),
+                    reasons.text()
+                );
+                self.log(d, Level::Debug, &line);
+            }
+        }
+        true
+    }
+
+    /// A client left, with what it kept on its server.
+    pub(in crate::machine) fn forget_pin(&mut self, server: ServerId, pin: Option<&Pin>) {
+        if pin.is_some()
+            && let Some(server) = self.servers.get(server)
+        {
+            self.pools[server.pool].pinned -= 1;
+        }
+    }
+
+    /// A client left its server, which is at rest but for a question of ours, with traces in its session.
+    pub(in crate::machine) fn clear_session<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ServerId,
+        pin: Option<&Pin>,
+    ) {
+        if pin.is_some_and(|pin| pin.reasons.has(Reasons::STICKY)) {
+            return self.close_server(
+                d,
+                id,
+                "client left state that can not be taken back",
+                CloseMode::Flush,
+            );
+        }
+        self.set_server_state(id, ServerState::Cleaning);
+        self.servers[id].active_us = self.now.mono_us;
+        self.send_hidden(d, id, Purpose::Reset, b"DISCARD ALL");
+        self.server_unpause(d, id);
+    }
+
+    /// A server was reset.
+    pub(in crate::machine) fn cleaned(&mut self, id: ServerId) {
+        if let Some(server) = self.servers.get_mut(id) {
+            server.session = self.pools[server.pool].sessions.share(crate::session::Session::default());
+        }
+    }
+
+    /// The client that a notification on this server is for: it has the server for itself.
+    pub(in crate::machine) fn listener(&self, id: ServerId) -> Option<ClientId> {
+        let server = self.servers.get(id)?;
+        let client = server.state.client()?;
+        if matches!(server.state, ServerState::Auditing(_)) {
+            // It is still being told whether the client listens; nobody else can be meant.
+            return Some(client);
+        }
+        let ClientState::Linked(link) = &self.clients.get(client)?.state else { return None };
+        let pinned = link.pin.as_ref().is_some_and(|pin| pin.reasons.has(Reasons::LISTENS));
+        let listens =
+            link.touched.as_ref().is_some_and(|touched| touched.marks.intersects(pgweir_sql::Marks::LISTENS));
+        (pinned || listens).then_some(client)
+    }
+}

@@ -1,0 +1,126 @@
+//! A server is brought to its client's session before the client's statement.
+
+use std::sync::Arc;
+
+use pgweir_wire::backend::encode_parameter_status;
+
+use crate::driver::Driver;
+use crate::ids::{ClientId, PoolId, ServerId};
+use crate::ledger::Purpose;
+use crate::machine::Machine;
+use crate::params::{Params, settle_statement};
+use crate::server::{Server, ServerState};
+use crate::session::Session;
+
+/// Free servers that are looked at for one that carries the client's session already.
+const LOOKED_AT_MAX: usize = 64;
+
+impl Machine {
+    /// The client was linked: if the server carries another session, the client's own is brought to it first.
+    pub(in crate::machine) fn settle_server<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        server_id: ServerId,
+    ) {
+        let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut()) else {
+            return;
+        };
+        let server = &self.servers[server_id];
+        if Arc::ptr_eq(&server.params, &account.params) && Arc::ptr_eq(&server.session, &account.session) {
+            return;
+        }
+        let (params, session) = (Arc::clone(&account.params), Arc::clone(&account.session));
+        if !self.send_settle(d, server_id, &params, &session, Purpose::Settle) {
+            let server = &self.servers[server_id];
+            if let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut()) {
+                account.params = Arc::clone(&server.params);
+                account.session = Arc::clone(&server.session);
+            }
+            return;
+        }
+        self.set_server_state(server_id, ServerState::Settling(id));
+    }
+
+    /// Sends what brings a server to these; `false` if it has them.
+    pub(super) fn send_settle<D: Driver>(
+        &mut self,
+        d: &mut D,
+        server_id: ServerId,
+        params: &Params,
+        session: &Session,
+        purpose: Purpose,
+    ) -> bool {
+        let server = &self.servers[server_id];
+        let mut text = settle_statement(&self.tracked, params, &server.params).unwrap_or_default();
+        let mut behind = Vec::new();
+        server.session.settle_statement(session, &mut behind);
+        if text.is_empty() && behind.is_empty() {
+            return false;
+        }
+        if !text.is_empty() && !behind.is_ascii() && self.encoding_differs(params, server) {
+            // The values are spelled in the client's encoding: it has to be in effect before they are read.
+            self.send_hidden(d, server_id, purpose, &text);
+            text.clear();
+        }
+        text.extend_from_slice(&behind);
+        self.send_hidden(d, server_id, purpose, &text);
+        true
+    }
+
+    /// A free server is to run what is no client's: without any client's settings and role.
+    pub(in crate::machine) fn make_plain<D: Driver>(&mut self, d: &mut D, server_id: ServerId) {
+        let server = &self.servers[server_id];
+        let (params, pool) = (Arc::clone(&server.params), server.pool);
+        if server.session.is_plain() {
+            return;
+        }
+        let plain = self.pools[pool].sessions.share(Session::default());
+        self.send_settle(d, server_id, &params, &plain, Purpose::Settle);
+        self.servers[server_id].session = plain;
+    }
+
+    fn encoding_differs(&self, params: &Params, server: &Server) -> bool {
+        let position = self.tracked.position(b"client_encoding");
+        position.is_some_and(|position| params.get(position) != server.params.get(position))
+    }
+
+    /// The server has the client's session now. Where it spells a parameter in its own way, that is the client's value from
+    /// here on, and the client is told.
+    pub(in crate::machine) fn settled<D: Driver>(&mut self, d: &mut D, id: ServerId, client_id: ClientId) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let Some(client) = self.clients.get_mut(client_id) else { return };
+        let Some(account) = client.account.as_deref_mut() else { return };
+        self.scratch.clear();
+        for position in account.params.differences(&server.params) {
+            let name = self.tracked.names().nth(position).unwrap_or_default();
+            let value = server.params.get(position).unwrap_or_default();
+            encode_parameter_status(&mut self.scratch, name.as_bytes(), value);
+        }
+        if !self.scratch.is_empty() {
+            d.send(client.conn, &self.scratch);
+        }
+        account.params = Arc::clone(&server.params);
+        server.session = Arc::clone(&account.session);
+    }
+
+    /// A free server that carries the client's session, if the one whose turn it is does not.
+    pub(in crate::machine) fn fitting_idle(
+        &self,
+        pool_id: PoolId,
+        first: ServerId,
+        client: Option<ClientId>,
+    ) -> Option<ServerId> {
+        let account = self.clients.get(client?)?.account.as_deref()?;
+        let fits = |id: &ServerId| {
+            self.servers.get(*id).is_some_and(|server| {
+                Arc::ptr_eq(&server.session, &account.session) && Arc::ptr_eq(&server.params, &account.params)
+            })
+        };
+        let pool = self.pools.get(pool_id)?;
+        if fits(&first) {
+            return None;
+        }
+        pool.idle.iter().rev().take(LOOKED_AT_MAX).copied().find(fits)
+    }
+}

@@ -1,0 +1,121 @@
+//! What a client's transaction may have done to its session, and what keeps a client on its server when its transaction is
+//! over: things that live in one server process and can not move. Values only; `machine/session` decides by them.
+
+use pgweir_sql::Marks;
+
+use crate::limits::{CUSTOM_NAME_BYTES_MAX, TOUCHED_NAMES_MAX};
+
+/// Why a client keeps its server. A set.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Reasons(u16);
+
+impl Reasons {
+    pub(crate) const NONE: Reasons = Reasons(0);
+    pub(crate) const TEMPORARY: Reasons = Reasons(1);
+    pub(crate) const CURSORS: Reasons = Reasons(1 << 1);
+    pub(crate) const LOCKS: Reasons = Reasons(1 << 2);
+    pub(crate) const LISTENS: Reasons = Reasons(1 << 3);
+    pub(crate) const PREPARED: Reasons = Reasons(1 << 4);
+    pub(crate) const SLOTS: Reasons = Reasons(1 << 5);
+    pub(crate) const HAND: Reasons = Reasons(1 << 6);
+    pub(crate) const LIBRARY: Reasons = Reasons(1 << 7);
+    pub(crate) const SEED: Reasons = Reasons(1 << 8);
+    pub(crate) const UNKNOWN: Reasons = Reasons(1 << 9);
+    /// What nobody can see from outside: it stays until the client leaves, and its server goes with it.
+    pub(crate) const STICKY: Reasons = Reasons(Self::LIBRARY.0 | Self::SEED.0);
+
+    const NAMES: [(Reasons, &'static str); 10] = [
+        (Reasons::TEMPORARY, "temporary objects"),
+        (Reasons::CURSORS, "held cursors"),
+        (Reasons::LOCKS, "advisory locks"),
+        (Reasons::LISTENS, "listening"),
+        (Reasons::PREPARED, "prepared statements"),
+        (Reasons::SLOTS, "temporary replication slots"),
+        (Reasons::HAND, "pgweir.pin"),
+        (Reasons::LIBRARY, "loaded libraries"),
+        (Reasons::SEED, "random seed"),
+        (Reasons::UNKNOWN, "unknown state"),
+    ];
+
+    pub(crate) fn is_none(self) -> bool {
+        self == Reasons::NONE
+    }
+
+    pub(crate) fn has(self, other: Reasons) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    pub(crate) fn with(self, other: Reasons) -> Reasons {
+        Reasons(self.0 | other.0)
+    }
+
+    pub(crate) fn only(self, other: Reasons) -> Reasons {
+        Reasons(self.0 & other.0)
+    }
+
+    /// As SHOW and log lines name them.
+    pub(crate) fn text(self) -> String {
+        let named = Self::NAMES.iter().filter(|(reason, _)| self.has(*reason));
+        named.map(|(_, name)| *name).collect::<Vec<_>>().join(", ")
+    }
+
+    /// What a mark alone is enough for.
+    pub(crate) fn of_marks(marks: Marks) -> Reasons {
+        let library = if marks.contains(Marks::LIBRARY) { Reasons::LIBRARY } else { Reasons::NONE };
+        let seed = if marks.contains(Marks::SEED) { Reasons::SEED } else { Reasons::NONE };
+        library.with(seed)
+    }
+}
+
+/// A client keeps its server.
+pub(crate) struct Pin {
+    pub(crate) reasons: Reasons,
+    /// Since when (monotonic, µs).
+    pub(crate) since_us: u64,
+}
+
+/// What a transaction may have done to its session.
+#[derive(Default)]
+pub(crate) struct Touched {
+    pub(crate) marks: Marks,
+    /// The settings that its SET statements were about, letters in lower case.
+    pub(crate) names: Vec<Box<[u8]>>,
+    /// There may be settings that are not among the names.
+    pub(crate) more: bool,
+    /// Settings that go back to what this client started with, where the server would go back to its own; and whether only
+    /// until the transaction ends. For the group of messages that is being sent.
+    pub(crate) restore: Vec<(Box<[u8]>, bool)>,
+}
+
+impl Touched {
+    /// Notes what may be names of settings of the client's own (`a.b`), which no list of settings shows.
+    pub(crate) fn custom_names(&mut self, bytes: &[u8]) {
+        for word in bytes.split(|byte| !is_name(*byte)) {
+            let dotted = word.iter().position(|byte| *byte == b'.').is_some_and(|dot| dot > 0);
+            if dotted
+                && !word.ends_with(b".")
+                && !word[0].is_ascii_digit()
+                && word.len() <= CUSTOM_NAME_BYTES_MAX
+            {
+                self.name(word);
+            }
+        }
+    }
+
+    /// Notes a setting.
+    pub(crate) fn name(&mut self, name: &[u8]) {
+        let name = name.to_ascii_lowercase().into_boxed_slice();
+        if self.names.contains(&name) {
+            return;
+        }
+        if self.names.len() >= TOUCHED_NAMES_MAX {
+            self.more = true;
+        } else {
+            self.names.push(name);
+        }
+    }
+}
+
+fn is_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte >= 0x80 || matches!(byte, b'_' | b'$' | b'.')
+}

@@ -1,0 +1,226 @@
+//! What a session holds that can move to another server connection: settings (role and session user among them). A client's
+//! session and the one that a server carries are both a [`Session`]; where the two are the same object, nothing is compared.
+//!
+//! The parameters that servers report by themselves are not here but in `params.rs`: they are known without asking. This
+//! file is values and texts; it must never decide when something is asked or sent.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::limits::KNOWN_SESSIONS_MAX;
+use crate::params::quote_literal;
+
+/// A setting that is as the client wants it, not as a new connection has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// Its name, letters in lower case.
+    pub name: Box<[u8]>,
+    /// Its value, as `current_setting` gives it.
+    pub value: Box<[u8]>,
+}
+
+/// What a session holds and a new connection does not. See the head of this file.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Session {
+    /// By name.
+    settings: Vec<Setting>,
+}
+
+/// The settings that decide what the others may become: they change last, and back first.
+const IDENTITY: [&[u8]; 2] = [b"session_authorization", b"role"];
+
+/// What may cut a statement of ours short.
+const TIMEOUTS: [&[u8]; 2] = [b"statement_timeout", b"transaction_timeout"];
+
+impl Session {
+    /// Nothing but what a new connection has.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        self.settings.is_empty()
+    }
+
+    /// The value of a setting, by name in any case.
+    #[must_use]
+    pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
+        self.place(&name.to_ascii_lowercase()).ok().map(|at| &*self.settings[at].value)
+    }
+
+    /// Takes a value over.
+    pub fn set(&mut self, name: &[u8], value: &[u8]) {
+        let name = name.to_ascii_lowercase();
+        match self.place(&name) {
+            Ok(at) => self.settings[at].value = value.into(),
+            Err(at) => self.settings.insert(at, Setting { name: name.into(), value: value.into() }),
+        }
+    }
+
+    /// The setting is as a new connection has it.
+    pub fn unset(&mut self, name: &[u8]) {
+        if let Ok(at) = self.place(&name.to_ascii_lowercase()) {
+            self.settings.remove(at);
+        }
+    }
+
+    /// All settings, by name.
+    pub fn settings(&self) -> impl Iterator<Item = &Setting> {
+        self.settings.iter()
+    }
+
+    /// This session, with all that another one holds.
+    #[must_use]
+    pub fn with(mut self, other: &Session) -> Session {
+        other.settings.iter().for_each(|setting| self.set(&setting.name, &setting.value));
+        self
+    }
+
+    /// Bytes of names and values.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.settings.iter().map(|setting| setting.name.len() + setting.value.len()).sum()
+    }
+
+    fn place(&self, lower: &[u8]) -> Result<usize, usize> {
+        self.settings.binary_search_by(|setting| (*setting.name).cmp(lower))
+    }
+
+    /// Names and values that differ in `wanted`: `None` where it has none.
+    fn changes<'a>(&'a self, wanted: &'a Session) -> Vec<(&'a [u8], Option<&'a [u8]>)> {
+        let gone = self.settings.iter().filter(|has| wanted.place(&has.name).is_err());
+        let new = wanted.settings.iter().filter(|wants| match self.place(&wants.name) {
+            Ok(at) => self.settings[at].value != wants.value,
+            Err(_) => true,
+        });
+        gone.map(|setting| (&*setting.name, None))
+            .chain(new.map(|setting| (&*setting.name, Some(&*setting.value))))
+            .collect()
+    }
+
+    /// Appends the statements that bring a server which carries this session to `wanted`; nothing where they are the same.
+    ///
+    /// `set_config` takes a value as `current_setting` gives it, lists among them; NULL is RESET. All names are qualified: the
+    /// session may have any `search_path`.
+    pub(crate) fn settle_statement(&self, wanted: &Session, out: &mut Vec<u8>) {
+        let mut changes = self.changes(wanted);
+        if changes.is_empty() {
+            return;
+        }
+        // A statement's time is measured from its start: this one's by the setting that is to go.
+        for name in TIMEOUTS {
+            if self.place(name).is_ok() {
+                out.extend_from_slice(b"SET ");
+                out.extend_from_slice(name);
+                out.extend_from_slice(b"=0;");
+                if wanted.place(name).is_ok() && !changes.iter().any(|(changed, _)| *changed == name) {
+                    changes.push((name, wanted.get(name)));
+                }
+            }
+        }
+        // Who may set what depends on who it is: back to the user of the connection first.
+        let identity = |name: &[u8]| IDENTITY.iter().position(|known| *known == name);
+        let other_identity = changes.iter().any(|(name, _)| identity(name).is_some());
+        let holds_identity = IDENTITY.iter().any(|name| self.place(name).is_ok());
+        let mut calls: Vec<(&[u8], Option<&[u8]>)> = Vec::with_capacity(changes.len() + 4);
+        if holds_identity {
+            calls.extend([(IDENTITY[1], None), (IDENTITY[0], None)]);
+        }
+        calls.extend(changes.iter().filter(|(name, _)| identity(name).is_none()));
+        if holds_identity || other_identity {
+            calls.extend(IDENTITY.iter().filter_map(|name| Some((*name, Some(wanted.get(name)?)))));
+        }
+        set_config(out, calls.iter().map(|&(name, value)| (name, value, false)));
+    }
+}
+
+/// `SELECT pg_catalog.set_config(...), ...;`
+pub(crate) fn set_config<'a>(
+    out: &mut Vec<u8>,
+    calls: impl Iterator<Item = (&'a [u8], Option<&'a [u8]>, bool)>,
+) {
+    for (at, (name, value, local)) in calls.enumerate() {
+        out.extend_from_slice(if at == 0 { b"SELECT " } else { b"," });
+        out.extend_from_slice(b"pg_catalog.set_config(");
+        quote_literal(out, name);
+        out.push(b',');
+        match value {
+            Some(value) => quote_literal(out, value),
+            None => out.extend_from_slice(b"NULL"),
+        }
+        out.extend_from_slice(if local { b",true)" } else { b",false)" });
+    }
+    out.push(b';');
+}
+
+/// The sessions seen last, the newest at the end: clients and servers that have the same share one object.
+#[derive(Default)]
+pub(crate) struct KnownSessions {
+    known: VecDeque<Arc<Session>>,
+}
+
+impl KnownSessions {
+    /// The object for a session.
+    pub(crate) fn share(&mut self, session: Session) -> Arc<Session> {
+        if let Some(known) = self.known.iter().rev().find(|known| ***known == session) {
+            return Arc::clone(known);
+        }
+        if self.known.len() >= KNOWN_SESSIONS_MAX {
+            self.known.pop_front();
+        }
+        let session = Arc::new(session);
+        self.known.push_back(Arc::clone(&session));
+        session
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session(pairs: &[(&str, &str)]) -> Session {
+        let mut session = Session::default();
+        for (name, value) in pairs {
+            session.set(name.as_bytes(), value.as_bytes());
+        }
+        session
+    }
+
+    fn settle(has: &[(&str, &str)], wanted: &[(&str, &str)]) -> String {
+        let mut out = Vec::new();
+        session(has).settle_statement(&session(wanted), &mut out);
+        String::from_utf8(out).expect("text").replace("pg_catalog.set_config", "set")
+    }
+
+    #[test]
+    fn only_the_difference_is_set() {
+        assert_eq!(settle(&[("a", "1"), ("B", "2")], &[("A", "1"), ("b", "2")]), "");
+        assert_eq!(settle(&[("a", "1")], &[("a", "2")]), "SELECT set('a','2',false);");
+        assert_eq!(
+            settle(&[("a", "1")], &[("b", "x'y")]),
+            "SELECT set('a',NULL,false),set('b','x''y',false);"
+        );
+    }
+
+    #[test]
+    fn identity_goes_back_first_and_changes_last() {
+        assert_eq!(
+            settle(&[("role", "r"), ("a", "1")], &[("role", "r"), ("z", "1")]),
+            "SELECT set('role',NULL,false),set('session_authorization',NULL,false),set('a',NULL,false),\
+             set('z','1',false),set('role','r',false);"
+        );
+        assert_eq!(
+            settle(&[], &[("role", "r"), ("session_authorization", "s"), ("z", "1")]),
+            "SELECT set('z','1',false),set('session_authorization','s',false),set('role','r',false);"
+        );
+    }
+
+    #[test]
+    fn a_timeout_of_the_old_session_does_not_hit_the_change() {
+        assert_eq!(
+            settle(&[("statement_timeout", "1ms")], &[]),
+            "SET statement_timeout=0;SELECT set('statement_timeout',NULL,false);"
+        );
+        assert_eq!(
+            settle(&[("statement_timeout", "1ms"), ("a", "1")], &[("statement_timeout", "1ms")]),
+            "SET statement_timeout=0;SELECT set('a',NULL,false),set('statement_timeout','1ms',false);"
+        );
+    }
+}

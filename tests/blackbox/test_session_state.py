@@ -1,0 +1,229 @@
+"""Session continuity: the same scripts give the same output directly and through transaction pooling, with other clients between."""
+
+import os
+import random
+import subprocess
+import threading
+
+import psycopg
+import pytest
+
+from harness.machine import eventually
+from harness.pooler import kind
+from harness.wire import Raw, startup
+
+pytestmark = pytest.mark.skipif(kind() == "pgbouncer", reason="PgBouncer does not keep sessions")
+
+STARTUP = {
+    "PGTZ": "PST8PDT", "PGDATESTYLE": "Postgres, MDY", "PGCLIENTENCODING": "UTF8",
+    "PGOPTIONS": "-c intervalstyle=postgres_verbose -c work_mem=3MB -c pgweir_test.own=start",
+}  # fmt: skip
+
+SCRIPTS = {
+    "settings": r"""
+show search_path; set search_path = a, "B c", public; show search_path;
+begin; set work_mem = '7MB'; savepoint s; set work_mem = '8MB'; set role bob; rollback to s; commit;
+show work_mem; select current_user, session_user;
+begin; set work_mem = '9MB'; rollback; show work_mem;
+begin; set work_mem = '10MB'; select 1/0; commit; show work_mem;
+set session work_mem = '11MB'\; select 1/0; show work_mem;
+set statement_timeout = '10s'; set local statement_timeout = 1; show statement_timeout;
+set session characteristics as transaction isolation level serializable; show transaction_isolation;
+set search_path = 'tricky, "quotes"" and \', ''; show search_path;
+set names 'LATIN1'; show client_encoding; set application_name = 'Aa'; show application_name;
+""",
+    "calls": r"""
+select set_config('pgweir_test.var', 'it''s \ "x"', false); select current_setting('pgweir_test.var');
+prepare s as select set_config('pgweir_test.' || $1, $2, false); execute s('var', 'other'); show pgweir_test.var;
+do $$ begin perform set_config('statement_timeout', '55s', false); set pgweir_test.deep = 'x'; end $$;
+show statement_timeout; show pgweir_test.deep;
+begin; select set_config('pgweir_test.var', 'gone', false); rollback; show pgweir_test.var;
+update pg_settings set setting = '9999' where name = 'work_mem'; show work_mem;
+""",
+    "startup and reset": r"""
+show pgweir_test.own; show work_mem; show intervalstyle; show datestyle; show timezone;
+set work_mem = '9MB'; reset work_mem; show work_mem;
+set timezone = 'Europe/Paris'; reset timezone; show timezone; set time zone 'UTC'; set time zone local; show timezone;
+set datestyle = 'German'; select '2020-01-02'::date; set datestyle to default; select '2020-01-02'::date;
+set pgweir_test.own = 'mine'; begin; reset pgweir_test.own; rollback; show pgweir_test.own;
+begin; reset datestyle; show datestyle; select 1/0; rollback; show datestyle;
+begin; set local datestyle to default; show datestyle; commit; show datestyle;
+set intervalstyle = iso_8601; reset all; show intervalstyle; show work_mem; show search_path;
+set work_mem = '1MB'; set search_path = x; discard all; show work_mem; show search_path; select '1 day 2 hours'::interval;
+""",
+    "roles": r"""
+set role bob; select current_user, session_user; reset role; select current_user;
+set role bob; set work_mem = '5MB'; select current_user; set role none; show work_mem; select current_user;
+set session authorization alice; select session_user; set role nobody_there; select current_user;
+begin; set role bob; rollback; select current_user; begin; set local role bob; select current_user; commit; select current_user;
+""",
+    "temporary": r"""
+create temp table t (a int); insert into t values (1); select * from t; begin; insert into t values (2); rollback; select * from t;
+create temp table g (a int) on commit drop; select * from g; begin; create temp table h (a int) on commit drop; select * from h; commit; select * from h;
+create temp table d (a int) on commit delete rows; insert into d values (1); select * from d;
+drop table t, d; select * from t; create temp view v as select 1 as one; select * from v; drop view v;
+create function pg_temp.f() returns int language sql as 'select 7'; select pg_temp.f();
+select 5 as x into temp u; select * from u; discard temp; select * from u;
+set search_path = pg_temp, public; create table w (a int); insert into w values (3); select * from w;
+""",
+    "cursors and locks": r"""
+begin; declare c cursor with hold for select generate_series(1, 9); fetch 2 from c; commit; fetch 2 from c; select name from pg_cursors; close c; fetch 1 from c;
+select pg_advisory_lock(4711); select pg_advisory_lock(4711);
+select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid();
+select pg_advisory_unlock(4711); select pg_advisory_unlock(4711); select pg_advisory_unlock(4711);
+select pg_try_advisory_lock(1, 2); select pg_advisory_unlock_all();
+select setseed(0.5); select random() < 2; load 'plpgsql'; select 1;
+""",
+    "prepared": r"""
+prepare p (int) as select $1 + 1; execute p(41); execute p(1); select name, statement from pg_prepared_statements where from_sql;
+begin; prepare q as select 'q'; rollback; execute q; deallocate q; execute q; prepare p as select 2;
+create temp table z as execute p(3); select * from z; explain (costs off) execute p(1); deallocate all; execute p(1);
+""",
+    "sequences": r"""
+create temp sequence s; select nextval('s'), currval('s'), lastval(); select currval('s'); drop sequence s;
+""",
+}
+
+
+def run_psql(host, port, script):
+    """What psql prints, errors in their places."""
+    environment = {**{k: v for k, v in os.environ.items() if not k.startswith("PG")}, **STARTUP}
+    command = ["psql", "-X", "-a", "-h", host, "-p", str(port), "-U", "alice", "app"]
+    done = subprocess.run(command, input=script, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+    return done.stdout
+
+
+class Others:
+    """Clients that change their sessions at random and always have to find their own."""
+
+    KINDS = {
+        "search_path": ["a", "b, c", "public"], "work_mem": ["1MB", "2MB"], "pgweir_test.var": ["1", "2"], "role": ["bob", "none"],
+        "statement_timeout": ["1min", "2min"], "extra_float_digits": ["0", "1"], "TimeZone": ["UTC", "Asia/Tokyo"],
+        "application_name": ["Aa", "aA"],
+    }  # fmt: skip
+
+    def __init__(self, pooler, count):
+        self.stop = threading.Event()
+        self.wrong = []
+        self.threads = [threading.Thread(target=self.go, args=(pooler.port, seed)) for seed in range(count)]
+
+    def go(self, port, seed):
+        chance = random.Random(seed)
+        options = chance.choice(["", "-c work_mem=5MB", "-c search_path=noise -c pgweir_test.own=9"])
+        try:
+            with psycopg.connect(host="127.0.0.1", port=port, user="alice", dbname="app", autocommit=True, options=options) as session:
+                mine = {}
+                while not self.stop.is_set():
+                    name = chance.choice(list(self.KINDS))
+                    mine[name] = chance.choice(self.KINDS[name])
+                    if chance.random() < 0.5:
+                        session.execute("select set_config(%s, %s, false)", [name, mine[name]])
+                    else:
+                        session.execute(f"set {name} = " + (mine[name] if name == "search_path" else f"'{mine[name]}'"))
+                    for known, value in mine.items():
+                        found = session.execute(f"select current_setting('{known}')").fetchone()[0]
+                        if found != value:
+                            self.wrong.append((seed, known, value, found))
+        except Exception as error:
+            self.wrong.append((seed, repr(error)))
+
+    def __enter__(self):
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop.set()
+        for thread in self.threads:
+            thread.join()
+        assert self.wrong == []
+
+
+@pytest.fixture
+def roles(pg):
+    """A role that alice may become."""
+    with psycopg.connect(host="127.0.0.1", port=pg.port, user="postgres", dbname="app", autocommit=True) as session:
+        session.execute("do $$ begin create role bob; exception when duplicate_object then null; end $$")
+        session.execute("grant bob to alice")
+
+
+@pytest.mark.parametrize("mode", ["transaction", "session"])
+def test_scripts_give_the_same_output(pooled, pg, roles, mode):
+    """Every script, each on a connection of its own, directly and pooled while others change their sessions on the same servers."""
+    pooler = pooled(default_pool_size=6 if mode == "session" else 3, pool_mode=mode)
+    direct = {name: run_psql("127.0.0.1", pg.port, script) for name, script in SCRIPTS.items()}
+    with Others(pooler, 4):
+        for name, script in SCRIPTS.items():
+            assert run_psql("127.0.0.1", pooler.port, script) == direct[name], name
+
+
+def test_what_postgresql_refuses_at_login_is_refused(pooled, pg):
+    """A startup parameter that PostgreSQL does not take ends the login with PostgreSQL's own words."""
+    pooler = pooled()
+    for name, value in [("geqo", "perhaps"), ("no_such_parameter", "1"), ("TimeZone", "Mars/Olympus"), ("log_statement", "all")]:
+        errors = []
+        for port in (pg.port, pooler.port):
+            with Raw(("127.0.0.1", port)) as session:
+                session.send(startup({"user": "alice", "database": "app", name: value}))
+                errors.append(session.until_closed().errors[-1])
+        direct, told = ({field: error[field] for field in "SCM"} for error in errors)
+        assert told == direct, name
+
+
+def test_listeners_are_told_between_their_statements(pooled):
+    """A listening client keeps its server, and gets each notification, in order, also while it is idle."""
+    pooler = pooled(default_pool_size=2)
+    connect = dict(host="127.0.0.1", port=pooler.port, user="alice", dbname="app", autocommit=True)
+    with psycopg.connect(**connect) as listener, psycopg.connect(**connect) as speaker:
+        listener.execute("listen news")
+        for number in range(20):
+            speaker.execute(f"notify news, '{number}'")
+        got = [note.payload for note in listener.notifies(timeout=10, stop_after=20)]
+        assert got == [str(number) for number in range(20)]
+        assert listener.execute("select pg_listening_channels()").fetchall() == [("news",)]
+        listener.execute("unlisten *")
+        assert speaker.execute("select pg_listening_channels()").fetchall() == []
+
+
+def test_pins_are_shown_and_end(pooled):
+    """SHOW CLIENTS, SERVERS and POOLS say who keeps a server and why; with the reason gone, nobody does."""
+    pooler = pooled(default_pool_size=2)
+
+    def pinned():
+        return sum(int(row["sv_pinned"]) for row in pooler.show("pools"))
+
+    def reasons():
+        return [row["pinned"] for topic in ("clients", "servers") for row in pooler.show(topic) if row["database"] == "app"]
+
+    with pooler.raw() as session:
+        session.query("create temp table t (a int)")
+        session.query("select pg_advisory_lock(1)")
+        both = ["temporary objects, advisory locks"] * 2
+        eventually(lambda: pinned() == 1 and reasons() == both, "the pin and its reasons are shown")
+        session.query("drop table t")
+        session.query("select pg_advisory_unlock(1)")
+        eventually(lambda: pinned() == 0, "the pin is gone")
+
+
+def test_a_client_that_leaves_takes_its_locks_along(pooled):
+    """Locks and temporary tables end with the client, not with the server."""
+    pooler = pooled(default_pool_size=1)
+    with pooler.raw() as session:
+        session.query("select pg_advisory_lock(77)")
+        session.query("create temp table t (a int)")
+        session.query("set search_path = nowhere")
+    with pooler.raw() as other:
+        assert other.value("select pg_try_advisory_lock(77)") == "t"
+        assert other.value("select count(*) from pg_class where relname = 't' and relnamespace = pg_my_temp_schema()") == "0"
+        assert other.value("show search_path") == '"$user", public'
+
+
+def test_a_hand_made_pin(pooled):
+    """`SET pgweir.pin = on` keeps the server for what nobody can see."""
+    pooler = pooled(default_pool_size=2)
+    with pooler.raw() as session, pooler.raw() as other:
+        session.query("set pgweir.pin = on")
+        pid = session.value("select pg_backend_pid()")
+        for _ in range(3):
+            assert other.value("select pg_backend_pid()") != pid
+            assert session.value("select pg_backend_pid()") == pid
