@@ -29,6 +29,7 @@ mod pool;
 mod riders;
 mod server;
 pub mod shared;
+pub mod sight;
 mod spare;
 mod statements;
 pub mod stats;

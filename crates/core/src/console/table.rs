@@ -237,6 +237,11 @@ fn columns(topic: Topic) -> Vec<(&'static str, Type)> {
     }
 }
 
+/// The names of a topic's columns.
+pub(crate) fn column_names(topic: Topic) -> Vec<&'static str> {
+    columns(topic).into_iter().map(|(name, _)| name).collect()
+}
+
 impl Type {
     /// Type OID and length, as in pg_type.dat.
     fn wire(self) -> (u32, i16) {

@@ -78,7 +78,8 @@ impl Machine {
         pool.waiting -= 1;
         pool.linked += 1;
         pool.stats.server_assignments += 1;
-        pool.stats.wait_us += now_us.saturating_sub(waiting.since_us);
+        let waited_us = now_us.saturating_sub(waiting.since_us);
+        pool.stats.wait_us += waited_us;
         client.state = ClientState::Linked(Link {
             server: server_id,
             streaming: 0,
@@ -95,6 +96,7 @@ impl Machine {
         let server = &mut self.servers[server_id];
         server.active_us = now_us;
         server.used = true;
+        server.waited_us = waited_us;
         if Arc::ptr_eq(&server.params, &account.params) || account.replication != Replication::None {
             return;
         }
@@ -132,6 +134,8 @@ impl Machine {
     pub(super) fn refuse_client<D: Driver>(&mut self, d: &mut D, id: ClientId, fault: &Fault) -> Step {
         let Some(client) = self.clients.get(id) else { return Step::Gone };
         let (text, name) = (fault.text(), self.client_log_name(client));
+        self.note_error(id, fault.code().as_bytes());
+        let Some(client) = self.clients.get(id) else { return Step::Gone };
         if !self.is_mid_message(client) {
             let conn = client.conn;
             self.scratch.clear();
