@@ -13,6 +13,7 @@ mod plane;
 pub mod process;
 mod rulebook;
 pub mod stopping;
+pub mod web;
 
 pub use files::{TlsFiles, TlsSide};
 pub use plane::{Event, Fleet, Plane, log_targets};

@@ -13,6 +13,7 @@ use crate::files::TlsFiles;
 use crate::log::{Log, Targets};
 use crate::rulebook::{Draft, Rulebook};
 use crate::stopping::{Order, Stopping};
+use crate::web::Web;
 
 /// The ticket of a command that nobody waits for: machines number theirs from 1.
 const NO_TICKET: u64 = 0;
@@ -59,6 +60,7 @@ pub struct Plane<F> {
     stopping: Stopping,
     /// What each worker did in the `stats_period` that is over, as far as they have reported.
     periods: Vec<Option<Window>>,
+    web: Option<Web>,
 }
 
 impl<F: Fleet> Plane<F> {
@@ -66,7 +68,14 @@ impl<F: Fleet> Plane<F> {
     #[must_use]
     pub fn new(fleet: F, book: Rulebook, log: Log, quiet: bool) -> Plane<F> {
         let periods = vec![None; usize::from(fleet.count())];
-        Plane { fleet, book, log, quiet, stopping: Stopping::No, periods }
+        Plane { fleet, book, log, quiet, stopping: Stopping::No, periods, web: None }
+    }
+
+    /// The HTTP server is told of new rules.
+    #[must_use]
+    pub fn with_web(mut self, web: Option<Web>) -> Plane<F> {
+        self.web = web;
+        self
     }
 
     /// Handles events until the process is to end, and gives the fleet back. Also ends when nobody is left who could
@@ -127,6 +136,8 @@ impl<F: Fleet> Plane<F> {
                 self.stopping.drained(worker);
             } // A suspended machine reads nothing from those it accepts, so the listeners can go on.
             Question::PeriodOver(window) => self.period_over(from, window),
+            // Answers to the HTTP server reach it directly; without one nobody asked.
+            Question::Seen { .. } | Question::Operated { .. } => {}
         }
     }
 
@@ -197,6 +208,9 @@ impl<F: Fleet> Plane<F> {
         self.fleet.use_socket_settings(&rules.config.main);
         for number in 0..self.fleet.count() {
             self.fleet.mail(WorkerId(number), Mail::Rules(rules.clone()));
+        }
+        if let Some(web) = &self.web {
+            web.follow(rules.clone());
         }
         Ok(())
     }

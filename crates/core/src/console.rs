@@ -16,6 +16,12 @@ const DATABASE_ALIAS: &str = "pgweir";
 /// What the console reports as `server_version`: drivers parse it.
 pub const VERSION: &str = "1.25.2/bouncer";
 
+/// The columns of a SHOW, in order.
+#[must_use]
+pub fn column_names(topic: command::Topic) -> Vec<&'static str> {
+    table::column_names(topic)
+}
+
 /// Whether a database (or the house user's name) is the console's.
 pub(crate) fn is_database(name: &str) -> bool {
     name == DATABASE || name == DATABASE_ALIAS

@@ -32,6 +32,7 @@ mod riders;
 mod server;
 pub mod session;
 pub mod shared;
+pub mod sight;
 mod spare;
 mod statements;
 pub mod stats;

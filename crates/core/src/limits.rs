@@ -84,6 +84,12 @@ pub const INTRODUCTIONS_MAX: usize = 64;
 
 /// Startup parameters that one client may give, besides the tracked ones.
 pub const STARTUP_PARAMETERS_MAX: usize = 128;
+/// Pools that one look of the control plane is shown: with their times they are 10 kB each, so that copying these takes
+/// a fraction of a millisecond.
+pub const POOLS_SHOWN_MAX: usize = 64;
+
+/// Groups of clients with the same database, user, application_name and state that are told apart in the metrics.
+pub const APPLICATION_NAMES_SHOWN_MAX: usize = 2_000;
 
 /// Buffers for partial messages that a worker keeps for the next use, and the largest it keeps.
 pub const SPARE_BUFFERS_MAX: usize = 64;

@@ -17,6 +17,7 @@ mod login;
 mod login_log;
 mod lookup;
 mod maintenance;
+mod observe;
 mod peering;
 mod prepared;
 mod proof;
@@ -47,6 +48,7 @@ use crate::params::Tracked;
 use crate::pool::Pool;
 use crate::server::Server;
 use crate::shared::Shared;
+use crate::sight::Tally;
 use crate::spare::Spare;
 use crate::statements::Statements;
 
@@ -112,6 +114,8 @@ pub struct Machine {
     said_drained: bool,
     maintenance_us: u64,
     stats_us: u64,
+    /// What is counted beside the pools.
+    tally: Tally,
 }
 
 /// What a connection is to the machine.
@@ -186,6 +190,7 @@ impl Machine {
             said_drained: false,
             maintenance_us: setup.now.mono_us,
             stats_us,
+            tally: Tally::default(),
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::console::command::{Command, Outcome};
 use crate::driver::WorkerId;
 use crate::ids::ClientId;
 use crate::inquiry::{Answer, Lookup};
+use crate::sight::{Look, Sight};
 use crate::stats::Window;
 
 /// Everything a machine runs by that comes from files: replaced as a whole by RELOAD.
@@ -94,7 +95,26 @@ pub enum Mail {
     Continue,
     /// Stop (signal, or SHUTDOWN on any console).
     Shutdown(Shutdown),
+    /// The control plane looks; [`Question::Seen`] answers.
+    Look {
+        /// The control plane's number for it.
+        ticket: u64,
+        /// At what.
+        look: Look,
+    },
+    /// The control plane gives a console command in an administrator's name, as if it was typed here;
+    /// [`Question::Operated`] answers when it is done everywhere.
+    Operate {
+        /// The control plane's number for it.
+        ticket: u64,
+        /// What to do.
+        command: Command,
+    },
 }
+
+/// What came of [`Mail::Operate`]: the rows of a SHOW (none for other commands), or what an administrator at the console
+/// would be told.
+pub type Operated = Result<Vec<Vec<Option<String>>>, String>;
 
 /// What the machine asks of the control plane.
 #[derive(Debug)]
@@ -123,4 +143,20 @@ pub enum Question {
     Drained(WorkerId),
     /// A `stats_period` is over on this worker: what happened in it, for the line of `log_stats`.
     PeriodOver(Window),
+    /// No question but an answer: to [`Mail::Look`].
+    Seen {
+        /// Whose view this is.
+        worker: WorkerId,
+        /// As in the mail.
+        ticket: u64,
+        /// What was seen.
+        sight: Sight,
+    },
+    /// No question but an answer: to [`Mail::Operate`].
+    Operated {
+        /// As in the mail.
+        ticket: u64,
+        /// What came of it.
+        result: Operated,
+    },
 }

@@ -16,6 +16,7 @@ use crate::params::Params;
 use crate::riders::RideStats;
 use crate::session::KnownSessions;
 use crate::shared::Counts;
+use crate::stats::times::Times;
 use crate::stats::{Stats, Window};
 
 /// The lists a server can be in, as SHOW POOLS counts them (its `sv_used` is a server that idled for long).
@@ -77,6 +78,12 @@ pub(crate) struct Pool {
     /// Cancel requests that wait until there are fewer.
     pub(crate) waiting_cancels: VecDeque<WaitingCancel>,
     pub(crate) stats: Stats,
+    /// How long its statements took; of a pool that never had one, nothing.
+    pub(crate) times: Option<Box<Times>>,
+    /// Errors that its clients were sent, by servers or by us.
+    pub(crate) errors: u64,
+    /// The statements it had when its times were last shown: they are shown again only when there are more.
+    pub(crate) shown_queries: Option<u64>,
     /// What they were when the last period ended, and when that was (monotonic, µs).
     snapshot: (Stats, u64),
     /// The same of the period before.
@@ -153,6 +160,9 @@ impl Pool {
             cancels: 0,
             waiting_cancels: VecDeque::new(),
             stats: Stats::default(),
+            times: None,
+            errors: 0,
+            shown_queries: None,
             snapshot: (Stats::default(), now_us),
             earlier: (Stats::default(), now_us),
             database_counts: counts.0,

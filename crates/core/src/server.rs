@@ -12,11 +12,11 @@ use crate::inquiry::{Answer, Lookup};
 use crate::ledger::Ledger;
 use crate::params::Params;
 use crate::pins::Reasons;
-use crate::pool::ServerKind;
+use crate::pool::{Pool, ServerKind};
 use crate::riders::Riders;
 use crate::session::Session;
 use crate::statements::ServerStatements;
-use crate::stats::Stats;
+use crate::stats::times::Split;
 
 /// A connection to PostgreSQL.
 pub(crate) struct Server {
@@ -55,6 +55,10 @@ pub(crate) struct Server {
     pub(crate) query_us: u64,
     /// When its current transaction began; 0 when none is open. Monotonic, µs.
     pub(crate) xact_us: u64,
+    /// How long its client had waited for it, until its first statement is accounted for.
+    pub(crate) waited_us: u64,
+    /// How long it was not read since its current statement began; a pause that lasts is not in it yet.
+    pub(crate) stalled_us: u64,
     /// When anything last happened on it. Monotonic, µs.
     pub(crate) active_us: u64,
     /// It had a client once.
@@ -207,6 +211,7 @@ impl Server {
     pub(crate) fn note_begin(&mut self, now_us: u64) {
         if self.query_us == 0 {
             self.query_us = now_us;
+            self.stalled_us = 0;
         }
         if self.xact_us == 0 {
             self.xact_us = now_us;
@@ -214,17 +219,46 @@ impl Server {
     }
 
     /// Everything its client asked for is answered.
-    pub(crate) fn note_end(&mut self, stats: &mut Stats, now_us: u64) {
+    pub(crate) fn note_end(&mut self, pool: &mut Pool, now_us: u64) {
+        let times = pool.times.get_or_insert_default();
         if self.query_us != 0 {
-            stats.queries += 1;
-            stats.query_us += now_us.saturating_sub(self.query_us);
+            let query_us = now_us.saturating_sub(self.query_us);
+            pool.stats.queries += 1;
+            pool.stats.query_us += query_us;
+            let client_us = self.take_stall(now_us).min(query_us);
+            let wait_us = std::mem::take(&mut self.waited_us);
+            times.statement(Split { wait_us, server_us: query_us - client_us, client_us });
             self.query_us = 0;
         }
         if self.tx == TxStatus::Idle && self.xact_us != 0 {
-            stats.xacts += 1;
-            stats.xact_us += now_us.saturating_sub(self.xact_us);
+            let xact_us = now_us.saturating_sub(self.xact_us);
+            pool.stats.xacts += 1;
+            pool.stats.xact_us += xact_us;
+            times.transaction(xact_us);
             self.xact_us = 0;
         }
+    }
+
+    /// Its reads are paused.
+    pub(crate) fn note_pause(&mut self, now_us: u64) {
+        self.reads_paused = true;
+        self.paused_us = now_us;
+    }
+
+    /// Its reads go on.
+    pub(crate) fn note_unpause(&mut self, now_us: u64) {
+        self.reads_paused = false;
+        self.stalled_us += now_us.saturating_sub(self.paused_us);
+        self.paused_us = 0;
+    }
+
+    /// How long its current statement was held up by paused reads.
+    fn take_stall(&mut self, now_us: u64) -> u64 {
+        let present_us = if self.reads_paused { now_us.saturating_sub(self.paused_us) } else { 0 };
+        if self.reads_paused {
+            self.paused_us = now_us;
+        }
+        std::mem::take(&mut self.stalled_us) + present_us
     }
 
     /// It may serve another client: nothing is owed, no transaction is open, no byte is left over.

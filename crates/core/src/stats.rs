@@ -1,5 +1,9 @@
 //! Counters of a pool. Plain numbers, owned by the pool's worker; SHOW and the metrics read copies.
 
+pub mod errors;
+pub mod histogram;
+pub mod times;
+
 /// What SHOW STATS counts. Times in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {

@@ -36,4 +36,4 @@ pub use listen::{ListenError, ListenSettings, Listeners, open_listeners};
 pub use mesh::NetCommand;
 pub use options::SocketOptions;
 pub use tls::{Pems, Side, TlsConfigs, TlsSetupError};
-pub use workers::{Log, Setup, WorkerLoad, Workers};
+pub use workers::{Log, Post, Setup, WorkerLoad, Workers};

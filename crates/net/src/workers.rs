@@ -64,6 +64,34 @@ pub struct Workers {
     clock: Clock,
 }
 
+/// A way to the workers: mail, and what they did so far. It may outlive them; nobody reads then.
+#[derive(Clone)]
+pub struct Post {
+    mailboxes: Vec<Mailbox>,
+    loads: Vec<Arc<WorkerLoad>>,
+}
+
+impl Post {
+    /// How many workers there are.
+    #[must_use]
+    pub fn count(&self) -> u16 {
+        u16::try_from(self.mailboxes.len()).expect("as many as a u16 said")
+    }
+
+    /// As [`Workers::mail`].
+    pub fn mail(&self, to: WorkerId, mail: Mail) {
+        if let Some(mailbox) = self.mailboxes.get(usize::from(to.0)) {
+            mailbox.send(Letter::Mail(mail));
+        }
+    }
+
+    /// What each worker did so far.
+    #[must_use]
+    pub fn loads(&self) -> &[Arc<WorkerLoad>] {
+        &self.loads
+    }
+}
+
 impl Workers {
     /// Starts the threads.
     ///
@@ -136,6 +164,12 @@ impl Workers {
         }
     }
 
+    /// A way to the workers for somebody who does not own them.
+    #[must_use]
+    pub fn post(&self) -> Post {
+        Post { mailboxes: self.mailboxes.clone(), loads: self.loads.clone() }
+    }
+
     /// TLS sessions that begin from now on use this; those that exist keep theirs.
     pub fn set_tls(&self, configs: &TlsConfigs) {
         self.command(&NetCommand::Tls(configs.clone()));
@@ -144,12 +178,6 @@ impl Workers {
     /// Connections made from now on use these.
     pub fn set_options(&self, options: &SocketOptions) {
         self.command(&NetCommand::Options(options.clone()));
-    }
-
-    /// What each worker did so far.
-    #[must_use]
-    pub fn loads(&self) -> &[Arc<WorkerLoad>] {
-        &self.loads
     }
 
     /// Ends the loops after the turn they are in, waits for them, and removes the unix socket.

@@ -1,9 +1,12 @@
 //! Where the planes meet: the workers as the control plane sees them.
 
+use std::sync::atomic::Ordering;
+
+use pgweir_control::web::{Load, Workforce};
 use pgweir_control::{Fleet, TlsFiles, TlsSide};
 use pgweir_core::driver::WorkerId;
 use pgweir_core::mail::Mail;
-use pgweir_net::{Pems, SocketOptions, TlsConfigs, Workers};
+use pgweir_net::{Pems, Post, SocketOptions, TlsConfigs, WorkerLoad, Workers};
 use pgweir_settings::Main;
 
 /// The workers under the control plane's name for them.
@@ -30,6 +33,28 @@ impl Fleet for Crew {
 
     fn use_socket_settings(&self, main: &Main) {
         self.0.set_options(&SocketOptions::from(main));
+    }
+}
+
+/// The workers under the HTTP server's name for them.
+pub(crate) struct Watched(pub(crate) Post);
+
+impl Workforce for Watched {
+    fn count(&self) -> u16 {
+        self.0.count()
+    }
+
+    fn mail(&self, to: WorkerId, mail: Mail) {
+        self.0.mail(to, mail);
+    }
+
+    fn loads(&self) -> Vec<Load> {
+        let load = |load: &WorkerLoad| Load {
+            busy_us: load.busy_us.load(Ordering::Relaxed),
+            turns: load.turns.load(Ordering::Relaxed),
+            connections: load.connections.load(Ordering::Relaxed),
+        };
+        self.0.loads().iter().map(|one| load(one)).collect()
     }
 }
 

@@ -10,6 +10,7 @@ use std::{io, thread};
 use pgweir_control::log::Log;
 use pgweir_control::process::PidFile;
 use pgweir_control::stopping::SIGNALS;
+use pgweir_control::web::{self, Web, WebSetup};
 use pgweir_control::{Event, Plane, Rulebook};
 use pgweir_core::driver::{Level, Now, WorkerId};
 use pgweir_core::mail::Question;
@@ -18,7 +19,7 @@ use pgweir_net::{Setup, SocketOptions, Workers};
 use signal_hook::iterator::Signals;
 
 use crate::command_line::RunOptions;
-use crate::fleet::Crew;
+use crate::fleet::{Crew, Watched};
 use crate::start::{self, Ready, StartError};
 use crate::version;
 
@@ -47,14 +48,16 @@ fn start_and_serve(options: RunOptions, log: &Log) -> Result<(), StartError> {
 }
 
 fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
-    let Ready { command_line, draft, tls, listeners, pid_file, quiet } = ready;
+    let Ready { command_line, draft, tls, listeners, web_sockets, pid_file, quiet } = ready;
     log.start_writer()?;
     let pid_file = Arc::new(Mutex::new(pid_file));
     end_on_panic(log.clone(), Arc::clone(&pid_file));
     let (events, event_queue) = mpsc::channel();
     hear_signals(signals, events.clone())?;
     let (questions, question_queue) = mpsc::channel();
-    hear_questions(question_queue, events)?;
+    let (web, web_inbox) = web::channel();
+    let web = (!web_sockets.is_empty()).then_some(web);
+    hear_questions(question_queue, events, web.clone())?;
 
     let book = Rulebook::new(command_line, draft);
     let rules = book.rules().clone();
@@ -66,6 +69,7 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
     );
     let shared = Arc::new(Shared::new(workers, start::random_seed()?));
     let options = SocketOptions::from(&rules.config.main);
+    let rules_for_web = rules.clone();
     let write = log.clone();
     let workers = Workers::start(Setup {
         workers,
@@ -79,8 +83,19 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
             Machine::new(pgweir_core::Setup { worker, rules, shared, now })
         },
     })?;
+    if web.is_some() {
+        web::start(WebSetup {
+            sockets: web_sockets,
+            inbox: web_inbox,
+            rules: rules_for_web,
+            workforce: Box::new(Watched(workers.post())),
+            log: log.clone(),
+            version: env!("CARGO_PKG_VERSION"),
+        })?;
+    }
     log.write(Level::Log, &version::process_up());
-    let Crew(workers) = Plane::new(Crew(workers), book, log.clone(), quiet).run(&event_queue);
+    let plane = Plane::new(Crew(workers), book, log.clone(), quiet).with_web(web);
+    let Crew(workers) = plane.run(&event_queue);
     workers.stop();
     take(&pid_file);
     Ok(())
@@ -99,9 +114,19 @@ fn hear_signals(mut signals: Signals, events: Sender<Event>) -> io::Result<()> {
 }
 
 /// A thread that turns the workers' questions into events: a channel has one reader, and the control loop reads events.
-fn hear_questions(questions: Receiver<(WorkerId, Question)>, events: Sender<Event>) -> io::Result<()> {
+fn hear_questions(
+    questions: Receiver<(WorkerId, Question)>,
+    events: Sender<Event>,
+    web: Option<Web>,
+) -> io::Result<()> {
     thread::Builder::new().name("questions".into()).spawn(move || {
         for (from, question) in questions {
+            // What the HTTP server asked need not wait until the control loop is through with a file.
+            let question = match &web {
+                Some(web) => web.deliver(question),
+                None => Some(question),
+            };
+            let Some(question) = question else { continue };
             if events.send(Event::Asked(from, question)).is_err() {
                 break;
             }

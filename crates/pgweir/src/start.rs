@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::net::TcpListener;
 use std::num::NonZero;
 use std::path::Path;
 use std::thread;
@@ -12,6 +13,7 @@ use pgweir_control::process::{
     BackgroundError, FilesLimit, PidFile, PidFileError, Standing, UserError, expected_files,
     go_to_background, is_root, switch_user,
 };
+use pgweir_control::web::{self, WebListenError};
 use pgweir_control::{CommandLine, Draft, log_targets};
 use pgweir_core::driver::Level;
 use pgweir_net::{ListenError, ListenSettings, Listeners, TlsConfigs, open_listeners};
@@ -59,6 +61,9 @@ pub(crate) enum StartError {
     /// A port or a unix socket.
     #[error(transparent)]
     Listen(#[from] ListenError),
+    /// The HTTP server's addresses.
+    #[error(transparent)]
+    WebListen(#[from] WebListenError),
     /// `-d`.
     #[error(transparent)]
     Background(#[from] BackgroundError),
@@ -73,6 +78,7 @@ pub(crate) struct Ready {
     pub(crate) draft: Draft,
     pub(crate) tls: TlsConfigs,
     pub(crate) listeners: Listeners,
+    pub(crate) web_sockets: Vec<TcpListener>,
     pub(crate) pid_file: Option<PidFile>,
     pub(crate) quiet: bool,
 }
@@ -101,16 +107,18 @@ pub(crate) fn start(options: RunOptions, log: &Log) -> Result<Ready, StartError>
     let settings = ListenSettings::from(&config.main);
     let quiet = options.quiet || options.daemon;
     // Who can connect finds the pid file written; a daemon listens first, to say on the terminal why it can not.
-    let (listeners, pid_file) = if options.daemon {
+    let (listeners, web_sockets, pid_file) = if options.daemon {
         let listeners = open_listeners(&settings, &write)?;
+        let web_sockets = web::open(&config.main.http_listen)?;
         go_to_background()?;
         open_log(config, quiet, log)?;
-        (listeners, create_pid_file(&config.main.pidfile)?)
+        (listeners, web_sockets, create_pid_file(&config.main.pidfile)?)
     } else {
         let pid_file = create_pid_file(&config.main.pidfile)?;
-        (open_listeners(&settings, &write)?, pid_file)
+        let web_sockets = web::open(&config.main.http_listen)?;
+        (open_listeners(&settings, &write)?, web_sockets, pid_file)
     };
-    Ok(Ready { command_line, draft, tls, listeners, pid_file, quiet })
+    Ok(Ready { command_line, draft, tls, listeners, web_sockets, pid_file, quiet })
 }
 
 fn create_pid_file(path: &str) -> Result<Option<PidFile>, PidFileError> {

@@ -126,6 +126,18 @@ choice! {
 }
 
 choice! {
+    /// What readers of the HTTP server see who have not signed in.
+    Anonymous {
+        /// Nothing but whether the process is well.
+        Nothing = "none",
+        /// Numbers by database; no names of users and applications, no addresses, no SQL.
+        Numbers = "numbers",
+        /// What a user of `stats_users` sees.
+        All = "all",
+    }
+}
+
+choice! {
     /// The highest version of PostgreSQL's protocol that servers are asked for.
     ServerProtocol {
         /// Version 3.0, what all servers speak.

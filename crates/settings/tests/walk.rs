@@ -42,6 +42,10 @@ fn the_counts_are_those_of_pgbouncer() {
     assert_eq!(origin(Origin::PgBouncer).filter(|row| row.change == Change::Restart).count(), 14);
     let ours: BTreeSet<&str> = origin(Origin::Ours).map(|row| row.name).collect();
     let expected = [
+        "http_anonymous",
+        "http_listen",
+        "http_tls_cert_file",
+        "http_tls_key_file",
         "max_parallel_connects",
         "multiplex_depth",
         "multiplex_max_ms",

@@ -193,6 +193,16 @@ impl Command {
         }
     }
 
+    /// The command as it would be typed.
+    #[must_use]
+    pub fn text(&self) -> String {
+        match (self, self.database()) {
+            (Command::KillClient(id), _) => format!("KILL_CLIENT {id}"),
+            (_, Some(database)) => format!("{} {database}", self.tag()),
+            (_, None) => self.tag(),
+        }
+    }
+
     /// The database it is about.
     pub(crate) fn database(&self) -> Option<&str> {
         match self {
@@ -314,9 +324,18 @@ pub enum Outcome {
     Failed(String),
 }
 
+/// Who gave a command, and is told what came of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Asker {
+    /// A client at the console.
+    Console(ClientId),
+    /// The control plane, under its own number.
+    Control(u64),
+}
+
 /// A command that workers are at, kept by the worker whose console client typed it.
 pub(crate) struct PendingCommand {
-    pub(crate) client: ClientId,
+    pub(crate) asker: Asker,
     pub(crate) command: Command,
     /// Workers (or the control plane) that have not answered yet.
     pub(crate) missing: u16,

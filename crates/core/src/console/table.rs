@@ -242,6 +242,11 @@ fn columns(topic: Topic) -> Vec<(&'static str, Type)> {
     }
 }
 
+/// The names of a topic's columns.
+pub(crate) fn column_names(topic: Topic) -> Vec<&'static str> {
+    columns(topic).into_iter().map(|(name, _)| name).collect()
+}
+
 impl Type {
     /// A value in the binary format of its type, as its send function in PostgreSQL writes it.
     fn binary(self, text: &str) -> Cow<'_, [u8]> {

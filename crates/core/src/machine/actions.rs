@@ -37,6 +37,8 @@ impl Machine {
             Mail::Room => self.notice_starving(),
             Mail::Continue => self.resume_by_signal(d),
             Mail::Shutdown(kind) => self.begin_stopping(d, kind),
+            Mail::Look { ticket, look } => self.look(d, ticket, &look),
+            Mail::Operate { ticket, command } => self.operate(d, ticket, command),
         }
     }
 

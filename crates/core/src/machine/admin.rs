@@ -10,7 +10,7 @@ use pgweir_wire::header::{HEADER_LEN, Header};
 
 use super::{Activity, Machine, Step};
 use crate::client::ClientState;
-use crate::console::command::{self, Command, FIXED_PARAMETERS, Outcome, PendingCommand, Topic};
+use crate::console::command::{self, Asker, Command, FIXED_PARAMETERS, Outcome, PendingCommand, Topic};
 use crate::console::session::{ConsoleSession, Reply};
 use crate::console::table::Row;
 use crate::console::{self, Rights, table};
@@ -131,18 +131,36 @@ impl Machine {
         if let Err(text) = self.check_command(&command) {
             return self.say_error(d, id, SqlState::PROTOCOL_VIOLATION, &text);
         }
-        self.distribute(d, id, command);
+        self.distribute(d, Asker::Console(id), command);
+    }
+
+    /// A command of the control plane. What would need a client to end it, or ends the process, is not for it.
+    pub(super) fn operate<D: Driver>(&mut self, d: &mut D, ticket: u64, command: Command) {
+        let refused = match &command {
+            Command::Suspend | Command::Shutdown(_) | Command::ShowParameter(_) => {
+                Some("this command can be given on the console only".to_owned())
+            }
+            command => self.check_command(command).err(),
+        };
+        if let Some(text) = refused {
+            return d.ask(Question::Operated { ticket, result: Err(text) });
+        }
+        if !matches!(command, Command::Show(_)) {
+            self.log_command(d, &command);
+        }
+        self.distribute(d, Asker::Control(ticket), command);
     }
 
     /// Sends a command where it is carried out, and remembers who typed it.
-    fn distribute<D: Driver>(&mut self, d: &mut D, id: ClientId, command: Command) {
+    fn distribute<D: Driver>(&mut self, d: &mut D, asker: Asker, command: Command) {
         self.tickets += 1;
         let ticket = self.tickets;
         let elsewhere = matches!(command, Command::Reload | Command::Set { .. });
         let missing = if elsewhere { 1 } else { self.shared.workers() };
-        let pending = PendingCommand { client: id, command: command.clone(), missing, outcomes: Vec::new() };
+        let pending = PendingCommand { asker, command: command.clone(), missing, outcomes: Vec::new() };
         self.commands.insert(ticket, pending);
-        if let Some(ClientState::Console(console)) = self.clients.get_mut(id).map(|client| &mut client.state)
+        if let Asker::Console(id) = asker
+            && let Some(console) = self.console_mut(id)
         {
             console.pending = Some(ticket);
         }
@@ -158,7 +176,7 @@ impl Machine {
                     // Whoever hears the answer finds it true.
                     self.begin_stopping(d, kind);
                 }
-                if kind == Shutdown::Now {
+                if let (Asker::Console(id), Shutdown::Now) = (asker, kind) {
                     // The connection just ends.
                     self.remove_client(d, id, "shutdown", CloseMode::Now);
                 } else {
@@ -167,7 +185,7 @@ impl Machine {
                 d.ask(Question::Shutdown(kind));
             }
             command => {
-                if command == Command::Suspend {
+                if let (Asker::Console(id), Command::Suspend) = (asker, &command) {
                     self.suspended_by = Some(id);
                 }
                 for worker in self.other_workers() {
@@ -187,11 +205,6 @@ impl Machine {
             return;
         }
         let Some(pending) = self.commands.remove(&ticket) else { return };
-        let id = pending.client;
-        if let Some(ClientState::Console(console)) = self.clients.get_mut(id).map(|client| &mut client.state)
-        {
-            console.pending = None;
-        }
         let killed =
             |outcome: &Outcome| matches!(outcome, Outcome::Sums(sums) if sums.iter().any(|(_, n)| *n > 0));
         let failure = match &pending.command {
@@ -203,6 +216,20 @@ impl Machine {
                 _ => None,
             }),
         };
+        let id = match pending.asker {
+            Asker::Console(id) => id,
+            Asker::Control(ticket) => {
+                let result = match (failure, &pending.command) {
+                    (Some(text), _) => Err(text),
+                    (None, Command::Show(topic)) => Ok(self.merge(*topic, pending.outcomes)),
+                    (None, _) => Ok(Vec::new()),
+                };
+                return d.ask(Question::Operated { ticket, result });
+            }
+        };
+        if let Some(console) = self.console_mut(id) {
+            console.pending = None;
+        }
         match (failure, &pending.command) {
             (Some(text), Command::Reload) => self.say_error(d, id, SqlState::CONFIG_FILE_ERROR, &text),
             (Some(text), _) => self.say_error(d, id, SqlState::PROTOCOL_VIOLATION, &text),

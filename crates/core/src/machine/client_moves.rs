@@ -76,7 +76,8 @@ impl Machine {
         pool.waiting -= 1;
         pool.linked += 1;
         pool.stats.server_assignments += 1;
-        pool.stats.wait_us += now_us.saturating_sub(waiting.since_us);
+        let waited_us = now_us.saturating_sub(waiting.since_us);
+        pool.stats.wait_us += waited_us;
         client.state = ClientState::Linked(Link { group: waiting.group, ..Link::new(server_id, pool.mode) });
         self.set_server_state(server_id, ServerState::Busy(id));
         let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut()) else {
@@ -85,6 +86,7 @@ impl Machine {
         let server = &mut self.servers[server_id];
         server.active_us = now_us;
         server.used = true;
+        server.waited_us = waited_us;
         if account.replication == Replication::None {
             self.settle_server(d, id, server_id);
         }
@@ -115,6 +117,8 @@ impl Machine {
     pub(super) fn refuse_client<D: Driver>(&mut self, d: &mut D, id: ClientId, fault: &Fault) -> Step {
         let Some(client) = self.clients.get(id) else { return Step::Gone };
         let (text, name) = (fault.text(), self.client_log_name(client));
+        self.note_error(id, fault.code().as_bytes());
+        let Some(client) = self.clients.get(id) else { return Step::Gone };
         if !self.is_mid_message(client) {
             let conn = client.conn;
             self.scratch.clear();

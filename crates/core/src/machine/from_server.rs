@@ -404,7 +404,7 @@ impl Machine {
         let rode = !server.riders.is_alone();
         let pool = &mut self.pools[server.pool];
         if matches!(accepted.owner, Owner::Client(_)) && (rode || server.ledger.is_empty()) {
-            server.note_end(&mut pool.stats, now_us);
+            server.note_end(pool, now_us);
         }
         self.settle(d, id);
         let Some(server) = self.servers.get(id) else { return Ok(()) };
@@ -450,6 +450,7 @@ impl Machine {
         match accepted.owner {
             Owner::Client(client) | Owner::Errand(client) => {
                 server.said_fatal |= fatal;
+                self.note_server_error(id, body);
                 match accepted.ended {
                     Some(entry) if entry.kind == Kind::ParseAgain && is_provoked(body) => {
                         self.name_in_use(d, client, entry.ticket);

@@ -262,6 +262,8 @@ impl Machine {
             tls: String::new(),
             query_us: 0,
             xact_us: 0,
+            waited_us: 0,
+            stalled_us: 0,
             active_us: self.now.mono_us,
             used: false,
             cancels: 0,

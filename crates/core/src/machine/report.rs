@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::observe::shown_state;
 use super::{Activity, Machine};
 use crate::client::{Client, ClientState, Link, Riding};
 use crate::console::command::{Outcome, Topic};
@@ -113,18 +114,10 @@ impl Machine {
             (None, _) => (String::new(), String::new()),
         };
         let state = match &client.state {
-            ClientState::Linked(_) | ClientState::Riding(_) => "active",
             ClientState::Waiting(_) if sockets => "cl_waiting",
-            ClientState::Waiting(_) => "waiting",
-            ClientState::Cancelling => "active_cancel_req",
-            ClientState::Idle | ClientState::Console(_) => "idle",
-            ClientState::Greeting(_)
-            | ClientState::Authenticating(_)
-            | ClientState::AwaitingAnswer(_)
-            | ClientState::HandingOver(_)
-            | ClientState::Welcoming(_) => "cl_login",
+            ClientState::Linked(_) | ClientState::Riding(_) if sockets => "cl_active",
+            state => shown_state(state),
         };
-        let state = if sockets && state == "active" { "cl_active" } else { state };
         let (addr, port, local_addr, local_port) = peer_cells(&client.origin.peer);
         let request_us =
             client.account.as_ref().map_or(client.origin.since.mono_us, |account| account.request_us);
@@ -253,7 +246,7 @@ impl Machine {
     }
 
     /// Free for longer than `server_check_delay`: it will be checked before its next use.
-    fn is_long_idle(&self, server: &Server) -> bool {
+    pub(super) fn is_long_idle(&self, server: &Server) -> bool {
         let delay_us = super::duration_us(self.rules.config.main.server_check_delay);
         self.now.mono_us.saturating_sub(server.active_us) > delay_us
     }
@@ -279,20 +272,8 @@ impl Machine {
     }
 
     fn pool_row(&self, id: crate::ids::PoolId, pool: &Pool) -> Row {
-        let used = pool
-            .idle
-            .iter()
-            .filter(|&&server| self.servers.get(server).is_some_and(|server| self.is_long_idle(server)))
-            .count() as u32;
-        let since_us = pool
-            .queue
-            .iter()
-            .find_map(|&client| match &self.clients.get(client)?.state {
-                ClientState::Waiting(waiting) => Some(waiting.since_us),
-                _ => None,
-            })
-            .unwrap_or(self.now.mono_us);
-        let wait_us = self.now.mono_us.saturating_sub(since_us);
+        let used = self.long_idle_servers(id);
+        let wait_us = self.wait_oldest_us(id);
         let sent = self.cancels.values().filter(|cancel| cancel.pool == id).count();
         let hosts = pool.config.hosts.len() > 1;
         let balance = hosts.then(|| self.rules.config.load_balance_hosts(&pool.config).as_str().to_owned());

@@ -159,7 +159,9 @@ impl Machine {
         pool.riding -= 1;
         pool.linked += 1;
         pool.stats.server_assignments += 1;
-        pool.stats.wait_us += now_us.saturating_sub(riding.since_us);
+        let waited_us = now_us.saturating_sub(riding.since_us);
+        pool.stats.wait_us += waited_us;
+        server.waited_us = waited_us;
         let kept = riding.group.len as usize;
         client.state = ClientState::Linked(Link { kept, ..Link::new(id, pool.mode) });
         self.set_server_state(id, ServerState::Busy(client_id));
@@ -289,7 +291,7 @@ impl Machine {
     /// Reads from a server again, whatever its client does.
     fn hurry<D: Driver>(&mut self, d: &mut D, id: ServerId) {
         if let Some(server) = self.servers.get_mut(id) {
-            server.reads_paused = false;
+            server.note_unpause(self.now.mono_us);
             server.riders.hurry();
             d.resume_reads(server.conn);
         }

@@ -267,6 +267,7 @@ impl Machine {
         }
         let server = &mut self.servers[id];
         server.active_us = self.now.mono_us;
+        self.tally.connect.record(self.now.mono_us.saturating_sub(server.since.mono_us));
         let pool_id = server.pool;
         let pool = &mut self.pools[pool_id];
         pool.failure = None;
@@ -366,6 +367,7 @@ impl Machine {
     ) {
         let Some(server) = self.servers.get(id) else { return };
         let (pool_id, only_for) = (server.pool, server.state.client());
+        self.tally.connect_failures += 1;
         match only_for {
             Some(client) => {
                 let code = code.unwrap_or(SqlState::CONNECTION_FAILURE);

@@ -393,8 +393,7 @@ impl Machine {
         if let Some(server) = self.servers.get_mut(id)
             && !server.reads_paused
         {
-            server.reads_paused = true;
-            server.paused_us = self.now.mono_us;
+            server.note_pause(self.now.mono_us);
             d.pause_reads(server.conn);
         }
     }
@@ -410,7 +409,7 @@ impl Machine {
             return;
         }
         let conn = server.conn;
-        self.servers[id].reads_paused = false;
+        self.servers[id].note_unpause(self.now.mono_us);
         d.resume_reads(conn);
     }
 

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::{COUNT_MAX, Kind, settings};
-use crate::{AuthType, AutoCount, Password, PoolMode, ServerProtocol, SessionState, SslMode};
+use crate::{Anonymous, AuthType, AutoCount, Password, PoolMode, ServerProtocol, SessionState, SslMode};
 
 settings! {
     /// The settings of the whole process: one field for each, with the setting's own name.
@@ -217,6 +217,20 @@ settings! {
         admin_users: Vec<String> = "", Kind::List, Reload, PgBouncer, InEffect;
         /// The users that may read on the console.
         stats_users: Vec<String> = "", Kind::List, Reload, PgBouncer, InEffect;
+    }
+
+    group "HTTP" {
+        /// The addresses (`host:port`) of the HTTP server, which has the metrics, the dashboard and the API; a
+        /// port alone means this machine only (127.0.0.1). Nothing here means that there is no HTTP server.
+        http_listen: Vec<String> = "", Kind::List, Restart, Ours, InEffect;
+        /// What readers see who have not signed in: `numbers` by database, without names of users and applications,
+        /// addresses and SQL; `all` that a user of `stats_users` sees; or `none`. Users of `stats_users` and
+        /// `admin_users` sign in on the page, or by HTTP basic authentication, with their password of `auth_file`.
+        http_anonymous: Anonymous = "numbers", Kind::Choice(Anonymous::WORDS), Reload, Ours, InEffect;
+        /// The certificate of the HTTP server; with it, only HTTPS is spoken.
+        http_tls_cert_file: String = "", Kind::Path, Reload, Ours, InEffect;
+        /// The key of that certificate.
+        http_tls_key_file: String = "", Kind::Path, Reload, Ours, InEffect;
     }
 
     group "DNS" {

@@ -60,7 +60,11 @@ impl Subject for Machine {
                 rules.config = Arc::new(config);
                 (from, ticket)
             }
-            Question::Shutdown(_) | Question::Drained(_) | Question::PeriodOver(_) => return Vec::new(),
+            Question::Shutdown(_)
+            | Question::Drained(_)
+            | Question::PeriodOver(_)
+            | Question::Seen { .. }
+            | Question::Operated { .. } => return Vec::new(),
         };
         let news = (0..plan.workers).map(|worker| (WorkerId(worker), Mail::Rules(rules.clone())));
         news.chain([(from, Mail::Outcome { ticket, outcome: Outcome::Done })]).collect()

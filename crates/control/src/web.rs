@@ -1,0 +1,269 @@
+//! The HTTP server: metrics for Prometheus, the API (`docs/openapi.yaml`), the dashboard. One thread with its own loop, apart
+//! from the control loop, so that a page is answered while files are read.
+//!
+//! It sees the workers by looks only ([`pgweir_core::sight`]): a look copies numbers in bounded pieces, everything else
+//! happens here. It must never hold up a worker, and it must never show an anonymous reader more than `http_anonymous` says.
+
+mod access;
+mod actions;
+mod api;
+mod desk;
+mod limits;
+mod metrics;
+mod model;
+mod page;
+mod process;
+mod reply;
+mod route;
+mod sampler;
+mod serve;
+mod tls;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread;
+
+use pgweir_core::driver::{Level, WorkerId};
+use pgweir_core::mail::{Mail, Operated, Question, Rules};
+use pgweir_core::sight::Sight;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::LocalSet;
+
+use crate::log::Log;
+use desk::Desk;
+use model::Model;
+
+/// The workers, as the HTTP server sees them. All calls return at once.
+pub trait Workforce: Send {
+    /// How many workers there are; their numbers are below it.
+    fn count(&self) -> u16;
+
+    /// Sends a message to a worker's machine.
+    fn mail(&self, to: WorkerId, mail: Mail);
+
+    /// What each worker did so far.
+    fn loads(&self) -> Vec<Load>;
+}
+
+/// What a worker did since the start of the process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Microseconds in which it did not wait.
+    pub busy_us: u64,
+    /// Turns of its loop.
+    pub turns: u64,
+    /// Connections of either kind that it has now.
+    pub connections: u64,
+}
+
+/// What the HTTP server is sent by the rest of the process.
+enum Note {
+    Seen { worker: WorkerId, ticket: u64, sight: Sight },
+    Operated { ticket: u64, result: Operated },
+    Rules(Rules),
+}
+
+/// The way into the HTTP server. Clones lead to the same.
+#[derive(Clone)]
+pub struct Web {
+    notes: UnboundedSender<Note>,
+}
+
+/// The other end of [`Web`].
+pub struct WebInbox {
+    notes: UnboundedReceiver<Note>,
+}
+
+/// Makes the way into an HTTP server, before it is there.
+#[must_use]
+pub fn channel() -> (Web, WebInbox) {
+    let (sender, receiver) = unbounded_channel();
+    (Web { notes: sender }, WebInbox { notes: receiver })
+}
+
+impl Web {
+    /// Takes an answer of a worker that was asked from here; gives other questions back.
+    pub fn deliver(&self, question: Question) -> Option<Question> {
+        let note = match question {
+            Question::Seen { worker, ticket, sight } => Note::Seen { worker, ticket, sight },
+            Question::Operated { ticket, result } => Note::Operated { ticket, result },
+            other => return Some(other),
+        };
+        self.send(note);
+        None
+    }
+
+    /// The rules changed.
+    pub fn follow(&self, rules: Rules) {
+        self.send(Note::Rules(rules));
+    }
+
+    fn send(&self, note: Note) {
+        // It can fail only when the server's thread is gone, and the process is about to follow.
+        let _ = self.notes.send(note);
+    }
+}
+
+/// Why the HTTP server can not listen.
+#[derive(Debug, thiserror::Error)]
+pub enum WebListenError {
+    /// The setting does not name an address.
+    #[error("http_listen: \"{0}\" is no address; write host:port, or a port alone for 127.0.0.1")]
+    Address(String),
+    /// The system refuses.
+    #[error("http_listen: could not listen on {address}: {error}")]
+    Listen {
+        /// Where.
+        address: String,
+        /// What it says.
+        error: io::Error,
+    },
+}
+
+/// Opens the sockets that `http_listen` names.
+///
+/// # Errors
+/// An address is none, or can not be listened on.
+pub fn open(addresses: &[String]) -> Result<Vec<TcpListener>, WebListenError> {
+    let mut sockets = Vec::new();
+    for text in addresses {
+        for address in addresses_of(text).ok_or_else(|| WebListenError::Address(text.clone()))? {
+            let refused = |error| WebListenError::Listen { address: address.to_string(), error };
+            let socket = TcpListener::bind(address).map_err(refused)?;
+            socket.set_nonblocking(true).map_err(refused)?;
+            sockets.push(socket);
+        }
+    }
+    Ok(sockets)
+}
+
+fn addresses_of(text: &str) -> Option<Vec<SocketAddr>> {
+    let text = text.trim();
+    if let Ok(port) = text.parse::<u16>() {
+        return Some(vec![([127, 0, 0, 1], port).into()]);
+    }
+    let found: Vec<SocketAddr> = match text.strip_prefix("*:") {
+        Some(port) => vec![([0, 0, 0, 0], port.parse().ok()?).into()],
+        None => text.to_socket_addrs().ok()?.collect(),
+    };
+    (!found.is_empty()).then_some(found)
+}
+
+/// What the HTTP server is made of.
+pub struct WebSetup {
+    /// Where it listens.
+    pub sockets: Vec<TcpListener>,
+    /// Where notes come from.
+    pub inbox: WebInbox,
+    /// The rules to begin with.
+    pub rules: Rules,
+    /// The workers.
+    pub workforce: Box<dyn Workforce>,
+    /// Where log lines go.
+    pub log: Log,
+    /// Our version.
+    pub version: &'static str,
+}
+
+/// What every request may need; one per server, shared within its thread.
+struct House {
+    desk: Desk,
+    model: std::cell::RefCell<Model>,
+    rules: std::cell::RefCell<Rules>,
+    tls: std::cell::RefCell<tls::Tls>,
+    door: access::Door,
+    log: Log,
+    version: &'static str,
+    sampling: tokio::sync::Mutex<()>,
+    /// A new sample is there.
+    sampled: tokio::sync::watch::Sender<u64>,
+    streams: std::cell::Cell<u32>,
+}
+
+/// Starts the HTTP server's thread.
+///
+/// # Errors
+/// A certificate or its key can not be used, or the system refuses a thread.
+pub fn start(setup: WebSetup) -> io::Result<()> {
+    let tls = tls::Tls::read(&setup.rules.config.main).map_err(io::Error::other)?;
+    for socket in &setup.sockets {
+        if let Ok(address) = socket.local_addr() {
+            let scheme = if tls.is_on() { "https" } else { "http" };
+            setup.log.write(Level::Log, &format!("metrics and dashboard: {scheme}://{address}/"));
+        }
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    thread::Builder::new().name("http".into()).spawn(move || {
+        let local = LocalSet::new();
+        local.block_on(&runtime, run(setup, tls));
+    })?;
+    Ok(())
+}
+
+async fn run(setup: WebSetup, tls: tls::Tls) {
+    let WebSetup { sockets, inbox, rules, workforce, log, version } = setup;
+    let house = Rc::new(House {
+        desk: Desk::new(workforce),
+        model: std::cell::RefCell::new(Model::new()),
+        rules: std::cell::RefCell::new(rules),
+        tls: std::cell::RefCell::new(tls),
+        door: access::Door::new(),
+        log,
+        version,
+        sampling: tokio::sync::Mutex::new(()),
+        sampled: tokio::sync::watch::Sender::new(0),
+        streams: std::cell::Cell::new(0),
+    });
+    for socket in sockets {
+        match tokio::net::TcpListener::from_std(socket) {
+            Ok(listener) => {
+                tokio::task::spawn_local(serve::serve(Rc::clone(&house), listener));
+            }
+            Err(error) => house.log.write(Level::Error, &format!("HTTP server: {error}")),
+        }
+    }
+    tokio::task::spawn_local(sampler::run(Rc::clone(&house)));
+    listen(&house, inbox).await;
+}
+
+/// Hears what the rest of the process says, until it has nothing more to say.
+async fn listen(house: &House, mut inbox: WebInbox) {
+    while let Some(note) = inbox.notes.recv().await {
+        match note {
+            Note::Seen { worker, ticket, sight } => house.desk.seen(worker, ticket, sight),
+            Note::Operated { ticket, result } => house.desk.operated(ticket, result),
+            Note::Rules(rules) => {
+                match tls::Tls::read(&rules.config.main) {
+                    Ok(tls) => *house.tls.borrow_mut() = tls,
+                    Err(text) => house.log.write(
+                        Level::Warning,
+                        &format!("{text}; the HTTP server keeps the certificate that it has"),
+                    ),
+                }
+                *house.rules.borrow_mut() = rules;
+            }
+        }
+    }
+}
+
+impl House {
+    fn config(&self) -> Arc<pgweir_settings::Config> {
+        Arc::clone(&self.rules.borrow().config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_alone_stays_on_this_machine() {
+        assert_eq!(addresses_of("9127"), Some(vec![([127, 0, 0, 1], 9127).into()]));
+        assert_eq!(addresses_of(" *:80"), Some(vec![([0, 0, 0, 0], 80).into()]));
+        assert_eq!(addresses_of("[::1]:80").map(|found| found.len()), Some(1));
+        assert_eq!(addresses_of("*:http"), None);
+        assert_eq!(addresses_of(""), None);
+    }
+}

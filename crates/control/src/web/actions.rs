@@ -1,0 +1,85 @@
+//! What an administrator can have done: the console's commands, carried out by the machines as if they were typed there.
+
+use hyper::StatusCode;
+use pgweir_core::console::command::Command;
+use pgweir_core::driver::Level;
+use serde_json::{Value, json};
+
+use super::House;
+use super::access::Reader;
+use super::desk::NotDone;
+use super::reply::{Refusal, Reply, json_reply};
+
+/// Carries out an action.
+pub(super) async fn act(
+    house: &House,
+    reader: &Reader,
+    action: &str,
+    body: &Value,
+) -> Result<Reply, Refusal> {
+    let command = command(action, body)?;
+    let message = command.text();
+    house.log.write(
+        Level::Log,
+        &format!("\"{message}\" over HTTP by {}", reader.user.as_deref().unwrap_or_default()),
+    );
+    match house.desk.operate(command).await {
+        Ok(_) => Ok(json_reply(StatusCode::OK, &json!({ "done": true, "message": message }))),
+        Err(NotDone::Late) => {
+            Ok(json_reply(StatusCode::ACCEPTED, &json!({ "done": false, "message": message })))
+        }
+        Err(NotDone::Refused(text)) if text.starts_with("no such database") => {
+            Err(Refusal::NotFound("There is no such database."))
+        }
+        Err(NotDone::Refused(text)) if text == "client not found" => {
+            Err(Refusal::NotFound("There is no such client."))
+        }
+        Err(NotDone::Refused(text)) => Err(Refusal::Failed(text)),
+    }
+}
+
+fn command(action: &str, body: &Value) -> Result<Command, Refusal> {
+    let database = match body.get("database") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(name)) if !name.is_empty() => Some(name.clone()),
+        Some(_) => return Err(Refusal::Bad("\"database\" has to be a name".to_owned())),
+    };
+    let named = || database.clone().ok_or_else(|| Refusal::Bad("\"database\" is needed".to_owned()));
+    Ok(match action {
+        "pause" => Command::Pause(database),
+        "resume" => Command::Resume(database),
+        "reconnect" => Command::Reconnect(database),
+        "kill" => Command::Kill(database),
+        "disable" => Command::Disable(named()?),
+        "enable" => Command::Enable(named()?),
+        "reload" => Command::Reload,
+        "kill_client" => Command::KillClient(
+            body.get("client")
+                .and_then(Value::as_u64)
+                .ok_or_else(|| Refusal::Bad("\"client\" has to be a client's id".to_owned()))?,
+        ),
+        _ => return Err(Refusal::NotFound("There is no such action.")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn actions_are_commands_with_what_they_need() {
+        let none = json!({});
+        assert_eq!(command("pause", &none), Ok(Command::Pause(None)));
+        assert_eq!(command("pause", &json!({"database": "shop"})), Ok(Command::Pause(Some("shop".into()))));
+        assert_eq!(command("kill_client", &json!({"client": 7})), Ok(Command::KillClient(7)));
+        for (action, body) in [
+            ("disable", none.clone()),
+            ("pause", json!({"database": 7})),
+            ("pause", json!({"database": ""})),
+            ("kill_client", json!({"client": -1})),
+        ] {
+            assert!(matches!(command(action, &body), Err(Refusal::Bad(_))), "{action} {body}");
+        }
+        assert!(matches!(command("shutdown", &none), Err(Refusal::NotFound(_))));
+    }
+}

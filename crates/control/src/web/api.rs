@@ -1,0 +1,66 @@
+//! The JSON API, as docs/openapi.yaml describes it.
+
+mod live;
+mod numbers;
+mod overview;
+mod pools;
+pub(super) mod query;
+mod series;
+mod settings;
+mod tables;
+
+pub(super) use tables::Shown;
+
+use std::rc::Rc;
+
+use hyper::StatusCode;
+use pgweir_core::mail::Rules;
+use serde_json::{Value, json};
+
+use super::House;
+use super::access::{Reader, Role, may_somebody_sign_in};
+use super::reply::{Refusal, Reply, json_reply};
+use query::Query;
+
+/// Answers a reading request.
+pub(super) async fn answer(
+    house: &Rc<House>,
+    reader: &Reader,
+    path: &str,
+    query: &Query,
+) -> Result<Reply, Refusal> {
+    let value = match path.strip_prefix("/api/v1/").unwrap_or_default() {
+        "overview" => overview::overview(house, reader.sees_names()),
+        "live" => return live::live(house, reader),
+        "pools" => pools::pools(house, reader),
+        "databases" => tables::databases(house, reader).await?,
+        "users" => tables::users(house, reader).await?,
+        "series" => series::series(house, reader, query)?,
+        "percentiles" => pools::percentiles(house, reader, query)?,
+        "settings" => settings::settings(house, reader),
+        _ => return Err(Refusal::NotFound("There is nothing at this address.")),
+    };
+    Ok(json_reply(StatusCode::OK, &value))
+}
+
+/// Who somebody is, and what they may.
+pub(super) fn session(reader: &Reader, rules: &Rules) -> Value {
+    json!({
+        "role": match reader.role {
+            Role::Anonymous => "anonymous",
+            Role::Stats => "stats",
+            Role::Admin => "admin",
+        },
+        "user": reader.user,
+        "csrf": reader.csrf,
+        "sees_names": reader.sees_names(),
+        "may_act": reader.role == Role::Admin,
+        "anonymous": rules.config.main.http_anonymous.as_str(),
+        "sign_in": may_somebody_sign_in(rules),
+    })
+}
+
+/// For an answer that has names in it from its first to its last line.
+fn need_names(reader: &Reader) -> Result<(), Refusal> {
+    if reader.sees_names() { Ok(()) } else { Err(Refusal::Forbidden("Sign in to see names and statements.")) }
+}

@@ -1,0 +1,50 @@
+//! The overview once a second, as server-sent events (HTML standard, "Server-sent events").
+
+use std::rc::Rc;
+
+use bytes::Bytes;
+use tokio::sync::mpsc::channel;
+
+use super::super::House;
+use super::super::access::Reader;
+use super::super::limits::STREAMS_MAX;
+use super::super::reply::{Refusal, Reply, pieces};
+use super::overview;
+
+/// Counts a stream while it lives.
+struct Stream(Rc<House>);
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.0.streams.set(self.0.streams.get() - 1);
+    }
+}
+
+pub(super) fn live(house: &Rc<House>, reader: &Reader) -> Result<Reply, Refusal> {
+    if house.streams.get() >= STREAMS_MAX {
+        return Err(Refusal::Unavailable("Too many pages watch already; ask for /api/v1/overview instead."));
+    }
+    house.streams.set(house.streams.get() + 1);
+    let names = reader.sees_names();
+    let stream = Stream(Rc::clone(house));
+    // A reader that does not keep up misses events instead of holding more than two.
+    let (sender, receiver) = channel(2);
+    tokio::task::spawn_local(async move {
+        let house = &stream.0;
+        let mut sampled = house.sampled.subscribe();
+        while !sender.is_closed() {
+            let event = format!(
+                "event: overview\nid: {}\ndata: {}\n\n",
+                house.model.borrow().sampled_s(),
+                overview::overview(house, names)
+            );
+            // A full queue is a slow reader's own; only a closed one ends the stream.
+            let _ = sender.try_send(Bytes::from(event));
+            tokio::select! {
+                changed = sampled.changed() => if changed.is_err() { return },
+                () = sender.closed() => return,
+            }
+        }
+    });
+    Ok(pieces("text/event-stream", receiver))
+}

@@ -1,0 +1,77 @@
+//! Pieces that several answers have in common.
+
+use pgweir_core::sight::{ClientNumbers, ServerNumbers};
+use pgweir_core::stats::Stats;
+use pgweir_core::stats::histogram::Histogram;
+use pgweir_core::stats::times::Times;
+use serde_json::{Map, Value, json};
+
+use super::super::model::Rates;
+
+pub(super) fn clients(clients: &ClientNumbers, login: u32) -> Value {
+    json!({
+        "total": clients.total() + login,
+        "active": clients.linked + clients.riding,
+        "riding": clients.riding,
+        "waiting": clients.waiting,
+        "idle": clients.idle,
+        "pinned": null,
+        "login": login,
+    })
+}
+
+pub(super) fn servers(servers: &ServerNumbers, limit: u64) -> Value {
+    json!({
+        "total": servers.total(),
+        "active": servers.active,
+        "idle": servers.idle,
+        "used": servers.used,
+        "tested": servers.tested,
+        "login": servers.login,
+        "being_canceled": servers.being_canceled,
+        "limit": limit,
+    })
+}
+
+pub(super) fn rates(rates: &Rates) -> Value {
+    json!({
+        "transactions": rates.transactions,
+        "queries": rates.queries,
+        "received_bytes": rates.received_bytes,
+        "sent_bytes": rates.sent_bytes,
+        "errors": rates.errors,
+        "logins": rates.logins,
+    })
+}
+
+pub(super) fn totals(stats: &Stats, errors: u64) -> Value {
+    json!({
+        "transactions": stats.xacts,
+        "queries": stats.queries,
+        "received_bytes": stats.received_bytes,
+        "sent_bytes": stats.sent_bytes,
+        "errors": errors,
+        "logins": stats.client_logins,
+    })
+}
+
+pub(super) fn latency(times: &Times) -> Value {
+    let mut parts: Map<String, Value> =
+        times.parts().into_iter().map(|(name, part)| (name.to_owned(), quantiles(&part))).collect();
+    parts.insert("count".to_owned(), times.total.count().into());
+    parts.into()
+}
+
+pub(super) fn quantiles(part: &Histogram) -> Value {
+    let Some(mean_us) = part.mean_us() else { return Value::Null };
+    let quantile = |share: f64| part.quantile_us(share);
+    json!({
+        "mean_us": mean_us,
+        "p50_us": quantile(0.5),
+        "p90_us": quantile(0.9),
+        "p95_us": quantile(0.95),
+        "p99_us": quantile(0.99),
+        "p999_us": quantile(0.999),
+        "max_us": part.max_us(),
+    })
+}

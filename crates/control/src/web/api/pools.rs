@@ -1,0 +1,80 @@
+//! Pools, and their percentiles. For readers who may not see names, pools of one database are one.
+
+use pgweir_core::stats::times::Times;
+use serde_json::{Value, json};
+
+use super::super::House;
+use super::super::access::Reader;
+use super::super::model::{Model, PoolState, Rates, Sum};
+use super::super::reply::Refusal;
+use super::numbers;
+use super::query::Query;
+
+/// Pools that are shown as one: each on its own, or all of a database.
+fn groups<'a>(model: &'a Model, reader: &Reader) -> Vec<Vec<&'a PoolState>> {
+    let mut groups: Vec<Vec<&PoolState>> = Vec::new();
+    for pool in model.pools() {
+        let last = groups.last_mut().filter(|last| {
+            !reader.sees_names()
+                && last.first().is_some_and(|first| first.sight.database == pool.sight.database)
+        });
+        match last {
+            Some(last) => last.push(pool),
+            None => groups.push(vec![pool]),
+        }
+    }
+    groups
+}
+
+pub(super) fn pools(house: &House, reader: &Reader) -> Value {
+    let model = house.model.borrow();
+    let rows: Vec<Value> = groups(&model, reader).iter().map(|group| pool(group, reader)).collect();
+    json!({ "time_s": model.sampled_s(), "pools": rows })
+}
+
+fn pool(group: &[&PoolState], reader: &Reader) -> Value {
+    let sum = Sum::of(group.iter().map(|pool| &pool.sight));
+    let (mut recent, mut rates) = (Times::default(), Rates::default());
+    for pool in group {
+        recent.add(&pool.track.recent());
+        rates.add(&pool.track.rates());
+    }
+    let first = group.first().map(|pool| &pool.sight);
+    let names = reader.sees_names();
+    json!({
+        "database": first.map(|pool| &*pool.database),
+        "user": first.filter(|_| names).map(|pool| &*pool.user),
+        "mode": first.map(|pool| pool.mode.as_str()),
+        "paused": group.iter().any(|pool| pool.sight.paused),
+        "clients": numbers::clients(&sum.clients, 0),
+        "servers": numbers::servers(&sum.servers, sum.size),
+        "rates": numbers::rates(&rates),
+        "totals": numbers::totals(&sum.stats, sum.errors),
+        "latency": numbers::latency(&recent),
+        "wait_oldest_us": sum.wait_oldest_us,
+        "last_connect_error": first.filter(|_| names).and_then(|pool| pool.failure.as_deref()),
+    })
+}
+
+pub(super) fn percentiles(house: &House, reader: &Reader, query: &Query) -> Result<Value, Refusal> {
+    let recent = query.word("window", &["10"])?.is_some();
+    let model = house.model.borrow();
+    let times_of = |pool: &PoolState| {
+        if recent { pool.track.recent() } else { pool.sight.times.as_deref().cloned().unwrap_or_default() }
+    };
+    let mut whole = Times::default();
+    let mut rows = Vec::new();
+    for group in groups(&model, reader) {
+        let mut times = Times::default();
+        group.iter().for_each(|pool| times.add(&times_of(pool)));
+        whole.add(&times);
+        let first = group.first().map(|pool| &pool.sight);
+        rows.push(json!({
+            "database": first.map(|pool| &*pool.database),
+            "user": first.filter(|_| reader.sees_names()).map(|pool| &*pool.user),
+            "latency": numbers::latency(&times),
+        }));
+    }
+    rows.insert(0, json!({ "database": null, "user": null, "latency": numbers::latency(&whole) }));
+    Ok(json!({ "time_s": model.sampled_s(), "rows": rows }))
+}

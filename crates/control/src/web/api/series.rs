@@ -1,0 +1,48 @@
+//! The last hour, column by column.
+
+use serde_json::{Map, Value, json};
+
+use super::super::House;
+use super::super::access::Reader;
+use super::super::model::COLUMNS;
+use super::super::reply::Refusal;
+use super::query::Query;
+
+pub(super) fn series(house: &House, reader: &Reader, query: &Query) -> Result<Value, Refusal> {
+    let window_s = query.number("window", 10, 3600, 300)?;
+    let after_s = match query.get("since") {
+        None => 0.0,
+        Some(text) => text
+            .parse::<f64>()
+            .ok()
+            .filter(|since| since.is_finite())
+            .ok_or_else(|| Refusal::Bad("\"since\" has to be a Unix time".to_owned()))?,
+    };
+    let user = query.get("user");
+    if user.is_some() {
+        super::need_names(reader)?;
+    }
+    let model = house.model.borrow();
+    let found = model.series(query.get("database"), user);
+    let (series, clock) = found.ok_or(Refusal::NotFound("No series are kept for this."))?;
+    let (step_s, steps) = series.since(clock, window_s, after_s);
+    let steps: Vec<_> = steps.collect();
+    let columns: Map<String, Value> = COLUMNS
+        .iter()
+        .enumerate()
+        .map(|(place, name)| {
+            let column: Vec<Value> = steps.iter().map(|(_, values)| number(values[place])).collect();
+            ((*name).to_owned(), column.into())
+        })
+        .collect();
+    let ends: Vec<f64> = steps.iter().map(|(end_s, _)| *end_s).collect();
+    Ok(json!({ "step_s": step_s, "time_s": ends, "columns": columns }))
+}
+
+/// Six digits are all that single precision has; NaN is null.
+fn number(value: f32) -> Value {
+    if value.fract() == 0.0 && value.abs() < 1e7 {
+        return Value::from(value as i64);
+    }
+    Value::from((f64::from(value) * 1_000.0).round() / 1_000.0)
+}

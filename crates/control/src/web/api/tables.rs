@@ -1,0 +1,121 @@
+//! Tables of the console, as JSON: what SHOW says is asked of the machines, so that both always agree.
+
+use pgweir_core::console::column_names;
+use pgweir_core::console::command::{Command, Topic};
+use serde_json::{Map, Value, json};
+
+use super::super::House;
+use super::super::access::Reader;
+use super::super::desk::NotDone;
+use super::super::reply::Refusal;
+use super::numbers;
+
+/// One row of a SHOW, by column.
+pub(in super::super) struct Shown {
+    names: Vec<&'static str>,
+    cells: Vec<Option<String>>,
+}
+
+impl Shown {
+    pub(in super::super) fn get(&self, name: &str) -> Option<&str> {
+        let place = self.names.iter().position(|known| *known == name)?;
+        self.cells.get(place)?.as_deref()
+    }
+
+    pub(in super::super) fn number(&self, name: &str) -> Option<u64> {
+        self.get(name)?.trim().parse().ok()
+    }
+
+    fn flag(&self, name: &str) -> bool {
+        self.number(name).is_some_and(|number| number != 0)
+    }
+}
+
+impl House {
+    /// The rows of a SHOW.
+    pub(in super::super) async fn show(&self, topic: Topic) -> Result<Vec<Shown>, Refusal> {
+        match self.desk.operate(Command::Show(topic)).await {
+            Ok(rows) => {
+                let names = column_names(topic);
+                Ok(rows.into_iter().map(|cells| Shown { names: names.clone(), cells }).collect())
+            }
+            Err(NotDone::Late) => Err(Refusal::Unavailable("A worker did not answer in time.")),
+            Err(NotDone::Refused(text)) => Err(Refusal::Failed(text)),
+        }
+    }
+}
+
+pub(super) async fn databases(house: &House, reader: &Reader) -> Result<Value, Refusal> {
+    let rows = house.show(Topic::Databases).await?;
+    let model = house.model.borrow();
+    let tracks: std::collections::HashMap<&str, _> =
+        model.databases().map(|(name, track)| (&**name, track)).collect();
+    let rows: Vec<Value> = rows
+        .iter()
+        .filter(|row| row.get("name") != Some(pgweir_settings::ADMIN_DATABASE))
+        .map(|row| {
+            let name = row.get("name").unwrap_or_default();
+            let mut object = Map::new();
+            object.insert("name".to_owned(), name.into());
+            let names = reader.sees_names();
+            for key in ["host", "database", "force_user"] {
+                object.insert(key.to_owned(), row.get(key).filter(|_| names).into());
+            }
+            object.insert("pool_mode".to_owned(), row.get("pool_mode").into());
+            for key in [
+                "port",
+                "pool_size",
+                "min_pool_size",
+                "reserve_pool_size",
+                "max_connections",
+                "current_connections",
+                "max_client_connections",
+                "current_client_connections",
+            ] {
+                object.insert(key.to_owned(), row.number(key).into());
+            }
+            for key in ["paused", "disabled"] {
+                object.insert(key.to_owned(), row.flag(key).into());
+            }
+            let (sum, track) = (model.sum(Some(name)), tracks.get(name));
+            let recent = track.map(|track| track.recent()).unwrap_or_default();
+            let rates = track.map(|track| track.rates()).unwrap_or_default();
+            object.insert("clients".to_owned(), numbers::clients(&sum.clients, 0));
+            object.insert("servers".to_owned(), numbers::servers(&sum.servers, sum.size));
+            object.insert("rates".to_owned(), numbers::rates(&rates));
+            object.insert("totals".to_owned(), numbers::totals(&sum.stats, sum.errors));
+            object.insert("latency".to_owned(), numbers::latency(&recent));
+            object.insert("wait_oldest_us".to_owned(), sum.wait_oldest_us.into());
+            object.into()
+        })
+        .collect();
+    Ok(json!({ "time_s": model.sampled_s(), "databases": rows }))
+}
+
+pub(super) async fn users(house: &House, reader: &Reader) -> Result<Value, Refusal> {
+    if !reader.sees_names() {
+        return Ok(json!({ "users": [] }));
+    }
+    let rows = house.show(Topic::Users).await?;
+    let rows: Vec<Value> = rows
+        .iter()
+        .map(|row| {
+            let mut object = Map::new();
+            for key in ["name", "pool_mode"] {
+                object.insert(key.to_owned(), row.get(key).into());
+            }
+            for key in [
+                "pool_size",
+                "reserve_pool_size",
+                "max_user_connections",
+                "current_connections",
+                "max_user_client_connections",
+                "current_client_connections",
+            ] {
+                object.insert(key.to_owned(), row.number(key).into());
+            }
+            object.into()
+        })
+        .collect();
+    Ok(json!({ "users": rows }))
+}

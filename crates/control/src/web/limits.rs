@@ -1,0 +1,58 @@
+//! Every limit of the HTTP server, with its reason.
+
+use std::time::Duration;
+
+/// Connections at the same time; further ones wait in the system's queue. Browsers open six each.
+pub(super) const CONNECTIONS_MAX: usize = 128;
+
+/// Streams of `/api/v1/live` at the same time.
+pub(super) const STREAMS_MAX: u32 = 32;
+
+/// A request's body; the largest is a sign-in.
+pub(super) const BODY_BYTES_MAX: usize = 16 * 1024;
+
+/// hyper's buffer, which bounds a request's head.
+pub(super) const HEAD_BYTES_MAX: usize = 16 * 1024;
+
+/// How long a TLS handshake, the head of a request and its body may take.
+pub(super) const RECEIVE_S_MAX: Duration = Duration::from_secs(10);
+
+/// How long a worker may take to answer a look. One that takes longer is not well.
+pub(super) const LOOK_S_MAX: Duration = Duration::from_secs(5);
+
+/// How long a request waits for a console command before it is told that the command goes on.
+pub(super) const OPERATE_S_MAX: Duration = Duration::from_secs(2);
+
+/// How often the workers are looked at.
+pub(super) const SAMPLE_PERIOD: Duration = Duration::from_secs(1);
+
+/// The window for percentiles ends now and began between this and twice this ago.
+pub(super) const WINDOW_HALF: Duration = Duration::from_secs(5);
+
+/// Steps of one second that are kept ...
+pub(super) const FINE_STEPS: usize = 300;
+
+/// ... and of ten.
+pub(super) const COARSE_STEPS: usize = 360;
+
+/// Pools, and databases, that series are kept for: 50 kB each.
+pub(super) const TRACKS_MAX: usize = 100;
+
+/// Signed-in sessions; the oldest goes when there are more.
+pub(super) const SESSIONS_MAX: usize = 256;
+
+/// A session that nobody used for this long is over.
+pub(super) const SESSION_IDLE: Duration = Duration::from_secs(30 * 60);
+
+/// ... and every session is over after this.
+pub(super) const SESSION_AGE_MAX: Duration = Duration::from_secs(12 * 60 * 60);
+
+/// Failed sign-ins within [`FAILURES_WINDOW`] after which everybody has to wait: a password costs milliseconds to check, and
+/// guessing must not pay.
+pub(super) const FAILURES_MAX: u32 = 20;
+
+/// See [`FAILURES_MAX`].
+pub(super) const FAILURES_WINDOW: Duration = Duration::from_secs(60);
+
+/// Databases in an overview.
+pub(super) const OVERVIEW_DATABASES_MAX: usize = 50;

@@ -1,0 +1,208 @@
+//! The two text formats: Prometheus's own (0.0.4) and OpenMetrics 1.0. They differ in a counter's family name and in the end.
+//!
+//! Written by hand because the official crate writes OpenMetrics alone, and reads its numbers from its own objects.
+
+use std::fmt::{Display, Write as _};
+
+use pgweir_core::stats::histogram::Histogram;
+
+/// Which of the two.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Format {
+    Prometheus,
+    OpenMetrics,
+}
+
+impl Format {
+    /// What an `Accept` header prefers: the first of the two that it names, as Prometheus orders them by preference.
+    pub(super) fn wanted(accept: &str) -> Format {
+        let first = accept.split(',').map(|kind| kind.split(';').next().unwrap_or_default().trim());
+        let known = first.filter_map(|kind| match kind {
+            "application/openmetrics-text" => Some(Format::OpenMetrics),
+            "text/plain" | "text/*" | "*/*" => Some(Format::Prometheus),
+            _ => None,
+        });
+        known.into_iter().next().unwrap_or(Format::Prometheus)
+    }
+
+    pub(super) fn media_type(self) -> &'static str {
+        match self {
+            Format::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+            Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+/// The bounds of classic histograms, in microseconds: three to a decade, 10 µs to 100 s. Each is the beginning of a bucket of
+/// [`Histogram`] or just above one: the error is below the bucket's width.
+const BOUNDS_US: [u64; 20] = [
+    10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
+    1_000_000, 2_500_000, 5_000_000, 10_000_000, 60_000_000,
+];
+
+/// A page of metrics that is being written.
+pub(super) struct Page {
+    format: Format,
+    out: String,
+    family: String,
+}
+
+/// A metric's labels, in order.
+pub(super) type Labels<'a> = &'a [(&'a str, &'a str)];
+
+impl Page {
+    pub(super) fn new(format: Format) -> Page {
+        Page { format, out: String::with_capacity(64 * 1024), family: String::new() }
+    }
+
+    /// Begins a family of gauges.
+    pub(super) fn gauge(&mut self, name: &str, help: &str) {
+        self.begin(name, "gauge", help);
+    }
+
+    /// Begins a family of counters; the name ends in `_total`.
+    pub(super) fn counter(&mut self, name: &str, help: &str) {
+        self.begin(name, "counter", help);
+    }
+
+    /// Begins a family of classic histograms, in seconds.
+    pub(super) fn histogram(&mut self, name: &str, help: &str) {
+        self.begin(name, "histogram", help);
+    }
+
+    fn begin(&mut self, name: &str, kind: &str, help: &str) {
+        self.family.clear();
+        self.family.push_str(name);
+        let shown = match self.format {
+            Format::OpenMetrics if kind == "counter" => name.strip_suffix("_total").unwrap_or(name),
+            _ => name,
+        };
+        let _ = writeln!(self.out, "# HELP {shown} {help}\n# TYPE {shown} {kind}");
+    }
+
+    /// A value of the family that was begun last.
+    pub(super) fn value(&mut self, labels: Labels<'_>, value: impl Display) {
+        self.sample("", labels, None, value);
+    }
+
+    /// A gauge with one value and no labels.
+    pub(super) fn single(&mut self, name: &str, help: &str, value: impl Display) {
+        self.gauge(name, help);
+        self.value(&[], value);
+    }
+
+    /// A histogram of the family that was begun last.
+    pub(super) fn times(&mut self, labels: Labels<'_>, times: &Histogram) {
+        for bound_us in BOUNDS_US {
+            self.sample("_bucket", labels, Some(("le", &seconds(bound_us))), times.count_below(bound_us));
+        }
+        let count = times.count();
+        self.sample("_bucket", labels, Some(("le", "+Inf")), count);
+        self.sample("_sum", labels, None, seconds(times.sum_us()));
+        self.sample("_count", labels, None, count);
+    }
+
+    fn sample(&mut self, suffix: &str, labels: Labels<'_>, last: Option<(&str, &str)>, value: impl Display) {
+        self.out.push_str(&self.family);
+        self.out.push_str(suffix);
+        let mut before = '{';
+        for (name, text) in labels.iter().copied().chain(last) {
+            self.out.push(before);
+            before = ',';
+            self.out.push_str(name);
+            self.out.push_str("=\"");
+            push_escaped(&mut self.out, text);
+            self.out.push('"');
+        }
+        if before == ',' {
+            self.out.push('}');
+        }
+        let _ = writeln!(self.out, " {value}");
+    }
+
+    pub(super) fn finish(mut self) -> String {
+        if self.format == Format::OpenMetrics {
+            self.out.push_str("# EOF\n");
+        }
+        self.out
+    }
+}
+
+fn push_escaped(out: &mut String, text: &str) {
+    for c in text.chars() {
+        match c {
+            '\\' => out.push_str("\\\\"),
+            '"' => out.push_str("\\\""),
+            '\n' => out.push_str("\\n"),
+            _ => out.push(c),
+        }
+    }
+}
+
+/// Microseconds as seconds, exactly.
+pub(super) fn seconds(us: u64) -> String {
+    let text = format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
+    let text = text.trim_end_matches('0');
+    // OpenMetrics wants its bounds as floating-point numbers.
+    if text.ends_with('.') { format!("{text}0") } else { text.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(format: Format) -> String {
+        let mut page = Page::new(format);
+        page.counter("x_total", "Help.");
+        page.value(&[("database", "a\"b\\c\nd"), ("user", "")], 7);
+        page.single("y", "More.", 0.5);
+        page.finish()
+    }
+
+    #[test]
+    fn the_formats_differ_where_they_must() {
+        let samples =
+            "x_total{database=\"a\\\"b\\\\c\\nd\",user=\"\"} 7\n# HELP y More.\n# TYPE y gauge\ny 0.5\n";
+        assert_eq!(
+            page(Format::Prometheus),
+            format!("# HELP x_total Help.\n# TYPE x_total counter\n{samples}")
+        );
+        assert_eq!(page(Format::OpenMetrics), format!("# HELP x Help.\n# TYPE x counter\n{samples}# EOF\n"));
+    }
+
+    #[test]
+    fn a_histogram_counts_up_and_ends_with_all() {
+        let mut times = Histogram::default();
+        [3, 60, 60, 2_000_000, 1 << 40].into_iter().for_each(|us| times.record(us));
+        let mut page = Page::new(Format::Prometheus);
+        page.histogram("t_seconds", "T.");
+        page.times(&[("part", "wait")], &times);
+        let text = page.finish();
+        for line in [
+            "t_seconds_bucket{part=\"wait\",le=\"0.00001\"} 1",
+            "t_seconds_bucket{part=\"wait\",le=\"0.0001\"} 3",
+            "t_seconds_bucket{part=\"wait\",le=\"1.0\"} 3",
+            "t_seconds_bucket{part=\"wait\",le=\"+Inf\"} 5",
+            "t_seconds_count{part=\"wait\"} 5",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn accept_headers_of_scrapers_are_understood() {
+        let prometheus = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
+        assert_eq!(Format::wanted(prometheus), Format::OpenMetrics);
+        for plain in ["", "*/*", "text/plain", "text/html, text/plain", "application/json"] {
+            assert_eq!(Format::wanted(plain), Format::Prometheus, "{plain}");
+        }
+    }
+
+    #[test]
+    fn seconds_are_exact() {
+        assert_eq!(
+            (seconds(0), seconds(10), seconds(2_500_000)),
+            ("0.0".into(), "0.00001".into(), "2.5".into())
+        );
+    }
+}

@@ -1,0 +1,345 @@
+//! What the workers looked like last, what changed since the look before, and the last hour. Numbers only: how they are
+//! shown, and to whom, is decided elsewhere.
+
+mod series;
+mod track;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use pgweir_core::sight::{ClientNumbers, PoolSight, RideNumbers, ServerNumbers, Tally, WorkerSight};
+use pgweir_core::stats::Stats;
+use pgweir_core::stats::times::Times;
+
+use super::Load;
+use super::limits::TRACKS_MAX;
+use super::process::Process;
+pub(super) use series::{COLUMNS, Series};
+pub(super) use track::{Rates, Track};
+
+/// A pool's name: database and server user.
+pub(super) type PoolName = (Arc<str>, Arc<str>);
+
+/// See the module's head.
+pub(super) struct Model {
+    pools: BTreeMap<PoolName, PoolState>,
+    databases: BTreeMap<Arc<str>, Track>,
+    /// The whole process.
+    whole: Track,
+    workers: Vec<WorkerState>,
+    tally: Tally,
+    consoles: u32,
+    logging_in: u32,
+    activity: Activity,
+    pub(super) process: Process,
+    cpu_share: Option<f64>,
+    prepared_statements: u32,
+    sampled_at: Option<Instant>,
+    sampled_s: f64,
+    /// When a second last ended, and how much CPU the process had used by then.
+    second: Option<(Instant, Option<f64>)>,
+    /// The ends of the steps that series have, the newest last.
+    clock: series::Clock,
+}
+
+/// What the process as a whole does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Activity {
+    Active,
+    Paused,
+    Suspended,
+    Stopping,
+}
+
+impl Activity {
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Activity::Active => "active",
+            Activity::Paused => "paused",
+            Activity::Suspended => "suspended",
+            Activity::Stopping => "stopping",
+        }
+    }
+}
+
+/// A worker, and its share of the last second.
+#[derive(Clone, Copy, Default)]
+pub(super) struct WorkerState {
+    pub(super) load: Load,
+    before: Load,
+    pub(super) busy: f64,
+}
+
+/// A pool as it was seen last.
+pub(super) struct PoolState {
+    pub(super) sight: PoolSight,
+    pub(super) track: Track,
+}
+
+/// Counters and numbers of several pools, added up.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sum {
+    pub(super) clients: ClientNumbers,
+    pub(super) servers: ServerNumbers,
+    pub(super) rides: RideNumbers,
+    pub(super) stats: Stats,
+    pub(super) errors: u64,
+    pub(super) size: u64,
+    pub(super) wait_oldest_us: u64,
+}
+
+impl Sum {
+    pub(super) fn of<'a>(pools: impl IntoIterator<Item = &'a PoolSight>) -> Sum {
+        let mut sum = Sum::default();
+        pools.into_iter().for_each(|pool| sum.add(pool));
+        sum
+    }
+
+    pub(super) fn add(&mut self, pool: &PoolSight) {
+        let (own, their) = (&mut self.clients, &pool.clients);
+        own.linked += their.linked;
+        own.riding += their.riding;
+        own.waiting += their.waiting;
+        own.idle += their.idle;
+        own.cancels_sent += their.cancels_sent;
+        own.cancels_waiting += their.cancels_waiting;
+        let (own, their) = (&mut self.servers, &pool.servers);
+        own.active += their.active;
+        own.active_cancel += their.active_cancel;
+        own.being_canceled += their.being_canceled;
+        own.idle += their.idle;
+        own.used += their.used;
+        own.tested += their.tested;
+        own.login += their.login;
+        let (own, their) = (&mut self.rides, &pool.rides);
+        own.target += their.target;
+        own.busy += their.busy;
+        own.decisions += their.decisions;
+        own.ridden += their.ridden;
+        own.requeued += their.requeued;
+        own.violations += their.violations;
+        self.stats = self.stats.plus(&pool.stats);
+        self.errors += pool.errors;
+        self.size += u64::from(pool.size);
+        self.wait_oldest_us = self.wait_oldest_us.max(pool.wait_oldest_us);
+    }
+}
+
+impl Model {
+    pub(super) fn new() -> Model {
+        Model {
+            pools: BTreeMap::new(),
+            databases: BTreeMap::new(),
+            whole: Track::new(true),
+            workers: Vec::new(),
+            tally: Tally::default(),
+            consoles: 0,
+            logging_in: 0,
+            activity: Activity::Active,
+            process: Process::default(),
+            cpu_share: None,
+            prepared_statements: 0,
+            sampled_at: None,
+            sampled_s: 0.0,
+            second: None,
+            clock: series::Clock::new(),
+        }
+    }
+
+    /// Takes in what all workers showed.
+    pub(super) fn take(
+        &mut self,
+        at: Instant,
+        workers: Vec<WorkerSight>,
+        pools: Vec<PoolSight>,
+        loads: Vec<Load>,
+        process: Process,
+    ) {
+        self.sampled_at = Some(at);
+        self.sampled_s = unix_s();
+        self.process = process;
+        self.take_workers(&workers, &loads);
+        let mut before = std::mem::take(&mut self.pools);
+        for mut sight in pools {
+            let name = (Arc::clone(&sight.database), Arc::clone(&sight.user));
+            let known = before.remove(&name);
+            let added = added_times(known.as_ref().map(|known| &known.sight), &mut sight);
+            let mut track = known.map_or_else(|| Track::new(false), |known| known.track);
+            if let Some(added) = &added {
+                track.add_times(added);
+                self.whole.add_times(added);
+                self.database_track(&sight.database).add_times(added);
+            }
+            self.pools.insert(name, PoolState { sight, track });
+        }
+    }
+
+    fn take_workers(&mut self, workers: &[WorkerSight], loads: &[Load]) {
+        self.tally = Tally::default();
+        (self.consoles, self.logging_in, self.prepared_statements) = (0, 0, 0);
+        self.activity = Activity::Active;
+        for worker in workers {
+            let (sum, its) = (&mut self.tally, &worker.tally);
+            sum.login.add(&its.login);
+            sum.connect.add(&its.connect);
+            sum.connect_failures += its.connect_failures;
+            sum.cancel_requests += its.cancel_requests;
+            its.errors.classes().for_each(|(class, count)| sum.errors.add(class, count));
+            self.consoles += worker.consoles;
+            self.logging_in += worker.logging_in;
+            self.prepared_statements += worker.prepared_statements;
+            self.activity = match () {
+                () if worker.stopping.is_some() => Activity::Stopping,
+                () if worker.suspended => Activity::Suspended,
+                () if worker.paused => Activity::Paused,
+                () => self.activity,
+            };
+        }
+        self.workers.resize(loads.len(), WorkerState::default());
+        for (worker, load) in self.workers.iter_mut().zip(loads) {
+            worker.load = *load;
+        }
+    }
+
+    fn database_track(&mut self, name: &Arc<str>) -> &mut Track {
+        self.databases.entry(Arc::clone(name)).or_insert_with(|| Track::new(false))
+    }
+
+    /// A second has passed: rates are made, and a step is added to every series.
+    pub(super) fn end_second(&mut self) {
+        let Some(at) = self.sampled_at else { return };
+        let cpu_s = self.process.cpu_s;
+        let (elapsed_s, cpu_before_s) = match self.second.replace((at, cpu_s)) {
+            Some((before, cpu_s)) => ((at - before).as_secs_f64(), cpu_s),
+            None => (0.0, None),
+        };
+        self.cpu_share = (elapsed_s > 0.0)
+            .then(|| cpu_s.zip(cpu_before_s).map(|(now, before)| ((now - before) / elapsed_s).max(0.0)))
+            .flatten();
+        for worker in &mut self.workers {
+            let busy_us = worker.load.busy_us.saturating_sub(worker.before.busy_us);
+            worker.busy = if elapsed_s > 0.0 { (busy_us as f64 / 1e6 / elapsed_s).min(1.0) } else { 0.0 };
+            worker.before = worker.load;
+        }
+        let step = self.clock.tick(self.sampled_s);
+        let mut sums: BTreeMap<Arc<str>, Sum> = BTreeMap::new();
+        let mut whole = Sum::default();
+        let mut kept = self.pools.values().filter(|pool| pool.track.has_series()).count();
+        for (name, pool) in &mut self.pools {
+            let sum = Sum::of([&pool.sight]);
+            sums.entry(Arc::clone(&name.0)).or_default().add(&pool.sight);
+            whole.add(&pool.sight);
+            if !pool.track.has_series() && kept < TRACKS_MAX && sum.stats.queries > 0 {
+                pool.track.keep_series(&self.clock);
+                kept += 1;
+            }
+            pool.track.end_second(&sum, elapsed_s, step);
+        }
+        self.databases.retain(|name, _| sums.contains_key(name));
+        let mut kept = self.databases.values().filter(|track| track.has_series()).count();
+        for (name, sum) in &sums {
+            let track = self.databases.entry(Arc::clone(name)).or_insert_with(|| Track::new(false));
+            if !track.has_series() && kept < TRACKS_MAX {
+                track.keep_series(&self.clock);
+                kept += 1;
+            }
+            track.end_second(sum, elapsed_s, step);
+        }
+        self.whole.end_second(&whole, elapsed_s, step);
+    }
+
+    pub(super) fn sampled_at(&self) -> Option<Instant> {
+        self.sampled_at
+    }
+
+    /// Unix time of the last look.
+    pub(super) fn sampled_s(&self) -> f64 {
+        self.sampled_s
+    }
+
+    pub(super) fn pools(&self) -> impl Iterator<Item = &PoolState> {
+        self.pools.values()
+    }
+
+    pub(super) fn databases(&self) -> impl Iterator<Item = (&Arc<str>, &Track)> {
+        self.databases.iter()
+    }
+
+    pub(super) fn whole(&self) -> &Track {
+        &self.whole
+    }
+
+    pub(super) fn workers(&self) -> &[WorkerState] {
+        &self.workers
+    }
+
+    pub(super) fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    pub(super) fn consoles(&self) -> u32 {
+        self.consoles
+    }
+
+    pub(super) fn logging_in(&self) -> u32 {
+        self.logging_in
+    }
+
+    pub(super) fn activity(&self) -> Activity {
+        self.activity
+    }
+
+    pub(super) fn cpu_share(&self) -> Option<f64> {
+        self.cpu_share
+    }
+
+    pub(super) fn prepared_statements(&self) -> u32 {
+        self.prepared_statements
+    }
+
+    /// The numbers of all pools of a database, or of all.
+    pub(super) fn sum(&self, database: Option<&str>) -> Sum {
+        Sum::of(self.pools_of(database).map(|pool| &pool.sight))
+    }
+
+    pub(super) fn pools_of<'a>(&'a self, database: Option<&'a str>) -> impl Iterator<Item = &'a PoolState> {
+        self.pools.values().filter(move |pool| database.is_none_or(|name| *pool.sight.database == *name))
+    }
+
+    /// The series of the process, of a database or of a pool, with the ends of their steps.
+    pub(super) fn series(
+        &self,
+        database: Option<&str>,
+        user: Option<&str>,
+    ) -> Option<(&Series, &series::Clock)> {
+        let track = match (database, user) {
+            (None, _) => &self.whole,
+            (Some(database), None) => self.databases.get(database)?,
+            (Some(database), Some(user)) => &self.pools.get(&(database.into(), user.into()))?.track,
+        };
+        Some((track.series()?, &self.clock))
+    }
+}
+
+/// What was added to a pool's times since the look before; and where nothing was, the times it had stay.
+fn added_times(before: Option<&PoolSight>, sight: &mut PoolSight) -> Option<Times> {
+    // A pool that was dropped and made again begins anew.
+    let before = before.filter(|before| before.stats.queries <= sight.stats.queries);
+    match (before.and_then(|before| before.times.as_ref()), &sight.times) {
+        (Some(before), Some(times)) => Some(times.since(before)),
+        (None, Some(times)) => Some((**times).clone()),
+        (Some(before), None) => {
+            sight.times = Some(before.clone());
+            None
+        }
+        (None, None) => None,
+    }
+}
+
+fn unix_s() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests;

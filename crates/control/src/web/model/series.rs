@@ -1,0 +1,193 @@
+//! The last hour in steps: of one second for the last minutes, of ten for the rest. Of fixed size once full.
+
+use std::collections::VecDeque;
+
+use pgweir_core::stats::histogram::Histogram;
+use pgweir_core::stats::times::Times;
+
+use super::super::limits::{COARSE_STEPS, FINE_STEPS};
+use super::{Rates, Sum};
+
+/// How many seconds a coarse step has.
+pub(in super::super) const COARSE_S: usize = 10;
+
+/// The columns, by the names of the API.
+pub(in super::super) const COLUMNS: [&str; 20] = [
+    "clients_active",
+    "clients_waiting",
+    "clients_idle",
+    "servers_active",
+    "servers_idle",
+    "servers_login",
+    "transactions",
+    "queries",
+    "received_bytes",
+    "sent_bytes",
+    "errors",
+    "logins",
+    "wait_oldest_us",
+    "total_p50_us",
+    "total_p95_us",
+    "total_p99_us",
+    "wait_p95_us",
+    "wait_mean_us",
+    "server_mean_us",
+    "client_mean_us",
+];
+
+/// Columns up to here are gauges, then come rates, then the longest wait, then what times give.
+const GAUGES: usize = 6;
+const RATES: usize = 12;
+const LONGEST: usize = 12;
+const TIMES: usize = 13;
+
+/// One step: NaN is "nothing was measured". Single precision is enough for a chart.
+pub(in super::super) type Values = [f32; COLUMNS.len()];
+
+/// The columns that do not come from times.
+pub(super) struct Row([f32; TIMES]);
+
+impl Row {
+    pub(super) fn of(sum: &Sum, rates: &Rates) -> Row {
+        Row([
+            (sum.clients.linked + sum.clients.riding) as f32,
+            sum.clients.waiting as f32,
+            sum.clients.idle as f32,
+            sum.servers.active as f32,
+            (sum.servers.idle + sum.servers.used) as f32,
+            sum.servers.login as f32,
+            rates.transactions as f32,
+            rates.queries as f32,
+            rates.received_bytes as f32,
+            rates.sent_bytes as f32,
+            rates.errors as f32,
+            rates.logins as f32,
+            sum.wait_oldest_us as f32,
+        ])
+    }
+}
+
+/// Whether a coarse step ends with this second.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Step {
+    coarse: bool,
+}
+
+/// The ends of the steps, which all series share.
+pub(in super::super) struct Clock {
+    fine: VecDeque<f64>,
+    coarse: VecDeque<f64>,
+    seconds: usize,
+}
+
+impl Clock {
+    pub(super) fn new() -> Clock {
+        Clock {
+            fine: VecDeque::with_capacity(FINE_STEPS),
+            coarse: VecDeque::with_capacity(COARSE_STEPS),
+            seconds: 0,
+        }
+    }
+
+    pub(super) fn tick(&mut self, now_s: f64) -> Step {
+        self.seconds += 1;
+        let coarse = self.seconds.is_multiple_of(COARSE_S);
+        push(&mut self.fine, now_s, FINE_STEPS);
+        if coarse {
+            push(&mut self.coarse, now_s, COARSE_STEPS);
+        }
+        Step { coarse }
+    }
+}
+
+/// The steps of one track.
+#[derive(Default)]
+pub(in super::super) struct Series {
+    fine: VecDeque<Values>,
+    coarse: VecDeque<Values>,
+    /// Of the coarse step that is being filled.
+    rates: [f32; RATES - GAUGES],
+    longest: f32,
+    times: Times,
+}
+
+impl Series {
+    /// With as many empty steps as the clock has seen: a series is as long as the clock, up to the step that ends now.
+    pub(super) fn beginning(clock: &Clock) -> Series {
+        let empty = [f32::NAN; COLUMNS.len()];
+        let before = |steps: usize, pending: usize| vec![empty; steps.saturating_sub(pending)].into();
+        // The clock was turned to the present second already.
+        let coarse_pending = usize::from(clock.seconds.is_multiple_of(COARSE_S));
+        Series {
+            fine: before(clock.fine.len(), 1),
+            coarse: before(clock.coarse.len(), coarse_pending),
+            ..Series::default()
+        }
+    }
+
+    pub(super) fn push(&mut self, row: Row, second: Option<&Times>, step: Step) {
+        push(&mut self.fine, with_times(row.0, second), FINE_STEPS);
+        for (sum, rate) in self.rates.iter_mut().zip(&row.0[GAUGES..RATES]) {
+            *sum += rate;
+        }
+        self.longest = self.longest.max(row.0[LONGEST]);
+        if let Some(second) = second {
+            self.times.add(second);
+        }
+        if step.coarse {
+            let mut values = row.0;
+            for (value, sum) in values[GAUGES..RATES].iter_mut().zip(std::mem::take(&mut self.rates)) {
+                *value = sum / COARSE_S as f32;
+            }
+            values[LONGEST] = std::mem::take(&mut self.longest);
+            push(&mut self.coarse, with_times(values, Some(&std::mem::take(&mut self.times))), COARSE_STEPS);
+        }
+    }
+
+    /// Steps that end after `after_s`, at most as many as reach back `window_s` seconds from the newest: the length of a step
+    /// in seconds, and each step with its end.
+    pub(in super::super) fn since<'a>(
+        &'a self,
+        clock: &'a Clock,
+        window_s: usize,
+        after_s: f64,
+    ) -> (usize, impl Iterator<Item = (f64, &'a Values)>) {
+        let (step_s, ends, steps) = if window_s <= FINE_STEPS {
+            (1, &clock.fine, &self.fine)
+        } else {
+            (COARSE_S, &clock.coarse, &self.coarse)
+        };
+        let skip = steps.len().saturating_sub(window_s.div_ceil(step_s));
+        let found = ends.iter().copied().zip(steps).skip(skip).filter(move |(end_s, _)| *end_s > after_s);
+        (step_s, found)
+    }
+}
+
+fn with_times(row: [f32; TIMES], times: Option<&Times>) -> Values {
+    let mut values = [f32::NAN; COLUMNS.len()];
+    values[..TIMES].copy_from_slice(&row);
+    let Some(times) = times else { return values };
+    let wait = times.wait();
+    let quantile = |share: f64| times.total.quantile_us(share);
+    let mean = |part: &Histogram| part.mean_us();
+    let from_times = [
+        quantile(0.5),
+        quantile(0.95),
+        quantile(0.99),
+        wait.quantile_us(0.95),
+        mean(&wait),
+        mean(&times.server),
+        mean(&times.client()),
+    ];
+    for (value, found) in values[TIMES..].iter_mut().zip(from_times) {
+        *value = found.map_or(f32::NAN, |found| found as f32);
+    }
+    values
+}
+
+fn push<T>(steps: &mut VecDeque<T>, step: T, max: usize) {
+    if steps.len() == max {
+        steps.pop_front();
+    }
+    steps.push_back(step);
+}

@@ -1,0 +1,139 @@
+use std::time::Duration;
+
+use pgweir_core::stats::errors::ErrorCounts;
+use pgweir_settings::PoolMode;
+
+use super::*;
+
+fn pool(database: &str, user: &str, queries: u64, times: Option<Times>) -> PoolSight {
+    PoolSight {
+        database: database.into(),
+        user: user.into(),
+        mode: PoolMode::Transaction,
+        paused: false,
+        size: 20,
+        clients: ClientNumbers { linked: 1, idle: 2, ..ClientNumbers::default() },
+        servers: ServerNumbers { active: 1, ..ServerNumbers::default() },
+        rides: RideNumbers::default(),
+        wait_oldest_us: 7,
+        stats: Stats { queries, xacts: queries, ..Stats::default() },
+        errors: 0,
+        times: times.map(Box::new),
+        failure: None,
+    }
+}
+
+fn worker() -> WorkerSight {
+    let mut errors = ErrorCounts::default();
+    errors.add(*b"23", 2);
+    WorkerSight {
+        tally: Tally { errors, ..Tally::default() },
+        consoles: 1,
+        logging_in: 0,
+        paused: false,
+        suspended: false,
+        stopping: None,
+        prepared_statements: 0,
+    }
+}
+
+fn took(us: u64, count: usize) -> Times {
+    let mut times = Times::default();
+    for _ in 0..count {
+        times.total.record(us);
+        times.server.record(us);
+    }
+    times
+}
+
+/// A model that is shown something each second.
+struct Film {
+    model: Model,
+    at: Instant,
+}
+
+impl Film {
+    fn show(&mut self, pools: Vec<PoolSight>) {
+        self.at += Duration::from_secs(1);
+        let loads = vec![Load { busy_us: 0, turns: 0, connections: 3 }];
+        self.model.take(self.at, vec![worker()], pools, loads, Process::default());
+        self.model.end_second();
+    }
+}
+
+fn film() -> Film {
+    Film { model: Model::new(), at: Instant::now() }
+}
+
+#[test]
+fn rates_and_percentiles_come_from_what_was_added() {
+    let mut film = film();
+    film.show(vec![pool("shop", "ann", 100, Some(took(50, 100)))]);
+    film.show(vec![pool(
+        "shop",
+        "ann",
+        160,
+        Some({
+            let mut times = took(50, 100);
+            times.add(&took(1_000, 60));
+            times
+        }),
+    )]);
+    let model = &film.model;
+    assert!((model.whole().rates().queries - 60.0).abs() < 0.01);
+    let (series, clock) = model.series(Some("shop"), Some("ann")).expect("kept");
+    let (step_s, steps) = series.since(clock, 300, 0.0);
+    let steps: Vec<_> = steps.map(|(_, values)| (values[7], values[13])).collect();
+    assert_eq!((step_s, steps.len()), (1, 2));
+    assert!((steps[1].0 - 60.0).abs() < 0.01 && (steps[1].1 - 992.0).abs() < 1.0, "{steps:?}");
+    assert_eq!(model.tally().errors.total(), 2);
+}
+
+#[test]
+fn times_that_were_not_sent_again_stay() {
+    let mut film = film();
+    film.show(vec![pool("shop", "ann", 100, Some(took(50, 100)))]);
+    film.show(vec![pool("shop", "ann", 100, None)]);
+    let state = film.model.pools().next().expect("one");
+    assert_eq!(state.sight.times.as_ref().map(|times| times.total.count()), Some(100));
+    assert_eq!(state.track.recent().total.count(), 100, "counted once");
+    film.show(vec![pool("shop", "ann", 3, Some(took(50, 3)))]);
+    assert_eq!(
+        film.model.pools().next().map(|pool| pool.track.recent().total.count()),
+        Some(103),
+        "begun anew"
+    );
+}
+
+#[test]
+fn series_line_up_also_when_a_pool_comes_late_or_leaves() {
+    let mut film = film();
+    for second in 1..=25 {
+        let mut pools = vec![pool("shop", "ann", second, Some(took(10, second as usize)))];
+        if second > 12 {
+            pools.push(pool("late", "bob", second, None));
+        }
+        film.show(pools);
+    }
+    for (window_s, expected) in [(300, (25, 13)), (3600, (2, 1))] {
+        let (series, clock) = film.model.series(Some("late"), None).expect("kept");
+        let steps: Vec<bool> =
+            series.since(clock, window_s, 0.0).1.map(|(_, values)| !values[0].is_nan()).collect();
+        assert_eq!((steps.len(), steps.iter().filter(|seen| **seen).count()), expected);
+        assert_eq!(steps.last(), Some(&true));
+    }
+    film.show(vec![pool("shop", "ann", 26, None)]);
+    assert!(film.model.series(Some("late"), None).is_none(), "gone with its pool");
+}
+
+#[test]
+fn series_end_at_their_bound() {
+    let mut film = film();
+    for second in 1..=(super::super::limits::FINE_STEPS as u64 + 20) {
+        film.show(vec![pool("shop", "ann", second, None)]);
+    }
+    let (series, clock) = film.model.series(None, None).expect("always");
+    assert_eq!(series.since(clock, 300, 0.0).1.count(), 300);
+    assert_eq!(series.since(clock, 10, 0.0).1.count(), 10);
+    assert_eq!(series.since(clock, 300, f64::INFINITY).1.count(), 0);
+}

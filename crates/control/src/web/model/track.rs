@@ -1,0 +1,116 @@
+//! One thing that is followed over time: a pool, a database, the process.
+
+use std::time::Instant;
+
+use pgweir_core::stats::Stats;
+use pgweir_core::stats::times::Times;
+
+use super::super::limits::WINDOW_HALF;
+use super::Sum;
+use super::series::{Clock, Row, Series, Step};
+
+/// See the module's head.
+pub(in super::super) struct Track {
+    rates: Rates,
+    /// Counters at the end of the last second.
+    before: Option<(Stats, u64)>,
+    /// What ended within this second.
+    second: Option<Box<Times>>,
+    window: Window,
+    series: Option<Box<Series>>,
+}
+
+/// Per second, over the last second.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in super::super) struct Rates {
+    pub(in super::super) transactions: f64,
+    pub(in super::super) queries: f64,
+    pub(in super::super) received_bytes: f64,
+    pub(in super::super) sent_bytes: f64,
+    pub(in super::super) errors: f64,
+    pub(in super::super) logins: f64,
+}
+
+impl Rates {
+    /// Adds another's.
+    pub(in super::super) fn add(&mut self, other: &Rates) {
+        self.transactions += other.transactions;
+        self.queries += other.queries;
+        self.received_bytes += other.received_bytes;
+        self.sent_bytes += other.sent_bytes;
+        self.errors += other.errors;
+        self.logins += other.logins;
+    }
+}
+
+/// Two halves: the one that is being filled, and the one before it.
+struct Window {
+    began: Instant,
+    filling: Option<Box<Times>>,
+    full: Option<Box<Times>>,
+}
+
+impl Track {
+    pub(super) fn new(series: bool) -> Track {
+        Track {
+            rates: Rates::default(),
+            before: None,
+            second: None,
+            window: Window { began: Instant::now(), filling: None, full: None },
+            series: series.then(Box::default),
+        }
+    }
+
+    pub(super) fn add_times(&mut self, added: &Times) {
+        self.second.get_or_insert_default().add(added);
+        self.window.filling.get_or_insert_default().add(added);
+    }
+
+    pub(super) fn has_series(&self) -> bool {
+        self.series.is_some()
+    }
+
+    /// Series begin now; the time before is empty.
+    pub(super) fn keep_series(&mut self, clock: &Clock) {
+        self.series = Some(Box::new(Series::beginning(clock)));
+    }
+
+    pub(super) fn series(&self) -> Option<&Series> {
+        self.series.as_deref()
+    }
+
+    pub(super) fn end_second(&mut self, sum: &Sum, elapsed_s: f64, step: Step) {
+        let (stats, errors) = self.before.replace((sum.stats, sum.errors)).unwrap_or_default();
+        let change = sum.stats.since(&stats);
+        let per_s = |count: u64| if elapsed_s > 0.0 { count as f64 / elapsed_s } else { 0.0 };
+        self.rates = Rates {
+            transactions: per_s(change.xacts),
+            queries: per_s(change.queries),
+            received_bytes: per_s(change.received_bytes),
+            sent_bytes: per_s(change.sent_bytes),
+            errors: per_s(sum.errors.saturating_sub(errors)),
+            logins: per_s(change.client_logins),
+        };
+        if let Some(series) = &mut self.series {
+            series.push(Row::of(sum, &self.rates), self.second.as_deref(), step);
+        }
+        self.second = None;
+        if self.window.began.elapsed() >= WINDOW_HALF {
+            self.window.began = Instant::now();
+            self.window.full = self.window.filling.take();
+        }
+    }
+
+    pub(in super::super) fn rates(&self) -> Rates {
+        self.rates
+    }
+
+    /// What ended in about the last ten seconds.
+    pub(in super::super) fn recent(&self) -> Times {
+        let mut recent = Times::default();
+        for half in [&self.window.full, &self.window.filling].into_iter().flatten() {
+            recent.add(half);
+        }
+        recent
+    }
+}

@@ -1,0 +1,194 @@
+//! Which request is answered by what, and who may ask it.
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, SET_COOKIE};
+use hyper::{Method, Request, StatusCode};
+use serde_json::Value;
+use tokio::time::timeout;
+
+use super::access::{Reader, Role, check_csrf, check_origin, no_session_cookie, session_cookie};
+use super::api::query::Query;
+use super::limits::{BODY_BYTES_MAX, RECEIVE_S_MAX};
+use super::model::Activity;
+use super::reply::{Refusal, Reply, json_reply, reply};
+use super::{House, actions, api, metrics, page};
+
+type Outcome = Result<Reply, Refusal>;
+
+/// Answers a request.
+pub(super) async fn route(house: &std::rc::Rc<House>, request: Request<Incoming>) -> Reply {
+    let path = request.uri().path().to_owned();
+    match answer(house, request, &path).await {
+        Ok(reply) => reply,
+        // A page asks for passwords itself; a browser's own dialog would be in its way.
+        Err(refusal) => refusal.reply(path == "/metrics"),
+    }
+}
+
+async fn answer(house: &std::rc::Rc<House>, request: Request<Incoming>, path: &str) -> Outcome {
+    let reading = matches!(*request.method(), Method::GET | Method::HEAD);
+    match path {
+        "/healthz" if reading => return Ok(health(house).await),
+        "/readyz" if reading => return Ok(readiness(house).await),
+        "/api/v1/session" => return session(house, request).await,
+        _ => {}
+    }
+    if let Some(file) = page::file(path).filter(|_| reading) {
+        return Ok(page_reply(file));
+    }
+    let rules = house.rules.borrow().clone();
+    let reader = house.door.reader(request.headers(), &rules)?;
+    if !reader.sees_anything() {
+        return Err(Refusal::SignIn);
+    }
+    if let Some(action) = path.strip_prefix("/api/v1/actions/") {
+        if *request.method() != Method::POST {
+            return Err(Refusal::Method);
+        }
+        allow_change(request.headers(), &reader)?;
+        if reader.role != Role::Admin {
+            return Err(Refusal::Forbidden("Only users of admin_users may do this."));
+        }
+        let action = action.to_owned();
+        let body = json_body(request).await?;
+        return actions::act(house, &reader, &action, &body).await;
+    }
+    if !reading {
+        return Err(Refusal::Method);
+    }
+    if path == "/metrics" {
+        let accept =
+            request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+        return metrics::scrape(house, &reader, accept).await;
+    }
+    let query = Query::parse(request.uri().query().unwrap_or_default())?;
+    api::answer(house, &reader, path, &query).await
+}
+
+fn page_reply(file: page::File) -> Reply {
+    let mut page = reply(StatusCode::OK, file.kind, Bytes::from_static(file.bytes));
+    let headers = page.headers_mut();
+    headers.insert(
+        hyper::header::CACHE_CONTROL,
+        HeaderValue::from_static(if file.immutable {
+            "public, max-age=31536000, immutable"
+        } else {
+            "no-cache"
+        }),
+    );
+    // Nothing comes from elsewhere, nobody may frame it. Charts set the style of elements.
+    let policy = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
+                  font-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+    headers.insert(hyper::header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
+    headers.insert(hyper::header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    page
+}
+
+async fn health(house: &House) -> Reply {
+    if house.refresh().await.is_ok() {
+        reply(StatusCode::OK, TEXT, "ok\n")
+    } else {
+        reply(StatusCode::SERVICE_UNAVAILABLE, TEXT, "not answering\n")
+    }
+}
+
+async fn readiness(house: &House) -> Reply {
+    let well = house.refresh().await.is_ok();
+    let reason = match house.model.borrow().activity() {
+        _ if !well => "not answering\n",
+        Activity::Active => return reply(StatusCode::OK, TEXT, "ok\n"),
+        Activity::Paused => "paused\n",
+        Activity::Suspended => "suspended\n",
+        Activity::Stopping => "shutting down\n",
+    };
+    reply(StatusCode::SERVICE_UNAVAILABLE, TEXT, reason)
+}
+
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// `/api/v1/session`: who am I, sign in, sign out.
+async fn session(house: &House, request: Request<Incoming>) -> Outcome {
+    let rules = house.rules.borrow().clone();
+    let secure = house.tls.borrow().is_on();
+    let (headers, method) = (request.headers().clone(), request.method().clone());
+    let anonymous = || house.door.reader(&HeaderMap::new(), &rules);
+    match method {
+        Method::GET | Method::HEAD => {
+            // Credentials that are none make an anonymous reader here: this address is never refused.
+            let reader = house.door.reader(&headers, &rules).or_else(|_| anonymous())?;
+            Ok(json_reply(StatusCode::OK, &api::session(&reader, &rules)))
+        }
+        Method::POST => {
+            check_origin(&headers)?;
+            check_json(&headers)?;
+            let body = json_body(request).await?;
+            let text = |key: &str| body.get(key).and_then(Value::as_str);
+            let (Some(user), Some(password)) = (text("user"), text("password")) else {
+                return Err(Refusal::Bad("\"user\" and \"password\" are needed".to_owned()));
+            };
+            let (reader, token) = house.door.sign_in(user, password, &rules)?;
+            let mut reply = json_reply(StatusCode::OK, &api::session(&reader, &rules));
+            set_cookie(&mut reply, &session_cookie(&token, secure));
+            Ok(reply)
+        }
+        Method::DELETE => {
+            let reader = house.door.reader(&headers, &rules)?;
+            if reader.csrf.is_some() {
+                allow_change(&headers, &reader)?;
+            }
+            house.door.sign_out(&headers);
+            let mut reply = json_reply(StatusCode::OK, &api::session(&anonymous()?, &rules));
+            set_cookie(&mut reply, &no_session_cookie());
+            Ok(reply)
+        }
+        _ => Err(Refusal::Method),
+    }
+}
+
+fn set_cookie(reply: &mut Reply, cookie: &str) {
+    if let Ok(value) = HeaderValue::from_str(cookie) {
+        reply.headers_mut().insert(SET_COOKIE, value);
+    }
+}
+
+fn allow_change(headers: &HeaderMap, reader: &Reader) -> Result<(), Refusal> {
+    if reader.role == Role::Anonymous {
+        return Err(Refusal::SignIn);
+    }
+    check_origin(headers)?;
+    check_json(headers)?;
+    check_csrf(headers, reader)
+}
+
+/// A page of another site can send forms without asking, but no JSON.
+fn check_json(headers: &HeaderMap) -> Result<(), Refusal> {
+    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    if kind.eq_ignore_ascii_case("application/json") {
+        Ok(())
+    } else {
+        Err(Refusal::Bad("Content-Type has to be application/json".to_owned()))
+    }
+}
+
+/// A request's body. None is an empty object.
+async fn json_body(request: Request<Incoming>) -> Result<Value, Refusal> {
+    let limited = Limited::new(request.into_body(), BODY_BYTES_MAX);
+    let bytes = match timeout(RECEIVE_S_MAX, limited.collect()).await {
+        Ok(Ok(collected)) => collected.to_bytes(),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => return Err(Refusal::TooLarge),
+        Ok(Err(_)) | Err(_) => return Err(Refusal::Bad("the request's body did not arrive".to_owned())),
+    };
+    if bytes.is_empty() {
+        return Ok(Value::Object(serde_json::Map::new()));
+    }
+    let value: Value = serde_json::from_slice(&bytes)
+        .map_err(|error| Refusal::Bad(format!("the body is no JSON: {error}")))?;
+    if value.is_object() {
+        Ok(value)
+    } else {
+        Err(Refusal::Bad("the body has to be a JSON object".to_owned()))
+    }
+}

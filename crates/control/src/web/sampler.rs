@@ -1,0 +1,68 @@
+//! Looks at all workers, once a second and before each scrape, and keeps the model up to date.
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use pgweir_core::limits::POOLS_SHOWN_MAX;
+use pgweir_core::sight::{Look, PoolSight, Sight, WorkerSight};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::House;
+use super::desk::Late;
+use super::limits::SAMPLE_PERIOD;
+use super::process::Process;
+
+/// Samples until the process ends.
+pub(super) async fn run(house: Rc<House>) {
+    let mut clock = interval(SAMPLE_PERIOD);
+    clock.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    loop {
+        clock.tick().await;
+        let answered = house.refresh().await.is_ok();
+        let mut model = house.model.borrow_mut();
+        if answered {
+            model.end_second();
+        }
+        drop(model);
+        house.sampled.send_modify(|number| *number += 1);
+    }
+}
+
+impl House {
+    /// Has the model show what is now. Those who ask while a look is under way share the next one, however many they are.
+    pub(super) async fn refresh(&self) -> Result<(), Late> {
+        let asked = Instant::now();
+        let _turn = self.sampling.lock().await;
+        if self.model.borrow().sampled_at().is_some_and(|at| at >= asked) {
+            return Ok(());
+        }
+        let began = Instant::now();
+        let (mut workers, mut pools) = (Vec::new(), Vec::new());
+        for worker in self.desk.workers() {
+            let (seen, its_pools) = self.look_at_pools(worker).await?;
+            workers.push(seen);
+            pools.extend(its_pools);
+        }
+        let (loads, process) = (self.desk.loads(), Process::read());
+        self.model.borrow_mut().take(began, workers, pools, loads, process);
+        Ok(())
+    }
+
+    async fn look_at_pools(
+        &self,
+        worker: pgweir_core::driver::WorkerId,
+    ) -> Result<(WorkerSight, Vec<PoolSight>), Late> {
+        let (mut about, mut all) = (None, Vec::new());
+        loop {
+            let look = Look::Pools { skip: all.len(), limit: POOLS_SHOWN_MAX };
+            let Sight::Pools { worker, pools, more } = self.desk.look(worker, look).await? else {
+                return Err(Late);
+            };
+            about = about.or(worker);
+            all.extend(pools);
+            if !more {
+                return about.map(|about| (*about, all)).ok_or(Late);
+            }
+        }
+    }
+}

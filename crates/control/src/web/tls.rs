@@ -1,0 +1,53 @@
+//! HTTPS: the certificate of `http_tls_cert_file`.
+
+use std::fs;
+use std::sync::Arc;
+
+use pgweir_settings::Main;
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::TlsAcceptor;
+
+/// TLS for connections that begin from now on, if it is spoken.
+#[derive(Clone)]
+pub(super) struct Tls(Option<TlsAcceptor>);
+
+impl Tls {
+    /// Reads the files. The error says what is wrong with which setting, and never what is in a file.
+    pub(super) fn read(main: &Main) -> Result<Tls, String> {
+        let (cert, key) = (main.http_tls_cert_file.as_str(), main.http_tls_key_file.as_str());
+        match (cert, key) {
+            ("", "") => return Ok(Tls(None)),
+            ("", _) => return Err("http_tls_key_file is set, but http_tls_cert_file is not".to_owned()),
+            (_, "") => return Err("http_tls_cert_file is set, but http_tls_key_file is not".to_owned()),
+            _ => {}
+        }
+        let chain = CertificateDer::pem_slice_iter(&read("http_tls_cert_file", cert)?)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|_| format!("http_tls_cert_file {cert} is no PEM certificate"))?;
+        let key = PrivateKeyDer::from_pem_slice(&read("http_tls_key_file", key)?)
+            .map_err(|_| format!("http_tls_key_file {key} has no PEM private key that is not encrypted"))?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?
+            .with_no_client_auth()
+            .with_single_cert(chain, key)
+            .map_err(|error| format!("http_tls_cert_file {cert} and its key can not be used: {error}"))?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Tls(Some(TlsAcceptor::from(Arc::new(config)))))
+    }
+
+    pub(super) fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    pub(super) fn acceptor(&self) -> Option<TlsAcceptor> {
+        self.0.clone()
+    }
+}
+
+fn read(setting: &str, path: &str) -> Result<Vec<u8>, String> {
+    fs::read(path).map_err(|error| format!("{setting} {path}: {error}"))
+}

@@ -1,0 +1,197 @@
+//! What the control plane sees of this worker. Everything here reads; only what was shown last is remembered.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use pgweir_wire::backend::ErrorFields;
+
+use super::{Activity, Machine};
+use crate::client::ClientState;
+use crate::console;
+use crate::driver::Driver;
+use crate::ids::{ClientId, PoolId, ServerId};
+use crate::limits::{APPLICATION_NAMES_SHOWN_MAX, POOLS_SHOWN_MAX};
+use crate::mail::Question;
+use crate::pool::ServerKind;
+use crate::sight::{
+    ClientCount, ClientNumbers, Look, PoolSight, RideNumbers, ServerNumbers, Sight, WorkerSight,
+};
+
+/// What clients that are counted together have in common: pool, user, application_name, state.
+type Alike<'a> = (Option<PoolId>, &'a str, &'a [u8], &'static str);
+
+impl Machine {
+    /// Answers a look of the control plane.
+    pub(super) fn look<D: Driver>(&mut self, d: &mut D, ticket: u64, look: &Look) {
+        let sight = match *look {
+            Look::Pools { skip, limit } => self.show_pools(skip, limit.min(POOLS_SHOWN_MAX)),
+            Look::ClientCounts => Sight::ClientCounts(self.count_clients()),
+        };
+        d.ask(Question::Seen { worker: self.worker, ticket, sight });
+    }
+
+    fn show_pools(&mut self, skip: usize, limit: usize) -> Sight {
+        let ids: Vec<PoolId> = self.pools.keys().skip(skip).take(limit).collect();
+        let more = self.pools.len() > skip + ids.len();
+        let pools = ids.into_iter().map(|id| self.show_pool(id)).collect();
+        let worker = (skip == 0).then(|| Box::new(self.show_worker()));
+        Sight::Pools { worker, pools, more }
+    }
+
+    fn show_worker(&self) -> WorkerSight {
+        let (mut consoles, mut logging_in) = (0, 0);
+        // Clients of pools are counted there; what is left is few unless many log in.
+        let others = self.clients.values().filter(|client| client.account.is_none());
+        for client in others {
+            match client.state {
+                ClientState::Console(_) => consoles += 1,
+                _ => logging_in += 1,
+            }
+        }
+        WorkerSight {
+            tally: self.tally.clone(),
+            consoles,
+            logging_in,
+            paused: self.activity == Activity::Paused,
+            suspended: self.activity == Activity::Suspended,
+            stopping: self.stopping,
+            prepared_statements: u32::try_from(self.statements.len()).unwrap_or(u32::MAX),
+        }
+    }
+
+    fn show_pool(&mut self, id: PoolId) -> PoolSight {
+        let used = self.long_idle_servers(id);
+        let wait_oldest_us = self.wait_oldest_us(id);
+        let cancels_sent = self.cancels.values().filter(|cancel| cancel.pool == id).count();
+        let pool = &mut self.pools[id];
+        let welcoming = count(pool.welcoming.len());
+        let busy = pool.waiting + welcoming + pool.linked + pool.riding;
+        let has_more = pool.shown_queries != Some(pool.stats.queries);
+        pool.shown_queries = Some(pool.stats.queries);
+        PoolSight {
+            database: Arc::clone(&pool.database),
+            user: Arc::clone(&pool.user),
+            mode: pool.mode,
+            paused: pool.paused,
+            size: self.rules.config.pool_size(&pool.config, &pool.user),
+            clients: ClientNumbers {
+                linked: pool.linked,
+                riding: pool.riding,
+                // Whom auth_query has still to ask about is no client of the pool yet, but waits for it.
+                waiting: pool.waiting + welcoming + count(pool.lookups.len()),
+                idle: pool.clients.saturating_sub(busy),
+                cancels_sent: count(cancels_sent),
+                cancels_waiting: count(pool.waiting_cancels.len()),
+            },
+            servers: ServerNumbers {
+                active: pool.servers(ServerKind::Active),
+                active_cancel: pool.cancels,
+                being_canceled: pool.servers(ServerKind::BeingCanceled),
+                idle: pool.servers(ServerKind::Idle).saturating_sub(used),
+                used,
+                tested: pool.servers(ServerKind::Tested),
+                login: pool.servers(ServerKind::Login),
+            },
+            rides: RideNumbers {
+                target: pool.pace.target(self.rules.config.main.multiplex_servers),
+                busy: count(pool.short.len()),
+                decisions: pool.pace.decisions(),
+                ridden: pool.rides.ridden,
+                requeued: pool.rides.requeued,
+                violations: pool.rides.violations,
+            },
+            wait_oldest_us,
+            stats: pool.stats,
+            errors: pool.errors,
+            times: pool.times.as_ref().filter(|_| has_more).cloned(),
+            failure: pool.failure.as_ref().map(|failure| failure.text.clone()),
+        }
+    }
+
+    /// Servers of a pool that are free for longer than `server_check_delay`.
+    pub(super) fn long_idle_servers(&self, id: PoolId) -> u32 {
+        let idle = self.pools[id].idle.iter().filter_map(|&server| self.servers.get(server));
+        count(idle.filter(|server| self.is_long_idle(server)).count())
+    }
+
+    /// How long the client that waits longest has waited, in microseconds.
+    pub(super) fn wait_oldest_us(&self, id: PoolId) -> u64 {
+        let since_us =
+            self.pools[id].queue.iter().find_map(|&client| match &self.clients.get(client)?.state {
+                ClientState::Waiting(waiting) => Some(waiting.since_us),
+                _ => None,
+            });
+        since_us.map_or(0, |since_us| self.now.mono_us.saturating_sub(since_us))
+    }
+
+    fn count_clients(&self) -> Vec<ClientCount> {
+        let position = self.tracked.position(b"application_name");
+        let mut counts: HashMap<Alike<'_>, u32> = HashMap::new();
+        for client in self.clients.values() {
+            let state = shown_state(&client.state);
+            let key = match (client.account.as_deref(), &client.state) {
+                (Some(account), _) => {
+                    let application = position.and_then(|position| account.params.get(position));
+                    (Some(account.pool), &*account.user, application.unwrap_or_default(), state)
+                }
+                (None, ClientState::Console(console)) => (None, console.user(), &b""[..], state),
+                _ => continue,
+            };
+            // A client chooses its application_name: there are as many as clients want, but not here.
+            let key = if counts.len() >= APPLICATION_NAMES_SHOWN_MAX && !counts.contains_key(&key) {
+                (key.0, key.1, &b"(other)"[..], key.3)
+            } else {
+                key
+            };
+            *counts.entry(key).or_default() += 1;
+        }
+        counts
+            .into_iter()
+            .map(|((pool, user, application, state), count)| ClientCount {
+                database: pool
+                    .map_or_else(|| console::DATABASE.into(), |pool| Arc::clone(&self.pools[pool].database)),
+                user: user.into(),
+                application_name: String::from_utf8_lossy(application).into_owned(),
+                state,
+                count,
+            })
+            .collect()
+    }
+
+    /// A client is sent an error.
+    pub(super) fn note_error(&mut self, client: ClientId, code: &[u8]) {
+        self.tally.errors.note(code);
+        let pool = self.clients.get(client).and_then(|client| Some(client.account.as_ref()?.pool));
+        if let Some(pool) = pool.and_then(|pool| self.pools.get_mut(pool)) {
+            pool.errors += 1;
+        }
+    }
+
+    /// A server's ErrorResponse, by its body, goes to a client.
+    pub(super) fn note_server_error(&mut self, id: ServerId, body: &[u8]) {
+        let fields = ErrorFields::parse(body).ok();
+        self.tally.errors.note(fields.and_then(|fields| fields.code()).unwrap_or_default());
+        if let Some(pool) = self.servers.get(id).and_then(|server| self.pools.get_mut(server.pool)) {
+            pool.errors += 1;
+        }
+    }
+}
+
+/// A client's state as SHOW CLIENTS names it.
+pub(super) fn shown_state(state: &ClientState) -> &'static str {
+    match state {
+        ClientState::Linked(_) | ClientState::Riding(_) => "active",
+        ClientState::Waiting(_) => "waiting",
+        ClientState::Cancelling => "active_cancel_req",
+        ClientState::Idle | ClientState::Console(_) => "idle",
+        ClientState::Greeting(_)
+        | ClientState::Authenticating(_)
+        | ClientState::AwaitingAnswer(_)
+        | ClientState::HandingOver(_)
+        | ClientState::Welcoming(_) => "cl_login",
+    }
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}

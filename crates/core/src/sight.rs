@@ -1,0 +1,191 @@
+//! What the control plane sees of a worker when it looks ([`crate::mail::Mail::Look`]): numbers, copied in one go and in
+//! pieces of bounded size, so that a look never holds up a worker for long. How they are shown is the looker's affair.
+
+use std::sync::Arc;
+
+use pgweir_settings::PoolMode;
+
+use crate::mail::Shutdown;
+use crate::stats::Stats;
+use crate::stats::errors::ErrorCounts;
+use crate::stats::histogram::Histogram;
+use crate::stats::times::Times;
+
+/// What to look at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// The worker, and its pools from a place on, at most so many. The order of pools is stable while none comes or goes.
+    Pools {
+        /// Pools to pass over.
+        skip: usize,
+        /// Pools to show.
+        limit: usize,
+    },
+    /// Clients, counted by what they have in common.
+    ClientCounts,
+}
+
+/// What was seen.
+#[derive(Clone, Debug)]
+pub enum Sight {
+    /// See [`Look::Pools`].
+    Pools {
+        /// The worker; with the first of its pools only.
+        worker: Option<Box<WorkerSight>>,
+        /// Its pools.
+        pools: Vec<PoolSight>,
+        /// There are more.
+        more: bool,
+    },
+    /// See [`Look::ClientCounts`].
+    ClientCounts(Vec<ClientCount>),
+}
+
+/// What a worker counts that belongs to no pool. Since the start of the process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// From accepting a client to its first ReadyForQuery.
+    pub login: Histogram,
+    /// From dialing a server to its first ReadyForQuery.
+    pub connect: Histogram,
+    /// Connections to servers that could not be opened.
+    pub connect_failures: u64,
+    /// Cancel requests of clients.
+    pub cancel_requests: u64,
+    /// Errors that clients were sent, by servers or by us.
+    pub errors: ErrorCounts,
+}
+
+/// A worker as a whole.
+#[derive(Clone, Debug)]
+pub struct WorkerSight {
+    /// What it counts.
+    pub tally: Tally,
+    /// Clients at the console.
+    pub consoles: u32,
+    /// Clients that have not logged in yet.
+    pub logging_in: u32,
+    /// PAUSE without a database is in force.
+    pub paused: bool,
+    /// SUSPEND is in force.
+    pub suspended: bool,
+    /// A shutdown has begun.
+    pub stopping: Option<Shutdown>,
+    /// Texts of prepared statements that are kept.
+    pub prepared_statements: u32,
+}
+
+/// A pool.
+#[derive(Clone, Debug)]
+pub struct PoolSight {
+    /// The database as clients name it.
+    pub database: Arc<str>,
+    /// The user the servers are logged in as.
+    pub user: Arc<str>,
+    /// Its mode.
+    pub mode: PoolMode,
+    /// PAUSE or KILL of its database is in force.
+    pub paused: bool,
+    /// `pool_size`; 0 is no limit.
+    pub size: u32,
+    /// Its clients.
+    pub clients: ClientNumbers,
+    /// Its servers.
+    pub servers: ServerNumbers,
+    /// Short statements that share servers.
+    pub rides: RideNumbers,
+    /// How long the client that waits longest has waited, in microseconds.
+    pub wait_oldest_us: u64,
+    /// What SHOW STATS counts.
+    pub stats: Stats,
+    /// Errors that its clients were sent.
+    pub errors: u64,
+    /// How long its statements took; `None` if nothing was added since the last look.
+    pub times: Option<Box<Times>>,
+    /// Why the last connection to a server failed, if none succeeded since.
+    pub failure: Option<String>,
+}
+
+/// Clients of a pool, by state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClientNumbers {
+    /// Have a server.
+    pub linked: u32,
+    /// Their statement was sent to a server behind another client's.
+    pub riding: u32,
+    /// Wait for one.
+    pub waiting: u32,
+    /// Ask for nothing.
+    pub idle: u32,
+    /// Their cancel requests that were sent on.
+    pub cancels_sent: u32,
+    /// Their cancel requests that wait for a connection.
+    pub cancels_waiting: u32,
+}
+
+impl ClientNumbers {
+    /// All of them; requests to cancel are no clients of a pool.
+    #[must_use]
+    pub fn total(&self) -> u32 {
+        self.linked + self.riding + self.waiting + self.idle
+    }
+}
+
+/// Servers of a pool, by state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerNumbers {
+    /// Have a client.
+    pub active: u32,
+    /// Connections that carry a cancel request.
+    pub active_cancel: u32,
+    /// Held because a cancel request may still reach them.
+    pub being_canceled: u32,
+    /// Free.
+    pub idle: u32,
+    /// Free for longer than `server_check_delay`.
+    pub used: u32,
+    /// Being reset or checked.
+    pub tested: u32,
+    /// Being opened.
+    pub login: u32,
+}
+
+impl ServerNumbers {
+    /// All of them, without those that carry a cancel request.
+    #[must_use]
+    pub fn total(&self) -> u32 {
+        self.active + self.being_canceled + self.idle + self.used + self.tested + self.login
+    }
+}
+
+/// Short statements that share servers, in a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RideNumbers {
+    /// How many servers are to be busy with short statements.
+    pub target: u32,
+    /// How many are.
+    pub busy: u32,
+    /// How often the target was looked at anew.
+    pub decisions: u64,
+    /// Statements that were sent behind another client's.
+    pub ridden: u64,
+    /// Of these, how many had to be run elsewhere.
+    pub requeued: u64,
+    /// Statements that did what they were certain not to do.
+    pub violations: u64,
+}
+
+/// So many clients are alike in this.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientCount {
+    /// The database.
+    pub database: Arc<str>,
+    /// The user they logged in as.
+    pub user: Arc<str>,
+    /// Their `application_name`.
+    pub application_name: String,
+    /// As in SHOW CLIENTS.
+    pub state: &'static str,
+    /// How many.
+    pub count: u32,
+}

@@ -1,0 +1,213 @@
+//! How long things took: counts in buckets whose width grows with the value, so that a quantile is exact to about
+//! six per cent whatever its size. Of fixed size; recording is an index and an addition.
+
+/// Values below this have a bucket each.
+const EXACT: u64 = 8;
+/// From there on, each doubling has so many buckets of the same width.
+const STEPS: u64 = 8;
+const STEPS_LOG2: u32 = 3;
+/// The highest doubling that is told apart: up to 2^31 µs, 36 minutes.
+const TOP_LOG2: u32 = 30;
+
+/// How many buckets there are; the last one takes everything above, too.
+pub const BUCKETS: usize = (EXACT + STEPS * (TOP_LOG2 - STEPS_LOG2 + 1) as u64) as usize;
+
+/// Counts of durations in microseconds, by size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Histogram {
+    counts: [u64; BUCKETS],
+    sum_us: u64,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Histogram { counts: [0; BUCKETS], sum_us: 0 }
+    }
+}
+
+impl Histogram {
+    /// Counts one duration.
+    #[inline]
+    pub fn record(&mut self, us: u64) {
+        self.counts[bucket(us)] += 1;
+        self.sum_us = self.sum_us.wrapping_add(us);
+    }
+
+    /// Counts so many durations of nothing: those that were not worth a call each.
+    pub fn record_zeros(&mut self, count: u64) {
+        self.counts[0] += count;
+    }
+
+    /// How many were counted.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// All of them together, in microseconds.
+    #[must_use]
+    pub fn sum_us(&self) -> u64 {
+        self.sum_us
+    }
+
+    /// Nothing was counted.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.counts.iter().all(|&count| count == 0)
+    }
+
+    /// The average, in microseconds; `None` without any.
+    #[must_use]
+    pub fn mean_us(&self) -> Option<f64> {
+        let count = self.count();
+        (count > 0).then(|| self.sum_us as f64 / count as f64)
+    }
+
+    /// Adds another's counts.
+    pub fn add(&mut self, other: &Histogram) {
+        for (own, their) in self.counts.iter_mut().zip(&other.counts) {
+            *own += their;
+        }
+        self.sum_us = self.sum_us.wrapping_add(other.sum_us);
+    }
+
+    /// What was counted since `earlier`, a former state of this one.
+    #[must_use]
+    pub fn since(&self, earlier: &Histogram) -> Histogram {
+        let mut change = self.clone();
+        for (own, before) in change.counts.iter_mut().zip(&earlier.counts) {
+            *own = own.saturating_sub(*before);
+        }
+        change.sum_us = self.sum_us.wrapping_sub(earlier.sum_us);
+        change
+    }
+
+    /// The value below which this share (0 to 1) of all lies, in microseconds: the middle of the bucket it falls into.
+    /// `None` without any.
+    #[must_use]
+    pub fn quantile_us(&self, share: f64) -> Option<f64> {
+        let count = self.count();
+        if count == 0 {
+            return None;
+        }
+        let rank = ((share * count as f64).ceil() as u64).clamp(1, count);
+        let mut seen = 0;
+        for (index, &here) in self.counts.iter().enumerate() {
+            seen += here;
+            if seen >= rank {
+                let (low, high) = bounds(index);
+                return Some(if high - low <= 1 { low as f64 } else { (low + high) as f64 / 2.0 });
+            }
+        }
+        None
+    }
+
+    /// The end of the highest bucket that is not empty, in microseconds; `None` without any.
+    #[must_use]
+    pub fn max_us(&self) -> Option<u64> {
+        let top = self.counts.iter().rposition(|&count| count > 0)?;
+        let (low, high) = bounds(top);
+        Some(if high - low <= 1 { low } else { high })
+    }
+
+    /// How many were shorter than this many microseconds; exact where a bucket begins there.
+    #[must_use]
+    pub fn count_below(&self, us: u64) -> u64 {
+        self.counts
+            .iter()
+            .enumerate()
+            .take_while(|&(index, _)| bounds(index).1 <= us)
+            .map(|(_, count)| count)
+            .sum()
+    }
+
+    /// The buckets that are not empty, by their number (see [`bounds`]).
+    pub fn filled(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
+        self.counts.iter().copied().enumerate().filter(|&(_, count)| count > 0)
+    }
+}
+
+/// The bucket of a value.
+#[inline]
+fn bucket(us: u64) -> usize {
+    if us < EXACT {
+        return us as usize;
+    }
+    let doubling = 63 - us.leading_zeros();
+    if doubling > TOP_LOG2 {
+        return BUCKETS - 1;
+    }
+    let step = (us >> (doubling - STEPS_LOG2)) & (STEPS - 1);
+    (EXACT + u64::from(doubling - STEPS_LOG2) * STEPS + step) as usize
+}
+
+/// Where a bucket begins, and where the next one does, in microseconds.
+#[must_use]
+pub fn bounds(bucket: usize) -> (u64, u64) {
+    let bucket = bucket as u64;
+    if bucket < EXACT {
+        return (bucket, bucket + 1);
+    }
+    let (doubling, step) = ((bucket - EXACT) / STEPS, (bucket - EXACT) % STEPS);
+    let width = 1 << doubling;
+    let low = (STEPS + step) * width;
+    (low, low + width)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_join_without_gap_and_take_their_own_bounds() {
+        let mut next = 0;
+        for index in 0..BUCKETS {
+            let (low, high) = bounds(index);
+            assert_eq!(low, next, "bucket {index}");
+            assert_eq!((bucket(low), bucket(high - 1)), (index, index));
+            next = high;
+        }
+        assert_eq!(next, 1 << 31);
+        assert_eq!(bucket(u64::MAX), BUCKETS - 1);
+    }
+
+    #[test]
+    fn quantiles_are_exact_to_a_bucket() {
+        let mut all = Histogram::default();
+        for us in 1..=10_000 {
+            all.record(us);
+        }
+        for (share, exact) in [(0.5, 5_000.0), (0.95, 9_500.0), (0.99, 9_900.0)] {
+            let found = all.quantile_us(share).expect("not empty");
+            assert!((found - exact).abs() / exact < 0.07, "{share}: {found}");
+        }
+        assert_eq!(all.mean_us(), Some(5000.5));
+        assert_eq!((all.count(), all.sum_us()), (10_000, 50_005_000));
+        assert_eq!(all.count_below(8), 7);
+        assert_eq!(Histogram::default().quantile_us(0.5), None);
+    }
+
+    #[test]
+    fn a_window_is_the_difference() {
+        let mut all = Histogram::default();
+        all.record(5);
+        let before = all.clone();
+        all.record(1_000_000);
+        all.record_zeros(2);
+        let change = all.since(&before);
+        assert_eq!((change.count(), change.sum_us(), change.quantile_us(0.5)), (3, 1_000_000, Some(0.0)));
+        assert_eq!(change.max_us(), Some(1_048_576));
+        let mut sum = before.clone();
+        sum.add(&change);
+        assert_eq!(sum, all);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_value_lies_within_its_bucket(us in 0..1_u64 << 31) {
+            let (low, high) = bounds(bucket(us));
+            proptest::prop_assert!(low <= us && us < high);
+            proptest::prop_assert!((high - low) as f64 <= (low as f64 / 8.0).max(1.0));
+        }
+    }
+}

@@ -1,0 +1,330 @@
+"""The HTTP server: metrics that agree with SHOW, the API, who sees what, actions, hostile requests."""
+
+import base64
+import json
+import re
+import socket
+import ssl
+import urllib.error
+import urllib.request
+
+import pytest
+
+from harness.machine import eventually, free_port
+from harness.pooler import kind
+
+pytestmark = pytest.mark.skipif(kind() != "pgweir", reason="PgBouncer has no HTTP server")
+
+OPENMETRICS = "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.5"
+
+
+class Http:
+    """A client of the pooler's HTTP server."""
+
+    def __init__(self, pooler, port, context=None):
+        self.pooler, self.port, self.context = pooler, port, context
+        self.base = f"{'https' if context else 'http'}://127.0.0.1:{port}"
+
+    def ask(self, path, method="GET", user=None, body=None, headers=()):
+        """Status, headers and text of an answer."""
+        request = urllib.request.Request(self.base + path, method=method, headers=dict(headers))
+        if user:
+            password = user if ":" in user else f"{user}:pw-of-{user}"
+            request.add_header("Authorization", "Basic " + base64.b64encode(password.encode()).decode())
+        if body is not None:
+            request.data = json.dumps(body).encode()
+            request.add_header("Content-Type", "application/json")
+        try:
+            with urllib.request.urlopen(request, timeout=10, context=self.context) as answer:
+                return answer.status, answer.headers, answer.read().decode()
+        except urllib.error.HTTPError as refused:
+            return refused.code, refused.headers, refused.read().decode()
+
+    def get(self, path, user="stats"):
+        """A JSON answer that has to be good."""
+        status, _, text = self.ask(path, user=user)
+        assert status == 200, f"{path}: {status} {text}"
+        return json.loads(text)
+
+    def metrics(self, user="stats"):
+        """Name with labels to value."""
+        status, _, text = self.ask("/metrics", user=user)
+        assert status == 200, text
+        return parse_metrics(text)
+
+    def act(self, action, user="admin", **body):
+        """Status and answer of an action."""
+        status, _, text = self.ask(f"/api/v1/actions/{action}", "POST", user, body, {"X-CSRF-Token": "1"})
+        return status, json.loads(text)
+
+
+def parse_metrics(text):
+    """(name, labels as a frozenset) to value."""
+    found = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            name, labels, value = re.fullmatch(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)", line).groups()
+            pairs = frozenset(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels or ""))
+            assert (name, pairs) not in found, f"twice: {line}"
+            found[name, pairs] = float(value)
+    return found
+
+
+@pytest.fixture
+def http(pooled):
+    """A pooler with an HTTP server."""
+
+    def make(**settings):
+        port = free_port()
+        pooler = pooled(http_listen=str(port), **settings)
+        client = Http(pooler, port)
+        eventually(lambda: client.ask("/readyz")[0] == 200, "it is ready")
+        return client
+
+    return make
+
+
+def with_labels(metrics, metric, /, **labels):
+    """The values of a metric whose labels have these values."""
+    return [v for (n, pairs), v in metrics.items() if n == metric and frozenset(labels.items()) <= pairs]
+
+
+def test_metrics_agree_with_show(http):
+    http = http()
+    with http.pooler.connect() as busy, http.pooler.connect(application_name='a"b\\c') as idle:
+        idle.execute("SELECT 1")
+        busy.execute("BEGIN; SELECT pg_sleep(0.01)")
+        metrics = http.metrics()
+        for row in http.pooler.admin("SHOW POOLS"):
+            if row["database"] == "pgbouncer":
+                continue
+            names = {
+                "cl_active": "client_active", "cl_waiting": "client_waiting", "sv_active": "server_active", "sv_idle": "server_idle",
+                "sv_used": "server_used", "sv_tested": "server_testing", "sv_login": "server_login", "sv_being_canceled": "server_being_canceled",
+                "cl_active_cancel_req": "client_active_cancel", "cl_waiting_cancel_req": "client_waiting_cancel",
+                "sv_active_cancel": "server_active_cancel",
+            }  # fmt: skip
+            for column, name in names.items():
+                value = with_labels(metrics, f"pgbouncer_pools_{name}_connections", database=row["database"], user=row["user"])
+                assert value == [float(row[column])], (column, row)
+        busy.execute("COMMIT")
+    eventually(lambda: int(http.pooler.pool()["cl_active"]) == 0, "clients are gone")
+    metrics = http.metrics()
+    columns = {
+        "query_count": ("queries_pooled_total", 1), "query_time": ("queries_duration_seconds_total", 1e6), "xact_count": ("sql_transactions_pooled_total", 1),
+        "xact_time": ("server_in_transaction_seconds_total", 1e6), "wait_time": ("client_wait_seconds_total", 1e6),
+        "bytes_received": ("received_bytes_total", 1), "bytes_sent": ("sent_bytes_total", 1), "client_parse_count": ("client_parses_total", 1),
+        "server_parse_count": ("server_parses_total", 1), "bind_count": ("binds_total", 1), "server_assignment_count": ("server_assignments_total", 1),
+    }  # fmt: skip
+    for row in http.pooler.admin("SHOW STATS_TOTALS"):
+        for column, (name, unit) in columns.items():
+            [value] = with_labels(metrics, f"pgbouncer_stats_totals_{name}", database=row["database"])
+            assert value * unit == pytest.approx(float(row[column])), (column, row)
+    for row in http.pooler.admin("SHOW DATABASES"):
+        where = {"name": row["name"], "host": row["host"] or "", "port": row["port"], "database": row["database"], "pool_mode": row["pool_mode"] or ""}
+        for column, name in {"pool_size": "pool_size", "current_connections": "current_connections", "paused": "paused"}.items():
+            assert with_labels(metrics, f"pgbouncer_databases_{name}", **where) == [float(row[column])], row
+    assert with_labels(metrics, "pgbouncer_up") == [1]
+    assert with_labels(metrics, "pgweir_statement_server_seconds_count", database="app", user="alice")[0] >= 3
+    assert with_labels(metrics, "pgweir_statement_server_seconds_bucket", database="app", user="alice", le="+Inf")[0] >= 3
+
+
+def test_both_formats_are_well_formed(http):
+    http = http()
+    with http.pooler.connect() as connection:
+        connection.execute("SELECT 1")
+    status, headers, text = http.ask("/metrics", headers={"Accept": OPENMETRICS})
+    assert status == 200 and headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert text.endswith("# EOF\n") and "# TYPE pgbouncer_stats_totals_binds counter\n" in text
+    plain = http.ask("/metrics")[2]
+    assert "# EOF" not in plain and "# TYPE pgbouncer_stats_totals_binds_total counter\n" in plain
+    families = re.findall(r"^# TYPE (\S+)", plain, re.M)
+    assert len(families) == len(set(families)), "a family stands in one place"
+    parse_metrics(plain)
+
+
+def test_anonymous_readers_see_numbers_and_no_names(http):
+    http = http()
+    with http.pooler.connect(application_name="secret_app") as connection:
+        connection.execute("SELECT 1")
+        for path in ["/metrics", "/api/v1/overview", "/api/v1/pools", "/api/v1/databases", "/api/v1/users", "/api/v1/percentiles", "/api/v1/settings"]:
+            status, _, text = http.ask(path)
+            assert status == 200, f"{path}: {text}"
+            assert "alice" not in text and "secret_app" not in text, path
+            assert "127.0.0.1" not in text or path == "/api/v1/settings", path
+        assert http.get("/api/v1/overview", user=None)["clients"]["total"] == 1
+        assert http.get("/api/v1/pools")["pools"][0]["user"] == "alice"
+        assert with_labels(http.metrics(), "pgbouncer_client_connections", application_name="secret_app", user="alice", state="idle") == [1]
+        assert http.ask("/api/v1/series?database=app&user=alice")[0] == 403
+
+
+def test_nothing_is_shown_where_nothing_is_to_be_shown(http):
+    http = http(http_anonymous="none")
+    for path in ["/metrics", "/api/v1/overview", "/api/v1/live", "/api/v1/settings", "/no/such/thing"]:
+        assert http.ask(path)[0] == 401, path
+    assert "WWW-Authenticate" in http.ask("/metrics")[1], "scrapers sign in so"
+    assert "WWW-Authenticate" not in http.ask("/api/v1/overview")[1], "a browser does not ask over the page"
+    for path in ["/healthz", "/readyz", "/", "/api/v1/session"]:
+        assert http.ask(path)[0] == 200, path
+    assert http.ask("/metrics", user="alice:x")[0] == 401
+    assert http.ask("/metrics", user="stats")[0] == 200
+    http.pooler.write_ini(http_anonymous="all")
+    http.pooler.reload()
+    eventually(lambda: http.ask("/metrics")[0] == 200, "RELOAD reaches the HTTP server")
+
+
+def test_an_administrator_acts_and_nobody_else(http):
+    http = http()
+    body, token = {"database": "app"}, {"X-CSRF-Token": "1"}
+    assert http.ask("/api/v1/actions/pause", "POST", None, body, token)[0] == 401
+    assert http.ask("/api/v1/actions/pause", "POST", "stats", body, token)[0] == 403
+    assert http.ask("/api/v1/actions/pause", "POST", "admin", body)[0] == 403, "without the header that no foreign page can send"
+    foreign = {**token, "Origin": "http://evil.example"}
+    assert http.ask("/api/v1/actions/pause", "POST", "admin", body, foreign)[0] == 403
+    assert http.ask("/api/v1/actions/pause", "GET", "admin")[0] == 405
+    assert http.pooler.show("DATABASES", name="app", paused=0), "nothing has happened"
+
+    assert http.act("pause", database="app") == (200, {"done": True, "message": "PAUSE app"})
+    assert http.pooler.show("DATABASES", name="app", paused=1)
+    assert http.act("resume", database="app")[0] == 200
+    assert http.act("pause", database="nope")[0] in (404, 409)
+    assert http.act("resume", database="app")[0] == 409
+    assert http.act("shutdown")[0] == 404
+    with http.pooler.connect() as connection:
+        connection.execute("SELECT 1")
+        [row] = http.pooler.show("CLIENTS", database="app")
+        assert http.act("kill_client", client=int(row["id"]))[0] == 200
+        assert http.act("kill_client", client=int(row["id"]))[0] == 404
+        assert not http.pooler.show("CLIENTS", database="app")
+    http.pooler.write_ini(query_timeout="not a number")
+    assert http.act("reload")[0] == 409
+    http.pooler.write_ini(query_timeout="7")
+    assert http.act("reload")[0] == 200
+    assert http.pooler.show("CONFIG", key="query_timeout", value=7)
+    assert '"PAUSE app" over HTTP by admin' in http.pooler.log()
+
+
+def test_a_pause_that_takes_long_goes_on_by_itself(http):
+    http = http()
+    with http.pooler.connect() as connection:
+        connection.execute("BEGIN; SELECT 1")
+        status, answer = http.act("pause", database="app")
+        assert (status, answer["done"]) == (202, False)
+        connection.execute("COMMIT")
+    eventually(lambda: not http.pooler.servers(database="app"), "the pause closed the servers")
+    assert http.act("resume", database="app")[0] == 200
+
+
+def test_sessions_sign_in_and_out(http):
+    http = http(http_anonymous="none")
+    anonymous = json.loads(http.ask("/api/v1/session")[2])
+    assert (anonymous["role"], anonymous["sign_in"]) == ("anonymous", True)
+    wrong = {"user": "admin", "password": "guess"}
+    assert http.ask("/api/v1/session", "POST", body=wrong)[0] == 401
+    status, headers, text = http.ask("/api/v1/session", "POST", body={"user": "admin", "password": "pw-of-admin"})
+    session, cookie = json.loads(text), headers["Set-Cookie"]
+    assert status == 200 and session["may_act"]
+    assert "HttpOnly" in cookie and "SameSite=Strict" in cookie
+    signed_in = {"Cookie": cookie.split(";")[0]}
+    assert http.ask("/api/v1/overview", headers=signed_in)[0] == 200
+    act = lambda token: http.ask("/api/v1/actions/reconnect", "POST", None, {}, {**signed_in, "X-CSRF-Token": token})[0]  # noqa: E731
+    assert (act("1"), act(session["csrf"])) == (403, 200)
+    out = http.ask("/api/v1/session", "DELETE", None, {}, {**signed_in, "X-CSRF-Token": session["csrf"]})
+    assert out[0] == 200 and http.ask("/api/v1/overview", headers=signed_in)[0] == 401
+    for _ in range(25):
+        status, headers, _ = http.ask("/api/v1/session", "POST", body=wrong)
+    assert status == 429 and int(headers["Retry-After"]) > 0
+
+
+def test_numbers_move_and_series_grow(http):
+    http = http()
+    with http.pooler.connect() as connection:
+        for _ in range(50):
+            connection.execute("SELECT 1")
+        overview = eventually(lambda: (o := http.get("/api/v1/overview"))["totals"]["queries"] >= 50 and o, "queries are counted")
+        assert overview["servers"]["total"] == 1 and overview["latency"]["total"]["p50_us"] > 0
+        assert [d["name"] for d in overview["databases"]] == ["app"]
+        shown = lambda: (s := http.get("/api/v1/series?database=app&user=alice"))["time_s"] and s  # noqa: E731
+        series = eventually(lambda: (s := shown()) and sum(q or 0 for q in s["columns"]["queries"]) > 0 and s, "the series has them")
+        assert series["step_s"] == 1 and all(len(c) == len(series["time_s"]) for c in series["columns"].values())
+        later = http.get(f"/api/v1/series?database=app&since={series['time_s'][-1]}")
+        assert all(t > series["time_s"][-1] for t in later["time_s"])
+        assert http.ask("/api/v1/series?database=nope", user="stats")[0] == 404
+        assert http.ask("/api/v1/series?window=5", user="stats")[0] == 400
+    rows = http.get("/api/v1/percentiles")["rows"]
+    assert rows[0]["database"] is None and rows[1]["latency"]["server"]["p99_us"] >= rows[1]["latency"]["server"]["p50_us"]
+    [errors] = [0, *(e["total"] for e in http.get("/api/v1/overview")["errors"] if e["class"] == "42")][-1:]
+    with http.pooler.connect() as connection, pytest.raises(Exception, match="no_such_table"):
+        connection.execute("SELECT * FROM no_such_table")
+    overview = eventually(lambda: (o := http.get("/api/v1/overview"))["errors"] and o, "errors are counted")
+    assert {"class": "42", "name": "syntax error or access rule violation", "total": errors + 1} in overview["errors"]
+
+
+def test_the_stream_sends_the_overview(http):
+    http = http()
+    with socket.create_connection(("127.0.0.1", http.port), timeout=10) as stream:
+        stream.sendall(b"GET /api/v1/live HTTP/1.1\r\nHost: x\r\n\r\n")
+        received = b""
+        while received.count(b"event: overview") < 2:
+            piece = stream.recv(65536)
+            assert piece, received
+            received += piece
+    data = re.search(rb"^data: (\{.*\})$", received, re.M)[1]
+    assert json.loads(data)["process"]["state"] == "active"
+
+
+def test_readiness_follows_the_process(http):
+    http = http()
+    http.pooler.admin("PAUSE")
+    assert http.ask("/readyz")[::2] == (503, "paused\n") and http.ask("/healthz")[0] == 200
+    http.pooler.admin("RESUME")
+    assert http.ask("/readyz")[0] == 200
+    with http.pooler.connect() as connection:
+        connection.execute("SELECT 1")
+        http.pooler.admin("SHUTDOWN WAIT_FOR_CLIENTS")
+        assert http.ask("/readyz")[::2] == (503, "shutting down\n")
+        http.pooler.expect_exit = True
+    http.pooler.wait_exit()
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"\x00\x00\x00\x08\x04\xd2\x16\x2f",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 5_000 + b"\r\n",
+        b"POST /api/v1/session HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n" + b"{" * 100_000,
+        b"POST /api/v1/session HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2000\r\n\r\n" + b"[" * 2000,
+        b"POST /api/v1/session HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 29\r\n\r\n" + b'{"user": 7, "password": null}',
+        b"POST /api/v1/session HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\nzz\r\n",
+        b"GET /api/v1/series?database=%ff%00 HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Basic \xff\xfe\r\n\r\n",
+        b"GET /../../etc/passwd HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
+)
+def test_hostile_requests_are_refused_and_nothing_else(http, request_bytes):
+    http = http()
+    with socket.create_connection(("127.0.0.1", http.port), timeout=10) as stream:
+        try:
+            stream.sendall(request_bytes)
+            stream.shutdown(socket.SHUT_WR)
+            answer = stream.recv(4096)
+        except OSError:
+            answer = b""
+        assert answer == b"" or re.match(rb"HTTP/1\.[01] 4\d\d ", answer), answer
+    assert http.ask("/healthz")[0] == 200
+
+
+def test_https(pooled, certificates):
+    port = free_port()
+    files = {"http_tls_cert_file": certificates.crt("pooler"), "http_tls_key_file": certificates.key("pooler")}
+    pooler = pooled(http_listen=f"127.0.0.1:{port}", **files)
+    context = ssl.create_default_context(cafile=certificates.crt("ca"))
+    client = Http(pooler, port, context)
+    eventually(lambda: client.ask("/readyz")[0] == 200, "it is ready")
+    _, headers, _ = client.ask("/api/v1/session", "POST", body={"user": "admin", "password": "pw-of-admin"})
+    assert "Secure" in headers["Set-Cookie"]
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as stream:
+        stream.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"HTTP" not in stream.recv(4096), "plain text is not answered"
