@@ -5,6 +5,7 @@
 //! Before [`Log::start_writer`] (while the process starts, and in tools) lines are written at once.
 
 mod stamp;
+pub mod syslog;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -38,6 +39,8 @@ pub struct Targets {
     pub file: Option<PathBuf>,
     /// Write to standard error too.
     pub stderr: bool,
+    /// Send to the system's logger too.
+    pub syslog: Option<syslog::Destination>,
 }
 
 /// A handle to the process's log; clones share it.
@@ -59,6 +62,9 @@ struct Shared {
 
 struct Queue {
     lines: Vec<u8>,
+    /// The same lines as syslog gets them, where it gets any.
+    datagrams: Vec<Vec<u8>>,
+    syslog: Option<syslog::Destination>,
     lost: u64,
     /// How often the writer took what had collected, and how many of these batches are written.
     taken: u64,
@@ -82,6 +88,7 @@ enum Writer {
 struct Outputs {
     targets: Targets,
     file: Option<File>,
+    logger: syslog::Sender,
     /// The file could not be written; said once, until a write succeeds again.
     failing: bool,
 }
@@ -92,13 +99,16 @@ impl Log {
     pub fn to_stderr() -> Log {
         let queue = Queue {
             lines: Vec::new(),
+            datagrams: Vec::new(),
+            syslog: None,
             lost: 0,
             taken: 0,
             written: 0,
             stamp: Stamp::local(std::process::id()),
             writer: Writer::None,
         };
-        let outputs = Outputs { targets: Targets { file: None, stderr: true }, ..Outputs::default() };
+        let outputs =
+            Outputs { targets: Targets { stderr: true, ..Targets::default() }, ..Outputs::default() };
         Log {
             shared: Arc::new(Shared {
                 verbosity: AtomicU8::new(0),
@@ -149,11 +159,11 @@ impl Log {
                 self.shared.filled.notify_one();
             }
             Writer::None => {
-                let lines = std::mem::take(&mut queue.lines);
+                let mut batch = queue.take();
                 // Still under the queue's lock: lines keep their order.
-                self.shared.outputs().write(&lines);
-                queue.lines = lines;
-                queue.lines.clear();
+                self.shared.outputs().write(&batch);
+                batch.clear();
+                queue.lines = batch.lines;
             }
         }
     }
@@ -167,8 +177,11 @@ impl Log {
         self.flush();
         let file = targets.file.as_deref().map(open_for_append).transpose()?;
         let zone = Stamp::local(std::process::id());
-        *self.shared.outputs() = Outputs { targets, file, failing: false };
-        self.shared.queue().stamp = zone;
+        let syslog = targets.syslog.clone();
+        *self.shared.outputs() = Outputs { targets, file, ..Outputs::default() };
+        let mut queue = self.shared.queue();
+        queue.stamp = zone;
+        queue.syslog = syslog;
         Ok(())
     }
 
@@ -216,20 +229,19 @@ impl Shared {
 
     /// The writer thread.
     fn write_out(&self) {
-        let mut lines = Vec::new();
+        let mut batch = Batch::default();
         loop {
-            self.take_lines(&mut lines);
-            self.outputs().write(&lines);
+            self.take_lines(&mut batch);
+            self.outputs().write(&batch);
             self.queue().written += 1;
             self.written.notify_all();
-            lines.clear();
-            lines.shrink_to(QUEUE_BYTES_KEPT);
+            batch.clear();
             thread::sleep(Duration::from_millis(COLLECT_MS));
         }
     }
 
-    /// Waits for lines and swaps them with the empty buffer `into`.
-    fn take_lines(&self, into: &mut Vec<u8>) {
+    /// Waits for lines and swaps them with the empty buffers of `into`.
+    fn take_lines(&self, into: &mut Batch) {
         let mut queue = self.queue();
         while queue.lines.is_empty() {
             queue.writer = Writer::Waiting;
@@ -237,12 +249,13 @@ impl Shared {
         }
         queue.writer = Writer::Awake;
         queue.taken += 1;
-        std::mem::swap(&mut queue.lines, into);
+        std::mem::swap(&mut queue.lines, &mut into.lines);
+        std::mem::swap(&mut queue.datagrams, &mut into.datagrams);
         if queue.lost > 0 {
             let text =
                 format!("{} log lines were lost: they came faster than they could be written", queue.lost);
             queue.lost = 0;
-            queue.stamp.write_line(SystemTime::now(), Level::Warning, &text, into);
+            queue.stamp.write_line(SystemTime::now(), Level::Warning, &text, &mut into.lines);
         }
     }
 }
@@ -255,11 +268,40 @@ impl Queue {
             return;
         }
         self.stamp.write_line(SystemTime::now(), level, message, &mut self.lines);
+        if let Some(syslog) = &self.syslog {
+            self.datagrams.extend(syslog.datagram(level, std::process::id(), message));
+        }
+    }
+
+    fn take(&mut self) -> Batch {
+        Batch { lines: std::mem::take(&mut self.lines), datagrams: std::mem::take(&mut self.datagrams) }
+    }
+}
+
+/// What is written in one go.
+#[derive(Default)]
+struct Batch {
+    lines: Vec<u8>,
+    datagrams: Vec<Vec<u8>>,
+}
+
+impl Batch {
+    fn clear(&mut self) {
+        self.lines.clear();
+        self.lines.shrink_to(QUEUE_BYTES_KEPT);
+        self.datagrams.clear();
     }
 }
 
 impl Outputs {
-    fn write(&mut self, lines: &[u8]) {
+    fn write(&mut self, batch: &Batch) {
+        let lines = &batch.lines[..];
+        if let Some(destination) = &self.targets.syslog {
+            for datagram in &batch.datagrams {
+                // As syslog(3): whoever has no logger has no lines there. The file has them.
+                let _ = self.logger.send(&destination.socket, datagram);
+            }
+        }
         if let Some(file) = &mut self.file {
             match file.write_all(lines) {
                 Ok(()) => self.failing = false,
@@ -289,7 +331,7 @@ mod tests {
 
     fn file_log(path: &Path) -> Log {
         let log = Log::to_stderr();
-        log.open(Targets { file: Some(path.into()), stderr: false }).expect("opens");
+        log.open(Targets { file: Some(path.into()), stderr: false, syslog: None }).expect("opens");
         log
     }
 
@@ -352,6 +394,8 @@ mod tests {
     fn a_full_queue_loses_lines_and_says_how_many() {
         let mut queue = Queue {
             lines: vec![b'x'; QUEUE_BYTES_MAX],
+            datagrams: Vec::new(),
+            syslog: None,
             lost: 0,
             taken: 0,
             written: 0,
@@ -364,11 +408,45 @@ mod tests {
 
         let log = Log::to_stderr();
         *log.shared.queue() = queue;
-        let mut taken = Vec::new();
+        let mut taken = Batch::default();
         log.shared.take_lines(&mut taken);
-        let text = String::from_utf8(taken.split_off(QUEUE_BYTES_MAX)).expect("text");
+        let text = String::from_utf8(taken.lines.split_off(QUEUE_BYTES_MAX)).expect("text");
         assert!(text.contains("WARNING 2 log lines were lost"), "{text}");
         assert_eq!(log.shared.queue().lost, 0);
+    }
+
+    #[test]
+    fn syslog_gets_the_messages_alone() {
+        let scratch = Scratch::new("log-syslog");
+        let socket = scratch.path("dev-log");
+        let logger = std::os::unix::net::UnixDatagram::bind(&socket).expect("can listen");
+        let log = Log::to_stderr();
+        let destination = |ident: &str| {
+            Some(syslog::Destination {
+                ident: ident.into(),
+                facility: "local0".into(),
+                socket: socket.clone(),
+            })
+        };
+        log.open(Targets { syslog: destination("one"), ..Targets::default() }).expect("opens");
+        log.start_writer().expect("a thread");
+        log.set_verbosity(2);
+        log.write(Level::Debug, "never here");
+        log.write(Level::Log, "first");
+        log.open(Targets { syslog: destination("two"), ..Targets::default() }).expect("opens");
+        log.write(Level::Error, "second");
+        log.flush();
+        log.open(Targets::default()).expect("opens");
+        log.write(Level::Error, "off");
+        log.flush();
+        logger.set_nonblocking(true).expect("can");
+        let mut buffer = [0; 64];
+        let mut next =
+            || logger.recv(&mut buffer).ok().map(|got| String::from_utf8_lossy(&buffer[..got]).into_owned());
+        let pid = std::process::id();
+        assert_eq!(next(), Some(format!("<134>one[{pid}]: first")));
+        assert_eq!(next(), Some(format!("<131>two[{pid}]: second")));
+        assert_eq!(next(), None);
     }
 
     #[test]
@@ -379,7 +457,7 @@ mod tests {
         log.write(Level::Log, "first");
         std::fs::rename(&path, &rotated).expect("renames");
         log.write(Level::Log, "still the old file");
-        log.open(Targets { file: Some(path.clone()), stderr: false }).expect("opens");
+        log.open(Targets { file: Some(path.clone()), stderr: false, syslog: None }).expect("opens");
         log.write(Level::Log, "second");
         assert_eq!(messages(&rotated), ["LOG first", "LOG still the old file"]);
         assert_eq!(messages(&path), ["LOG second"]);
@@ -391,7 +469,7 @@ mod tests {
         let path = scratch.path("log");
         let log = file_log(&path);
         let nowhere = scratch.path("no/such/folder/log");
-        assert!(log.open(Targets { file: Some(nowhere), stderr: false }).is_err());
+        assert!(log.open(Targets { file: Some(nowhere), stderr: false, syslog: None }).is_err());
         log.write(Level::Log, "here");
         assert_eq!(messages(&path), ["LOG here"]);
     }

@@ -10,6 +10,7 @@ use pgweir_core::stats::Window;
 use pgweir_settings::Main;
 
 use crate::files::TlsFiles;
+use crate::log::syslog::{Destination, SOCKET};
 use crate::log::{Log, Targets};
 use crate::rulebook::{Draft, Rulebook};
 use crate::stopping::{Order, Stopping};
@@ -179,7 +180,9 @@ impl<F: Fleet> Plane<F> {
         };
         if let Err(faults) = &result {
             self.log_faults(faults);
-        } else if key.eq_ignore_ascii_case("logfile") {
+        } else if ["logfile", "syslog", "syslog_ident", "syslog_facility"]
+            .contains(&key.to_ascii_lowercase().as_str())
+        {
             self.open_log();
         }
         result.map_err(drop)
@@ -255,7 +258,12 @@ impl<F: Fleet> Plane<F> {
 #[must_use]
 pub fn log_targets(main: &Main, quiet: bool) -> Targets {
     let file = (!main.logfile.is_empty()).then(|| PathBuf::from(&main.logfile));
-    Targets { file, stderr: !quiet }
+    let syslog = main.syslog.then(|| Destination {
+        ident: main.syslog_ident.clone(),
+        facility: main.syslog_facility.clone(),
+        socket: SOCKET.into(),
+    });
+    Targets { file, stderr: !quiet, syslog }
 }
 
 #[cfg(test)]

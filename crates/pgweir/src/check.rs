@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn warnings_are_no_faults() {
-        let report = checked("warnings", "syslog = 1");
+        let report = checked("warnings", "sbuf_loopcnt = 7");
         assert!(report.faults.is_empty());
         assert!(report.text().contains("warning: ") && report.text().ends_with("no errors and 1 warning\n"));
     }

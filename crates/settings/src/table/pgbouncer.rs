@@ -24,12 +24,12 @@ settings! {
         /// The name of the service.
         job_name: String = "pgbouncer", Kind::Text, Restart, PgBouncer, InEffect;
         /// Whether log lines go to syslog.
-        syslog: bool = "0", Kind::Bool, Reload, PgBouncer, NotYet;
+        syslog: bool = "0", Kind::Bool, Reload, PgBouncer, InEffect;
         /// The tag of the lines in syslog.
-        syslog_ident: String = "pgbouncer", Kind::Text, Reload, PgBouncer, NotYet;
+        syslog_ident: String = "pgbouncer", Kind::Text, Reload, PgBouncer, InEffect;
         /// The facility of the lines in syslog: auth, authpriv, daemon, user, or local0 to local7; anything
         /// else means daemon.
-        syslog_facility: String = "daemon", Kind::Text, Reload, PgBouncer, NotYet;
+        syslog_facility: String = "daemon", Kind::Text, Reload, PgBouncer, InEffect;
         /// Whether logins are logged, of clients and on servers.
         log_connections: bool = "1", Kind::Bool, Reload, PgBouncer, InEffect;
         /// Whether the end of a connection is logged, with the reason.
