@@ -48,6 +48,7 @@ SINCE = {
     "scram iterations": (1, 25),
     "cancel requests of senders that do not wait": None,
     "peers": (1, 19),
+    "online restart over a unix socket": None,
     "workers": None,
     "any parameter value kept": None,
     "waiting clients are watched": None,

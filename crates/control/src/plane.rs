@@ -24,6 +24,8 @@ const NO_TICKET: u64 = 0;
 pub enum Event {
     /// A signal came.
     Signal(i32),
+    /// The process is to end in this way.
+    Shutdown(Shutdown),
     /// A worker's machine asks.
     Asked(WorkerId, Question),
 }
@@ -86,6 +88,7 @@ impl<F: Fleet> Plane<F> {
         while let Ok(event) = events.recv() {
             match event {
                 Event::Signal(signal) => self.signal(signal),
+                Event::Shutdown(kind) => self.shutdown(kind),
                 Event::Asked(from, question) => self.asked(from, question),
             }
             if let Some(words) = self.stopping.last_words() {

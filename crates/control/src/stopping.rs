@@ -82,7 +82,7 @@ impl Stopping {
     pub fn begin(&mut self, kind: Shutdown, workers: u16) {
         *self = match kind {
             Shutdown::Now => Stopping::Over { kind },
-            Shutdown::WaitForServers | Shutdown::WaitForClients => {
+            Shutdown::WaitForServers | Shutdown::WaitForClients | Shutdown::HandOver => {
                 Stopping::Waiting { kind, drained: vec![false; usize::from(workers)] }
             }
         };
@@ -108,6 +108,7 @@ impl Stopping {
             Shutdown::Now => "",
             Shutdown::WaitForServers => "server connections dropped, exiting",
             Shutdown::WaitForClients => "client connections dropped, exiting",
+            Shutdown::HandOver => "everything was handed over, exiting",
         })
     }
 }

@@ -41,6 +41,26 @@ impl CancelKey {
         CancelKey { head: *head, rest }
     }
 
+    /// A key that another process gave: process id, then secret.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<CancelKey> {
+        let (head, rest) = bytes.split_first_chunk::<8>()?;
+        let rest = match rest.len() {
+            0 => None,
+            _ => Some(Box::new(rest.try_into().ok()?)),
+        };
+        Some(CancelKey { head: *head, rest })
+    }
+
+    /// What [`CancelKey::from_bytes`] reads.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        [&self.head[..4], &self.secret()].concat()
+    }
+
+    /// The minor protocol version it was made for.
+    pub(crate) fn minor(&self) -> u16 {
+        if self.rest.is_some() { 2 } else { 0 }
+    }
+
     pub(crate) fn head(&self) -> KeyHead {
         self.head
     }
@@ -106,6 +126,9 @@ mod tests {
             assert!(!key.is_shown_by(&shown[..shown.len() - 1]));
             assert!(!key.is_shown_by(&[&shown[..], &[0]].concat()));
             assert_eq!(head_of(&shown), Some(key.head()));
+            assert!(
+                CancelKey::from_bytes(&key.bytes()).is_some_and(|same| same == key && same.minor() == minor)
+            );
         }
     }
     #[test]

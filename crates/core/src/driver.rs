@@ -7,6 +7,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use crate::carried::Carried;
 use crate::luggage::Luggage;
 use crate::mail::{Mail, Question};
 
@@ -174,6 +175,13 @@ pub trait Driver {
     /// Moves a client's connection, with its TLS state and queued bytes, to another worker, whose machine gets
     /// `Machine::adopted` with the luggage.
     fn hand_over(&mut self, conn: ConnId, to: WorkerId, luggage: Box<Luggage>);
+
+    /// Gives a client of the console, who may have everything, to whoever sees to online restarts: the connection leaves the
+    /// machine, and [`Mail::Shutdown`] with [`Shutdown::HandOver`](crate::mail::Shutdown) follows when a successor is ready.
+    fn surrender(&mut self, conn: ConnId);
+
+    /// Hands something over to the process that takes our place. The connections leave the machine.
+    fn give_away(&mut self, client: Option<ConnId>, server: Option<ConnId>, carried: Box<Carried>);
 
     /// Accepts nobody over TCP from now on, for good; who connected before and stands in the kernel's queue still comes in
     /// (`Machine::accepted`, in this turn). Unix sockets stay.

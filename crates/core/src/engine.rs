@@ -1,6 +1,7 @@
 //! The machine's verbs as a trait: what an event loop drives, so that the loop can be tested with a toy and the simulator
 //! with a machine that is broken on purpose.
 
+use crate::carried::Carried;
 use crate::driver::{Closed, ConnId, Driver, Now, Peer, TlsInfo};
 use crate::luggage::Luggage;
 use crate::mail::Mail;
@@ -15,6 +16,15 @@ pub trait Engine {
     fn accepted<D: Driver>(&mut self, d: &mut D, conn: ConnId, peer: Peer);
     /// A client that another worker accepted and authenticated, and whose pool is here.
     fn adopted<D: Driver>(&mut self, d: &mut D, conn: ConnId, luggage: Box<Luggage>);
+    /// Another process, whose place this one takes, hands over something of its own: sockets of a client and a server, as
+    /// far as there are any.
+    fn carried<D: Driver>(
+        &mut self,
+        d: &mut D,
+        client: Option<ConnId>,
+        server: Option<ConnId>,
+        carried: Box<Carried>,
+    );
     /// Bytes (plain text) arrived; all are consumed.
     fn received<D: Driver>(&mut self, d: &mut D, conn: ConnId, bytes: &[u8]);
     /// A dialed connection is up; `local` is our end's "ip:port" for the log, "" for a unix socket.

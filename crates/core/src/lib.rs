@@ -9,6 +9,7 @@
 //! [`ledger`] decides which answer belongs to whom.
 
 mod cancel_key;
+pub mod carried;
 mod client;
 pub mod console;
 pub mod driver;

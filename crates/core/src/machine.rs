@@ -6,6 +6,7 @@
 mod actions;
 mod admin;
 mod admission;
+mod arriving;
 mod cancel;
 mod client_moves;
 mod console_extended;
@@ -13,6 +14,7 @@ mod from_client;
 mod from_server;
 mod greeting;
 mod handout;
+mod leaving;
 mod login;
 mod login_log;
 mod lookup;
@@ -34,6 +36,7 @@ use std::sync::Arc;
 use slotmap::SlotMap;
 
 use crate::cancel_key::KeyHead;
+use crate::carried::Carried;
 use crate::client::{Client, ClientState, Greeting};
 use crate::console::command::{PendingCommand, Tasks};
 use crate::driver::{Closed, ConnId, Driver, Level, Now, Peer, TlsInfo, WorkerId};
@@ -112,6 +115,10 @@ pub struct Machine {
     /// The console client that ended a SUSPEND would be missed for.
     suspended_by: Option<ClientId>,
     said_drained: bool,
+    /// Pools that our successor was told of.
+    told_pools: leaving::ToldPools,
+    /// When to look again whether what was queued has left, so that more can be handed over (monotonic, µs).
+    leave_us: Option<u64>,
     maintenance_us: u64,
     stats_us: u64,
     /// What is counted beside the pools.
@@ -157,6 +164,7 @@ impl Machine {
         let extra = setup.rules.config.main.track_extra_parameters.iter().map(String::as_str);
         let tracked = Arc::new(Tracked::new(extra));
         let stats_us = setup.now.mono_us + duration_us(setup.rules.config.main.stats_period);
+        let first_serial = first_serial(setup.shared.generation(), setup.worker);
         Machine {
             worker: setup.worker,
             now: setup.now,
@@ -171,10 +179,10 @@ impl Machine {
             cancels: SlotMap::with_key(),
             peering: Peering::default(),
             cancel_keys: HashMap::new(),
-            statements: Statements::default(),
             estimates: Estimates::default(),
             wake_us: None,
             to_resume: VecDeque::new(),
+            statements: Statements::numbered_from(first_serial),
             answers: Vec::new(),
             noticed: Vec::new(),
             scratch: Vec::new(),
@@ -188,6 +196,8 @@ impl Machine {
             starving_workers: Vec::new(),
             suspended_by: None,
             said_drained: false,
+            told_pools: leaving::ToldPools::new(),
+            leave_us: None,
             maintenance_us: setup.now.mono_us,
             stats_us,
             tally: Tally::default(),
@@ -221,6 +231,16 @@ impl Engine for Machine {
 
     fn adopted<D: Driver>(&mut self, d: &mut D, conn: ConnId, luggage: Box<Luggage>) {
         self.adopt(d, conn, *luggage);
+    }
+
+    fn carried<D: Driver>(
+        &mut self,
+        d: &mut D,
+        client: Option<ConnId>,
+        server: Option<ConnId>,
+        carried: Box<Carried>,
+    ) {
+        self.arrive(d, client, server, *carried);
     }
 
     fn received<D: Driver>(&mut self, d: &mut D, conn: ConnId, bytes: &[u8]) {
@@ -286,6 +306,7 @@ impl Engine for Machine {
 
     fn end_tick<D: Driver>(&mut self, d: &mut D) {
         self.resume_released(d);
+        self.leave(d);
         // Handing out may notice further pools (an evicted server was another pool's); they get their turn, too.
         loop {
             while let Some(id) = self.noticed.pop() {
@@ -303,7 +324,7 @@ impl Engine for Machine {
     }
 
     fn deadline(&self) -> Option<u64> {
-        Some(self.wake_us.map_or(self.maintenance_us, |due_us| due_us.min(self.maintenance_us)))
+        [self.wake_us, self.leave_us, Some(self.maintenance_us)].into_iter().flatten().min()
     }
 }
 
@@ -344,6 +365,11 @@ impl Machine {
     fn log<D: Driver>(&self, d: &mut D, level: Level, line: &str) {
         d.log(level, line);
     }
+}
+
+/// Numbers of statements: a range for each generation, and in it one for each worker.
+fn first_serial(generation: u32, worker: WorkerId) -> u64 {
+    u64::from(generation) << 40 | u64::from(worker.0) << 28
 }
 
 /// A duration of the settings in microseconds.

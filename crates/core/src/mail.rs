@@ -30,6 +30,8 @@ pub enum Shutdown {
     Now,
     /// When all servers are released (SIGINT, SHUTDOWN WAIT_FOR_SERVERS).
     WaitForServers,
+    /// When everything has been handed to a successor (`-R`).
+    HandOver,
     /// When all clients have left (SIGTERM, SHUTDOWN WAIT_FOR_CLIENTS).
     WaitForClients,
 }

@@ -61,6 +61,7 @@ pub struct Shared {
     /// Seed of the salts that unknown users are shown; stable while the process lives.
     pub mock_seed: [u8; 32],
     workers: u16,
+    generation: u32,
     book: Mutex<Book>,
 }
 
@@ -88,8 +89,21 @@ impl Shared {
             serial: AtomicU64::new(0),
             mock_seed,
             workers: workers.max(1),
+            generation: 0,
             book: Mutex::new(book),
         }
+    }
+
+    /// The same for a process that takes another's place: its generation is one more than that one's.
+    #[must_use]
+    pub fn of_generation(self, generation: u32) -> Shared {
+        Shared { generation, ..self }
+    }
+
+    /// How many processes were each other's successors before this one.
+    #[must_use]
+    pub fn generation(&self) -> u32 {
+        self.generation
     }
 
     /// How many workers there are.

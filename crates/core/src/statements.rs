@@ -26,6 +26,11 @@ pub(crate) struct Statement {
 }
 
 impl Statement {
+    /// The number in the name servers know it by.
+    pub(crate) fn serial(&self) -> u64 {
+        self.serial
+    }
+
     /// What it may do to a session; what was not looked at may do anything.
     pub(crate) fn marks(&self) -> pgweir_sql::Marks {
         self.traits.map_or(pgweir_sql::Marks::ROUTINES, |traits| traits.marks)
@@ -48,6 +53,24 @@ pub(crate) struct Statements {
 }
 
 impl Statements {
+    /// Numbers behind this one: those of processes that are each other's successors, and of their workers, do not meet.
+    pub(crate) fn numbered_from(serial: u64) -> Statements {
+        Statements { serial, ..Statements::default() }
+    }
+
+    /// A statement that another process has given this number, with one user more; `None` if it has another one here.
+    pub(crate) fn adopt(&mut self, query: &[u8], types: &[u8], serial: u64) -> Option<StatementId> {
+        let own = std::mem::replace(&mut self.serial, serial.wrapping_sub(1));
+        let id = self.take(query, types);
+        self.serial = own;
+        if self.all[id].serial != serial {
+            self.give_back(id);
+            return None;
+        }
+        self.note_parsed(id);
+        Some(id)
+    }
+
     pub(crate) fn get(&self, id: StatementId) -> Option<&Statement> {
         self.all.get(id)
     }
@@ -193,6 +216,16 @@ impl ClientStatements {
         }
     }
 
+    /// Names and statements.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], StatementId)> {
+        self.names.iter().map(|(name, named)| (&**name, named.statement))
+    }
+
+    /// A Close is on its way.
+    pub(crate) fn is_closing(&self) -> bool {
+        !self.closing.is_empty()
+    }
+
     /// Ends all names but those whose ticket is to be kept.
     pub(crate) fn discard(&mut self, kept: impl Fn(u32) -> bool) -> Vec<StatementId> {
         self.names.extract_if(|_, named| !kept(named.ticket)).map(|(_, named)| named.statement).collect()
@@ -234,6 +267,13 @@ impl ServerStatements {
         if self.used.insert(id, self.clock).is_none() {
             self.count += 1;
         }
+    }
+
+    /// All, the one that was not used for longest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = StatementId> {
+        let mut by_use: Vec<(u64, StatementId)> = self.used.iter().map(|(id, &used)| (used, id)).collect();
+        by_use.sort_unstable();
+        by_use.into_iter().map(|(_, id)| id)
     }
 
     pub(crate) fn remove(&mut self, id: StatementId) -> bool {

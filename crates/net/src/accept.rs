@@ -75,9 +75,12 @@ impl Acceptor {
         matches!(self.listeners.get(number), Some(Some(Listener { kind: Kind::Tcp(_), .. })))
     }
 
-    pub(crate) fn close_tcp(&mut self, io: &Io) {
+    /// Listens no more on those that `concerned` names.
+    pub(crate) fn close(&mut self, io: &Io, concerned: impl Fn(Kind) -> bool) {
         for place in &mut self.listeners {
-            if let Some(Listener { socket, kind: Kind::Tcp(_) }) = place {
+            if let Some(Listener { socket, kind }) = place
+                && concerned(*kind)
+            {
                 // The poll would not forget it by itself while another worker has it open. Should this fail, what it
                 // reports means nothing any more.
                 let _ = sys::deregister(&io.registry, socket);
@@ -89,6 +92,11 @@ impl Acceptor {
     /// TCP listeners, to set options that what they accept inherits.
     pub(crate) fn tcp_sockets(&self) -> impl Iterator<Item = &Socket> {
         self.listeners.iter().flatten().filter(|l| matches!(l.kind, Kind::Tcp(_))).map(|l| &l.socket)
+    }
+
+    /// All listeners, for another process.
+    pub(crate) fn duplicates(&self) -> io::Result<Vec<Socket>> {
+        self.listeners.iter().flatten().map(|listener| listener.socket.try_clone()).collect()
     }
 
     pub(crate) fn has_work(&self) -> bool {
@@ -118,7 +126,7 @@ impl<E: Engine> Worker<E> {
         for number in 0..self.acceptor.listeners.len() {
             while self.acceptor.is_tcp(number) && self.accept_from(number) == Queue::Longer {}
         }
-        self.acceptor.close_tcp(&self.io);
+        self.acceptor.close(&self.io, |kind| matches!(kind, Kind::Tcp(_)));
     }
 
     /// Accepts from every listener that is ready.

@@ -1,13 +1,16 @@
 //! What a worker owns beside the machine, and the machine's requests ([`Driver`]) carried out on it.
 
 use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
 use std::sync::mpsc::Sender;
 
 use mio::{Interest, Registry};
+use pgweir_core::carried::Carried;
 use pgweir_core::driver::{CloseMode, Closed, ConnId, Driver, Endpoint, Level, TlsRole, WorkerId};
 use pgweir_core::luggage::Luggage;
 use pgweir_core::mail::{Mail, Question};
 use rustls::crypto::SecureRandom;
+use socket2::Socket;
 
 use crate::bulk;
 use crate::conn::{Conn, Origin, Tools};
@@ -17,6 +20,7 @@ use crate::out::BufferPool;
 use crate::resolve::Names;
 use crate::sys;
 use crate::table::{State, Table, token};
+use crate::takeover::Package;
 use crate::tls::TlsConfigs;
 use crate::tls::stream::{SCRATCH_BYTES, TlsStream};
 use crate::workers::Log;
@@ -62,6 +66,9 @@ pub(crate) struct Io {
     pub(crate) stop_listening: bool,
     /// This turn's time.
     pub(crate) now_us: u64,
+    /// Takes what the machine gives away, during an online restart.
+    pub(crate) successor: Option<Sender<Package>>,
+    surrendered: Sender<OwnedFd>,
     questions: Sender<(WorkerId, Question)>,
     randomness: &'static dyn SecureRandom,
     log: Log,
@@ -76,6 +83,7 @@ pub(crate) struct Parts {
     pub(crate) options: SocketOptions,
     pub(crate) tls: TlsConfigs,
     pub(crate) questions: Sender<(WorkerId, Question)>,
+    pub(crate) surrendered: Sender<OwnedFd>,
     pub(crate) log: Log,
 }
 
@@ -99,6 +107,8 @@ impl Io {
             tls: parts.tls,
             stop_listening: false,
             now_us: 0,
+            successor: None,
+            surrendered: parts.surrendered,
             questions: parts.questions,
             randomness: rustls::crypto::ring::default_provider().secure_random,
             log: parts.log,
@@ -157,6 +167,15 @@ impl Io {
     /// `true` when the next turn has something to do already.
     pub(crate) fn has_work(&self) -> bool {
         !self.ready.is_empty() || !self.dirty.is_empty() || !self.reports.is_empty()
+    }
+
+    /// Takes a connection out of the loop, for another process.
+    fn detach(&mut self, id: ConnId) -> Option<Socket> {
+        self.table.open(id)?;
+        let State::Open(conn) = self.table.remove(id) else { return None };
+        // Should this fail, the poll forgets the socket when its last owner closes it.
+        let _ = sys::deregister(&self.registry, &conn.socket);
+        Some(conn.socket)
     }
 
     fn prepare_tls(&mut self, id: ConnId, role: &TlsRole, received: &[u8]) -> Result<(), String> {
@@ -246,6 +265,22 @@ impl Driver for Io {
         // Should this fail, the old poll forgets the socket anyway when it is closed.
         let _ = sys::deregister(&self.registry, &conn.socket);
         self.mesh.post(to, Letter::Parcel(Box::new(Parcel { conn, luggage })));
+    }
+
+    fn surrender(&mut self, id: ConnId) {
+        if let Some(socket) = self.detach(id) {
+            // Nobody listens any more: the process is ending.
+            let _ = self.surrendered.send(socket.into());
+        }
+    }
+
+    fn give_away(&mut self, client: Option<ConnId>, server: Option<ConnId>, carried: Box<Carried>) {
+        let sockets: Option<Vec<Socket>> =
+            [client, server].into_iter().flatten().map(|id| self.detach(id)).collect();
+        let sent = self.successor.as_ref().zip(sockets);
+        if sent.is_none_or(|(to, sockets)| to.send(Package { sockets, carried }).is_err()) {
+            self.say(Level::Error, "a connection was to be handed over and there is no process to take it");
+        }
     }
 
     fn stop_listening(&mut self) {

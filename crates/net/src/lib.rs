@@ -23,6 +23,7 @@ mod read;
 mod resolve;
 mod sys;
 mod table;
+mod takeover;
 mod tick;
 mod tls;
 mod workers;
@@ -33,7 +34,7 @@ mod tests;
 
 pub use io::DEEP_BACKLOG_BYTES;
 pub use listen::{ListenError, ListenSettings, Listeners, open_listeners};
-pub use mesh::NetCommand;
 pub use options::SocketOptions;
+pub use takeover::{Arrivals, Giver, GivingError, Takeover, TakeoverError};
 pub use tls::{Pems, Side, TlsConfigs, TlsSetupError};
 pub use workers::{Log, Post, Setup, WorkerLoad, Workers};

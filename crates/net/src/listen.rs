@@ -124,19 +124,24 @@ fn inode(path: &Path) -> io::Result<(u64, u64)> {
     Ok((found.dev(), found.ino()))
 }
 
-/// Opens all sockets. A TCP address that fails is a warning as long as another one works.
+/// Opens all sockets, or takes those of `inherited` that listen where one is wanted; the others are closed. A TCP address
+/// that fails is a warning as long as another one works.
 ///
 /// # Errors
 /// [`ListenError`]: no address works, the unix socket is in use, the operating system refuses.
 pub fn open_listeners(
     settings: &ListenSettings,
+    mut inherited: Vec<Socket>,
     log: &dyn Fn(Level, &str),
 ) -> result::Result<Listeners, ListenError> {
-    let mut sockets = open_tcp(settings, log)?;
+    let mut sockets = open_tcp(settings, &mut inherited, log)?;
     let mut socket_file = None;
     if !settings.unix_dir.is_empty() {
         let path = format!("{}/.s.PGSQL.{}", settings.unix_dir, settings.port);
-        let (listener, file) = open_unix(settings, &path)?;
+        let (listener, file) = match inherited_unix(&mut inherited, &path) {
+            Some(socket) => take_unix(settings, &path, socket)?,
+            None => open_unix(settings, &path)?,
+        };
         log(Level::Log, &format!("listening on unix:{path}"));
         sockets.push(listener);
         socket_file = file;
@@ -149,6 +154,7 @@ pub fn open_listeners(
 
 fn open_tcp(
     settings: &ListenSettings,
+    inherited: &mut Vec<Socket>,
     log: &dyn Fn(Level, &str),
 ) -> result::Result<Vec<Listener>, ListenError> {
     let mut sockets = Vec::new();
@@ -161,7 +167,11 @@ fn open_tcp(
             }
         };
         for address in addresses {
-            match listen_on(address, settings) {
+            let listens = match inherited_tcp(inherited, address) {
+                Some(socket) => take_tcp(socket, address, settings),
+                None => listen_on(address, settings),
+            };
+            match listens {
                 Ok(listener) => {
                     if let Kind::Tcp(address) = listener.kind {
                         log(Level::Log, &format!("listening on {address}"));
@@ -214,6 +224,49 @@ fn listen_on(address: SocketAddr, settings: &ListenSettings) -> io::Result<Liste
     socket.listen(backlog)?;
     let bound = socket.local_addr()?.as_socket().ok_or(ErrorKind::InvalidData)?;
     Ok(Listener { socket, kind: Kind::Tcp(bound) })
+}
+
+/// Takes the listener on this address out of the list, if it is there.
+fn inherited_tcp(inherited: &mut Vec<Socket>, address: SocketAddr) -> Option<Socket> {
+    let listens_there = |socket: &Socket| {
+        socket.local_addr().is_ok_and(|bound| bound.as_socket().is_some_and(|bound| bound == address))
+    };
+    inherited.iter().position(listens_there).map(|place| inherited.swap_remove(place))
+}
+
+/// The same for a unix socket.
+fn inherited_unix(inherited: &mut Vec<Socket>, path: &str) -> Option<Socket> {
+    let wanted = unix_address(path).ok()?;
+    let listens_there = |socket: &Socket| {
+        socket.local_addr().is_ok_and(|bound| match path.strip_prefix('@') {
+            Some(name) => bound.as_abstract_namespace() == Some(name.as_bytes()),
+            None => bound.as_pathname() == wanted.as_pathname() && wanted.as_pathname().is_some(),
+        })
+    };
+    inherited.iter().position(listens_there).map(|place| inherited.swap_remove(place))
+}
+
+/// A listener of another process: who stands in its queue need not notice.
+fn take_tcp(socket: Socket, address: SocketAddr, settings: &ListenSettings) -> io::Result<Listener> {
+    socket.set_nonblocking(true)?;
+    sys::tune_tcp(&socket, &settings.options)?;
+    sys::set_defer_accept(&socket, settings.options.defer_accept_s)?;
+    socket.listen(i32::try_from(settings.backlog).unwrap_or(i32::MAX))?;
+    Ok(Listener { socket, kind: Kind::Tcp(address) })
+}
+
+fn take_unix(
+    settings: &ListenSettings,
+    path: &str,
+    socket: Socket,
+) -> result::Result<UnixListener, ListenError> {
+    let failed = |error: io::Error| ListenError::Unix { path: path.to_owned(), error: sys::text(&error) };
+    socket.set_nonblocking(true).map_err(failed)?;
+    let file = match path.strip_prefix('@') {
+        Some(_) => None,
+        None => Some(SocketFile::new(Path::new(path)).map_err(failed)?),
+    };
+    Ok((Listener { socket, kind: Kind::Unix { port: settings.port } }, file))
 }
 
 type UnixListener = (Listener, Option<SocketFile>);

@@ -4,22 +4,29 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use mio::Waker;
+use pgweir_core::carried::Carried;
 use pgweir_core::driver::WorkerId;
 use pgweir_core::luggage::Luggage;
 use pgweir_core::mail::Mail;
+use socket2::Socket;
 
 use crate::conn::Conn;
 use crate::options::SocketOptions;
 use crate::resolve::Answer;
+use crate::takeover::{Lend, Package};
 use crate::tls::TlsConfigs;
 
 /// What the binary tells a worker's event loop (not its machine).
 #[derive(Clone)]
-pub enum NetCommand {
+pub(crate) enum NetCommand {
     /// TLS configuration for sessions that begin from now on.
     Tls(TlsConfigs),
     /// Socket options for connections made from now on.
     Options(SocketOptions),
+    /// Answer with duplicates of the listeners.
+    LendListeners(Lend),
+    /// Accept nobody any more, and hand over what the machine gives away through this.
+    GiveAway(Sender<Package>),
     /// End the loop.
     Stop,
 }
@@ -30,6 +37,8 @@ pub(crate) enum Letter {
     Mail(Mail),
     /// A client that moves there.
     Parcel(Box<Parcel>),
+    /// Something that another process hands over.
+    Arrival(Box<Arrival>),
     /// A host name's addresses.
     Resolved(Box<Answer>),
     /// For its event loop.
@@ -40,6 +49,13 @@ pub(crate) enum Letter {
 pub(crate) struct Parcel {
     pub(crate) conn: Conn,
     pub(crate) luggage: Box<Luggage>,
+}
+
+/// What another process hands over, with the sockets of a client and a server as far as there are any.
+pub(crate) struct Arrival {
+    pub(crate) client: Option<Socket>,
+    pub(crate) server: Option<Socket>,
+    pub(crate) carried: Box<Carried>,
 }
 
 /// The way into a worker. Letters of one sender arrive in order.

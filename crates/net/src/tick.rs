@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use mio::{Events, Poll};
 use pgweir_core::driver::{Closed, ConnId, Level};
+use socket2::Socket;
 
 use crate::accept::Acceptor;
 use crate::clock::Clock;
-use crate::conn::Conn;
+use crate::conn::{Conn, Origin};
 use crate::dial::Outcome;
 use crate::io::{Io, Report};
-use crate::mesh::{Letter, NetCommand, Parcel};
+use crate::mesh::{Arrival, Letter, NetCommand, Parcel};
 use crate::sys;
 use crate::table::{Source, State, source};
 use crate::workers::WorkerLoad;
@@ -183,6 +184,7 @@ impl<E: Engine> Worker<E> {
             match letter {
                 Letter::Mail(mail) => self.engine.mail(&mut self.io, mail),
                 Letter::Parcel(parcel) => self.unpack(*parcel),
+                Letter::Arrival(arrival) => self.unload(*arrival),
                 Letter::Resolved(answer) => self.io.resolved(*answer),
                 Letter::Command(command) => {
                     if self.obey(*command) == Next::Stop {
@@ -217,6 +219,25 @@ impl<E: Engine> Worker<E> {
         self.engine.adopted(&mut self.io, id, luggage);
     }
 
+    /// Another process hands something over. Its sockets were not read to the end: the poll says so by itself.
+    fn unload(&mut self, arrival: Arrival) {
+        let Arrival { client, server, carried } = arrival;
+        let Ok(client) = self.adopt_carried(client, Origin::Accepted) else { return };
+        let Ok(server) = self.adopt_carried(server, Origin::Dialed) else {
+            client.into_iter().for_each(|id| self.io.discard(id));
+            return;
+        };
+        self.engine.carried(&mut self.io, client, server, carried);
+    }
+
+    fn adopt_carried(&mut self, socket: Option<Socket>, origin: Origin) -> io::Result<Option<ConnId>> {
+        let adopted = socket.map(|socket| self.io.adopt_socket(Conn::new(socket, origin))).transpose();
+        if let Err(e) = &adopted {
+            self.io.say(Level::Error, &format!("could not take over a connection: {}", sys::text(e)));
+        }
+        adopted
+    }
+
     fn obey(&mut self, command: NetCommand) -> Next {
         match command {
             NetCommand::Tls(configs) => self.io.tls = configs,
@@ -230,6 +251,14 @@ impl<E: Engine> Worker<E> {
                     }
                 }
                 self.io.options = options;
+            }
+            NetCommand::LendListeners(lend) => {
+                // Whoever asked may have given up.
+                let _ = lend.send(self.acceptor.duplicates());
+            }
+            NetCommand::GiveAway(successor) => {
+                self.acceptor.close(&self.io, |_| true);
+                self.io.successor = Some(successor);
             }
             NetCommand::Stop => return Next::Stop,
         }

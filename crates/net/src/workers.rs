@@ -1,6 +1,7 @@
 //! The workers as the binary sees them: started together, spoken to by messages, ended together.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -19,6 +20,7 @@ use crate::mesh::{Letter, Mailbox, Mesh, NetCommand};
 use crate::options::SocketOptions;
 use crate::resolve::{Names, Request, start_resolver};
 use crate::table::WAKER;
+use crate::takeover::{Arrivals, Giver};
 use crate::tick::{Desk, Worker};
 use crate::tls::TlsConfigs;
 use pgweir_core::Engine;
@@ -40,6 +42,8 @@ pub struct Setup<F> {
     pub log: Log,
     /// The control plane's ear.
     pub questions: Sender<(WorkerId, Question)>,
+    /// Gets the connections of processes that want to take this one's place; see [`Giver`].
+    pub surrendered: Sender<OwnedFd>,
     /// Makes a worker's machine, in that worker's thread.
     pub machine: F,
 }
@@ -102,7 +106,7 @@ impl Workers {
         E: Engine + 'static,
         F: Fn(WorkerId, Now) -> E + Send + Sync + 'static,
     {
-        let Setup { workers, listeners, tls, options, log, questions, machine } = setup;
+        let Setup { workers, listeners, tls, options, log, questions, surrendered, machine } = setup;
         let clock = Clock::new();
         let resolver = start_resolver()?;
         let (entrances, mailboxes) = entrances(workers.max(1))?;
@@ -125,6 +129,7 @@ impl Workers {
                 options: options.clone(),
                 tls: tls.clone(),
                 questions: questions.clone(),
+                surrendered: surrendered.clone(),
                 log: Arc::clone(&log),
                 load: Arc::clone(&running.loads[number]),
                 clock,
@@ -180,6 +185,23 @@ impl Workers {
         self.command(&NetCommand::Options(options.clone()));
     }
 
+    /// What gives everything to another process.
+    #[must_use]
+    pub fn giver(&self) -> Giver {
+        Giver { mailboxes: self.mailboxes.clone() }
+    }
+
+    /// What takes in what another process gives.
+    #[must_use]
+    pub fn arrivals(&self) -> Arrivals {
+        Arrivals { mailboxes: self.mailboxes.clone() }
+    }
+
+    /// The unix socket belongs to another process now: it is not removed at the end.
+    pub fn leave_socket_file(&mut self) {
+        self.socket_file = None;
+    }
+
     /// Ends the loops after the turn they are in, waits for them, and removes the unix socket.
     pub fn stop(mut self) {
         self.command(&NetCommand::Stop);
@@ -210,6 +232,7 @@ struct Outfit {
     options: SocketOptions,
     tls: TlsConfigs,
     questions: Sender<(WorkerId, Question)>,
+    surrendered: Sender<OwnedFd>,
     log: Log,
     load: Arc<WorkerLoad>,
     clock: Clock,
@@ -238,6 +261,7 @@ fn work<E: Engine>(outfit: Outfit, machine: &dyn Fn(WorkerId, Now) -> E) -> io::
         options: outfit.options,
         tls: outfit.tls,
         questions: outfit.questions,
+        surrendered: outfit.surrendered,
         log: outfit.log,
     });
     let acceptor = Acceptor::new(outfit.listeners, &io)?;

@@ -11,6 +11,7 @@ mod command_line;
 mod fleet;
 mod run;
 mod start;
+mod succession;
 mod version;
 
 use std::io::Write as _;

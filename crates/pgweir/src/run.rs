@@ -3,6 +3,7 @@
 use std::backtrace::Backtrace;
 use std::panic;
 use std::process::ExitCode;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{io, thread};
@@ -21,10 +22,11 @@ use signal_hook::iterator::Signals;
 use crate::command_line::RunOptions;
 use crate::fleet::{Crew, Watched};
 use crate::start::{self, Ready, StartError};
+use crate::succession::{self, Estate};
 use crate::version;
 
 /// Our pid file, where the panic hook finds it too.
-type SharedPidFile = Arc<Mutex<Option<PidFile>>>;
+pub(crate) type SharedPidFile = Arc<Mutex<Option<PidFile>>>;
 
 /// Runs until a signal or the console ends it. Exit code 0 for every end that was asked for, 1 when it could not start.
 pub(crate) fn run(options: RunOptions) -> ExitCode {
@@ -48,7 +50,8 @@ fn start_and_serve(options: RunOptions, log: &Log) -> Result<(), StartError> {
 }
 
 fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
-    let Ready { command_line, draft, tls, listeners, web_sockets, pid_file, quiet } = ready;
+    let Ready { command_line, draft, tls, listeners, web_sockets, pid_file, quiet, takeover } = ready;
+    let generation = takeover.as_ref().map_or(0, |old| old.generation().wrapping_add(1));
     log.start_writer()?;
     let pid_file = Arc::new(Mutex::new(pid_file));
     end_on_panic(log.clone(), Arc::clone(&pid_file));
@@ -57,7 +60,8 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
     let (questions, question_queue) = mpsc::channel();
     let (web, web_inbox) = web::channel();
     let web = (!web_sockets.is_empty()).then_some(web);
-    hear_questions(question_queue, events, web.clone())?;
+    hear_questions(question_queue, events.clone(), web.clone())?;
+    let (surrendered, successors) = mpsc::channel();
 
     let book = Rulebook::new(command_line, draft);
     let rules = book.rules().clone();
@@ -67,10 +71,11 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
         Level::Log,
         &format!("workers: {workers} (cores: {cores}, setting: {})", rules.config.main.workers),
     );
-    let shared = Arc::new(Shared::new(workers, start::random_seed()?));
+    let shared = Arc::new(Shared::new(workers, start::random_seed()?).of_generation(generation));
     let options = SocketOptions::from(&rules.config.main);
     let rules_for_web = rules.clone();
     let write = log.clone();
+    let machines_shared = Arc::clone(&shared);
     let workers = Workers::start(Setup {
         workers,
         listeners,
@@ -78,11 +83,26 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
         options,
         log: Arc::new(move |level, line: &str| write.write(level, line)),
         questions,
+        surrendered,
         machine: move |worker: WorkerId, now: Now| {
-            let (rules, shared) = (rules.clone(), Arc::clone(&shared));
+            let (rules, shared) = (rules.clone(), Arc::clone(&machines_shared));
             Machine::new(pgweir_core::Setup { worker, rules, shared, now })
         },
     })?;
+    let estate = Estate {
+        giver: workers.giver(),
+        generation,
+        pid_file: Arc::clone(&pid_file),
+        events,
+        log: log.clone(),
+    };
+    let (given, giving) = succession::hear_successors(estate, successors)?;
+    if let Some(old) = takeover {
+        old.ready()?;
+        *pid_file.lock().unwrap_or_else(PoisonError::into_inner) =
+            start::create_pid_file(&book.rules().config.main.pidfile)?;
+        succession::receive(old, workers.arrivals(), shared, log.clone())?;
+    }
     if web.is_some() {
         web::start(WebSetup {
             sockets: web_sockets,
@@ -95,8 +115,15 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
     }
     log.write(Level::Log, &version::process_up());
     let plane = Plane::new(Crew(workers), book, log.clone(), quiet).with_web(web);
-    let Crew(workers) = plane.run(&event_queue);
+    let Crew(mut workers) = plane.run(&event_queue);
+    let given = given.load(Ordering::Acquire);
+    if given {
+        workers.leave_socket_file();
+    }
     workers.stop();
+    if given && giving.join().is_err() {
+        log.write(Level::Error, "the thread that hands over has failed");
+    }
     take(&pid_file);
     Ok(())
 }
@@ -151,6 +178,6 @@ fn end_on_panic(log: Log, pid_file: SharedPidFile) {
 }
 
 /// Removes the pid file.
-fn take(pid_file: &SharedPidFile) {
+pub(crate) fn take(pid_file: &SharedPidFile) {
     drop(pid_file.lock().unwrap_or_else(PoisonError::into_inner).take());
 }

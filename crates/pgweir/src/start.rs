@@ -16,11 +16,13 @@ use pgweir_control::process::{
 use pgweir_control::web::{self, WebListenError};
 use pgweir_control::{CommandLine, Draft, log_targets};
 use pgweir_core::driver::Level;
-use pgweir_net::{ListenError, ListenSettings, Listeners, TlsConfigs, open_listeners};
+use pgweir_net::{
+    ListenError, ListenSettings, Listeners, Takeover, TakeoverError, TlsConfigs, open_listeners,
+};
 use pgweir_settings::Config;
 
 use crate::command_line::RunOptions;
-use crate::fleet;
+use crate::{fleet, succession};
 
 /// On machines with up to this many cores one worker serves all: a pooler's work is mostly the kernel's, and one busy
 /// worker batches better than several idle ones.
@@ -67,6 +69,9 @@ pub(crate) enum StartError {
     /// `-d`.
     #[error(transparent)]
     Background(#[from] BackgroundError),
+    /// `-R`.
+    #[error(transparent)]
+    Takeover(#[from] TakeoverError),
     /// Threads, event queues, random numbers.
     #[error("could not start: {0}")]
     System(#[from] io::Error),
@@ -81,6 +86,8 @@ pub(crate) struct Ready {
     pub(crate) web_sockets: Vec<TcpListener>,
     pub(crate) pid_file: Option<PidFile>,
     pub(crate) quiet: bool,
+    /// The process whose place this one takes.
+    pub(crate) takeover: Option<Takeover>,
 }
 
 /// Does everything up to the first thread.
@@ -101,14 +108,31 @@ pub(crate) fn start(options: RunOptions, log: &Log) -> Result<Ready, StartError>
     open_log(config, options.quiet, log)?;
     tell(&draft, log);
     let tls = fleet::build_tls(&config.main, draft.tls()).map_err(StartError::Tls)?;
-    look_for_pid_file(&config.main.pidfile, options.daemon, log)?;
+    let mut takeover = if options.takeover { succession::ask(&config.main)? } else { None };
+    if takeover.is_none() || config.main.pidfile.is_empty() {
+        look_for_pid_file(&config.main.pidfile, options.daemon, log)?;
+    }
     note_files_limit(&draft, log);
     let write = |level: Level, line: &str| log.write(level, line);
     let settings = ListenSettings::from(&config.main);
+    let inherited = takeover.as_mut().map(Takeover::take_listeners).unwrap_or_default();
     let quiet = options.quiet || options.daemon;
     // Who can connect finds the pid file written; a daemon listens first, to say on the terminal why it can not.
-    let (listeners, web_sockets, pid_file) = if options.daemon {
-        let listeners = open_listeners(&settings, &write)?;
+    let (listeners, web_sockets, pid_file) = if takeover.is_some() {
+        let listeners = open_listeners(&settings, inherited, &write)?;
+        let web_sockets = web::open(&config.main.http_listen).unwrap_or_else(|error| {
+            let line = format!("no HTTP until the next restart, the old process is there still: {error}");
+            log.write(Level::Warning, &line);
+            Vec::new()
+        });
+        if options.daemon {
+            go_to_background()?;
+            open_log(config, quiet, log)?;
+        }
+        // The old process has its own pid file until this one is ready.
+        (listeners, web_sockets, None)
+    } else if options.daemon {
+        let listeners = open_listeners(&settings, inherited, &write)?;
         let web_sockets = web::open(&config.main.http_listen)?;
         go_to_background()?;
         open_log(config, quiet, log)?;
@@ -116,12 +140,12 @@ pub(crate) fn start(options: RunOptions, log: &Log) -> Result<Ready, StartError>
     } else {
         let pid_file = create_pid_file(&config.main.pidfile)?;
         let web_sockets = web::open(&config.main.http_listen)?;
-        (open_listeners(&settings, &write)?, web_sockets, pid_file)
+        (open_listeners(&settings, inherited, &write)?, web_sockets, pid_file)
     };
-    Ok(Ready { command_line, draft, tls, listeners, web_sockets, pid_file, quiet })
+    Ok(Ready { command_line, draft, tls, listeners, web_sockets, pid_file, quiet, takeover })
 }
 
-fn create_pid_file(path: &str) -> Result<Option<PidFile>, PidFileError> {
+pub(crate) fn create_pid_file(path: &str) -> Result<Option<PidFile>, PidFileError> {
     match path {
         "" => Ok(None),
         path => PidFile::create(Path::new(path)).map(Some),

@@ -1,6 +1,7 @@
 //! A simulator that can not fail is worth nothing: the machine, broken on purpose in one way at a time, must be caught,
 //! and by the check that is meant for it.
 
+use pgweir_core::carried::Carried;
 use pgweir_core::driver::{
     CloseMode, Closed, ConnId, Driver, Endpoint, Level, Now, Peer, TlsInfo, TlsRole, WorkerId,
 };
@@ -141,6 +142,14 @@ impl<D: Driver, const WAY: Way> Driver for Bent<'_, D, WAY> {
         self.d.hand_over(conn, to, luggage);
     }
 
+    fn surrender(&mut self, conn: ConnId) {
+        self.d.surrender(conn);
+    }
+
+    fn give_away(&mut self, client: Option<ConnId>, server: Option<ConnId>, carried: Box<Carried>) {
+        self.d.give_away(client, server, carried);
+    }
+
     fn stop_listening(&mut self) {
         self.d.stop_listening();
     }
@@ -264,6 +273,16 @@ impl<const WAY: Way> Engine for Mutant<WAY> {
     fn closed<D: Driver>(&mut self, d: &mut D, conn: ConnId, why: Closed) {
         self.mischief.clients.retain(|&client| client != conn);
         self.bend(d, |machine, d| machine.closed(d, conn, why));
+    }
+
+    fn carried<D: Driver>(
+        &mut self,
+        d: &mut D,
+        client: Option<ConnId>,
+        server: Option<ConnId>,
+        carried: Box<Carried>,
+    ) {
+        self.bend(d, |machine, d| machine.carried(d, client, server, carried));
     }
 
     fn mail<D: Driver>(&mut self, d: &mut D, mail: Mail) {

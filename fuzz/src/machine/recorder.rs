@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use pgweir_core::carried::Carried;
 use pgweir_core::driver::{CloseMode, ConnId, Driver, Endpoint, Level, TlsRole, WorkerId};
 use pgweir_core::luggage::Luggage;
 use pgweir_core::mail::{Mail, Question};
@@ -155,6 +156,10 @@ impl Driver for Recorder {
     fn hand_over(&mut self, _conn: ConnId, to: WorkerId, _luggage: Box<Luggage>) {
         panic!("handed over to {to:?}, but there is one worker");
     }
+
+    fn surrender(&mut self, _: ConnId) {}
+
+    fn give_away(&mut self, _: Option<ConnId>, _: Option<ConnId>, _: Box<Carried>) {}
 
     fn stop_listening(&mut self) {}
 

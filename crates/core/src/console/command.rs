@@ -114,6 +114,8 @@ pub enum Command {
     Suspend,
     /// RELOAD.
     Reload,
+    /// Another pgweir takes our place (`-R`); not for people.
+    TakeOver,
     /// SHUTDOWN, of any kind.
     Shutdown(Shutdown),
 }
@@ -163,6 +165,7 @@ impl Command {
                 .ok_or_else(|| "invalid client pointer supplied".to_owned()),
             "wait_close" => Ok(Command::WaitClose(database)),
             "suspend" => bare(Command::Suspend),
+            "take_over" => bare(Command::TakeOver),
             "reload" => bare(Command::Reload),
             "shutdown" => match argument.map(str::to_lowercase).as_deref() {
                 None => Ok(Command::Shutdown(Shutdown::Now)),
@@ -189,6 +192,7 @@ impl Command {
             Command::WaitClose(_) => "WAIT_CLOSE".to_owned(),
             Command::Suspend => "SUSPEND".to_owned(),
             Command::Reload => "RELOAD".to_owned(),
+            Command::TakeOver => "TAKE_OVER".to_owned(),
             Command::Shutdown(_) => "SHUTDOWN".to_owned(),
         }
     }

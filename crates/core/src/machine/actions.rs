@@ -80,9 +80,11 @@ impl Machine {
                 self.shared.switch(&database, |switches| switches.disabled = false);
                 Outcome::Done
             }
-            Command::ShowParameter(_) | Command::Set { .. } | Command::Reload | Command::Shutdown(_) => {
-                Outcome::Done
-            }
+            Command::TakeOver
+            | Command::ShowParameter(_)
+            | Command::Set { .. }
+            | Command::Reload
+            | Command::Shutdown(_) => Outcome::Done,
         };
         self.answer(d, from, ticket, outcome);
     }
@@ -358,7 +360,7 @@ impl Machine {
             Some(Shutdown::WaitForServers) => {
                 !self.servers.values().any(|server| server.state.kind() != ServerKind::Login)
             }
-            Some(Shutdown::WaitForClients) => {
+            Some(Shutdown::WaitForClients | Shutdown::HandOver) => {
                 !self.clients.values().any(|client| !matches!(client.state, ClientState::Console(_)))
             }
         };
@@ -373,8 +375,9 @@ impl Machine {
 fn urgency(kind: Shutdown) -> u8 {
     match kind {
         Shutdown::WaitForClients => 0,
-        Shutdown::WaitForServers => 1,
-        Shutdown::Now => 2,
+        Shutdown::HandOver => 1,
+        Shutdown::WaitForServers => 2,
+        Shutdown::Now => 3,
     }
 }
 

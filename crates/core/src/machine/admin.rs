@@ -14,7 +14,7 @@ use crate::console::command::{self, Asker, Command, FIXED_PARAMETERS, Outcome, P
 use crate::console::session::{ConsoleSession, Reply};
 use crate::console::table::Row;
 use crate::console::{self, Rights, table};
-use crate::driver::{CloseMode, Driver, Level};
+use crate::driver::{CloseMode, Driver, Level, Peer};
 use crate::errors::Fault;
 use crate::ids::ClientId;
 use crate::limits::{BACKLOG_HIGH_BYTES, CONSOLE_QUERY_BYTES_MAX};
@@ -131,13 +131,16 @@ impl Machine {
         if let Err(text) = self.check_command(&command) {
             return self.say_error(d, id, SqlState::PROTOCOL_VIOLATION, &text);
         }
+        if command == Command::TakeOver {
+            return self.begin_take_over(d, id);
+        }
         self.distribute(d, Asker::Console(id), command);
     }
 
     /// A command of the control plane. What would need a client to end it, or ends the process, is not for it.
     pub(super) fn operate<D: Driver>(&mut self, d: &mut D, ticket: u64, command: Command) {
         let refused = match &command {
-            Command::Suspend | Command::Shutdown(_) | Command::ShowParameter(_) => {
+            Command::Suspend | Command::Shutdown(_) | Command::TakeOver | Command::ShowParameter(_) => {
                 Some("this command can be given on the console only".to_owned())
             }
             command => self.check_command(command).err(),
@@ -149,6 +152,22 @@ impl Machine {
             self.log_command(d, &command);
         }
         self.distribute(d, Asker::Control(ticket), command);
+    }
+
+    /// A process of our own user wants to take our place: it gets this connection, and then everything else.
+    fn begin_take_over<D: Driver>(&mut self, d: &mut D, id: ClientId) {
+        let Some(client) = self.clients.get(id) else { return };
+        let house = matches!(client.origin.peer, Peer::Unix { same_user: true, .. });
+        if !house || self.stopping.is_some() || self.activity != Activity::Active {
+            let text = "only a process of the same user can take over, while neither a shutdown nor PAUSE nor SUSPEND is in force";
+            return self.say_error(d, id, SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, text);
+        }
+        let Some(client) = self.clients.remove(id) else { return };
+        self.clear_role(client.conn);
+        if let ClientState::Console(console) = &client.state {
+            self.console_left(d, id, console);
+        }
+        d.surrender(client.conn);
     }
 
     /// Sends a command where it is carried out, and remembers who typed it.

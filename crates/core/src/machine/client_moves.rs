@@ -227,7 +227,7 @@ impl Machine {
         }
     }
 
-    fn leave_pool(
+    pub(super) fn leave_pool(
         &mut self,
         id: ClientId,
         account: Option<Box<crate::client::Account>>,

@@ -231,7 +231,7 @@ impl Machine {
         self.set_role(conn, Role::Server(id));
     }
 
-    fn new_server(
+    pub(super) fn new_server(
         &self,
         conn: ConnId,
         pool: PoolId,

@@ -118,7 +118,8 @@ impl Machine {
             return Err(Fault::DatabaseDisabled(login.database.to_string()));
         }
         // Who came in while the door was open is one of those that are waited for.
-        let is_waited_for = self.stopping == Some(Shutdown::WaitForClients) && since_us <= self.stopping_us;
+        let is_waited_for = self.stopping == Some(Shutdown::HandOver)
+            || self.stopping == Some(Shutdown::WaitForClients) && since_us <= self.stopping_us;
         if self.stopping.is_some() && !is_waited_for {
             return Err(Fault::ShuttingDown);
         }
@@ -189,7 +190,13 @@ impl Machine {
     }
 
     /// The client belongs to a pool of this worker from here on.
-    fn settle_in<D: Driver>(&mut self, d: &mut D, id: ClientId, login: Login, counted: Counted) -> Step {
+    pub(super) fn settle_in<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        login: Login,
+        counted: Counted,
+    ) -> Step {
         let user = self.pool_user(&login);
         let Some(pool_id) = self.pool_for(d, &login.database, &user) else {
             self.uncount(&counted);

@@ -343,7 +343,7 @@ impl Machine {
     }
 
     /// Takes a server out of its list before it is removed.
-    fn set_unlisted(&mut self, id: ServerId) {
+    pub(super) fn set_unlisted(&mut self, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
         let kind = server.state.kind();
         let pool = &mut self.pools[server.pool];
@@ -354,7 +354,7 @@ impl Machine {
     }
 
     /// A server fewer counts towards the limits that span pools; whoever starved by them may try again.
-    fn give_back_server<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
+    pub(super) fn give_back_server<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
         let pool = &self.pools[pool_id];
         pool.database_counts.servers.give_back();
         pool.user_counts.servers.give_back();

@@ -21,5 +21,6 @@ mod replication;
 mod riding;
 mod sessions;
 mod streaming;
+mod takeover;
 mod timeouts;
 mod workers;

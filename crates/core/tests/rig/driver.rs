@@ -1,5 +1,6 @@
 //! A driver that does nothing but remember what it was asked for.
 
+use pgweir_core::carried::Carried;
 use pgweir_core::driver::{CloseMode, ConnId, Driver, Endpoint, Level, TlsRole, WorkerId};
 use pgweir_core::luggage::Luggage;
 use pgweir_core::mail::{Mail, Question};
@@ -32,6 +33,8 @@ pub(crate) struct Recorder {
     pub(crate) asked: Vec<Question>,
     pub(crate) mails: Vec<(WorkerId, Mail)>,
     pub(crate) moved: Vec<(ConnId, WorkerId, Box<Luggage>)>,
+    pub(crate) given: Vec<(Option<ConnId>, Option<ConnId>, Box<Carried>)>,
+    pub(crate) surrendered: Vec<ConnId>,
     pub(crate) stopped_listening: bool,
     random: u64,
 }
@@ -108,6 +111,14 @@ impl Driver for Recorder {
 
     fn hand_over(&mut self, conn: ConnId, to: WorkerId, luggage: Box<Luggage>) {
         self.moved.push((conn, to, luggage));
+    }
+
+    fn surrender(&mut self, conn: ConnId) {
+        self.surrendered.push(conn);
+    }
+
+    fn give_away(&mut self, client: Option<ConnId>, server: Option<ConnId>, carried: Box<Carried>) {
+        self.given.push((client, server, carried));
     }
 
     fn stop_listening(&mut self) {

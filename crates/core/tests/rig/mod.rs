@@ -9,9 +9,10 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use pgweir_auth::UserList;
+use pgweir_core::carried::Carried;
 use pgweir_core::driver::{Closed, ConnId, Endpoint, Now, Peer, TlsInfo, WorkerId};
 use pgweir_core::luggage::Luggage;
-use pgweir_core::mail::{Mail, Question, Rules};
+use pgweir_core::mail::{Mail, Question, Rules, Shutdown};
 use pgweir_core::{Engine, Machine, Setup, Shared};
 use pgweir_settings::Config;
 use pgweir_wire::header::Header;
@@ -32,6 +33,7 @@ struct Worker {
 enum Post {
     Client(usize, ConnId, usize, Box<Luggage>),
     Mail(usize, Mail),
+    Carried(usize, Option<ConnId>, Option<ConnId>, Box<Carried>),
 }
 
 /// The world.
@@ -146,6 +148,9 @@ impl Rig {
             self.dials.push(End(self.ends.len() - 1));
         }
         let driver = &mut self.workers[worker].driver;
+        for (client, server, carried) in std::mem::take(&mut driver.given) {
+            self.post.push_back(Post::Carried(worker, client, server, carried));
+        }
         for (conn, to, luggage) in std::mem::take(&mut driver.moved) {
             self.post.push_back(Post::Client(worker, conn, usize::from(to.0), luggage));
         }
@@ -164,9 +169,43 @@ impl Rig {
             match post {
                 Post::Client(from, conn, to, luggage) => self.carry(from, conn, to, luggage),
                 Post::Mail(to, mail) => self.mail(to, mail),
+                Post::Carried(from, client, server, carried) => self.inherit(from, client, server, &carried),
             }
         }
         self.delivering = false;
+    }
+
+    /// Another process takes the place of this one, with these settings. It is the last worker from then on.
+    pub(crate) fn take_over(&mut self, main: &str, databases: &str) {
+        let generation = self.shared.generation() + 1;
+        self.shared = Arc::new(Shared::new(1, [7; 32]).of_generation(generation));
+        let setup = Setup {
+            worker: WorkerId(0),
+            rules: rules(&format!("pool_mode = transaction\n{main}"), databases),
+            shared: Arc::clone(&self.shared),
+            now: self.now,
+        };
+        self.workers.push(Worker { machine: Machine::new(setup), driver: Recorder::default() });
+        let old = self.workers.len() - 2;
+        self.mail(old, Mail::Shutdown(Shutdown::HandOver));
+    }
+
+    /// As it goes between processes: as bytes.
+    fn inherit(&mut self, from: usize, client: Option<ConnId>, server: Option<ConnId>, carried: &Carried) {
+        let to = self.workers.len() - 1;
+        let [client, server] = [client, server].map(|conn| conn.map(|conn| self.move_wire(from, conn, to)));
+        let carried = Carried::decode(&carried.encode()).expect("it was encoded just now");
+        self.turn(to, |machine, driver| machine.carried(driver, client, server, Box::new(carried)));
+    }
+
+    fn move_wire(&mut self, from: usize, conn: ConnId, to: usize) -> ConnId {
+        let wire = std::mem::take(self.workers[from].driver.wire(conn));
+        assert!(wire.queued.is_empty() && wire.closed.is_none(), "it was not at rest");
+        let there = self.workers[to].driver.open();
+        *self.workers[to].driver.wire(there) = Wire { paused: false, ..wire };
+        let end = self.ends.iter_mut().find(|end| **end == (from, conn)).expect("a known connection");
+        *end = (to, there);
+        there
     }
 
     fn carry(&mut self, from: usize, conn: ConnId, to: usize, luggage: Box<Luggage>) {

@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use pgweir_core::carried::Carried;
 use pgweir_core::driver::{
     CloseMode, Closed, ConnId, Driver, Endpoint, Level, Now, Peer, TlsInfo, TlsRole, WorkerId,
 };
@@ -206,6 +207,8 @@ impl Engine for Toy {
         }
     }
 
+    fn carried<D: Driver>(&mut self, _: &mut D, _: Option<ConnId>, _: Option<ConnId>, _: Box<Carried>) {}
+
     fn mail<D: Driver>(&mut self, d: &mut D, mail: Mail) {
         self.say(Seen::Mail);
         if matches!(mail, Mail::Shutdown(_)) {
@@ -290,7 +293,7 @@ impl World {
     }
 
     pub(crate) fn with(setup: World0) -> Self {
-        let listeners = open_listeners(&setup.listen, &|_, _| {}).unwrap();
+        let listeners = open_listeners(&setup.listen, Vec::new(), &|_, _| {}).unwrap();
         Self::on(listeners, setup)
     }
 
@@ -313,6 +316,7 @@ impl World {
                 let _ = logged.lock().unwrap().send((level, line.to_owned()));
             }),
             questions,
+            surrendered: channel().0,
             machine: move |me, _now| Toy {
                 me,
                 plan: plan.clone(),

@@ -1,5 +1,6 @@
 //! A worker's side of the virtual network: its table of connections, and the machine's [`Driver`].
 
+use pgweir_core::carried::Carried;
 use pgweir_core::driver::{
     CloseMode, Closed, ConnId, Driver, Endpoint, Level, Peer, TlsInfo, TlsRole, WorkerId,
 };
@@ -322,6 +323,14 @@ impl Driver for SimDriver<'_> {
         self.hub.link_mut(link).pooler = PoolerEnd::Moving;
         let in_us = 1 + self.hub.rng.skewed(500);
         self.hub.after(in_us, Event::Adopt { to, parcel: Box::new(Moving { link, out, luggage }) });
+    }
+
+    fn surrender(&mut self, _: ConnId) {
+        unreachable!("nobody in the simulation comes over a unix socket of our own user");
+    }
+
+    fn give_away(&mut self, _: Option<ConnId>, _: Option<ConnId>, _: Box<Carried>) {
+        unreachable!("nobody in the simulation takes over");
     }
 
     /// Clients of the simulation go on to arrive: what the machine does with late ones is looked at, too.

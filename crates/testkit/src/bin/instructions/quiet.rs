@@ -1,5 +1,6 @@
 //! A driver that costs next to nothing: bytes are gathered in buffers that keep their memory.
 
+use pgweir_core::carried::Carried;
 use pgweir_core::driver::{CloseMode, ConnId, Driver, Endpoint, Level, TlsRole, WorkerId};
 use pgweir_core::luggage::Luggage;
 use pgweir_core::mail::{Mail, Question};
@@ -72,6 +73,14 @@ impl Driver for Quiet {
 
     fn hand_over(&mut self, _conn: ConnId, _to: WorkerId, _luggage: Box<Luggage>) {
         unreachable!("there is one worker");
+    }
+
+    fn surrender(&mut self, _conn: ConnId) {
+        unreachable!("nobody takes over");
+    }
+
+    fn give_away(&mut self, _: Option<ConnId>, _: Option<ConnId>, _: Box<Carried>) {
+        unreachable!("nobody takes over");
     }
 
     fn stop_listening(&mut self) {}

@@ -1,0 +1,268 @@
+//! What a process hands to its successor in an online restart: pools, clients and servers in a form that two versions of
+//! pgweir understand: fields have numbers, and one that is not known is skipped. A field that is added later must be an
+//! `Option`, as older versions do not send it.
+//!
+//! This file is only the form. What may leave, and when, is `machine/leaving.rs`; how it comes in, `machine/arriving.rs`.
+//! Secrets are in it: it travels over a unix socket between processes of one user, and is never logged.
+
+use std::fmt;
+
+use minicbor::bytes::ByteVec;
+use minicbor::{Decode, Encode};
+
+/// One thing that is handed over. Sockets travel beside it: the client's, then the server's.
+#[derive(Encode, Decode, Clone, PartialEq, Eq)]
+#[cbor(map)]
+pub struct Carried {
+    /// The database of its pool, as clients name it.
+    #[n(0)]
+    pub database: String,
+    /// The user of its pool, as servers know it.
+    #[n(1)]
+    pub pool_user: String,
+    /// What its pool knows, once before the pool's first connection.
+    #[n(2)]
+    pub pool: Option<CarriedPool>,
+    /// A client, with its socket.
+    #[n(3)]
+    pub client: Option<CarriedClient>,
+    /// A server, with its socket; linked to the client, if there is one.
+    #[n(4)]
+    pub server: Option<CarriedServer>,
+}
+
+/// A parameter's name and value.
+pub(crate) type Pair = (String, ByteVec);
+
+/// What a pool knows.
+#[derive(Encode, Decode, Clone, PartialEq, Eq)]
+#[cbor(map)]
+pub struct CarriedPool {
+    /// ParameterStatus messages of what is not tracked, ready to be sent; empty if no server has logged in yet.
+    #[n(0)]
+    pub(crate) fixed: ByteVec,
+    /// The tracked parameters that its first server reported.
+    #[n(1)]
+    pub(crate) params: Vec<Pair>,
+    /// See [`CarriedSecret`].
+    #[n(2)]
+    pub(crate) learned: Option<CarriedSecret>,
+}
+
+/// What a login has revealed that serves to log in to servers.
+#[derive(Encode, Decode, Clone, PartialEq, Eq)]
+pub(crate) enum CarriedSecret {
+    #[n(0)]
+    Password(#[n(0)] ByteVec),
+    /// As in `pg_authid`.
+    #[n(2)]
+    Hash(#[n(0)] String),
+    #[n(1)]
+    ScramKeys(#[n(0)] ByteVec, #[n(1)] ByteVec, #[n(2)] ByteVec, #[n(3)] u32),
+}
+
+/// Where a client came from.
+#[derive(Encode, Decode, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum CarriedPeer {
+    /// The client's address and ours.
+    #[n(0)]
+    Tcp(#[n(0)] String, #[n(1)] String),
+    /// Process id, user id, whether that is our own, the port that the socket's name carries.
+    #[n(1)]
+    Unix(#[n(0)] u32, #[n(1)] u32, #[n(2)] bool, #[n(3)] u16),
+}
+
+/// A client.
+#[derive(Encode, Decode, Clone, PartialEq, Eq)]
+#[cbor(map)]
+pub struct CarriedClient {
+    #[n(0)]
+    pub(crate) peer: CarriedPeer,
+    /// How long it has been connected, µs.
+    #[n(1)]
+    pub(crate) age_us: u64,
+    /// The user it logged in as.
+    #[n(2)]
+    pub(crate) user: String,
+    /// Received, and not yet passed on.
+    #[n(3)]
+    pub(crate) unread: ByteVec,
+    /// The parameters: those it asked for while it is not welcomed, else as it was told of them.
+    #[n(4)]
+    pub(crate) params: Vec<Pair>,
+    /// 0, or 2 for the protocol with long cancel keys.
+    #[n(5)]
+    pub(crate) minor: u16,
+    /// `none`, `physical`, `logical`.
+    #[n(6)]
+    pub(crate) replication: String,
+    /// The raw startup parameter `options` of a replication client that is not welcomed yet.
+    #[n(7)]
+    pub(crate) options: Option<ByteVec>,
+    /// What it was told for its cancel requests; `None` while it is not welcomed.
+    #[n(8)]
+    pub(crate) cancel_key: Option<ByteVec>,
+    /// What it prepared: name, our number in the name that servers know, text, parameter types.
+    #[n(9)]
+    pub(crate) statements: Vec<(ByteVec, u64, ByteVec, ByteVec)>,
+    /// Bytes that are still to come and are to be ignored.
+    #[n(10)]
+    pub(crate) skip: u64,
+    /// See [`CarriedSecret`].
+    #[n(11)]
+    pub(crate) learned: Option<CarriedSecret>,
+    /// It was linked in session pooling: the server bears a session's traces.
+    #[n(12)]
+    pub(crate) as_session: bool,
+    /// What its session holds besides the parameters, by name.
+    #[n(13)]
+    pub(crate) session: Vec<(ByteVec, ByteVec)>,
+    /// What it started with, where that is not what servers start with.
+    #[n(14)]
+    pub(crate) startup: Option<Vec<(ByteVec, ByteVec)>>,
+    /// Its transaction may have changed its session; these settings by name, and perhaps others.
+    #[n(15)]
+    pub(crate) touched: Option<Vec<ByteVec>>,
+}
+
+/// A server that owes nothing.
+#[derive(Encode, Decode, Clone, PartialEq, Eq)]
+#[cbor(map)]
+pub struct CarriedServer {
+    /// Where it is: host and port, or the path of a unix socket.
+    #[n(0)]
+    pub(crate) host: String,
+    /// Port; 0 for a unix socket.
+    #[n(1)]
+    pub(crate) port: u16,
+    /// Our end, as text.
+    #[n(2)]
+    pub(crate) local: String,
+    /// For cancel requests.
+    #[n(3)]
+    pub(crate) pid: u32,
+    #[n(4)]
+    pub(crate) key: ByteVec,
+    #[n(5)]
+    pub(crate) params: Vec<Pair>,
+    /// What it has prepared: our number in the name, text, parameter types.
+    #[n(6)]
+    pub(crate) statements: Vec<(u64, ByteVec, ByteVec)>,
+    /// How long ago it was opened, µs.
+    #[n(7)]
+    pub(crate) age_us: u64,
+    /// How long it has been unused, µs.
+    #[n(8)]
+    pub(crate) unused_us: u64,
+    /// Transaction status as in ReadyForQuery.
+    #[n(9)]
+    pub(crate) tx: u8,
+    /// How long its transaction has been open, µs; 0 if none is.
+    #[n(10)]
+    pub(crate) xact_us: u64,
+    /// It has served a client.
+    #[n(11)]
+    pub(crate) used: bool,
+    /// It is to be closed at its next rest.
+    #[n(12)]
+    pub(crate) retire: bool,
+    /// The settings it was opened by; others mean that it can not be used any longer.
+    #[n(13)]
+    pub(crate) opened_by: String,
+    /// What its session holds besides the parameters, by name.
+    #[n(14)]
+    pub(crate) session: Vec<(ByteVec, ByteVec)>,
+}
+
+/// What was received is nothing that a pgweir sends.
+#[derive(Debug, thiserror::Error)]
+#[error("the other process sent something that can not be understood: {0}")]
+pub struct CarriedError(String);
+
+impl Carried {
+    /// As bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        minicbor::to_vec(self).expect("writing to memory does not fail")
+    }
+
+    /// From bytes.
+    ///
+    /// # Errors
+    /// They are no such thing.
+    pub fn decode(bytes: &[u8]) -> Result<Carried, CarriedError> {
+        minicbor::decode(bytes).map_err(|error| CarriedError(error.to_string()))
+    }
+}
+
+impl fmt::Debug for Carried {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (client, server) = (self.client.is_some(), self.server.is_some());
+        write!(f, "Carried({}/{}, client: {client}, server: {server})", self.database, self.pool_user)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server() -> CarriedServer {
+        CarriedServer {
+            host: "pg".to_owned(),
+            port: 5432,
+            local: "10.0.0.2:5001".to_owned(),
+            pid: 42,
+            key: vec![1, 2, 3, 4].into(),
+            params: vec![("TimeZone".to_owned(), b"UTC".to_vec().into())],
+            statements: vec![(7, b"select 1".to_vec().into(), Vec::new().into())],
+            age_us: 1,
+            unused_us: 2,
+            tx: b'T',
+            xact_us: 3,
+            used: true,
+            retire: false,
+            opened_by: "app".to_owned(),
+            session: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let carried = Carried {
+            database: "app".to_owned(),
+            pool_user: "alice".to_owned(),
+            pool: None,
+            client: None,
+            server: Some(server()),
+        };
+        assert!(Carried::decode(&carried.encode()).expect("good") == carried);
+    }
+
+    #[test]
+    fn unknown_fields_are_skipped_and_cut_ones_are_errors() {
+        // {0: "app", 1: "alice", 99: [1, 2]}
+        let newer = b"\xa3\x00\x63app\x01\x65alice\x18\x63\x82\x01\x02";
+        let read = Carried::decode(newer).expect("a later version's");
+        assert_eq!((read.database.as_str(), read.client.is_some()), ("app", false));
+        for length in 0..newer.len() {
+            assert!(Carried::decode(&newer[..length]).is_err(), "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let pool = CarriedPool {
+            learned: Some(CarriedSecret::Password(b"secret".to_vec().into())),
+            fixed: Vec::new().into(),
+            params: Vec::new(),
+        };
+        let carried = Carried {
+            database: "app".to_owned(),
+            pool_user: "alice".to_owned(),
+            pool: Some(pool),
+            client: None,
+            server: None,
+        };
+        assert!(!format!("{carried:?}").contains("secret"));
+    }
+}

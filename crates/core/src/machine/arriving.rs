@@ -1,0 +1,347 @@
+//! Taking over from the process whose place we take (`-R`): the other half of `machine/leaving.rs`. What comes is from a
+//! process of the same user, perhaps of another version, and was opened by settings that may have changed since.
+
+use std::sync::Arc;
+
+use minicbor::bytes::ByteVec;
+use pgweir_settings::PoolMode;
+use pgweir_sql::Marks;
+use pgweir_wire::backend::TxStatus;
+
+use super::leaving::{learned, opened_by, replication, shared_name, unpack_peer};
+use super::{Activity, Machine, Role, Step};
+use crate::cancel_key::CancelKey;
+use crate::carried::{Carried, CarriedClient, CarriedPool, CarriedServer, Pair};
+use crate::client::{Account, Client, ClientState, Greeting, Link};
+use crate::driver::{CloseMode, ConnId, Driver, Endpoint, Level, Now, Peer};
+use crate::errors::Fault;
+use crate::ids::{ClientId, PoolId, ServerId};
+use crate::luggage::{Counted, Login, Origin, Replication};
+use crate::params::Params;
+use crate::pins::Touched;
+use crate::pool::{ServerKind, Welcome};
+use crate::server::{Server, ServerState};
+use crate::session::Session;
+use crate::statements::ClientStatements;
+
+impl Machine {
+    pub(super) fn arrive<D: Driver>(
+        &mut self,
+        d: &mut D,
+        client_conn: Option<ConnId>,
+        server_conn: Option<ConnId>,
+        carried: Carried,
+    ) {
+        let Carried { database, pool_user, pool, client, server } = carried;
+        let Some(pool_id) = self.pool_for(d, &database.into(), &pool_user.into()) else {
+            return self.turn_away(d, client_conn, server_conn);
+        };
+        if let Some(pool) = pool {
+            self.pool_arrives(pool_id, pool);
+        }
+        let server = server_conn.zip(server).map(|(conn, server)| self.server_arrives(conn, pool_id, server));
+        match client_conn.zip(client) {
+            Some((conn, client)) => self.client_arrives(d, conn, pool_id, client, server),
+            None => {
+                if let Some(id) = server {
+                    self.free_carried(d, id);
+                }
+            }
+        }
+        self.notice(pool_id);
+    }
+
+    /// A server without a client becomes free. How long it has been unused still counts.
+    fn free_carried<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+        let active_us = self.servers.get(id).map_or(0, |server| server.active_us);
+        self.free_server(d, id);
+        if let Some(server) = self.servers.get_mut(id) {
+            server.active_us = active_us;
+        }
+    }
+
+    /// The database is not configured any more.
+    fn turn_away<D: Driver>(&mut self, d: &mut D, client: Option<ConnId>, server: Option<ConnId>) {
+        if let Some(conn) = client {
+            self.scratch.clear();
+            Fault::DatabaseRemoved.encode(&mut self.scratch);
+            d.send(conn, &self.scratch);
+            d.close(conn, CloseMode::Flush);
+        }
+        if let Some(conn) = server {
+            d.close(conn, CloseMode::Now);
+        }
+    }
+
+    fn pool_arrives(&mut self, id: PoolId, carried: CarriedPool) {
+        let CarriedPool { fixed, params, learned: secret } = carried;
+        let params = self.params_of(&params);
+        let pool = &mut self.pools[id];
+        if pool.welcome.is_none() && !fixed.is_empty() {
+            let params = pool.share(params);
+            pool.welcome = Some(Arc::new(Welcome { fixed: fixed.into(), params }));
+        }
+        if secret.is_some() {
+            pool.learned = learned(secret);
+        }
+    }
+
+    /// In the state in which it is free to be given to somebody, but in no list of free ones yet.
+    fn server_arrives(&mut self, conn: ConnId, pool_id: PoolId, carried: CarriedServer) -> ServerId {
+        let CarriedServer {
+            host,
+            port,
+            local,
+            pid,
+            key,
+            params,
+            statements,
+            age_us,
+            unused_us,
+            tx,
+            xact_us,
+            used,
+            retire,
+            opened_by: settings,
+            session,
+        } = carried;
+        let endpoint = match port {
+            0 => Endpoint::Unix { path: host.into() },
+            port => Endpoint::Tcp { host: host.into(), port },
+        };
+        let params = self.params_of(&params);
+        let all_known = self.tracked.names().enumerate().all(|(position, _)| params.get(position).is_some());
+        let params = self.pools[pool_id].share(params);
+        let mut server = self.new_server(conn, pool_id, endpoint, None);
+        server.state = ServerState::Busy(ClientId::default());
+        server.local = local;
+        (server.pid, server.key) = (pid, Vec::from(key).into());
+        (server.params, server.used) = (params, used);
+        server.session = self.session_of(pool_id, &session);
+        server.tx = TxStatus::from_byte(tx).unwrap_or(TxStatus::Failed);
+        server.since = self.ago(age_us);
+        server.active_us = self.ago(unused_us).mono_us;
+        server.xact_us = if xact_us == 0 { 0 } else { self.ago(xact_us).mono_us };
+        if retire || settings != opened_by(&self.pools[pool_id].config) {
+            server.retire = Some("database configuration changed");
+        } else if !all_known {
+            server.retire = Some("obsolete connection");
+        }
+        for (serial, query, types) in statements {
+            match self.statements.adopt(&query, &types, serial) {
+                Some(statement) => server.statements.insert(statement),
+                // It is known here by another name: this server can not be told of it.
+                None => server.retire = Some("obsolete connection"),
+            }
+        }
+        self.enlist(conn, pool_id, server)
+    }
+
+    fn enlist(&mut self, conn: ConnId, pool_id: PoolId, server: Server) -> ServerId {
+        let id = self.servers.insert(server);
+        self.set_role(conn, Role::Server(id));
+        let pool = &mut self.pools[pool_id];
+        pool.count(None, Some(ServerKind::Active));
+        // It exists, whatever the limits are now.
+        let _ = pool.database_counts.servers.try_take(0);
+        let _ = pool.user_counts.servers.try_take(0);
+        id
+    }
+
+    fn client_arrives<D: Driver>(
+        &mut self,
+        d: &mut D,
+        conn: ConnId,
+        pool_id: PoolId,
+        carried: CarriedClient,
+        server: Option<ServerId>,
+    ) {
+        let Some(peer) = unpack_peer(carried.peer.clone()) else {
+            self.log(d, Level::Error, "a client was handed over without an address, closing it");
+            d.close(conn, CloseMode::Now);
+            return self.orphaned(d, server);
+        };
+        let id = self.enter_client(d, conn, peer, &carried);
+        let counted = self.count_anyway(pool_id, &carried.user);
+        match carried.cancel_key.as_deref().and_then(|bytes| CancelKey::from_bytes(bytes)) {
+            Some(key) => self.settle_again(d, id, (pool_id, key, counted), carried, server),
+            None => {
+                self.orphaned(d, server);
+                let login = self.login_again(pool_id, carried);
+                if self.settle_in(d, id, login, counted) == Step::Gone {
+                    return;
+                }
+            }
+        }
+        self.client_resume(d, id);
+    }
+
+    /// A server whose client did not come with it.
+    fn orphaned<D: Driver>(&mut self, d: &mut D, server: Option<ServerId>) {
+        if let Some(id) = server {
+            self.close_server(d, id, "client disconnect while server was not ready", CloseMode::Now);
+        }
+    }
+
+    fn enter_client<D: Driver>(
+        &mut self,
+        d: &mut D,
+        conn: ConnId,
+        peer: Peer,
+        carried: &CarriedClient,
+    ) -> ClientId {
+        let origin = Origin { peer, tls: None, since: self.ago(carried.age_us) };
+        let serial = self.shared.next_serial();
+        let id = self.clients.insert(Client {
+            conn,
+            serial,
+            state: ClientState::Greeting(Greeting::default()),
+            inbox: carried.unread.to_vec(),
+            skip: usize::try_from(carried.skip).unwrap_or(usize::MAX),
+            reads_paused: false,
+            origin: Box::new(origin),
+            account: None,
+        });
+        self.set_role(conn, Role::Client(id));
+        if self.activity == Activity::Suspended {
+            self.pause_client(d, id);
+        }
+        id
+    }
+
+    /// It is here, whatever the limits are now.
+    fn count_anyway(&self, pool_id: PoolId, user: &str) -> Counted {
+        let database = Arc::clone(&self.pools[pool_id].database_counts);
+        let user = self.shared.user(user);
+        let total = self.shared.clients.try_take(0);
+        let _ = database.clients.try_take(0);
+        let _ = user.clients.try_take(0);
+        Counted { total, database: Some(database), user: Some(user) }
+    }
+
+    /// A client that was told everything: idle, or with its server.
+    fn settle_again<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        (pool_id, key, counted): (PoolId, CancelKey, Counted),
+        carried: CarriedClient,
+        server: Option<ServerId>,
+    ) {
+        let cancel_key = match self.cancel_keys.contains_key(&key.head()) {
+            // Two processes may have chosen the same; one of the clients can not cancel then.
+            true => self.new_cancel_key(d, id, carried.minor),
+            false => key,
+        };
+        self.cancel_keys.insert(cancel_key.head(), id);
+        self.shared.note_client(self.worker, true);
+        let statements = self.carried_statements(&carried);
+        let params = self.params_of(&carried.params);
+        let session = self.session_of(pool_id, &carried.session);
+        let startup = carried.startup.as_ref().map(|settings| self.session_of(pool_id, settings));
+        let now_us = self.now.mono_us;
+        let pool = &mut self.pools[pool_id];
+        pool.clients += 1;
+        let account = Account {
+            pool: pool_id,
+            user: shared_name(carried.user, &pool.user),
+            replication: replication(&carried.replication),
+            params: pool.share(params),
+            statements,
+            session,
+            startup,
+            cancel_key,
+            request_us: now_us,
+            active_us: now_us,
+            counted,
+        };
+        let is_replication = account.replication != Replication::None;
+        let made_in =
+            if carried.as_session || is_replication { PoolMode::Session } else { PoolMode::Transaction };
+        let Some(client) = self.clients.get_mut(id) else { return };
+        client.account = Some(Box::new(account));
+        client.state = ClientState::Idle;
+        if let Some(server_id) = server {
+            client.state = ClientState::Linked(Link {
+                server: server_id,
+                streaming: 0,
+                discards: false,
+                held: false,
+                group: None,
+                kept: 0,
+                pin: None,
+                touched: carried.touched.map(touched),
+                made_in,
+            });
+            self.pools[pool_id].linked += 1;
+            let server = &mut self.servers[server_id];
+            server.state = ServerState::Busy(id);
+            server.replication = is_replication;
+        }
+    }
+
+    fn carried_statements(&mut self, carried: &CarriedClient) -> Option<Box<ClientStatements>> {
+        if carried.statements.is_empty() {
+            return None;
+        }
+        let mut statements = ClientStatements::default();
+        for (name, serial, query, types) in &carried.statements {
+            let adopted = self.statements.adopt(query, types, *serial);
+            let statement = adopted.unwrap_or_else(|| self.statements.take(query, types));
+            statements.insert(name, statement);
+        }
+        Some(Box::new(statements))
+    }
+
+    fn login_again(&self, pool_id: PoolId, carried: CarriedClient) -> Login {
+        let pool = &self.pools[pool_id];
+        Login {
+            database: Arc::clone(&pool.database),
+            params: self.params_of(&carried.params),
+            minor: carried.minor,
+            replication: replication(&carried.replication),
+            options: carried.options.map(|options| Vec::from(options).into()),
+            learned: learned(carried.learned),
+            session: session(&carried.session),
+            user: shared_name(carried.user, &pool.user),
+        }
+    }
+
+    fn session_of(&mut self, pool_id: PoolId, settings: &[(ByteVec, ByteVec)]) -> Arc<Session> {
+        let pool = &mut self.pools[pool_id];
+        for (name, _) in settings.iter().filter(|(name, _)| name.contains(&b'.')) {
+            pool.remember_custom(name);
+        }
+        pool.sessions.share(session(settings))
+    }
+
+    fn params_of(&self, pairs: &[Pair]) -> Params {
+        let mut params = Params::unknown(&self.tracked);
+        for (name, value) in pairs {
+            if let Some(position) = self.tracked.position(name.as_bytes()) {
+                params.set(position, value);
+            }
+        }
+        params
+    }
+
+    fn ago(&self, us: u64) -> Now {
+        let Now { mono_us, wall_us } = self.now;
+        // 0 is "never".
+        Now { mono_us: mono_us.saturating_sub(us).max(1), wall_us: wall_us.saturating_sub(us) }
+    }
+}
+
+fn session(settings: &[(ByteVec, ByteVec)]) -> Session {
+    let mut session = Session::default();
+    for (name, value) in settings {
+        session.set(name, value);
+    }
+    session
+}
+
+/// What exactly the transaction did was not carried: it may have done anything.
+fn touched(names: Vec<ByteVec>) -> Box<Touched> {
+    let names = names.into_iter().map(|name| Vec::from(name).into()).collect();
+    Box::new(Touched { marks: Marks::ROUTINES, names, more: true, restore: Vec::new() })
+}

@@ -1,0 +1,354 @@
+//! Handing everything over to the process that takes our place (`-R`): clients with no statement under way, servers that
+//! owe nothing, pairs of both inside a transaction or a session. What is busy goes when it comes to rest; what can not
+//! travel (a TLS session lives in this process) stays and is served here until it ends.
+
+use std::sync::Arc;
+
+use minicbor::bytes::ByteVec;
+use pgweir_auth::{Learned, PlainPassword, ScramKeys, Secret};
+use pgweir_settings::{Database, PoolMode};
+
+use super::Machine;
+use crate::carried::{Carried, CarriedClient, CarriedPeer, CarriedPool, CarriedSecret, CarriedServer, Pair};
+use crate::client::{Account, Client, ClientState, Link};
+use crate::driver::{CloseMode, Driver, Endpoint, Peer};
+use crate::ids::{ClientId, PoolId, ServerId};
+use crate::luggage::{Login, Origin, Replication};
+use crate::mail::Shutdown;
+use crate::params::Params;
+use crate::pool::ServerKind;
+use crate::server::{Server, ServerState};
+use crate::session::Session;
+
+/// How long after a turn it is looked whether what was queued has left.
+const LOOK_AGAIN_US: u64 = 2_000;
+
+impl Machine {
+    /// Hands over what is at rest, while a successor is there.
+    pub(super) fn leave<D: Driver>(&mut self, d: &mut D) {
+        if self.stopping != Some(Shutdown::HandOver) {
+            return;
+        }
+        let pools: Vec<PoolId> = self.pools.keys().filter(|id| !self.told_pools.contains(id)).collect();
+        for id in pools {
+            self.told_pools.insert(id);
+            self.tell_pool(d, id);
+        }
+        self.leave_us = None;
+        let clients: Vec<ClientId> = self.clients.keys().collect();
+        for id in clients {
+            self.send_off(d, id);
+        }
+        let servers: Vec<ServerId> = self.servers.keys().collect();
+        for id in servers {
+            self.send_off_unused(d, id);
+        }
+    }
+
+    fn tell_pool<D: Driver>(&self, d: &mut D, id: PoolId) {
+        let pool = &self.pools[id];
+        let carried = CarriedPool {
+            fixed: pool.welcome.as_ref().map(|welcome| welcome.fixed.clone()).unwrap_or_default().into(),
+            params: pool.welcome.as_ref().map(|welcome| self.pairs(&welcome.params)).unwrap_or_default(),
+            learned: secret(&pool.learned),
+        };
+        d.give_away(None, None, self.carried(id, Some(carried), None, None));
+    }
+
+    fn carried(
+        &self,
+        id: PoolId,
+        pool: Option<CarriedPool>,
+        client: Option<CarriedClient>,
+        server: Option<CarriedServer>,
+    ) -> Box<Carried> {
+        let own = &self.pools[id];
+        let (database, pool_user) = (own.database.to_string(), own.user.to_string());
+        Box::new(Carried { database, pool_user, pool, client, server })
+    }
+
+    /// A client, if nothing is under way for it.
+    fn send_off<D: Driver>(&mut self, d: &mut D, id: ClientId) {
+        let Some(client) = self.clients.get(id) else { return };
+        if client.origin.tls.is_some() {
+            return;
+        }
+        if d.backlog(client.conn) > 0 {
+            // The driver writes when the turn has ended.
+            self.leave_us = Some(self.now.mono_us + LOOK_AGAIN_US);
+            return;
+        }
+        let Some(account) = client.account.as_deref() else { return };
+        if account.statements.as_ref().is_some_and(|statements| statements.is_closing()) {
+            return;
+        }
+        let server = match &client.state {
+            ClientState::Idle | ClientState::Waiting(_) => None,
+            // Its server is being opened for it alone.
+            ClientState::Welcoming(login) if login.replication != Replication::None => return,
+            ClientState::Welcoming(_) => None,
+            ClientState::Linked(link) if self.may_travel(d, id, link) => Some(link.server),
+            _ => return,
+        };
+        let pool = account.pool;
+        let carried_server = server.and_then(|server| Some(self.pack_server(self.servers.get(server)?)));
+        let Some(carried_client) = self.pack_client(client) else { return };
+        let carried = self.carried(pool, None, Some(carried_client), carried_server);
+        let client_conn = client.conn;
+        let server_conn = server.and_then(|server| self.servers.get(server)).map(|server| server.conn);
+        d.give_away(Some(client_conn), server_conn, carried);
+        self.forget_client(id);
+        if let Some(server) = server {
+            self.forget_server(d, server);
+        }
+    }
+
+    /// A linked pair can go: no message is half passed on, nothing is owed, no cancel is on its way.
+    fn may_travel<D: Driver>(&self, d: &D, id: ClientId, link: &Link) -> bool {
+        let Some(server) = self.servers.get(link.server) else { return false };
+        link.streaming == 0
+            && !link.held
+            && link.kept == 0
+            // What keeps a server would have to be known over there.
+            && link.pin.is_none()
+            && link.touched.as_ref().is_none_or(|touched| touched.restore.is_empty())
+            && link.group.is_none()
+            && !link.discards
+            && matches!(server.state, ServerState::Busy(client) if client == id)
+            && server.ledger.is_empty()
+            && self.is_portable(d, server)
+    }
+
+    fn is_portable<D: Driver>(&self, d: &D, server: &Server) -> bool {
+        server.streaming.is_none()
+            && server.inbox.is_empty()
+            && server.riders.is_alone()
+            && server.cancels == 0
+            && !server.lost
+            && server.tls.is_empty()
+            && d.backlog(server.conn) == 0
+    }
+
+    /// A free server, unless clients that stay may need it. One that can not travel is closed.
+    fn send_off_unused<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+        let Some(server) = self.servers.get(id) else { return };
+        let pool_id = server.pool;
+        let pool = &self.pools[pool_id];
+        if pool.clients > pool.linked || pool.cancels > 0 || !pool.lookups.is_empty() {
+            return;
+        }
+        match server.state.kind() {
+            ServerKind::Idle if self.reason_to_close(id).is_none() && self.is_portable(d, server) => {
+                let carried = self.carried(pool_id, None, None, Some(self.pack_server(server)));
+                d.give_away(None, Some(server.conn), carried);
+                self.forget_server(d, id);
+            }
+            ServerKind::Idle => self.close_server(d, id, "server shutting down", CloseMode::Flush),
+            ServerKind::Login if !server.replication => {
+                self.close_server(d, id, "server shutting down", CloseMode::Now);
+            }
+            _ => {}
+        }
+    }
+
+    /// `None` if it is in a state in which it can not go. Whatever is added to a client must be named here, so that it
+    /// is either carried or a reason to stay.
+    fn pack_client(&self, client: &Client) -> Option<CarriedClient> {
+        let Client { conn: _, serial: _, state, inbox, skip, reads_paused: _, origin, account } = client;
+        let Origin { peer, tls: _, since } = &**origin;
+        let Account {
+            pool: _,
+            user,
+            replication,
+            params,
+            statements,
+            cancel_key,
+            session,
+            startup,
+            request_us: _,
+            active_us: _,
+            counted: _,
+        } = account.as_deref()?;
+        let mut carried = CarriedClient {
+            peer: pack_peer(peer),
+            age_us: self.now.mono_us.saturating_sub(since.mono_us),
+            user: user.to_string(),
+            unread: inbox.clone().into(),
+            params: self.pairs(params),
+            minor: cancel_key.minor(),
+            replication: replication.text().to_owned(),
+            options: None,
+            cancel_key: Some(cancel_key.bytes().into()),
+            statements: Vec::new(),
+            skip: *skip as u64,
+            learned: None,
+            session: settings(session),
+            startup: startup.as_ref().map(|startup| settings(startup)),
+            touched: match state {
+                ClientState::Linked(Link { touched: Some(touched), .. }) => {
+                    Some(touched.names.iter().map(|name| bytes(name)).collect())
+                }
+                _ => None,
+            },
+            as_session: matches!(state, ClientState::Linked(link) if link.made_in == PoolMode::Session),
+        };
+        if let ClientState::Welcoming(login) = state {
+            let Login { database: _, user: _, params, minor, replication: _, options, learned, session } =
+                &**login;
+            carried.session = settings(session);
+            carried.params = self.pairs(params);
+            carried.minor = *minor;
+            carried.options = options.as_ref().map(|options| options.to_vec().into());
+            carried.learned = secret(learned);
+            carried.cancel_key = None;
+        }
+        for (name, id) in statements.iter().flat_map(|statements| statements.iter()) {
+            let statement = self.statements.get(id)?;
+            let (query, types) = (bytes(&statement.query), bytes(&statement.types));
+            carried.statements.push((bytes(name), statement.serial(), query, types));
+        }
+        Some(carried)
+    }
+
+    /// As [`Machine::pack_client`]. The server owes nothing: what follows from that is not carried.
+    fn pack_server(&self, server: &Server) -> CarriedServer {
+        let (host, port) = match &server.endpoint {
+            Endpoint::Tcp { host, port } => (host.to_string(), *port),
+            Endpoint::Unix { path } => (path.to_string(), 0),
+        };
+        let ago_us = |since_us: u64| self.now.mono_us.saturating_sub(since_us);
+        let known = |id| {
+            let statement = self.statements.get(id)?;
+            Some((statement.serial(), bytes(&statement.query), bytes(&statement.types)))
+        };
+        CarriedServer {
+            host,
+            port,
+            local: server.local.clone(),
+            pid: server.pid,
+            key: bytes(&server.key),
+            params: self.pairs(&server.params),
+            statements: server.statements.iter().filter_map(known).collect(),
+            age_us: ago_us(server.since.mono_us),
+            unused_us: ago_us(server.active_us),
+            tx: server.tx.as_byte(),
+            xact_us: if server.xact_us == 0 { 0 } else { ago_us(server.xact_us).max(1) },
+            used: server.used,
+            retire: server.retire.is_some(),
+            session: settings(&server.session),
+            opened_by: opened_by(&self.pools[server.pool].config),
+        }
+    }
+
+    fn pairs(&self, params: &Params) -> Vec<Pair> {
+        let value = |(position, name): (usize, &str)| Some((name.to_owned(), bytes(params.get(position)?)));
+        self.tracked.names().enumerate().filter_map(value).collect()
+    }
+
+    /// The client is another process's now.
+    fn forget_client(&mut self, id: ClientId) {
+        let Some(mut client) = self.clients.remove(id) else { return };
+        self.clear_role(client.conn);
+        self.spare.give_back(std::mem::take(&mut client.inbox));
+        match client.state {
+            ClientState::Linked(_) => self.leave_pool(id, client.account, |pool| pool.linked -= 1),
+            ClientState::Waiting(_) => self.leave_pool(id, client.account, |pool| pool.waiting -= 1),
+            ClientState::Welcoming(_) => {
+                self.leave_pool(id, client.account, |pool| pool.welcoming.retain(|&other| other != id));
+            }
+            _ => self.leave_pool(id, client.account, |_| ()),
+        }
+    }
+
+    /// The server is another process's now.
+    fn forget_server<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+        self.set_unlisted(id);
+        let Some(mut server) = self.servers.remove(id) else { return };
+        self.clear_role(server.conn);
+        for statement in server.statements.drain() {
+            self.statements.give_back(statement);
+        }
+        self.give_back_server(d, server.pool);
+    }
+}
+
+/// The settings of a database that its servers are opened by.
+pub(super) fn opened_by(config: &Database) -> String {
+    let Database { dbname, hosts, port, user, connect_query, .. } = config;
+    format!("{dbname:?} {hosts:?} {port} {user:?} {connect_query:?}")
+}
+
+fn bytes(bytes: &[u8]) -> ByteVec {
+    bytes.to_vec().into()
+}
+
+fn settings(session: &Session) -> Vec<(ByteVec, ByteVec)> {
+    session.settings().map(|setting| (bytes(&setting.name), bytes(&setting.value))).collect()
+}
+
+fn pack_peer(peer: &Peer) -> CarriedPeer {
+    match peer {
+        Peer::Tcp { remote, local } => CarriedPeer::Tcp(remote.to_string(), local.to_string()),
+        Peer::Unix { pid, uid, same_user, port } => CarriedPeer::Unix(*pid, *uid, *same_user, *port),
+    }
+}
+
+fn secret(learned: &Learned) -> Option<CarriedSecret> {
+    match learned {
+        Learned::Nothing => None,
+        Learned::Password(password) => Some(CarriedSecret::Password(bytes(password.as_bytes()))),
+        Learned::Secret(Secret::Plain(password)) => Some(CarriedSecret::Password(bytes(password.as_bytes()))),
+        Learned::Secret(Secret::Md5(hash)) => Some(CarriedSecret::Hash(hash.format())),
+        Learned::Secret(Secret::Scram(secret)) => Some(CarriedSecret::Hash(secret.format())),
+        Learned::ScramKeys(keys) => Some(CarriedSecret::ScramKeys(
+            bytes(keys.client_key()),
+            bytes(keys.server_key()),
+            bytes(keys.salt()),
+            keys.iterations(),
+        )),
+    }
+}
+
+/// The same back again.
+pub(super) fn learned(secret: Option<CarriedSecret>) -> Learned {
+    match secret {
+        None => Learned::Nothing,
+        Some(CarriedSecret::Password(password)) => Learned::Password(PlainPassword::new(Vec::from(password))),
+        Some(CarriedSecret::Hash(hash)) => Learned::Secret(Secret::parse(&hash)),
+        Some(CarriedSecret::ScramKeys(client, server, salt, iterations)) => {
+            match (client.as_slice().try_into(), server.as_slice().try_into()) {
+                (Ok(client), Ok(server)) => {
+                    Learned::ScramKeys(ScramKeys::new(client, server, &salt, iterations))
+                }
+                _ => Learned::Nothing,
+            }
+        }
+    }
+}
+
+/// Whether a pool was told; sets of pools are small.
+pub(super) type ToldPools = std::collections::HashSet<PoolId>;
+
+/// The text that [`Origin`]'s peer becomes, back again.
+pub(super) fn unpack_peer(peer: CarriedPeer) -> Option<Peer> {
+    Some(match peer {
+        CarriedPeer::Tcp(remote, local) => {
+            Peer::Tcp { remote: remote.parse().ok()?, local: local.parse().ok()? }
+        }
+        CarriedPeer::Unix(pid, uid, same_user, port) => Peer::Unix { pid, uid, same_user, port },
+    })
+}
+
+/// `SHOW`'s word for a kind of replication, back again.
+pub(super) fn replication(text: &str) -> Replication {
+    match text {
+        "physical" => Replication::Physical,
+        "logical" => Replication::Logical,
+        _ => Replication::None,
+    }
+}
+
+/// A name that is shared where the pool's own is meant.
+pub(super) fn shared_name(name: String, own: &Arc<str>) -> Arc<str> {
+    if *name == **own { Arc::clone(own) } else { name.into() }
+}

@@ -1,0 +1,18 @@
+//! Online restart (`-R`): the old process gives its sockets, and what it knows of them, to the new one over a unix socket.
+//!
+//! The new process has logged in to the old one's console and asked for it; from then on both speak in [`frames`]:
+//!
+//! 1. `Doors`: the old one's listening sockets. Both may accept now.
+//! 2. `Ready`: the new one can serve. Until here nothing has changed, and either side may break off.
+//! 3. `Yours`: the old one has removed its pid file and accepts nobody any more.
+//! 4. `Carried`, many times: pools, clients, servers, as they come to rest; `End` when nothing is left.
+//!
+//! Here is how it travels; what may travel is the machine's affair.
+
+mod frames;
+mod giving;
+mod taking;
+
+pub use giving::{Giver, GivingError};
+pub(crate) use giving::{Lend, Package};
+pub use taking::{Arrivals, Takeover, TakeoverError};

@@ -1,0 +1,99 @@
+//! The old process's side.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
+
+use pgweir_core::carried::Carried;
+use socket2::Socket;
+
+use super::frames::{self, Tag};
+use crate::mesh::{Letter, Mailbox, NetCommand};
+
+/// How long the new process may take from our listeners to being ready: it starts threads, nothing else.
+const READY_PATIENCE: Duration = Duration::from_secs(60);
+/// How long a worker may take to lend its listeners.
+const WORKER_PATIENCE: Duration = Duration::from_secs(10);
+
+/// One thing to be handed over, with its sockets: the client's, then the server's.
+pub(crate) struct Package {
+    pub(crate) sockets: Vec<Socket>,
+    pub(crate) carried: Box<Carried>,
+}
+
+/// Gives everything the workers have to a new process.
+#[derive(Clone)]
+pub struct Giver {
+    pub(crate) mailboxes: Vec<Mailbox>,
+}
+
+/// An online restart came to nothing, or broke off.
+#[derive(Debug, thiserror::Error)]
+pub enum GivingError {
+    /// Nothing was given: this process goes on as before.
+    #[error("the new process did not get ready, this one goes on: {0}")]
+    NotReady(io::Error),
+    /// What was not given yet stays here, without a way in.
+    #[error("the new process is gone before everything was handed over: {0}")]
+    BrokenOff(io::Error),
+}
+
+impl Giver {
+    /// Talks to the new process, which is at the other end of `stream`, until everything was given. `taken_over` is called when
+    /// it is ready: the pid file has to be gone when that returns, and the machines have to be told
+    /// [`Shutdown::HandOver`](pgweir_core::mail::Shutdown) then. Returns after the workers have ended.
+    ///
+    /// # Errors
+    /// [`GivingError`].
+    pub fn give(
+        &self,
+        stream: OwnedFd,
+        generation: u32,
+        taken_over: impl FnOnce(),
+    ) -> Result<(), GivingError> {
+        let stream = UnixStream::from(stream);
+        self.open_doors(&stream, generation).map_err(GivingError::NotReady)?;
+        let (give, packages) = channel();
+        self.command(&NetCommand::GiveAway(give));
+        taken_over();
+        frames::write(&stream, Tag::Yours, &[], &[]).map_err(GivingError::BrokenOff)?;
+        for Package { sockets, carried } in packages {
+            let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+            frames::write(&stream, Tag::Carried, &carried.encode(), &sockets)
+                .map_err(GivingError::BrokenOff)?;
+        }
+        frames::write(&stream, Tag::End, &[], &[]).map_err(GivingError::BrokenOff)
+    }
+
+    fn open_doors(&self, stream: &UnixStream, generation: u32) -> io::Result<()> {
+        stream.set_nonblocking(false)?;
+        stream.set_read_timeout(Some(READY_PATIENCE))?;
+        let listeners = self.borrow_listeners()?;
+        let listeners: Vec<_> = listeners.iter().map(AsFd::as_fd).collect();
+        frames::write(stream, Tag::Doors, &generation.to_be_bytes(), &listeners)?;
+        match frames::read(stream)?.tag {
+            Tag::Ready => Ok(()),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// Every worker has the same ones.
+    fn borrow_listeners(&self) -> io::Result<Vec<Socket>> {
+        let (lend, lent) = channel();
+        if let Some(first) = self.mailboxes.first() {
+            first.send(Letter::Command(Box::new(NetCommand::LendListeners(lend))));
+        }
+        lent.recv_timeout(WORKER_PATIENCE).map_err(|_| io::ErrorKind::TimedOut)?
+    }
+
+    fn command(&self, command: &NetCommand) {
+        for mailbox in &self.mailboxes {
+            mailbox.send(Letter::Command(Box::new(command.clone())));
+        }
+    }
+}
+
+/// Where a worker puts duplicates of its listeners.
+pub(crate) type Lend = Sender<io::Result<Vec<Socket>>>;

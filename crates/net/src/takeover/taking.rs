@@ -1,0 +1,117 @@
+//! The new process's side.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+
+use pgweir_core::carried::Carried;
+use pgweir_core::driver::WorkerId;
+use socket2::Socket;
+
+use super::frames::{self, Frame, Tag};
+use crate::mesh::{Arrival, Letter, Mailbox};
+
+/// An old process that is about to be replaced by this one.
+pub struct Takeover {
+    stream: UnixStream,
+    listeners: Vec<Socket>,
+    generation: u32,
+}
+
+/// Why this process can not take another's place.
+#[derive(Debug, thiserror::Error)]
+pub enum TakeoverError {
+    /// The old process said no; its own words.
+    #[error("the running process can not be taken over: {0}")]
+    Refused(String),
+    /// The connection broke, or said something else.
+    #[error("taking over from the running process failed: {0}")]
+    Broken(#[from] io::Error),
+}
+
+impl Takeover {
+    /// Receives the old process's listeners. `stream` is a connection to its console on which it was asked to give
+    /// everything to us.
+    ///
+    /// # Errors
+    /// It refuses, is no pgweir, or is gone.
+    pub fn begin(stream: UnixStream) -> Result<Takeover, TakeoverError> {
+        let Frame { tag, body, sockets } = frames::read(&stream)?;
+        match (tag, body.as_slice().try_into()) {
+            (Tag::Doors, Ok(generation)) => Ok(Takeover {
+                stream,
+                listeners: sockets.into_iter().map(Socket::from).collect(),
+                generation: u32::from_be_bytes(generation),
+            }),
+            (Tag::Refused, _) => Err(TakeoverError::Refused(error_text(&body))),
+            _ => Err(io::Error::from(io::ErrorKind::InvalidData).into()),
+        }
+    }
+
+    /// The old process's generation; ours is the next.
+    #[must_use]
+    pub fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// The old process's listening sockets, once.
+    pub fn take_listeners(&mut self) -> Vec<Socket> {
+        std::mem::take(&mut self.listeners)
+    }
+
+    /// Says that this process serves, and waits until the old one's pid file is gone.
+    ///
+    /// # Errors
+    /// The old process is gone.
+    pub fn ready(&self) -> Result<(), TakeoverError> {
+        frames::write(&self.stream, Tag::Ready, &[], &[])?;
+        match frames::read(&self.stream)?.tag {
+            Tag::Yours => Ok(()),
+            _ => Err(io::Error::from(io::ErrorKind::InvalidData).into()),
+        }
+    }
+
+    /// Receives what the old process hands over until it has nothing more. `owner` says which worker a pool (database,
+    /// user) lives on. Returns how many clients and servers came.
+    ///
+    /// # Errors
+    /// The old process ended without a word.
+    pub fn receive(
+        self,
+        to: &Arrivals,
+        owner: impl Fn(&str, &str) -> WorkerId,
+    ) -> Result<(u64, u64), TakeoverError> {
+        let (mut clients, mut servers) = (0, 0);
+        loop {
+            let Frame { tag, body, sockets } = frames::read(&self.stream)?;
+            match tag {
+                Tag::End => return Ok((clients, servers)),
+                Tag::Carried => {}
+                _ => return Err(io::Error::from(io::ErrorKind::InvalidData).into()),
+            }
+            let carried = Carried::decode(&body)
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+            clients += u64::from(carried.client.is_some());
+            servers += u64::from(carried.server.is_some());
+            let mut sockets = sockets.into_iter().map(Socket::from);
+            let client = carried.client.as_ref().and_then(|_| sockets.next());
+            let server = carried.server.as_ref().and_then(|_| sockets.next());
+            let worker = owner(&carried.database, &carried.pool_user);
+            if let Some(mailbox) = to.mailboxes.get(usize::from(worker.0)) {
+                let arrival = Arrival { client, server, carried: Box::new(carried) };
+                mailbox.send(Letter::Arrival(Box::new(arrival)));
+            }
+        }
+    }
+}
+
+/// The workers, for what arrives.
+#[derive(Clone)]
+pub struct Arrivals {
+    pub(crate) mailboxes: Vec<Mailbox>,
+}
+
+/// The field `M` of an ErrorResponse (PostgreSQL's documentation, "Error and Notice Message Fields").
+fn error_text(body: &[u8]) -> String {
+    let message = body.split(|&byte| byte == 0).find_map(|field| field.strip_prefix(b"M"));
+    String::from_utf8_lossy(message.unwrap_or(b"(no reason given)")).into_owned()
+}

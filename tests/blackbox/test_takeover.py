@@ -1,0 +1,188 @@
+"""Online restart with -R: the new process takes listeners, clients and servers from the one that runs."""
+
+import re
+import signal
+import subprocess
+import threading
+
+import pytest
+
+from harness.machine import as_service, dies_with_us, eventually
+from harness.wire import SYNC, bind, describe, execute, parse, query
+
+pytestmark = pytest.mark.needs("online restart over a unix socket")
+
+
+def successor(pooler, *arguments):
+    """Starts a second process with -R and waits until it has the pid file; returns the old process."""
+    old = pooler.process
+    pooler.arguments = ["--quiet", "-R", *arguments]
+    pooler.start(wait=False)
+    pid_file = pooler.folder / "pid"
+    eventually(lambda: pid_file.exists() and pid_file.read_text() == f"{pooler.pid}\n", "the new process has the pid file", timeout_s=20)
+    return old
+
+
+def over(old):
+    """Waits until the old process has ended in order."""
+    assert old.wait(timeout=30) == 0
+
+
+@pytest.fixture
+def running(pooled):
+    """A function that starts a pooler with a pid file."""
+
+    def start(**settings):
+        pooler = pooled(start=False, server_tls_sslmode="disable", **settings)
+        pooler.write_ini(pidfile=str(pooler.folder / "pid"))
+        pooler.start()
+        return pooler
+
+    return start
+
+
+def test_idle_clients_and_servers(running, pg):
+    """Idle clients live on, on the same server connections; the old process ends; the pid file is the new one's."""
+    pooler = running()
+    sessions = [pooler.raw() for _ in range(5)]
+    backend = sessions[0].value("select pg_backend_pid()")
+    for _ in range(3):
+        old = successor(pooler)
+        over(old)
+        assert (pooler.folder / "pid").read_text() == f"{pooler.pid}\n"
+        assert [session.value("select pg_backend_pid()") for session in sessions] == [backend] * 5
+        with pooler.raw(unix=True) as fresh:
+            assert fresh.value("select 1") == "1"
+    assert len(pooler.show("CLIENTS", database="app")) == 5
+    pooler.logged(r"takeover is complete: 5 clients, 1 server connections")
+
+
+@pytest.mark.parametrize("mode", ["transaction", "session"])
+def test_open_transactions(running, pg, mode):
+    """A transaction goes on in the new process, a failed one, too; what was prepared and set in the session is there."""
+    pooler = running(pool_mode=mode)
+    one, other, third = (pooler.raw() for _ in range(3))
+    one.query("begin")
+    one.query("create temp table mine on commit drop as select 42 as answer")
+    other.query("begin")
+    assert other.query("select 1/0").status == "E"
+    third.query("set timezone to 'Asia/Tokyo'")
+    over(successor(pooler))
+    assert one.query("select answer from mine").rows == [["42"]]
+    assert one.query("commit").status == "I"
+    assert other.query("select 1").error["C"] == "25P02"
+    assert other.query("rollback").status == "I"
+    assert third.value("show timezone") == "Asia/Tokyo"
+
+
+def test_prepared_statements(running):
+    """Names of prepared statements stay true, in every later process."""
+    pooler = running()
+    sessions = [pooler.raw() for _ in range(3)]
+    for number, session in enumerate(sessions):
+        session.send(parse("p", f"select {number}, $1::int", (23,)), SYNC)
+        assert not session.until().errors
+    for turn in range(3):
+        over(successor(pooler))
+        for number, session in enumerate(sessions):
+            session.send(bind("", "p", (turn,)), describe("P", ""), execute(), SYNC)
+            assert session.until().rows == [[str(number), str(turn)]]
+            session.send(parse(f"q{turn}", f"select 'turn {turn}'"), bind("", f"q{turn}"), execute(), SYNC)
+            assert session.until().rows == [[f"turn {turn}"]]
+
+
+def test_statements_under_way(running, pg):
+    """What runs is finished in the old process, and the client goes on in the new one. Those in the queue wait there."""
+    pooler = running(default_pool_size=1)
+    busy, waiting = pooler.raw(), pooler.raw()
+    busy.send(query("select pg_sleep(1.5), 'done'"))
+    eventually(lambda: pg.running("pg_sleep(1.5)"), "the statement runs")
+    waiting.send(query("select 'waited'"))
+    eventually(lambda: pooler.pool()["cl_waiting"] == 1, "the other waits")
+    old = successor(pooler)
+    assert waiting.until().rows == [["waited"]]
+    assert busy.until().rows == [["", "done"]]
+    over(old)
+    assert busy.value("select 1") == waiting.value("select 1") == "1"
+
+
+def test_cancel_keys(running, pg):
+    """A key that the old process gave cancels in the new one."""
+    pooler = running()
+    session = pooler.raw()
+    session.query("begin")
+    over(successor(pooler))
+    session.send(query("select pg_sleep(30)"))
+    eventually(lambda: pg.running("pg_sleep(30)"), "the statement runs")
+    session.cancel()
+    assert session.until().error["C"] == "57014"
+
+
+def test_half_a_message(running):
+    """A client that has sent half a message goes over with it."""
+    pooler = running()
+    session = pooler.raw()
+    message = query("select 'whole'")
+    session.send(message[:9])
+    eventually(lambda: pooler.show("SOCKETS", type="C", database="app")[0]["pkt_avail"] == "9", "half of it is there")
+    over(successor(pooler))
+    session.send(message[9:])
+    assert session.until().rows == [["whole"]]
+
+
+def test_nobody_to_take_over_from(running):
+    """With -R and nobody there it starts as ever."""
+    pooler = running()
+    pooler.signal(signal.SIGQUIT)
+    assert pooler.wait_exit() == 0
+    pooler.expect_exit = False
+    pooler.arguments = ["--quiet", "-R"]
+    pooler.start()
+    assert pooler.alive()
+
+
+def test_a_successor_that_can_not_start(running):
+    """A new process with a fault in its file changes nothing."""
+    pooler = running()
+    session = pooler.raw()
+    broken = pooler.folder / "broken.ini"
+    broken.write_text(pooler.ini.read_text() + "\nno_such_setting = 1\n")
+    done = subprocess.run(pooler.command("-R", str(broken)), capture_output=True, cwd=pooler.folder, **as_service())
+    assert done.returncode == 1
+    nowhere = pooler.folder / "nowhere.ini"
+    nowhere.write_text(pooler.ini.read_text().replace("listen_addr = 127.0.0.1", "listen_addr = 192.0.2.1"))
+    done = subprocess.run(pooler.command("-R", str(nowhere)), capture_output=True, cwd=pooler.folder, **as_service())
+    assert done.returncode == 1, done
+    assert session.value("select 1") == "1"
+    assert pooler.alive() and (pooler.folder / "pid").read_text() == f"{pooler.pid}\n"
+    over(successor(pooler))
+    assert session.value("select 1") == "1"
+
+
+def test_strangers_can_not_take_over(running):
+    """The command is for processes of our own user on the unix socket: an administrator over TCP is refused."""
+    pooler = running()
+    with pooler.console() as console:
+        assert console.query("TAKE_OVER").error["C"] == "55000"
+    assert pooler.alive()
+
+
+@pytest.mark.parametrize("how", ["simple", "extended", "prepared"])
+def test_pgbench_runs_through(running, pg, how):
+    """pgbench runs across several restarts and sees no error."""
+    pooler = running(default_pool_size=4)
+    bench = subprocess.Popen(
+        [*dies_with_us("KILL"), "pgbench", "-n", "-T", "4", "-c", "10", "-j", "2", "-M", how, "-f", "/dev/stdin", pooler.dsn()],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    bench.stdin.write("\\set id random(1, 1000)\nbegin;\nselect v from kv where id = :id;\nupdate kv set v = v where id = :id;\nend;\nselect :id;\n")
+    bench.stdin.close()
+    restarts = 0
+    while bench.poll() is None and restarts < 5:
+        eventually(lambda: bench.poll() is not None or len(pooler.show("CLIENTS", database="app")) == 10, "all clients are there")
+        over(successor(pooler))
+        restarts += 1
+    output = bench.stdout.read()
+    assert bench.wait() == 0, output
+    assert restarts >= 1
+    assert "number of failed transactions: 0" in output and not re.search("error|aborted", output), output
