@@ -1,45 +1,23 @@
-//! The smallest PostgreSQL client that can log in without a password and run a statement: it watches
-//! `pg_stat_activity`, and thousands of it are the idle clients whose memory is weighed.
-//!
-//! It never handles passwords: the clusters it meets are our own.
+//! The smallest PostgreSQL client that can log in and run a statement: it watches `pg_stat_activity`, and thousands of it
+//! are the idle clients whose memory is weighed.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use pgweir_wire::backend::{Authentication, DataRow, ErrorFields, tag};
-use pgweir_wire::frontend::{encode_query, encode_startup, encode_terminate};
+use pgweir_auth::{Credential, Proof, Prover};
+use pgweir_wire::backend::{Authentication, DataRow, tag};
+use pgweir_wire::frontend::{encode_query, encode_terminate};
 use pgweir_wire::{HEADER_LEN, Header};
+
+use crate::load::words;
+use crate::login::{Address, Login, random};
 
 /// Messages that a server sends to this client are small; a longer one is not the answer to anything that is asked here.
 const BODY_MAX: u32 = 16 * 1024 * 1024;
 /// Nothing that is asked here takes longer.
 const IO_LIMIT: Duration = Duration::from_secs(60);
-/// What this client speaks.
-const PROTOCOL: (u16, u16) = (3, 0);
-
-/// Where a server or pooler listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Address {
-    /// A TCP port on 127.0.0.1.
-    Loopback(u16),
-    /// A unix socket in this directory, for this port.
-    Unix(PathBuf, u16),
-}
-
-impl Address {
-    /// What `--host` and `--port` of PostgreSQL's programs take.
-    #[must_use]
-    pub(crate) fn host_and_port(&self) -> (String, String) {
-        match self {
-            Self::Loopback(port) => ("127.0.0.1".to_owned(), port.to_string()),
-            Self::Unix(directory, port) => (directory.display().to_string(), port.to_string()),
-        }
-    }
-}
-
 #[derive(Debug)]
 enum Stream {
     Tcp(TcpStream),
@@ -50,37 +28,36 @@ enum Stream {
 #[derive(Debug)]
 pub(crate) struct Client {
     stream: Stream,
+    /// Names of the columns of the last result.
+    columns: Vec<String>,
 }
 
 impl Client {
-    /// Connects and logs in.
+    /// Connects and logs in without a password.
     ///
     /// # Errors
     /// No connection, or the server refused; the text then is the server's.
     pub(crate) fn connect(address: &Address, user: &str, database: &str) -> io::Result<Self> {
-        let stream = match address {
-            Address::Loopback(port) => {
-                let stream = TcpStream::connect(("127.0.0.1", *port))?;
-                stream.set_read_timeout(Some(IO_LIMIT))?;
-                stream.set_nodelay(true)?;
-                Stream::Tcp(stream)
-            }
+        Self::log_in(&Login::trusted(address.clone(), user, database, "pgweir-tools"))
+    }
+
+    /// Connects and logs in.
+    ///
+    /// # Errors
+    /// No connection, or the server refused; the text then is the server's.
+    pub(crate) fn log_in(login: &Login) -> io::Result<Self> {
+        let stream = match &login.address {
+            Address::Loopback(port) => tcp("127.0.0.1", *port)?,
+            Address::Tcp(host, port) => tcp(host, *port)?,
             Address::Unix(directory, port) => {
                 let stream = UnixStream::connect(directory.join(format!(".s.PGSQL.{port}")))?;
                 stream.set_read_timeout(Some(IO_LIMIT))?;
                 Stream::Unix(stream)
             }
         };
-        let mut client = Self { stream };
-        let parameters: [(&[u8], &[u8]); 3] = [
-            (b"user", user.as_bytes()),
-            (b"database", database.as_bytes()),
-            (b"application_name", b"pgweir-tools"),
-        ];
-        let mut packet = Vec::new();
-        encode_startup(&mut packet, PROTOCOL, &parameters);
-        client.write(&packet)?;
-        client.until_ready(&mut |_| Ok(()))?;
+        let mut client = Self { stream, columns: Vec::new() };
+        client.write(&login.startup())?;
+        client.until_ready(login.prover(), &mut |_| Ok(()))?;
         Ok(client)
     }
 
@@ -93,7 +70,7 @@ impl Client {
         encode_query(&mut message, sql.as_bytes());
         self.write(&message)?;
         let mut rows = Vec::new();
-        self.until_ready(&mut |body| {
+        self.until_ready(Prover::new("", Credential::None), &mut |body| {
             let row = DataRow::parse(body).map_err(io::Error::other)?;
             let text = |value: Option<&[u8]>| String::from_utf8_lossy(value.unwrap_or_default()).into_owned();
             rows.push(row.columns().map(text).collect());
@@ -102,8 +79,23 @@ impl Client {
         Ok(rows)
     }
 
-    /// Reads up to ReadyForQuery, showing each row to `on_row`; an ErrorResponse on the way becomes the error.
-    fn until_ready(&mut self, on_row: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+    /// Runs a statement; gives the columns' names, and its rows as text.
+    ///
+    /// # Errors
+    /// As [`Client::query`].
+    pub(crate) fn table(&mut self, sql: &str) -> io::Result<(Vec<String>, Vec<Vec<String>>)> {
+        self.columns.clear();
+        let rows = self.query(sql)?;
+        Ok((self.columns.clone(), rows))
+    }
+
+    /// Reads up to ReadyForQuery, showing each row to `on_row` and letting `prover` answer what the server wants to be
+    /// proven; an ErrorResponse on the way becomes the error.
+    fn until_ready(
+        &mut self,
+        mut prover: Prover,
+        on_row: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
         let mut refused = None;
         loop {
             let (kind, body) = match self.read_message() {
@@ -113,15 +105,24 @@ impl Client {
             };
             match kind {
                 tag::READY => return refused.map_or(Ok(()), Err),
-                tag::ERROR => refused = Some(refusal(&body)),
-                tag::AUTHENTICATION => match Authentication::parse(&body).map_err(io::Error::other)? {
-                    Authentication::Ok => {}
-                    _ => {
-                        return Err(io::Error::other(
-                            "the server asks for a password, which this client has not",
-                        ));
-                    }
-                },
+                tag::ERROR => refused = Some(io::Error::other(words(&body))),
+                tag::AUTHENTICATION => {
+                    let request = Authentication::parse(&body).map_err(io::Error::other)?;
+                    prover = match prover.handle(request, &mut random) {
+                        Proof::Reply(next, message) => {
+                            self.write(&message)?;
+                            next
+                        }
+                        Proof::Waiting(next) => next,
+                        Proof::Done => Prover::new("", Credential::None),
+                        Proof::Failed(error) => {
+                            return Err(io::Error::other(format!(
+                                "the server asks for a password, and there is none or not a fitting one: {error}"
+                            )));
+                        }
+                    };
+                }
+                tag::ROW_DESCRIPTION => self.columns = column_names(&body),
                 tag::DATA_ROW => on_row(&body)?,
                 _ => {}
             }
@@ -163,11 +164,23 @@ impl Drop for Client {
     }
 }
 
-/// `SQLSTATE: message` out of an ErrorResponse.
-fn refusal(body: &[u8]) -> io::Error {
-    let Ok(fields) = ErrorFields::parse(body) else { return io::Error::other("an error without a text") };
-    let text = |field: Option<&[u8]>| String::from_utf8_lossy(field.unwrap_or_default()).into_owned();
-    io::Error::other(format!("{}: {}", text(fields.code()), text(fields.message())))
+/// The names in a RowDescription; as many as are whole.
+fn column_names(body: &[u8]) -> Vec<String> {
+    // Behind each name: table, attribute, type, length, modifier, format.
+    const BEHIND: usize = 18;
+    let (mut names, mut rest) = (Vec::new(), body.get(2..).unwrap_or_default());
+    while let Some(end) = rest.iter().position(|byte| *byte == 0) {
+        names.push(String::from_utf8_lossy(&rest[..end]).into_owned());
+        rest = rest.get(end + 1 + BEHIND..).unwrap_or_default();
+    }
+    names
+}
+
+fn tcp(host: &str, port: u16) -> io::Result<Stream> {
+    let stream = TcpStream::connect((host, port))?;
+    stream.set_read_timeout(Some(IO_LIMIT))?;
+    stream.set_nodelay(true)?;
+    Ok(Stream::Tcp(stream))
 }
 
 #[cfg(test)]

@@ -8,9 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::client::{Address, Client};
+use pgweir_auth::PlainPassword;
+
+use crate::client::Client;
 use crate::error::BenchError;
 use crate::interrupt::Interrupt;
+use crate::login::{Address, Login};
 use crate::process::{self, Process, STOP_POSTGRES};
 use crate::scratch::Scratch;
 use crate::tools::PostgresTools;
@@ -37,6 +40,39 @@ const SETTLE_LIMIT: Duration = Duration::from_secs(10);
 const PORT_FIRST: u16 = 21_000;
 const PORT_LAST: u16 = 31_999;
 
+/// The password of [`USER`] where a cluster asks for one. It is no secret: the cluster holds nothing, and listens on this machine only.
+pub(crate) const PASSWORD: &str = "bench";
+
+/// How a cluster lets [`USER`] in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) enum Entry {
+    /// Without a proof.
+    #[default]
+    Trust,
+    /// By an md5 password.
+    Md5,
+    /// By SCRAM-SHA-256.
+    Scram,
+}
+
+impl Entry {
+    /// The method's name in pg_hba.conf, and as PgBouncer's `auth_type`.
+    #[must_use]
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Trust => "trust",
+            Self::Md5 => "md5",
+            Self::Scram => "scram-sha-256",
+        }
+    }
+
+    /// What [`USER`] has to know.
+    #[must_use]
+    pub(crate) fn password(self) -> Option<&'static str> {
+        (self != Self::Trust).then_some(PASSWORD)
+    }
+}
+
 /// What a cluster is to be like.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClusterOptions {
@@ -44,6 +80,8 @@ pub(crate) struct ClusterOptions {
     pub(crate) max_connections: u32,
     /// `shared_buffers`, megabytes.
     pub(crate) shared_buffers_mb: u32,
+    /// How the load's role is let in.
+    pub(crate) entry: Entry,
 }
 
 /// A running cluster. Dropping it shuts PostgreSQL down; its files go with the [`Scratch`] directory.
@@ -53,6 +91,7 @@ pub(crate) struct Cluster {
     socket_dir: PathBuf,
     port: u16,
     log: PathBuf,
+    entry: Entry,
 }
 
 impl Cluster {
@@ -71,7 +110,7 @@ impl Cluster {
         initdb(tools, scratch, &data, interrupt)?;
         let port = free_port()?;
         append(&data.join("postgresql.conf"), &postgresql_conf(port, &socket_dir, options))?;
-        scratch.write(&data.join("pg_hba.conf"), &pg_hba_conf())?;
+        scratch.write(&data.join("pg_hba.conf"), &pg_hba_conf(options.entry))?;
         let log = scratch.path().join("postgres.log");
         let log_file = process::log_file(&log)?;
         let mut command = Command::new(&tools.postgres);
@@ -79,10 +118,14 @@ impl Cluster {
         command.arg("-D").arg(&data).current_dir(&data);
         command.stdout(log_file.try_clone().map_err(BenchError::io("the server's log"))?).stderr(log_file);
         let process = Process::spawn(&mut command, "PostgreSQL", STOP_POSTGRES)?;
-        let mut cluster = Self { process, socket_dir, port, log };
+        let mut cluster = Self { process, socket_dir, port, log, entry: options.entry };
         let mut superuser = cluster.wait_until_ready(interrupt)?;
+        let password = options.entry.password().map(|password| format!(" PASSWORD '{password}'"));
         for statement in [
-            format!("CREATE ROLE {USER} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION"),
+            format!(
+                "CREATE ROLE {USER} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION{}",
+                password.unwrap_or_default()
+            ),
             format!("CREATE DATABASE {DATABASE} OWNER {USER}"),
         ] {
             superuser.query(&statement).map_err(BenchError::io(statement))?;
@@ -105,6 +148,9 @@ impl Cluster {
         let (host, port) = self.address().host_and_port();
         command.args(["--initialize", "--host", &host, "--port", &port, "--username", USER]);
         command.args(["--scale", &scale.to_string(), DATABASE]).current_dir("/");
+        if let Some(password) = self.entry.password() {
+            command.env("PGPASSWORD", password);
+        }
         let finished =
             process::run(&mut command, "pgbench --initialize", FILL_LIMIT, interrupt, &mut |line| {
                 if let Some(done) = line.and_then(tuples_done) {
@@ -127,6 +173,20 @@ impl Cluster {
     #[must_use]
     pub(crate) fn port(&self) -> u16 {
         self.port
+    }
+
+    /// How the superuser logs in to the load's database.
+    #[must_use]
+    pub(crate) fn watcher(&self) -> Login {
+        let address = Address::Unix(self.socket_dir.clone(), self.port);
+        Login::trusted(address, SUPERUSER, DATABASE, "pgweir-tools")
+    }
+
+    /// How the load logs in directly.
+    #[must_use]
+    pub(crate) fn login(&self) -> Login {
+        let password = self.entry.password().map(PlainPassword::new);
+        Login { password, ..Login::trusted(self.address(), USER, DATABASE, "direct") }
     }
 
     /// The postmaster's process id.
@@ -266,21 +326,24 @@ fn initdb(
 
 /// Durable storage is not what is compared here, and a throw-away cluster has nothing to lose.
 fn postgresql_conf(port: u16, socket_dir: &Path, options: ClusterOptions) -> String {
-    let ClusterOptions { max_connections, shared_buffers_mb } = options;
+    let ClusterOptions { max_connections, shared_buffers_mb, entry } = options;
+    // A trusted role has no password.
+    let encryption = if entry == Entry::Md5 { "md5" } else { "scram-sha-256" };
     let mut conf = String::new();
     let _ = write!(
         conf,
         "\nlisten_addresses = '127.0.0.1'\nport = {port}\nunix_socket_directories = '{}'\n\
          max_connections = {max_connections}\nsuperuser_reserved_connections = {RESERVED}\n\
          shared_buffers = {shared_buffers_mb}MB\nfsync = off\nfull_page_writes = off\nmax_wal_size = 4GB\n\
-         autovacuum = off\nlogging_collector = off\nssl = off\n",
+         autovacuum = off\nlogging_collector = off\nssl = off\n\
+         password_encryption = '{encryption}'\n",
         socket_dir.display()
     );
     conf
 }
 
-fn pg_hba_conf() -> String {
-    format!("local all {SUPERUSER} trust\nhost {DATABASE} {USER} 127.0.0.1/32 trust\n")
+fn pg_hba_conf(entry: Entry) -> String {
+    format!("local all {SUPERUSER} trust\nhost {DATABASE} {USER} 127.0.0.1/32 {}\n", entry.name())
 }
 
 fn append(path: &Path, text: &str) -> Result<(), BenchError> {
@@ -293,7 +356,7 @@ fn append(path: &Path, text: &str) -> Result<(), BenchError> {
 }
 
 /// `100000 of 1000000 tuples (10%) done ...` becomes `10%`.
-fn tuples_done(line: &str) -> Option<String> {
+pub(crate) fn tuples_done(line: &str) -> Option<String> {
     let (_, after) = line.rsplit_once("tuples (")?;
     let (percent, _) = after.split_once(')')?;
     percent.ends_with('%').then(|| percent.to_owned())

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use lexopt::prelude::*;
 
-use crate::client::Address;
-use crate::cluster::{Cluster, ClusterOptions, DATABASE, RESERVED, USER, port_is_free};
+use crate::cluster::{Cluster, ClusterOptions, DATABASE, Entry, RESERVED, USER, port_is_free};
 use crate::error::BenchError;
 use crate::interrupt::Interrupt;
+use crate::login::Address;
 use crate::machine;
 use crate::pgbench::{Load, Outcome, Pgbench, Protocol, Script};
 use crate::pooler::{Pooler, PoolerOptions, PoolerProgram};
@@ -125,8 +125,11 @@ impl Stage {
         progress.done(&tools::version_of(&tools.postgres));
         let scratch = Scratch::create(RunAs::detect()?, NEEDED_MB)?;
         progress.phase("starting a throw-away PostgreSQL");
-        let cluster_options =
-            ClusterOptions { max_connections: MAX_CONNECTIONS, shared_buffers_mb: SHARED_BUFFERS_MB };
+        let cluster_options = ClusterOptions {
+            max_connections: MAX_CONNECTIONS,
+            shared_buffers_mb: SHARED_BUFFERS_MB,
+            entry: Entry::Trust,
+        };
         let mut cluster = Cluster::start(&tools, &scratch, cluster_options, &interrupt)?;
         progress.done(&format!("port {}, max_connections {MAX_CONNECTIONS}", cluster.port()));
         progress.phase("filling pgbench's tables");
@@ -138,8 +141,9 @@ impl Stage {
             pool_size: POOL_SIZE,
             max_client_conn: options.clients + 100,
             port: options.port,
+            ..PoolerOptions::default()
         };
-        let pooler = Pooler::start(&program, pooler_options, &cluster, &scratch, &interrupt)?;
+        let pooler = Pooler::start(&program, &pooler_options, &cluster.login(), &scratch, &interrupt)?;
         progress.done(&format!("port {}, transaction pooling, pool of {POOL_SIZE}", pooler.port()));
         let pgbench = Pgbench::new(&tools.pgbench, &scratch)?;
         Ok(Self { pooler, cluster, pgbench, tools, options, interrupt, _scratch: scratch })

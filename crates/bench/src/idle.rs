@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use crate::client::{Address, Client};
+use crate::client::Client;
 use crate::cluster::{DATABASE, USER};
 use crate::error::BenchError;
 use crate::interrupt::Interrupt;
+use crate::login::Address;
 use crate::sampler::{Memory, memory};
 
 /// A pooler may give buffers back a moment after a client went quiet.

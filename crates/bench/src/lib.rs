@@ -16,10 +16,14 @@ mod client;
 mod cluster;
 mod demo;
 mod error;
+mod experiments;
+mod generator;
 mod idle;
 mod install;
 mod interrupt;
 mod json;
+mod load;
+mod login;
 mod machine;
 mod peers;
 mod pgbench;
@@ -33,14 +37,23 @@ mod stats;
 mod svg;
 mod table;
 mod tools;
+mod url;
 
 pub use error::BenchError;
 
 const BENCH_HELP: &str = "\
 usage: pgweir bench EXPERIMENT [options]
 
-experiments:
-  peers    pgweir, other poolers and a direct connection, side by side in interleaved rounds
+experiments, as published in articles on why one needs a pooler; table, charts and JSON:
+{experiments}
+other comparisons:
+  load        a load of one's own: rates, mixes, idle and thinking clients, bursts
+  peers       pgweir, other poolers and a direct connection, side by side in interleaved rounds
+  compare     two reports (A.json B.json)
+
+about the load generator:
+  generator   compares it with pgbench: requests per CPU second, and the latencies both report
+  stand-in    a server that answers everything at once, to measure clients and poolers alone
 
 `pgweir bench EXPERIMENT --help` lists the options of one.
 ";
@@ -60,15 +73,25 @@ pub fn bench(args: Vec<OsString>) -> ExitCode {
     let experiment = args.next().map(|word| word.to_string_lossy().into_owned());
     let result = match experiment.as_deref() {
         Some("peers") => peers::run(args.collect()),
+        Some("compare") => experiments::compare::run(args.collect()),
+        Some(name) if experiments::is_known(name) => experiments::run(name, args.collect()),
+        Some("load") => experiments::load::run(args.collect()),
+        Some("generator") => generator::run(args.collect()),
+        Some("stand-in") => generator::stand_in(args.collect()),
         Some("-h" | "--help" | "help") | None => {
-            print!("{BENCH_HELP}");
+            print!("{}", bench_help());
             Ok(())
         }
         Some(other) => {
-            Err(BenchError::Usage(format!("no experiment is called \"{other}\"; there is: peers")))
+            Err(BenchError::Usage(format!("no experiment is called \"{other}\"; see pgweir bench --help")))
         }
     };
     finish("pgweir bench", result)
+}
+
+fn bench_help() -> String {
+    let names = experiments::names().map(|(name, title)| format!("  {name:<11} {title}\n"));
+    BENCH_HELP.replace("{experiments}\n", &(names.collect::<String>() + "  all         all of these\n"))
 }
 
 /// Says what went wrong on one line, and turns it into the exit code.

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::client::Address;
 use crate::cluster::{DATABASE, USER};
 use crate::error::BenchError;
 use crate::interrupt::Interrupt;
+use crate::login::Address;
 use crate::pgbench_output::{Latencies, progress, summary};
 use crate::process::{self, Finished};
 use crate::scratch::Scratch;

@@ -33,6 +33,13 @@ pub(crate) fn summary(stdout: &str) -> Option<Summary> {
     Some(Summary { transactions, failed: failed.unwrap_or(0), tps })
 }
 
+/// `average connection time = 1.234 ms`, which pgbench tells with `--connect`.
+#[must_use]
+pub(crate) fn average_connection_ms(stdout: &str) -> Option<f64> {
+    let text = stdout.lines().find_map(|line| line.strip_prefix("average connection time = "))?;
+    text.split(' ').next()?.parse().ok()
+}
+
 /// A line of `--progress`: seconds since the start and transactions a second in the last interval.
 #[must_use]
 pub(crate) fn progress(line: &str) -> Option<(f64, f64)> {
@@ -79,6 +86,12 @@ impl Latencies {
         #[expect(clippy::cast_precision_loss, reason = "at most ten minutes in microseconds")]
         let value_us = self.histogram.value_at_quantile(share) as f64;
         (!self.histogram.is_empty()).then_some(value_us / 1000.0)
+    }
+
+    /// The mean of the logged transactions, milliseconds; `None` without any.
+    #[must_use]
+    pub(crate) fn mean_ms(&self) -> Option<f64> {
+        (!self.histogram.is_empty()).then(|| self.histogram.mean() / 1000.0)
     }
 }
 

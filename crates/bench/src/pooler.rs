@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::client::{Address, Client};
-use crate::cluster::{Cluster, DATABASE, USER, free_port, port_is_free};
+use crate::client::Client;
+use crate::cluster::{Entry, free_port, port_is_free};
 use crate::error::BenchError;
 use crate::interrupt::Interrupt;
+use crate::login::{Address, Login};
 use crate::process::{self, Process, STOP_POOLER};
 use crate::scratch::Scratch;
 use crate::tools::version_of;
@@ -48,7 +49,7 @@ impl PoolerProgram {
 }
 
 /// How a pooler is to be configured; what is not named here has its default.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct PoolerOptions {
     /// `default_pool_size`.
     pub(crate) pool_size: u32,
@@ -56,6 +57,25 @@ pub(crate) struct PoolerOptions {
     pub(crate) max_client_conn: u32,
     /// `listen_port`; a free one if not given.
     pub(crate) port: Option<u16>,
+    /// `pool_mode`.
+    pub(crate) mode: &'static str,
+    /// `auth_type`; clients prove themselves with the server login's password.
+    pub(crate) entry: Entry,
+    /// Further settings of `[pgbouncer]`; those of the same name before are left out.
+    pub(crate) settings: Vec<(String, String)>,
+}
+
+impl Default for PoolerOptions {
+    fn default() -> Self {
+        Self {
+            pool_size: 20,
+            max_client_conn: 100,
+            port: None,
+            mode: "transaction",
+            entry: Entry::Trust,
+            settings: Vec::new(),
+        }
+    }
 }
 
 /// A running pooler. Dropping it stops it.
@@ -67,17 +87,18 @@ pub(crate) struct Pooler {
     /// Its configuration and log.
     folder: PathBuf,
     log: PathBuf,
+    login: Login,
 }
 
 impl Pooler {
-    /// Starts `program` in transaction pooling in front of `cluster`.
+    /// Starts `program` in front of the server that `server` logs in to.
     ///
     /// # Errors
     /// It ended at once or can not be logged in to; its last words are in the error. The port is taken. A signal came.
     pub(crate) fn start(
         program: &PoolerProgram,
-        options: PoolerOptions,
-        cluster: &Cluster,
+        options: &PoolerOptions,
+        server: &Login,
         scratch: &Scratch,
         interrupt: &Interrupt,
     ) -> Result<Self, BenchError> {
@@ -89,8 +110,11 @@ impl Pooler {
         let folder = scratch.folder(&format!("pooler-{port}"))?;
         let log = folder.join("log");
         let ini = folder.join("pgweir.ini");
-        scratch.write(&folder.join("users.txt"), &format!("\"{USER}\" \"\"\n"))?;
-        scratch.write(&ini, &ini_text(port, &folder, options, cluster))?;
+        let quoted = |text: &str| text.replace('"', "\"\"");
+        let password = server.password.as_ref().map(|password| String::from_utf8_lossy(password.as_bytes()));
+        let users = format!("\"{}\" \"{}\"\n", quoted(&server.user), quoted(&password.unwrap_or_default()));
+        scratch.write(&folder.join("users.txt"), &users)?;
+        scratch.write(&ini, &ini_text(port, &folder, options, server))?;
         let output = folder.join("output");
         let output_file = process::log_file(&output)?;
         let mut command = Command::new(&program.path);
@@ -104,9 +128,23 @@ impl Pooler {
             .stdout(output_file.try_clone().map_err(BenchError::io("the pooler's output"))?)
             .stderr(output_file);
         let process = Process::spawn(&mut command, &program.name, STOP_POOLER)?;
-        let mut pooler = Self { process, program: program.clone(), port, folder, log };
+        let login =
+            Login { address: Address::Loopback(port), search_path: None, ..server.named(&program.name) };
+        let mut pooler = Self { process, program: program.clone(), port, folder, log, login };
         pooler.wait_until_ready(&output, interrupt)?;
         Ok(pooler)
+    }
+
+    /// How its clients log in.
+    #[must_use]
+    pub(crate) fn login(&self) -> &Login {
+        &self.login
+    }
+
+    /// How an administrator logs in to its console.
+    #[must_use]
+    pub(crate) fn console(&self) -> Login {
+        Login { database: "pgbouncer".to_owned(), ..self.login.clone() }
     }
 
     /// Where its clients connect.
@@ -150,7 +188,7 @@ impl Pooler {
     fn wait_until_ready(&mut self, output: &Path, interrupt: &Interrupt) -> Result<(), BenchError> {
         let until = Instant::now() + START_LIMIT;
         loop {
-            let refusal = match Client::connect(&self.address(), USER, DATABASE) {
+            let refusal = match Client::log_in(&self.login.named("pgweir-tools")) {
                 Ok(_) => return Ok(()),
                 Err(error) => error,
             };
@@ -185,19 +223,41 @@ impl Drop for Pooler {
 }
 
 /// The same file for every pooler, in PgBouncer's words.
-fn ini_text(port: u16, folder: &Path, options: PoolerOptions, cluster: &Cluster) -> String {
+fn ini_text(port: u16, folder: &Path, options: &PoolerOptions, server: &Login) -> String {
     let folder = folder.display();
-    let PoolerOptions { pool_size, max_client_conn, .. } = options;
-    let mut ini = String::new();
-    let _ = write!(
-        ini,
-        "[databases]\n{DATABASE} = host=127.0.0.1 port={server} dbname={DATABASE} user={USER}\n\n\
-         [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
-         auth_type = trust\nauth_file = {folder}/users.txt\nadmin_users = {USER}\n\
-         pool_mode = transaction\ndefault_pool_size = {pool_size}\nmax_client_conn = {max_client_conn}\n\
-         logfile = {folder}/log\nlog_connections = 0\nlog_disconnections = 0\n",
-        server = cluster.port(),
-    );
+    let (host, server_port) = server.address.host_and_port();
+    let mut settings: Vec<(String, String)> = [
+        ("listen_addr", "127.0.0.1".to_owned()),
+        ("listen_port", port.to_string()),
+        ("unix_socket_dir", String::new()),
+        ("auth_type", options.entry.name().to_owned()),
+        ("auth_file", format!("{folder}/users.txt")),
+        ("admin_users", server.user.clone()),
+        ("pool_mode", options.mode.to_owned()),
+        ("default_pool_size", options.pool_size.to_string()),
+        ("max_client_conn", options.max_client_conn.to_string()),
+        ("logfile", format!("{folder}/log")),
+        ("log_connections", "0".to_owned()),
+        ("log_disconnections", "0".to_owned()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into();
+    let mut database =
+        format!("host={host} port={server_port} dbname={} user={}", server.database, server.user);
+    if let Some(schema) = &server.search_path {
+        // DISCARD ALL would end in the role's own schemas.
+        let _ = write!(database, " connect_query='SET search_path = {schema}'");
+        settings.push(("server_reset_query".to_owned(), format!("RESET ALL; SET search_path = {schema}")));
+        settings.push(("ignore_startup_parameters".to_owned(), "options".to_owned()));
+    }
+    for (name, value) in &options.settings {
+        settings.retain(|(earlier, _)| earlier != name);
+        settings.push((name.clone(), value.clone()));
+    }
+    let mut ini = format!("[databases]\n{} = {database}\n\n[pgbouncer]\n", server.database);
+    for (name, value) in settings {
+        let _ = writeln!(ini, "{name} = {value}");
+    }
     ini
 }
 

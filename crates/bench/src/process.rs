@@ -225,9 +225,12 @@ pub(crate) fn log_file(path: &std::path::Path) -> Result<File, BenchError> {
 
 /// The user's PGHOST, PGOPTIONS and so on must not change what is measured, nor where it happens; and messages are
 /// read by programs, so they are to be in English.
+///
+/// What the caller has set on purpose stays.
 fn clean_environment(command: &mut Command) {
+    let wanted: Vec<_> = command.get_envs().map(|(name, _)| name.to_owned()).collect();
     for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("PG") {
+        if name.to_string_lossy().starts_with("PG") && !wanted.contains(&name) {
             command.env_remove(name);
         }
     }

@@ -63,6 +63,21 @@ pub(crate) fn find() -> Result<PostgresTools, &'static str> {
     find_in(&places)
 }
 
+/// pgbench alone, for loads on servers that are not ours.
+///
+/// # Errors
+/// [`BenchError::Missing`], with how to get it.
+pub(crate) fn find_pgbench() -> Result<PathBuf, BenchError> {
+    let places =
+        pg_config_bindir().into_iter().chain(debian_bindirs(Path::new(DEBIAN_ROOT))).chain(path_dirs());
+    let mut paths = places.map(|dir| dir.join("pgbench"));
+    paths.find(|path| is_program(path)).ok_or_else(|| {
+        BenchError::Missing(
+            "pgbench not found: install it (Debian: apt install postgresql-contrib)".to_owned(),
+        )
+    })
+}
+
 fn find_in(places: &[PathBuf]) -> Result<PostgresTools, &'static str> {
     let server = places
         .iter()

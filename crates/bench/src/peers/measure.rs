@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::client::Address;
 use crate::cluster::{Cluster, DATABASE, USER};
 use crate::error::BenchError;
 use crate::idle;
 use crate::interrupt::Interrupt;
+use crate::login::Address;
 use crate::peers::options::Options;
 use crate::peers::report::Results;
 use crate::peers::syscalls::SyscallCounter;
@@ -150,9 +150,12 @@ impl Bench<'_> {
             Kind::Pgbench(load) | Kind::Syscalls(load) => load.clients,
             Kind::CopyOut { .. } => 1,
         };
-        let options =
-            PoolerOptions { pool_size: workload.pool_size, max_client_conn: clients + 100, port: None };
-        Pooler::start(program, options, &self.cluster, &self.scratch, self.interrupt)
+        let options = PoolerOptions {
+            pool_size: workload.pool_size,
+            max_client_conn: clients + 100,
+            ..PoolerOptions::default()
+        };
+        Pooler::start(program, &options, &self.cluster.login(), &self.scratch, self.interrupt)
     }
 
     fn run_once(&mut self, workload: &Workload, target: &mut Ready) -> Result<Sample, BenchError> {

@@ -11,7 +11,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
-use crate::cluster::{Cluster, ClusterOptions};
+use crate::cluster::{Cluster, ClusterOptions, Entry};
 use crate::error::BenchError;
 use crate::install;
 use crate::interrupt::Interrupt;
@@ -52,8 +52,11 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), BenchError> {
     progress.done(&postgres_version);
     let scratch = Scratch::create(RunAs::detect()?, NEEDED_MB)?;
     progress.phase("starting a throw-away PostgreSQL and filling its tables");
-    let cluster_options =
-        ClusterOptions { max_connections: MAX_CONNECTIONS, shared_buffers_mb: SHARED_BUFFERS_MB };
+    let cluster_options = ClusterOptions {
+        max_connections: MAX_CONNECTIONS,
+        shared_buffers_mb: SHARED_BUFFERS_MB,
+        entry: Entry::Trust,
+    };
     let mut cluster = Cluster::start(&tools, &scratch, cluster_options, &interrupt)?;
     cluster.fill(&tools, options.scale, &interrupt, &mut |done| progress.detail(done))?;
     progress.done(&format!("scale {}", options.scale));

@@ -1,0 +1,275 @@
+//! `pgweir bench generator`: is our load generator good enough to measure by? It is compared with pgbench against a server
+//! that answers at once (whose CPU time is the smaller?) and against one that takes its time (do both see the same
+//! latencies?). `pgweir bench stand-in` is that server.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use lexopt::prelude::*;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+
+use crate::client::Client;
+use crate::cluster::free_port;
+use crate::error::BenchError;
+use crate::interrupt::Interrupt;
+use crate::load::{self, Mix, Pace, Plan, Protocol, StandIn};
+use crate::login::{Address, Login};
+use crate::pgbench_output::{Latencies, summary};
+use crate::process::{self, Process, STOP_PLAIN};
+use crate::progress::Progress;
+use crate::scratch::{RunAs, Scratch};
+use crate::stats::{median, short};
+use crate::table::Table;
+use crate::tools::find_pgbench;
+
+const HELP: &str = "\
+usage: pgweir bench generator [options]
+
+Compares the load generator of pgweir bench with pgbench, on the same closed-loop load: requests per second
+of CPU time against a server that answers at once, and latencies against one that takes its time.
+
+options:
+  --rounds N      interleaved rounds (default 3)
+  --seconds N     length of one run (default 4)
+  --clients N     clients (default 50)
+  --delay-ms N    what the slow server takes (default 20)
+  -h, --help      this text
+";
+
+const STAND_IN_HELP: &str = "\
+usage: pgweir bench stand-in [--port N] [--delay-ms N]
+
+A server on 127.0.0.1 that lets everybody in and answers every statement with one row, at once or after
+--delay-ms milliseconds, until Ctrl-C. --port defaults to 54320.
+";
+
+const SCRIPT: &str = "\\set aid random(1, 100000)\nSELECT abalance FROM pgbench_accounts WHERE aid = :aid;\n";
+const START_LIMIT: Duration = Duration::from_secs(10);
+const SLOW_CLIENTS: u32 = 8;
+const GRACE: Duration = Duration::from_secs(30);
+
+#[derive(Clone, Copy)]
+struct Options {
+    rounds: u32,
+    seconds: u32,
+    clients: u32,
+    delay_ms: u32,
+}
+
+/// What one run gave.
+#[derive(Clone, Copy)]
+struct Sample {
+    requests: f64,
+    cpu_s: f64,
+    p50_ms: f64,
+    p99_ms: f64,
+    mean_ms: f64,
+}
+
+/// A stand-in as a process of its own.
+struct Server {
+    _process: Process,
+    port: u16,
+}
+
+/// Runs the comparison.
+pub(crate) fn run(args: Vec<OsString>) -> Result<(), BenchError> {
+    let Some(options) = parse(args)? else {
+        print!("{HELP}");
+        return Ok(());
+    };
+    let interrupt = Interrupt::install()?;
+    let pgbench = find_pgbench()?;
+    let scratch = Scratch::create(RunAs::detect()?, 100)?;
+    let script = scratch.path().join("select.sql");
+    scratch.write(&script, SCRIPT)?;
+    let mut progress = Progress::new();
+    let mut rows = Table::new(
+        &["server", "generator", "requests/CPU s", "requests/s", "mean ms", "p50 ms", "p99 ms"],
+        2,
+    );
+    let mut verdicts = Vec::new();
+    for (name, delay_ms) in [("at once", 0), ("slow", options.delay_ms)] {
+        let server = Server::start(delay_ms, &interrupt)?;
+        // Few clients where latencies are compared: neither program may be what is waited for.
+        let clients = if delay_ms == 0 { options.clients } else { options.clients.min(SLOW_CLIENTS) };
+        let load = Options { clients, ..options };
+        let (mut theirs, mut ours) = (Vec::new(), Vec::new());
+        for round in 1..=options.rounds {
+            progress.phase(&format!("{name}, round {round}"));
+            theirs.push(run_pgbench(&pgbench, &script, &load, &server, &scratch, &interrupt)?);
+            ours.push(run_own(&load, &server, &interrupt)?);
+            progress.done("");
+        }
+        let (theirs, ours) = (middle(&theirs), middle(&ours));
+        for (generator, sample) in [("pgbench", theirs), ("pgweir", ours)] {
+            rows.row(vec![
+                name.to_owned(),
+                generator.to_owned(),
+                short(sample.requests / sample.cpu_s),
+                short(sample.requests / f64::from(options.seconds)),
+                format!("{:.3}", sample.mean_ms),
+                format!("{:.3}", sample.p50_ms),
+                format!("{:.3}", sample.p99_ms),
+            ]);
+        }
+        verdicts.push(if delay_ms == 0 {
+            let ratio = (ours.requests / ours.cpu_s) / (theirs.requests / theirs.cpu_s);
+            format!("requests per CPU second: {ratio:.2} x pgbench's")
+        } else {
+            let difference = |ours: f64, theirs: f64| (ours / theirs - 1.0) * 100.0;
+            format!(
+                "latencies against pgbench's log: mean {:+.1} %, p50 {:+.1} %, p99 {:+.1} %",
+                difference(ours.mean_ms, theirs.mean_ms),
+                difference(ours.p50_ms, theirs.p50_ms),
+                difference(ours.p99_ms, theirs.p99_ms)
+            )
+        });
+    }
+    drop(progress);
+    print!("\n{}\n{}\n", rows.render(), verdicts.join("\n"));
+    Ok(())
+}
+
+/// Serves as the stand-in until a signal comes.
+pub(crate) fn stand_in(args: Vec<OsString>) -> Result<(), BenchError> {
+    let (mut port, mut delay_ms) = (54_320, 0_u32);
+    let mut parser = lexopt::Parser::from_args(args);
+    while let Some(arg) = parser.next()? {
+        match arg {
+            Short('h') | Long("help") => {
+                print!("{STAND_IN_HELP}");
+                return Ok(());
+            }
+            Long("port") => port = parser.value()?.parse()?,
+            Long("delay-ms") => delay_ms = parser.value()?.parse()?,
+            _ => return Err(arg.unexpected().into()),
+        }
+    }
+    let interrupt = Interrupt::install()?;
+    let server = StandIn::bind(port)?.delayed(Duration::from_millis(delay_ms.into()));
+    eprintln!("answering on 127.0.0.1, port {}", server.port());
+    server.serve(&interrupt)
+}
+
+fn parse(args: Vec<OsString>) -> Result<Option<Options>, BenchError> {
+    let mut options = Options { rounds: 3, seconds: 4, clients: 50, delay_ms: 20 };
+    let mut parser = lexopt::Parser::from_args(args);
+    while let Some(arg) = parser.next()? {
+        let field = match arg {
+            Short('h') | Long("help") => return Ok(None),
+            Long("rounds") => &mut options.rounds,
+            Long("seconds") => &mut options.seconds,
+            Long("clients") => &mut options.clients,
+            Long("delay-ms") => &mut options.delay_ms,
+            _ => return Err(arg.unexpected().into()),
+        };
+        *field = parser.value()?.parse()?;
+        if !(1..=10_000).contains(field) {
+            return Err(BenchError::Usage("numbers are 1 to 10000".to_owned()));
+        }
+    }
+    Ok(Some(options))
+}
+
+impl Server {
+    fn start(delay_ms: u32, interrupt: &Interrupt) -> Result<Self, BenchError> {
+        let port = free_port()?;
+        let own = std::env::current_exe().map_err(BenchError::io("finding pgweir's own executable"))?;
+        let mut command = Command::new(own);
+        command.args(["bench", "stand-in", "--port", &port.to_string(), "--delay-ms", &delay_ms.to_string()]);
+        command.stderr(std::process::Stdio::null());
+        let process = Process::spawn(&mut command, "stand-in", STOP_PLAIN)?;
+        let until = Instant::now() + START_LIMIT;
+        while let Err(error) = Client::connect(&Address::Loopback(port), "bench", "bench") {
+            if Instant::now() >= until {
+                return Err(BenchError::Io { what: "connecting to the stand-in".to_owned(), source: error });
+            }
+            interrupt.sleep(Duration::from_millis(20))?;
+        }
+        Ok(Self { _process: process, port })
+    }
+}
+
+fn run_pgbench(
+    pgbench: &PathBuf,
+    script: &std::path::Path,
+    options: &Options,
+    server: &Server,
+    scratch: &Scratch,
+    interrupt: &Interrupt,
+) -> Result<Sample, BenchError> {
+    let logs = scratch.path().join("log");
+    let _ = std::fs::remove_dir_all(&logs);
+    std::fs::create_dir(&logs).map_err(BenchError::io("a folder for pgbench's log"))?;
+    let mut command = Command::new(pgbench);
+    command.args(["--no-vacuum", "--host=127.0.0.1", "--username=bench", "--log"]);
+    command.arg(format!("--port={}", server.port)).arg(format!("--client={}", options.clients));
+    command.arg(format!("--time={}", options.seconds)).arg("--file").arg(script);
+    // Writing the log must not be what costs the time.
+    command.arg("--sampling-rate=0.1").arg("--log-prefix").arg(logs.join("log")).arg("bench");
+    let before = cpu_s(UsageWho::RUSAGE_CHILDREN)?;
+    let limit = Duration::from_secs(options.seconds.into()) + GRACE;
+    let stdout = process::expect_success(&mut command, "pgbench", limit, interrupt)?;
+    let cpu_s = cpu_s(UsageWho::RUSAGE_CHILDREN)? - before;
+    let summary = summary(&stdout).ok_or_else(|| BenchError::failed("pgbench gave no summary", &stdout))?;
+    let mut latencies = Latencies::default();
+    for entry in std::fs::read_dir(&logs).map_err(BenchError::io("looking at pgbench's log"))?.flatten() {
+        let file = std::fs::File::open(entry.path()).map_err(BenchError::io("opening pgbench's log"))?;
+        latencies.add_log(std::io::BufReader::new(file)).map_err(BenchError::io("reading pgbench's log"))?;
+    }
+    let quantile = |share| latencies.quantile_ms(share).unwrap_or(f64::NAN);
+    #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 requests")]
+    let requests = summary.transactions as f64;
+    let mean_ms = latencies.mean_ms().unwrap_or(f64::NAN);
+    Ok(Sample { requests, cpu_s, p50_ms: quantile(0.5), p99_ms: quantile(0.99), mean_ms })
+}
+
+fn run_own(options: &Options, server: &Server, interrupt: &Interrupt) -> Result<Sample, BenchError> {
+    let plan = Plan {
+        login: Login::trusted(Address::Loopback(server.port), "bench", "bench", "pgweir-bench"),
+        tls: false,
+        mix: Mix::select_only(1),
+        protocol: Protocol::Simple,
+        clients: options.clients,
+        idle_clients: 0,
+        pace: Pace::Closed { think: Duration::ZERO },
+        reconnect: false,
+        threads: 1,
+        duration: Duration::from_secs(options.seconds.into()),
+    };
+    let before = cpu_s(UsageWho::RUSAGE_SELF)?;
+    let outcome = load::run(&plan, interrupt, &mut |_, _| {})?;
+    let cpu_s = cpu_s(UsageWho::RUSAGE_SELF)? - before;
+    interrupt.check()?;
+    let quantile = |share| outcome.latency.quantile_ms(share).unwrap_or(f64::NAN);
+    #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 requests")]
+    let requests = outcome.done as f64;
+    let mean_ms = outcome.latency.mean_ms().unwrap_or(f64::NAN);
+    Ok(Sample { requests, cpu_s, p50_ms: quantile(0.5), p99_ms: quantile(0.99), mean_ms })
+}
+
+/// CPU time of this process, or of its children that have ended, seconds.
+fn cpu_s(who: UsageWho) -> Result<f64, BenchError> {
+    let usage = getrusage(who)
+        .map_err(|errno| BenchError::Io { what: "asking for CPU time".to_owned(), source: errno.into() })?;
+    #[expect(clippy::cast_precision_loss, reason = "microseconds of a run are far below 2^52")]
+    let seconds = (usage.user_time() + usage.system_time()).num_microseconds() as f64 / 1e6;
+    Ok(seconds)
+}
+
+fn middle(samples: &[Sample]) -> Sample {
+    let of = |value: fn(&Sample) -> f64| {
+        median(&samples.iter().map(value).collect::<Vec<_>>()).unwrap_or(f64::NAN)
+    };
+    Sample {
+        requests: of(|sample| sample.requests),
+        cpu_s: of(|sample| sample.cpu_s),
+        p50_ms: of(|sample| sample.p50_ms),
+        p99_ms: of(|sample| sample.p99_ms),
+        mean_ms: of(|sample| sample.mean_ms),
+    }
+}
