@@ -273,6 +273,7 @@ impl Machine {
         pool.failure = None;
         let params = pool.share(params);
         server.params = Arc::clone(&params);
+        server.session = pool.sessions.share(crate::session::Session::default());
         let welcome = Arc::new(Welcome { fixed, params });
         // A replication client's server was started with that client's own parameters.
         if pool.welcome.is_none() && only_for.is_none() {
