@@ -53,6 +53,7 @@ SINCE = {
     "waiting clients are watched": None,
     "console named pgweir": None,
     "extended protocol on the console": None,
+    "metrics over HTTP": None,
     "auth_dbname": (1, 19),
     "passwords in clear are passed on": (1, 25),
     "nothing of a client reaches auth_query": (1, 25),
