@@ -49,6 +49,8 @@ pub(crate) enum Fault {
     /// Statement pooling: a transaction was opened.
     TransactionInStatementMode,
     SimpleQueryDisabled,
+    /// `session_state = error`: what the client did can not move to another server, for these reasons.
+    CanNotMove(String),
     /// `max_pinned`: one client more would keep its server, for these reasons.
     TooManyPinned(String),
     /// A limit of ours on what one client may hold.
@@ -107,6 +109,9 @@ impl Fault {
                 "the server connection was lost, and whether the statement took effect is unknown".into()
             }
             Fault::SlowReader => "client reads too slowly while others wait behind its answer".into(),
+            Fault::CanNotMove(reasons) => {
+                format!("not possible where servers change hands (session_state=error): {reasons}").into()
+            }
             Fault::TooManyPinned(reasons) => {
                 format!("too many clients keep their server (max_pinned); this one would for: {reasons}")
                     .into()
@@ -138,6 +143,7 @@ impl Fault {
             Fault::OutcomeUnknown => SqlState::TRANSACTION_RESOLUTION_UNKNOWN,
             Fault::TransactionInStatementMode | Fault::SimpleQueryDisabled => SqlState::FEATURE_NOT_SUPPORTED,
             Fault::TooLarge(_) => SqlState::PROGRAM_LIMIT_EXCEEDED,
+            Fault::CanNotMove(_) => SqlState::FEATURE_NOT_SUPPORTED,
             Fault::TooManyPinned(_) => SqlState::CONFIGURATION_LIMIT_EXCEEDED,
         }
     }
@@ -178,6 +184,9 @@ impl Fault {
                 Some("Remove it from the connection string, or add its name to ignore_startup_parameters.")
             }
             Fault::TooManyClients("max_client_conn") => Some("Raise max_client_conn, or close idle clients."),
+            Fault::CanNotMove(_) => {
+                Some("Keep it inside one transaction, use session pooling, or set session_state to preserve.")
+            }
             Fault::TooManyPinned(_) => Some("Raise max_pinned, or do without in transactions of their own."),
             Fault::ServerFailing(_) => {
                 Some("The next attempt comes after server_login_retry; the pooler's log has the details.")

@@ -99,8 +99,8 @@ settings! {
         /// 0 turns off their support.
         max_prepared_statements: u32 = "200", Kind::Count(0, COUNT_MAX), Reload, PgBouncer, InEffect;
         /// What becomes of a client's session in transaction and statement pooling: `preserve` keeps settings, prepared
-        /// statements, temporary tables and the rest as on a connection of its own; `error` refuses what
-        /// would keep a server; `pgbouncer` does as PgBouncer does.
+        /// statements, temporary tables and the rest as on a connection of its own; `error` disconnects, with an error, a
+        /// client that would keep its server between transactions; `pgbouncer` does as PgBouncer does.
         session_state: SessionState = "preserve", Kind::Choice(SessionState::WORDS), Reload, Ours, InEffect;
         /// How many servers of one pool may be kept by clients between their transactions, for temporary
         /// tables and other things that can not move; a client that would be one more is disconnected with
