@@ -119,7 +119,7 @@ pub const RIDDEN_BACKLOG_BYTES_MAX: usize = 64 * 1024;
 pub const RIDERS_KEPT: usize = 64;
 
 /// A short statement waits at most this long for a busy server while another one is idle.
-pub const WAKE_AFTER_US: u64 = 10_000;
+pub const WAKE_AFTER_US: u64 = 50_000;
 
 /// The answer of a statement that a stranger's cancel request may have hit is held until it is whole, up to this size.
 pub const HELD_ANSWER_BYTES_MAX: usize = 256 * 1024;

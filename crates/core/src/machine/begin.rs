@@ -51,7 +51,8 @@ impl Machine {
             let statement = self.statements.get(account.statement(name)?)?;
             Some((statement.block?, &*statement.query))
         })?;
-        if !matches!(group.block, Block::Begin | Block::Start) {
+        // Where more is there already, a server is needed now.
+        if !matches!(group.block, Block::Begin | Block::Start) || bytes.len() > group.len {
             return None;
         }
         let mut kept = self.spare.take();
