@@ -83,7 +83,11 @@ impl Machine {
         pool.stats.server_assignments += 1;
         let waited_us = now_us.saturating_sub(waiting.since_us);
         pool.stats.wait_us += waited_us;
-        client.state = ClientState::Linked(Link { group: waiting.group, opening: waiting.begin.take().map_or(Opening::Done, Opening::Unsent), ..Link::new(server_id, pool.mode) });
+        client.state = ClientState::Linked(Link {
+            group: waiting.group,
+            opening: waiting.begin.take().map_or(Opening::Done, Opening::Unsent),
+            ..Link::new(server_id, pool.mode)
+        });
         self.set_server_state(server_id, ServerState::Busy(id));
         let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut()) else {
             return;

@@ -11,7 +11,7 @@ use pgweir_wire::header::{HEADER_LEN, Header};
 
 use super::from_client::{Route, route};
 use super::{Machine, Step};
-use crate::client::{ClientState, Link, Opening, Riding, Waiting};
+use crate::client::{ClientState, Link, Riding, Waiting};
 use crate::driver::{Closed, Driver, Level};
 use crate::errors::Fault;
 use crate::group::Group;
