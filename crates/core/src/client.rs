@@ -73,6 +73,8 @@ pub(crate) enum ClientState {
     Welcoming(Box<Login>),
     /// Logged in, has no server, asks for nothing.
     Idle,
+    /// Was told that its transaction is open; no server knows of it yet.
+    Begun(Begun),
     /// Asked for something and waits for a server.
     Waiting(Waiting),
     /// Was sent behind others to a server that answers in order, and waits for its turn there.
@@ -168,6 +170,8 @@ pub(crate) struct Waiting {
     pub(crate) notified: bool,
     /// What it asks for, if that may share a server with others.
     pub(crate) group: Option<Group>,
+    /// The BEGIN that was answered already and goes first.
+    pub(crate) begin: Option<Vec<u8>>,
 }
 
 /// Aboard a server, behind others. What it asked for stays at the front of its inbox until it is answered: if the server
@@ -181,6 +185,37 @@ pub(crate) struct Riding {
     pub(crate) group: Group,
 }
 
+/// Between a BEGIN and the transaction's first statement.
+pub(crate) struct Begun {
+    /// The BEGIN as the client wrote it.
+    pub(crate) text: Vec<u8>,
+    /// Since when (monotonic, µs).
+    pub(crate) since_us: u64,
+}
+
+/// What became of a BEGIN that was answered before there was a server.
+pub(crate) enum Opening {
+    /// There is none, or it is over and done with.
+    Done,
+    /// Goes in front of the client's next message.
+    Unsent(Vec<u8>),
+    /// Is sent; the first group behind it is not complete.
+    Sent,
+    /// Is sent, and so is the first group: what follows waits for the answer. `simple`: the group needs no Sync.
+    Guarded { simple: bool },
+    /// Failed; the ReadyForQuery behind the error is awaited. `whole`: all of the group that was sent behind it is there.
+    Failed { whole: bool },
+    /// The server is being brought to a failed transaction.
+    Reopening,
+}
+
+impl Opening {
+    /// What the client sends has to wait.
+    pub(crate) fn holds(&self) -> bool {
+        matches!(self, Opening::Guarded { .. } | Opening::Failed { whole: true } | Opening::Reopening)
+    }
+}
+
 /// Has a server.
 pub(crate) struct Link {
     pub(crate) server: ServerId,
@@ -192,6 +227,8 @@ pub(crate) struct Link {
     pub(crate) held: bool,
     /// What it asked for, as long as it was not sent yet.
     pub(crate) group: Option<Group>,
+    /// The BEGIN that was answered before there was a server.
+    pub(crate) opening: Opening,
     /// Bytes at the front of the inbox that were sent while it was riding.
     pub(crate) kept: usize,
     /// The pool's mode when it was made: a session's traces are there, even if RELOAD has changed the mode since.
@@ -211,6 +248,7 @@ impl Link {
             discards: false,
             held: false,
             group: None,
+            opening: Opening::Done,
             kept: 0,
             made_in,
             touched: None,

@@ -6,6 +6,7 @@
 mod actions;
 mod admin;
 mod admission;
+mod begin;
 mod cancel;
 mod client_moves;
 mod console_extended;

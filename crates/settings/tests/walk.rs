@@ -42,6 +42,7 @@ fn the_counts_are_those_of_pgbouncer() {
     assert_eq!(origin(Origin::PgBouncer).filter(|row| row.change == Change::Restart).count(), 14);
     let ours: BTreeSet<&str> = origin(Origin::Ours).map(|row| row.name).collect();
     let expected = [
+        "defer_begin",
         "http_anonymous",
         "http_listen",
         "http_tls_cert_file",

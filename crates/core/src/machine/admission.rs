@@ -47,10 +47,13 @@ impl Machine {
             return None;
         }
         let tracked = self.client_tracks_statements(id);
-        group_at_front(bytes, |name| {
+        let keeps_sessions = self.pools[account.pool].keeps_sessions;
+        let group = group_at_front(bytes, |name| {
             let statement = account.statement(name).filter(|_| tracked)?;
             self.statements.get(statement)?.traits
-        })
+        });
+        // Where sessions are kept, its server has to be looked at before anybody else may have it.
+        group.filter(|group| !(keeps_sessions && group.may_touch))
     }
 
     /// The bounds of riding in a pool; `None` where nobody rides.

@@ -4,8 +4,10 @@
 mod rig;
 
 mod admin;
+mod allocations;
 mod auth_query;
 mod basics;
+mod begin;
 mod cancel;
 mod chaos;
 mod copy;

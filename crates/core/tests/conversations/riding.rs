@@ -275,9 +275,9 @@ fn an_idle_server_is_woken_for_who_waits_too_long() {
     }
     let aboard = rig.gets(server).len() + rig.gets(second).len();
     assert_eq!(aboard, 2, "one server is busy, the other is left alone");
-    rig.pass_us(4_000);
+    rig.pass_us(40_000);
     assert_eq!(rig.gets(server).len() + rig.gets(second).len(), 0);
-    rig.pass_us(6_500);
+    rig.pass_us(10_500);
     assert_eq!(rig.gets(server).len() + rig.gets(second).len(), 2);
 }
 

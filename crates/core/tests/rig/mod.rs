@@ -50,6 +50,8 @@ pub(crate) struct Rig {
     taken: usize,
     /// Those that came up.
     greeted: Vec<End>,
+    /// What the machine allocated, all in all.
+    pub(crate) allocations: u64,
     /// Cancel keys that clients were told.
     keys: Vec<(End, Vec<u8>)>,
 }
@@ -111,6 +113,7 @@ impl Rig {
             taken: 0,
             greeted: Vec::new(),
             keys: Vec::new(),
+            allocations: 0,
         }
     }
 
@@ -125,12 +128,16 @@ impl Rig {
     /// A turn of a worker's loop, and of all others that it causes.
     pub(crate) fn turn(&mut self, worker: usize, event: impl FnOnce(&mut Machine, &mut Recorder)) {
         let Worker { machine, driver } = &mut self.workers[worker];
-        machine.begin_tick(self.now);
-        event(machine, driver);
-        if machine.deadline().is_some_and(|deadline| deadline <= self.now.mono_us) {
-            machine.timeout(driver);
-        }
-        machine.end_tick(driver);
+        let now = self.now;
+        let counted = allocation_counter::measure(|| {
+            machine.begin_tick(now);
+            event(machine, driver);
+            if machine.deadline().is_some_and(|deadline| deadline <= now.mono_us) {
+                machine.timeout(driver);
+            }
+            machine.end_tick(driver);
+        });
+        self.allocations += counted.count_total;
         self.after(worker);
     }
 

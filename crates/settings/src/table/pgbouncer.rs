@@ -112,7 +112,7 @@ settings! {
         workers: u32 = "0", Kind::Count(0, 1024), Restart, Ours, InEffect;
     }
 
-    group "Statement multiplexing" {
+    group "Statement multiplexing and deferred BEGIN" {
         /// How many statements of different clients may be under way on one server connection in transaction and
         /// statement pooling, the one that runs included; 0 turns multiplexing off. Only statements that certainly
         /// leave nothing behind, and that have proven short, share a connection.
@@ -123,6 +123,9 @@ settings! {
         /// How many servers a pool keeps busy with short statements before it wakes another one: `auto` lets pgweir find
         /// the best number by measurement.
         multiplex_servers: AutoCount = "auto", Kind::Count(1, COUNT_MAX), Reload, Ours, InEffect;
+        /// Whether BEGIN is answered at once in transaction pooling and sent with the transaction's first statement, so that
+        /// no server is held between the two.
+        defer_begin: bool = "0", Kind::Bool, Reload, Ours, InEffect;
     }
 
     group "Startup parameters and behaviour" {
