@@ -185,6 +185,12 @@ impl Log {
         Ok(())
     }
 
+    /// A moment, in seconds since 1970, as local time with its zone: as the log's own lines begin.
+    #[must_use]
+    pub fn moment(&self, seconds: u64) -> String {
+        self.shared.queue().stamp.moment(seconds)
+    }
+
     /// Starts the writer thread; to be called once, after the process has become a daemon (a thread does not survive
     /// a fork).
     ///

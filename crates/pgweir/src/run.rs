@@ -70,7 +70,7 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
     let shared = Arc::new(Shared::new(workers, start::random_seed()?));
     let options = SocketOptions::from(&rules.config.main);
     let rules_for_web = rules.clone();
-    let write = log.clone();
+    let (write, clock) = (log.clone(), log.clone());
     let workers = Workers::start(Setup {
         workers,
         listeners,
@@ -80,7 +80,9 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
         questions,
         machine: move |worker: WorkerId, now: Now| {
             let (rules, shared) = (rules.clone(), Arc::clone(&shared));
+            let log = clock.clone();
             Machine::new(pgweir_core::Setup { worker, rules, shared, now })
+                .show_times_by(Arc::new(move |seconds| log.moment(seconds)))
         },
     })?;
     if web.is_some() {
