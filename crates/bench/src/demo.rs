@@ -206,7 +206,7 @@ impl Stage {
             Through::Pooler => ("pgweir", self.pooler.address(), Some(self.pooler.id())),
         };
         let title = match script {
-            Script::SelectOnly => "select",
+            Script::SelectOnly | Script::SelectOne => "select",
             Script::TpcB => "read and write",
         };
         progress.phase(&format!("{title}, {clients} clients, {name}"));
