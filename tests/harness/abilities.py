@@ -55,6 +55,8 @@ SINCE = {
     "extended protocol on the console": None,
     "metrics over HTTP": None,
     "auth_dbname": (1, 19),
+    "ident maps": (1, 20),
+    "a reload is taken as a whole": None,
     "passwords in clear are passed on": (1, 25),
     "nothing of a client reaches auth_query": (1, 25),
     "unknown users of auth_query are not told": None,

@@ -170,6 +170,21 @@ impl Guard {
     }
 }
 
+/// The message that asks a client for its password in clear, where not this crate but somebody else (PAM, LDAP) is to check it.
+pub fn ask_for_password() -> Vec<u8> {
+    let mut message = Vec::new();
+    backend::encode_auth_cleartext(&mut message);
+    message
+}
+
+/// The password in the body of a client's `p` message. It is neither empty nor longer than [`SECRET_LEN_MAX`].
+///
+/// # Errors
+/// There is none, or it is not of the form that the protocol has.
+pub fn read_password(password_message_body: &[u8]) -> Result<PlainPassword, Refusal> {
+    password_string(password_message_body).map(PlainPassword::new)
+}
+
 fn proven(learned: Learned) -> Verdict {
     Verdict::Proven { send: Vec::new(), learned }
 }
@@ -182,8 +197,7 @@ struct ExpectCleartext {
 
 impl ExpectCleartext {
     fn ask(user: &str, secret: Option<&Secret>) -> Verdict {
-        let mut message = Vec::new();
-        backend::encode_auth_cleartext(&mut message);
+        let message = ask_for_password();
         let state = Self { user: user.into(), secret: secret.cloned() };
         Verdict::Ask(Guard(Expect::Cleartext(state)), message)
     }

@@ -187,7 +187,7 @@ fn warn_of_main(config: &mut Config) {
         }
     }
     let auth_type = config.main.auth_type;
-    if matches!(auth_type, AuthType::Cert | AuthType::Hba | AuthType::Ldap | AuthType::Pam)
+    if matches!(auth_type, AuthType::Ldap | AuthType::Pam)
         && let Some(place) = config.given.get("auth_type")
     {
         let text = format!("auth_type {auth_type} is accepted, not yet in effect: logins will be refused");

@@ -10,6 +10,7 @@ mod cancel;
 mod chaos;
 mod copy;
 mod ends;
+mod hba;
 mod login;
 mod params;
 mod peers;

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use pgweir_settings::{Main, SslMode};
+use pgweir_settings::{AuthType, Main, SslMode};
 use rustls::client::{Resumption, UnbufferedClientConnection, WebPkiServerVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
@@ -120,6 +120,10 @@ struct Maker<'a> {
 impl Maker<'_> {
     fn towards_clients(&self, main: &Main) -> Result<Option<Arc<ServerConfig>>, TlsSetupError> {
         let mode = main.client_tls_sslmode;
+        if main.auth_type == AuthType::Cert && mode != SslMode::VerifyFull {
+            let problem = "auth_type=cert requires client_tls_sslmode=verify-full".to_owned();
+            return Err(self.error("sslmode", problem));
+        }
         if mode == SslMode::Disable {
             return Ok(None);
         }
