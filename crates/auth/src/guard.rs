@@ -31,7 +31,7 @@ pub enum Method {
     Plain,
     /// PostgreSQL's md5 challenge. A user with a stored SCRAM secret gets the SCRAM exchange instead.
     Md5,
-    /// SCRAM-SHA-256 without channel binding. A stored md5 hash never verifies.
+    /// SCRAM-SHA-256, over TLS also with channel binding. A stored md5 hash never verifies.
     ScramSha256,
 }
 
@@ -44,6 +44,9 @@ pub struct GuardEnv<'a> {
     /// The setting of that name: the count for users without a stored SCRAM secret. Brought into 1 to
     /// [`DERIVE_ITERATIONS_MAX`](crate::limits::DERIVE_ITERATIONS_MAX).
     pub scram_iterations: u32,
+    /// The hash of the certificate that the client was shown, as `tls-server-end-point` has it (RFC 5929 section 4); `None` without TLS.
+    /// With it SCRAM-SHA-256-PLUS is offered, too.
+    pub end_point: Option<&'a [u8]>,
 }
 
 /// What a guard says.

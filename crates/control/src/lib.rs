@@ -17,7 +17,7 @@ mod rulebook;
 pub mod stopping;
 pub mod web;
 
-pub use askers::Askers;
+pub use askers::{AskPam, Askers};
 pub use files::{TlsFiles, TlsSide};
 pub use plane::{Event, Fleet, Plane, log_targets};
 pub use rulebook::{CommandLine, Draft, Rulebook};

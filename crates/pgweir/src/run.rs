@@ -58,7 +58,7 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
     let (web, web_inbox) = web::channel();
     let web = (!web_sockets.is_empty()).then_some(web);
     hear_questions(question_queue, events.clone(), web.clone())?;
-    let askers = Askers::start(events, log)?;
+    let askers = Askers::start(events, log, pgweir_net::pam::check_password)?;
 
     let book = Rulebook::new(command_line, draft);
     let rules = book.rules().clone();

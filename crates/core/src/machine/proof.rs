@@ -262,9 +262,11 @@ impl Machine {
     }
 
     fn begin_exchange<D: Driver>(&mut self, d: &mut D, id: ClientId, attempt: Attempt, then: Then) -> Step {
+        let tls = self.clients.get(id).and_then(|client| client.origin.tls.as_deref());
         let env = GuardEnv {
             mock_seed: &self.shared.mock_seed,
             scram_iterations: self.rules.config.main.scram_iterations,
+            end_point: tls.and_then(|tls| tls.end_point.as_deref()),
         };
         let user = &attempt.login.user;
         let secret = match &attempt.record {

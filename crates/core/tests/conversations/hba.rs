@@ -29,7 +29,7 @@ fn knock_tls(rig: &mut Rig, names: &[&str], user: &str) -> End {
     rig.send(client, &fe::ssl_request());
     rig.raw(client);
     let peer_names = names.iter().map(|name| (*name).to_owned()).collect();
-    rig.secure(client, TlsInfo { description: "TLSv1.3/X".to_owned(), peer_names });
+    rig.secure(client, TlsInfo { description: "TLSv1.3/X".to_owned(), peer_names, end_point: None });
     rig.send(client, &fe::startup(&[("user", user), ("database", "app")]));
     client
 }

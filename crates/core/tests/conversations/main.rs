@@ -20,6 +20,7 @@ mod prepared;
 mod pressure;
 mod replication;
 mod riding;
+mod security;
 mod sessions;
 mod streaming;
 mod timeouts;
