@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use pgweir_auth::{Guard, Method, Secret};
+use pgweir_auth::{Guard, Method, PlainPassword, Secret};
 use pgweir_settings::PoolMode;
 
 use crate::cancel_key::CancelKey;
@@ -11,6 +11,7 @@ use crate::console::session::ConsoleSession;
 use crate::driver::{ConnId, Peer, WorkerId};
 use crate::group::Group;
 use crate::ids::{PoolId, ServerId, StatementId};
+use crate::inquiry::Checker;
 use crate::luggage::{Counted, Login, Origin, Replication};
 use crate::params::Params;
 use crate::pins::{Pin, Touched};
@@ -65,7 +66,7 @@ pub(crate) enum ClientState {
     Greeting(Greeting),
     /// Proving who it is.
     Authenticating(Box<Authenticating>),
-    /// Its secret is being fetched by `auth_query`.
+    /// Somebody else was asked: a server for its secret, the control plane whether it is right.
     AwaitingAnswer(Box<AwaitingAnswer>),
     /// Proven; goes to the worker that owns its pool as soon as its bytes are gathered.
     HandingOver(Box<HandingOver>),
@@ -113,16 +114,45 @@ pub(crate) enum TlsAsked {
 /// An authentication exchange.
 pub(crate) struct Authenticating {
     pub(crate) attempt: Attempt,
-    pub(crate) guard: Guard,
+    pub(crate) exchange: Exchange,
+}
+
+/// What the next password message is for.
+pub(crate) enum Exchange {
+    /// It goes on with this.
+    Guard(Guard),
+    /// It has a password, which somebody else knows.
+    Password(Checker),
 }
 
 /// Between a question to somebody else and the answer.
 pub(crate) struct AwaitingAnswer {
     pub(crate) attempt: Attempt,
-    /// How it is to prove itself when its secret is known.
-    pub(crate) method: Method,
-    /// The pool that was asked: database and user.
-    pub(crate) asked: (Arc<str>, Arc<str>),
+    pub(crate) asked: Asked,
+}
+
+/// What somebody else was asked.
+pub(crate) enum Asked {
+    /// `auth_query`: the user's secret.
+    Secret {
+        /// The pool: database and user.
+        pool: (Arc<str>, Arc<str>),
+        /// What is to be done with it.
+        then: Then,
+    },
+    /// What the operating system calls the peer, and by which map that name counts.
+    OsUser(Option<Box<str>>),
+    /// Whether this password is right.
+    Password(PlainPassword),
+}
+
+/// What to do when a user's secret is known.
+#[derive(Clone, Copy)]
+pub(crate) enum Then {
+    /// The client has to prove that it knows it, too.
+    Exchange(Method),
+    /// The client is proven; it is for its servers.
+    Admit,
 }
 
 /// A login that is not proven yet.

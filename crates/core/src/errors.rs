@@ -22,8 +22,8 @@ pub(crate) enum Fault {
     Authentication(&'static str, Unproven),
     /// Nobody can be asked for the secrets of users at present; which server failed, and how, is for the log alone.
     NobodyToAsk,
-    /// An authentication method that is configured and not built yet.
-    MethodNotBuilt(&'static str),
+    /// No rule of the HBA file is about this connection, or one that refuses it.
+    NotAllowedIn(&'static str),
     /// auth_type=any without a forced user.
     NoForcedUser,
     NoSuchDatabase(String),
@@ -73,7 +73,7 @@ impl Fault {
     pub(crate) fn text(&self) -> Cow<'_, str> {
         match self {
             Fault::Protocol(text) | Fault::ServerLost(text) | Fault::TooLarge(text) => Cow::Borrowed(text),
-            Fault::Authentication(text, _) => Cow::Borrowed(text),
+            Fault::Authentication(text, _) | Fault::NotAllowedIn(text) => Cow::Borrowed(text),
             Fault::NobodyToAsk => {
                 "server login has been failing, try again later (server_login_retry)".into()
             }
@@ -83,7 +83,6 @@ impl Fault {
             }
             Fault::TlsRequired => "SSL required".into(),
             Fault::NoUser => "no username supplied".into(),
-            Fault::MethodNotBuilt(name) => format!("auth_type={name} is not built yet").into(),
             Fault::NoForcedUser => "bouncer config error".into(),
             Fault::NoSuchDatabase(name) => format!("no such database: {name}").into(),
             Fault::DatabaseDisabled(name) => format!("database \"{name}\" is disabled").into(),
@@ -125,7 +124,7 @@ impl Fault {
             Fault::Protocol(_) | Fault::UnsupportedParameter(_) | Fault::UnsupportedOption(_) => {
                 SqlState::PROTOCOL_VIOLATION
             }
-            Fault::TlsRequired | Fault::NoUser | Fault::MethodNotBuilt(_) | Fault::NotAllowedOnConsole => {
+            Fault::TlsRequired | Fault::NoUser | Fault::NotAllowedIn(_) | Fault::NotAllowedOnConsole => {
                 SqlState::INVALID_AUTHORIZATION
             }
             Fault::Authentication(..) => SqlState::INVALID_PASSWORD,

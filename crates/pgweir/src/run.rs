@@ -11,7 +11,7 @@ use pgweir_control::log::Log;
 use pgweir_control::process::PidFile;
 use pgweir_control::stopping::SIGNALS;
 use pgweir_control::web::{self, Web, WebSetup};
-use pgweir_control::{Event, Plane, Rulebook};
+use pgweir_control::{Askers, Event, Plane, Rulebook};
 use pgweir_core::driver::{Level, Now, WorkerId};
 use pgweir_core::mail::Question;
 use pgweir_core::{Machine, Shared};
@@ -57,7 +57,8 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
     let (questions, question_queue) = mpsc::channel();
     let (web, web_inbox) = web::channel();
     let web = (!web_sockets.is_empty()).then_some(web);
-    hear_questions(question_queue, events, web.clone())?;
+    hear_questions(question_queue, events.clone(), web.clone())?;
+    let askers = Askers::start(events, log, pgweir_net::pam::check_password)?;
 
     let book = Rulebook::new(command_line, draft);
     let rules = book.rules().clone();
@@ -96,7 +97,7 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
         })?;
     }
     log.write(Level::Log, &version::process_up());
-    let plane = Plane::new(Crew(workers), book, log.clone(), quiet).with_web(web);
+    let plane = Plane::new(Crew(workers), book, log.clone(), quiet).with_web(web).with_askers(askers);
     let Crew(workers) = plane.run(&event_queue);
     workers.stop();
     take(&pid_file);

@@ -5,7 +5,7 @@ use pgweir_wire::error::{Report, SqlState, encode_notice};
 
 use super::admission::Admission;
 use super::{Activity, Machine, Step};
-use crate::client::{Client, ClientState, Link, Opening, Waiting};
+use crate::client::{Asked, Client, ClientState, Link, Opening, Waiting};
 use crate::driver::{CloseMode, Closed, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
@@ -212,7 +212,9 @@ impl Machine {
             ClientState::Authenticating(exchange) => self.uncount(&exchange.attempt.counted),
             ClientState::AwaitingAnswer(waiting) => {
                 self.uncount(&waiting.attempt.counted);
-                self.forget_lookup(d, self.worker, id, waiting.asked);
+                if let Asked::Secret { pool, .. } = waiting.asked {
+                    self.forget_lookup(d, self.worker, id, pool);
+                }
             }
             ClientState::Console(console) => self.console_left(d, id, &console),
             ClientState::Linked(link) => {

@@ -8,7 +8,7 @@ pub(crate) mod fe;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use pgweir_auth::UserList;
+use pgweir_auth::{Access, Hba, IdentMaps, UserList};
 use pgweir_core::driver::{Closed, ConnId, Endpoint, Now, Peer, TlsInfo, WorkerId};
 use pgweir_core::luggage::Luggage;
 use pgweir_core::mail::{Mail, Question, Rules};
@@ -76,7 +76,7 @@ fn rules(main: &str, databases: &str) -> Rules {
     let config = Config::load("t.ini", &mut read).expect("a good configuration");
     let (users, warnings) = UserList::parse(USERS);
     assert!(warnings.is_empty(), "{warnings:?}");
-    Rules { config: Arc::new(config), users: Arc::new(users), server_tls_epoch: 0 }
+    Rules { config: Arc::new(config), users: Arc::new(users), access: Arc::default(), server_tls_epoch: 0 }
 }
 
 impl Rig {
@@ -120,6 +120,18 @@ impl Rig {
     /// RELOAD with other settings.
     pub(crate) fn reload(&mut self, main: &str, databases: &str) {
         let rules = rules(&format!("pool_mode = transaction\n{main}"), databases);
+        for worker in 0..self.workers.len() {
+            self.mail(worker, Mail::Rules(rules.clone()));
+        }
+    }
+
+    /// RELOAD with `auth_type = hba` and these files.
+    pub(crate) fn reload_access(&mut self, main: &str, hba: &str, ident: &str) {
+        let (hba, warnings) = Hba::parse(hba, &mut |_| Err("there are no files".to_owned()));
+        assert_eq!(warnings, Vec::<String>::new());
+        let access = Access { hba, ident: IdentMaps::parse(ident).0, ldap: None };
+        let main = format!("pool_mode = transaction\nauth_type = hba\n{main}");
+        let rules = Rules { access: Arc::new(access), ..rules(&main, "app = host=pg") };
         for worker in 0..self.workers.len() {
             self.mail(worker, Mail::Rules(rules.clone()));
         }
@@ -217,6 +229,15 @@ impl Rig {
             remote: "10.0.0.1:4711".parse().expect("an address"),
             local: "10.0.0.2:6432".parse().expect("an address"),
         };
+        self.accept_from(worker, peer)
+    }
+
+    /// Somebody of this user id connects over the unix socket.
+    pub(crate) fn accept_unix(&mut self, uid: u32) -> End {
+        self.accept_from(0, Peer::Unix { pid: 77, uid, same_user: false, port: 6432 })
+    }
+
+    fn accept_from(&mut self, worker: usize, peer: Peer) -> End {
         let conn = self.workers[worker].driver.open();
         self.ends.push((worker, conn));
         let client = End(self.ends.len() - 1);

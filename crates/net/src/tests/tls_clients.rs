@@ -91,7 +91,10 @@ fn both_versions_echo_records_of_all_sizes() {
         } else {
             "TLSv1.3/TLS_AES_256_GCM_SHA384"
         };
-        assert_eq!(info, TlsInfo { description: expected.to_owned(), peer_names: Vec::new() });
+        assert_eq!(
+            info,
+            TlsInfo { description: expected.to_owned(), peer_names: Vec::new(), end_point: None }
+        );
     }
 }
 

@@ -203,10 +203,10 @@ settings! {
         /// The list of users and their passwords.
         auth_file: Option<String> = NULL, Kind::Path, Reload, PgBouncer, InEffect;
         /// The rules of `auth_type = hba`, in the format of PostgreSQL's `pg_hba.conf`.
-        auth_hba_file: String = "", Kind::Path, Reload, PgBouncer, NotYet;
+        auth_hba_file: String = "", Kind::Path, Reload, PgBouncer, InEffect;
         /// The map from names of the operating system and of certificates to users, in the format of
         /// PostgreSQL's `pg_ident.conf`.
-        auth_ident_file: Option<String> = NULL, Kind::Path, Reload, PgBouncer, NotYet;
+        auth_ident_file: Option<String> = NULL, Kind::Path, Reload, PgBouncer, InEffect;
         /// The options of `auth_type = ldap`, as in a line of `pg_hba.conf`.
         auth_ldap_options: Option<Password> = NULL, Kind::TextWithSecret, Reload, PgBouncer, NotYet;
         /// The user that `auth_query` runs as. It is used for users that are not in `auth_file`.
