@@ -2,6 +2,8 @@
 
 use std::cmp::Reverse;
 
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
 use pgweir_core::console::command::Topic;
 use serde_json::{Value, json};
 
@@ -131,11 +133,15 @@ fn linked(row: &Shown) -> Option<u64> {
     u64::from_str_radix(row.get("link")?.strip_prefix("0x")?, 16).ok()
 }
 
-/// The console's time, `2026-11-19 23:59:59 UTC`, as Unix time.
+/// The console's time, `2026-11-19 23:59:59 CET`, as Unix time. It is this machine's local time, whatever its zone is called.
 fn unix_s(text: Option<&str>) -> Option<i64> {
-    let text = text?.strip_suffix(" UTC")?;
-    let time: jiff::civil::DateTime = text.parse().ok()?;
-    Some(time.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp().as_second())
+    let (time, zone_name) = text?.rsplit_once(' ')?;
+    let zone = match zone_name {
+        "UTC" => TimeZone::UTC,
+        _ => TimeZone::try_system().ok()?,
+    };
+    let time: DateTime = time.parse().ok()?;
+    Some(time.to_zoned(zone).ok()?.timestamp().as_second())
 }
 
 #[cfg(test)]
