@@ -5,7 +5,7 @@ import assert from "node:assert/strict";
 
 import { Visit } from "./browser.mjs";
 
-const PAGES = ["Overview", "Settings"];
+const PAGES = ["Overview", "Clients", "Servers", "Settings"];
 
 const STORIES = {
   /** Somebody opens the page for the first time, signed in as nobody. */
@@ -52,6 +52,9 @@ const STORIES = {
     await page.getByRole("table").getByText("alice").first().waitFor();
     await visit.accessible("first screen, dark");
     await visit.picture("overview-dark");
+    await visit.follow("Clients");
+    await page.getByRole("row").filter({ hasText: "alice" }).first().waitFor();
+    await visit.picture("clients-dark", { fullPage: false });
     await visit.follow("Settings");
     await page.getByLabel("Find").fill("default_pool_size");
     await page.locator(".settings dd.value").getByText("4", { exact: true }).waitFor();
@@ -95,6 +98,10 @@ const STORIES = {
     await visit.follow("Settings");
     await press(page, "Reload");
     await confirm(page, "Reload");
+    await visit.follow("Clients");
+    await page.getByRole("row").filter({ hasText: "alice" }).first().getByRole("button", { name: /^Drop client/ }).click();
+    await page.getByRole("dialog").getByText(/is disconnected at once/).waitFor();
+    await page.keyboard.press("Escape");
     await visit.end();
   },
 
