@@ -1,5 +1,6 @@
 #!/bin/sh
-# Brings together what the tests need: the distribution's PostgreSQL, the other majors (tests/pg) and the Python packages.
+# Brings together what the tests need: the distribution's PostgreSQL, the other majors (tests/pg), a browser and what
+# drives it (tests/browser), Prometheus (tests/monitoring), and the Python packages.
 #
 # Quick when everything is there. As root on Debian or Ubuntu it installs what is missing; otherwise it says in one line
 # what is missing and ends with 1.
@@ -12,6 +13,7 @@ command -v pgbench >/dev/null && command -v psql >/dev/null && ls /usr/lib/postg
     || missing="$missing postgresql postgresql-client postgresql-contrib"
 command -v openssl >/dev/null || missing="$missing openssl"
 command -v npm >/dev/null || missing="$missing npm"
+command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || missing="$missing chromium fonts-dejavu-core"
 command -v python3 >/dev/null || missing="$missing python3"
 python3 -c 'import venv, ensurepip' 2>/dev/null || missing="$missing python3-venv"
 if [ -n "$missing" ]; then
@@ -26,6 +28,8 @@ if [ -n "$missing" ]; then
 fi
 
 pg/install.sh
+browser/install.sh
+monitoring/install.sh
 
 venv="$root/.cache/venv"
 want=$(cksum < requirements.txt)

@@ -70,7 +70,7 @@ pub fn auth_guard(data: &[u8]) {
     let Some((&selector, sent)) = data.split_first() else { return };
     let method = METHODS[usize::from(selector) % METHODS.len()];
     let secret = &SECRETS[usize::from(selector) / METHODS.len() % SECRETS.len()];
-    let env = GuardEnv { mock_seed: &[7; 32], scram_iterations: 2 };
+    let env = GuardEnv { mock_seed: &[7; 32], scram_iterations: 2, end_point: None };
     let mut verdict = Guard::begin(method, USER, secret.as_ref(), &env, &mut predictable);
     for body in bodies(sent) {
         verdict = match verdict {

@@ -3,12 +3,14 @@
 The column lists are those of PgBouncer 1.25: exporters, dashboards and scripts read them by name and by place.
 """
 
+import datetime
+
 import psycopg
 import pytest
 
 from harness.machine import eventually
 from harness.pooler import kind
-from harness.wire import SYNC, Closed, bind, describe, execute, message, parse, query
+from harness.wire import Closed, message, query
 
 SOCKET_COLUMNS = [
     "type", "user", "database", "replication", "state", "addr", "port", "local_addr", "local_port", "connect_time", "request_time",
@@ -451,3 +453,25 @@ def test_names_that_need_quotes(pooled, pg):
     assert pooler.show("DATABASES", name="my-app.one")[0]["paused"] == "1"
     pooler.admin('RESUME "my-app.one"')
     assert pooler.show("DATABASES", name="my-app.one")[0]["paused"] == "0"
+
+
+@pytest.mark.needs("console named pgweir")
+def test_a_database_that_is_called_pgweir(pooled, pg):
+    """A configured database wins over the console's second name."""
+    pooler = pooled(databases={"pgweir": pg.at("app")})
+    with pooler.raw("pgweir") as session:
+        assert session.value("select current_database()") == "app"
+    assert pooler.show("DATABASES", name="pgweir")
+
+
+def test_times_are_local(pooled):
+    """connect_time is local time, with the zone's name."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("TZ", "Asia/Tokyo")
+        pooler = pooled()
+    with pooler.raw() as session:
+        session.query("select 1")
+        (shown,) = pooler.show("CLIENTS", database="app")
+    moment, zone = shown["connect_time"].rsplit(" ", 1)
+    there = datetime.datetime.now(datetime.timezone(datetime.timedelta(hours=9))).replace(tzinfo=None)
+    assert zone == "JST" and abs(there - datetime.datetime.fromisoformat(moment)) < datetime.timedelta(minutes=5)

@@ -260,6 +260,39 @@ def test_numbers_move_and_series_grow(http):
     assert {"class": "42", "name": "syntax error or access rule violation", "total": errors + 1} in overview["errors"]
 
 
+def test_clients_and_servers_are_listed(http):
+    http = http()
+    with http.pooler.connect(application_name="first") as first, http.pooler.connect(application_name="second") as second:
+        second.execute("SELECT 1")
+        first.execute("BEGIN; SELECT 1")
+        answer = http.get("/api/v1/clients?database=app")
+        assert answer["total"] == 2
+        assert [(c["state"], c["application_name"]) for c in answer["clients"]] == [("active", "first"), ("idle", "second")]
+        client = answer["clients"][0]
+        assert client["user"] == "alice" and client["address"].startswith("127.0.0.1:") and client["since_s"] > 1_700_000_000
+        [server] = http.get("/api/v1/servers?state=active")["servers"]
+        assert (server["id"], server["client_id"]) == (client["server_id"], client["id"])
+        assert server["backend_pid"] == first.execute("SELECT pg_backend_pid()").fetchone()[0]
+        limited = http.get("/api/v1/clients?database=app&limit=1")
+        assert limited["total"] == 2 and len(limited["clients"]) == 1
+        assert http.get("/api/v1/clients?state=waiting")["total"] == 0
+        status, _, text = http.ask("/api/v1/clients")
+        assert status == 200 and "alice" not in text and "first" not in text and "127.0.0.1" not in text
+        assert http.ask("/api/v1/clients?user=alice")[0] == 403
+        assert http.ask("/api/v1/clients?state=asleep")[0] == 400
+        first.execute("ROLLBACK")
+
+
+def test_the_last_warnings_are_shown_to_those_who_may_see_names(http):
+    http = http()
+    http.pooler.write_ini(query_timeout="not a number")
+    assert http.act("reload")[0] == 409
+    lines = http.get("/api/v1/log")["lines"]
+    assert any("query_timeout" in line["message"] and line["level"] == "error" for line in lines), lines
+    assert lines == sorted(lines, key=lambda line: -line["time_s"])
+    assert http.ask("/api/v1/log")[0] == 403
+
+
 def test_the_stream_sends_the_overview(http):
     http = http()
     with socket.create_connection(("127.0.0.1", http.port), timeout=10) as stream:

@@ -169,10 +169,11 @@ def test_strangers_can_not_take_over(running):
 
 @pytest.mark.parametrize("how", ["simple", "extended", "prepared"])
 def test_pgbench_runs_through(running, pg, how):
-    """pgbench runs across several restarts and sees no error."""
+    """pgbench runs across several restarts and sees no error. A thread for each client: one that prepares blocks its whole thread,
+    and must not keep others from ending the transactions whose servers it waits for."""
     pooler = running(default_pool_size=4)
     bench = subprocess.Popen(
-        [*dies_with_us("KILL"), "pgbench", "-n", "-T", "4", "-c", "10", "-j", "2", "-M", how, "-f", "/dev/stdin", pooler.dsn()],
+        [*dies_with_us("KILL"), "pgbench", "-n", "-T", "4", "-c", "10", "-j", "10", "-M", how, "-f", "/dev/stdin", pooler.dsn()],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     bench.stdin.write("\\set id random(1, 1000)\nbegin;\nselect v from kv where id = :id;\nupdate kv set v = v where id = :id;\nend;\nselect :id;\n")

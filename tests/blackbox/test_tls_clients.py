@@ -6,8 +6,9 @@ import ssl
 import psycopg
 import pytest
 
+from harness.cluster import PASSWORDS
 from harness.machine import eventually
-from harness.wire import GSSENC_REQUEST, SSL_REQUEST, Raw, query, startup, tls_context
+from harness.wire import GSSENC_REQUEST, SSL_REQUEST, Raw, query, scram_secret, startup, tls_context
 
 MODES = ["disable", "allow", "prefer", "require", "verify-ca", "verify-full"]
 
@@ -331,3 +332,15 @@ def test_half_closed_tls(tls_pooled):
             except (TimeoutError, OSError, ssl.SSLError):
                 pass  # whether the other side answers close_notify is its own affair
     assert len(pids) == 1
+
+
+@pytest.mark.needs("channel binding")
+@pytest.mark.parametrize("form", ["plain", "scram"])
+def test_channel_binding(tls_pooled, form):
+    """SCRAM-SHA-256-PLUS: a client may insist on a proof that covers the certificate; without TLS it is not offered."""
+    secret = PASSWORDS["alice"] if form == "plain" else scram_secret(PASSWORDS["alice"])
+    pooler = tls_pooled("prefer", auth_type="scram-sha-256", userlist={"alice": secret, "admin": "pw-of-admin"})
+    assert attempt(pooler, sslmode="require", channel_binding="require") is True
+    assert attempt(pooler, sslmode="require", channel_binding="disable") is True
+    assert "channel binding" in attempt(pooler, sslmode="disable", channel_binding="require")
+    assert "SASL authentication failed" in attempt(pooler, sslmode="require", channel_binding="require", password="wrong")

@@ -7,6 +7,8 @@ const DATABASES = [
   { name: "reports", user: "analyst", share: 0.05, limit: 5, mode: "session" },
   { name: "ledger", user: "web", share: 0.4, limit: 10 },
 ];
+// MANY=1000: as many further databases, to see how the page copes.
+for (let n = 0; n < Number(process.env.MANY ?? 0); n += 1) DATABASES.push({ name: `tenant_${n}`, user: "web", share: 0.02 + (n % 7) / 100, limit: 5 });
 const STATEMENTS = [
   ["SELECT abalance FROM pgbench_accounts WHERE aid = ?", 800_000, 120],
   ["UPDATE pgbench_branches SET bbalance = bbalance + ? WHERE bid = ?", 210_000, 2400],
@@ -128,7 +130,7 @@ export class Play {
       latency: this.latency(one), queue: { waiting: one.waiting, wait_oldest_us: one.oldest },
       workers: [{ busy: 0.2 + 0.3 * wave(t, 240), connections: 300 }], databases,
       errors: [{ class: "23", name: "integrity constraint violation", total: 4021 }, { class: "40", name: "transaction rollback", total: 880 }, { class: "57", name: "operator intervention", total: 12 }],
-      multiplexing: null,
+      multiplexing: { ridden_total: 48_120_331, riding: 6, servers_for_short_statements: 4 },
     };
   }
 
@@ -154,7 +156,7 @@ export class Play {
         clients_active: column((s) => s.active), clients_waiting: column((s) => s.waiting), clients_idle: column((s) => s.idle), servers_active: column((s) => s.active), servers_idle: column((s) => s.open - s.active), servers_login: column(() => 0),
         transactions: column((s) => s.tps), queries: column((s) => s.tps * 3.5), received_bytes: column((s) => s.tps * 420), sent_bytes: column((s) => s.tps * 910), errors: column((s) => s.errors), logins: column(() => 0.4),
         wait_oldest_us: column((s) => s.oldest), total_p50_us: column((s) => s.work), total_p95_us: column((s) => s.work * 2.4 + s.wait), total_p99_us: column((s) => s.work * 4 + s.wait * 2),
-        wait_mean_us: column((s) => s.wait), server_mean_us: column((s) => s.work), client_mean_us: column((s) => s.read),
+        wait_p95_us: column((s) => s.wait * 1.6), wait_mean_us: column((s) => s.wait), server_mean_us: column((s) => s.work), client_mean_us: column((s) => s.read),
       },
     };
   }

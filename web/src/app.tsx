@@ -152,9 +152,11 @@ function Pulse({ live }: { live: Live<Overview> }) {
       <i aria-hidden="true" />
       {live.fault ? "not reachable" : held ? `held at ${clock(now.time_s)}` : "live"}
       {state === "" && <span class="uptime">, up {span(now.time_s - now.process.started_s)}</span>}
-      <button type="button" class="plain small" onClick={() => hold(!held)} title={held ? "Let the figures move again" : "Keep the figures still, to read them"}>
-        {held ? "Go on" : "Hold"}
-      </button>
+      {!live.fault && (
+        <button type="button" class="plain small" onClick={() => hold(!held)} title={held ? "Let the figures move again" : "Keep the figures still, to read them"}>
+          {held ? "Go on" : "Hold"}
+        </button>
+      )}
     </span>
   );
 }

@@ -18,13 +18,14 @@ export interface Live<T> {
 }
 
 /**
- * Calls `ask` now and then every `everyMs`; slower after faults, and not while the page is hidden.
+ * Calls `ask` now and then every `everyMs`, which may depend on what was answered; slower after faults, and not while the page
+ * is hidden.
  * What was answered stays while later requests fail. A change of `key` forgets it.
  */
-export function useLive<T>(key: string, everyMs: number, ask: () => Promise<T>): Live<T> {
+export function useLive<T>(key: string, everyMs: number | ((value: T | null) => number), ask: () => Promise<T>): Live<T> {
   const [state, setState] = useState<{ key: string; value: T | null; fault: Fault | null; at: number }>({ key, value: null, fault: null, at: 0 });
-  const latest = useRef(ask);
-  latest.current = ask;
+  const latest = useRef({ ask, everyMs });
+  latest.current = { ask, everyMs };
   const [round, setRound] = useState(0);
   const again = useCallback(() => setRound((n) => n + 1), []);
 
@@ -34,16 +35,18 @@ export function useLive<T>(key: string, everyMs: number, ask: () => Promise<T>):
     let asking = false;
     let answered = false;
     let faults = 0;
+    let last: T | null = null;
     const turn = async () => {
       window.clearTimeout(timer);
       if (asking || document.hidden || (isHeld() && answered)) return; // asked again when that is over
       asking = true;
       const begun = Date.now();
       try {
-        const value = await latest.current();
+        const value = await latest.current.ask();
         faults = 0;
         const wanted = !(isHeld() && answered); // held while this was on its way
         answered = true;
+        last = value;
         if (!over && wanted) setState({ key, value, fault: null, at: Date.now() });
       } catch (caught) {
         faults += 1;
@@ -52,7 +55,8 @@ export function useLive<T>(key: string, everyMs: number, ask: () => Promise<T>):
       }
       asking = false;
       if (over) return;
-      timer = window.setTimeout(turn, pauseMs(everyMs, Date.now() - begun, faults));
+      const beat = latest.current.everyMs;
+      timer = window.setTimeout(turn, pauseMs(typeof beat === "number" ? beat : beat(last), Date.now() - begun, faults));
     };
     const shown = () => {
       if (!document.hidden) void turn();
@@ -66,7 +70,7 @@ export function useLive<T>(key: string, everyMs: number, ask: () => Promise<T>):
       document.removeEventListener("visibilitychange", shown);
       unsubscribe();
     };
-  }, [key, everyMs, round]);
+  }, [key, round]);
 
   return state.key === key ? { ...state, again } : { value: null, fault: null, at: 0, again };
 }

@@ -20,7 +20,7 @@ pub enum ProtocolFault {
     #[error("SASLInitialResponse is not a mechanism name, a length and that many bytes")]
     InitialShape,
     /// The client chose a mechanism that was not offered.
-    #[error("client selected a SASL mechanism that was not offered (only SCRAM-SHA-256 is)")]
+    #[error("client selected a SASL mechanism that was not offered")]
     MechanismNotOffered,
     /// A SASL message longer than [`SASL_MESSAGE_LEN_MAX`].
     #[error("SASL message is longer than {SASL_MESSAGE_LEN_MAX} bytes: {len}")]
@@ -46,9 +46,19 @@ pub enum ProtocolFault {
     /// The gs2 header does not begin with `n`, `y` or `p`.
     #[error("malformed SCRAM message: the channel binding flag must be \"n\", \"y\" or \"p\"")]
     BindingFlag,
-    /// The client wants channel binding, which was not offered.
-    #[error("client requires SCRAM channel binding, which is not offered")]
-    BindingRequired,
+    /// The client wants channel binding of another type than `tls-server-end-point`.
+    #[error(
+        "client requires a SCRAM channel binding type that is not supported (only tls-server-end-point is)"
+    )]
+    BindingType,
+    /// The client's channel binding flag is not that of the mechanism it chose.
+    #[error("SCRAM channel binding flag does not suit the mechanism that the client selected")]
+    BindingMechanism,
+    /// The client could bind the channel and thinks that we can not, although it was offered: somebody took the offer away.
+    #[error(
+        "client supports SCRAM channel binding but thinks that the server does not: the offer did not reach it"
+    )]
+    BindingDowngrade,
     /// `c=` of the final message does not repeat the gs2 header.
     #[error("SCRAM channel binding check failed")]
     BindingMismatch,

@@ -31,7 +31,7 @@ pub enum Method {
     Plain,
     /// PostgreSQL's md5 challenge. A user with a stored SCRAM secret gets the SCRAM exchange instead.
     Md5,
-    /// SCRAM-SHA-256 without channel binding. A stored md5 hash never verifies.
+    /// SCRAM-SHA-256, over TLS also with channel binding. A stored md5 hash never verifies.
     ScramSha256,
 }
 
@@ -44,6 +44,9 @@ pub struct GuardEnv<'a> {
     /// The setting of that name: the count for users without a stored SCRAM secret. Brought into 1 to
     /// [`DERIVE_ITERATIONS_MAX`](crate::limits::DERIVE_ITERATIONS_MAX).
     pub scram_iterations: u32,
+    /// The hash of the certificate that the client was shown, as `tls-server-end-point` has it (RFC 5929 section 4); `None` without TLS.
+    /// With it SCRAM-SHA-256-PLUS is offered, too.
+    pub end_point: Option<&'a [u8]>,
 }
 
 /// What a guard says.
@@ -170,6 +173,21 @@ impl Guard {
     }
 }
 
+/// The message that asks a client for its password in clear, where not this crate but somebody else (PAM, LDAP) is to check it.
+pub fn ask_for_password() -> Vec<u8> {
+    let mut message = Vec::new();
+    backend::encode_auth_cleartext(&mut message);
+    message
+}
+
+/// The password in the body of a client's `p` message. It is neither empty nor longer than [`SECRET_LEN_MAX`].
+///
+/// # Errors
+/// There is none, or it is not of the form that the protocol has.
+pub fn read_password(password_message_body: &[u8]) -> Result<PlainPassword, Refusal> {
+    password_string(password_message_body).map(PlainPassword::new)
+}
+
 fn proven(learned: Learned) -> Verdict {
     Verdict::Proven { send: Vec::new(), learned }
 }
@@ -182,8 +200,7 @@ struct ExpectCleartext {
 
 impl ExpectCleartext {
     fn ask(user: &str, secret: Option<&Secret>) -> Verdict {
-        let mut message = Vec::new();
-        backend::encode_auth_cleartext(&mut message);
+        let message = ask_for_password();
         let state = Self { user: user.into(), secret: secret.cloned() };
         Verdict::Ask(Guard(Expect::Cleartext(state)), message)
     }

@@ -1,7 +1,7 @@
 //! Authentication as state machines over message bodies, in both roles.
 //!
 //! What this room is for: [`Guard`] proves that a client is who it says, [`Prover`] logs in to a server,
-//! [`UserList`] reads PgBouncer's `auth_file`, and [`Secret`] is what a stored password looks like. Methods:
+//! [`UserList`] reads PgBouncer's `auth_file`, [`Access`] says which method holds for whom (`auth_type = hba`), and [`Secret`] is what a stored password looks like. Methods:
 //! trust, cleartext, md5 and SCRAM-SHA-256 (RFC 5802, RFC 7677), with PostgreSQL's own reading of them.
 //!
 //! What it must never do: read a socket, a clock or a random number generator (randomness is passed in), keep
@@ -10,9 +10,11 @@
 //! Both peers are hostile: every length is checked against a name in [`limits`] before it is used, and a
 //! message that does not fit the state ends the exchange.
 
+mod access;
 mod crypto;
 mod fault;
 mod guard;
+mod ldap_options;
 pub mod limits;
 mod password;
 mod prover;
@@ -20,8 +22,10 @@ mod scram;
 mod secret;
 mod user_list;
 
+pub use access::{Access, Arrival, Hba, HbaMethod, HbaRule, IdentMaps, Way};
 pub use fault::ProtocolFault;
-pub use guard::{Guard, GuardEnv, Learned, Method, Refusal, Verdict};
+pub use guard::{Guard, GuardEnv, Learned, Method, Refusal, Verdict, ask_for_password, read_password};
+pub use ldap_options::{LdapOptions, LdapOptionsError, LdapScope, LdapWay, Secretive};
 pub use password::PlainPassword;
 pub use prover::{Credential, Proof, Prover, ProverError};
 pub use scram::{ScramKeys, ScramSecret};

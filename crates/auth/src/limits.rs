@@ -37,3 +37,15 @@ pub const RAW_NONCE_LEN: usize = 18;
 
 /// Bytes in a salt of ours (PostgreSQL's `SCRAM_DEFAULT_SALT_LEN`).
 pub const SALT_LEN: usize = 16;
+
+/// Rules in an `auth_hba_file`. Each login looks at them one by one.
+pub const ACCESS_RULES_MAX: usize = 100_000;
+
+/// Files of names that the rules of one `auth_hba_file` may name with `@`.
+pub const ACCESS_FILES_MAX: usize = 1_000;
+
+/// Fields in a line of `auth_hba_file` or `auth_ident_file`.
+pub const ACCESS_FIELDS_MAX: usize = 64;
+
+/// Longest word in such a line, in bytes: names have 63, paths up to 4,096.
+pub const ACCESS_WORD_LEN_MAX: usize = 4_096;

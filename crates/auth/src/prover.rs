@@ -10,8 +10,10 @@ use crate::crypto::Key;
 use crate::fault::ProtocolFault;
 use crate::limits::DERIVE_ITERATIONS_MAX;
 use crate::password::PlainPassword;
-use crate::scram::message::{ClientFinal, ClientFirst, ServerFinal, ServerFirst, auth_message, nonce};
-use crate::scram::{MECHANISM, ScramKeys};
+use crate::scram::message::{
+    Binding, ClientFinal, ClientFirst, ServerFinal, ServerFirst, auth_message, nonce,
+};
+use crate::scram::{MECHANISM, MECHANISM_PLUS, ScramKeys};
 use crate::secret::{Md5Secret, Secret};
 use pgweir_wire::backend::Authentication;
 use pgweir_wire::frontend;
@@ -99,7 +101,7 @@ pub enum ProverError {
         code: u32,
     },
     /// The server offers SASL mechanisms, but not SCRAM-SHA-256.
-    #[error("server offers no supported SASL mechanism (only SCRAM-SHA-256 is)")]
+    #[error("server offers no supported SASL mechanism (SCRAM-SHA-256, over TLS also SCRAM-SHA-256-PLUS)")]
     UnsupportedMechanisms,
     /// The server asks for more iterations than are computed here.
     #[error("server requests {iterations} SCRAM iterations; at most {DERIVE_ITERATIONS_MAX} are computed")]
@@ -130,6 +132,7 @@ enum State {
     Fresh {
         user: Box<str>,
         credential: Credential,
+        end_point: Option<Box<[u8]>>,
     },
     /// Password or md5 answer is sent; only AuthenticationOk may come.
     Answered,
@@ -142,7 +145,17 @@ enum State {
 impl Prover {
     /// Begins a login as `user`.
     pub fn new(user: &str, credential: Credential) -> Self {
-        Self(State::Fresh { user: user.into(), credential })
+        Self(State::Fresh { user: user.into(), credential, end_point: None })
+    }
+
+    /// Binds a SCRAM exchange to the certificate that the server has shown, given its hash (`tls-server-end-point`, RFC 5929 section 4):
+    /// with a server that offers it, nobody in between can then pass the exchange on. To be called before the first message.
+    #[must_use]
+    pub fn bound_to(self, hash: Option<Box<[u8]>>) -> Self {
+        match self.0 {
+            State::Fresh { user, credential, .. } => Self(State::Fresh { user, credential, end_point: hash }),
+            other => Self(other),
+        }
     }
 
     /// Takes the next Authentication message of the server.
@@ -155,9 +168,9 @@ impl Prover {
                 Err(ProverError::SignatureMissing)
             }
             (State::Fresh { credential, .. }, Request::Cleartext) => cleartext(&credential),
-            (State::Fresh { user, credential }, Request::Md5 { salt }) => md5(&user, &credential, salt),
-            (State::Fresh { credential, .. }, Request::Sasl { mechanisms }) => {
-                ExpectServerFirst::begin(credential, &mechanisms, random)
+            (State::Fresh { user, credential, .. }, Request::Md5 { salt }) => md5(&user, &credential, salt),
+            (State::Fresh { credential, end_point, .. }, Request::Sasl { mechanisms }) => {
+                ExpectServerFirst::begin(credential, end_point, &mechanisms, random)
             }
             (State::ServerFirst(state), Request::SaslContinue(message)) => state.handle(message),
             (State::ServerFinal(state), Request::SaslFinal(message)) => state.handle(message),
@@ -197,29 +210,44 @@ struct ExpectServerFirst {
     credential: Credential,
     nonce: String,
     client_first_bare: String,
+    /// What the final message repeats of the channel binding.
+    echo: String,
 }
 
 impl ExpectServerFirst {
-    fn begin(credential: Credential, mechanisms: &[&[u8]], random: &mut dyn FnMut(&mut [u8])) -> Step {
-        if !mechanisms.contains(&MECHANISM.as_bytes()) {
+    fn begin(
+        credential: Credential,
+        end_point: Option<Box<[u8]>>,
+        mechanisms: &[&[u8]],
+        random: &mut dyn FnMut(&mut [u8]),
+    ) -> Step {
+        let offers = |mechanism: &str| mechanisms.contains(&mechanism.as_bytes());
+        let (mechanism, binding) = match &end_point {
+            Some(_) if offers(MECHANISM_PLUS) => (MECHANISM_PLUS, Binding::EndPoint),
+            // The server learns that it was not heard to offer it, if it did.
+            Some(_) => (MECHANISM, Binding::NotOffered),
+            None => (MECHANISM, Binding::Unsupported),
+        };
+        if !offers(mechanism) {
             return Err(ProverError::UnsupportedMechanisms);
         }
         if !credential.suits_scram() {
             return Err(ProverError::WrongPasswordType);
         }
         let nonce = nonce(random);
-        let (header, client_first_bare) = ClientFirst::encode(&nonce);
+        let (header, client_first_bare) = ClientFirst::encode(binding, &nonce);
         let client_first = format!("{header}{client_first_bare}");
         let message =
-            encoded(|out| frontend::encode_sasl_initial(out, MECHANISM.as_bytes(), client_first.as_bytes()));
-        Ok((State::ServerFirst(Self { credential, nonce, client_first_bare }), Some(message)))
+            encoded(|out| frontend::encode_sasl_initial(out, mechanism.as_bytes(), client_first.as_bytes()));
+        let echo = binding.echo(end_point.as_deref().unwrap_or_default());
+        Ok((State::ServerFirst(Self { credential, nonce, client_first_bare, echo }), Some(message)))
     }
 
     fn handle(self, message: &[u8]) -> Step {
         let server_first = ServerFirst::parse(message, self.nonce.as_bytes())?;
         let keys = self.credential.scram_keys(&server_first.salt, server_first.iterations)?;
         let nonce = std::str::from_utf8(server_first.nonce).expect("a checked nonce is ASCII");
-        let without_proof = ClientFinal::encode_without_proof(nonce);
+        let without_proof = ClientFinal::encode_without_proof(&self.echo, nonce);
         let conversation = auth_message(self.client_first_bare.as_bytes(), message, without_proof.as_bytes());
         let client_final = ClientFinal::encode(&without_proof, &keys.proof(&conversation));
         let state = ExpectServerFinal { signature: keys.server_signature(&conversation) };

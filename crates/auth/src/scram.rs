@@ -11,5 +11,8 @@ mod stored;
 pub use keys::ScramKeys;
 pub use stored::ScramSecret;
 
-/// The only mechanism spoken here. Its sibling with channel binding, `-PLUS`, is neither offered nor chosen.
+/// The mechanism without channel binding; it is also what stored secrets begin with.
 pub(crate) const MECHANISM: &str = "SCRAM-SHA-256";
+
+/// The mechanism whose proof covers the server's certificate.
+pub(crate) const MECHANISM_PLUS: &str = "SCRAM-SHA-256-PLUS";

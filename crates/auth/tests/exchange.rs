@@ -2,8 +2,8 @@
 //! every message of theirs broken on the way.
 
 use pgweir_auth::{
-    Credential, Guard, GuardEnv, Learned, Md5Secret, Method, PlainPassword, Proof, Prover, Refusal,
-    ScramSecret, Secret, Verdict,
+    Credential, Guard, GuardEnv, Learned, Md5Secret, Method, PlainPassword, Proof, ProtocolFault, Prover,
+    Refusal, ScramSecret, Secret, Verdict,
 };
 use pgweir_wire::HEADER_LEN;
 use pgweir_wire::backend::Authentication;
@@ -25,11 +25,13 @@ struct Rig<'a> {
     /// Changes the body of the n-th message (both directions count, from 0).
     tamper: &'a mut dyn FnMut(usize, &mut Vec<u8>),
     messages: usize,
+    /// The hash of the certificate that each side saw: the guard, the prover.
+    seen: (Option<&'a [u8]>, Option<&'a [u8]>),
 }
 
 impl<'a> Rig<'a> {
     fn new(tamper: &'a mut dyn FnMut(usize, &mut Vec<u8>)) -> Self {
-        Self { random_state: 1, tamper, messages: 0 }
+        Self { random_state: 1, tamper, messages: 0, seen: (None, None) }
     }
 
     fn random(state: &mut u64, out: &mut [u8]) {
@@ -54,9 +56,9 @@ impl<'a> Rig<'a> {
     fn run(&mut self, method: Method, secret: Option<&Secret>, credential: Credential) -> (Outcome, bool) {
         let mut state = self.random_state;
         let mut random = |out: &mut [u8]| Self::random(&mut state, out);
-        let env = GuardEnv { mock_seed: &[7; 32], scram_iterations: ITERATIONS };
+        let env = GuardEnv { mock_seed: &[7; 32], scram_iterations: ITERATIONS, end_point: self.seen.0 };
         let mut verdict = Guard::begin(method, USER, secret, &env, &mut random);
-        let mut prover = Prover::new(USER, credential);
+        let mut prover = Prover::new(USER, credential).bound_to(self.seen.1.map(Box::from));
         loop {
             let (guard, question) = match verdict {
                 Verdict::Ask(guard, question) => (guard, question),
@@ -91,6 +93,44 @@ impl<'a> Rig<'a> {
         }
         matches!(prover.handle(Authentication::Ok, &mut no_random), Proof::Done)
     }
+}
+
+/// Over TLS, where each side has seen a certificate.
+fn bound(
+    guard: Option<&[u8]>,
+    prover: Option<&[u8]>,
+    tamper: &mut dyn FnMut(usize, &mut Vec<u8>),
+) -> (Outcome, bool) {
+    let secret = Secret::Scram(scram("pencil"));
+    let mut rig = Rig::new(tamper);
+    rig.seen = (guard, prover);
+    rig.run(Method::ScramSha256, Some(&secret), Credential::Password(PlainPassword::new("pencil")))
+}
+
+#[test]
+fn channel_binding_wants_both_to_have_seen_the_same_certificate() {
+    for (guard, prover) in
+        [(Some(&b"hash"[..]), Some(&b"hash"[..])), (None, None), (Some(b"hash"), None), (None, Some(b"hash"))]
+    {
+        let (outcome, in_) = bound(guard, prover, &mut |_, _| ());
+        assert!(matches!(outcome, Some(Ok(Learned::ScramKeys(_)))) && in_, "{guard:?} {prover:?}");
+    }
+    let (outcome, _) = bound(Some(b"hash"), Some(b"another"), &mut |_, _| ());
+    let mismatch = Refusal::SaslMessage(ProtocolFault::BindingMismatch);
+    assert!(matches!(outcome, Some(Err(refusal)) if refusal == mismatch), "somebody stands in between");
+}
+
+#[test]
+fn who_takes_the_offer_of_channel_binding_away_is_noticed() {
+    let (outcome, in_) = bound(Some(b"hash"), Some(b"hash"), &mut |number, body| {
+        if number == 0 {
+            let plus = b"SCRAM-SHA-256-PLUS\0";
+            let at = body.windows(plus.len()).position(|window| window == plus).expect("it is offered");
+            body.drain(at..at + plus.len());
+        }
+    });
+    let downgrade = Refusal::SaslMessage(ProtocolFault::BindingDowngrade);
+    assert!(matches!(outcome, Some(Err(refusal)) if refusal == downgrade) && !in_);
 }
 
 fn exchange(method: Method, secret: Option<&Secret>, credential: Credential) -> (Outcome, bool) {
@@ -173,7 +213,7 @@ proptest! {
     fn a_client_that_sends_garbage_is_never_proven(bodies in proptest::collection::vec(garbage(), 1..4)) {
         for method in METHODS {
             for secret in stored("pencil") {
-                let env = GuardEnv { mock_seed: &[7; 32], scram_iterations: ITERATIONS };
+                let env = GuardEnv { mock_seed: &[7; 32], scram_iterations: ITERATIONS, end_point: None };
                 let mut verdict = Guard::begin(method, USER, Some(&secret), &env, &mut |out| out.fill(1));
                 for body in &bodies {
                     verdict = match verdict {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lexopt::prelude::*;
 
-use crate::cluster::{Cluster, ClusterOptions, DATABASE, Entry, RESERVED, USER, port_is_free};
+use crate::cluster::{Cluster, ClusterOptions, DATABASE, Entry, RESERVED, USER, free_port, port_is_free};
 use crate::error::BenchError;
 use crate::interrupt::Interrupt;
 use crate::login::Address;
@@ -137,14 +137,21 @@ impl Stage {
         progress.done(&format!("scale {SCALE}"));
         progress.phase("starting the pooler");
         let program = options.pooler.clone().map_or_else(PoolerProgram::own, Ok)?;
+        // Another program in pgweir's place may not know of pages.
+        let page_port = options.pooler.is_none().then(free_port).transpose()?;
         let pooler_options = PoolerOptions {
             pool_size: POOL_SIZE,
             max_client_conn: options.clients + 100,
             port: options.port,
+            settings: page_port.map(page_settings).unwrap_or_default(),
             ..PoolerOptions::default()
         };
         let pooler = Pooler::start(&program, &pooler_options, &cluster.login(), &scratch, &interrupt)?;
         progress.done(&format!("port {}, transaction pooling, pool of {POOL_SIZE}", pooler.port()));
+        if let Some(port) = page_port {
+            progress.phase("what happens, while it happens");
+            progress.done(&format!("http://127.0.0.1:{port}/"));
+        }
         let pgbench = Pgbench::new(&tools.pgbench, &scratch)?;
         Ok(Self { pooler, cluster, pgbench, tools, options, interrupt, _scratch: scratch })
     }
@@ -206,7 +213,7 @@ impl Stage {
             Through::Pooler => ("pgweir", self.pooler.address(), Some(self.pooler.id())),
         };
         let title = match script {
-            Script::SelectOnly => "select",
+            Script::SelectOnly | Script::SelectOne => "select",
             Script::TpcB => "read and write",
         };
         progress.phase(&format!("{title}, {clients} clients, {name}"));
@@ -259,6 +266,12 @@ impl Stage {
         println!();
         Ok(())
     }
+}
+
+/// A page that shows what the pooler does; on this machine only, and the demo's users are no secret.
+fn page_settings(port: u16) -> Vec<(String, String)> {
+    let settings = [("http_listen", port.to_string()), ("http_anonymous", "all".to_owned())];
+    settings.map(|(name, value)| (name.to_owned(), value)).into()
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

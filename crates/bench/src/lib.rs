@@ -31,6 +31,7 @@ mod pgbench_output;
 mod pooler;
 mod process;
 mod progress;
+mod relay;
 mod sampler;
 mod scratch;
 mod stats;
@@ -54,6 +55,7 @@ other comparisons:
 about the load generator:
   generator   compares it with pgbench: requests per CPU second, and the latencies both report
   stand-in    a server that answers everything at once, to measure clients and poolers alone
+  relay       passes bytes on later, as a network of some length would
 
 `pgweir bench EXPERIMENT --help` lists the options of one.
 ";
@@ -75,6 +77,7 @@ pub fn bench(args: Vec<OsString>) -> ExitCode {
         Some("peers") => peers::run(args.collect()),
         Some("compare") => experiments::compare::run(args.collect()),
         Some(name) if experiments::is_known(name) => experiments::run(name, args.collect()),
+        Some("relay") => relay::run(args.collect()),
         Some("load") => experiments::load::run(args.collect()),
         Some("generator") => generator::run(args.collect()),
         Some("stand-in") => generator::stand_in(args.collect()),

@@ -22,6 +22,8 @@ const GRACE: Duration = Duration::from_secs(60);
 pub(crate) enum Script {
     /// One SELECT by primary key (`-S`).
     SelectOnly,
+    /// `SELECT 1`: nothing but the way there and back.
+    SelectOne,
     /// Five statements in a transaction, like TPC-B.
     TpcB,
 }
@@ -55,15 +57,16 @@ pub(crate) struct Load {
 impl Load {
     /// The share of transactions whose latency is logged: writing it down must not become the load.
     fn sampling_rate(&self) -> f64 {
-        if self.script == Script::SelectOnly && !self.reconnect { 0.1 } else { 1.0 }
+        if self.script != Script::TpcB && !self.reconnect { 0.1 } else { 1.0 }
     }
 
-    fn arguments(&self) -> Vec<String> {
+    fn arguments(&self, select_one: &Path) -> Vec<String> {
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let threads = u32::try_from(threads).unwrap_or(1).min(self.clients);
         let script = match self.script {
-            Script::SelectOnly => "select-only",
-            Script::TpcB => "tpcb-like",
+            Script::SelectOnly => "--builtin=select-only".to_owned(),
+            Script::TpcB => "--builtin=tpcb-like".to_owned(),
+            Script::SelectOne => format!("--file={}", select_one.display()),
         };
         let protocol = match self.protocol {
             Protocol::Simple => "simple",
@@ -72,7 +75,7 @@ impl Load {
         };
         let mut arguments = vec![
             "--no-vacuum".to_owned(),
-            format!("--builtin={script}"),
+            script,
             format!("--protocol={protocol}"),
             format!("--client={}", self.clients),
             format!("--jobs={threads}"),
@@ -106,6 +109,8 @@ pub(crate) struct Outcome {
 pub(crate) struct Pgbench {
     program: PathBuf,
     logs: PathBuf,
+    /// A file with `SELECT 1`.
+    select_one: PathBuf,
 }
 
 impl Pgbench {
@@ -114,7 +119,9 @@ impl Pgbench {
     /// # Errors
     /// The folder could not be made.
     pub(crate) fn new(program: &Path, scratch: &Scratch) -> Result<Self, BenchError> {
-        Ok(Self { program: program.to_owned(), logs: scratch.folder("pgbench")? })
+        let select_one = scratch.path().join("select1.sql");
+        scratch.write(&select_one, "SELECT 1;\n")?;
+        Ok(Self { program: program.to_owned(), logs: scratch.folder("pgbench")?, select_one })
     }
 
     /// Runs a load against `address` under the application_name `name` (without blanks or quotes); `say` gets seconds since the start and current TPS, once a second.
@@ -131,7 +138,10 @@ impl Pgbench {
     ) -> Result<Outcome, BenchError> {
         self.remove_logs()?;
         let mut command = self.command(address);
-        command.args(load.arguments()).arg("--log").arg(format!("--sampling-rate={}", load.sampling_rate()));
+        command
+            .args(load.arguments(&self.select_one))
+            .arg("--log")
+            .arg(format!("--sampling-rate={}", load.sampling_rate()));
         command.arg("--log-prefix").arg(self.logs.join("log"));
         command.arg(format!("dbname={DATABASE} application_name={name}"));
         let limit = Duration::from_secs(load.seconds.into()) + GRACE;
@@ -235,7 +245,7 @@ mod tests {
             reconnect: true,
             seconds: 7,
         };
-        let arguments = load.arguments().join(" ");
+        let arguments = load.arguments(Path::new("x")).join(" ");
         assert_eq!(
             arguments,
             "--no-vacuum --builtin=tpcb-like --protocol=prepared --client=1 --jobs=1 --time=7 --progress=1 --connect"

@@ -28,8 +28,12 @@ pub(crate) fn summary(stdout: &str) -> Option<Summary> {
         value("number of failed transactions:").and_then(|text| text.split(' ').next()?.parse().ok());
     // Before version 14 there are two lines; the one to take has "excluding" in it.
     let tps = stdout.lines().filter_map(|line| line.strip_prefix("tps = "));
-    let tps = tps.max_by_key(|text| text.contains("excluding"))?;
-    let tps = tps.split(' ').next()?.parse().ok()?;
+    let tps = match tps.max_by_key(|text| text.contains("excluding")) {
+        Some(tps) => tps.split(' ').next()?.parse().ok()?,
+        // Where nothing was processed pgbench ends its summary there.
+        None if transactions == 0 => 0.0,
+        None => return None,
+    };
     Some(Summary { transactions, failed: failed.unwrap_or(0), tps })
 }
 
@@ -129,6 +133,12 @@ tps = 32469.123456 (without initial connection time)
         let text = "number of transactions actually processed: 100\naverage connection time = 1.2 ms\n\
                     tps = 700.25 (including reconnection times)\n";
         assert_eq!(summary(text).map(|summary| summary.tps), Some(700.25));
+    }
+
+    #[test]
+    fn a_run_without_transactions_has_a_rate_of_nothing() {
+        let text = "duration: 10 s\nnumber of transactions actually processed: 0\nnumber of failed transactions: 0 (NaN%)\n";
+        assert_eq!(summary(text), Some(Summary { transactions: 0, failed: 0, tps: 0.0 }));
     }
 
     #[test]

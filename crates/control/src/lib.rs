@@ -7,6 +7,8 @@
 // Files, clocks and threads are this crate's work; the list of disallowed methods is for the data plane.
 #![allow(clippy::disallowed_methods)]
 
+mod access_files;
+mod askers;
 mod files;
 pub mod log;
 mod plane;
@@ -15,6 +17,7 @@ mod rulebook;
 pub mod stopping;
 pub mod web;
 
+pub use askers::{AskPam, Askers};
 pub use files::{TlsFiles, TlsSide};
 pub use plane::{Event, Fleet, Plane, log_targets};
 pub use rulebook::{CommandLine, Draft, Rulebook};

@@ -4,6 +4,7 @@
 //! one thread writes what has collected. When the queue is full, lines are lost and counted, and the count is logged.
 //! Before [`Log::start_writer`] (while the process starts, and in tools) lines are written at once.
 
+mod recent;
 mod stamp;
 pub mod syslog;
 
@@ -17,6 +18,8 @@ use std::time::{Duration, SystemTime};
 
 use pgweir_core::driver::Level;
 
+pub use self::recent::Notable;
+use self::recent::Recent;
 use self::stamp::Stamp;
 pub use self::stamp::word;
 
@@ -50,6 +53,7 @@ pub struct Log {
 }
 
 struct Shared {
+    recent: Recent,
     /// 0: up to LOG, 1: DEBUG too, 2: everything.
     verbosity: AtomicU8,
     queue: Mutex<Queue>,
@@ -111,6 +115,7 @@ impl Log {
             Outputs { targets: Targets { stderr: true, ..Targets::default() }, ..Outputs::default() };
         Log {
             shared: Arc::new(Shared {
+                recent: Recent::default(),
                 verbosity: AtomicU8::new(0),
                 queue: Mutex::new(queue),
                 filled: Condvar::new(),
@@ -142,6 +147,7 @@ impl Log {
         if !self.wants(level) {
             return;
         }
+        self.shared.recent.note(level, message);
         self.queue_line(level, message);
         if level == Level::Fatal {
             self.flush();
@@ -185,6 +191,12 @@ impl Log {
         Ok(())
     }
 
+    /// A moment, in seconds since 1970, as local time with its zone: as the log's own lines begin.
+    #[must_use]
+    pub fn moment(&self, seconds: u64) -> String {
+        self.shared.queue().stamp.moment(seconds)
+    }
+
     /// Starts the writer thread; to be called once, after the process has become a daemon (a thread does not survive
     /// a fork).
     ///
@@ -203,6 +215,12 @@ impl Log {
             return Err(error);
         }
         Ok(())
+    }
+
+    /// The last warnings and errors, the newest first.
+    #[must_use]
+    pub fn recent(&self) -> Vec<Notable> {
+        self.shared.recent.lines()
     }
 
     /// Waits until all lines so far are written, at most two seconds: for the end of the process.

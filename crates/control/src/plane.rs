@@ -5,10 +5,13 @@ use std::sync::mpsc::Receiver;
 
 use pgweir_core::console::command::{Command, Outcome};
 use pgweir_core::driver::{Level, WorkerId};
+use pgweir_core::ids::ClientId;
+use pgweir_core::inquiry::{Answer, Obstacle};
 use pgweir_core::mail::{Mail, Question, Shutdown};
 use pgweir_core::stats::Window;
 use pgweir_settings::Main;
 
+use crate::askers::Askers;
 use crate::files::TlsFiles;
 use crate::log::syslog::{Destination, SOCKET};
 use crate::log::{Log, Targets};
@@ -28,6 +31,8 @@ pub enum Event {
     Shutdown(Shutdown),
     /// A worker's machine asks.
     Asked(WorkerId, Question),
+    /// What a login of a worker's client wanted to know is known.
+    Answered(WorkerId, ClientId, Answer),
 }
 
 /// The workers, as the control plane sees them. All calls return at once.
@@ -64,6 +69,7 @@ pub struct Plane<F> {
     /// What each worker did in the `stats_period` that is over, as far as they have reported.
     periods: Vec<Option<Window>>,
     web: Option<Web>,
+    askers: Option<Askers>,
 }
 
 impl<F: Fleet> Plane<F> {
@@ -71,7 +77,7 @@ impl<F: Fleet> Plane<F> {
     #[must_use]
     pub fn new(fleet: F, book: Rulebook, log: Log, quiet: bool) -> Plane<F> {
         let periods = vec![None; usize::from(fleet.count())];
-        Plane { fleet, book, log, quiet, stopping: Stopping::No, periods, web: None }
+        Plane { fleet, book, log, quiet, stopping: Stopping::No, periods, web: None, askers: None }
     }
 
     /// The HTTP server is told of new rules.
@@ -79,6 +85,12 @@ impl<F: Fleet> Plane<F> {
     pub fn with_web(mut self, web: Option<Web>) -> Plane<F> {
         self.web = web;
         self
+    }
+
+    /// With threads for the questions of logins.
+    #[must_use]
+    pub fn with_askers(self, askers: Askers) -> Plane<F> {
+        Plane { askers: Some(askers), ..self }
     }
 
     /// Handles events until the process is to end, and gives the fleet back. Also ends when nobody is left who could
@@ -90,6 +102,7 @@ impl<F: Fleet> Plane<F> {
                 Event::Signal(signal) => self.signal(signal),
                 Event::Shutdown(kind) => self.shutdown(kind),
                 Event::Asked(from, question) => self.asked(from, question),
+                Event::Answered(to, client, answer) => self.answered(to, client, answer),
             }
             if let Some(words) = self.stopping.last_words() {
                 if !words.is_empty() {
@@ -134,6 +147,10 @@ impl<F: Fleet> Plane<F> {
                 };
                 self.fleet.mail(from, Mail::Outcome { ticket, outcome });
             }
+            Question::Login(inquiry) => match &self.askers {
+                Some(askers) => askers.ask(inquiry),
+                None => self.answered(from, inquiry.client, Answer::Nobody(Obstacle::Unreachable)),
+            },
             Question::Shutdown(kind) => self.shutdown(kind),
             Question::Drained(worker) => {
                 debug_assert_eq!(from, worker, "a worker speaks for itself");
@@ -159,6 +176,10 @@ impl<F: Fleet> Plane<F> {
             .filter_map(Option::take)
             .fold(Window::default(), |sum, one| sum.plus(&one));
         self.log.write(Level::Log, &sum.log_line());
+    }
+
+    fn answered(&self, to: WorkerId, client: ClientId, answer: Answer) {
+        self.fleet.mail(to, Mail::Answered { client, answer });
     }
 
     fn reload(&mut self) -> Result<(), ()> {

@@ -6,9 +6,11 @@
 
 use std::sync::Arc;
 
+use pgweir_auth::Access;
 use pgweir_core::mail::Rules;
 use pgweir_settings::{Config, LoadError, SetOutcome};
 
+use crate::access_files::AccessFiles;
 use crate::files::{TlsFiles, UsersFile, read_text};
 
 /// What the command line says about settings. It goes before the file where it stands for more than a default.
@@ -34,10 +36,11 @@ pub struct Rulebook {
 pub struct Draft {
     config: Config,
     users: UsersFile,
+    access: Arc<Access>,
     tls: TlsFiles,
     /// What the administrator should know, in the order of the files.
     pub warnings: Vec<String>,
-    /// What is wrong with the user list; at a start it is taken as far as it goes.
+    /// What is wrong with the files of users and of rules; at a start they are taken as far as they go.
     pub user_faults: Vec<String>,
 }
 
@@ -48,7 +51,9 @@ impl Draft {
     /// All faults of the configuration, the first line of the file first; or of the certificates.
     pub fn read(command_line: &CommandLine) -> Result<Draft, Vec<String>> {
         let config = read_config(&command_line.config, command_line)?;
-        let (users, user_faults) = UsersFile::default().refresh(config.main.auth_file.as_deref());
+        let (users, mut user_faults) = UsersFile::default().refresh(config.main.auth_file.as_deref());
+        let access = AccessFiles::read(&config.main);
+        user_faults.extend(access.faults);
         let tls = match TlsFiles::read(&config.main) {
             Ok(tls) => tls,
             Err(mut faults) => {
@@ -56,8 +61,8 @@ impl Draft {
                 return Err(faults);
             }
         };
-        let warnings = config.warnings.iter().map(ToString::to_string).collect();
-        Ok(Draft { config, users, tls, warnings, user_faults })
+        let warnings = config.warnings.iter().map(ToString::to_string).chain(access.warnings).collect();
+        Ok(Draft { config, users, access: access.access, tls, warnings, user_faults })
     }
 
     /// The configuration.
@@ -83,8 +88,9 @@ impl Rulebook {
     /// Begins with the rules of a start.
     #[must_use]
     pub fn new(command_line: CommandLine, draft: Draft) -> Rulebook {
-        let Draft { config, users, tls, .. } = draft;
-        let rules = Rules { config: Arc::new(config), users: Arc::clone(&users.users), server_tls_epoch: 0 };
+        let Draft { config, users, access, tls, .. } = draft;
+        let rules =
+            Rules { config: Arc::new(config), users: Arc::clone(&users.users), access, server_tls_epoch: 0 };
         Rulebook { command_line, rules, users, tls }
     }
 
@@ -119,13 +125,16 @@ impl Rulebook {
         }
     }
 
-    fn draft(&self, config: Config, warnings: Vec<String>) -> Result<Draft, Vec<String>> {
+    fn draft(&self, config: Config, mut warnings: Vec<String>) -> Result<Draft, Vec<String>> {
         let tls = TlsFiles::read(&config.main)?;
-        let (users, user_faults) = self.users.refresh(config.main.auth_file.as_deref());
+        let (users, mut user_faults) = self.users.refresh(config.main.auth_file.as_deref());
+        let access = AccessFiles::read(&config.main);
+        user_faults.extend(access.faults);
+        warnings.extend(access.warnings);
         if !user_faults.is_empty() {
             return Err(user_faults);
         }
-        Ok(Draft { config, users, tls, warnings, user_faults })
+        Ok(Draft { config, users, access: access.access, tls, warnings, user_faults })
     }
 
     /// Whether TLS, towards either side, has to be built anew for a draft: a setting or the contents of a file changed.
@@ -136,11 +145,12 @@ impl Rulebook {
 
     /// Makes a draft the rules in effect.
     pub fn adopt(&mut self, draft: Draft) {
-        let Draft { config, users, tls, .. } = draft;
+        let Draft { config, users, access, tls, .. } = draft;
         let servers_changed = tls.servers != self.tls.servers;
         self.rules = Rules {
             config: Arc::new(config),
             users: Arc::clone(&users.users),
+            access,
             server_tls_epoch: self.rules.server_tls_epoch + u64::from(servers_changed),
         };
         self.users = users;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use pgweir_auth::{Guard, Method, Secret};
+use pgweir_auth::{Guard, Method, PlainPassword, Secret};
 use pgweir_settings::PoolMode;
 
 use crate::cancel_key::CancelKey;
@@ -11,6 +11,7 @@ use crate::console::session::ConsoleSession;
 use crate::driver::{ConnId, Peer, WorkerId};
 use crate::group::Group;
 use crate::ids::{PoolId, ServerId, StatementId};
+use crate::inquiry::Checker;
 use crate::luggage::{Counted, Login, Origin, Replication};
 use crate::params::Params;
 use crate::pins::{Pin, Touched};
@@ -65,7 +66,7 @@ pub(crate) enum ClientState {
     Greeting(Greeting),
     /// Proving who it is.
     Authenticating(Box<Authenticating>),
-    /// Its secret is being fetched by `auth_query`.
+    /// Somebody else was asked: a server for its secret, the control plane whether it is right.
     AwaitingAnswer(Box<AwaitingAnswer>),
     /// Proven; goes to the worker that owns its pool as soon as its bytes are gathered.
     HandingOver(Box<HandingOver>),
@@ -73,6 +74,8 @@ pub(crate) enum ClientState {
     Welcoming(Box<Login>),
     /// Logged in, has no server, asks for nothing.
     Idle,
+    /// Was told that its transaction is open; no server knows of it yet.
+    Begun(Begun),
     /// Asked for something and waits for a server.
     Waiting(Waiting),
     /// Was sent behind others to a server that answers in order, and waits for its turn there.
@@ -111,16 +114,45 @@ pub(crate) enum TlsAsked {
 /// An authentication exchange.
 pub(crate) struct Authenticating {
     pub(crate) attempt: Attempt,
-    pub(crate) guard: Guard,
+    pub(crate) exchange: Exchange,
+}
+
+/// What the next password message is for.
+pub(crate) enum Exchange {
+    /// It goes on with this.
+    Guard(Guard),
+    /// It has a password, which somebody else knows.
+    Password(Checker),
 }
 
 /// Between a question to somebody else and the answer.
 pub(crate) struct AwaitingAnswer {
     pub(crate) attempt: Attempt,
-    /// How it is to prove itself when its secret is known.
-    pub(crate) method: Method,
-    /// The pool that was asked: database and user.
-    pub(crate) asked: (Arc<str>, Arc<str>),
+    pub(crate) asked: Asked,
+}
+
+/// What somebody else was asked.
+pub(crate) enum Asked {
+    /// `auth_query`: the user's secret.
+    Secret {
+        /// The pool: database and user.
+        pool: (Arc<str>, Arc<str>),
+        /// What is to be done with it.
+        then: Then,
+    },
+    /// What the operating system calls the peer, and by which map that name counts.
+    OsUser(Option<Box<str>>),
+    /// Whether this password is right.
+    Password(PlainPassword),
+}
+
+/// What to do when a user's secret is known.
+#[derive(Clone, Copy)]
+pub(crate) enum Then {
+    /// The client has to prove that it knows it, too.
+    Exchange(Method),
+    /// The client is proven; it is for its servers.
+    Admit,
 }
 
 /// A login that is not proven yet.
@@ -168,6 +200,8 @@ pub(crate) struct Waiting {
     pub(crate) notified: bool,
     /// What it asks for, if that may share a server with others.
     pub(crate) group: Option<Group>,
+    /// The BEGIN that was answered already and goes first.
+    pub(crate) begin: Option<Vec<u8>>,
 }
 
 /// Aboard a server, behind others. What it asked for stays at the front of its inbox until it is answered: if the server
@@ -181,6 +215,37 @@ pub(crate) struct Riding {
     pub(crate) group: Group,
 }
 
+/// Between a BEGIN and the transaction's first statement.
+pub(crate) struct Begun {
+    /// The BEGIN as the client wrote it.
+    pub(crate) text: Vec<u8>,
+    /// Since when (monotonic, µs).
+    pub(crate) since_us: u64,
+}
+
+/// What became of a BEGIN that was answered before there was a server.
+pub(crate) enum Opening {
+    /// There is none, or it is over and done with.
+    Done,
+    /// Goes in front of the client's next message.
+    Unsent(Vec<u8>),
+    /// Is sent; the first group behind it is not complete.
+    Sent,
+    /// Is sent, and so is the first group: what follows waits for the answer. `simple`: the group needs no Sync.
+    Guarded { simple: bool },
+    /// Failed; the ReadyForQuery behind the error is awaited. `whole`: all of the group that was sent behind it is there.
+    Failed { whole: bool },
+    /// The server is being brought to a failed transaction.
+    Reopening,
+}
+
+impl Opening {
+    /// What the client sends has to wait.
+    pub(crate) fn holds(&self) -> bool {
+        matches!(self, Opening::Guarded { .. } | Opening::Failed { whole: true } | Opening::Reopening)
+    }
+}
+
 /// Has a server.
 pub(crate) struct Link {
     pub(crate) server: ServerId,
@@ -192,6 +257,8 @@ pub(crate) struct Link {
     pub(crate) held: bool,
     /// What it asked for, as long as it was not sent yet.
     pub(crate) group: Option<Group>,
+    /// The BEGIN that was answered before there was a server.
+    pub(crate) opening: Opening,
     /// Bytes at the front of the inbox that were sent while it was riding.
     pub(crate) kept: usize,
     /// The pool's mode when it was made: a session's traces are there, even if RELOAD has changed the mode since.
@@ -211,6 +278,7 @@ impl Link {
             discards: false,
             held: false,
             group: None,
+            opening: Opening::Done,
             kept: 0,
             made_in,
             touched: None,

@@ -5,7 +5,7 @@ pub mod command;
 pub(crate) mod session;
 pub(crate) mod table;
 
-use pgweir_settings::{AuthType, Main};
+use pgweir_settings::{AuthType, Config, Main};
 
 /// The database's name, as PgBouncer has it.
 pub(crate) const DATABASE: &str = "pgbouncer";
@@ -22,9 +22,14 @@ pub fn column_names(topic: command::Topic) -> Vec<&'static str> {
     table::column_names(topic)
 }
 
-/// Whether a database (or the house user's name) is the console's.
-pub(crate) fn is_database(name: &str) -> bool {
-    name == DATABASE || name == DATABASE_ALIAS
+/// Whether a database is the console. A configured database that has the other name wins over it.
+pub(crate) fn is_database(config: &Config, name: &str) -> bool {
+    name == DATABASE || name == DATABASE_ALIAS && !config.databases.contains_key(DATABASE_ALIAS)
+}
+
+/// Whether this is the name by which the house user may enter without a password.
+pub(crate) fn is_house_name(user: &str) -> bool {
+    user == DATABASE || user == DATABASE_ALIAS
 }
 
 /// What somebody may do on the console.

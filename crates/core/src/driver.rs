@@ -98,6 +98,9 @@ pub struct TlsInfo {
     pub description: String,
     /// Common name and DNS names of a verified peer certificate; empty without one.
     pub peer_names: Vec<String>,
+    /// The hash of the certificate of whoever is the TLS server, as `tls-server-end-point` has it (RFC 5929 section 4): what a login can
+    /// be bound to. `None` where the certificate's signature leaves it undefined.
+    pub end_point: Option<Box<[u8]>>,
 }
 
 /// Why a connection ended without the machine asking for it.

@@ -22,8 +22,8 @@ pub(crate) enum Fault {
     Authentication(&'static str, Unproven),
     /// Nobody can be asked for the secrets of users at present; which server failed, and how, is for the log alone.
     NobodyToAsk,
-    /// An authentication method that is configured and not built yet.
-    MethodNotBuilt(&'static str),
+    /// No rule of the HBA file is about this connection, or one that refuses it.
+    NotAllowedIn(&'static str),
     /// auth_type=any without a forced user.
     NoForcedUser,
     NoSuchDatabase(String),
@@ -49,6 +49,8 @@ pub(crate) enum Fault {
     /// Statement pooling: a transaction was opened.
     TransactionInStatementMode,
     SimpleQueryDisabled,
+    /// `session_state = error`: what the client did can not move to another server, for these reasons.
+    CanNotMove(String),
     /// `max_pinned`: one client more would keep its server, for these reasons.
     TooManyPinned(String),
     /// A limit of ours on what one client may hold.
@@ -71,7 +73,7 @@ impl Fault {
     pub(crate) fn text(&self) -> Cow<'_, str> {
         match self {
             Fault::Protocol(text) | Fault::ServerLost(text) | Fault::TooLarge(text) => Cow::Borrowed(text),
-            Fault::Authentication(text, _) => Cow::Borrowed(text),
+            Fault::Authentication(text, _) | Fault::NotAllowedIn(text) => Cow::Borrowed(text),
             Fault::NobodyToAsk => {
                 "server login has been failing, try again later (server_login_retry)".into()
             }
@@ -81,7 +83,6 @@ impl Fault {
             }
             Fault::TlsRequired => "SSL required".into(),
             Fault::NoUser => "no username supplied".into(),
-            Fault::MethodNotBuilt(name) => format!("auth_type={name} is not built yet").into(),
             Fault::NoForcedUser => "bouncer config error".into(),
             Fault::NoSuchDatabase(name) => format!("no such database: {name}").into(),
             Fault::DatabaseDisabled(name) => format!("database \"{name}\" is disabled").into(),
@@ -107,6 +108,9 @@ impl Fault {
                 "the server connection was lost, and whether the statement took effect is unknown".into()
             }
             Fault::SlowReader => "client reads too slowly while others wait behind its answer".into(),
+            Fault::CanNotMove(reasons) => {
+                format!("not possible where servers change hands (session_state=error): {reasons}").into()
+            }
             Fault::TooManyPinned(reasons) => {
                 format!("too many clients keep their server (max_pinned); this one would for: {reasons}")
                     .into()
@@ -120,7 +124,7 @@ impl Fault {
             Fault::Protocol(_) | Fault::UnsupportedParameter(_) | Fault::UnsupportedOption(_) => {
                 SqlState::PROTOCOL_VIOLATION
             }
-            Fault::TlsRequired | Fault::NoUser | Fault::MethodNotBuilt(_) | Fault::NotAllowedOnConsole => {
+            Fault::TlsRequired | Fault::NoUser | Fault::NotAllowedIn(_) | Fault::NotAllowedOnConsole => {
                 SqlState::INVALID_AUTHORIZATION
             }
             Fault::Authentication(..) => SqlState::INVALID_PASSWORD,
@@ -138,6 +142,7 @@ impl Fault {
             Fault::OutcomeUnknown => SqlState::TRANSACTION_RESOLUTION_UNKNOWN,
             Fault::TransactionInStatementMode | Fault::SimpleQueryDisabled => SqlState::FEATURE_NOT_SUPPORTED,
             Fault::TooLarge(_) => SqlState::PROGRAM_LIMIT_EXCEEDED,
+            Fault::CanNotMove(_) => SqlState::FEATURE_NOT_SUPPORTED,
             Fault::TooManyPinned(_) => SqlState::CONFIGURATION_LIMIT_EXCEEDED,
         }
     }
@@ -178,6 +183,9 @@ impl Fault {
                 Some("Remove it from the connection string, or add its name to ignore_startup_parameters.")
             }
             Fault::TooManyClients("max_client_conn") => Some("Raise max_client_conn, or close idle clients."),
+            Fault::CanNotMove(_) => {
+                Some("Keep it inside one transaction, use session pooling, or set session_state to preserve.")
+            }
             Fault::TooManyPinned(_) => Some("Raise max_pinned, or do without in transactions of their own."),
             Fault::ServerFailing(_) => {
                 Some("The next attempt comes after server_login_retry; the pooler's log has the details.")

@@ -4,7 +4,7 @@
 //! no COPY, leaves nothing in the session, and needs nothing that another group left there. Only such a group may share a
 //! server connection with those of other clients. It must never say so when in doubt; "no" costs speed, never correctness.
 
-use pgweir_sql::{Traits, Verb, traits};
+use pgweir_sql::{Marks, Traits, Verb, traits};
 use pgweir_wire::frontend::{BindHead, Close, Describe, Parse, Query, Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
@@ -21,7 +21,12 @@ pub(crate) struct Group {
     pub(crate) only_reads: bool,
     /// It names prepared statements.
     pub(crate) names_statements: bool,
+    /// It may touch its session in a way that only an audit of the server could find.
+    pub(crate) may_touch: bool,
 }
+
+/// These leave nothing behind that another client could notice.
+const HARMLESS: Marks = Marks::ENDS.and(Marks::ASKS_SEQUENCE).and(Marks::DRAWS_SEQUENCE);
 
 /// The group at the front of `bytes`, if all of it is there and it is certainly over with its own answer. `statement` tells
 /// what is known of the text of a prepared statement, by the client's name for it.
@@ -38,12 +43,17 @@ pub(crate) fn group_at_front(bytes: &[u8], statement: impl Fn(&[u8]) -> Option<T
         fingerprint: traits.fingerprint,
         only_reads: reads(&traits),
         names_statements: false,
+        may_touch: touches(&traits),
     })
 }
 
 /// A query without a part that changes anything. (What a function does inside nobody knows.)
 fn reads(traits: &Traits) -> bool {
     matches!(traits.verb, Verb::Select | Verb::Values | Verb::Table)
+}
+
+fn touches(traits: &Traits) -> bool {
+    !traits.marks.without(HARMLESS).is_empty()
 }
 
 /// A group of the extended protocol, while it is read.
@@ -55,6 +65,7 @@ struct Extended {
     executes: bool,
     writes: bool,
     names_statements: bool,
+    may_touch: bool,
 }
 
 impl Extended {
@@ -101,6 +112,7 @@ impl Extended {
         }
         self.names_statements |= !name.is_empty();
         self.writes |= !reads(&traits);
+        self.may_touch |= touches(&traits);
         self.fingerprint = self.fingerprint.rotate_left(7) ^ traits.fingerprint;
         Some(())
     }
@@ -112,6 +124,7 @@ impl Extended {
             fingerprint: self.fingerprint ^ if self.names_statements { 1 } else { 2 },
             only_reads: !self.writes,
             names_statements: self.names_statements,
+            may_touch: self.may_touch,
         }
     }
 }

@@ -1,9 +1,10 @@
-//! What a login asks others: a server of another pool, for the secret of a user (`auth_query`). The question may go to the worker that
-//! owns that pool; the answer comes back to the client's.
+//! What a login asks others: a server of another pool, for the secret of a user (`auth_query`); or the control plane, which may take its
+//! time. The question may go to another worker; the answer comes back to the client's.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use pgweir_auth::Secret;
+use pgweir_auth::{LdapOptions, PlainPassword, Secret};
 
 use crate::driver::WorkerId;
 use crate::ids::ClientId;
@@ -25,6 +26,47 @@ pub struct Lookup {
     pub user: Arc<str>,
 }
 
+/// A question to the control plane.
+#[derive(Clone, Debug)]
+pub struct Inquiry {
+    /// As in [`Lookup`].
+    pub from: WorkerId,
+    /// As in [`Lookup`].
+    pub client: ClientId,
+    /// What is to be found out.
+    pub about: About,
+}
+
+/// What is to be found out.
+#[derive(Clone, Debug)]
+pub enum About {
+    /// What the operating system calls the user with this id.
+    OsUser {
+        /// The id.
+        uid: u32,
+    },
+    /// Whether this is the user's password.
+    Password {
+        /// The user.
+        user: Arc<str>,
+        /// What the client says.
+        password: PlainPassword,
+        /// Where it comes from; `None` for the unix socket.
+        address: Option<IpAddr>,
+        /// Who knows.
+        by: Checker,
+    },
+}
+
+/// Who knows passwords that are not stored here.
+#[derive(Clone, Debug)]
+pub enum Checker {
+    /// The modules of the operating system that are configured for the service `pgbouncer`.
+    Pam,
+    /// A directory.
+    Ldap(Arc<LdapOptions>),
+}
+
 /// What came of a question.
 #[derive(Clone, Debug)]
 pub enum Answer {
@@ -37,6 +79,10 @@ pub enum Answer {
     },
     /// There is none.
     NoUser,
+    /// The operating system's name, where it has one.
+    OsUser(Option<Arc<str>>),
+    /// Whether the password was right.
+    Password(bool),
     /// Nobody can tell.
     Nobody(Obstacle),
 }

@@ -34,6 +34,8 @@ pub enum Purpose {
     AuthQuery,
     /// Close of a prepared statement that fell out of the server's list.
     Evict,
+    /// After a BEGIN that was answered before it was sent, and that failed: brings the server to a failed transaction.
+    Reopen,
     /// What a client asked for and what is asked once more elsewhere: a cancel request of somebody else hit it.
     Rerun,
 }
@@ -292,9 +294,10 @@ impl Ledger {
             (Phase::Normal | Phase::CopyIn, _) => {}
         }
         match entry.kind {
-            Kind::Sync => self.group_open = false,
+            // A simple query ends the transaction of the extended messages before it.
+            Kind::Sync | Kind::Query => self.group_open = false,
             Kind::CopyEnd if self.entries.is_empty() => return Pushed::Ignored,
-            Kind::Query | Kind::FunctionCall | Kind::CopyEnd | Kind::Local(_) => {}
+            Kind::FunctionCall | Kind::CopyEnd | Kind::Local(_) => {}
             _ => self.group_open = true,
         }
         self.enter(entry);

@@ -39,5 +39,5 @@ mod statements;
 pub mod stats;
 
 pub use engine::Engine;
-pub use machine::{Machine, Setup};
+pub use machine::{Machine, Setup, WriteTime};
 pub use shared::Shared;

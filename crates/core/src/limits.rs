@@ -91,9 +91,9 @@ pub const POOLS_SHOWN_MAX: usize = 64;
 /// Groups of clients with the same database, user, application_name and state that are told apart in the metrics.
 pub const APPLICATION_NAMES_SHOWN_MAX: usize = 2_000;
 
-/// Buffers for partial messages that a worker keeps for the next use, and the largest it keeps.
-pub const SPARE_BUFFERS_MAX: usize = 64;
-/// See [`SPARE_BUFFERS_MAX`].
+/// Bytes of buffers for partial and waiting messages that a worker keeps for the next use, and the largest one it keeps.
+pub const SPARE_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// See [`SPARE_BYTES_MAX`].
 pub const SPARE_BUFFER_BYTES_MAX: usize = 64 * 1024;
 
 const _: () = assert!(HOLD_MESSAGE_BYTES < INBOX_BYTES_MAX, "a held message must fit the inbox");
@@ -119,7 +119,7 @@ pub const RIDDEN_BACKLOG_BYTES_MAX: usize = 64 * 1024;
 pub const RIDERS_KEPT: usize = 64;
 
 /// A short statement waits at most this long for a busy server while another one is idle.
-pub const WAKE_AFTER_US: u64 = 10_000;
+pub const WAKE_AFTER_US: u64 = 50_000;
 
 /// The answer of a statement that a stranger's cancel request may have hit is held until it is whole, up to this size.
 pub const HELD_ANSWER_BYTES_MAX: usize = 256 * 1024;
@@ -131,6 +131,9 @@ pub const SLOW_READER_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 const _: () = assert!(GROUP_BYTES_MAX < INBOX_BYTES_MAX, "a held group must fit the inbox");
 const _: () = assert!(ESTIMATES_MAX.is_power_of_two(), "places are found by their low bits");
+
+/// A BEGIN that is answered before it is sent, with all messages that belong to it.
+pub const BEGIN_BYTES_MAX: usize = 512;
 
 /// Texts of prepared statements up to this size are looked at; nothing is assumed of longer ones.
 pub const LEXED_BYTES_MAX: usize = 64 * 1024;

@@ -7,6 +7,7 @@ mod actions;
 mod admin;
 mod admission;
 mod arriving;
+mod begin;
 mod cancel;
 mod client_moves;
 mod console_extended;
@@ -123,7 +124,12 @@ pub struct Machine {
     stats_us: u64,
     /// What is counted beside the pools.
     tally: Tally,
+    /// How a moment (seconds since 1970) is written for people; the machine knows no time zone.
+    write_time: Option<WriteTime>,
 }
+
+/// See [`Machine::show_times_by`].
+pub type WriteTime = Arc<dyn Fn(u64) -> String + Send + Sync>;
 
 /// What a connection is to the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -158,6 +164,13 @@ enum Step {
 }
 
 impl Machine {
+    /// From now on SHOW writes moments (seconds since 1970) by this function: as local time.
+    #[must_use]
+    pub fn show_times_by(mut self, write: WriteTime) -> Machine {
+        self.write_time = Some(write);
+        self
+    }
+
     /// A machine without connections.
     #[must_use]
     pub fn new(setup: Setup) -> Machine {
@@ -201,6 +214,7 @@ impl Machine {
             maintenance_us: setup.now.mono_us,
             stats_us,
             tally: Tally::default(),
+            write_time: None,
         }
     }
 }

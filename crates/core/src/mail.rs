@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use pgweir_auth::UserList;
+use pgweir_auth::{Access, UserList};
 use pgweir_settings::Config;
 
 use crate::console::command::{Command, Outcome};
 use crate::driver::WorkerId;
 use crate::ids::ClientId;
-use crate::inquiry::{Answer, Lookup};
+use crate::inquiry::{Answer, Inquiry, Lookup};
 use crate::sight::{Look, Sight};
 use crate::stats::Window;
 
@@ -19,6 +19,8 @@ pub struct Rules {
     pub config: Arc<Config>,
     /// The users of `auth_file`.
     pub users: Arc<UserList>,
+    /// What `auth_type = hba` goes by.
+    pub access: Arc<Access>,
     /// Counts up whenever the TLS configuration towards servers changed: pools then recycle their servers.
     pub server_tls_epoch: u64,
 }
@@ -139,6 +141,8 @@ pub enum Question {
         /// Its new value, as text.
         value: String,
     },
+    /// A login has to know something: [`Mail::Answered`] to the worker that asked, when it is known.
+    Login(Box<Inquiry>),
     /// SHUTDOWN was typed on a console: all workers are to be told.
     Shutdown(Shutdown),
     /// This worker has nothing left that a shutdown waits for.

@@ -4,7 +4,7 @@
 //! disturb each other. The best number is found by trying: one server more, or fewer, for a while, and kept if short
 //! statements are answered sooner (with a fixed number of clients that is the same as: if more of them complete), or with
 //! fewer servers not later. It starts with one. Trials that fail become rarer; when the load changes its nature they begin
-//! anew. And when statements had to wait so long that idle servers were woken anyway, their number is taken at once.
+//! anew. And when statements had to wait so long that idle servers were woken anyway, their number is tried at once.
 //!
 //! This file is arithmetic: the time is passed in, and it never sees a connection.
 
@@ -119,12 +119,16 @@ impl Pace {
     fn judge(&mut self, seen: &Seen, size: u32) {
         let score = seen.response_us.saturating_mul(16) / seen.count;
         self.target = self.target.min(size);
-        // One statement of a hundred had to wake a server: the target is too low.
-        if seen.woken.saturating_mul(100) > seen.count && seen.busy_max > self.target {
-            self.set(seen.busy_max.min(size));
-            return self.begin_anew(0);
-        }
+        // One statement of a hundred had to wake a server: the target may be too low. (Or the machine is overloaded, where more
+        // busy servers are worse: so their number is tried like any other, and not again before its turn.)
+        let many_woken = seen.woken.saturating_mul(100) > seen.count && seen.busy_max > self.target;
         match self.phase {
+            Phase::Keeping(_) if many_woken && self.patience == PATIENCE_MIN => {
+                let from = self.target;
+                self.set(seen.busy_max.min(size));
+                self.base = score;
+                self.phase = Phase::Settling { from };
+            }
             Phase::Keeping(left) => self.keep(seen, score, left, size),
             Phase::Settling { from } => self.phase = Phase::Judging { from },
             Phase::Judging { from } => self.decide(score, from),
@@ -267,17 +271,33 @@ mod tests {
         assert_eq!(Model::new(1, 32, 100).run(&mut pace, 5), 1);
     }
 
-    #[test]
-    fn when_servers_had_to_be_woken_their_number_is_taken_within_a_window() {
-        let mut pace = Pace::new();
-        let mut now_us = 1_000_000;
-        for _ in 0..300 {
+    /// Statements of which many have to wake a server; `better`: more busy servers answer sooner. Returns the targets seen.
+    fn woken(better: bool, windows: u64) -> Vec<u32> {
+        let (mut pace, mut now_us) = (Pace::new(), 1_000_000);
+        let mut targets = Vec::new();
+        for _ in 0..windows * 100 {
             now_us += 1_000;
+            let target = pace.target(AutoCount::Auto);
             pace.note_woken(9);
-            pace.note(now_us, 20_000, 10_000, 25);
+            let response_us = if better { 20_000 / u64::from(target) } else { 20_000 };
+            pace.note(now_us, response_us, response_us / 2, 25);
+            targets.push(target);
         }
-        assert!(pace.target(AutoCount::Auto) >= 9);
-        assert_eq!(pace.target(AutoCount::Fixed(3)), 3);
+        targets
+    }
+
+    #[test]
+    fn when_servers_had_to_be_woken_their_number_is_tried_within_a_second() {
+        assert!(woken(true, 10).last().is_some_and(|&target| target >= 9));
+        assert_eq!(AutoCount::Fixed(3), AutoCount::Fixed(Pace::new().target(AutoCount::Fixed(3))));
+    }
+
+    #[test]
+    fn in_an_overload_that_is_tried_and_given_up() {
+        let targets = woken(false, 100);
+        assert!(targets.contains(&9));
+        let high = targets.iter().filter(|&&target| target >= 9).count();
+        assert!(high * 5 < targets.len(), "{high} of {}", targets.len());
     }
 
     #[test]

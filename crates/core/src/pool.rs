@@ -47,6 +47,8 @@ pub(crate) struct Pool {
     pub(crate) keeps_sessions: bool,
     /// Startup parameters are tried on a server, whatever they are.
     pub(crate) tries_startup: bool,
+    /// A client that would keep its server is refused.
+    pub(crate) refuses_pins: bool,
     /// Clients that keep their server between transactions.
     pub(crate) pinned: u32,
     /// Clients that wait for a server, longest first. One that left stays until it is looked at.
@@ -142,6 +144,7 @@ impl Pool {
             tracks_statements: false,
             keeps_sessions: false,
             tries_startup: false,
+            refuses_pins: false,
             pinned: 0,
             queue: VecDeque::new(),
             waiting: 0,
@@ -226,7 +229,9 @@ impl Pool {
     pub(crate) fn follow(&mut self, config: &Config) {
         self.mode = config.pool_mode(&self.config, &self.user);
         self.tracks_statements = self.mode != PoolMode::Session && config.main.max_prepared_statements > 0;
-        self.tries_startup = config.session_state(&self.config, &self.user) != SessionState::Pgbouncer;
+        let state = config.session_state(&self.config, &self.user);
+        self.tries_startup = state != SessionState::Pgbouncer;
+        self.refuses_pins = state == SessionState::Error;
         self.keeps_sessions = self.mode != PoolMode::Session && self.tries_startup;
         self.introductions.clear();
     }

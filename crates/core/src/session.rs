@@ -154,11 +154,16 @@ pub(crate) fn set_config<'a>(
 #[derive(Default)]
 pub(crate) struct KnownSessions {
     known: VecDeque<Arc<Session>>,
+    /// What most have.
+    plain: Arc<Session>,
 }
 
 impl KnownSessions {
     /// The object for a session.
     pub(crate) fn share(&mut self, session: Session) -> Arc<Session> {
+        if session.is_plain() {
+            return Arc::clone(&self.plain);
+        }
         if let Some(known) = self.known.iter().rev().find(|known| ***known == session) {
             return Arc::clone(known);
         }

@@ -1,27 +1,32 @@
 //! Buffers for partial messages, kept for the next use: the steady state allocates nothing, and an idle connection
 //! owns no buffer.
 
-use crate::limits::{SPARE_BUFFER_BYTES_MAX, SPARE_BUFFERS_MAX};
+use crate::limits::{SPARE_BUFFER_BYTES_MAX, SPARE_BYTES_MAX};
 
 /// A bounded store of empty buffers.
 #[derive(Default)]
 pub(crate) struct Spare {
     buffers: Vec<Vec<u8>>,
+    /// What they hold together.
+    bytes: usize,
 }
 
 impl Spare {
     /// An empty buffer.
     pub(crate) fn take(&mut self) -> Vec<u8> {
-        self.buffers.pop().unwrap_or_default()
+        let buffer = self.buffers.pop().unwrap_or_default();
+        self.bytes -= buffer.capacity();
+        buffer
     }
 
     /// Keeps a buffer for the next use, unless there are enough or it is too large.
     pub(crate) fn give_back(&mut self, mut buffer: Vec<u8>) {
         if buffer.capacity() > 0
             && buffer.capacity() <= SPARE_BUFFER_BYTES_MAX
-            && self.buffers.len() < SPARE_BUFFERS_MAX
+            && self.bytes + buffer.capacity() <= SPARE_BYTES_MAX
         {
             buffer.clear();
+            self.bytes += buffer.capacity();
             self.buffers.push(buffer);
         }
     }

@@ -3,12 +3,13 @@
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
+use std::io::Write as _;
 
-use pgweir_sql::Traits;
+use pgweir_sql::{Block, Traits};
 use slotmap::{SlotMap, SparseSecondaryMap};
 
 use crate::ids::StatementId;
-use crate::limits::LEXED_BYTES_MAX;
+use crate::limits::{BEGIN_BYTES_MAX, LEXED_BYTES_MAX};
 
 /// What a statement is, and how servers call it.
 pub(crate) struct Statement {
@@ -18,6 +19,8 @@ pub(crate) struct Statement {
     pub(crate) types: Box<[u8]>,
     /// What can be told of the text; `None` if it is too long to be looked at.
     pub(crate) traits: Option<Traits>,
+    /// It is nothing but the begin or end of a transaction block.
+    pub(crate) block: Option<Block>,
     serial: u64,
     users: u32,
     hash: u64,
@@ -37,8 +40,28 @@ impl Statement {
     }
 
     /// The name servers know it by.
-    pub(crate) fn server_name(&self) -> String {
-        format!("PGWEIR_{}", self.serial)
+    pub(crate) fn server_name(&self) -> ServerName {
+        let mut name = ServerName { bytes: [0; ServerName::LEN_MAX], len: 0 };
+        let written = write!(&mut name.bytes[..], "PGWEIR_{}", self.serial);
+        debug_assert!(written.is_ok(), "the longest number fits");
+        name.len = name.bytes.iter().position(|&byte| byte == 0).unwrap_or(ServerName::LEN_MAX);
+        name
+    }
+}
+
+/// A name as servers know it. Made for every message that names a statement, so it is no `String`.
+#[derive(Clone, Copy)]
+pub(crate) struct ServerName {
+    bytes: [u8; ServerName::LEN_MAX],
+    len: usize,
+}
+
+impl ServerName {
+    /// `PGWEIR_` and the longest number.
+    const LEN_MAX: usize = 27;
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
     }
 }
 
@@ -94,6 +117,11 @@ impl Statements {
         let statement = Statement {
             query: query.into(),
             types: types.into(),
+            block: if types.is_empty() && query.len() <= BEGIN_BYTES_MAX {
+                pgweir_sql::block(query)
+            } else {
+                None
+            },
             traits: (query.len() <= LEXED_BYTES_MAX).then(|| pgweir_sql::traits(query)),
             serial: self.serial,
             users: 1,

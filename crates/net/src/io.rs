@@ -172,7 +172,8 @@ impl Io {
     /// Takes a connection out of the loop, for another process.
     fn detach(&mut self, id: ConnId) -> Option<Socket> {
         self.table.open(id)?;
-        let State::Open(conn) = self.table.remove(id) else { return None };
+        let State::Open(mut conn) = self.table.remove(id) else { return None };
+        bulk::unmark(&mut conn.read, &conn.socket);
         // Should this fail, the poll forgets the socket when its last owner closes it.
         let _ = sys::deregister(&self.registry, &conn.socket);
         Some(conn.socket)

@@ -19,6 +19,7 @@ mod listen;
 mod mesh;
 mod options;
 mod out;
+pub mod pam;
 mod read;
 mod resolve;
 mod sys;

@@ -12,7 +12,7 @@ use pgweir_control::log::Log;
 use pgweir_control::process::PidFile;
 use pgweir_control::stopping::SIGNALS;
 use pgweir_control::web::{self, Web, WebSetup};
-use pgweir_control::{Event, Plane, Rulebook};
+use pgweir_control::{Askers, Event, Plane, Rulebook};
 use pgweir_core::driver::{Level, Now, WorkerId};
 use pgweir_core::mail::Question;
 use pgweir_core::{Machine, Shared};
@@ -62,6 +62,7 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
     let web = (!web_sockets.is_empty()).then_some(web);
     hear_questions(question_queue, events.clone(), web.clone())?;
     let (surrendered, successors) = mpsc::channel();
+    let askers = Askers::start(events.clone(), log, pgweir_net::pam::check_password)?;
 
     let book = Rulebook::new(command_line, draft);
     let rules = book.rules().clone();
@@ -74,7 +75,7 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
     let shared = Arc::new(Shared::new(workers, start::random_seed()?).of_generation(generation));
     let options = SocketOptions::from(&rules.config.main);
     let rules_for_web = rules.clone();
-    let write = log.clone();
+    let (write, clock) = (log.clone(), log.clone());
     let machines_shared = Arc::clone(&shared);
     let workers = Workers::start(Setup {
         workers,
@@ -86,7 +87,9 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
         surrendered,
         machine: move |worker: WorkerId, now: Now| {
             let (rules, shared) = (rules.clone(), Arc::clone(&machines_shared));
+            let log = clock.clone();
             Machine::new(pgweir_core::Setup { worker, rules, shared, now })
+                .show_times_by(Arc::new(move |seconds| log.moment(seconds)))
         },
     })?;
     let estate = Estate {
@@ -114,7 +117,7 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
         })?;
     }
     log.write(Level::Log, &version::process_up());
-    let plane = Plane::new(Crew(workers), book, log.clone(), quiet).with_web(web);
+    let plane = Plane::new(Crew(workers), book, log.clone(), quiet).with_web(web).with_askers(askers);
     let Crew(mut workers) = plane.run(&event_queue);
     let given = given.load(Ordering::Acquire);
     if given {

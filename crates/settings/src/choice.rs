@@ -108,7 +108,7 @@ choice! {
     SessionState {
         /// It is the client's, as on a connection of its own: what can move is replayed, what can not keeps the server.
         Preserve = "preserve",
-        /// As `preserve`, but what would keep the server is an error.
+        /// As `preserve`, but a client that would keep its server is disconnected with an error.
         Error = "error",
         /// As PgBouncer does: the parameters that servers report are kept, the rest is not looked at.
         Pgbouncer = "pgbouncer",

@@ -186,12 +186,25 @@ fn warn_of_main(config: &mut Config) {
             warnings.push(place.warning(not_yet(row.name)));
         }
     }
-    let auth_type = config.main.auth_type;
-    if matches!(auth_type, AuthType::Cert | AuthType::Hba | AuthType::Ldap | AuthType::Pam)
+    if config.main.auth_type == AuthType::Ldap
         && let Some(place) = config.given.get("auth_type")
     {
-        let text = format!("auth_type {auth_type} is accepted, not yet in effect: logins will be refused");
-        warnings.push(place.warning(text));
+        warnings.push(
+            place.warning("auth_type ldap is accepted, not yet in effect: logins will be refused".to_owned()),
+        );
+    }
+    for (name, list) in [
+        ("client_tls_protocols", &config.main.client_tls_protocols),
+        ("server_tls_protocols", &config.main.server_tls_protocols),
+    ] {
+        let old = |word: &str| ["tlsv1.0", "tlsv1.1"].iter().any(|old| word.trim().eq_ignore_ascii_case(old));
+        if list.split([',', ':']).any(old)
+            && let Some(place) = config.given.get(name)
+        {
+            warnings.push(
+                place.warning(format!("{name}: tlsv1.0 and tlsv1.1 are never spoken, only 1.2 and 1.3 are")),
+            );
+        }
     }
     config.warnings.append(&mut warnings);
 }
@@ -202,6 +215,8 @@ fn means_default(name: &str, value: Option<&str>) -> bool {
         "client_tls_ciphers" | "server_tls_ciphers" => {
             matches!(value, Some("default" | "secure" | "fast" | "normal"))
         }
+        // There is no finite-field Diffie-Hellman here.
+        "client_tls_dheparams" => matches!(value, Some("auto" | "none" | "")),
         "client_tls_protocols" | "server_tls_protocols" => matches!(value, Some("secure" | "default")),
         _ => false,
     }

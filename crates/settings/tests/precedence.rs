@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::load;
-use pgweir_settings::{LoadBalanceHosts, PoolMode};
+use pgweir_settings::{LoadBalanceHosts, PoolMode, SessionState};
 
 const FILE: &str = "
 [pgbouncer]
@@ -120,4 +120,16 @@ fn one_users_timeout_is_nobody_elses() {
 fn a_fraction_of_a_second_is_no_inherited_lifetime() {
     let config = load("[pgbouncer]\n[databases]\na = server_lifetime=0.4\n").expect("good");
     assert_eq!(config.databases["a"].server_lifetime, Some(Duration::from_millis(400)));
+}
+
+#[test]
+fn session_state_goes_by_user_then_database() {
+    let file = "[pgbouncer]\nsession_state = preserve\n[databases]\nplain = host=a\nown = host=a session_state=pgbouncer\n\
+                [users]\nown = session_state=error\n";
+    let config = load(file).expect("good");
+    let (plain, own) = (&config.databases["plain"], &config.databases["own"]);
+    let states = [(plain, "nobody"), (own, "nobody"), (own, "own"), (plain, "own")]
+        .map(|(database, user)| config.session_state(database, user));
+    use SessionState::{Error, Pgbouncer, Preserve};
+    assert_eq!(states, [Preserve, Pgbouncer, Error, Error]);
 }

@@ -42,20 +42,23 @@ fn the_counts_are_those_of_pgbouncer() {
     assert_eq!(origin(Origin::PgBouncer).filter(|row| row.change == Change::Restart).count(), 14);
     let ours: BTreeSet<&str> = origin(Origin::Ours).map(|row| row.name).collect();
     let expected = [
+        "defer_begin",
         "http_anonymous",
         "http_listen",
         "http_tls_cert_file",
         "http_tls_key_file",
         "max_parallel_connects",
+        "max_pinned",
         "multiplex_depth",
         "multiplex_max_ms",
         "multiplex_servers",
         "server_protocol",
+        "session_state",
         "workers",
     ];
     assert_eq!(ours, BTreeSet::from(expected));
-    assert_eq!(DATABASE_ROWS.len(), 22);
-    assert_eq!(USER_ROWS.len(), 10);
+    assert_eq!(DATABASE_ROWS.len(), 23);
+    assert_eq!(USER_ROWS.len(), 11);
     assert_eq!(PEER_ROWS.len(), 3);
 }
 

@@ -13,12 +13,14 @@
 pub mod lexer;
 
 mod assignments;
+mod blocks;
 mod fingerprint;
 mod marks;
 mod traits;
 mod words;
 
 pub use assignments::{Assignment, Unreadable, assignments};
+pub use blocks::{Block, block};
 pub use lexer::{Doubt, Kind, Lexeme, Lexer};
 pub use marks::Marks;
 pub use traits::{Statements, Traits, Verb, traits};

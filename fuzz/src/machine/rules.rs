@@ -58,7 +58,12 @@ static ALL: LazyLock<Vec<Rules>> = LazyLock::new(|| {
             let text = format!("{DATABASES}{TIMES}{mode}{login}");
             let config = Config::load("fuzz.ini", &mut |_| Ok(text.clone()));
             let config = config.unwrap_or_else(|errors| panic!("{errors:?}"));
-            all.push(Rules { config: Arc::new(config), users: Arc::clone(&users), server_tls_epoch: 0 });
+            all.push(Rules {
+                config: Arc::new(config),
+                users: Arc::clone(&users),
+                access: Arc::default(),
+                server_tls_epoch: 0,
+            });
         }
     }
     all

@@ -76,7 +76,7 @@ export function DatabasePage({ database, user, windowS, pick }: Props) {
           <Placeholder fault={series.fault}>Nothing has been measured yet.</Placeholder>
         )}
       </section>
-      {(user !== undefined || pools.length === 1) && <LatencyParts database={database} {...(user !== undefined && { user })} />}
+      {(user !== undefined || pools.length === 1) && <LatencyParts now={pools[0]?.latency} database={database} {...(user !== undefined && { user })} />}
     </>
   );
 }

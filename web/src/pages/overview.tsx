@@ -26,7 +26,7 @@ interface Props {
 export function OverviewPage({ live, windowS, pick }: Props) {
   const series = useSeries(windowS);
   const pools = usePools();
-  const databases = useLive("databases", 5_000, () => get<{ databases: Database[] }>("databases"));
+  const databases = useLive("databases", 10_000, () => get<{ databases: Database[] }>("databases"));
   const now = live.value;
   if (!now) return <Placeholder fault={live.fault}>Asking for the first figures …</Placeholder>;
   const end = series.value?.time_s.at(-1) ?? now.time_s;
@@ -64,10 +64,11 @@ export function OverviewPage({ live, windowS, pick }: Props) {
         {pools.value ? <Pools pools={pools.value.pools} /> : <Placeholder fault={pools.fault}>Asking …</Placeholder>}
         {pools.value && databases.value && <Unused pools={pools.value.pools} databases={databases.value.databases} />}
       </section>
-      <LatencyParts />
+      <LatencyParts now={now.latency} />
       <div class="pair">
         <Process now={now} />
         <Errors now={now} />
+        {now.multiplexing && <Multiplexing figures={now.multiplexing} />}
       </div>
     </>
   );
@@ -165,6 +166,21 @@ function Fact({ term, children }: { term: string; children: ComponentChildren })
       <dt>{term}</dt>
       <dd>{children}</dd>
     </div>
+  );
+}
+
+/** Whatever the pooler tells of it; the names are its own. */
+function Multiplexing({ figures }: { figures: Record<string, number> }) {
+  return (
+    <section aria-labelledby="multiplexing">
+      <h2 id="multiplexing">Statement multiplexing</h2>
+      <p class="hint">Short statements of several clients share a server connection, one behind the other.</p>
+      <dl class="facts">
+        {Object.entries(figures).map(([name, value]) => (
+          <Fact key={name} term={name.replaceAll("_", " ")}>{Number.isInteger(value) ? count(value) : value.toFixed(2)}</Fact>
+        ))}
+      </dl>
+    </section>
   );
 }
 

@@ -8,7 +8,7 @@ import { Filter } from "../parts/filter";
 import { Badge, Placeholder, Tls } from "../parts/small";
 import { Table, type ColumnOf } from "../parts/table";
 import type { Route } from "../route";
-import { Shown } from "./clients";
+import { relaxed, Shown } from "./clients";
 
 const STATES = { active: "busy", idle: "ready", used: "ready, to be checked", tested: "being checked", login: "being opened", being_canceled: "held for a cancel" } as const;
 const MOST = 200;
@@ -16,7 +16,7 @@ const MOST = 200;
 export function ServersPage({ route }: { route: Route }) {
   const { session } = useDesk();
   const query = { database: route.query.get("database"), user: route.query.get("user"), state: route.query.get("state"), limit: MOST };
-  const live = useLive(`servers ${JSON.stringify(query)}`, 2_000, () => get<{ time_s: number; total: number; servers: Server[] }>("servers", query));
+  const live = useLive<{ time_s: number; total: number; servers: Server[] }>(`servers ${JSON.stringify(query)}`, relaxed, () => get("servers", query));
   return (
     <section aria-labelledby="servers">
       <h2 id="servers">Server connections</h2>

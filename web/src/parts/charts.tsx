@@ -61,7 +61,7 @@ export function Charts({ series, windowS, end }: Props) {
       <Chart {...common} id="work" title="Transactions and statements" hint="Finished, per second." lines={sets.work} format={rate} atLeast={5} />
       <Chart {...common} id="split" title="Where the time goes" hint="An average statement, from asking to the last byte of its answer." lines={sets.split} format={duration} atLeast={100} />
       <Chart {...common} id="latency" title="How long statements take" hint="Half of them are faster than p50, all but one in a hundred faster than p99." lines={sets.latency} format={duration} atLeast={100} />
-      <Chart {...common} id="queue" title="Longest wait" hint="For how long the first in the queue had waited." lines={sets.queue} format={duration} atLeast={1000} />
+      <Chart {...common} id="queue" title="Waiting for a connection" hint="For how long the first in the queue had waited; and what 95 of 100 statements waited at most." lines={sets.queue} format={duration} atLeast={1000} />
       <Chart {...common} id="errors" title="Errors and logins" hint="Errors that clients were sent, by PostgreSQL or by the pooler, per second." lines={sets.errors} format={rate} atLeast={1} />
       <Chart {...common} id="traffic" title="Traffic" hint="Bytes per second." lines={sets.traffic} format={bytes} atLeast={1000} />
     </div>
@@ -87,7 +87,10 @@ function lineSets(series: Series): Record<"work" | "split" | "latency" | "queue"
       { label: "p95", colour: "pinned", values: of("total_p95_us") },
       { label: "p99", colour: "waiting", values: of("total_p99_us") },
     ],
-    queue: [{ label: "longest wait", colour: "waiting", look: "area", values: of("wait_oldest_us") }],
+    queue: [
+      { label: "longest wait", colour: "waiting", look: "area", values: of("wait_oldest_us") },
+      { label: "p95", colour: "pinned", values: of("wait_p95_us") },
+    ],
     errors: [
       { label: "errors", colour: "error", values: of("errors") },
       { label: "logins", colour: "ink-3", look: "dashed", values: of("logins") },

@@ -8,10 +8,9 @@ import { useLive } from "../live";
 import { Placeholder, Segments } from "./small";
 import { Table, type ColumnOf } from "./table";
 
+const NOW = "10";
 const SPANS = [
-  { value: "10", label: "10 s" },
-  { value: "60", label: "1 min" },
-  { value: "300", label: "5 min" },
+  { value: NOW, label: "10 s" },
   { value: "", label: "since the start" },
 ];
 
@@ -21,11 +20,12 @@ interface Part {
   spread: Quantiles | null;
 }
 
-/** Of the process, of a database's only pool, or of a pool. */
-export function LatencyParts({ database, user }: { database?: string; user?: string }) {
-  const [window, setWindow] = useState("10");
-  const live = useLive(`percentiles ${window}`, 2_000, () => get<{ rows: PercentileRow[] }>("percentiles", { window }));
-  const row = live.value?.rows.find((one) => one.database === (database ?? null) && (user === undefined || one.user === user));
+/**
+ * Of the process, of a database's only pool, or of a pool. `now` is that of the last ten seconds, which is known anyway: an
+ * answer of the API has the rows of all pools, and is asked for only when another time is chosen.
+ */
+export function LatencyParts({ now, database, user }: { now: Latency | undefined; database?: string; user?: string }) {
+  const [window, setWindow] = useState(NOW);
   return (
     <section aria-labelledby="parts">
       <div class="section-head">
@@ -34,10 +34,25 @@ export function LatencyParts({ database, user }: { database?: string; user?: str
       </div>
       <p class="hint">
         Each part has percentiles of its own, so those of the parts do not add up to those of the whole.
-        {row && ` ${count(row.latency.count)} statements.`}
       </p>
-      {row ? <Table label="Latency in parts" columns={COLUMNS} rows={parts(row.latency)} keyOf={(part) => part.name} none="" /> : <Placeholder fault={live.fault}>No statement in this time.</Placeholder>}
+      {window === NOW ? <Parts latency={now} /> : <Asked window={window} database={database} user={user} />}
     </section>
+  );
+}
+
+function Asked({ window, database, user }: { window: string; database: string | undefined; user: string | undefined }) {
+  const live = useLive(`percentiles ${window}`, 3_000, () => get<{ rows: PercentileRow[] }>("percentiles", { window }));
+  if (!live.value) return <Placeholder fault={live.fault}>Asking …</Placeholder>;
+  return <Parts latency={live.value.rows.find((one) => one.database === (database ?? null) && (user === undefined || one.user === user))?.latency} />;
+}
+
+function Parts({ latency }: { latency: Latency | undefined }) {
+  if (!latency || latency.count === 0) return <p class="none">No statement ended in this time.</p>;
+  return (
+    <>
+      <Table label="Latency in parts" columns={COLUMNS} rows={parts(latency)} keyOf={(part) => part.name} none="" />
+      <p class="hint">{count(latency.count)} statements.</p>
+    </>
   );
 }
 

@@ -1,6 +1,6 @@
 // The pools: a table where there is room, a list where there is not.
 
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
 
 import { get, type Pool } from "../api";
 import { count, duration, rate } from "../format";
@@ -16,11 +16,7 @@ const FIRST = 50;
 
 /** The pools, now and then anew. */
 export function usePools(): Live<{ time_s: number; pools: Pool[] }> {
-  const [everyMs, setEveryMs] = useState(1_000);
-  const live = useLive("pools", everyMs, () => get<{ time_s: number; pools: Pool[] }>("pools"));
-  const wanted = (live.value?.pools.length ?? 0) > MANY ? 5_000 : 1_000;
-  useEffect(() => setEveryMs(wanted), [wanted]);
-  return live;
+  return useLive<{ time_s: number; pools: Pool[] }>("pools", (all) => ((all?.pools.length ?? 0) > MANY ? 5_000 : 1_000), () => get("pools"));
 }
 
 export function Pools({ pools, inDatabase = false }: { pools: Pool[]; inDatabase?: boolean }) {

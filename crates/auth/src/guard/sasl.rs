@@ -8,7 +8,7 @@ use crate::password::PlainPassword;
 use crate::scram::message::{
     Binding, ClientFinal, ClientFirst, ServerFinal, ServerFirst, auth_message, nonce,
 };
-use crate::scram::{MECHANISM, ScramSecret};
+use crate::scram::{MECHANISM, MECHANISM_PLUS, ScramSecret};
 use crate::secret::Secret;
 use pgweir_wire::backend;
 use pgweir_wire::frontend::SaslInitial;
@@ -78,30 +78,47 @@ impl Material {
 /// Waits for the client's choice of mechanism.
 pub(super) struct ExpectInitialResponse {
     material: Material,
+    end_point: Option<Box<[u8]>>,
 }
 
 impl ExpectInitialResponse {
     pub(super) fn ask(user: &str, secret: Option<&Secret>, env: &GuardEnv<'_>) -> Verdict {
         let mut message = Vec::new();
-        backend::encode_auth_sasl(&mut message, &[MECHANISM]);
-        let state = Self { material: Material::new(user, secret, env) };
+        match env.end_point {
+            Some(_) => backend::encode_auth_sasl(&mut message, &[MECHANISM_PLUS, MECHANISM]),
+            None => backend::encode_auth_sasl(&mut message, &[MECHANISM]),
+        }
+        let state =
+            Self { material: Material::new(user, secret, env), end_point: env.end_point.map(Box::from) };
         Verdict::Ask(Guard(Expect::InitialResponse(state)), message)
     }
 
     pub(super) fn handle(self, body: &[u8], random: &mut dyn FnMut(&mut [u8])) -> Verdict {
-        let next = ExpectClientFirst { material: self.material };
-        match initial_response(body) {
-            Ok(Some(message)) => next.handle(message, random),
+        let (chosen, message) = match initial_response(body, self.end_point.is_some()) {
+            Ok(read) => read,
+            Err(fault) => return Verdict::Refused(Refusal::SaslMessage(fault)),
+        };
+        let next = ExpectClientFirst { material: self.material, end_point: self.end_point, chosen };
+        match message {
+            Some(message) => next.handle(message, random),
             // As PostgreSQL: an empty challenge asks for the message that could have come along.
-            Ok(None) => ask_with(Expect::ClientFirst(next), b""),
-            Err(fault) => Verdict::Refused(Refusal::SaslMessage(fault)),
+            None => ask_with(Expect::ClientFirst(next), b""),
         }
     }
+}
+
+/// The mechanisms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Chosen {
+    Plain,
+    Plus,
 }
 
 /// Waits for the first SCRAM message.
 pub(super) struct ExpectClientFirst {
     material: Material,
+    end_point: Option<Box<[u8]>>,
+    chosen: Chosen,
 }
 
 impl ExpectClientFirst {
@@ -110,11 +127,14 @@ impl ExpectClientFirst {
             Ok(client_first) => client_first,
             Err(fault) => return Verdict::Refused(Refusal::SaslMessage(fault)),
         };
+        if let Err(fault) = check_binding(self.chosen, client_first.binding, self.end_point.is_some()) {
+            return Verdict::Refused(Refusal::SaslMessage(fault));
+        }
         let client_nonce = std::str::from_utf8(client_first.nonce).expect("a checked nonce is ASCII");
         let nonce = format!("{client_nonce}{}", nonce(random));
         let server_first = ServerFirst::encode(&nonce, self.material.salt(), self.material.iterations());
         let state = ExpectClientFinal {
-            binding: client_first.binding,
+            echo: client_first.binding.echo(self.end_point.as_deref().unwrap_or_default()),
             client_first_bare: client_first.bare.into(),
             server_first,
             nonce,
@@ -127,7 +147,8 @@ impl ExpectClientFirst {
 
 /// Waits for the client's proof.
 pub(super) struct ExpectClientFinal {
-    binding: Binding,
+    /// What the client has to repeat of its channel binding.
+    echo: String,
     client_first_bare: Box<[u8]>,
     server_first: String,
     /// Both halves.
@@ -137,7 +158,7 @@ pub(super) struct ExpectClientFinal {
 
 impl ExpectClientFinal {
     pub(super) fn handle(self, message: &[u8]) -> Verdict {
-        let client_final = match ClientFinal::parse(message, self.binding, self.nonce.as_bytes()) {
+        let client_final = match ClientFinal::parse(message, &self.echo, self.nonce.as_bytes()) {
             Ok(client_final) => client_final,
             Err(fault) => return Verdict::Refused(Refusal::SaslMessage(fault)),
         };
@@ -160,15 +181,29 @@ fn ask_with(state: Expect, challenge: &[u8]) -> Verdict {
     Verdict::Ask(Guard(state), message)
 }
 
-/// Reads SASLInitialResponse: the SCRAM message in it, or `None` if it did not come along.
-fn initial_response(body: &[u8]) -> Result<Option<&[u8]>, ProtocolFault> {
+/// Reads SASLInitialResponse: the mechanism, and the SCRAM message in it, or `None` if it did not come along.
+fn initial_response(body: &[u8], plus_offered: bool) -> Result<(Chosen, Option<&[u8]>), ProtocolFault> {
     if body.len() > SASL_MESSAGE_LEN_MAX {
         return Err(ProtocolFault::MessageTooLong { len: body.len() });
     }
-    match SaslInitial::parse(body) {
-        Ok(initial) if initial.mechanism == MECHANISM.as_bytes() => Ok(initial.data),
-        Ok(_) => Err(ProtocolFault::MechanismNotOffered),
-        Err(_) => Err(ProtocolFault::InitialShape),
+    let initial = SaslInitial::parse(body).map_err(|_| ProtocolFault::InitialShape)?;
+    let chosen = if initial.mechanism == MECHANISM.as_bytes() {
+        Chosen::Plain
+    } else if plus_offered && initial.mechanism == MECHANISM_PLUS.as_bytes() {
+        Chosen::Plus
+    } else {
+        return Err(ProtocolFault::MechanismNotOffered);
+    };
+    Ok((chosen, initial.data))
+}
+
+/// RFC 5802 section 6: the flag has to be the mechanism's, and who thinks that nothing was offered must not have been offered it.
+fn check_binding(chosen: Chosen, binding: Binding, plus_offered: bool) -> Result<(), ProtocolFault> {
+    match (chosen, binding) {
+        (Chosen::Plus, Binding::EndPoint) | (Chosen::Plain, Binding::Unsupported) => Ok(()),
+        (Chosen::Plain, Binding::NotOffered) if !plus_offered => Ok(()),
+        (Chosen::Plain, Binding::NotOffered) => Err(ProtocolFault::BindingDowngrade),
+        _ => Err(ProtocolFault::BindingMechanism),
     }
 }
 
@@ -178,39 +213,46 @@ mod tests {
     use crate::crypto::KEY_LEN;
     use crate::scram::ScramKeys;
 
+    fn read(body: &[u8]) -> Result<Option<&[u8]>, ProtocolFault> {
+        initial_response(body, false).map(|(chosen, message)| {
+            assert_eq!(chosen, Chosen::Plain);
+            message
+        })
+    }
+
     fn body(name: &[u8], len: i32, message: &[u8]) -> Vec<u8> {
         [name, b"\0", &len.to_be_bytes(), message].concat()
     }
 
     #[test]
     fn initial_response_is_read_exactly() {
-        assert_eq!(initial_response(&body(b"SCRAM-SHA-256", 3, b"abc")), Ok(Some(&b"abc"[..])));
-        assert_eq!(initial_response(&body(b"SCRAM-SHA-256", 0, b"")), Ok(Some(&b""[..])));
-        assert_eq!(initial_response(&body(b"SCRAM-SHA-256", -1, b"")), Ok(None));
+        assert_eq!(read(&body(b"SCRAM-SHA-256", 3, b"abc")), Ok(Some(&b"abc"[..])));
+        assert_eq!(read(&body(b"SCRAM-SHA-256", 0, b"")), Ok(Some(&b""[..])));
+        assert_eq!(read(&body(b"SCRAM-SHA-256", -1, b"")), Ok(None));
     }
 
     #[test]
     fn a_length_that_lies_is_refused() {
         for len in [0, 2, 4, -1, -2, i32::MAX, i32::MIN] {
             let body = body(b"SCRAM-SHA-256", len, b"abc");
-            assert_eq!(initial_response(&body), Err(ProtocolFault::InitialShape), "{len}");
+            assert_eq!(read(&body), Err(ProtocolFault::InitialShape), "{len}");
         }
-        assert_eq!(initial_response(b"SCRAM-SHA-256"), Err(ProtocolFault::InitialShape));
-        assert_eq!(initial_response(b"SCRAM-SHA-256\0\0\0\0"), Err(ProtocolFault::InitialShape));
-        assert_eq!(initial_response(b""), Err(ProtocolFault::InitialShape));
+        assert_eq!(read(b"SCRAM-SHA-256"), Err(ProtocolFault::InitialShape));
+        assert_eq!(read(b"SCRAM-SHA-256\0\0\0\0"), Err(ProtocolFault::InitialShape));
+        assert_eq!(read(b""), Err(ProtocolFault::InitialShape));
     }
 
     #[test]
     fn only_the_offered_mechanism_is_taken() {
         for name in [&b"SCRAM-SHA-256-PLUS"[..], b"SCRAM-SHA-1", b"scram-sha-256", b""] {
-            assert_eq!(initial_response(&body(name, 0, b"")), Err(ProtocolFault::MechanismNotOffered));
+            assert_eq!(read(&body(name, 0, b"")), Err(ProtocolFault::MechanismNotOffered));
         }
     }
 
     #[test]
     fn a_long_message_is_refused_by_its_length() {
         let body = body(b"SCRAM-SHA-256", 0, &[b'x'; SASL_MESSAGE_LEN_MAX]);
-        assert_eq!(initial_response(&body), Err(ProtocolFault::MessageTooLong { len: body.len() }));
+        assert_eq!(read(&body), Err(ProtocolFault::MessageTooLong { len: body.len() }));
     }
 
     /// Nobody can know the key of a real mock; this one's is known, and must not help.
@@ -222,5 +264,24 @@ mod tests {
         let proof = keys.proof(&conversation);
         assert!(Material::Stored(secret.clone()).check(&proof, &conversation).is_some());
         assert!(Material::Mock(secret).check(&proof, &conversation).is_none());
+    }
+
+    #[test]
+    fn channel_binding_is_taken_where_it_was_offered() {
+        let plus = body(b"SCRAM-SHA-256-PLUS", 0, b"");
+        assert_eq!(initial_response(&plus, false), Err(ProtocolFault::MechanismNotOffered));
+        assert_eq!(initial_response(&plus, true), Ok((Chosen::Plus, Some(&b""[..]))));
+        for (chosen, binding, offered, outcome) in [
+            (Chosen::Plus, Binding::EndPoint, true, Ok(())),
+            (Chosen::Plus, Binding::Unsupported, true, Err(ProtocolFault::BindingMechanism)),
+            (Chosen::Plus, Binding::NotOffered, true, Err(ProtocolFault::BindingMechanism)),
+            (Chosen::Plain, Binding::EndPoint, true, Err(ProtocolFault::BindingMechanism)),
+            (Chosen::Plain, Binding::EndPoint, false, Err(ProtocolFault::BindingMechanism)),
+            (Chosen::Plain, Binding::NotOffered, true, Err(ProtocolFault::BindingDowngrade)),
+            (Chosen::Plain, Binding::NotOffered, false, Ok(())),
+            (Chosen::Plain, Binding::Unsupported, true, Ok(())),
+        ] {
+            assert_eq!(check_binding(chosen, binding, offered), outcome, "{chosen:?} {binding:?} {offered}");
+        }
     }
 }

@@ -6,7 +6,7 @@ use pgweir_wire::backend::Authentication;
 const SEED: [u8; 32] = [9; 32];
 
 fn env() -> GuardEnv<'static> {
-    GuardEnv { mock_seed: &SEED, scram_iterations: 3 }
+    GuardEnv { mock_seed: &SEED, scram_iterations: 3, end_point: None }
 }
 
 /// A source of bytes that never repeats.
@@ -44,7 +44,7 @@ fn initial_response(message: &str) -> Vec<u8> {
 
 /// The server's first SCRAM message to `user`.
 fn challenge(user: &str, secret: Option<&Secret>, scram_iterations: u32) -> String {
-    let env = GuardEnv { mock_seed: &SEED, scram_iterations };
+    let env = GuardEnv { mock_seed: &SEED, scram_iterations, end_point: None };
     let (guard, _) = asked(Guard::begin(Method::ScramSha256, user, secret, &env, &mut counter()));
     let (_, body) = asked(guard.handle(&initial_response("n,,n=,r=abc"), &mut counter()));
     match Authentication::parse(&body) {
@@ -189,7 +189,7 @@ fn a_client_may_send_its_first_message_after_an_empty_challenge() {
 #[test]
 fn sasl_faults_are_told_in_general_and_logged_in_detail() {
     for (body, fault) in [
-        (initial_response("p=tls-unique,,n=,r=abc"), ProtocolFault::BindingRequired),
+        (initial_response("p=tls-unique,,n=,r=abc"), ProtocolFault::BindingType),
         (initial_response("n,a=root,n=,r=abc"), ProtocolFault::AuthorizationIdentity),
         (b"SCRAM-SHA-256-PLUS\0\0\0\0\0".to_vec(), ProtocolFault::MechanismNotOffered),
         (b"pencil\0".to_vec(), ProtocolFault::InitialShape),

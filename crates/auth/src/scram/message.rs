@@ -19,8 +19,10 @@ pub(crate) fn nonce(random: &mut dyn FnMut(&mut [u8])) -> String {
 pub(crate) enum Binding {
     /// `n`: the client can not do it.
     Unsupported,
-    /// `y`: the client could, and thinks that we can not. We did not offer it, so that is so.
+    /// `y`: the client could, and thinks that we can not.
     NotOffered,
+    /// `p=tls-server-end-point`: the proof covers the server's certificate (RFC 5929 section 4).
+    EndPoint,
 }
 
 impl Binding {
@@ -29,15 +31,14 @@ impl Binding {
         match self {
             Self::Unsupported => "n,,",
             Self::NotOffered => "y,,",
+            Self::EndPoint => "p=tls-server-end-point,,",
         }
     }
 
-    /// The value of `c=` that repeats the header.
-    fn echo(self) -> &'static str {
-        match self {
-            Self::Unsupported => "biws",
-            Self::NotOffered => "eSws",
-        }
+    /// The value of `c=`: the header, and behind it the hash of the certificate where the proof covers it.
+    pub(crate) fn echo(self, end_point: &[u8]) -> String {
+        let bound = if self == Self::EndPoint { end_point } else { &[] };
+        base64_encode(&[self.header().as_bytes(), bound].concat())
     }
 }
 
@@ -56,11 +57,13 @@ impl<'a> ClientFirst<'a> {
         let binding = match message.first() {
             Some(b'n') => Binding::Unsupported,
             Some(b'y') => Binding::NotOffered,
-            Some(b'p') => return Err(ProtocolFault::BindingRequired),
+            Some(b'p') if message.starts_with(b"p=tls-server-end-point,") => Binding::EndPoint,
+            Some(b'p') => return Err(ProtocolFault::BindingType),
             _ => return Err(ProtocolFault::BindingFlag),
         };
         let Some(bare) = message.strip_prefix(binding.header().as_bytes()) else {
-            let has_identity = message[1..].starts_with(b",a=");
+            let flag_len = binding.header().len() - 2;
+            let has_identity = message.get(flag_len..).is_some_and(|rest| rest.starts_with(b",a="));
             let fault = ProtocolFault::ExpectedAttribute { expected: 'n' };
             return Err(if has_identity { ProtocolFault::AuthorizationIdentity } else { fault });
         };
@@ -73,8 +76,8 @@ impl<'a> ClientFirst<'a> {
     }
 
     /// Writes `(gs2 header, bare message)`. The user name is left out, as libpq does.
-    pub(crate) fn encode(nonce: &str) -> (&'static str, String) {
-        (Binding::Unsupported.header(), format!("n=,r={nonce}"))
+    pub(crate) fn encode(binding: Binding, nonce: &str) -> (&'static str, String) {
+        (binding.header(), format!("n=,r={nonce}"))
     }
 }
 
@@ -117,11 +120,11 @@ pub(crate) struct ClientFinal<'a> {
 }
 
 impl<'a> ClientFinal<'a> {
-    /// Reads it, and checks it against what was agreed before.
-    pub(crate) fn parse(message: &'a [u8], binding: Binding, nonce: &[u8]) -> Result<Self, ProtocolFault> {
+    /// Reads it, and checks it against what was agreed before: `echo` is [`Binding::echo`].
+    pub(crate) fn parse(message: &'a [u8], echo: &str, nonce: &[u8]) -> Result<Self, ProtocolFault> {
         check_whole(message)?;
         let mut attributes = Attributes::new(message);
-        if attributes.expect('c')? != binding.echo().as_bytes() {
+        if attributes.expect('c')? != echo.as_bytes() {
             return Err(ProtocolFault::BindingMismatch);
         }
         if check_nonce(attributes.expect('r')?)? != nonce {
@@ -134,8 +137,8 @@ impl<'a> ClientFinal<'a> {
         Ok(Self { without_proof: &message[..without_proof_len], proof })
     }
 
-    pub(crate) fn encode_without_proof(nonce: &str) -> String {
-        format!("c={},r={nonce}", Binding::Unsupported.echo())
+    pub(crate) fn encode_without_proof(echo: &str, nonce: &str) -> String {
+        format!("c={echo},r={nonce}")
     }
 
     pub(crate) fn encode(without_proof: &str, proof: &Key) -> String {

@@ -8,7 +8,7 @@ use crate::cluster::{Cluster, DATABASE, USER};
 use crate::error::BenchError;
 use crate::idle;
 use crate::interrupt::Interrupt;
-use crate::login::Address;
+use crate::login::{Address, Login};
 use crate::peers::options::Options;
 use crate::peers::report::Results;
 use crate::peers::syscalls::SyscallCounter;
@@ -17,6 +17,7 @@ use crate::pgbench::{Load, Outcome, Pgbench, Protocol};
 use crate::pooler::{Pooler, PoolerOptions, PoolerProgram};
 use crate::process;
 use crate::progress::Progress;
+use crate::relay::Relay;
 use crate::sampler::{ConnectionCounter, CpuMark};
 use crate::scratch::Scratch;
 use crate::stats::short;
@@ -60,6 +61,8 @@ impl Target {
 /// The throw-away cluster and what measures on it. The fields go in this order: server before files.
 pub(super) struct Bench<'a> {
     pub(super) cluster: Cluster,
+    /// The network between, if one was asked for.
+    pub(super) relay: Option<Relay>,
     pub(super) pgbench: Pgbench,
     pub(super) psql: PathBuf,
     pub(super) options: &'a Options,
@@ -132,7 +135,7 @@ impl Bench<'_> {
             None => None,
             Some(program) => Some(self.start_pooler(program, workload)?),
         };
-        let address = pooler.as_ref().map_or_else(|| self.cluster.address(), Pooler::address);
+        let address = pooler.as_ref().map_or_else(|| self.server().address, Pooler::address);
         if let Kind::Pgbench(load) | Kind::Syscalls(load) = workload.kind {
             let warm_up = Load { seconds: WARM_UP_S, ..load };
             // A failure will show again, and be reported, in the first round.
@@ -142,6 +145,15 @@ impl Bench<'_> {
             }
         }
         Ok(Ready { index, name: target.name.clone(), pooler, address })
+    }
+
+    /// How the server is reached: through the network between, if there is one.
+    fn server(&self) -> Login {
+        let login = self.cluster.login();
+        match &self.relay {
+            Some(relay) => Login { address: Address::Loopback(relay.port()), ..login },
+            None => login,
+        }
     }
 
     fn start_pooler(&self, program: &PoolerProgram, workload: &Workload) -> Result<Pooler, BenchError> {
@@ -155,7 +167,7 @@ impl Bench<'_> {
             max_client_conn: clients + 100,
             ..PoolerOptions::default()
         };
-        Pooler::start(program, &options, &self.cluster.login(), &self.scratch, self.interrupt)
+        Pooler::start(program, &options, &self.server(), &self.scratch, self.interrupt)
     }
 
     fn run_once(&mut self, workload: &Workload, target: &mut Ready) -> Result<Sample, BenchError> {

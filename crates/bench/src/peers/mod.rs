@@ -19,6 +19,7 @@ use crate::machine;
 use crate::pgbench::Pgbench;
 use crate::pooler::PoolerProgram;
 use crate::progress::Progress;
+use crate::relay::Relay;
 use crate::sampler::MachineCpu;
 use crate::scratch::{RunAs, Scratch};
 use crate::svg;
@@ -62,8 +63,13 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), BenchError> {
     progress.done(&format!("scale {}", options.scale));
     let pgbench = Pgbench::new(&tools.pgbench, &scratch)?;
     let steal_from = MachineCpu::now();
+    let relay = match options.round_trip_us {
+        0 => None,
+        round_trip_us => Some(Relay::start(cluster.port(), round_trip_us, &interrupt)?),
+    };
     let mut bench = Bench {
         cluster,
+        relay,
         pgbench,
         psql: tools.psql,
         options: &options,

@@ -18,6 +18,8 @@ pub(super) struct Options {
     pub(super) seconds: u32,
     /// pgbench's scale.
     pub(super) scale: u32,
+    /// Round trip that is added between the server and whatever connects to it, microseconds; 0 is none.
+    pub(super) round_trip_us: u32,
     /// Clients whose memory is weighed.
     pub(super) idle_clients: u32,
     /// Workloads to run, by the beginning of their key; empty is all.
@@ -46,6 +48,7 @@ options:
   --only A,B          only these loads (the beginning of a name is enough)
   --scale N           pgbench's scale (default 10)
   --idle-clients N    clients of the load `idle` (default 5000)
+  --round-trip-us N   puts a network of this round trip in front of PostgreSQL (a relay; default none)
   --pooler NAME=PATH  another pooler that takes a pgbouncer.ini; NAME pgweir or pgbouncer replaces that one
   --install           install PgBouncer with apt-get if it is missing (root only)
   --output DIR        write report.txt, report.json and report.svg there
@@ -74,6 +77,10 @@ impl Options {
                 Long("idle-clients") => {
                     options.idle_clients = number(parser.value()?.parse()?, 1, 60_000, "--idle-clients")?;
                 }
+                Long("round-trip-us") => {
+                    options.round_trip_us =
+                        number(parser.value()?.parse()?, 0, 1_000_000, "--round-trip-us")?;
+                }
                 Long("only") => options.only.extend(only(&parser.value()?.string()?)?),
                 Long("pooler") => options.poolers.push(pooler(&parser.value()?.string()?)?),
                 Long("install") => options.install = true,
@@ -96,6 +103,7 @@ impl Default for Options {
             rounds: 3,
             seconds: 8,
             scale: 10,
+            round_trip_us: 0,
             idle_clients: 5000,
             only: Vec::new(),
             poolers: Vec::new(),

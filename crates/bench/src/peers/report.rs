@@ -153,7 +153,11 @@ impl Report<'_> {
 
     fn setting(&self) -> String {
         let Machine { cpu, cpus, kernel, .. } = Machine::look();
-        format!("{}, {cpus} CPUs ({cpu}), Linux {kernel}", self.postgres_version)
+        let network = match self.options.round_trip_us {
+            0 => String::new(),
+            us => format!("{us} us of round trip added in front of PostgreSQL, "),
+        };
+        format!("{network}{}, {cpus} CPUs ({cpu}), Linux {kernel}", self.postgres_version)
     }
 
     /// Reasons not to trust the figures.
@@ -201,6 +205,7 @@ impl Report<'_> {
             ("rounds", self.options.rounds.into()),
             ("seconds", self.options.seconds.into()),
             ("scale", self.options.scale.into()),
+            ("added_round_trip_us", self.options.round_trip_us.into()),
             ("warnings", Json::List(self.warnings().into_iter().map(Json::text).collect())),
             (
                 "workloads",

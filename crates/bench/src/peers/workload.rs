@@ -111,7 +111,7 @@ pub(super) fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
 /// Every load, in the order they run.
 pub(super) fn all(options: &Options) -> Vec<Workload> {
     use Protocol::{Extended, Prepared, Simple};
-    use Script::{SelectOnly, TpcB};
+    use Script::{SelectOne, SelectOnly, TpcB};
     let load = |script, protocol, clients| Load {
         script,
         protocol,
@@ -124,6 +124,7 @@ pub(super) fn all(options: &Options) -> Vec<Workload> {
     vec![
         pgbench("select-20", "SELECT by key, 20 clients, pool 10", 10, load(SelectOnly, Simple, 20)),
         pgbench("select-200", "SELECT by key, 200 clients, pool 25", 25, load(SelectOnly, Simple, 200)),
+        pgbench("select1", "SELECT 1, 20 clients, pool 10", 10, load(SelectOne, Simple, 20)),
         pgbench("tpcb", "TPC-B, 50 clients, pool 20", 20, load(TpcB, Simple, 50)),
         pgbench(
             "extended",

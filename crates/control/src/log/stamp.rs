@@ -51,6 +51,12 @@ impl Stamp {
         out.push(b'\n');
     }
 
+    /// `2026-11-20 19:19:14 CET`, as SHOW writes a moment.
+    pub(crate) fn moment(&mut self, second: u64) -> String {
+        self.turn_to(second);
+        format!("{} {}", self.date_time, self.zone_name)
+    }
+
     fn turn_to(&mut self, second: u64) {
         if self.second == Some(second) {
             return;

@@ -188,7 +188,8 @@ impl Door {
         if password.contains('\0') {
             return false;
         }
-        let env = GuardEnv { mock_seed: &self.seed, scram_iterations: rules.config.main.scram_iterations };
+        let scram_iterations = rules.config.main.scram_iterations;
+        let env = GuardEnv { mock_seed: &self.seed, scram_iterations, end_point: None };
         let mut random = |out: &mut [u8]| {
             // Nothing of a comparison with a cleartext password depends on it.
             let _ = self.random.fill(out);
@@ -318,7 +319,12 @@ mod tests {
         );
         let config = Config::load("pgweir.ini", &mut |_: &str| Ok(text.clone())).expect("good");
         let users = "\"root\" \"secret\"\n\"ann\" \"wonder\"\n\"bob\" \"builder\"\n";
-        Rules { config: Arc::new(config), users: Arc::new(UserList::parse(users).0), server_tls_epoch: 0 }
+        Rules {
+            config: Arc::new(config),
+            users: Arc::new(UserList::parse(users).0),
+            access: Arc::default(),
+            server_tls_epoch: 0,
+        }
     }
 
     fn headers(pairs: &[(&'static str, String)]) -> HeaderMap {

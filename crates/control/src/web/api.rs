@@ -1,5 +1,6 @@
 //! The JSON API, as docs/openapi.yaml describes it.
 
+mod connections;
 mod live;
 mod numbers;
 mod overview;
@@ -35,8 +36,14 @@ pub(super) async fn answer(
         "pools" => pools::pools(house, reader),
         "databases" => tables::databases(house, reader).await?,
         "users" => tables::users(house, reader).await?,
+        "clients" => connections::clients(house, reader, query).await?,
+        "servers" => connections::servers(house, reader, query).await?,
         "series" => series::series(house, reader, query)?,
         "percentiles" => pools::percentiles(house, reader, query)?,
+        "log" => {
+            need_names(reader)?;
+            log_lines(house)
+        }
         "settings" => settings::settings(house, reader),
         _ => return Err(Refusal::NotFound("There is nothing at this address.")),
     };
@@ -58,6 +65,15 @@ pub(super) fn session(reader: &Reader, rules: &Rules) -> Value {
         "anonymous": rules.config.main.http_anonymous.as_str(),
         "sign_in": may_somebody_sign_in(rules),
     })
+}
+
+/// The last warnings and errors.
+fn log_lines(house: &House) -> Value {
+    let lines = house.log.recent().into_iter().map(|line| {
+        let at = line.at.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        json!({ "time_s": at.as_secs_f64(), "level": crate::log::word(line.level).to_lowercase(), "message": line.message })
+    });
+    json!({ "lines": lines.collect::<Vec<_>>() })
 }
 
 /// For an answer that has names in it from its first to its last line.

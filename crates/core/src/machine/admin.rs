@@ -375,7 +375,7 @@ impl Machine {
     fn check_command(&self, command: &Command) -> Result<(), String> {
         if let Some(name) = command.database() {
             let verb = command.tag().to_lowercase();
-            if console::is_database(name) {
+            if console::is_database(&self.rules.config, name) {
                 return Err(match verb.as_str() {
                     "wait_close" => format!("cannot wait in admin db: {name}"),
                     _ => format!("cannot {verb} admin db: {name}"),

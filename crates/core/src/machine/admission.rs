@@ -47,10 +47,13 @@ impl Machine {
             return None;
         }
         let tracked = self.client_tracks_statements(id);
-        group_at_front(bytes, |name| {
+        let keeps_sessions = self.pools[account.pool].keeps_sessions;
+        let group = group_at_front(bytes, |name| {
             let statement = account.statement(name).filter(|_| tracked)?;
             self.statements.get(statement)?.traits
-        })
+        });
+        // Where sessions are kept, its server has to be looked at before anybody else may have it.
+        group.filter(|group| !(keeps_sessions && group.may_touch))
     }
 
     /// The bounds of riding in a pool; `None` where nobody rides.
@@ -78,7 +81,7 @@ impl Machine {
 
     /// Decides about the client that is next in its pool's queue.
     pub(super) fn find_place<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, id: ClientId) -> Admission {
-        let Some((limits, group, estimate_us)) = self.ride_wish(pool_id, id) else {
+        let Some((limits, group)) = self.ride_wish(pool_id, id) else {
             return self.take_idle(d, pool_id, Some(id)).map_or(Admission::NoServer, Admission::Alone);
         };
         let target = self.pools[pool_id].pace.target(self.rules.config.main.multiplex_servers);
@@ -92,7 +95,7 @@ impl Machine {
         if let Aboard::Room(server) = found {
             return Admission::Behind(server);
         }
-        if matches!(found, Aboard::Full) && !self.has_waited_enough(pool_id, id, estimate_us, target) {
+        if matches!(found, Aboard::Full) && !self.has_waited_enough(id) {
             return Admission::Soon;
         }
         if let Some(server) = self.take_idle(d, pool_id, Some(id)) {
@@ -107,7 +110,7 @@ impl Machine {
     }
 
     /// The client wants something that may be sent behind others, and is known to be short.
-    fn ride_wish(&self, pool_id: PoolId, id: ClientId) -> Option<(RideLimits, Group, u64)> {
+    fn ride_wish(&self, pool_id: PoolId, id: ClientId) -> Option<(RideLimits, Group)> {
         let ClientState::Waiting(waiting) = &self.clients.get(id)?.state else { return None };
         let group = waiting.group?;
         let limits = self.ride_limits(pool_id)?;
@@ -116,8 +119,8 @@ impl Machine {
         {
             return None;
         }
-        let estimate_us = self.short_estimate_us(Self::estimate_key(pool_id, &group), limits)?;
-        Some((limits, group, estimate_us))
+        self.short_estimate_us(Self::estimate_key(pool_id, &group), limits)?;
+        Some((limits, group))
     }
 
     /// The busy server, among the first so many, aboard which the wait is shortest.
@@ -162,14 +165,15 @@ impl Machine {
         }
     }
 
-    /// It has waited, or would wait, so long that an idle server is to be woken for it.
-    fn has_waited_enough(&self, pool_id: PoolId, id: ClientId, estimate_us: u64, target: u32) -> bool {
-        let since_us = match self.clients.get(id).map(|client| &client.state) {
-            Some(ClientState::Waiting(waiting)) => waiting.since_us,
-            _ => self.now.mono_us,
-        };
-        let queue_us = u64::from(self.pools[pool_id].waiting) * estimate_us / u64::from(target.max(1));
-        self.now.mono_us.saturating_sub(since_us) >= WAKE_AFTER_US || queue_us >= WAKE_AFTER_US
+    /// It has waited so long that an idle server is to be woken for it. (How long it is still expected to wait counts nothing:
+    /// where too many servers are busy, statements take long because of that, and one more would make it worse.)
+    fn has_waited_enough(&self, id: ClientId) -> bool {
+        match self.clients.get(id).map(|client| &client.state) {
+            Some(ClientState::Waiting(waiting)) => {
+                self.now.mono_us.saturating_sub(waiting.since_us) >= WAKE_AFTER_US
+            }
+            _ => false,
+        }
     }
 
     /// When the client that is next has waited long enough to have an idle server woken.

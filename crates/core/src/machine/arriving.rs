@@ -12,7 +12,7 @@ use super::leaving::{learned, opened_by, replication, shared_name, unpack_peer};
 use super::{Activity, Machine, Role, Step};
 use crate::cancel_key::CancelKey;
 use crate::carried::{Carried, CarriedClient, CarriedPool, CarriedServer, Pair};
-use crate::client::{Account, Client, ClientState, Greeting, Link};
+use crate::client::{Account, Client, ClientState, Greeting, Link, Opening};
 use crate::driver::{CloseMode, ConnId, Driver, Endpoint, Level, Now, Peer};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
@@ -268,6 +268,7 @@ impl Machine {
                 discards: false,
                 held: false,
                 group: None,
+                opening: Opening::Done,
                 kept: 0,
                 pin: None,
                 touched: carried.touched.map(touched),

@@ -5,7 +5,7 @@ use pgweir_wire::error::{Report, SqlState, encode_notice};
 
 use super::admission::Admission;
 use super::{Activity, Machine, Step};
-use crate::client::{Client, ClientState, Link, Waiting};
+use crate::client::{Asked, Client, ClientState, Link, Opening, Waiting};
 use crate::driver::{CloseMode, Closed, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
@@ -22,12 +22,17 @@ impl Machine {
     /// An idle client needs a server: it gets one at once, if one is free and nobody waits; else it joins the queue.
     pub(super) fn request_server<D: Driver>(&mut self, d: &mut D, id: ClientId, bytes: &[u8]) -> Step {
         let now_us = self.now.mono_us;
-        let group = self.group_of(id, bytes);
+        let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
+        let begin = match std::mem::replace(&mut client.state, ClientState::Idle) {
+            ClientState::Begun(begun) => Some(begun.text),
+            _ => None,
+        };
+        let group = if begin.is_some() { None } else { self.group_of(id, bytes) };
         let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
         let Some(account) = &mut client.account else { return Step::Wait };
         account.request_us = now_us;
         let pool_id = account.pool;
-        client.state = ClientState::Waiting(Waiting { since_us: now_us, notified: false, group });
+        client.state = ClientState::Waiting(Waiting { since_us: now_us, notified: false, group, begin });
         let pool = &mut self.pools[pool_id];
         pool.waiting += 1;
         if pool.waiting == 1
@@ -67,7 +72,7 @@ impl Machine {
     pub(super) fn link<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId) {
         let now_us = self.now.mono_us;
         let Some(client) = self.clients.get_mut(id) else { return };
-        let ClientState::Waiting(waiting) = &client.state else {
+        let ClientState::Waiting(waiting) = &mut client.state else {
             debug_assert!(false, "only a waiting client is linked");
             return;
         };
@@ -78,7 +83,11 @@ impl Machine {
         pool.stats.server_assignments += 1;
         let waited_us = now_us.saturating_sub(waiting.since_us);
         pool.stats.wait_us += waited_us;
-        client.state = ClientState::Linked(Link { group: waiting.group, ..Link::new(server_id, pool.mode) });
+        client.state = ClientState::Linked(Link {
+            group: waiting.group,
+            opening: waiting.begin.take().map_or(Opening::Done, Opening::Unsent),
+            ..Link::new(server_id, pool.mode)
+        });
         self.set_server_state(server_id, ServerState::Busy(id));
         let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut()) else {
             return;
@@ -203,7 +212,9 @@ impl Machine {
             ClientState::Authenticating(exchange) => self.uncount(&exchange.attempt.counted),
             ClientState::AwaitingAnswer(waiting) => {
                 self.uncount(&waiting.attempt.counted);
-                self.forget_lookup(d, self.worker, id, waiting.asked);
+                if let Asked::Secret { pool, .. } = waiting.asked {
+                    self.forget_lookup(d, self.worker, id, pool);
+                }
             }
             ClientState::Console(console) => self.console_left(d, id, &console),
             ClientState::Linked(link) => {
@@ -221,7 +232,7 @@ impl Machine {
                 self.abandon_dial(d, id);
                 self.leave_pool(id, client.account, |pool| pool.welcoming.retain(|&other| other != id));
             }
-            ClientState::Idle => self.leave_pool(id, client.account, |_| ()),
+            ClientState::Idle | ClientState::Begun(_) => self.leave_pool(id, client.account, |_| ()),
             ClientState::Greeting(_) | ClientState::Cancelling => {}
             ClientState::HandingOver(hand_over) => self.uncount(&hand_over.counted),
         }
@@ -257,7 +268,7 @@ impl Machine {
             | ClientState::AwaitingAnswer(_)
             | ClientState::Riding(_) => true,
             ClientState::Console(console) => console.pending.is_some(),
-            ClientState::Linked(link) if link.held || link.kept > 0 => true,
+            ClientState::Linked(link) if link.held || link.kept > 0 || link.opening.holds() => true,
             ClientState::Linked(link) => self.servers.get(link.server).is_some_and(|server| {
                 matches!(server.state, ServerState::Settling(_) | ServerState::Auditing(_))
                     || !server.riders.is_alone()

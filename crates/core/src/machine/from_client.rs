@@ -40,7 +40,7 @@ pub(super) enum Route {
 }
 
 /// A read of a client, while it is passed on: what lies between `span` and `at` goes to the server as it is.
-struct Cursor<'a> {
+pub(super) struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,
     span: usize,
@@ -52,7 +52,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Sends what was gathered.
-    fn flush<D: Driver>(&mut self, d: &mut D, to: ConnId) {
+    pub(super) fn flush<D: Driver>(&mut self, d: &mut D, to: ConnId) {
         if self.at > self.span {
             d.send(to, &self.bytes[self.span..self.at]);
             self.span = self.at;
@@ -81,19 +81,18 @@ enum Passed {
 impl Machine {
     /// A message of a client that has no server. Most need one; some are nothing, or can be answered here.
     pub(super) fn idle_client_sent<D: Driver>(&mut self, d: &mut D, id: ClientId, bytes: &[u8]) -> Step {
-        let header = match Header::peek(bytes) {
-            Ok(Some(header)) => header,
-            Ok(None) => return Step::Wait,
-            Err(error) => return self.refuse_client(d, id, &Fault::Protocol(error.to_string().into())),
+        let header = match self.first_header(d, id, bytes) {
+            Ok(header) => header,
+            Err(step) => return step,
         };
-        if let Some(fault) = oversized(&self.rules.config.main, header) {
-            return self.refuse_client(d, id, &fault);
-        }
         let whole = bytes.len() >= header.total();
+        if whole
+            && matches!(header.tag, tag::QUERY | tag::PARSE | tag::BIND)
+            && let Some(step) = self.begin_without_server(d, id, bytes)
+        {
+            return step;
+        }
         match header.tag {
-            // COPY data for a COPY that failed meanwhile: PostgreSQL ignores it as well.
-            tag::COPY_DATA | tag::COPY_DONE | tag::COPY_FAIL => return self.discard(id, bytes.len(), header),
-            tag::TERMINATE => return self.client_left(d, id, "client close request"),
             // Nothing is pending and no transaction is open: this is all a server would say.
             tag::SYNC if whole => {
                 self.scratch.clear();
@@ -114,6 +113,41 @@ impl Machine {
                     return Step::Used(header.total());
                 }
             }
+            _ => {}
+        }
+        self.demand_server(d, id, header, bytes)
+    }
+
+    /// The header of a client's next message, once it is there; a bad one ends the client.
+    pub(super) fn first_header<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        bytes: &[u8],
+    ) -> Result<Header, Step> {
+        let fault = match Header::peek(bytes) {
+            Ok(Some(header)) => match oversized(&self.rules.config.main, header) {
+                None => return Ok(header),
+                Some(fault) => fault,
+            },
+            Ok(None) => return Err(Step::Wait),
+            Err(error) => Fault::Protocol(error.to_string().into()),
+        };
+        Err(self.refuse_client(d, id, &fault))
+    }
+
+    /// A message that is not answered here: a server is asked for when it is there, unless it is no message of a client.
+    pub(super) fn demand_server<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        header: Header,
+        bytes: &[u8],
+    ) -> Step {
+        match header.tag {
+            // COPY data for a COPY that failed meanwhile: PostgreSQL ignores it as well.
+            tag::COPY_DATA | tag::COPY_DONE | tag::COPY_FAIL => return self.discard(id, bytes.len(), header),
+            tag::TERMINATE => return self.client_left(d, id, "client close request"),
             tag::QUERY if self.rules.config.main.disable_pqexec => {
                 return self.refuse_client(d, id, &Fault::SimpleQueryDisabled);
             }
@@ -133,7 +167,7 @@ impl Machine {
             && header.total() <= PARSE_BYTES_MAX
             && bytes.get(HEADER_LEN) != Some(&0)
             && self.client_tracks_statements(id);
-        if !whole && (needed_whole || bytes.len() < HOLD_MESSAGE_BYTES) {
+        if bytes.len() < header.total() && (needed_whole || bytes.len() < HOLD_MESSAGE_BYTES) {
             return Step::Wait;
         }
         self.request_server(d, id, bytes)
@@ -148,6 +182,7 @@ impl Machine {
         bytes: &[u8],
     ) -> Step {
         let Some(group) = self.group_to_send(id, server_id) else { return Step::Wait };
+        self.send_begin_first(d, id, server_id);
         let tracking = self.client_tracks_statements(id);
         let mut cursor = Cursor { bytes, at: 0, span: 0 };
         loop {
@@ -216,6 +251,10 @@ impl Machine {
                 self.server_rests(d, server_id);
                 return Passed::Released;
             }
+        }
+        if link.opening.holds() {
+            link.held = true;
+            return Passed::NoMore;
         }
         let rest = cursor.rest();
         let header = match Header::peek(rest) {
@@ -307,6 +346,9 @@ impl Machine {
             link.streaming = header.total().saturating_sub(here);
         }
         cursor.at += header.total().min(here);
+        if let Some(kind @ (Kind::Query | Kind::FunctionCall | Kind::Sync)) = kind {
+            self.guard_begin(d, id, server_id, kind, cursor);
+        }
         if kind == Some(Kind::CopyEnd) {
             self.settle(d, server_id);
         }

@@ -194,7 +194,7 @@ impl Machine {
         let ServerState::Busy(client_id) = server.state else { return };
         let Some(client) = self.clients.get_mut(client_id) else { return };
         let ClientState::Linked(link) = &mut client.state else { return };
-        let certain = link.held && !names_are_uncertain(link, &server.ledger);
+        let certain = link.held && !link.opening.holds() && !names_are_uncertain(link, &server.ledger);
         let shorter = client.reads_paused && !link.held && server.ledger.len() < LEDGER_ENTRIES_MAX / 2;
         if certain || shorter {
             link.held = false;
@@ -323,7 +323,9 @@ impl Machine {
                     return Err(self.rule_broken(id, message, "no COPY"));
                 }
                 let accepted = server.ledger.accept(message)?;
-                self.extend(d, id, run, visible(accepted.owner), all, at);
+                let hidden = message == tag::READY && self.hides_ready(id);
+                let to = visible(accepted.owner).filter(|_| !hidden);
+                self.extend(d, id, run, to, all, at);
                 if message == tag::READY {
                     let end = at + bytes.len();
                     self.flush(d, id, run, &all[..end]);
@@ -359,6 +361,7 @@ impl Machine {
             self.command_completed(id, accepted, body);
         }
         if let Some(entry) = accepted.ended {
+            self.begin_answered(accepted.owner, entry);
             self.statement_evicted(entry);
             self.statement_parsed(entry);
         }
@@ -401,6 +404,10 @@ impl Machine {
         let now_us = self.now.mono_us;
         let Some(server) = self.servers.get_mut(id) else { return Ok(()) };
         server.tx = status;
+        if self.reopens(d, id, status) {
+            return Ok(());
+        }
+        let Some(server) = self.servers.get_mut(id) else { return Ok(()) };
         let rode = !server.riders.is_alone();
         let pool = &mut self.pools[server.pool];
         if matches!(accepted.owner, Owner::Client(_)) && (rode || server.ledger.is_empty()) {
@@ -461,6 +468,7 @@ impl Machine {
             Owner::Hidden(purpose) => self.hidden_failed(d, id, purpose, body),
         }
         self.undo_failed(id, accepted.ended);
+        self.begin_failed(d, id, accepted.owner);
         self.settle(d, id);
         Ok(())
     }
@@ -513,7 +521,7 @@ impl Machine {
             Purpose::Check => ("server_check_query", Some("test query failed")),
             Purpose::AuthQuery => ("auth_query", None),
             Purpose::Evict => ("Close", Some("Close failed")),
-            Purpose::Rerun => return,
+            Purpose::Rerun | Purpose::Reopen => return,
         };
         let line = format!("{} {what} failed: {text}", self.server_log_name(&self.servers[id]));
         self.log(d, Level::Warning, &line);

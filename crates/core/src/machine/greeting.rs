@@ -92,6 +92,7 @@ impl Machine {
                 // Nothing more is expected; nothing more is kept.
                 ClientState::Cancelling => Step::Used(rest.len()),
                 ClientState::Idle => self.idle_client_sent(d, id, rest),
+                ClientState::Begun(_) => self.begun_client_sent(d, id, rest),
                 ClientState::Linked(link) => {
                     let server = link.server;
                     self.linked_client_sent(d, id, server, rest)

@@ -10,7 +10,7 @@ use pgweir_settings::{Database, PoolMode};
 
 use super::Machine;
 use crate::carried::{Carried, CarriedClient, CarriedPeer, CarriedPool, CarriedSecret, CarriedServer, Pair};
-use crate::client::{Account, Client, ClientState, Link};
+use crate::client::{Account, Client, ClientState, Link, Opening};
 use crate::driver::{CloseMode, Driver, Endpoint, Peer};
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::luggage::{Login, Origin, Replication};
@@ -113,6 +113,7 @@ impl Machine {
             && link.pin.is_none()
             && link.touched.as_ref().is_none_or(|touched| touched.restore.is_empty())
             && link.group.is_none()
+            && matches!(link.opening, Opening::Done)
             && !link.discards
             && matches!(server.state, ServerState::Busy(client) if client == id)
             && server.ledger.is_empty()

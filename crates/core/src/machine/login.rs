@@ -43,7 +43,7 @@ impl Machine {
     }
 
     fn target(&self, login: &Login) -> Target {
-        if console::is_database(&login.database) {
+        if console::is_database(&self.rules.config, &login.database) {
             Target::Console
         } else if self.rules.config.database(&login.database).is_some() {
             Target::Database
@@ -58,7 +58,7 @@ impl Machine {
             .clients
             .get(id)
             .is_some_and(|client| matches!(client.origin.peer, Peer::Unix { same_user: true, .. }));
-        same_user && console::is_database(&login.user)
+        same_user && console::is_house_name(&login.user)
     }
 
     /// The client is who it says; now it may be told what there is and what is not.

@@ -93,6 +93,13 @@ impl Machine {
                 };
                 Some(Fault::Timeout(text, SqlState::CONNECTION_FAILURE))
             }
+            ClientState::Begun(begun) => {
+                let account = client.account.as_deref()?;
+                let user = &self.pools[account.pool].user;
+                let code = SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT;
+                over(config.idle_transaction_timeout(user), begun.since_us.max(account.active_us))
+                    .then_some(Fault::Timeout("idle transaction timeout", code))
+            }
             ClientState::Idle => {
                 let account = client.account.as_deref()?;
                 over(config.client_idle_timeout(&account.user), account.active_us)

@@ -12,7 +12,7 @@ use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId, StatementId};
 use crate::ledger::{Entry, Kind, Local, Owner, Purpose, Pushed, Settled};
 use crate::limits::{CLIENT_STATEMENTS_MAX, NAMES_BYTES_MAX, PARSE_BYTES_MAX};
-use crate::statements::ClientStatements;
+use crate::statements::{ClientStatements, ServerName};
 
 /// The name by which servers know a statement that was prepared under a name in use.
 const PREPARED_TWICE: &[u8] = b"PGWEIR_0";
@@ -221,7 +221,7 @@ impl Machine {
         id: ClientId,
         server: ServerId,
         name: &[u8],
-    ) -> Option<String> {
+    ) -> Option<ServerName> {
         let account = self.clients.get(id)?.account.as_deref()?;
         let statement = account.statement(name)?;
         self.provide(d, id, server, statement);
@@ -249,7 +249,7 @@ impl Machine {
             self.note_statement(id, statement);
             self.note_values(id, &body[head.tail..]);
         }
-        let name = name.as_deref().map_or(head.statement, str::as_bytes);
+        let name = name.as_ref().map_or(head.statement, ServerName::as_bytes);
         let tail_len = header.body_len as usize - head.tail;
         self.scratch.clear();
         frontend::encode_bind_head(&mut self.scratch, head.portal, name, tail_len);
@@ -271,7 +271,7 @@ impl Machine {
         describe: &Describe<'_>,
     ) -> Result<(), Fault> {
         let name = self.server_name(d, id, server_id, describe.name);
-        let name = name.as_deref().map_or(describe.name, str::as_bytes);
+        let name = name.as_ref().map_or(describe.name, ServerName::as_bytes);
         self.scratch.clear();
         frontend::encode_describe(&mut self.scratch, Target::Statement, name);
         let server = &mut self.servers[server_id];

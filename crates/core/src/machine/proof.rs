@@ -4,21 +4,25 @@
 
 use std::sync::Arc;
 
-use pgweir_auth::{Guard, GuardEnv, Learned, Method, Verdict};
+use pgweir_auth::{
+    Arrival, Guard, GuardEnv, HbaMethod, Learned, Method, Refusal, Verdict, ask_for_password, read_password,
+};
 use pgweir_settings::{AuthType, Database};
 use pgweir_wire::frontend::tag;
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use super::{Machine, Step};
 use crate::client::{
-    Attempt, Authenticating, AwaitingAnswer, ClientState, Greeting, Record, Target, printable,
+    Asked, Attempt, Authenticating, AwaitingAnswer, ClientState, Exchange, Greeting, Record, Target, Then,
+    printable,
 };
-use crate::driver::Driver;
+use crate::driver::{Driver, Peer};
 use crate::errors::{Fault, Unproven};
 use crate::ids::ClientId;
-use crate::inquiry::{Answer, Lookup, Obstacle};
+use crate::inquiry::{About, Answer, Checker, Inquiry, Lookup, Obstacle};
 use crate::limits::PASSWORD_BYTES_MAX;
-use crate::luggage::Login;
+use crate::luggage::{Login, Replication};
+use crate::mail::Question;
 
 /// What a client has to do to prove itself.
 enum Way {
@@ -26,40 +30,53 @@ enum Way {
     Free,
     /// An exchange that its stored secret decides.
     Exchange(Method),
+    /// Have a certificate with its name, or one that a map knows.
+    Certificate(Option<Box<str>>),
+    /// Have the operating system's word, by name or by map.
+    OsUser(Option<Box<str>>),
+    /// Say a password that somebody else knows.
+    Elsewhere(Checker),
 }
 
 impl Machine {
     /// Finds out how this client has to prove itself, and begins.
     pub(super) fn begin_proof<D: Driver>(&mut self, d: &mut D, id: ClientId, attempt: Attempt) -> Step {
-        let method = match self.way(&attempt.login, attempt.target) {
-            Ok(Way::Exchange(method)) => method,
+        match self.way(id, &attempt) {
+            Err(fault) => self.refuse_attempt(d, id, attempt, &fault),
             Ok(Way::Free) => {
                 let verdict = Verdict::Proven { send: Vec::new(), learned: Learned::Nothing };
-                return self.follow_verdict(d, id, attempt, verdict);
+                self.follow_verdict(d, id, attempt, verdict)
             }
-            Err(fault) => return self.refuse_login(d, id, attempt.login, &attempt.counted, &fault),
-        };
-        let listed = self.rules.users.get(&attempt.login.user).is_some();
-        match self.lookup_for(id, &attempt) {
-            Some(lookup) if !listed => {
-                let asked = (Arc::clone(&lookup.database), Arc::clone(&lookup.auth_user));
-                if let Some(client) = self.clients.get_mut(id) {
-                    let waiting = AwaitingAnswer { attempt, method, asked };
-                    client.state = ClientState::AwaitingAnswer(Box::new(waiting));
+            Ok(Way::Exchange(method)) => self.go_on(d, id, attempt, Then::Exchange(method)),
+            Ok(Way::Certificate(map)) => {
+                let names = self.certificate_names(id);
+                if names.iter().any(|name| self.is_mapped(map.as_deref(), name, &attempt.login.user)) {
+                    return self.go_on(d, id, attempt, Then::Admit);
                 }
-                self.look_up(d, lookup);
+                self.refuse_attempt(d, id, attempt, &Fault::NotAllowedIn("certificate authentication failed"))
+            }
+            Ok(Way::OsUser(map)) => {
+                let peer = self.clients.get(id).map(|client| client.origin.peer.clone());
+                let Some(Peer::Unix { uid, .. }) = peer else {
+                    return self.refuse_attempt(d, id, attempt, &Fault::NotAllowedIn(PEER_REJECTED));
+                };
+                self.inquire(d, id, attempt, Asked::OsUser(map), About::OsUser { uid })
+            }
+            Ok(Way::Elsewhere(checker)) => {
+                let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
+                d.send(client.conn, &ask_for_password());
+                let exchange = Exchange::Password(checker);
+                client.state = ClientState::Authenticating(Box::new(Authenticating { attempt, exchange }));
                 Step::Used(0)
             }
-            _ => self.begin_exchange(d, id, attempt, method),
         }
     }
 
-    fn way(&self, login: &Login, target: Target) -> Result<Way, Fault> {
+    fn way(&self, id: ClientId, attempt: &Attempt) -> Result<Way, Fault> {
         let method = match self.rules.config.main.auth_type {
             AuthType::Any => {
-                let forced =
-                    || self.rules.config.database(&login.database).is_some_and(|db| db.user.is_some());
-                if target == Target::Database && !forced() {
+                let database = self.rules.config.database(&attempt.login.database);
+                if attempt.target == Target::Database && database.is_some_and(|db| db.user.is_none()) {
                     return Err(Fault::NoForcedUser);
                 }
                 return Ok(Way::Free);
@@ -68,9 +85,97 @@ impl Machine {
             AuthType::Plain => Method::Plain,
             AuthType::Md5 => Method::Md5,
             AuthType::ScramSha256 => Method::ScramSha256,
-            other => return Err(Fault::MethodNotBuilt(other.as_str())),
+            AuthType::Cert => return Ok(Way::Certificate(None)),
+            AuthType::Pam => return Ok(Way::Elsewhere(Checker::Pam)),
+            AuthType::Ldap => {
+                let options = self.rules.access.ldap.clone().ok_or(Fault::NoForcedUser)?;
+                return Ok(Way::Elsewhere(Checker::Ldap(options)));
+            }
+            AuthType::Hba => return self.way_by_rule(id, &attempt.login),
         };
         Ok(Way::Exchange(method))
+    }
+
+    fn way_by_rule(&self, id: ClientId, login: &Login) -> Result<Way, Fault> {
+        let none = Fault::NotAllowedIn("no authentication method is found");
+        let Some(client) = self.clients.get(id) else { return Err(none) };
+        let way = match &client.origin.peer {
+            Peer::Unix { .. } => pgweir_auth::Way::Local,
+            Peer::Tcp { remote, .. } => {
+                pgweir_auth::Way::Tcp { address: remote.ip(), tls: client.origin.tls.is_some() }
+            }
+        };
+        let physical = login.replication == Replication::Physical;
+        let arrival = Arrival { way, database: &login.database, user: &login.user, physical };
+        let rule = self.rules.access.hba.rule_for(&arrival).ok_or(none)?;
+        Ok(match &rule.method {
+            HbaMethod::Reject => return Err(Fault::NotAllowedIn("login rejected")),
+            HbaMethod::Trust => Way::Exchange(Method::Trust),
+            HbaMethod::Password => Way::Exchange(Method::Plain),
+            HbaMethod::Md5 => Way::Exchange(Method::Md5),
+            HbaMethod::ScramSha256 => Way::Exchange(Method::ScramSha256),
+            HbaMethod::Peer => Way::OsUser(rule.map.clone()),
+            HbaMethod::Cert => Way::Certificate(rule.map.clone()),
+            HbaMethod::Pam => Way::Elsewhere(Checker::Pam),
+            HbaMethod::Ldap(options) => Way::Elsewhere(Checker::Ldap(Arc::clone(options))),
+        })
+    }
+
+    /// Names of the certificate that the client has shown and that was verified.
+    fn certificate_names(&self, id: ClientId) -> Vec<String> {
+        let tls = self.clients.get(id).and_then(|client| client.origin.tls.as_deref());
+        tls.map(|tls| tls.peer_names.clone()).unwrap_or_default()
+    }
+
+    /// Who is called so elsewhere may be this user here: of the same name, or as the map says.
+    fn is_mapped(&self, map: Option<&str>, outside: &str, user: &str) -> bool {
+        match map {
+            Some(map) => self.rules.access.ident.allows(map, outside, user),
+            None => outside == user,
+        }
+    }
+
+    /// The next step is known, but the user's secret may not be: then it is fetched first.
+    fn go_on<D: Driver>(&mut self, d: &mut D, id: ClientId, attempt: Attempt, then: Then) -> Step {
+        let listed = self.rules.users.get(&attempt.login.user).is_some();
+        match self.lookup_for(id, &attempt) {
+            Some(lookup) if !listed => {
+                let pool = (Arc::clone(&lookup.database), Arc::clone(&lookup.auth_user));
+                self.await_answer(id, attempt, Asked::Secret { pool, then });
+                self.look_up(d, lookup);
+                Step::Used(0)
+            }
+            _ => self.begin_exchange(d, id, attempt, then),
+        }
+    }
+
+    fn inquire<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        attempt: Attempt,
+        asked: Asked,
+        about: About,
+    ) -> Step {
+        self.await_answer(id, attempt, asked);
+        d.ask(Question::Login(Box::new(Inquiry { from: self.worker, client: id, about })));
+        Step::Used(0)
+    }
+
+    fn await_answer(&mut self, id: ClientId, attempt: Attempt, asked: Asked) {
+        if let Some(client) = self.clients.get_mut(id) {
+            client.state = ClientState::AwaitingAnswer(Box::new(AwaitingAnswer { attempt, asked }));
+        }
+    }
+
+    fn refuse_attempt<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        attempt: Attempt,
+        fault: &Fault,
+    ) -> Step {
+        self.refuse_login(d, id, attempt.login, &attempt.counted, fault)
     }
 
     /// The question that `auth_query` puts for this user, where it is configured: the database's own settings go before the global
@@ -118,36 +223,50 @@ impl Machine {
             client.state = state;
             return;
         };
-        let AwaitingAnswer { mut attempt, method, asked: _ } = *waiting;
-        match answer {
-            Answer::User { name, secret } => {
+        let AwaitingAnswer { mut attempt, asked } = *waiting;
+        match (asked, answer) {
+            (Asked::Secret { then, .. }, Answer::User { name, secret }) => {
                 attempt.login.user = name;
                 attempt.record = Record::Found(secret);
+                self.begin_exchange(d, id, attempt, then);
             }
-            Answer::NoUser => attempt.record = Record::Missing,
-            Answer::Nobody(obstacle) => {
-                let fault = match obstacle {
-                    Obstacle::Misconfigured => Fault::NoForcedUser,
-                    Obstacle::Unreachable => Fault::NobodyToAsk,
-                    Obstacle::ShuttingDown => Fault::ServerShuttingDown,
-                };
-                self.refuse_login(d, id, attempt.login, &attempt.counted, &fault);
-                return;
+            (Asked::Secret { then, .. }, Answer::NoUser) => {
+                attempt.record = Record::Missing;
+                self.begin_exchange(d, id, attempt, then);
+            }
+            (Asked::OsUser(map), Answer::OsUser(name)) => {
+                if name.is_some_and(|name| self.is_mapped(map.as_deref(), &name, &attempt.login.user)) {
+                    self.go_on(d, id, attempt, Then::Admit);
+                } else {
+                    self.refuse_attempt(d, id, attempt, &Fault::NotAllowedIn(PEER_REJECTED));
+                }
+            }
+            (Asked::Password(password), Answer::Password(true)) => {
+                let learned = Learned::Password(password);
+                self.follow_verdict(d, id, attempt, Verdict::Proven { send: Vec::new(), learned });
+            }
+            (Asked::Password(_), Answer::Password(false)) => {
+                self.follow_verdict(d, id, attempt, Verdict::Refused(Refusal::WrongPassword));
+            }
+            (_, Answer::Nobody(Obstacle::Unreachable)) => {
+                self.refuse_attempt(d, id, attempt, &Fault::NobodyToAsk);
+            }
+            (_, Answer::Nobody(Obstacle::ShuttingDown)) => {
+                self.refuse_attempt(d, id, attempt, &Fault::ServerShuttingDown);
+            }
+            // Of an answer to another question nothing can be concluded.
+            (_, _) => {
+                self.refuse_attempt(d, id, attempt, &Fault::NoForcedUser);
             }
         }
-        self.begin_exchange(d, id, attempt, method);
     }
 
-    fn begin_exchange<D: Driver>(
-        &mut self,
-        d: &mut D,
-        id: ClientId,
-        attempt: Attempt,
-        method: Method,
-    ) -> Step {
+    fn begin_exchange<D: Driver>(&mut self, d: &mut D, id: ClientId, attempt: Attempt, then: Then) -> Step {
+        let tls = self.clients.get(id).and_then(|client| client.origin.tls.as_deref());
         let env = GuardEnv {
             mock_seed: &self.shared.mock_seed,
             scram_iterations: self.rules.config.main.scram_iterations,
+            end_point: tls.and_then(|tls| tls.end_point.as_deref()),
         };
         let user = &attempt.login.user;
         let secret = match &attempt.record {
@@ -159,7 +278,15 @@ impl Machine {
             let text = format!("no such user: {}", printable(user.as_bytes()));
             self.log_of_login(d, id, &attempt.login, &text);
         }
-        let verdict = Guard::begin(method, user, secret, &env, &mut |out: &mut [u8]| d.random(out));
+        let verdict = match (then, &attempt.record) {
+            (Then::Exchange(method), _) => {
+                Guard::begin(method, user, secret, &env, &mut |out: &mut [u8]| d.random(out))
+            }
+            (Then::Admit, Record::Missing) => {
+                return self.refuse_attempt(d, id, attempt, &Fault::NotAllowedIn("no such user"));
+            }
+            (Then::Admit, _) => Verdict::Proven { send: Vec::new(), learned: Learned::Nothing },
+        };
         self.follow_verdict(d, id, attempt, verdict)
     }
 
@@ -184,9 +311,23 @@ impl Machine {
             client.state = state;
             return Step::Wait;
         };
-        let Authenticating { attempt, guard } = *state;
-        let verdict = guard.handle(body, &mut |out: &mut [u8]| d.random(out));
-        match self.follow_verdict(d, id, attempt, verdict) {
+        let Authenticating { attempt, exchange } = *state;
+        let step = match exchange {
+            Exchange::Guard(guard) => {
+                let verdict = guard.handle(body, &mut |out: &mut [u8]| d.random(out));
+                self.follow_verdict(d, id, attempt, verdict)
+            }
+            Exchange::Password(by) => match read_password(body) {
+                Ok(password) => {
+                    let address = self.clients.get(id).and_then(|client| client.origin.peer.ip());
+                    let user = Arc::clone(&attempt.login.user);
+                    let about = About::Password { user, password: password.clone(), address, by };
+                    self.inquire(d, id, attempt, Asked::Password(password), about)
+                }
+                Err(refusal) => self.follow_verdict(d, id, attempt, Verdict::Refused(refusal)),
+            },
+        };
+        match step {
             Step::Used(_) => Step::Used(header.total()),
             other => other,
         }
@@ -203,7 +344,8 @@ impl Machine {
         match verdict {
             Verdict::Ask(guard, message) => {
                 d.send(client.conn, &message);
-                client.state = ClientState::Authenticating(Box::new(Authenticating { attempt, guard }));
+                let exchange = Exchange::Guard(guard);
+                client.state = ClientState::Authenticating(Box::new(Authenticating { attempt, exchange }));
                 Step::Used(0)
             }
             Verdict::Proven { send, learned } => {
@@ -223,10 +365,12 @@ impl Machine {
                     Record::Found(_) => Unproven::Found,
                     Record::Missing => Unproven::Missing,
                 };
-                let fault = Fault::Authentication(refusal.text(), unproven);
                 self.log_refusal(d, id, &attempt.login, refusal);
-                self.refuse_login(d, id, attempt.login, &attempt.counted, &fault)
+                self.refuse_attempt(d, id, attempt, &Fault::Authentication(refusal.text(), unproven))
             }
         }
     }
 }
+
+/// PgBouncer's words.
+const PEER_REJECTED: &str = "unix socket login rejected";

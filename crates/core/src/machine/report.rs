@@ -510,10 +510,11 @@ impl Machine {
         ]
     }
 
-    /// A monotonic time as wall clock text, in UTC: the machine knows no time zone.
+    /// A monotonic time as wall clock text: in local time if somebody has said how that is written, else in UTC.
     fn time_text(&self, mono_us: u64) -> String {
         let ago_us = self.now.mono_us.saturating_sub(mono_us);
-        utc_text(self.now.wall_us.saturating_sub(ago_us) / 1_000_000)
+        let seconds = self.now.wall_us.saturating_sub(ago_us) / 1_000_000;
+        self.write_time.as_ref().map_or_else(|| utc_text(seconds), |write| write(seconds))
     }
 }
 

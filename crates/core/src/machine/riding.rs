@@ -257,7 +257,7 @@ impl Machine {
     /// To the front of its pool's queue, and from there to a server of its own.
     fn wait_again(&mut self, id: ClientId, since_us: u64, notified: bool) {
         let Some(client) = self.clients.get_mut(id) else { return };
-        client.state = ClientState::Waiting(Waiting { since_us, notified, group: None });
+        client.state = ClientState::Waiting(Waiting { since_us, notified, group: None, begin: None });
         let Some(pool_id) = client.account.as_ref().map(|account| account.pool) else { return };
         let pool = &mut self.pools[pool_id];
         pool.waiting += 1;

@@ -47,7 +47,7 @@ impl Machine {
             d.send(server.conn, &self.scratch);
             self.set_server_state(id, ServerState::SecuringTls(Beginning { only_for }));
         } else {
-            self.send_startup(d, id, only_for);
+            self.send_startup(d, id, only_for, None);
         }
     }
 
@@ -67,7 +67,7 @@ impl Machine {
             [b'N'] => {
                 let mode = self.rules.config.main.server_tls_sslmode;
                 if matches!(mode, SslMode::Allow | SslMode::Prefer) {
-                    self.send_startup(d, id, only_for);
+                    self.send_startup(d, id, only_for, None);
                     return Step::Used(1);
                 }
                 self.login_failed(
@@ -97,10 +97,16 @@ impl Machine {
                 format!("{} SSL established: {}", self.server_log_name(&self.servers[id]), info.description);
             self.log(d, Level::Log, &line);
         }
-        self.send_startup(d, id, only_for);
+        self.send_startup(d, id, only_for, info.end_point.clone());
     }
 
-    fn send_startup<D: Driver>(&mut self, d: &mut D, id: ServerId, only_for: Option<ClientId>) {
+    fn send_startup<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ServerId,
+        only_for: Option<ClientId>,
+        end_point: Option<Box<[u8]>>,
+    ) {
         let Some(server) = self.servers.get(id) else { return };
         let (conn, pool_id) = (server.conn, server.pool);
         let pool = &self.pools[pool_id];
@@ -134,7 +140,7 @@ impl Machine {
         self.scratch.clear();
         frontend::encode_startup(&mut self.scratch, (3, minor), &pairs);
         d.send(conn, &self.scratch);
-        let prover = Prover::new(&pool.user, self.credential(pool_id));
+        let prover = Prover::new(&pool.user, self.credential(pool_id)).bound_to(end_point);
         let login = LoggingIn { only_for, prover: Some(prover), proven: false, reported: Vec::new() };
         self.set_server_state(id, ServerState::LoggingIn(Box::new(login)));
     }
@@ -273,6 +279,7 @@ impl Machine {
         pool.failure = None;
         let params = pool.share(params);
         server.params = Arc::clone(&params);
+        server.session = pool.sessions.share(crate::session::Session::default());
         let welcome = Arc::new(Welcome { fixed, params });
         // A replication client's server was started with that client's own parameters.
         if pool.welcome.is_none() && only_for.is_none() {

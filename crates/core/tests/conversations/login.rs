@@ -122,7 +122,10 @@ fn tls_is_demanded_where_configured() {
     rig.send(client, &fe::ssl_request());
     assert_eq!(rig.raw(client), b"S");
     assert_eq!(rig.wire(client).tls, Some(TlsRole::Accept { direct: false }));
-    rig.secure(client, TlsInfo { description: "TLSv1.3/X".to_owned(), peer_names: Vec::new() });
+    rig.secure(
+        client,
+        TlsInfo { description: "TLSv1.3/X".to_owned(), peer_names: Vec::new(), end_point: None },
+    );
     rig.send(client, &fe::startup(&[("user", "alice"), ("database", "app")]));
     let server = rig.dialed();
     rig.greet(server);

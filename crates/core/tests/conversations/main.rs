@@ -4,12 +4,15 @@
 mod rig;
 
 mod admin;
+mod allocations;
 mod auth_query;
 mod basics;
+mod begin;
 mod cancel;
 mod chaos;
 mod copy;
 mod ends;
+mod hba;
 mod login;
 mod params;
 mod peers;
@@ -19,6 +22,7 @@ mod prepared;
 mod pressure;
 mod replication;
 mod riding;
+mod security;
 mod sessions;
 mod streaming;
 mod takeover;

@@ -158,6 +158,19 @@ fn more_pins_than_allowed_are_refused_with_the_reason() {
 }
 
 #[test]
+fn where_pins_are_errors_the_client_is_told_what_it_did() {
+    let mut rig = Rig::new("session_state = error");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    run(&mut rig, client, server, "CREATE TEMP TABLE t (a int)");
+    asked(&mut rig, server);
+    rig.send(server, &answer(&[&["t", "", ""]]));
+    let told = rig.gets(client);
+    assert!(told[0].starts_with("FATAL 0A000") && told[0].contains("temporary objects"), "{told:?}");
+    assert_eq!(rig.gets(server), ["Query DISCARD ALL"]);
+}
+
+#[test]
 fn startup_parameters_are_tried_before_the_client_is_let_in() {
     let mut rig = Rig::new("");
     rig.client("alice");

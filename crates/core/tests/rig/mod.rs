@@ -8,7 +8,7 @@ pub(crate) mod fe;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use pgweir_auth::UserList;
+use pgweir_auth::{Access, Hba, IdentMaps, UserList};
 use pgweir_core::carried::Carried;
 use pgweir_core::driver::{Closed, ConnId, Endpoint, Now, Peer, TlsInfo, WorkerId};
 use pgweir_core::luggage::Luggage;
@@ -52,6 +52,8 @@ pub(crate) struct Rig {
     taken: usize,
     /// Those that came up.
     greeted: Vec<End>,
+    /// What the machine allocated, all in all.
+    pub(crate) allocations: u64,
     /// Cancel keys that clients were told.
     keys: Vec<(End, Vec<u8>)>,
 }
@@ -76,7 +78,7 @@ fn rules(main: &str, databases: &str) -> Rules {
     let config = Config::load("t.ini", &mut read).expect("a good configuration");
     let (users, warnings) = UserList::parse(USERS);
     assert!(warnings.is_empty(), "{warnings:?}");
-    Rules { config: Arc::new(config), users: Arc::new(users), server_tls_epoch: 0 }
+    Rules { config: Arc::new(config), users: Arc::new(users), access: Arc::default(), server_tls_epoch: 0 }
 }
 
 impl Rig {
@@ -113,6 +115,7 @@ impl Rig {
             taken: 0,
             greeted: Vec::new(),
             keys: Vec::new(),
+            allocations: 0,
         }
     }
 
@@ -124,15 +127,31 @@ impl Rig {
         }
     }
 
+    /// RELOAD with `auth_type = hba` and these files.
+    pub(crate) fn reload_access(&mut self, main: &str, hba: &str, ident: &str) {
+        let (hba, warnings) = Hba::parse(hba, &mut |_| Err("there are no files".to_owned()));
+        assert_eq!(warnings, Vec::<String>::new());
+        let access = Access { hba, ident: IdentMaps::parse(ident).0, ldap: None };
+        let main = format!("pool_mode = transaction\nauth_type = hba\n{main}");
+        let rules = Rules { access: Arc::new(access), ..rules(&main, "app = host=pg") };
+        for worker in 0..self.workers.len() {
+            self.mail(worker, Mail::Rules(rules.clone()));
+        }
+    }
+
     /// A turn of a worker's loop, and of all others that it causes.
     pub(crate) fn turn(&mut self, worker: usize, event: impl FnOnce(&mut Machine, &mut Recorder)) {
         let Worker { machine, driver } = &mut self.workers[worker];
-        machine.begin_tick(self.now);
-        event(machine, driver);
-        if machine.deadline().is_some_and(|deadline| deadline <= self.now.mono_us) {
-            machine.timeout(driver);
-        }
-        machine.end_tick(driver);
+        let now = self.now;
+        let counted = allocation_counter::measure(|| {
+            machine.begin_tick(now);
+            event(machine, driver);
+            if machine.deadline().is_some_and(|deadline| deadline <= now.mono_us) {
+                machine.timeout(driver);
+            }
+            machine.end_tick(driver);
+        });
+        self.allocations += counted.count_total;
         self.after(worker);
     }
 
@@ -249,6 +268,15 @@ impl Rig {
             remote: "10.0.0.1:4711".parse().expect("an address"),
             local: "10.0.0.2:6432".parse().expect("an address"),
         };
+        self.accept_from(worker, peer)
+    }
+
+    /// Somebody of this user id connects over the unix socket.
+    pub(crate) fn accept_unix(&mut self, uid: u32) -> End {
+        self.accept_from(0, Peer::Unix { pid: 77, uid, same_user: false, port: 6432 })
+    }
+
+    fn accept_from(&mut self, worker: usize, peer: Peer) -> End {
         let conn = self.workers[worker].driver.open();
         self.ends.push((worker, conn));
         let client = End(self.ends.len() - 1);

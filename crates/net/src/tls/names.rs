@@ -3,6 +3,8 @@
 //! It is used on certificates that were verified, or that are compared byte for byte with configured ones; still it
 //! must not fail worse than by "nothing found", whatever the bytes are.
 
+use ring::digest;
+
 /// Names taken from one certificate at most.
 const NAMES_MAX: usize = 64;
 
@@ -61,6 +63,48 @@ pub(crate) fn read(certificate: &[u8]) -> Option<Facts> {
     }
     Some(facts)
 }
+
+/// The hash of a certificate that a login over its session can be bound to (`tls-server-end-point`, RFC 5929 section 4.1): with the hash
+/// function of the certificate's signature, or SHA-256 where that is weaker. `None` where there is none, or none that is known here.
+pub(crate) fn end_point(certificate: &[u8]) -> Option<Box<[u8]>> {
+    let mut parts = Der(Der(certificate).take(SEQUENCE)?);
+    parts.take(SEQUENCE)?;
+    let mut algorithm = Der(parts.take(SEQUENCE)?);
+    let name = algorithm.take(OID)?;
+    let function = match SIGNATURES.iter().find(|(known, _)| *known == name) {
+        Some((_, function)) => function,
+        None if name == OID_RSA_PSS => {
+            // RSASSA-PSS-params ::= SEQUENCE { hashAlgorithm [0] AlgorithmIdentifier DEFAULT sha1, ... }
+            let mut params = Der(algorithm.take(SEQUENCE)?);
+            let hash = Der(Der(params.take(0xa0)?).take(SEQUENCE)?).take(OID)?;
+            HASHES.iter().find(|(known, _)| *known == hash)?.1
+        }
+        None => return None,
+    };
+    Some(digest::digest(function, certificate).as_ref().into())
+}
+
+const OID_RSA_PSS: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0a];
+
+/// Signature algorithms with the hash function that counts (RFC 8017, RFC 5758).
+const SIGNATURES: [(&[u8], &digest::Algorithm); 9] = [
+    (&[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x04], &digest::SHA256), // md5WithRSAEncryption
+    (&[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x05], &digest::SHA256), // sha1WithRSAEncryption
+    (&[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0b], &digest::SHA256),
+    (&[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0c], &digest::SHA384),
+    (&[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0d], &digest::SHA512),
+    (&[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x01], &digest::SHA256), // ecdsa-with-SHA1
+    (&[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02], &digest::SHA256),
+    (&[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x03], &digest::SHA384),
+    (&[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x04], &digest::SHA512),
+];
+
+/// Hash functions by themselves, as RSASSA-PSS names them.
+const HASHES: [(&[u8], &digest::Algorithm); 3] = [
+    (&[0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02, 0x01], &digest::SHA256),
+    (&[0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02, 0x02], &digest::SHA384),
+    (&[0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02, 0x03], &digest::SHA512),
+];
 
 /// A run of DER elements.
 struct Der<'a>(&'a [u8]);
@@ -217,16 +261,31 @@ mod tests {
     }
 
     #[test]
+    fn a_certificate_is_hashed_as_it_was_signed() {
+        let params = rcgen::CertificateParams::new(vec!["db.example".to_owned()]).unwrap();
+        for (algorithm, function) in [
+            (&rcgen::PKCS_ECDSA_P256_SHA256, Some(&digest::SHA256)),
+            (&rcgen::PKCS_ECDSA_P384_SHA384, Some(&digest::SHA384)),
+            (&rcgen::PKCS_ED25519, None),
+        ] {
+            let key = rcgen::KeyPair::generate_for(algorithm).unwrap();
+            let certificate = params.self_signed(&key).unwrap();
+            let hash = function.map(|function| digest::digest(function, certificate.der()).as_ref().into());
+            assert_eq!(end_point(certificate.der()), hash);
+        }
+    }
+
+    #[test]
     fn no_damage_does_harm() {
         let good = certificate();
         for length in 0..good.len() {
-            let _ = read(&good[..length]);
+            let _ = (read(&good[..length]), end_point(&good[..length]));
         }
         for at in 0..good.len() {
             for bit in 0..8 {
                 let mut bad = good.clone();
                 bad[at] ^= 1 << bit;
-                let _ = read(&bad);
+                let _ = (read(&bad), end_point(&bad));
             }
         }
     }

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use pgweir_settings::{Main, SslMode};
+use pgweir_settings::{AuthType, Main, SslMode};
 use rustls::client::{Resumption, UnbufferedClientConnection, WebPkiServerVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
@@ -14,13 +14,20 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use thiserror::Error;
 
 use crate::tls::verify::{AcceptAnything, Pinned, VerifyClient, VerifyServer};
-use crate::tls::{ALPN_POSTGRESQL, suites};
+use crate::tls::{ALPN_POSTGRESQL, names, suites};
 
 /// TLS towards both sides; `None` where it is switched off.
 #[derive(Clone, Default)]
 pub struct TlsConfigs {
-    pub(crate) clients: Option<Arc<ServerConfig>>,
+    pub(crate) clients: Option<Arc<TowardsClients>>,
     pub(crate) servers: Option<Arc<TowardsServers>>,
+}
+
+/// TLS as a server of clients.
+pub(crate) struct TowardsClients {
+    pub(crate) config: Arc<ServerConfig>,
+    /// The hash of our certificate, for channel binding.
+    pub(crate) end_point: Option<Arc<[u8]>>,
 }
 
 /// TLS as a client of servers.
@@ -118,8 +125,12 @@ struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    fn towards_clients(&self, main: &Main) -> Result<Option<Arc<ServerConfig>>, TlsSetupError> {
+    fn towards_clients(&self, main: &Main) -> Result<Option<Arc<TowardsClients>>, TlsSetupError> {
         let mode = main.client_tls_sslmode;
+        if main.auth_type == AuthType::Cert && mode != SslMode::VerifyFull {
+            let problem = "auth_type=cert requires client_tls_sslmode=verify-full".to_owned();
+            return Err(self.error("sslmode", problem));
+        }
         if mode == SslMode::Disable {
             return Ok(None);
         }
@@ -130,6 +141,7 @@ impl Maker<'_> {
             let problem = format!("sslmode={mode} needs a certificate and its key (client_tls_key_file)");
             return Err(self.error("cert_file", problem));
         };
+        let end_point = chain.first().and_then(|leaf| names::end_point(leaf)).map(Arc::from);
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&versions)
             .map_err(|e| self.error("protocols", e.to_string()))?;
@@ -151,7 +163,7 @@ impl Maker<'_> {
         // As PostgreSQL: no resumption, by neither of the two means, so that every session was verified as configured.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(Some(Arc::new(config)))
+        Ok(Some(Arc::new(TowardsClients { config: Arc::new(config), end_point })))
     }
 
     fn towards_servers(&self, main: &Main) -> Result<Option<Arc<TowardsServers>>, TlsSetupError> {

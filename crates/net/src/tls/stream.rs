@@ -1,6 +1,8 @@
 //! One TLS session: records in, plain text out, and the other way round. It owns no socket, and between records no
 //! buffer either: rustls' unbuffered interface works on ours.
 
+use std::sync::Arc;
+
 use pgweir_core::driver::{Closed, TlsInfo, TlsRole};
 use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
@@ -60,15 +62,20 @@ pub(crate) struct TlsStream {
     /// There is something to do before the next bytes arrive: begin, or look at the bytes that came with the start.
     pub(crate) kicked: bool,
     said_goodbye: bool,
+    /// The hash of our own certificate, until the handshake is complete.
+    own_end_point: Option<Arc<[u8]>>,
 }
 
 impl TlsStream {
     /// Begins a session; the text of an error is for the log.
     pub(crate) fn new(configs: &TlsConfigs, role: &TlsRole) -> Result<Self, String> {
+        let mut own_end_point = None;
         let (session, wanted) = match role {
             TlsRole::Accept { direct } => {
-                let config = configs.clients.clone().ok_or("TLS towards clients is not configured")?;
-                let session = UnbufferedServerConnection::new(config).map_err(|e| e.to_string())?;
+                let clients = configs.clients.as_ref().ok_or("TLS towards clients is not configured")?;
+                own_end_point = clients.end_point.clone();
+                let session = UnbufferedServerConnection::new(Arc::clone(&clients.config))
+                    .map_err(|e| e.to_string())?;
                 let wanted = if *direct { Wanted::ClientWithAlpn } else { Wanted::Client };
                 (Session::Server(Box::new(session)), wanted)
             }
@@ -86,6 +93,7 @@ impl TlsStream {
             wire: Out::default(),
             kicked: false,
             said_goodbye: false,
+            own_end_point,
         })
     }
 
@@ -196,7 +204,13 @@ impl TlsStream {
             self.stage = Stage::Broken(text.to_owned());
             return None;
         }
-        let info = describe(state, wanted != Wanted::Server { verified: false });
+        let mut info = describe(state, wanted != Wanted::Server { verified: false });
+        if let Some(own) = self.own_end_point.take() {
+            info.end_point = Some((&*own).into());
+        } else if matches!(wanted, Wanted::Server { .. }) {
+            let shown = self.state().peer_certificates().and_then(|chain| chain.first());
+            info.end_point = shown.and_then(|certificate| names::end_point(certificate));
+        }
         self.stage = Stage::Established;
         Some(info)
     }
@@ -387,5 +401,6 @@ fn describe(state: &CommonState, verified: bool) -> TlsInfo {
     TlsInfo {
         description: format!("{version}/{suite}"),
         peer_names: peer.map(|certificate| names::of(certificate)).unwrap_or_default(),
+        end_point: None,
     }
 }

@@ -99,8 +99,8 @@ settings! {
         /// 0 turns off their support.
         max_prepared_statements: u32 = "200", Kind::Count(0, COUNT_MAX), Reload, PgBouncer, InEffect;
         /// What becomes of a client's session in transaction and statement pooling: `preserve` keeps settings, prepared
-        /// statements, temporary tables and the rest as on a connection of its own; `error` refuses what
-        /// would keep a server; `pgbouncer` does as PgBouncer does.
+        /// statements, temporary tables and the rest as on a connection of its own; `error` disconnects, with an error, a
+        /// client that would keep its server between transactions; `pgbouncer` does as PgBouncer does.
         session_state: SessionState = "preserve", Kind::Choice(SessionState::WORDS), Reload, Ours, InEffect;
         /// How many servers of one pool may be kept by clients between their transactions, for temporary
         /// tables and other things that can not move; a client that would be one more is disconnected with
@@ -112,7 +112,7 @@ settings! {
         workers: u32 = "0", Kind::Count(0, 1024), Restart, Ours, InEffect;
     }
 
-    group "Statement multiplexing" {
+    group "Statement multiplexing and deferred BEGIN" {
         /// How many statements of different clients may be under way on one server connection in transaction and
         /// statement pooling, the one that runs included; 0 turns multiplexing off. Only statements that certainly
         /// leave nothing behind, and that have proven short, share a connection.
@@ -123,6 +123,9 @@ settings! {
         /// How many servers a pool keeps busy with short statements before it wakes another one: `auto` lets pgweir find
         /// the best number by measurement.
         multiplex_servers: AutoCount = "auto", Kind::Count(1, COUNT_MAX), Reload, Ours, InEffect;
+        /// Whether BEGIN is answered at once in transaction pooling and sent with the transaction's first statement, so that
+        /// no server is held between the two.
+        defer_begin: bool = "0", Kind::Bool, Reload, Ours, InEffect;
     }
 
     group "Startup parameters and behaviour" {
@@ -200,10 +203,10 @@ settings! {
         /// The list of users and their passwords.
         auth_file: Option<String> = NULL, Kind::Path, Reload, PgBouncer, InEffect;
         /// The rules of `auth_type = hba`, in the format of PostgreSQL's `pg_hba.conf`.
-        auth_hba_file: String = "", Kind::Path, Reload, PgBouncer, NotYet;
+        auth_hba_file: String = "", Kind::Path, Reload, PgBouncer, InEffect;
         /// The map from names of the operating system and of certificates to users, in the format of
         /// PostgreSQL's `pg_ident.conf`.
-        auth_ident_file: Option<String> = NULL, Kind::Path, Reload, PgBouncer, NotYet;
+        auth_ident_file: Option<String> = NULL, Kind::Path, Reload, PgBouncer, InEffect;
         /// The options of `auth_type = ldap`, as in a line of `pg_hba.conf`.
         auth_ldap_options: Option<Password> = NULL, Kind::TextWithSecret, Reload, PgBouncer, NotYet;
         /// The user that `auth_query` runs as. It is used for users that are not in `auth_file`.

@@ -367,7 +367,11 @@ impl Driver for SimDriver<'_> {
 /// The type TLS reports in the simulator, where it changes no byte.
 #[must_use]
 pub fn tls_info() -> TlsInfo {
-    TlsInfo { description: "TLSv1.3/TLS_AES_256_GCM_SHA384".to_owned(), peer_names: Vec::new() }
+    TlsInfo {
+        description: "TLSv1.3/TLS_AES_256_GCM_SHA384".to_owned(),
+        peer_names: Vec::new(),
+        end_point: None,
+    }
 }
 
 /// Bytes as the trace shows them.

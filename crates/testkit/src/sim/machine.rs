@@ -20,7 +20,7 @@ fn rules(plan: &Plan) -> Rules {
         .unwrap_or_else(|errors| panic!("the simulator's own configuration is refused: {errors:?}\n{ini}"));
     let (users, warnings) = UserList::parse(&plan.auth_file());
     assert!(warnings.is_empty(), "the simulator's own auth_file is refused: {warnings:?}");
-    Rules { config: Arc::new(config), users: Arc::new(users), server_tls_epoch: 0 }
+    Rules { config: Arc::new(config), users: Arc::new(users), access: Arc::default(), server_tls_epoch: 0 }
 }
 
 impl Subject for Machine {
@@ -63,6 +63,7 @@ impl Subject for Machine {
             Question::Shutdown(_)
             | Question::Drained(_)
             | Question::PeriodOver(_)
+            | Question::Login(_)
             | Question::Seen { .. }
             | Question::Operated { .. } => return Vec::new(),
         };

@@ -331,7 +331,8 @@ impl Plan {
         }
         ini.push_str("[pgbouncer]\nlisten_addr = 127.0.0.1\nunix_socket_dir =\nauth_file = users\n");
         ini.push_str("client_tls_key_file = key.pem\nclient_tls_cert_file = cert.pem\nadmin_users = admin\n");
-        let settings: [(&str, String); 30] = [
+        let settings: [(&str, String); 31] = [
+            ("defer_begin", (self.seed % 2).to_string()),
             ("multiplex_depth", self.multiplex.0.to_string()),
             ("multiplex_max_ms", self.multiplex.1.to_string()),
             ("multiplex_servers", self.multiplex.2.to_owned()),

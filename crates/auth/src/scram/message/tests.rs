@@ -24,14 +24,15 @@ fn the_exchange_of_rfc_7677_from_both_sides() {
     let client_first = ClientFirst::parse(CLIENT_FIRST.as_bytes()).expect("RFC 7677");
     let server_first = ServerFirst::parse(SERVER_FIRST.as_bytes(), client_first.nonce).expect("RFC 7677");
     assert_eq!((server_first.nonce, server_first.iterations), (NONCE, 4096));
-    let client_final = ClientFinal::parse(CLIENT_FINAL.as_bytes(), client_first.binding, server_first.nonce)
-        .expect("RFC 7677");
+    let client_final =
+        ClientFinal::parse(CLIENT_FINAL.as_bytes(), &client_first.binding.echo(&[]), server_first.nonce)
+            .expect("RFC 7677");
 
     let conversation = auth_message(client_first.bare, SERVER_FIRST.as_bytes(), client_final.without_proof);
     let iterations = NonZeroU32::new(server_first.iterations).expect("4096 is not 0");
     let keys = ScramKeys::derive(b"pencil", &server_first.salt, iterations);
     let nonce = std::str::from_utf8(NONCE).expect("ASCII");
-    let without_proof = ClientFinal::encode_without_proof(nonce);
+    let without_proof = ClientFinal::encode_without_proof("biws", nonce);
     assert_eq!(ClientFinal::encode(&without_proof, &keys.proof(&conversation)), CLIENT_FINAL);
     assert_eq!(ServerFinal::encode(&keys.server_signature(&conversation)), SERVER_FINAL);
 
@@ -49,7 +50,7 @@ fn the_exchange_of_rfc_7677_from_both_sides() {
 
 #[test]
 fn our_first_messages_read_back() {
-    let (header, bare) = ClientFirst::encode("abc");
+    let (header, bare) = ClientFirst::encode(Binding::Unsupported, "abc");
     let message = format!("{header}{bare}");
     let read = ClientFirst::parse(message.as_bytes()).expect("our own");
     assert_eq!((read.binding, read.nonce, read.bare), (Binding::Unsupported, &b"abc"[..], bare.as_bytes()));
@@ -64,6 +65,7 @@ fn client_first_accepts_what_rfc_5802_lets_in() {
         ("n,,n=,r=abc", Binding::Unsupported),
         ("y,,n=,r=abc", Binding::NotOffered),
         ("n,,n=a=2Cb,r=abc,x=1,Y=", Binding::Unsupported),
+        ("p=tls-server-end-point,,n=,r=abc", Binding::EndPoint),
     ] {
         let read = ClientFirst::parse(message.as_bytes()).expect(message);
         assert_eq!((read.binding, read.nonce), (binding, &b"abc"[..]), "{message}");
@@ -77,7 +79,7 @@ fn client_first_refuses_the_rest_and_says_why() {
     for (message, fault) in [
         ("", ProtocolFault::BindingFlag),
         ("x,,n=,r=abc", ProtocolFault::BindingFlag),
-        ("p=tls-server-end-point,,n=,r=abc", ProtocolFault::BindingRequired),
+        ("p=tls-unique,,n=,r=abc", ProtocolFault::BindingType),
         ("n,a=root,n=,r=abc", ProtocolFault::AuthorizationIdentity),
         ("y,a=root,n=,r=abc", ProtocolFault::AuthorizationIdentity),
         ("n", expected('n')),
@@ -140,8 +142,7 @@ fn server_first_refuses_hostile_values() {
 fn client_final_is_checked_against_the_agreement() {
     let proof = base64_encode(&[7; KEY_LEN]);
     let parse = |message: &str| {
-        ClientFinal::parse(message.as_bytes(), Binding::Unsupported, b"abcd")
-            .map(|read| read.without_proof.to_vec())
+        ClientFinal::parse(message.as_bytes(), "biws", b"abcd").map(|read| read.without_proof.to_vec())
     };
     assert_eq!(parse(&format!("c=biws,r=abcd,p={proof}")), Ok(b"c=biws,r=abcd".to_vec()));
     assert_eq!(parse(&format!("c=biws,r=abcd,x=1,p={proof}")), Ok(b"c=biws,r=abcd,x=1".to_vec()));
@@ -164,7 +165,7 @@ fn client_final_is_checked_against_the_agreement() {
         assert_eq!(parse(&message), Err(fault), "{message}");
     }
     let other = format!("c=eSws,r=a,p={proof}");
-    assert!(ClientFinal::parse(other.as_bytes(), Binding::NotOffered, b"a").is_ok());
+    assert!(ClientFinal::parse(other.as_bytes(), "eSws", b"a").is_ok());
 }
 
 #[test]
@@ -199,7 +200,7 @@ proptest! {
     fn no_bytes_upset_a_reader(message in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = ClientFirst::parse(&message);
         let _ = ServerFirst::parse(&message, b"a");
-        let _ = ClientFinal::parse(&message, Binding::Unsupported, b"a");
+        let _ = ClientFinal::parse(&message, "biws", b"a");
         let _ = ServerFinal::parse(&message);
     }
 
@@ -213,7 +214,7 @@ proptest! {
         if let Ok(read) = ServerFirst::parse(message.as_bytes(), b"a") {
             prop_assert!(read.nonce.len() > 1 && !read.salt.is_empty() && read.iterations > 0);
         }
-        let _ = ClientFinal::parse(message.as_bytes(), Binding::Unsupported, b"a");
+        let _ = ClientFinal::parse(message.as_bytes(), "biws", b"a");
         let _ = ServerFinal::parse(message.as_bytes());
     }
 }

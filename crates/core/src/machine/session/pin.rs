@@ -28,9 +28,13 @@ impl Machine {
                 link.pin = Some(Box::new(Pin { reasons, since_us: now_us }));
                 pool.pinned += 1;
                 let limit = self.rules.config.main.max_pinned;
-                if limit > 0 && pool.pinned > limit {
+                let fault = match pool.refuses_pins {
+                    true => Some(Fault::CanNotMove(reasons.text())),
+                    false => (limit > 0 && pool.pinned > limit).then(|| Fault::TooManyPinned(reasons.text())),
+                };
+                if let Some(fault) = fault {
                     // It leaves as one that is pinned: what it has on the server is cleared away.
-                    self.refuse_client(d, id, &Fault::TooManyPinned(reasons.text()));
+                    self.refuse_client(d, id, &fault);
                     return false;
                 }
                 let line = format!(

@@ -400,5 +400,5 @@ fn rules(door: Door) -> Rules {
     let mut read = |_: &str| Ok(text.clone());
     let config = Config::load("instructions.ini", &mut read).expect("a good configuration");
     let (users, _) = UserList::parse(&format!("\"bench\" \"{secret}\"\n"));
-    Rules { config: Arc::new(config), users: Arc::new(users), server_tls_epoch: 0 }
+    Rules { config: Arc::new(config), users: Arc::new(users), access: Arc::default(), server_tls_epoch: 0 }
 }

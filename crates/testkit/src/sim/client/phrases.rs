@@ -137,7 +137,11 @@ impl Phrases {
     /// Opens a transaction block.
     pub fn begin(&mut self) -> Vec<Message> {
         let tag = self.tag().render();
-        let text = *self.rng.pick(&["BEGIN", "START TRANSACTION", "begin read only"]);
+        // Where a cancel may hit the BEGIN itself, it is written so that the pooler does not answer it: nobody could tell which of
+        // the messages behind it was hit.
+        let texts =
+            if self.long { ["BEGIN as ever"; 3] } else { ["BEGIN", "START TRANSACTION", "begin read only"] };
+        let text = *self.rng.pick(&texts);
         self.wrap(&format!("{text} /*{tag}*/"))
     }
 

@@ -196,7 +196,9 @@ impl Run {
                 session.settings.reset_all();
                 "RESET".to_owned()
             }
-            Verb::Begin => begin(session),
+            Verb::Begin => begin(session, "BEGIN"),
+            Verb::Start => begin(session, "START TRANSACTION"),
+            Verb::RollbackTo => return Err(Refusal::new("3B001", "savepoint does not exist")),
             Verb::Commit => commit(session),
             Verb::Rollback => rollback(session),
             Verb::CopyOut => {
@@ -258,12 +260,12 @@ fn say_row(session: &mut Session, values: &[Option<String>]) {
     session.say(body.message(b'D'));
 }
 
-fn begin(session: &mut Session) -> String {
+fn begin(session: &mut Session, tag: &str) -> String {
     if session.block == Block::Open {
         session.say(report(b'N', "WARNING", "25001", "there is already a transaction in progress"));
     }
     session.block = Block::Open;
-    "BEGIN".to_owned()
+    tag.to_owned()
 }
 
 fn commit(session: &mut Session) -> String {

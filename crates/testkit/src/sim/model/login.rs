@@ -113,7 +113,7 @@ impl Backend {
             _ => Method::ScramSha256,
         };
         let secret = Secret::parse(&password(&pool.1));
-        let env = GuardEnv { mock_seed: &[9; 32], scram_iterations: SCRAM_ITERATIONS };
+        let env = GuardEnv { mock_seed: &[9; 32], scram_iterations: SCRAM_ITERATIONS, end_point: None };
         let verdict =
             Guard::begin(method, &pool.1, Some(&secret), &env, &mut |out: &mut [u8]| hub.rng.fill(out));
         self.follow(hub, verdict, parameters);

@@ -100,8 +100,12 @@ pub enum Verb {
     },
     /// RESET ALL.
     ResetAll,
-    /// BEGIN, START TRANSACTION.
+    /// BEGIN.
     Begin,
+    /// START TRANSACTION.
+    Start,
+    /// ROLLBACK TO SAVEPOINT; there never is one.
+    RollbackTo,
     /// COMMIT, END.
     Commit,
     /// ROLLBACK, ABORT.
@@ -238,7 +242,9 @@ fn verb(words: &[String]) -> Result<Verb, String> {
         ["SET", ..] => assignment(false, &words[1..])?,
         ["RESET", "ALL"] => Verb::ResetAll,
         ["RESET", _] => Verb::Set { local: false, name: words[1].clone(), value: None },
-        ["BEGIN", ..] | ["START", "TRANSACTION", ..] => Verb::Begin,
+        ["BEGIN", ..] => Verb::Begin,
+        ["START", "TRANSACTION", ..] => Verb::Start,
+        ["ROLLBACK", "TO", ..] => Verb::RollbackTo,
         ["COMMIT" | "END", ..] => Verb::Commit,
         ["ROLLBACK" | "ABORT", ..] => Verb::Rollback,
         ["COPY", .., "FROM", "STDIN"] => Verb::CopyIn,

@@ -1,0 +1,25 @@
+//! Who may come in from where, and how: the rules of `auth_hba_file` and the maps of `auth_ident_file`, in PgBouncer's dialect of
+//! PostgreSQL's `pg_hba.conf` and `pg_ident.conf` (chapter "Client Authentication").
+
+mod hba;
+mod ident;
+mod tokens;
+
+use crate::ldap_options::LdapOptions;
+use std::sync::Arc;
+
+pub(crate) use tokens::words;
+
+pub use hba::{Arrival, Hba, HbaMethod, HbaRule, Way};
+pub use ident::IdentMaps;
+
+/// Everything that `auth_type` `hba` and `ldap` go by. Without any rule nobody comes in.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Access {
+    /// The rules, first match wins.
+    pub hba: Hba,
+    /// The maps that rules name.
+    pub ident: IdentMaps,
+    /// What `auth_type = ldap` goes by.
+    pub ldap: Option<Arc<LdapOptions>>,
+}

@@ -1,0 +1,134 @@
+//! A line of a rule file as fields: blanks between fields, commas within one, `"` around what is to be taken literally, `#` to the end.
+
+use crate::limits::{ACCESS_FIELDS_MAX, ACCESS_WORD_LEN_MAX};
+
+/// One word of a field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Word {
+    pub(super) text: String,
+    /// It stood in quotes: no keyword, no `@`.
+    pub(super) quoted: bool,
+}
+
+impl Word {
+    /// Whether this is the keyword, not a name that is spelled like it.
+    pub(super) fn is(&self, keyword: &str) -> bool {
+        !self.quoted && self.text == keyword
+    }
+}
+
+/// Words with commas between them.
+pub(super) type Field = Vec<Word>;
+
+/// The words of a text that is not cut into fields: commas do not matter.
+pub(crate) fn words(text: &str) -> Result<Vec<String>, &'static str> {
+    let mut words = Vec::new();
+    let mut rest = text.trim_start();
+    while !rest.is_empty() {
+        let (word, behind) = word_until(rest, |letter| letter.is_ascii_whitespace())?;
+        words.push(word.text);
+        rest = behind.trim_start();
+    }
+    Ok(words)
+}
+
+/// What stands behind the first so many fields of a line, as it is.
+pub(super) fn behind(line: &str, count: usize) -> &str {
+    let found = with_ends(line).ok().and_then(|fields| Some(fields.get(count.checked_sub(1)?)?.1));
+    found.and_then(|end| line.get(end..)).unwrap_or_default().trim()
+}
+
+/// The fields of a line; nothing for a blank line or a comment. The error says what is wrong.
+pub(super) fn fields(line: &str) -> Result<Vec<Field>, &'static str> {
+    with_ends(line).map(|fields| fields.into_iter().map(|(field, _)| field).collect())
+}
+
+/// The fields, and where in the line each ends.
+fn with_ends(line: &str) -> Result<Vec<(Field, usize)>, &'static str> {
+    let mut fields: Vec<(Field, usize)> = Vec::new();
+    let mut rest = line.trim_start();
+    let mut joined = false;
+    while !rest.is_empty() && !rest.starts_with('#') {
+        if let Some(behind) = rest.strip_prefix(',') {
+            joined = !fields.is_empty();
+            rest = behind.trim_start();
+            continue;
+        }
+        let (word, behind) = word(rest)?;
+        if word.text.len() > ACCESS_WORD_LEN_MAX {
+            return Err("a word is too long");
+        }
+        let end = line.len() - behind.len();
+        match fields.last_mut() {
+            Some(field) if joined => {
+                field.0.push(word);
+                field.1 = end;
+            }
+            _ => fields.push((vec![word], end)),
+        }
+        if fields.len() > ACCESS_FIELDS_MAX {
+            return Err("too many fields");
+        }
+        joined = false;
+        rest = behind.trim_start();
+    }
+    Ok(fields)
+}
+
+/// Takes a word off the front. Quotes may stand anywhere in it, and a doubled one stands for itself, as in PostgreSQL's `next_token`.
+fn word(text: &str) -> Result<(Word, &str), &'static str> {
+    word_until(text, |letter| matches!(letter, ',' | '#') || letter.is_ascii_whitespace())
+}
+
+fn word_until(text: &str, ends: impl Fn(char) -> bool) -> Result<(Word, &str), &'static str> {
+    let mut word = Word { text: String::new(), quoted: false };
+    let mut inside = false;
+    let mut letters = text.char_indices().peekable();
+    while let Some((at, letter)) = letters.next() {
+        match letter {
+            '"' if inside && letters.peek().is_some_and(|(_, next)| *next == '"') => {
+                letters.next();
+                word.text.push('"');
+            }
+            '"' => {
+                inside = !inside;
+                word.quoted = true;
+            }
+            _ if !inside && ends(letter) => return Ok((word, &text[at..])),
+            _ => word.text.push(letter),
+        }
+    }
+    if inside { Err("a quote is not closed") } else { Ok((word, "")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn texts(line: &str) -> Vec<Vec<String>> {
+        let shown = |word: Word| if word.quoted { format!("'{}'", word.text) } else { word.text };
+        fields(line).expect("well formed").into_iter().map(|f| f.into_iter().map(shown).collect()).collect()
+    }
+
+    #[test]
+    fn blanks_commas_quotes_and_comments() {
+        assert_eq!(texts("  host\tall a,b  # c"), [vec!["host"], vec!["all"], vec!["a", "b"]]);
+        assert_eq!(texts("a, b ,c d"), [vec!["a", "b", "c"], vec!["d"]]);
+        assert_eq!(texts("\"a b\" \"all\" x\"y \"\"z\"#"), [["'a b'"], ["'all'"], ["'xy \"z'"]]);
+        assert_eq!(texts("# nothing"), Vec::<Vec<String>>::new());
+        assert_eq!(texts(""), Vec::<Vec<String>>::new());
+        assert!(fields("a \"b").is_err());
+        assert!(fields(&"x".repeat(ACCESS_WORD_LEN_MAX + 1)).is_err());
+        assert!(fields(&"x ".repeat(ACCESS_FIELDS_MAX + 1)).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_line_is_read(line in "[\"#, a@\\t\\PC]{0,80}") {
+            if let Ok(fields) = fields(&line) {
+                prop_assert!(fields.iter().all(|field| !field.is_empty()));
+            }
+        }
+    }
+}

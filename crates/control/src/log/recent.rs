@@ -1,0 +1,67 @@
+//! The last warnings and errors, for the page: who looks there need not look for the log file first.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
+
+use pgweir_core::driver::Level;
+
+/// Lines that are kept.
+const LINES_MAX: usize = 200;
+
+/// Of a longer message only the beginning is kept: all of it stands in the log.
+const MESSAGE_BYTES_MAX: usize = 1_024;
+
+/// A warning, an error, or the end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notable {
+    /// When.
+    pub at: SystemTime,
+    /// WARNING, ERROR or FATAL.
+    pub level: Level,
+    /// What the log line says.
+    pub message: String,
+}
+
+/// See the module's head.
+#[derive(Default)]
+pub(crate) struct Recent(Mutex<VecDeque<Notable>>);
+
+impl Recent {
+    pub(crate) fn note(&self, level: Level, message: &str) {
+        if level > Level::Warning {
+            return;
+        }
+        let end = message.floor_char_boundary(MESSAGE_BYTES_MAX);
+        let line = Notable { at: SystemTime::now(), level, message: message[..end].to_owned() };
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() >= LINES_MAX {
+            lines.pop_front();
+        }
+        lines.push_back(line);
+    }
+
+    /// What is kept, the newest first.
+    pub(crate) fn lines(&self) -> Vec<Notable> {
+        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.iter().rev().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_somebody_should_look_at_is_kept_and_not_for_ever() {
+        let recent = Recent::default();
+        recent.note(Level::Log, "usual");
+        for number in 0..LINES_MAX + 5 {
+            recent.note(Level::Warning, &format!("{number} {}", "ü".repeat(2_000)));
+        }
+        let lines = recent.lines();
+        assert_eq!(lines.len(), LINES_MAX);
+        assert!(lines[0].message.starts_with(&format!("{} ü", LINES_MAX + 4)), "the newest first");
+        assert!(lines.iter().all(|line| line.message.len() <= MESSAGE_BYTES_MAX));
+    }
+}

@@ -1,0 +1,157 @@
+//! Clients and servers, from SHOW CLIENTS and SHOW SERVERS: which of them, in what order, how many.
+
+use std::cmp::Reverse;
+
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+use pgweir_core::console::command::Topic;
+use serde_json::{Value, json};
+
+use super::super::House;
+use super::super::access::Reader;
+use super::super::reply::Refusal;
+use super::query::Query;
+use super::tables::Shown;
+
+/// Rows of an answer.
+const LIMIT: (usize, usize) = (1_000, 200);
+
+pub(super) async fn clients(house: &House, reader: &Reader, query: &Query) -> Result<Value, Refusal> {
+    let state = query.word("state", &["active", "waiting", "idle", "login", "cancel"])?;
+    let limit = query.number("limit", 1, LIMIT.0, LIMIT.1)?;
+    refuse_names(reader, query)?;
+    let mut rows = chosen(house.show(Topic::Clients).await?, query, state);
+    // Who waits longest first, then who is served longest, then the rest.
+    rows.sort_by_key(|row| (rank(state_of(row)), Reverse(waited_us(row))));
+    let total = rows.len();
+    let names = reader.sees_names();
+    let rows: Vec<Value> = rows.iter().take(limit).map(|row| client(row, names)).collect();
+    Ok(json!({ "time_s": house.model.borrow().sampled_s(), "total": total, "clients": rows }))
+}
+
+pub(super) async fn servers(house: &House, reader: &Reader, query: &Query) -> Result<Value, Refusal> {
+    let state = query.word("state", &["active", "idle", "used", "tested", "login", "being_canceled"])?;
+    let limit = query.number("limit", 1, LIMIT.0, LIMIT.1)?;
+    refuse_names(reader, query)?;
+    let mut rows = chosen(house.show(Topic::Servers).await?, query, state);
+    rows.sort_by_key(|row| Reverse(waited_us(row)));
+    let total = rows.len();
+    let names = reader.sees_names();
+    let rows: Vec<Value> = rows.iter().take(limit).map(|row| server(row, names)).collect();
+    Ok(json!({ "time_s": house.model.borrow().sampled_s(), "total": total, "servers": rows }))
+}
+
+/// Who may not see names can not ask for one either: whether there is something would tell.
+fn refuse_names(reader: &Reader, query: &Query) -> Result<(), Refusal> {
+    if query.get("user").is_some() { super::need_names(reader) } else { Ok(()) }
+}
+
+fn chosen(rows: Vec<Shown>, query: &Query, state: Option<&str>) -> Vec<Shown> {
+    let fits =
+        |row: &Shown, column: &str| query.get(column).is_none_or(|wanted| row.get(column) == Some(wanted));
+    rows.into_iter()
+        .filter(|row| fits(row, "database") && fits(row, "user"))
+        .filter(|row| state.is_none_or(|state| state_of(row) == state))
+        .collect()
+}
+
+/// The state in the words of the API.
+fn state_of(row: &Shown) -> &str {
+    match row.get("state").unwrap_or_default() {
+        "active_cancel_req" | "waiting_cancel_req" => "cancel",
+        "cl_login" | "new" => "login",
+        state => state,
+    }
+}
+
+fn rank(state: &str) -> u8 {
+    match state {
+        "waiting" => 0,
+        "active" => 1,
+        _ => 2,
+    }
+}
+
+fn waited_us(row: &Shown) -> u64 {
+    let part = |name: &str| row.number(name).unwrap_or_default();
+    part("wait") * 1_000_000 + part("wait_us")
+}
+
+fn client(row: &Shown, names: bool) -> Value {
+    let shown = |name: &str| row.get(name).filter(|text| names && !text.is_empty());
+    let text = |name: &str| row.get(name).filter(|text| !text.is_empty());
+    json!({
+        "id": row.number("id"),
+        "database": text("database"),
+        "user": shown("user"),
+        "application_name": shown("application_name"),
+        "address": address(row).filter(|_| names),
+        "state": state_of(row),
+        "reason": null,
+        "since_s": unix_s(row.get("connect_time")),
+        "request_s": unix_s(row.get("request_time")),
+        "wait_us": waited_us(row),
+        "server_id": linked(row),
+        "prepared_statements": row.number("prepared_statements"),
+        "tls": text("tls"),
+        "replication": text("replication"),
+    })
+}
+
+fn server(row: &Shown, names: bool) -> Value {
+    let shown = |name: &str| row.get(name).filter(|text| names && !text.is_empty());
+    let close_needed = row.number("close_needed").is_some_and(|flag| flag != 0);
+    json!({
+        "id": row.number("id"),
+        "database": row.get("database"),
+        "user": shown("user"),
+        "address": address(row).filter(|_| names),
+        "state": state_of(row),
+        "reason": close_needed.then_some("will be closed when it is free"),
+        "since_s": unix_s(row.get("connect_time")),
+        "request_s": unix_s(row.get("request_time")),
+        "active_us": waited_us(row),
+        "client_id": linked(row),
+        "application_name": shown("application_name"),
+        "backend_pid": row.number("remote_pid"),
+        "close_needed": close_needed,
+        "prepared_statements": row.number("prepared_statements"),
+        "tls": row.get("tls").filter(|text| !text.is_empty()),
+    })
+}
+
+fn address(row: &Shown) -> Option<String> {
+    match row.get("addr")? {
+        "unix" => Some("unix".to_owned()),
+        host if host.contains(':') => Some(format!("[{host}]:{}", row.get("port")?)),
+        host => Some(format!("{host}:{}", row.get("port")?)),
+    }
+}
+
+/// `link` is the other side's `ptr`, which is its `id` in hexadecimal.
+fn linked(row: &Shown) -> Option<u64> {
+    u64::from_str_radix(row.get("link")?.strip_prefix("0x")?, 16).ok()
+}
+
+/// The console's time, `2026-11-19 23:59:59 CET`, as Unix time. It is this machine's local time, whatever its zone is called.
+fn unix_s(text: Option<&str>) -> Option<i64> {
+    let (time, zone_name) = text?.rsplit_once(' ')?;
+    let zone = match zone_name {
+        "UTC" => TimeZone::UTC,
+        _ => TimeZone::try_system().ok()?,
+    };
+    let time: DateTime = time.parse().ok()?;
+    Some(time.to_zoned(zone).ok()?.timestamp().as_second())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_consoles_times_are_understood() {
+        assert_eq!(unix_s(Some("1970-01-02 00:00:01 UTC")), Some(86_401));
+        assert_eq!(unix_s(Some("2000-02-29 00:00:00 UTC")), Some(951_782_400));
+        assert_eq!((unix_s(Some("yesterday")), unix_s(None)), (None, None));
+    }
+}

@@ -1,0 +1,332 @@
+//! BEGIN is answered here and travels with the transaction's first statement: no server is held while a client thinks between
+//! the two, a round trip is saved, and an empty transaction never reaches a server.
+//!
+//! Only a text that PostgreSQL answers with nothing but its tag is answered so. It is sent as messages of the extended protocol
+//! without a Sync: if it fails after all (on a standby, or because a cancel request hits it), PostgreSQL ignores what was
+//! sent behind it up to the next Sync, and nothing of the transaction happens outside of it. Nothing further is sent until
+//! it is answered. A failed BEGIN looks to the client as if its first statement had failed: the server is then brought to what
+//! the client was told, a transaction that has failed.
+
+use pgweir_settings::PoolMode;
+use pgweir_sql::Block;
+use pgweir_wire::backend::{self, TxStatus};
+use pgweir_wire::frontend::{self, BindHead, Describe, Execute, Parse, Query, Target, tag};
+use pgweir_wire::header::{HEADER_LEN, Header};
+
+use super::from_client::Cursor;
+use super::{Machine, Step};
+use crate::client::{Begun, ClientState, Opening};
+use crate::driver::Driver;
+use crate::ids::{ClientId, ServerId};
+use crate::ledger::{Entry, Kind, Owner, Purpose};
+use crate::limits::BEGIN_BYTES_MAX;
+use crate::luggage::Replication;
+use crate::server::ServerState;
+
+/// Fails inside of a transaction block, whatever the database has in it.
+const FAILING_BLOCK: &[u8] = b"BEGIN;ROLLBACK TO SAVEPOINT pgweir";
+
+/// A whole group that is nothing but one of these statements.
+#[derive(Clone, Copy)]
+struct BlockGroup {
+    block: Block,
+    len: usize,
+    /// The answers before CommandComplete, by the type bytes of what asked for them.
+    asked: [u8; 4],
+}
+
+impl Machine {
+    /// A client without a server begins a transaction: answered here, if that is all it says. `None`: it is not.
+    pub(super) fn begin_without_server<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        bytes: &[u8],
+    ) -> Option<Step> {
+        if !self.defers_begin(id) {
+            return None;
+        }
+        let account = self.clients.get(id)?.account.as_deref()?;
+        let (group, text) = block_at_front(bytes, |name| {
+            let statement = self.statements.get(account.statement(name)?)?;
+            Some((statement.block?, &*statement.query))
+        })?;
+        // Where more is there already, a server is needed now.
+        if !matches!(group.block, Block::Begin | Block::Start) || bytes.len() > group.len {
+            return None;
+        }
+        let mut kept = self.spare.take();
+        kept.extend_from_slice(text);
+        self.answer_block(d, id, group, TxStatus::InTransaction);
+        self.clients[id].state = ClientState::Begun(Begun { text: kept, since_us: self.now.mono_us });
+        Some(Step::Used(group.len))
+    }
+
+    fn defers_begin(&self, id: ClientId) -> bool {
+        let Some(account) = self.clients.get(id).and_then(|client| client.account.as_deref()) else {
+            return false;
+        };
+        let main = &self.rules.config.main;
+        main.defer_begin
+            && !main.disable_pqexec
+            && account.replication == Replication::None
+            && self.pools[account.pool].mode == PoolMode::Transaction
+    }
+
+    /// A client whose BEGIN was answered sends more. The end of an empty transaction is answered here; anything else needs
+    /// a server.
+    pub(super) fn begun_client_sent<D: Driver>(&mut self, d: &mut D, id: ClientId, bytes: &[u8]) -> Step {
+        let header = match self.first_header(d, id, bytes) {
+            Ok(header) => header,
+            Err(step) => return step,
+        };
+        let whole = bytes.len() >= header.total();
+        match header.tag {
+            tag::SYNC if whole => {
+                self.scratch.clear();
+                backend::encode_ready(&mut self.scratch, TxStatus::InTransaction);
+                d.send(self.clients[id].conn, &self.scratch);
+                return Step::Used(header.total());
+            }
+            tag::FLUSH if whole => return Step::Used(header.total()),
+            _ => {}
+        }
+        if let Some(used) = self.end_without_server(d, id, bytes) {
+            return Step::Used(used);
+        }
+        self.demand_server(d, id, header, bytes)
+    }
+
+    fn end_without_server<D: Driver>(&mut self, d: &mut D, id: ClientId, bytes: &[u8]) -> Option<usize> {
+        let account = self.clients.get(id)?.account.as_deref()?;
+        let (group, _) = block_at_front(bytes, |name| {
+            let statement = self.statements.get(account.statement(name)?)?;
+            Some((statement.block?, &*statement.query))
+        })?;
+        if !matches!(group.block, Block::Commit | Block::Rollback) {
+            return None;
+        }
+        self.answer_block(d, id, group, TxStatus::Idle);
+        let begun = std::mem::replace(&mut self.clients[id].state, ClientState::Idle);
+        if let ClientState::Begun(begun) = begun {
+            self.spare.give_back(begun.text);
+        }
+        Some(group.len)
+    }
+
+    fn answer_block<D: Driver>(&mut self, d: &mut D, id: ClientId, group: BlockGroup, status: TxStatus) {
+        self.scratch.clear();
+        let out = &mut self.scratch;
+        for asked in group.asked {
+            match asked {
+                tag::PARSE => backend::encode_parse_complete(out),
+                tag::BIND => backend::encode_bind_complete(out),
+                tag::DESCRIBE => backend::encode_no_data(out),
+                b'S' => {
+                    backend::encode_parameter_description(out, &[]);
+                    backend::encode_no_data(out);
+                }
+                _ => {}
+            }
+        }
+        backend::encode_command_complete(out, group.block.tag());
+        backend::encode_ready(out, status);
+        if let Some(client) = self.clients.get(id) {
+            d.send(client.conn, &self.scratch);
+        }
+    }
+
+    /// The BEGIN that was answered goes to the server, in front of the client's next message.
+    pub(super) fn send_begin_first<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let ClientState::Linked(link) = &mut client.state else { return };
+        if !matches!(link.opening, Opening::Unsent(_))
+            || matches!(self.servers[server_id].state, ServerState::Settling(_))
+        {
+            return;
+        }
+        let Opening::Unsent(text) = std::mem::replace(&mut link.opening, Opening::Sent) else { return };
+        let server = &mut self.servers[server_id];
+        for kind in [Kind::Parse, Kind::Bind, Kind::Execute] {
+            server.ledger.push(Entry::new(Owner::Errand(id), kind));
+        }
+        server.note_begin(self.now.mono_us);
+        self.scratch.clear();
+        frontend::encode_parse(&mut self.scratch, b"", &text, &[]);
+        frontend::encode_bind_head(&mut self.scratch, b"", b"", NO_PARAMETERS.len());
+        self.scratch.extend_from_slice(&NO_PARAMETERS);
+        frontend::encode_execute(&mut self.scratch, b"", 0);
+        d.send(server.conn, &self.scratch);
+        self.spare.give_back(text);
+    }
+
+    /// The first group behind BEGIN was sent: what follows waits until BEGIN is answered. `kind` is what ended it.
+    pub(super) fn guard_begin<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        server_id: ServerId,
+        kind: Kind,
+        cursor: &mut Cursor<'_>,
+    ) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let ClientState::Linked(link) = &mut client.state else { return };
+        let simple = matches!(kind, Kind::Query | Kind::FunctionCall);
+        match link.opening {
+            Opening::Sent if simple || kind == Kind::Sync => link.opening = Opening::Guarded { simple },
+            // PostgreSQL ignores it, and waits for a Sync that such a client never sends.
+            Opening::Failed { whole: false } if simple || kind == Kind::Sync => {
+                link.opening = Opening::Failed { whole: true };
+                if simple {
+                    cursor.flush(d, self.servers[server_id].conn);
+                    self.send_sync(d, server_id);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn send_sync<D: Driver>(&mut self, d: &mut D, server_id: ServerId) {
+        let Some(server) = self.servers.get_mut(server_id) else { return };
+        server.ledger.push(Entry::new(Owner::Hidden(Purpose::Reopen), Kind::Sync));
+        self.scratch.clear();
+        frontend::encode_sync(&mut self.scratch);
+        d.send(server.conn, &self.scratch);
+    }
+
+    /// BEGIN was answered as foreseen.
+    pub(super) fn begin_answered(&mut self, owner: Owner, ended: Entry) {
+        if let (Owner::Errand(id), Kind::Execute) = (owner, ended.kind)
+            && let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state)
+        {
+            link.opening = Opening::Done;
+        }
+    }
+
+    /// BEGIN failed; its error was passed on, and what was sent behind it is ignored by the server.
+    pub(super) fn begin_failed<D: Driver>(&mut self, d: &mut D, server_id: ServerId, owner: Owner) {
+        let Owner::Errand(id) = owner else { return };
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let ClientState::Linked(link) = &mut client.state else { return };
+        match link.opening {
+            Opening::Sent => link.opening = Opening::Failed { whole: false },
+            Opening::Guarded { simple } => {
+                link.opening = Opening::Failed { whole: true };
+                if simple {
+                    self.send_sync(d, server_id);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A ReadyForQuery that is not the client's: after a failed BEGIN the server is first brought to a failed transaction, and
+    /// then that is what the client is told.
+    pub(super) fn reopens<D: Driver>(&mut self, d: &mut D, server_id: ServerId, status: TxStatus) -> bool {
+        let Some(id) = self.servers.get(server_id).and_then(|server| server.state.client()) else {
+            return false;
+        };
+        let Some(client) = self.clients.get_mut(id) else { return false };
+        let ClientState::Linked(link) = &mut client.state else { return false };
+        match link.opening {
+            Opening::Failed { .. } => {
+                link.opening = Opening::Reopening;
+                self.send_hidden(d, server_id, Purpose::Reopen, FAILING_BLOCK);
+                true
+            }
+            Opening::Reopening => {
+                link.opening = Opening::Done;
+                self.scratch.clear();
+                backend::encode_ready(&mut self.scratch, status);
+                d.send(client.conn, &self.scratch);
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// The client was told of an end of its group that never was.
+    pub(super) fn hides_ready(&self, server_id: ServerId) -> bool {
+        let client = self.servers.get(server_id).and_then(|server| server.state.client());
+        client.and_then(|id| self.clients.get(id)).is_some_and(
+            |client| matches!(&client.state, ClientState::Linked(link) if matches!(link.opening, Opening::Failed { .. })),
+        )
+    }
+}
+
+/// The rest of a Bind without parameters: no formats, no values, no formats of results.
+const NO_PARAMETERS: [u8; 6] = [0; 6];
+
+/// The group at the front of `bytes`, if it is one statement about a transaction block, in either protocol. `prepared` knows
+/// the client's prepared statements.
+fn block_at_front<'a>(
+    bytes: &'a [u8],
+    prepared: impl Fn(&[u8]) -> Option<(Block, &'a [u8])>,
+) -> Option<(BlockGroup, &'a [u8])> {
+    let mut group: Option<(Block, &[u8])> = None;
+    let (mut asked, mut at) = ([0; 4], 0);
+    // Parse, Describe of the statement, Bind, Describe of the portal, Execute, Sync: in this order, some left out.
+    let mut stage = 0;
+    loop {
+        let rest = bytes.get(at..)?;
+        let header = Header::peek(rest).ok()??;
+        let body = rest.get(HEADER_LEN..header.total())?;
+        at += header.total();
+        if at > BEGIN_BYTES_MAX {
+            return None;
+        }
+        let reached = match header.tag {
+            tag::QUERY if stage == 0 => {
+                let text = Query::parse(body).ok()?.text;
+                return Some((BlockGroup { block: pgweir_sql::block(text)?, len: at, asked }, text));
+            }
+            tag::PARSE => {
+                let parse = Parse::parse(body).ok().filter(|parse| parse.name.is_empty())?;
+                group = Some((pgweir_sql::block(parse.query)?, parse.query));
+                asked[0] = tag::PARSE;
+                1
+            }
+            tag::DESCRIBE => match Describe::parse(body).ok()? {
+                Describe { target: Target::Statement, name: b"" } if stage == 1 => {
+                    asked[1] = b'S';
+                    2
+                }
+                Describe { target: Target::Portal, name: b"" } if stage == 3 => {
+                    asked[3] = tag::DESCRIBE;
+                    4
+                }
+                _ => return None,
+            },
+            tag::BIND => {
+                let head = BindHead::parse_prefix(body)?;
+                if !head.portal.is_empty() || body.get(head.tail..)? != NO_PARAMETERS {
+                    return None;
+                }
+                if !head.statement.is_empty() {
+                    if stage > 0 {
+                        return None;
+                    }
+                    group = Some(prepared(head.statement)?);
+                }
+                asked[2] = tag::BIND;
+                3
+            }
+            tag::EXECUTE => {
+                let execute = Execute::parse(body).ok()?;
+                if !execute.portal.is_empty() || execute.max_rows != 0 || stage < 3 {
+                    return None;
+                }
+                5
+            }
+            tag::SYNC if stage == 5 => {
+                let (block, text) = group?;
+                return Some((BlockGroup { block, len: at, asked }, text));
+            }
+            _ => return None,
+        };
+        if reached <= stage {
+            return None;
+        }
+        stage = reached;
+    }
+}

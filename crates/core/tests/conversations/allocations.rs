@@ -1,0 +1,85 @@
+//! The steady state allocates nothing: neither a statement, nor a transaction, nor a rider.
+
+use crate::rig::{End, Rig, be, fe};
+
+/// Runs a round until nothing new is allocated, and counts what a hundred more allocate.
+fn counted(rig: &mut Rig, mut round: impl FnMut(&mut Rig)) -> u64 {
+    (0..50).for_each(|_| round(rig));
+    let before = rig.allocations;
+    (0..100).for_each(|_| round(rig));
+    rig.allocations - before
+}
+
+/// Everybody asks, the server answers as often as it is asked, everybody takes its answer.
+fn exchange(rig: &mut Rig, clients: &[End], server: End, request: &[u8], answer: &[u8]) {
+    let requests: Vec<(End, &[u8])> = clients.iter().map(|client| (*client, request)).collect();
+    rig.send_together(&requests);
+    let mut answered = 0;
+    while answered < clients.len() {
+        let asked =
+            rig.gets(server).iter().filter(|text| text.starts_with("Query") || *text == "Sync").count();
+        assert!(asked > 0, "nobody was served");
+        (0..asked).for_each(|_| rig.send(server, answer));
+        answered += asked;
+    }
+    clients.iter().for_each(|client| rig.gets_raw(*client));
+}
+
+fn pool(clients: usize, main: &str) -> (Rig, Vec<End>, End) {
+    let mut rig = Rig::new(&format!("default_pool_size = 1\n{main}"));
+    let clients: Vec<End> = (0..clients).map(|_| rig.client("alice")).collect();
+    let server = rig.dialed();
+    (rig, clients, server)
+}
+
+fn row() -> Vec<u8> {
+    [be::one_row("1"), be::ready('I')].concat()
+}
+
+#[test]
+fn a_statement_allocates_nothing() {
+    let (mut rig, clients, server) = pool(1, "");
+    let request = fe::query("select 1");
+    assert_eq!(counted(&mut rig, |rig| exchange(rig, &clients, server, &request, &row())), 0);
+}
+
+#[test]
+fn riders_allocate_nothing() {
+    for main in ["", "multiplex_depth = 4", "multiplex_depth = 0"] {
+        let (mut rig, clients, server) = pool(20, main);
+        let request = fe::query("select * from t where id = 1");
+        assert_eq!(counted(&mut rig, |rig| exchange(rig, &clients, server, &request, &row())), 0, "{main}");
+    }
+}
+
+#[test]
+fn prepared_statements_allocate_nothing() {
+    let (mut rig, clients, server) = pool(8, "");
+    for (at, client) in clients.iter().enumerate() {
+        rig.send(*client, &[fe::parse("s1", "select $1"), fe::sync()].concat());
+        if at == 0 {
+            rig.send(server, &[be::parse_complete(), be::ready('I')].concat());
+            rig.gets(server);
+        }
+        rig.gets(*client);
+    }
+    let run = [fe::bind("s1"), fe::execute(), fe::sync()].concat();
+    let answer = [be::bind_complete(), be::complete("SELECT 1"), be::ready('I')].concat();
+    assert_eq!(counted(&mut rig, |rig| exchange(rig, &clients, server, &run, &answer)), 0);
+}
+
+#[test]
+fn a_transaction_allocates_nothing() {
+    let (mut rig, clients, server) = pool(1, "");
+    let round = |rig: &mut Rig| {
+        for (text, tag, status) in
+            [("begin", "BEGIN", 'T'), ("update t set a = 1", "UPDATE 1", 'T'), ("commit", "COMMIT", 'I')]
+        {
+            rig.send(clients[0], &fe::query(text));
+            rig.gets(server);
+            rig.send(server, &[be::complete(tag), be::ready(status)].concat());
+            rig.gets_raw(clients[0]);
+        }
+    };
+    assert_eq!(counted(&mut rig, round), 0);
+}

@@ -1,0 +1,92 @@
+"""deploy/: what Prometheus and Grafana are given works with a real Prometheus that scrapes the pooler under load."""
+
+import json
+import math
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+from harness.machine import REPOSITORY, free_port
+from harness.monitoring import Prometheus, program
+
+DEPLOY = REPOSITORY / "deploy"
+CHOICES = {"$__rate_interval": "4s", "$instance": ".*", "$postgres": ".*", "$database": "bench", "$user": "alice"}
+"""What Grafana puts for the variables of a dashboard."""
+
+ROUNDS = 30
+"""How often the panels are asked, with a second between, before what has no data counts as missing."""
+
+
+def test_alerts_hold_to_their_examples():
+    """promtool takes the scrape configuration and the rules, and each alert fires for what it is meant for."""
+    for command in (["check", "config", "prometheus.yml"], ["test", "rules", "pgweir.rules.test.yml"]):
+        done = subprocess.run([program("promtool"), *command], cwd=DEPLOY / "prometheus", capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_dashboards_are_what_their_source_writes():
+    """The committed JSON files are those that make.py writes."""
+    done = subprocess.run([sys.executable, DEPLOY / "grafana" / "make.py", "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def queries(name):
+    """(panel's title, PromQL) of each query of a dashboard, with its variables filled in."""
+    found = []
+    for panel in json.loads((DEPLOY / "grafana" / "dashboards" / f"{name}.json").read_text())["panels"]:
+        for target in panel.get("targets", ()):
+            expression = target["expr"]
+            for variable, value in CHOICES.items():
+                expression = expression.replace(variable, value)
+            found.append((panel["title"], expression))
+    return found
+
+
+@pytest.mark.needs("metrics over HTTP")
+def test_every_panel_shows_data(poolers, pg):
+    """Each query of both dashboards has a result with a number while pgbench runs through the pooler; so has each alert's subject."""
+    if not pg.sql("select 1 from pg_database where datname = 'bench'"):
+        pg.sql("create database bench owner alice")
+        subprocess.run(["pgbench", "-i", "-q", "-h", "127.0.0.1", "-p", str(pg.port), "-U", "alice", "bench"], check=True, capture_output=True)
+    http = free_port()
+    pooler = poolers({"bench": pg.at("bench")}, default_pool_size=4, http_listen=f"127.0.0.1:{http}", http_anonymous="all")
+    # -C: logins go on for as long as the load does. Each client once asks for a table that is not there.
+    script = pooler.folder / "load.sql"
+    script.write_text("select abalance from pgbench_accounts where aid = 1;\nselect pg_sleep(0.001);\n")
+    load = ["pgbench", "-n", "-h", "127.0.0.1", "-p", str(pooler.port), "-U", "alice", "-c", "12", "-j", "2", "-T", "60", "-C", "-M", "prepared"]
+    process = subprocess.Popen([*load, "-f", str(script), "bench"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    prometheus = Prometheus(http, pg)
+    try:
+        wanted = queries("pgweir") + queries("benchmark") + [("an alert", name) for name in alerted_on()]
+        missing = []
+
+        def all_there():
+            with pooler.connect("bench") as connection, pytest.raises(Exception, match="does not exist"):
+                connection.execute("select * from nowhere")
+            pooler.admin("RECONNECT")  # new server connections, as some of the panels are about their opening
+            missing[:] = [(title, expression) for title, expression in wanted if not has_number(prometheus.query(expression))]
+            return not missing
+
+        for _ in range(ROUNDS):
+            if all_there():
+                break
+            time.sleep(1)
+        assert not missing, "no data for:\n" + "\n".join(f"{title}: {expression}" for title, expression in missing)
+        assert prometheus.query('up{job="pgweir"}') == [({"__name__": "up", "instance": f"127.0.0.1:{http}", "job": "pgweir"}, 1.0)]
+    finally:
+        process.kill()
+        process.wait()
+        prometheus.stop()
+
+
+def alerted_on():
+    """The metrics that the alerts look at."""
+    rules = (DEPLOY / "prometheus" / "pgweir.rules.yml").read_text()
+    return sorted({name for line in rules.splitlines() if "expr:" in line for name in re.findall(r"\b(?:pgbouncer_|pgweir_)\w+|\bup\b", line)})
+
+
+def has_number(result):
+    """Whether there is a result that is a number."""
+    return any(not math.isnan(value) for _, value in result)

@@ -1,0 +1,229 @@
+// Stories of people who look at the dashboard: `node story.mjs NAME`. URL is the pooler's, PICTURES a folder for screenshots.
+// pgbench runs through the pooler meanwhile, as alice on the database bench.
+
+import assert from "node:assert/strict";
+
+import { Visit } from "./browser.mjs";
+
+const PAGES = ["Overview", "Clients", "Servers", "Settings"];
+
+const STORIES = {
+  /** Somebody opens the page for the first time, signed in as nobody. */
+  async stranger() {
+    const visit = await Visit.begin({ colorScheme: "light" });
+    const { page } = visit;
+    await visit.go();
+    await page.getByText(/\d+ clients share \d+ server connections\./).waitFor();
+    const before = await visit.until("transactions are counted", () => visit.vital("transactions per second"));
+    await visit.until("figures move", async () => (await visit.vital("transactions per second")) !== before);
+    await page.getByText(/^Many clients, few connections$/).waitFor();
+    await visit.until("the chart has a line", async () => (await legend(page, "server connections")) > 0);
+    await page.getByRole("table").getByText("bench").waitFor();
+    assert.equal(await page.getByText("alice").count(), 0, "a stranger is shown no names of users");
+    await visit.accessible("first screen, light");
+    await visit.picture("overview-light");
+    await page.getByRole("button", { name: "Hold" }).click();
+    const held = await page.locator(".legend .figure").allInnerTexts();
+    await page.waitForTimeout(1_500);
+    assert.deepEqual(await page.locator(".legend .figure").allInnerTexts(), held, "held figures stand still");
+    await page.getByRole("button", { name: "Go on" }).click();
+    for (const name of PAGES.slice(1)) {
+      await visit.follow(name);
+      await visit.until(`${name} is filled`, async () => !(await page.getByText("Asking …").isVisible()));
+      assert.equal(await page.getByText("alice").count(), 0, `a stranger is shown no names of users on ${name}`);
+      await visit.accessible(name);
+      await visit.picture(`${name.toLowerCase()}-stranger`, { fullPage: name !== "Settings" });
+    }
+    assert.equal(await page.getByRole("button", { name: "Pause" }).count(), 0);
+    assert.equal(await post(page, "actions/pause", { database: "bench" }), 401, "a stranger may not act");
+    await visit.end();
+  },
+
+  /** A user of stats_users sees everything, and changes nothing. */
+  async reader() {
+    const visit = await Visit.begin({ colorScheme: "dark" });
+    const { page } = visit;
+    await visit.go();
+    await visit.signIn("stats", "wrong");
+    await page.getByRole("alert").getByText("User or password is wrong.").waitFor();
+    await page.getByRole("dialog").getByRole("button", { name: "Cancel" }).click();
+    await visit.signIn("stats");
+    await page.getByText("stats", { exact: true }).waitFor();
+    await page.getByRole("table").getByText("alice").first().waitFor();
+    await visit.accessible("first screen, dark");
+    await visit.picture("overview-dark");
+    await visit.follow("Clients");
+    await page.getByRole("row").filter({ hasText: "alice" }).first().waitFor();
+    await visit.picture("clients-dark", { fullPage: false });
+    await visit.follow("Settings");
+    await page.getByLabel("Find").fill("default_pool_size");
+    await page.locator(".settings dd.value").getByText("4", { exact: true }).waitFor();
+    await visit.accessible("Settings, dark");
+    assert.equal(await page.getByRole("button", { name: /Pause|Reload|Kill|Drop/ }).count(), 0, "a reader has no buttons that act");
+    assert.equal(await post(page, "actions/pause", { database: "bench" }), 403, "a reader may not act");
+    await page.getByRole("button", { name: "Sign out" }).click();
+    await page.getByRole("button", { name: "Sign in" }).waitFor();
+    await visit.end();
+  },
+
+  /** An admin pauses a database, sees its clients wait, and resumes it. */
+  async admin() {
+    const visit = await Visit.begin({ colorScheme: "light" });
+    const { page } = visit;
+    await visit.go();
+    await visit.signIn("admin");
+    await page.getByRole("table").getByRole("link", { name: "bench" }).first().click();
+    await page.getByRole("heading", { name: "bench", exact: true }).waitFor();
+    await press(page, "Pause");
+    await page.getByRole("dialog").getByText(/Clients stay connected and wait/).waitFor();
+    await visit.accessible("a question");
+    await visit.picture("question");
+    await page.keyboard.press("Escape");
+    await page.getByRole("dialog").waitFor({ state: "detached" });
+    await press(page, "Pause");
+    await confirm(page, "Pause");
+    await page.getByRole("button", { name: "Resume" }).waitFor();
+    await page.getByRole("heading", { name: /bench.*paused/ }).waitFor();
+    await visit.picture("database-paused");
+    await visit.follow("Overview");
+    await page.getByText("bench is paused: clients wait until that is resumed.").waitFor();
+    await visit.until("all clients of the load wait", async () => (await legend(page, "waiting")) > 0);
+    await visit.picture("overview-paused");
+    await page.getByRole("table").getByRole("link", { name: "bench" }).first().click();
+    await press(page, "Resume");
+    await confirm(page, "Resume");
+    await page.getByRole("button", { name: "Pause" }).waitFor();
+    await visit.until("work goes on", async () => (await legend(page, "transactions")) > 0);
+    await visit.picture("database");
+    await visit.follow("Settings");
+    await press(page, "Reload");
+    await confirm(page, "Reload");
+    await visit.follow("Clients");
+    await page.getByRole("row").filter({ hasText: "alice" }).first().getByRole("button", { name: /^Drop client/ }).click();
+    await page.getByRole("dialog").getByText(/is disconnected at once/).waitFor();
+    await page.keyboard.press("Escape");
+    await visit.end();
+  },
+
+  /** The same on a phone; then the pooler can not be reached for a while. */
+  async phone() {
+    const visit = await Visit.begin({ colorScheme: "dark", viewport: { width: 390, height: 844 }, hasTouch: true, isMobile: true });
+    const { page } = visit;
+    await visit.go();
+    await visit.signIn("stats");
+    await page.getByText(/\d+ clients share/).waitFor();
+    await page.locator(".cards").getByText("alice").waitFor();
+    for (const name of PAGES) {
+      await visit.follow(name);
+      await visit.until(`${name} is filled`, async () => !(await page.getByText("Asking …").isVisible()));
+      await visit.fits(name);
+      await visit.accessible(`${name}, narrow`);
+      await visit.picture(`${name.toLowerCase()}-narrow`, { fullPage: name !== "Settings" });
+    }
+    await visit.go();
+    await page.route("**/api/**", (route) => route.abort());
+    await page.getByText(/pgweir does not answer; trying again\./).waitFor();
+    await page.getByText(/What you see is from/).waitFor();
+    await visit.accessible("not reachable");
+    await visit.fits("not reachable");
+    await page.unroute("**/api/**");
+    await page.getByRole("button", { name: "Try now" }).click();
+    await page.getByText(/pgweir does not answer/).waitFor({ state: "detached" });
+    await visit.end();
+  },
+
+  /** With http_anonymous = none nothing is shown until somebody signs in. */
+  async locked() {
+    const visit = await Visit.begin({ colorScheme: "dark" });
+    const { page } = visit;
+    await page.goto(process.env.URL);
+    await page.getByText("Figures are shown to those who sign in.").waitFor();
+    await visit.accessible("locked");
+    await visit.picture("locked");
+    await visit.signIn("stats");
+    await page.getByText(/\d+ clients share/).waitFor();
+    await page.getByRole("button", { name: "Sign out" }).click();
+    await page.getByText("Figures are shown to those who sign in.").waitFor();
+    assert.equal(await page.getByText(/\d+ clients share/).count(), 0);
+    await visit.end();
+  },
+
+  /** Nobody touches a mouse. */
+  async keyboard() {
+    const visit = await Visit.begin({ colorScheme: "light" });
+    const { page } = visit;
+    await visit.go();
+    await page.keyboard.press("Tab");
+    await page.keyboard.press("Enter");
+    assert.equal(await page.evaluate(() => document.activeElement?.id), "main", "the first key leads to the content");
+    await tabTo(page, "15 min");
+    await page.keyboard.press("ArrowRight");
+    assert.ok(await page.getByLabel("1 h").isChecked(), "arrows choose the time that is shown");
+    await page.getByRole("link", { name: "Settings" }).focus();
+    await page.keyboard.press("Enter");
+    await page.getByRole("heading", { name: "Settings" }).waitFor();
+    const button = page.getByRole("button", { name: "Sign in" }).first();
+    await button.focus();
+    await page.keyboard.press("Enter");
+    assert.equal(await page.evaluate(() => document.activeElement?.getAttribute("name")), "user", "a dialog takes the focus");
+    await page.keyboard.press("Escape");
+    await page.getByRole("dialog").waitFor({ state: "detached" });
+    assert.ok(await button.evaluate((element) => element === document.activeElement), "and gives it back");
+    await page.getByRole("button", { name: /Theme/ }).focus();
+    await page.keyboard.press("Enter");
+    await page.keyboard.press("Enter");
+    assert.equal(await page.evaluate(() => document.documentElement.dataset.theme), "dark");
+    await visit.follow("Overview");
+    await page.getByText("Figures of Many clients, few connections").focus();
+    await page.keyboard.press("Enter");
+    await page.getByRole("region", { name: "Figures of Many clients, few connections" }).getByRole("row").nth(1).waitFor();
+    await visit.end();
+  },
+};
+
+/** The figure in a chart's legend. */
+async function legend(page, label) {
+  const entry = page.locator(".legend li", { has: page.getByText(label, { exact: true }) }).first();
+  return Number.parseFloat((await entry.locator(".figure").innerText()).replaceAll(",", ""));
+}
+
+async function press(page, name) {
+  await page.getByRole("main").getByRole("button", { name, exact: true }).first().click();
+}
+
+async function confirm(page, name) {
+  await page.getByRole("dialog").getByRole("button", { name, exact: true }).click();
+  await page.getByRole("dialog").waitFor({ state: "detached" });
+}
+
+/** Presses Tab until the element with this label has the focus, or its group has. */
+async function tabTo(page, label) {
+  await page.getByLabel(label).check();
+  for (let presses = 0; presses < 60; presses += 1) {
+    if (await page.getByLabel(label).evaluate((element) => element === document.activeElement)) return;
+    await page.keyboard.press("Tab");
+  }
+  throw new Error(`Tab never came to "${label}"`);
+}
+
+/** What a request that changes something is answered with, sent by the page's own session. */
+function post(page, path, body) {
+  return page.evaluate(
+    async ([to, what]) => {
+      const session = await (await fetch("./api/v1/session")).json();
+      const headers = { "Content-Type": "application/json", "X-CSRF-Token": session.csrf ?? "none" };
+      return (await fetch(`./api/v1/${to}`, { method: "POST", headers, body: JSON.stringify(what) })).status;
+    },
+    [path, body],
+  );
+}
+
+const story = STORIES[process.argv[2]];
+assert.ok(story, `no story is called ${process.argv[2]}; there are: ${Object.keys(STORIES).join(", ")}`);
+await story().then(
+  () => process.exit(0),
+  (fault) => {
+    console.error(fault.stack ?? fault);
+    process.exit(1);
+  },
+);
