@@ -52,7 +52,7 @@ def test_too_many_clients(pooled, pg):
 
 def test_an_unsupported_startup_parameter(pooled):
     """The name of the parameter, and a hint that names the setting."""
-    error = refusal(pooled(), extra_float_digits="3")
+    error = refusal(pooled(session_state="pgbouncer"), extra_float_digits="3")
     assert "extra_float_digits" in error["M"] and "ignore_startup_parameters" in error["H"]
 
 

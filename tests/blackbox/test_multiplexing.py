@@ -102,7 +102,7 @@ def test_everybody_gets_its_own_answers(pooled):
             for number in range(60):
                 value = f"{who}-{number}"
                 if number % 2:
-                    session.send(*group("", "select $1::text", [value]))
+                    session.send(group("", "select $1::text", [value]))
                     answer = session.until()
                 else:
                     answer = session.query(f"select '{value}'::text")
@@ -131,6 +131,6 @@ def test_what_is_taken_for_self_contained_leaves_nothing_behind(pooled, scratch,
             session.query(setup)
             session.query(text)
             session.query("rollback")
-            session.send(*group("", text))
+            session.send(group("", text))
             session.until()
     assert pooler.pool()["total_ride_violations"] == 0
