@@ -6,6 +6,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use pgweir_auth::PlainPassword;
@@ -282,15 +283,18 @@ pub(crate) fn connections(superuser: &mut Client, condition: &str) -> std::io::R
     count.ok_or_else(|| std::io::Error::other("count(*) gave no number"))
 }
 
-/// A free TCP port on 127.0.0.1 from a range that the kernel does not use for outgoing connections.
+/// A free TCP port on 127.0.0.1 from a range that the kernel does not use for outgoing connections; another one with each
+/// call, since what was named before may not be in use yet.
 ///
 /// # Errors
 /// All are taken.
 pub(crate) fn free_port() -> Result<u16, BenchError> {
+    static TRIED: AtomicU32 = AtomicU32::new(0);
     let span = u32::from(PORT_LAST - PORT_FIRST) + 1;
     let start = std::process::id().wrapping_mul(7) % span;
     (0..span)
-        .map(|step| PORT_FIRST + u16::try_from((start + step) % span).expect("the span is below 65536"))
+        .map(|_| start + TRIED.fetch_add(1, Ordering::Relaxed) % span)
+        .map(|place| PORT_FIRST + u16::try_from(place % span).expect("the span is below 65536"))
         .find(|port| port_is_free(*port))
         .ok_or_else(|| BenchError::Missing(format!("no free port on 127.0.0.1 in {PORT_FIRST}-{PORT_LAST}")))
 }
@@ -365,6 +369,11 @@ pub(crate) fn tuples_done(line: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_free_ports_are_two() {
+        assert_ne!(free_port().expect("one is free"), free_port().expect("another is free"));
+    }
 
     #[test]
     fn progress_of_filling_is_read() {
