@@ -4,11 +4,12 @@
 //! no COPY, leaves nothing in the session, and needs nothing that another group left there. Only such a group may share a
 //! server connection with those of other clients. It must never say so when in doubt; "no" costs speed, never correctness.
 
-use pgweir_sql::{Marks, Traits, Verb, traits};
+use pgweir_sql::{Traits, Verb, traits};
 use pgweir_wire::frontend::{BindHead, Close, Describe, Parse, Query, Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::limits::{GROUP_BYTES_MAX, GROUP_MESSAGES_MAX};
+use crate::pins::may_touch;
 
 /// A whole group that is certainly over with its own answer: one Query, or what ends in Sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,9 +26,6 @@ pub(crate) struct Group {
     pub(crate) may_touch: bool,
 }
 
-/// These leave nothing behind that another client could notice.
-const HARMLESS: Marks = Marks::ENDS.and(Marks::ASKS_SEQUENCE).and(Marks::DRAWS_SEQUENCE);
-
 /// The group at the front of `bytes`, if all of it is there and it is certainly over with its own answer. `statement` tells
 /// what is known of the text of a prepared statement, by the client's name for it.
 pub(crate) fn group_at_front(bytes: &[u8], statement: impl Fn(&[u8]) -> Option<Traits>) -> Option<Group> {
@@ -43,17 +41,13 @@ pub(crate) fn group_at_front(bytes: &[u8], statement: impl Fn(&[u8]) -> Option<T
         fingerprint: traits.fingerprint,
         only_reads: reads(&traits),
         names_statements: false,
-        may_touch: touches(&traits),
+        may_touch: may_touch(traits.marks),
     })
 }
 
 /// A query without a part that changes anything. (What a function does inside nobody knows.)
 fn reads(traits: &Traits) -> bool {
     matches!(traits.verb, Verb::Select | Verb::Values | Verb::Table)
-}
-
-fn touches(traits: &Traits) -> bool {
-    !traits.marks.without(HARMLESS).is_empty()
 }
 
 /// A group of the extended protocol, while it is read.
@@ -112,7 +106,7 @@ impl Extended {
         }
         self.names_statements |= !name.is_empty();
         self.writes |= !reads(&traits);
-        self.may_touch |= touches(&traits);
+        self.may_touch |= may_touch(traits.marks);
         self.fingerprint = self.fingerprint.rotate_left(7) ^ traits.fingerprint;
         Some(())
     }

@@ -67,6 +67,12 @@ impl Reasons {
     }
 }
 
+/// Whether what carries these marks may leave something behind on a server where nothing is held: only then is the server asked.
+pub(crate) fn may_touch(marks: Marks) -> bool {
+    const HARMLESS: Marks = Marks::ENDS.and(Marks::ASKS_SEQUENCE).and(Marks::DRAWS_SEQUENCE);
+    !marks.without(HARMLESS).is_empty()
+}
+
 /// A client keeps its server.
 pub(crate) struct Pin {
     pub(crate) reasons: Reasons,

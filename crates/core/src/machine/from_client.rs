@@ -44,6 +44,8 @@ pub(super) struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,
     span: usize,
+    /// What lies before was looked at as a group already, and touches no session.
+    judged: usize,
 }
 
 impl<'a> Cursor<'a> {
@@ -184,7 +186,8 @@ impl Machine {
         let Some(group) = self.group_to_send(id, server_id) else { return Step::Wait };
         self.send_begin_first(d, id, server_id);
         let tracking = self.client_tracks_statements(id);
-        let mut cursor = Cursor { bytes, at: 0, span: 0 };
+        let judged = group.filter(|group| !group.may_touch).map_or(0, |group| group.len as usize);
+        let mut cursor = Cursor { bytes, at: 0, span: 0, judged };
         loop {
             match self.pass_message(d, id, server_id, tracking, &mut cursor) {
                 Passed::Message => {}
@@ -338,7 +341,8 @@ impl Machine {
                 server.note_begin(self.now.mono_us);
             }
         }
-        if matches!(header.tag, tag::QUERY | tag::PARSE | tag::BIND | tag::FUNCTION_CALL) {
+        let notable = matches!(header.tag, tag::QUERY | tag::PARSE | tag::BIND | tag::FUNCTION_CALL);
+        if notable && cursor.at >= cursor.judged {
             self.note_message(id, header, cursor.rest());
         }
         let here = cursor.rest().len();

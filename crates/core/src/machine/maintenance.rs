@@ -1,11 +1,12 @@
 //! What happens by time alone, looked after three times a second: timeouts of clients and servers, pool sizes, averages.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use pgweir_wire::backend::TxStatus;
 use pgweir_wire::error::SqlState;
 
-use super::{Activity, Machine, duration_us};
+use super::{Activity, Machine, WaitingCancel, duration_us};
 use crate::client::{ClientState, Riding, Waiting};
 use crate::driver::{CloseMode, Driver, Level};
 use crate::errors::Fault;
@@ -25,7 +26,6 @@ impl Machine {
         self.server_timeouts(d);
         self.slow_readers(d);
         self.cancel_timeouts(d);
-        self.peer_timeouts(d);
         let pools: Vec<PoolId> = self.pools.keys().collect();
         for id in pools {
             self.look_after(d, id);
@@ -175,28 +175,21 @@ impl Machine {
         let now_us = self.now.mono_us;
         let over =
             move |limit_us: u64, start_us: u64| limit_us > 0 && now_us.saturating_sub(start_us) >= limit_us;
-        let late: Vec<CancelId> = self
-            .cancels
-            .iter()
-            .filter(|(_, cancel)| over(connect_us, cancel.since_us))
-            .map(|(id, _)| id)
-            .collect();
-        for id in late {
+        let (is_stuck, is_tired) =
+            (|start_us: u64| over(connect_us, start_us), |start_us: u64| over(wait_us, start_us));
+        let stuck: Vec<CancelId> =
+            self.cancels.iter().filter(|(_, cancel)| is_stuck(cancel.since_us)).map(|(id, _)| id).collect();
+        for id in stuck {
             self.abandon_cancel(d, id);
         }
-        let mut gone = Vec::new();
-        for pool in self.pools.values_mut() {
-            pool.waiting_cancels.retain(|waiting| {
-                let late = over(wait_us, waiting.since_us);
-                if late {
-                    gone.extend(waiting.requester);
-                }
-                !late
-            });
-        }
-        for requester in gone {
+        let pools = self.pools.values_mut();
+        let tired: Vec<WaitingCancel> = pools
+            .flat_map(|pool| take_out(&mut pool.waiting_cancels, |waiting| is_tired(waiting.since_us)))
+            .collect();
+        for requester in tired.into_iter().filter_map(|waiting| waiting.requester) {
             self.remove_client(d, requester, "cancel_wait_timeout", CloseMode::Flush);
         }
+        self.peer_timeouts(d, is_stuck, is_tired);
     }
 
     /// A pool's free servers: too old, too long unused, too many, too few. And waiters, whose reserve or retry may be due.
@@ -333,4 +326,14 @@ impl Machine {
             d.ask(Question::PeriodOver(sum));
         }
     }
+}
+
+/// Takes what is concerned out of a queue, in its order.
+pub(super) fn take_out<T>(queue: &mut VecDeque<T>, is_concerned: impl Fn(&T) -> bool) -> Vec<T> {
+    if !queue.iter().any(&is_concerned) {
+        return Vec::new();
+    }
+    let (out, rest): (VecDeque<T>, VecDeque<T>) = std::mem::take(queue).into_iter().partition(is_concerned);
+    *queue = rest;
+    out.into()
 }

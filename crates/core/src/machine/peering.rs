@@ -11,7 +11,8 @@ use pgweir_settings::Peer;
 use pgweir_wire::frontend::encode_cancel;
 use slotmap::SlotMap;
 
-use super::{Machine, Role, Step, duration_us};
+use super::maintenance::take_out;
+use super::{Machine, Role, Step};
 use crate::cancel_key;
 use crate::client::ClientState;
 use crate::driver::{CloseMode, ConnId, Driver, Endpoint, Level};
@@ -131,31 +132,22 @@ impl Machine {
         self.forward_waiting(d);
     }
 
-    /// `cancel_wait_timeout` for those that wait, `server_connect_timeout` for those on their way. Also the time to look
-    /// whether another worker has made room.
-    pub(super) fn peer_timeouts<D: Driver>(&mut self, d: &mut D) {
-        let main = &self.rules.config.main;
-        let (connect_us, wait_us) =
-            (duration_us(main.server_connect_timeout), duration_us(main.cancel_wait_timeout));
-        let now_us = self.now.mono_us;
-        let over =
-            move |limit_us: u64, start_us: u64| limit_us > 0 && now_us.saturating_sub(start_us) >= limit_us;
+    /// Ends the requests that have been on their way, or have waited, for too long; and sends those whose turn has come, as far
+    /// as another worker has made room.
+    pub(super) fn peer_timeouts<D: Driver>(
+        &mut self,
+        d: &mut D,
+        is_stuck: impl Fn(u64) -> bool,
+        is_tired: impl Fn(u64) -> bool,
+    ) {
         let forwards = self.peering.forwards.iter();
-        let late: Vec<ForwardId> =
-            forwards.filter(|(_, forward)| over(connect_us, forward.since_us)).map(|(id, _)| id).collect();
-        for id in late {
+        let stuck: Vec<ForwardId> =
+            forwards.filter(|(_, forward)| is_stuck(forward.since_us)).map(|(id, _)| id).collect();
+        for id in stuck {
             self.end_forward(d, id, "failed cancel request");
         }
-        let mut gone = Vec::new();
-        self.peering.waiting.retain(|waiting| {
-            let late = over(wait_us, waiting.since_us);
-            if late {
-                gone.push(waiting.requester);
-            }
-            !late
-        });
-        for requester in gone {
-            self.remove_client(d, requester, "cancel_wait_timeout", CloseMode::Flush);
+        for tired in take_out(&mut self.peering.waiting, |waiting| is_tired(waiting.since_us)) {
+            self.remove_client(d, tired.requester, "cancel_wait_timeout", CloseMode::Flush);
         }
         self.forward_waiting(d);
     }

@@ -7,11 +7,8 @@ use pgweir_wire::header::{HEADER_LEN, Header};
 use crate::client::{ClientState, Link};
 use crate::ids::{ClientId, StatementId};
 use crate::machine::Machine;
-use crate::pins::Touched;
+use crate::pins::{Touched, may_touch};
 use crate::session::Session;
-
-/// These leave nothing behind where nothing is held.
-const HARMLESS: Marks = Marks::ENDS.and(Marks::ASKS_SEQUENCE).and(Marks::DRAWS_SEQUENCE);
 
 impl Machine {
     /// A Query, a Parse or a FunctionCall goes to the client's server; `message` may be only its beginning.
@@ -62,7 +59,7 @@ impl Machine {
         let Some(account) = client.account.as_deref() else { return };
         let ClientState::Linked(link) = &mut client.state else { return };
         let keeps = self.pools[account.pool].keeps_sessions;
-        if keeps && (link.pin.is_some() || !marks.without(HARMLESS).is_empty()) {
+        if keeps && (link.pin.is_some() || may_touch(marks)) {
             note_touched(link, marks, text);
         }
         if marks.contains(Marks::RESETS)
