@@ -5,7 +5,7 @@ import { count } from "../format";
 import { href } from "../route";
 import { useLive, useSeries } from "../live";
 import { Actions } from "../parts/actions";
-import { Charts, CrowdChart, WindowPicker } from "../parts/charts";
+import { OverTime } from "../parts/charts";
 import { LatencyParts } from "../parts/latency";
 import { Pools, usePools } from "../parts/pools";
 import { Badge, Placeholder } from "../parts/small";
@@ -62,20 +62,7 @@ export function DatabasePage({ database, user, windowS, pick }: Props) {
           <a href={href("statements", [], { database })}>its statements</a>
         </p>
       </section>
-      <section aria-labelledby="time">
-        <div class="section-head">
-          <h2 id="time">Over time</h2>
-          <WindowPicker windowS={windowS} pick={pick} />
-        </div>
-        {series.value && series.value.time_s.length > 0 ? (
-          <>
-            <CrowdChart series={series.value} windowS={windowS} end={end} />
-            <Charts series={series.value} windowS={windowS} end={end} />
-          </>
-        ) : (
-          <Placeholder fault={series.fault}>Nothing has been measured yet.</Placeholder>
-        )}
-      </section>
+      <OverTime series={series} windowS={windowS} pick={pick} end={end}>Nothing has been measured yet.</OverTime>
       {(user !== undefined || pools.length === 1) && <LatencyParts now={pools[0]?.latency} database={database} {...(user !== undefined && { user })} />}
     </>
   );

@@ -8,7 +8,7 @@ import { type Live, useLive, useSeries } from "../live";
 import { href } from "../route";
 import { sentences } from "../sentence";
 import { Actions } from "../parts/actions";
-import { Charts, CrowdChart, WindowPicker } from "../parts/charts";
+import { OverTime } from "../parts/charts";
 import { LatencyParts } from "../parts/latency";
 import { Pools, usePools } from "../parts/pools";
 import { Placeholder } from "../parts/small";
@@ -44,20 +44,7 @@ export function OverviewPage({ live, windowS, pick }: Props) {
         <Vitals now={now} />
         <Actions paused={now.process.state === "paused"} again={live.again} />
       </section>
-      <section aria-labelledby="time">
-        <div class="section-head">
-          <h2 id="time">Over time</h2>
-          <WindowPicker windowS={windowS} pick={pick} />
-        </div>
-        {series.value && series.value.time_s.length > 0 ? (
-          <>
-            <CrowdChart series={series.value} windowS={windowS} end={end} />
-            <Charts series={series.value} windowS={windowS} end={end} />
-          </>
-        ) : (
-          <Placeholder fault={series.fault}>The first second is being measured …</Placeholder>
-        )}
-      </section>
+      <OverTime series={series} windowS={windowS} pick={pick} end={end}>The first second is being measured …</OverTime>
       <section aria-labelledby="pools">
         <h2 id="pools">Pools</h2>
         <p class="hint">One for each database and user: its clients share its server connections.</p>

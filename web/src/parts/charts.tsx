@@ -1,12 +1,14 @@
 // The charts of the process, a database or a pool, all over the same time.
 
+import type { ComponentChildren } from "preact";
 import { useMemo } from "preact/hooks";
 
 import type { Series } from "../api";
 import { bytes, count, duration, rate } from "../format";
 import { column, sum } from "../series";
 import { Chart, type Line } from "./chart";
-import { Segments } from "./small";
+import type { Live } from "../live";
+import { Placeholder, Segments } from "./small";
 
 const WINDOWS: { seconds: number; label: string }[] = [
   { seconds: 60, label: "1 min" },
@@ -22,8 +24,37 @@ interface Props {
   end: number;
 }
 
+interface OverTimeProps {
+  series: Live<Series>;
+  windowS: number;
+  pick: (seconds: number) => void;
+  end: number;
+  /** What is said while nothing has been measured. */
+  children: ComponentChildren;
+}
+
+/** All charts, with the choice of their window. */
+export function OverTime({ series, windowS, pick, end, children }: OverTimeProps) {
+  return (
+    <section aria-labelledby="time">
+      <div class="section-head">
+        <h2 id="time">Over time</h2>
+        <WindowPicker windowS={windowS} pick={pick} />
+      </div>
+      {series.value && series.value.time_s.length > 0 ? (
+        <>
+          <CrowdChart series={series.value} windowS={windowS} end={end} />
+          <Charts series={series.value} windowS={windowS} end={end} />
+        </>
+      ) : (
+        <Placeholder fault={series.fault}>{children}</Placeholder>
+      )}
+    </section>
+  );
+}
+
 /** The picture of the articles: how many are connected, and how few connections serve them. */
-export function CrowdChart({ series, windowS, end }: Props) {
+function CrowdChart({ series, windowS, end }: Props) {
   const lines = useMemo<Line[]>(() => {
     const active = column(series, "clients_active");
     const waiting = column(series, "clients_waiting");
@@ -53,7 +84,7 @@ export function CrowdChart({ series, windowS, end }: Props) {
 }
 
 /** The other charts. */
-export function Charts({ series, windowS, end }: Props) {
+function Charts({ series, windowS, end }: Props) {
   const sets = useMemo(() => lineSets(series), [series]);
   const common = { times: series.time_s, windowS, end };
   return (
@@ -103,7 +134,7 @@ function lineSets(series: Series): Record<"work" | "split" | "latency" | "queue"
 }
 
 /** Which time the charts show. */
-export function WindowPicker({ windowS, pick }: { windowS: number; pick: (seconds: number) => void }) {
+function WindowPicker({ windowS, pick }: { windowS: number; pick: (seconds: number) => void }) {
   const options = WINDOWS.map(({ seconds, label }) => ({ value: String(seconds), label }));
   return <Segments legend="Time shown" name="window" options={options} value={String(windowS)} pick={(value) => pick(Number(value))} />;
 }
