@@ -118,8 +118,11 @@ pub const RIDDEN_BACKLOG_BYTES_MAX: usize = 64 * 1024;
 /// Riders' places that a server keeps allocated.
 pub const RIDERS_KEPT: usize = 64;
 
-/// A short statement waits at most this long for a busy server while another one is idle.
+/// A short statement waits at most this long for a busy server while another one is idle ...
 pub const WAKE_AFTER_US: u64 = 50_000;
+
+/// ... or this long where it was measured that more busy servers do not help: the machine is the bottleneck.
+pub const WAKE_IN_VAIN_AFTER_US: u64 = 500_000;
 
 /// The answer of a statement that a stranger's cancel request may have hit is held until it is whole, up to this size.
 pub const HELD_ANSWER_BYTES_MAX: usize = 256 * 1024;

@@ -1,34 +1,50 @@
 //! How many servers a pool keeps busy with short statements before it wakes another one.
 //!
 //! Waking an idle backend costs two context switches and a cold cache, and beyond the database's cores more busy backends only
-//! disturb each other. The best number is found by trying: one server more, or fewer, for a while, and kept if short
-//! statements are answered sooner (with a fixed number of clients that is the same as: if more of them complete), or with
-//! fewer servers not later. It starts with one. Trials that fail become rarer; when the load changes its nature they begin
-//! anew. And when statements had to wait so long that idle servers were woken anyway, their number is tried at once.
+//! disturb each other. The best number is found by trying: another number and the one that is kept take turns for a few short
+//! windows each, so that what changes by itself meanwhile hits both. More servers are kept if they complete more
+//! statements (or as many, and answer them much sooner), fewer if that costs next to nothing. It starts with one. Trials
+//! that fail become rarer; when the load changes its nature they begin anew. Statements that had to wait so long that idle
+//! servers were woken are a reason to try at once, and never one to believe: where the machine is overloaded, they wait because
+//! too many servers are busy.
 //!
 //! This file is arithmetic: the time is passed in, and it never sees a connection.
 
 use pgweir_settings::AutoCount;
 
-/// Shortest time over which answers are measured.
-const WINDOW_US: u64 = 100_000;
+use crate::limits::{WAKE_AFTER_US, WAKE_IN_VAIN_AFTER_US};
+
+/// Shortest time over which completions are counted.
+const WINDOW_US: u64 = 40_000;
 /// Longest one: what few statements say in this time counts nothing.
 const WINDOW_MAX_US: u64 = 1_000_000;
-/// Fewest statements a judgement is based on.
+/// Fewest statements of a window.
 const SAMPLES_MIN: u64 = 64;
-/// More servers must be this much better, in percent ...
+/// Windows of a trial: the number that is tried and the one that is kept take turns.
+const TURNS: u8 = 4;
+/// After a change so much time is not counted: what was under way is answered in it.
+const SETTLE_MIN_US: u64 = 5_000;
+/// See [`SETTLE_MIN_US`].
+const SETTLE_MAX_US: u64 = 50_000;
+/// More servers must complete so much more, in percent, beside what may be chance ...
 const GAIN_PERCENT: u64 = 4;
-/// ... and fewer may be this much worse.
+/// ... or answer in so much of the time.
+const SOONER_PERCENT: u64 = 80;
+/// Fewer servers may complete so much less ...
 const LOSS_PERCENT: u64 = 2;
+/// ... and take so much of the time to answer.
+const LATER_PERCENT: u64 = 110;
 /// Windows between two trials, at first and at most.
 const PATIENCE_MIN: u32 = 2;
 /// See [`PATIENCE_MIN`].
-const PATIENCE_MAX: u32 = 100;
+const PATIENCE_MAX: u32 = 200;
+/// Trials do not begin anew again within so many windows.
+const CALM_WINDOWS: u32 = 25;
 
-/// What a window saw.
+/// What was seen over some time.
 #[derive(Clone, Copy, Default, Debug)]
 struct Seen {
-    since_us: u64,
+    elapsed_us: u64,
     count: u64,
     response_us: u64,
     wait_us: u64,
@@ -37,14 +53,70 @@ struct Seen {
     busy_max: u32,
 }
 
+impl Seen {
+    fn add(&mut self, other: &Seen) {
+        self.elapsed_us += other.elapsed_us;
+        self.count += other.count;
+        self.response_us += other.response_us;
+    }
+
+    /// Completions in a thousand seconds.
+    fn rate(&self) -> u64 {
+        self.count.saturating_mul(1_000_000_000) / self.elapsed_us.max(1)
+    }
+
+    /// Mean time to the answer (µs, in sixteenths).
+    fn response(&self) -> u64 {
+        self.response_us.saturating_mul(16) / self.count.max(1)
+    }
+}
+
+/// What is tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Move {
+    Double,
+    Halve,
+    More,
+    Fewer,
+}
+
+impl Move {
+    /// The number to be tried instead.
+    fn from(self, target: u32) -> u32 {
+        match self {
+            Move::Double => target.saturating_mul(2),
+            Move::Halve => target / 2,
+            Move::More => target.saturating_add((target / 4).max(1)),
+            Move::Fewer => target - (target / 8).max(1).min(target),
+        }
+    }
+
+    /// What is tried when this was in vain.
+    fn next(self) -> Move {
+        match self {
+            Move::Double => Move::Halve,
+            Move::Halve => Move::More,
+            Move::More => Move::Fewer,
+            Move::Fewer => Move::Double,
+        }
+    }
+}
+
+/// Two numbers of servers that take turns.
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    home: u32,
+    away: u32,
+    turn: u8,
+    at_home: Seen,
+    there: Seen,
+}
+
+#[derive(Clone, Copy, Debug)]
 enum Phase {
     /// The target is kept for so many windows.
     Keeping(u32),
-    /// Another target was set: the first window shows the change only in part.
-    Settling { from: u32 },
-    /// The next window is compared.
-    Judging { from: u32 },
+    Trying(Trial),
 }
 
 /// See the module's head.
@@ -53,12 +125,17 @@ pub(crate) struct Pace {
     target: u32,
     phase: Phase,
     seen: Seen,
-    /// Mean time to the answer with the target that was kept (µs, in sixteenths); 0: not measured.
-    base: u64,
+    /// When the window began; 0: with the next statement.
+    since_us: u64,
+    /// What the target that is kept does: completions and time to the answer as in [`Seen`]; 0: not measured.
+    base_rate: u64,
+    base_response: u64,
     patience: u32,
-    /// The next trial is with more servers.
-    upwards: bool,
-    stride: u32,
+    next: Move,
+    /// More servers were tried with this load, and did not help.
+    in_vain: bool,
+    /// Windows since the trials began anew.
+    calm: u32,
     decisions: u64,
 }
 
@@ -68,10 +145,13 @@ impl Pace {
             target: 1,
             phase: Phase::Keeping(PATIENCE_MIN),
             seen: Seen::default(),
-            base: 0,
+            since_us: 0,
+            base_rate: 0,
+            base_response: 0,
             patience: PATIENCE_MIN,
-            upwards: true,
-            stride: 1,
+            next: Move::Double,
+            in_vain: false,
+            calm: 0,
             decisions: 0,
         }
     }
@@ -85,9 +165,16 @@ impl Pace {
         }
     }
 
-    /// How often the target was changed.
+    /// How often another number was found better.
     pub(crate) fn decisions(&self) -> u64 {
         self.decisions
+    }
+
+    /// So long a short statement waits at most while a server is idle (µs). In a trial, more servers than are tried would
+    /// show nothing.
+    pub(crate) fn wake_after_us(&self) -> u64 {
+        let tries = matches!(self.phase, Phase::Trying(_));
+        if self.in_vain || tries { WAKE_IN_VAIN_AFTER_US } else { WAKE_AFTER_US }
     }
 
     /// An idle server is woken although the target is reached, because waiting would take too long; `busy` with it.
@@ -96,106 +183,155 @@ impl Pace {
         self.seen.busy_max = self.seen.busy_max.max(busy);
     }
 
-    /// A short statement was answered so long after it had been asked, of which it waited so long for a server. `size` is
-    /// the most servers there can be.
+    /// A short statement was answered so long after it had been asked, of which it waited so long for a server. Returns whether
+    /// enough was seen to [`judge`](Pace::judge).
     #[inline]
-    pub(crate) fn note(&mut self, now_us: u64, response_us: u64, wait_us: u64, size: u32) {
-        let seen = &mut self.seen;
-        if seen.since_us == 0 {
-            seen.since_us = now_us.saturating_sub(response_us.min(WINDOW_US));
+    pub(crate) fn note(&mut self, now_us: u64, response_us: u64, wait_us: u64) -> bool {
+        if self.since_us == 0 {
+            self.since_us = now_us;
         }
-        seen.count += 1;
-        seen.response_us += response_us;
-        seen.wait_us += wait_us;
-        let elapsed_us = now_us.saturating_sub(seen.since_us);
-        if elapsed_us >= WINDOW_US && (seen.count >= SAMPLES_MIN || elapsed_us >= WINDOW_MAX_US) {
-            let seen = std::mem::take(seen);
-            if seen.count >= SAMPLES_MIN {
-                self.judge(&seen, size.max(1));
-            }
-        }
+        // While what was changed settles, the window has not begun.
+        let Some(elapsed_us) = now_us.checked_sub(self.since_us) else { return false };
+        self.seen.count += 1;
+        self.seen.response_us += response_us;
+        self.seen.wait_us += wait_us;
+        self.seen.elapsed_us = elapsed_us;
+        elapsed_us >= WINDOW_US && (self.seen.count >= SAMPLES_MIN || elapsed_us >= WINDOW_MAX_US)
     }
 
-    fn judge(&mut self, seen: &Seen, size: u32) {
-        let score = seen.response_us.saturating_mul(16) / seen.count;
-        self.target = self.target.min(size);
-        // One statement of a hundred had to wake a server: the target may be too low. (Or the machine is overloaded, where more
-        // busy servers are worse: so their number is tried like any other, and not again before its turn.)
-        let many_woken = seen.woken.saturating_mul(100) > seen.count && seen.busy_max > self.target;
+    /// A window is over. `size` is the most servers there can be.
+    pub(crate) fn judge(&mut self, now_us: u64, size: u32) {
+        let seen = std::mem::take(&mut self.seen);
+        self.since_us = now_us;
+        if seen.count < SAMPLES_MIN || seen.elapsed_us >= 2 * WINDOW_MAX_US {
+            return self.doze();
+        }
+        self.calm = self.calm.saturating_add(1);
+        let before = self.target;
         match self.phase {
-            Phase::Keeping(_) if many_woken && self.patience == PATIENCE_MIN => {
-                let from = self.target;
-                self.set(seen.busy_max.min(size));
-                self.base = score;
-                self.phase = Phase::Settling { from };
-            }
-            Phase::Keeping(left) => self.keep(seen, score, left, size),
-            Phase::Settling { from } => self.phase = Phase::Judging { from },
-            Phase::Judging { from } => self.decide(score, from),
+            Phase::Keeping(left) => self.keep(&seen, left, size.max(1)),
+            Phase::Trying(trial) => self.compare(trial, &seen),
+        }
+        self.target = self.target.min(size.max(1));
+        if self.target != before {
+            let response_us = seen.response_us / seen.count;
+            self.since_us = now_us + response_us.clamp(SETTLE_MIN_US, SETTLE_MAX_US);
         }
     }
 
-    fn keep(&mut self, seen: &Seen, score: u64, left: u32, size: u32) {
-        let changed = self.base > 0 && (score > self.base * 2 || score * 2 < self.base);
-        if changed {
-            // The load is another one.
-            return self.begin_anew(score);
+    /// Statements are so few that they need few servers.
+    fn doze(&mut self) {
+        self.since_us = 0;
+        if let Phase::Trying(trial) = self.phase {
+            self.target = trial.home;
         }
-        self.base = if self.base == 0 { score } else { (self.base * 3 + score) / 4 };
+        self.target = (self.target / 2).max(1);
+        self.begin_anew(0, 0);
+    }
+
+    fn keep(&mut self, seen: &Seen, left: u32, size: u32) {
+        let (rate, response) = (seen.rate(), seen.response());
+        let other = |base: u64, now: u64| base > 0 && (now > base * 2 || now * 2 < base);
+        if (other(self.base_rate, rate) || other(self.base_response, response)) && self.calm >= CALM_WINDOWS {
+            // The load is another one.
+            return self.begin_anew(rate, response);
+        }
+        // One statement of a hundred had to wake a server.
+        let many_woken = seen.woken.saturating_mul(100) > seen.count && seen.busy_max > self.target;
+        if many_woken && !self.in_vain {
+            // More servers were busy than the target says: what they did is not its doing.
+            (self.base_rate, self.base_response) = (0, 0);
+            return self.attempt(seen.busy_max.min(size));
+        }
+        let smooth = |base: u64, now: u64| if base == 0 { now } else { (base * 3 + now) / 4 };
+        self.base_rate = smooth(self.base_rate, rate);
+        self.base_response = smooth(self.base_response, response);
         if left > 0 {
             self.phase = Phase::Keeping(left - 1);
             return;
         }
-        let from = self.target;
         // Where nobody waits, more servers can not help.
         let waits = seen.wait_us.saturating_mul(10) > seen.response_us;
-        let up = self.upwards && waits && from < size;
-        if up {
-            self.set(from.saturating_add(self.stride).min(size));
-        } else if from > 1 {
-            self.upwards = false;
-            self.set(from.saturating_sub(self.stride.max(from / 8)).max(1));
-        } else {
-            self.upwards = true;
-            return;
+        for _ in 0..4 {
+            let away = self.next.from(self.target).clamp(1, size);
+            if away != self.target && (waits || away < self.target) {
+                return self.attempt(away);
+            }
+            self.next = self.next.next();
         }
-        self.base = score;
-        self.phase = Phase::Settling { from };
     }
 
-    fn decide(&mut self, score: u64, from: u32) {
-        let up = self.target > from;
-        let good = if up {
-            score.saturating_mul(100) < self.base.saturating_mul(100 - GAIN_PERCENT)
+    fn attempt(&mut self, away: u32) {
+        if away == self.target {
+            return;
+        }
+        let (at_home, there) = (Seen::default(), Seen::default());
+        self.phase = Phase::Trying(Trial { home: self.target, away, turn: 0, at_home, there });
+        self.target = away;
+    }
+
+    fn compare(&mut self, mut trial: Trial, seen: &Seen) {
+        if self.target == trial.away {
+            trial.there.add(seen);
         } else {
-            score.saturating_mul(100) <= self.base.saturating_mul(100 + LOSS_PERCENT)
-        };
-        if good {
-            let much = score.saturating_mul(100) < self.base.saturating_mul(80);
-            self.stride = if up && much { (self.stride * 2).min(16) } else { 1 };
+            trial.at_home.add(seen);
+        }
+        trial.turn += 1;
+        // What is plain is not tried for longer.
+        let first = trial.turn == 1 && self.base_rate > 0;
+        if first && (seen.rate() * 10 < self.base_rate * 7 || seen.response() > self.base_response * 2) {
+            return self.decide(&trial, false);
+        }
+        if first && trial.away > trial.home && seen.rate() * 10 > self.base_rate * 15 {
+            return self.decide(&trial, true);
+        }
+        if trial.turn >= TURNS {
+            return self.decide(&trial, is_better(&trial));
+        }
+        self.target = if self.target == trial.away { trial.home } else { trial.away };
+        self.phase = Phase::Trying(trial);
+    }
+
+    fn decide(&mut self, trial: &Trial, better: bool) {
+        let up = trial.away > trial.home;
+        if better {
+            self.target = trial.away;
+            self.decisions += 1;
             self.patience = PATIENCE_MIN;
-            self.base = score;
-            self.phase = Phase::Keeping(if up && much { 0 } else { 1 });
+            (self.base_rate, self.base_response) = (trial.there.rate(), trial.there.response());
+            self.in_vain = false;
+            self.phase = Phase::Keeping(0);
         } else {
-            self.set(from);
-            self.stride = 1;
-            self.upwards = !self.upwards;
+            self.target = trial.home;
+            self.in_vain |= up;
+            self.next = self.next.next();
             self.patience = (self.patience * 2).min(PATIENCE_MAX);
             self.phase = Phase::Keeping(self.patience);
         }
     }
 
-    fn begin_anew(&mut self, base: u64) {
-        self.base = base;
+    fn begin_anew(&mut self, rate: u64, response: u64) {
+        (self.base_rate, self.base_response) = (rate, response);
         self.patience = PATIENCE_MIN;
-        self.stride = 1;
-        self.upwards = true;
+        self.next = Move::Double;
+        self.in_vain = false;
+        self.calm = 0;
         self.phase = Phase::Keeping(1);
     }
+}
 
-    fn set(&mut self, target: u32) {
-        self.decisions += u64::from(target != self.target);
-        self.target = target;
+/// The number that was tried is better than the one that is kept.
+fn is_better(trial: &Trial) -> bool {
+    let (home, there) = (&trial.at_home, &trial.there);
+    let (rate, response) = (there.rate().saturating_mul(100), there.response().saturating_mul(100));
+    let no_fewer = rate >= home.rate().saturating_mul(100 - LOSS_PERCENT);
+    if trial.away > trial.home {
+        // Completions come by chance: two counts of n differ by about the square root of 2 / n.
+        let chance = (10_000 / there.count.max(1) + 10_000 / home.count.max(1)).isqrt();
+        rate > home.rate().saturating_mul(100 + GAIN_PERCENT + chance)
+            || no_fewer && response < home.response().saturating_mul(SOONER_PERCENT)
+    } else {
+        no_fewer && response <= home.response().saturating_mul(LATER_PERCENT)
     }
 }
 
@@ -239,7 +375,9 @@ mod tests {
                 let noise = (self.noise >> 40) % 20;
                 for _ in 0..step {
                     let response_us = self.clients * 1_000_000 / rate * (990 + noise) / 1000;
-                    pace.note(self.now_us, response_us, waited_us, self.size);
+                    if pace.note(self.now_us, response_us, waited_us) {
+                        pace.judge(self.now_us, self.size);
+                    }
                 }
             }
             pace.target(AutoCount::Auto)
@@ -280,7 +418,9 @@ mod tests {
             let target = pace.target(AutoCount::Auto);
             pace.note_woken(9);
             let response_us = if better { 20_000 / u64::from(target) } else { 20_000 };
-            pace.note(now_us, response_us, response_us / 2, 25);
+            if pace.note(now_us, response_us, response_us / 2) {
+                pace.judge(now_us, 25);
+            }
             targets.push(target);
         }
         targets

@@ -12,7 +12,7 @@ use crate::estimate::Estimate;
 use crate::group::{Group, group_at_front};
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::Ledger;
-use crate::limits::{LEDGER_ENTRIES_MAX, RIDDEN_ANSWER_BYTES_MAX, RIDDEN_BACKLOG_BYTES_MAX, WAKE_AFTER_US};
+use crate::limits::{LEDGER_ENTRIES_MAX, RIDDEN_ANSWER_BYTES_MAX, RIDDEN_BACKLOG_BYTES_MAX};
 use crate::luggage::Replication;
 use crate::mail::Shutdown;
 use crate::riders::{RideLimits, Room};
@@ -32,10 +32,13 @@ pub(super) enum Admission {
 }
 
 /// What was found among the busy servers.
-enum Aboard {
-    Room(ServerId),
-    Full,
-    Nowhere,
+struct Aboard {
+    /// How many of them take riders, or would if they were not full. (One whose head turned out long does not.)
+    takers: u32,
+    /// The one aboard which the wait is shortest.
+    best: Option<ServerId>,
+    /// One of them will have room soon.
+    full: bool,
 }
 
 impl Machine {
@@ -85,28 +88,25 @@ impl Machine {
             return self.take_idle(d, pool_id, Some(id)).map_or(Admission::NoServer, Admission::Alone);
         };
         let target = self.pools[pool_id].pace.target(self.rules.config.main.multiplex_servers);
-        let busy = self.pools[pool_id].short.len();
-        if busy < target as usize
+        let aboard = self.look_aboard(d, pool_id, id, &group, limits, target);
+        if aboard.takers < target
             && let Some(server) = self.take_idle(d, pool_id, Some(id))
         {
             return Admission::Alone(server);
         }
-        let found = self.find_aboard(d, pool_id, id, &group, limits, target as usize);
-        if let Aboard::Room(server) = found {
+        if let Some(server) = aboard.best {
             return Admission::Behind(server);
         }
-        if matches!(found, Aboard::Full) && !self.has_waited_enough(id) {
+        if aboard.full && !self.has_waited_enough(pool_id, id) {
             return Admission::Soon;
         }
         if let Some(server) = self.take_idle(d, pool_id, Some(id)) {
-            self.pools[pool_id].pace.note_woken(busy as u32 + 1);
+            self.pools[pool_id].pace.note_woken(aboard.takers.saturating_add(1));
             return Admission::Alone(server);
         }
         // Those that were left to come to rest may as well go on.
-        match self.find_aboard(d, pool_id, id, &group, limits, usize::MAX) {
-            Aboard::Room(server) => Admission::Behind(server),
-            Aboard::Full | Aboard::Nowhere => Admission::NoServer,
-        }
+        let anywhere = self.look_aboard(d, pool_id, id, &group, limits, u32::MAX);
+        anywhere.best.map_or(Admission::NoServer, Admission::Behind)
     }
 
     /// The client wants something that may be sent behind others, and is known to be short.
@@ -123,63 +123,67 @@ impl Machine {
         Some((limits, group))
     }
 
-    /// The busy server, among the first so many, aboard which the wait is shortest.
-    fn find_aboard<D: Driver>(
+    /// Looks at the busy servers, up to so many of those that take riders.
+    fn look_aboard<D: Driver>(
         &self,
         d: &D,
         pool_id: PoolId,
         id: ClientId,
         group: &Group,
         limits: RideLimits,
-        among: usize,
+        among: u32,
     ) -> Aboard {
+        let mut found = Aboard { takers: 0, best: None, full: false };
         let Some(account) = self.clients.get(id).and_then(|client| client.account.as_deref()) else {
-            return Aboard::Nowhere;
+            return found;
         };
-        let mut best: Option<(u64, ServerId)> = None;
-        let mut full = false;
-        for &server_id in self.pools[pool_id].short.iter().take(among) {
+        let mut least_us = u64::MAX;
+        for &server_id in &self.pools[pool_id].short {
+            if found.takers == among {
+                break;
+            }
             let Some(server) = self.servers.get(server_id) else { continue };
-            if !takes_riders(server)
-                || !same_session(account, server)
-                || d.backlog(server.conn) > RIDDEN_BACKLOG_BYTES_MAX
+            if !takes_riders(server) || d.backlog(server.conn) > RIDDEN_BACKLOG_BYTES_MAX {
+                continue;
+            }
+            let room = server.riders.room(self.now.mono_us, server.received_bytes, limits);
+            if room == Room::Never {
+                continue;
+            }
+            found.takers += 1;
+            if !same_session(account, server)
+                || group.names_statements && server.ledger.awaits_earlier_changes()
             {
                 continue;
             }
-            if group.names_statements && server.ledger.awaits_earlier_changes() {
-                continue;
-            }
-            match server.riders.room(self.now.mono_us, server.received_bytes, limits) {
-                Room::Yes(wait_us) if best.is_none_or(|(least_us, _)| wait_us < least_us) => {
-                    best = Some((wait_us, server_id));
+            match room {
+                Room::Yes(wait_us) if wait_us < least_us && self.reason_to_retire(server_id).is_none() => {
+                    (least_us, found.best) = (wait_us, Some(server_id));
                 }
                 Room::Yes(_) | Room::Never => {}
-                Room::Full => full = true,
+                Room::Full => found.full = true,
             }
         }
-        let fit = best.filter(|&(_, server)| self.reason_to_retire(server).is_none());
-        match fit {
-            Some((_, server)) => Aboard::Room(server),
-            None if full => Aboard::Full,
-            None => Aboard::Nowhere,
-        }
+        found
     }
 
     /// It has waited so long that an idle server is to be woken for it. (How long it is still expected to wait counts nothing:
     /// where too many servers are busy, statements take long because of that, and one more would make it worse.)
-    fn has_waited_enough(&self, id: ClientId) -> bool {
+    fn has_waited_enough(&self, pool_id: PoolId, id: ClientId) -> bool {
+        let enough_us = self.pools[pool_id].pace.wake_after_us();
         match self.clients.get(id).map(|client| &client.state) {
             Some(ClientState::Waiting(waiting)) => {
-                self.now.mono_us.saturating_sub(waiting.since_us) >= WAKE_AFTER_US
+                self.now.mono_us.saturating_sub(waiting.since_us) >= enough_us
             }
             _ => false,
         }
     }
 
     /// When the client that is next has waited long enough to have an idle server woken.
-    pub(super) fn note_wake_up(&mut self, id: ClientId) {
+    pub(super) fn note_wake_up(&mut self, pool_id: PoolId, id: ClientId) {
+        let enough_us = self.pools[pool_id].pace.wake_after_us();
         let Some(Client { state: ClientState::Waiting(waiting), .. }) = self.clients.get(id) else { return };
-        let due_us = waiting.since_us.saturating_add(WAKE_AFTER_US).max(self.now.mono_us + 1);
+        let due_us = waiting.since_us.saturating_add(enough_us).max(self.now.mono_us + 1);
         self.wake_us = Some(self.wake_us.map_or(due_us, |other_us| other_us.min(due_us)));
     }
 }

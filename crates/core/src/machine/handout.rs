@@ -39,7 +39,7 @@ impl Machine {
                     self.pools[pool_id].queue.pop_front();
                     self.board(d, client, server);
                 }
-                Admission::Soon => return self.note_wake_up(client),
+                Admission::Soon => return self.note_wake_up(pool_id, client),
                 Admission::NoServer => break,
             }
         }

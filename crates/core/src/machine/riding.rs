@@ -190,12 +190,13 @@ impl Machine {
         self.estimates.note(head.key, took_us, server.received_bytes - head.received_bytes, long_us);
         let account = client.and_then(|client| self.clients.get(client)?.account.as_deref());
         if let (Some(account), Some(_)) = (account, head.estimate_us) {
-            let size =
-                self.rules.config.pool_size(&self.pools[server.pool].config, &self.pools[server.pool].user);
-            let size = if size == 0 { u32::MAX } else { size };
             let response_us = now_us.saturating_sub(account.request_us);
             let wait_us = response_us.saturating_sub(took_us);
-            self.pools[server.pool].pace.note(now_us, response_us, wait_us, size);
+            let pool = &mut self.pools[server.pool];
+            if pool.pace.note(now_us, response_us, wait_us) {
+                let size = self.rules.config.pool_size(&pool.config, &pool.user);
+                pool.pace.judge(now_us, if size == 0 { u32::MAX } else { size });
+            }
         }
     }
 

@@ -4,7 +4,6 @@
 //! difference of the numbers is what one time costs, without start and end. Nothing here may look at a clock.
 
 mod parts;
-mod quiet;
 mod world;
 
 use std::hint::black_box;

@@ -7,17 +7,21 @@ use pgweir_core::mail::{Mail, Question};
 
 /// What was sent to each connection, and what was dialed.
 #[derive(Default)]
-pub(crate) struct Quiet {
+pub struct Quiet {
     sent: Vec<Vec<u8>>,
     free: Vec<u32>,
-    pub(crate) dialed: Vec<ConnId>,
+    /// Connections that were dialed since this was last taken.
+    pub dialed: Vec<ConnId>,
     generations: Vec<u32>,
     random: u64,
 }
 
 impl Quiet {
     /// A new connection, in a place that may have been used before.
-    pub(crate) fn open(&mut self) -> ConnId {
+    ///
+    /// # Panics
+    /// With more connections than 2^32.
+    pub fn open(&mut self) -> ConnId {
         let index = self.free.pop().unwrap_or_else(|| {
             self.sent.push(Vec::new());
             self.generations.push(0);
@@ -26,17 +30,23 @@ impl Quiet {
         ConnId { index, generation: self.generations[index as usize] }
     }
 
+    /// Something was sent to a connection since that was last taken.
+    pub fn has(&self, conn: ConnId) -> bool {
+        !self.sent[conn.index as usize].is_empty()
+    }
+
     /// What was sent to a connection since it was last taken; [`Quiet::give_back`] returns the memory.
-    pub(crate) fn take(&mut self, conn: ConnId) -> Vec<u8> {
+    pub fn take(&mut self, conn: ConnId) -> Vec<u8> {
         std::mem::take(&mut self.sent[conn.index as usize])
     }
 
     /// What is random from here on is what it was after the last call.
-    pub(crate) fn rewind_random(&mut self) {
+    pub fn rewind_random(&mut self) {
         self.random = 0;
     }
 
-    pub(crate) fn give_back(&mut self, conn: ConnId, mut buffer: Vec<u8>) {
+    /// See [`Quiet::take`].
+    pub fn give_back(&mut self, conn: ConnId, mut buffer: Vec<u8>) {
         buffer.clear();
         self.sent[conn.index as usize] = buffer;
     }

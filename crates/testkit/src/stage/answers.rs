@@ -1,0 +1,142 @@
+//! What a model server says that never fails.
+
+use pgweir_wire::Header;
+use pgweir_wire::backend::{
+    Column, TxStatus, encode_auth_ok, encode_backend_key_data, encode_bind_complete, encode_command_complete,
+    encode_data_row, encode_parameter_description, encode_parameter_status, encode_parse_complete,
+    encode_ready, encode_row_description,
+};
+use pgweir_wire::frontend::tag;
+use pgweir_wire::header::HEADER_LEN;
+
+/// A query whose answer has 64 rows of 128 bytes.
+pub const MANY_ROWS: &str = "SELECT filler FROM pgbench_branches";
+
+/// What the model server says, made once.
+pub struct Answers {
+    row: Vec<u8>,
+    rows: Vec<u8>,
+    begun: Vec<u8>,
+    done: Vec<u8>,
+    parsed: Vec<u8>,
+    bound: Vec<u8>,
+    columns: Vec<u8>,
+    no_parameters: Vec<u8>,
+    /// A row without its description, as Execute has it.
+    executed: Vec<u8>,
+}
+
+impl Default for Answers {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Answers {
+    /// Encodes them.
+    pub fn new() -> Self {
+        let encoded = |encode: &dyn Fn(&mut Vec<u8>)| {
+            let mut out = Vec::new();
+            encode(&mut out);
+            out
+        };
+        let columns = encoded(&|out| {
+            encode_row_description(
+                out,
+                &[Column { name: "abalance", type_oid: 23, type_len: 4, binary: false }],
+            );
+        });
+        let executed = encoded(&|out| {
+            encode_data_row(out, &[Some(b"-4711")]);
+            encode_command_complete(out, "SELECT 1");
+        });
+        let many = encoded(&|out| {
+            for _ in 0..64 {
+                encode_data_row(out, &[Some(&[b'x'; 128])]);
+            }
+            encode_command_complete(out, "SELECT 64");
+        });
+        Self {
+            row: [columns.clone(), executed.clone()].concat(),
+            rows: [columns.clone(), many].concat(),
+            begun: encoded(&|out| encode_command_complete(out, "BEGIN")),
+            done: encoded(&|out| encode_command_complete(out, "COMMIT")),
+            parsed: encoded(&encode_parse_complete),
+            bound: encoded(&encode_bind_complete),
+            no_parameters: encoded(&|out| encode_parameter_description(out, &[])),
+            columns,
+            executed,
+        }
+    }
+
+    /// Answers all messages in `asked`, which must be whole.
+    ///
+    /// # Panics
+    /// At messages that no client of the stage sends.
+    pub fn to(&self, asked: &[u8], status: &mut TxStatus, out: &mut Vec<u8>) {
+        let mut at = 0;
+        while let Ok(Some(header)) = Header::peek(&asked[at..]) {
+            let body = &asked[at + HEADER_LEN..at + header.total()];
+            at += header.total();
+            match header.tag {
+                tag::QUERY => {
+                    self.to_query(body, status, out);
+                    encode_ready(out, *status);
+                }
+                tag::PARSE => out.extend_from_slice(&self.parsed),
+                tag::BIND => out.extend_from_slice(&self.bound),
+                tag::DESCRIBE => {
+                    if body[0] == b'S' {
+                        out.extend_from_slice(&self.no_parameters);
+                    }
+                    out.extend_from_slice(&self.columns);
+                }
+                tag::EXECUTE => out.extend_from_slice(&self.executed),
+                tag::SYNC => encode_ready(out, *status),
+                other => panic!("the model server does not know {}", char::from(other)),
+            }
+        }
+        assert_eq!(at, asked.len(), "part of a message");
+    }
+
+    fn to_query(&self, body: &[u8], status: &mut TxStatus, out: &mut Vec<u8>) {
+        let text = &body[..body.len() - 1];
+        if text.starts_with(b"BEGIN") {
+            *status = TxStatus::InTransaction;
+            out.extend_from_slice(&self.begun);
+        } else if text.starts_with(b"COMMIT") {
+            *status = TxStatus::Idle;
+            out.extend_from_slice(&self.done);
+        } else if text == MANY_ROWS.as_bytes() {
+            out.extend_from_slice(&self.rows);
+        } else {
+            out.extend_from_slice(&self.row);
+        }
+    }
+}
+
+/// A client was answered to the end.
+pub fn ends_with_ready(told: &[u8]) -> bool {
+    told.len() > HEADER_LEN && told[told.len() - HEADER_LEN - 1] == b'Z'
+}
+
+/// What a server says to a client that it trusts.
+pub fn welcome() -> Vec<u8> {
+    let mut out = Vec::new();
+    encode_auth_ok(&mut out);
+    for (name, value) in [
+        ("server_version", "18.0"),
+        ("DateStyle", "ISO, MDY"),
+        ("client_encoding", "UTF8"),
+        ("TimeZone", "UTC"),
+        ("standard_conforming_strings", "on"),
+        ("application_name", ""),
+        ("IntervalStyle", "postgres"),
+    ] {
+        encode_parameter_status(&mut out, name.as_bytes(), value.as_bytes());
+    }
+    encode_backend_key_data(&mut out, 4242, &[7, 7, 7, 7]);
+    encode_ready(&mut out, TxStatus::Idle);
+    out
+}
+
