@@ -127,6 +127,8 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
     if given && giving.join().is_err() {
         log.write(Level::Error, "the thread that hands over has failed");
     }
+    // Who sees that the pid file is gone finds the last words in the log.
+    log.flush();
     take(&pid_file);
     Ok(())
 }
