@@ -7,7 +7,7 @@
 //! Constants and parameters are one thing, lists of them in parentheses are as one (`IN (1, 2, 3)` is `IN (1)`), and so is
 //! a sign in front of a number where no operand stands before it.
 
-use crate::lexer::{Kind, Lexeme};
+use crate::chunks::{self, CHUNK};
 
 /// Odd, with its bits well spread: 2^64 divided by the golden ratio.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -59,41 +59,50 @@ impl Fingerprint {
         self.hash = mixed ^ (mixed >> 29);
     }
 
-    /// Takes the next lexeme.
+    /// Takes a `;`.
     #[inline]
-    pub(crate) fn see(&mut self, lexeme: Lexeme<'_>) {
-        if lexeme.kind == Kind::Symbol && lexeme.text == b";" {
-            self.settle();
-            self.split = self.hash != START;
-            self.before = Before::NoOperand;
-            return;
+    pub(crate) fn semicolon(&mut self) {
+        self.settle();
+        self.split = self.hash != START;
+        self.before = Before::NoOperand;
+    }
+
+    /// Takes a word; `head` is what the lexer says of its beginning.
+    #[inline]
+    pub(crate) fn word(&mut self, head: u64, text: &[u8]) {
+        self.begin();
+        self.settle();
+        // Folding makes blanks of the zeros behind a short word.
+        self.mix(chunks::fold(head));
+        let mut at = CHUNK;
+        while at <= text.len() {
+            self.mix(chunks::fold(chunks::load(text, at)));
+            at += CHUNK;
         }
-        if std::mem::take(&mut self.split) {
+        self.before = Before::Other;
+    }
+
+    /// Takes a name in quotes.
+    pub(crate) fn quoted_word(&mut self, text: &[u8]) {
+        self.begin();
+        self.settle();
+        self.bytes(text);
+        self.before = Before::Other;
+    }
+
+    /// Something follows: a `;` before it counts.
+    #[inline]
+    fn begin(&mut self) {
+        if self.split {
+            self.split = false;
             self.mix(u64::from(b';'));
-        }
-        match lexeme.kind {
-            Kind::Text
-            | Kind::EscapeText
-            | Kind::UnicodeText
-            | Kind::DollarText
-            | Kind::Number
-            | Kind::Param => self.literal(),
-            Kind::Symbol => self.symbol(lexeme.text),
-            Kind::Operator => self.operator(lexeme.text),
-            Kind::Word => {
-                self.settle();
-                self.name(lexeme.text, true);
-                self.before = Before::Other;
-            }
-            Kind::QuotedWord | Kind::UnicodeWord => {
-                self.settle();
-                self.name(lexeme.text, false);
-                self.before = Before::Other;
-            }
         }
     }
 
-    fn literal(&mut self) {
+    /// Takes a constant or a parameter.
+    #[inline]
+    pub(crate) fn literal(&mut self) {
+        self.begin();
         match self.before {
             // The list goes on.
             Before::LiteralComma | Before::LiteralCommaSign(_) => {}
@@ -102,8 +111,10 @@ impl Fingerprint {
         self.before = if self.depth > 0 { Before::Literal } else { Before::Other };
     }
 
-    fn symbol(&mut self, text: &[u8]) {
-        let byte = text.first().copied().unwrap_or_default();
+    /// Takes a symbol other than `;`.
+    #[inline]
+    pub(crate) fn symbol(&mut self, byte: u8) {
+        self.begin();
         if byte == b',' && self.before == Before::Literal {
             self.before = Before::LiteralComma;
             return;
@@ -118,7 +129,10 @@ impl Fingerprint {
         self.before = if matches!(byte, b')' | b']') { Before::Other } else { Before::NoOperand };
     }
 
-    fn operator(&mut self, text: &[u8]) {
+    /// Takes an operator.
+    #[inline]
+    pub(crate) fn operator(&mut self, text: &[u8]) {
+        self.begin();
         // `a =-1` is cut as PostgreSQL cuts it only when it is parsed; here the sign is still at the operator's end.
         let (operator, sign) = match text {
             [operator @ .., sign @ (b'-' | b'+')] => (operator, Some(*sign)),
@@ -141,6 +155,7 @@ impl Fingerprint {
     }
 
     /// What was put off was no part of a literal.
+    #[inline]
     fn settle(&mut self) {
         match self.before {
             Before::LiteralComma => self.mix(u64::from(b',')),
@@ -153,27 +168,14 @@ impl Fingerprint {
         }
     }
 
+    /// Eight bytes at a time, with blanks behind the end; one chunk more where there is nothing left for it.
+    #[inline]
     fn bytes(&mut self, text: &[u8]) {
-        self.name(text, false);
-    }
-
-    /// Eight bytes at a time; `folds` ASCII letters (in words: the other characters of a word stay apart).
-    fn name(&mut self, text: &[u8], folds: bool) {
-        let fold = |chunk: u64| {
-            let ascii = !chunk & 0x8080_8080_8080_8080;
-            if folds { chunk | (ascii >> 2) } else { chunk }
-        };
-        let mut chunks = text.chunks_exact(8);
-        for chunk in &mut chunks {
-            let mut bytes = [0; 8];
-            bytes.copy_from_slice(chunk);
-            self.mix(fold(u64::from_le_bytes(bytes)));
+        let mut at = 0;
+        while at <= text.len() {
+            self.mix(chunks::padded(chunks::load(text, at), text.len() - at));
+            at += CHUNK;
         }
-        let mut bytes = [b' '; 8];
-        for (to, from) in bytes.iter_mut().zip(chunks.remainder()) {
-            *to = *from;
-        }
-        self.mix(fold(u64::from_le_bytes(bytes)));
     }
 
     /// That of a text whose rest could not be lexed.

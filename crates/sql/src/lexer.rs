@@ -12,6 +12,8 @@
 
 use std::iter::FusedIterator;
 
+use crate::chunks::{self, CHUNK};
+
 mod quotes;
 
 #[cfg(test)]
@@ -73,197 +75,275 @@ pub enum Doubt {
 /// Iterates over the lexemes of a text; blanks and comments are left out. After an error there is nothing more.
 #[derive(Debug, Clone)]
 pub struct Lexer<'a> {
-    rest: &'a [u8],
+    sql: &'a [u8],
+    /// Where the next lexeme, or what is before it, begins; the end of the text after an error.
+    at: usize,
 }
 
 impl<'a> Lexer<'a> {
     /// Starts at the beginning of `sql`, which is in the client's encoding.
     #[must_use]
     pub fn new(sql: &'a [u8]) -> Self {
-        Self { rest: sql }
+        Self { sql, at: 0 }
     }
 
     /// What has not been looked at yet.
     #[must_use]
     pub fn rest(&self) -> &'a [u8] {
-        self.rest
+        self.sql.get(self.at..).unwrap_or_default()
     }
 
-    fn lexeme(&mut self) -> Result<Option<Lexeme<'a>>, Doubt> {
-        self.rest = skip_blanks(self.rest)?;
-        let kind = match self.rest {
-            [] => return Ok(None),
-            [b'\'', ..] => return self.quoted(Kind::Text, 1, quotes::standard),
-            [b'e' | b'E', b'\'', ..] => return self.quoted(Kind::EscapeText, 2, quotes::escape),
-            [b'u' | b'U', b'&', b'\'', ..] => {
-                return self.quoted(Kind::UnicodeText, 3, quotes::plain::<b'\''>);
-            }
-            [b'u' | b'U', b'&', b'"', ..] => return self.quoted(Kind::UnicodeWord, 3, quotes::plain::<b'"'>),
-            [b'"', ..] => return self.quoted(Kind::QuotedWord, 1, quotes::plain::<b'"'>),
-            [b'$', ..] => return self.dollar(),
-            [b'0'..=b'9', ..] => return self.number(),
-            [b'(' | b')' | b'[' | b']' | b',' | b';' | b':' | b'.', ..] => {
-                return Ok(self.cut(Kind::Symbol, 1));
-            }
-            [first, ..] if is_word_start(*first) => Kind::Word,
-            [first, ..] if is_operator(*first) => Kind::Operator,
-            _ => return Err(Doubt::Character),
-        };
-        let len = if kind == Kind::Word { word_len(self.rest)? } else { operator_len(self.rest) };
-        Ok(self.cut(kind, len))
+    /// The next lexeme, and of a word its first eight bytes, folded (see [`chunks::fold`]), with zeros behind a shorter one.
+    /// After an error it must not be called again.
+    #[inline]
+    pub(crate) fn step(&mut self) -> Result<Option<(Lexeme<'a>, u64)>, Doubt> {
+        loop {
+            let at = self.at;
+            let Some(&byte) = self.sql.get(at) else { return Ok(None) };
+            let lexeme = match class::OF[usize::from(byte)] {
+                Class::Blank => {
+                    self.at += 1;
+                    continue;
+                }
+                Class::Minus if self.sql.get(at + 1) == Some(&b'-') => {
+                    self.at += 2 + line_len(self.sql, at + 2);
+                    continue;
+                }
+                Class::Slash if self.sql.get(at + 1) == Some(&b'*') => {
+                    self.at = comment_end(self.sql, at + 2)?;
+                    continue;
+                }
+                Class::Word => return self.word().map(Some),
+                Class::Prefix => match self.prefixed()? {
+                    Some(lexeme) => lexeme,
+                    None => return self.word().map(Some),
+                },
+                Class::Digit => self.number()?,
+                Class::Symbol => self.cut(Kind::Symbol, at, at + 1, at + 1)?,
+                Class::Operator | Class::Minus | Class::Slash => self.operator()?,
+                Class::Quote => self.quoted(Kind::Text, 1, quotes::standard)?,
+                Class::DoubleQuote => self.quoted(Kind::QuotedWord, 1, quotes::plain::<b'"'>)?,
+                Class::Dollar => self.dollar()?,
+                Class::Foreign => return Err(Doubt::Character),
+            };
+            return Ok(Some((lexeme, 0)));
+        }
     }
 
-    /// Takes the next `len` bytes.
-    fn cut(&mut self, kind: Kind, len: usize) -> Option<Lexeme<'a>> {
-        let (text, rest) = self.rest.split_at_checked(len)?;
-        self.rest = rest;
-        Some(Lexeme { kind, text })
+    /// Takes the lexeme whose text is what is between `from` and `to`; the rest begins at `next`.
+    #[inline]
+    fn cut(&mut self, kind: Kind, from: usize, to: usize, next: usize) -> Result<Lexeme<'a>, Doubt> {
+        let text = self.sql.get(from..to).ok_or(Doubt::Unterminated)?;
+        self.at = next;
+        Ok(Lexeme { kind, text })
     }
 
-    /// Takes a quoted text: `opening` bytes, then what `find_end` says, then one closing quote.
+    /// A word. It must not end in half of a character, see the head of this file.
+    #[inline]
+    fn word(&mut self) -> Result<(Lexeme<'a>, u64), Doubt> {
+        let from = self.at;
+        let chunk = chunks::load(self.sql, from);
+        let mut len = chunks::word_len(chunk);
+        let head = chunks::first(chunks::fold(chunk), len);
+        let mut to = from + len;
+        while len == CHUNK {
+            len = chunks::word_len(chunks::load(self.sql, to));
+            to += len;
+        }
+        let text = self.sql.get(from..to).unwrap_or_default();
+        if let (Some(0x80..), Some(b':'..=b'~')) = (text.last(), self.sql.get(to)) {
+            return Err(Doubt::Encoding);
+        }
+        self.at = to;
+        Ok((Lexeme { kind: Kind::Word, text }, head))
+    }
+
+    /// A quoted text whose kind is said by letters before its quote; `None`: the letter begins a word.
+    fn prefixed(&mut self) -> Result<Option<Lexeme<'a>>, Doubt> {
+        match self.rest() {
+            [b'e' | b'E', b'\'', ..] => self.quoted(Kind::EscapeText, 2, quotes::escape),
+            [b'u' | b'U', b'&', b'\'', ..] => self.quoted(Kind::UnicodeText, 3, quotes::plain::<b'\''>),
+            [b'u' | b'U', b'&', b'"', ..] => self.quoted(Kind::UnicodeWord, 3, quotes::plain::<b'"'>),
+            _ => return Ok(None),
+        }
+        .map(Some)
+    }
+
+    /// Takes a quoted text: `opening` bytes, then up to where `find_end` says, then one closing quote.
+    #[inline]
     fn quoted(
         &mut self,
         kind: Kind,
         opening: usize,
-        find_end: impl FnOnce(&[u8]) -> Result<usize, Doubt>,
-    ) -> Result<Option<Lexeme<'a>>, Doubt> {
-        let inside = self.rest.get(opening..).ok_or(Doubt::Unterminated)?;
-        let end = find_end(inside)?;
-        let (text, closing) = inside.split_at_checked(end).ok_or(Doubt::Unterminated)?;
-        self.rest = closing.get(1..).ok_or(Doubt::Unterminated)?;
-        Ok(Some(Lexeme { kind, text }))
+        find_end: impl FnOnce(&[u8], usize) -> Result<usize, Doubt>,
+    ) -> Result<Lexeme<'a>, Doubt> {
+        let from = self.at + opening;
+        let to = find_end(self.sql, from)?;
+        self.cut(kind, from, to, to + 1)
     }
 
-    fn dollar(&mut self) -> Result<Option<Lexeme<'a>>, Doubt> {
-        let behind = self.rest.get(1..).unwrap_or_default();
-        let digits = count(behind, |byte| byte.is_ascii_digit());
-        if digits == 0 {
-            let (text, rest) = quotes::dollar(self.rest)?;
-            self.rest = rest;
-            return Ok(Some(Lexeme { kind: Kind::DollarText, text }));
+    fn dollar(&mut self) -> Result<Lexeme<'a>, Doubt> {
+        let from = self.at + 1;
+        let to = self.digits_end(from);
+        if to == from {
+            let (from, to, next) = quotes::dollar(self.sql, self.at)?;
+            return self.cut(Kind::DollarText, from, to, next);
         }
-        let (text, rest) = behind.split_at_checked(digits).ok_or(Doubt::Number)?;
-        if rest.first().copied().is_some_and(is_word_part) {
-            return Err(Doubt::Number);
-        }
-        self.rest = rest;
-        Ok(Some(Lexeme { kind: Kind::Param, text }))
+        self.numeral(Kind::Param, from, to)
     }
 
     /// Digits with at most one point and an exponent. Other forms (hexadecimal, underscores) are newer than the
     /// oldest server, for which they end the number and begin a word.
-    fn number(&mut self) -> Result<Option<Lexeme<'a>>, Doubt> {
-        let digits =
-            |from: usize| count(self.rest.get(from..).unwrap_or_default(), |byte| byte.is_ascii_digit());
-        let mut len = digits(0);
-        if self.rest.get(len) == Some(&b'.') {
-            len += 1;
-            len += digits(len);
+    #[inline]
+    fn number(&mut self) -> Result<Lexeme<'a>, Doubt> {
+        let mut to = self.digits_end(self.at);
+        if let Some(b'.' | b'e' | b'E') = self.sql.get(to) {
+            to = self.fraction_end(to);
         }
-        if let Some(b'e' | b'E') = self.rest.get(len) {
-            let sign = usize::from(matches!(self.rest.get(len + 1), Some(b'+' | b'-')));
-            let exponent = digits(len + 1 + sign);
-            // Without digits the letter begins a word, which the next check refuses.
-            len += if exponent > 0 { 1 + sign + exponent } else { 0 };
+        self.numeral(Kind::Number, self.at, to)
+    }
+
+    /// Where a number ends whose whole part ends at `to`.
+    fn fraction_end(&self, mut to: usize) -> usize {
+        if self.sql.get(to) == Some(&b'.') {
+            to = self.digits_end(to + 1);
         }
-        if self.rest.get(len).copied().is_some_and(is_word_part) {
+        if let Some(b'e' | b'E') = self.sql.get(to) {
+            let digits = to + 1 + usize::from(matches!(self.sql.get(to + 1), Some(b'+' | b'-')));
+            let end = self.digits_end(digits);
+            // Without digits the letter begins a word, which is refused then.
+            to = if end > digits { end } else { to };
+        }
+        to
+    }
+
+    /// Takes a number or parameter, behind which no letters may stand.
+    #[inline]
+    fn numeral(&mut self, kind: Kind, from: usize, to: usize) -> Result<Lexeme<'a>, Doubt> {
+        if self.sql.get(to).copied().is_some_and(is_word_part) {
             return Err(Doubt::Number);
         }
-        Ok(self.cut(Kind::Number, len))
+        self.cut(kind, from, to, to)
+    }
+
+    #[inline]
+    fn digits_end(&self, mut at: usize) -> usize {
+        loop {
+            let len = chunks::digits_len(chunks::load(self.sql, at));
+            at += len;
+            if len < CHUNK {
+                return at;
+            }
+        }
+    }
+
+    /// An operator; a comment ends it.
+    #[inline]
+    fn operator(&mut self) -> Result<Lexeme<'a>, Doubt> {
+        let from = self.at;
+        let mut to = from + 1;
+        while let Some(&byte) = self.sql.get(to) {
+            let next = self.sql.get(to + 1);
+            let goes_on = match class::OF[usize::from(byte)] {
+                Class::Operator => true,
+                Class::Minus => next != Some(&b'-'),
+                Class::Slash => next != Some(&b'*'),
+                _ => false,
+            };
+            if !goes_on {
+                break;
+            }
+            to += 1;
+        }
+        self.cut(Kind::Operator, from, to, to)
     }
 }
 
 impl<'a> Iterator for Lexer<'a> {
     type Item = Result<Lexeme<'a>, Doubt>;
 
-    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        let lexeme = self.lexeme();
-        if lexeme.is_err() {
-            self.rest = &[];
+        match self.step() {
+            Ok(found) => found.map(|(lexeme, _)| Ok(lexeme)),
+            Err(doubt) => {
+                self.at = self.sql.len();
+                Some(Err(doubt))
+            }
         }
-        lexeme.transpose()
     }
 }
 
 impl FusedIterator for Lexer<'_> {}
 
-/// What is behind blanks and comments.
-fn skip_blanks(mut sql: &[u8]) -> Result<&[u8], Doubt> {
-    loop {
-        sql = match sql {
-            [byte, rest @ ..] if is_blank(*byte) => rest,
-            [b'-', b'-', rest @ ..] => line_end(rest),
-            [b'/', b'*', rest @ ..] => comment_end(rest)?,
-            _ => return Ok(sql),
-        }
-    }
+/// How far it is from `at` to the next line end, for the inside of a `--` comment.
+fn line_len(sql: &[u8], at: usize) -> usize {
+    chunks::count_until(sql, at, b'\n', b'\r')
 }
 
-/// The rest of `sql` from its next line end on, for the inside of a `--` comment.
-fn line_end(sql: &[u8]) -> &[u8] {
-    sql.get(count(sql, |byte| byte != b'\n' && byte != b'\r')..).unwrap_or_default()
-}
-
-/// The rest of `sql` behind the comment that it starts in; comments nest.
-fn comment_end(mut sql: &[u8]) -> Result<&[u8], Doubt> {
+/// Where the comment ends whose inside `at` is in; comments nest.
+fn comment_end(sql: &[u8], mut at: usize) -> Result<usize, Doubt> {
     let mut depth = 1usize;
     while depth > 0 {
-        sql = match sql {
-            [] => return Err(Doubt::Unterminated),
-            [b'*', b'/', rest @ ..] => {
+        at += chunks::count_until(sql, at, b'*', b'/');
+        match (sql.get(at), sql.get(at + 1)) {
+            (None, _) => return Err(Doubt::Unterminated),
+            (Some(b'*'), Some(b'/')) => {
                 depth -= 1;
-                rest
+                at += 2;
             }
-            [b'/', b'*', rest @ ..] => {
+            (Some(b'/'), Some(b'*')) => {
                 depth += 1;
-                rest
+                at += 2;
             }
-            [_, rest @ ..] => rest,
+            _ => at += 1,
         }
     }
-    Ok(sql)
+    Ok(at)
 }
 
-/// Length of the word at the start of `sql`. It must not end in half of a character, see the head of this file.
-fn word_len(sql: &[u8]) -> Result<usize, Doubt> {
-    let len = count(sql, is_word_part);
-    match (len.checked_sub(1).and_then(|last| sql.get(last)), sql.get(len)) {
-        (Some(0x80..), Some(b':'..=b'~')) => Err(Doubt::Encoding),
-        _ => Ok(len),
-    }
+/// What a lexeme is that begins with a byte.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Blank,
+    Word,
+    /// A letter that begins a word, or the prefix of a quoted text.
+    Prefix,
+    Digit,
+    Symbol,
+    Operator,
+    /// An operator or a comment.
+    Minus,
+    /// An operator or a comment.
+    Slash,
+    Quote,
+    DoubleQuote,
+    Dollar,
+    /// Nothing in SQL begins so.
+    Foreign,
 }
 
-/// Length of the operator at the start of `sql`: a comment ends it.
-fn operator_len(sql: &[u8]) -> usize {
-    let len = count(sql, is_operator);
-    let comment = sql.windows(2).take(len).position(|pair| matches!(pair, b"--" | b"/*"));
-    comment.unwrap_or(len)
-}
-
-fn count(bytes: &[u8], wanted: impl Fn(u8) -> bool) -> usize {
-    bytes.iter().position(|byte| !wanted(*byte)).unwrap_or(bytes.len())
-}
-
-/// What a byte can be.
 mod class {
-    pub(super) const BLANK: u8 = 1;
-    pub(super) const WORD_START: u8 = 2;
-    pub(super) const WORD_PART: u8 = 4;
-    pub(super) const OPERATOR: u8 = 8;
+    use super::Class;
 
-    /// The classes of each byte.
-    pub(super) const OF: [u8; 256] = {
-        let mut of = [0; 256];
+    /// The class of each byte.
+    pub(super) const OF: [Class; 256] = {
+        let mut of = [Class::Foreign; 256];
         let mut byte = 0;
         while byte < 256 {
-            of[byte as usize] = match byte as u8 {
-                b' ' | b'\t' | b'\n' | 0x0b | 0x0c | b'\r' => BLANK,
-                b'a'..=b'z' | b'A'..=b'Z' | b'_' | 0x80.. => WORD_START | WORD_PART,
-                b'0'..=b'9' | b'$' => WORD_PART,
-                b'~' | b'!' | b'@' | b'#' | b'^' | b'&' | b'|' | b'`' | b'?' => OPERATOR,
-                b'+' | b'-' | b'*' | b'/' | b'%' | b'<' | b'>' | b'=' => OPERATOR,
-                _ => 0,
+            of[byte] = match byte as u8 {
+                b' ' | b'\t' | b'\n' | 0x0b | 0x0c | b'\r' => Class::Blank,
+                b'e' | b'E' | b'u' | b'U' => Class::Prefix,
+                b'a'..=b'z' | b'A'..=b'Z' | b'_' | 0x80.. => Class::Word,
+                b'0'..=b'9' => Class::Digit,
+                b'(' | b')' | b'[' | b']' | b',' | b';' | b':' | b'.' => Class::Symbol,
+                b'~' | b'!' | b'@' | b'#' | b'^' | b'&' | b'|' | b'`' | b'?' => Class::Operator,
+                b'+' | b'*' | b'%' | b'<' | b'>' | b'=' => Class::Operator,
+                b'-' => Class::Minus,
+                b'/' => Class::Slash,
+                b'\'' => Class::Quote,
+                b'"' => Class::DoubleQuote,
+                b'$' => Class::Dollar,
+                _ => Class::Foreign,
             };
             byte += 1;
         }
@@ -271,23 +351,12 @@ mod class {
     };
 }
 
-#[inline]
-fn is(byte: u8, class: u8) -> bool {
-    class::OF[usize::from(byte)] & class != 0
-}
-
 fn is_blank(byte: u8) -> bool {
-    is(byte, class::BLANK)
+    class::OF[usize::from(byte)] == Class::Blank
 }
 
-fn is_word_start(byte: u8) -> bool {
-    is(byte, class::WORD_START)
-}
-
+#[inline]
 fn is_word_part(byte: u8) -> bool {
-    is(byte, class::WORD_PART)
-}
-
-fn is_operator(byte: u8) -> bool {
-    is(byte, class::OPERATOR)
+    use Class::{Digit, Dollar, Prefix, Word};
+    matches!(class::OF[usize::from(byte)], Word | Prefix | Digit | Dollar)
 }

@@ -14,6 +14,7 @@ pub mod lexer;
 
 mod assignments;
 mod blocks;
+mod chunks;
 mod fingerprint;
 mod marks;
 mod traits;

@@ -4,7 +4,7 @@
 //! when the transaction is over. A mark too many costs that question; a mark too few would be a leak. What a user's own
 //! routine does inside can not be seen here. It must never say what a session holds: only the session knows.
 
-use crate::words::{Folded, Keyword, session_name};
+use crate::words::{self, Keyword, may_be_session_name, session_name};
 
 /// A set of marks.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
@@ -149,9 +149,14 @@ impl Marker {
         }
     }
 
-    /// Another word, without quotes; `before` is the lexeme before it, if that was a keyword.
+    /// Whether a word decides something that is no keyword.
     #[inline]
-    pub(crate) fn word(&mut self, word: Option<Keyword>, before: Option<Keyword>, folded: &[u8]) {
+    pub(crate) fn waits(&self) -> bool {
+        self.open != Open::No
+    }
+
+    /// Another word, without quotes; `before` is the lexeme before it, if that was a keyword.
+    pub(crate) fn word(&mut self, word: Option<Keyword>, before: Option<Keyword>, text: &[u8]) {
         match self.open {
             Open::No => {}
             Open::Set => {
@@ -160,7 +165,11 @@ impl Marker {
                 self.open = if local { Open::SetLocal } else { Open::SetSession };
                 if !local {
                     self.marks.add(Marks::SETTINGS);
-                    self.marks.add(if folded == b"seed" { Marks::SEED } else { Marks::NONE });
+                    self.marks.add(if text.eq_ignore_ascii_case(b"seed") {
+                        Marks::SEED
+                    } else {
+                        Marks::NONE
+                    });
                 }
             }
             Open::SetSession | Open::SetLocal => {
@@ -168,7 +177,7 @@ impl Marker {
                 if matches!(word, Some(Keyword::Default | Keyword::Local)) {
                     self.marks.add(Marks::RESETS);
                 }
-                if folded == b"seed" {
+                if text.eq_ignore_ascii_case(b"seed") {
                     self.marks.add(Marks::SEED);
                 }
             }
@@ -198,6 +207,7 @@ impl Marker {
     }
 
     /// Something that is no word without quotes.
+    #[inline]
     pub(crate) fn other(&mut self) {
         match self.open {
             Open::Set => {
@@ -231,15 +241,15 @@ impl Marker {
                 continue;
             }
             let len = rest[at..].iter().position(|byte| !is_word(*byte)).unwrap_or(rest.len() - at);
-            let folded = Folded::new(&rest[at..at + len]);
-            self.raw_word(&folded, boundary || !changes_rows);
+            self.raw_word(&rest[at..at + len], boundary || !changes_rows);
             boundary = false;
             at += len;
         }
     }
 
-    fn raw_word(&mut self, folded: &Folded, may_set: bool) {
-        match folded.keyword() {
+    fn raw_word(&mut self, text: &[u8], may_set: bool) {
+        let head = words::head(text);
+        match words::keyword(head, text) {
             Some(Keyword::Set) if may_set => self.marks.add(Marks::SETTINGS.and(Marks::RESETS)),
             Some(Keyword::Default) => self.marks.add(Marks::RESETS),
             Some(Keyword::Prepare) => self.marks.add(Marks::PREPARED),
@@ -248,8 +258,8 @@ impl Marker {
             Some(word) => self.marks.add(verb_marks(word)),
             None => {}
         }
-        if let Some(marks) = session_name(folded.as_bytes()) {
-            self.marks.add(marks);
+        if may_be_session_name(head) {
+            self.marks.add(session_name(text, true).unwrap_or(Marks::NONE));
         }
     }
 }

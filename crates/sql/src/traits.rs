@@ -4,10 +4,11 @@
 //! multiplexing asks it whether a text may share a server connection; session continuity asks for its marks (`marks.rs`).
 //! It must never try to be clever where it is not certain: each rule says why it holds.
 
+use crate::chunks;
 use crate::fingerprint::Fingerprint;
 use crate::lexer::{Kind, Lexeme, Lexer};
 use crate::marks::{Marker, Marks};
-use crate::words::{Folded, Keyword, session_name};
+use crate::words::{self, Keyword, may_be_session_name, session_name};
 
 #[cfg(test)]
 mod tests;
@@ -112,14 +113,11 @@ pub fn traits(sql: &[u8]) -> Traits {
     let mut scan = Scan::new();
     let mut lexer = Lexer::new(sql);
     loop {
-        let rest = lexer.rest();
-        match lexer.next() {
-            Some(Ok(lexeme)) => {
-                scan.fingerprint.see(lexeme);
-                scan.see(lexeme);
-            }
-            Some(Err(_)) => return scan.give_up(rest),
-            None => return scan.finish(),
+        match lexer.step() {
+            Ok(Some((lexeme, head))) => scan.see(lexeme, head),
+            Ok(None) => return scan.finish(),
+            // What is before was told for certain.
+            Err(_) => return scan.give_up(lexer.rest()),
         }
     }
 }
@@ -168,68 +166,117 @@ impl Scan {
         }
     }
 
-    fn see(&mut self, lexeme: Lexeme<'_>) {
-        if lexeme.kind == Kind::Symbol && lexeme.text == b";" {
-            self.before = None;
-            self.marker.semicolon();
-            // In CREATE RULE ... DO (...; ...) the semicolon belongs to the statement.
-            self.split_in_doubt |= self.depth > 0;
-            self.at = Position::Before;
-            return;
-        }
-        if self.at == Position::Before {
-            self.begun += 1;
-            self.at = Position::Parentheses;
-        }
-        let mut this = None;
+    #[inline]
+    fn see(&mut self, lexeme: Lexeme<'_>, head: u64) {
+        let before = self.before.take();
         match lexeme.kind {
-            Kind::Symbol => self.symbol(lexeme.text),
             Kind::Word => {
-                let folded = Folded::new(lexeme.text);
-                this = folded.keyword();
-                self.word(this, folded.as_bytes());
-                self.name(folded.as_bytes());
+                self.fingerprint.word(head, lexeme.text);
+                self.unquoted(lexeme.text, head, before);
             }
-            Kind::QuotedWord => {
-                self.marker.other();
-                self.name(lexeme.text);
-            }
-            // What it says is written in code points, which nobody does without a reason.
-            Kind::UnicodeWord => {
-                self.marker.unreadable_name();
-                self.marked = true;
+            Kind::Symbol => self.symbol(lexeme.text.first().copied().unwrap_or_default()),
+            Kind::Operator => {
+                self.fingerprint.operator(lexeme.text);
+                self.no_word();
             }
             Kind::Text
             | Kind::EscapeText
             | Kind::UnicodeText
             | Kind::DollarText
             | Kind::Number
-            | Kind::Param
-            | Kind::Operator => {}
+            | Kind::Param => {
+                self.fingerprint.literal();
+                self.no_word();
+            }
+            Kind::QuotedWord => {
+                self.fingerprint.quoted_word(lexeme.text);
+                self.no_word();
+                self.marker.other();
+                if may_be_session_name(chunks::fold(chunks::load(lexeme.text, 0))) {
+                    self.name(lexeme.text, false);
+                }
+            }
+            // What it says is written in code points, which nobody does without a reason.
+            Kind::UnicodeWord => {
+                self.fingerprint.quoted_word(lexeme.text);
+                self.no_word();
+                self.marker.unreadable_name();
+                self.marked = true;
+            }
         }
-        self.before = this;
-        if self.at == Position::Parentheses && !(lexeme.kind == Kind::Symbol && lexeme.text == b"(") {
-            // The statement begins with something that is no word.
+    }
+
+    /// A word without quotes; `before` is the keyword before it.
+    #[inline]
+    fn unquoted(&mut self, text: &[u8], head: u64, before: Option<Keyword>) {
+        let keyword = words::keyword(head, text);
+        // Most are names of tables and columns.
+        if keyword.is_some() || self.at != Position::Inside || self.marker.waits() {
+            self.word(keyword, before, text);
+        }
+        if may_be_session_name(head) {
+            self.name(text, true);
+        }
+        self.before = keyword;
+    }
+
+    #[inline]
+    fn symbol(&mut self, byte: u8) {
+        match byte {
+            b';' => {
+                self.fingerprint.semicolon();
+                self.marker.semicolon();
+                // In CREATE RULE ... DO (...; ...) the semicolon belongs to the statement.
+                self.split_in_doubt |= self.depth > 0;
+                self.at = Position::Before;
+                return;
+            }
+            b'(' => {
+                self.depth += 1;
+                if self.at == Position::Before {
+                    self.begin();
+                }
+            }
+            _ => {
+                match byte {
+                    b'[' => self.depth += 1,
+                    b')' | b']' => self.depth = self.depth.saturating_sub(1),
+                    _ => {}
+                }
+                self.no_word();
+            }
+        }
+        self.fingerprint.symbol(byte);
+    }
+
+    /// The next lexeme belongs to a statement that begins with it.
+    fn begin(&mut self) {
+        self.begun += 1;
+        self.at = Position::Parentheses;
+    }
+
+    /// A lexeme that can not be the first word of a statement.
+    #[inline]
+    fn no_word(&mut self) {
+        if self.at != Position::Inside {
+            if self.at == Position::Before {
+                self.begin();
+            }
             self.start(Verb::Unknown);
         }
     }
 
-    fn symbol(&mut self, text: &[u8]) {
-        match text {
-            b"(" | b"[" => self.depth += 1,
-            b")" | b"]" => self.depth = self.depth.saturating_sub(1),
-            _ => {}
-        }
-    }
-
-    fn name(&mut self, name: &[u8]) {
-        if let Some(marks) = session_name(name) {
+    fn name(&mut self, name: &[u8], folds: bool) {
+        if let Some(marks) = session_name(name, folds) {
             self.marked = true;
             self.marker.name(marks);
         }
     }
 
-    fn word(&mut self, word: Option<Keyword>, folded: &[u8]) {
+    fn word(&mut self, word: Option<Keyword>, before: Option<Keyword>, text: &[u8]) {
+        if self.at == Position::Before {
+            self.begin();
+        }
         if self.at == Position::Parentheses {
             self.marker.first_word(word);
             // The body of CREATE FUNCTION ... BEGIN ATOMIC ...; END has semicolons of its own.
@@ -237,7 +284,7 @@ impl Scan {
             self.start(verb_of(word));
             return;
         }
-        self.marker.word(word, self.before, folded);
+        self.marker.word(word, before, text);
         self.marked |= match word {
             // As a word inside of the statements that can be certain, these are columns at best.
             Some(
@@ -254,7 +301,7 @@ impl Scan {
                 | Keyword::Reset
                 | Keyword::Unlisten,
             ) => true,
-            Some(Keyword::Transaction) => self.before == Some(Keyword::Start),
+            Some(Keyword::Transaction) => before == Some(Keyword::Start),
             // UPDATE ... SET, ON CONFLICT DO UPDATE SET, MERGE ... UPDATE SET.
             Some(Keyword::Set) => {
                 !matches!(self.verb, Some(Verb::Update | Verb::Insert | Verb::Merge | Verb::With))
@@ -262,8 +309,8 @@ impl Scan {
             // ON CONFLICT DO, MERGE ... DO NOTHING.
             Some(Keyword::Do) => !matches!(self.verb, Some(Verb::Insert | Verb::Merge | Verb::With)),
             // SELECT ... INTO makes a table. INSERT and MERGE may be names of columns, hence the next rule.
-            Some(Keyword::Into) => !matches!(self.before, Some(Keyword::Insert | Keyword::Merge)),
-            Some(Keyword::Temp | Keyword::Local | Keyword::Global) => self.before == Some(Keyword::Into),
+            Some(Keyword::Into) => !matches!(before, Some(Keyword::Insert | Keyword::Merge)),
+            Some(Keyword::Temp | Keyword::Local | Keyword::Global) => before == Some(Keyword::Into),
             _ => false,
         };
     }

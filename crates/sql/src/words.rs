@@ -3,6 +3,7 @@
 //! What this file is for: to look a word up, in any case, without allocating. It must never decide what a statement
 //! does; that is for [`crate::traits()`].
 
+use crate::chunks::{self, CHUNK};
 use crate::marks::Marks;
 
 /// A keyword that [`crate::traits()`] looks at.
@@ -52,70 +53,87 @@ pub(crate) enum Keyword {
     With,
 }
 
-/// How many bytes of a word are looked at: more than the longest name in this file has.
-const LEN_MAX: usize = 24;
-
-/// A word in lower case, cut after [`LEN_MAX`] bytes. No name in this file is that long, so none is taken for the
-/// start of a longer word by mistake.
-pub(crate) struct Folded {
-    bytes: [u8; LEN_MAX],
-    len: usize,
+/// The keyword that a word is, if it stood there without quotes; `head` is what the lexer says of its beginning.
+#[inline]
+pub(crate) fn keyword(head: u64, text: &[u8]) -> Option<Keyword> {
+    let place = &KEYWORDS[(head.wrapping_mul(KEYWORDS_SPREAD) >> KEYWORDS_SHIFT) as usize];
+    if place.head != head {
+        return None;
+    }
+    let rest = text.get(CHUNK..).unwrap_or_default();
+    if rest.eq_ignore_ascii_case(place.rest) { place.keyword } else { None }
 }
 
-impl Folded {
-    /// Folds ASCII letters, as PostgreSQL does for keywords (and for identifiers, where other letters may fold too,
-    /// but into no ASCII one).
-    #[inline]
-    pub(crate) fn new(word: &[u8]) -> Self {
-        let len = word.len().min(LEN_MAX);
-        let mut bytes = [0; LEN_MAX];
-        bytes[..len].copy_from_slice(&word[..len]);
-        // All of them at once, whatever the length: no loop.
-        bytes.make_ascii_lowercase();
-        Self { bytes, len }
-    }
-
-    /// The folded word.
-    #[inline]
-    pub(crate) fn as_bytes(&self) -> &[u8] {
-        self.bytes.get(..self.len).unwrap_or_default()
-    }
-
-    /// The keyword that it is, if it stood there without quotes.
-    #[inline]
-    pub(crate) fn keyword(&self) -> Option<Keyword> {
-        if self.len > KEYWORD_LEN_MAX {
-            return None;
-        }
-        let key = key(&self.bytes);
-        KEYWORDS.binary_search_by_key(&key, |(known, _)| *known).ok().map(|at| KEYWORDS[at].1)
-    }
-}
-
-/// The longest keyword in this file.
-const KEYWORD_LEN_MAX: usize = 11;
-
-/// What words are compared by: their first bytes as a number, in the order of the alphabet.
-const fn key(bytes: &[u8]) -> u128 {
-    let mut first = [0; 16];
+/// The first bytes of a word as the lexer gives them, of a text that is exactly this word.
+pub(crate) const fn head(word: &[u8]) -> u64 {
+    let mut bytes = [0; CHUNK];
     let mut at = 0;
-    while at < bytes.len() && at < first.len() {
-        first[at] = bytes[at];
+    while at < word.len() && at < CHUNK {
+        bytes[at] = word[at];
         at += 1;
     }
-    u128::from_be_bytes(first)
+    let len = if word.len() < CHUNK { word.len() } else { CHUNK };
+    chunks::first(chunks::fold(u64::from_le_bytes(bytes)), len)
 }
 
-/// The keywords by [`key`].
-const KEYWORDS: [(u128, Keyword); SPELLED.len()] = {
-    let mut keyed = [(0, Keyword::Abort); SPELLED.len()];
+/// A keyword, at the place where its beginning leads to.
+#[derive(Clone, Copy)]
+struct Place {
+    head: u64,
+    /// What follows the first eight bytes.
+    rest: &'static [u8],
+    keyword: Option<Keyword>,
+}
+
+/// The number of places is a power of two: 64 less this.
+const KEYWORDS_SHIFT: u32 = 56;
+
+/// Leads each keyword to a place of its own.
+const KEYWORDS_SPREAD: u64 = {
+    let mut heads = [0; SPELLED.len()];
+    let mut at = 0;
+    while at < heads.len() {
+        heads[at] = head(SPELLED[at].0);
+        at += 1;
+    }
+    spread(&heads, KEYWORDS_SHIFT)
+};
+
+static KEYWORDS: [Place; 1 << (64 - KEYWORDS_SHIFT)] = {
+    let mut places = [Place { head: 0, rest: &[], keyword: None }; 1 << (64 - KEYWORDS_SHIFT)];
     let mut at = 0;
     while at < SPELLED.len() {
-        keyed[at] = (key(SPELLED[at].0), SPELLED[at].1);
+        let (word, keyword) = SPELLED[at];
+        let head = head(word);
+        let rest = if word.len() > CHUNK { word.split_at(CHUNK).1 } else { &[] };
+        let place = &mut places[(head.wrapping_mul(KEYWORDS_SPREAD) >> KEYWORDS_SHIFT) as usize];
+        *place = Place { head, rest, keyword: Some(keyword) };
         at += 1;
     }
-    keyed
+    places
 };
+
+/// A factor whose product with each of `heads` differs in the bits from `shift` on; found by trying.
+const fn spread(heads: &[u64], shift: u32) -> u64 {
+    let mut factor = 0x9e37_79b9_7f4a_7c15u64;
+    loop {
+        let mut taken = [0; 256];
+        let mut at = 0;
+        while at < heads.len() {
+            let place = &mut taken[(heads[at].wrapping_mul(factor) >> shift) as usize];
+            if *place != 0 && *place != heads[at] {
+                break;
+            }
+            *place = heads[at];
+            at += 1;
+        }
+        if at == heads.len() {
+            return factor;
+        }
+        // Another odd one.
+        factor = factor.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_406);
+    }
+}
 
 /// The keywords in the order of the alphabet.
 const SPELLED: [(&[u8], Keyword); 43] = [
@@ -207,23 +225,50 @@ const SESSION_PREFIXES: [(&[u8], Marks); 19] = [
     (b"ts_stat", Marks::ROUTINES),
 ];
 
-/// What `name` marks, if it belongs to the session, see [`SESSION_NAMES`] and [`SESSION_PREFIXES`]; it may be no mark, where
-/// nothing is left behind. It must be folded, unless it stood in quotes.
+/// Whether a name that begins so may be in one of the two lists; most are not. `head` is what the lexer says of a word's
+/// beginning.
 #[inline]
-pub(crate) fn session_name(name: &[u8]) -> Option<Marks> {
-    // Few words begin like a name in the lists; the others are not compared any further.
-    match name.first_chunk()? {
-        b"conn" | b"cros" | b"curr" | b"curs" | b"dbli" | b"last" | b"next" | b"pg_a" | b"pg_c" | b"pg_l"
-        | b"pg_m" | b"pg_r" | b"pg_s" | b"pg_t" | b"post" | b"quer" | b"set_" | b"sets" | b"setv"
-        | b"ts_r" | b"ts_s" | b"xpat" => find_session_name(name),
-        _ => None,
-    }
+pub(crate) fn may_be_session_name(head: u64) -> bool {
+    let start = head & 0xffff_ffff;
+    u64::from(STARTS[(start.wrapping_mul(STARTS_SPREAD) >> STARTS_SHIFT) as usize]) == start
 }
 
+/// The first four bytes of all the names, in the low half.
+const NAMES: [u64; SESSION_NAMES.len() + SESSION_PREFIXES.len()] = {
+    let mut starts = [0; SESSION_NAMES.len() + SESSION_PREFIXES.len()];
+    let mut at = 0;
+    while at < starts.len() {
+        let list = at >= SESSION_NAMES.len();
+        let name = if list { SESSION_PREFIXES[at - SESSION_NAMES.len()].0 } else { SESSION_NAMES[at].0 };
+        assert!(name.len() >= 4);
+        starts[at] = head(name) & 0xffff_ffff;
+        at += 1;
+    }
+    starts
+};
+
+const STARTS_SHIFT: u32 = 57;
+const STARTS_SPREAD: u64 = spread(&NAMES, STARTS_SHIFT);
+
+/// The beginnings of the names, each at its place.
+static STARTS: [u32; 1 << (64 - STARTS_SHIFT)] = {
+    let mut places = [0; 1 << (64 - STARTS_SHIFT)];
+    let mut at = 0;
+    while at < NAMES.len() {
+        places[(NAMES[at].wrapping_mul(STARTS_SPREAD) >> STARTS_SHIFT) as usize] = NAMES[at] as u32;
+        at += 1;
+    }
+    places
+};
+
+/// What `name` marks, if it belongs to the session, see [`SESSION_NAMES`] and [`SESSION_PREFIXES`]; it may be no mark, where
+/// nothing is left behind. `folds`: the name stood there without quotes, in letters of any case.
 #[cold]
-fn find_session_name(name: &[u8]) -> Option<Marks> {
-    let whole = SESSION_NAMES.iter().find(|(known, _)| *known == name);
-    let found = whole.or_else(|| SESSION_PREFIXES.iter().find(|(known, _)| name.starts_with(known)));
+pub(crate) fn session_name(name: &[u8], folds: bool) -> Option<Marks> {
+    let same = |one: &[u8], known: &[u8]| if folds { one.eq_ignore_ascii_case(known) } else { one == known };
+    let whole = SESSION_NAMES.iter().find(|(known, _)| same(name, known));
+    let begins = |known: &[u8]| name.get(..known.len()).is_some_and(|start| same(start, known));
+    let found = whole.or_else(|| SESSION_PREFIXES.iter().find(|(known, _)| begins(known)));
     found.map(|&(_, marks)| marks)
 }
 
@@ -231,33 +276,42 @@ fn find_session_name(name: &[u8]) -> Option<Marks> {
 mod tests {
     use super::*;
 
+    fn keyword_of(word: &[u8]) -> Option<Keyword> {
+        keyword(head(word), word)
+    }
+
+    fn marks_of(word: &[u8]) -> Option<Marks> {
+        session_name(word, true).filter(|_| may_be_session_name(head(word)))
+    }
+
     #[test]
     fn every_name_is_found_and_fits() {
         for (name, marks) in SESSION_NAMES.iter().chain(&SESSION_PREFIXES) {
-            assert!(name.len() < LEN_MAX);
-            assert_eq!(session_name(name), Some(*marks), "{}", name.escape_ascii());
-            assert_eq!(Folded::new(&name.to_ascii_uppercase()).as_bytes(), *name);
+            assert_eq!(marks_of(name), Some(*marks), "{}", name.escape_ascii());
+            assert_eq!(marks_of(&name.to_ascii_uppercase()), Some(*marks));
+            assert_eq!(session_name(name, false), Some(*marks));
+            assert_eq!(session_name(&name.to_ascii_uppercase(), false), None);
         }
     }
 
     #[test]
     fn every_keyword_is_found() {
-        assert!(KEYWORDS.is_sorted());
         for (word, keyword) in SPELLED {
-            assert!(word.len() <= KEYWORD_LEN_MAX);
-            assert_eq!(Folded::new(&word.to_ascii_uppercase()).keyword(), Some(keyword));
-            assert_eq!(Folded::new(&word[1..]).keyword(), None);
+            assert_eq!(keyword_of(&word.to_ascii_uppercase()), Some(keyword));
+            assert_eq!(keyword_of(&word[1..]), None);
+            assert_eq!(keyword_of(&[word, b"x"].concat()), None);
         }
-        assert_eq!(Folded::new(b"transactions").keyword(), None);
+        assert_eq!(keyword_of(b"transactions"), None);
+        assert_eq!(keyword_of(b"transact"), None);
+        assert_eq!(keyword_of(b""), None);
+        assert_eq!(keyword_of(b"BeGiN"), Some(Keyword::Begin));
     }
 
     #[test]
     fn a_long_word_is_no_short_name() {
         let long = [&b"lastval"[..], &[b'x'; 100]].concat();
-        assert_eq!(session_name(Folded::new(&long).as_bytes()), None);
-        assert_eq!(Folded::new(b"begins").keyword(), None);
-        assert_eq!(Folded::new(b"").keyword(), None);
-        assert_eq!(Folded::new(b"BeGiN").keyword(), Some(Keyword::Begin));
-        assert!(session_name(Folded::new(b"PG_CREATE_logical_replication_slot").as_bytes()).is_some());
+        assert_eq!(marks_of(&long), None);
+        assert!(marks_of(b"PG_CREATE_logical_replication_slot").is_some());
+        assert!(!may_be_session_name(head(b"abalance")));
     }
 }

@@ -1,15 +1,14 @@
-//! Where a quoted text ends. Every function is given what follows the opening quote (except [`dollar`]) and finds the
-//! closing one; when in doubt it says so.
+//! Where a quoted text ends. Every function is given the whole text and where the inside begins (except [`dollar`]), and finds
+//! the closing quote; when in doubt it says so.
 
-use super::{Doubt, count, is_blank, line_end};
+use super::{Doubt, is_blank, line_len};
+use crate::chunks::count_until;
 
 /// The end of a text in which nothing but a doubled quote is special.
-pub(super) fn plain<const QUOTE: u8>(inside: &[u8]) -> Result<usize, Doubt> {
-    let mut at = 0;
+pub(super) fn plain<const QUOTE: u8>(sql: &[u8], mut at: usize) -> Result<usize, Doubt> {
     loop {
-        let rest = inside.get(at..).ok_or(Doubt::Unterminated)?;
-        at += count(rest, |byte| byte != QUOTE);
-        match (inside.get(at), inside.get(at + 1)) {
+        at += count_until(sql, at, QUOTE, QUOTE);
+        match (sql.get(at), sql.get(at + 1)) {
             (None, _) => return Err(Doubt::Unterminated),
             (Some(_), Some(next)) if *next == QUOTE => at += 2,
             (Some(_), _) => return Ok(at),
@@ -19,35 +18,44 @@ pub(super) fn plain<const QUOTE: u8>(inside: &[u8]) -> Result<usize, Doubt> {
 
 /// The end of `'...'`. A backslash is a character like others, or makes one of the character behind it if
 /// `standard_conforming_strings` is off. The end must be the same either way.
-pub(super) fn standard(inside: &[u8]) -> Result<usize, Doubt> {
-    let end = plain::<b'\''>(inside)?;
-    let text = inside.get(..end).unwrap_or_default();
-    if text.contains(&b'\\') {
-        match escaped_end(inside) {
-            Ok(other) if other == end => {}
-            Ok(_) | Err(Doubt::Unterminated) => return Err(Doubt::Backslash),
-            Err(doubt) => return Err(doubt),
+pub(super) fn standard(sql: &[u8], from: usize) -> Result<usize, Doubt> {
+    let mut at = from;
+    loop {
+        at += count_until(sql, at, b'\'', b'\\');
+        match (sql.get(at), sql.get(at + 1)) {
+            (None, _) => return Err(Doubt::Unterminated),
+            (Some(b'\\'), _) => return with_backslash(sql, from),
+            (Some(_), Some(b'\'')) => at += 2,
+            (Some(_), _) => return Ok(at),
         }
     }
-    Ok(end)
+}
+
+fn with_backslash(sql: &[u8], from: usize) -> Result<usize, Doubt> {
+    let end = plain::<b'\''>(sql, from)?;
+    match escaped_end(sql, from) {
+        Ok(other) if other == end => Ok(end),
+        Ok(_) | Err(Doubt::Unterminated) => Err(Doubt::Backslash),
+        Err(doubt) => Err(doubt),
+    }
 }
 
 /// The end of `E'...'`.
-pub(super) fn escape(inside: &[u8]) -> Result<usize, Doubt> {
-    let end = escaped_end(inside)?;
-    if continues(inside.get(end + 1..).unwrap_or_default()) { Err(Doubt::Continuation) } else { Ok(end) }
+pub(super) fn escape(sql: &[u8], from: usize) -> Result<usize, Doubt> {
+    let end = escaped_end(sql, from)?;
+    if continues(sql, end + 1) { Err(Doubt::Continuation) } else { Ok(end) }
 }
 
-fn escaped_end(inside: &[u8]) -> Result<usize, Doubt> {
-    let mut at = 0;
+fn escaped_end(sql: &[u8], from: usize) -> Result<usize, Doubt> {
+    let mut at = from;
     loop {
-        let rest = inside.get(at..).ok_or(Doubt::Unterminated)?;
-        at += count(rest, |byte| byte != b'\'' && byte != b'\\');
-        match (inside.get(at), inside.get(at + 1)) {
+        at += count_until(sql, at, b'\'', b'\\');
+        match (sql.get(at), sql.get(at + 1)) {
             (None, _) => return Err(Doubt::Unterminated),
             (Some(b'\\'), _) => {
                 // In some encodings a backslash can be the second half of a character.
-                if let Some(0x80..) = at.checked_sub(1).and_then(|before| inside.get(before)) {
+                let before = sql.get(from..at).and_then(<[u8]>::last);
+                if let Some(0x80..) = before {
                     return Err(Doubt::Encoding);
                 }
                 at += 2;
@@ -60,39 +68,39 @@ fn escaped_end(inside: &[u8]) -> Result<usize, Doubt> {
 
 /// Whether a string goes on behind its closing quote: blanks with a line end among them, then another quote. The next
 /// part follows the rules of the first.
-fn continues(mut behind: &[u8]) -> bool {
+fn continues(sql: &[u8], mut at: usize) -> bool {
     let mut new_line = false;
     loop {
-        behind = match behind {
+        match sql.get(at..).unwrap_or_default() {
             [b'\'', ..] => return new_line,
-            [b'-', b'-', rest @ ..] => line_end(rest),
-            [byte, rest @ ..] if is_blank(*byte) => {
+            [b'-', b'-', ..] => at += 2 + line_len(sql, at + 2),
+            [byte, ..] if is_blank(*byte) => {
                 new_line |= matches!(byte, b'\n' | b'\r');
-                rest
+                at += 1;
             }
             _ => return false,
         }
     }
 }
 
-/// Splits a dollar-quoted text at the start of `sql`, opening delimiter included, into its inside and what is behind
-/// its end.
-pub(super) fn dollar(sql: &[u8]) -> Result<(&[u8], &[u8]), Doubt> {
-    let behind = sql.get(1..).unwrap_or_default();
-    let tag_len = count(behind, |byte| matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_'));
+/// Where the inside of the dollar-quoted text at `start` begins and ends, and where its closing delimiter ends.
+pub(super) fn dollar(sql: &[u8], start: usize) -> Result<(usize, usize, usize), Doubt> {
+    let behind = sql.get(start + 1..).unwrap_or_default();
+    let in_tag = |byte: &u8| matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_');
+    let tag_len = behind.iter().position(|byte| !in_tag(byte)).unwrap_or(behind.len());
     match behind.get(tag_len) {
         Some(b'$') => {}
         Some(0x80..) => return Err(Doubt::Encoding),
         _ => return Err(Doubt::Character),
     }
-    let (delimiter, inside) = sql.split_at_checked(tag_len + 2).ok_or(Doubt::Unterminated)?;
-    let mut at = 0;
+    let from = start + tag_len + 2;
+    let delimiter = sql.get(start..from).ok_or(Doubt::Unterminated)?;
+    let mut at = from;
     loop {
-        let rest = inside.get(at..).ok_or(Doubt::Unterminated)?;
-        at += count(rest, |byte| byte != b'$');
-        let rest = inside.get(at..).ok_or(Doubt::Unterminated)?;
-        if let Some(behind) = rest.strip_prefix(delimiter) {
-            return Ok((inside.get(..at).unwrap_or_default(), behind));
+        at += count_until(sql, at, b'$', b'$');
+        let rest = sql.get(at..).unwrap_or_default();
+        if rest.starts_with(delimiter) {
+            return Ok((from, at, at + delimiter.len()));
         }
         if rest.is_empty() {
             return Err(Doubt::Unterminated);

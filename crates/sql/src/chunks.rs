@@ -1,0 +1,186 @@
+//! Looks at eight bytes of a text at once, in a plain register.
+//!
+//! What this file is for: finding where a word, a run of digits or the inside of quotes ends without a step for each byte.
+//! A chunk holds eight bytes, the first of them lowest. It must never say anything of bytes that are not there: behind the end
+//! of a text a chunk has zeros, which are part of nothing in SQL.
+
+/// One in each byte.
+const ONES: u64 = u64::from_le_bytes([1; 8]);
+
+/// The highest bit of each byte: what is found is marked by it.
+const HIGH: u64 = ONES << 7;
+
+/// The other bits of each byte.
+const LOW: u64 = !HIGH;
+
+/// How many bytes a chunk has.
+pub(crate) const CHUNK: usize = 8;
+
+/// The chunk at `at`; zeros behind the end of `text`.
+#[inline]
+pub(crate) fn load(text: &[u8], at: usize) -> u64 {
+    match text.get(at..).and_then(<[u8]>::first_chunk) {
+        Some(chunk) => u64::from_le_bytes(*chunk),
+        None => load_last(text, at),
+    }
+}
+
+/// The same where fewer than eight bytes are left.
+fn load_last(text: &[u8], at: usize) -> u64 {
+    let left = text.len().saturating_sub(at);
+    if left == 0 {
+        return 0;
+    }
+    if let Some(last) = text.last_chunk() {
+        return u64::from_le_bytes(*last) >> (8 * (CHUNK - left));
+    }
+    let mut bytes = [0; CHUNK];
+    for (to, from) in bytes.iter_mut().zip(text.iter().skip(at)) {
+        *to = *from;
+    }
+    u64::from_le_bytes(bytes)
+}
+
+/// The chunk's first `len` bytes (eight at most), zeros behind them.
+#[inline]
+pub(crate) const fn first(chunk: u64, len: usize) -> u64 {
+    if len < CHUNK { chunk & ((1 << (8 * len)) - 1) } else { chunk }
+}
+
+/// The chunk's first `len` bytes (eight at most), blanks behind them.
+#[inline]
+pub(crate) const fn padded(chunk: u64, len: usize) -> u64 {
+    if len < CHUNK { chunk & ((1 << (8 * len)) - 1) | (ONES * 0x20) << (8 * len) } else { chunk }
+}
+
+/// Letters in lower case, so that words that differ in nothing but case are equal. Other ASCII characters change too, but no
+/// two that a word can have become one; `_` becomes 0x7f.
+#[inline]
+pub(crate) const fn fold(chunk: u64) -> u64 {
+    chunk | ((!chunk & HIGH) >> 2)
+}
+
+/// How many bytes at the start of the chunk may be part of a word: letters, digits, `_`, `$`, and all above 127.
+#[inline]
+pub(crate) fn word_len(chunk: u64) -> usize {
+    let low = chunk & LOW;
+    let letters = between(low | each(b' '), b'a', b'z');
+    let no_signs = ((low ^ each(b'_')) + LOW) & ((low ^ each(b'$')) + LOW);
+    leading(letters | between(low, b'0', b'9') | !no_signs | chunk)
+}
+
+/// How many bytes at the start of the chunk are digits.
+#[inline]
+pub(crate) fn digits_len(chunk: u64) -> usize {
+    leading(between(chunk & LOW, b'0', b'9') & !chunk)
+}
+
+/// How many bytes at the start of the chunk are neither of two.
+#[inline]
+pub(crate) fn len_until(chunk: u64, one: u8, other: u8) -> usize {
+    // A borrow may mark what is behind the first that was found, never what is before.
+    let is = |byte: u8| {
+        let zero = chunk ^ each(byte);
+        zero.wrapping_sub(ONES) & !zero
+    };
+    ((is(one) | is(other)) & HIGH).trailing_zeros() as usize / 8
+}
+
+/// The same byte eight times.
+const fn each(byte: u8) -> u64 {
+    ONES * byte as u64
+}
+
+/// Marks the bytes from `first` to `last`; `low` is each byte without its highest bit.
+#[inline]
+const fn between(low: u64, first: u8, last: u8) -> u64 {
+    (low + each(0x80 - first)) & !(low + each(0x7f - last))
+}
+
+/// How many bytes at the start are marked.
+#[inline]
+fn leading(marked: u64) -> usize {
+    (!marked & HIGH).trailing_zeros() as usize / 8
+}
+
+/// How many bytes of `text` from `at` on are neither of two.
+#[inline]
+pub(crate) fn count_until(text: &[u8], at: usize, one: u8, other: u8) -> usize {
+    let mut end = at;
+    loop {
+        let len = len_until(load(text, end), one, other);
+        end += len;
+        if len < CHUNK || end >= text.len() {
+            return end.min(text.len()).saturating_sub(at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn len(bytes: [u8; CHUNK], wanted: impl Fn(u8) -> bool) -> usize {
+        bytes.iter().position(|byte| !wanted(*byte)).unwrap_or(CHUNK)
+    }
+
+    fn is_word(byte: u8) -> bool {
+        byte.is_ascii_alphanumeric() || byte >= 0x80 || byte == b'_' || byte == b'$'
+    }
+
+    #[test]
+    fn each_byte_is_of_its_kind_at_each_place() {
+        for byte in 0..=255u8 {
+            for at in 0..CHUNK {
+                for around in [b'a', 0x80, b'7', 0xff] {
+                    let mut bytes = [around; CHUNK];
+                    bytes[at] = byte;
+                    let chunk = u64::from_le_bytes(bytes);
+                    assert_eq!(word_len(chunk), len(bytes, is_word), "{bytes:?}");
+                    assert_eq!(digits_len(chunk), len(bytes, |byte| byte.is_ascii_digit()), "{bytes:?}");
+                    let until = len(bytes, |byte| byte != b'\'' && byte != b'\\');
+                    assert_eq!(len_until(chunk, b'\'', b'\\'), until, "{bytes:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn folding_keeps_the_characters_of_words_apart() {
+        let folded = |byte: u8| fold(u64::from_le_bytes([byte; CHUNK])).to_le_bytes()[3];
+        for one in (0..=255u8).filter(|byte| is_word(*byte)) {
+            for other in (0..=255u8).filter(|byte| is_word(*byte)) {
+                assert_eq!(folded(one) == folded(other), one.eq_ignore_ascii_case(&other));
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_loaded_is_what_is_there(text in proptest::collection::vec(any::<u8>(), 0..40), at in 0usize..48) {
+            let mut bytes = [0; CHUNK];
+            let there = text.get(at..).unwrap_or_default();
+            let len = there.len().min(CHUNK);
+            bytes[..len].copy_from_slice(&there[..len]);
+            prop_assert_eq!(load(&text, at).to_le_bytes(), bytes);
+            prop_assert_eq!(first(load(&text, at), len), u64::from_le_bytes(bytes));
+        }
+
+        #[test]
+        fn any_bytes(bytes: [u8; CHUNK]) {
+            let chunk = u64::from_le_bytes(bytes);
+            prop_assert_eq!(word_len(chunk), len(bytes, is_word));
+            prop_assert_eq!(digits_len(chunk), len(bytes, |byte| byte.is_ascii_digit()));
+            prop_assert_eq!(len_until(chunk, 1, 2), len(bytes, |byte| byte != 1 && byte != 2));
+        }
+
+        #[test]
+        fn the_next_of_two_is_found(text in proptest::collection::vec(0u8..12, 0..40), at in 0usize..40) {
+            let rest = text.get(at..).unwrap_or_default();
+            let expected = rest.iter().position(|byte| matches!(byte, 0 | 1)).unwrap_or(rest.len());
+            prop_assert_eq!(count_until(&text, at, 0, 1), expected);
+        }
+    }
+}
