@@ -33,7 +33,8 @@ struct Load {
 }
 
 /// 1 ms of a processor.
-const SHORT: Load = Load { sql: &["SELECT abalance FROM accounts WHERE aid = 7"], work_us: 1_000, sleep_us: 0 };
+const SHORT: Load =
+    Load { sql: &["SELECT abalance FROM accounts WHERE aid = 7"], work_us: 1_000, sleep_us: 0 };
 /// 20 ms, and hardly any processor.
 const LONG: Load = Load { sql: &["SELECT waits FROM somewhere"], work_us: 50, sleep_us: 20_000 };
 /// Three statements, as they are.

@@ -139,4 +139,3 @@ pub fn welcome() -> Vec<u8> {
     encode_ready(&mut out, TxStatus::Idle);
     out
 }
-
