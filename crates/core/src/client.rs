@@ -223,7 +223,8 @@ pub(crate) struct Begun {
     pub(crate) since_us: u64,
 }
 
-/// What became of a BEGIN that was answered before there was a server.
+/// What became of what goes in front of the client's first message on this server: a BEGIN that was answered before there was a
+/// server, or the client's session.
 pub(crate) enum Opening {
     /// There is none, or it is over and done with.
     Done,
@@ -233,16 +234,29 @@ pub(crate) enum Opening {
     Sent,
     /// Is sent, and so is the first group: what follows waits for the answer. `simple`: the group needs no Sync.
     Guarded { simple: bool },
+    /// The client's session is sent, and no BEGIN; the first group behind it is not complete.
+    Replaying,
+    /// As with `Guarded`.
+    ReplayGuarded { simple: bool },
+    /// The server has the client's session; what changed of its parameters it reports with its next ReadyForQuery.
+    Replayed,
     /// Failed; the ReadyForQuery behind the error is awaited. `whole`: all of the group that was sent behind it is there.
-    Failed { whole: bool },
-    /// The server is being brought to a failed transaction.
+    /// `repair` then brings the server to what the client was told.
+    Failed { whole: bool, repair: &'static [u8] },
+    /// The server is being brought to what the client was told.
     Reopening,
 }
 
 impl Opening {
     /// What the client sends has to wait.
     pub(crate) fn holds(&self) -> bool {
-        matches!(self, Opening::Guarded { .. } | Opening::Failed { whole: true } | Opening::Reopening)
+        matches!(
+            self,
+            Opening::Guarded { .. }
+                | Opening::ReplayGuarded { .. }
+                | Opening::Failed { whole: true, .. }
+                | Opening::Reopening
+        )
     }
 }
 

@@ -40,6 +40,8 @@ pub(crate) enum Fault {
     ServerFailing(String),
     /// PostgreSQL refused the login: its own code and text.
     ServerRefused(SqlState, String),
+    /// The client's session could not be brought to another server: PostgreSQL's code and text.
+    SessionNotRestored(SqlState, String),
     /// The server connection ended under the client.
     ServerLost(Cow<'static, str>),
     /// A server was given up with this client's statement sent behind another one that broke the rules.
@@ -100,6 +102,9 @@ impl Fault {
                 format!("server login has been failing, cached error: {last} (server_login_retry)").into()
             }
             Fault::ServerRefused(_, text) => Cow::Borrowed(text),
+            Fault::SessionNotRestored(_, text) => {
+                format!("the session could not be brought to another server: {text}").into()
+            }
             Fault::TransactionInStatementMode => {
                 "transaction blocks not allowed in statement pooling mode".into()
             }
@@ -136,7 +141,9 @@ impl Fault {
             Fault::ServerShuttingDown | Fault::DatabaseRemoved | Fault::ForcedDisconnect => {
                 SqlState::ADMIN_SHUTDOWN
             }
-            Fault::Timeout(_, code) | Fault::ServerRefused(code, _) => *code,
+            Fault::Timeout(_, code) | Fault::ServerRefused(code, _) | Fault::SessionNotRestored(code, _) => {
+                *code
+            }
             Fault::ServerFailing(_) | Fault::NobodyToAsk => SqlState::CANNOT_CONNECT,
             Fault::ServerLost(_) | Fault::SlowReader => SqlState::CONNECTION_FAILURE,
             Fault::OutcomeUnknown => SqlState::TRANSACTION_RESOLUTION_UNKNOWN,
@@ -190,6 +197,9 @@ impl Fault {
             Fault::ServerFailing(_) => {
                 Some("The next attempt comes after server_login_retry; the pooler's log has the details.")
             }
+            Fault::SessionNotRestored(..) => Some(
+                "The statement was not executed. Connect again: what the session held has changed in the database.",
+            ),
             Fault::OutcomeUnknown => Some("Look whether it did before it is repeated."),
             _ => None,
         }

@@ -20,6 +20,8 @@ pub enum Purpose {
     ConnectQuery,
     /// Brings the server's parameters to the client's before its statement.
     Settle,
+    /// The same, in front of the client's statement and in the same packet.
+    Replay,
     /// Tries a client's startup parameters, at its login.
     Introduce,
     /// Asks what the session holds when a client's transaction is over.

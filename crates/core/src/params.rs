@@ -100,17 +100,15 @@ impl Params {
     }
 }
 
-/// `SET a='x';SET b='y';` that brings a server with `has` to `wanted`; `None` where nothing differs.
+/// `SET a='x';` for each value in which a server with `has` differs from `wanted`.
 #[must_use]
-pub fn settle_statement(tracked: &Tracked, wanted: &Params, has: &Params) -> Option<Vec<u8>> {
-    let mut text = Vec::new();
+pub fn settle_statements(tracked: &Tracked, wanted: &Params, has: &Params) -> Vec<Vec<u8>> {
+    let mut statements = Vec::new();
     for position in wanted.differences(has) {
         let (Some(name), Some(value)) = (tracked.names().nth(position), wanted.get(position)) else {
             continue;
         };
-        text.extend_from_slice(b"SET ");
-        text.extend_from_slice(name.as_bytes());
-        text.push(b'=');
+        let mut text = [b"SET ", name.as_bytes(), b"="].concat();
         if name.eq_ignore_ascii_case("search_path") {
             // A list of identifiers that the server quoted itself when it reported it.
             text.extend_from_slice(value);
@@ -118,8 +116,9 @@ pub fn settle_statement(tracked: &Tracked, wanted: &Params, has: &Params) -> Opt
             quote_literal(&mut text, value);
         }
         text.push(b';');
+        statements.push(text);
     }
-    (!text.is_empty()).then_some(text)
+    statements
 }
 
 /// Appends a string literal that means the same whatever standard_conforming_strings says (as libpq's
@@ -164,9 +163,9 @@ mod tests {
     fn only_what_both_know_and_differs_is_set() {
         let wanted = with(&[("application_name", "a'b\\c"), ("TimeZone", "UTC"), ("DateStyle", "ISO, MDY")]);
         let has = with(&[("application_name", "A'b\\c"), ("TimeZone", "UTC")]);
-        let text = settle_statement(&tracked(), &wanted, &has).expect("application_name differs");
+        let text = settle_statements(&tracked(), &wanted, &has).concat();
         assert_eq!(String::from_utf8_lossy(&text), r"SET application_name= E'a''b\\c';");
-        assert_eq!(settle_statement(&tracked(), &has, &has), None);
+        assert!(settle_statements(&tracked(), &has, &has).is_empty());
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::params::Params;
 use crate::riders::RideStats;
 use crate::session::KnownSessions;
 use crate::shared::Counts;
+use crate::stats::continuity::Continuity;
 use crate::stats::times::Times;
 use crate::stats::{Stats, Window};
 
@@ -51,6 +52,7 @@ pub(crate) struct Pool {
     pub(crate) refuses_pins: bool,
     /// Clients that keep their server between transactions.
     pub(crate) pinned: u32,
+    pub(crate) continuity: Continuity,
     /// Clients that wait for a server, longest first. One that left stays until it is looked at.
     pub(crate) queue: VecDeque<ClientId>,
     /// How many of the queue really wait.
@@ -146,6 +148,7 @@ impl Pool {
             tries_startup: false,
             refuses_pins: false,
             pinned: 0,
+            continuity: Continuity::default(),
             queue: VecDeque::new(),
             waiting: 0,
             welcoming: Vec::new(),

@@ -95,21 +95,20 @@ impl Session {
             .collect()
     }
 
-    /// Appends the statements that bring a server which carries this session to `wanted`; nothing where they are the same.
+    /// The statements that bring a server which carries this session to `wanted`; none where they are the same.
     ///
     /// `set_config` takes a value as `current_setting` gives it, lists among them; NULL is RESET. All names are qualified: the
     /// session may have any `search_path`.
-    pub(crate) fn settle_statement(&self, wanted: &Session, out: &mut Vec<u8>) {
+    pub(crate) fn settle_statements(&self, wanted: &Session) -> Vec<Vec<u8>> {
         let mut changes = self.changes(wanted);
+        let mut statements = Vec::new();
         if changes.is_empty() {
-            return;
+            return statements;
         }
         // A statement's time is measured from its start: this one's by the setting that is to go.
         for name in TIMEOUTS {
             if self.place(name).is_ok() {
-                out.extend_from_slice(b"SET ");
-                out.extend_from_slice(name);
-                out.extend_from_slice(b"=0;");
+                statements.push([b"SET ", name, b"=0;"].concat());
                 if wanted.place(name).is_ok() && !changes.iter().any(|(changed, _)| *changed == name) {
                     changes.push((name, wanted.get(name)));
                 }
@@ -127,7 +126,10 @@ impl Session {
         if holds_identity || other_identity {
             calls.extend(IDENTITY.iter().filter_map(|name| Some((*name, Some(wanted.get(name)?)))));
         }
-        set_config(out, calls.iter().map(|&(name, value)| (name, value, false)));
+        let mut text = Vec::new();
+        set_config(&mut text, calls.iter().map(|&(name, value)| (name, value, false)));
+        statements.push(text);
+        statements
     }
 }
 
@@ -189,8 +191,7 @@ mod tests {
     }
 
     fn settle(has: &[(&str, &str)], wanted: &[(&str, &str)]) -> String {
-        let mut out = Vec::new();
-        session(has).settle_statement(&session(wanted), &mut out);
+        let out = session(has).settle_statements(&session(wanted)).concat();
         String::from_utf8(out).expect("text").replace("pg_catalog.set_config", "set")
     }
 

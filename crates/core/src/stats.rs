@@ -1,5 +1,6 @@
 //! Counters of a pool. Plain numbers, owned by the pool's worker; SHOW and the metrics read copies.
 
+pub mod continuity;
 pub mod errors;
 pub mod histogram;
 pub mod times;

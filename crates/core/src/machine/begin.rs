@@ -174,9 +174,14 @@ impl Machine {
         let simple = matches!(kind, Kind::Query | Kind::FunctionCall);
         match link.opening {
             Opening::Sent if simple || kind == Kind::Sync => link.opening = Opening::Guarded { simple },
+            Opening::Replaying if simple || kind == Kind::Sync => {
+                link.opening = Opening::ReplayGuarded { simple };
+            }
             // PostgreSQL ignores it, and waits for a Sync that such a client never sends.
-            Opening::Failed { whole: false } if simple || kind == Kind::Sync => {
-                link.opening = Opening::Failed { whole: true };
+            Opening::Failed { whole: false, repair } if simple || kind == Kind::Sync => {
+                link.opening = Opening::Failed { whole: true, repair };
+                // Nothing of it happens.
+                link.touched = None;
                 if simple {
                     cursor.flush(d, self.servers[server_id].conn);
                     self.send_sync(d, server_id);
@@ -186,7 +191,7 @@ impl Machine {
         }
     }
 
-    fn send_sync<D: Driver>(&mut self, d: &mut D, server_id: ServerId) {
+    pub(super) fn send_sync<D: Driver>(&mut self, d: &mut D, server_id: ServerId) {
         let Some(server) = self.servers.get_mut(server_id) else { return };
         server.ledger.push(Entry::new(Owner::Hidden(Purpose::Reopen), Kind::Sync));
         self.scratch.clear();
@@ -209,9 +214,9 @@ impl Machine {
         let Some(client) = self.clients.get_mut(id) else { return };
         let ClientState::Linked(link) = &mut client.state else { return };
         match link.opening {
-            Opening::Sent => link.opening = Opening::Failed { whole: false },
+            Opening::Sent => link.opening = Opening::Failed { whole: false, repair: FAILING_BLOCK },
             Opening::Guarded { simple } => {
-                link.opening = Opening::Failed { whole: true };
+                link.opening = Opening::Failed { whole: true, repair: FAILING_BLOCK };
                 if simple {
                     self.send_sync(d, server_id);
                 }
@@ -220,8 +225,8 @@ impl Machine {
         }
     }
 
-    /// A ReadyForQuery that is not the client's: after a failed BEGIN the server is first brought to a failed transaction, and
-    /// then that is what the client is told.
+    /// A ReadyForQuery that is not the client's: after a failed BEGIN the server is first brought to a failed transaction (after a
+    /// failed replay, out of it), and then that is what the client is told.
     pub(super) fn reopens<D: Driver>(&mut self, d: &mut D, server_id: ServerId, status: TxStatus) -> bool {
         let Some(id) = self.servers.get(server_id).and_then(|server| server.state.client()) else {
             return false;
@@ -229,10 +234,14 @@ impl Machine {
         let Some(client) = self.clients.get_mut(id) else { return false };
         let ClientState::Linked(link) = &mut client.state else { return false };
         match link.opening {
-            Opening::Failed { .. } => {
+            Opening::Failed { repair, .. } => {
                 link.opening = Opening::Reopening;
-                self.send_hidden(d, server_id, Purpose::Reopen, FAILING_BLOCK);
+                self.send_hidden(d, server_id, Purpose::Reopen, repair);
                 true
+            }
+            Opening::Replayed => {
+                self.replay_over(d, id, server_id);
+                false
             }
             Opening::Reopening => {
                 link.opening = Opening::Done;
@@ -255,7 +264,7 @@ impl Machine {
 }
 
 /// The rest of a Bind without parameters: no formats, no values, no formats of results.
-const NO_PARAMETERS: [u8; 6] = [0; 6];
+pub(super) const NO_PARAMETERS: [u8; 6] = [0; 6];
 
 /// The group at the front of `bytes`, if it is one statement about a transaction block, in either protocol. `prepared` knows
 /// the client's prepared statements.

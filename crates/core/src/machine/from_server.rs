@@ -361,6 +361,9 @@ impl Machine {
             self.command_completed(id, accepted, body);
         }
         if let Some(entry) = accepted.ended {
+            if entry.owner == Owner::Hidden(Purpose::Replay) && entry.kind == Kind::Execute {
+                self.replay_answered(id, body);
+            }
             self.begin_answered(accepted.owner, entry);
             self.statement_evicted(entry);
             self.statement_parsed(entry);
@@ -465,10 +468,15 @@ impl Machine {
                     _ => self.pass(d, id, Some(client), message),
                 }
             }
+            Owner::Hidden(Purpose::Replay) => {}
             Owner::Hidden(purpose) => self.hidden_failed(d, id, purpose, body),
         }
         self.undo_failed(id, accepted.ended);
-        self.begin_failed(d, id, accepted.owner);
+        if accepted.owner == Owner::Hidden(Purpose::Replay) {
+            self.replay_failed(d, id, message, code_and_text(body));
+        } else {
+            self.begin_failed(d, id, accepted.owner);
+        }
         self.settle(d, id);
         Ok(())
     }
@@ -506,22 +514,18 @@ impl Machine {
     }
 
     fn hidden_failed<D: Driver>(&mut self, d: &mut D, id: ServerId, purpose: Purpose, body: &[u8]) {
-        let fields = ErrorFields::parse(body).ok();
-        let text = fields.as_ref().and_then(|fields| fields.message().map(printable)).unwrap_or_default();
+        let (code, text) = code_and_text(body);
         let (what, reason) = match purpose {
             Purpose::ConnectQuery => ("connect_query", None),
             Purpose::Settle => ("SET of a client's parameters", Some("invalid server parameter")),
-            Purpose::Audit | Purpose::Introduce => {
-                let code = fields.as_ref().and_then(|fields| fields.code().and_then(SqlState::from_bytes));
-                return self.hidden_refused(id, code.unwrap_or(SqlState::CONNECTION_FAILURE), text);
-            }
+            Purpose::Audit | Purpose::Introduce => return self.hidden_refused(id, code, text),
             // Where what it follows failed, so does this: nothing was reset.
             Purpose::Restore => return,
             Purpose::Reset => ("server_reset_query", Some("reset query failed")),
             Purpose::Check => ("server_check_query", Some("test query failed")),
             Purpose::AuthQuery => ("auth_query", None),
             Purpose::Evict => ("Close", Some("Close failed")),
-            Purpose::Rerun | Purpose::Reopen => return,
+            Purpose::Rerun | Purpose::Reopen | Purpose::Replay => return,
         };
         let line = format!("{} {what} failed: {text}", self.server_log_name(&self.servers[id]));
         self.log(d, Level::Warning, &line);
@@ -550,7 +554,8 @@ impl Machine {
             }
             return client_id.filter(|_| !hidden);
         };
-        if server.params.get(position) != Some(status.value) {
+        let server_knew = server.params.get(position) == Some(status.value);
+        if !server_knew {
             let mut params = (*server.params).clone();
             params.set(position, status.value);
             server.params = self.pools[server.pool].share(params);
@@ -565,7 +570,8 @@ impl Machine {
             params.set(position, status.value);
             account.params = self.pools[account.pool].share(params);
         }
-        (!hidden || !knew).then_some(client_id)
+        // What it knew and the server did not is what was replayed.
+        (!knew || (!hidden && server_knew)).then_some(client_id)
     }
 
     fn notice_owner(&self, id: ServerId) -> Option<ClientId> {
@@ -632,6 +638,14 @@ impl Machine {
 /// CommandComplete of `BEGIN`, and of `START TRANSACTION`.
 const BEGUN: &[u8] = b"C\0\0\0\x0aBEGIN\0";
 const STARTED: &[u8] = b"C\0\0\0\x16START TRANSACTION\0";
+
+/// What an error of a server says, for statements of ours.
+fn code_and_text(body: &[u8]) -> (SqlState, String) {
+    let fields = ErrorFields::parse(body).ok();
+    let code = fields.as_ref().and_then(|fields| fields.code().and_then(SqlState::from_bytes));
+    let text = fields.as_ref().and_then(|fields| fields.message().map(printable));
+    (code.unwrap_or(SqlState::CONNECTION_FAILURE), text.unwrap_or_default())
+}
 
 /// The error that was provoked, not another one that came first: the transaction had failed before, the server shuts down.
 fn is_provoked(body: &[u8]) -> bool {

@@ -2,7 +2,7 @@
 //!
 //! What a client sends is looked at for words that may touch a session (`notes.rs`). When such a transaction is over, its
 //! server is asked what its session holds (`audit.rs`): what can move is brought to the next server before the client's
-//! next statement (`settle.rs`), what can not keeps the client on its server (`pin.rs`). What a client asks for in its startup
+//! next statement (`settle.rs`, `replay.rs`), what can not keeps the client on its server (`pin.rs`). What a client asks for in its startup
 //! packet is tried on a server before the client is let in (`introduce.rs`), and is what its RESET goes back to
 //! (`restore.rs`). No guess ever counts more than what the server says.
 
@@ -12,5 +12,6 @@ mod audit;
 mod introduce;
 mod notes;
 mod pin;
+mod replay;
 mod restore;
 mod settle;

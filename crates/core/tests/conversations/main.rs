@@ -20,6 +20,7 @@ mod pipelines;
 mod pools;
 mod prepared;
 mod pressure;
+mod replay;
 mod replication;
 mod riding;
 mod security;

@@ -16,16 +16,14 @@ fn a_server_is_settled_before_the_clients_statement() {
     let client = named(&mut rig, "one");
     let server = rig.dialed();
     rig.send(client, &fe::query("select 1"));
-    assert_eq!(rig.gets(server), ["Query SET application_name='one';"]);
+    let replay = fe::shown_replay(&["SET application_name='one';"], &["Query select 1"]);
+    assert_eq!(rig.gets(server), replay, "in the same packet");
+    rig.send(server, &be::replayed(1));
     rig.gets_nothing(client);
-    rig.send(
-        server,
-        &[be::parameter("application_name", "one"), be::complete("SET"), be::ready('I')].concat(),
-    );
-    assert_eq!(rig.gets(server), ["Query select 1"]);
-    rig.gets_nothing(client);
-    finish(&mut rig, server);
-    rig.gets(client);
+    // As from PostgreSQL 14 on; it is what the client knows.
+    rig.send(server, &[be::complete("SELECT 0"), be::parameter("application_name", "one")].concat());
+    rig.send(server, &be::ready('I'));
+    assert_eq!(rig.gets(client), ["Complete SELECT 0", "Ready I"]);
     rig.send(client, &fe::query("select 2"));
     assert_eq!(rig.gets(server), ["Query select 2"], "it is settled already");
 }
@@ -36,12 +34,11 @@ fn a_client_without_wishes_gets_the_servers_values_back() {
     let (plain, other) = (rig.client("alice"), named(&mut rig, "other"));
     let server = rig.dialed();
     rig.send(other, &fe::query("select 1"));
-    let settled = [be::parameter("application_name", "other"), be::complete("SET"), be::ready('I')];
-    rig.send(server, &settled.concat());
+    rig.send(server, &[be::replayed(1), be::parameter("application_name", "other")].concat());
     finish(&mut rig, server);
     rig.gets(server);
     rig.send(plain, &fe::query("select 1"));
-    assert_eq!(rig.gets(server), ["Query SET application_name='';"]);
+    assert_eq!(rig.gets(server), fe::shown_replay(&["SET application_name='';"], &["Query select 1"]));
 }
 
 #[test]
@@ -55,13 +52,14 @@ fn what_a_client_sets_by_itself_is_kept_for_it() {
     assert_eq!(rig.gets(one), ["Parameter TimeZone=Europe/Paris", "Complete SET", "Ready I"]);
     rig.gets(server);
     rig.send(two, &fe::query("select now()"));
-    assert_eq!(rig.gets(server), ["Query SET TimeZone='UTC';"]);
-    rig.send(server, &[be::parameter("TimeZone", "UTC"), be::complete("SET"), be::ready('I')].concat());
+    assert_eq!(rig.gets(server), fe::shown_replay(&["SET TimeZone='UTC';"], &["Query select now()"]));
+    rig.send(server, &[be::parameter("TimeZone", "UTC"), be::replayed(1)].concat());
     rig.gets_nothing(two);
     finish(&mut rig, server);
     rig.gets(server);
     rig.send(one, &fe::query("select now()"));
-    assert_eq!(rig.gets(server), ["Query SET TimeZone='Europe/Paris';"]);
+    let replay = fe::shown_replay(&["SET TimeZone='Europe/Paris';"], &["Query select now()"]);
+    assert_eq!(rig.gets(server), replay);
 }
 
 #[test]
@@ -70,11 +68,11 @@ fn a_value_that_the_server_spells_differently_is_settled_once() {
     let client = rig.client_with(&[("user", "alice"), ("database", "app"), ("DateStyle", "ISO")]);
     let server = rig.dialed();
     rig.send(client, &fe::query("select 1"));
-    assert_eq!(rig.gets(server), ["Query SET DateStyle='ISO';"]);
+    assert_eq!(rig.gets(server), fe::shown_replay(&["SET DateStyle='ISO';"], &["Query select 1"]));
     // It is "ISO, MDY" already: PostgreSQL has no change to report.
-    rig.send(server, &[be::complete("SET"), be::ready('I')].concat());
-    assert_eq!(rig.gets(server), ["Query select 1"]);
+    rig.send(server, &be::replayed(1));
     finish(&mut rig, server);
+    assert_eq!(rig.gets(client), ["Complete SELECT 0", "Ready I", "Parameter DateStyle=ISO, MDY"]);
     rig.send(client, &fe::query("select 2"));
     assert_eq!(rig.gets(server), ["Query select 2"], "not before every statement");
 }
@@ -85,8 +83,9 @@ fn a_value_that_no_server_takes_ends_the_client() {
     let client = rig.client_with(&[("user", "alice"), ("database", "app"), ("TimeZone", "Mars")]);
     let server = rig.dialed();
     rig.send(client, &fe::query("select 1"));
-    rig.send(server, &[be::error("22023", "invalid value"), be::ready('I')].concat());
-    assert!(rig.gets(client)[0].contains("invalid server parameter"));
+    rig.send(server, &be::error("22023", "invalid value"));
+    let told = rig.gets(client);
+    assert!(told[0].starts_with("FATAL 22023") && told[0].contains("invalid value"), "{told:?}");
     assert!(rig.is_closed(client) && rig.is_closed(server));
 }
 
@@ -96,7 +95,8 @@ fn quotes_do_not_end_the_statement_of_ours() {
     let client = named(&mut rig, "a'; drop table t; --\\");
     let server = rig.dialed();
     rig.send(client, &fe::query("select 1"));
-    assert_eq!(rig.gets(server), ["Query SET application_name= E'a''; drop table t; --\\\\';"]);
+    let statement = "SET application_name= E'a''; drop table t; --\\\\';";
+    assert_eq!(rig.gets(server), fe::shown_replay(&[statement], &["Query select 1"]));
 }
 
 #[test]

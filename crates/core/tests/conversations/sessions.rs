@@ -48,16 +48,18 @@ fn a_setting_is_asked_for_and_brought_to_the_next_server() {
     rig.send(two, &fe::query("select 2"));
     rig.gets_nothing(server);
     rig.send(server, &answer(&[&["a, b"]]));
-    assert_eq!(rig.gets(server), ["Query SELECT pg_catalog.set_config('search_path',NULL,false);"]);
-    rig.send(server, &answer(&[&["x"]]));
-    assert_eq!(rig.gets(server), ["Query select 2"]);
+    let reset = "SELECT pg_catalog.set_config('search_path',NULL,false);";
+    assert_eq!(rig.gets(server), fe::shown_replay(&[reset], &["Query select 2"]));
+    rig.send(server, &be::replayed(1));
     finish(&mut rig, server, "SELECT 0");
     rig.gets(two);
     rig.send(one, &fe::query("select 1"));
-    assert_eq!(rig.gets(server), ["Query SELECT pg_catalog.set_config('search_path','a, b',false);"]);
-    rig.send(server, &answer(&[&["a, b"]]));
-    assert_eq!(rig.gets(server), ["Query select 1"]);
+    let set = "SELECT pg_catalog.set_config('search_path','a, b',false);";
+    assert_eq!(rig.gets(server), fe::shown_replay(&[set], &["Query select 1"]));
+    rig.send(server, &be::replayed(1));
     rig.gets_nothing(one);
+    finish(&mut rig, server, "SELECT 0");
+    assert_eq!(rig.gets(one), ["Complete SELECT 0", "Ready I"]);
 }
 
 #[test]

@@ -126,6 +126,12 @@ pub(crate) fn one_row(value: &str) -> Vec<u8> {
     [columns(), row(value), complete("SELECT 1")].concat()
 }
 
+/// What a server answers to such a replay, of so many statements.
+pub(crate) fn replayed(statements: usize) -> Vec<u8> {
+    let tags = ["BEGIN"].into_iter().chain(vec!["SET"; statements]).chain(["COMMIT"]);
+    tags.flat_map(|tag| [parse_complete(), bind_complete(), complete(tag)].concat()).collect()
+}
+
 fn text(bytes: &[u8]) -> String {
     if bytes.len() > 200 {
         return format!("({} bytes)", bytes.len());

@@ -94,6 +94,15 @@ pub(crate) fn terminate() -> Vec<u8> {
     encoded(frontend::encode_terminate)
 }
 
+/// What a server gets that is brought to its client's session in the packet of a statement.
+pub(crate) fn shown_replay(statements: &[&str], then: &[&str]) -> Vec<String> {
+    let texts = ["BEGIN"].iter().chain(statements).chain(&["COMMIT"]);
+    let replay = texts.flat_map(|statement| {
+        [format!("Parse  {}", text(statement.as_bytes())), "Bind ".to_owned(), "Execute".to_owned()]
+    });
+    replay.chain(then.iter().map(|&message| message.to_owned())).collect()
+}
+
 pub(crate) fn copy_data(bytes: &[u8]) -> Vec<u8> {
     message(tag::COPY_DATA, bytes)
 }
@@ -119,7 +128,7 @@ pub(crate) fn message(tag: u8, body: &[u8]) -> Vec<u8> {
 }
 
 fn text(bytes: &[u8]) -> String {
-    if bytes.len() > 60 {
+    if bytes.len() > 80 {
         return format!("({} bytes)", bytes.len());
     }
     String::from_utf8_lossy(bytes).into_owned()

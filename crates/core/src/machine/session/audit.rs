@@ -91,6 +91,7 @@ impl Machine {
         let ServerState::Auditing(auditing) = &mut server.state else { return };
         server.active_us = self.now.mono_us;
         auditing.attempts += 1;
+        self.pools[server.pool].continuity.audits += 1;
         auditing.answer = Replies::default();
         if !auditing.everything {
             let text = values_of(&auditing.names);

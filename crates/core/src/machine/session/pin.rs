@@ -27,6 +27,7 @@ impl Machine {
             None => {
                 link.pin = Some(Box::new(Pin { reasons, since_us: now_us }));
                 pool.pinned += 1;
+                pool.continuity.pins += 1;
                 let limit = self.rules.config.main.max_pinned;
                 let fault = match pool.refuses_pins {
                     true => Some(Fault::CanNotMove(reasons.text())),

@@ -1,4 +1,4 @@
-//! A server is brought to its client's session before the client's statement.
+//! A server is brought to its client's session before the client's statement: in the same packet where possible (`replay.rs`).
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::driver::Driver;
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::Purpose;
 use crate::machine::Machine;
-use crate::params::{Params, settle_statement};
+use crate::params::{Params, settle_statements};
 use crate::server::{Server, ServerState};
 use crate::session::Session;
 
@@ -31,7 +31,8 @@ impl Machine {
             return;
         }
         let (params, session) = (Arc::clone(&account.params), Arc::clone(&account.session));
-        if !self.send_settle(d, server_id, &params, &session, Purpose::Settle) {
+        let statements = self.settle_pieces(server_id, &params, &session);
+        if statements.is_empty() {
             let server = &self.servers[server_id];
             if let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut()) {
                 account.params = Arc::clone(&server.params);
@@ -39,7 +40,18 @@ impl Machine {
             }
             return;
         }
-        self.set_server_state(server_id, ServerState::Settling(id));
+        if !self.replay(d, id, server_id, &statements) {
+            self.send_settle(d, server_id, &params, &session, Purpose::Settle);
+            self.set_server_state(server_id, ServerState::Settling(id));
+        }
+    }
+
+    /// What brings a server to these, a statement each, in this order.
+    fn settle_pieces(&self, server_id: ServerId, params: &Params, session: &Session) -> Vec<Vec<u8>> {
+        let server = &self.servers[server_id];
+        let mut statements = settle_statements(&self.tracked, params, &server.params);
+        statements.extend(server.session.settle_statements(session));
+        statements
     }
 
     /// Sends what brings a server to these; `false` if it has them.
@@ -52,9 +64,8 @@ impl Machine {
         purpose: Purpose,
     ) -> bool {
         let server = &self.servers[server_id];
-        let mut text = settle_statement(&self.tracked, params, &server.params).unwrap_or_default();
-        let mut behind = Vec::new();
-        server.session.settle_statement(session, &mut behind);
+        let mut text = settle_statements(&self.tracked, params, &server.params).concat();
+        let behind = server.session.settle_statements(session).concat();
         if text.is_empty() && behind.is_empty() {
             return false;
         }
@@ -85,10 +96,21 @@ impl Machine {
         position.is_some_and(|position| params.get(position) != server.params.get(position))
     }
 
-    /// The server has the client's session now. Where it spells a parameter in its own way, that is the client's value from
-    /// here on, and the client is told.
+    /// The server has the client's session now.
     pub(in crate::machine) fn settled<D: Driver>(&mut self, d: &mut D, id: ServerId, client_id: ClientId) {
-        let Some(server) = self.servers.get_mut(id) else { return };
+        let Some(account) = self.clients.get(client_id).and_then(|client| client.account.as_deref()) else {
+            return;
+        };
+        if let Some(server) = self.servers.get_mut(id) {
+            server.session = Arc::clone(&account.session);
+        }
+        self.adopt_params(d, id, client_id);
+    }
+
+    /// The parameters that the server reports are the client's, too. Where it spells one in its own way, that is the client's
+    /// value from here on, and the client is told.
+    pub(super) fn adopt_params<D: Driver>(&mut self, d: &mut D, id: ServerId, client_id: ClientId) {
+        let Some(server) = self.servers.get(id) else { return };
         let Some(client) = self.clients.get_mut(client_id) else { return };
         let Some(account) = client.account.as_deref_mut() else { return };
         self.scratch.clear();
@@ -101,7 +123,6 @@ impl Machine {
             d.send(client.conn, &self.scratch);
         }
         account.params = Arc::clone(&server.params);
-        server.session = Arc::clone(&account.session);
     }
 
     /// A free server that carries the client's session, if the one whose turn it is does not.

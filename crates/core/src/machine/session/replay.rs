@@ -1,0 +1,122 @@
+//! A client's session goes to another server in the same packet as the client's own statement: no round trip is added.
+//!
+//! What changes the server's session is a transaction of its own, sent as messages of the extended protocol without a Sync.
+//! PostgreSQL commits it with the Execute of its COMMIT. If anything in it fails, PostgreSQL ignores whatever stands behind it up
+//! to the next Sync: so nothing of the client's runs in a session that is not the client's. That Sync is the client's own, or (behind a
+//! simple query) ours; what the client sends after it waits until the replay is answered.
+
+use std::sync::Arc;
+
+use pgweir_wire::error::SqlState;
+use pgweir_wire::frontend;
+
+use crate::client::{ClientState, Opening};
+use crate::driver::Driver;
+use crate::errors::Fault;
+use crate::ids::{ClientId, ServerId};
+use crate::ledger::{Entry, Kind, Owner, Purpose};
+use crate::machine::Machine;
+use crate::machine::begin::NO_PARAMETERS;
+use crate::server::ServerState;
+
+impl Machine {
+    /// Sends what brings the server to its client's session, for the client's next message to stand right behind it. `false` if that
+    /// is not possible, and nothing was sent.
+    pub(super) fn replay<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        server_id: ServerId,
+        statements: &[Vec<u8>],
+    ) -> bool {
+        let Some(client) = self.clients.get_mut(id) else { return false };
+        let (ClientState::Linked(link), Some(account)) = (&mut client.state, &client.account) else {
+            return false;
+        };
+        let server = &mut self.servers[server_id];
+        match link.opening {
+            Opening::Done => link.opening = Opening::Replaying,
+            // What follows that BEGIN waits for its answer, which comes behind those to the replay. Parameters that are
+            // reported have to be compared when the first group is over: that it can not do as well.
+            _ if account.params.differences(&server.params).next().is_some() => return false,
+            _ => {}
+        }
+        // Nobody may come aboard behind it.
+        link.group = None;
+        self.scratch.clear();
+        let out = &mut self.scratch;
+        let texts = statements.iter().map(Vec::as_slice);
+        for text in [&b"BEGIN"[..]].into_iter().chain(texts).chain([&b"COMMIT"[..]]) {
+            frontend::encode_parse(out, b"", text, &[]);
+            frontend::encode_bind_head(out, b"", b"", NO_PARAMETERS.len());
+            out.extend_from_slice(&NO_PARAMETERS);
+            frontend::encode_execute(out, b"", 0);
+            for kind in [Kind::Parse, Kind::Bind, Kind::Execute] {
+                server.ledger.push(Entry::new(Owner::Hidden(Purpose::Replay), kind));
+            }
+        }
+        let pool = server.pool;
+        d.send(server.conn, &self.scratch);
+        self.pools[pool].continuity.replays += 1;
+        true
+    }
+
+    /// A statement of a replay was executed; the last one is COMMIT.
+    pub(in crate::machine) fn replay_answered(&mut self, server_id: ServerId, tag: &[u8]) {
+        let Some(server) = self.servers.get_mut(server_id) else { return };
+        let ServerState::Busy(id) = server.state else { return };
+        let Some(client) = self.clients.get_mut(id).filter(|_| tag == b"COMMIT\0") else { return };
+        let (ClientState::Linked(link), Some(account)) = (&mut client.state, &client.account) else { return };
+        server.session = Arc::clone(&account.session);
+        if matches!(link.opening, Opening::Replaying | Opening::ReplayGuarded { .. }) {
+            link.opening = Opening::Replayed;
+        }
+    }
+
+    /// The first group behind a replay is answered: the server has reported its parameters.
+    pub(in crate::machine) fn replay_over<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        server_id: ServerId,
+    ) {
+        if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
+            link.opening = Opening::Done;
+        }
+        self.adopt_params(d, server_id, id);
+    }
+
+    /// The client's session can not be brought to this server. A cancel request or a timeout ended the replay: that is the end of
+    /// the client's statement, no more. Anything else will be so again: the client is told, and ends.
+    pub(in crate::machine) fn replay_failed<D: Driver>(
+        &mut self,
+        d: &mut D,
+        server_id: ServerId,
+        message: &[u8],
+        (code, text): (SqlState, String),
+    ) {
+        let Some(ServerState::Busy(id)) = self.servers.get(server_id).map(|server| &server.state) else {
+            return;
+        };
+        let id = *id;
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let ClientState::Linked(link) = &mut client.state else { return };
+        let (whole, simple) = match link.opening {
+            Opening::ReplayGuarded { simple } => (true, simple),
+            _ => (false, false),
+        };
+        if code == SqlState::QUERY_CANCELED
+            && matches!(link.opening, Opening::Replaying | Opening::ReplayGuarded { .. })
+        {
+            link.opening = Opening::Failed { whole, repair: b"ROLLBACK" };
+            link.touched = None;
+            d.send(client.conn, message);
+            if simple {
+                self.send_sync(d, server_id);
+            }
+            return;
+        }
+        self.servers[server_id].retire.get_or_insert("session could not be restored");
+        self.refuse_client(d, id, &Fault::SessionNotRestored(code, text));
+    }
+}

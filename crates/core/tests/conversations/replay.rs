@@ -1,0 +1,111 @@
+//! A client's session that goes to another server in the packet of the client's statement: what comes of it when it fails.
+
+use crate::rig::{End, Rig, be, fe};
+
+const SET: &str = "SET application_name='one';";
+
+/// A client whose statements need a replay on the pool's only server.
+fn rig() -> (Rig, End, End) {
+    let mut rig = Rig::new("default_pool_size = 1");
+    let client = rig.client_with(&[("user", "alice"), ("database", "app"), ("application_name", "one")]);
+    let server = rig.dialed();
+    (rig, client, server)
+}
+
+fn cancelled() -> Vec<u8> {
+    be::error("57014", "canceling statement due to user request")
+}
+
+#[test]
+fn a_cancelled_replay_is_a_cancelled_statement() {
+    let (mut rig, client, server) = rig();
+    rig.send(client, &fe::query("select 1"));
+    assert_eq!(rig.gets(server), fe::shown_replay(&[SET], &["Query select 1"]));
+    rig.send(
+        server,
+        &[be::parse_complete(), be::bind_complete(), be::complete("BEGIN"), cancelled()].concat(),
+    );
+    assert_eq!(rig.gets(client), ["ERROR 57014 canceling statement due to user request"]);
+    // PostgreSQL ignores the query, and waits for a Sync.
+    assert_eq!(rig.gets(server), ["Sync"]);
+    rig.send(server, &be::ready('E'));
+    assert_eq!(rig.gets(server), ["Query ROLLBACK"]);
+    rig.gets_nothing(client);
+    rig.send(server, &[be::complete("ROLLBACK"), be::ready('I')].concat());
+    assert_eq!(rig.gets(client), ["Ready I"]);
+    // The server has not got the session.
+    rig.send(client, &fe::query("select 2"));
+    assert_eq!(rig.gets(server), fe::shown_replay(&[SET], &["Query select 2"]));
+}
+
+#[test]
+fn an_extended_group_behind_a_cancelled_replay_is_skipped_up_to_its_sync() {
+    let (mut rig, client, server) = rig();
+    rig.send(client, &[fe::parse("", "SET x = 1"), fe::bind(""), fe::execute()].concat());
+    rig.gets(server);
+    rig.send(server, &cancelled());
+    rig.gets(client);
+    rig.gets_nothing(server);
+    // The rest of the group is ignored, too, and leaves no trace.
+    rig.send(client, &[fe::parse("", "RESET y"), fe::sync(), fe::query("select 2")].concat());
+    assert_eq!(rig.gets(server), ["Parse  RESET y", "Sync"]);
+    rig.send(server, &be::ready('I'));
+    assert_eq!(rig.gets(server), ["Query ROLLBACK"]);
+    rig.send(server, &[be::complete("ROLLBACK"), be::ready('I')].concat());
+    assert_eq!(rig.gets(client), ["Ready I"]);
+    assert_eq!(rig.gets(server), fe::shown_replay(&[SET], &["Query select 2"]));
+}
+
+#[test]
+fn a_second_group_waits_until_the_replay_has_succeeded() {
+    let (mut rig, client, server) = rig();
+    let group = [fe::parse("", "select 1"), fe::bind(""), fe::execute(), fe::sync()].concat();
+    rig.send(client, &group.repeat(2));
+    let whole = ["Parse  select 1", "Bind ", "Execute", "Sync"];
+    assert_eq!(rig.gets(server), fe::shown_replay(&[SET], &whole));
+    rig.send(server, &[be::replayed(1), be::parameter("application_name", "one")].concat());
+    assert_eq!(rig.gets(server), whole);
+    let answer =
+        [be::parse_complete(), be::bind_complete(), be::complete("SELECT 1"), be::ready('I')].concat();
+    rig.send(server, &answer);
+    rig.send(server, &answer);
+    assert_eq!(rig.gets(client), ["ParseComplete", "BindComplete", "Complete SELECT 1", "Ready I"].repeat(2));
+}
+
+#[test]
+fn what_can_not_be_restored_ends_this_client_alone() {
+    let (mut rig, client, server) = rig();
+    let group = [fe::parse("", "select 1"), fe::bind(""), fe::execute(), fe::sync()].concat();
+    rig.send(client, &group.repeat(2));
+    rig.gets(server);
+    rig.send(server, &[be::error("22023", "role \"r\" does not exist"), be::ready('I')].concat());
+    let told = rig.gets(client);
+    assert_eq!(
+        told,
+        ["FATAL 22023 the session could not be brought to another server: role \"r\" does not exist"]
+    );
+    rig.gets_nothing(server);
+    assert!(rig.is_closed(server));
+}
+
+#[test]
+fn a_begin_that_was_answered_goes_behind_the_replay() {
+    let mut rig = Rig::new("default_pool_size = 1\ndefer_begin = 1");
+    let (one, two) = (rig.client("alice"), rig.client("alice"));
+    let server = rig.dialed();
+    rig.send(one, &fe::query("SET work_mem = '1MB'"));
+    rig.send(server, &[be::complete("SET"), be::ready('I')].concat());
+    rig.send(server, &[be::one_row("1MB"), be::ready('I')].concat());
+    rig.gets(server);
+    rig.send(two, &fe::query("BEGIN"));
+    rig.send(two, &fe::query("select 2"));
+    let reset = "SELECT pg_catalog.set_config('work_mem',NULL,false);";
+    let then = ["Parse  BEGIN", "Bind ", "Execute", "Query select 2"];
+    assert_eq!(rig.gets(server), fe::shown_replay(&[reset], &then));
+    rig.gets(two);
+    // Its failure is not repaired: the client was told of a transaction that can not be.
+    rig.send(server, &cancelled());
+    let told = rig.gets(two);
+    assert!(told[0].starts_with("FATAL 57014"), "{told:?}");
+    assert!(rig.is_closed(server));
+}
