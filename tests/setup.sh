@@ -31,6 +31,12 @@ pg/install.sh
 browser/install.sh
 monitoring/install.sh
 
+# OpenLDAP's server: some tests are skipped without it. It is not to be started by its installation.
+if ! [ -x /usr/sbin/slapd ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends slapd ||
+        echo "slapd could not be installed: tests of LDAP are skipped" >&2
+fi
+
 venv="$root/.cache/venv"
 want=$(cksum < requirements.txt)
 if [ ! -x "$venv/bin/pytest" ] || [ "$(cat "$venv/.ready" 2>/dev/null)" != "$want" ]; then

@@ -10,6 +10,7 @@ use nix::unistd::{Uid, User};
 use pgweir_core::driver::Level;
 use pgweir_core::inquiry::{About, Answer, Checker, Inquiry, Obstacle};
 
+use crate::ldap;
 use crate::log::Log;
 use crate::plane::Event;
 
@@ -83,7 +84,7 @@ fn find_out(about: &About, log: &Log, pam: AskPam) -> Answer {
         About::Password { user, password, address, by } => {
             let (who, taken) = match by {
                 Checker::Pam => ("PAM", pam(user, password.as_bytes(), *address).map(|()| true)),
-                Checker::Ldap(_) => ("LDAP", Err("the method ldap is not yet in effect".to_owned())),
+                Checker::Ldap(options) => ("LDAP", ldap::check_password(options, user, password.as_bytes())),
             };
             if let Err(why) = &taken {
                 // A name may hold what a terminal obeys.

@@ -10,6 +10,7 @@
 mod access_files;
 mod askers;
 mod files;
+mod ldap;
 pub mod log;
 mod plane;
 pub mod process;

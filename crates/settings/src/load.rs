@@ -1,11 +1,11 @@
 //! From files to a configuration: what the sections and keys mean, and all faults in one run.
 
+use crate::FALLBACK_DATABASE;
 use crate::config::{Config, Place};
 use crate::entries::{self, Entry, Outcome, not_yet};
 use crate::error::{LoadError, Warning};
 use crate::ini::{self, Visitor};
 use crate::table::{MAIN_ROWS, Main, Origin, Status, row};
-use crate::{AuthType, FALLBACK_DATABASE};
 
 impl Config {
     /// Reads the file `path` and the files that it includes. `read` gives the contents of a file by its name,
@@ -185,13 +185,6 @@ fn warn_of_main(config: &mut Config) {
         if row.status == Status::NotYet && changed {
             warnings.push(place.warning(not_yet(row.name)));
         }
-    }
-    if config.main.auth_type == AuthType::Ldap
-        && let Some(place) = config.given.get("auth_type")
-    {
-        warnings.push(
-            place.warning("auth_type ldap is accepted, not yet in effect: logins will be refused".to_owned()),
-        );
     }
     for (name, list) in [
         ("client_tls_protocols", &config.main.client_tls_protocols),

@@ -267,14 +267,6 @@ fn files_of_windows_load() {
 }
 
 #[test]
-fn auth_types_that_can_not_be_served_yet_give_a_warning() {
-    let config = load("[pgbouncer]\nauth_type = ldap\n").expect("good");
-    let texts: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
-    assert_eq!(texts, ["auth_type ldap is accepted, not yet in effect: logins will be refused (t.ini:2)"]);
-    assert!(load("[pgbouncer]\nauth_type = hba\n").expect("good").warnings.is_empty());
-}
-
-#[test]
 fn settings_without_effect_give_no_warning_at_their_default() {
     let config = load(
         "[pgbouncer]\npkt_buf = 4096\nauth_hba_file =\nclient_tls_ciphers = secure\nclient_tls_protocols = default\n",

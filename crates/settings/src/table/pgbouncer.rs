@@ -208,7 +208,7 @@ settings! {
         /// PostgreSQL's `pg_ident.conf`.
         auth_ident_file: Option<String> = NULL, Kind::Path, Reload, PgBouncer, InEffect;
         /// The options of `auth_type = ldap`, as in a line of `pg_hba.conf`.
-        auth_ldap_options: Option<Password> = NULL, Kind::TextWithSecret, Reload, PgBouncer, NotYet;
+        auth_ldap_options: Option<Password> = NULL, Kind::TextWithSecret, Reload, PgBouncer, InEffect;
         /// The user that `auth_query` runs as. It is used for users that are not in `auth_file`.
         auth_user: Option<String> = NULL, Kind::Text, Reload, PgBouncer, InEffect;
         /// SQL that gives the name and the secret of the user `$1`.

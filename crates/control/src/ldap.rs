@@ -1,0 +1,98 @@
+//! Whether a directory takes a password: by a bind as the user, whose name there is put together or searched for.
+//!
+//! Servers are tried in turn. Each step has a time limit, as one client's login waits for it.
+
+use std::time::Duration;
+
+use ldap3::{LdapConn, LdapConnSettings, Scope, SearchEntry, SearchOptions, dn_escape, ldap_escape};
+use pgweir_auth::{LdapOptions, LdapScope, LdapWay};
+
+/// How long connecting, and each operation, may take.
+const STEP_MAX: Duration = Duration::from_secs(10);
+
+/// `invalidCredentials` (RFC 4511, appendix A).
+const INVALID_CREDENTIALS: u32 = 49;
+
+/// `Ok(false)` when the directory says that the password is wrong, or knows no such user.
+///
+/// # Errors
+/// Nobody could be asked, or the answer was another; for the log.
+pub(crate) fn check_password(options: &LdapOptions, user: &str, password: &[u8]) -> Result<bool, String> {
+    // An empty password would be an unauthenticated bind, which succeeds (RFC 4513, section 5.1.2).
+    let Some(password) = std::str::from_utf8(password).ok().filter(|password| !password.is_empty()) else {
+        return Ok(false);
+    };
+    let mut why = "no LDAP server is configured".to_owned();
+    for server in &options.servers {
+        match connect(options, server) {
+            Ok(mut directory) => {
+                let found = name_of(&mut directory, options, user);
+                let taken = found.and_then(|name| match name {
+                    Some(name) => bind(&mut directory, &name, password),
+                    None => Ok(false),
+                });
+                // It answered already: that it goes away is no news.
+                let _ = directory.unbind();
+                return taken.map_err(|why| format!("LDAP server {server}: {why}"));
+            }
+            Err(error) => why = format!("could not connect to LDAP server {server}: {error}"),
+        }
+    }
+    Err(why)
+}
+
+fn connect(options: &LdapOptions, server: &str) -> Result<LdapConn, String> {
+    let scheme = if options.ldaps { "ldaps" } else { "ldap" };
+    // An IPv6 address stands in brackets in a URL.
+    let bare_ipv6 = server.contains(':') && !server.starts_with('[');
+    let server = if bare_ipv6 { format!("[{server}]") } else { server.to_owned() };
+    let settings = LdapConnSettings::new().set_conn_timeout(STEP_MAX).set_starttls(options.start_tls);
+    LdapConn::with_settings(settings, &format!("{scheme}://{server}:{}", options.port))
+        .map_err(|error| error.to_string())
+}
+
+/// What the directory calls the user; `None` if it does not know one of that name.
+fn name_of(directory: &mut LdapConn, options: &LdapOptions, user: &str) -> Result<Option<String>, String> {
+    match &options.way {
+        LdapWay::Simple { prefix, suffix } => {
+            // As a value in a distinguished name it is escaped; `user@domain` and `DOMAIN\user` are no such names.
+            let in_name = prefix.ends_with('=') || suffix.starts_with(',');
+            let value = if in_name { dn_escape(user).into_owned() } else { user.to_owned() };
+            Ok(Some(format!("{prefix}{value}{suffix}")))
+        }
+        LdapWay::Search { base, bind_dn, bind_password, filter, scope } => {
+            let bind_password = std::str::from_utf8(bind_password.reveal())
+                .map_err(|_| "ldapbindpasswd is not UTF-8".to_owned())?;
+            if !bind(directory, bind_dn, bind_password)? {
+                return Err("ldapbinddn and ldapbindpasswd are not taken".to_owned());
+            }
+            let filter = filter.replace("$username", &ldap_escape(user));
+            let scope = match scope {
+                LdapScope::Base => Scope::Base,
+                LdapScope::One => Scope::OneLevel,
+                LdapScope::Subtree => Scope::Subtree,
+            };
+            let found = directory
+                .with_timeout(STEP_MAX)
+                .with_search_options(SearchOptions::new().sizelimit(2))
+                .search(base, scope, &filter, ["1.1"])
+                .and_then(ldap3::SearchResult::success)
+                .map_err(|error| format!("the search {filter} failed: {error}"))?;
+            let mut names = found.0.into_iter().map(|entry| SearchEntry::construct(entry).dn);
+            match (names.next(), names.next()) {
+                (Some(_), Some(_)) => Err(format!("the search {filter} finds more than one entry")),
+                (name, _) => Ok(name),
+            }
+        }
+    }
+}
+
+fn bind(directory: &mut LdapConn, name: &str, password: &str) -> Result<bool, String> {
+    let result =
+        directory.with_timeout(STEP_MAX).simple_bind(name, password).map_err(|error| error.to_string())?;
+    match result.rc {
+        0 => Ok(true),
+        INVALID_CREDENTIALS => Ok(false),
+        code => Err(format!("bind failed with code {code}: {}", result.text)),
+    }
+}
