@@ -132,7 +132,8 @@ fn a_client_that_finds_no_room_is_brought_to_its_parameters_by_set() {
     assert!(rig.is_closed(own), "what it was opened with can not be taken back");
     let plain = rig.dialed();
     rig.greet(plain);
-    assert_eq!(rig.gets(plain), ["Query SET application_name='late';"]);
+    let got = rig.gets(plain);
+    assert!(got.contains(&"Parse  SET application_name='late';".to_owned()), "{got:?}");
 }
 
 #[test]
