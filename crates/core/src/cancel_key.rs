@@ -41,6 +41,13 @@ impl CancelKey {
         CancelKey { head: *head, rest }
     }
 
+    /// The same key with another process id.
+    #[must_use]
+    pub(crate) fn with_pid(mut self, pid: u32) -> CancelKey {
+        self.head[..4].copy_from_slice(&pid.to_be_bytes());
+        self
+    }
+
     /// A key that another process gave: process id, then secret.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<CancelKey> {
         let (head, rest) = bytes.split_first_chunk::<8>()?;

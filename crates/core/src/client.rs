@@ -12,6 +12,7 @@ use crate::driver::{ConnId, Peer, WorkerId};
 use crate::group::Group;
 use crate::ids::{PoolId, ServerId, StatementId};
 use crate::inquiry::Checker;
+use crate::introductions::Opened;
 use crate::luggage::{Counted, Login, Origin, Replication};
 use crate::params::Params;
 use crate::pins::{Pin, Touched};
@@ -48,6 +49,8 @@ pub(crate) struct Account {
     /// What it started with, tracked parameters included: where its RESET goes back to. `None` where that is what servers
     /// start with.
     pub(crate) startup: Option<Arc<Session>>,
+    /// In session pooling: what a server must have been opened with, or for, to be its own.
+    pub(crate) own: Option<Box<Own>>,
     /// What it prepared by name; most clients prepare nothing, or their driver does so once and for all.
     pub(crate) statements: Option<Box<ClientStatements>>,
     /// What its cancel requests must carry.
@@ -299,6 +302,14 @@ impl Link {
             pin: None,
         }
     }
+}
+
+/// What makes a server a client's own in session pooling.
+pub(crate) struct Own {
+    /// What the client asked for in its startup packet.
+    pub(crate) opening: Opened,
+    /// The server that is being opened, or kept, for it. It counts only while that server says the same.
+    pub(crate) kept: Option<ServerId>,
 }
 
 impl Account {

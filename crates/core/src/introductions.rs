@@ -27,12 +27,46 @@ impl Asked {
         Asked { params, session: session.clone() }
     }
 
+    /// What is not tracked, as it was asked for.
+    pub(crate) fn session(&self) -> &Session {
+        &self.session
+    }
+
     /// It asks for nothing that a server with these parameters does not have.
     pub(crate) fn is_nothing(&self, tracked: &Tracked, has: &Params) -> bool {
         let same = |position: usize| {
             self.params.get(position).is_none_or(|wanted| has.get(position) == Some(wanted))
         };
         self.session.is_plain() && (0..tracked.len()).all(same)
+    }
+}
+
+/// What a server was opened with that not all of its pool are: its RESET goes back to it, so whoever gets the server later must
+/// have asked for the same. Also what a client asks such a server to be.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub(crate) struct Opened {
+    /// `None`: for nothing that servers do not have.
+    pub(crate) asked: Option<Asked>,
+    /// The `application_name`, which may be another one for each client.
+    pub(crate) named: Option<Box<[u8]>>,
+}
+
+impl Opened {
+    /// Of a startup packet, in a pool whose servers have these parameters.
+    pub(crate) fn new(tracked: &Tracked, has: &Params, params: &Params, session: &Session) -> Opened {
+        let asked = Asked::new(tracked, params, session);
+        let named = tracked.position(b"application_name").and_then(|position| params.get(position));
+        Opened { asked: (!asked.is_nothing(tracked, has)).then_some(asked), named: named.map(Box::from) }
+    }
+
+    /// A server that was opened so is right for whoever asks for this.
+    pub(crate) fn fits(&self, wanted: &Opened) -> bool {
+        self.asked == wanted.asked && (self.named.is_none() || wanted.named.is_some())
+    }
+
+    /// As any server of the pool is opened.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.asked.is_none() && self.named.is_none()
     }
 }
 
@@ -53,6 +87,7 @@ pub(crate) struct Introductions {
 }
 
 impl Introductions {
+    /// What became of this, if it is remembered.
     pub(crate) fn get(&self, asked: &Asked) -> Option<Arc<Introduced>> {
         let known = self.known.iter().rev().find(|(known, _)| known == asked);
         known.map(|(_, introduced)| Arc::clone(introduced))

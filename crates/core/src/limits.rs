@@ -82,6 +82,9 @@ pub const AUDIT_ATTEMPTS_MAX: u8 = 3;
 /// Sets of startup parameters whose outcome a pool remembers.
 pub const INTRODUCTIONS_MAX: usize = 64;
 
+/// Notices of a server's login that are kept for its first client; later ones are dropped.
+pub const LOGIN_NOTICES_BYTES_MAX: usize = 8 * 1024;
+
 /// Startup parameters that one client may give, besides the tracked ones.
 pub const STARTUP_PARAMETERS_MAX: usize = 128;
 /// Pools that one look of the control plane is shown: with their times they are 10 kB each, so that copying these takes

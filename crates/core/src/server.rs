@@ -9,6 +9,7 @@ use pgweir_wire::error::SqlState;
 use crate::driver::{ConnId, Endpoint, Now};
 use crate::ids::{ClientId, PoolId};
 use crate::inquiry::{Answer, Lookup};
+use crate::introductions::Opened;
 use crate::ledger::Ledger;
 use crate::params::Params;
 use crate::pins::Reasons;
@@ -31,6 +32,12 @@ pub(crate) struct Server {
     pub(crate) params: Arc<Params>,
     /// What its session holds besides, for whoever had it last.
     pub(crate) session: Arc<Session>,
+    /// What it was opened with for a client in session pooling.
+    pub(crate) opened: Opened,
+    /// The client in session pooling that it is opened for, or that was told of it and has not asked for anything yet.
+    pub(crate) kept_for: Option<ClientId>,
+    /// NoticeResponse messages of its login, for its first client.
+    pub(crate) notices: Vec<u8>,
     pub(crate) statements: ServerStatements,
     /// Part of a message.
     pub(crate) inbox: Vec<u8>,
@@ -161,6 +168,8 @@ pub(crate) struct LoggingIn {
     pub(crate) prover: Option<Prover>,
     /// AuthenticationOk was received.
     pub(crate) proven: bool,
+    /// NoticeResponse messages, as they came.
+    pub(crate) notices: Vec<u8>,
     /// Everything that was reported, in order.
     pub(crate) reported: Vec<Reported>,
 }

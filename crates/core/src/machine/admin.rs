@@ -29,7 +29,7 @@ impl Machine {
         user: &Arc<str>,
         rights: Rights,
     ) -> Step {
-        let key = self.new_cancel_key(d, id, 0);
+        let key = self.new_cancel_key(d, id, 0, None);
         let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
         let out = &mut self.scratch;
         out.clear();

@@ -230,7 +230,7 @@ impl Machine {
     ) {
         let cancel_key = match self.cancel_keys.contains_key(&key.head()) {
             // Two processes may have chosen the same; one of the clients can not cancel then.
-            true => self.new_cancel_key(d, id, carried.minor),
+            true => self.new_cancel_key(d, id, carried.minor, None),
             false => key,
         };
         self.cancel_keys.insert(cancel_key.head(), id);
@@ -250,6 +250,7 @@ impl Machine {
             statements,
             session,
             startup,
+            own: None,
             cancel_key,
             request_us: now_us,
             active_us: now_us,

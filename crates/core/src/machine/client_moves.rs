@@ -89,6 +89,7 @@ impl Machine {
             ..Link::new(server_id, pool.mode)
         });
         self.set_server_state(server_id, ServerState::Busy(id));
+        self.take_own(id, server_id);
         let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut()) else {
             return;
         };

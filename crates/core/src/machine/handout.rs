@@ -12,6 +12,7 @@ use crate::client::ClientState;
 use crate::driver::{CloseMode, ConnId, Driver, Endpoint, Level, WorkerId};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
+use crate::introductions::Opened;
 use crate::ledger::Ledger;
 use crate::mail::{Mail, Shutdown};
 use crate::params::Params;
@@ -49,7 +50,12 @@ impl Machine {
     /// Clients that waited for the pool's first server to know what to be told.
     fn welcome_waiting<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
         let Some(welcome) = self.pools[pool_id].welcome.clone() else { return };
+        self.welcome_to_servers(d, pool_id, &welcome);
         for id in std::mem::take(&mut self.pools[pool_id].welcoming) {
+            if self.awaits_own_server(id) {
+                self.pools[pool_id].welcoming.push(id);
+                continue;
+            }
             let introduced = match self.known_startup(id, &welcome) {
                 Known::Plain => None,
                 Known::Introduced(introduced) => Some(introduced),
@@ -61,7 +67,7 @@ impl Machine {
             let since_us = self.clients.get(id).and_then(|client| Some(client.account.as_ref()?.request_us));
             let waited_us = self.now.mono_us.saturating_sub(since_us.unwrap_or(self.now.mono_us));
             self.pools[pool_id].stats.wait_us += waited_us;
-            self.welcome_client(d, id, &welcome, introduced.as_deref());
+            self.welcome_client(d, id, &welcome, introduced.as_deref(), None);
             self.client_resume(d, id);
         }
     }
@@ -222,13 +228,19 @@ impl Machine {
     }
 
     /// Opens a connection, whose place was taken before.
-    pub(super) fn dial_server<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, only_for: Option<ClientId>) {
+    pub(super) fn dial_server<D: Driver>(
+        &mut self,
+        d: &mut D,
+        pool_id: PoolId,
+        only_for: Option<ClientId>,
+    ) -> ServerId {
         let endpoint = self.next_endpoint(pool_id);
         let conn = d.dial(&endpoint);
         let server = self.new_server(conn, pool_id, endpoint, only_for);
         let id = self.servers.insert(server);
         self.pools[pool_id].count(None, Some(ServerKind::Login));
         self.set_role(conn, Role::Server(id));
+        id
     }
 
     pub(super) fn new_server(
@@ -247,6 +259,9 @@ impl Machine {
             tx: pgweir_wire::backend::TxStatus::Idle,
             params: Arc::new(Params::unknown(&self.tracked)),
             session: Arc::default(),
+            opened: Opened::default(),
+            kept_for: None,
+            notices: Vec::new(),
             statements: ServerStatements::default(),
             inbox: Vec::new(),
             streaming: None,

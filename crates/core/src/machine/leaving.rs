@@ -139,7 +139,11 @@ impl Machine {
             return;
         }
         match server.state.kind() {
-            ServerKind::Idle if self.reason_to_close(id).is_none() && self.is_portable(d, server) => {
+            ServerKind::Idle
+                if self.reason_to_close(id).is_none()
+                    && server.opened.is_plain()
+                    && self.is_portable(d, server) =>
+            {
                 let carried = self.carried(pool_id, None, None, Some(self.pack_server(server)));
                 d.give_away(None, Some(server.conn), carried);
                 self.forget_server(d, id);
@@ -166,6 +170,8 @@ impl Machine {
             cancel_key,
             session,
             startup,
+            // The servers that it could tell apart by this do not travel.
+            own: _,
             request_us: _,
             active_us: _,
             counted: _,
@@ -235,7 +241,8 @@ impl Machine {
             tx: server.tx.as_byte(),
             xact_us: if server.xact_us == 0 { 0 } else { ago_us(server.xact_us).max(1) },
             used: server.used,
-            retire: server.retire.is_some(),
+            // What its RESET goes back to is nobody else's.
+            retire: server.retire.is_some() || !server.opened.is_plain(),
             session: settings(&server.session),
             opened_by: opened_by(&self.pools[server.pool].config),
         }

@@ -15,7 +15,7 @@ use crate::client::{Account, Attempt, Client, ClientState, Greeting, HandingOver
 use crate::console;
 use crate::driver::{ConnId, Driver, Peer};
 use crate::errors::Fault;
-use crate::ids::{ClientId, PoolId};
+use crate::ids::{ClientId, PoolId, ServerId};
 use crate::introductions::Introduced;
 use crate::luggage::{Counted, Login, Luggage, Replication};
 use crate::mail::Shutdown;
@@ -204,7 +204,7 @@ impl Machine {
             return self.refuse_client(d, id, &Fault::NoSuchDatabase(database));
         };
         self.shared.note_client(self.worker, true);
-        let key = self.new_cancel_key(d, id, login.minor);
+        let key = self.new_cancel_key(d, id, login.minor, None);
         self.learn(pool_id, &login);
         let replication = login.replication;
         let pool = &self.pools[pool_id];
@@ -220,6 +220,7 @@ impl Machine {
             params: Arc::default(),
             session: Arc::default(),
             startup: None,
+            own: None,
             statements: None,
             cancel_key: key,
             request_us: now_us,
@@ -236,10 +237,13 @@ impl Machine {
         if let Some(fault) = self.known_failure(pool_id) {
             return self.refuse_client(d, id, &fault);
         }
-        let welcome = self.pools[pool_id].welcome.clone();
+        let gets_own = self.gets_own_server(pool_id);
+        let welcome = self.pools[pool_id].welcome.clone().filter(|_| !gets_own);
         match welcome.as_ref().map(|welcome| (welcome, self.known_startup(id, welcome))) {
-            Some((welcome, Known::Plain)) => self.welcome_client(d, id, welcome, None),
-            Some((welcome, Known::Introduced(known))) => self.welcome_client(d, id, welcome, Some(&known)),
+            Some((welcome, Known::Plain)) => self.welcome_client(d, id, welcome, None, None),
+            Some((welcome, Known::Introduced(known))) => {
+                self.welcome_client(d, id, welcome, Some(&known), None);
+            }
             Some((_, Known::Unknown)) | None => {
                 self.pools[pool_id].welcoming.push(id);
                 self.notice(pool_id);
@@ -266,15 +270,17 @@ impl Machine {
         (fresh && none_left).then(|| Fault::ServerFailing(failure.text.clone()))
     }
 
-    /// Everything a client must know, in one burst.
+    /// Everything a client must know, in one burst. In a session of its own it is told of its server's process.
     pub(super) fn welcome_client<D: Driver>(
         &mut self,
         d: &mut D,
         id: ClientId,
         welcome: &Welcome,
         introduced: Option<&Introduced>,
+        server: Option<ServerId>,
     ) {
         self.begin_session(id, welcome, introduced);
+        let notices = server.map(|server| self.show_process(d, id, server)).unwrap_or_default();
         let Some(client) = self.clients.get_mut(id) else { return };
         let Some(account) = &mut client.account else { return };
         if !matches!(client.state, ClientState::Welcoming(_)) {
@@ -289,6 +295,7 @@ impl Machine {
         encode_params(out, &self.tracked, &account.params);
         let key = &account.cancel_key;
         backend::encode_backend_key_data(out, key.pid(), &key.secret());
+        out.extend_from_slice(&notices);
         let notice = &self.rules.config.main.login_notify_message;
         if !notice.is_empty() {
             encode_notice(out, &Report::notice(SqlState::SUCCESSFUL_COMPLETION, notice));
@@ -299,11 +306,21 @@ impl Machine {
         d.send(client.conn, &self.scratch);
     }
 
-    /// A key that no other client of this worker has, entered for this one.
-    pub(super) fn new_cancel_key<D: Driver>(&mut self, d: &mut D, id: ClientId, minor: u16) -> CancelKey {
+    /// A key that no other client of this worker has, entered for this one; with the process id of a server, if it is to be
+    /// that.
+    pub(super) fn new_cancel_key<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        minor: u16,
+        pid: Option<u32>,
+    ) -> CancelKey {
         loop {
             let peer_id = self.rules.config.main.peer_id;
-            let key = CancelKey::new(minor, peer_id, |bytes| d.random(bytes));
+            let mut key = CancelKey::new(minor, peer_id, |bytes| d.random(bytes));
+            if let Some(pid) = pid {
+                key = key.with_pid(pid);
+            }
             if let Entry::Vacant(place) = self.cancel_keys.entry(key.head()) {
                 place.insert(id);
                 return key;

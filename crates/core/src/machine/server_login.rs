@@ -19,7 +19,9 @@ use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::inquiry::Obstacle;
 use crate::ledger::Purpose;
-use crate::limits::{CACHED_ERROR_BYTES_MAX, SERVER_ERROR_BYTES_MAX, WELCOME_PARAMETERS_MAX};
+use crate::limits::{
+    CACHED_ERROR_BYTES_MAX, LOGIN_NOTICES_BYTES_MAX, SERVER_ERROR_BYTES_MAX, WELCOME_PARAMETERS_MAX,
+};
 use crate::luggage::Replication;
 use crate::params::Params;
 use crate::pool::{Failure, ServerKind, Welcome};
@@ -133,16 +135,31 @@ impl Machine {
                 pairs.extend(login.params.get(position).map(|value| (name.as_bytes(), value)));
             }
         }
+        let opening = self.opening_for(id);
+        if let Some((login, _)) = &opening {
+            pairs.extend(login.session.settings().map(|setting| (&*setting.name, &*setting.value)));
+            for (position, name) in self.tracked.names().enumerate() {
+                pairs.extend(login.params.get(position).map(|value| (name.as_bytes(), value)));
+            }
+        }
         let minor = match self.rules.config.main.server_protocol {
             ServerProtocol::V3_0 => 0,
             ServerProtocol::V3_2 => 2,
         };
-        self.scratch.clear();
-        frontend::encode_startup(&mut self.scratch, (3, minor), &pairs);
-        d.send(conn, &self.scratch);
+        let mut packet = Vec::new();
+        frontend::encode_startup(&mut packet, (3, minor), &pairs);
+        let opened = opening.map(|(_, opened)| opened).unwrap_or_default();
+        d.send(conn, &packet);
         let prover = Prover::new(&pool.user, self.credential(pool_id)).bound_to(end_point);
-        let login = LoggingIn { only_for, prover: Some(prover), proven: false, reported: Vec::new() };
+        let login = LoggingIn {
+            only_for,
+            prover: Some(prover),
+            proven: false,
+            notices: Vec::new(),
+            reported: Vec::new(),
+        };
         self.set_server_state(id, ServerState::LoggingIn(Box::new(login)));
+        self.servers[id].opened = opened;
     }
 
     /// By what we prove to be the pool's user: the forced user's password, else `auth_file`, else what the client's own
@@ -188,7 +205,10 @@ impl Machine {
                 Ok(answer) if answer.minor <= 2 => Ok(()),
                 _ => Err("the server offers a protocol version that was not asked for".to_owned()),
             },
-            tag::NOTICE => Ok(()),
+            tag::NOTICE => {
+                self.login_notice(id, &bytes[..header.total()]);
+                Ok(())
+            }
             tag::ERROR => {
                 self.login_refused(d, id, body);
                 return Step::Gone;
@@ -245,6 +265,16 @@ impl Machine {
         Ok(())
     }
 
+    /// The client that the server is opened for is to see it.
+    fn login_notice(&mut self, id: ServerId, message: &[u8]) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        if let ServerState::LoggingIn(login) = &mut server.state
+            && login.notices.len() + message.len() <= LOGIN_NOTICES_BYTES_MAX
+        {
+            login.notices.extend_from_slice(message);
+        }
+    }
+
     fn key_data(&mut self, id: ServerId, body: &[u8]) -> Result<(), String> {
         let data = BackendKeyData::parse(body).map_err(|error| error.to_string())?;
         if let Some(server) = self.servers.get_mut(id) {
@@ -263,6 +293,7 @@ impl Machine {
             return false;
         }
         let (reported, only_for) = (std::mem::take(&mut login.reported), login.only_for);
+        let notices = std::mem::take(&mut login.notices);
         let mut params = Params::unknown(&self.tracked);
         let mut fixed = Vec::new();
         for (name, value) in &reported {
@@ -280,11 +311,14 @@ impl Machine {
         let params = pool.share(params);
         server.params = Arc::clone(&params);
         server.session = pool.sessions.share(crate::session::Session::default());
+        server.notices = notices;
+        let plain = server.opened.is_plain() && only_for.is_none();
         let welcome = Arc::new(Welcome { fixed, params });
-        // A replication client's server was started with that client's own parameters.
-        if pool.welcome.is_none() && only_for.is_none() {
+        // Others were started with a client's own parameters.
+        if pool.welcome.is_none() && plain {
             pool.welcome = Some(Arc::clone(&welcome));
         }
+        self.learn_opened(id, &welcome);
         self.notice(pool_id);
         match only_for {
             Some(client) => self.link_replication(d, id, client, &welcome),
@@ -312,7 +346,7 @@ impl Machine {
         client_id: ClientId,
         welcome: &Welcome,
     ) {
-        self.welcome_client(d, client_id, welcome, None);
+        self.welcome_client(d, client_id, welcome, None, Some(id));
         let Some(client) = self.clients.get_mut(client_id) else { return };
         client.state = ClientState::Linked(crate::client::Link::new(id, PoolMode::Session));
         let server = &self.servers[id];
@@ -337,6 +371,9 @@ impl Machine {
         );
         self.log(d, Level::Warning, &line);
         let code = code.unwrap_or(SqlState::CONNECTION_FAILURE);
+        if self.refuse_opening(d, id, code, &message) {
+            return;
+        }
         self.fail_login(d, id, "login failed", &message, Some(code));
         // 57P03: starting up or shutting down. It will be there in a moment: whoever waits goes on waiting.
         let usable = self.pools[pool_id].servers_total() > self.pools[pool_id].servers(ServerKind::Login);

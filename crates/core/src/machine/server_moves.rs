@@ -50,6 +50,9 @@ impl Machine {
         pool_id: PoolId,
         client: Option<ClientId>,
     ) -> Option<ServerId> {
+        if self.gets_own_server(pool_id) {
+            return self.take_idle_of_session(d, pool_id, client);
+        }
         loop {
             let pool = self.pools.get(pool_id)?;
             if pool.paused || self.activity != super::Activity::Active {
@@ -79,13 +82,13 @@ impl Machine {
         }
     }
 
-    fn needs_check(&self, server: &Server) -> bool {
+    pub(super) fn needs_check(&self, server: &Server) -> bool {
         let main = &self.rules.config.main;
         let idle_us = self.now.mono_us.saturating_sub(server.active_us);
         !main.server_check_query.is_empty() && idle_us > duration_us(main.server_check_delay)
     }
 
-    fn check_server<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+    pub(super) fn check_server<D: Driver>(&mut self, d: &mut D, id: ServerId) {
         self.set_server_state(id, ServerState::Checking);
         self.servers[id].active_us = self.now.mono_us;
         let query = &self.rules.config.main.server_check_query;
@@ -209,6 +212,9 @@ impl Machine {
             return Some(reason);
         }
         let pool = &self.pools[server.pool];
+        if !server.opened.is_plain() && !self.gets_own_server(server.pool) {
+            return Some("opened for a session");
+        }
         if self.stopping == Some(Shutdown::WaitForServers) {
             return Some("server shutting down");
         }

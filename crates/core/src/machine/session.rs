@@ -4,13 +4,15 @@
 //! server is asked what its session holds (`audit.rs`): what can move is brought to the next server before the client's
 //! next statement (`settle.rs`, `replay.rs`), what can not keeps the client on its server (`pin.rs`). What a client asks for in its startup
 //! packet is tried on a server before the client is let in (`introduce.rs`), and is what its RESET goes back to
-//! (`restore.rs`). No guess ever counts more than what the server says.
+//! (`restore.rs`). In session pooling a client has one server, opened with its own startup packet where that can be
+//! (`own_server.rs`). No guess ever counts more than what the server says.
 
 pub(in crate::machine) use introduce::Known;
 
 mod audit;
 mod introduce;
 mod notes;
+mod own_server;
 mod pin;
 mod replay;
 mod restore;

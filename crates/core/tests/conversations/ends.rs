@@ -75,7 +75,7 @@ fn an_open_group_costs_the_server() {
 
 #[test]
 fn a_session_that_ends_in_order_leaves_a_clean_server() {
-    let mut rig = Rig::with("", "app = host=pg pool_mode=session", 1);
+    let mut rig = Rig::with("default_pool_size = 1", "app = host=pg pool_mode=session", 1);
     let (client, server) = busy(&mut rig);
     rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
     rig.send(client, &fe::terminate());

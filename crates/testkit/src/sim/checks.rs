@@ -11,7 +11,7 @@ use super::driver::Side;
 use super::hub::LinkId;
 use super::model::Note;
 use super::model::statement::Tag;
-use super::plan::Plan;
+use super::plan::{Mode, Plan};
 
 /// A broken invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -394,6 +394,8 @@ impl Checks {
         let excused = self.vanished_busy + self.clients_lost;
         let refuses = self.plan.server.connections_max < 1000;
         let watched = self.plan.has_limits && !self.plan.has_operator && !refuses;
+        // In session pooling a server also makes room for one with another client's startup parameters.
+        let watched = watched && self.plan.mode != Mode::Session;
         let calm = self.plan.faults.is_none() && !limited && !short_lived && watched;
         if calm && self.servers_closed > excused {
             let text =
@@ -406,7 +408,7 @@ impl Checks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::plan::{Mode, Profile};
+    use crate::sim::plan::Profile;
     use crate::sim::proto::ErrorText;
     use crate::sim::reasons::Disconnected;
 

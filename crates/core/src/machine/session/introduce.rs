@@ -113,7 +113,7 @@ impl Machine {
             let trying = self.servers.values().any(|server| {
                 matches!(&server.state, ServerState::Introducing(introducing) if introducing.client == client)
             });
-            if trying {
+            if trying || self.awaits_own_server(client) {
                 continue;
             }
             let Some(server) = self.take_idle(d, pool_id, None) else { return };

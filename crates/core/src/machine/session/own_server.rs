@@ -1,0 +1,333 @@
+//! In session pooling a client has one server from its first statement to its end. It is told at login which one that will
+//! be: one that is opened with the client's own startup packet, or a free one that was opened for a like client before. So
+//! RESET goes back to what the client asked for, and the process id it was told is that of its server.
+//!
+//! A server that is kept so for a client that has not asked for anything yet goes to another one only when the pool has no
+//! room for one more; and where there is none at all at login, the client gets any later on, brought to its parameters by
+//! SET. A server that was opened with a client's parameters never goes to one that did not ask for the same: what a startup
+//! packet sets can not be taken back.
+
+use std::sync::Arc;
+
+use pgweir_settings::PoolMode;
+use pgweir_wire::error::SqlState;
+
+use crate::client::{ClientState, Own};
+use crate::driver::{CloseMode, Driver};
+use crate::errors::Fault;
+use crate::ids::{ClientId, PoolId, ServerId};
+use crate::introductions::{Introduced, Opened};
+use crate::luggage::{Login, Replication};
+use crate::machine::Machine;
+use crate::pool::{ServerKind, Welcome};
+use crate::server::{Server, ServerState};
+
+/// What a free server is for a client, the best first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Fitness {
+    /// It is kept for it.
+    Own,
+    /// It was opened for a like one.
+    Like,
+    /// It was opened without anything that it would have to be brought back from.
+    Plain,
+    /// What it was opened with can not be taken back.
+    Unfit,
+}
+
+impl Machine {
+    /// Whether the pool's clients have a server each that is theirs alone.
+    pub(in crate::machine) fn gets_own_server(&self, pool_id: PoolId) -> bool {
+        let pool = &self.pools[pool_id];
+        pool.mode == PoolMode::Session && pool.tries_startup
+    }
+
+    /// Clients that log in are told of a server each, as far as there are some or there is room for more.
+    pub(in crate::machine) fn welcome_to_servers<D: Driver>(
+        &mut self,
+        d: &mut D,
+        pool_id: PoolId,
+        welcome: &Arc<Welcome>,
+    ) {
+        if !self.gets_own_server(pool_id) {
+            return;
+        }
+        for id in self.pools[pool_id].welcoming.clone() {
+            self.note_opening(id, welcome);
+            if self.kept(id).is_some_and(|server| self.servers[server].state.kind() == ServerKind::Login) {
+                continue;
+            }
+            if let Some(server) = self.find_own(d, pool_id, id) {
+                self.pools[pool_id].welcoming.retain(|&other| other != id);
+                self.welcome_to(d, id, server, welcome);
+            }
+        }
+    }
+
+    /// The client waits for a server that is being opened for it, or soon will be.
+    pub(in crate::machine) fn awaits_own_server(&self, id: ClientId) -> bool {
+        let Some(account) = self.clients.get(id).and_then(|client| client.account.as_deref()) else {
+            return false;
+        };
+        if !self.gets_own_server(account.pool) {
+            return false;
+        }
+        let coming =
+            self.kept(id).is_some_and(|server| self.servers[server].state.kind() == ServerKind::Login);
+        coming || !self.is_full(account.pool) && self.opens_as_many_as_it_may(account.pool)
+    }
+
+    /// What its login asks for, noted once.
+    fn note_opening(&mut self, id: ClientId, welcome: &Welcome) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let (ClientState::Welcoming(login), Some(account)) = (&client.state, &mut client.account) else {
+            return;
+        };
+        if account.own.is_none() {
+            let opening = Opened::new(&self.tracked, &welcome.params, &login.params, &login.session);
+            account.own = Some(Box::new(Own { opening, kept: None }));
+        }
+    }
+
+    /// The server that is kept for a client, if it still is.
+    fn kept(&self, id: ClientId) -> Option<ServerId> {
+        let own = self.clients.get(id)?.account.as_deref()?.own.as_deref()?;
+        own.kept.filter(|&server| self.servers.get(server).is_some_and(|server| server.kept_for == Some(id)))
+    }
+
+    /// Somebody else was told of it, and has not yet asked for anything.
+    fn is_kept_for_another(&self, server: &Server, id: ServerId, client: Option<ClientId>) -> bool {
+        server.kept_for.is_some_and(|keeper| Some(keeper) != client && self.kept(keeper) == Some(id))
+    }
+
+    fn keep(&mut self, client: ClientId, server: ServerId) {
+        let account = self.clients.get_mut(client).and_then(|client| client.account.as_deref_mut());
+        if let Some(own) = account.and_then(|account| account.own.as_deref_mut()) {
+            own.kept = Some(server);
+            self.servers[server].kept_for = Some(client);
+        }
+    }
+
+    /// A free server for a client that logs in. Where there is none, one is opened if there is room.
+    fn find_own<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, id: ClientId) -> Option<ServerId> {
+        let free = |found: &(Fitness, ServerId)| matches!(found.0, Fitness::Own | Fitness::Like);
+        let nobody_waits = self.pools[pool_id].waiting == 0;
+        if let Some((_, server)) = self.best_idle(pool_id, Some(id), false).filter(free)
+            && (nobody_waits || self.kept(id) == Some(server))
+            && self.reason_to_close(server).is_none()
+        {
+            self.keep(id, server);
+            return Some(server);
+        }
+        if self.opens_as_many_as_it_may(pool_id) || !self.may_dial(pool_id) {
+            return None;
+        }
+        if self.is_full(pool_id)
+            && nobody_waits
+            && let Some((_, other)) = self.best_idle(pool_id, Some(id), false)
+        {
+            self.close_server(d, other, "makes room for one with other startup parameters", CloseMode::Flush);
+        }
+        if !self.is_full(pool_id) && self.take_place(d, pool_id, true) {
+            let server = self.dial_server(d, pool_id, None);
+            self.keep(id, server);
+        }
+        None
+    }
+
+    fn opens_as_many_as_it_may(&self, pool_id: PoolId) -> bool {
+        let limit = self.rules.config.main.max_parallel_connects.max(1);
+        self.pools[pool_id].servers(ServerKind::Login) >= limit
+    }
+
+    /// No further server can be opened in the ordinary way.
+    fn is_full(&self, pool_id: PoolId) -> bool {
+        let pool = &self.pools[pool_id];
+        let size = self.rules.config.pool_size(&pool.config, &pool.user);
+        size > 0 && pool.servers_total() >= size || !self.may_dial(pool_id)
+    }
+
+    /// The free server that is best for a client (`None`: for what is no client's); those that are kept for others only if
+    /// `all`.
+    fn best_idle(&self, pool_id: PoolId, client: Option<ClientId>, all: bool) -> Option<(Fitness, ServerId)> {
+        let pool = self.pools.get(pool_id)?;
+        let account = client.and_then(|client| self.clients.get(client)?.account.as_deref());
+        let own = account.and_then(|account| account.own.as_deref());
+        let plain = Opened::default();
+        let wanted = own.map_or(&plain, |own| &own.opening);
+        let kept = client.and_then(|client| self.kept(client));
+        let judge = |&id: &ServerId| {
+            let server = self.servers.get(id)?;
+            let taken = self.is_kept_for_another(server, id, client);
+            let fitness = match () {
+                () if kept == Some(id) => Fitness::Own,
+                () if server.opened.fits(wanted) => Fitness::Like,
+                () if server.opened.is_plain() => Fitness::Plain,
+                () => Fitness::Unfit,
+            };
+            (all || !taken).then(|| ((taken, fitness, self.needs_check(server)), id))
+        };
+        let judged = pool.idle.iter().filter_map(judge);
+        let best = match self.rules.config.main.server_round_robin {
+            true => judged.min_by_key(|(rank, _)| *rank),
+            false => judged.rev().min_by_key(|(rank, _)| *rank),
+        };
+        best.map(|((_, fitness, _), id)| (fitness, id))
+    }
+
+    /// [`Machine::take_idle`] where clients have a server each.
+    pub(in crate::machine) fn take_idle_of_session<D: Driver>(
+        &mut self,
+        d: &mut D,
+        pool_id: PoolId,
+        client: Option<ClientId>,
+    ) -> Option<ServerId> {
+        loop {
+            let pool = self.pools.get(pool_id)?;
+            if pool.paused || self.activity != crate::machine::Activity::Active {
+                return None;
+            }
+            let (fitness, id) = self.best_idle(pool_id, client, self.is_full(pool_id))?;
+            if let Some(reason) = self.reason_to_close(id) {
+                self.close_server(d, id, reason, CloseMode::Flush);
+            } else if fitness == Fitness::Unfit {
+                // One that is opened without anything serves whoever is next.
+                self.close_server(d, id, "opened with startup parameters of others", CloseMode::Flush);
+                return None;
+            } else if self.needs_check(&self.servers[id]) {
+                let pool = &self.pools[pool_id];
+                if pool.servers(ServerKind::Tested) >= pool.demand() {
+                    return None;
+                }
+                self.check_server(d, id);
+            } else {
+                return Some(id);
+            }
+        }
+    }
+
+    /// The client is linked: nothing is kept for it any longer, and the server for nobody else.
+    pub(in crate::machine) fn take_own(&mut self, id: ClientId, server_id: ServerId) {
+        let server = &mut self.servers[server_id];
+        server.kept_for = None;
+        let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut()) else {
+            return;
+        };
+        let Some(own) = &mut account.own else { return };
+        own.kept = None;
+        if server.opened.asked.is_some() {
+            // It has what the client asked for by itself.
+            server.session = Arc::clone(&account.session);
+        }
+    }
+
+    /// What a server that is to log in now is opened with: what the client that waits for it asks for.
+    pub(in crate::machine) fn opening_for(&self, id: ServerId) -> Option<(&Login, Opened)> {
+        let client = self.servers.get(id)?.kept_for?;
+        if self.kept(client) != Some(id) {
+            return None;
+        }
+        let client = self.clients.get(client)?;
+        let ClientState::Welcoming(login) = &client.state else { return None };
+        if login.replication != Replication::None {
+            return None;
+        }
+        Some((login, client.account.as_deref()?.own.as_deref()?.opening.clone()))
+    }
+
+    /// PostgreSQL refused a login because of what the client asked for: that is this client's affair alone.
+    pub(in crate::machine) fn refuse_opening<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ServerId,
+        code: SqlState,
+        message: &str,
+    ) -> bool {
+        let Some(server) = self.servers.get(id) else { return false };
+        let proven = matches!(&server.state, ServerState::LoggingIn(login) if login.proven);
+        let about_parameters =
+            [&b"22"[..], b"42", b"0A", b"55"].iter().any(|class| code.as_bytes().starts_with(class));
+        if !proven || !about_parameters || server.opened.asked.is_none() {
+            return false;
+        }
+        let client = server.kept_for.filter(|&client| self.kept(client) == Some(id));
+        self.close_server(d, id, "login failed", CloseMode::Now);
+        if let Some(client) = client {
+            self.refuse_client(d, client, &Fault::ServerRefused(code, message.to_owned()));
+        }
+        true
+    }
+
+    /// A server is logged in: what it reports is what clients are told who ask for the same.
+    pub(in crate::machine) fn learn_opened(&mut self, id: ServerId, reported: &Welcome) {
+        let server = &self.servers[id];
+        let (Some(asked), pool_id) = (server.opened.asked.clone(), server.pool) else { return };
+        let pool = &mut self.pools[pool_id];
+        let Some(welcome) = &pool.welcome else { return };
+        let reported = Introduced {
+            params: Arc::clone(&reported.params),
+            session: pool.sessions.share(asked.session().clone()),
+            reported: changed_messages(&welcome.fixed, &reported.fixed),
+        };
+        pool.introductions.insert(asked, Arc::new(reported));
+    }
+
+    /// Lets a client in that has a server.
+    fn welcome_to<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId, welcome: &Welcome) {
+        let server = &self.servers[server_id];
+        let pool = &mut self.pools[server.pool];
+        let introduced = server.opened.asked.as_ref().map(|asked| {
+            pool.introductions.get(asked).unwrap_or_else(|| {
+                Arc::new(Introduced {
+                    params: Arc::clone(&server.params),
+                    session: pool.sessions.share(asked.session().clone()),
+                    reported: Vec::new(),
+                })
+            })
+        });
+        self.welcome_client(d, id, welcome, introduced.as_deref(), Some(server_id));
+        self.client_resume(d, id);
+    }
+
+    /// The client is to be told of the server's process. Returns what else the server had to say at its login.
+    ///
+    /// Where processes are peers, the process id says which of them the client belongs to: it can not be the server's.
+    pub(in crate::machine) fn show_process<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        server_id: ServerId,
+    ) -> Vec<u8> {
+        let server = &mut self.servers[server_id];
+        let (pid, notices) = (server.pid, std::mem::take(&mut server.notices));
+        let is_process = i32::try_from(pid).is_ok_and(|pid| pid > 0);
+        if self.rules.config.main.peer_id != 0 || !is_process {
+            return notices;
+        }
+        let Some(account) = self.clients.get(id).and_then(|client| client.account.as_deref()) else {
+            return notices;
+        };
+        let (old, minor) = (account.cancel_key.head(), account.cancel_key.minor());
+        self.cancel_keys.remove(&old);
+        let key = self.new_cancel_key(d, id, minor, Some(pid));
+        if let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut()) {
+            account.cancel_key = key;
+        }
+        notices
+    }
+}
+
+/// The messages of `now` that are not among those of `before`.
+fn changed_messages(before: &[u8], now: &[u8]) -> Vec<u8> {
+    let known: Vec<&[u8]> = messages(before).collect();
+    messages(now).filter(|message| !known.contains(message)).flatten().copied().collect()
+}
+
+fn messages(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let header = pgweir_wire::header::Header::peek(bytes).ok().flatten()?;
+        let (message, rest) = bytes.split_at_checked(header.total())?;
+        bytes = rest;
+        Some(message)
+    })
+}

@@ -1,0 +1,184 @@
+//! Session pooling: a client has a server of its own from its login on, opened with its own startup packet.
+
+use crate::rig::{End, REPORTED, Rig, be, fe};
+
+fn session(main: &str) -> Rig {
+    Rig::with(main, "app = host=pg pool_mode=session", 1)
+}
+
+/// The login of a server with this process id, which reports `params` in place of what servers report as a rule.
+fn welcome(pid: u32, params: &[(&str, &str)]) -> Vec<u8> {
+    let reported = REPORTED.iter().map(|(name, value)| {
+        let own = params.iter().find(|(own, _)| own == name);
+        be::parameter(name, own.map_or(value, |(_, value)| value))
+    });
+    std::iter::once(be::auth_ok()).chain(reported).chain([be::key(pid), be::ready('I')]).flatten().collect()
+}
+
+/// A client that asked for these knocks; its own server comes up. Returns client, server, and the server's startup packet.
+fn opened(rig: &mut Rig, pid: u32, params: &[(&str, &str)]) -> (End, End, String) {
+    let client = knock(rig, params);
+    let server = rig.dialed();
+    let packet = rig.connect(server);
+    rig.send(server, &welcome(pid, params));
+    (client, server, packet)
+}
+
+fn knock(rig: &mut Rig, params: &[(&str, &str)]) -> End {
+    let client = rig.accept();
+    rig.send(client, &fe::startup(&[&[("user", "alice"), ("database", "app")], params].concat()));
+    client
+}
+
+/// Somebody without wishes came and left: the pool knows what its servers report. That server is free.
+fn known(rig: &mut Rig) -> End {
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(client, &fe::terminate());
+    rig.gets(server);
+    server
+}
+
+fn run(rig: &mut Rig, client: End, server: End, text: &str) {
+    rig.send(client, &fe::query(text));
+    assert_eq!(rig.gets(server), [format!("Query {text}")]);
+    rig.send(server, &[be::complete("OK"), be::ready('I')].concat());
+    assert_eq!(rig.gets(client), ["Complete OK", "Ready I"]);
+}
+
+fn pid(rig: &Rig, client: End) -> u32 {
+    let key = rig.key_of(client);
+    u32::from_be_bytes(*key.first_chunk().expect("a process id"))
+}
+
+#[test]
+fn startup_parameters_travel_in_the_servers_own_startup_packet() {
+    let mut rig = session("");
+    known(&mut rig);
+    let wishes = [("IntervalStyle", "iso_8601"), ("DateStyle", "German, DMY"), ("application_name", "one")];
+    let (client, server, packet) = opened(&mut rig, 77, &wishes);
+    for expected in ["IntervalStyle iso_8601 ", "DateStyle German, DMY ", "application_name one "] {
+        assert!(packet.contains(expected), "{packet}");
+    }
+    let told = rig.gets(client);
+    for expected in ["Parameter DateStyle=German, DMY", "Parameter IntervalStyle=iso_8601", "Ready I"] {
+        assert!(told.contains(&expected.to_owned()), "{told:?}");
+    }
+    assert_eq!(pid(&rig, client), 77);
+    // Nothing is set, and nothing is put back: the server does so by itself.
+    run(&mut rig, client, server, "RESET DateStyle");
+    rig.gets_nothing(server);
+}
+
+#[test]
+fn a_server_goes_to_a_client_that_asked_for_the_same_and_to_no_other() {
+    let mut rig = session("default_pool_size = 2");
+    let plain = known(&mut rig);
+    let (first, server, _) = opened(&mut rig, 77, &[("work_mem", "7MB"), ("application_name", "one")]);
+    rig.gets(first);
+    run(&mut rig, first, server, "select 1");
+    rig.send(first, &fe::terminate());
+    assert_eq!(rig.gets(server), ["Query DISCARD ALL"]);
+    rig.send(server, &[be::complete("DISCARD ALL"), be::ready('I')].concat());
+
+    let like = knock(&mut rig, &[("work_mem", "7MB"), ("application_name", "one")]);
+    assert_eq!(rig.gets(like).last().map(String::as_str), Some("Ready I"));
+    assert_eq!((pid(&rig, like), rig.new_dials()), (77, 0));
+    run(&mut rig, like, server, "select 2");
+    rig.send(like, &fe::terminate());
+    rig.gets(server);
+    rig.send(server, &[be::complete("DISCARD ALL"), be::ready('I')].concat());
+
+    let other = knock(&mut rig, &[("work_mem", "8MB")]);
+    assert!(rig.is_closed(server) || rig.is_closed(plain), "there is no room for a third one");
+    assert_eq!(rig.new_dials(), 1);
+    let own = rig.dialed();
+    assert!(rig.connect(own).contains("work_mem 8MB "));
+    rig.send(own, &welcome(78, &[]));
+    rig.gets(other);
+    run(&mut rig, other, own, "select 3");
+}
+
+#[test]
+fn a_server_that_is_kept_for_a_silent_client_goes_to_one_that_needs_it() {
+    let mut rig = session("default_pool_size = 1");
+    let silent = rig.client("alice");
+    let server = rig.dialed();
+    let asking = rig.client("alice");
+    assert_eq!(pid(&rig, silent), 4242);
+    assert_ne!(pid(&rig, asking), 4242, "it was let in without a server");
+    run(&mut rig, asking, server, "select 1");
+    rig.send(silent, &fe::query("select 2"));
+    rig.gets_nothing(server);
+    rig.send(asking, &fe::terminate());
+    rig.send(server, &[be::complete("DISCARD ALL"), be::ready('I')].concat());
+    assert_eq!(rig.gets(server), ["Query DISCARD ALL", "Query select 2"]);
+}
+
+#[test]
+fn a_client_that_finds_no_room_is_brought_to_its_parameters_by_set() {
+    let mut rig = session("default_pool_size = 1");
+    let server = known(&mut rig);
+    let (first, own, _) = opened(&mut rig, 77, &[("work_mem", "7MB")]);
+    assert!(rig.is_closed(server), "it made room");
+    rig.gets(first);
+    run(&mut rig, first, own, "select 1");
+    let late = knock(&mut rig, &[("application_name", "late")]);
+    assert_eq!(rig.gets(late).last().map(String::as_str), Some("Ready I"));
+    rig.send(late, &fe::query("select 2"));
+    rig.send(first, &fe::terminate());
+    rig.gets(own);
+    rig.send(own, &[be::complete("DISCARD ALL"), be::ready('I')].concat());
+    assert!(rig.is_closed(own), "what it was opened with can not be taken back");
+    let plain = rig.dialed();
+    rig.greet(plain);
+    let got = rig.gets(plain);
+    assert!(got.contains(&"Parse  SET application_name='late';".to_owned()), "{got:?}");
+}
+
+#[test]
+fn a_value_that_is_refused_costs_that_client_alone() {
+    let mut rig = session("");
+    known(&mut rig);
+    let client = knock(&mut rig, &[("work_mem", "much")]);
+    let server = rig.dialed();
+    rig.connect(server);
+    rig.send(server, &be::auth_ok());
+    let text = "invalid value for parameter \"work_mem\": \"much\"";
+    rig.send(server, &be::fatal("22023", text));
+    assert_eq!(rig.gets(client).last(), Some(&format!("FATAL 22023 {text}")));
+    let (next, own, _) = opened(&mut rig, 78, &[("work_mem", "7MB")]);
+    rig.gets(next);
+    run(&mut rig, next, own, "select 1");
+}
+
+#[test]
+fn notices_of_the_servers_login_reach_the_client_it_is_opened_for() {
+    let mut rig = session("");
+    known(&mut rig);
+    let client = knock(&mut rig, &[("work_mem", "7MB")]);
+    let server = rig.dialed();
+    rig.connect(server);
+    let mut login = be::auth_ok();
+    login.extend(be::notice("good morning"));
+    rig.send(server, &login);
+    rig.send(server, &welcome(77, &[])[be::auth_ok().len()..]);
+    let told = rig.gets(client);
+    assert!(told.contains(&"NOTICE 00000 good morning".to_owned()), "{told:?}");
+}
+
+#[test]
+fn a_cancel_request_needs_the_clients_own_secret() {
+    let mut rig = session("");
+    let (one, two) = (rig.client("alice"), rig.client("alice"));
+    let (first, second) = (rig.dialed(), rig.dialed());
+    assert_eq!((pid(&rig, one), pid(&rig, two)), (4242, 4242));
+    assert_ne!(rig.key_of(one), rig.key_of(two));
+    rig.send(two, &fe::query("select pg_sleep(1)"));
+    assert_eq!(rig.gets(second), ["Query select pg_sleep(1)"]);
+    rig.gets_nothing(first);
+    rig.cancel(one);
+    assert_eq!(rig.new_dials(), 0, "the other one has nothing to cancel");
+    rig.cancel(two);
+    assert_eq!(rig.new_dials(), 1);
+}
