@@ -84,7 +84,8 @@ pub enum Mail {
         /// The answer.
         answer: Answer,
     },
-    /// Another worker's pool needs a server and a limit that spans pools is reached: close an idle one.
+    /// A worker's pool needs a server and a limit that spans pools is reached: an idle one is to be closed by one of the
+    /// others. It goes from worker to worker until one has done so, or it is back.
     Evict {
         /// Who asks; told with [`Mail::Room`] when a server is free later.
         from: WorkerId,
@@ -92,6 +93,8 @@ pub enum Mail {
         database: Option<Arc<str>>,
         /// ... or by `max_user_connections` (server user).
         user: Option<Arc<str>>,
+        /// One was closed: this is the answer.
+        done: bool,
     },
     /// An evicted server is gone: starving pools may try again.
     Room,

@@ -26,6 +26,14 @@ impl Machine {
         self.welcome_waiting(d, pool_id);
         self.serve_lookups(d, pool_id);
         self.introduce_waiting(d, pool_id);
+        if self.serve_waiting(d, pool_id) {
+            self.grow(d, pool_id);
+        }
+        self.shorten_queue(d, pool_id);
+    }
+
+    /// Places for those that wait. Returns whether servers are lacking.
+    fn serve_waiting<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) -> bool {
         while let Some(client) = self.next_waiter(pool_id) {
             match self.find_place(d, pool_id, client) {
                 Admission::Alone(server) => {
@@ -39,11 +47,14 @@ impl Machine {
                     self.pools[pool_id].queue.pop_front();
                     self.board(d, client, server);
                 }
-                Admission::Soon => return self.note_wake_up(pool_id, client),
+                Admission::Soon => {
+                    self.note_wake_up(pool_id, client);
+                    return false;
+                }
                 Admission::NoServer => break,
             }
         }
-        self.grow(d, pool_id);
+        true
     }
 
     /// Clients that waited for the pool's first server to know what to be told.
@@ -154,7 +165,7 @@ impl Machine {
     }
 
     /// Closes the free server of this database, or user, that idled longest. If this worker has none, the others are
-    /// asked; whoever closes one says so.
+    /// asked, one after the other.
     pub(super) fn evict<D: Driver>(
         &mut self,
         d: &mut D,
@@ -164,13 +175,45 @@ impl Machine {
         if self.evict_here(d, database, user) {
             return true;
         }
-        for worker in self.other_workers() {
-            d.mail(
-                worker,
-                Mail::Evict { from: self.worker, database: database.cloned(), user: user.cloned() },
-            );
+        let asked = (database.cloned(), user.cloned());
+        if self.shared.workers() > 1 && !self.asked_to_evict.contains(&asked) {
+            let (database, user) = asked.clone();
+            self.asked_to_evict.push(asked);
+            self.pass_on(d, Mail::Evict { from: self.worker, database, user, done: false });
         }
         false
+    }
+
+    /// Another worker's pool needs a server, or an own question came back: whoever has one to close answers, whoever has none
+    /// asks the next.
+    pub(super) fn asked_to_evict<D: Driver>(
+        &mut self,
+        d: &mut D,
+        from: WorkerId,
+        key: (Option<Arc<str>>, Option<Arc<str>>),
+        done: bool,
+    ) {
+        if from == self.worker {
+            self.asked_to_evict.retain(|asked| *asked != key);
+            if done {
+                self.notice_starving();
+            }
+            return;
+        }
+        let done = self.evict_here(d, key.0.as_ref(), key.1.as_ref());
+        let (database, user) = key;
+        let mail = Mail::Evict { from, database, user, done };
+        if done {
+            return d.mail(from, mail);
+        }
+        if !self.starving_workers.contains(&from) {
+            self.starving_workers.push(from);
+        }
+        self.pass_on(d, mail);
+    }
+
+    fn pass_on<D: Driver>(&self, d: &mut D, mail: Mail) {
+        d.mail(WorkerId((self.worker.0 + 1) % self.shared.workers()), mail);
     }
 
     /// See [`Machine::evict`].
