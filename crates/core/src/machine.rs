@@ -48,7 +48,7 @@ use crate::ids::{CancelId, ClientId, ForwardId, PoolId, ServerId};
 use crate::inquiry::Answer;
 use crate::limits::MAINTENANCE_PERIOD_US;
 use crate::luggage::{Luggage, Origin};
-use crate::mail::{Mail, Rules, Shutdown};
+use crate::mail::{Mail, Rules, Scarce, Shutdown};
 use crate::params::Tracked;
 use crate::pool::Pool;
 use crate::server::Server;
@@ -115,7 +115,7 @@ pub struct Machine {
     /// Workers that asked for a server to be closed when none was free.
     starving_workers: Vec<WorkerId>,
     /// For what other workers were asked to close a server: they are asked one after the other, and once at a time.
-    asked_to_evict: Vec<(Option<Arc<str>>, Option<Arc<str>>)>,
+    asked_to_evict: Vec<Scarce>,
     /// The console client that ended a SUSPEND would be missed for.
     suspended_by: Option<ClientId>,
     said_drained: bool,

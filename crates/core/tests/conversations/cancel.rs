@@ -280,8 +280,8 @@ fn a_queue_that_is_too_long_turns_down_those_that_came_last() {
         let told = rig.gets(late);
         assert!(told[0].starts_with(full) && told[1..] == ["Ready I"], "{told:?}");
     }
-    for number in 0..2 {
-        rig.gets_nothing(clients[number]);
+    for (number, &early) in clients[..2].iter().enumerate() {
+        rig.gets_nothing(early);
         rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
         assert_eq!(rig.gets(server), [format!("Query select {number}")]);
     }
