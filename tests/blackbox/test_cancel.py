@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from harness.machine import eventually
-from harness.wire import Raw, cancel_request, query
+from harness.wire import SYNC, Raw, cancel_request, group, query
 
 
 def test_own_statement(talk, pg):
@@ -68,6 +68,31 @@ def test_a_client_idle_in_transaction(pooled):
         time.sleep(0.1)
         assert session.query("select 1").status == "T"
         assert session.query("commit").status == "I"
+
+
+@pytest.mark.needs("cancel of a queued statement")
+@pytest.mark.parametrize("protocol", ["simple", "extended", "extended, Sync comes later"])
+def test_a_statement_that_waits_for_a_server(pooled, pg, protocol):
+    """It ends with 57014 at once, is never run, and the session goes on; nobody else notices."""
+    pooler = pooled(default_pool_size=1)
+    with pooler.raw() as holder, pooler.raw() as session, pooler.raw() as other:
+        holder.query("begin")
+        statement = "create table never_made (a int)"
+        whole = query(statement) if protocol == "simple" else group("", statement)
+        now, later = (whole, b"") if "later" not in protocol else (whole[: -len(SYNC)], SYNC)
+        session.send(now)
+        eventually(lambda: pooler.pool()["cl_waiting"] == 1, "it waits")
+        other.send(query("select 'other'"))
+        eventually(lambda: pooler.pool()["cl_waiting"] == 2, "another one waits behind it")
+        session.cancel()
+        session.send(later)
+        answer = session.until("Z")
+        assert answer.error["C"] == "57014" and answer.status == "I"
+        session.send(query("select 'next'"))
+        holder.query("commit")
+        assert other.until("Z").rows == [["other"]]
+        assert session.until("Z").rows == [["next"]]
+        assert session.value("select to_regclass('never_made')") is None
 
 
 @pytest.mark.needs("cancel through a held server")

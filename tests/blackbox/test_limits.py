@@ -7,7 +7,7 @@ import pytest
 
 from harness.cluster import PASSWORDS
 from harness.machine import eventually
-from harness.wire import Closed, query
+from harness.wire import Closed, group, query
 
 
 def rush(pooler, clients, seconds=1.0, database="app", users=("alice",), watch=None):
@@ -36,7 +36,7 @@ def rush(pooler, clients, seconds=1.0, database="app", users=("alice",), watch=N
 def test_default_pool_size_holds_under_a_rush(pooled, pg):
     """Sixty clients never get more than seven servers, and use all seven."""
     pooler = pooled(default_pool_size=7)
-    done, errors, highest = rush(pooler, 60, watch=lambda: len(pg.backends("app")))
+    done, errors, highest = rush(pooler, 60, watch=pooler.at_once(pg.port))
     assert done and not errors
     assert highest == 7
 
@@ -44,7 +44,7 @@ def test_default_pool_size_holds_under_a_rush(pooled, pg):
 def test_pool_size_of_a_database(pooled, pg):
     """`pool_size` in a [databases] line wins over default_pool_size."""
     pooler = pooled(databases={"small": pg.at("app", pool_size=2)}, default_pool_size=10)
-    done, errors, highest = rush(pooler, 20, database="small", watch=lambda: len(pg.backends("app")))
+    done, errors, highest = rush(pooler, 20, database="small", watch=pooler.at_once(pg.port))
     assert done and not errors and highest == 2
 
 
@@ -52,7 +52,7 @@ def test_pool_size_of_a_database(pooled, pg):
 def test_pool_size_of_a_user(pooled, pg):
     """`pool_size` in a [users] line wins over the database's."""
     pooler = pooled(databases={"small": pg.at("app", pool_size=2)}, users={"bob": "pool_size=4"})
-    done, errors, highest = rush(pooler, 20, database="small", users=["bob"], watch=lambda: len(pg.backends("app")))
+    done, errors, highest = rush(pooler, 20, database="small", users=["bob"], watch=pooler.at_once(pg.port))
     assert done and not errors and highest == 4
 
 
@@ -71,7 +71,7 @@ def test_pool_size_zero_means_no_limit(pooled, pg):
 def test_limits_are_per_pool(pooled, pg):
     """Each (database, user) has its own default_pool_size."""
     pooler = pooled(default_pool_size=2)
-    done, errors, highest = rush(pooler, 30, users=["alice", "bob", "carol"], watch=lambda: len(pg.backends("app")))
+    done, errors, highest = rush(pooler, 30, users=["alice", "bob", "carol"], watch=pooler.at_once(pg.port))
     assert done and not errors and highest == 6
 
 
@@ -135,7 +135,7 @@ def test_min_pool_size_refills(pooled, pg):
 def test_max_db_connections_across_users(pooled, pg):
     """max_db_connections counts the servers of all users of a database; idle ones of others make room."""
     pooler = pooled(databases={"own": pg.at("app", max_db_connections=3)}, default_pool_size=3)
-    done, errors, highest = rush(pooler, 30, seconds=2, database="own", users=["alice", "bob", "carol"], watch=lambda: len(pg.backends("app")))
+    done, errors, highest = rush(pooler, 30, seconds=2, database="own", users=["alice", "bob", "carol"], watch=pooler.at_once(pg.port))
     assert done and not errors, errors[:2]
     assert highest <= 3
 
@@ -150,6 +150,30 @@ def test_an_idle_server_is_evicted_for_another_user(pooled, pg):
     with pooler.raw("own", "bob") as session:
         assert session.value("select 1") == "1"
         eventually(lambda: len(pg.backends("app", "alice")) == 1, "one of alice's servers made room")
+
+
+@pytest.mark.needs("a limit of the queue")
+def test_max_waiting_clients(pooled, pg):
+    """Who would be one too many in the queue is told so at once, keeps the session, and is served when there is room."""
+    pooler = pooled(databases={"own": pg.at("app", max_waiting_clients=1)}, default_pool_size=1, max_waiting_clients=2)
+    for database, limit in ("app", 2), ("own", 1):
+        [holder] = holders(pooler, 1, database)
+        clients = [pooler.raw(database) for _ in range(limit + 1)]
+        for client in clients[:-1]:
+            client.send(query("select 'served'"))
+        eventually(lambda: pooler.pool(database)["cl_waiting"] == limit, "the queue is full")
+        late = clients[-1]
+        for answer in late.query("select 'simple'"), late_group(late):
+            assert answer.error["C"] == "53300" and "max_waiting_clients" in answer.error["M"] and answer.error["S"] == "ERROR"
+        holder.query("commit")
+        assert all(client.until("Z").rows == [["served"]] for client in clients[:-1])
+        assert late.value("select 'room'") == "room"
+
+
+def late_group(session):
+    """An extended query."""
+    session.send(group("", "select 'extended'"))
+    return session.until("Z")
 
 
 def test_global_max_db_connections(pooled, pg):
@@ -182,7 +206,7 @@ def test_max_user_connections_across_databases(pooled, pg):
 def test_max_user_connections_of_a_user(pooled, pg):
     """The same in a [users] line."""
     pooler = pooled(users={"bob": "max_user_connections=1"}, default_pool_size=5)
-    done, errors, highest = rush(pooler, 10, users=["bob"], watch=lambda: len(pg.backends("app", "bob")))
+    done, errors, highest = rush(pooler, 10, users=["bob"], watch=pooler.at_once(pg.port))
     assert done and not errors and highest == 1
 
 

@@ -270,9 +270,10 @@ def test_cancel_over_tls(tls_pooled, pg):
     """A CancelRequest may come over TLS, as psycopg's cancel_safe sends it."""
     pooler = tls_pooled("require")
     with pooler.connect(sslmode="require") as client:
-        pg.when_running("pg_sleep(30)", client.cancel_safe)
+        canceller = pg.when_running("pg_sleep(30)", client.cancel_safe)
         with pytest.raises(psycopg.errors.QueryCanceled):
             client.execute("select pg_sleep(30)")
+        canceller.join()
 
 
 def served_certificate(pooler):

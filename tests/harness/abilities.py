@@ -55,6 +55,8 @@ SINCE = {
     "console named pgweir": None,
     "extended protocol on the console": None,
     "metrics over HTTP": None,
+    "cancel of a queued statement": None,
+    "a limit of the queue": None,
     "auth_dbname": (1, 19),
     "LDAP": (1, 25),
     "PAM in rules": None,

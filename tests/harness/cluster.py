@@ -237,13 +237,15 @@ class Cluster:
         return [backend for backend in self.backends() if backend[2] == "active" and text in backend[3]]
 
     def when_running(self, text, action):
-        """Calls `action` once, from another thread, as soon as a statement with this text runs."""
+        """Calls `action` once, from another thread, as soon as a statement with this text runs; returns the thread."""
 
         def wait():
             eventually(lambda: self.running(text), f"'{text}' runs", timeout_s=20)
             action()
 
-        threading.Thread(target=wait, daemon=True).start()
+        thread = threading.Thread(target=wait, daemon=True)
+        thread.start()
+        return thread
 
     def end_all_backends(self):
         """Ends every client connection and waits until they are gone: each test starts with a quiet server."""

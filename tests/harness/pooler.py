@@ -202,6 +202,33 @@ class Pooler:
         """How many file descriptors it has open."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
+    def at_once(self, port):
+        """A function that returns how many connections to a server's port certainly existed at one moment since its last call.
+
+        Those that were there at both calls were there in between, all of them. What PostgreSQL shows is no such proof: a
+        backend is still listed for a while after its connection was closed.
+        """
+        before = set()
+
+        def look():
+            nonlocal before
+            now = self._connections_to(port)
+            both, before = now & before, now
+            return len(both)
+
+        return look
+
+    def _connections_to(self, port):
+        own = set()
+        for name in os.listdir(f"/proc/{self.pid}/fd"):
+            try:
+                own.add(os.readlink(f"/proc/{self.pid}/fd/{name}"))
+            except FileNotFoundError:
+                continue  # closed meanwhile
+        lines = Path(f"/proc/{self.pid}/net/tcp").read_text().splitlines()[1:]
+        sockets = (line.split() for line in lines)
+        return {s[1] for s in sockets if s[2].endswith(f":{port:04X}") and s[3] == "01" and f"socket:[{s[9]}]" in own}
+
     def alive(self):
         """Whether it still runs and still answers a new client."""
         return self.process.poll() is None and bool(self.admin("SHOW VERSION"))

@@ -81,6 +81,8 @@ pub(crate) enum ClientState {
     Begun(Begun),
     /// Asked for something and waits for a server.
     Waiting(Waiting),
+    /// Was told an error inside of a group that no server saw: everything up to its Sync is ignored.
+    Ignoring,
     /// Was sent behind others to a server that answers in order, and waits for its turn there.
     Riding(Riding),
     /// Has a server.

@@ -218,3 +218,35 @@ impl Fault {
         pgweir_wire::error::encode_error(out, &report);
     }
 }
+
+/// Why what a client asked for is given up before a server saw it. These are errors: the session goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// It was cancelled while it waited for a server.
+    Canceled,
+    /// `max_waiting_clients`: as many wait already as may.
+    QueueFull,
+}
+
+impl Refusal {
+    /// The SQLSTATE.
+    pub(crate) fn code(self) -> SqlState {
+        match self {
+            Refusal::Canceled => SqlState::QUERY_CANCELED,
+            Refusal::QueueFull => SqlState::TOO_MANY_CONNECTIONS,
+        }
+    }
+
+    /// Appends the ErrorResponse.
+    pub(crate) fn encode(self, out: &mut Vec<u8>) {
+        let report = match self {
+            Refusal::Canceled => Report::error(self.code(), "canceling statement due to user request"),
+            Refusal::QueueFull => {
+                let text = "too many clients wait for a server connection (max_waiting_clients)";
+                Report::error(self.code(), text)
+                    .with_hint("Try again later; nothing of the statement was executed.")
+            }
+        };
+        pgweir_wire::error::encode_error(out, &report);
+    }
+}

@@ -30,6 +30,7 @@ mod server_login;
 mod server_moves;
 mod session;
 mod startup;
+mod turned_down;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -47,7 +48,7 @@ use crate::ids::{CancelId, ClientId, ForwardId, PoolId, ServerId};
 use crate::inquiry::Answer;
 use crate::limits::MAINTENANCE_PERIOD_US;
 use crate::luggage::{Luggage, Origin};
-use crate::mail::{Mail, Rules, Shutdown};
+use crate::mail::{Mail, Rules, Scarce, Shutdown};
 use crate::params::Tracked;
 use crate::pool::Pool;
 use crate::server::Server;
@@ -113,6 +114,8 @@ pub struct Machine {
     tickets: u64,
     /// Workers that asked for a server to be closed when none was free.
     starving_workers: Vec<WorkerId>,
+    /// For what other workers were asked to close a server: they are asked one after the other, and once at a time.
+    asked_to_evict: Vec<Scarce>,
     /// The console client that ended a SUSPEND would be missed for.
     suspended_by: Option<ClientId>,
     said_drained: bool,
@@ -207,6 +210,7 @@ impl Machine {
             tasks: Tasks::new(),
             tickets: 0,
             starving_workers: Vec::new(),
+            asked_to_evict: Vec::new(),
             suspended_by: None,
             said_drained: false,
             told_pools: leaving::ToldPools::new(),
@@ -329,7 +333,9 @@ impl Engine for Machine {
                     self.hand_out(d, id);
                 }
             }
-            if !self.deliver_answers(d) {
+            let turned_down = !self.to_resume.is_empty();
+            self.resume_released(d);
+            if !self.deliver_answers(d) && !turned_down {
                 break;
             }
         }

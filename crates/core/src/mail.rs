@@ -38,6 +38,15 @@ pub enum Shutdown {
     WaitForClients,
 }
 
+/// By which limit that spans pools servers are scarce.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Scarce {
+    /// `max_db_connections`, of the database of this name.
+    Database(Arc<str>),
+    /// `max_user_connections`, of this server user.
+    User(Arc<str>),
+}
+
 /// A message to a worker's machine.
 pub enum Mail {
     /// New configuration (RELOAD, SIGHUP or SET).
@@ -84,14 +93,15 @@ pub enum Mail {
         /// The answer.
         answer: Answer,
     },
-    /// Another worker's pool needs a server and a limit that spans pools is reached: close an idle one.
+    /// A worker's pool needs a server and a limit that spans pools is reached: an idle one is to be closed by one of the
+    /// others. It goes from worker to worker until one has done so, or it is back.
     Evict {
         /// Who asks; told with [`Mail::Room`] when a server is free later.
         from: WorkerId,
-        /// By `max_db_connections` (database name) ...
-        database: Option<Arc<str>>,
-        /// ... or by `max_user_connections` (server user).
-        user: Option<Arc<str>>,
+        /// Whose servers are too many.
+        of: Scarce,
+        /// One was closed: this is the answer.
+        done: bool,
     },
     /// An evicted server is gone: starving pools may try again.
     Room,

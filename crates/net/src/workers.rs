@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 
-use mio::{Poll, Waker};
+use mio::{Poll, Registry, Waker};
 use pgweir_core::driver::{Level, Now, WorkerId};
 use pgweir_core::mail::{Mail, Question};
 
@@ -121,6 +121,7 @@ impl Workers {
         for (number, (poll, letters)) in entrances.into_iter().enumerate() {
             let outfit = Outfit {
                 me: WorkerId(u16::try_from(number).expect("as many as a u16 said")),
+                registry: poll.registry().try_clone()?,
                 poll,
                 letters,
                 listeners: duplicate(&listeners.sockets)?,
@@ -221,9 +222,11 @@ impl Workers {
     }
 }
 
-/// What a worker's thread takes with it.
+/// What a worker's thread takes with it: every descriptor that it needs was opened before, so that a lack of them is an error of
+/// the start, and nothing that happens later can keep a worker from running.
 struct Outfit {
     me: WorkerId,
+    registry: Registry,
     poll: Poll,
     letters: Receiver<Letter>,
     listeners: Vec<Listener>,
@@ -255,7 +258,7 @@ fn work<E: Engine>(outfit: Outfit, machine: &dyn Fn(WorkerId, Now) -> E) -> io::
     let me = outfit.boxes[usize::from(outfit.me.0)].clone();
     let io = Io::new(Parts {
         me: outfit.me,
-        registry: outfit.poll.registry().try_clone()?,
+        registry: outfit.registry,
         mesh: Mesh::new(outfit.boxes),
         names: Names::new(outfit.resolver, me),
         options: outfit.options,

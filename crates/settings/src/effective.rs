@@ -66,6 +66,11 @@ impl Config {
         self.of_user(user, |u| u.max_user_client_connections).unwrap_or(self.main.max_user_client_connections)
     }
 
+    /// How many clients of one of this database's pools may wait for a server; 0 means that there is no limit.
+    pub fn max_waiting_clients(&self, db: &Database) -> u32 {
+        db.max_waiting_clients.unwrap_or(self.main.max_waiting_clients)
+    }
+
     /// How long a statement may run; `None` means without limit.
     pub fn query_timeout(&self, user: &str) -> Option<Duration> {
         limit(self.of_user(user, |u| u.query_timeout).unwrap_or(self.main.query_timeout))

@@ -49,6 +49,7 @@ fn the_counts_are_those_of_pgbouncer() {
         "http_tls_key_file",
         "max_parallel_connects",
         "max_pinned",
+        "max_waiting_clients",
         "multiplex_depth",
         "multiplex_max_ms",
         "multiplex_servers",
@@ -57,7 +58,7 @@ fn the_counts_are_those_of_pgbouncer() {
         "workers",
     ];
     assert_eq!(ours, BTreeSet::from(expected));
-    assert_eq!(DATABASE_ROWS.len(), 23);
+    assert_eq!(DATABASE_ROWS.len(), 24);
     assert_eq!(USER_ROWS.len(), 11);
     assert_eq!(PEER_ROWS.len(), 3);
 }

@@ -27,13 +27,7 @@ impl Machine {
             }
             Mail::Answered { client, answer } => self.answers.push((client, answer)),
             Mail::Cancel { key } => self.cancel_by_mail(d, &key),
-            Mail::Evict { from, database, user } => {
-                if !self.evict_here(d, database.as_ref(), user.as_ref())
-                    && !self.starving_workers.contains(&from)
-                {
-                    self.starving_workers.push(from);
-                }
-            }
+            Mail::Evict { from, of, done } => self.asked_to_evict(d, from, of, done),
             Mail::Room => self.notice_starving(),
             Mail::Continue => self.resume_by_signal(d),
             Mail::Shutdown(kind) => self.begin_stopping(d, kind),

@@ -2,7 +2,8 @@
 //!
 //! A cancel is a connection of its own to PostgreSQL, which signals the backend and closes it. Until that is over the signal
 //! may still arrive, so the server that it is aimed at is given to nobody else meanwhile (`ServerState::HeldForCancel`). A cancel
-//! whose client has no server any more when its connection is up is not sent at all.
+//! whose client has no server any more when its connection is up is not sent at all. A client that waits for a server is told
+//! here that its statement is cancelled.
 
 use pgweir_wire::frontend::{encode_cancel, encode_ssl_request};
 
@@ -10,6 +11,7 @@ use super::{Machine, Role, Step};
 use crate::cancel_key::{head_of, own_form};
 use crate::client::ClientState;
 use crate::driver::{CloseMode, Closed, ConnId, Driver, Endpoint, Level, TlsRole};
+use crate::errors::Refusal;
 use crate::ids::{CancelId, ClientId, PoolId, ServerId};
 use crate::mail::Mail;
 use crate::server::ServerState;
@@ -101,10 +103,19 @@ impl Machine {
             self.cancel_console(d, target);
             return self.end_requester(d, requester, "successfully sent cancel request");
         }
-        let (server, riding, pool_id) = match (&client.state, &client.account) {
-            (ClientState::Linked(link), Some(account)) => (link.server, false, account.pool),
-            (ClientState::Riding(riding), Some(account)) => (riding.server, true, account.pool),
-            _ => return self.end_requester(d, requester, "cancel request for idle client"),
+        let aboard = match (&client.state, &client.account) {
+            (ClientState::Linked(link), Some(account)) => Some((link.server, false, account.pool)),
+            (ClientState::Riding(riding), Some(account)) => Some((riding.server, true, account.pool)),
+            _ => None,
+        };
+        let Some((server, riding, pool_id)) = aboard else {
+            let waited = self.turn_down(d, target, Refusal::Canceled);
+            let reason = if waited {
+                "canceled a statement that waited for a server"
+            } else {
+                "cancel request for idle client"
+            };
+            return self.end_requester(d, requester, reason);
         };
         if let Some(server) = self.servers.get_mut(server) {
             server.riders.close();

@@ -233,7 +233,9 @@ impl Machine {
                 self.abandon_dial(d, id);
                 self.leave_pool(id, client.account, |pool| pool.welcoming.retain(|&other| other != id));
             }
-            ClientState::Idle | ClientState::Begun(_) => self.leave_pool(id, client.account, |_| ()),
+            ClientState::Idle | ClientState::Ignoring | ClientState::Begun(_) => {
+                self.leave_pool(id, client.account, |_| ());
+            }
             ClientState::Greeting(_) | ClientState::Cancelling => {}
             ClientState::HandingOver(hand_over) => self.uncount(&hand_over.counted),
         }

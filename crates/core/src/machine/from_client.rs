@@ -380,7 +380,7 @@ impl Machine {
     }
 
     /// Drops a message, also one of which only the beginning is here.
-    fn discard(&mut self, id: ClientId, available: usize, header: Header) -> Step {
+    pub(super) fn discard(&mut self, id: ClientId, available: usize, header: Header) -> Step {
         let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
         client.skip = header.total().saturating_sub(available);
         Step::Used(header.total().min(available))

@@ -93,6 +93,7 @@ impl Machine {
                 ClientState::Cancelling => Step::Used(rest.len()),
                 ClientState::Idle => self.idle_client_sent(d, id, rest),
                 ClientState::Begun(_) => self.begun_client_sent(d, id, rest),
+                ClientState::Ignoring => self.ignoring_client_sent(d, id, rest),
                 ClientState::Linked(link) => {
                     let server = link.server;
                     self.linked_client_sent(d, id, server, rest)

@@ -14,7 +14,7 @@ use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::introductions::Opened;
 use crate::ledger::Ledger;
-use crate::mail::{Mail, Shutdown};
+use crate::mail::{Mail, Scarce, Shutdown};
 use crate::params::Params;
 use crate::pool::{Pool, ServerKind};
 use crate::riders::Riders;
@@ -27,6 +27,14 @@ impl Machine {
         self.welcome_waiting(d, pool_id);
         self.serve_lookups(d, pool_id);
         self.introduce_waiting(d, pool_id);
+        if self.serve_waiting(d, pool_id) {
+            self.grow(d, pool_id);
+        }
+        self.shorten_queue(d, pool_id);
+    }
+
+    /// Places for those that wait. Returns whether servers are lacking.
+    fn serve_waiting<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) -> bool {
         while let Some(client) = self.next_waiter(pool_id) {
             match self.find_place(d, pool_id, client) {
                 Admission::Alone(server) => {
@@ -40,11 +48,14 @@ impl Machine {
                     self.pools[pool_id].queue.pop_front();
                     self.board(d, client, server);
                 }
-                Admission::Soon => return self.note_wake_up(pool_id, client),
+                Admission::Soon => {
+                    self.note_wake_up(pool_id, client);
+                    return false;
+                }
                 Admission::NoServer => break,
             }
         }
-        self.grow(d, pool_id);
+        true
     }
 
     /// Clients that waited for the pool's first server to know what to be told.
@@ -143,16 +154,17 @@ impl Machine {
     pub(super) fn take_place<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, evict: bool) -> bool {
         let pool = &self.pools[pool_id];
         let (by_database, by_user) = (Arc::clone(&pool.database_counts), Arc::clone(&pool.user_counts));
-        let (database, user) = (Arc::clone(&pool.database), Arc::clone(&pool.user));
+        let of_database = Scarce::Database(Arc::clone(&pool.database));
+        let of_user = Scarce::User(Arc::clone(&pool.user));
         let database_max = self.rules.config.max_db_connections(&pool.config);
         let user_max = self.rules.config.max_user_connections(&pool.user);
         let taken = by_database.servers.try_take(database_max)
-            || evict && self.evict(d, Some(&database), None) && by_database.servers.try_take(database_max);
+            || evict && self.evict(d, of_database) && by_database.servers.try_take(database_max);
         if !taken {
             return false;
         }
         let taken = by_user.servers.try_take(user_max)
-            || evict && self.evict(d, None, Some(&user)) && by_user.servers.try_take(user_max);
+            || evict && self.evict(d, of_user) && by_user.servers.try_take(user_max);
         if !taken {
             by_database.servers.give_back();
         }
@@ -160,34 +172,45 @@ impl Machine {
     }
 
     /// Closes the free server of this database, or user, that idled longest. If this worker has none, the others are
-    /// asked; whoever closes one says so.
-    pub(super) fn evict<D: Driver>(
-        &mut self,
-        d: &mut D,
-        database: Option<&Arc<str>>,
-        user: Option<&Arc<str>>,
-    ) -> bool {
-        if self.evict_here(d, database, user) {
+    /// asked, one after the other.
+    fn evict<D: Driver>(&mut self, d: &mut D, of: Scarce) -> bool {
+        if self.evict_here(d, &of) {
             return true;
         }
-        for worker in self.other_workers() {
-            d.mail(
-                worker,
-                Mail::Evict { from: self.worker, database: database.cloned(), user: user.cloned() },
-            );
+        if self.shared.workers() > 1 && !self.asked_to_evict.contains(&of) {
+            self.asked_to_evict.push(of.clone());
+            self.pass_on(d, Mail::Evict { from: self.worker, of, done: false });
         }
         false
     }
 
-    /// See [`Machine::evict`].
-    pub(super) fn evict_here<D: Driver>(
-        &mut self,
-        d: &mut D,
-        database: Option<&Arc<str>>,
-        user: Option<&Arc<str>>,
-    ) -> bool {
-        let concerns = |pool: &Pool| {
-            database.is_none_or(|name| *name == pool.database) && user.is_none_or(|name| *name == pool.user)
+    /// Another worker's pool needs a server, or an own question came back: whoever has one to close answers, whoever has none
+    /// asks the next.
+    pub(super) fn asked_to_evict<D: Driver>(&mut self, d: &mut D, from: WorkerId, of: Scarce, done: bool) {
+        if from == self.worker {
+            self.asked_to_evict.retain(|asked| *asked != of);
+            if done {
+                self.notice_starving();
+            }
+            return;
+        }
+        if self.evict_here(d, &of) {
+            return d.mail(from, Mail::Evict { from, of, done: true });
+        }
+        if !self.starving_workers.contains(&from) {
+            self.starving_workers.push(from);
+        }
+        self.pass_on(d, Mail::Evict { from, of, done: false });
+    }
+
+    fn pass_on<D: Driver>(&self, d: &mut D, mail: Mail) {
+        d.mail(WorkerId((self.worker.0 + 1) % self.shared.workers()), mail);
+    }
+
+    fn evict_here<D: Driver>(&mut self, d: &mut D, of: &Scarce) -> bool {
+        let concerns = |pool: &Pool| match of {
+            Scarce::Database(name) => *name == pool.database,
+            Scarce::User(name) => *name == pool.user,
         };
         let oldest = self
             .pools

@@ -100,7 +100,7 @@ impl Machine {
                 over(config.idle_transaction_timeout(user), begun.since_us.max(account.active_us))
                     .then_some(Fault::Timeout("idle transaction timeout", code))
             }
-            ClientState::Idle => {
+            ClientState::Idle | ClientState::Ignoring => {
                 let account = client.account.as_deref()?;
                 over(config.client_idle_timeout(&account.user), account.active_us)
                     .then_some(Fault::Timeout("client_idle_timeout", SqlState::IDLE_SESSION_TIMEOUT))

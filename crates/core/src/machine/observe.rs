@@ -183,7 +183,7 @@ pub(super) fn shown_state(state: &ClientState) -> &'static str {
         ClientState::Linked(_) | ClientState::Riding(_) => "active",
         ClientState::Waiting(_) => "waiting",
         ClientState::Cancelling => "active_cancel_req",
-        ClientState::Idle | ClientState::Begun(_) | ClientState::Console(_) => "idle",
+        ClientState::Idle | ClientState::Ignoring | ClientState::Begun(_) | ClientState::Console(_) => "idle",
         ClientState::Greeting(_)
         | ClientState::Authenticating(_)
         | ClientState::AwaitingAnswer(_)

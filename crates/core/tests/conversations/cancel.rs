@@ -184,3 +184,112 @@ fn a_waiting_cancel_times_out() {
     let open = requesters.iter().filter(|&&requester| !rig.is_closed(requester)).count();
     assert_eq!(open, 2, "those that are on their way remain");
 }
+
+/// A pool of one server, which is busy, and a client in its queue that has sent these messages.
+fn queued(rig: &mut Rig, messages: &[u8]) -> (End, End) {
+    let (_, server) = busy(rig);
+    let client = rig.client("alice");
+    rig.send(client, messages);
+    rig.gets_nothing(server);
+    (client, server)
+}
+
+const CANCELED: &str = "ERROR 57014 canceling statement due to user request";
+
+#[test]
+fn a_statement_that_waits_is_cancelled_here_and_the_session_goes_on() {
+    let mut rig = Rig::new("default_pool_size = 1");
+    let (client, server) = queued(&mut rig, &fe::query("select 2"));
+    let requester = rig.cancel(client);
+    assert_eq!(rig.gets(client), [CANCELED, "Ready I"]);
+    assert!(rig.is_closed(requester));
+    assert_eq!(rig.new_dials(), 0, "PostgreSQL hears nothing of it");
+    let console = rig.console();
+    assert_eq!(rig.pool(console, "app,alice")[3], "0", "cl_waiting");
+    rig.send(client, &fe::query("select 3"));
+    rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
+    assert_eq!(rig.gets(server), ["Query select 3"]);
+}
+
+#[test]
+fn only_the_first_of_several_statements_is_cancelled_and_the_next_waits_at_the_end() {
+    let mut rig = Rig::new("default_pool_size = 1\nmultiplex_depth = 0");
+    let two = [fe::query("select 2"), fe::query("select 3")].concat();
+    let (client, server) = queued(&mut rig, &two);
+    let other = rig.client("alice");
+    rig.send(other, &fe::query("select 4"));
+    rig.cancel(client);
+    assert_eq!(rig.gets(client), [CANCELED, "Ready I"]);
+    for text in ["select 4", "select 3"] {
+        rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
+        assert_eq!(rig.gets(server), [format!("Query {text}")]);
+    }
+}
+
+#[test]
+fn an_extended_group_is_cancelled_up_to_its_sync_whenever_that_comes() {
+    let mut rig = Rig::new("default_pool_size = 1");
+    let begin = [fe::parse("", "select 2"), fe::bind("")].concat();
+    let (client, server) = queued(&mut rig, &[begin.clone(), fe::execute(), fe::flush()].concat());
+    rig.cancel(client);
+    assert_eq!(rig.gets(client), [CANCELED], "ReadyForQuery answers Sync");
+    // Ignored, as PostgreSQL does after an error.
+    rig.send(client, &begin);
+    rig.cancel(client);
+    rig.gets_nothing(client);
+    rig.send_bytewise(client, &[fe::execute(), fe::sync(), fe::query("select 3")].concat());
+    assert_eq!(rig.gets(client), ["Ready I"]);
+    rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
+    assert_eq!(rig.gets(server), ["Query select 3"]);
+}
+
+#[test]
+fn who_leaves_after_a_cancel_inside_of_a_group_is_gone() {
+    let mut rig = Rig::new("default_pool_size = 1");
+    let (client, _) = queued(&mut rig, &fe::bind(""));
+    rig.cancel(client);
+    assert_eq!(rig.gets(client), [CANCELED]);
+    rig.send(client, &fe::terminate());
+    assert!(rig.is_closed(client));
+}
+
+#[test]
+fn a_deferred_transaction_can_not_be_cancelled_while_it_waits() {
+    let mut rig = Rig::new("default_pool_size = 1\ndefer_begin = 1");
+    busy(&mut rig);
+    let client = rig.client("alice");
+    rig.send(client, &fe::query("begin"));
+    rig.gets(client);
+    rig.send(client, &fe::query("select 2"));
+    let requester = rig.cancel(client);
+    assert!(rig.is_closed(requester));
+    rig.gets_nothing(client);
+}
+
+#[test]
+fn a_queue_that_is_too_long_turns_down_those_that_came_last() {
+    let mut rig = Rig::new("default_pool_size = 1\nmax_waiting_clients = 2\nmultiplex_depth = 0");
+    let (_, server) = busy(&mut rig);
+    let clients: Vec<End> = (0..4).map(|_| rig.client("alice")).collect();
+    // In one turn: none of them may be told before it is known who gets a server.
+    let texts: Vec<Vec<u8>> = (0..4).map(|number| fe::query(&format!("select {number}"))).collect();
+    let pieces: Vec<(End, &[u8])> = clients.iter().zip(&texts).map(|(end, text)| (*end, &text[..])).collect();
+    rig.send_together(&pieces);
+    let full = "ERROR 53300 too many clients wait for a server connection (max_waiting_clients)";
+    for &late in &clients[2..] {
+        let told = rig.gets(late);
+        assert!(told[0].starts_with(full) && told[1..] == ["Ready I"], "{told:?}");
+    }
+    for (number, &early) in clients[..2].iter().enumerate() {
+        rig.gets_nothing(early);
+        rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
+        assert_eq!(rig.gets(server), [format!("Query select {number}")]);
+    }
+    // Both left the queue: there is room again.
+    rig.send(clients[3], &[fe::query("select 8"), fe::query("select 9")].concat());
+    rig.gets_nothing(clients[3]);
+    rig.reload("default_pool_size = 1\nmultiplex_depth = 0", "app = host=pg max_waiting_clients=1");
+    rig.send(clients[2], &[fe::query("select 8"), fe::query("select 9")].concat());
+    let told = rig.gets(clients[2]);
+    assert_eq!(told.iter().filter(|text| text.starts_with(full)).count(), 2, "each is answered: {told:?}");
+}

@@ -144,3 +144,23 @@ fn who_may_only_look_does_not_act() {
     rig.raw(server);
     assert_eq!(rig.answer(server, &[be::one_row("1"), be::ready('I')].concat(), client).len(), 4);
 }
+
+#[test]
+fn a_name_that_postgresql_cuts_is_shown_to_it_before_the_client_is_told_of_it() {
+    for name in ["x".repeat(64), "x".repeat(5_000), "\u{fffd}".repeat(30)] {
+        let mut rig = Rig::with("", "* = host=pg", 1);
+        let startup = fe::startup(&[("user", "alice"), ("database", "app"), ("application_name", &name)]);
+        let client = rig.accept();
+        rig.send(client, &startup);
+        let server = rig.dialed();
+        rig.greet(server);
+        let asked = String::from_utf8_lossy(&rig.raw(server)).into_owned();
+        assert!(asked.contains(&format!("SET application_name='{name}';")), "{} bytes", name.len());
+        rig.gets_nothing(client);
+        let cut = &be::parameter("application_name", "cut");
+        rig.send(server, &[cut, &be::complete("SET")[..], &be::ready('I')].concat());
+        let told = rig.gets(client);
+        assert!(told.contains(&"Parameter application_name=cut".to_owned()), "{told:?}");
+        assert_eq!(told.last().map(String::as_str), Some("Ready I"));
+    }
+}

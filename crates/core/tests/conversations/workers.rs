@@ -128,6 +128,31 @@ fn a_limit_that_spans_workers_evicts_on_the_other_one() {
 }
 
 #[test]
+fn one_server_is_evicted_for_one_that_is_needed_however_many_workers_there_are() {
+    let mut rig = Rig::with("max_db_connections = 3", "app = host=pg", 4);
+    // A pool with a free server on each of three workers.
+    for (number, user) in ["alice", "carol", "admin"].into_iter().enumerate() {
+        for worker in (0..4).filter(|&worker| worker != number + 1) {
+            for _ in 0..64 {
+                rig.shared.note_client(WorkerId(worker as u16), true);
+            }
+        }
+        let client = rig.client(user);
+        assert_eq!(rig.worker_of(client), number + 1);
+        for worker in (0..4).filter(|&worker| worker != number + 1) {
+            for _ in 0..64 {
+                rig.shared.note_client(WorkerId(worker as u16), false);
+            }
+        }
+    }
+    let servers: Vec<End> = (0..3).map(|_| rig.dialed()).collect();
+    let bob = rig.knock("bob", "app");
+    assert_eq!(rig.worker_of(bob), 0);
+    let closed = servers.iter().filter(|&&server| rig.is_closed(server)).count();
+    assert_eq!((closed, rig.new_dials()), (1, 1));
+}
+
+#[test]
 fn pause_waits_for_all_workers() {
     let mut rig = Rig::with("", "app = host=pg", 2);
     let (client, server) = moved(&mut rig);

@@ -57,6 +57,8 @@ settings! {
         /// How many clients may be connected to this database. A global limit can be changed by it, not
         /// lifted.
         max_db_client_connections: Option<u32> = NULL, Kind::OwnLimit, Reload, PgBouncer, InEffect;
+        /// As the global `max_waiting_clients`, for each pool of this database.
+        max_waiting_clients: Option<u32> = NULL, Kind::OwnLimit, Reload, Ours, InEffect;
         /// How old an unused server connection may become.
         server_lifetime: Option<Duration> = NULL, Kind::OwnLifetime, Reload, PgBouncer, InEffect;
         /// How long clients wait for a server of this database; 0 means without limit.

@@ -92,6 +92,9 @@ settings! {
         max_user_connections: u32 = "0", Kind::Limit, Reload, PgBouncer, InEffect;
         /// How many clients may be connected as one user.
         max_user_client_connections: u32 = "0", Kind::Limit, Reload, PgBouncer, InEffect;
+        /// How many clients of one pool may wait for a server connection. Those that come later are told an error (SQLSTATE
+        /// 53300), and their session goes on. 0 means that there is no limit.
+        max_waiting_clients: u32 = "0", Kind::Limit, Reload, Ours, InEffect;
         /// Whether idle servers are used in turn; otherwise the one that was used last is taken, and the
         /// others can grow old.
         server_round_robin: bool = "0", Kind::Bool, Reload, PgBouncer, InEffect;

@@ -252,6 +252,30 @@ impl Session {
         }
     }
 
+    /// Cancels what was asked for before a server looks at it: what a reference does when the pooler says that a statement
+    /// was cancelled while it waited. The whole group is given up. `false` if nothing could have waited here.
+    pub fn cancel_waiting(&mut self) -> bool {
+        while matches!(self.outbox.front(), Some(Step::Flush)) {
+            self.outbox.pop_front();
+        }
+        while matches!(self.inbox.front(), Some(message) if matches!(message.tag, b'H' | b'd' | b'c' | b'f'))
+        {
+            self.inbox.pop_front();
+        }
+        let at_rest = self.outbox.is_empty() && matches!(self.doing, Doing::Nothing);
+        let Some(first) = self.inbox.front().map(|message| message.tag) else { return false };
+        if !at_rest || self.block != Block::None || self.skipping || matches!(first, b'S' | b'X') {
+            return false;
+        }
+        let simple = matches!(first, b'Q' | b'F');
+        if simple {
+            self.inbox.pop_front();
+        }
+        self.group_open |= !simple;
+        self.fail(&Refusal::new("57014", "canceling statement due to user request"), simple);
+        true
+    }
+
     /// What happens next.
     pub fn step(&mut self) -> Step {
         if let Some(step) = self.outbox.pop_front() {

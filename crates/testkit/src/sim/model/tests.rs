@@ -180,6 +180,24 @@ fn a_cancel_hits_what_runs_and_only_that() {
 }
 
 #[test]
+fn what_waits_is_cancelled_as_a_whole_and_before_anything_of_it() {
+    let mut s = session();
+    assert!(!s.cancel_waiting());
+    s.feed(query("SELECT who /*c=1 n=9*/"));
+    assert!(s.cancel_waiting());
+    assert_eq!(answers(&mut s, vec![]), "E:57014 ZI");
+    let group = [parse("", "INSERT x /*c=1 n=4*/"), bind("", "", &[]), execute("", 0)];
+    group.into_iter().for_each(|m| s.feed(m));
+    assert!(s.cancel_waiting());
+    assert_eq!(answers(&mut s, vec![]), "E:57014");
+    assert!(!s.cancel_waiting(), "it was told already");
+    assert_eq!(answers(&mut s, vec![parse("", "SELECT who /*c=1 n=5*/"), sync()]), "ZI");
+    answers(&mut s, vec![query("BEGIN /*c=1 n=6*/")]);
+    s.feed(query("SELECT who /*c=1 n=7*/"));
+    assert!(!s.cancel_waiting(), "a transaction has its server");
+}
+
+#[test]
 fn the_observer_learns_whose_statements_run_and_which_have_no_owner() {
     let mut s = session();
     answers(&mut s, vec![query("BEGIN /*c=3 n=1*/"), query("SELECT 1"), query("garbage")]);
