@@ -116,6 +116,18 @@ choice! {
 }
 
 choice! {
+    /// When a BEGIN is sent to a server in transaction pooling.
+    DeferBegin {
+        /// As it comes.
+        Off = "off",
+        /// It takes a server and is answered at once; it is sent in the packet of the transaction's first statement.
+        Packet = "packet",
+        /// It is answered at once, and a server is taken with the transaction's first statement only.
+        Server = "server",
+    }
+}
+
+choice! {
     /// How the hosts of a database's host list take turns.
     LoadBalanceHosts {
         /// Each new server connection goes to the next host.

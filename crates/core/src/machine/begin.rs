@@ -1,5 +1,6 @@
-//! BEGIN is answered here and travels with the transaction's first statement: no server is held while a client thinks between
-//! the two, a round trip is saved, and an empty transaction never reaches a server.
+//! BEGIN is answered here and travels with the transaction's first statement: a round trip is saved, and an empty transaction
+//! never reaches a server. By `defer_begin` its client has a server meanwhile, as PgBouncer's clients have (`packet`: how
+//! many transactions are open is what it always was), or none is held while the client thinks (`server`).
 //!
 //! Only a text that PostgreSQL answers with nothing but its tag is answered so. It is sent as messages of the extended protocol
 //! without a Sync: if it fails after all (on a standby, or because a cancel request hits it), PostgreSQL ignores what was
@@ -7,7 +8,7 @@
 //! it is answered. A failed BEGIN looks to the client as if its first statement had failed: the server is then brought to what
 //! the client was told, a transaction that has failed.
 
-use pgweir_settings::PoolMode;
+use pgweir_settings::{DeferBegin, PoolMode};
 use pgweir_sql::Block;
 use pgweir_wire::backend::{self, TxStatus};
 use pgweir_wire::frontend::{self, BindHead, Describe, Execute, Parse, Query, Target, tag};
@@ -43,34 +44,109 @@ impl Machine {
         id: ClientId,
         bytes: &[u8],
     ) -> Option<Step> {
-        if !self.defers_begin(id) {
+        if self.defers_begin(id) != DeferBegin::Server {
             return None;
         }
+        let (group, text) = self.beginning_at_front(id, bytes)?;
+        self.answer_block(d, id, group, TxStatus::InTransaction);
+        self.clients[id].state = ClientState::Begun(Begun { text, since_us: self.now.mono_us });
+        Some(Step::Used(group.len))
+    }
+
+    /// The same with a server that nothing was sent to: it is the client's until the transaction is over. `None`: it is not all
+    /// that the client says, or goes on with.
+    pub(super) fn begin_with_server<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        server_id: ServerId,
+        bytes: &[u8],
+    ) -> Option<Step> {
+        let ClientState::Linked(link) = &self.clients.get(id)?.state else { return None };
+        let server = self.servers.get(server_id)?;
+        match link.opening {
+            Opening::Done if link.streaming == 0 && server.is_at_rest() => {}
+            Opening::Unsent(_) => return self.begun_with_server(d, id, server_id, bytes),
+            _ => return None,
+        }
+        let ready = matches!(server.state, ServerState::Busy(_)) && server.tx == TxStatus::Idle;
+        if !ready || server.lost || self.defers_begin(id) != DeferBegin::Packet {
+            return None;
+        }
+        let (group, text) = self.beginning_at_front(id, bytes)?;
+        self.answer_block(d, id, group, TxStatus::InTransaction);
+        if let ClientState::Linked(link) = &mut self.clients[id].state {
+            link.opening = Opening::Unsent(text);
+        }
+        let server = &mut self.servers[server_id];
+        server.active_us = self.now.mono_us;
+        server.xact_us = self.now.mono_us;
+        Some(Step::Used(group.len))
+    }
+
+    /// What of a transaction that its server does not know of needs no server.
+    fn begun_with_server<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        server_id: ServerId,
+        bytes: &[u8],
+    ) -> Option<Step> {
+        let header = Header::peek(bytes).ok().flatten().filter(|header| bytes.len() >= header.total())?;
+        if header.tag == tag::TERMINATE {
+            return Some(self.client_left(d, id, "client close request"));
+        }
+        if let Some(used) = self.sync_while_begun(d, id, header) {
+            return Some(Step::Used(used));
+        }
+        let group = self.end_at_front(id, bytes)?;
+        self.answer_block(d, id, group, TxStatus::Idle);
+        if let ClientState::Linked(link) = &mut self.clients[id].state
+            && let Opening::Unsent(text) = std::mem::replace(&mut link.opening, Opening::Done)
+        {
+            self.spare.give_back(text);
+        }
+        self.servers[server_id].xact_us = 0;
+        self.server_rests(d, server_id);
+        Some(Step::Used(group.len))
+    }
+
+    /// A BEGIN that is all the client says so far: where more is there already, it may as well go along.
+    fn beginning_at_front(&mut self, id: ClientId, bytes: &[u8]) -> Option<(BlockGroup, Vec<u8>)> {
         let account = self.clients.get(id)?.account.as_deref()?;
         let (group, text) = block_at_front(bytes, |name| {
             let statement = self.statements.get(account.statement(name)?)?;
             Some((statement.block?, &*statement.query))
         })?;
-        // Where more is there already, a server is needed now.
         if !matches!(group.block, Block::Begin | Block::Start) || bytes.len() > group.len {
             return None;
         }
         let mut kept = self.spare.take();
         kept.extend_from_slice(text);
-        self.answer_block(d, id, group, TxStatus::InTransaction);
-        self.clients[id].state = ClientState::Begun(Begun { text: kept, since_us: self.now.mono_us });
-        Some(Step::Used(group.len))
+        Some((group, kept))
     }
 
-    fn defers_begin(&self, id: ClientId) -> bool {
-        let Some(account) = self.clients.get(id).and_then(|client| client.account.as_deref()) else {
-            return false;
-        };
+    /// Sync and Flush between BEGIN and the first statement; they are whole.
+    fn sync_while_begun<D: Driver>(&mut self, d: &mut D, id: ClientId, header: Header) -> Option<usize> {
+        match header.tag {
+            tag::SYNC => {
+                self.scratch.clear();
+                backend::encode_ready(&mut self.scratch, TxStatus::InTransaction);
+                d.send(self.clients.get(id)?.conn, &self.scratch);
+                Some(header.total())
+            }
+            tag::FLUSH => Some(header.total()),
+            _ => None,
+        }
+    }
+
+    fn defers_begin(&self, id: ClientId) -> DeferBegin {
         let main = &self.rules.config.main;
-        main.defer_begin
-            && !main.disable_pqexec
-            && account.replication == Replication::None
-            && self.pools[account.pool].mode == PoolMode::Transaction
+        let account = self.clients.get(id).and_then(|client| client.account.as_deref());
+        let fits = account.is_some_and(|account| {
+            account.replication == Replication::None && self.pools[account.pool].mode == PoolMode::Transaction
+        });
+        if fits && !main.disable_pqexec { main.defer_begin } else { DeferBegin::Off }
     }
 
     /// A client whose BEGIN was answered sends more. The end of an empty transaction is answered here; anything else needs
@@ -80,16 +156,10 @@ impl Machine {
             Ok(header) => header,
             Err(step) => return step,
         };
-        let whole = bytes.len() >= header.total();
-        match header.tag {
-            tag::SYNC if whole => {
-                self.scratch.clear();
-                backend::encode_ready(&mut self.scratch, TxStatus::InTransaction);
-                d.send(self.clients[id].conn, &self.scratch);
-                return Step::Used(header.total());
-            }
-            tag::FLUSH if whole => return Step::Used(header.total()),
-            _ => {}
+        if bytes.len() >= header.total()
+            && let Some(used) = self.sync_while_begun(d, id, header)
+        {
+            return Step::Used(used);
         }
         if let Some(used) = self.end_without_server(d, id, bytes) {
             return Step::Used(used);
@@ -97,15 +167,18 @@ impl Machine {
         self.demand_server(d, id, header, bytes)
     }
 
-    fn end_without_server<D: Driver>(&mut self, d: &mut D, id: ClientId, bytes: &[u8]) -> Option<usize> {
+    /// The end of a transaction in which nothing happened.
+    fn end_at_front(&self, id: ClientId, bytes: &[u8]) -> Option<BlockGroup> {
         let account = self.clients.get(id)?.account.as_deref()?;
         let (group, _) = block_at_front(bytes, |name| {
             let statement = self.statements.get(account.statement(name)?)?;
             Some((statement.block?, &*statement.query))
         })?;
-        if !matches!(group.block, Block::Commit | Block::Rollback) {
-            return None;
-        }
+        matches!(group.block, Block::Commit | Block::Rollback).then_some(group)
+    }
+
+    fn end_without_server<D: Driver>(&mut self, d: &mut D, id: ClientId, bytes: &[u8]) -> Option<usize> {
+        let group = self.end_at_front(id, bytes)?;
         self.answer_block(d, id, group, TxStatus::Idle);
         let begun = std::mem::replace(&mut self.clients[id].state, ClientState::Idle);
         if let ClientState::Begun(begun) = begun {
@@ -150,6 +223,7 @@ impl Machine {
         for kind in [Kind::Parse, Kind::Bind, Kind::Execute] {
             server.ledger.push(Entry::new(Owner::Errand(id), kind));
         }
+        // The transaction's time began when the server became its client's.
         server.note_begin(self.now.mono_us);
         self.scratch.clear();
         frontend::encode_parse(&mut self.scratch, b"", &text, &[]);

@@ -184,6 +184,11 @@ impl Machine {
         bytes: &[u8],
     ) -> Step {
         let Some(group) = self.group_to_send(id, server_id) else { return Step::Wait };
+        if group.is_none()
+            && let Some(step) = self.begin_with_server(d, id, server_id, bytes)
+        {
+            return step;
+        }
         self.send_begin_first(d, id, server_id);
         let tracking = self.client_tracks_statements(id);
         let judged = group.filter(|group| !group.may_touch).map_or(0, |group| group.len as usize);

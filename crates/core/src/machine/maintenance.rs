@@ -7,7 +7,7 @@ use pgweir_wire::backend::TxStatus;
 use pgweir_wire::error::SqlState;
 
 use super::{Activity, Machine, WaitingCancel, duration_us};
-use crate::client::{ClientState, Riding, Waiting};
+use crate::client::{ClientState, Opening, Riding, Waiting};
 use crate::driver::{CloseMode, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{CancelId, ClientId, PoolId, ServerId};
@@ -121,8 +121,10 @@ impl Machine {
                 if server.query_us > 0 && over(config.query_timeout(user), server.query_us) {
                     return Some(Fault::Timeout("query timeout", SqlState::QUERY_CANCELED));
                 }
-                // A message that does not end holds the server as an open transaction does.
-                let held = server.tx != TxStatus::Idle || link.streaming > 0;
+                // A message that does not end holds the server as an open transaction does, and so does a BEGIN.
+                let held = server.tx != TxStatus::Idle
+                    || link.streaming > 0
+                    || matches!(link.opening, Opening::Unsent(_));
                 let idle_in_xact = held && server.ledger.is_empty();
                 if idle_in_xact && over(config.idle_transaction_timeout(user), server.active_us) {
                     let code = SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT;

@@ -5,7 +5,7 @@ use crate::rig::{End, Rig, be, fe};
 fn begun(text: &str, main: &str) -> (Rig, End, End) {
     let mut rig = Rig::new(&format!(
         "default_pool_size = 1\n{}",
-        if main.is_empty() { "defer_begin = 1" } else { main }
+        if main.is_empty() { "defer_begin = server" } else { main }
     ));
     let client = rig.client("alice");
     let server = rig.dialed();
@@ -84,7 +84,7 @@ fn what_is_not_plain_goes_as_it_is() {
         rig.gets_nothing(client);
         assert_eq!(rig.gets(server), [format!("Query {text}")]);
     }
-    for main in ["defer_begin = 0", "defer_begin = 1\npool_mode = session"] {
+    for main in ["defer_begin = off", "defer_begin = server\npool_mode = session"] {
         let (mut rig, client, server) = begun("begin", main);
         rig.gets_nothing(client);
         assert_eq!(rig.gets(server), ["Query begin"], "{main}");
@@ -93,7 +93,7 @@ fn what_is_not_plain_goes_as_it_is() {
 
 #[test]
 fn the_extended_protocol_gets_all_its_answers() {
-    let mut rig = Rig::new("default_pool_size = 1\ndefer_begin = 1");
+    let mut rig = Rig::new("default_pool_size = 1\ndefer_begin = server");
     let client = rig.client("alice");
     let server = rig.dialed();
     let group = |text: &str| {
@@ -160,9 +160,76 @@ fn a_client_that_leaves_or_idles_in_it_costs_no_server() {
     let (mut rig, client, server) = begun("begin", "");
     rig.send(client, &fe::terminate());
     assert!(rig.is_closed(client) && !rig.is_closed(server));
-    let (mut rig, client, server) = begun("begin", "defer_begin = 1\nidle_transaction_timeout = 2");
+    let (mut rig, client, server) = begun("begin", "defer_begin = server\nidle_transaction_timeout = 2");
     rig.gets(client);
     rig.pass_s(3);
     assert_eq!(rig.gets(client), ["FATAL 25P03 idle transaction timeout"]);
     assert!(!rig.is_closed(server));
+}
+
+const PACKET: &str = "defer_begin = packet";
+
+#[test]
+fn with_a_server_it_holds_that_and_is_sent_with_the_first_statement() {
+    let (mut rig, client, server) = begun("begin", PACKET);
+    assert_eq!(rig.gets(client), ["Complete BEGIN", "Ready T"]);
+    rig.gets_nothing(server);
+    let other = rig.client("alice");
+    rig.send(other, &fe::query("select 1"));
+    rig.gets_nothing(server);
+    rig.send(client, &[fe::flush(), fe::sync(), fe::query("update t set a = 1")].concat());
+    assert_eq!(rig.gets(client), ["Ready T"]);
+    assert_eq!(rig.gets(server), [&SENT[..], &["Query update t set a = 1"]].concat());
+    rig.send_bytewise(server, &[opened(), be::complete("UPDATE 1"), be::ready('T')].concat());
+    assert_eq!(rig.gets(client), ["Complete UPDATE 1", "Ready T"]);
+    rig.send(client, &fe::query("commit"));
+    assert_eq!(rig.gets(server), ["Query commit"]);
+    rig.send(server, &[be::complete("COMMIT"), be::ready('I')].concat());
+    assert_eq!(rig.gets(client), ["Complete COMMIT", "Ready I"]);
+    assert_eq!(rig.gets(server), ["Query select 1"], "the next one's turn");
+}
+
+#[test]
+fn with_a_server_it_waits_for_one() {
+    let (mut rig, client, server) = begun("select 1", PACKET);
+    rig.gets(server);
+    let second = rig.client("alice");
+    rig.send(second, &fe::query("begin"));
+    rig.gets_nothing(second);
+    rig.send(server, &[be::one_row("1"), be::ready('I')].concat());
+    rig.gets(client);
+    assert_eq!(rig.gets(second), ["Complete BEGIN", "Ready T"]);
+    rig.gets_nothing(server);
+}
+
+#[test]
+fn with_a_server_an_empty_transaction_gives_it_back_unused() {
+    let (mut rig, client, server) = begun("begin", PACKET);
+    rig.gets(client);
+    let other = rig.client("alice");
+    rig.send(other, &fe::query("select 1"));
+    rig.gets_nothing(server);
+    rig.send(client, &fe::query("rollback"));
+    assert_eq!(rig.gets(client), ["Complete ROLLBACK", "Ready I"]);
+    assert_eq!(rig.gets(server), ["Query select 1"]);
+}
+
+#[test]
+fn with_a_server_whoever_leaves_gives_it_back_clean_and_nobody_idles_in_it_for_ever() {
+    let (mut rig, client, server) = begun("begin", PACKET);
+    rig.send(client, &fe::terminate());
+    assert!(rig.is_closed(client) && !rig.is_closed(server));
+    let (mut rig, client, _) = begun("begin", "defer_begin = packet\nidle_transaction_timeout = 2");
+    rig.gets(client);
+    rig.pass_s(3);
+    assert_eq!(rig.gets(client), ["FATAL 25P03 idle transaction timeout"]);
+}
+
+#[test]
+fn with_a_server_that_dies_its_client_is_told() {
+    let (mut rig, client, server) = begun("begin", PACKET);
+    rig.gets(client);
+    rig.eof(server);
+    assert!(rig.gets(client).iter().any(|line| line.starts_with("FATAL")));
+    assert!(rig.is_closed(client));
 }

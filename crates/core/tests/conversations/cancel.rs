@@ -255,7 +255,7 @@ fn who_leaves_after_a_cancel_inside_of_a_group_is_gone() {
 
 #[test]
 fn a_deferred_transaction_can_not_be_cancelled_while_it_waits() {
-    let mut rig = Rig::new("default_pool_size = 1\ndefer_begin = 1");
+    let mut rig = Rig::new("default_pool_size = 1\ndefer_begin = server");
     busy(&mut rig);
     let client = rig.client("alice");
     rig.send(client, &fe::query("begin"));

@@ -90,7 +90,7 @@ fn what_can_not_be_restored_ends_this_client_alone() {
 
 #[test]
 fn a_begin_that_was_answered_goes_behind_the_replay() {
-    let mut rig = Rig::new("default_pool_size = 1\ndefer_begin = 1");
+    let mut rig = Rig::new("default_pool_size = 1\ndefer_begin = server");
     let (one, two) = (rig.client("alice"), rig.client("alice"));
     let server = rig.dialed();
     rig.send(one, &fe::query("SET work_mem = '1MB'"));

@@ -73,7 +73,9 @@ pub(crate) const REPORTED: [(&str, &str); 7] = [
 
 fn rules(main: &str, databases: &str) -> Rules {
     let base = "auth_type = trust\nserver_tls_sslmode = disable\nadmin_users = admin\nlog_stats = 0";
-    let text = format!("[pgbouncer]\n{base}\n{main}\n[databases]\n{databases}\n");
+    // A BEGIN is seen as it is sent, but where that is the matter.
+    let begin = if main.contains("defer_begin") { "" } else { "defer_begin = off" };
+    let text = format!("[pgbouncer]\n{base}\n{begin}\n{main}\n[databases]\n{databases}\n");
     let mut read = |_: &str| Ok(text.clone());
     let config = Config::load("t.ini", &mut read).expect("a good configuration");
     let (users, warnings) = UserList::parse(USERS);

@@ -5,7 +5,9 @@
 use std::time::Duration;
 
 use super::{COUNT_MAX, Kind, settings};
-use crate::{Anonymous, AuthType, AutoCount, Password, PoolMode, ServerProtocol, SessionState, SslMode};
+use crate::{
+    Anonymous, AuthType, AutoCount, DeferBegin, Password, PoolMode, ServerProtocol, SessionState, SslMode,
+};
 
 settings! {
     /// The settings of the whole process: one field for each, with the setting's own name.
@@ -126,9 +128,11 @@ settings! {
         /// How many servers a pool keeps busy with short statements before it wakes another one: `auto` lets pgweir find
         /// the best number by measurement.
         multiplex_servers: AutoCount = "auto", Kind::Count(1, COUNT_MAX), Reload, Ours, InEffect;
-        /// Whether BEGIN is answered at once in transaction pooling and sent with the transaction's first statement, so that
-        /// no server is held between the two.
-        defer_begin: bool = "0", Kind::Bool, Reload, Ours, InEffect;
+        /// What becomes of a BEGIN in transaction pooling. `packet`: it takes a server, is answered at once, and is sent
+        /// together with the transaction's first statement, which saves a round trip. `server`: no server is taken before the
+        /// first statement either, so that none is held by a client that thinks between the two. `off`: it is sent as it
+        /// comes.
+        defer_begin: DeferBegin = "packet", Kind::Choice(DeferBegin::WORDS), Reload, Ours, InEffect;
     }
 
     group "Startup parameters and behaviour" {

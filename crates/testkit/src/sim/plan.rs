@@ -317,6 +317,12 @@ impl Plan {
         (database.to_owned(), forced.cloned().unwrap_or_else(|| user.to_owned()))
     }
 
+    /// defer_begin
+    #[must_use]
+    pub fn defer_begin(&self) -> &'static str {
+        ["off", "packet", "server"][(self.seed % 3) as usize]
+    }
+
     /// The configuration as the pooler reads it.
     #[must_use]
     pub fn ini(&self) -> String {
@@ -332,7 +338,7 @@ impl Plan {
         ini.push_str("[pgbouncer]\nlisten_addr = 127.0.0.1\nunix_socket_dir =\nauth_file = users\n");
         ini.push_str("client_tls_key_file = key.pem\nclient_tls_cert_file = cert.pem\nadmin_users = admin\n");
         let settings: [(&str, String); 31] = [
-            ("defer_begin", (self.seed % 2).to_string()),
+            ("defer_begin", self.defer_begin().to_owned()),
             ("multiplex_depth", self.multiplex.0.to_string()),
             ("multiplex_max_ms", self.multiplex.1.to_string()),
             ("multiplex_servers", self.multiplex.2.to_owned()),

@@ -1,5 +1,6 @@
 //! Looking on: nobody may be forgotten, and nothing may be left over.
 
+use super::checks::PoolName;
 use super::client::run::Client;
 use super::hub::{Event, PeerEnd, PoolerEnd};
 use super::model::backend::Backend;
@@ -58,7 +59,8 @@ impl<E: Subject> World<E> {
                     && matches!(self.hub.link(backend.link).pooler, PoolerEnd::At(..))
             };
             if !self.cluster.backends.iter().any(|backend| served(&backend))
-                && let Some(idle) = self.cluster.backends.iter().find(free)
+                && let Some(idle) =
+                    self.cluster.backends.iter().filter(free).nth(self.unseen_transactions(&pool))
             {
                 found =
                     Some(format!("client {id} waits for a server of {pool:?}, server {} is idle", idle.pid));
@@ -67,6 +69,18 @@ impl<E: Subject> World<E> {
         if let Some(text) = found {
             self.hub.fail("no waiter is forgotten while a server idles", text);
         }
+    }
+
+    /// Clients of a pool that may hold a server which knows nothing of their transaction yet.
+    fn unseen_transactions(&self, pool: &PoolName) -> usize {
+        if self.hub.plan.defer_begin() != "packet" {
+            return 0;
+        }
+        let seen = |id: u32| self.cluster.backends.iter().any(|backend| backend.works_for(id, &self.hub));
+        self.clients
+            .iter()
+            .filter(|client| client.pool() == *pool && client.is_bound() && !seen(client.id()))
+            .count()
     }
 
     pub(super) fn check_the_end(&mut self) {

@@ -120,6 +120,12 @@ impl Client {
         self.pool.clone()
     }
 
+    /// It was told that it is in a transaction.
+    #[must_use]
+    pub fn is_bound(&self) -> bool {
+        self.oracle.is_bound()
+    }
+
     /// Database and user as it asks for them.
     #[must_use]
     pub fn name(&self) -> PoolName {

@@ -140,6 +140,12 @@ impl Backend {
         self.is_serving() && !self.is_idle(hub) && whose
     }
 
+    /// It is at work for this client.
+    #[must_use]
+    pub fn works_for(&self, client: u32, hub: &Hub) -> bool {
+        self.owner == Some(client) && self.is_serving() && !self.is_idle(hub)
+    }
+
     /// A cancel request arrives: hits whatever runs.
     pub fn cancel(&mut self, hub: &mut Hub) {
         let Stage::Serving(session) = &mut self.stage else { return };
