@@ -313,10 +313,6 @@ impl Machine {
                 self.send_hidden(d, server_id, Purpose::Reopen, repair);
                 true
             }
-            Opening::Replayed => {
-                self.replay_over(d, id, server_id);
-                false
-            }
             Opening::Reopening => {
                 link.opening = Opening::Done;
                 self.scratch.clear();
@@ -328,13 +324,29 @@ impl Machine {
         }
     }
 
-    /// The client was told of an end of its group that never was.
-    pub(super) fn hides_ready(&self, server_id: ServerId) -> bool {
+    /// What a ReadyForQuery that is there means for what went in front of its client's group.
+    pub(super) fn before_ready(&self, server_id: ServerId) -> BeforeReady {
         let client = self.servers.get(server_id).and_then(|server| server.state.client());
-        client.and_then(|id| self.clients.get(id)).is_some_and(
-            |client| matches!(&client.state, ClientState::Linked(link) if matches!(link.opening, Opening::Failed { .. })),
-        )
+        let Some(id) = client else { return BeforeReady::Nothing };
+        let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
+            return BeforeReady::Nothing;
+        };
+        match link.opening {
+            Opening::Failed { .. } => BeforeReady::Hidden,
+            Opening::Replayed => BeforeReady::Replayed(id),
+            _ => BeforeReady::Nothing,
+        }
     }
+}
+
+/// See [`Machine::before_ready`].
+pub(super) enum BeforeReady {
+    /// Nothing.
+    Nothing,
+    /// The client was told of an end of its group that never was.
+    Hidden,
+    /// The server has reported its parameters since the client's session was replayed.
+    Replayed(ClientId),
 }
 
 /// The rest of a Bind without parameters: no formats, no values, no formats of results.

@@ -10,6 +10,7 @@ use pgweir_wire::backend::{
 use pgweir_wire::error::{Report, SqlState, encode_error};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
+use super::begin::BeforeReady;
 use super::from_client::names_are_uncertain;
 use super::lookup::Row;
 use super::{Machine, Step};
@@ -323,7 +324,14 @@ impl Machine {
                     return Err(self.rule_broken(id, message, "no COPY"));
                 }
                 let accepted = server.ledger.accept(message)?;
-                let hidden = message == tag::READY && self.hides_ready(id);
+                let before = if message == tag::READY { self.before_ready(id) } else { BeforeReady::Nothing };
+                let hidden = matches!(before, BeforeReady::Hidden);
+                if let BeforeReady::Replayed(client) = before {
+                    // Told before the end of its group, as a server tells it.
+                    self.flush(d, id, run, &all[..at]);
+                    *run = Run { from: at, to: None };
+                    self.replay_over(d, client, id);
+                }
                 let to = visible(accepted.owner).filter(|_| !hidden);
                 self.extend(d, id, run, to, all, at);
                 if message == tag::READY {

@@ -109,3 +109,16 @@ fn a_begin_that_was_answered_goes_behind_the_replay() {
     assert!(told[0].starts_with("FATAL 57014"), "{told:?}");
     assert!(rig.is_closed(server));
 }
+
+#[test]
+fn what_is_replayed_and_reset_in_one_group_is_told_before_its_end() {
+    let (mut rig, client, server) = rig();
+    rig.send(client, &fe::query("DISCARD ALL"));
+    rig.gets(server);
+    // At its end the server's parameters are what they were: it has nothing to report.
+    rig.send(server, &[be::replayed(1), be::complete("DISCARD ALL"), be::ready('I')].concat());
+    let told = rig.gets(client);
+    assert_eq!(told.first().map(String::as_str), Some("Complete DISCARD ALL"));
+    assert!(told[1].starts_with("Parameter application_name"), "{told:?}");
+    assert_eq!(told.last().map(String::as_str), Some("Ready I"));
+}
