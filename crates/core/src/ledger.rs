@@ -234,6 +234,16 @@ impl Ledger {
         self.entries.front()
     }
 
+    /// The client that the next answer is for; `None` if it is for nobody, or an errand.
+    #[inline]
+    #[must_use]
+    pub fn head_client(&self) -> Option<ClientId> {
+        match self.entries.front()?.owner {
+            Owner::Client(client) => Some(client),
+            Owner::Errand(_) | Owner::Hidden(_) => None,
+        }
+    }
+
     /// The server ignores what it is sent, up to the next Sync.
     #[must_use]
     pub fn is_skipping(&self) -> bool {
@@ -385,6 +395,34 @@ impl Ledger {
             }
         }
         Ok(Accepted { owner: head.owner, ended: ends.then_some(head) })
+    }
+
+    /// Takes a message of the server if nothing follows from it but that it goes to `client`; else it takes nothing, and
+    /// [`Ledger::accept`] is to be asked.
+    #[inline]
+    pub fn accept_plain(&mut self, client: ClientId, message: u8) -> bool {
+        let Some(head) = self.entries.front() else { return false };
+        if head.owner != Owner::Client(client) || head.statement.is_some() {
+            return false;
+        }
+        let ends = match (head.kind, message) {
+            (Kind::Query, tag::ROW_DESCRIPTION | tag::DATA_ROW | tag::COMMAND_COMPLETE | tag::COPY_DATA)
+            | (Kind::Execute, tag::DATA_ROW | tag::COPY_DATA) => false,
+            (Kind::Parse, tag::PARSE_COMPLETE)
+            | (Kind::Bind, tag::BIND_COMPLETE)
+            | (Kind::DescribePortal, tag::ROW_DESCRIPTION | tag::NO_DATA)
+            | (Kind::Execute, tag::COMMAND_COMPLETE | tag::PORTAL_SUSPENDED) => true,
+            _ => return false,
+        };
+        if ends {
+            // An answer of ours may be due next.
+            let settles = |next: &Entry| matches!(next.kind, Kind::Local(_) | Kind::CopyEnd);
+            if self.phase != Phase::Normal || self.entries.get(1).is_some_and(settles) {
+                return false;
+            }
+            self.leave();
+        }
+        true
     }
 
     fn accept_error(&mut self, head: Entry) -> Accepted {

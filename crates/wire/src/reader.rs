@@ -2,8 +2,6 @@
 //!
 //! It never reads past the body, and each complaint names the message and the field.
 
-use std::ffi::CStr;
-
 use crate::error::WireError;
 use crate::limits::CANCEL_KEY_LEN_MAX;
 
@@ -105,9 +103,8 @@ impl<'a> Reader<'a> {
 
 /// Splits at the first NUL into what is before it and what is behind it. `None`: there is no NUL.
 pub(crate) fn split_text(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    // The standard library's search for a NUL is many bytes at a time.
-    let text = CStr::from_bytes_until_nul(bytes).ok()?.to_bytes();
-    Some((text, bytes.get(text.len() + 1..)?))
+    let (text, rest) = bytes.split_at_checked(memchr::memchr(0, bytes)?)?;
+    Some((text, rest.get(1..)?))
 }
 
 /// The rest of a message that ends in a cancel key.

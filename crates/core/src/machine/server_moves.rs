@@ -223,17 +223,16 @@ impl Machine {
         }
         let lifetime_us = duration_us(self.rules.config.server_lifetime(&pool.config));
         let age_us = self.now.mono_us.saturating_sub(server.since.mono_us);
+        // `server_lifetime = 0` is "use once", not "never".
+        if age_us < lifetime_us || (lifetime_us == 0 && !server.used) {
+            return None;
+        }
         // Servers that were opened together do not all end together.
         let spread_us = lifetime_us / u64::from(pool.servers_total().max(1));
         let spread = lifetime_us == 0
             || pool.aged_us == 0
             || self.now.mono_us >= pool.aged_us.saturating_add(spread_us);
-        // `server_lifetime = 0` is "use once", not "never".
-        let used_once = lifetime_us > 0 || server.used;
-        if age_us >= lifetime_us && used_once && spread {
-            return Some("server lifetime over");
-        }
-        None
+        spread.then_some("server lifetime over")
     }
 
     /// The client of a server is gone (and removed already). Whatever it left unfinished closes the server: nobody can

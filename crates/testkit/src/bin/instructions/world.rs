@@ -233,6 +233,7 @@ impl World {
             for server in servers {
                 let asked = self.driver.take(server.conn);
                 if asked.is_empty() {
+                    self.driver.give_back(server.conn, asked);
                     continue;
                 }
                 self.said.clear();
