@@ -234,14 +234,25 @@ impl Ledger {
         self.entries.front()
     }
 
-    /// The client that the next answer is for; `None` if it is for nobody, or an errand.
+    /// The client that the next answer is for, and what it asked for; `None` where more follows from the answer than that the
+    /// client gets it.
     #[inline]
     #[must_use]
-    pub fn head_client(&self) -> Option<ClientId> {
-        match self.entries.front()?.owner {
-            Owner::Client(client) => Some(client),
-            Owner::Errand(_) | Owner::Hidden(_) => None,
+    pub fn plain_head(&self) -> Option<(ClientId, Kind)> {
+        match self.entries.front()? {
+            Entry { owner: Owner::Client(client), kind, statement: None, .. } => Some((*client, *kind)),
+            _ => None,
         }
+    }
+
+    /// The last message of what [`Ledger::plain_head`] told of came. False, and nothing is noted, where more follows from that:
+    /// [`Ledger::accept`] is to be asked.
+    #[inline]
+    pub fn end_plain(&mut self) -> bool {
+        // An answer of ours may be due next.
+        let settles = |next: &Entry| matches!(next.kind, Kind::Local(_) | Kind::CopyEnd);
+        let plain = self.phase == Phase::Normal && !self.entries.get(1).is_some_and(settles);
+        plain && self.leave().is_some()
     }
 
     /// The server ignores what it is sent, up to the next Sync.
@@ -397,34 +408,6 @@ impl Ledger {
         Ok(Accepted { owner: head.owner, ended: ends.then_some(head) })
     }
 
-    /// Takes a message of the server if nothing follows from it but that it goes to `client`; else it takes nothing, and
-    /// [`Ledger::accept`] is to be asked.
-    #[inline]
-    pub fn accept_plain(&mut self, client: ClientId, message: u8) -> bool {
-        let Some(head) = self.entries.front() else { return false };
-        if head.owner != Owner::Client(client) || head.statement.is_some() {
-            return false;
-        }
-        let ends = match (head.kind, message) {
-            (Kind::Query, tag::ROW_DESCRIPTION | tag::DATA_ROW | tag::COMMAND_COMPLETE | tag::COPY_DATA)
-            | (Kind::Execute, tag::DATA_ROW | tag::COPY_DATA) => false,
-            (Kind::Parse, tag::PARSE_COMPLETE)
-            | (Kind::Bind, tag::BIND_COMPLETE)
-            | (Kind::DescribePortal, tag::ROW_DESCRIPTION | tag::NO_DATA)
-            | (Kind::Execute, tag::COMMAND_COMPLETE | tag::PORTAL_SUSPENDED) => true,
-            _ => return false,
-        };
-        if ends {
-            // An answer of ours may be due next.
-            let settles = |next: &Entry| matches!(next.kind, Kind::Local(_) | Kind::CopyEnd);
-            if self.phase != Phase::Normal || self.entries.get(1).is_some_and(settles) {
-                return false;
-            }
-            self.leave();
-        }
-        true
-    }
-
     fn accept_error(&mut self, head: Entry) -> Accepted {
         if self.phase == Phase::CopyIn {
             self.phase = Phase::Normal;
@@ -474,6 +457,21 @@ impl Ledger {
 }
 
 impl Kind {
+    /// Whether this message ends an ordinary answer to it; `None`: it is no part of one.
+    #[inline]
+    #[must_use]
+    pub fn is_ended_by(self, message: u8) -> Option<bool> {
+        match (self, message) {
+            (Kind::Query, tag::ROW_DESCRIPTION | tag::DATA_ROW | tag::COMMAND_COMPLETE | tag::COPY_DATA)
+            | (Kind::Execute, tag::DATA_ROW | tag::COPY_DATA) => Some(false),
+            (Kind::Parse, tag::PARSE_COMPLETE)
+            | (Kind::Bind, tag::BIND_COMPLETE)
+            | (Kind::DescribePortal, tag::ROW_DESCRIPTION | tag::NO_DATA)
+            | (Kind::Execute, tag::COMMAND_COMPLETE | tag::PORTAL_SUSPENDED) => Some(true),
+            _ => None,
+        }
+    }
+
     /// What ends it, for an error text.
     fn awaited(self) -> &'static str {
         match self {

@@ -91,7 +91,7 @@ pub struct Machine {
     /// Cancel requests on their way to other processes.
     peering: Peering,
     /// Clients by the head of their cancel key.
-    cancel_keys: HashMap<KeyHead, ClientId>,
+    cancel_keys: HashMap<KeyHead, ClientId, foldhash::fast::FixedState>,
     statements: Statements,
     /// What was found in texts that come again.
     texts: Texts,
@@ -198,7 +198,7 @@ impl Machine {
             pool_names: HashMap::new(),
             cancels: SlotMap::with_key(),
             peering: Peering::default(),
-            cancel_keys: HashMap::new(),
+            cancel_keys: HashMap::default(),
             texts: Texts::default(),
             estimates: Estimates::default(),
             wake_us: None,

@@ -209,7 +209,11 @@ fn take_alike(ledger: &mut Ledger, plain: &mut Ledger, message: u8) -> Result<()
     let accepted = ledger.accept(message);
     prop_assert!(accepted.is_ok(), "unexpected {}", message.escape_ascii());
     let settled = drain(ledger);
-    if plain.accept_plain(client(), message) {
+    let head = plain.plain_head();
+    let ends = head.and_then(|(_, kind)| kind.is_ended_by(message));
+    if let Some(ends) = ends
+        && (!ends || plain.end_plain())
+    {
         prop_assert_eq!(accepted.map(|accepted| accepted.owner), Ok(Owner::Client(client())));
         prop_assert!(settled.is_empty(), "an answer of ours was due: {settled:?}");
     } else {

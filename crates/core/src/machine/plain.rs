@@ -64,20 +64,24 @@ impl Machine {
 /// are, and how long they are together.
 #[inline]
 pub(super) fn plain_answers(ledger: &mut Ledger, bytes: &[u8]) -> Option<(ClientId, usize)> {
-    let client = ledger.head_client()?;
-    let (mut end, mut before) = (0, 0);
+    let (client, mut kind) = ledger.plain_head()?;
+    let mut end = 0;
     while let Some(rest) = bytes.get(end..)
         && let Ok(Some(header)) = Header::peek(rest)
         && let Some(message) = rest.get(..header.total())
+        && let Some(ends) = kind.is_ended_by(header.tag)
     {
-        // What holds for one row holds for the next.
-        let like_before = header.tag == before && header.tag == backend::tag::DATA_ROW;
         let special = header.tag == backend::tag::COMMAND_COMPLETE && is_discarding(&message[HEADER_LEN..]);
-        if special || !like_before && !ledger.accept_plain(client, header.tag) {
+        if special || ends && !ledger.end_plain() {
             break;
         }
-        before = header.tag;
         end += message.len();
+        if ends {
+            match ledger.plain_head() {
+                Some((next, asked)) if next == client => kind = asked,
+                _ => break,
+            }
+        }
     }
     (end > 0).then_some((client, end))
 }
