@@ -79,7 +79,9 @@ impl CancelKey {
 
     /// What BackendKeyData carries behind the process id.
     pub(crate) fn secret(&self) -> Vec<u8> {
-        self.head[4..].iter().chain(self.rest.iter().flat_map(|rest| rest.iter())).copied().collect()
+        let mut secret = self.head[4..].to_vec();
+        secret.extend_from_slice(self.rest.as_deref().map_or(&[], |rest| &rest[..]));
+        secret
     }
 
     /// Whether a cancel request (process id, then secret; see [`own_form`]) shows this key.

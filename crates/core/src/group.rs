@@ -4,12 +4,13 @@
 //! no COPY, leaves nothing in the session, and needs nothing that another group left there. Only such a group may share a
 //! server connection with those of other clients. It must never say so when in doubt; "no" costs speed, never correctness.
 
-use pgweir_sql::{Traits, Verb, traits};
+use pgweir_sql::{Traits, Verb};
 use pgweir_wire::frontend::{BindHead, Close, Describe, Parse, Query, Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::limits::{GROUP_BYTES_MAX, GROUP_MESSAGES_MAX};
 use crate::pins::may_touch;
+use crate::texts::Texts;
 
 /// A whole group that is certainly over with its own answer: one Query, or what ends in Sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,14 +29,18 @@ pub(crate) struct Group {
 
 /// The group at the front of `bytes`, if all of it is there and it is certainly over with its own answer. `statement` tells
 /// what is known of the text of a prepared statement, by the client's name for it.
-pub(crate) fn group_at_front(bytes: &[u8], statement: impl Fn(&[u8]) -> Option<Traits>) -> Option<Group> {
+pub(crate) fn group_at_front(
+    bytes: &[u8],
+    texts: &mut Texts,
+    statement: impl Fn(&[u8]) -> Option<Traits>,
+) -> Option<Group> {
     let header = Header::peek(bytes).ok()??;
     if header.tag != tag::QUERY {
-        return Extended::default().read(bytes, statement);
+        return Extended::default().read(bytes, texts, statement);
     }
     let message = bytes.get(..header.total()).filter(|message| message.len() <= GROUP_BYTES_MAX)?;
     let query = Query::parse(message.get(HEADER_LEN..)?).ok()?;
-    let traits = traits(query.text);
+    let traits = texts.traits(query.text);
     traits.certainly_self_contained.then(|| Group {
         len: message.len() as u32,
         fingerprint: traits.fingerprint,
@@ -63,7 +68,12 @@ struct Extended {
 }
 
 impl Extended {
-    fn read(mut self, bytes: &[u8], statement: impl Fn(&[u8]) -> Option<Traits>) -> Option<Group> {
+    fn read(
+        mut self,
+        bytes: &[u8],
+        texts: &mut Texts,
+        statement: impl Fn(&[u8]) -> Option<Traits>,
+    ) -> Option<Group> {
         let mut at = 0;
         for _ in 0..GROUP_MESSAGES_MAX {
             let rest = bytes.get(at..)?;
@@ -75,7 +85,7 @@ impl Extended {
             }
             match header.tag {
                 tag::SYNC => return self.executes.then(|| self.finish(at)),
-                tag::PARSE => self.parse(&Parse::parse(body).ok()?)?,
+                tag::PARSE => self.parse(&Parse::parse(body).ok()?, texts)?,
                 tag::BIND => self.uses(BindHead::parse_prefix(body)?.statement, &statement)?,
                 tag::DESCRIBE => match Describe::parse(body).ok()? {
                     Describe { target: Target::Statement, name } => self.uses(name, &statement)?,
@@ -91,11 +101,11 @@ impl Extended {
     }
 
     /// Only the unnamed statement: a name would outlive the group.
-    fn parse(&mut self, parse: &Parse<'_>) -> Option<()> {
+    fn parse(&mut self, parse: &Parse<'_>, texts: &mut Texts) -> Option<()> {
         if !parse.name.is_empty() {
             return None;
         }
-        self.unnamed = Some(traits(parse.query));
+        self.unnamed = Some(texts.traits(parse.query));
         Some(())
     }
 
@@ -125,6 +135,7 @@ impl Extended {
 
 #[cfg(test)]
 mod tests {
+    use pgweir_sql::traits;
     use pgweir_wire::frontend;
 
     use super::*;
@@ -163,7 +174,7 @@ mod tests {
             b"begin" => Some(traits(b"begin")),
             _ => None,
         };
-        group_at_front(&pieces.concat(), known)
+        group_at_front(&pieces.concat(), &mut Texts::default(), known)
     }
 
     #[test]

@@ -234,6 +234,27 @@ impl Ledger {
         self.entries.front()
     }
 
+    /// The client that the next answer is for, and what it asked for; `None` where more follows from the answer than that the
+    /// client gets it.
+    #[inline]
+    #[must_use]
+    pub fn plain_head(&self) -> Option<(ClientId, Kind)> {
+        match self.entries.front()? {
+            Entry { owner: Owner::Client(client), kind, statement: None, .. } => Some((*client, *kind)),
+            _ => None,
+        }
+    }
+
+    /// The last message of what [`Ledger::plain_head`] told of came. False, and nothing is noted, where more follows from that:
+    /// [`Ledger::accept`] is to be asked.
+    #[inline]
+    pub fn end_plain(&mut self) -> bool {
+        // An answer of ours may be due next.
+        let settles = |next: &Entry| matches!(next.kind, Kind::Local(_) | Kind::CopyEnd);
+        let plain = self.phase == Phase::Normal && !self.entries.get(1).is_some_and(settles);
+        plain && self.leave().is_some()
+    }
+
     /// The server ignores what it is sent, up to the next Sync.
     #[must_use]
     pub fn is_skipping(&self) -> bool {
@@ -436,6 +457,21 @@ impl Ledger {
 }
 
 impl Kind {
+    /// Whether this message ends an ordinary answer to it; `None`: it is no part of one.
+    #[inline]
+    #[must_use]
+    pub fn is_ended_by(self, message: u8) -> Option<bool> {
+        match (self, message) {
+            (Kind::Query, tag::ROW_DESCRIPTION | tag::DATA_ROW | tag::COMMAND_COMPLETE | tag::COPY_DATA)
+            | (Kind::Execute, tag::DATA_ROW | tag::COPY_DATA) => Some(false),
+            (Kind::Parse, tag::PARSE_COMPLETE)
+            | (Kind::Bind, tag::BIND_COMPLETE)
+            | (Kind::DescribePortal, tag::ROW_DESCRIPTION | tag::NO_DATA)
+            | (Kind::Execute, tag::COMMAND_COMPLETE | tag::PORTAL_SUSPENDED) => Some(true),
+            _ => None,
+        }
+    }
+
     /// What ends it, for an error text.
     fn awaited(self) -> &'static str {
         match self {

@@ -25,6 +25,7 @@ pub mod limits;
 pub mod luggage;
 mod machine;
 pub mod mail;
+mod names;
 mod pace;
 pub mod params;
 mod pins;
@@ -37,6 +38,7 @@ pub mod sight;
 mod spare;
 mod statements;
 pub mod stats;
+mod texts;
 
 pub use engine::Engine;
 pub use machine::{Machine, Setup, WriteTime};

@@ -137,9 +137,16 @@ pub const SLOW_READER_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 const _: () = assert!(GROUP_BYTES_MAX < INBOX_BYTES_MAX, "a held group must fit the inbox");
 const _: () = assert!(ESTIMATES_MAX.is_power_of_two(), "places are found by their low bits");
+const _: () = assert!(TEXTS_MAX.is_power_of_two(), "places are found by their low bits");
 
 /// A BEGIN that is answered before it is sent, with all messages that belong to it.
 pub const BEGIN_BYTES_MAX: usize = 512;
+
+/// Texts that came more than once of which it is remembered what was found in them, for each worker.
+pub const TEXTS_MAX: usize = 512;
+
+/// Longer texts are looked at each time: all that are remembered take at most so much for each of [`TEXTS_MAX`].
+pub const TEXT_BYTES_MAX: usize = 2048;
 
 /// Texts of prepared statements up to this size are looked at; nothing is assumed of longer ones.
 pub const LEXED_BYTES_MAX: usize = 64 * 1024;

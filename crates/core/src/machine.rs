@@ -22,6 +22,7 @@ mod lookup;
 mod maintenance;
 mod observe;
 mod peering;
+mod plain;
 mod prepared;
 mod proof;
 mod report;
@@ -56,6 +57,7 @@ use crate::shared::Shared;
 use crate::sight::Tally;
 use crate::spare::Spare;
 use crate::statements::Statements;
+use crate::texts::Texts;
 
 use cancel::CancelConnection;
 pub(crate) use cancel::WaitingCancel;
@@ -89,8 +91,10 @@ pub struct Machine {
     /// Cancel requests on their way to other processes.
     peering: Peering,
     /// Clients by the head of their cancel key.
-    cancel_keys: HashMap<KeyHead, ClientId>,
+    cancel_keys: HashMap<KeyHead, ClientId, foldhash::fast::FixedState>,
     statements: Statements,
+    /// What was found in texts that come again.
+    texts: Texts,
     /// What statements cost.
     estimates: Estimates,
     /// When a client will have waited so long that an idle server is woken for it (monotonic, µs).
@@ -194,7 +198,8 @@ impl Machine {
             pool_names: HashMap::new(),
             cancels: SlotMap::with_key(),
             peering: Peering::default(),
-            cancel_keys: HashMap::new(),
+            cancel_keys: HashMap::default(),
+            texts: Texts::default(),
             estimates: Estimates::default(),
             wake_us: None,
             to_resume: VecDeque::new(),
@@ -394,5 +399,5 @@ fn first_serial(generation: u32, worker: WorkerId) -> u64 {
 
 /// A duration of the settings in microseconds.
 fn duration_us(duration: std::time::Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+    duration.as_secs().saturating_mul(1_000_000).saturating_add(u64::from(duration.subsec_micros()))
 }

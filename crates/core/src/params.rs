@@ -4,6 +4,8 @@
 
 use std::sync::Arc;
 
+use pgweir_wire::backend::encode_parameter_status;
+
 /// The parameters that are always kept true per client, as PgBouncer does; `track_extra_parameters` adds to them.
 pub const ALWAYS_TRACKED: [&str; 5] =
     ["DateStyle", "client_encoding", "TimeZone", "standard_conforming_strings", "application_name"];
@@ -67,6 +69,15 @@ impl Params {
     #[must_use]
     pub fn get(&self, position: usize) -> Option<&[u8]> {
         self.values.get(position)?.as_deref()
+    }
+
+    /// Appends ParameterStatus of everything known.
+    pub fn encode(&self, out: &mut Vec<u8>, tracked: &Tracked) {
+        for (position, name) in tracked.names().enumerate() {
+            if let Some(value) = self.get(position) {
+                encode_parameter_status(out, name.as_bytes(), value);
+            }
+        }
     }
 
     /// Sets the value at a place.

@@ -12,7 +12,7 @@ use crate::introductions::Introductions;
 use crate::limits::{CUSTOM_SETTINGS_MAX, KNOWN_PARAMS_MAX};
 use crate::machine::WaitingCancel;
 use crate::pace::Pace;
-use crate::params::Params;
+use crate::params::{Params, Tracked};
 use crate::riders::RideStats;
 use crate::session::KnownSessions;
 use crate::shared::Counts;
@@ -42,6 +42,8 @@ pub(crate) struct Pool {
     pub(crate) config: Arc<Database>,
     /// Its mode: user, then database, then global. Kept here because it is asked for with every statement.
     pub(crate) mode: PoolMode,
+    /// A limit that spans pools concerns it; kept for the same reason.
+    pub(crate) is_limited: bool,
     /// Named prepared statements are known by content here.
     pub(crate) tracks_statements: bool,
     /// Clients keep their session although servers change hands.
@@ -103,7 +105,7 @@ pub(crate) struct Pool {
     /// PAUSE or KILL of its database: no server is handed out.
     pub(crate) paused: bool,
     /// Sets of parameters seen last, the newest at the end.
-    known_params: VecDeque<Arc<Params>>,
+    known_params: VecDeque<KnownParams>,
     pub(crate) sessions: KnownSessions,
     /// Names of settings that no list of PostgreSQL shows (`a.b`), as its clients used them.
     pub(crate) customs: Vec<Box<[u8]>>,
@@ -120,6 +122,13 @@ pub(crate) struct Welcome {
     pub(crate) fixed: Vec<u8>,
     /// The tracked ones.
     pub(crate) params: Arc<Params>,
+}
+
+/// A set of parameters that clients or servers of the pool have.
+struct KnownParams {
+    params: Arc<Params>,
+    /// ParameterStatus of all of it, once a client was told.
+    told: Box<[u8]>,
 }
 
 /// The last attempt to open a server failed.
@@ -143,6 +152,7 @@ impl Pool {
             user,
             config,
             mode: PoolMode::Session,
+            is_limited: false,
             tracks_statements: false,
             keeps_sessions: false,
             tries_startup: false,
@@ -188,15 +198,27 @@ impl Pool {
 
     /// The object for a set of parameters: clients and servers that share it need no comparing.
     pub(crate) fn share(&mut self, params: Params) -> Arc<Params> {
-        if let Some(known) = self.known_params.iter().rev().find(|known| ***known == params) {
-            return Arc::clone(known);
+        if let Some(known) = self.known_params.iter().rev().find(|known| *known.params == params) {
+            return Arc::clone(&known.params);
         }
         if self.known_params.len() >= KNOWN_PARAMS_MAX {
             self.known_params.pop_front();
         }
         let params = Arc::new(params);
-        self.known_params.push_back(Arc::clone(&params));
+        self.known_params.push_back(KnownParams { params: Arc::clone(&params), told: Box::default() });
         params
+    }
+
+    /// Appends ParameterStatus of everything known in these parameters.
+    pub(crate) fn tell_params(&mut self, out: &mut Vec<u8>, tracked: &Tracked, params: &Arc<Params>) {
+        let known = self.known_params.iter_mut().rev().find(|known| Arc::ptr_eq(&known.params, params));
+        let Some(known) = known else { return params.encode(out, tracked) };
+        if known.told.is_empty() {
+            let mut told = Vec::new();
+            params.encode(&mut told, tracked);
+            known.told = told.into();
+        }
+        out.extend_from_slice(&known.told);
     }
 
     /// A client used a setting of its own.
@@ -231,6 +253,8 @@ impl Pool {
     /// Follows the configuration.
     pub(crate) fn follow(&mut self, config: &Config) {
         self.mode = config.pool_mode(&self.config, &self.user);
+        self.is_limited =
+            config.max_db_connections(&self.config) > 0 || config.max_user_connections(&self.user) > 0;
         self.tracks_statements = self.mode != PoolMode::Session && config.main.max_prepared_statements > 0;
         let state = config.session_state(&self.config, &self.user);
         self.tries_startup = state != SessionState::Pgbouncer;

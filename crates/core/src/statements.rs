@@ -10,6 +10,7 @@ use slotmap::{SlotMap, SparseSecondaryMap};
 
 use crate::ids::StatementId;
 use crate::limits::{BEGIN_BYTES_MAX, LEXED_BYTES_MAX};
+use crate::names::Names;
 
 /// What a statement is, and how servers call it.
 pub(crate) struct Statement {
@@ -22,6 +23,7 @@ pub(crate) struct Statement {
     /// It is nothing but the begin or end of a transaction block.
     pub(crate) block: Option<Block>,
     serial: u64,
+    name: ServerName,
     users: u32,
     hash: u64,
     /// A server has accepted it once.
@@ -41,15 +43,11 @@ impl Statement {
 
     /// The name servers know it by.
     pub(crate) fn server_name(&self) -> ServerName {
-        let mut name = ServerName { bytes: [0; ServerName::LEN_MAX], len: 0 };
-        let written = write!(&mut name.bytes[..], "PGWEIR_{}", self.serial);
-        debug_assert!(written.is_ok(), "the longest number fits");
-        name.len = name.bytes.iter().position(|&byte| byte == 0).unwrap_or(ServerName::LEN_MAX);
-        name
+        self.name
     }
 }
 
-/// A name as servers know it. Made for every message that names a statement, so it is no `String`.
+/// A name as servers know it. Copied for every message that names a statement, so it is no `String`.
 #[derive(Clone, Copy)]
 pub(crate) struct ServerName {
     bytes: [u8; ServerName::LEN_MAX],
@@ -59,6 +57,14 @@ pub(crate) struct ServerName {
 impl ServerName {
     /// `PGWEIR_` and the longest number.
     const LEN_MAX: usize = 27;
+
+    fn new(serial: u64) -> ServerName {
+        let mut name = ServerName { bytes: [0; ServerName::LEN_MAX], len: 0 };
+        let written = write!(&mut name.bytes[..], "PGWEIR_{serial}");
+        debug_assert!(written.is_ok(), "the longest number fits");
+        name.len = name.bytes.iter().position(|&byte| byte == 0).unwrap_or(ServerName::LEN_MAX);
+        name
+    }
 
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
@@ -124,6 +130,7 @@ impl Statements {
             },
             traits: (query.len() <= LEXED_BYTES_MAX).then(|| pgweir_sql::traits(query)),
             serial: self.serial,
+            name: ServerName::new(self.serial),
             users: 1,
             hash,
             parsed: false,
@@ -177,7 +184,7 @@ impl Statements {
 /// What a client prepared, by its own names.
 #[derive(Default)]
 pub(crate) struct ClientStatements {
-    names: HashMap<Box<[u8]>, Named>,
+    names: Names<Named>,
     /// Closed by the client, which has not been told so yet: an error before that would have kept them.
     closing: Vec<(Box<[u8]>, Named)>,
     tickets: u32,
@@ -202,7 +209,7 @@ impl ClientStatements {
     }
 
     pub(crate) fn remove(&mut self, name: &[u8]) -> Option<StatementId> {
-        self.names.remove(name).map(|named| named.statement)
+        self.names.remove(name).map(|(_, named)| named.statement)
     }
 
     /// The ticket under which a name was given, and the way back.
@@ -212,19 +219,18 @@ impl ClientStatements {
 
     /// See [`ClientStatements::ticket`].
     pub(crate) fn name(&self, ticket: u32) -> Option<&[u8]> {
-        self.names.iter().find(|(_, named)| named.ticket == ticket).map(|(name, _)| &**name)
+        self.names.iter().find(|(_, named)| named.ticket == ticket).map(|(name, _)| name)
     }
 
     /// Takes back a name whose Parse failed. Failures are rare, so it is looked for.
     pub(crate) fn forget(&mut self, ticket: u32) -> Option<StatementId> {
-        let name =
-            self.names.iter().find(|(_, named)| named.ticket == ticket).map(|(name, _)| name.clone())?;
+        let name: Box<[u8]> = self.name(ticket)?.into();
         self.remove(&name)
     }
 
     /// Closes a name, for the time being; see [`ClientStatements::close_done`] and [`ClientStatements::reopen`].
     pub(crate) fn close(&mut self, name: &[u8]) -> Option<(u32, StatementId)> {
-        let (name, named) = self.names.remove_entry(name)?;
+        let (name, named) = self.names.remove(name)?;
         let closed = (named.ticket, named.statement);
         self.closing.push((name, named));
         Some(closed)
@@ -246,7 +252,7 @@ impl ClientStatements {
 
     /// Names and statements.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], StatementId)> {
-        self.names.iter().map(|(name, named)| (&**name, named.statement))
+        self.names.iter().map(|(name, named)| (name, named.statement))
     }
 
     /// A Close is on its way.
@@ -256,7 +262,7 @@ impl ClientStatements {
 
     /// Ends all names but those whose ticket is to be kept.
     pub(crate) fn discard(&mut self, kept: impl Fn(u32) -> bool) -> Vec<StatementId> {
-        self.names.extract_if(|_, named| !kept(named.ticket)).map(|(_, named)| named.statement).collect()
+        self.names.take_if(|named| !kept(named.ticket)).into_iter().map(|named| named.statement).collect()
     }
 
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = StatementId> + '_ {
@@ -272,7 +278,7 @@ impl ClientStatements {
 /// What a server has, with the time of last use.
 #[derive(Default)]
 pub(crate) struct ServerStatements {
-    used: SparseSecondaryMap<StatementId, u64>,
+    used: SparseSecondaryMap<StatementId, u64, foldhash::fast::FixedState>,
     clock: u64,
     count: usize,
 }

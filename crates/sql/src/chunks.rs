@@ -61,18 +61,19 @@ pub(crate) const fn fold(chunk: u64) -> u64 {
 }
 
 /// How many bytes at the start of the chunk may be part of a word: letters, digits, `_`, `$`, and all above 127.
-#[inline]
+#[inline(always)]
 pub(crate) fn word_len(chunk: u64) -> usize {
     let low = chunk & LOW;
-    let letters = between(low | each(b' '), b'a', b'z');
-    let no_signs = ((low ^ each(b'_')) + LOW) & ((low ^ each(b'$')) + LOW);
-    leading(letters | between(low, b'0', b'9') | !no_signs | chunk)
+    let lower = low | each(b' ');
+    let no_letters = !(lower + each(0x80 - b'a')) | (lower + each(0x7f - b'z'));
+    let no_others = no_digits(low) & differ(low, b'_') & differ(low, b'$');
+    leading(no_letters & no_others & !chunk)
 }
 
 /// How many bytes at the start of the chunk are digits.
-#[inline]
+#[inline(always)]
 pub(crate) fn digits_len(chunk: u64) -> usize {
-    leading(between(chunk & LOW, b'0', b'9') & !chunk)
+    leading(no_digits(chunk & LOW) | chunk)
 }
 
 /// How many bytes at the start of the chunk are neither of two.
@@ -91,16 +92,25 @@ const fn each(byte: u8) -> u64 {
     ONES * byte as u64
 }
 
-/// Marks the bytes from `first` to `last`; `low` is each byte without its highest bit.
-#[inline]
-const fn between(low: u64, first: u8, last: u8) -> u64 {
-    (low + each(0x80 - first)) & !(low + each(0x7f - last))
+/// Marks the bytes that are no digits; `low` is each byte without its highest bit.
+#[inline(always)]
+const fn no_digits(low: u64) -> u64 {
+    (low ^ each(b'0')) + each(0x80 - 10)
 }
 
-/// How many bytes at the start are marked.
-#[inline]
+/// Marks the bytes that are not this one; `low` is each byte without its highest bit.
+#[inline(always)]
+const fn differ(low: u64, byte: u8) -> u64 {
+    (low ^ each(byte)) + LOW
+}
+
+/// How many bytes at the start are not marked.
+#[inline(always)]
 fn leading(marked: u64) -> usize {
-    (!marked & HIGH).trailing_zeros() as usize / 8
+    match marked & HIGH {
+        0 => CHUNK,
+        marked => marked.trailing_zeros() as usize / 8,
+    }
 }
 
 /// How many bytes of `text` from `at` on are neither of two.

@@ -179,7 +179,7 @@ impl Fingerprint {
     }
 
     /// That of a text whose rest could not be lexed.
-    pub(crate) fn cut_short(mut self) -> u64 {
+    pub(crate) fn cut_short(&mut self) -> u64 {
         self.settle();
         self.before = Before::Other;
         self.mix(CUT);
@@ -187,7 +187,8 @@ impl Fingerprint {
     }
 
     /// The fingerprint; never 0.
-    pub(crate) fn finish(mut self) -> u64 {
+    #[inline(always)]
+    pub(crate) fn finish(&mut self) -> u64 {
         self.settle();
         let mixed = (self.hash ^ (self.hash >> 32)).wrapping_mul(SPREAD);
         (mixed ^ (mixed >> 32)).max(1)

@@ -93,54 +93,57 @@ impl<'a> Lexer<'a> {
         self.sql.get(self.at..).unwrap_or_default()
     }
 
-    /// The next lexeme, and of a word its first eight bytes, folded (see [`chunks::fold`]), with zeros behind a shorter one.
-    /// After an error it must not be called again.
-    #[inline]
-    pub(crate) fn step(&mut self) -> Result<Option<(Lexeme<'a>, u64)>, Doubt> {
+    /// Tells `sink` of the next lexeme; false at the end. After an error it must not be called again.
+    #[inline(always)]
+    pub(crate) fn step<S: Sink<'a>>(&mut self, sink: &mut S) -> Result<bool, Doubt> {
+        let mut at = self.at;
         loop {
-            let at = self.at;
-            let Some(&byte) = self.sql.get(at) else { return Ok(None) };
-            let lexeme = match class::OF[usize::from(byte)] {
-                Class::Blank => {
-                    self.at += 1;
-                    continue;
+            let Some(&byte) = self.sql.get(at) else {
+                self.at = at;
+                return Ok(false);
+            };
+            let class = class::OF[usize::from(byte)];
+            if class == Class::Blank {
+                at += 1;
+                continue;
+            }
+            self.at = at;
+            match class {
+                Class::Word => self.word(sink)?,
+                Class::Symbol => {
+                    self.at = at + 1;
+                    sink.symbol(byte, &self.sql[at..=at]);
                 }
+                Class::Digit => self.number(sink)?,
+                Class::Prefix if !self.is_prefix() => self.word(sink)?,
                 Class::Minus if self.sql.get(at + 1) == Some(&b'-') => {
-                    self.at += 2 + line_len(self.sql, at + 2);
+                    at += 2 + line_len(self.sql, at + 2);
                     continue;
                 }
                 Class::Slash if self.sql.get(at + 1) == Some(&b'*') => {
-                    self.at = comment_end(self.sql, at + 2)?;
+                    at = comment_end(self.sql, at + 2)?;
                     continue;
                 }
-                Class::Word => return self.word().map(Some),
-                Class::Prefix => match self.prefixed()? {
-                    Some(lexeme) => lexeme,
-                    None => return self.word().map(Some),
-                },
-                Class::Digit => self.number()?,
-                Class::Symbol => self.cut(Kind::Symbol, at, at + 1, at + 1)?,
-                Class::Operator | Class::Minus | Class::Slash => self.operator()?,
-                Class::Quote => self.quoted(Kind::Text, 1, quotes::standard)?,
-                Class::DoubleQuote => self.quoted(Kind::QuotedWord, 1, quotes::plain::<b'"'>)?,
-                Class::Dollar => self.dollar()?,
-                Class::Foreign => return Err(Doubt::Character),
-            };
-            return Ok(Some((lexeme, 0)));
+                Class::Operator | Class::Minus | Class::Slash => self.operator(sink),
+                Class::Quote => {
+                    let text = self.quoted(1, quotes::standard)?;
+                    sink.literal(Kind::Text, text);
+                }
+                Class::DoubleQuote => {
+                    let text = self.quoted(1, quotes::plain::<b'"'>)?;
+                    sink.quoted_word(Kind::QuotedWord, text);
+                }
+                Class::Prefix => self.prefixed(sink)?,
+                Class::Dollar => self.dollar(sink)?,
+                Class::Blank | Class::Foreign => return Err(Doubt::Character),
+            }
+            return Ok(true);
         }
     }
 
-    /// Takes the lexeme whose text is what is between `from` and `to`; the rest begins at `next`.
-    #[inline]
-    fn cut(&mut self, kind: Kind, from: usize, to: usize, next: usize) -> Result<Lexeme<'a>, Doubt> {
-        let text = self.sql.get(from..to).ok_or(Doubt::Unterminated)?;
-        self.at = next;
-        Ok(Lexeme { kind, text })
-    }
-
     /// A word. It must not end in half of a character, see the head of this file.
-    #[inline]
-    fn word(&mut self) -> Result<(Lexeme<'a>, u64), Doubt> {
+    #[inline(always)]
+    fn word<S: Sink<'a>>(&mut self, sink: &mut S) -> Result<(), Doubt> {
         let from = self.at;
         let chunk = chunks::load(self.sql, from);
         let mut len = chunks::word_len(chunk);
@@ -155,52 +158,65 @@ impl<'a> Lexer<'a> {
             return Err(Doubt::Encoding);
         }
         self.at = to;
-        Ok((Lexeme { kind: Kind::Word, text }, head))
+        sink.word(head, text);
+        Ok(())
     }
 
-    /// A quoted text whose kind is said by letters before its quote; `None`: the letter begins a word.
-    fn prefixed(&mut self) -> Result<Option<Lexeme<'a>>, Doubt> {
+    /// Whether a letter that may say what kind of quoted text follows does so.
+    #[inline]
+    fn is_prefix(&self) -> bool {
+        matches!(self.sql.get(self.at + 1), Some(b'\'' | b'&'))
+    }
+
+    /// A quoted text whose kind is said by letters before its quote, or a word after all.
+    fn prefixed<S: Sink<'a>>(&mut self, sink: &mut S) -> Result<(), Doubt> {
         match self.rest() {
-            [b'e' | b'E', b'\'', ..] => self.quoted(Kind::EscapeText, 2, quotes::escape),
-            [b'u' | b'U', b'&', b'\'', ..] => self.quoted(Kind::UnicodeText, 3, quotes::plain::<b'\''>),
-            [b'u' | b'U', b'&', b'"', ..] => self.quoted(Kind::UnicodeWord, 3, quotes::plain::<b'"'>),
-            _ => return Ok(None),
+            [b'e' | b'E', b'\'', ..] => sink.literal(Kind::EscapeText, self.quoted(2, quotes::escape)?),
+            [b'u' | b'U', b'&', b'\'', ..] => {
+                sink.literal(Kind::UnicodeText, self.quoted(3, quotes::plain::<b'\''>)?);
+            }
+            [b'u' | b'U', b'&', b'"', ..] => {
+                sink.quoted_word(Kind::UnicodeWord, self.quoted(3, quotes::plain::<b'"'>)?);
+            }
+            _ => return self.word(sink),
         }
-        .map(Some)
+        Ok(())
     }
 
     /// Takes a quoted text: `opening` bytes, then up to where `find_end` says, then one closing quote.
     #[inline]
     fn quoted(
         &mut self,
-        kind: Kind,
         opening: usize,
         find_end: impl FnOnce(&[u8], usize) -> Result<usize, Doubt>,
-    ) -> Result<Lexeme<'a>, Doubt> {
+    ) -> Result<&'a [u8], Doubt> {
         let from = self.at + opening;
         let to = find_end(self.sql, from)?;
-        self.cut(kind, from, to, to + 1)
+        self.at = to + 1;
+        Ok(self.sql.get(from..to).unwrap_or_default())
     }
 
-    fn dollar(&mut self) -> Result<Lexeme<'a>, Doubt> {
+    fn dollar<S: Sink<'a>>(&mut self, sink: &mut S) -> Result<(), Doubt> {
         let from = self.at + 1;
         let to = self.digits_end(from);
-        if to == from {
-            let (from, to, next) = quotes::dollar(self.sql, self.at)?;
-            return self.cut(Kind::DollarText, from, to, next);
+        if to > from {
+            return self.numeral(sink, Kind::Param, from, to);
         }
-        self.numeral(Kind::Param, from, to)
+        let (from, to, next) = quotes::dollar(self.sql, self.at)?;
+        self.at = next;
+        sink.literal(Kind::DollarText, self.sql.get(from..to).unwrap_or_default());
+        Ok(())
     }
 
     /// Digits with at most one point and an exponent. Other forms (hexadecimal, underscores) are newer than the
     /// oldest server, for which they end the number and begin a word.
     #[inline]
-    fn number(&mut self) -> Result<Lexeme<'a>, Doubt> {
+    fn number<S: Sink<'a>>(&mut self, sink: &mut S) -> Result<(), Doubt> {
         let mut to = self.digits_end(self.at);
         if let Some(b'.' | b'e' | b'E') = self.sql.get(to) {
             to = self.fraction_end(to);
         }
-        self.numeral(Kind::Number, self.at, to)
+        self.numeral(sink, Kind::Number, self.at, to)
     }
 
     /// Where a number ends whose whole part ends at `to`.
@@ -219,11 +235,19 @@ impl<'a> Lexer<'a> {
 
     /// Takes a number or parameter, behind which no letters may stand.
     #[inline]
-    fn numeral(&mut self, kind: Kind, from: usize, to: usize) -> Result<Lexeme<'a>, Doubt> {
+    fn numeral<S: Sink<'a>>(
+        &mut self,
+        sink: &mut S,
+        kind: Kind,
+        from: usize,
+        to: usize,
+    ) -> Result<(), Doubt> {
         if self.sql.get(to).copied().is_some_and(is_word_part) {
             return Err(Doubt::Number);
         }
-        self.cut(kind, from, to, to)
+        self.at = to;
+        sink.literal(kind, self.sql.get(from..to).unwrap_or_default());
+        Ok(())
     }
 
     #[inline]
@@ -239,7 +263,7 @@ impl<'a> Lexer<'a> {
 
     /// An operator; a comment ends it.
     #[inline]
-    fn operator(&mut self) -> Result<Lexeme<'a>, Doubt> {
+    fn operator<S: Sink<'a>>(&mut self, sink: &mut S) {
         let from = self.at;
         let mut to = from + 1;
         while let Some(&byte) = self.sql.get(to) {
@@ -255,7 +279,49 @@ impl<'a> Lexer<'a> {
             }
             to += 1;
         }
-        self.cut(Kind::Operator, from, to, to)
+        self.at = to;
+        sink.operator(self.sql.get(from..to).unwrap_or_default());
+    }
+}
+
+/// Takes lexemes, one by one.
+pub(crate) trait Sink<'a> {
+    /// A word. `head` is its first eight bytes, folded (see [`chunks::fold`]), with zeros behind a shorter one.
+    fn word(&mut self, head: u64, text: &'a [u8]);
+
+    /// A name in double quotes.
+    fn quoted_word(&mut self, kind: Kind, text: &'a [u8]);
+
+    /// A constant or a parameter.
+    fn literal(&mut self, kind: Kind, text: &'a [u8]);
+
+    /// An operator.
+    fn operator(&mut self, text: &'a [u8]);
+
+    /// A symbol, which is one byte.
+    fn symbol(&mut self, byte: u8, text: &'a [u8]);
+}
+
+/// For those who want them one by one.
+impl<'a> Sink<'a> for Option<Lexeme<'a>> {
+    fn word(&mut self, _head: u64, text: &'a [u8]) {
+        *self = Some(Lexeme { kind: Kind::Word, text });
+    }
+
+    fn quoted_word(&mut self, kind: Kind, text: &'a [u8]) {
+        *self = Some(Lexeme { kind, text });
+    }
+
+    fn literal(&mut self, kind: Kind, text: &'a [u8]) {
+        *self = Some(Lexeme { kind, text });
+    }
+
+    fn operator(&mut self, text: &'a [u8]) {
+        *self = Some(Lexeme { kind: Kind::Operator, text });
+    }
+
+    fn symbol(&mut self, _byte: u8, text: &'a [u8]) {
+        *self = Some(Lexeme { kind: Kind::Symbol, text });
     }
 }
 
@@ -263,13 +329,12 @@ impl<'a> Iterator for Lexer<'a> {
     type Item = Result<Lexeme<'a>, Doubt>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        match self.step() {
-            Ok(found) => found.map(|(lexeme, _)| Ok(lexeme)),
-            Err(doubt) => {
-                self.at = self.sql.len();
-                Some(Err(doubt))
-            }
+        let mut lexeme = None;
+        if let Err(doubt) = self.step(&mut lexeme) {
+            self.at = self.sql.len();
+            return Some(Err(doubt));
         }
+        lexeme.map(Ok)
     }
 }
 

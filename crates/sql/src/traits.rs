@@ -6,7 +6,7 @@
 
 use crate::chunks;
 use crate::fingerprint::Fingerprint;
-use crate::lexer::{Kind, Lexeme, Lexer};
+use crate::lexer::{Kind, Lexer, Sink};
 use crate::marks::{Marker, Marks};
 use crate::words::{self, Keyword, may_be_session_name, session_name};
 
@@ -113,9 +113,9 @@ pub fn traits(sql: &[u8]) -> Traits {
     let mut scan = Scan::new();
     let mut lexer = Lexer::new(sql);
     loop {
-        match lexer.step() {
-            Ok(Some((lexeme, head))) => scan.see(lexeme, head),
-            Ok(None) => return scan.finish(),
+        match lexer.step(&mut scan) {
+            Ok(true) => {}
+            Ok(false) => return scan.finish(),
             // What is before was told for certain.
             Err(_) => return scan.give_up(lexer.rest()),
         }
@@ -151,77 +151,54 @@ enum Position {
     Inside,
 }
 
-impl Scan {
-    fn new() -> Self {
-        Self {
-            verb: None,
-            begun: 0,
-            at: Position::Before,
-            depth: 0,
-            split_in_doubt: false,
-            marked: false,
-            before: None,
-            marker: Marker::default(),
-            fingerprint: Fingerprint::new(),
-        }
-    }
-
-    #[inline]
-    fn see(&mut self, lexeme: Lexeme<'_>, head: u64) {
-        let before = self.before.take();
-        match lexeme.kind {
-            Kind::Word => {
-                self.fingerprint.word(head, lexeme.text);
-                self.unquoted(lexeme.text, head, before);
-            }
-            Kind::Symbol => self.symbol(lexeme.text.first().copied().unwrap_or_default()),
-            Kind::Operator => {
-                self.fingerprint.operator(lexeme.text);
-                self.no_word();
-            }
-            Kind::Text
-            | Kind::EscapeText
-            | Kind::UnicodeText
-            | Kind::DollarText
-            | Kind::Number
-            | Kind::Param => {
-                self.fingerprint.literal();
-                self.no_word();
-            }
-            Kind::QuotedWord => {
-                self.fingerprint.quoted_word(lexeme.text);
-                self.no_word();
-                self.marker.other();
-                if may_be_session_name(chunks::fold(chunks::load(lexeme.text, 0))) {
-                    self.name(lexeme.text, false);
-                }
-            }
-            // What it says is written in code points, which nobody does without a reason.
-            Kind::UnicodeWord => {
-                self.fingerprint.quoted_word(lexeme.text);
-                self.no_word();
-                self.marker.unreadable_name();
-                self.marked = true;
-            }
-        }
-    }
-
-    /// A word without quotes; `before` is the keyword before it.
-    #[inline]
-    fn unquoted(&mut self, text: &[u8], head: u64, before: Option<Keyword>) {
+impl Sink<'_> for Scan {
+    #[inline(always)]
+    fn word(&mut self, head: u64, text: &[u8]) {
+        self.fingerprint.word(head, text);
         let keyword = words::keyword(head, text);
+        let before = std::mem::replace(&mut self.before, keyword);
         // Most are names of tables and columns.
         if keyword.is_some() || self.at != Position::Inside || self.marker.waits() {
-            self.word(keyword, before, text);
+            self.word_that_counts(keyword, before, text);
         }
         if may_be_session_name(head) {
             self.name(text, true);
         }
-        self.before = keyword;
     }
 
-    #[inline]
-    fn symbol(&mut self, byte: u8) {
+    fn quoted_word(&mut self, kind: Kind, text: &[u8]) {
+        self.before = None;
+        self.fingerprint.quoted_word(text);
+        self.no_word();
+        if kind == Kind::UnicodeWord {
+            // What it says is written in code points, which nobody does without a reason.
+            self.marker.unreadable_name();
+            self.marked = true;
+            return;
+        }
+        self.marker.other();
+        if may_be_session_name(chunks::fold(chunks::load(text, 0))) {
+            self.name(text, false);
+        }
+    }
+
+    #[inline(always)]
+    fn literal(&mut self, _kind: Kind, _text: &[u8]) {
+        self.before = None;
+        self.fingerprint.literal();
+        self.no_word();
+    }
+
+    #[inline(always)]
+    fn operator(&mut self, text: &[u8]) {
+        self.before = None;
+        self.fingerprint.operator(text);
+        self.no_word();
+    }
+
+    #[inline(always)]
+    fn symbol(&mut self, byte: u8, _text: &[u8]) {
+        self.before = None;
         match byte {
             b';' => {
                 self.fingerprint.semicolon();
@@ -237,16 +214,33 @@ impl Scan {
                     self.begin();
                 }
             }
-            _ => {
-                match byte {
-                    b'[' => self.depth += 1,
-                    b')' | b']' => self.depth = self.depth.saturating_sub(1),
-                    _ => {}
-                }
+            b'[' => {
+                self.depth += 1;
                 self.no_word();
             }
+            b')' | b']' => {
+                self.depth = self.depth.saturating_sub(1);
+                self.no_word();
+            }
+            _ => self.no_word(),
         }
         self.fingerprint.symbol(byte);
+    }
+}
+
+impl Scan {
+    fn new() -> Self {
+        Self {
+            verb: None,
+            begun: 0,
+            at: Position::Before,
+            depth: 0,
+            split_in_doubt: false,
+            marked: false,
+            before: None,
+            marker: Marker::default(),
+            fingerprint: Fingerprint::new(),
+        }
     }
 
     /// The next lexeme belongs to a statement that begins with it.
@@ -273,7 +267,8 @@ impl Scan {
         }
     }
 
-    fn word(&mut self, word: Option<Keyword>, before: Option<Keyword>, text: &[u8]) {
+    /// A word that decides something; `before` is the keyword before it.
+    fn word_that_counts(&mut self, word: Option<Keyword>, before: Option<Keyword>, text: &[u8]) {
         if self.at == Position::Before {
             self.begin();
         }
@@ -321,7 +316,7 @@ impl Scan {
     }
 
     /// The answer when the lexer can not go on at `rest`.
-    fn give_up(mut self, rest: &[u8]) -> Traits {
+    fn give_up(&mut self, rest: &[u8]) -> Traits {
         let changes_rows = matches!(self.verb, Some(Verb::Update | Verb::Insert | Verb::Merge | Verb::With));
         self.marker.raw(rest, changes_rows);
         Traits {
@@ -333,7 +328,8 @@ impl Scan {
         }
     }
 
-    fn finish(self) -> Traits {
+    #[inline(always)]
+    fn finish(&mut self) -> Traits {
         let statements = match self.begun {
             0 => Statements::None,
             1 if self.depth == 0 => Statements::One,

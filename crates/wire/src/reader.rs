@@ -2,8 +2,6 @@
 //!
 //! It never reads past the body, and each complaint names the message and the field.
 
-use std::ffi::CStr;
-
 use crate::error::WireError;
 use crate::limits::CANCEL_KEY_LEN_MAX;
 
@@ -104,11 +102,31 @@ impl<'a> Reader<'a> {
 }
 
 /// Splits at the first NUL into what is before it and what is behind it. `None`: there is no NUL.
+#[inline]
 pub(crate) fn split_text(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    // The standard library's search for a NUL is many bytes at a time.
-    let text = CStr::from_bytes_until_nul(bytes).ok()?.to_bytes();
-    Some((text, bytes.get(text.len() + 1..)?))
+    let (text, rest) = bytes.split_at_checked(nul_at(bytes)?)?;
+    Some((text, rest.get(1..)?))
 }
+
+/// Where the first NUL is.
+fn nul_at(bytes: &[u8]) -> Option<usize> {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    // Names are short; texts need not be.
+    let (chunks, _) = bytes.as_chunks::<8>();
+    let mut at = 0;
+    for chunk in chunks.iter().take(CHUNKS_LOOKED_AT) {
+        let chunk = u64::from_le_bytes(*chunk);
+        let zeros = chunk.wrapping_sub(ONES) & !chunk & (ONES << 7);
+        if zeros != 0 {
+            return Some(at + zeros.trailing_zeros() as usize / 8);
+        }
+        at += 8;
+    }
+    memchr::memchr(0, bytes.get(at..)?).map(|behind| at + behind)
+}
+
+/// So many times eight bytes are looked at before a longer search is begun.
+const CHUNKS_LOOKED_AT: usize = 4;
 
 /// The rest of a message that ends in a cancel key.
 pub(crate) fn cancel_key(reader: Reader<'_>) -> Result<&[u8], WireError> {
@@ -117,5 +135,28 @@ pub(crate) fn cancel_key(reader: Reader<'_>) -> Result<&[u8], WireError> {
         Ok(reader.rest)
     } else {
         Err(reader.refuse("length of the key", "1 to 256", u32::try_from(len).unwrap_or(u32::MAX)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn the_first_nul_is_found(bytes in proptest::collection::vec(prop_oneof![Just(0u8), 1u8.., Just(0x80), Just(1)], 0..90)) {
+            prop_assert_eq!(nul_at(&bytes), bytes.iter().position(|byte| *byte == 0));
+        }
+
+        #[test]
+        fn a_nul_at_each_place(len in 0usize..90, at in 0usize..90, fill in 1u8..) {
+            let mut bytes = vec![fill; len];
+            if let Some(place) = bytes.get_mut(at) {
+                *place = 0;
+            }
+            prop_assert_eq!(nul_at(&bytes), (at < len).then_some(at));
+        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! It never fails and never lets one field run into the next: see [`crate::header`] for how.
 
-use std::ffi::CStr;
+use crate::reader::split_text;
 
 /// Appends a message: tag, length and what `body` appends.
 pub(crate) fn message(out: &mut Vec<u8>, tag: u8, body: impl FnOnce(&mut Vec<u8>)) {
@@ -50,7 +50,7 @@ pub(crate) fn text(out: &mut Vec<u8>, value: &[u8]) {
 
 /// What of `value` the protocol can carry as a text.
 pub(crate) fn until_nul(value: &[u8]) -> &[u8] {
-    CStr::from_bytes_until_nul(value).map_or(value, CStr::to_bytes)
+    split_text(value).map_or(value, |(text, _)| text)
 }
 
 /// A value with its length in front; NULL has the length -1.

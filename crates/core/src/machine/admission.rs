@@ -43,7 +43,7 @@ struct Aboard {
 
 impl Machine {
     /// What a client asks for, if that may share a server with others.
-    pub(super) fn group_of(&self, id: ClientId, bytes: &[u8]) -> Option<Group> {
+    pub(super) fn group_of(&mut self, id: ClientId, bytes: &[u8]) -> Option<Group> {
         let account = self.clients.get(id)?.account.as_deref()?;
         self.ride_limits(account.pool)?;
         if account.replication != Replication::None {
@@ -51,7 +51,7 @@ impl Machine {
         }
         let tracked = self.client_tracks_statements(id);
         let keeps_sessions = self.pools[account.pool].keeps_sessions;
-        let group = group_at_front(bytes, |name| {
+        let group = group_at_front(bytes, &mut self.texts, |name| {
             let statement = account.statement(name).filter(|_| tracked)?;
             self.statements.get(statement)?.traits
         });

@@ -49,8 +49,21 @@ pub(super) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    fn rest(&self) -> &'a [u8] {
+    #[inline]
+    pub(super) fn rest(&self) -> &'a [u8] {
         &self.bytes[self.at..]
+    }
+
+    /// What comes next was looked at as part of a group, and touches no session.
+    #[inline]
+    pub(super) fn is_judged(&self) -> bool {
+        self.at < self.judged
+    }
+
+    /// The next so many bytes go to the server as they are.
+    #[inline]
+    pub(super) fn pass(&mut self, len: usize) {
+        self.at += len;
     }
 
     /// Sends what was gathered.
@@ -194,6 +207,10 @@ impl Machine {
         let judged = group.filter(|group| !group.may_touch).map_or(0, |group| group.len as usize);
         let mut cursor = Cursor { bytes, at: 0, span: 0, judged };
         loop {
+            self.pass_plain(id, server_id, tracking, &mut cursor);
+            if cursor.rest().is_empty() {
+                break;
+            }
             match self.pass_message(d, id, server_id, tracking, &mut cursor) {
                 Passed::Message => {}
                 Passed::NoMore => break,
@@ -347,7 +364,7 @@ impl Machine {
             }
         }
         let notable = matches!(header.tag, tag::QUERY | tag::PARSE | tag::BIND | tag::FUNCTION_CALL);
-        if notable && cursor.at >= cursor.judged {
+        if notable && !cursor.is_judged() {
             self.note_message(id, header, cursor.rest());
         }
         let here = cursor.rest().len();

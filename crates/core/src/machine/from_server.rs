@@ -13,6 +13,7 @@ use pgweir_wire::header::{HEADER_LEN, Header};
 use super::begin::BeforeReady;
 use super::from_client::names_are_uncertain;
 use super::lookup::Row;
+use super::plain::{is_discarding, plain_answers};
 use super::{Machine, Step};
 use crate::client::{ClientState, printable};
 use crate::driver::{CloseMode, Driver, Level};
@@ -121,6 +122,11 @@ impl Machine {
                 break;
             }
             let Some(server) = self.servers.get_mut(id) else { return Step::Gone };
+            if let Some((client, plain)) = plain_answers(&mut server.ledger, rest) {
+                self.extend(d, id, &mut run, Some(client), bytes, at);
+                at += plain;
+                continue;
+            }
             let header = match Header::peek(rest) {
                 Ok(Some(header)) => header,
                 Ok(None) => break,
@@ -163,7 +169,7 @@ impl Machine {
                     server.streaming = Some(Streaming { left, to: visible(accepted.owner) });
                 }
                 self.extend(d, id, &mut run, visible(accepted.owner), bytes, at);
-                at += if whole { like_messages(rest, header) } else { rest.len() };
+                at += header.total().min(rest.len());
                 continue;
             }
             if !whole {
@@ -390,7 +396,7 @@ impl Machine {
 
     /// DISCARD ALL and DEALLOCATE ALL are known by the tag of their CommandComplete.
     fn command_completed(&mut self, id: ServerId, accepted: Accepted, body: &[u8]) {
-        if !matches!(body, b"DISCARD ALL\0" | b"DEALLOCATE ALL\0") {
+        if !is_discarding(body) {
             return;
         }
         let client = match accepted.owner {
@@ -659,20 +665,6 @@ fn code_and_text(body: &[u8]) -> (SqlState, String) {
 fn is_provoked(body: &[u8]) -> bool {
     let code = ErrorFields::parse(body).ok().and_then(|fields| fields.code().and_then(SqlState::from_bytes));
     code == Some(SqlState::DUPLICATE_PREPARED_STATEMENT)
-}
-
-/// The length of a first message and of all whole ones of the same type behind it. What holds for one row holds for the next:
-/// the ledger need not be asked again.
-#[inline]
-fn like_messages(bytes: &[u8], first: Header) -> usize {
-    let mut end = first.total();
-    while let Some(rest) = bytes.get(end..) {
-        match Header::peek(rest) {
-            Ok(Some(next)) if next.tag == first.tag && next.total() <= rest.len() => end += next.total(),
-            _ => break,
-        }
-    }
-    end
 }
 
 /// The client that sees an answer, if anybody does.

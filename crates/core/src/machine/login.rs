@@ -19,7 +19,6 @@ use crate::ids::{ClientId, PoolId, ServerId};
 use crate::introductions::Introduced;
 use crate::luggage::{Counted, Login, Luggage, Replication};
 use crate::mail::Shutdown;
-use crate::params::Params;
 use crate::pool::{ServerKind, Welcome};
 
 impl Machine {
@@ -292,7 +291,9 @@ impl Machine {
         backend::encode_auth_ok(out);
         out.extend_from_slice(&welcome.fixed);
         out.extend_from_slice(introduced.map_or(&[][..], |introduced| &introduced.reported));
-        encode_params(out, &self.tracked, &account.params);
+        if let Some(pool) = self.pools.get_mut(account.pool) {
+            pool.tell_params(out, &self.tracked, &account.params);
+        }
         let key = &account.cancel_key;
         backend::encode_backend_key_data(out, key.pid(), &key.secret());
         out.extend_from_slice(&notices);
@@ -325,15 +326,6 @@ impl Machine {
                 place.insert(id);
                 return key;
             }
-        }
-    }
-}
-
-/// ParameterStatus of everything known.
-pub(super) fn encode_params(out: &mut Vec<u8>, tracked: &crate::params::Tracked, params: &Params) {
-    for (position, name) in tracked.names().enumerate() {
-        if let Some(value) = params.get(position) {
-            backend::encode_parameter_status(out, name.as_bytes(), value);
         }
     }
 }

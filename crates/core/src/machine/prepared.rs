@@ -213,17 +213,16 @@ impl Machine {
         }
     }
 
-    /// The name by which this server knows the client's statement, once [`Machine::provide`] saw to it; a name that the
+    /// The name by which this server knows a client's statement, once [`Machine::provide`] saw to it; a name that the
     /// client never prepared goes as it is, for the server's own error.
     fn server_name<D: Driver>(
         &mut self,
         d: &mut D,
         id: ClientId,
         server: ServerId,
-        name: &[u8],
+        statement: Option<StatementId>,
     ) -> Option<ServerName> {
-        let account = self.clients.get(id)?.account.as_deref()?;
-        let statement = account.statement(name)?;
+        let statement = statement?;
         self.provide(d, id, server, statement);
         self.statements.get(statement).map(|known| known.server_name())
     }
@@ -244,8 +243,9 @@ impl Machine {
         let Some(head) = BindHead::parse_prefix(body) else { return Step::Wait };
         let pool = self.servers[server_id].pool;
         self.pools[pool].stats.binds += 1;
-        let name = self.server_name(d, id, server_id, head.statement);
-        if let Some(statement) = self.client_statement(id, head.statement) {
+        let statement = self.client_statement(id, head.statement);
+        let name = self.server_name(d, id, server_id, statement);
+        if let Some(statement) = statement {
             self.note_statement(id, statement);
             self.note_values(id, &body[head.tail..]);
         }
@@ -270,7 +270,8 @@ impl Machine {
         server_id: ServerId,
         describe: &Describe<'_>,
     ) -> Result<(), Fault> {
-        let name = self.server_name(d, id, server_id, describe.name);
+        let statement = self.client_statement(id, describe.name);
+        let name = self.server_name(d, id, server_id, statement);
         let name = name.as_ref().map_or(describe.name, ServerName::as_bytes);
         self.scratch.clear();
         frontend::encode_describe(&mut self.scratch, Target::Statement, name);

@@ -14,7 +14,7 @@ use crate::ledger::Purpose;
 use crate::limits::BACKLOG_HIGH_BYTES;
 use crate::luggage::Replication;
 use crate::mail::{Mail, Shutdown};
-use crate::pool::{Pool, ServerKind};
+use crate::pool::ServerKind;
 use crate::server::{Server, ServerState};
 
 impl Machine {
@@ -185,7 +185,7 @@ impl Machine {
             None => {
                 self.set_server_state(id, ServerState::Idle);
                 let pool = &self.pools[pool_id];
-                if pool.demand() == 0 && self.is_limited(pool) {
+                if pool.demand() == 0 && pool.is_limited {
                     // Another pool may have waited for one of this pool's servers to become free.
                     self.notice_starving();
                     for worker in std::mem::take(&mut self.starving_workers) {
@@ -223,17 +223,16 @@ impl Machine {
         }
         let lifetime_us = duration_us(self.rules.config.server_lifetime(&pool.config));
         let age_us = self.now.mono_us.saturating_sub(server.since.mono_us);
+        // `server_lifetime = 0` is "use once", not "never".
+        if age_us < lifetime_us || (lifetime_us == 0 && !server.used) {
+            return None;
+        }
         // Servers that were opened together do not all end together.
         let spread_us = lifetime_us / u64::from(pool.servers_total().max(1));
         let spread = lifetime_us == 0
             || pool.aged_us == 0
             || self.now.mono_us >= pool.aged_us.saturating_add(spread_us);
-        // `server_lifetime = 0` is "use once", not "never".
-        let used_once = lifetime_us > 0 || server.used;
-        if age_us >= lifetime_us && used_once && spread {
-            return Some("server lifetime over");
-        }
-        None
+        spread.then_some("server lifetime over")
     }
 
     /// The client of a server is gone (and removed already). Whatever it left unfinished closes the server: nobody can
@@ -364,18 +363,12 @@ impl Machine {
         let pool = &self.pools[pool_id];
         pool.database_counts.servers.give_back();
         pool.user_counts.servers.give_back();
-        if self.is_limited(pool) {
+        if pool.is_limited {
             self.notice_starving();
             for worker in self.other_workers() {
                 d.mail(worker, Mail::Room);
             }
         }
-    }
-
-    /// A limit that spans pools concerns it.
-    fn is_limited(&self, pool: &Pool) -> bool {
-        let config = &self.rules.config;
-        config.max_db_connections(&pool.config) > 0 || config.max_user_connections(&pool.user) > 0
     }
 
     /// Has every pool with waiting clients looked at.

@@ -1,6 +1,6 @@
 //! What a client's messages may do to its session, noted while they pass.
 
-use pgweir_sql::{Marks, assignments, traits};
+use pgweir_sql::{Marks, assignments};
 use pgweir_wire::frontend::tag;
 use pgweir_wire::header::{HEADER_LEN, Header};
 
@@ -23,7 +23,7 @@ impl Machine {
             tag::FUNCTION_CALL => return self.note_marks(id, Marks::ROUTINES, b""),
             _ => return,
         };
-        let mut marks = traits(text).marks;
+        let mut marks = self.texts.traits(text).marks;
         if body.len() < header.body_len as usize {
             // Of what is still to come nothing is known.
             marks.add(Marks::ROUTINES);

@@ -16,7 +16,7 @@ struct Path {
     run: fn(u32),
 }
 
-const PATHS: [Path; 13] = [
+const PATHS: [Path; 14] = [
     Path {
         name: "framing",
         what: "cutting one small message off a stream by its header",
@@ -36,6 +36,11 @@ const PATHS: [Path; 13] = [
         name: "simple",
         what: "one relayed statement, simple protocol, alone in its turn",
         run: |times| world::statements(times, 1, world::Manner::Simple),
+    },
+    Path {
+        name: "simple-new",
+        what: "one relayed statement, simple protocol, with another literal each time",
+        run: |times| world::statements(times, 1, world::Manner::Fresh),
     },
     Path {
         name: "simple-50",

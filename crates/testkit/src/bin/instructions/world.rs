@@ -1,5 +1,6 @@
 //! A machine between clients that send the same again and again and servers that answer at once.
 
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -24,6 +25,8 @@ use crate::parts::SELECT;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Manner {
     Simple,
+    /// Simple, with another literal each time.
+    Fresh,
     Extended,
     Prepared,
     Transaction,
@@ -46,7 +49,7 @@ const PASSWORD: &str = "a password of usual length";
 pub(crate) fn statements(times: u32, clients: u32, manner: Manner) {
     let mut world = World::new(Door::Trust);
     let clients: Vec<ConnId> = (0..clients).map(|_| world.login()).collect();
-    let steps = steps(manner);
+    let mut steps = steps(manner);
     if manner == Manner::Prepared {
         let mut prepare = Vec::new();
         encode_parse(&mut prepare, b"select", SELECT.as_bytes(), &[0, 0]);
@@ -56,10 +59,21 @@ pub(crate) fn statements(times: u32, clients: u32, manner: Manner) {
         }
     }
     let each = u32::try_from(clients.len()).expect("few clients");
-    for _ in 0..times.div_ceil(each) {
+    for turn in 0..times.div_ceil(each) {
+        if manner == Manner::Fresh {
+            write_number(&mut steps[0], turn);
+        }
         for step in &steps {
             world.ask(&clients, step);
         }
+    }
+}
+
+/// Another number in the place of the one that the statement ends in.
+fn write_number(query: &mut [u8], mut number: u32) {
+    for digit in query.iter_mut().rev().skip_while(|byte| !byte.is_ascii_digit()).take(7) {
+        *digit = b'0' + (number % 10) as u8;
+        number /= 10;
     }
 }
 
@@ -95,7 +109,7 @@ fn steps(manner: Manner) -> Vec<Vec<u8>> {
         out
     };
     match manner {
-        Manner::Simple => vec![query(SELECT)],
+        Manner::Simple | Manner::Fresh => vec![query(SELECT)],
         Manner::Rows => vec![query(MANY_ROWS)],
         Manner::Transaction => vec![query("BEGIN;"), query(SELECT), query("COMMIT;")],
         Manner::Prepared => vec![bound(b"select")],
@@ -173,8 +187,8 @@ impl World {
         let client = self.driver.open();
         self.driver.rewind_random();
         let peer = Peer::Tcp {
-            remote: "10.0.0.1:4711".parse().expect("an address"),
-            local: "10.0.0.2:6432".parse().expect("an address"),
+            remote: SocketAddr::from(([10, 0, 0, 1], 4711)),
+            local: SocketAddr::from(([10, 0, 0, 2], 6432)),
         };
         self.turn(|machine, driver| machine.accepted(driver, client, peer));
         client
@@ -233,6 +247,7 @@ impl World {
             for server in servers {
                 let asked = self.driver.take(server.conn);
                 if asked.is_empty() {
+                    self.driver.give_back(server.conn, asked);
                     continue;
                 }
                 self.said.clear();

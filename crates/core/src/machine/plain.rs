@@ -1,0 +1,93 @@
+//! What passes in runs: whole messages, one behind the other, of which nothing is noted but whose answer is owed to whom.
+//!
+//! What this file is for: nearly all messages of nearly all statements. `from_client` and `from_server` ask many questions of a
+//! message, because it could be a special one; here those that certainly are not pass with one question each. It must never
+//! take a message that the other two would treat in another way: whatever is special is left to them.
+
+use pgweir_wire::backend;
+use pgweir_wire::frontend::tag;
+use pgweir_wire::header::{HEADER_LEN, Header};
+
+use super::Machine;
+use super::from_client::{Cursor, Route, route};
+use crate::client::{Client, ClientState, Opening};
+use crate::ids::{ClientId, ServerId};
+use crate::ledger::{Entry, Kind, Ledger, Owner, Pushed};
+use crate::limits::LEDGER_ENTRIES_MAX;
+use crate::server::ServerState;
+
+impl Machine {
+    /// Takes the cursor of a linked client behind the messages that its server gets as they are.
+    pub(super) fn pass_plain(
+        &mut self,
+        id: ClientId,
+        server_id: ServerId,
+        tracking: bool,
+        cursor: &mut Cursor<'_>,
+    ) {
+        let Some(Client { state: ClientState::Linked(link), .. }) = self.clients.get(id) else { return };
+        let Some(server) = self.servers.get_mut(server_id) else { return };
+        let ordinary = matches!(server.state, ServerState::Busy(_))
+            && !server.replication
+            && link.streaming == 0
+            && link.touched.is_none()
+            && matches!(link.opening, Opening::Done);
+        if !ordinary {
+            return;
+        }
+        let main = &self.rules.config.main;
+        while server.ledger.len() < LEDGER_ENTRIES_MAX
+            && let Ok(Some(header)) = Header::peek(cursor.rest())
+            && header.total() <= cursor.rest().len()
+            && header.total() <= main.max_packet_size as usize
+        {
+            // What a session may remember is noted by the other way.
+            let notable = matches!(header.tag, tag::QUERY | tag::PARSE | tag::BIND | tag::FUNCTION_CALL);
+            if notable && !cursor.is_judged() || header.tag == tag::QUERY && main.disable_pqexec {
+                return;
+            }
+            match route(header, cursor.rest(), tracking) {
+                Route::Pass(None) => {}
+                Route::Pass(Some(kind)) if kind != Kind::CopyEnd => {
+                    if server.ledger.push(Entry::new(Owner::Client(id), kind)) == Pushed::Queued {
+                        server.note_begin(self.now.mono_us);
+                    }
+                }
+                _ => return,
+            }
+            cursor.pass(header.total());
+        }
+    }
+}
+
+/// The whole messages at the front of a server's `bytes` that go to one client and change nothing but the ledger: whose they
+/// are, and how long they are together.
+#[inline]
+pub(super) fn plain_answers(ledger: &mut Ledger, bytes: &[u8]) -> Option<(ClientId, usize)> {
+    let (client, mut kind) = ledger.plain_head()?;
+    let mut end = 0;
+    while let Some(rest) = bytes.get(end..)
+        && let Ok(Some(header)) = Header::peek(rest)
+        && let Some(message) = rest.get(..header.total())
+        && let Some(ends) = kind.is_ended_by(header.tag)
+    {
+        let special = header.tag == backend::tag::COMMAND_COMPLETE && is_discarding(&message[HEADER_LEN..]);
+        if special || ends && !ledger.end_plain() {
+            break;
+        }
+        end += message.len();
+        if ends {
+            match ledger.plain_head() {
+                Some((next, asked)) if next == client => kind = asked,
+                _ => break,
+            }
+        }
+    }
+    (end > 0).then_some((client, end))
+}
+
+/// The tag of a command that ends all prepared statements.
+#[inline]
+pub(super) fn is_discarding(command: &[u8]) -> bool {
+    matches!(command, b"DISCARD ALL\0" | b"DEALLOCATE ALL\0")
+}
