@@ -25,7 +25,9 @@ mod table;
 mod value;
 
 pub use auto::AutoCount;
-pub use choice::{Anonymous, AuthType, LoadBalanceHosts, PoolMode, ServerProtocol, SessionState, SslMode};
+pub use choice::{
+    Anonymous, AuthType, LoadBalanceHosts, LogFormat, PoolMode, ServerProtocol, SessionState, SslMode,
+};
 pub use config::{Config, ConfigRow, DATABASE_NAME_MAX, Place, SetOutcome};
 pub use error::{LoadError, SetError, Warning};
 pub use ini::{INCLUDE_DEPTH_MAX, INCLUDES_MAX};

@@ -57,7 +57,7 @@ fn each_setting_is_either_taken_or_kept() {
     let old = config("");
     for row in MAIN_ROWS {
         // A config that differs in this one setting, whatever its kind.
-        let other = ["1", "7", "700", "5000", "verify-full", "hba", "statement", "3.0", "0", "none", "error"]
+        let other = ["1", "7", "700", "5000", "verify-full", "hba", "statement", "3.0", "0", "none", "error", "json"]
             .iter()
             .find_map(|text| {
                 let new = load(&format!("[pgbouncer]\n{} = {text}\n", row.name)).ok()?;

@@ -5,7 +5,9 @@
 use std::time::Duration;
 
 use super::{COUNT_MAX, Kind, settings};
-use crate::{Anonymous, AuthType, AutoCount, Password, PoolMode, ServerProtocol, SessionState, SslMode};
+use crate::{
+    Anonymous, AuthType, AutoCount, LogFormat, Password, PoolMode, ServerProtocol, SessionState, SslMode,
+};
 
 settings! {
     /// The settings of the whole process: one field for each, with the setting's own name.
@@ -30,6 +32,9 @@ settings! {
         /// The facility of the lines in syslog: auth, authpriv, daemon, user, or local0 to local7; anything
         /// else means daemon.
         syslog_facility: String = "daemon", Kind::Text, Reload, PgBouncer, InEffect;
+        /// How the lines of the log look: `text` as PgBouncer writes them, `json` one JSON object a line, with `time`
+        /// (RFC 3339), `pid`, `level` and `message`. Syslog gets the message alone, or the object.
+        log_format: LogFormat = "text", Kind::Choice(LogFormat::WORDS), Reload, Ours, InEffect;
         /// Whether logins are logged, of clients and on servers.
         log_connections: bool = "1", Kind::Bool, Reload, PgBouncer, InEffect;
         /// Whether the end of a connection is logged, with the reason.
