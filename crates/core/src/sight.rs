@@ -205,6 +205,8 @@ pub struct PoolSight {
 pub struct ClientNumbers {
     /// Have a server.
     pub linked: u32,
+    /// Of these, keep it between their transactions.
+    pub pinned: u32,
     /// Their statement was sent to a server behind another client's.
     pub riding: u32,
     /// Wait for one.

@@ -80,6 +80,7 @@ impl Machine {
             size: self.rules.config.pool_size(&pool.config, &pool.user),
             clients: ClientNumbers {
                 linked: pool.linked,
+                pinned: pool.pinned,
                 riding: pool.riding,
                 // Whom auth_query has still to ask about is no client of the pool yet, but waits for it.
                 waiting: pool.waiting + welcoming + count(pool.lookups.len()),
