@@ -277,9 +277,14 @@ def test_clients_and_servers_are_listed(http):
         assert limited["total"] == 2 and len(limited["clients"]) == 1
         assert http.get("/api/v1/clients?state=waiting")["total"] == 0
         second.execute("create temporary table pinning (a int)")
-        client = next(c for c in http.get("/api/v1/clients")["clients"] if c["application_name"] == "second")
+
+        def pinned():
+            clients = http.get("/api/v1/clients")["clients"]
+            return next((c for c in clients if c["application_name"] == "second" and c["reason"]), None)
+
+        client = eventually(pinned, "the client has a reason")
         assert (client["state"], client["reason"]) == ("active", "keeps its server: temporary objects")
-        server = next(s for s in http.get("/api/v1/servers")["servers"] if s["id"] == client["server_id"])
+        [server] = [s for s in http.get("/api/v1/servers")["servers"] if s["id"] == client["server_id"]]
         assert server["reason"] == "kept by its client: temporary objects"
         pools = eventually(lambda: (p := http.get("/api/v1/pools")["pools"])[0]["clients"]["pinned"] and p, "the pin is counted")
         assert pools[0]["clients"]["pinned"] == 1
