@@ -287,7 +287,7 @@ def test_clients_and_servers_are_listed(http):
         [server] = [s for s in http.get("/api/v1/servers")["servers"] if s["id"] == client["server_id"]]
         assert server["reason"] == "kept by its client: temporary objects"
         eventually(lambda: [pool["clients"]["pinned"] for pool in http.get("/api/v1/pools")["pools"]] == [1], "the pin is counted")
-        assert 'pgweir_pool_clients_pinned{database="app",user="alice"} 1' in http.ask("/metrics", "admin")[2]
+        assert 'pgweir_pool_clients_pinned{database="app",user="alice"} 1' in http.ask("/metrics", user="admin")[2]
         status, _, text = http.ask("/api/v1/clients")
         assert status == 200 and "alice" not in text and "first" not in text and "127.0.0.1" not in text
         assert http.ask("/api/v1/clients?user=alice")[0] == 403
@@ -325,7 +325,7 @@ def test_statements_and_the_slow_ones(http):
     status, _, text = http.ask("/api/v1/statements")
     assert status == 403 and "select" not in text
     assert "secret" not in str(answer) and http.get("/api/v1/statements?database=nowhere")["statements"] == []
-    metrics = http.ask("/metrics")[2]
+    metrics = http.ask("/metrics", user="stats")[2]
     assert "pgweir_statements_followed " in metrics and "pgweir_statements_forgotten_total 0" in metrics
 
 
