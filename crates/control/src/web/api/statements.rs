@@ -47,13 +47,16 @@ pub(super) async fn statements(house: &House, reader: &Reader, query: &Query) ->
         "tracked": followed.count,
         "forgotten": followed.forgotten,
         "statements": top.iter().take(limit).map(statement).collect::<Vec<_>>(),
-        "slow_ms": (slow_after > Duration::ZERO).then(|| slow_after.as_secs_f64() * 1_000.0),
+        "slow_ms": (slow_after > Duration::ZERO).then_some(slow_after.as_secs_f64() * 1_000.0),
         "slow": slow.iter().take(limit).map(slow_statement).collect::<Vec<_>>(),
     }))
 }
 
+/// What a list is sorted by, the largest first.
+type Sort = fn(&StatementSight) -> u64;
+
 /// What can be sorted by; the first is the default.
-const SORTS: [(&str, fn(&StatementSight) -> u64); 10] = [
+const SORTS: [(&str, Sort); 10] = [
     ("total_us", |one| one.total_us),
     ("server_us", StatementSight::server_us),
     ("calls", |one| one.calls),
