@@ -276,6 +276,18 @@ def test_clients_and_servers_are_listed(http):
         limited = http.get("/api/v1/clients?database=app&limit=1")
         assert limited["total"] == 2 and len(limited["clients"]) == 1
         assert http.get("/api/v1/clients?state=waiting")["total"] == 0
+        second.execute("create temporary table pinning (a int)")
+
+        def pinned():
+            clients = http.get("/api/v1/clients")["clients"]
+            return next((c for c in clients if c["application_name"] == "second" and c["reason"]), None)
+
+        client = eventually(pinned, "the client has a reason")
+        assert (client["state"], client["reason"]) == ("active", "keeps its server: temporary objects")
+        [server] = [s for s in http.get("/api/v1/servers")["servers"] if s["id"] == client["server_id"]]
+        assert server["reason"] == "kept by its client: temporary objects"
+        eventually(lambda: [pool["clients"]["pinned"] for pool in http.get("/api/v1/pools")["pools"]] == [1], "the pin is counted")
+        assert 'pgweir_pool_clients_pinned{database="app",user="alice"} 1' in http.ask("/metrics", user="admin")[2]
         status, _, text = http.ask("/api/v1/clients")
         assert status == 200 and "alice" not in text and "first" not in text and "127.0.0.1" not in text
         assert http.ask("/api/v1/clients?user=alice")[0] == 403
@@ -291,6 +303,30 @@ def test_the_last_warnings_are_shown_to_those_who_may_see_names(http):
     assert any("query_timeout" in line["message"] and line["level"] == "error" for line in lines), lines
     assert lines == sorted(lines, key=lambda line: -line["time_s"])
     assert http.ask("/api/v1/log")[0] == 403
+
+
+def test_statements_and_the_slow_ones(http):
+    """/api/v1/statements: as SHOW STATEMENTS, for those who may see names; literals nowhere."""
+    http = http(log_min_duration_ms=50)
+    with http.pooler.connect(application_name="checkout") as connection:
+        for number in range(3):
+            connection.execute(f"select {number} as often, 'secret'")
+        connection.execute("select pg_sleep(0.1) as seldom")
+    answer = http.get("/api/v1/statements?sort=calls")
+    assert answer["enabled"] and answer["tracked"] >= 2 and answer["slow_ms"] == 50
+    first = answer["statements"][0]
+    assert (first["text"], first["calls"], first["rows"], first["database"], first["user"]) == ("select ? as often, ?", 3, 3, "app", "alice")
+    [longest] = http.get("/api/v1/statements?limit=1")["statements"]
+    assert longest["text"] == "select pg_sleep(?) as seldom" and longest["max_us"] == longest["total_us"] >= 100_000
+    assert longest["wait_us"] + longest["server_us"] + longest["client_us"] == longest["total_us"]
+    [slow] = [one for one in answer["slow"] if "seldom" in one["text"]]
+    assert (slow["application_name"], slow["rows"], slow["failed"]) == ("checkout", 1, False)
+    assert slow["total_us"] == longest["total_us"] and slow["time_s"] > 1_700_000_000
+    status, _, text = http.ask("/api/v1/statements")
+    assert status == 403 and "select" not in text
+    assert "secret" not in str(answer) and http.get("/api/v1/statements?database=nowhere")["statements"] == []
+    metrics = http.ask("/metrics", user="stats")[2]
+    assert "pgweir_statements_followed " in metrics and "pgweir_statements_forgotten_total 0" in metrics
 
 
 def test_the_stream_sends_the_overview(http):

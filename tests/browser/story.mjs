@@ -5,7 +5,7 @@ import assert from "node:assert/strict";
 
 import { Visit } from "./browser.mjs";
 
-const PAGES = ["Overview", "Clients", "Servers", "Settings"];
+const PAGES = ["Overview", "Clients", "Servers", "Statements", "Settings", "Log"];
 
 const STORIES = {
   /** Somebody opens the page for the first time, signed in as nobody. */
@@ -55,6 +55,10 @@ const STORIES = {
     await visit.follow("Clients");
     await page.getByRole("row").filter({ hasText: "alice" }).first().waitFor();
     await visit.picture("clients-dark", { fullPage: false });
+    await visit.follow("Statements");
+    await page.getByRole("row").filter({ hasText: "select abalance from pgbench_accounts where aid = ?" }).first().waitFor();
+    await visit.accessible("Statements, dark");
+    await visit.picture("statements-dark", { fullPage: false });
     await visit.follow("Settings");
     await page.getByLabel("Find").fill("default_pool_size");
     await page.locator(".settings dd.value").getByText("4", { exact: true }).waitFor();

@@ -194,9 +194,9 @@ export class Play {
 
   statements(t, query) {
     const sort = query.get("sort") ?? "total_us";
-    const statements = STATEMENTS.map(([text, calls, mean], at) => ({ fingerprint: `${at}`.padStart(16, "0"), text, database: "shop", user: "web", calls, errors: at === 1 ? 12 : 0, total_us: calls * mean, wait_us: calls * 14, mean_us: mean, p50_us: mean * 0.8, p95_us: mean * 2, p99_us: mean * 4, rows: calls, bytes: calls * 90 }));
+    const statements = STATEMENTS.map(([text, calls, mean], at) => ({ fingerprint: `${at}`.padStart(16, "0"), text, database: "shop", user: "web", calls, errors: at === 1 ? 12 : 0, total_us: calls * mean, wait_us: calls * 14, server_us: calls * (mean - 16), client_us: calls * 2, max_us: mean * 9, mean_us: mean, p50_us: mean * 0.8, p95_us: mean * 2, p99_us: mean * 4, rows: calls, bytes: calls * 90 }));
     statements.sort((a, b) => b[sort] - a[sort]);
-    return { time_s: t, enabled: true, tracked: STATEMENTS.length, forgotten: 0, statements };
+    return { time_s: t, enabled: true, tracked: STATEMENTS.length, forgotten: 0, statements, slow_ms: 200, slow: [{ time_s: t - 20, database: "shop", user: "web", application_name: "checkout", text: STATEMENTS[0][0], total_us: 412_000, wait_us: 31_000, server_us: 380_000, client_us: 1_000, rows: 12, bytes: 4_200, failed: false }] };
   }
 }
 

@@ -183,12 +183,30 @@ export interface Statement {
   errors: number;
   total_us: number;
   wait_us: number;
+  server_us: number;
+  client_us: number;
   mean_us: number;
   p50_us: number;
   p95_us: number;
   p99_us: number;
+  max_us: number;
   rows: number;
   bytes: number;
+}
+
+export interface SlowStatement {
+  time_s: number;
+  database: string;
+  user: string;
+  application_name: string;
+  text: string | null;
+  total_us: number;
+  wait_us: number;
+  server_us: number;
+  client_us: number;
+  rows: number;
+  bytes: number;
+  failed: boolean;
 }
 
 export interface Statements {
@@ -197,6 +215,8 @@ export interface Statements {
   tracked: number;
   forgotten: number;
   statements: Statement[];
+  slow_ms: number | null;
+  slow: SlowStatement[];
 }
 
 export interface Setting {

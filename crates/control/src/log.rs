@@ -4,6 +4,7 @@
 //! one thread writes what has collected. When the queue is full, lines are lost and counted, and the count is logged.
 //! Before [`Log::start_writer`] (while the process starts, and in tools) lines are written at once.
 
+mod json;
 mod recent;
 mod stamp;
 pub mod syslog;
@@ -17,6 +18,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use pgweir_core::driver::Level;
+use pgweir_settings::LogFormat;
 
 pub use self::recent::Notable;
 use self::recent::Recent;
@@ -35,8 +37,8 @@ const COLLECT_MS: u64 = 5;
 /// How long [`Log::flush`] waits for the writer before it gives up.
 const FLUSH_MS_MAX: u64 = 2_000;
 
-/// Where lines go.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Where lines go, and how they look there.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Targets {
     /// Append to this file.
     pub file: Option<PathBuf>,
@@ -44,6 +46,14 @@ pub struct Targets {
     pub stderr: bool,
     /// Send to the system's logger too.
     pub syslog: Option<syslog::Destination>,
+    /// How lines look.
+    pub format: LogFormat,
+}
+
+impl Default for Targets {
+    fn default() -> Self {
+        Targets { file: None, stderr: false, syslog: None, format: LogFormat::Text }
+    }
 }
 
 /// A handle to the process's log; clones share it.
@@ -74,6 +84,7 @@ struct Queue {
     taken: u64,
     written: u64,
     stamp: Stamp,
+    format: LogFormat,
     writer: Writer,
 }
 
@@ -109,6 +120,7 @@ impl Log {
             taken: 0,
             written: 0,
             stamp: Stamp::local(std::process::id()),
+            format: LogFormat::Text,
             writer: Writer::None,
         };
         let outputs =
@@ -183,11 +195,12 @@ impl Log {
         self.flush();
         let file = targets.file.as_deref().map(open_for_append).transpose()?;
         let zone = Stamp::local(std::process::id());
-        let syslog = targets.syslog.clone();
+        let (syslog, format) = (targets.syslog.clone(), targets.format);
         *self.shared.outputs() = Outputs { targets, file, ..Outputs::default() };
         let mut queue = self.shared.queue();
         queue.stamp = zone;
         queue.syslog = syslog;
+        queue.format = format;
         Ok(())
     }
 
@@ -273,7 +286,7 @@ impl Shared {
             let text =
                 format!("{} log lines were lost: they came faster than they could be written", queue.lost);
             queue.lost = 0;
-            queue.stamp.write_line(SystemTime::now(), Level::Warning, &text, &mut into.lines);
+            queue.write_line(SystemTime::now(), Level::Warning, &text, &mut into.lines);
         }
     }
 }
@@ -285,9 +298,29 @@ impl Queue {
             self.lost += 1;
             return;
         }
-        self.stamp.write_line(SystemTime::now(), level, message, &mut self.lines);
+        let at = SystemTime::now();
+        let mut lines = std::mem::take(&mut self.lines);
+        self.write_line(at, level, message, &mut lines);
+        self.lines = lines;
         if let Some(syslog) = &self.syslog {
-            self.datagrams.extend(syslog.datagram(level, std::process::id(), message));
+            let pid = std::process::id();
+            let datagram = match self.format {
+                LogFormat::Text => syslog.datagram(level, pid, message),
+                LogFormat::Json => {
+                    syslog.datagram(level, pid, &json::object(&mut self.stamp, at, level, message))
+                }
+            };
+            self.datagrams.extend(datagram);
+        }
+    }
+
+    fn write_line(&mut self, at: SystemTime, level: Level, message: &str, out: &mut Vec<u8>) {
+        match self.format {
+            LogFormat::Text => self.stamp.write_line(at, level, message, out),
+            LogFormat::Json => {
+                out.extend_from_slice(json::object(&mut self.stamp, at, level, message).as_bytes());
+                out.push(b'\n');
+            }
         }
     }
 
@@ -349,7 +382,7 @@ mod tests {
 
     fn file_log(path: &Path) -> Log {
         let log = Log::to_stderr();
-        log.open(Targets { file: Some(path.into()), stderr: false, syslog: None }).expect("opens");
+        log.open(Targets { file: Some(path.into()), ..Targets::default() }).expect("opens");
         log
     }
 
@@ -418,6 +451,7 @@ mod tests {
             taken: 0,
             written: 0,
             stamp: Stamp::local(1),
+            format: LogFormat::Text,
             writer: Writer::Awake,
         };
         queue.push(Level::Log, "lost");
@@ -468,6 +502,34 @@ mod tests {
     }
 
     #[test]
+    fn json_goes_to_file_and_syslog_and_a_reload_changes_it() {
+        let scratch = Scratch::new("log-json");
+        let (path, socket) = (scratch.path("log"), scratch.path("dev-log"));
+        let logger = std::os::unix::net::UnixDatagram::bind(&socket).expect("can listen");
+        let log = Log::to_stderr();
+        let destination = syslog::Destination { ident: "one".into(), facility: "local0".into(), socket };
+        let json = Targets {
+            file: Some(path.clone()),
+            syslog: Some(destination),
+            format: LogFormat::Json,
+            ..Targets::default()
+        };
+        log.open(json).expect("opens");
+        log.write(Level::Warning, "two\nlines");
+        log.open(Targets { file: Some(path.clone()), ..Targets::default() }).expect("opens");
+        log.write(Level::Log, "text");
+        let text = std::fs::read_to_string(&path).expect("readable");
+        let (first, second) = text.split_once('\n').expect("two lines");
+        let object: serde_json::Value = serde_json::from_str(first).expect("an object");
+        assert_eq!((&object["level"], &object["message"]), (&"WARNING".into(), &"two\nlines".into()));
+        assert!(second.ends_with("LOG text\n"), "{second}");
+        let mut buffer = [0; 512];
+        let got = logger.recv(&mut buffer).expect("a line");
+        let datagram = String::from_utf8_lossy(&buffer[..got]);
+        assert_eq!(datagram, format!("<132>one[{}]: {first}", std::process::id()));
+    }
+
+    #[test]
     fn opening_again_follows_a_rotated_file() {
         let scratch = Scratch::new("log-rotate");
         let (path, rotated) = (scratch.path("log"), scratch.path("log.1"));
@@ -475,7 +537,7 @@ mod tests {
         log.write(Level::Log, "first");
         std::fs::rename(&path, &rotated).expect("renames");
         log.write(Level::Log, "still the old file");
-        log.open(Targets { file: Some(path.clone()), stderr: false, syslog: None }).expect("opens");
+        log.open(Targets { file: Some(path.clone()), ..Targets::default() }).expect("opens");
         log.write(Level::Log, "second");
         assert_eq!(messages(&rotated), ["LOG first", "LOG still the old file"]);
         assert_eq!(messages(&path), ["LOG second"]);
@@ -487,7 +549,7 @@ mod tests {
         let path = scratch.path("log");
         let log = file_log(&path);
         let nowhere = scratch.path("no/such/folder/log");
-        assert!(log.open(Targets { file: Some(nowhere), stderr: false, syslog: None }).is_err());
+        assert!(log.open(Targets { file: Some(nowhere), ..Targets::default() }).is_err());
         log.write(Level::Log, "here");
         assert_eq!(messages(&path), ["LOG here"]);
     }

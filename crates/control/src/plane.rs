@@ -204,7 +204,7 @@ impl<F: Fleet> Plane<F> {
         };
         if let Err(faults) = &result {
             self.log_faults(faults);
-        } else if ["logfile", "syslog", "syslog_ident", "syslog_facility"]
+        } else if ["logfile", "log_format", "syslog", "syslog_ident", "syslog_facility"]
             .contains(&key.to_ascii_lowercase().as_str())
         {
             self.open_log();
@@ -287,7 +287,7 @@ pub fn log_targets(main: &Main, quiet: bool) -> Targets {
         facility: main.syslog_facility.clone(),
         socket: SOCKET.into(),
     });
-    Targets { file, stderr: !quiet, syslog }
+    Targets { file, stderr: !quiet, syslog, format: main.log_format }
 }
 
 #[cfg(test)]

@@ -19,6 +19,8 @@ pub(crate) struct Group {
     pub(crate) len: u32,
     /// Of its statements.
     pub(crate) fingerprint: u64,
+    /// Of its first statement's text alone.
+    pub(crate) statement: u64,
     /// It consists of queries alone: running it a second time does no harm where nobody saw the first answer.
     pub(crate) only_reads: bool,
     /// It names prepared statements.
@@ -44,6 +46,7 @@ pub(crate) fn group_at_front(
     traits.certainly_self_contained.then(|| Group {
         len: message.len() as u32,
         fingerprint: traits.fingerprint,
+        statement: traits.fingerprint,
         only_reads: reads(&traits),
         names_statements: false,
         may_touch: may_touch(traits.marks),
@@ -61,6 +64,7 @@ struct Extended {
     /// Of the unnamed statement, once it was prepared in this very group.
     unnamed: Option<Traits>,
     fingerprint: u64,
+    statement: u64,
     executes: bool,
     writes: bool,
     names_statements: bool,
@@ -118,6 +122,9 @@ impl Extended {
         self.writes |= !reads(&traits);
         self.may_touch |= may_touch(traits.marks);
         self.fingerprint = self.fingerprint.rotate_left(7) ^ traits.fingerprint;
+        if self.statement == 0 {
+            self.statement = traits.fingerprint;
+        }
         Some(())
     }
 
@@ -126,6 +133,7 @@ impl Extended {
             len: len as u32,
             // The same text costs something else when it need not be prepared, and in the simple protocol.
             fingerprint: self.fingerprint ^ if self.names_statements { 1 } else { 2 },
+            statement: self.statement,
             only_reads: !self.writes,
             names_statements: self.names_statements,
             may_touch: self.may_touch,

@@ -150,3 +150,16 @@ pub const TEXT_BYTES_MAX: usize = 2048;
 
 /// Texts of prepared statements up to this size are looked at; nothing is assumed of longer ones.
 pub const LEXED_BYTES_MAX: usize = 64 * 1024;
+
+/// Of a statement's text without its literals, which statistics keep, and the slow log shows, so much.
+pub const STATEMENT_TEXT_BYTES_MAX: usize = 2048;
+
+/// Statements of the top list that one look, or SHOW STATEMENTS, is shown by each worker.
+pub const STATEMENTS_SHOWN_MAX: usize = 200;
+
+/// Slow statements that each worker keeps for whoever looks.
+pub const SLOW_STATEMENTS_KEPT: usize = 100;
+
+/// Statements that one session has prepared by name without the pooler's help (in session pooling), and that are told apart in the
+/// statistics.
+pub const NAMES_FOLLOWED_MAX: usize = 256;

@@ -20,6 +20,7 @@ mod login;
 mod login_log;
 mod lookup;
 mod maintenance;
+mod measure;
 mod observe;
 mod peering;
 mod plain;
@@ -54,9 +55,10 @@ use crate::params::Tracked;
 use crate::pool::Pool;
 use crate::server::Server;
 use crate::shared::Shared;
-use crate::sight::Tally;
+use crate::sight::{SlowSight, Tally};
 use crate::spare::Spare;
 use crate::statements::Statements;
+use crate::stats::statements::StatementStats;
 use crate::texts::Texts;
 
 use cancel::CancelConnection;
@@ -97,6 +99,10 @@ pub struct Machine {
     texts: Texts,
     /// What statements cost.
     estimates: Estimates,
+    /// What they took, by text.
+    measured: StatementStats,
+    /// The last ones that took long, the newest last.
+    slow: VecDeque<SlowSight>,
     /// When a client will have waited so long that an idle server is woken for it (monotonic, µs).
     wake_us: Option<u64>,
     /// Clients that were released from a server and may have sent more.
@@ -184,6 +190,7 @@ impl Machine {
         let extra = setup.rules.config.main.track_extra_parameters.iter().map(String::as_str);
         let tracked = Arc::new(Tracked::new(extra));
         let stats_us = setup.now.mono_us + duration_us(setup.rules.config.main.stats_period);
+        let measured_bytes = measure::share_bytes(&setup.rules.config.main, &setup.shared);
         let first_serial = first_serial(setup.shared.generation(), setup.worker);
         Machine {
             worker: setup.worker,
@@ -201,6 +208,8 @@ impl Machine {
             cancel_keys: HashMap::default(),
             texts: Texts::default(),
             estimates: Estimates::default(),
+            measured: StatementStats::new(measured_bytes),
+            slow: VecDeque::new(),
             wake_us: None,
             to_resume: VecDeque::new(),
             statements: Statements::numbered_from(first_serial),

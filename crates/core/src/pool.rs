@@ -52,6 +52,8 @@ pub(crate) struct Pool {
     pub(crate) tries_startup: bool,
     /// A client that would keep its server is refused.
     pub(crate) refuses_pins: bool,
+    /// From this time on its statements are logged (µs).
+    pub(crate) slow_us: u64,
     /// Clients that keep their server between transactions.
     pub(crate) pinned: u32,
     pub(crate) continuity: Continuity,
@@ -92,6 +94,9 @@ pub(crate) struct Pool {
     pub(crate) shown_queries: Option<u64>,
     /// What they were when the last period ended, and when that was (monotonic, µs).
     snapshot: (Stats, u64),
+    /// The same of its times. What did not change is there once.
+    times_snapshot: Option<Arc<Times>>,
+    times_earlier: Option<Arc<Times>>,
     /// The same of the period before.
     earlier: (Stats, u64),
     pub(crate) database_counts: Arc<Counts>,
@@ -157,6 +162,7 @@ impl Pool {
             keeps_sessions: false,
             tries_startup: false,
             refuses_pins: false,
+            slow_us: u64::MAX,
             pinned: 0,
             continuity: Continuity::default(),
             queue: VecDeque::new(),
@@ -180,6 +186,8 @@ impl Pool {
             errors: 0,
             shown_queries: None,
             snapshot: (Stats::default(), now_us),
+            times_snapshot: None,
+            times_earlier: None,
             earlier: (Stats::default(), now_us),
             database_counts: counts.0,
             user_counts: counts.1,
@@ -260,6 +268,8 @@ impl Pool {
         self.tries_startup = state != SessionState::Pgbouncer;
         self.refuses_pins = state == SessionState::Error;
         self.keeps_sessions = self.mode != PoolMode::Session && self.tries_startup;
+        let slow = config.log_min_duration(&self.config, &self.user);
+        self.slow_us = slow.map_or(u64::MAX, |slow| u64::try_from(slow.as_micros()).unwrap_or(u64::MAX));
         self.introductions.clear();
     }
 
@@ -278,6 +288,13 @@ impl Pool {
 
     /// Ends a period and returns it.
     pub(crate) fn end_period(&mut self, now_us: u64) -> Window {
+        let changed =
+            self.snapshot.0.queries != self.stats.queries || self.snapshot.0.xacts != self.stats.xacts;
+        let times = match &self.times {
+            Some(times) if changed => Some(Arc::new((**times).clone())),
+            _ => self.times_snapshot.clone(),
+        };
+        self.times_earlier = std::mem::replace(&mut self.times_snapshot, times);
         self.earlier = std::mem::replace(&mut self.snapshot, (self.stats, now_us));
         self.since(&self.earlier, now_us)
     }
@@ -285,6 +302,12 @@ impl Pool {
     /// What the averages of SHOW STATS are made of: the last whole period, and what there is of the present one.
     pub(crate) fn window(&self, now_us: u64) -> Window {
         self.since(&self.earlier, now_us)
+    }
+
+    /// The times of the same; `None` for a pool that never had a statement.
+    pub(crate) fn recent_times(&self) -> Option<Times> {
+        let times = self.times.as_deref()?;
+        Some(self.times_earlier.as_deref().map_or_else(|| times.clone(), |earlier| times.since(earlier)))
     }
 
     fn since(&self, (stats, at_us): &(Stats, u64), now_us: u64) -> Window {

@@ -17,6 +17,7 @@ use crate::pool::{Pool, ServerKind};
 use crate::riders::Riders;
 use crate::session::Session;
 use crate::statements::ServerStatements;
+use crate::stats::statements::Running;
 use crate::stats::times::Split;
 
 /// A connection to PostgreSQL.
@@ -64,6 +65,8 @@ pub(crate) struct Server {
     pub(crate) xact_us: u64,
     /// How long its client had waited for it, until its first statement is accounted for.
     pub(crate) waited_us: u64,
+    /// What its current statement is, and does.
+    pub(crate) running: Running,
     /// How long it was not read since its current statement began; a pause that lasts is not in it yet.
     pub(crate) stalled_us: u64,
     /// When anything last happened on it. Monotonic, µs.
@@ -221,14 +224,16 @@ impl Server {
         if self.query_us == 0 {
             self.query_us = now_us;
             self.stalled_us = 0;
+            self.running.begin(self.received_bytes);
         }
         if self.xact_us == 0 {
             self.xact_us = now_us;
         }
     }
 
-    /// Everything its client asked for is answered.
-    pub(crate) fn note_end(&mut self, pool: &mut Pool, now_us: u64) {
+    /// Everything its client asked for is answered. Returns what the statement took, if one ran.
+    pub(crate) fn note_end(&mut self, pool: &mut Pool, now_us: u64) -> Option<Split> {
+        let mut ended = None;
         let times = pool.times.get_or_insert_default();
         if self.query_us != 0 {
             let query_us = now_us.saturating_sub(self.query_us);
@@ -236,7 +241,9 @@ impl Server {
             pool.stats.query_us += query_us;
             let client_us = self.take_stall(now_us).min(query_us);
             let wait_us = std::mem::take(&mut self.waited_us);
-            times.statement(Split { wait_us, server_us: query_us - client_us, client_us });
+            let split = Split { wait_us, server_us: query_us - client_us, client_us };
+            times.statement(split);
+            ended = Some(split);
             self.query_us = 0;
         }
         if self.tx == TxStatus::Idle && self.xact_us != 0 {
@@ -246,6 +253,7 @@ impl Server {
             times.transaction(xact_us);
             self.xact_us = 0;
         }
+        ended
     }
 
     /// Its reads are paused.

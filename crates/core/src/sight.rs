@@ -9,7 +9,7 @@ use crate::mail::Shutdown;
 use crate::stats::Stats;
 use crate::stats::errors::ErrorCounts;
 use crate::stats::histogram::Histogram;
-use crate::stats::times::Times;
+use crate::stats::times::{Split, Times};
 
 /// What to look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub enum Look {
     },
     /// Clients, counted by what they have in common.
     ClientCounts,
+    /// The statements that took most time, and the last slow ones.
+    Statements,
 }
 
 /// What was seen.
@@ -39,6 +41,85 @@ pub enum Sight {
     },
     /// See [`Look::ClientCounts`].
     ClientCounts(Vec<ClientCount>),
+    /// See [`Look::Statements`].
+    Statements {
+        /// The top list: most time first.
+        top: Vec<StatementSight>,
+        /// The last ones that took at least `log_min_duration_ms`, the newest last.
+        slow: Vec<SlowSight>,
+    },
+}
+
+/// A statement in a pool, since it is in the list. Its text has no literals.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StatementSight {
+    /// The database as clients name it.
+    pub database: Arc<str>,
+    /// The user the servers are logged in as.
+    pub user: Arc<str>,
+    /// Stays the same everywhere; see `pgweir_sql`.
+    pub fingerprint: u64,
+    /// The text.
+    pub text: Box<str>,
+    /// How often it was answered.
+    pub calls: u64,
+    /// All its time, in microseconds.
+    pub total_us: u64,
+    /// Of that, waiting for a server.
+    pub wait_us: u64,
+    /// Of that, held up by clients that did not read.
+    pub client_us: u64,
+    /// The longest one.
+    pub max_us: u64,
+    /// Half of them took at most so long.
+    pub p50_us: f64,
+    /// 95 of 100.
+    pub p95_us: f64,
+    /// 99 of 100.
+    pub p99_us: f64,
+    /// Rows that were returned or changed.
+    pub rows: u64,
+    /// Bytes of the answers.
+    pub bytes: u64,
+    /// How many failed.
+    pub errors: u64,
+}
+
+impl StatementSight {
+    /// Its time at the server, in microseconds.
+    #[must_use]
+    pub fn server_us(&self) -> u64 {
+        self.total_us.saturating_sub(self.wait_us).saturating_sub(self.client_us)
+    }
+
+    /// Its average time, in microseconds.
+    #[must_use]
+    pub fn mean_us(&self) -> u64 {
+        self.total_us.checked_div(self.calls).unwrap_or(0)
+    }
+}
+
+/// A statement that took long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlowSight {
+    /// When it was answered: microseconds since 1970.
+    pub at_us: u64,
+    /// The database as clients name it.
+    pub database: Arc<str>,
+    /// The user the client logged in as.
+    pub user: Arc<str>,
+    /// Its `application_name`.
+    pub application_name: String,
+    /// Its text without literals; `None` where statements are not followed.
+    pub text: Option<Box<str>>,
+    /// Where its time went.
+    pub split: Split,
+    /// Rows that were returned or changed.
+    pub rows: u64,
+    /// Bytes of its answer.
+    pub bytes: u64,
+    /// It failed.
+    pub failed: bool,
 }
 
 /// What a worker counts that belongs to no pool. Since the start of the process.
@@ -73,6 +154,19 @@ pub struct WorkerSight {
     pub stopping: Option<Shutdown>,
     /// Texts of prepared statements that are kept.
     pub prepared_statements: u32,
+    /// Statements that are followed by their texts.
+    pub followed: FollowedNumbers,
+}
+
+/// Statements that are followed by their texts, for SHOW STATEMENTS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FollowedNumbers {
+    /// How many.
+    pub count: u64,
+    /// The memory they take.
+    pub bytes: u64,
+    /// How many were given up for others.
+    pub forgotten: u64,
 }
 
 /// A pool.
@@ -111,6 +205,8 @@ pub struct PoolSight {
 pub struct ClientNumbers {
     /// Have a server.
     pub linked: u32,
+    /// Of these, keep it between their transactions.
+    pub pinned: u32,
     /// Their statement was sent to a server behind another client's.
     pub riding: u32,
     /// Wait for one.

@@ -3,6 +3,7 @@
 pub mod continuity;
 pub mod errors;
 pub mod histogram;
+pub(crate) mod statements;
 pub mod times;
 
 /// What SHOW STATS counts. Times in microseconds.

@@ -128,6 +128,16 @@ choice! {
 }
 
 choice! {
+    /// How lines of the log look.
+    LogFormat {
+        /// PgBouncer's: time, process, level, message.
+        Text = "text",
+        /// One JSON object a line.
+        Json = "json",
+    }
+}
+
+choice! {
     /// How the hosts of a database's host list take turns.
     LoadBalanceHosts {
         /// Each new server connection goes to the next host.

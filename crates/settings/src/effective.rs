@@ -102,6 +102,15 @@ impl Config {
         limit(self.of_user(user, |u| u.client_idle_timeout).unwrap_or(self.main.client_idle_timeout))
     }
 
+    /// From which time on a statement of this pool is logged; `None` means never.
+    pub fn log_min_duration(&self, db: &Database, user: &str) -> Option<Duration> {
+        limit(
+            self.of_user(user, |u| u.log_min_duration_ms)
+                .or(db.log_min_duration_ms)
+                .unwrap_or(self.main.log_min_duration_ms),
+        )
+    }
+
     /// How old an unused server may become; zero means that each is used once.
     pub fn server_lifetime(&self, db: &Database) -> Duration {
         db.server_lifetime.unwrap_or(self.main.server_lifetime)

@@ -47,6 +47,8 @@ fn the_counts_are_those_of_pgbouncer() {
         "http_listen",
         "http_tls_cert_file",
         "http_tls_key_file",
+        "log_format",
+        "log_min_duration_ms",
         "max_parallel_connects",
         "max_pinned",
         "max_waiting_clients",
@@ -55,11 +57,12 @@ fn the_counts_are_those_of_pgbouncer() {
         "multiplex_servers",
         "server_protocol",
         "session_state",
+        "statement_stats_bytes",
         "workers",
     ];
     assert_eq!(ours, BTreeSet::from(expected));
-    assert_eq!(DATABASE_ROWS.len(), 24);
-    assert_eq!(USER_ROWS.len(), 11);
+    assert_eq!(DATABASE_ROWS.len(), 25);
+    assert_eq!(USER_ROWS.len(), 12);
     assert_eq!(PEER_ROWS.len(), 3);
 }
 

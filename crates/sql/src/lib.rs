@@ -2,7 +2,8 @@
 //!
 //! What this room is for: to say, of the text of a statement, things that other parts build on: whether statements
 //! of several clients may share a server connection, and whether a statement may touch the session it runs in.
-//! [`lexer`] cuts the text into lexemes as PostgreSQL does; [`traits`] looks at them.
+//! [`lexer`] cuts the text into lexemes as PostgreSQL does; [`traits`] looks at them. And to show a text without its
+//! literals ([`without_literals`]).
 //!
 //! **One-sided.** "Certain" is only said when it holds under every reading that the server could have of the text:
 //! with `standard_conforming_strings` on or off, in any client encoding, in every supported major version. Everything
@@ -13,6 +14,7 @@
 pub mod lexer;
 
 mod assignments;
+mod bare;
 mod blocks;
 mod chunks;
 mod fingerprint;
@@ -21,6 +23,7 @@ mod traits;
 mod words;
 
 pub use assignments::{Assignment, Unreadable, assignments};
+pub use bare::without_literals;
 pub use blocks::{Block, block};
 pub use lexer::{Doubt, Kind, Lexeme, Lexer};
 pub use marks::Marks;

@@ -4,7 +4,7 @@ import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
 
 import type { ClientCounts, ServerCounts } from "../api";
-import { count } from "../format";
+import { count, duration } from "../format";
 
 /** A word in a coloured frame; the word says it all, the colour helps. */
 export function Badge({ tone, children }: { tone: string; children: ComponentChildren }) {
@@ -32,6 +32,17 @@ export function ServerBar({ servers }: { servers: ServerCounts }) {
     <Bar parts={parts} most={Math.max(servers.limit, servers.total)} told={`${count(servers.active)} busy, ${count(ready)} ready`}>
       {count(servers.total)}
       {servers.limit > 0 && <span class="quiet">/{count(servers.limit)}</span>}
+    </Bar>
+  );
+}
+
+/** Where the time of a statement went: in the queue, at PostgreSQL, held up by the client. */
+export function SplitBar({ split, most, figure }: { split: { wait_us: number; server_us: number; client_us: number }; most: number; figure: string }) {
+  const parts: [string, number][] = [["wait", split.wait_us], ["work", split.server_us], ["read", split.client_us]];
+  const told = `${duration(split.wait_us)} waiting for a connection, ${duration(split.server_us)} at PostgreSQL, ${duration(split.client_us)} until the client read`;
+  return (
+    <Bar parts={parts} most={most} told={told}>
+      {figure}
     </Bar>
   );
 }

@@ -18,11 +18,13 @@ pub(crate) struct Stamp {
     second: Option<u64>,
     date_time: String,
     zone_name: String,
+    /// What local time is ahead of UTC.
+    offset_s: i32,
 }
 
 impl Stamp {
     pub(crate) fn new(zone: TimeZone, pid: u32) -> Stamp {
-        Stamp { zone, pid, second: None, date_time: String::new(), zone_name: String::new() }
+        Stamp { zone, pid, second: None, date_time: String::new(), zone_name: String::new(), offset_s: 0 }
     }
 
     /// The zone of this machine (`TZ`, else `/etc/localtime`), UTC where none can be read.
@@ -57,6 +59,21 @@ impl Stamp {
         format!("{} {}", self.date_time, self.zone_name)
     }
 
+    /// `2026-11-20T19:19:14.123+01:00`, as RFC 3339 has it.
+    pub(super) fn moment_rfc3339(&mut self, at: SystemTime) -> String {
+        let since_epoch = at.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        self.turn_to(since_epoch.as_secs());
+        let (date, time) = self.date_time.split_once(' ').unwrap_or((&self.date_time, ""));
+        let (sign, offset_min) =
+            (if self.offset_s < 0 { '-' } else { '+' }, self.offset_s.unsigned_abs() / 60);
+        let (hours, minutes) = (offset_min / 60, offset_min % 60);
+        format!("{date}T{time}.{:03}{sign}{hours:02}:{minutes:02}", since_epoch.subsec_millis())
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.pid
+    }
+
     fn turn_to(&mut self, second: u64) {
         if self.second == Some(second) {
             return;
@@ -80,6 +97,7 @@ impl Stamp {
         );
         self.zone_name.clear();
         self.zone_name.push_str(info.abbreviation());
+        self.offset_s = info.offset().seconds();
         self.second = Some(second);
     }
 }

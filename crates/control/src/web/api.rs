@@ -8,6 +8,7 @@ mod pools;
 pub(super) mod query;
 mod series;
 mod settings;
+mod statements;
 mod tables;
 
 pub(super) use tables::Shown;
@@ -39,6 +40,7 @@ pub(super) async fn answer(
         "clients" => connections::clients(house, reader, query).await?,
         "servers" => connections::servers(house, reader, query).await?,
         "series" => series::series(house, reader, query)?,
+        "statements" => statements::statements(house, reader, query).await?,
         "percentiles" => pools::percentiles(house, reader, query)?,
         "log" => {
             need_names(reader)?;

@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use pgweir_core::sight::{ClientNumbers, PoolSight, RideNumbers, ServerNumbers, Tally, WorkerSight};
+use pgweir_core::sight::{
+    ClientNumbers, FollowedNumbers, PoolSight, RideNumbers, ServerNumbers, Tally, WorkerSight,
+};
 use pgweir_core::stats::Stats;
 use pgweir_core::stats::times::Times;
 
@@ -35,6 +37,7 @@ pub(super) struct Model {
     pub(super) process: Process,
     cpu_share: Option<f64>,
     prepared_statements: u32,
+    followed: FollowedNumbers,
     sampled_at: Option<Instant>,
     sampled_s: f64,
     /// When a second last ended, and how much CPU the process had used by then.
@@ -99,6 +102,7 @@ impl Sum {
     pub(super) fn add(&mut self, pool: &PoolSight) {
         let (own, their) = (&mut self.clients, &pool.clients);
         own.linked += their.linked;
+        own.pinned += their.pinned;
         own.riding += their.riding;
         own.waiting += their.waiting;
         own.idle += their.idle;
@@ -140,6 +144,7 @@ impl Model {
             process: Process::default(),
             cpu_share: None,
             prepared_statements: 0,
+            followed: FollowedNumbers::default(),
             sampled_at: None,
             sampled_s: 0.0,
             second: None,
@@ -178,6 +183,7 @@ impl Model {
     fn take_workers(&mut self, workers: &[WorkerSight], loads: &[Load]) {
         self.tally = Tally::default();
         (self.consoles, self.logging_in, self.prepared_statements) = (0, 0, 0);
+        self.followed = FollowedNumbers::default();
         self.activity = Activity::Active;
         for worker in workers {
             let (sum, its) = (&mut self.tally, &worker.tally);
@@ -189,6 +195,9 @@ impl Model {
             self.consoles += worker.consoles;
             self.logging_in += worker.logging_in;
             self.prepared_statements += worker.prepared_statements;
+            self.followed.count += worker.followed.count;
+            self.followed.bytes += worker.followed.bytes;
+            self.followed.forgotten += worker.followed.forgotten;
             self.activity = match () {
                 () if worker.stopping.is_some() => Activity::Stopping,
                 () if worker.suspended => Activity::Suspended,
@@ -296,6 +305,10 @@ impl Model {
 
     pub(super) fn prepared_statements(&self) -> u32 {
         self.prepared_statements
+    }
+
+    pub(super) fn followed(&self) -> FollowedNumbers {
+        self.followed
     }
 
     /// The numbers of all pools of a database, or of all.

@@ -6,6 +6,7 @@ use crate::driver::WorkerId;
 use crate::ids::ClientId;
 use crate::limits::NAME_BYTES_MAX;
 use crate::mail::Shutdown;
+use crate::sight::StatementSight;
 use crate::stats::{Stats, Window};
 
 /// What SHOW shows.
@@ -24,10 +25,12 @@ pub enum Topic {
     Mem,
     Peers,
     PeerPools,
+    Percentiles,
     Pools,
     Servers,
     Sockets,
     State,
+    Statements,
     Stats,
     StatsAverages,
     StatsTotals,
@@ -37,7 +40,7 @@ pub enum Topic {
 }
 
 /// Every topic by its word.
-pub(crate) const TOPICS: [(&str, Topic); 22] = [
+pub(crate) const TOPICS: [(&str, Topic); 24] = [
     ("active_sockets", Topic::ActiveSockets),
     ("clients", Topic::Clients),
     ("config", Topic::Config),
@@ -50,10 +53,12 @@ pub(crate) const TOPICS: [(&str, Topic); 22] = [
     ("mem", Topic::Mem),
     ("peers", Topic::Peers),
     ("peer_pools", Topic::PeerPools),
+    ("percentiles", Topic::Percentiles),
     ("pools", Topic::Pools),
     ("servers", Topic::Servers),
     ("sockets", Topic::Sockets),
     ("state", Topic::State),
+    ("statements", Topic::Statements),
     ("stats", Topic::Stats),
     ("stats_averages", Topic::StatsAverages),
     ("stats_totals", Topic::StatsTotals),
@@ -322,6 +327,8 @@ pub enum Outcome {
     Rows(Vec<Vec<Option<String>>>),
     /// Per database: totals, and the last period's change.
     Stats(Vec<(String, Stats, Window)>),
+    /// The statements that took most time.
+    Statements(Vec<StatementSight>),
     /// The rows of SHOW LISTS, or of SHOW MEM, to be added up: name and number.
     Sums(Vec<(&'static str, u64)>),
     /// It failed; what the user is told.

@@ -209,6 +209,38 @@ const FDS: [(&str, Type); 15] = [
     ("scram_server_key", Text),
 ];
 
+const PERCENTILES: [(&str, Type); 10] = [
+    ("database", Text),
+    ("user", Text),
+    ("part", Text),
+    ("count", Numeric),
+    ("mean_us", Numeric),
+    ("p50_us", Numeric),
+    ("p90_us", Numeric),
+    ("p95_us", Numeric),
+    ("p99_us", Numeric),
+    ("max_us", Numeric),
+];
+
+const STATEMENTS: [(&str, Type); 16] = [
+    ("database", Text),
+    ("user", Text),
+    ("calls", Numeric),
+    ("total_us", Numeric),
+    ("mean_us", Numeric),
+    ("p50_us", Numeric),
+    ("p95_us", Numeric),
+    ("p99_us", Numeric),
+    ("max_us", Numeric),
+    ("wait_us", Numeric),
+    ("server_us", Numeric),
+    ("client_us", Numeric),
+    ("rows", Numeric),
+    ("bytes", Numeric),
+    ("errors", Numeric),
+    ("query", Text),
+];
+
 fn columns(topic: Topic) -> Vec<(&'static str, Type)> {
     match topic {
         Topic::Clients | Topic::Servers => SOCKET.into_iter().chain([RIDING]).chain(PINS).collect(),
@@ -231,7 +263,9 @@ fn columns(topic: Topic) -> Vec<(&'static str, Type)> {
             ("sv_active_cancel", Int4),
             ("sv_login", Int4),
         ],
+        Topic::Percentiles => PERCENTILES.to_vec(),
         Topic::Pools => POOLS.to_vec(),
+        Topic::Statements => STATEMENTS.to_vec(),
         Topic::State => vec![("key", Text), ("value", Text)],
         Topic::Stats => STATS.to_vec(),
         Topic::StatsAverages => STATS_AVERAGES.to_vec(),

@@ -295,6 +295,7 @@ impl Machine {
         let config = Arc::clone(&self.rules.config);
         let tls_changed = old.server_tls_epoch != self.rules.server_tls_epoch;
         let diff = old.config.diff(&config);
+        self.measured.resize(super::measure::share_bytes(&config.main, &self.shared));
         for id in self.pool_ids_of(None) {
             let name = Arc::clone(&self.pools[id].database);
             let Some(database) = config.database(&name) else {

@@ -224,6 +224,9 @@ impl Machine {
                 self.pause_client(d, id);
             }
         }
+        if let Some(group) = &group {
+            self.measure_group(id, server_id, group, Some(bytes));
+        }
         if let Some(group) =
             group.filter(|group| group.len as usize == bytes.len() && cursor.at == bytes.len())
         {

@@ -13,6 +13,7 @@ use pgweir_wire::header::{HEADER_LEN, Header};
 use super::begin::BeforeReady;
 use super::from_client::names_are_uncertain;
 use super::lookup::Row;
+use super::measure::rows_in_tag;
 use super::plain::{is_discarding, plain_answers};
 use super::{Machine, Step};
 use crate::client::{ClientState, printable};
@@ -122,9 +123,10 @@ impl Machine {
                 break;
             }
             let Some(server) = self.servers.get_mut(id) else { return Step::Gone };
-            if let Some((client, plain)) = plain_answers(&mut server.ledger, rest) {
-                self.extend(d, id, &mut run, Some(client), bytes, at);
-                at += plain;
+            if let Some(plain) = plain_answers(&mut server.ledger, rest) {
+                server.running.rows = server.running.rows.saturating_add(plain.rows);
+                self.extend(d, id, &mut run, Some(plain.client), bytes, at);
+                at += plain.len;
                 continue;
             }
             let header = match Header::peek(rest) {
@@ -344,7 +346,7 @@ impl Machine {
                     let end = at + bytes.len();
                     self.flush(d, id, run, &all[..end]);
                     *run = Run { from: end, to: None };
-                    self.ready(d, id, accepted, body)
+                    self.ready(d, id, accepted, body, all.len() - end)
                 } else if accepted.ended.is_some() {
                     let end = at + bytes.len();
                     self.ended(d, id, message, accepted, body, run, &all[..end]);
@@ -396,6 +398,11 @@ impl Machine {
 
     /// DISCARD ALL and DEALLOCATE ALL are known by the tag of their CommandComplete.
     fn command_completed(&mut self, id: ServerId, accepted: Accepted, body: &[u8]) {
+        if matches!(accepted.owner, Owner::Client(_))
+            && let Some(server) = self.servers.get_mut(id)
+        {
+            server.running.rows = server.running.rows.saturating_add(rows_in_tag(body));
+        }
         if !is_discarding(body) {
             return;
         }
@@ -407,13 +414,14 @@ impl Machine {
         self.statements_discarded(client, id);
     }
 
-    /// ReadyForQuery.
+    /// ReadyForQuery, with so many bytes of the server behind it that were not looked at yet.
     fn ready<D: Driver>(
         &mut self,
         d: &mut D,
         id: ServerId,
         accepted: Accepted,
         body: &[u8],
+        behind_bytes: usize,
     ) -> Result<(), Unexpected> {
         let Ok(status) = parse_ready(body) else {
             return Err(Unexpected { tag: tag::READY, expected: "a transaction status" });
@@ -428,7 +436,10 @@ impl Machine {
         let rode = !server.riders.is_alone();
         let pool = &mut self.pools[server.pool];
         if matches!(accepted.owner, Owner::Client(_)) && (rode || server.ledger.is_empty()) {
-            server.note_end(pool, now_us);
+            let ended = server.note_end(pool, now_us);
+            if let Some(split) = ended {
+                self.statement_ended(d, id, split, behind_bytes);
+            }
         }
         self.settle(d, id);
         let Some(server) = self.servers.get(id) else { return Ok(()) };

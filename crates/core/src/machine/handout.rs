@@ -301,6 +301,7 @@ impl Machine {
             query_us: 0,
             xact_us: 0,
             waited_us: 0,
+            running: crate::stats::statements::Running::default(),
             stalled_us: 0,
             active_us: self.now.mono_us,
             used: false,

@@ -311,6 +311,7 @@ impl Machine {
         }
         if let Some(pool) = self.pools.remove(id) {
             debug_assert_eq!(pool.clients, 0, "a pool with clients was dropped");
+            self.measured.forget_pool(id);
             self.shared.forget_owner(&pool.database, &pool.user);
             self.pool_names.remove(&(pool.database, pool.user));
         }

@@ -26,6 +26,9 @@ impl Machine {
         let sight = match *look {
             Look::Pools { skip, limit } => self.show_pools(skip, limit.min(POOLS_SHOWN_MAX)),
             Look::ClientCounts => Sight::ClientCounts(self.count_clients()),
+            Look::Statements => {
+                Sight::Statements { top: self.top_statements(), slow: self.slow.iter().cloned().collect() }
+            }
         };
         d.ask(Question::Seen { worker: self.worker, ticket, sight });
     }
@@ -56,6 +59,7 @@ impl Machine {
             suspended: self.activity == Activity::Suspended,
             stopping: self.stopping,
             prepared_statements: u32::try_from(self.statements.len()).unwrap_or(u32::MAX),
+            followed: self.measured.numbers(),
         }
     }
 
@@ -76,6 +80,7 @@ impl Machine {
             size: self.rules.config.pool_size(&pool.config, &pool.user),
             clients: ClientNumbers {
                 linked: pool.linked,
+                pinned: pool.pinned,
                 riding: pool.riding,
                 // Whom auth_query has still to ask about is no client of the pool yet, but waits for it.
                 waiting: pool.waiting + welcoming + count(pool.lookups.len()),
@@ -171,7 +176,9 @@ impl Machine {
     pub(super) fn note_server_error(&mut self, id: ServerId, body: &[u8]) {
         let fields = ErrorFields::parse(body).ok();
         self.tally.errors.note(fields.and_then(|fields| fields.code()).unwrap_or_default());
-        if let Some(pool) = self.servers.get(id).and_then(|server| self.pools.get_mut(server.pool)) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        server.running.failed = true;
+        if let Some(pool) = self.pools.get_mut(server.pool) {
             pool.errors += 1;
         }
     }

@@ -10,6 +10,7 @@ use pgweir_wire::header::{HEADER_LEN, Header};
 
 use super::Machine;
 use super::from_client::{Cursor, Route, route};
+use super::measure::rows_in_tag;
 use crate::client::{Client, ClientState, Opening};
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Kind, Ledger, Owner, Pushed};
@@ -60,12 +61,20 @@ impl Machine {
     }
 }
 
-/// The whole messages at the front of a server's `bytes` that go to one client and change nothing but the ledger: whose they
-/// are, and how long they are together.
+/// Messages that go to one client.
+pub(super) struct PlainAnswers {
+    pub(super) client: ClientId,
+    /// Their bytes together.
+    pub(super) len: usize,
+    /// What their CommandCompletes say of rows.
+    pub(super) rows: u64,
+}
+
+/// The whole messages at the front of a server's `bytes` that go to one client and change nothing but the ledger.
 #[inline]
-pub(super) fn plain_answers(ledger: &mut Ledger, bytes: &[u8]) -> Option<(ClientId, usize)> {
+pub(super) fn plain_answers(ledger: &mut Ledger, bytes: &[u8]) -> Option<PlainAnswers> {
     let (client, mut kind) = ledger.plain_head()?;
-    let mut end = 0;
+    let (mut end, mut rows) = (0, 0_u64);
     while let Some(rest) = bytes.get(end..)
         && let Ok(Some(header)) = Header::peek(rest)
         && let Some(message) = rest.get(..header.total())
@@ -76,6 +85,9 @@ pub(super) fn plain_answers(ledger: &mut Ledger, bytes: &[u8]) -> Option<(Client
             break;
         }
         end += message.len();
+        if header.tag == backend::tag::COMMAND_COMPLETE {
+            rows = rows.saturating_add(rows_in_tag(&message[HEADER_LEN..]));
+        }
         if ends {
             match ledger.plain_head() {
                 Some((next, asked)) if next == client => kind = asked,
@@ -83,7 +95,7 @@ pub(super) fn plain_answers(ledger: &mut Ledger, bytes: &[u8]) -> Option<(Client
             }
         }
     }
-    (end > 0).then_some((client, end))
+    (end > 0).then_some(PlainAnswers { client, len: end, rows })
 }
 
 /// The tag of a command that ends all prepared statements.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::measure::statement_rows;
 use super::observe::shown_state;
 use super::{Activity, Machine};
 use crate::client::{Client, ClientState, Link, Riding};
@@ -40,6 +41,8 @@ impl Machine {
             Topic::Lists => Outcome::Sums(self.list_sums()),
             Topic::Mem => Outcome::Sums(self.memory_sums()),
             Topic::PeerPools => Outcome::Rows(self.peer_pool_rows()),
+            Topic::Percentiles => Outcome::Rows(self.percentile_rows()),
+            Topic::Statements => Outcome::Statements(self.top_statements()),
             _ if !first => Outcome::Rows(Vec::new()),
             Topic::Databases => Outcome::Rows(self.database_rows()),
             Topic::Users => Outcome::Rows(self.user_rows()),
@@ -57,6 +60,7 @@ impl Machine {
         let mut rows = Vec::new();
         let mut sums: Vec<(&'static str, u64)> = Vec::new();
         let mut stats: Vec<(String, Stats, Window)> = Vec::new();
+        let mut statements = Vec::new();
         for outcome in outcomes {
             match outcome {
                 Outcome::Rows(more) => rows.extend(more),
@@ -64,6 +68,7 @@ impl Machine {
                 Outcome::Sums(more) => {
                     sums.iter_mut().zip(more).for_each(|(sum, (_, value))| sum.1 += value);
                 }
+                Outcome::Statements(more) => statements.extend(more),
                 Outcome::Stats(more) => more.into_iter().for_each(|one| add_stats(&mut stats, one)),
                 Outcome::Done | Outcome::Failed(_) => {}
             }
@@ -77,7 +82,8 @@ impl Machine {
             Topic::StatsAverages => stats.iter().map(|one| stats_row(one, false, true)).collect(),
             Topic::Totals => total_rows(&stats),
             Topic::PeerPools => sum_rows(rows),
-            Topic::Pools => {
+            Topic::Statements => statement_rows(statements),
+            Topic::Pools | Topic::Percentiles => {
                 rows.sort();
                 rows
             }

@@ -150,7 +150,9 @@ impl Machine {
     fn promote<D: Driver>(&mut self, d: &mut D, id: ServerId, client_id: ClientId) {
         let now_us = self.now.mono_us;
         let server = &mut self.servers[id];
+        let from_bytes = server.running.from_bytes;
         server.note_begin(now_us);
+        server.running.from_bytes = from_bytes;
         server.active_us = now_us;
         let pool_id = server.pool;
         let pool = &mut self.pools[pool_id];
@@ -162,9 +164,10 @@ impl Machine {
         let waited_us = now_us.saturating_sub(riding.since_us);
         pool.stats.wait_us += waited_us;
         server.waited_us = waited_us;
-        let kept = riding.group.len as usize;
+        let (group, kept) = (riding.group, riding.group.len as usize);
         client.state = ClientState::Linked(Link { kept, ..Link::new(id, pool.mode) });
         self.set_server_state(id, ServerState::Busy(client_id));
+        self.measure_group(client_id, id, &group, None);
         if !self.pools[pool_id].waiting_cancels.is_empty() {
             // Perhaps one for this client waited until now.
             self.next_cancel(d, pool_id);

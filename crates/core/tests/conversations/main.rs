@@ -26,6 +26,7 @@ mod replication;
 mod riding;
 mod security;
 mod sessions;
+mod statements;
 mod streaming;
 mod takeover;
 mod timeouts;

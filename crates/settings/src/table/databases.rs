@@ -63,6 +63,8 @@ settings! {
         server_lifetime: Option<Duration> = NULL, Kind::OwnLifetime, Reload, PgBouncer, InEffect;
         /// How long clients wait for a server of this database; 0 means without limit.
         query_wait_timeout: Option<Duration> = NULL, Kind::OwnSeconds, Reload, PgBouncer, InEffect;
+        /// As the global `log_min_duration_ms`, for this database.
+        log_min_duration_ms: Option<Duration> = NULL, Kind::Milliseconds, Reload, Ours, InEffect;
         /// SQL that runs once on each new server connection. An error in it is logged, and the connection is
         /// used all the same.
         connect_query: Option<String> = NULL, Kind::Text, Recycle, PgBouncer, InEffect;

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::{COUNT_MAX, Kind, settings};
 use crate::{
-    Anonymous, AuthType, AutoCount, DeferBegin, Password, PoolMode, ServerProtocol, SessionState, SslMode,
+    Anonymous, AuthType, AutoCount, DeferBegin, LogFormat, Password, PoolMode, ServerProtocol, SessionState,
+    SslMode,
 };
 
 settings! {
@@ -32,6 +33,9 @@ settings! {
         /// The facility of the lines in syslog: auth, authpriv, daemon, user, or local0 to local7; anything
         /// else means daemon.
         syslog_facility: String = "daemon", Kind::Text, Reload, PgBouncer, InEffect;
+        /// How the lines of the log look: `text` as PgBouncer writes them, `json` one JSON object a line, with `time`
+        /// (RFC 3339), `pid`, `level` and `message`. Syslog gets the message alone, or the object.
+        log_format: LogFormat = "text", Kind::Choice(LogFormat::WORDS), Reload, Ours, InEffect;
         /// Whether logins are logged, of clients and on servers.
         log_connections: bool = "1", Kind::Bool, Reload, PgBouncer, InEffect;
         /// Whether the end of a connection is logged, with the reason.
@@ -40,6 +44,12 @@ settings! {
         log_pooler_errors: bool = "1", Kind::Bool, Reload, PgBouncer, InEffect;
         /// Whether a line of totals is logged in each `stats_period`.
         log_stats: bool = "1", Kind::Bool, Reload, PgBouncer, InEffect;
+        /// Statements that take longer than this are logged, with the time they waited for a server, the time at
+        /// the server, and the time for which the client did not read; without their literals. 0 logs none.
+        log_min_duration_ms: Duration = "0", Kind::Milliseconds, Reload, Ours, InEffect;
+        /// How many bytes of memory SHOW STATEMENTS may use, over all workers: a statement takes about 1,500. Those
+        /// that took least time make room for others. 0 turns it off; the lines of `log_min_duration_ms` then have no text.
+        statement_stats_bytes: u32 = "4194304", Kind::Bytes(0, COUNT_MAX), Reload, Ours, InEffect;
         /// The time over which averages are made, and between two lines of totals in the log.
         stats_period: Duration = "60", Kind::WholeSeconds(1), Reload, PgBouncer, InEffect;
         /// How much more is logged: 1 for decisions, 2 for packets. The same as the number of `-v` on the

@@ -31,5 +31,7 @@ settings! {
         transaction_timeout: Option<Duration> = NULL, Kind::OwnSeconds, Reload, PgBouncer, InEffect;
         /// How long this user's clients may be idle outside a transaction; 0 means without limit.
         client_idle_timeout: Option<Duration> = NULL, Kind::OwnSeconds, Reload, PgBouncer, InEffect;
+        /// As the global `log_min_duration_ms`, for the pools of this user.
+        log_min_duration_ms: Option<Duration> = NULL, Kind::Milliseconds, Reload, Ours, InEffect;
     }
 }

@@ -87,7 +87,7 @@ fn client(row: &Shown, names: bool) -> Value {
         "application_name": shown("application_name"),
         "address": address(row).filter(|_| names),
         "state": state_of(row),
-        "reason": null,
+        "reason": client_reason(row),
         "since_s": unix_s(row.get("connect_time")),
         "request_s": unix_s(row.get("request_time")),
         "wait_us": waited_us(row),
@@ -100,6 +100,7 @@ fn client(row: &Shown, names: bool) -> Value {
 
 fn server(row: &Shown, names: bool) -> Value {
     let shown = |name: &str| row.get(name).filter(|text| names && !text.is_empty());
+    let text = |name: &str| row.get(name).filter(|text| !text.is_empty());
     let close_needed = row.number("close_needed").is_some_and(|flag| flag != 0);
     json!({
         "id": row.number("id"),
@@ -107,7 +108,11 @@ fn server(row: &Shown, names: bool) -> Value {
         "user": shown("user"),
         "address": address(row).filter(|_| names),
         "state": state_of(row),
-        "reason": close_needed.then_some("will be closed when it is free"),
+        "reason": match text("pinned") {
+            _ if close_needed => Some("will be closed when it is free".to_owned()),
+            Some(reasons) => Some(format!("kept by its client: {reasons}")),
+            None => None,
+        },
         "since_s": unix_s(row.get("connect_time")),
         "request_s": unix_s(row.get("request_time")),
         "active_us": waited_us(row),
@@ -118,6 +123,18 @@ fn server(row: &Shown, names: bool) -> Value {
         "prepared_statements": row.number("prepared_statements"),
         "tls": row.get("tls").filter(|text| !text.is_empty()),
     })
+}
+
+/// Why a client is in its state, where the state does not say it all.
+fn client_reason(row: &Shown) -> Option<String> {
+    match row.get("pinned") {
+        Some(reasons) if !reasons.is_empty() => return Some(format!("keeps its server: {reasons}")),
+        _ => {}
+    }
+    if row.number("riding").is_some_and(|riding| riding > 0) {
+        return Some("its statement was sent behind another client's".to_owned());
+    }
+    (state_of(row) == "waiting").then(|| "all servers of its pool are busy".to_owned())
 }
 
 fn address(row: &Shown) -> Option<String> {

@@ -15,7 +15,7 @@ pub(super) fn clients(clients: &ClientNumbers, login: u32) -> Value {
         "riding": clients.riding,
         "waiting": clients.waiting,
         "idle": clients.idle,
-        "pinned": null,
+        "pinned": clients.pinned,
         "login": login,
     })
 }

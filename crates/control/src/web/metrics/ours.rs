@@ -63,6 +63,12 @@ fn pools(page: &mut Page, pools: &ByPool<'_>) {
     });
     each(
         false,
+        "pgweir_pool_clients_pinned",
+        "Clients that keep their server between their transactions",
+        |sum| sum.clients.pinned.to_string(),
+    );
+    each(
+        false,
         "pgweir_pool_clients_riding",
         "Clients whose statement was sent behind another client's",
         |sum| sum.clients.riding.to_string(),
@@ -159,6 +165,11 @@ fn whole(page: &mut Page, model: &Model) {
         "Texts of prepared statements that are kept for clients and servers",
         model.prepared_statements(),
     );
+    let followed = model.followed();
+    page.single("pgweir_statements_followed", "Statements in the list of SHOW STATEMENTS", followed.count);
+    page.single("pgweir_statements_followed_bytes", "Memory that this list takes", followed.bytes);
+    page.counter("pgweir_statements_forgotten_total", "Statements that made room for others in this list");
+    page.value(&[], followed.forgotten);
     page.gauge("pgweir_state", "1 for the state that the process is in");
     for activity in [Activity::Active, Activity::Paused, Activity::Suspended, Activity::Stopping] {
         page.value(&[("state", activity.word())], u8::from(activity == model.activity()));

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use pgweir_core::sight::FollowedNumbers;
 use pgweir_core::stats::errors::ErrorCounts;
 use pgweir_settings::PoolMode;
 
@@ -34,6 +35,7 @@ fn worker() -> WorkerSight {
         suspended: false,
         stopping: None,
         prepared_statements: 0,
+        followed: FollowedNumbers::default(),
     }
 }
 

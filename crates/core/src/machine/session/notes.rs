@@ -18,12 +18,17 @@ impl Machine {
         let text = match header.tag {
             tag::QUERY => until_nul(body),
             tag::PARSE => until_nul(body.splitn(2, |byte| *byte == 0).nth(1).unwrap_or_default()),
-            tag::BIND => return self.note_values(id, body),
+            tag::BIND => {
+                self.measure_bind(id, body);
+                return self.note_values(id, body);
+            }
             // Which function it is stands there as a number.
             tag::FUNCTION_CALL => return self.note_marks(id, Marks::ROUTINES, b""),
             _ => return,
         };
-        let mut marks = self.texts.traits(text).marks;
+        let traits = self.texts.traits(text);
+        self.measure_text(id, header.tag, body, &traits, text);
+        let mut marks = traits.marks;
         if body.len() < header.body_len as usize {
             // Of what is still to come nothing is known.
             marks.add(Marks::ROUTINES);
@@ -46,6 +51,7 @@ impl Machine {
 
     /// A prepared statement is bound.
     pub(in crate::machine) fn note_statement(&mut self, id: ClientId, statement: StatementId) {
+        self.measure_statement(id, statement);
         let Some(known) = self.statements.get(statement) else { return };
         if known.marks().is_empty() {
             return;

@@ -1,0 +1,109 @@
+//! The statements that took most time, and the last slow ones. Their texts have no literals, but names of tables: for readers
+//! who may see names.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use pgweir_core::sight::{Look, Sight, SlowSight, StatementSight};
+use serde_json::{Value, json};
+
+use super::super::House;
+use super::super::access::Reader;
+use super::super::reply::Refusal;
+use super::query::Query;
+
+/// Rows of an answer.
+const LIMIT: (usize, usize) = (1_000, 100);
+
+pub(super) async fn statements(house: &House, reader: &Reader, query: &Query) -> Result<Value, Refusal> {
+    super::need_names(reader)?;
+    let sort = query.word("sort", &SORTS.map(|(name, _)| name))?;
+    let limit = query.number("limit", 1, LIMIT.0, LIMIT.1)?;
+    let database = query.get("database");
+    let late = |_| Refusal::Unavailable("A worker did not answer in time.");
+    // How many there are is counted now, as the list itself.
+    house.refresh().await.map_err(late)?;
+    let (mut top, mut slow) = (Vec::new(), Vec::new());
+    for worker in house.desk.workers() {
+        if let Sight::Statements { top: its, slow: its_slow } =
+            house.desk.look(worker, Look::Statements).await.map_err(late)?
+        {
+            top.extend(its);
+            slow.extend(its_slow);
+        }
+    }
+    top.retain(|one| database.is_none_or(|name| *one.database == *name));
+    slow.retain(|one| database.is_none_or(|name| *one.database == *name));
+    let by = SORTS.into_iter().find(|(name, _)| Some(*name) == sort).map_or(SORTS[0].1, |(_, by)| by);
+    top.sort_by_key(|one| (Reverse(by(one)), Reverse(one.total_us)));
+    slow.sort_by_key(|one| Reverse(one.at_us));
+    let config = house.config();
+    let slow_after = config.main.log_min_duration_ms;
+    let model = house.model.borrow();
+    let followed = model.followed();
+    Ok(json!({
+        "time_s": model.sampled_s(),
+        "enabled": config.main.statement_stats_bytes > 0,
+        "tracked": followed.count,
+        "forgotten": followed.forgotten,
+        "statements": top.iter().take(limit).map(statement).collect::<Vec<_>>(),
+        "slow_ms": (slow_after > Duration::ZERO).then_some(slow_after.as_secs_f64() * 1_000.0),
+        "slow": slow.iter().take(limit).map(slow_statement).collect::<Vec<_>>(),
+    }))
+}
+
+/// What a list is sorted by, the largest first.
+type Sort = fn(&StatementSight) -> u64;
+
+/// What can be sorted by; the first is the default.
+const SORTS: [(&str, Sort); 10] = [
+    ("total_us", |one| one.total_us),
+    ("server_us", StatementSight::server_us),
+    ("calls", |one| one.calls),
+    ("mean_us", StatementSight::mean_us),
+    ("p99_us", |one| one.p99_us as u64),
+    ("max_us", |one| one.max_us),
+    ("wait_us", |one| one.wait_us),
+    ("rows", |one| one.rows),
+    ("bytes", |one| one.bytes),
+    ("errors", |one| one.errors),
+];
+
+fn statement(one: &StatementSight) -> Value {
+    json!({
+        "fingerprint": format!("{:016x}", one.fingerprint),
+        "text": one.text,
+        "database": &*one.database,
+        "user": &*one.user,
+        "calls": one.calls,
+        "errors": one.errors,
+        "total_us": one.total_us,
+        "wait_us": one.wait_us,
+        "server_us": one.server_us(),
+        "client_us": one.client_us,
+        "mean_us": one.mean_us(),
+        "p50_us": one.p50_us,
+        "p95_us": one.p95_us,
+        "p99_us": one.p99_us,
+        "max_us": one.max_us,
+        "rows": one.rows,
+        "bytes": one.bytes,
+    })
+}
+
+fn slow_statement(one: &SlowSight) -> Value {
+    json!({
+        "time_s": one.at_us as f64 / 1e6,
+        "database": &*one.database,
+        "user": &*one.user,
+        "application_name": one.application_name,
+        "text": one.text,
+        "total_us": one.split.total_us(),
+        "wait_us": one.split.wait_us,
+        "server_us": one.split.server_us,
+        "client_us": one.split.client_us,
+        "rows": one.rows,
+        "bytes": one.bytes,
+        "failed": one.failed,
+    })
+}

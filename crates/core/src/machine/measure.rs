@@ -1,0 +1,339 @@
+//! Which statement a server is at, for the top list of SHOW STATEMENTS and the slow log: by its text without literals.
+//!
+//! A statement is what is answered as one piece: a Query, or what is sent up to a Sync. Of several in one piece the first
+//! counts that does more than begin a transaction. Nothing here may decide anything: it only watches.
+
+use pgweir_settings::Main;
+use pgweir_sql::{Traits, Verb};
+use pgweir_wire::frontend::{BindHead, Parse, tag};
+use pgweir_wire::header::{HEADER_LEN, Header};
+
+use super::Machine;
+use crate::client::ClientState;
+use crate::console::table::Row;
+use crate::driver::{Driver, Level};
+use crate::group::Group;
+use crate::ids::{ClientId, PoolId, ServerId, StatementId};
+use crate::limits::{SLOW_STATEMENTS_KEPT, STATEMENTS_SHOWN_MAX};
+use crate::shared::Shared;
+use crate::sight::{SlowSight, StatementSight};
+use crate::stats::statements::{Prepared, Running, Seen};
+use crate::stats::times::Split;
+
+/// A worker's share of `statement_stats_bytes`.
+pub(super) fn share_bytes(main: &Main, shared: &Shared) -> usize {
+    main.statement_stats_bytes as usize / usize::from(shared.workers()).max(1)
+}
+
+impl Machine {
+    /// A linked client's Query or Parse goes to its server; the text may be only its beginning.
+    pub(super) fn measure_text(
+        &mut self,
+        id: ClientId,
+        message: u8,
+        body: &[u8],
+        traits: &Traits,
+        text: &[u8],
+    ) {
+        if self.measured.is_off() {
+            return;
+        }
+        let statement = Prepared { fingerprint: traits.fingerprint, light: traits.verb == Verb::Begin };
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let ClientState::Linked(link) = &mut client.state else { return };
+        let server_id = link.server;
+        if message == tag::PARSE {
+            let name = body.split(|byte| *byte == 0).next().unwrap_or_default();
+            link.followed.note(name, statement);
+            let Some(server) = self.servers.get(server_id) else { return };
+            // Where it is in use when it is bound, its text is at hand no more.
+            self.measured.make(Seen { pool: server.pool, fingerprint: statement.fingerprint, text });
+        } else {
+            self.measure_as(server_id, statement, |_| Some(text.to_vec()));
+        }
+    }
+
+    /// A linked client's Bind goes to its server as it is.
+    pub(super) fn measure_bind(&mut self, id: ClientId, body: &[u8]) {
+        if self.measured.is_off() {
+            return;
+        }
+        let Some(head) = BindHead::parse_prefix(body) else { return };
+        let Some(client) = self.clients.get(id) else { return };
+        let ClientState::Linked(link) = &client.state else { return };
+        if let Some(statement) = link.followed.get(head.statement) {
+            self.measure_as(link.server, statement, |_| None);
+        }
+    }
+
+    /// A linked client's Bind of a statement that is known by content goes to its server.
+    pub(super) fn measure_statement(&mut self, id: ClientId, statement: StatementId) {
+        if self.measured.is_off() {
+            return;
+        }
+        let Some(known) = self.statements.get(statement).and_then(|known| known.traits) else { return };
+        let prepared = Prepared { fingerprint: known.fingerprint, light: known.verb == Verb::Begin };
+        let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
+            return;
+        };
+        self.measure_as(link.server, prepared, |machine| {
+            machine.statements.get(statement).map(|known| known.query.to_vec())
+        });
+    }
+
+    /// A client's group, which was looked at as a whole, was sent to its server, or its turn has come there. Its bytes are
+    /// those, or at the front of the client's inbox.
+    #[inline]
+    pub(super) fn measure_group(
+        &mut self,
+        id: ClientId,
+        server_id: ServerId,
+        group: &Group,
+        bytes: Option<&[u8]>,
+    ) {
+        if self.measured.is_off() {
+            return;
+        }
+        let statement = Prepared { fingerprint: group.statement, light: false };
+        self.measure_as(server_id, statement, |machine| {
+            let bytes = bytes.or_else(|| Some(&*machine.clients.get(id)?.inbox))?;
+            machine.group_text(id, bytes)
+        });
+    }
+
+    /// A server is at this statement. Its text is asked for only if it is not known.
+    #[inline]
+    fn measure_as(
+        &mut self,
+        id: ServerId,
+        statement: Prepared,
+        text: impl FnOnce(&Machine) -> Option<Vec<u8>>,
+    ) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let Prepared { fingerprint, light } = statement;
+        if server.running.is_named()
+            || self.measured.name_known(&mut server.running, server.pool, fingerprint, light)
+        {
+            return;
+        }
+        let pool = server.pool;
+        if let Some(text) = text(self) {
+            self.measure_new(id, pool, statement, &text);
+        }
+    }
+
+    #[cold]
+    fn measure_new(&mut self, id: ServerId, pool: PoolId, statement: Prepared, text: &[u8]) {
+        let Prepared { fingerprint, light } = statement;
+        self.measured.make(Seen { pool, fingerprint, text });
+        if let Some(server) = self.servers.get_mut(id) {
+            self.measured.name_known(&mut server.running, pool, fingerprint, light);
+        }
+    }
+
+    /// The text that a group's fingerprint for the statistics is of: that of its first statement.
+    #[cold]
+    fn group_text(&self, id: ClientId, bytes: &[u8]) -> Option<Vec<u8>> {
+        let (mut at, mut unnamed) = (0, None);
+        while let Ok(Some(header)) = Header::peek(bytes.get(at..)?) {
+            let body = bytes.get(at + HEADER_LEN..at + header.total())?;
+            at += header.total();
+            let name = match header.tag {
+                tag::QUERY => return Some(body.strip_suffix(b"\0").unwrap_or(body).to_vec()),
+                tag::PARSE => {
+                    unnamed = Some(Parse::parse(body).ok()?.query);
+                    continue;
+                }
+                tag::BIND => BindHead::parse_prefix(body)?.statement,
+                tag::DESCRIBE if body.first() == Some(&b'S') => body.get(1..)?.strip_suffix(b"\0")?,
+                _ => continue,
+            };
+            if name.is_empty() {
+                return unnamed.map(<[u8]>::to_vec);
+            }
+            let statement = self.clients.get(id)?.account.as_deref()?.statement(name)?;
+            return self.statements.get(statement).map(|known| known.query.to_vec());
+        }
+        None
+    }
+
+    /// A server's statement is answered; so many bytes behind the answer were not looked at yet.
+    #[inline]
+    pub(super) fn statement_ended<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ServerId,
+        split: Split,
+        behind_bytes: usize,
+    ) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let answered_bytes = server.received_bytes.saturating_sub(behind_bytes as u64);
+        let running = server.running;
+        let bytes = answered_bytes.saturating_sub(running.from_bytes);
+        // Whoever is aboard behind it begins there.
+        server.running.begin(answered_bytes);
+        let slow = split.total_us() >= self.pools[server.pool].slow_us;
+        let known = self.measured.note(&running, split, bytes);
+        if slow {
+            let text = known.map(|known| known.text.clone());
+            self.slow_statement(d, id, split, running, bytes, text);
+        }
+    }
+
+    /// `log_min_duration_ms`
+    #[cold]
+    fn slow_statement<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ServerId,
+        split: Split,
+        running: Running,
+        bytes: u64,
+        text: Option<Box<str>>,
+    ) {
+        let Some(server) = self.servers.get(id) else { return };
+        let Some(client) = server.state.client().and_then(|client| self.clients.get(client)) else { return };
+        let Some(account) = client.account.as_deref() else { return };
+        let ms = |us: u64| format!("{}.{:03}", us / 1_000, us % 1_000);
+        let line = format!(
+            "{} duration: {} ms (wait {} ms, server {} ms, client {} ms), {} rows, {bytes} bytes{}  statement: {}",
+            self.client_log_name(client),
+            ms(split.total_us()),
+            ms(split.wait_us),
+            ms(split.server_us),
+            ms(split.client_us),
+            running.rows,
+            if running.failed { ", failed" } else { "" },
+            text.as_deref().unwrap_or("(not known)")
+        );
+        let application =
+            self.tracked.position(b"application_name").and_then(|position| account.params.get(position));
+        let sight = SlowSight {
+            at_us: self.now.wall_us,
+            database: self.pools[server.pool].database.clone(),
+            user: account.user.clone(),
+            application_name: String::from_utf8_lossy(application.unwrap_or_default()).into_owned(),
+            text,
+            split,
+            rows: running.rows,
+            bytes,
+            failed: running.failed,
+        };
+        if self.slow.len() >= SLOW_STATEMENTS_KEPT {
+            self.slow.pop_front();
+        }
+        self.slow.push_back(sight);
+        self.log(d, Level::Log, &line);
+    }
+
+    /// The statements that took most time on this worker.
+    pub(super) fn top_statements(&self) -> Vec<StatementSight> {
+        let shown = self.measured.top(STATEMENTS_SHOWN_MAX).into_iter().filter_map(|known| {
+            let pool = self.pools.get(known.pool)?;
+            let totals = known.totals();
+            let quantile_us = |share| totals.quantile_us(share).unwrap_or_default().min(known.max_us as f64);
+            Some(StatementSight {
+                database: pool.database.clone(),
+                user: pool.user.clone(),
+                fingerprint: known.fingerprint,
+                text: known.text.clone(),
+                calls: known.calls,
+                total_us: known.total_us,
+                wait_us: known.wait_us,
+                client_us: known.client_us,
+                max_us: known.max_us,
+                p50_us: quantile_us(0.5),
+                p95_us: quantile_us(0.95),
+                p99_us: quantile_us(0.99),
+                rows: known.rows,
+                bytes: known.bytes,
+                errors: known.errors,
+            })
+        });
+        shown.collect()
+    }
+}
+
+impl Machine {
+    /// SHOW PERCENTILES: where the time of the last whole period's statements went, and of those since then.
+    pub(super) fn percentile_rows(&self) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for pool in self.pools.values() {
+            let Some(times) = pool.recent_times() else { continue };
+            for (part, histogram) in times.parts() {
+                let Some(mean_us) = histogram.mean_us() else { continue };
+                let mut row =
+                    vec![cell(&pool.database), cell(&pool.user), cell(part), cell(histogram.count())];
+                row.push(whole(mean_us));
+                let quantiles = [0.5, 0.9, 0.95, 0.99];
+                row.extend(quantiles.map(|share| whole(histogram.quantile_us(share).unwrap_or_default())));
+                row.push(cell(histogram.max_us().unwrap_or_default()));
+                rows.push(row);
+            }
+        }
+        rows
+    }
+}
+
+/// SHOW STATEMENTS, of all workers: most time first.
+pub(super) fn statement_rows(mut statements: Vec<StatementSight>) -> Vec<Row> {
+    statements.sort_by_key(|statement| std::cmp::Reverse(statement.total_us));
+    statements.truncate(STATEMENTS_SHOWN_MAX);
+    let row = |statement: StatementSight| {
+        vec![
+            cell(&statement.database),
+            cell(&statement.user),
+            cell(statement.calls),
+            cell(statement.total_us),
+            cell(statement.mean_us()),
+            whole(statement.p50_us),
+            whole(statement.p95_us),
+            whole(statement.p99_us),
+            cell(statement.max_us),
+            cell(statement.wait_us),
+            cell(statement.server_us()),
+            cell(statement.client_us),
+            cell(statement.rows),
+            cell(statement.bytes),
+            cell(statement.errors),
+            cell(&statement.text),
+        ]
+    };
+    statements.into_iter().map(row).collect()
+}
+
+fn cell(value: impl ToString) -> Option<String> {
+    Some(value.to_string())
+}
+
+fn whole(us: f64) -> Option<String> {
+    Some(format!("{us:.0}"))
+}
+
+/// How many rows a CommandComplete names: the number at the end of `SELECT 5` or `INSERT 0 5`; 0 where there is none.
+#[inline]
+pub(super) fn rows_in_tag(body: &[u8]) -> u64 {
+    let text = body.strip_suffix(b"\0").unwrap_or(body);
+    let digits = text.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+    text[text.len() - digits..]
+        .iter()
+        .fold(0u64, |sum, digit| sum.saturating_mul(10).saturating_add(u64::from(digit - b'0')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_name_their_rows() {
+        for (tag, rows) in [
+            (&b"SELECT 5\0"[..], 5),
+            (b"INSERT 0 12\0", 12),
+            (b"CREATE TABLE\0", 0),
+            (b"", 0),
+            (b"SELECT 99999999999999999999999\0", u64::MAX),
+        ] {
+            assert_eq!(rows_in_tag(tag), rows);
+        }
+    }
+}

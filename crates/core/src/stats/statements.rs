@@ -1,0 +1,442 @@
+//! What statements took, by their texts without literals: the top list of SHOW STATEMENTS.
+//!
+//! What this file is for: to keep, in a bounded number of bytes, the numbers of those statements that matter most. It never
+//! sees a literal: texts come here without them. In the steady state it allocates nothing, and a statement costs a look at
+//! its place and some additions.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
+
+use super::histogram::{Histogram, Slim};
+use super::times::Split;
+use crate::ids::PoolId;
+use crate::limits::NAMES_FOLLOWED_MAX;
+use crate::sight::FollowedNumbers;
+
+/// What is known of a statement in a pool.
+pub(crate) struct Known {
+    pub(crate) pool: PoolId,
+    pub(crate) fingerprint: u64,
+    /// Its text, without literals.
+    pub(crate) text: Box<str>,
+    pub(crate) calls: u64,
+    pub(crate) total_us: u64,
+    pub(crate) wait_us: u64,
+    pub(crate) client_us: u64,
+    pub(crate) max_us: u64,
+    pub(crate) rows: u64,
+    pub(crate) bytes: u64,
+    pub(crate) errors: u64,
+    totals: Slim,
+    /// Its time, of which each search for a place takes half: what it is worth to keep it.
+    worth: u64,
+}
+
+impl Known {
+    /// How long it took, all in all.
+    pub(crate) fn totals(&self) -> Histogram {
+        self.totals.widen(self.total_us)
+    }
+
+    fn size_bytes(&self) -> usize {
+        Self::OVERHEAD_BYTES + self.text.len()
+    }
+
+    /// The place, and its entry in the index.
+    const OVERHEAD_BYTES: usize = size_of::<Known>() + 2 * size_of::<(u64, u32)>();
+}
+
+/// What a statement is worth that has not been answered yet: as if it took a second, so that a long one is still there
+/// when it ends.
+const UNTRIED: u64 = 1_000_000;
+
+/// A statement that a server is at.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Running {
+    /// The statement in its pool; 0 while that is not known.
+    key: u64,
+    place: u32,
+    /// It only begins a transaction: what follows in the same group says more.
+    light: bool,
+    pub(crate) failed: bool,
+    pub(crate) rows: u64,
+    /// What the server had sent before it.
+    pub(crate) from_bytes: u64,
+}
+
+impl Running {
+    /// Nothing is known of it yet. Its place stays: most often it is the same statement again.
+    #[inline]
+    pub(crate) fn begin(&mut self, from_bytes: u64) {
+        *self = Running { place: self.place, from_bytes, ..Running::default() };
+    }
+
+    /// Its text was seen.
+    #[inline]
+    pub(crate) fn is_named(&self) -> bool {
+        self.key != 0 && !self.light
+    }
+}
+
+/// A statement as it stands in a client's message.
+#[derive(Clone, Copy)]
+pub(crate) struct Seen<'a> {
+    pub(crate) pool: PoolId,
+    pub(crate) fingerprint: u64,
+    /// As the client wrote it.
+    pub(crate) text: &'a [u8],
+}
+
+/// What a session prepared on its server by itself, by name: the fingerprints.
+#[derive(Default)]
+pub(crate) struct Followed {
+    unnamed: Prepared,
+    named: HashMap<Box<[u8]>, Prepared>,
+}
+
+/// A statement that was prepared.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Prepared {
+    /// 0 if it is not known.
+    pub(crate) fingerprint: u64,
+    /// It only begins a transaction.
+    pub(crate) light: bool,
+}
+
+impl Followed {
+    pub(crate) fn note(&mut self, name: &[u8], statement: Prepared) {
+        if name.is_empty() {
+            self.unnamed = statement;
+        } else if self.named.len() < NAMES_FOLLOWED_MAX || self.named.contains_key(name) {
+            self.named.insert(name.into(), statement);
+        }
+    }
+
+    pub(crate) fn get(&self, name: &[u8]) -> Option<Prepared> {
+        let statement = if name.is_empty() { self.unnamed } else { *self.named.get(name)? };
+        (statement.fingerprint != 0).then_some(statement)
+    }
+}
+
+/// The table.
+pub(crate) struct StatementStats {
+    bytes_max: usize,
+    bytes: usize,
+    places: Vec<Option<Box<Known>>>,
+    /// The keys of the places; 0 is free.
+    keys: Vec<u64>,
+    free: Vec<u32>,
+    index: HashMap<u64, u32, BuildHasherDefault<Spread>>,
+    /// Clients choose texts, and so fingerprints; they do not choose where those collide.
+    seed: u64,
+    /// Where the search for a place goes on.
+    hand: usize,
+    forgotten: u64,
+}
+
+impl StatementStats {
+    /// An empty one; 0 bytes is none at all.
+    pub(crate) fn new(bytes_max: usize) -> StatementStats {
+        StatementStats {
+            bytes_max,
+            bytes: 0,
+            places: Vec::new(),
+            keys: Vec::new(),
+            free: Vec::new(),
+            index: HashMap::default(),
+            seed: RandomState::new().hash_one(0u8) | 1,
+            hand: 0,
+            forgotten: 0,
+        }
+    }
+
+    /// From now on it may have so many bytes.
+    pub(crate) fn resize(&mut self, bytes_max: usize) {
+        self.bytes_max = bytes_max;
+        if bytes_max == 0 {
+            *self = StatementStats { seed: self.seed, forgotten: self.forgotten, ..StatementStats::new(0) };
+            return;
+        }
+        self.make_room(0);
+    }
+
+    #[inline]
+    pub(crate) fn is_off(&self) -> bool {
+        self.bytes_max == 0
+    }
+
+    /// How many there are, and what they take.
+    pub(crate) fn numbers(&self) -> FollowedNumbers {
+        FollowedNumbers {
+            count: self.index.len() as u64,
+            bytes: self.bytes as u64,
+            forgotten: self.forgotten,
+        }
+    }
+
+    #[inline]
+    fn key(&self, pool: PoolId, fingerprint: u64) -> u64 {
+        use slotmap::Key;
+        (fingerprint ^ pool.data().as_ffi().wrapping_mul(0x9e37_79b9_7f4a_7c15)).max(1)
+    }
+
+    /// A server is at this statement, if it is known here.
+    #[inline]
+    pub(crate) fn name_known(
+        &self,
+        running: &mut Running,
+        pool: PoolId,
+        fingerprint: u64,
+        light: bool,
+    ) -> bool {
+        let key = self.key(pool, fingerprint);
+        if self.keys.get(running.place as usize) != Some(&key) {
+            let Some(place) = self.index.get(&(key ^ self.seed)) else { return false };
+            running.place = *place;
+        }
+        (running.key, running.light) = (key, light);
+        true
+    }
+
+    /// From now on it is known here, if there is room.
+    #[cold]
+    pub(crate) fn make(&mut self, seen: Seen<'_>) -> Option<()> {
+        let key = self.key(seen.pool, seen.fingerprint);
+        if self.bytes_max == 0 || self.index.contains_key(&(key ^ self.seed)) {
+            return None;
+        }
+        let known = Box::new(Known {
+            pool: seen.pool,
+            fingerprint: seen.fingerprint,
+            text: shown_text(seen.text),
+            calls: 0,
+            total_us: 0,
+            wait_us: 0,
+            client_us: 0,
+            max_us: 0,
+            rows: 0,
+            bytes: 0,
+            errors: 0,
+            totals: Slim::EMPTY,
+            worth: UNTRIED,
+        });
+        let size = known.size_bytes();
+        if size > self.bytes_max {
+            return None;
+        }
+        self.make_room(size);
+        self.bytes += size;
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.places.push(None);
+            self.keys.push(0);
+            (self.places.len() - 1) as u32
+        });
+        self.places[place as usize] = Some(known);
+        self.keys[place as usize] = key;
+        self.index.insert(key ^ self.seed, place);
+        Some(())
+    }
+
+    /// Gives up statements until so many bytes more fit.
+    fn make_room(&mut self, size: usize) {
+        while self.bytes + size > self.bytes_max && !self.index.is_empty() {
+            let Some(least) = self.least_of_some() else { return };
+            self.forgotten += 1;
+            self.forget(least);
+        }
+    }
+
+    /// The statement that is worth least, of a few: those that are looked at and stay are worth less the next time, so
+    /// that whatever was common once does not stay for ever.
+    fn least_of_some(&mut self) -> Option<usize> {
+        const LOOKED_AT: usize = 8;
+        let (mut least, mut looked_at) = (None, 0);
+        for _ in 0..self.places.len() {
+            self.hand = (self.hand + 1) % self.places.len();
+            let Some(known) = &mut self.places[self.hand] else { continue };
+            if least.is_none_or(|(_, worth)| known.worth < worth) {
+                least = Some((self.hand, known.worth));
+            }
+            known.worth /= 2;
+            looked_at += 1;
+            if looked_at == LOOKED_AT {
+                break;
+            }
+        }
+        least.map(|(place, _)| place)
+    }
+
+    fn forget(&mut self, place: usize) {
+        let Some(known) = self.places[place].take() else { return };
+        self.bytes -= known.size_bytes();
+        self.index.remove(&(std::mem::take(&mut self.keys[place]) ^ self.seed));
+        self.free.push(place as u32);
+    }
+
+    /// A pool is gone, and its name with it.
+    pub(crate) fn forget_pool(&mut self, pool: PoolId) {
+        for place in 0..self.places.len() {
+            if self.places[place].as_ref().is_some_and(|known| known.pool == pool) {
+                self.forget(place);
+            }
+        }
+    }
+
+    /// The statement is answered, with so many bytes. Returns what is known of it.
+    #[inline]
+    pub(crate) fn note(&mut self, running: &Running, split: Split, bytes: u64) -> Option<&Known> {
+        if running.key == 0 || self.keys.get(running.place as usize) != Some(&running.key) {
+            return None;
+        }
+        let known = self.places[running.place as usize].as_deref_mut()?;
+        let total_us = split.total_us();
+        known.calls += 1;
+        known.total_us += total_us;
+        known.wait_us += split.wait_us;
+        known.client_us += split.client_us;
+        known.max_us = known.max_us.max(total_us);
+        known.rows = known.rows.saturating_add(running.rows);
+        known.bytes += bytes;
+        known.errors += u64::from(running.failed);
+        known.worth = if known.calls == 1 { 0 } else { known.worth } + total_us + 1;
+        known.totals.record(total_us);
+        Some(known)
+    }
+
+    /// Those that took most time, the first first.
+    pub(crate) fn top(&self, limit: usize) -> Vec<&Known> {
+        let mut all: Vec<&Known> =
+            self.places.iter().flatten().map(|known| &**known).filter(|known| known.calls > 0).collect();
+        all.sort_unstable_by_key(|known| std::cmp::Reverse(known.total_us));
+        all.truncate(limit);
+        all
+    }
+}
+
+/// A text without its literals, as it may be shown: bounded, on one line, without control characters.
+pub(crate) fn shown_text(sql: &[u8]) -> Box<str> {
+    use crate::limits::STATEMENT_TEXT_BYTES_MAX;
+    let mut bytes = Vec::new();
+    pgweir_sql::without_literals(sql, |piece| {
+        bytes.extend_from_slice(piece);
+        bytes.len() <= STATEMENT_TEXT_BYTES_MAX
+    });
+    let cut = bytes.len() > STATEMENT_TEXT_BYTES_MAX;
+    bytes.truncate(STATEMENT_TEXT_BYTES_MAX);
+    let text = String::from_utf8_lossy(&bytes);
+    let mut shown: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    if cut {
+        shown.push_str("...");
+    }
+    shown.into_boxed_str()
+}
+
+/// The keys are hashes already, and seeded.
+#[derive(Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        debug_assert!(bytes.is_empty(), "keys are numbers");
+    }
+
+    fn write_u64(&mut self, key: u64) {
+        // The high bits of a product depend on all of its factors' bits; hash tables look at both ends.
+        let product = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = product ^ (product >> 32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BYTES: usize = 200_000;
+
+    fn split(us: u64) -> Split {
+        Split { wait_us: us / 4, server_us: us - us / 4, client_us: 0 }
+    }
+
+    fn run(table: &mut StatementStats, text: &str, us: u64) {
+        let mut running = Running::default();
+        let fingerprint = pgweir_sql::traits(text.as_bytes()).fingerprint;
+        let pool = PoolId::default();
+        if !table.name_known(&mut running, pool, fingerprint, false) {
+            table.make(Seen { pool, fingerprint, text: text.as_bytes() });
+            table.name_known(&mut running, pool, fingerprint, false);
+        }
+        table.note(&running, split(us), 10);
+    }
+
+    #[test]
+    fn what_differs_in_literals_is_one_statement() {
+        let mut table = StatementStats::new(BYTES);
+        for number in 0..100 {
+            run(&mut table, &format!("select * from t where a = {number} and b = 'secret{number}'"), number);
+        }
+        let top = table.top(10);
+        assert_eq!(top.len(), 1);
+        assert_eq!(&*top[0].text, "select * from t where a = ? and b = ?");
+        assert_eq!((top[0].calls, top[0].bytes, top[0].max_us), (100, 1_000, 99));
+        let median_us = top[0].totals().quantile_us(0.5).expect("there are some");
+        assert!((45.0..=55.0).contains(&median_us), "{median_us}");
+    }
+
+    #[test]
+    fn a_hundred_thousand_statements_take_no_more_memory_and_what_matters_stays() {
+        let mut table = StatementStats::new(BYTES);
+        for number in 0..100_000 {
+            run(&mut table, &format!("select column{number} from t"), 50);
+            if number % 10 == 0 {
+                run(&mut table, "select heavy from t", 2_000);
+            }
+            assert!(table.bytes <= BYTES, "{} bytes", table.bytes);
+        }
+        let top = table.top(1);
+        assert_eq!((&*top[0].text, top[0].calls), ("select heavy from t", 10_000));
+        assert!(table.index.len() * size_of::<Known>() <= BYTES);
+        assert!(table.places.len() <= BYTES / size_of::<Known>() + 1, "{} places", table.places.len());
+        assert_eq!(table.numbers().count + table.numbers().forgotten, 100_001);
+    }
+
+    #[test]
+    fn it_follows_its_limit_and_zero_is_off() {
+        let mut table = StatementStats::new(BYTES);
+        (0..50).for_each(|number| run(&mut table, &format!("select c{number}"), 5));
+        table.resize(BYTES / 10);
+        assert!((1..=20_000).contains(&table.bytes), "{}", table.bytes);
+        table.resize(0);
+        run(&mut table, "select c", 5);
+        assert_eq!((table.bytes, table.index.len(), table.top(9).len()), (0, 0, 0));
+        table.resize(BYTES);
+        run(&mut table, "select c", 5);
+        assert_eq!(table.top(9).len(), 1);
+    }
+
+    #[test]
+    fn a_statement_that_was_given_up_while_it_ran_counts_nowhere() {
+        let mut table = StatementStats::new(BYTES);
+        let mut running = Running::default();
+        let pool = PoolId::default();
+        let seen = Seen { pool, fingerprint: 7, text: b"a" };
+        table.make(seen);
+        assert!(table.name_known(&mut running, pool, 7, false));
+        table.forget_pool(pool);
+        assert!(table.note(&running, split(5), 0).is_none());
+        table.make(seen);
+        assert!(table.name_known(&mut running, pool, 7, false));
+        assert_eq!(table.note(&running, split(5), 0).map(|known| known.calls), Some(1));
+    }
+
+    #[test]
+    fn a_shown_text_is_bounded_and_on_one_line() {
+        let long = format!("select \"a\x01\nb\", {}", "column, ".repeat(1_000));
+        let shown = shown_text(long.as_bytes());
+        assert!(shown.starts_with("select \"a??b\", column, ") && shown.ends_with("..."), "{shown}");
+        assert!(shown.len() <= crate::limits::STATEMENT_TEXT_BYTES_MAX + 3);
+    }
+}
