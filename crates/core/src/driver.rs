@@ -76,6 +76,39 @@ pub enum Endpoint {
     },
 }
 
+/// What a driver knows of host names.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct NamesSeen {
+    /// Hosts that were looked up.
+    pub hosts: Vec<HostSeen>,
+    /// The zones that they are in.
+    pub zones: Vec<ZoneSeen>,
+    /// Hosts and zones that are being looked up.
+    pub asked: usize,
+}
+
+/// A host that was looked up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HostSeen {
+    /// Its name, as configured.
+    pub name: Arc<str>,
+    /// How long that will be remembered, microseconds; 0 when it has to be looked up again before its next use.
+    pub left_us: u64,
+    /// Its addresses, with port 0; none if there is no such host.
+    pub addresses: Vec<SocketAddr>,
+}
+
+/// A zone of the names of hosts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ZoneSeen {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its serial number, 0 if it was not asked for.
+    pub serial: u32,
+    /// Hosts in it that were looked up.
+    pub hosts: usize,
+}
+
 /// What [`Driver::start_tls`] is to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TlsRole {
@@ -158,6 +191,17 @@ pub trait Driver {
 
     /// Opens a connection; later `Machine::connected` or `Machine::closed` follows for it, never within this call.
     fn dial(&mut self, endpoint: &Endpoint) -> ConnId;
+
+    /// Whom a connection reached, where a host's name has several addresses; `None` for a unix socket.
+    fn remote(&self, conn: ConnId) -> Option<SocketAddr> {
+        let _ = conn;
+        None
+    }
+
+    /// What is known of host names, for SHOW. A world without names knows none.
+    fn names(&self) -> NamesSeen {
+        NamesSeen::default()
+    }
 
     /// Closes a connection.
     fn close(&mut self, conn: ConnId, mode: CloseMode);

@@ -1,12 +1,13 @@
 //! What a worker owns beside the machine, and the machine's requests ([`Driver`]) carried out on it.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::Sender;
 
 use mio::{Interest, Registry};
 use pgweir_core::carried::Carried;
-use pgweir_core::driver::{CloseMode, Closed, ConnId, Driver, Endpoint, Level, TlsRole, WorkerId};
+use pgweir_core::driver::{CloseMode, Closed, ConnId, Driver, Endpoint, Level, NamesSeen, TlsRole, WorkerId};
 use pgweir_core::luggage::Luggage;
 use pgweir_core::mail::{Mail, Question};
 use rustls::crypto::SecureRandom;
@@ -161,7 +162,9 @@ impl Io {
     /// When something of the driver's own falls due, even if nothing happens before.
     pub(crate) fn deadline_us(&self) -> Option<u64> {
         let first = |list: &VecDeque<(u64, ConnId)>| list.front().map(|(due_us, _)| *due_us);
-        [first(&self.lingering), first(&self.redials), first(&self.bulk)].into_iter().flatten().min()
+        let zones_us = self.names.deadline_us(self.options.dns_zone_check_us);
+        let lists = [first(&self.lingering), first(&self.redials), first(&self.bulk)];
+        lists.into_iter().chain([zones_us]).flatten().min()
     }
 
     /// `true` when the next turn has something to do already.
@@ -226,6 +229,14 @@ impl Driver for Io {
 
     fn dial(&mut self, endpoint: &Endpoint) -> ConnId {
         self.start_dial(endpoint)
+    }
+
+    fn remote(&self, id: ConnId) -> Option<SocketAddr> {
+        self.table.peek(id)?.socket.peer_addr().ok()?.as_socket()
+    }
+
+    fn names(&self) -> NamesSeen {
+        self.names.seen(self.now_us)
     }
 
     fn close(&mut self, id: ConnId, mode: CloseMode) {

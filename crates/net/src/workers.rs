@@ -108,7 +108,7 @@ impl Workers {
     {
         let Setup { workers, listeners, tls, options, log, questions, surrendered, machine } = setup;
         let clock = Clock::new();
-        let resolver = start_resolver()?;
+        let resolver = start_resolver(options.resolv_conf.clone())?;
         let (entrances, mailboxes) = entrances(workers.max(1))?;
         let mut running = Self {
             loads: mailboxes.iter().map(|_| Arc::default()).collect(),

@@ -148,7 +148,7 @@ impl Machine {
         server_id: ServerId,
     ) {
         let Some(server) = self.servers.get(server_id) else { return };
-        let conn = d.dial(&server.endpoint);
+        let conn = d.dial(&server.place());
         let (pool, since_us) = (server.pool, self.now.mono_us);
         let stage = Stage::Dialing;
         let cancel = CancelConnection { conn, pool, requester, target, server: server_id, stage, since_us };

@@ -209,6 +209,10 @@ impl Engine for Toy {
 
     fn carried<D: Driver>(&mut self, _: &mut D, _: Option<ConnId>, _: Option<ConnId>, _: Box<Carried>) {}
 
+    fn host_moved<D: Driver>(&mut self, _d: &mut D, host: &str, addresses: &[SocketAddr]) {
+        panic!("no test has a name that changes, and {host} has {addresses:?}");
+    }
+
     fn mail<D: Driver>(&mut self, d: &mut D, mail: Mail) {
         self.say(Seen::Mail);
         if matches!(mail, Mail::Shutdown(_)) {
