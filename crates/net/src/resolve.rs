@@ -205,7 +205,7 @@ impl Names {
 
     /// Asks zones whether they have changed, as often as `dns_zone_check_period` says.
     pub(crate) fn check_zones(&mut self, now_us: u64, period_us: u64) {
-        for zone in self.zones.to_check(now_us, period_us) {
+        for zone in self.zones.take_due(now_us, period_us) {
             // Should the resolver have ended, the process is ending.
             let _ = self.ask.send(Request { about: About::Zone(zone), reply_to: self.me.clone() });
         }

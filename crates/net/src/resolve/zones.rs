@@ -57,7 +57,7 @@ impl Zones {
     }
 
     /// The zones to ask for now.
-    pub(super) fn to_check(&mut self, now_us: u64, period_us: u64) -> Vec<Arc<str>> {
+    pub(super) fn take_due(&mut self, now_us: u64, period_us: u64) -> Vec<Arc<str>> {
         if self.due_us(period_us).is_none_or(|due_us| due_us > now_us) {
             return Vec::new();
         }
@@ -131,11 +131,11 @@ mod tests {
         zones.note("a");
         zones.note("a");
         assert_eq!((zones.due_us(0), zones.due_us(10)), (None, Some(0)));
-        assert_eq!(zones.to_check(100, 10), ["a".into()]);
+        assert_eq!(zones.take_due(100, 10), ["a".into()]);
         assert_eq!((zones.due_us(10), zones.asked()), (Some(110), 1));
-        assert!(zones.to_check(110, 10).is_empty(), "it was not answered yet");
+        assert!(zones.take_due(110, 10).is_empty(), "it was not answered yet");
         assert_eq!(zones.answered("a", Some(7)), Verdict::Same, "the first number");
-        assert_eq!(zones.to_check(120, 10), ["a".into()]);
+        assert_eq!(zones.take_due(120, 10), ["a".into()]);
         assert_eq!(zones.answered("a", Some(8)), Verdict::Changed);
         assert_eq!(zones.answered("a", None), Verdict::FailedNow);
         assert_eq!(zones.answered("a", None), Verdict::Same, "said once");
