@@ -16,6 +16,7 @@ mod plane;
 pub mod process;
 mod rulebook;
 pub mod stopping;
+pub mod supervisor;
 pub mod web;
 
 pub use askers::{AskPam, Askers};

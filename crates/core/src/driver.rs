@@ -109,6 +109,17 @@ pub struct ZoneSeen {
     pub hosts: usize,
 }
 
+/// A listening socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DoorSeen {
+    /// Its number.
+    pub descriptor: i32,
+    /// Its address; `None` for a unix socket.
+    pub address: Option<SocketAddr>,
+    /// Its port, or the one that the unix socket's name carries.
+    pub port: u16,
+}
+
 /// What [`Driver::start_tls`] is to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TlsRole {
@@ -198,6 +209,24 @@ pub trait Driver {
         None
     }
 
+    /// The number of a connection's socket, for SHOW FDS; `None` while it has none. A world without sockets has none.
+    fn descriptor(&self, conn: ConnId) -> Option<i32> {
+        let _ = conn;
+        None
+    }
+
+    /// The listening sockets.
+    fn doors(&self) -> Vec<DoorSeen> {
+        Vec::new()
+    }
+
+    /// Sends bytes over a unix socket with a descriptor of this process beside them, at once; `false` if that was not possible, and then
+    /// nothing of it was sent.
+    fn send_beside(&mut self, conn: ConnId, bytes: &[u8], descriptor: i32) -> bool {
+        let _ = (conn, bytes, descriptor);
+        false
+    }
+
     /// What is known of host names, for SHOW. A world without names knows none.
     fn names(&self) -> NamesSeen {
         NamesSeen::default()
@@ -229,6 +258,12 @@ pub trait Driver {
 
     /// Hands something over to the process that takes our place. The connections leave the machine.
     fn give_away(&mut self, client: Option<ConnId>, server: Option<ConnId>, carried: Box<Carried>);
+
+    /// Passes the key of a cancel request, whose client is unknown here, to the process whose place this one takes, while that is there:
+    /// it may have clients that could not travel. [`Mail::Cancel`] tells its machines.
+    fn pass_back(&mut self, key: &[u8]) {
+        let _ = key;
+    }
 
     /// Accepts nobody over TCP from now on, for good; who connected before and stands in the kernel's queue still comes in
     /// (`Machine::accepted`, in this turn). Unix sockets stay.

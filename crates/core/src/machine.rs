@@ -11,6 +11,7 @@ mod begin;
 mod cancel;
 mod client_moves;
 mod console_extended;
+mod descriptors;
 mod from_client;
 mod from_server;
 mod greeting;

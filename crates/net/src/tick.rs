@@ -262,9 +262,10 @@ impl<E: Engine> Worker<E> {
                 let _ = lend.send(self.acceptor.duplicates());
             }
             NetCommand::GiveAway(successor) => {
-                self.acceptor.close(&self.io, |_| true);
+                self.acceptor.close(&mut self.io, |_| true);
                 self.io.successor = Some(successor);
             }
+            NetCommand::PassBack(predecessor) => self.io.predecessor = Some(predecessor),
             NetCommand::Stop => return Next::Stop,
         }
         Next::Turn

@@ -1,6 +1,7 @@
 //! The pooler's life: start, serve, end.
 
 use std::backtrace::Backtrace;
+use std::os::fd::OwnedFd;
 use std::panic;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
@@ -11,6 +12,7 @@ use std::{io, thread};
 use pgweir_control::log::Log;
 use pgweir_control::process::PidFile;
 use pgweir_control::stopping::SIGNALS;
+use pgweir_control::supervisor::{self, News};
 use pgweir_control::web::{self, Web, WebSetup};
 use pgweir_control::{Askers, Event, Plane, Rulebook};
 use pgweir_core::driver::{Level, Now, WorkerId};
@@ -92,8 +94,9 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
                 .show_times_by(Arc::new(move |seconds| log.moment(seconds)))
         },
     })?;
+    let web_doors = web_sockets.iter().map(|socket| socket.try_clone().map(OwnedFd::from));
     let estate = Estate {
-        giver: workers.giver(),
+        giver: workers.giver().with_doors(web_doors.collect::<io::Result<_>>()?),
         generation,
         pid_file: Arc::clone(&pid_file),
         events,
@@ -117,6 +120,7 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
         })?;
     }
     log.write(Level::Log, &version::process_up());
+    supervisor::tell(log, News::Ready);
     let plane = Plane::new(Crew(workers), book, log.clone(), quiet).with_web(web).with_askers(askers);
     let Crew(mut workers) = plane.run(&event_queue);
     let given = given.load(Ordering::Acquire);

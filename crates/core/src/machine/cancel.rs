@@ -64,6 +64,7 @@ impl Machine {
         if let Some(step) = self.forward_cancel(d, id, &key) {
             return step;
         }
+        d.pass_back(&key);
         let mut asked = false;
         for worker in self.other_workers() {
             asked = true;

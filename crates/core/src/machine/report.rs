@@ -41,6 +41,7 @@ impl Machine {
             Topic::Lists => Outcome::Sums(self.list_sums(&d.names())),
             Topic::Mem => Outcome::Sums(self.memory_sums()),
             Topic::PeerPools => Outcome::Rows(self.peer_pool_rows()),
+            Topic::Fds => Outcome::Rows(self.descriptor_rows(d)),
             Topic::DnsHosts => Outcome::Rows(host_rows(&d.names())),
             Topic::DnsZones => Outcome::Rows(zone_rows(&d.names())),
             _ if !first => Outcome::Rows(Vec::new()),
@@ -51,7 +52,6 @@ impl Machine {
             Topic::Version => Outcome::Rows(vec![vec![cell("PgBouncer 1.25.2")]]),
             Topic::Peers => Outcome::Rows(self.peer_rows()),
             Topic::Help => Outcome::Rows(Vec::new()),
-            Topic::Fds => Outcome::Failed("SHOW FDS is not built yet".to_owned()),
         }
     }
 

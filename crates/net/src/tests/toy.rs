@@ -297,7 +297,7 @@ impl World {
     }
 
     pub(crate) fn with(setup: World0) -> Self {
-        let listeners = open_listeners(&setup.listen, Vec::new(), &|_, _| {}).unwrap();
+        let listeners = open_listeners(&setup.listen, &mut Vec::new(), &|_, _| {}).unwrap();
         Self::on(listeners, setup)
     }
 
