@@ -26,7 +26,7 @@ def world(pg, poolers):
         pooler.start()
         return pooler, names
 
-    start.relays = relays
+    start.port = port
     yield start
     for one in made:
         one.close()
@@ -90,6 +90,21 @@ def test_an_address_that_is_dead(world, pg):
             assert session.value("select 1") == "1"
         pooler.admin("RECONNECT")
     assert {row["addr"] for row in pooler.servers()} <= {"127.0.0.2"}
+
+
+def test_ipv6(world, pg):
+    """A name with an IPv6 address alone."""
+    pooler, _ = world({"db.pgweir.test": ["::1"]})
+    try:
+        relay = Relay("::1", world.port, pg.port)
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with pooler.raw() as session:
+        assert session.value("select 1") == "1"
+        assert {row["addr"] for row in pooler.servers()} == {"::1"}
+        pooler.logged(r"S-\S+ app/alice@\[::1\]:[0-9]+ new connection to server")
+    assert pooler.show("DNS_HOSTS")[0]["addrs"] == "[::1]:0"
+    relay.close()
 
 
 def test_a_name_that_moves(world):

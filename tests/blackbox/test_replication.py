@@ -170,7 +170,7 @@ def test_pg_recvlogical(replicated, pg, tmp_path):
     pg.sql("drop table if exists logged; create table logged (n int primary key)")
     run("--create-slot", "--plugin", "test_decoding")
     pg.sql("insert into logged select generate_series(1, 100)")
-    end = pg.sql("select pg_current_wal_lsn()::text")[0][0]
+    end = pg.sql("select pg_current_wal_insert_lsn()::text")[0][0]
     received = tmp_path / "received"
     run("--start", "--file", str(received), "--endpos", end, "--no-loop")
     assert received.read_text().count("INSERT:") == 100

@@ -95,7 +95,7 @@ class Relay:
     def __init__(self, address, port, to_port):
         self.connections = 0
         self._to = ("127.0.0.1", to_port)
-        self._listener = socket.create_server((address, port))
+        self._listener = socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self):

@@ -14,7 +14,7 @@ use pgweir_control::process::PidFile;
 use pgweir_control::stopping::SIGNALS;
 use pgweir_control::supervisor::{self, News};
 use pgweir_control::web::{self, Web, WebSetup};
-use pgweir_control::{Askers, Event, Plane, Rulebook};
+use pgweir_control::{ASKER_THREAD, Askers, Event, Plane, Rulebook};
 use pgweir_core::driver::{Level, Now, WorkerId};
 use pgweir_core::mail::Question;
 use pgweir_core::{Machine, Shared};
@@ -177,6 +177,10 @@ fn end_on_panic(log: Log, pid_file: SharedPidFile) {
     panic::set_hook(Box::new(move |info| {
         let thread = thread::current();
         let name = thread.name().unwrap_or("?");
+        if name == ASKER_THREAD {
+            // It goes on with the next question.
+            return log.write(Level::Error, &format!("a login's question was not understood: {info}"));
+        }
         let text = format!("{info}\nthis is a defect in thread \"{name}\" of pgweir, please report it");
         log.write(Level::Fatal, &text);
         take(&pid_file);
