@@ -121,6 +121,17 @@ def test_a_name_that_moves(world):
         pooler.logged("closing because: host has another address")
 
 
+def test_name_servers_that_fail(world):
+    """The addresses that a name had stay in use; the log says so."""
+    pooler, names = world({"db.pgweir.test": ["127.0.0.1"]}, dns_max_ttl=0, dns_nxdomain_ttl=0)
+    with pooler.raw() as session:
+        assert session.value("select 1") == "1"
+        names.fails.add("db.pgweir.test")
+        pooler.admin("RECONNECT")
+        assert session.value("select 2") == "2"
+        pooler.logged("it answers ServerFailure; the addresses that it had stay in use")
+
+
 def test_a_zone_that_changes(world):
     """`dns_zone_check_period`: a serial number that has risen has the zone's names looked up, however long they would be remembered."""
     pooler, names = world({"db.pgweir.test": ["127.0.0.1"]}, zones={"pgweir.test": 7}, dns_max_ttl=3600, dns_zone_check_period=0.2)

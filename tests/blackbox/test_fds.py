@@ -3,7 +3,10 @@
 import os
 import socket
 
+import pytest
+
 from harness.machine import ACCOUNT
+from harness.pooler import kind
 from harness.wire import Raw
 
 COLUMNS = [
@@ -61,9 +64,10 @@ def test_for_an_administrator(pooled):
         assert all(not row["password"] for row in rows)
 
 
-def test_for_a_process_of_the_same_user(pooled):
-    """Over the unix socket each row has its socket beside it."""
-    pooler = pooled()
+@pytest.mark.parametrize("workers", [1, 3])
+def test_for_a_process_of_the_same_user(pooled, workers):
+    """Over the unix socket each row has its socket beside it, whichever worker it belongs to."""
+    pooler = pooled(**({"workers": workers} if kind() == "pgweir" else {}))
     with pooler.raw() as session, house(pooler) as console:
         session.query("begin")
         console.socket = Collecting(console.socket)

@@ -70,6 +70,8 @@ def test_encrypted(pooled, directory, certificates, scheme, said, monkeypatch):
     """TLS from the first byte or by StartTLS; the server's certificate has to be good, by whom OpenLDAP's settings trust."""
     port, more = (directory.tls_port, "ldapscheme=ldaps") if scheme == "ldaps" else (directory.port, "ldaptls=1")
     options = f'ldapserver=localhost ldapport={port} {more} ldapprefix="uid=" ldapsuffix=",dc=example,dc=net"'
+    for name in ("SSL_CERT_FILE", "LDAPTLS_CACERT", "LDAPCONF"):
+        monkeypatch.delenv(name, raising=False)
     for authority, good in (("ca", True), ("stranger", False)):
         if said == "ldap.conf":
             conf = Path(certificates.folder) / f"ldap-{authority}.conf"
@@ -177,5 +179,6 @@ def test_what_is_no_directory(pooled, way):
             assert refused(pooler, f"u{number}", "x")["C"] == "28P01", what
     with pooler.raw(user="bob") as session:
         assert session.value("select 1") == "1"
+    pooler.logged("an answer to a login's question makes no sense")
     for server in servers:
         server.close()

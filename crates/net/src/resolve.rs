@@ -45,7 +45,7 @@ pub(crate) enum Answer {
         /// The name.
         host: Arc<str>,
         /// Its addresses, without a port.
-        result: Result<Vec<SocketAddr>, String>,
+        result: Result<Vec<SocketAddr>, Unresolved>,
     },
     /// A zone's serial number.
     Zone {
@@ -54,6 +54,21 @@ pub(crate) enum Answer {
         /// Its number.
         result: Result<u32, String>,
     },
+}
+
+/// Why a host has no addresses.
+pub(crate) struct Unresolved {
+    text: String,
+    cause: Cause,
+}
+
+/// Whose fault that is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    /// There is no such host.
+    Host,
+    /// Nobody who knows could be asked.
+    NameServers,
 }
 
 /// What an answer has for the worker.
@@ -160,12 +175,21 @@ impl Names {
     fn host_answered(
         &mut self,
         host: Arc<str>,
-        result: Result<Vec<SocketAddr>, String>,
+        result: Result<Vec<SocketAddr>, Unresolved>,
         now_us: u64,
         ttl: (u64, u64),
     ) -> News {
         let ttl_us = if result.is_ok() { ttl.0 } else { ttl.1 };
         let old = self.known.get(&host);
+        let mut warning = None;
+        let result = match (result, old.map(|old| &old.result)) {
+            // It may well be where it was.
+            (Err(Unresolved { text, cause: Cause::NameServers }), Some(Ok(before))) => {
+                warning = Some(format!("{text}; the addresses that it had stay in use"));
+                Ok(before.clone())
+            }
+            (result, _) => result.map_err(|unresolved| unresolved.text),
+        };
         let moved = match (old.map(|old| &old.result), &result) {
             (Some(Ok(before)), Ok(after)) if before.iter().any(|address| !after.contains(address)) => {
                 Some((Arc::clone(&host), after.clone()))
@@ -186,7 +210,7 @@ impl Names {
             zone_of(&host).into_iter().for_each(|zone| self.zones.note(zone));
             self.known.insert(host, known);
         }
-        News { waiters, moved, warning: None }
+        News { waiters, moved, warning }
     }
 
     /// The zone has changed: all its hosts are looked up again, whether somebody waits for them or not.
@@ -290,32 +314,54 @@ fn read_conf(path: &Path) -> Result<ResolvConf, String> {
     }
 }
 
-fn ask_servers(path: &Path, host: &str) -> Result<Vec<SocketAddr>, String> {
+fn unresolved(host: &str, why: &str, cause: Cause) -> Unresolved {
+    Unresolved { text: format!("could not resolve \"{host}\": {why}"), cause }
+}
+
+fn ask_servers(path: &Path, host: &str) -> Result<Vec<SocketAddr>, Unresolved> {
     // A system without a hosts file is one with an empty one.
     let hosts = fs::read(HOSTS).unwrap_or_default();
     let mut found = conf::in_hosts(&String::from_utf8_lossy(&hosts), host);
     if found.is_empty() {
         found = read_conf(path)
             .and_then(|conf| dns::addresses(&conf, host))
-            .map_err(|why| format!("could not resolve \"{host}\": {why}"))?;
+            .map_err(|why| unresolved(host, &why, Cause::NameServers))?;
     }
     if found.is_empty() {
-        return Err(format!("could not resolve \"{host}\": no such host"));
+        return Err(unresolved(host, "no such host", Cause::Host));
     }
     Ok(found.into_iter().map(|address| SocketAddr::new(address, 0)).collect())
 }
 
-fn ask_system(host: &str) -> Result<Vec<SocketAddr>, String> {
+fn ask_system(host: &str) -> Result<Vec<SocketAddr>, Unresolved> {
     let mut addresses: Vec<SocketAddr> = Vec::new();
-    for address in (host, 0).to_socket_addrs().map_err(|e| format!("could not resolve \"{host}\": {e}"))? {
+    let found = (host, 0).to_socket_addrs().map_err(|error| {
+        let text = error.to_string();
+        let cause = if says_no_such_host(&text) { Cause::Host } else { Cause::NameServers };
+        unresolved(host, &text, cause)
+    })?;
+    for address in found {
         if !addresses.contains(&address) {
             addresses.push(address);
         }
     }
     if addresses.is_empty() {
-        return Err(format!("could not resolve \"{host}\": no addresses"));
+        return Err(unresolved(host, "no addresses", Cause::Host));
     }
     Ok(addresses)
+}
+
+/// The C library's words for EAI_NONAME and EAI_NODATA (gai_strerror(3)), of glibc and musl: the standard library keeps only them. They
+/// are not translated, as the process has the locale C.
+fn says_no_such_host(text: &str) -> bool {
+    [
+        "Name or service not known",
+        "No address associated with hostname",
+        "Name does not resolve",
+        "Name has no usable address",
+    ]
+    .iter()
+    .any(|words| text.contains(words))
 }
 
 #[cfg(test)]
@@ -340,6 +386,7 @@ mod tests {
     }
 
     fn answer(host: &Arc<str>, result: Result<Vec<SocketAddr>, String>) -> Answer {
+        let result = result.map_err(|text| Unresolved { text, cause: Cause::Host });
         Answer::Host { host: Arc::clone(host), result }
     }
 
@@ -403,6 +450,27 @@ mod tests {
         assert_eq!(moved(Ok(&["10.0.0.2:0", "10.0.0.1:0"])), None);
         assert_eq!(moved(Ok(&["10.0.0.2:0"])), Some(addresses(&["10.0.0.2:0"])));
         assert_eq!(moved(Err("no answer")), None, "that a server fails says nothing of the host");
+    }
+
+    #[test]
+    fn name_servers_that_fail_are_no_reason_to_forget() {
+        let (mut names, asked, _poll) = names();
+        let host: Arc<str> = "db".into();
+        let failed = || Answer::Host {
+            host: "db".into(),
+            result: Err(unresolved("db", "no answer", Cause::NameServers)),
+        };
+        assert!(names.answered(failed(), 0, (10, 10)).warning.is_none());
+        assert!(matches!(names.lookup(id(1), &host, 1, 5), Lookup::Failed(_)), "it was never known");
+        names.answered(answer(&host, Ok(addresses(&["10.0.0.1:0"]))), 10, (10, 10));
+        let warning = names.answered(failed(), 20, (1000, 10)).warning;
+        let expected = "could not resolve \"db\": no answer; the addresses that it had stay in use";
+        assert_eq!(warning.as_deref(), Some(expected));
+        assert!(matches!(names.lookup(id(2), &host, 1, 29), Lookup::Found(_)));
+        assert!(matches!(names.lookup(id(3), &host, 1, 30), Lookup::Asked), "it is tried again soon");
+        assert_eq!(asked.try_iter().count(), 1);
+        names.answered(answer(&host, Err("no such host".into())), 40, (10, 10));
+        assert!(matches!(names.lookup(id(4), &host, 1, 41), Lookup::Failed(_)), "now it is gone");
     }
 
     #[test]

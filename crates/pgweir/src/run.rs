@@ -179,7 +179,12 @@ fn end_on_panic(log: Log, pid_file: SharedPidFile) {
         let name = thread.name().unwrap_or("?");
         if name == ASKER_THREAD {
             // It goes on with the next question.
-            return log.write(Level::Error, &format!("a login's question was not understood: {info}"));
+            let place = info.location().map_or_else(String::new, |place| format!(" ({place})"));
+            let what = info.payload_as_str().unwrap_or("unknown");
+            return log.write(
+                Level::Error,
+                &format!("an answer to a login's question makes no sense: {what}{place}"),
+            );
         }
         let text = format!("{info}\nthis is a defect in thread \"{name}\" of pgweir, please report it");
         log.write(Level::Fatal, &text);
