@@ -1,6 +1,9 @@
 """`auth_type = ldap`: a real OpenLDAP server knows the passwords."""
 
 import os
+import socket
+import threading
+from pathlib import Path
 
 import pytest
 
@@ -62,13 +65,20 @@ def test_names_that_mean_something_to_a_filter(pooled, directory):
     pooler.logged("more than one entry")
 
 
-@pytest.mark.parametrize("scheme", ["ldaps", "starttls"])
-def test_encrypted(pooled, directory, certificates, scheme, monkeypatch):
-    """TLS from the first byte or by StartTLS; the server's certificate has to be good."""
+@pytest.mark.parametrize("scheme, said", [("ldaps", "ldap.conf"), ("starttls", "LDAPTLS_CACERT"), ("starttls", "SSL_CERT_FILE")])
+def test_encrypted(pooled, directory, certificates, scheme, said, monkeypatch):
+    """TLS from the first byte or by StartTLS; the server's certificate has to be good, by whom OpenLDAP's settings trust."""
     port, more = (directory.tls_port, "ldapscheme=ldaps") if scheme == "ldaps" else (directory.port, "ldaptls=1")
     options = f'ldapserver=localhost ldapport={port} {more} ldapprefix="uid=" ldapsuffix=",dc=example,dc=net"'
+    for name in ("SSL_CERT_FILE", "LDAPTLS_CACERT", "LDAPCONF"):
+        monkeypatch.delenv(name, raising=False)
     for authority, good in (("ca", True), ("stranger", False)):
-        monkeypatch.setenv("SSL_CERT_FILE", certificates.crt(authority))
+        if said == "ldap.conf":
+            conf = Path(certificates.folder) / f"ldap-{authority}.conf"
+            conf.write_text(f"TLS_CACERT {certificates.crt(authority)}\n")
+            monkeypatch.setenv("LDAPCONF", str(conf))
+        else:
+            monkeypatch.setenv(said, certificates.crt(authority))
         pooler = pooled(auth_type="ldap", userlist={"admin": "x"}, auth_ldap_options=options)
         if good:
             with pooler.raw(password="of the directory") as session:
@@ -112,3 +122,63 @@ def test_options_that_do_not_fit(pooled):
     pooler.logged("invalid auth_ldap_options: ldapprefix")
     with pooler.raw() as session:
         assert session.value("select 1") == "1"
+
+
+class NoDirectory:
+    """Answers each request of a directory's client with these bytes, and then hangs up."""
+
+    def __init__(self, answer):
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._answer = answer
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self):
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with connection:
+                connection.recv(4096)
+                connection.sendall(self._answer)
+
+    def close(self):
+        """Stops it."""
+        self._listener.close()
+
+
+NONSENSE = {
+    "a result that is no sequence": bytes.fromhex("3006 020101 610100".replace(" ", "")),
+    "a result without anything in it": bytes.fromhex("3005 020101 6100".replace(" ", "")),
+    "a result of numbers": bytes.fromhex("300e 020101 6109 020100 020100 020100".replace(" ", "")),
+    "an unknown operation": bytes.fromhex("3005 020101 7f00".replace(" ", "")),
+    "an operation that nobody asked for": bytes.fromhex("3005 020107 6100".replace(" ", "")),
+    "no number of a message": bytes.fromhex("3004 04006100"),
+    "nothing in a message": bytes.fromhex("3000"),
+    "a message that never ends": bytes.fromhex("3084ffffffff") + b"\0" * 1000,
+    "no message": b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("way", ['ldapprefix="uid=" ldapsuffix=",dc=net"', SEARCH])
+def test_what_is_no_directory(pooled, way):
+    """Whatever a server that is none says: nobody is let in, and the pooler lives and goes on asking."""
+    servers = [NoDirectory(answer) for answer in NONSENSE.values()]
+    others = "host all all 127.0.0.1/32 trust\n"
+    pooler = pooled(start=False, auth_type="hba")
+    rules = pooler.folder / "hba.conf"
+    lines = [f"host app u{n} all ldap ldapserver=127.0.0.1 ldapport={server.port} {way}\n" for n, server in enumerate(servers)]
+    rules.write_text("".join(lines) + others)
+    give(rules)
+    pooler.write_ini(auth_hba_file=str(rules))
+    pooler.start()
+    for _ in range(2):  # more questions than there are threads
+        for number, what in enumerate(NONSENSE):
+            assert refused(pooler, f"u{number}", "x")["C"] == "28P01", what
+    with pooler.raw(user="bob") as session:
+        assert session.value("select 1") == "1"
+    pooler.logged("an answer to a login's question makes no sense")
+    for server in servers:
+        server.close()

@@ -159,6 +159,25 @@ def test_pg_receivewal(replicated, pg, tmp_path):
     assert any(tmp_path.iterdir())
 
 
+def test_pg_recvlogical(replicated, pg, tmp_path):
+    """pg_recvlogical makes a slot, receives changes up to a given position, and drops the slot."""
+    base = [tool("pg_recvlogical"), "-h", "127.0.0.1", "-p", str(replicated.port), "-U", "u_repl", "-d", "app", "--slot", "s3"]
+
+    def run(*arguments):
+        done = subprocess.run([*base, *arguments], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+
+    pg.sql("drop table if exists logged; create table logged (n int primary key)")
+    run("--create-slot", "--plugin", "test_decoding")
+    pg.sql("insert into logged select generate_series(1, 100)")
+    end = pg.sql("select pg_current_wal_insert_lsn()::text")[0][0]
+    received = tmp_path / "received"
+    run("--start", "--file", str(received), "--endpos", end, "--no-loop")
+    assert received.read_text().count("INSERT:") == 100
+    run("--drop-slot")
+    assert pg.sql("select count(*) from pg_replication_slots where slot_name = 's3'") == [(0,)]
+
+
 def test_replication_beside_ordinary_clients(replicated):
     """Ordinary transactions go on while a replication client streams."""
     with replicated.raw("app", "u_repl", replication="true") as stream, replicated.raw("app", "u_repl") as plain:

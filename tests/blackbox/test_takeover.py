@@ -2,13 +2,15 @@
 
 import re
 import signal
+import ssl
 import subprocess
 import threading
 
 import pytest
 
+from harness.cluster import PASSWORDS
 from harness.machine import as_service, dies_with_us, eventually
-from harness.wire import SYNC, bind, describe, execute, parse, query
+from harness.wire import SYNC, Raw, bind, describe, execute, parse, query
 
 pytestmark = pytest.mark.needs("online restart over a unix socket")
 
@@ -116,6 +118,30 @@ def test_cancel_keys(running, pg):
     eventually(lambda: pg.running("pg_sleep(30)"), "the statement runs")
     session.cancel()
     assert session.until().error["C"] == "57014"
+
+
+def test_cancel_of_those_who_stay(running, pg, certificates):
+    """Clients that can not travel are served by the old process; their cancel requests reach the new one, and find them all the same."""
+    pooler = running(client_tls_sslmode="allow", client_tls_key_file=certificates.key("pooler"), client_tls_cert_file=certificates.crt("pooler"), default_pool_size=1)
+    secured = Raw(pooler.address)
+    context = ssl.create_default_context(cafile=certificates.crt("ca"))
+    secured.start_tls(context)
+    secured.login("alice", "app", PASSWORDS["alice"])
+    plain = pooler.raw(database="app2")
+    plain.send(query("select pg_sleep(200)"))
+    eventually(lambda: pg.running("pg_sleep(200)"), "the other statement runs")
+    old = successor(pooler)
+    for number in (1, 2):
+        secured.send(query(f"select {number}, pg_sleep(100)"))
+        eventually(lambda: pg.running(f"select {number}, pg_sleep(100)"), "the statement runs")
+        secured.cancel()
+        assert secured.until().error["C"] == "57014"
+    plain.cancel()
+    assert plain.until().error["C"] == "57014"
+    assert plain.value("select 1") == "1"
+    assert old.poll() is None
+    secured.terminate()
+    over(old)
 
 
 def test_half_a_message(running):

@@ -60,6 +60,7 @@ SINCE = {
     "auth_dbname": (1, 19),
     "LDAP": (1, 25),
     "PAM in rules": None,
+    "systemd sockets by name": None,
     "channel binding": None,
     "ident maps": (1, 20),
     "a reload is taken as a whole": None,

@@ -2,6 +2,7 @@
 //! block nobody: who waits for them is one client, and the answer goes back through the control loop.
 
 use std::net::IpAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{io, thread};
@@ -16,6 +17,9 @@ use crate::plane::Event;
 
 /// How many questions are worked on at the same time. PAM modules and directories mostly wait, for the network.
 const THREADS: usize = 8;
+
+/// The name of each. A panic in one ends one question: what they ask with are libraries that may not expect what the other side says.
+pub const ASKER_THREAD: &str = "logins";
 
 /// Questions that may wait for a thread. Whoever comes then is told to try again.
 const QUEUE_MAX: usize = 4096;
@@ -40,7 +44,7 @@ impl Askers {
         for _ in 0..THREADS {
             let (waiting, results, log) = (Arc::clone(&waiting), results.clone(), log.clone());
             thread::Builder::new()
-                .name("logins".into())
+                .name(ASKER_THREAD.into())
                 .spawn(move || work(&waiting, &results, &log, pam))?;
         }
         Ok(Askers { queue, results })
@@ -65,7 +69,11 @@ fn work(waiting: &Mutex<Receiver<Box<Inquiry>>>, results: &Sender<Event>, log: &
     loop {
         let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(inquiry) = next else { return };
-        let answer = find_out(&inquiry.about, log, pam);
+        let found = catch_unwind(AssertUnwindSafe(|| find_out(&inquiry.about, log, pam)));
+        let answer = found.unwrap_or_else(|_| match inquiry.about {
+            About::Password { .. } => Answer::Password(false),
+            About::OsUser { .. } => Answer::Nobody(Obstacle::Unreachable),
+        });
         if results.send(Event::Answered(inquiry.from, inquiry.client, answer)).is_err() {
             return;
         }

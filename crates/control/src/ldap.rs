@@ -2,13 +2,25 @@
 //!
 //! Servers are tried in turn. Each step has a time limit, as one client's login waits for it.
 
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
+use std::{env, fs};
 
-use ldap3::{LdapConn, LdapConnSettings, Scope, SearchEntry, SearchOptions, dn_escape, ldap_escape};
+use ldap3::{LdapConn, LdapConnSettings, ResultEntry, Scope, SearchOptions, dn_escape, ldap_escape};
 use pgweir_auth::{LdapOptions, LdapScope, LdapWay};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::{ClientConfig, RootCertStore};
 
 /// How long connecting, and each operation, may take.
 const STEP_MAX: Duration = Duration::from_secs(10);
+
+/// What a search finds (RFC 4511, section 4.5.2): the tag's number.
+const SEARCH_RESULT_ENTRY: u64 = 4;
+
+/// Where OpenLDAP's library has its settings.
+const LDAP_CONF: [&str; 2] = ["/etc/ldap/ldap.conf", "/etc/openldap/ldap.conf"];
 
 /// `invalidCredentials` (RFC 4511, appendix A).
 const INVALID_CREDENTIALS: u32 = 49;
@@ -46,9 +58,46 @@ fn connect(options: &LdapOptions, server: &str) -> Result<LdapConn, String> {
     // An IPv6 address stands in brackets in a URL.
     let bare_ipv6 = server.contains(':') && !server.starts_with('[');
     let server = if bare_ipv6 { format!("[{server}]") } else { server.to_owned() };
-    let settings = LdapConnSettings::new().set_conn_timeout(STEP_MAX).set_starttls(options.start_tls);
+    let mut settings = LdapConnSettings::new().set_conn_timeout(STEP_MAX).set_starttls(options.start_tls);
+    if (options.ldaps || options.start_tls)
+        && let Some(path) = authorities()
+    {
+        settings = settings.set_config(trusting(&path)?);
+    }
     LdapConn::with_settings(settings, &format!("{scheme}://{server}:{}", options.port))
         .map_err(|error| error.to_string())
+}
+
+/// The file with the authorities that OpenLDAP's library would trust (ldap.conf(5)); `None`: those of the system.
+fn authorities() -> Option<PathBuf> {
+    if let Some(path) = env::var_os("LDAPTLS_CACERT") {
+        return Some(path.into());
+    }
+    if env::var_os("SSL_CERT_FILE").is_some() {
+        return None;
+    }
+    let given = env::var_os("LDAPCONF").map(PathBuf::from);
+    let usual = LDAP_CONF.map(PathBuf::from);
+    let text = given.into_iter().chain(usual).find_map(|path| fs::read_to_string(path).ok())?;
+    authorities_in(&text)
+}
+
+/// `TLS_CACERT` of an ldap.conf; the last one counts.
+fn authorities_in(text: &str) -> Option<PathBuf> {
+    let path = |line: &str| {
+        let (name, path) = line.split_once(|c: char| c.is_ascii_whitespace())?;
+        name.eq_ignore_ascii_case("TLS_CACERT").then(|| PathBuf::from(path.trim()))
+    };
+    text.lines().filter_map(path).next_back()
+}
+
+fn trusting(path: &Path) -> Result<Arc<ClientConfig>, String> {
+    let failed = |error: &dyn std::fmt::Display| format!("TLS_CACERT {}: {error}", path.display());
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(path).map_err(|error| failed(&error))? {
+        roots.add(certificate.map_err(|error| failed(&error))?).map_err(|error| failed(&error))?;
+    }
+    Ok(Arc::new(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth()))
 }
 
 /// What the directory calls the user; `None` if it does not know one of that name.
@@ -78,13 +127,24 @@ fn name_of(directory: &mut LdapConn, options: &LdapOptions, user: &str) -> Resul
                 .search(base, scope, &filter, ["1.1"])
                 .and_then(ldap3::SearchResult::success)
                 .map_err(|error| format!("the search {filter} failed: {error}"))?;
-            let mut names = found.0.into_iter().map(|entry| SearchEntry::construct(entry).dn);
-            match (names.next(), names.next()) {
+            // Places where one might look further (referrals) are no entries.
+            let mut entries = found.0.into_iter().filter(|entry| entry.0.id == SEARCH_RESULT_ENTRY);
+            match (entries.next(), entries.next()) {
                 (Some(_), Some(_)) => Err(format!("the search {filter} finds more than one entry")),
-                (name, _) => Ok(name),
+                (None, _) => Ok(None),
+                (Some(entry), None) => match object_name(entry) {
+                    Some(name) => Ok(Some(name)),
+                    None => Err(format!("the search {filter} finds an entry without a name")),
+                },
             }
         }
     }
+}
+
+/// `objectName` of a SearchResultEntry (RFC 4511, section 4.5.2).
+fn object_name(entry: ResultEntry) -> Option<String> {
+    let name = entry.0.expect_constructed()?.into_iter().next()?.expect_primitive()?;
+    String::from_utf8(name).ok()
 }
 
 fn bind(directory: &mut LdapConn, name: &str, password: &str) -> Result<bool, String> {
@@ -94,5 +154,21 @@ fn bind(directory: &mut LdapConn, name: &str, password: &str) -> Result<bool, St
         0 => Ok(true),
         INVALID_CREDENTIALS => Ok(false),
         code => Err(format!("bind failed with code {code}: {}", result.text)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn authorities_of_an_ldap_conf() {
+        for (text, path) in [
+            ("# TLS_CACERT /no\nBASE dc=x\n", None),
+            ("TLS_CACERT\t/etc/ssl/ca.crt \n", Some("/etc/ssl/ca.crt")),
+            ("tls_cacert /a\nTLS_CACERTDIR /b\nTLS_CACERT /c\n", Some("/c")),
+        ] {
+            assert_eq!(authorities_in(text), path.map(PathBuf::from), "{text}");
+        }
     }
 }

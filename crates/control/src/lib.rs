@@ -16,9 +16,10 @@ mod plane;
 pub mod process;
 mod rulebook;
 pub mod stopping;
+pub mod supervisor;
 pub mod web;
 
-pub use askers::{AskPam, Askers};
+pub use askers::{ASKER_THREAD, AskPam, Askers};
 pub use files::{TlsFiles, TlsSide};
 pub use plane::{Event, Fleet, Plane, log_targets};
 pub use rulebook::{CommandLine, Draft, Rulebook};

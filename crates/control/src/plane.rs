@@ -17,6 +17,7 @@ use crate::log::syslog::{Destination, SOCKET};
 use crate::log::{Log, Targets};
 use crate::rulebook::{Draft, Rulebook};
 use crate::stopping::{Order, Stopping};
+use crate::supervisor::{self, News};
 use crate::web::Web;
 
 /// The ticket of a command that nobody waits for: machines number theirs from 1.
@@ -175,7 +176,9 @@ impl<F: Fleet> Plane<F> {
             .iter_mut()
             .filter_map(Option::take)
             .fold(Window::default(), |sum, one| sum.plus(&one));
-        self.log.write(Level::Log, &sum.log_line());
+        let line = sum.log_line();
+        supervisor::tell(&self.log, News::Status(&line));
+        self.log.write(Level::Log, &line);
     }
 
     fn answered(&self, to: WorkerId, client: ClientId, answer: Answer) {
@@ -183,6 +186,7 @@ impl<F: Fleet> Plane<F> {
     }
 
     fn reload(&mut self) -> Result<(), ()> {
+        supervisor::tell(&self.log, News::Reloading);
         let result = self.book.draft_reload().and_then(|draft| self.put_into_effect(draft));
         if let Err(faults) = &result {
             self.log_faults(faults);
@@ -193,6 +197,7 @@ impl<F: Fleet> Plane<F> {
         }
         // Whatever came of it: log rotation relies on it.
         self.open_log();
+        supervisor::tell(&self.log, News::Reloaded);
         result.map_err(drop)
     }
 
@@ -253,6 +258,12 @@ impl<F: Fleet> Plane<F> {
     }
 
     fn shutdown(&mut self, kind: Shutdown) {
+        match (kind, &self.web) {
+            // The service goes on, in another process.
+            (Shutdown::HandOver, Some(web)) => web.close(),
+            (Shutdown::HandOver, None) => {}
+            _ => supervisor::tell(&self.log, News::Stopping),
+        }
         self.stopping.begin(kind, self.fleet.count());
         self.mail_all(|| Mail::Shutdown(kind));
     }

@@ -63,6 +63,7 @@ enum Note {
     Seen { worker: WorkerId, ticket: u64, sight: Sight },
     Operated { ticket: u64, result: Operated },
     Rules(Rules),
+    Close,
 }
 
 /// The way into the HTTP server. Clones lead to the same.
@@ -100,6 +101,11 @@ impl Web {
         self.send(Note::Rules(rules));
     }
 
+    /// Accepts nobody any more: another process does. Who is connected is served on.
+    pub(crate) fn close(&self) {
+        self.send(Note::Close);
+    }
+
     fn send(&self, note: Note) {
         // It can fail only when the server's thread is gone, and the process is about to follow.
         let _ = self.notes.send(note);
@@ -122,16 +128,24 @@ pub enum WebListenError {
     },
 }
 
-/// Opens the sockets that `http_listen` names.
+/// Opens the sockets that `http_listen` names, or takes those out of `inherited` that listen there.
 ///
 /// # Errors
 /// An address is none, or can not be listened on.
-pub fn open(addresses: &[String]) -> Result<Vec<TcpListener>, WebListenError> {
+pub fn open(
+    addresses: &[String],
+    mut inherited: Vec<TcpListener>,
+) -> Result<Vec<TcpListener>, WebListenError> {
     let mut sockets = Vec::new();
     for text in addresses {
         for address in addresses_of(text).ok_or_else(|| WebListenError::Address(text.clone()))? {
             let refused = |error| WebListenError::Listen { address: address.to_string(), error };
-            let socket = TcpListener::bind(address).map_err(refused)?;
+            let listens_there =
+                |socket: &TcpListener| socket.local_addr().is_ok_and(|bound| bound == address);
+            let socket = match inherited.iter().position(listens_there) {
+                Some(place) => inherited.swap_remove(place),
+                None => TcpListener::bind(address).map_err(refused)?,
+            };
             socket.set_nonblocking(true).map_err(refused)?;
             sockets.push(socket);
         }
@@ -216,24 +230,26 @@ async fn run(setup: WebSetup, tls: tls::Tls) {
         sampled: tokio::sync::watch::Sender::new(0),
         streams: std::cell::Cell::new(0),
     });
+    let mut doors = Vec::new();
     for socket in sockets {
         match tokio::net::TcpListener::from_std(socket) {
             Ok(listener) => {
-                tokio::task::spawn_local(serve::serve(Rc::clone(&house), listener));
+                doors.push(tokio::task::spawn_local(serve::serve(Rc::clone(&house), listener)));
             }
             Err(error) => house.log.write(Level::Error, &format!("HTTP server: {error}")),
         }
     }
     tokio::task::spawn_local(sampler::run(Rc::clone(&house)));
-    listen(&house, inbox).await;
+    listen(&house, inbox, &doors).await;
 }
 
 /// Hears what the rest of the process says, until it has nothing more to say.
-async fn listen(house: &House, mut inbox: WebInbox) {
+async fn listen(house: &House, mut inbox: WebInbox, doors: &[tokio::task::JoinHandle<()>]) {
     while let Some(note) = inbox.notes.recv().await {
         match note {
             Note::Seen { worker, ticket, sight } => house.desk.seen(worker, ticket, sight),
             Note::Operated { ticket, result } => house.desk.operated(ticket, result),
+            Note::Close => doors.iter().for_each(tokio::task::JoinHandle::abort),
             Note::Rules(rules) => {
                 match tls::Tls::read(&rules.config.main) {
                     Ok(tls) => *house.tls.borrow_mut() = tls,

@@ -76,6 +76,50 @@ pub enum Endpoint {
     },
 }
 
+/// What a driver knows of host names.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct NamesSeen {
+    /// Hosts that were looked up.
+    pub hosts: Vec<HostSeen>,
+    /// The zones that they are in.
+    pub zones: Vec<ZoneSeen>,
+    /// Hosts and zones that are being looked up.
+    pub asked: usize,
+}
+
+/// A host that was looked up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HostSeen {
+    /// Its name, as configured.
+    pub name: Arc<str>,
+    /// How long that will be remembered, microseconds; 0 when it has to be looked up again before its next use.
+    pub left_us: u64,
+    /// Its addresses, with port 0; none if there is no such host.
+    pub addresses: Vec<SocketAddr>,
+}
+
+/// A zone of the names of hosts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ZoneSeen {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its serial number, 0 if it was not asked for.
+    pub serial: u32,
+    /// Hosts in it that were looked up.
+    pub hosts: usize,
+}
+
+/// A listening socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DoorSeen {
+    /// Its number.
+    pub descriptor: i32,
+    /// Its address; `None` for a unix socket.
+    pub address: Option<SocketAddr>,
+    /// Its port, or the one that the unix socket's name carries.
+    pub port: u16,
+}
+
 /// What [`Driver::start_tls`] is to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TlsRole {
@@ -159,6 +203,35 @@ pub trait Driver {
     /// Opens a connection; later `Machine::connected` or `Machine::closed` follows for it, never within this call.
     fn dial(&mut self, endpoint: &Endpoint) -> ConnId;
 
+    /// Whom a connection reached, where a host's name has several addresses; `None` for a unix socket.
+    fn remote(&self, conn: ConnId) -> Option<SocketAddr> {
+        let _ = conn;
+        None
+    }
+
+    /// The number of a connection's socket, for SHOW FDS; `None` while it has none. A world without sockets has none.
+    fn descriptor(&self, conn: ConnId) -> Option<i32> {
+        let _ = conn;
+        None
+    }
+
+    /// The listening sockets.
+    fn doors(&self) -> Vec<DoorSeen> {
+        Vec::new()
+    }
+
+    /// Sends bytes over a unix socket with a descriptor of this process beside them, at once; `false` if that was not possible, and then
+    /// nothing of it was sent.
+    fn send_beside(&mut self, conn: ConnId, bytes: &[u8], descriptor: i32) -> bool {
+        let _ = (conn, bytes, descriptor);
+        false
+    }
+
+    /// What is known of host names, for SHOW. A world without names knows none.
+    fn names(&self) -> NamesSeen {
+        NamesSeen::default()
+    }
+
     /// Closes a connection.
     fn close(&mut self, conn: ConnId, mode: CloseMode);
 
@@ -185,6 +258,12 @@ pub trait Driver {
 
     /// Hands something over to the process that takes our place. The connections leave the machine.
     fn give_away(&mut self, client: Option<ConnId>, server: Option<ConnId>, carried: Box<Carried>);
+
+    /// Passes the key of a cancel request, whose client is unknown here, to the process whose place this one takes, while that is there:
+    /// it may have clients that could not travel. [`Mail::Cancel`] tells its machines.
+    fn pass_back(&mut self, key: &[u8]) {
+        let _ = key;
+    }
 
     /// Accepts nobody over TCP from now on, for good; who connected before and stands in the kernel's queue still comes in
     /// (`Machine::accepted`, in this turn). Unix sockets stay.

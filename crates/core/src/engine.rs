@@ -1,6 +1,8 @@
 //! The machine's verbs as a trait: what an event loop drives, so that the loop can be tested with a toy and the simulator
 //! with a machine that is broken on purpose.
 
+use std::net::SocketAddr;
+
 use crate::carried::Carried;
 use crate::driver::{Closed, ConnId, Driver, Now, Peer, TlsInfo};
 use crate::luggage::Luggage;
@@ -35,6 +37,8 @@ pub trait Engine {
     fn drained<D: Driver>(&mut self, d: &mut D, conn: ConnId);
     /// A connection ended without the machine asking for it, or could not be opened. Its name is dead already.
     fn closed<D: Driver>(&mut self, d: &mut D, conn: ConnId, why: Closed);
+    /// A host name that servers were reached by has left one of its addresses; `addresses` are those that it has now.
+    fn host_moved<D: Driver>(&mut self, d: &mut D, host: &str, addresses: &[SocketAddr]);
     /// A message from another worker or from the control plane.
     fn mail<D: Driver>(&mut self, d: &mut D, mail: Mail);
     /// [`Engine::deadline`] has passed.

@@ -11,10 +11,12 @@ mod begin;
 mod cancel;
 mod client_moves;
 mod console_extended;
+mod descriptors;
 mod from_client;
 mod from_server;
 mod greeting;
 mod handout;
+mod hosts;
 mod leaving;
 mod login;
 mod login_log;
@@ -35,6 +37,7 @@ mod startup;
 mod turned_down;
 
 use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use slotmap::SlotMap;
@@ -319,6 +322,10 @@ impl Engine for Machine {
             Some(Role::Peer(id)) => self.peer_closed(d, id),
             None => {}
         }
+    }
+
+    fn host_moved<D: Driver>(&mut self, d: &mut D, host: &str, addresses: &[SocketAddr]) {
+        self.leave_addresses(d, host, addresses);
     }
 
     fn mail<D: Driver>(&mut self, d: &mut D, mail: Mail) {

@@ -1,5 +1,6 @@
 //! A connection to PostgreSQL: its states, each with what only that state needs. Moves are made by `machine::server_moves`.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use pgweir_auth::Prover;
@@ -55,6 +56,8 @@ pub(crate) struct Server {
     pub(crate) pid: u32,
     pub(crate) key: Box<[u8]>,
     pub(crate) endpoint: Endpoint,
+    /// The address that it was reached at; `None` before, and for a unix socket.
+    pub(crate) remote: Option<SocketAddr>,
     /// When it was dialed.
     pub(crate) since: Now,
     pub(crate) local: String,
@@ -286,8 +289,19 @@ impl Server {
             && self.inbox.is_empty()
     }
 
+    /// Where to reach this very server again, though its host may have further addresses.
+    pub(crate) fn place(&self) -> Endpoint {
+        match self.remote {
+            Some(remote) => Endpoint::Tcp { host: remote.ip().to_string().into(), port: remote.port() },
+            None => self.endpoint.clone(),
+        }
+    }
+
     /// Its address as log lines show it.
     pub(crate) fn address(&self) -> String {
+        if let Some(remote) = self.remote {
+            return remote.to_string();
+        }
         match &self.endpoint {
             Endpoint::Tcp { host, port } if host.contains(':') => format!("[{host}]:{port}"),
             Endpoint::Tcp { host, port } => format!("{host}:{port}"),

@@ -2,9 +2,10 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 
 use mio::Interest;
-use pgweir_core::driver::{Level, Peer};
+use pgweir_core::driver::{DoorSeen, Level, Peer};
 use socket2::Socket;
 
 use crate::conn::{Conn, Origin};
@@ -23,6 +24,16 @@ pub(crate) const ACCEPT_PAUSE_US: u64 = 5_000_000;
 pub(crate) struct Listener {
     pub(crate) socket: Socket,
     pub(crate) kind: Kind,
+}
+
+impl Listener {
+    fn seen(&self) -> DoorSeen {
+        let (address, port) = match self.kind {
+            Kind::Tcp(address) => (Some(address), address.port()),
+            Kind::Unix { port } => (None, port),
+        };
+        DoorSeen { descriptor: self.socket.as_raw_fd(), address, port }
+    }
 }
 
 /// What a listening socket listens on.
@@ -52,10 +63,11 @@ pub(crate) struct Acceptor {
 
 impl Acceptor {
     /// Watches the listeners.
-    pub(crate) fn new(listeners: Vec<Listener>, io: &Io) -> io::Result<Self> {
+    pub(crate) fn new(listeners: Vec<Listener>, io: &mut Io) -> io::Result<Self> {
         for (number, listener) in listeners.iter().enumerate() {
             sys::register(&io.registry, &listener.socket, listener_token(number), Interest::READABLE)?;
         }
+        io.doors = listeners.iter().map(Listener::seen).collect();
         Ok(Self {
             listeners: listeners.into_iter().map(Some).collect(),
             ready: Vec::new(),
@@ -76,7 +88,7 @@ impl Acceptor {
     }
 
     /// Listens no more on those that `concerned` names.
-    pub(crate) fn close(&mut self, io: &Io, concerned: impl Fn(Kind) -> bool) {
+    pub(crate) fn close(&mut self, io: &mut Io, concerned: impl Fn(Kind) -> bool) {
         for place in &mut self.listeners {
             if let Some(Listener { socket, kind }) = place
                 && concerned(*kind)
@@ -84,6 +96,7 @@ impl Acceptor {
                 // The poll would not forget it by itself while another worker has it open. Should this fail, what it
                 // reports means nothing any more.
                 let _ = sys::deregister(&io.registry, socket);
+                io.doors.retain(|door| door.descriptor != socket.as_raw_fd());
                 *place = None;
             }
         }
@@ -126,7 +139,7 @@ impl<E: Engine> Worker<E> {
         for number in 0..self.acceptor.listeners.len() {
             while self.acceptor.is_tcp(number) && self.accept_from(number) == Queue::Longer {}
         }
-        self.acceptor.close(&self.io, |kind| matches!(kind, Kind::Tcp(_)));
+        self.acceptor.close(&mut self.io, |kind| matches!(kind, Kind::Tcp(_)));
     }
 
     /// Accepts from every listener that is ready.

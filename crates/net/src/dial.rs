@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use mio::Interest;
-use pgweir_core::driver::{Closed, ConnId, Endpoint};
+use pgweir_core::driver::{Closed, ConnId, Endpoint, Level};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::conn::{Conn, Dialing, Origin};
 use crate::io::{Io, Report};
-use crate::resolve::{Answer, Lookup};
+use crate::resolve::{Answer, Lookup, News};
 use crate::sys;
 use crate::table::{State, token};
 
@@ -71,10 +71,14 @@ impl Io {
         id
     }
 
-    /// The resolver answered: everybody who waits for this name goes on.
-    pub(crate) fn resolved(&mut self, answer: Answer) {
+    /// The resolver answered: everybody who waits for this name goes on. Returns the host, and its addresses, if it has left one.
+    pub(crate) fn resolved(&mut self, answer: Answer) -> Option<(Arc<str>, Vec<SocketAddr>)> {
         let ttl = (self.options.dns_max_ttl_us, self.options.dns_nxdomain_ttl_us);
-        for waiter in self.names.answered(answer, self.now_us, ttl) {
+        let News { waiters, moved, warning } = self.names.answered(answer, self.now_us, ttl);
+        if let Some(warning) = warning {
+            self.say(Level::Warning, &warning);
+        }
+        for waiter in waiters {
             if !matches!(self.table.state(waiter.id), Some(State::Dialing(Dialing::Resolving))) {
                 continue;
             }
@@ -83,6 +87,7 @@ impl Io {
                 Err(text) => self.fail(waiter.id, Closed::NameNotResolved(text)),
             }
         }
+        moved
     }
 
     /// Tries unix sockets again whose queue was full.

@@ -1,12 +1,15 @@
 //! What a worker owns beside the machine, and the machine's requests ([`Driver`]) carried out on it.
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::mpsc::Sender;
 
 use mio::{Interest, Registry};
 use pgweir_core::carried::Carried;
-use pgweir_core::driver::{CloseMode, Closed, ConnId, Driver, Endpoint, Level, TlsRole, WorkerId};
+use pgweir_core::driver::{
+    CloseMode, Closed, ConnId, DoorSeen, Driver, Endpoint, Level, NamesSeen, TlsRole, WorkerId,
+};
 use pgweir_core::luggage::Luggage;
 use pgweir_core::mail::{Mail, Question};
 use rustls::crypto::SecureRandom;
@@ -64,10 +67,14 @@ pub(crate) struct Io {
     pub(crate) tls: TlsConfigs,
     /// The machine wants no more clients over TCP; seen to before the turn ends.
     pub(crate) stop_listening: bool,
+    /// The listeners, for SHOW FDS.
+    pub(crate) doors: Vec<DoorSeen>,
     /// This turn's time.
     pub(crate) now_us: u64,
     /// Takes what the machine gives away, during an online restart.
     pub(crate) successor: Option<Sender<Package>>,
+    /// Takes keys of cancel requests that mean nothing here, after an online restart.
+    pub(crate) predecessor: Option<Sender<Vec<u8>>>,
     surrendered: Sender<OwnedFd>,
     questions: Sender<(WorkerId, Question)>,
     randomness: &'static dyn SecureRandom,
@@ -106,8 +113,10 @@ impl Io {
             options: parts.options,
             tls: parts.tls,
             stop_listening: false,
+            doors: Vec::new(),
             now_us: 0,
             successor: None,
+            predecessor: None,
             surrendered: parts.surrendered,
             questions: parts.questions,
             randomness: rustls::crypto::ring::default_provider().secure_random,
@@ -161,7 +170,9 @@ impl Io {
     /// When something of the driver's own falls due, even if nothing happens before.
     pub(crate) fn deadline_us(&self) -> Option<u64> {
         let first = |list: &VecDeque<(u64, ConnId)>| list.front().map(|(due_us, _)| *due_us);
-        [first(&self.lingering), first(&self.redials), first(&self.bulk)].into_iter().flatten().min()
+        let zones_us = self.names.deadline_us(self.options.dns_zone_check_us);
+        let lists = [first(&self.lingering), first(&self.redials), first(&self.bulk)];
+        lists.into_iter().chain([zones_us]).flatten().min()
     }
 
     /// `true` when the next turn has something to do already.
@@ -228,6 +239,29 @@ impl Driver for Io {
         self.start_dial(endpoint)
     }
 
+    fn remote(&self, id: ConnId) -> Option<SocketAddr> {
+        self.table.peek(id)?.socket.peer_addr().ok()?.as_socket()
+    }
+
+    fn descriptor(&self, id: ConnId) -> Option<i32> {
+        Some(self.table.peek(id)?.socket.as_raw_fd())
+    }
+
+    fn doors(&self) -> Vec<DoorSeen> {
+        self.doors.clone()
+    }
+
+    fn send_beside(&mut self, id: ConnId, bytes: &[u8], descriptor: i32) -> bool {
+        let Some(conn) = self.table.open(id) else { return false };
+        // What is queued would come after it.
+        let is_first = conn.backlog() == 0 && conn.tls.is_none() && conn.write.failed.is_none();
+        is_first && sys::send_with_descriptor(&conn.socket, bytes, descriptor).is_ok()
+    }
+
+    fn names(&self) -> NamesSeen {
+        self.names.seen(self.now_us)
+    }
+
     fn close(&mut self, id: ConnId, mode: CloseMode) {
         match self.table.state(id) {
             Some(State::Dialing(_)) => self.discard(id),
@@ -281,6 +315,14 @@ impl Driver for Io {
         let sent = self.successor.as_ref().zip(sockets);
         if sent.is_none_or(|(to, sockets)| to.send(Package { sockets, carried }).is_err()) {
             self.say(Level::Error, "a connection was to be handed over and there is no process to take it");
+        }
+    }
+
+    fn pass_back(&mut self, key: &[u8]) {
+        if let Some(predecessor) = &self.predecessor
+            && predecessor.send(key.to_vec()).is_err()
+        {
+            self.predecessor = None;
         }
     }
 

@@ -9,6 +9,7 @@
 )]
 
 mod accept;
+mod activation;
 mod bulk;
 mod clock;
 mod conn;
@@ -33,9 +34,11 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+pub use activation::Passed;
 pub use io::DEEP_BACKLOG_BYTES;
 pub use listen::{ListenError, ListenSettings, Listeners, open_listeners};
 pub use options::SocketOptions;
+pub use socket2::Socket;
 pub use takeover::{Arrivals, Giver, GivingError, Takeover, TakeoverError};
 pub use tls::{Pems, Side, TlsConfigs, TlsSetupError};
 pub use workers::{Log, Post, Setup, WorkerLoad, Workers};

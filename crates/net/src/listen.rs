@@ -77,6 +77,9 @@ pub enum ListenError {
         /// What failed.
         error: String,
     },
+    /// A socket of socket activation can not be used.
+    #[error("could not listen on a socket that was passed by socket activation: {0}")]
+    Passed(String),
     /// Neither TCP nor a unix socket is configured.
     #[error("nowhere to listen on: set listen_addr or unix_socket_dir")]
     Nothing,
@@ -124,21 +127,21 @@ fn inode(path: &Path) -> io::Result<(u64, u64)> {
     Ok((found.dev(), found.ino()))
 }
 
-/// Opens all sockets, or takes those of `inherited` that listen where one is wanted; the others are closed. A TCP address
+/// Opens all sockets, or takes those out of `inherited` that listen where one is wanted. A TCP address
 /// that fails is a warning as long as another one works.
 ///
 /// # Errors
 /// [`ListenError`]: no address works, the unix socket is in use, the operating system refuses.
 pub fn open_listeners(
     settings: &ListenSettings,
-    mut inherited: Vec<Socket>,
+    inherited: &mut Vec<Socket>,
     log: &dyn Fn(Level, &str),
 ) -> result::Result<Listeners, ListenError> {
-    let mut sockets = open_tcp(settings, &mut inherited, log)?;
+    let mut sockets = open_tcp(settings, inherited, log)?;
     let mut socket_file = None;
     if !settings.unix_dir.is_empty() {
         let path = format!("{}/.s.PGSQL.{}", settings.unix_dir, settings.port);
-        let (listener, file) = match inherited_unix(&mut inherited, &path) {
+        let (listener, file) = match inherited_unix(inherited, &path) {
             Some(socket) => take_unix(settings, &path, socket)?,
             None => open_unix(settings, &path)?,
         };

@@ -27,6 +27,8 @@ pub(crate) enum NetCommand {
     LendListeners(Lend),
     /// Accept nobody any more, and hand over what the machine gives away through this.
     GiveAway(Sender<Package>),
+    /// Pass keys of cancel requests that mean nothing here through this, to the process whose place we take.
+    PassBack(Sender<Vec<u8>>),
     /// End the loop.
     Stop,
 }

@@ -1,5 +1,6 @@
 //! What the configuration says about sockets and names.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use pgweir_settings::Main;
@@ -25,6 +26,10 @@ pub struct SocketOptions {
     pub dns_max_ttl_us: u64,
     /// `dns_nxdomain_ttl`, microseconds a failed look-up is remembered.
     pub dns_nxdomain_ttl_us: u64,
+    /// `dns_zone_check_period`, microseconds; 0 = never.
+    pub dns_zone_check_us: u64,
+    /// `resolv_conf`; `None` = the operating system's way. Looked at when the workers start.
+    pub resolv_conf: Option<PathBuf>,
 }
 
 impl Default for SocketOptions {
@@ -40,6 +45,8 @@ impl Default for SocketOptions {
             defer_accept_s: 1,
             dns_max_ttl_us: 15_000_000,
             dns_nxdomain_ttl_us: 15_000_000,
+            dns_zone_check_us: 0,
+            resolv_conf: None,
         }
     }
 }
@@ -58,6 +65,8 @@ impl From<&Main> for SocketOptions {
             defer_accept_s: u32::from(main.tcp_defer_accept),
             dns_max_ttl_us: micros(main.dns_max_ttl),
             dns_nxdomain_ttl_us: micros(main.dns_nxdomain_ttl),
+            dns_zone_check_us: micros(main.dns_zone_check_period),
+            resolv_conf: (!main.resolv_conf.is_empty()).then(|| main.resolv_conf.clone().into()),
         }
     }
 }

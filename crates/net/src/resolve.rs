@@ -1,13 +1,21 @@
-//! Host names: a cache per worker, and a few threads that ask the operating system, which may block.
+//! Host names: a cache per worker, and a few threads that ask, which may block: the operating system, or the name servers of
+//! `resolv_conf`. When the zone that a name is in says that it has changed, its names are looked up again.
+
+mod conf;
+mod dns;
+mod zones;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::{io, thread};
+use std::{fs, io, thread};
 
-use pgweir_core::driver::ConnId;
+use pgweir_core::driver::{ConnId, HostSeen, NamesSeen, ZoneSeen};
 
+use self::conf::ResolvConf;
+use self::zones::{Verdict, Zones, zone_of};
 use crate::mesh::{Letter, Mailbox};
 
 /// Threads that ask; one name that hangs does not hold up the others.
@@ -15,16 +23,63 @@ const RESOLVER_THREADS: usize = 3;
 /// Names a worker remembers.
 const NAMES_MAX: usize = 1024;
 
-/// A name to be looked up.
+/// Where the operating system keeps what it knows of names.
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+const HOSTS: &str = "/etc/hosts";
+
+/// Something to be looked up.
 pub(crate) struct Request {
-    host: Arc<str>,
+    about: About,
     reply_to: Mailbox,
 }
 
-/// What the operating system said.
-pub(crate) struct Answer {
-    host: Arc<str>,
-    result: Result<Vec<SocketAddr>, String>,
+enum About {
+    Host(Arc<str>),
+    Zone(Arc<str>),
+}
+
+/// What came of it.
+pub(crate) enum Answer {
+    /// A host's addresses.
+    Host {
+        /// The name.
+        host: Arc<str>,
+        /// Its addresses, without a port.
+        result: Result<Vec<SocketAddr>, Unresolved>,
+    },
+    /// A zone's serial number.
+    Zone {
+        /// The name.
+        zone: Arc<str>,
+        /// Its number.
+        result: Result<u32, String>,
+    },
+}
+
+/// Why a host has no addresses.
+pub(crate) struct Unresolved {
+    text: String,
+    cause: Cause,
+}
+
+/// Whose fault that is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    /// There is no such host.
+    Host,
+    /// Nobody who knows could be asked.
+    NameServers,
+}
+
+/// What an answer has for the worker.
+#[derive(Default)]
+pub(crate) struct News {
+    /// Who waited for it.
+    pub(crate) waiters: Vec<Waiter>,
+    /// A host that is not at all of its old addresses any more, and those that it has now.
+    pub(crate) moved: Option<(Arc<str>, Vec<SocketAddr>)>,
+    /// For the log.
+    pub(crate) warning: Option<String>,
 }
 
 /// What is known of a name.
@@ -54,13 +109,14 @@ struct Known {
 pub(crate) struct Names {
     known: HashMap<Arc<str>, Known>,
     waiting: HashMap<Arc<str>, Vec<(ConnId, u16)>>,
+    zones: Zones,
     ask: Sender<Request>,
     me: Mailbox,
 }
 
 impl Names {
     pub(crate) fn new(ask: Sender<Request>, me: Mailbox) -> Self {
-        Self { known: HashMap::new(), waiting: HashMap::new(), ask, me }
+        Self { known: HashMap::new(), waiting: HashMap::new(), zones: Zones::default(), ask, me }
     }
 
     pub(crate) fn lookup(&mut self, id: ConnId, host: &Arc<str>, port: u16, now_us: u64) -> Lookup {
@@ -75,33 +131,127 @@ impl Names {
                 Err(text) => Lookup::Failed(text),
             };
         }
-        let waiting = self.waiting.entry(Arc::clone(host)).or_default();
-        waiting.push((id, port));
-        if waiting.len() == 1 {
-            let request = Request { host: Arc::clone(host), reply_to: self.me.clone() };
-            if self.ask.send(request).is_err() {
-                self.waiting.remove(host);
-                return Lookup::Failed("the resolver has ended".to_owned());
-            }
+        if self.asks(host) {
+            self.waiting.entry(Arc::clone(host)).or_default().push((id, port));
+            Lookup::Asked
+        } else {
+            Lookup::Failed("the resolver has ended".to_owned())
         }
-        Lookup::Asked
     }
 
-    /// Remembers an answer for `ttl` (found, failed) microseconds and says who waited for it.
-    pub(crate) fn answered(&mut self, answer: Answer, now_us: u64, ttl: (u64, u64)) -> Vec<Waiter> {
-        let ttl_us = if answer.result.is_ok() { ttl.0 } else { ttl.1 };
+    /// Sees to it that a host is being looked up.
+    fn asks(&mut self, host: &Arc<str>) -> bool {
+        if self.waiting.contains_key(host) {
+            return true;
+        }
+        let request = Request { about: About::Host(Arc::clone(host)), reply_to: self.me.clone() };
+        let sent = self.ask.send(request).is_ok();
+        if sent {
+            self.waiting.insert(Arc::clone(host), Vec::new());
+        }
+        sent
+    }
+
+    /// Takes in what was found out; a host is remembered for `ttl` (found, failed) microseconds.
+    pub(crate) fn answered(&mut self, answer: Answer, now_us: u64, ttl: (u64, u64)) -> News {
+        match answer {
+            Answer::Host { host, result } => self.host_answered(host, result, now_us, ttl),
+            Answer::Zone { zone, result } => {
+                let warning = match self.zones.answered(&zone, result.as_ref().ok().copied()) {
+                    Verdict::Same => None,
+                    Verdict::FailedNow => {
+                        Some(format!("zone check of \"{zone}\" failed: {}", result.err().unwrap_or_default()))
+                    }
+                    Verdict::Changed => {
+                        self.look_up_again(&zone);
+                        None
+                    }
+                };
+                News { warning, ..News::default() }
+            }
+        }
+    }
+
+    fn host_answered(
+        &mut self,
+        host: Arc<str>,
+        result: Result<Vec<SocketAddr>, Unresolved>,
+        now_us: u64,
+        ttl: (u64, u64),
+    ) -> News {
+        let ttl_us = if result.is_ok() { ttl.0 } else { ttl.1 };
+        let old = self.known.get(&host);
+        let mut warning = None;
+        let result = match (result, old.map(|old| &old.result)) {
+            // It may well be where it was.
+            (Err(Unresolved { text, cause: Cause::NameServers }), Some(Ok(before))) => {
+                warning = Some(format!("{text}; the addresses that it had stay in use"));
+                Ok(before.clone())
+            }
+            (result, _) => result.map_err(|unresolved| unresolved.text),
+        };
+        let moved = match (old.map(|old| &old.result), &result) {
+            (Some(Ok(before)), Ok(after)) if before.iter().any(|address| !after.contains(address)) => {
+                Some((Arc::clone(&host), after.clone()))
+            }
+            _ => None,
+        };
         // The turn goes on where it was, so that short times to live do not favour the first address.
-        let turn = self.known.get(&answer.host).map_or(0, |old| old.turn);
-        let mut known = Known { result: answer.result, until_us: now_us.saturating_add(ttl_us), turn };
-        let waiting = self.waiting.remove(&answer.host).unwrap_or_default();
+        let turn = old.map_or(0, |old| old.turn);
+        let mut known = Known { result, until_us: now_us.saturating_add(ttl_us), turn };
+        let waiting = self.waiting.remove(&host).unwrap_or_default();
         let waiters = waiting.into_iter().map(|(id, port)| Waiter { id, result: known.next(port) }).collect();
         if self.known.len() >= NAMES_MAX {
             self.known.retain(|_, known| known.until_us > now_us);
+            let known = &self.known;
+            self.zones.retain(|zone| known.keys().any(|host| zone_of(host) == Some(zone)));
         }
         if self.known.len() < NAMES_MAX {
-            self.known.insert(answer.host, known);
+            zone_of(&host).into_iter().for_each(|zone| self.zones.note(zone));
+            self.known.insert(host, known);
         }
-        waiters
+        News { waiters, moved, warning }
+    }
+
+    /// The zone has changed: all its hosts are looked up again, whether somebody waits for them or not.
+    fn look_up_again(&mut self, zone: &str) {
+        let concerned: Vec<Arc<str>> =
+            self.known.keys().filter(|host| zone_of(host) == Some(zone)).map(Arc::clone).collect();
+        for host in concerned {
+            self.asks(&host);
+        }
+    }
+
+    /// When [`Names::check_zones`] has something to do.
+    pub(crate) fn deadline_us(&self, period_us: u64) -> Option<u64> {
+        self.zones.due_us(period_us)
+    }
+
+    /// Asks zones whether they have changed, as often as `dns_zone_check_period` says.
+    pub(crate) fn check_zones(&mut self, now_us: u64, period_us: u64) {
+        for zone in self.zones.take_due(now_us, period_us) {
+            // Should the resolver have ended, the process is ending.
+            let _ = self.ask.send(Request { about: About::Zone(zone), reply_to: self.me.clone() });
+        }
+    }
+
+    /// Everything that is known, for SHOW.
+    pub(crate) fn seen(&self, now_us: u64) -> NamesSeen {
+        let host = |(name, known): (&Arc<str>, &Known)| HostSeen {
+            name: Arc::clone(name),
+            left_us: known.until_us.saturating_sub(now_us),
+            addresses: known.result.clone().unwrap_or_default(),
+        };
+        let zone = |(name, serial): (&str, u32)| ZoneSeen {
+            name: name.into(),
+            serial,
+            hosts: self.known.keys().filter(|host| zone_of(host) == Some(name)).count(),
+        };
+        NamesSeen {
+            hosts: self.known.iter().map(host).collect(),
+            zones: self.zones.iter().map(zone).collect(),
+            asked: self.waiting.len() + self.zones.asked(),
+        }
     }
 }
 
@@ -118,39 +268,100 @@ impl Known {
     }
 }
 
-/// Starts the threads; they end when the last sender is gone and they are not in the middle of a look-up.
-pub(crate) fn start_resolver() -> io::Result<Sender<Request>> {
+/// Starts the threads; they end when the last sender is gone and they are not in the middle of a look-up. `resolv_conf` names the
+/// file with the name servers to ask; without one the operating system is asked for hosts.
+pub(crate) fn start_resolver(resolv_conf: Option<PathBuf>) -> io::Result<Sender<Request>> {
     let (ask, requests) = channel();
     let requests = Arc::new(Mutex::new(requests));
     for number in 0..RESOLVER_THREADS {
-        let requests = Arc::clone(&requests);
-        thread::Builder::new().name(format!("resolver-{number}")).spawn(move || answer_all(&requests))?;
+        let (requests, resolv_conf) = (Arc::clone(&requests), resolv_conf.clone());
+        thread::Builder::new()
+            .name(format!("resolver-{number}"))
+            .spawn(move || answer_all(&requests, resolv_conf.as_deref()))?;
     }
     Ok(ask)
 }
 
-fn answer_all(requests: &Mutex<Receiver<Request>>) {
+fn answer_all(requests: &Mutex<Receiver<Request>>, resolv_conf: Option<&Path>) {
     loop {
         // Only `recv` runs under the lock, and it does not panic.
         let Ok(guard) = requests.lock() else { return };
-        let Ok(request) = guard.recv() else { return };
+        let Ok(Request { about, reply_to }) = guard.recv() else { return };
         drop(guard);
-        let result = ask_system(&request.host);
-        request.reply_to.send(Letter::Resolved(Box::new(Answer { host: request.host, result })));
+        let answer = match about {
+            About::Host(host) => {
+                let result = match resolv_conf {
+                    None => ask_system(&host),
+                    Some(path) => ask_servers(path, &host),
+                };
+                Answer::Host { host, result }
+            }
+            About::Zone(zone) => {
+                let path = resolv_conf.unwrap_or(Path::new(RESOLV_CONF));
+                let result = read_conf(path).and_then(|conf| dns::serial(&conf, &zone));
+                Answer::Zone { zone, result }
+            }
+        };
+        reply_to.send(Letter::Resolved(Box::new(answer)));
     }
 }
 
-fn ask_system(host: &str) -> Result<Vec<SocketAddr>, String> {
+/// Read each time: names are remembered, so that is not often, and a change is noticed.
+fn read_conf(path: &Path) -> Result<ResolvConf, String> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(ResolvConf::parse(&String::from_utf8_lossy(&bytes))),
+        Err(error) => Err(format!("could not read {}: {error}", path.display())),
+    }
+}
+
+fn unresolved(host: &str, why: &str, cause: Cause) -> Unresolved {
+    Unresolved { text: format!("could not resolve \"{host}\": {why}"), cause }
+}
+
+fn ask_servers(path: &Path, host: &str) -> Result<Vec<SocketAddr>, Unresolved> {
+    // A system without a hosts file is one with an empty one.
+    let hosts = fs::read(HOSTS).unwrap_or_default();
+    let mut found = conf::in_hosts(&String::from_utf8_lossy(&hosts), host);
+    if found.is_empty() {
+        found = read_conf(path)
+            .and_then(|conf| dns::addresses(&conf, host))
+            .map_err(|why| unresolved(host, &why, Cause::NameServers))?;
+    }
+    if found.is_empty() {
+        return Err(unresolved(host, "no such host", Cause::Host));
+    }
+    Ok(found.into_iter().map(|address| SocketAddr::new(address, 0)).collect())
+}
+
+fn ask_system(host: &str) -> Result<Vec<SocketAddr>, Unresolved> {
     let mut addresses: Vec<SocketAddr> = Vec::new();
-    for address in (host, 0).to_socket_addrs().map_err(|e| format!("could not resolve \"{host}\": {e}"))? {
+    let found = (host, 0).to_socket_addrs().map_err(|error| {
+        let text = error.to_string();
+        let cause = if says_no_such_host(&text) { Cause::Host } else { Cause::NameServers };
+        unresolved(host, &text, cause)
+    })?;
+    for address in found {
         if !addresses.contains(&address) {
             addresses.push(address);
         }
     }
     if addresses.is_empty() {
-        return Err(format!("could not resolve \"{host}\": no addresses"));
+        return Err(unresolved(host, "no addresses", Cause::Host));
     }
     Ok(addresses)
+}
+
+/// The C library's words for EAI_NONAME and EAI_NODATA (gai_strerror(3)), of glibc and musl: the standard library keeps only them. They
+/// are not translated, as the process has the locale C.
+fn says_no_such_host(text: &str) -> bool {
+    [
+        "Name or service not known",
+        "No address associated with hostname",
+        "Name does not resolve",
+        "Name has no usable address",
+    ]
+    .iter()
+    .any(|words| text.contains(words))
 }
 
 #[cfg(test)]
@@ -174,6 +385,11 @@ mod tests {
         list.iter().map(|text| text.parse().unwrap()).collect()
     }
 
+    fn answer(host: &Arc<str>, result: Result<Vec<SocketAddr>, String>) -> Answer {
+        let result = result.map_err(|text| Unresolved { text, cause: Cause::Host });
+        Answer::Host { host: Arc::clone(host), result }
+    }
+
     #[test]
     fn an_address_needs_no_resolver() {
         let (mut names, asked, _poll) = names();
@@ -189,8 +405,8 @@ mod tests {
         assert!(matches!(names.lookup(id(1), &host, 1, 0), Lookup::Asked));
         assert!(matches!(names.lookup(id(2), &host, 2, 0), Lookup::Asked));
         assert_eq!(asked.try_iter().count(), 1);
-        let answer = Answer { host: Arc::clone(&host), result: Ok(addresses(&["10.0.0.1:0", "10.0.0.2:0"])) };
-        let waiters = names.answered(answer, 100, (50, 50));
+        let answer = answer(&host, Ok(addresses(&["10.0.0.1:0", "10.0.0.2:0"])));
+        let waiters = names.answered(answer, 100, (50, 50)).waiters;
         let told: Vec<_> = waiters.into_iter().map(|w| (w.id, w.result.unwrap())).collect();
         assert_eq!(told[0], (id(1), addresses(&["10.0.0.1:1", "10.0.0.2:1"])));
         assert_eq!(told[1], (id(2), addresses(&["10.0.0.2:2", "10.0.0.1:2"])));
@@ -205,7 +421,7 @@ mod tests {
         let (mut names, asked, _poll) = names();
         let host: Arc<str> = "nowhere".into();
         assert!(matches!(names.lookup(id(1), &host, 1, 0), Lookup::Asked));
-        names.answered(Answer { host: Arc::clone(&host), result: Err("no".into()) }, 0, (1000, 10));
+        names.answered(answer(&host, Err("no".into())), 0, (1000, 10));
         assert!(matches!(names.lookup(id(2), &host, 1, 9), Lookup::Failed(text) if text == "no"));
         assert!(matches!(names.lookup(id(3), &host, 1, 10), Lookup::Asked));
         assert_eq!(asked.try_iter().count(), 2);
@@ -215,11 +431,68 @@ mod tests {
     fn the_cache_is_bounded() {
         let (mut names, _asked, _poll) = names();
         for number in 0..NAMES_MAX + 50 {
-            let answer = Answer { host: format!("h{number}").into(), result: Err("no".into()) };
-            names.answered(answer, 0, (10, 10));
+            names.answered(answer(&format!("h{number}.example").into(), Err("no".into())), 0, (10, 10));
         }
         assert_eq!(names.known.len(), NAMES_MAX);
-        names.answered(Answer { host: "late".into(), result: Err("no".into()) }, 11, (10, 10));
-        assert_eq!(names.known.len(), 1);
+        names.answered(answer(&"late".into(), Err("no".into())), 11, (10, 10));
+        assert_eq!((names.known.len(), names.zones.iter().count()), (1, 0));
+    }
+
+    #[test]
+    fn a_host_that_leaves_an_address_has_moved_and_one_that_gains_one_has_not() {
+        let (mut names, _asked, _poll) = names();
+        let host: Arc<str> = "db".into();
+        let mut moved = |result: Result<&[&str], &str>| {
+            let result = result.map(addresses).map_err(str::to_owned);
+            names.answered(answer(&host, result), 0, (10, 10)).moved.map(|(_, now)| now)
+        };
+        assert_eq!(moved(Ok(&["10.0.0.1:0"])), None, "the first time");
+        assert_eq!(moved(Ok(&["10.0.0.2:0", "10.0.0.1:0"])), None);
+        assert_eq!(moved(Ok(&["10.0.0.2:0"])), Some(addresses(&["10.0.0.2:0"])));
+        assert_eq!(moved(Err("no answer")), None, "that a server fails says nothing of the host");
+    }
+
+    #[test]
+    fn name_servers_that_fail_are_no_reason_to_forget() {
+        let (mut names, asked, _poll) = names();
+        let host: Arc<str> = "db".into();
+        let failed = || Answer::Host {
+            host: "db".into(),
+            result: Err(unresolved("db", "no answer", Cause::NameServers)),
+        };
+        assert!(names.answered(failed(), 0, (10, 10)).warning.is_none());
+        assert!(matches!(names.lookup(id(1), &host, 1, 5), Lookup::Failed(_)), "it was never known");
+        names.answered(answer(&host, Ok(addresses(&["10.0.0.1:0"]))), 10, (10, 10));
+        let warning = names.answered(failed(), 20, (1000, 10)).warning;
+        let expected = "could not resolve \"db\": no answer; the addresses that it had stay in use";
+        assert_eq!(warning.as_deref(), Some(expected));
+        assert!(matches!(names.lookup(id(2), &host, 1, 29), Lookup::Found(_)));
+        assert!(matches!(names.lookup(id(3), &host, 1, 30), Lookup::Asked), "it is tried again soon");
+        assert_eq!(asked.try_iter().count(), 1);
+        names.answered(answer(&host, Err("no such host".into())), 40, (10, 10));
+        assert!(matches!(names.lookup(id(4), &host, 1, 41), Lookup::Failed(_)), "now it is gone");
+    }
+
+    #[test]
+    fn a_zone_that_changed_has_its_hosts_looked_up_again_though_nobody_waits() {
+        let (mut names, asked, _poll) = names();
+        let host: Arc<str> = "db.example".into();
+        names.answered(answer(&host, Ok(addresses(&["10.0.0.1:0"]))), 0, (1_000_000, 10));
+        names.check_zones(0, 0);
+        assert_eq!((names.deadline_us(0), asked.try_iter().count()), (None, 0), "switched off");
+        let zone = |serial| Answer::Zone { zone: "example".into(), result: Ok(serial) };
+        for (now_us, serial, questions) in [(0, 1, 1), (10, 1, 1), (20, 2, 2)] {
+            names.check_zones(now_us, 10);
+            names.answered(zone(serial), now_us, (10, 10));
+            assert_eq!(asked.try_iter().count(), questions, "serial {serial} at {now_us}");
+        }
+        assert_eq!(names.seen(30).asked, 1);
+        let news = names.answered(answer(&host, Ok(addresses(&["10.0.0.2:0"]))), 30, (1_000_000, 10));
+        assert!(news.waiters.is_empty() && news.moved.is_some());
+        let seen = names.seen(31);
+        assert_eq!((seen.hosts.len(), seen.zones[0].serial, seen.zones[0].hosts, seen.asked), (1, 2, 1, 0));
+        let failed = Answer::Zone { zone: "example".into(), result: Err("no answer".into()) };
+        let warning = names.answered(failed, 40, (10, 10)).warning;
+        assert_eq!(warning.as_deref(), Some("zone check of \"example\" failed: no answer"));
     }
 }

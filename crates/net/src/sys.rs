@@ -1,14 +1,14 @@
 //! The system calls of the data plane that need more than a method call, and their errors as text.
 
-use std::io::{self, Read};
-use std::os::fd::AsRawFd;
+use std::io::{self, IoSlice, Read};
+use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use nix::errno::Errno;
 use nix::libc;
-use nix::sys::socket::{getsockopt, sockopt};
+use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, sendmsg, sockopt};
 use socket2::{Socket, TcpKeepalive};
 
 use crate::options::SocketOptions;
@@ -31,6 +31,14 @@ pub(crate) fn send(socket: &Socket, bytes: &[u8]) -> io::Result<usize> {
             result => return result,
         }
     }
+}
+
+/// Sends bytes with a descriptor beside them (SCM_RIGHTS, unix(7)): all of them or none.
+pub(crate) fn send_with_descriptor(socket: &Socket, bytes: &[u8], descriptor: RawFd) -> io::Result<()> {
+    let rights = [ControlMessage::ScmRights(&[descriptor])];
+    let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+    let sent = sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(bytes)], &rights, flags, None)?;
+    if sent < bytes.len() { Err(io::ErrorKind::WriteZero.into()) } else { Ok(()) }
 }
 
 /// Accepts one connection, non-blocking and closed on exec.

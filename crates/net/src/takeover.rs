@@ -5,7 +5,8 @@
 //! 1. `Doors`: the old one's listening sockets. Both may accept now.
 //! 2. `Ready`: the new one can serve. Until here nothing has changed, and either side may break off.
 //! 3. `Yours`: the old one has removed its pid file and accepts nobody any more.
-//! 4. `Carried`, many times: pools, clients, servers, as they come to rest; `End` when nothing is left.
+//! 4. `Carried`, many times: pools, clients, servers, as they come to rest; `End` when nothing is left. Meanwhile the new one, at whose door
+//!    all cancel requests arrive, sends back with `Cancel` what it does not know: clients that can not travel are the old one's.
 //!
 //! Here is how it travels; what may travel is the machine's affair.
 

@@ -107,6 +107,7 @@ impl<E: Engine> Worker<E> {
         self.stop_listening();
         self.io.end_lingering();
         self.io.redial();
+        self.io.names.check_zones(now.mono_us, self.io.options.dns_zone_check_us);
         self.io.end_bulk();
         if self.engine.deadline().is_some_and(|due_us| due_us <= now.mono_us) {
             self.engine.timeout(&mut self.io);
@@ -185,7 +186,11 @@ impl<E: Engine> Worker<E> {
                 Letter::Mail(mail) => self.engine.mail(&mut self.io, mail),
                 Letter::Parcel(parcel) => self.unpack(*parcel),
                 Letter::Arrival(arrival) => self.unload(*arrival),
-                Letter::Resolved(answer) => self.io.resolved(*answer),
+                Letter::Resolved(answer) => {
+                    if let Some((host, addresses)) = self.io.resolved(*answer) {
+                        self.engine.host_moved(&mut self.io, &host, &addresses);
+                    }
+                }
                 Letter::Command(command) => {
                     if self.obey(*command) == Next::Stop {
                         return Next::Stop;
@@ -257,9 +262,10 @@ impl<E: Engine> Worker<E> {
                 let _ = lend.send(self.acceptor.duplicates());
             }
             NetCommand::GiveAway(successor) => {
-                self.acceptor.close(&self.io, |_| true);
+                self.acceptor.close(&mut self.io, |_| true);
                 self.io.successor = Some(successor);
             }
+            NetCommand::PassBack(predecessor) => self.io.predecessor = Some(predecessor),
             NetCommand::Stop => return Next::Stop,
         }
         Next::Turn

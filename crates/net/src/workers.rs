@@ -108,7 +108,7 @@ impl Workers {
     {
         let Setup { workers, listeners, tls, options, log, questions, surrendered, machine } = setup;
         let clock = Clock::new();
-        let resolver = start_resolver()?;
+        let resolver = start_resolver(options.resolv_conf.clone())?;
         let (entrances, mailboxes) = entrances(workers.max(1))?;
         let mut running = Self {
             loads: mailboxes.iter().map(|_| Arc::default()).collect(),
@@ -189,7 +189,7 @@ impl Workers {
     /// What gives everything to another process.
     #[must_use]
     pub fn giver(&self) -> Giver {
-        Giver { mailboxes: self.mailboxes.clone() }
+        Giver { mailboxes: self.mailboxes.clone(), doors: Arc::default() }
     }
 
     /// What takes in what another process gives.
@@ -256,7 +256,7 @@ fn run<E: Engine>(outfit: Outfit, machine: &dyn Fn(WorkerId, Now) -> E) {
 
 fn work<E: Engine>(outfit: Outfit, machine: &dyn Fn(WorkerId, Now) -> E) -> io::Result<()> {
     let me = outfit.boxes[usize::from(outfit.me.0)].clone();
-    let io = Io::new(Parts {
+    let mut io = Io::new(Parts {
         me: outfit.me,
         registry: outfit.registry,
         mesh: Mesh::new(outfit.boxes),
@@ -267,7 +267,7 @@ fn work<E: Engine>(outfit: Outfit, machine: &dyn Fn(WorkerId, Now) -> E) -> io::
         surrendered: outfit.surrendered,
         log: outfit.log,
     });
-    let acceptor = Acceptor::new(outfit.listeners, &io)?;
+    let acceptor = Acceptor::new(outfit.listeners, &mut io)?;
     let engine = machine(outfit.me, outfit.clock.now());
     let desk = Desk {
         io,

@@ -1,6 +1,7 @@
 //! The pooler's life: start, serve, end.
 
 use std::backtrace::Backtrace;
+use std::os::fd::OwnedFd;
 use std::panic;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
@@ -11,8 +12,9 @@ use std::{io, thread};
 use pgweir_control::log::Log;
 use pgweir_control::process::PidFile;
 use pgweir_control::stopping::SIGNALS;
+use pgweir_control::supervisor::{self, News};
 use pgweir_control::web::{self, Web, WebSetup};
-use pgweir_control::{Askers, Event, Plane, Rulebook};
+use pgweir_control::{ASKER_THREAD, Askers, Event, Plane, Rulebook};
 use pgweir_core::driver::{Level, Now, WorkerId};
 use pgweir_core::mail::Question;
 use pgweir_core::{Machine, Shared};
@@ -92,8 +94,9 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
                 .show_times_by(Arc::new(move |seconds| log.moment(seconds)))
         },
     })?;
+    let web_doors = web_sockets.iter().map(|socket| socket.try_clone().map(OwnedFd::from));
     let estate = Estate {
-        giver: workers.giver(),
+        giver: workers.giver().with_doors(web_doors.collect::<io::Result<_>>()?),
         generation,
         pid_file: Arc::clone(&pid_file),
         events,
@@ -117,6 +120,7 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
         })?;
     }
     log.write(Level::Log, &version::process_up());
+    supervisor::tell(log, News::Ready);
     let plane = Plane::new(Crew(workers), book, log.clone(), quiet).with_web(web).with_askers(askers);
     let Crew(mut workers) = plane.run(&event_queue);
     let given = given.load(Ordering::Acquire);
@@ -173,6 +177,15 @@ fn end_on_panic(log: Log, pid_file: SharedPidFile) {
     panic::set_hook(Box::new(move |info| {
         let thread = thread::current();
         let name = thread.name().unwrap_or("?");
+        if name == ASKER_THREAD {
+            // It goes on with the next question.
+            let place = info.location().map_or_else(String::new, |place| format!(" ({place})"));
+            let what = info.payload_as_str().unwrap_or("unknown");
+            return log.write(
+                Level::Error,
+                &format!("an answer to a login's question makes no sense: {what}{place}"),
+            );
+        }
         let text = format!("{info}\nthis is a defect in thread \"{name}\" of pgweir, please report it");
         log.write(Level::Fatal, &text);
         take(&pid_file);

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::net::TcpListener;
 use std::num::NonZero;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::thread;
 
@@ -17,7 +18,8 @@ use pgweir_control::web::{self, WebListenError};
 use pgweir_control::{CommandLine, Draft, log_targets};
 use pgweir_core::driver::Level;
 use pgweir_net::{
-    ListenError, ListenSettings, Listeners, Takeover, TakeoverError, TlsConfigs, open_listeners,
+    ListenError, ListenSettings, Listeners, Passed, Socket, Takeover, TakeoverError, TlsConfigs,
+    open_listeners,
 };
 use pgweir_settings::Config;
 
@@ -72,6 +74,11 @@ pub(crate) enum StartError {
     /// `-R`.
     #[error(transparent)]
     Takeover(#[from] TakeoverError),
+    /// `-R` where whoever started us passed sockets.
+    #[error(
+        "-R can not be used with socket activation: the sockets stay with the service manager across a restart"
+    )]
+    TakeoverOfPassed,
     /// Threads, event queues, random numbers.
     #[error("could not start: {0}")]
     System(#[from] io::Error),
@@ -97,6 +104,10 @@ pub(crate) fn start(options: RunOptions, log: &Log) -> Result<Ready, StartError>
         user: options.user,
         verbosity: options.verbosity,
     };
+    let passed = Passed::take()?;
+    if options.takeover && passed.is_for_clients() {
+        return Err(StartError::TakeoverOfPassed);
+    }
     let draft = read(&command_line, log)?;
     let config = draft.config();
     // Before anything is made or opened: root's files could be neither removed nor opened again later.
@@ -113,36 +124,52 @@ pub(crate) fn start(options: RunOptions, log: &Log) -> Result<Ready, StartError>
         look_for_pid_file(&config.main.pidfile, options.daemon, log)?;
     }
     note_files_limit(&draft, log);
-    let write = |level: Level, line: &str| log.write(level, line);
-    let settings = ListenSettings::from(&config.main);
     let inherited = takeover.as_mut().map(Takeover::take_listeners).unwrap_or_default();
     let quiet = options.quiet || options.daemon;
-    // Who can connect finds the pid file written; a daemon listens first, to say on the terminal why it can not.
-    let (listeners, web_sockets, pid_file) = if takeover.is_some() {
-        let listeners = open_listeners(&settings, inherited, &write)?;
-        let web_sockets = web::open(&config.main.http_listen).unwrap_or_else(|error| {
+    // Who can connect finds the pid file written; a daemon listens first, to say on the terminal why it can not. And where there is an
+    // old process, that has its own pid file until this one is ready.
+    let first = !options.daemon && takeover.is_none();
+    let early = if first { create_pid_file(&config.main.pidfile)? } else { None };
+    let (listeners, web_sockets) = open_doors(config, passed, inherited, takeover.is_some(), log)?;
+    if options.daemon {
+        go_to_background()?;
+        open_log(config, quiet, log)?;
+    }
+    let late =
+        if options.daemon && takeover.is_none() { create_pid_file(&config.main.pidfile)? } else { None };
+    Ok(Ready { command_line, draft, tls, listeners, web_sockets, pid_file: early.or(late), quiet, takeover })
+}
+
+/// Opens the sockets for clients and for HTTP, as far as they are neither passed to us nor an old process's.
+fn open_doors(
+    config: &Config,
+    mut passed: Passed,
+    mut inherited: Vec<Socket>,
+    replaces: bool,
+    log: &Log,
+) -> Result<(Listeners, Vec<TcpListener>), StartError> {
+    let write = |level: Level, line: &str| log.write(level, line);
+    let settings = ListenSettings::from(&config.main);
+    let http = std::mem::take(&mut passed.http);
+    let listeners = if passed.is_for_clients() {
+        passed.into_listeners(&settings, &write)?
+    } else {
+        open_listeners(&settings, &mut inherited, &write)?
+    };
+    if !http.is_empty() {
+        return Ok((listeners, http));
+    }
+    // What is left of an old process's may be its HTTP server's.
+    let left = inherited.into_iter().map(|socket| TcpListener::from(OwnedFd::from(socket))).collect();
+    let web_sockets = match web::open(&config.main.http_listen, left) {
+        Err(error) if replaces => {
             let line = format!("no HTTP until the next restart, the old process is there still: {error}");
             log.write(Level::Warning, &line);
             Vec::new()
-        });
-        if options.daemon {
-            go_to_background()?;
-            open_log(config, quiet, log)?;
         }
-        // The old process has its own pid file until this one is ready.
-        (listeners, web_sockets, None)
-    } else if options.daemon {
-        let listeners = open_listeners(&settings, inherited, &write)?;
-        let web_sockets = web::open(&config.main.http_listen)?;
-        go_to_background()?;
-        open_log(config, quiet, log)?;
-        (listeners, web_sockets, create_pid_file(&config.main.pidfile)?)
-    } else {
-        let pid_file = create_pid_file(&config.main.pidfile)?;
-        let web_sockets = web::open(&config.main.http_listen)?;
-        (open_listeners(&settings, inherited, &write)?, web_sockets, pid_file)
+        opened => opened?,
     };
-    Ok(Ready { command_line, draft, tls, listeners, web_sockets, pid_file, quiet, takeover })
+    Ok((listeners, web_sockets))
 }
 
 pub(crate) fn create_pid_file(path: &str) -> Result<Option<PidFile>, PidFileError> {

@@ -17,6 +17,7 @@ pub(crate) fn page() -> String {
     for part in PARTS {
         let _ = writeln!(page, "{}: {}", part.does, part.name_and_version());
     }
+    page.push_str("systemd: yes\n");
     page
 }
 
@@ -73,6 +74,6 @@ mod tests {
             first.starts_with("pgweir ") && first.ends_with("(compatible with PgBouncer 1.25.2)"),
             "{first}"
         );
-        assert_eq!(page.lines().count(), 3);
+        assert_eq!(page.lines().count(), 4);
     }
 }

@@ -1,6 +1,8 @@
 //! A simulator that can not fail is worth nothing: the machine, broken on purpose in one way at a time, must be caught,
 //! and by the check that is meant for it.
 
+use std::net::SocketAddr;
+
 use pgweir_core::carried::Carried;
 use pgweir_core::driver::{
     CloseMode, Closed, ConnId, Driver, Endpoint, Level, Now, Peer, TlsInfo, TlsRole, WorkerId,
@@ -252,6 +254,10 @@ impl<const WAY: Way> Engine for Mutant<WAY> {
             }
             _ => self.told(d, conn, bytes),
         }
+    }
+
+    fn host_moved<D: Driver>(&mut self, d: &mut D, host: &str, addresses: &[SocketAddr]) {
+        self.bend(d, |machine, d| machine.host_moved(d, host, addresses));
     }
 
     fn connected<D: Driver>(&mut self, d: &mut D, conn: ConnId, local: String) {

@@ -241,18 +241,23 @@ impl Machine {
         let servers: Vec<ServerId> =
             self.servers.iter().filter(|(_, server)| server.pool == id).map(|(server, _)| server).collect();
         for server_id in servers {
-            let Some(server) = self.servers.get_mut(server_id) else { continue };
-            match server.state.kind() {
-                ServerKind::Idle => self.close_server(d, server_id, reason, CloseMode::Flush),
-                ServerKind::Login if server.state.client().is_none() => {
-                    self.close_server(d, server_id, reason, CloseMode::Now);
-                }
-                // It would never be released.
-                ServerKind::Active if server.replication => self.lose_server(d, server_id, reason.into()),
-                _ => server.retire = Some(reason),
-            }
+            self.recycle_server(d, server_id, reason);
         }
         self.notice(id);
+    }
+
+    /// Closes a server now, or when it comes to rest.
+    pub(super) fn recycle_server<D: Driver>(&mut self, d: &mut D, id: ServerId, reason: &'static str) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        match server.state.kind() {
+            ServerKind::Idle => self.close_server(d, id, reason, CloseMode::Flush),
+            ServerKind::Login if server.state.client().is_none() => {
+                self.close_server(d, id, reason, CloseMode::Now);
+            }
+            // It would never be released.
+            ServerKind::Active if server.replication => self.lose_server(d, id, reason.into()),
+            _ => server.retire = Some(reason),
+        }
     }
 
     fn kill<D: Driver>(&mut self, d: &mut D, database: Option<&str>) {

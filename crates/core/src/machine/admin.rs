@@ -254,7 +254,12 @@ impl Machine {
             (Some(text), _) => self.say_error(d, id, SqlState::PROTOCOL_VIOLATION, &text),
             (None, Command::Show(topic)) => {
                 let rows = self.merge(*topic, pending.outcomes);
-                self.say_rows(d, id, &table::columns_of(&pending.command), rows);
+                let columns = table::columns_of(&pending.command);
+                if *topic == Topic::Fds && self.gets_descriptors(id) {
+                    self.say_descriptors(d, id, &columns, &rows);
+                } else {
+                    self.say_rows(d, id, &columns, rows);
+                }
             }
             (None, command) => {
                 self.scratch.clear();
@@ -342,7 +347,7 @@ impl Machine {
     }
 
     /// Sends what was put together, with ReadyForQuery behind it if it answers a Query.
-    fn say_ready<D: Driver>(&mut self, d: &mut D, id: ClientId) {
+    pub(super) fn say_ready<D: Driver>(&mut self, d: &mut D, id: ClientId) {
         let reply = self.console_mut(id).map(|console| std::mem::take(&mut console.reply));
         if !matches!(reply, Some(Reply::Execute { .. })) {
             backend::encode_ready(&mut self.scratch, TxStatus::Idle);

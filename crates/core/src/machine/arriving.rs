@@ -41,6 +41,9 @@ impl Machine {
             self.pool_arrives(pool_id, pool);
         }
         let server = server_conn.zip(server).map(|(conn, server)| self.server_arrives(conn, pool_id, server));
+        if let Some(server) = server.and_then(|id| self.servers.get_mut(id)) {
+            server.remote = d.remote(server.conn);
+        }
         match client_conn.zip(client) {
             Some((conn, client)) => self.client_arrives(d, conn, pool_id, client, server),
             None => {

@@ -64,6 +64,7 @@ impl Machine {
         if let Some(step) = self.forward_cancel(d, id, &key) {
             return step;
         }
+        d.pass_back(&key);
         let mut asked = false;
         for worker in self.other_workers() {
             asked = true;
@@ -148,7 +149,7 @@ impl Machine {
         server_id: ServerId,
     ) {
         let Some(server) = self.servers.get(server_id) else { return };
-        let conn = d.dial(&server.endpoint);
+        let conn = d.dial(&server.place());
         let (pool, since_us) = (server.pool, self.now.mono_us);
         let stage = Stage::Dialing;
         let cancel = CancelConnection { conn, pool, requester, target, server: server_id, stage, since_us };

@@ -295,6 +295,7 @@ impl Machine {
             pid: 0,
             key: Box::default(),
             endpoint,
+            remote: None,
             since: self.now,
             local: String::new(),
             tls: String::new(),

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use super::hosts::{host_rows, zone_rows};
 use super::measure::statement_rows;
 use super::observe::shown_state;
 use super::{Activity, Machine};
 use crate::client::{Client, ClientState, Link, Riding};
 use crate::console::command::{Outcome, Topic};
 use crate::console::table::TOTALS;
-use crate::driver::{Driver, Endpoint, Peer};
+use crate::driver::{Driver, Endpoint, NamesSeen, Peer};
 use crate::luggage::Replication;
 use crate::pool::{Pool, ServerKind};
 use crate::server::{Server, ServerState};
@@ -38,11 +39,14 @@ impl Machine {
             Topic::Stats | Topic::StatsAverages | Topic::StatsTotals | Topic::Totals => {
                 Outcome::Stats(self.stats_by_database())
             }
-            Topic::Lists => Outcome::Sums(self.list_sums()),
+            Topic::Lists => Outcome::Sums(self.list_sums(&d.names())),
             Topic::Mem => Outcome::Sums(self.memory_sums()),
             Topic::PeerPools => Outcome::Rows(self.peer_pool_rows()),
             Topic::Percentiles => Outcome::Rows(self.percentile_rows()),
             Topic::Statements => Outcome::Statements(self.top_statements()),
+            Topic::Fds => Outcome::Rows(self.descriptor_rows(d)),
+            Topic::DnsHosts => Outcome::Rows(host_rows(&d.names())),
+            Topic::DnsZones => Outcome::Rows(zone_rows(&d.names())),
             _ if !first => Outcome::Rows(Vec::new()),
             Topic::Databases => Outcome::Rows(self.database_rows()),
             Topic::Users => Outcome::Rows(self.user_rows()),
@@ -50,8 +54,7 @@ impl Machine {
             Topic::State => Outcome::Rows(self.state_rows()),
             Topic::Version => Outcome::Rows(vec![vec![cell("PgBouncer 1.25.2")]]),
             Topic::Peers => Outcome::Rows(self.peer_rows()),
-            Topic::DnsHosts | Topic::DnsZones | Topic::Help => Outcome::Rows(Vec::new()),
-            Topic::Fds => Outcome::Failed("SHOW FDS is not built yet".to_owned()),
+            Topic::Help => Outcome::Rows(Vec::new()),
         }
     }
 
@@ -85,6 +88,12 @@ impl Machine {
             Topic::Statements => statement_rows(statements),
             Topic::Pools | Topic::Percentiles => {
                 rows.sort();
+                rows
+            }
+            // Each worker looks up what it needs.
+            Topic::DnsHosts | Topic::DnsZones => {
+                rows.sort();
+                rows.dedup_by(|one, other| one[0] == other[0]);
                 rows
             }
             _ => rows,
@@ -205,7 +214,9 @@ impl Machine {
         };
         let state = if sockets { format!("sv_{state}") } else { state.to_owned() };
         let (addr, port) = match &server.endpoint {
-            Endpoint::Tcp { host, port } => (host.to_string(), *port),
+            Endpoint::Tcp { host, port } => {
+                (server.remote.map_or_else(|| host.to_string(), |remote| remote.ip().to_string()), *port)
+            }
             Endpoint::Unix { .. } => ("unix".to_owned(), pool.config.port),
         };
         let (local_addr, local_port) = server.local.rsplit_once(':').unwrap_or(("unix", "0"));
@@ -335,7 +346,7 @@ impl Machine {
         all
     }
 
-    fn list_sums(&self) -> Vec<(&'static str, u64)> {
+    fn list_sums(&self, names: &NamesSeen) -> Vec<(&'static str, u64)> {
         let first = |count: usize| if self.worker.0 == 0 { count as u64 } else { 0 };
         let config = &self.rules.config;
         let logging_in = self
@@ -354,9 +365,9 @@ impl Machine {
             ("login_clients", logging_in as u64),
             ("free_servers", 0),
             ("used_servers", self.servers.len() as u64),
-            ("dns_names", 0),
-            ("dns_zones", 0),
-            ("dns_queries", 0),
+            ("dns_names", names.hosts.len() as u64),
+            ("dns_zones", names.zones.len() as u64),
+            ("dns_queries", names.asked as u64),
             ("dns_pending", 0),
         ]
     }

@@ -34,6 +34,7 @@ impl Machine {
         let ServerState::Dialing(beginning) = &server.state else { return };
         let only_for = beginning.only_for;
         server.local = local;
+        server.remote = d.remote(server.conn);
         if self.rules.config.main.log_connections {
             let server = &self.servers[id];
             let from =

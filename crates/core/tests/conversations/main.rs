@@ -13,6 +13,7 @@ mod chaos;
 mod copy;
 mod ends;
 mod hba;
+mod hosts;
 mod login;
 mod own_servers;
 mod params;

@@ -1,5 +1,7 @@
 //! A driver that does nothing but remember what it was asked for.
 
+use std::net::SocketAddr;
+
 use pgweir_core::carried::Carried;
 use pgweir_core::driver::{CloseMode, ConnId, Driver, Endpoint, Level, TlsRole, WorkerId};
 use pgweir_core::luggage::Luggage;
@@ -36,6 +38,8 @@ pub(crate) struct Recorder {
     pub(crate) given: Vec<(Option<ConnId>, Option<ConnId>, Box<Carried>)>,
     pub(crate) surrendered: Vec<ConnId>,
     pub(crate) stopped_listening: bool,
+    /// The address at which servers are reached, where a test has a host with several.
+    pub(crate) reached: Option<SocketAddr>,
     random: u64,
 }
 
@@ -82,6 +86,10 @@ impl Driver for Recorder {
         let conn = self.open();
         self.dialed.push((conn, endpoint.clone()));
         conn
+    }
+
+    fn remote(&self, _conn: ConnId) -> Option<SocketAddr> {
+        self.reached
     }
 
     fn close(&mut self, conn: ConnId, mode: CloseMode) {

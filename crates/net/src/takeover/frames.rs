@@ -15,6 +15,8 @@ pub(super) enum Tag {
     Yours = b'y' as isize,
     Carried = b'c' as isize,
     End = b'e' as isize,
+    /// The other way: the key of a cancel request for a client that may have stayed.
+    Cancel = b'k' as isize,
     /// ErrorResponse: the old process does not know what is asked, or does not want it.
     Refused = b'E' as isize,
 }
@@ -33,7 +35,8 @@ pub(super) struct Frame {
 }
 
 impl Tag {
-    const ALL: [Tag; 6] = [Tag::Doors, Tag::Ready, Tag::Yours, Tag::Carried, Tag::End, Tag::Refused];
+    const ALL: [Tag; 7] =
+        [Tag::Doors, Tag::Ready, Tag::Yours, Tag::Carried, Tag::End, Tag::Cancel, Tag::Refused];
 
     fn of(byte: u8) -> Option<Tag> {
         Tag::ALL.into_iter().find(|&tag| tag as u8 == byte)

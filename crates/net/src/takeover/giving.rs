@@ -3,13 +3,16 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
+use std::thread;
 use std::time::Duration;
 
 use pgweir_core::carried::Carried;
+use pgweir_core::mail::Mail;
 use socket2::Socket;
 
-use super::frames::{self, Tag};
+use super::frames::{self, Frame, Tag};
 use crate::mesh::{Letter, Mailbox, NetCommand};
 
 /// How long the new process may take from our listeners to being ready: it starts threads, nothing else.
@@ -27,6 +30,8 @@ pub(crate) struct Package {
 #[derive(Clone)]
 pub struct Giver {
     pub(crate) mailboxes: Vec<Mailbox>,
+    /// Listening sockets that no worker knows.
+    pub(crate) doors: Arc<[OwnedFd]>,
 }
 
 /// An online restart came to nothing, or broke off.
@@ -41,6 +46,12 @@ pub enum GivingError {
 }
 
 impl Giver {
+    /// Gives these listening sockets, too.
+    #[must_use]
+    pub fn with_doors(self, doors: Vec<OwnedFd>) -> Giver {
+        Giver { doors: doors.into(), ..self }
+    }
+
     /// Talks to the new process, which is at the other end of `stream`, until everything was given. `taken_over` is called when
     /// it is ready: the pid file has to be gone when that returns, and the machines have to be told
     /// [`Shutdown::HandOver`](pgweir_core::mail::Shutdown) then. Returns after the workers have ended.
@@ -59,6 +70,7 @@ impl Giver {
         self.command(&NetCommand::GiveAway(give));
         taken_over();
         frames::write(&stream, Tag::Yours, &[], &[]).map_err(GivingError::BrokenOff)?;
+        self.hear_cancels(&stream).map_err(GivingError::BrokenOff)?;
         for Package { sockets, carried } in packages {
             let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
             frames::write(&stream, Tag::Carried, &carried.encode(), &sockets)
@@ -71,12 +83,27 @@ impl Giver {
         stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(READY_PATIENCE))?;
         let listeners = self.borrow_listeners()?;
-        let listeners: Vec<_> = listeners.iter().map(AsFd::as_fd).collect();
+        let own = listeners.iter().map(AsFd::as_fd);
+        let listeners: Vec<_> = own.chain(self.doors.iter().map(AsFd::as_fd)).collect();
         frames::write(stream, Tag::Doors, &generation.to_be_bytes(), &listeners)?;
         match frames::read(stream)?.tag {
             Tag::Ready => Ok(()),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
+    }
+
+    /// Cancel requests for clients that are here still come in at the new process: it passes them on. The thread ends with the stream.
+    fn hear_cancels(&self, stream: &UnixStream) -> io::Result<()> {
+        stream.set_read_timeout(None)?;
+        let (stream, mailboxes) = (stream.try_clone()?, self.mailboxes.clone());
+        thread::Builder::new().name("cancels".into()).spawn(move || {
+            while let Ok(Frame { tag: Tag::Cancel, body: key, .. }) = frames::read(&stream) {
+                for mailbox in &mailboxes {
+                    mailbox.send(Letter::Mail(Mail::Cancel { key: key.clone() }));
+                }
+            }
+        })?;
+        Ok(())
     }
 
     /// Every worker has the same ones.

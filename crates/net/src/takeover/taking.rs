@@ -2,13 +2,15 @@
 
 use std::io;
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc::channel;
+use std::thread;
 
 use pgweir_core::carried::Carried;
 use pgweir_core::driver::WorkerId;
 use socket2::Socket;
 
 use super::frames::{self, Frame, Tag};
-use crate::mesh::{Arrival, Letter, Mailbox};
+use crate::mesh::{Arrival, Letter, Mailbox, NetCommand};
 
 /// An old process that is about to be replaced by this one.
 pub struct Takeover {
@@ -80,6 +82,7 @@ impl Takeover {
         to: &Arrivals,
         owner: impl Fn(&str, &str) -> WorkerId,
     ) -> Result<(u64, u64), TakeoverError> {
+        self.pass_cancels_back(to)?;
         let (mut clients, mut servers) = (0, 0);
         loop {
             let Frame { tag, body, sockets } = frames::read(&self.stream)?;
@@ -101,6 +104,25 @@ impl Takeover {
                 mailbox.send(Letter::Arrival(Box::new(arrival)));
             }
         }
+    }
+}
+
+impl Takeover {
+    /// Has the workers' unknown cancel requests sent to the old process. The thread ends when that is gone.
+    fn pass_cancels_back(&self, to: &Arrivals) -> io::Result<()> {
+        let stream = self.stream.try_clone()?;
+        let (pass, keys) = channel::<Vec<u8>>();
+        for mailbox in &to.mailboxes {
+            mailbox.send(Letter::Command(Box::new(NetCommand::PassBack(pass.clone()))));
+        }
+        thread::Builder::new().name("cancels-back".into()).spawn(move || {
+            for key in keys {
+                if frames::write(&stream, Tag::Cancel, &key, &[]).is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(())
     }
 }
 

@@ -33,7 +33,7 @@ fn on_unix(dir: &str) -> ListenSettings {
 }
 
 fn open(settings: &ListenSettings) -> Result<crate::listen::Listeners, ListenError> {
-    open_listeners(settings, Vec::new(), &|_, _| {})
+    open_listeners(settings, &mut Vec::new(), &|_, _| {})
 }
 
 fn echo_over(stream: &mut UnixStream, bytes: &[u8]) {
@@ -111,11 +111,12 @@ fn one_address_that_fails_is_a_warning_and_all_are_an_error() {
     let lines = std::cell::RefCell::new(Vec::new());
     let log = |level, line: &str| lines.borrow_mut().push((level, line.to_owned()));
     let taken = ListenSettings { port, ..loopback() };
-    assert!(matches!(open_listeners(&taken, Vec::new(), &log), Err(ListenError::NoAddress(_))));
+    assert!(matches!(open_listeners(&taken, &mut Vec::new(), &log), Err(ListenError::NoAddress(_))));
     let text = format!("could not listen on 127.0.0.1:{port}: Address already in use");
     assert_eq!(lines.borrow_mut().remove(0), (Level::Warning, text));
     let addresses = vec!["127.0.0.1".to_owned(), "127.0.0.2".to_owned()];
-    let second = open_listeners(&ListenSettings { addresses, port, ..loopback() }, Vec::new(), &log).unwrap();
+    let second =
+        open_listeners(&ListenSettings { addresses, port, ..loopback() }, &mut Vec::new(), &log).unwrap();
     assert_eq!(second.tcp_addresses(), [format!("127.0.0.2:{port}").parse().unwrap()]);
     assert_eq!(lines.borrow()[1], (Level::Log, format!("listening on 127.0.0.2:{port}")));
 }

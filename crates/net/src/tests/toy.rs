@@ -209,6 +209,10 @@ impl Engine for Toy {
 
     fn carried<D: Driver>(&mut self, _: &mut D, _: Option<ConnId>, _: Option<ConnId>, _: Box<Carried>) {}
 
+    fn host_moved<D: Driver>(&mut self, _d: &mut D, host: &str, addresses: &[SocketAddr]) {
+        panic!("no test has a name that changes, and {host} has {addresses:?}");
+    }
+
     fn mail<D: Driver>(&mut self, d: &mut D, mail: Mail) {
         self.say(Seen::Mail);
         if matches!(mail, Mail::Shutdown(_)) {
@@ -293,7 +297,7 @@ impl World {
     }
 
     pub(crate) fn with(setup: World0) -> Self {
-        let listeners = open_listeners(&setup.listen, Vec::new(), &|_, _| {}).unwrap();
+        let listeners = open_listeners(&setup.listen, &mut Vec::new(), &|_, _| {}).unwrap();
         Self::on(listeners, setup)
     }
 

@@ -259,9 +259,9 @@ settings! {
         /// How long it is remembered that a name does not exist.
         dns_nxdomain_ttl: Duration = "15", Kind::Seconds, Reload, PgBouncer, InEffect;
         /// How often zones are asked whether they have changed; 0 means never.
-        dns_zone_check_period: Duration = "0", Kind::Seconds, Reload, PgBouncer, NotYet;
-        /// A `resolv.conf` to use instead of the system's.
-        resolv_conf: String = "", Kind::Path, Restart, PgBouncer, NotYet;
+        dns_zone_check_period: Duration = "0", Kind::Seconds, Reload, PgBouncer, InEffect;
+        /// A `resolv.conf` whose name servers are asked, instead of the operating system. `/etc/hosts` comes first.
+        resolv_conf: String = "", Kind::Path, Restart, PgBouncer, InEffect;
     }
 
     group "TLS" {

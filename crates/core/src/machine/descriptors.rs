@@ -1,0 +1,161 @@
+//! SHOW FDS: every socket of this process by its number, and, for a process of our own user that asks over the unix socket, the sockets
+//! themselves. Secrets (cancel keys, passwords, keys of SCRAM) are not among what it says, as nothing here needs them.
+
+use std::net::SocketAddr;
+
+use pgweir_wire::backend;
+use pgweir_wire::error::SqlState;
+
+use super::Machine;
+use crate::client::{Client, ClientState};
+use crate::console;
+use crate::console::session::Reply;
+use crate::console::table::{self, Columns};
+use crate::driver::{Driver, Peer};
+use crate::ids::ClientId;
+use crate::params::Params;
+use crate::server::Server;
+
+type Row = Vec<Option<String>>;
+
+/// Parameters that have a column.
+const SHOWN: [&[u8]; 4] = [b"client_encoding", b"standard_conforming_strings", b"DateStyle", b"TimeZone"];
+
+/// A socket, as far as every kind has it.
+struct Line<'a> {
+    descriptor: Option<i32>,
+    task: &'static str,
+    user: Option<&'a str>,
+    database: Option<&'a str>,
+    place: Option<SocketAddr>,
+    port: u16,
+    link: Option<i32>,
+    params: Option<&'a Params>,
+}
+
+impl Machine {
+    /// This worker's sockets; the first one names the listeners, too, which all have in common.
+    pub(super) fn descriptor_rows<D: Driver>(&self, d: &D) -> Vec<Row> {
+        let mut rows = Vec::new();
+        if self.worker.0 == 0 {
+            for door in d.doors() {
+                let line = Line {
+                    descriptor: Some(door.descriptor),
+                    task: "pooler",
+                    user: None,
+                    database: None,
+                    place: door.address,
+                    port: door.port,
+                    link: None,
+                    params: None,
+                };
+                rows.extend(self.line_row(line));
+            }
+        }
+        for client in self.clients.values() {
+            rows.extend(self.client_line(d, client).and_then(|line| self.line_row(line)));
+        }
+        for server in self.servers.values() {
+            rows.extend(self.line_row(self.server_line(d, server)));
+        }
+        rows
+    }
+
+    /// Clients that have logged in to a database, as PgBouncer has it.
+    fn client_line<'a, D: Driver>(&'a self, d: &D, client: &'a Client) -> Option<Line<'a>> {
+        let account = client.account.as_deref()?;
+        let pool = &self.pools[account.pool];
+        let (place, port) = match client.origin.peer {
+            Peer::Tcp { remote, .. } => (Some(remote), remote.port()),
+            Peer::Unix { port, .. } => (None, port),
+        };
+        let link = match &client.state {
+            ClientState::Linked(link) => self.servers.get(link.server),
+            _ => None,
+        };
+        Some(Line {
+            descriptor: d.descriptor(client.conn),
+            task: "client",
+            user: Some(&account.user),
+            database: Some(&pool.database),
+            place,
+            port,
+            link: link.and_then(|server| d.descriptor(server.conn)),
+            params: Some(&account.params),
+        })
+    }
+
+    fn server_line<'a, D: Driver>(&'a self, d: &D, server: &'a Server) -> Line<'a> {
+        let pool = &self.pools[server.pool];
+        let client = server.state.client().and_then(|client| self.clients.get(client));
+        Line {
+            descriptor: d.descriptor(server.conn),
+            task: "server",
+            user: Some(&pool.user),
+            database: Some(&pool.database),
+            place: server.remote,
+            port: pool.config.port,
+            link: client.and_then(|client| d.descriptor(client.conn)),
+            params: Some(&server.params),
+        }
+    }
+
+    /// `None` for what has no socket yet.
+    fn line_row(&self, line: Line<'_>) -> Option<Row> {
+        let text = |value: Option<&str>| Some(value.unwrap_or_default().to_owned());
+        let mut row = vec![
+            Some(line.descriptor?.to_string()),
+            Some(line.task.to_owned()),
+            text(line.user),
+            text(line.database),
+            Some(line.place.map_or_else(|| "unix".to_owned(), |place| place.ip().to_string())),
+            Some(line.port.to_string()),
+            Some("0".to_owned()),
+            Some(line.link.unwrap_or_default().to_string()),
+        ];
+        for name in SHOWN {
+            let value = line.params.and_then(|params| params.get(self.tracked.position(name)?));
+            row.push(Some(
+                value.map(|value| String::from_utf8_lossy(value).into_owned()).unwrap_or_default(),
+            ));
+        }
+        row.extend([Some(String::new()), None, None]);
+        Some(row)
+    }
+
+    /// Whether this console gets the sockets: the house user, over the unix socket, by a simple query.
+    pub(super) fn gets_descriptors(&self, id: ClientId) -> bool {
+        let Some(client) = self.clients.get(id) else { return false };
+        let ClientState::Console(console) = &client.state else { return false };
+        matches!(client.origin.peer, Peer::Unix { same_user: true, .. })
+            && console::is_house_name(console.user())
+            && matches!(console.reply, Reply::Query)
+    }
+
+    /// The answer to SHOW FDS, each row with its socket beside it (SCM_RIGHTS).
+    pub(super) fn say_descriptors<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        columns: &Columns,
+        rows: &[Row],
+    ) {
+        let Some(conn) = self.clients.get(id).map(|client| client.conn) else { return };
+        let formats = table::Formats::default();
+        self.scratch.clear();
+        table::encode_columns(&mut self.scratch, columns, &formats);
+        for row in rows {
+            let descriptor = row.first().and_then(|number| number.as_deref()?.parse().ok());
+            // What stands before a row leaves with its socket: the description of the columns does with the first.
+            table::encode_row(&mut self.scratch, columns, &formats, row);
+            if !descriptor.is_some_and(|descriptor| d.send_beside(conn, &self.scratch, descriptor)) {
+                let text =
+                    "a socket could not be passed: it was closed meanwhile, or whoever asks does not read";
+                return self.say_error(d, id, SqlState::CONFIGURATION_LIMIT_EXCEEDED, text);
+            }
+            self.scratch.clear();
+        }
+        backend::encode_command_complete(&mut self.scratch, "SHOW");
+        self.say_ready(d, id);
+    }
+}

@@ -1,0 +1,55 @@
+//! Hosts whose addresses change: servers that were reached at an address their host has left are given up as they come to rest; and
+//! what SHOW says of names. Who looks names up is the driver.
+
+use std::net::SocketAddr;
+
+use super::Machine;
+use crate::driver::{Driver, Endpoint, NamesSeen};
+use crate::ids::ServerId;
+
+type Row = Vec<Option<String>>;
+
+/// Why such a server is closed.
+const MOVED: &str = "host has another address";
+
+impl Machine {
+    /// Servers of a host that are not at one of these addresses are to be closed.
+    pub(super) fn leave_addresses<D: Driver>(&mut self, d: &mut D, host: &str, addresses: &[SocketAddr]) {
+        let is_left = |remote: SocketAddr| !addresses.iter().any(|address| address.ip() == remote.ip());
+        let left: Vec<ServerId> = self
+            .servers
+            .iter()
+            .filter(
+                |(_, server)| matches!(&server.endpoint, Endpoint::Tcp { host: name, .. } if **name == *host),
+            )
+            .filter(|(_, server)| server.remote.is_some_and(is_left))
+            .map(|(id, _)| id)
+            .collect();
+        for id in left {
+            let pool = self.servers[id].pool;
+            self.recycle_server(d, id, MOVED);
+            self.notice(pool);
+        }
+    }
+}
+
+/// SHOW DNS_HOSTS.
+pub(super) fn host_rows(names: &NamesSeen) -> Vec<Row> {
+    let row = |host: &crate::driver::HostSeen| {
+        let addresses: Vec<String> = host.addresses.iter().map(ToString::to_string).collect();
+        vec![
+            Some(host.name.to_string()),
+            Some((host.left_us / 1_000_000).to_string()),
+            Some(addresses.join(",")),
+        ]
+    };
+    names.hosts.iter().map(row).collect()
+}
+
+/// SHOW DNS_ZONES.
+pub(super) fn zone_rows(names: &NamesSeen) -> Vec<Row> {
+    let row = |zone: &crate::driver::ZoneSeen| {
+        vec![Some(zone.name.to_string()), Some(zone.serial.to_string()), Some(zone.hosts.to_string())]
+    };
+    names.zones.iter().map(row).collect()
+}
