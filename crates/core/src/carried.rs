@@ -123,6 +123,9 @@ pub struct CarriedClient {
     /// Its transaction may have changed its session; these settings by name, and perhaps others.
     #[n(15)]
     pub(crate) touched: Option<Vec<ByteVec>>,
+    /// The BEGIN that it was told to be done, and that no server knows of yet.
+    #[n(16)]
+    pub(crate) begun: Option<ByteVec>,
 }
 
 /// A server that owes nothing.

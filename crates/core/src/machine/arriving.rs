@@ -12,7 +12,7 @@ use super::leaving::{learned, opened_by, replication, shared_name, unpack_peer};
 use super::{Activity, Machine, Role, Step};
 use crate::cancel_key::CancelKey;
 use crate::carried::{Carried, CarriedClient, CarriedPool, CarriedServer, Pair};
-use crate::client::{Account, Client, ClientState, Greeting, Link, Opening};
+use crate::client::{Account, Begun, Client, ClientState, Greeting, Link, Opening};
 use crate::driver::{CloseMode, ConnId, Driver, Endpoint, Level, Now, Peer};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
@@ -265,7 +265,11 @@ impl Machine {
             if carried.as_session || is_replication { PoolMode::Session } else { PoolMode::Transaction };
         let Some(client) = self.clients.get_mut(id) else { return };
         client.account = Some(Box::new(account));
-        client.state = ClientState::Idle;
+        let begun = carried.begun.map(Vec::from);
+        client.state = match (&begun, server) {
+            (Some(text), None) => ClientState::Begun(Begun { text: text.clone(), since_us: now_us }),
+            _ => ClientState::Idle,
+        };
         if let Some(server_id) = server {
             client.state = ClientState::Linked(Link {
                 server: server_id,
@@ -273,7 +277,7 @@ impl Machine {
                 discards: false,
                 held: false,
                 group: None,
-                opening: Opening::Done,
+                opening: begun.map_or(Opening::Done, Opening::Unsent),
                 kept: 0,
                 pin: None,
                 touched: carried.touched.map(touched),

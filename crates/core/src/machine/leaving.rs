@@ -83,7 +83,7 @@ impl Machine {
             return;
         }
         let server = match &client.state {
-            ClientState::Idle | ClientState::Waiting(_) => None,
+            ClientState::Idle | ClientState::Begun(_) | ClientState::Waiting(_) => None,
             // Its server is being opened for it alone.
             ClientState::Welcoming(login) if login.replication != Replication::None => return,
             ClientState::Welcoming(_) => None,
@@ -113,7 +113,7 @@ impl Machine {
             && link.pin.is_none()
             && link.touched.as_ref().is_none_or(|touched| touched.restore.is_empty())
             && link.group.is_none()
-            && matches!(link.opening, Opening::Done)
+            && matches!(link.opening, Opening::Done | Opening::Unsent(_))
             && !link.discards
             && matches!(server.state, ServerState::Busy(client) if client == id)
             && server.ledger.is_empty()
@@ -197,6 +197,7 @@ impl Machine {
                 }
                 _ => None,
             },
+            begun: begun(state).map(bytes),
             as_session: matches!(state, ClientState::Linked(link) if link.made_in == PoolMode::Session),
         };
         if let ClientState::Welcoming(login) = state {
@@ -284,6 +285,16 @@ impl Machine {
 pub(super) fn opened_by(config: &Database) -> String {
     let Database { dbname, hosts, port, user, connect_query, .. } = config;
     format!("{dbname:?} {hosts:?} {port} {user:?} {connect_query:?}")
+}
+
+/// The BEGIN that was answered and not sent.
+fn begun(state: &ClientState) -> Option<&[u8]> {
+    match state {
+        ClientState::Begun(begun) => Some(&begun.text),
+        ClientState::Waiting(waiting) => waiting.begin.as_deref(),
+        ClientState::Linked(Link { opening: Opening::Unsent(text), .. }) => Some(text),
+        _ => None,
+    }
 }
 
 fn bytes(bytes: &[u8]) -> ByteVec {

@@ -206,3 +206,45 @@ fn a_console_that_is_no_house_user_can_not_ask_for_it() {
     let told = rig.command(console, "TAKE_OVER");
     assert!(told[0].starts_with("ERROR 55000 only a process of the same user"), "{told:?}");
 }
+
+/// What reached a server, as one text.
+fn sent(rig: &mut Rig, server: End) -> String {
+    rig.gets(server).join(" / ")
+}
+
+#[test]
+fn a_begin_that_no_server_knows_of_goes_over_with_its_client() {
+    for defer in ["packet", "server"] {
+        let mut rig = Rig::new(&format!("defer_begin = {defer}"));
+        let client = rig.client("alice");
+        let server = rig.dialed();
+        rig.send(client, &fe::query("begin"));
+        assert_eq!(rig.gets(client), ["Complete BEGIN", "Ready T"]);
+        rig.gets_nothing(server);
+        succeed(&mut rig);
+        assert!(is_new(&rig, &[client, server]), "{defer}");
+        assert!(old_is_done(&mut rig));
+        rig.send(client, &fe::query("insert into t values (1)"));
+        let got = sent(&mut rig, server);
+        assert!(got.find("begin").is_some_and(|place| place < got.find("insert").unwrap()), "{defer}: {got}");
+    }
+}
+
+#[test]
+fn a_begin_of_one_who_waits_for_a_server_goes_over_too() {
+    let mut rig = Rig::new("defer_begin = server\ndefault_pool_size = 1\nmultiplex_depth = 0");
+    let busy = rig.client("alice");
+    let server = rig.dialed();
+    let client = rig.client("alice");
+    rig.send(busy, &fe::query("select 1"));
+    rig.gets(server);
+    rig.send(client, &[fe::query("begin")].concat());
+    assert_eq!(rig.gets(client), ["Complete BEGIN", "Ready T"]);
+    rig.send(client, &fe::query("insert into t values (1)"));
+    rig.take_over("default_pool_size = 1", "app = host=pg");
+    assert!(is_new(&rig, &[client]));
+    let fresh = rig.dialed();
+    rig.greet(fresh);
+    let got = sent(&mut rig, fresh);
+    assert!(got.find("begin").is_some_and(|place| place < got.find("insert").unwrap()), "{got}");
+}

@@ -267,6 +267,33 @@ mod tests {
         assert_eq!(read(&packet, "db.example", TYPE::A), Err(Useless::Refused(RCODE::ServerFailure)));
     }
 
+    /// The parser is a library's: a panic in it would end the process.
+    #[test]
+    fn bytes_of_any_kind_are_no_more_than_foreign() {
+        let mut state = 1_u64;
+        let mut random = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            usize::try_from(state >> 33).unwrap() % below
+        };
+        let mut packet = reply("deep.example", TYPE::SOA, vec![soa(1), RData::A(Ipv4Addr::LOCALHOST.into())]);
+        packet.name_servers.push(ResourceRecord::new(
+            Name::new_unchecked("a.deep.example"),
+            CLASS::IN,
+            60,
+            soa(4),
+        ));
+        let good = packet.build_bytes_vec_compressed().unwrap();
+        for _ in 0..20_000 {
+            let mut bytes = good.clone();
+            for _ in 0..=random(4) {
+                let place = random(bytes.len());
+                bytes[place] = [0, 1, 0x3f, 0xc0, 0xff, random(256).to_le_bytes()[0]][random(6)];
+            }
+            bytes.truncate(bytes.len() - random(8).saturating_sub(4));
+            let _ = read_answer(&bytes, ID, "deep.example", TYPE::SOA);
+        }
+    }
+
     #[test]
     fn names_that_can_not_be_asked_for() {
         for name in ["x".repeat(64), "x.".repeat(200)] {
