@@ -16,11 +16,16 @@ use crate::ids::ServerId;
 const CHANGES: [&[u8]; 5] =
     [b"ALTER TABLE", b"ALTER VIEW", b"ALTER MATERIALIZED VIEW", b"ALTER FOREIGN TABLE", b"CREATE VIEW"];
 
+/// The tag of a command that can change what statements return.
+#[inline]
+pub(super) fn is_reshaping(tag: &[u8]) -> bool {
+    matches!(tag.first(), Some(b'A' | b'C')) && CHANGES.iter().any(|change| tag.starts_with(change))
+}
+
 impl Machine {
     /// CommandComplete: a change counts for others when its transaction is over.
     pub(super) fn note_command(&mut self, id: ServerId, tag: &[u8]) {
-        if matches!(tag.first(), Some(b'A' | b'C'))
-            && CHANGES.iter().any(|change| tag.starts_with(change))
+        if is_reshaping(tag)
             && let Some(server) = self.servers.get_mut(id)
         {
             server.reshapes = true;
