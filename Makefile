@@ -1,7 +1,7 @@
 # The menu. `make` alone lists the verbs; each is a line or two, so that it can be run by hand as well.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt build sim fuzz blackbox demo-smoke web web-test tidy prepare bench-peers bench-instructions docs clean
+.PHONY: help demo test check fmt build sim fuzz blackbox demo-smoke web web-test tidy prepare bench-peers bench-instructions install docs clean
 MAKEFLAGS += --no-print-directory
 
 CARGO ?= cargo
@@ -10,6 +10,9 @@ TARGET = $(shell $(CARGO) metadata --no-deps --format-version 1 | sed 's/.*"targ
 PGWEIR = $(TARGET)/release/pgweir
 # For `make sim`: how many seeds.
 SEEDS ?= 2000
+# For `make install`.
+PREFIX ?= /usr/local
+DESTDIR ?=
 # Further arguments for the verb: make demo ARGS="--clients 500".
 ARGS ?=
 
@@ -69,6 +72,11 @@ bench-peers: build ## pgweir, PgBouncer and direct, side by side (ARGS="--only s
 
 bench-instructions: ## counts the hot paths' instructions with valgrind, compares with the baseline (ARGS="--only=lex --update")
 	@$(CARGO) xtask instructions $(ARGS)
+
+install: build ## copies the binary and the manual pages (PREFIX=/usr/local, DESTDIR)
+	install -D -m 755 "$(PGWEIR)" "$(DESTDIR)$(PREFIX)/bin/pgweir"
+	install -D -m 644 docs/man/pgweir.1 "$(DESTDIR)$(PREFIX)/share/man/man1/pgweir.1"
+	install -D -m 644 docs/man/pgweir.ini.5 "$(DESTDIR)$(PREFIX)/share/man/man5/pgweir.ini.5"
 
 docs: ## writes the generated pages anew and builds the API documentation
 	UPDATE=1 $(CARGO) test --quiet -p pgweir-settings --test reference

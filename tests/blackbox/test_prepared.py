@@ -520,3 +520,39 @@ def test_waiting_parse_is_served_later(pooled):
         eventually(lambda: pooler.pool()["cl_waiting"] == 1, "the client waits")
         holder.query("commit")
         assert session.until("Z").rows == [["waited"]]
+
+
+@pytest.mark.needs("changed results noticed")
+@pytest.mark.parametrize("by", ["the pooler", "another way"])
+def test_a_table_that_changes(pooled, pg, by):
+    """Who prepares a statement after ALTER TABLE gets the new columns; who did before is told, and may prepare it again.
+
+    A change that was made past the pooler is known from the first error on.
+    """
+    pooler = pooled(default_pool_size=1)
+    pg.sql("drop table if exists shapes")
+    pg.sql("create table shapes (a int)")
+    pg.sql("grant all on shapes to public")
+    pg.sql("alter table shapes owner to alice")
+    sql = "select * from shapes"
+
+    def columns(session, name):
+        session.send(parse(name, sql) + bind("", name) + describe("P", "") + execute() + SYNC)
+        answer = session.until("Z")
+        assert not answer.errors, answer.errors
+        return answer.columns
+
+    with pooler.raw() as early, pooler.raw() as late, pooler.raw() as latest:
+        assert columns(early, "a") == ["a"]
+        if by == "the pooler":
+            with pooler.raw() as owner:
+                assert owner.query("begin").status == "T"
+                assert owner.query("alter table shapes add b int").commands == ["ALTER TABLE"]
+                assert owner.query("commit").commands == ["COMMIT"]
+            assert columns(late, "b") == ["a", "b"]
+        else:
+            pg.sql("alter table shapes add b int")
+        early.send(run("a"))
+        assert early.until("Z").error["C"] == "0A000"
+        for session in (early, late, latest):
+            assert columns(session, "again") == ["a", "b"]

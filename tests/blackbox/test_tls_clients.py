@@ -308,6 +308,23 @@ def test_a_broken_certificate_at_reload(tls_pooled, certificates):
     assert served_certificate(pooler) == first
 
 
+def test_certificates_by_set(tls_pooled, certificates):
+    """SET of a TLS setting that does not fit the others answers success with a NOTICE; what is in service stays until all fit."""
+    pooler = tls_pooled("prefer")
+    first = served_certificate(pooler)
+    with pooler.console() as console:
+        answer = console.query(f"SET client_tls_key_file = '{certificates.key('pooler2')}'")
+        assert answer.commands == [f"SET client_tls_key_file={certificates.key('pooler2')}"]
+        assert answer.notices == ["TLS settings could not be applied, still using old configuration"]
+        assert served_certificate(pooler) == first
+        answer = console.query(f"SET client_tls_cert_file = '{certificates.crt('pooler2')}'")
+        assert answer.commands and not answer.notices
+        assert served_certificate(pooler) != first
+        assert console.query("SET client_tls_sslmode = 'nonsense'").error["M"] == "SET failed"
+        assert console.query("SET client_tls_cert_file = '/nonexistent'").notices
+        assert served_certificate(pooler) != first
+
+
 @pytest.mark.parametrize("missing", ["client_tls_key_file", "client_tls_cert_file"])
 def test_missing_certificate_at_start(tls_pooled, missing):
     """TLS is asked for and its files are not there: the start fails and says which."""

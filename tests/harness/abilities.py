@@ -57,6 +57,7 @@ SINCE = {
     "metrics over HTTP": None,
     "cancel of a queued statement": None,
     "a limit of the queue": None,
+    "changed results noticed": None,
     "auth_dbname": (1, 19),
     "LDAP": (1, 25),
     "PAM in rules": None,

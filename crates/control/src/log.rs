@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use pgweir_core::driver::Level;
 use pgweir_settings::LogFormat;
@@ -31,8 +31,15 @@ const QUEUE_BYTES_MAX: usize = 4 << 20;
 /// A queue buffer that grew larger than this in a burst is given back.
 const QUEUE_BYTES_KEPT: usize = 64 << 10;
 
-/// Pause of the writer after each write, so that under load lines collect and a worker need not wake it for each.
+/// Pause of the writer after a write in a burst, so that lines collect and a worker need not wake it for each.
 const COLLECT_MS: u64 = 5;
+
+/// It is a burst when more than this was written within [`BURST_MS`]. Otherwise lines are written as they come: whoever is
+/// told something, and then looks into the log, finds it there.
+const BURST_BYTES: usize = 8 << 10;
+
+/// See [`BURST_BYTES`].
+const BURST_MS: u128 = 100;
 
 /// How long [`Log::flush`] waits for the writer before it gives up.
 const FLUSH_MS_MAX: u64 = 2_000;
@@ -261,13 +268,20 @@ impl Shared {
     /// The writer thread.
     fn write_out(&self) {
         let mut batch = Batch::default();
+        let (mut since, mut bytes) = (Instant::now(), 0);
         loop {
             self.take_lines(&mut batch);
             self.outputs().write(&batch);
             self.queue().written += 1;
             self.written.notify_all();
+            if since.elapsed().as_millis() > BURST_MS {
+                (since, bytes) = (Instant::now(), 0);
+            }
+            bytes += batch.lines.len();
             batch.clear();
-            thread::sleep(Duration::from_millis(COLLECT_MS));
+            if bytes > BURST_BYTES {
+                thread::sleep(Duration::from_millis(COLLECT_MS));
+            }
         }
     }
 

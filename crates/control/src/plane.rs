@@ -15,7 +15,7 @@ use crate::askers::Askers;
 use crate::files::TlsFiles;
 use crate::log::syslog::{Destination, SOCKET};
 use crate::log::{Log, Targets};
-use crate::rulebook::{Draft, Rulebook};
+use crate::rulebook::{Draft, Rulebook, SetDraft, is_about_tls};
 use crate::stopping::{Order, Stopping};
 use crate::supervisor::{self, News};
 use crate::web::Web;
@@ -142,10 +142,7 @@ impl<F: Fleet> Plane<F> {
                 self.fleet.mail(from, Mail::Outcome { ticket, outcome });
             }
             Question::Set { from, ticket, key, value } => {
-                let outcome = match self.set(&key, &value) {
-                    Ok(()) => Outcome::Done,
-                    Err(()) => Outcome::Failed("SET failed".to_owned()),
-                };
+                let outcome = self.set(&key, &value);
                 self.fleet.mail(from, Mail::Outcome { ticket, outcome });
             }
             Question::Login(inquiry) => match &self.askers {
@@ -188,6 +185,7 @@ impl<F: Fleet> Plane<F> {
     fn reload(&mut self) -> Result<(), ()> {
         supervisor::tell(&self.log, News::Reloading);
         let result = self.book.draft_reload().and_then(|draft| self.put_into_effect(draft));
+        self.book.forget_unusable();
         if let Err(faults) = &result {
             self.log_faults(faults);
             self.log.write(
@@ -201,20 +199,40 @@ impl<F: Fleet> Plane<F> {
         result.map_err(drop)
     }
 
-    fn set(&mut self, key: &str, value: &str) -> Result<(), ()> {
+    fn set(&mut self, key: &str, value: &str) -> Outcome {
         let result = match self.book.draft_set(key, value) {
-            Ok(Some(draft)) => self.put_into_effect(draft),
-            Ok(None) => Ok(()),
+            Ok(SetDraft::Ready(draft)) => match self.put_into_effect(*draft) {
+                // Key and certificate are set one after the other: the first alone may not do.
+                Err(faults) if is_about_tls(key) => Ok(Some(faults)),
+                other => other.map(|()| None),
+            },
+            Ok(SetDraft::NeedsRestart) => Ok(None),
+            Ok(SetDraft::Unusable(faults)) => Ok(Some(faults)),
             Err(faults) => Err(faults),
         };
-        if let Err(faults) = &result {
-            self.log_faults(faults);
-        } else if ["logfile", "log_format", "syslog", "syslog_ident", "syslog_facility"]
-            .contains(&key.to_ascii_lowercase().as_str())
-        {
-            self.open_log();
+        match result {
+            Ok(None) => {
+                if is_about_tls(key) {
+                    self.book.forget_unusable();
+                }
+                let lower = key.to_ascii_lowercase();
+                if ["logfile", "log_format", "syslog", "syslog_ident", "syslog_facility"]
+                    .contains(&lower.as_str())
+                {
+                    self.open_log();
+                }
+                Outcome::Done
+            }
+            Ok(Some(faults)) => {
+                self.log_faults(&faults);
+                self.book.keep_unusable(key, value);
+                Outcome::Noted("TLS settings could not be applied, still using old configuration")
+            }
+            Err(faults) => {
+                self.log_faults(&faults);
+                Outcome::Failed("SET failed".to_owned())
+            }
         }
-        result.map_err(drop)
     }
 
     /// Everything that can fail comes first, then the draft becomes the rules everywhere.

@@ -30,6 +30,26 @@ pub struct Rulebook {
     rules: Rules,
     users: UsersFile,
     tls: TlsFiles,
+    /// TLS settings given by SET with which no TLS can be built yet (the key is there, and not its certificate): they count with
+    /// the next one, until RELOAD.
+    unusable: Vec<(String, String)>,
+}
+
+/// What came of SET, before it is in effect.
+pub enum SetDraft {
+    /// It can be put into effect.
+    Ready(Box<Draft>),
+    /// It can only change at a start.
+    NeedsRestart,
+    /// It is about TLS, and names files that can not be used: why.
+    Unusable(Vec<String>),
+}
+
+/// Whether a setting is about TLS towards clients or servers.
+#[must_use]
+pub(crate) fn is_about_tls(key: &str) -> bool {
+    let key = key.to_ascii_lowercase();
+    key.contains("_tls_") || key.contains("_tls13_")
 }
 
 /// Rules that were read and found good, but are not in effect.
@@ -91,7 +111,7 @@ impl Rulebook {
         let Draft { config, users, access, tls, .. } = draft;
         let rules =
             Rules { config: Arc::new(config), users: Arc::clone(&users.users), access, server_tls_epoch: 0 };
-        Rulebook { command_line, rules, users, tls }
+        Rulebook { command_line, rules, users, tls, unusable: Vec::new() }
     }
 
     /// The rules in effect.
@@ -112,17 +132,31 @@ impl Rulebook {
         self.draft(diff.merged, warnings)
     }
 
-    /// Changes one setting, as SET on the console does; `None` if it can only change at a start.
+    /// Changes one setting, as SET on the console does.
     ///
     /// # Errors
     /// The setting does not exist, does not take the value, or names files that can not be used.
-    pub fn draft_set(&self, key: &str, value: &str) -> Result<Option<Draft>, Vec<String>> {
+    pub fn draft_set(&self, key: &str, value: &str) -> Result<SetDraft, Vec<String>> {
         let mut config = Config::clone(&self.rules.config);
+        let about_tls = is_about_tls(key);
+        for (key, value) in self.unusable.iter().filter(|_| about_tls) {
+            config.set(key, value).map_err(|error| vec![error.to_string()])?;
+        }
         match config.set(key, value) {
-            Ok(SetOutcome::Applied) => self.draft(config, Vec::new()).map(Some),
-            Ok(SetOutcome::NeedsRestart) => Ok(None),
+            Ok(SetOutcome::Applied) => match self.draft(config, Vec::new()) {
+                Ok(draft) => Ok(SetDraft::Ready(Box::new(draft))),
+                Err(faults) if about_tls => Ok(SetDraft::Unusable(faults)),
+                Err(faults) => Err(faults),
+            },
+            Ok(SetOutcome::NeedsRestart) => Ok(SetDraft::NeedsRestart),
             Err(error) => Err(vec![error.to_string()]),
         }
+    }
+
+    /// No TLS could be built with this setting: it is tried again with the next one.
+    pub fn keep_unusable(&mut self, key: &str, value: &str) {
+        self.unusable.retain(|(known, _)| known != key);
+        self.unusable.push((key.to_owned(), value.to_owned()));
     }
 
     fn draft(&self, config: Config, mut warnings: Vec<String>) -> Result<Draft, Vec<String>> {
@@ -155,6 +189,11 @@ impl Rulebook {
         };
         self.users = users;
         self.tls = tls;
+    }
+
+    /// What SET could not put into effect is over and done with: it is in effect now, or RELOAD has forgotten it.
+    pub fn forget_unusable(&mut self) {
+        self.unusable.clear();
     }
 }
 
@@ -287,17 +326,43 @@ mod tests {
     fn set_lasts_until_reload() {
         let files = Files::new("set", "default_pool_size = 5");
         let mut book = files.start();
-        let draft = book.draft_set("default_pool_size", "7").expect("good").expect("can change");
-        book.adopt(draft);
+        let Ok(SetDraft::Ready(draft)) = book.draft_set("default_pool_size", "7") else {
+            panic!("it can be changed");
+        };
+        book.adopt(*draft);
         assert_eq!(book.rules().config.main.default_pool_size, 7);
-        assert!(book.draft_set("listen_port", "7").expect("is accepted").is_none());
+        assert!(matches!(book.draft_set("listen_port", "7"), Ok(SetDraft::NeedsRestart)));
         assert!(book.draft_set("default_pool_size", "many").is_err());
         assert!(book.draft_set("no_such", "1").is_err());
-        assert!(book.draft_set("client_tls_key_file", "/no/such/file").is_ok(), "client TLS is off");
-        assert!(book.draft_set("server_tls_ca_file", "/no/such/file").is_err());
+        let unused = book.draft_set("client_tls_key_file", "/no/such/file");
+        assert!(matches!(unused, Ok(SetDraft::Ready(_))), "client TLS is off");
+        assert!(book.draft_set("server_tls_sslmode", "perhaps").is_err());
         let draft = book.draft_reload().expect("good");
         book.adopt(draft);
         assert_eq!(book.rules().config.main.default_pool_size, 5);
+    }
+
+    #[test]
+    fn tls_settings_count_together_once_they_fit() {
+        let files = Files::new("set-tls", "server_tls_sslmode = prefer");
+        let ca = files.scratch.write("ca", "CA").display().to_string();
+        let mut book = files.start();
+        assert!(matches!(book.draft_set("server_tls_sslmode", "verify-ca"), Ok(SetDraft::Ready(_))));
+        for missing in ["/no/such/file", "/nor/this"] {
+            let draft = book.draft_set("server_tls_ca_file", missing);
+            assert!(matches!(draft, Ok(SetDraft::Unusable(faults)) if faults[0].contains(missing)));
+            book.keep_unusable("server_tls_ca_file", missing);
+        }
+        assert!(matches!(book.draft_set("server_tls_sslmode", "require"), Ok(SetDraft::Unusable(_))));
+        book.keep_unusable("server_tls_sslmode", "require");
+        assert!(matches!(book.draft_set("default_pool_size", "7"), Ok(SetDraft::Ready(_))), "no TLS");
+        let Ok(SetDraft::Ready(draft)) = book.draft_set("server_tls_ca_file", &ca) else {
+            panic!("it is there")
+        };
+        assert_eq!(draft.config().main.server_tls_sslmode, pgweir_settings::SslMode::Require);
+        book.adopt(*draft);
+        book.forget_unusable();
+        assert_eq!(book.rules().config.main.server_tls_ca_file, ca);
     }
 
     #[test]

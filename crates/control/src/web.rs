@@ -28,6 +28,7 @@ use std::thread;
 use pgweir_core::driver::{Level, WorkerId};
 use pgweir_core::mail::{Mail, Operated, Question, Rules};
 use pgweir_core::sight::Sight;
+use pgweir_settings::Main;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::LocalSet;
 
@@ -194,6 +195,12 @@ struct House {
     /// A new sample is there.
     sampled: tokio::sync::watch::Sender<u64>,
     streams: std::cell::Cell<u32>,
+}
+
+/// What is wrong with `http_tls_cert_file` and `http_tls_key_file`, if anything is.
+#[must_use]
+pub fn tls_fault(main: &Main) -> Option<String> {
+    tls::Tls::read(main).err()
 }
 
 /// Starts the HTTP server's thread.

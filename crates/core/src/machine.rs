@@ -33,6 +33,7 @@ mod riding;
 mod server_login;
 mod server_moves;
 mod session;
+mod shapes;
 mod startup;
 mod turned_down;
 

@@ -82,6 +82,8 @@ pub(crate) struct Server {
     pub(crate) retire: Option<&'static str>,
     /// It said goodbye (a FATAL error) to its client, who needs no second one.
     pub(crate) said_fatal: bool,
+    /// Its transaction has changed what statements return.
+    pub(crate) reshapes: bool,
     /// It serves one replication client and ends with it.
     pub(crate) replication: bool,
     /// Its end is being dealt with: whoever leaves it now need not clean up.

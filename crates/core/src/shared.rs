@@ -58,6 +58,8 @@ pub struct Shared {
     pub clients: Counter,
     /// Numbers for SHOW's column `id`, for clients and servers alike.
     serial: AtomicU64,
+    /// How often statements began to return something else.
+    age: AtomicU64,
     /// Seed of the salts that unknown users are shown; stable while the process lives.
     pub mock_seed: [u8; 32],
     workers: u16,
@@ -87,6 +89,7 @@ impl Shared {
         Shared {
             clients: Counter::default(),
             serial: AtomicU64::new(0),
+            age: AtomicU64::new(0),
             mock_seed,
             workers: workers.max(1),
             generation: 0,
@@ -104,6 +107,17 @@ impl Shared {
     #[must_use]
     pub fn generation(&self) -> u32 {
         self.generation
+    }
+
+    /// What statements return has changed: what is prepared from now on is of another age.
+    pub fn begin_age(&self) {
+        self.age.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The age of statements.
+    #[must_use]
+    pub fn age(&self) -> u64 {
+        self.age.load(Ordering::Acquire)
     }
 
     /// How many workers there are.

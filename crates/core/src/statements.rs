@@ -75,8 +75,9 @@ impl ServerName {
 #[derive(Default)]
 pub(crate) struct Statements {
     all: SlotMap<StatementId, Statement>,
-    /// By hash of text and types; the content decides.
+    /// Those of the present age, by hash of text and types; the content decides.
     by_hash: HashMap<u64, Vec<StatementId>>,
+    age: u64,
     hasher: std::hash::RandomState,
     serial: u64,
 }
@@ -102,6 +103,14 @@ impl Statements {
 
     pub(crate) fn get(&self, id: StatementId) -> Option<&Statement> {
         self.all.get(id)
+    }
+
+    /// In another age the same text is another statement; those who have one of an earlier age keep it.
+    pub(crate) fn enter_age(&mut self, age: u64) {
+        if self.age != age {
+            self.age = age;
+            self.by_hash.clear();
+        }
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -28,7 +28,7 @@ fn report(config: &Path) -> Report {
         Err(faults) => Report { file, faults, warnings: Vec::new() },
         Ok(draft) => {
             let mut faults = draft.user_faults.clone();
-            faults.extend(fleet::build_tls(&draft.config().main, draft.tls()).err());
+            faults.extend(fleet::tls_faults(&draft.config().main, draft.tls()));
             Report { file, faults, warnings: draft.warnings }
         }
     }
@@ -88,6 +88,15 @@ mod tests {
         );
         let report = checked("tls", "client_tls_sslmode = require");
         assert!(report.text().contains("error: client_tls_"), "{}", report.text());
+        let report = checked(
+            "both-sides",
+            "client_tls_sslmode = require\nserver_tls_protocols = tlsv1.9\nhttp_tls_cert_file = /no/such/file",
+        );
+        for side in ["client_tls_", "server_tls_protocols", "http_tls_key_file"] {
+            assert!(report.text().contains(&format!("error: {side}")), "{side}: {}", report.text());
+        }
+        let report = checked("comment", "default_pool_size = 20 ; not more");
+        assert!(report.text().contains("a comment is a line of its own"), "{}", report.text());
     }
 
     #[test]

@@ -210,6 +210,25 @@ mod tests {
     }
 
     #[test]
+    fn the_manual_page_has_what_help_says() {
+        let page = include_str!("../../../docs/man/pgweir.1").replace('\\', "");
+        let options = HELP.lines().filter(|line| line.starts_with("  -"));
+        for line in options.clone() {
+            let mut names = line.split_whitespace();
+            let short = names.next().expect("a short option").trim_end_matches(',');
+            let long = names.next().expect("a long option").split('=').next().expect("a name");
+            assert!(page.contains(&format!(".BR {short} \", \" {long}")), "{short} {long}");
+        }
+        assert_eq!(options.count(), page.matches(".BR -").count());
+        for command in ["check", "demo", "bench"] {
+            assert!(
+                HELP.contains(&format!("pgweir {command} "))
+                    && page.contains(&format!(".TP\n.B {command}\n"))
+            );
+        }
+    }
+
+    #[test]
     fn help_names_every_option() {
         for option in ["--daemon", "--quiet", "--reboot", "--user=", "--verbose", "--version", "--help"] {
             assert!(HELP.contains(option), "{option}");

@@ -63,6 +63,12 @@ pub(crate) fn build_tls(main: &Main, files: &TlsFiles) -> Result<TlsConfigs, Str
     TlsConfigs::build(main, pems(&files.clients), pems(&files.servers)).map_err(|error| error.to_string())
 }
 
+/// Everything that is wrong with it, on both sides and with the HTTP server's certificate.
+pub(crate) fn tls_faults(main: &Main, files: &TlsFiles) -> Vec<String> {
+    let faults = TlsConfigs::faults(main, pems(&files.clients), pems(&files.servers));
+    faults.iter().map(ToString::to_string).chain(pgweir_control::web::tls_fault(main)).collect()
+}
+
 fn pems(side: &TlsSide) -> Pems<'_> {
     Pems { cert: side.cert.as_deref(), key: side.key.as_deref(), ca: side.ca.as_deref() }
 }

@@ -23,8 +23,14 @@ impl Entry<'_> {
     pub(crate) fn fault(&self, reason: &str) -> LoadError {
         let Self { name, value, place } = self;
         let value = masked(value);
-        let text =
-            format!("invalid value \"{value}\" for parameter {name} in configuration ({place}): {reason}");
+        let remark = if [" ;", " #"].iter().any(|sign| value.contains(sign)) {
+            " (a comment is a line of its own)"
+        } else {
+            ""
+        };
+        let text = format!(
+            "invalid value \"{value}\" for parameter {name} in configuration ({place}): {reason}{remark}"
+        );
         place.error(text)
     }
 }

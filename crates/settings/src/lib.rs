@@ -17,6 +17,7 @@ mod entries;
 mod error;
 mod ini;
 mod load;
+mod man;
 mod number;
 mod password;
 mod reference;
@@ -32,6 +33,7 @@ pub use choice::{
 pub use config::{Config, ConfigRow, DATABASE_NAME_MAX, Place, SetOutcome};
 pub use error::{LoadError, SetError, Warning};
 pub use ini::{INCLUDE_DEPTH_MAX, INCLUDES_MAX};
+pub use man::ini_man_page;
 pub use number::SECONDS_MAX;
 pub use password::Password;
 pub use reference::reference_markdown;

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use crate::table::{Change, DATABASE_ROWS, MAIN_ROWS, Origin, PEER_ROWS, Row, Status, USER_ROWS};
 
-const HEAD: &str = r#"# Settings
+pub(crate) const HEAD: &str = r#"# Settings
 
 <!-- Made from the tables in crates/settings/src/table. To write it anew:
      UPDATE=1 cargo test -p pgweir-settings --test reference -->
@@ -68,7 +68,7 @@ warning. "pgweir" marks settings that PgBouncer does not have.
 
 "#;
 
-const DATABASES: &str = r#"
+pub(crate) const DATABASES: &str = r#"
 ## [databases]
 
 `name = key=value ...`. The name `*` stands for all databases without an entry of their own; `pgbouncer` is the
@@ -76,14 +76,14 @@ console's. A name has at most 63 bytes. "recycle" means that a change replaces t
 
 "#;
 
-const USERS: &str = r#"
+pub(crate) const USERS: &str = r#"
 ## [users]
 
 `name = key=value ...`. What is set here goes before what is set for a database and globally.
 
 "#;
 
-const PEERS: &str = r#"
+pub(crate) const PEERS: &str = r#"
 ## [peers]
 
 `id = key=value ...`, with an id from 1 to 65535.
@@ -122,11 +122,7 @@ fn table<T>(page: &mut String, rows: &[Row<T>]) {
         if row.status == Status::NotYet {
             notes.push_str("**not yet** ");
         }
-        let change = match row.change {
-            Change::Reload => "reload",
-            Change::Restart => "restart",
-            Change::Recycle => "reload, recycle",
-        };
+        let change = change_word(row.change);
         put(
             page,
             format_args!(
@@ -137,6 +133,15 @@ fn table<T>(page: &mut String, rows: &[Row<T>]) {
                 cell(row.doc.trim())
             ),
         );
+    }
+}
+
+/// When a change takes effect, in a word or two.
+pub(crate) fn change_word(change: Change) -> &'static str {
+    match change {
+        Change::Reload => "reload",
+        Change::Restart => "restart",
+        Change::Recycle => "reload, recycle",
     }
 }
 

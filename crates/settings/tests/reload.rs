@@ -57,13 +57,26 @@ fn each_setting_is_either_taken_or_kept() {
     let old = config("");
     for row in MAIN_ROWS {
         // A config that differs in this one setting, whatever its kind.
-        let other =
-            ["1", "7", "700", "5000", "verify-full", "hba", "statement", "3.0", "0", "none", "error", "json"]
-                .iter()
-                .find_map(|text| {
-                    let new = load(&format!("[pgbouncer]\n{} = {text}\n", row.name)).ok()?;
-                    (row.render(&new.main) != row.render(&old.main)).then_some(new)
-                });
+        let other = [
+            "1",
+            "7",
+            "700",
+            "5000",
+            "verify-full",
+            "hba",
+            "statement",
+            "3.0",
+            "0",
+            "none",
+            "error",
+            "json",
+            "off",
+        ]
+        .iter()
+        .find_map(|text| {
+            let new = load(&format!("[pgbouncer]\n{} = {text}\n", row.name)).ok()?;
+            (row.render(&new.main) != row.render(&old.main)).then_some(new)
+        });
         let other = other.unwrap_or_else(|| panic!("no other value for {}", row.name));
         let diff = old.diff(&other);
         if row.change == Change::Restart {

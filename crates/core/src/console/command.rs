@@ -323,6 +323,8 @@ fn quoted(text: &str, quote: char) -> Option<(String, usize)> {
 pub enum Outcome {
     /// Done.
     Done,
+    /// Done, with a remark for the user: a NOTICE.
+    Noted(&'static str),
     /// Rows of the topic's table, in text form.
     Rows(Vec<Vec<Option<String>>>),
     /// Per database: totals, and the last period's change.

@@ -263,6 +263,12 @@ impl Machine {
             }
             (None, command) => {
                 self.scratch.clear();
+                for outcome in &pending.outcomes {
+                    if let Outcome::Noted(text) = outcome {
+                        let notice = Report::notice(SqlState::SUCCESSFUL_COMPLETION, text);
+                        encode_notice(&mut self.scratch, &notice);
+                    }
+                }
                 backend::encode_command_complete(&mut self.scratch, &command.tag());
                 self.say_ready(d, id);
             }

@@ -398,6 +398,7 @@ impl Machine {
 
     /// DISCARD ALL and DEALLOCATE ALL are known by the tag of their CommandComplete.
     fn command_completed(&mut self, id: ServerId, accepted: Accepted, body: &[u8]) {
+        self.note_command(id, body);
         if matches!(accepted.owner, Owner::Client(_))
             && let Some(server) = self.servers.get_mut(id)
         {
@@ -429,6 +430,7 @@ impl Machine {
         let now_us = self.now.mono_us;
         let Some(server) = self.servers.get_mut(id) else { return Ok(()) };
         server.tx = status;
+        self.note_shapes(id, status);
         if self.reopens(d, id, status) {
             return Ok(());
         }

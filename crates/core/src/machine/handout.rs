@@ -309,6 +309,7 @@ impl Machine {
             cancels: 0,
             retire: None,
             said_fatal: false,
+            reshapes: false,
             replication: only_for.is_some(),
             lost: false,
         }

@@ -175,6 +175,9 @@ impl Machine {
     /// A server's ErrorResponse, by its body, goes to a client.
     pub(super) fn note_server_error(&mut self, id: ServerId, body: &[u8]) {
         let fields = ErrorFields::parse(body).ok();
+        if let Some(fields) = &fields {
+            self.note_shape_error(fields);
+        }
         self.tally.errors.note(fields.and_then(|fields| fields.code()).unwrap_or_default());
         let Some(server) = self.servers.get_mut(id) else { return };
         server.running.failed = true;

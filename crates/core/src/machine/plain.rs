@@ -11,6 +11,7 @@ use pgweir_wire::header::{HEADER_LEN, Header};
 use super::Machine;
 use super::from_client::{Cursor, Route, route};
 use super::measure::rows_in_tag;
+use super::shapes::is_reshaping;
 use crate::client::{Client, ClientState, Opening};
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Kind, Ledger, Owner, Pushed};
@@ -80,13 +81,15 @@ pub(super) fn plain_answers(ledger: &mut Ledger, bytes: &[u8]) -> Option<PlainAn
         && let Some(message) = rest.get(..header.total())
         && let Some(ends) = kind.is_ended_by(header.tag)
     {
-        let special = header.tag == backend::tag::COMMAND_COMPLETE && is_discarding(&message[HEADER_LEN..]);
+        let command = &message[HEADER_LEN..];
+        let special =
+            header.tag == backend::tag::COMMAND_COMPLETE && (is_discarding(command) || is_reshaping(command));
         if special || ends && !ledger.end_plain() {
             break;
         }
         end += message.len();
         if header.tag == backend::tag::COMMAND_COMPLETE {
-            rows = rows.saturating_add(rows_in_tag(&message[HEADER_LEN..]));
+            rows = rows.saturating_add(rows_in_tag(command));
         }
         if ends {
             match ledger.plain_head() {

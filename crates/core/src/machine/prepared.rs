@@ -79,6 +79,7 @@ impl Machine {
                 format!("a client may have {CLIENT_STATEMENTS_MAX} prepared statements").into(),
             ));
         }
+        self.statements.enter_age(self.shared.age());
         let statement = self.statements.take(parse.query, parse.param_types);
         let ticket = statements.insert(parse.name, statement);
         let owner = Owner::Client(id);
@@ -129,6 +130,7 @@ impl Machine {
         body: &[u8],
     ) -> Option<Step> {
         let parse = Parse::parse(body).ok().filter(|parse| !parse.name.is_empty())?;
+        self.statements.enter_age(self.shared.age());
         let known = self.statements.find(parse.query, parse.param_types)?;
         let client = self.clients.get_mut(id)?;
         let account = client.account.as_deref_mut()?;

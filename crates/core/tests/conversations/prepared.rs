@@ -309,3 +309,69 @@ fn names_survive_a_reload_that_ends_tracking() {
     rig.send(client, &group(&[fe::bind("s1")]));
     assert_eq!(rig.gets(server), ["Bind PGWEIR_1", "Sync"]);
 }
+
+/// What PostgreSQL says to Bind when the columns have changed since Parse.
+fn stale() -> Vec<u8> {
+    let fields =
+        b"SERROR\0VERROR\0C0A000\0Mcached plan must not change result type\0RRevalidateCachedQuery\0\0";
+    fe::message(b'E', fields)
+}
+
+fn group_of(name: &str) -> Vec<u8> {
+    [fe::parse(name, "select * from t"), fe::bind(name), fe::execute(), fe::sync()].concat()
+}
+
+fn prepared(rig: &mut Rig, client: End, server: End, name: &str) -> Vec<String> {
+    rig.send(client, &group_of(name));
+    let got = rig.gets(server);
+    let answer = [be::bind_complete(), be::complete("SELECT 0"), be::ready('I')].concat();
+    let parsed = if got[0].starts_with("Parse") { be::parse_complete() } else { Vec::new() };
+    rig.send(server, &[parsed, answer].concat());
+    rig.gets(client);
+    got
+}
+
+#[test]
+fn what_is_prepared_after_a_change_of_the_table_is_prepared_anew() {
+    let mut rig = Rig::new("default_pool_size = 1");
+    let (early, changer, late) = (rig.client("alice"), rig.client("alice"), rig.client("alice"));
+    let server = rig.dialed();
+    assert_eq!(
+        prepared(&mut rig, early, server, "a"),
+        ["Parse PGWEIR_1 select * from t", "Bind PGWEIR_1", "Execute", "Sync"]
+    );
+    assert_eq!(prepared(&mut rig, late, server, "x"), ["Bind PGWEIR_1", "Execute", "Sync"]);
+    // It counts when its transaction is over, not before.
+    rig.send(changer, &fe::query("BEGIN; ALTER TABLE t ADD b int"));
+    rig.gets(server);
+    rig.send(server, &[be::complete("BEGIN"), be::complete("ALTER TABLE"), be::ready('T')].concat());
+    rig.send(late, &fe::parse("y", "select * from t"));
+    rig.send(changer, &fe::query("COMMIT"));
+    rig.gets(server);
+    rig.send(server, &[be::complete("COMMIT"), be::ready('I')].concat());
+    assert_eq!(
+        prepared(&mut rig, late, server, "z"),
+        ["Parse PGWEIR_2 select * from t", "Bind PGWEIR_2", "Execute", "Sync"]
+    );
+    // Who prepared it before has what it was told of, and PostgreSQL's word on it.
+    rig.send(early, &[fe::bind("a"), fe::execute(), fe::sync()].concat());
+    assert_eq!(rig.gets(server), ["Bind PGWEIR_1", "Execute", "Sync"]);
+    rig.send(server, &[stale(), be::ready('I')].concat());
+    assert_eq!(rig.gets(early), ["ERROR 0A000 cached plan must not change result type", "Ready I"]);
+}
+
+#[test]
+fn a_change_that_was_made_elsewhere_is_known_by_the_first_error() {
+    let mut rig = Rig::new("default_pool_size = 1");
+    let (one, two) = (rig.client("alice"), rig.client("alice"));
+    let server = rig.dialed();
+    prepared(&mut rig, one, server, "a");
+    rig.send(one, &[fe::bind("a"), fe::execute(), fe::sync()].concat());
+    rig.gets(server);
+    rig.send(server, &[stale(), be::ready('I')].concat());
+    assert_eq!(rig.gets(one)[1], "Ready I");
+    for (client, name) in [(one, "again"), (two, "b")] {
+        let got = prepared(&mut rig, client, server, name);
+        assert!(got.contains(&"Bind PGWEIR_2".to_owned()), "{got:?}");
+    }
+}

@@ -88,6 +88,14 @@ impl TlsConfigs {
         Ok(Self { clients, servers })
     }
 
+    /// The first thing that is wrong with each of the two sides, for a report of everything at once.
+    #[must_use]
+    pub fn faults(main: &Main, client: Pems<'_>, server: Pems<'_>) -> Vec<TlsSetupError> {
+        let clients = Maker { side: Side::Client, pems: client }.towards_clients(main).err();
+        let servers = Maker { side: Side::Server, pems: server }.towards_servers(main).err();
+        clients.into_iter().chain(servers).collect()
+    }
+
     /// `true` when clients can be offered TLS.
     #[must_use]
     pub fn accepts_clients(&self) -> bool {
