@@ -123,6 +123,12 @@ pub struct CarriedClient {
     /// Its transaction may have changed its session; these settings by name, and perhaps others.
     #[n(15)]
     pub(crate) touched: Option<Vec<ByteVec>>,
+    /// Its unnamed statement: text, parameter types.
+    #[n(16)]
+    pub(crate) unnamed: Option<(ByteVec, ByteVec)>,
+    /// What it prepared by SQL: name, text.
+    #[n(17)]
+    pub(crate) prepared: Option<Vec<(ByteVec, ByteVec)>>,
 }
 
 /// A server that owes nothing.
@@ -172,6 +178,9 @@ pub struct CarriedServer {
     /// What its session holds besides the parameters, by name.
     #[n(14)]
     pub(crate) session: Vec<(ByteVec, ByteVec)>,
+    /// What its session has prepared by SQL: name, text.
+    #[n(15)]
+    pub(crate) prepared: Option<Vec<(ByteVec, ByteVec)>>,
 }
 
 /// What was received is nothing that a pgweir sends.
@@ -223,6 +232,7 @@ mod tests {
             retire: false,
             opened_by: "app".to_owned(),
             session: Vec::new(),
+            prepared: None,
         }
     }
 

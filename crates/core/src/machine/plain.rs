@@ -80,7 +80,7 @@ pub(super) fn plain_answers(ledger: &mut Ledger, bytes: &[u8]) -> Option<PlainAn
         && let Some(message) = rest.get(..header.total())
         && let Some(ends) = kind.is_ended_by(header.tag)
     {
-        let special = header.tag == backend::tag::COMMAND_COMPLETE && is_discarding(&message[HEADER_LEN..]);
+        let special = header.tag == backend::tag::COMMAND_COMPLETE && is_telling(&message[HEADER_LEN..]);
         if special || ends && !ledger.end_plain() {
             break;
         }
@@ -97,6 +97,15 @@ pub(super) fn plain_answers(ledger: &mut Ledger, bytes: &[u8]) -> Option<PlainAn
     }
     (end > 0).then_some(PlainAnswers { client, len: end, rows })
 }
+
+/// The tag of a command that changes what is known of a session.
+#[inline]
+fn is_telling(command: &[u8]) -> bool {
+    is_discarding(command) || command == ROLLED_BACK
+}
+
+/// The tag of ROLLBACK, also to a savepoint, and of a COMMIT that was none.
+pub(super) const ROLLED_BACK: &[u8] = b"ROLLBACK\0";
 
 /// The tag of a command that ends all prepared statements.
 #[inline]
