@@ -10,7 +10,7 @@ import pytest
 
 from harness.machine import eventually
 from harness.pooler import kind
-from harness.wire import Raw, startup
+from harness.wire import SYNC, Closed, Raw, bind, describe, execute, parse, startup
 
 pytestmark = pytest.mark.skipif(kind() == "pgbouncer", reason="PgBouncer does not keep sessions")
 
@@ -227,3 +227,63 @@ def test_a_hand_made_pin(pooled):
         for _ in range(3):
             assert other.value("select pg_backend_pid()") != pid
             assert session.value("select pg_backend_pid()") == pid
+
+
+def test_statements_prepared_by_sql_follow_their_client(pooled):
+    """Two clients with a statement of the same name take turns on one server; each executes its own, and sees no other."""
+    pooler = pooled(default_pool_size=1)
+    listed = "select string_agg(name, ',' order by name) from pg_prepared_statements where from_sql"
+    with pooler.raw() as one, pooler.raw() as two:
+        one.query("prepare p as select 'one'")
+        two.query("prepare p as select 'two'")
+        two.query("prepare q (int) as select $1 + 1")
+        for _ in range(5):
+            assert one.value("execute p") == "one"
+            assert two.value("execute p") == "two"
+            assert two.value("execute q(41)") == "42"
+            assert one.value(listed) == "p"
+            assert two.value(listed) == "p,q"
+        one.query("deallocate p")
+        assert two.value("execute p") == "two"
+        assert one.query("execute p").error["C"] == "26000"
+        assert sum(int(row["sv_pinned"]) for row in pooler.show("pools")) == 0
+
+
+def test_the_unnamed_statement_lasts_between_groups(pooled):
+    """Parse in one group, Bind in a later one, with other clients on the same server between (libpq's PQprepare without a name)."""
+    pooler = pooled(default_pool_size=1)
+    with pooler.raw() as one, pooler.raw() as two:
+        for session, text in ((one, "select 'one'"), (two, "select 'two'")):
+            session.send(parse("", text), describe("S", ""), SYNC)
+            session.until()
+        for session, value in ((one, "one"), (two, "two"), (one, "one")):
+            session.send(bind("", ""), execute(), SYNC)
+            assert session.until().rows == [[value]]
+
+
+def test_a_session_that_can_not_be_restored_ends_its_client_alone(pooled, pg):
+    """A role that is gone: the client learns it in PostgreSQL's words, the other client of the same server does not."""
+    pooler = pooled(default_pool_size=1)
+    with psycopg.connect(host="127.0.0.1", port=pg.port, user="postgres", dbname="app", autocommit=True) as admin:
+        admin.execute("create role short_lived")
+        admin.execute("grant short_lived to alice")
+        with pooler.raw() as one, pooler.raw() as two:
+            one.query("set role short_lived")
+            assert two.value("select current_user") == "alice"
+            admin.execute("drop role short_lived")
+            with pytest.raises(Closed) as end:
+                one.query("select 1")
+            told = end.value.error
+            assert told["S"] == "FATAL" and told["C"] == "22023" and "short_lived" in told["M"], told
+            assert two.value("select current_user") == "alice"
+
+
+def test_two_clients_set_the_same_parameter_in_turn(pooled):
+    """A custom parameter, set to another value by each of two clients on one server, again and again."""
+    pooler = pooled(default_pool_size=1)
+    with pooler.raw() as one, pooler.raw() as two:
+        for turn in range(300):
+            for session, name in ((one, "one"), (two, "two")):
+                session.query(f"set app.who = '{name}{turn % 7}'")
+            assert one.value("show app.who") == f"one{turn % 7}"
+            assert two.value("show app.who") == f"two{turn % 7}"

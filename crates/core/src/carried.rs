@@ -126,6 +126,12 @@ pub struct CarriedClient {
     /// The BEGIN that it was told to be done, and that no server knows of yet.
     #[n(16)]
     pub(crate) begun: Option<ByteVec>,
+    /// Its unnamed statement: text, parameter types.
+    #[n(17)]
+    pub(crate) unnamed: Option<(ByteVec, ByteVec)>,
+    /// What it prepared by SQL: name, text.
+    #[n(18)]
+    pub(crate) prepared: Option<Vec<(ByteVec, ByteVec)>>,
 }
 
 /// A server that owes nothing.
@@ -175,6 +181,9 @@ pub struct CarriedServer {
     /// What its session holds besides the parameters, by name.
     #[n(14)]
     pub(crate) session: Vec<(ByteVec, ByteVec)>,
+    /// What its session has prepared by SQL: name, text.
+    #[n(15)]
+    pub(crate) prepared: Option<Vec<(ByteVec, ByteVec)>>,
 }
 
 /// What was received is nothing that a pgweir sends.
@@ -226,6 +235,7 @@ mod tests {
             retire: false,
             opened_by: "app".to_owned(),
             session: Vec::new(),
+            prepared: None,
         }
     }
 

@@ -54,6 +54,8 @@ pub(crate) struct Account {
     pub(crate) own: Option<Box<Own>>,
     /// What it prepared by name; most clients prepare nothing, or their driver does so once and for all.
     pub(crate) statements: Option<Box<ClientStatements>>,
+    /// What it prepared without a name and did not use at once.
+    pub(crate) unnamed: Option<Box<Unnamed>>,
     /// What its cancel requests must carry.
     pub(crate) cancel_key: CancelKey,
     /// When it last began to ask for something (monotonic, µs).
@@ -61,6 +63,13 @@ pub(crate) struct Account {
     /// Last activity, for `client_idle_timeout`.
     pub(crate) active_us: u64,
     pub(crate) counted: Counted,
+}
+
+/// The unnamed statement, as Parse gave it.
+pub(crate) struct Unnamed {
+    pub(crate) query: Box<[u8]>,
+    /// Four bytes each.
+    pub(crate) types: Box<[u8]>,
 }
 
 /// The life of a client. Greeting, AwaitingAnswer, Authenticating, Welcoming happen once and in this order; then Idle, Waiting, Linked in
@@ -254,6 +263,11 @@ pub(crate) enum Opening {
 }
 
 impl Opening {
+    /// The server is not the client's for the time being.
+    pub(crate) fn has_failed(&self) -> bool {
+        matches!(self, Opening::Failed { .. } | Opening::Reopening)
+    }
+
     /// What the client sends has to wait.
     pub(crate) fn holds(&self) -> bool {
         matches!(
@@ -279,6 +293,8 @@ pub(crate) struct Link {
     pub(crate) group: Option<Group>,
     /// The BEGIN that was answered before there was a server.
     pub(crate) opening: Opening,
+    /// The server may lack the client's unnamed statement.
+    pub(crate) unnamed: bool,
     /// Bytes at the front of the inbox that were sent while it was riding.
     pub(crate) kept: usize,
     /// The pool's mode when it was made: a session's traces are there, even if RELOAD has changed the mode since.
@@ -301,6 +317,7 @@ impl Link {
             held: false,
             group: None,
             opening: Opening::Done,
+            unnamed: false,
             kept: 0,
             made_in,
             touched: None,

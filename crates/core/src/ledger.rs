@@ -20,12 +20,16 @@ pub enum Purpose {
     ConnectQuery,
     /// Brings the server's parameters to the client's before its statement.
     Settle,
-    /// The same, in front of the client's statement and in the same packet.
+    /// The same: prepares a statement of the client's.
+    Prepare,
+    /// The same as [`Purpose::Settle`], in front of the client's statement and in the same packet.
     Replay,
     /// Tries a client's startup parameters, at its login.
     Introduce,
     /// Asks what the session holds when a client's transaction is over.
     Audit,
+    /// Asks what a SET statement does, with [`Purpose::Audit`].
+    Probe,
     /// Puts back what a client started with, behind its RESET.
     Restore,
     /// `server_reset_query`.
@@ -317,10 +321,10 @@ impl Ledger {
             (Phase::Normal | Phase::CopyIn, _) => {}
         }
         match entry.kind {
-            // A simple query ends the transaction of the extended messages before it.
-            Kind::Sync | Kind::Query => self.group_open = false,
+            // A simple query or a function call ends the transaction of the extended messages before it.
+            Kind::Sync | Kind::Query | Kind::FunctionCall => self.group_open = false,
             Kind::CopyEnd if self.entries.is_empty() => return Pushed::Ignored,
-            Kind::FunctionCall | Kind::CopyEnd | Kind::Local(_) => {}
+            Kind::CopyEnd | Kind::Local(_) => {}
             _ => self.group_open = true,
         }
         self.enter(entry);

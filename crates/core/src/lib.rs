@@ -20,6 +20,7 @@ mod group;
 pub mod ids;
 pub mod inquiry;
 mod introductions;
+mod known_sets;
 pub mod ledger;
 pub mod limits;
 pub mod luggage;

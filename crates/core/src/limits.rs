@@ -66,6 +66,15 @@ pub const KNOWN_SESSIONS_MAX: usize = 64;
 /// Settings that a transaction names and that are asked for one by one; with more, all are asked for.
 pub const TOUCHED_NAMES_MAX: usize = 64;
 
+/// Texts of SET statements whose effect a pool remembers; with more, it begins anew.
+pub const KNOWN_SETS_MAX: usize = 512;
+
+/// A SET statement whose effect is remembered.
+pub const SET_BYTES_MAX: usize = 512;
+
+/// SET statements of one transaction whose texts are kept until it ends; with more, its server is asked.
+pub const TOUCHED_SETS_MAX: usize = 8;
+
 /// Names of settings of the clients' own (`a.b`) that a pool remembers: no list of PostgreSQL shows them.
 pub const CUSTOM_SETTINGS_MAX: usize = 256;
 
@@ -108,6 +117,9 @@ const _: () = assert!(CANCEL_KEY_BYTES <= 256, "protocol 3.2 allows 4 to 256 byt
 pub const GROUP_BYTES_MAX: usize = 8 * 1024;
 /// ... and has at most so many messages.
 pub const GROUP_MESSAGES_MAX: usize = 64;
+
+/// An unnamed statement that is kept for a client until it is used; a longer one lasts until the client's transaction is over.
+pub const UNNAMED_BYTES_MAX: usize = 64 * 1024;
 
 /// Statements whose time is remembered (24 bytes each).
 pub const ESTIMATES_MAX: usize = 4096;

@@ -3,7 +3,8 @@
 
 use pgweir_sql::Marks;
 
-use crate::limits::{CUSTOM_NAME_BYTES_MAX, TOUCHED_NAMES_MAX};
+use crate::known_sets::PlainSet;
+use crate::limits::{CUSTOM_NAME_BYTES_MAX, TOUCHED_NAMES_MAX, TOUCHED_SETS_MAX};
 
 /// Why a client keeps its server. A set.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -88,6 +89,10 @@ pub(crate) struct Touched {
     pub(crate) names: Vec<Box<[u8]>>,
     /// There may be settings that are not among the names.
     pub(crate) more: bool,
+    /// SET statements that certainly took effect when the transaction is committed, in order.
+    pub(crate) sets: Vec<PlainSet>,
+    /// What was noted may not have taken effect, or not only that.
+    pub(crate) unsure: bool,
     /// Settings that go back to what this client started with, where the server would go back to its own; and whether only
     /// until the transaction ends. For the group of messages that is being sent.
     pub(crate) restore: Vec<(Box<[u8]>, bool)>,
@@ -105,6 +110,14 @@ impl Touched {
             {
                 self.name(word);
             }
+        }
+    }
+
+    /// Notes a SET statement that runs exactly once if nothing fails, or (`None`) something else.
+    pub(crate) fn set(&mut self, set: Option<PlainSet>) {
+        match set {
+            Some(set) if self.sets.len() < TOUCHED_SETS_MAX => self.sets.push(set),
+            _ => self.unsure = true,
         }
     }
 

@@ -5,10 +5,13 @@ use std::sync::Arc;
 
 use pgweir_auth::Learned;
 use pgweir_settings::{Config, Database, PoolMode, SessionState};
+use pgweir_wire::backend::ParameterStatus;
+use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::ids::{ClientId, ServerId};
 use crate::inquiry::Lookup;
 use crate::introductions::Introductions;
+use crate::known_sets::KnownSets;
 use crate::limits::{CUSTOM_SETTINGS_MAX, KNOWN_PARAMS_MAX};
 use crate::machine::WaitingCancel;
 use crate::pace::Pace;
@@ -115,6 +118,7 @@ pub(crate) struct Pool {
     /// Names of settings that no list of PostgreSQL shows (`a.b`), as its clients used them.
     pub(crate) customs: Vec<Box<[u8]>>,
     pub(crate) introductions: Introductions,
+    pub(crate) known_sets: KnownSets,
     /// What a client's login taught us that helps to log in to servers (the pool's user is the client's own).
     pub(crate) learned: Learned,
     /// It is in the list of pools to look at when the tick ends.
@@ -127,6 +131,22 @@ pub(crate) struct Welcome {
     pub(crate) fixed: Vec<u8>,
     /// The tracked ones.
     pub(crate) params: Arc<Params>,
+}
+
+impl Welcome {
+    /// Servers report this parameter by themselves, and it is not tracked.
+    pub(crate) fn reports(&self, name: &[u8]) -> bool {
+        let mut rest = self.fixed.as_slice();
+        while let Ok(Some(header)) = Header::peek(rest) {
+            let Some((message, behind)) = rest.split_at_checked(header.total()) else { return false };
+            let status = message.get(HEADER_LEN..).and_then(|body| ParameterStatus::parse(body).ok());
+            if status.is_some_and(|status| status.name.eq_ignore_ascii_case(name)) {
+                return true;
+            }
+            rest = behind;
+        }
+        false
+    }
 }
 
 /// A set of parameters that clients or servers of the pool have.
@@ -199,6 +219,7 @@ impl Pool {
             sessions: KnownSessions::default(),
             customs: Vec::new(),
             introductions: Introductions::default(),
+            known_sets: KnownSets::default(),
             learned: Learned::Nothing,
             noticed: false,
         }
@@ -271,6 +292,7 @@ impl Pool {
         let slow = config.log_min_duration(&self.config, &self.user);
         self.slow_us = slow.map_or(u64::MAX, |slow| u64::try_from(slow.as_micros()).unwrap_or(u64::MAX));
         self.introductions.clear();
+        self.known_sets.clear();
     }
 
     /// Clients that can not go on before there is a server.

@@ -11,6 +11,7 @@ use crate::driver::{ConnId, Endpoint, Now};
 use crate::ids::{ClientId, PoolId};
 use crate::inquiry::{Answer, Lookup};
 use crate::introductions::Opened;
+use crate::known_sets::PlainSet;
 use crate::ledger::Ledger;
 use crate::params::Params;
 use crate::pins::Reasons;
@@ -111,7 +112,7 @@ pub(crate) enum ServerState {
     /// Free.
     Idle,
     /// Linked, and brought to its client's parameters; the client's statement waits for that.
-    Settling(ClientId),
+    Settling(Settling),
     /// Linked.
     Busy(ClientId),
     /// Its client is gone; what it asked for is answered to nobody, and then it is the turn of those aboard behind it.
@@ -136,6 +137,13 @@ pub(crate) struct Beginning {
     pub(crate) only_for: Option<ClientId>,
 }
 
+/// It is being brought to its client's session.
+pub(crate) struct Settling {
+    pub(crate) client: ClientId,
+    /// What is being prepared, by name and in order.
+    pub(crate) preparing: Vec<Box<[u8]>>,
+}
+
 /// What a server's session holds is being asked.
 pub(crate) struct Auditing {
     pub(crate) client: ClientId,
@@ -147,6 +155,15 @@ pub(crate) struct Auditing {
     pub(crate) sticky: Reasons,
     pub(crate) answer: Replies,
     pub(crate) attempts: u8,
+    /// What is found out besides, for the next time.
+    pub(crate) probe: Option<Probe>,
+}
+
+/// Which value a setting has after a SET statement.
+pub(crate) struct Probe {
+    pub(crate) set: PlainSet,
+    /// The answer.
+    pub(crate) value: Option<Box<[u8]>>,
 }
 
 /// Startup parameters are being tried.
@@ -214,7 +231,8 @@ impl ServerState {
     /// The client it is linked to.
     pub(crate) fn client(&self) -> Option<ClientId> {
         match self {
-            ServerState::Settling(id) | ServerState::Busy(id) => Some(*id),
+            ServerState::Busy(id) => Some(*id),
+            ServerState::Settling(settling) => Some(settling.client),
             ServerState::Auditing(auditing) => Some(auditing.client),
             ServerState::Dialing(beginning) | ServerState::SecuringTls(beginning) => beginning.only_for,
             ServerState::LoggingIn(login) => login.only_for,

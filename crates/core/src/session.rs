@@ -1,4 +1,5 @@
-//! What a session holds that can move to another server connection: settings (role and session user among them). A client's
+//! What a session holds that can move to another server connection: settings (role and session user among them), and
+//! statements that were prepared by SQL. A client's
 //! session and the one that a server carries are both a [`Session`]; where the two are the same object, nothing is compared.
 //!
 //! The parameters that servers report by themselves are not here but in `params.rs`: they are known without asking. This
@@ -24,6 +25,46 @@ pub struct Setting {
 pub struct Session {
     /// By name.
     settings: Vec<Setting>,
+    /// By name.
+    prepared: Vec<Prepared>,
+}
+
+/// A statement that was prepared by SQL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prepared {
+    /// Its name, as `pg_prepared_statements` has it.
+    pub name: Box<[u8]>,
+    /// The PREPARE as it was written.
+    pub text: Box<[u8]>,
+}
+
+impl Prepared {
+    /// One that can be prepared again elsewhere by the same text.
+    #[must_use]
+    pub fn movable(name: &[u8], text: &[u8]) -> Option<Prepared> {
+        let statement = text.trim_ascii();
+        let statement = statement.strip_suffix(b";").unwrap_or(statement);
+        // Letters mean what client_encoding says, and a backslash what standard_conforming_strings says; of what stands behind
+        // a semicolon, PREPARE is no part.
+        let plain = |byte: &u8| byte.is_ascii() && *byte != b';' && *byte != b'\\';
+        let prepares = statement.get(..7).is_some_and(|verb| verb.eq_ignore_ascii_case(b"prepare"));
+        let ours = name.starts_with(b"PGWEIR_");
+        (prepares && !ours && statement.iter().all(plain) && name.is_ascii())
+            .then(|| Prepared { name: name.into(), text: text.into() })
+    }
+
+    /// What ends it.
+    fn deallocate(&self) -> Vec<u8> {
+        let mut text = b"DEALLOCATE \"".to_vec();
+        for &byte in &self.name {
+            text.push(byte);
+            if byte == b'"' {
+                text.push(byte);
+            }
+        }
+        text.extend_from_slice(b"\";");
+        text
+    }
 }
 
 /// The settings that decide what the others may become: they change last, and back first.
@@ -36,7 +77,29 @@ impl Session {
     /// Nothing but what a new connection has.
     #[must_use]
     pub fn is_plain(&self) -> bool {
-        self.settings.is_empty()
+        self.settings.is_empty() && self.prepared.is_empty()
+    }
+
+    /// Statements that were prepared by SQL, by name.
+    pub fn prepared(&self) -> impl Iterator<Item = &Prepared> {
+        self.prepared.iter()
+    }
+
+    /// Takes over a statement; one of the same name is replaced.
+    pub fn prepare(&mut self, prepared: Prepared) {
+        self.deallocate(&prepared.name);
+        let at = self.prepared.partition_point(|known| known.name < prepared.name);
+        self.prepared.insert(at, prepared);
+    }
+
+    /// The statement of this name is not prepared any more.
+    pub fn deallocate(&mut self, name: &[u8]) {
+        self.prepared.retain(|known| *known.name != *name);
+    }
+
+    /// What has to be prepared on a server that carries this session and is to carry `wanted`.
+    pub(crate) fn lacking<'a>(&'a self, wanted: &'a Session) -> impl Iterator<Item = &'a Prepared> {
+        wanted.prepared.iter().filter(|wants| !self.prepared.contains(wants))
     }
 
     /// The value of a setting, by name in any case.
@@ -76,11 +139,18 @@ impl Session {
     /// Bytes of names and values.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.settings.iter().map(|setting| setting.name.len() + setting.value.len()).sum()
+        let settings = self.settings.iter().map(|setting| setting.name.len() + setting.value.len());
+        let prepared = self.prepared.iter().map(|prepared| prepared.name.len() + prepared.text.len());
+        settings.chain(prepared).sum()
     }
 
     fn place(&self, lower: &[u8]) -> Result<usize, usize> {
         self.settings.binary_search_by(|setting| (*setting.name).cmp(lower))
+    }
+
+    /// The settings that differ in `wanted`.
+    pub(crate) fn changed<'a>(&'a self, wanted: &'a Session) -> Vec<&'a [u8]> {
+        self.changes(wanted).into_iter().map(|(name, _)| name).collect()
     }
 
     /// Names and values that differ in `wanted`: `None` where it has none.
@@ -95,13 +165,15 @@ impl Session {
             .collect()
     }
 
-    /// The statements that bring a server which carries this session to `wanted`; none where they are the same.
+    /// The statements that bring a server which carries this session to `wanted`, but for what it then lacks of prepared ones
+    /// ([`Session::lacking`]); none where there is nothing to change.
     ///
     /// `set_config` takes a value as `current_setting` gives it, lists among them; NULL is RESET. All names are qualified: the
     /// session may have any `search_path`.
     pub(crate) fn settle_statements(&self, wanted: &Session) -> Vec<Vec<u8>> {
         let mut changes = self.changes(wanted);
-        let mut statements = Vec::new();
+        let surplus = self.prepared.iter().filter(|has| !wanted.prepared.contains(has));
+        let mut statements: Vec<Vec<u8>> = surplus.map(Prepared::deallocate).collect();
         if changes.is_empty() {
             return statements;
         }
@@ -216,6 +288,23 @@ mod tests {
             settle(&[], &[("role", "r"), ("session_authorization", "s"), ("z", "1")]),
             "SELECT set('z','1',false),set('session_authorization','s',false),set('role','r',false);"
         );
+    }
+
+    #[test]
+    fn prepared_statements_that_are_not_wanted_go_first() {
+        let mut has = session(&[("a", "1")]);
+        has.prepare(Prepared::movable(b"p\"q", b"PREPARE x AS SELECT 1").expect("plain"));
+        has.prepare(Prepared::movable(b"kept", b"prepare kept as select 2").expect("plain"));
+        let mut wanted = session(&[]);
+        wanted.prepare(Prepared::movable(b"kept", b"prepare kept as select 2").expect("plain"));
+        wanted.prepare(Prepared::movable(b"new", b"prepare new as select 3").expect("plain"));
+        let statements = has.settle_statements(&wanted);
+        assert_eq!(statements[0], b"DEALLOCATE \"p\"\"q\";");
+        assert_eq!(statements.len(), 2, "and the setting");
+        let lacking: Vec<_> = has.lacking(&wanted).map(|prepared| &*prepared.name).collect();
+        assert_eq!(lacking, [b"new"]);
+        assert!(Prepared::movable(b"p", b"prepare p as select 1; select 2").is_none());
+        assert!(Prepared::movable(b"p", b"begin").is_none());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::leaving::{learned, opened_by, replication, shared_name, unpack_peer};
 use super::{Activity, Machine, Role, Step};
 use crate::cancel_key::CancelKey;
 use crate::carried::{Carried, CarriedClient, CarriedPool, CarriedServer, Pair};
-use crate::client::{Account, Begun, Client, ClientState, Greeting, Link, Opening};
+use crate::client::{Account, Begun, Client, ClientState, Greeting, Link, Opening, Unnamed};
 use crate::driver::{CloseMode, ConnId, Driver, Endpoint, Level, Now, Peer};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
@@ -21,7 +21,7 @@ use crate::params::Params;
 use crate::pins::Touched;
 use crate::pool::{ServerKind, Welcome};
 use crate::server::{Server, ServerState};
-use crate::session::Session;
+use crate::session::{Prepared, Session};
 use crate::statements::ClientStatements;
 use crate::stats::statements::Followed;
 
@@ -108,6 +108,7 @@ impl Machine {
             retire,
             opened_by: settings,
             session,
+            prepared,
         } = carried;
         let endpoint = match port {
             0 => Endpoint::Unix { path: host.into() },
@@ -121,7 +122,7 @@ impl Machine {
         server.local = local;
         (server.pid, server.key) = (pid, Vec::from(key).into());
         (server.params, server.used) = (params, used);
-        server.session = self.session_of(pool_id, &session);
+        server.session = self.session_of(pool_id, &session, prepared.as_deref());
         server.tx = TxStatus::from_byte(tx).unwrap_or(TxStatus::Failed);
         server.since = self.ago(age_us);
         server.active_us = self.ago(unused_us).mono_us;
@@ -241,8 +242,8 @@ impl Machine {
         self.shared.note_client(self.worker, true);
         let statements = self.carried_statements(&carried);
         let params = self.params_of(&carried.params);
-        let session = self.session_of(pool_id, &carried.session);
-        let startup = carried.startup.as_ref().map(|settings| self.session_of(pool_id, settings));
+        let session = self.session_of(pool_id, &carried.session, carried.prepared.as_deref());
+        let startup = carried.startup.as_ref().map(|settings| self.session_of(pool_id, settings, None));
         let now_us = self.now.mono_us;
         let pool = &mut self.pools[pool_id];
         pool.clients += 1;
@@ -252,6 +253,9 @@ impl Machine {
             replication: replication(&carried.replication),
             params: pool.share(params),
             statements,
+            unnamed: carried.unnamed.map(|(query, types)| {
+                Box::new(Unnamed { query: Vec::from(query).into(), types: Vec::from(types).into() })
+            }),
             session,
             startup,
             own: None,
@@ -278,6 +282,7 @@ impl Machine {
                 held: false,
                 group: None,
                 opening: begun.map_or(Opening::Done, Opening::Unsent),
+                unnamed: false,
                 kept: 0,
                 pin: None,
                 touched: carried.touched.map(touched),
@@ -313,17 +318,22 @@ impl Machine {
             replication: replication(&carried.replication),
             options: carried.options.map(|options| Vec::from(options).into()),
             learned: learned(carried.learned),
-            session: session(&carried.session),
+            session: session(&carried.session, None),
             user: shared_name(carried.user, &pool.user),
         }
     }
 
-    fn session_of(&mut self, pool_id: PoolId, settings: &[(ByteVec, ByteVec)]) -> Arc<Session> {
+    fn session_of(
+        &mut self,
+        pool_id: PoolId,
+        settings: &[(ByteVec, ByteVec)],
+        prepared: Option<&[(ByteVec, ByteVec)]>,
+    ) -> Arc<Session> {
         let pool = &mut self.pools[pool_id];
         for (name, _) in settings.iter().filter(|(name, _)| name.contains(&b'.')) {
             pool.remember_custom(name);
         }
-        pool.sessions.share(session(settings))
+        pool.sessions.share(session(settings, prepared))
     }
 
     fn params_of(&self, pairs: &[Pair]) -> Params {
@@ -343,16 +353,21 @@ impl Machine {
     }
 }
 
-fn session(settings: &[(ByteVec, ByteVec)]) -> Session {
+fn session(settings: &[(ByteVec, ByteVec)], prepared: Option<&[(ByteVec, ByteVec)]>) -> Session {
     let mut session = Session::default();
     for (name, value) in settings {
         session.set(name, value);
     }
+    let prepared = prepared.into_iter().flatten();
+    prepared
+        .filter_map(|(name, text)| Prepared::movable(name, text))
+        .for_each(|known| session.prepare(known));
     session
 }
 
 /// What exactly the transaction did was not carried: it may have done anything.
 fn touched(names: Vec<ByteVec>) -> Box<Touched> {
     let names = names.into_iter().map(|name| Vec::from(name).into()).collect();
-    Box::new(Touched { marks: Marks::ROUTINES, names, more: true, restore: Vec::new() })
+    let marks = Marks::ROUTINES;
+    Box::new(Touched { marks, names, more: true, unsure: true, ..Touched::default() })
 }

@@ -203,6 +203,7 @@ impl Machine {
             return step;
         }
         self.send_begin_first(d, id, server_id);
+        self.send_unnamed_first(d, id, server_id, bytes);
         let tracking = self.client_tracks_statements(id);
         let judged = group.filter(|group| !group.may_touch).map_or(0, |group| group.len as usize);
         let mut cursor = Cursor { bytes, at: 0, span: 0, judged };

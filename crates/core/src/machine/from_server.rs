@@ -14,7 +14,7 @@ use super::begin::BeforeReady;
 use super::from_client::names_are_uncertain;
 use super::lookup::Row;
 use super::measure::rows_in_tag;
-use super::plain::{is_discarding, plain_answers};
+use super::plain::{ROLLED_BACK, is_discarding, plain_answers};
 use super::{Machine, Step};
 use crate::client::{ClientState, printable};
 use crate::driver::{CloseMode, Driver, Level};
@@ -154,7 +154,10 @@ impl Machine {
                     Ok(accepted) => accepted,
                     Err(error) => return self.unexpected(d, id, &run, &bytes[..at], error),
                 };
-                if matches!(accepted.owner, Owner::Hidden(Purpose::Audit | Purpose::Introduce)) {
+                if matches!(
+                    accepted.owner,
+                    Owner::Hidden(Purpose::Audit | Purpose::Introduce | Purpose::Probe)
+                ) {
                     if !whole && header.total() > SERVER_ERROR_BYTES_MAX {
                         return self.violated(d, id, &run, &bytes[..at], "message from server is too large");
                     }
@@ -262,6 +265,7 @@ impl Machine {
             let ended = server.ledger.accept(message).ok()?.ended;
             if message == tag::ERROR {
                 self.undo_failed(id, ended);
+                owner.client().into_iter().for_each(|client| self.doubt_session(client));
             }
         }
         visible(owner)
@@ -396,7 +400,7 @@ impl Machine {
         }
     }
 
-    /// DISCARD ALL and DEALLOCATE ALL are known by the tag of their CommandComplete.
+    /// DISCARD ALL, DEALLOCATE ALL and ROLLBACK are known by the tag of their CommandComplete.
     fn command_completed(&mut self, id: ServerId, accepted: Accepted, body: &[u8]) {
         self.note_command(id, body);
         if matches!(accepted.owner, Owner::Client(_))
@@ -405,6 +409,9 @@ impl Machine {
             server.running.rows = server.running.rows.saturating_add(rows_in_tag(body));
         }
         if !is_discarding(body) {
+            if body == ROLLED_BACK {
+                accepted.owner.client().into_iter().for_each(|client| self.doubt_session(client));
+            }
             return;
         }
         let client = match accepted.owner {
@@ -488,6 +495,7 @@ impl Machine {
             Owner::Client(client) | Owner::Errand(client) => {
                 server.said_fatal |= fatal;
                 self.note_server_error(id, body);
+                self.doubt_session(client);
                 match accepted.ended {
                     Some(entry) if entry.kind == Kind::ParseAgain && is_provoked(body) => {
                         self.name_in_use(d, client, entry.ticket);
@@ -548,19 +556,17 @@ impl Machine {
             Purpose::Audit | Purpose::Introduce => return self.hidden_refused(id, code, text),
             // Where what it follows failed, so does this: nothing was reset.
             Purpose::Restore => return,
+            Purpose::Prepare => return self.prepare_refused(d, id, &text),
             Purpose::Reset => ("server_reset_query", Some("reset query failed")),
             Purpose::Check => ("server_check_query", Some("test query failed")),
             Purpose::AuthQuery => ("auth_query", None),
             Purpose::Evict => ("Close", Some("Close failed")),
-            Purpose::Rerun | Purpose::Reopen | Purpose::Replay => return,
+            Purpose::Rerun | Purpose::Reopen | Purpose::Replay | Purpose::Probe => return,
         };
         let line = format!("{} {what} failed: {text}", self.server_log_name(&self.servers[id]));
         self.log(d, Level::Warning, &line);
         match (purpose, reason) {
-            (Purpose::Settle, _) => {
-                let reason = format!("invalid server parameter: {text}");
-                self.lose_server(d, id, reason.into());
-            }
+            (Purpose::Settle, _) => self.settle_failed(d, id, code, text),
             (Purpose::AuthQuery, _) => self.lookup_refused(id),
             (_, Some(reason)) => self.lose_server(d, id, reason.into()),
             (_, None) => {}
@@ -588,7 +594,12 @@ impl Machine {
             server.params = self.pools[server.pool].share(params);
         }
         let (client_id, server_params) = (client_id?, Arc::clone(&server.params));
-        let account = self.clients.get_mut(client_id)?.account.as_deref_mut()?;
+        let client = self.clients.get_mut(client_id)?;
+        if matches!(&client.state, ClientState::Linked(link) if link.opening.has_failed()) {
+            // The server goes back to what was not the client's.
+            return None;
+        }
+        let account = client.account.as_deref_mut()?;
         let knew = account.params.get(position) == Some(status.value);
         if account.params.differences(&server_params).next().is_none() {
             account.params = server_params;

@@ -167,6 +167,7 @@ impl Machine {
             replication,
             params,
             statements,
+            unnamed,
             cancel_key,
             session,
             startup,
@@ -191,6 +192,8 @@ impl Machine {
             learned: None,
             session: settings(session),
             startup: startup.as_ref().map(|startup| settings(startup)),
+            prepared: Some(prepared(session)),
+            unnamed: unnamed.as_ref().map(|unnamed| (bytes(&unnamed.query), bytes(&unnamed.types))),
             touched: match state {
                 ClientState::Linked(Link { touched: Some(touched), .. }) => {
                     Some(touched.names.iter().map(|name| bytes(name)).collect())
@@ -245,6 +248,7 @@ impl Machine {
             // What its RESET goes back to is nobody else's.
             retire: server.retire.is_some() || !server.opened.is_plain(),
             session: settings(&server.session),
+            prepared: Some(prepared(&server.session)),
             opened_by: opened_by(&self.pools[server.pool].config),
         }
     }
@@ -299,6 +303,10 @@ fn begun(state: &ClientState) -> Option<&[u8]> {
 
 fn bytes(bytes: &[u8]) -> ByteVec {
     bytes.to_vec().into()
+}
+
+fn prepared(session: &Session) -> Vec<(ByteVec, ByteVec)> {
+    session.prepared().map(|prepared| (bytes(&prepared.name), bytes(&prepared.text))).collect()
 }
 
 fn settings(session: &Session) -> Vec<(ByteVec, ByteVec)> {

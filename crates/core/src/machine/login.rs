@@ -221,6 +221,7 @@ impl Machine {
             startup: None,
             own: None,
             statements: None,
+            unnamed: None,
             cancel_key: key,
             request_us: now_us,
             active_us: now_us,

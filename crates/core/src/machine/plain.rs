@@ -82,8 +82,7 @@ pub(super) fn plain_answers(ledger: &mut Ledger, bytes: &[u8]) -> Option<PlainAn
         && let Some(ends) = kind.is_ended_by(header.tag)
     {
         let command = &message[HEADER_LEN..];
-        let special =
-            header.tag == backend::tag::COMMAND_COMPLETE && (is_discarding(command) || is_reshaping(command));
+        let special = header.tag == backend::tag::COMMAND_COMPLETE && is_telling(command);
         if special || ends && !ledger.end_plain() {
             break;
         }
@@ -100,6 +99,15 @@ pub(super) fn plain_answers(ledger: &mut Ledger, bytes: &[u8]) -> Option<PlainAn
     }
     (end > 0).then_some(PlainAnswers { client, len: end, rows })
 }
+
+/// The tag of a command that changes what is known of a session, or of what statements return.
+#[inline]
+fn is_telling(command: &[u8]) -> bool {
+    is_discarding(command) || command == ROLLED_BACK || is_reshaping(command)
+}
+
+/// The tag of ROLLBACK, also to a savepoint, and of a COMMIT that was none.
+pub(super) const ROLLED_BACK: &[u8] = b"ROLLBACK\0";
 
 /// The tag of a command that ends all prepared statements.
 #[inline]

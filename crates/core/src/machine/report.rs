@@ -223,7 +223,8 @@ impl Machine {
         let request_us = if server.query_us > 0 { server.query_us } else { server.active_us };
         let wait_us = if server.query_us > 0 { self.now.mono_us.saturating_sub(server.query_us) } else { 0 };
         let link = match &server.state {
-            ServerState::Busy(client) | ServerState::Settling(client) => Some(*client),
+            ServerState::Busy(client) => Some(*client),
+            ServerState::Settling(settling) => Some(settling.client),
             ServerState::Auditing(auditing) => Some(auditing.client),
             _ => None,
         };

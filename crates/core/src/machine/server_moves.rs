@@ -107,7 +107,8 @@ impl Machine {
                 let mode = self.pools[server.pool].mode;
                 self.release_server(d, id, mode);
             }
-            ServerState::Settling(client) => {
+            ServerState::Settling(ref settling) => {
+                let client = settling.client;
                 self.settled(d, id, client);
                 self.set_server_state(id, ServerState::Busy(client));
                 self.client_resume(d, client);

@@ -1,11 +1,12 @@
 //! Session continuity: a client's session is its own, although its servers change.
 //!
 //! What a client sends is looked at for words that may touch a session (`notes.rs`). When such a transaction is over, its
-//! server is asked what its session holds (`audit.rs`): what can move is brought to the next server before the client's
-//! next statement (`settle.rs`, `replay.rs`), what can not keeps the client on its server (`pin.rs`). What a client asks for in its startup
-//! packet is tried on a server before the client is let in (`introduce.rs`), and is what its RESET goes back to
-//! (`restore.rs`). In session pooling a client has one server, opened with its own startup packet where that can be
-//! (`own_server.rs`). No guess ever counts more than what the server says.
+//! server is asked what its session holds (`audit.rs`), unless it is known what the statements do (`recall.rs`): what can
+//! move is brought to the next server with the client's next statement (`settle.rs`, `replay.rs`), what can not keeps the
+//! client on its server (`pin.rs`). The statement without a name that a client prepared and did not use yet goes with it,
+//! too (`unnamed.rs`). What a client asks for in its startup packet is tried on a server before the client is let in
+//! (`introduce.rs`), and is what its RESET goes back to (`restore.rs`). In session pooling a client has one server, opened
+//! with its own startup packet where that can be (`own_server.rs`). No guess ever counts more than what the server says.
 
 pub(in crate::machine) use introduce::Known;
 
@@ -14,6 +15,8 @@ mod introduce;
 mod notes;
 mod own_server;
 mod pin;
+mod recall;
 mod replay;
 mod restore;
 mod settle;
+mod unnamed;

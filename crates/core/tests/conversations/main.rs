@@ -31,4 +31,5 @@ mod statements;
 mod streaming;
 mod takeover;
 mod timeouts;
+mod unnamed;
 mod workers;

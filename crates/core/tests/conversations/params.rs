@@ -72,7 +72,7 @@ fn a_value_that_the_server_spells_differently_is_settled_once() {
     // It is "ISO, MDY" already: PostgreSQL has no change to report.
     rig.send(server, &be::replayed(1));
     finish(&mut rig, server);
-    assert_eq!(rig.gets(client), ["Complete SELECT 0", "Ready I", "Parameter DateStyle=ISO, MDY"]);
+    assert_eq!(rig.gets(client), ["Complete SELECT 0", "Parameter DateStyle=ISO, MDY", "Ready I"]);
     rig.send(client, &fe::query("select 2"));
     assert_eq!(rig.gets(server), ["Query select 2"], "not before every statement");
 }
@@ -137,4 +137,16 @@ fn a_client_that_leaves_while_its_server_is_settled_takes_it_along() {
     rig.send(client, &fe::query("select 1"));
     rig.eof(client);
     assert!(rig.is_closed(server));
+}
+
+#[test]
+fn what_a_client_sets_back_behind_a_replay_it_is_told() {
+    let mut rig = Rig::new("");
+    let client = named(&mut rig, "one");
+    let server = rig.dialed();
+    rig.send(client, &fe::query("reset application_name"));
+    rig.gets(server);
+    // It is as it was reported last: PostgreSQL says nothing.
+    rig.send(server, &[be::replayed(1), be::complete("RESET"), be::ready('I')].concat());
+    assert_eq!(rig.gets(client), ["Complete RESET", "Parameter application_name=", "Ready I"]);
 }

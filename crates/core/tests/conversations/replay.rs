@@ -122,3 +122,14 @@ fn what_is_replayed_and_reset_in_one_group_is_told_before_its_end() {
     assert!(told[1].starts_with("Parameter application_name"), "{told:?}");
     assert_eq!(told.last().map(String::as_str), Some("Ready I"));
 }
+
+#[test]
+fn a_function_call_behind_a_replay_releases_the_server() {
+    let (mut rig, client, server) = rig();
+    rig.send(client, &fe::function_call());
+    assert_eq!(rig.gets(server), fe::shown_replay(&[SET], &["FunctionCall"]));
+    let answer = [be::function_result(1), be::parameter("application_name", "one"), be::ready('I')];
+    rig.send(server, &[be::replayed(1), answer.concat()].concat());
+    let asked = rig.gets(server);
+    assert_eq!(asked.len(), 1, "what the function did is asked: {asked:?}");
+}

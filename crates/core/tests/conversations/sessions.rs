@@ -217,3 +217,143 @@ fn what_postgresql_refuses_is_refused_at_login_in_its_words() {
     assert_eq!(rig.gets(client), ["FATAL 22023 parameter \"geqo\" requires a Boolean value"]);
     assert!(!rig.is_closed(server));
 }
+
+/// A rig whose client has run a SET twice, so that the pool knows what it does.
+fn known(text: &str) -> (Rig, End, End) {
+    let mut rig = Rig::new("default_pool_size = 1");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    let asks = "Query SELECT pg_catalog.current_setting('search_path',true)";
+    run(&mut rig, client, server, text);
+    assert_eq!(rig.gets(server), [asks]);
+    rig.send(server, &answer(&[&["a"]]));
+    run(&mut rig, client, server, text);
+    let probe = "Query SET LOCAL search_path = a;SELECT pg_catalog.current_setting('search_path',true)";
+    assert_eq!(rig.gets(server), [asks, probe]);
+    rig.send(server, &[answer(&[&["a"]]), be::complete("SET"), answer(&[&["a"]])].concat());
+    (rig, client, server)
+}
+
+#[test]
+fn what_a_set_does_is_asked_until_it_is_known() {
+    let (mut rig, client, server) = known("SET search_path = a");
+    run(&mut rig, client, server, "SET search_path = a");
+    rig.gets_nothing(server);
+    // It is the client's own all the same, and nobody else's.
+    let other = rig.client("alice");
+    rig.send(other, &fe::query("SET search_path = a"));
+    let reset = "SELECT pg_catalog.set_config('search_path',NULL,false);";
+    assert_eq!(rig.gets(server), fe::shown_replay(&[reset], &["Query SET search_path = a"]));
+    rig.send(server, &be::replayed(1));
+    finish(&mut rig, server, "SET");
+    rig.gets_nothing(server);
+    run(&mut rig, client, server, "select 1");
+}
+
+#[test]
+fn a_set_in_a_block_counts_when_it_is_committed() {
+    let (mut rig, client, server) = known("SET search_path = a");
+    let step = |rig: &mut Rig, text: &str, tag: &str, status: char| {
+        rig.send(client, &fe::query(text));
+        assert_eq!(rig.gets(server), [format!("Query {text}")]);
+        rig.send(server, &[be::complete(tag), be::ready(status)].concat());
+    };
+    let set = |rig: &mut Rig, end: (&str, &str)| {
+        step(rig, "BEGIN", "BEGIN", 'T');
+        step(rig, "SET search_path = a", "SET", 'T');
+        step(rig, end.0, end.1, 'I');
+    };
+    set(&mut rig, ("COMMIT", "COMMIT"));
+    rig.gets_nothing(server);
+    // Anything that was rolled back, or that failed, is a matter for the server to tell.
+    set(&mut rig, ("COMMIT", "ROLLBACK"));
+    assert_eq!(rig.gets(server), ["Query SELECT pg_catalog.current_setting('search_path',true)"]);
+}
+
+#[test]
+fn a_set_of_the_extended_protocol_is_asked_for() {
+    let (mut rig, client, server) = known("SET search_path = a");
+    let group = [fe::parse("", "SET search_path = a"), fe::bind(""), fe::execute(), fe::sync()].concat();
+    rig.send(client, &group);
+    rig.gets(server);
+    let done = [be::parse_complete(), be::bind_complete(), be::complete("SET"), be::ready('I')];
+    rig.send(server, &done.concat());
+    assert_eq!(rig.gets(server), ["Query SELECT pg_catalog.current_setting('search_path',true)"]);
+}
+
+#[test]
+fn a_probe_that_fails_changes_nothing() {
+    let mut rig = Rig::new("default_pool_size = 1");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    for round in 0..3 {
+        run(&mut rig, client, server, "SET search_path = a");
+        let asked = rig.gets(server);
+        assert_eq!(asked.len(), if round == 0 { 1 } else { 2 }, "{asked:?}");
+        rig.send(server, &answer(&[&["a"]]));
+        if round > 0 {
+            rig.send(server, &[be::error("42501", "permission denied"), be::ready('I')].concat());
+        }
+    }
+    run(&mut rig, client, server, "select 1");
+}
+
+/// A client that has prepared `p` by SQL; another one has used its server since.
+fn prepared_by_sql(rig: &mut Rig, text: &str) -> (End, End, End) {
+    let (client, other) = (rig.client("alice"), rig.client("alice"));
+    let server = rig.dialed();
+    run(rig, client, server, text);
+    asked(rig, server);
+    rig.send(server, &answer(&[&["p", "p", text]]));
+    rig.send(other, &fe::query("select 2"));
+    assert_eq!(rig.gets(server), fe::shown_replay(&["DEALLOCATE \"p\";"], &["Query select 2"]));
+    rig.send(server, &be::replayed(1));
+    finish(rig, server, "SELECT 0");
+    rig.gets(other);
+    (client, other, server)
+}
+
+#[test]
+fn what_was_prepared_by_sql_is_prepared_again_elsewhere() {
+    let mut rig = Rig::new("default_pool_size = 1");
+    let (client, _, server) = prepared_by_sql(&mut rig, "PREPARE p AS SELECT 1");
+    rig.send(client, &fe::query("EXECUTE p"));
+    assert_eq!(rig.gets(server), ["Query PREPARE p AS SELECT 1"]);
+    finish(&mut rig, server, "PREPARE");
+    assert_eq!(rig.gets(server), ["Query EXECUTE p"]);
+    finish(&mut rig, server, "SELECT 1");
+    assert_eq!(rig.gets(client), ["Complete SELECT 1", "Ready I"]);
+    // It is known what that did; of another one nothing is.
+    run(&mut rig, client, server, "EXECUTE p");
+    rig.gets_nothing(server);
+    run(&mut rig, client, server, "EXECUTE q");
+    asked(&mut rig, server);
+}
+
+#[test]
+fn what_can_not_be_prepared_any_more_is_gone_for_its_client_alone() {
+    let mut rig = Rig::new("default_pool_size = 1");
+    let (client, other, server) = prepared_by_sql(&mut rig, "PREPARE p AS SELECT x FROM t");
+    rig.send(client, &fe::query("EXECUTE p"));
+    rig.gets(server);
+    rig.send(server, &[be::error("42P01", "relation \"t\" does not exist"), be::ready('I')].concat());
+    assert_eq!(rig.gets(server), ["Query EXECUTE p"]);
+    rig.send(server, &[be::error("26000", "no such statement"), be::ready('I')].concat());
+    assert_eq!(rig.gets(client), ["ERROR 26000 no such statement", "Ready I"]);
+    asked(&mut rig, server);
+    rig.send(server, &answer(&[&["s", "role", "none"]]));
+    run(&mut rig, other, server, "select 2");
+}
+
+#[test]
+fn what_is_more_than_a_prepare_keeps_the_server() {
+    let mut rig = Rig::new("default_pool_size = 1");
+    let (client, other) = (rig.client("alice"), rig.client("alice"));
+    let server = rig.dialed();
+    let text = "PREPARE p AS SELECT 1; SELECT 2";
+    run(&mut rig, client, server, text);
+    asked(&mut rig, server);
+    rig.send(server, &answer(&[&["p", "p", text]]));
+    rig.send(other, &fe::query("select 2"));
+    rig.gets_nothing(server);
+}

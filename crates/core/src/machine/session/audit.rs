@@ -13,13 +13,15 @@ use pgweir_wire::error::SqlState;
 use crate::client::ClientState;
 use crate::driver::{Driver, Level};
 use crate::ids::{ClientId, ServerId};
-use crate::ledger::Purpose;
+use crate::ledger::{Owner, Purpose};
 use crate::limits::{AUDIT_ATTEMPTS_MAX, SERVER_ERROR_BYTES_MAX, SESSION_BYTES_MAX};
 use crate::machine::Machine;
 use crate::params::quote_literal;
 use crate::pins::{Reasons, Touched};
-use crate::server::{Auditing, Replies, ServerState};
-use crate::session::Session;
+use crate::server::{Auditing, Probe, Replies, ServerState};
+use crate::session::{Prepared, Session};
+
+use super::recall::Recalled;
 
 /// Everything a session can hold, one row for each thing: what kind of thing, its name, its value.
 ///
@@ -55,10 +57,18 @@ impl Machine {
         let Some(client) = self.clients.get_mut(client_id) else { return false };
         let ClientState::Linked(link) = &mut client.state else { return false };
         let pinned = link.pin.is_some();
-        let Some(touched) = link.touched.take() else { return pinned };
+        let Some(mut touched) = link.touched.take() else { return pinned };
         let sticky = link.pin.as_ref().map_or(Reasons::NONE, |pin| pin.reasons.only(Reasons::STICKY));
         let sticky = sticky.with(Reasons::of_marks(touched.marks));
+        let sets = if touched.unsure { Vec::new() } else { std::mem::take(&mut touched.sets) };
         let Some((everything, names)) = self.questions(*touched, pinned) else { return pinned };
+        let mut probe = None;
+        if !everything && !sets.is_empty() {
+            match self.recall(d, id, client_id, &names, sets) {
+                Recalled::Kept(stays) => return stays,
+                Recalled::Unknown(worth) => probe = worth,
+            }
+        }
         let auditing = Auditing {
             client: client_id,
             everything,
@@ -66,6 +76,7 @@ impl Machine {
             sticky,
             answer: Replies::default(),
             attempts: 0,
+            probe,
         };
         self.set_server_state(id, ServerState::Auditing(Box::new(auditing)));
         self.ask_session(d, id);
@@ -95,7 +106,12 @@ impl Machine {
         auditing.answer = Replies::default();
         if !auditing.everything {
             let text = values_of(&auditing.names);
-            return self.send_hidden(d, id, Purpose::Audit, &text);
+            let probe = auditing.probe.as_ref().map(|probe| probe.set.probe());
+            self.send_hidden(d, id, Purpose::Audit, &text);
+            if let Some(text) = probe {
+                self.send_hidden(d, id, Purpose::Probe, &text);
+            }
+            return;
         }
         let own = auditing.names.iter().filter(|name| name.contains(&b'.'));
         let known = self.pools[server.pool].customs.iter().filter(|name| !auditing.names.contains(name));
@@ -113,13 +129,21 @@ impl Machine {
 
     /// A row that answers a statement of ours.
     pub(in crate::machine) fn hidden_row(&mut self, id: ServerId, body: &[u8]) {
-        let answer = match self.servers.get_mut(id).map(|server| &mut server.state) {
-            Some(ServerState::Auditing(auditing)) => &mut auditing.answer,
-            Some(ServerState::Introducing(introducing)) => &mut introducing.answer,
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let probes = server.ledger.head().is_some_and(|head| head.owner == Owner::Hidden(Purpose::Probe));
+        let Ok(row) = DataRow::parse(body) else { return };
+        let answer = match &mut server.state {
+            ServerState::Auditing(auditing) if probes => {
+                if let Some(probe) = &mut auditing.probe {
+                    probe.value = row.columns().next().flatten().map(Box::from);
+                }
+                return;
+            }
+            ServerState::Auditing(auditing) => &mut auditing.answer,
+            ServerState::Introducing(introducing) => &mut introducing.answer,
             _ => return,
         };
         answer.bytes += body.len();
-        let Ok(row) = DataRow::parse(body) else { return };
         if answer.bytes <= SERVER_ERROR_BYTES_MAX {
             answer.rows.push(row.columns().map(|value| value.map(Box::from)).collect());
         }
@@ -141,6 +165,9 @@ impl Machine {
         let ServerState::Auditing(auditing) = &mut server.state else { return };
         let client_id = auditing.client;
         let again = auditing.answer.failed.is_some() && auditing.attempts < AUDIT_ATTEMPTS_MAX;
+        if let Some(Probe { set, value: Some(value) }) = auditing.probe.take() {
+            self.pools[server.pool].known_sets.insert(&set.text, value);
+        }
         if again {
             return self.ask_session(d, id);
         }
@@ -161,12 +188,12 @@ impl Machine {
         };
         if self.set_pin(d, client_id, reasons.with(sticky)) {
             self.transaction_ended(d, id, client_id);
-            // It may have sent more meanwhile.
-            if self
-                .clients
-                .get(client_id)
-                .is_some_and(|client| matches!(client.state, ClientState::Linked(_)))
+            if let Some(client) = self.clients.get_mut(client_id)
+                && let ClientState::Linked(link) = &mut client.state
             {
+                // The question ended the unnamed statement.
+                link.unnamed = client.account.as_ref().is_some_and(|account| account.unnamed.is_some());
+                // It may have sent more meanwhile.
                 self.to_resume.push_back(client_id);
             }
         }
@@ -203,7 +230,10 @@ impl Machine {
                 (b"s" | b"m" | b"n", Some(name)) => {
                     self.learn_value(id, &mut session, name, value.as_deref());
                 }
-                (b"p", _) => reasons = reasons.with(Reasons::PREPARED),
+                (b"p", Some(name)) => match Prepared::movable(name, value.as_deref().unwrap_or_default()) {
+                    Some(prepared) => session.prepare(prepared),
+                    None => reasons = reasons.with(Reasons::PREPARED),
+                },
                 (b"c", _) => reasons = reasons.with(Reasons::CURSORS),
                 (b"l", _) => reasons = reasons.with(Reasons::LISTENS),
                 (b"t", _) => reasons = reasons.with(Reasons::TEMPORARY),
@@ -216,7 +246,7 @@ impl Machine {
     }
 
     /// One setting of the server's session.
-    fn learn_value(&self, id: ServerId, session: &mut Session, name: &[u8], value: Option<&[u8]>) {
+    pub(super) fn learn_value(&self, id: ServerId, session: &mut Session, name: &[u8], value: Option<&[u8]>) {
         let user = self.pools[self.servers[id].pool].user.as_bytes();
         match (name, value) {
             _ if self.tracked.position(name).is_some() || OF_TRANSACTIONS.contains(&name) => {}
@@ -228,7 +258,7 @@ impl Machine {
     }
 
     /// The server's session is known: so is the client's.
-    fn keep_session(
+    pub(super) fn keep_session(
         &mut self,
         id: ServerId,
         client_id: ClientId,

@@ -6,24 +6,33 @@ use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::client::{ClientState, Link};
 use crate::ids::{ClientId, StatementId};
+use crate::known_sets::PlainSet;
 use crate::machine::Machine;
 use crate::pins::{Touched, may_touch};
 use crate::session::Session;
 
 impl Machine {
-    /// A Query, a Parse or a FunctionCall goes to the client's server; `message` may be only its beginning.
+    /// A Query, a Parse, a Bind or a FunctionCall goes to the client's server; `message` may be only its beginning.
     #[inline]
     pub(in crate::machine) fn note_message(&mut self, id: ClientId, header: Header, message: &[u8]) {
         let body = &message[HEADER_LEN..message.len().min(header.total())];
         let text = match header.tag {
-            tag::QUERY => until_nul(body),
-            tag::PARSE => until_nul(body.splitn(2, |byte| *byte == 0).nth(1).unwrap_or_default()),
+            tag::QUERY => {
+                self.forget_unnamed(id);
+                until_nul(body)
+            }
+            tag::PARSE => {
+                if body.first() == Some(&0) {
+                    self.note_unnamed(id, header, message);
+                }
+                until_nul(body.splitn(2, |byte| *byte == 0).nth(1).unwrap_or_default())
+            }
             tag::BIND => {
                 self.measure_bind(id, body);
                 return self.note_values(id, body);
             }
             // Which function it is stands there as a number.
-            tag::FUNCTION_CALL => return self.note_marks(id, Marks::ROUTINES, b""),
+            tag::FUNCTION_CALL => return self.note_marks(id, Marks::ROUTINES, b"", false),
             _ => return,
         };
         let traits = self.texts.traits(text);
@@ -34,7 +43,7 @@ impl Machine {
             marks.add(Marks::ROUTINES);
         }
         if !marks.is_empty() {
-            self.note_marks(id, marks, text);
+            self.note_marks(id, marks, text, header.tag == tag::QUERY);
         }
     }
 
@@ -57,16 +66,25 @@ impl Machine {
             return;
         }
         let (marks, query) = (known.marks(), known.query.clone());
-        self.note_marks(id, marks, &query);
+        self.note_marks(id, marks, &query, false);
     }
 
-    fn note_marks(&mut self, id: ClientId, marks: Marks, text: &[u8]) {
+    /// `runs_once`: exactly once, and now, if nothing fails.
+    pub(super) fn note_marks(&mut self, id: ClientId, marks: Marks, text: &[u8], runs_once: bool) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let Some(account) = client.account.as_deref() else { return };
         let ClientState::Linked(link) = &mut client.state else { return };
+        let marks = match &link.touched {
+            None => executed(&account.session, text, marks).unwrap_or(marks),
+            // What is prepared may be another one by now.
+            Some(_) => marks,
+        };
         let keeps = self.pools[account.pool].keeps_sessions;
         if keeps && (link.pin.is_some() || may_touch(marks)) {
             note_touched(link, marks, text);
+            if let Some(touched) = &mut link.touched {
+                touched.set(runs_once.then(|| PlainSet::of(text, marks)).flatten());
+            }
         }
         if marks.contains(Marks::RESETS)
             && let Some(startup) = &account.startup
@@ -77,6 +95,17 @@ impl Machine {
                 // Its server goes back to them by itself; the name may be that of the client before it.
                 touched.restore.retain(|(name, _)| **name == *b"application_name");
             }
+        }
+    }
+}
+
+impl Machine {
+    /// A statement of the client failed, or a transaction was rolled back to where it was before: what it had set may be gone.
+    pub(in crate::machine) fn doubt_session(&mut self, id: ClientId) {
+        if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state)
+            && let Some(touched) = &mut link.touched
+        {
+            touched.unsure = true;
         }
     }
 }
@@ -118,6 +147,24 @@ fn note_restore(link: &mut Link, startup: &Session, marks: Marks, text: &[u8]) {
     if all && read.is_ok() {
         startup.settings().for_each(|setting| add(&setting.name, false));
     }
+}
+
+/// What an EXECUTE does, where it is known what is executed.
+fn executed(session: &Session, text: &[u8], marks: Marks) -> Option<Marks> {
+    if marks != Marks::PREPARED.and(Marks::ROUTINES) || text.contains(&b';') {
+        return None;
+    }
+    let rest = text.trim_ascii();
+    let rest = rest.get(..8).filter(|verb| verb.eq_ignore_ascii_case(b"execute ")).map(|_| &rest[8..])?;
+    let rest = rest.trim_ascii_start();
+    let end = rest.iter().position(|byte| !is_name(*byte)).unwrap_or(rest.len());
+    let name = rest[..end].to_ascii_lowercase();
+    let prepared = session.prepared().find(|prepared| *prepared.name == *name)?;
+    Some(pgweir_sql::traits(&prepared.text).marks.without(Marks::PREPARED))
+}
+
+fn is_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
 fn until_nul(bytes: &[u8]) -> &[u8] {

@@ -17,7 +17,7 @@ use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Kind, Owner, Purpose};
 use crate::machine::Machine;
 use crate::machine::begin::NO_PARAMETERS;
-use crate::server::ServerState;
+use crate::server::{ServerState, Settling};
 
 impl Machine {
     /// Sends what brings the server to its client's session, for the client's next message to stand right behind it. `false` if that
@@ -29,6 +29,9 @@ impl Machine {
         server_id: ServerId,
         statements: &[Vec<u8>],
     ) -> bool {
+        if self.may_go_unreported(id, server_id) {
+            return false;
+        }
         let Some(client) = self.clients.get_mut(id) else { return false };
         let (ClientState::Linked(link), Some(account)) = (&mut client.state, &client.account) else {
             return false;
@@ -59,6 +62,24 @@ impl Machine {
         d.send(server.conn, &self.scratch);
         self.pools[pool].continuity.replays += 1;
         true
+    }
+
+    /// A change of the session that the server reports, and a first message that may take it back: PostgreSQL reports parameters
+    /// when a group ends, and only what is not as it was reported before. The client would be told nothing.
+    fn may_go_unreported(&self, id: ClientId, server_id: ServerId) -> bool {
+        let Some(client) = self.clients.get(id) else { return false };
+        let (ClientState::Linked(link), Some(account)) = (&client.state, &client.account) else {
+            return false;
+        };
+        let server = &self.servers[server_id];
+        if link.group.is_some() || Arc::ptr_eq(&server.session, &account.session) {
+            return false;
+        }
+        let welcome = self.pools[server.pool].welcome.as_ref();
+        let reported = |name: &[u8]| welcome.is_some_and(|welcome| welcome.reports(name));
+        // What roles may is reported as is_superuser.
+        let changed = server.session.changed(&account.session);
+        changed.into_iter().any(|name| matches!(name, b"role" | b"session_authorization") || reported(name))
     }
 
     /// A statement of a replay was executed; the last one is COMMIT.
@@ -111,12 +132,33 @@ impl Machine {
             link.opening = Opening::Failed { whole, repair: b"ROLLBACK" };
             link.touched = None;
             d.send(client.conn, message);
+            if self.servers[server_id].session.prepared().next().is_some() {
+                // A DEALLOCATE is not taken back with its transaction.
+                self.servers[server_id].retire.get_or_insert("session could not be restored");
+            }
             if simple {
                 self.send_sync(d, server_id);
             }
             return;
         }
-        self.servers[server_id].retire.get_or_insert("session could not be restored");
-        self.refuse_client(d, id, &Fault::SessionNotRestored(code, text));
+        self.settle_failed(d, server_id, code, text);
+    }
+
+    /// The server does not become what it should: whoever it was for is told, and it is not used any more.
+    pub(in crate::machine) fn settle_failed<D: Driver>(
+        &mut self,
+        d: &mut D,
+        server_id: ServerId,
+        code: SqlState,
+        text: String,
+    ) {
+        let Some(server) = self.servers.get_mut(server_id) else { return };
+        server.retire.get_or_insert("session could not be restored");
+        match server.state {
+            ServerState::Busy(client) | ServerState::Settling(Settling { client, .. }) => {
+                self.refuse_client(d, client, &Fault::SessionNotRestored(code, text));
+            }
+            _ => self.lose_server(d, server_id, format!("session could not be restored: {text}").into()),
+        }
     }
 }

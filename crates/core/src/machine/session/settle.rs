@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use pgweir_wire::backend::encode_parameter_status;
 
-use crate::driver::Driver;
+use crate::client::printable;
+use crate::driver::{Driver, Level};
 use crate::ids::{ClientId, PoolId, ServerId};
-use crate::ledger::Purpose;
+use crate::ledger::{Entry, Owner, Purpose};
 use crate::machine::Machine;
 use crate::params::{Params, settle_statements};
-use crate::server::{Server, ServerState};
-use crate::session::Session;
+use crate::server::{Server, ServerState, Settling};
+use crate::session::{Prepared, Session};
 
 /// Free servers that are looked at for one that carries the client's session already.
 const LOOKED_AT_MAX: usize = 64;
@@ -32,7 +33,8 @@ impl Machine {
         }
         let (params, session) = (Arc::clone(&account.params), Arc::clone(&account.session));
         let statements = self.settle_pieces(server_id, &params, &session);
-        if statements.is_empty() {
+        let lacking: Vec<Prepared> = server.session.lacking(&session).cloned().collect();
+        if statements.is_empty() && lacking.is_empty() {
             let server = &self.servers[server_id];
             if let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut()) {
                 account.params = Arc::clone(&server.params);
@@ -40,10 +42,32 @@ impl Machine {
             }
             return;
         }
-        if !self.replay(d, id, server_id, &statements) {
+        if !lacking.is_empty() || !self.replay(d, id, server_id, &statements) {
             self.send_settle(d, server_id, &params, &session, Purpose::Settle);
-            self.set_server_state(server_id, ServerState::Settling(id));
+            self.servers[server_id].session = session;
+            let mut preparing = Vec::with_capacity(lacking.len());
+            for Prepared { name, text } in lacking {
+                self.send_hidden(d, server_id, Purpose::Prepare, &text);
+                preparing.push(name);
+            }
+            let settling = Settling { client: id, preparing };
+            self.set_server_state(server_id, ServerState::Settling(settling));
         }
+    }
+
+    /// What the client had prepared can not be prepared any more (a table of it is gone): the client has it no longer, and learns
+    /// so when it executes it.
+    pub(in crate::machine) fn prepare_refused<D: Driver>(&mut self, d: &mut D, id: ServerId, text: &str) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let ServerState::Settling(settling) = &server.state else { return };
+        let owed = |entry: &&Entry| entry.owner == Owner::Hidden(Purpose::Prepare);
+        let at = settling.preparing.len().checked_sub(server.ledger.entries().filter(owed).count());
+        let Some(name) = at.and_then(|at| settling.preparing.get(at)) else { return };
+        let mut session = (*server.session).clone();
+        session.deallocate(name);
+        let line = format!("prepared statement \"{}\" could not follow its client: {text}", printable(name));
+        server.session = self.pools[server.pool].sessions.share(session);
+        self.log(d, Level::Debug, &line);
     }
 
     /// What brings a server to these, a statement each, in this order.
@@ -98,11 +122,9 @@ impl Machine {
 
     /// The server has the client's session now.
     pub(in crate::machine) fn settled<D: Driver>(&mut self, d: &mut D, id: ServerId, client_id: ClientId) {
-        let Some(account) = self.clients.get(client_id).and_then(|client| client.account.as_deref()) else {
-            return;
-        };
-        if let Some(server) = self.servers.get_mut(id) {
-            server.session = Arc::clone(&account.session);
+        let account = self.clients.get_mut(client_id).and_then(|client| client.account.as_deref_mut());
+        if let (Some(account), Some(server)) = (account, self.servers.get(id)) {
+            account.session = Arc::clone(&server.session);
         }
         self.adopt_params(d, id, client_id);
     }

@@ -294,6 +294,8 @@ impl Phrases {
             3 => ("DateStyle", *self.rng.pick(&["ISO", "German, DMY", "SQL"])),
             4 => ("TimeZone", *self.rng.pick(&["Etc/UTC", "Asia/Tokyo", "it's"])),
             5 => ("IntervalStyle", *self.rng.pick(&["postgres", "iso_8601"])),
+            // What others set, too.
+            6 => ("work_mem", *self.rng.pick(&["1MB", "2MB"])),
             _ => ("work_mem", own.as_str()),
         };
         let value = value.replace('\'', "''");

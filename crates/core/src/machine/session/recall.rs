@@ -1,0 +1,63 @@
+//! A transaction that is committed and set nothing but what the same SET statements were found to set before: its server
+//! need not be asked.
+//!
+//! What this rests on: a SET statement of the simple protocol runs once; if neither it nor anything behind it failed or was rolled back, its
+//! value is the session's. What the text means was asked of PostgreSQL, not guessed.
+
+use std::sync::Arc;
+
+use crate::driver::Driver;
+use crate::ids::{ClientId, ServerId};
+use crate::known_sets::PlainSet;
+use crate::machine::Machine;
+use crate::pins::Reasons;
+use crate::server::Probe;
+
+/// What is known without asking.
+pub(super) enum Recalled {
+    /// The session. Whether the server stays with its client.
+    Kept(bool),
+    /// Not all. What is worth to be found out for the next time.
+    Unknown(Option<Probe>),
+}
+
+impl Machine {
+    /// The session of a server on which these texts took effect, in this order, if they set all these names.
+    pub(super) fn recall<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ServerId,
+        client_id: ClientId,
+        names: &[Box<[u8]>],
+        mut sets: Vec<PlainSet>,
+    ) -> Recalled {
+        let server = &self.servers[id];
+        let pool = &mut self.pools[server.pool];
+        let mut found = Vec::with_capacity(names.len());
+        for name in names {
+            let Some(at) = sets.iter().rposition(|set| set.name == *name) else {
+                return Recalled::Unknown(None);
+            };
+            let text = &sets[at].text;
+            let Some(value) = pool.known_sets.get(text) else {
+                let worth = pool.known_sets.note(text);
+                return Recalled::Unknown(worth.then(|| Probe { set: sets.swap_remove(at), value: None }));
+            };
+            found.push((name, Box::<[u8]>::from(value)));
+        }
+        pool.continuity.remembered += 1;
+        let same = found.iter().all(|(name, value)| server.session.get(name) == Some(value));
+        let own = self.clients.get(client_id).and_then(|client| client.account.as_deref());
+        if same && own.is_some_and(|account| Arc::ptr_eq(&account.session, &server.session)) {
+            return Recalled::Kept(false);
+        }
+        let mut session = (*server.session).clone();
+        for (name, value) in &found {
+            self.learn_value(id, &mut session, name, Some(value));
+        }
+        let reasons = self.keep_session(id, client_id, session, Reasons::NONE);
+        let stays = !reasons.is_none();
+        // Who is refused is gone, and its server with it.
+        Recalled::Kept(!self.set_pin(d, client_id, reasons) || stays)
+    }
+}

@@ -1,0 +1,102 @@
+//! The unnamed statement between a client's groups.
+
+use crate::rig::{End, Rig, be, fe};
+
+/// A client that has prepared a statement without a name, and whose server another one has used since.
+fn prepared(text: &str) -> (Rig, End, End) {
+    let mut rig = Rig::new("default_pool_size = 1");
+    let (client, other) = (rig.client("alice"), rig.client("alice"));
+    let server = rig.dialed();
+    rig.send(client, &[fe::parse("", text), fe::sync()].concat());
+    assert_eq!(rig.gets(server), [format!("Parse  {text}"), "Sync".to_owned()]);
+    rig.send(server, &[be::parse_complete(), be::ready('I')].concat());
+    assert_eq!(rig.gets(client), ["ParseComplete", "Ready I"]);
+    if text.starts_with("SET") {
+        // It may have been executed, for all that its words tell.
+        rig.gets(server);
+        rig.send(server, &[be::one_row("1"), be::ready('I')].concat());
+        return (rig, client, server);
+    }
+    rig.send(other, &fe::query("select 2"));
+    rig.gets(server);
+    rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
+    (rig, client, server)
+}
+
+fn use_it() -> Vec<u8> {
+    [fe::bind(""), fe::execute(), fe::sync()].concat()
+}
+
+fn done(tag: &str) -> Vec<u8> {
+    [be::bind_complete(), be::complete(tag), be::ready('I')].concat()
+}
+
+#[test]
+fn it_is_there_when_it_is_used_later() {
+    let (mut rig, client, server) = prepared("select 1");
+    for _ in 0..2 {
+        rig.send(client, &use_it());
+        assert_eq!(rig.gets(server), ["Parse  select 1", "Bind ", "Execute", "Sync"]);
+        rig.send(server, &[be::parse_complete(), done("SELECT 1")].concat());
+        assert_eq!(rig.gets(client), ["BindComplete", "Complete SELECT 1", "Ready I"]);
+    }
+    rig.send(client, &[fe::describe(""), fe::sync()].concat());
+    assert_eq!(rig.gets(server), ["Parse  select 1", "Describe S ", "Sync"]);
+}
+
+#[test]
+fn the_next_one_replaces_it() {
+    let (mut rig, client, server) = prepared("select 1");
+    rig.send(client, &[fe::parse("", "select 3"), use_it()].concat());
+    assert_eq!(rig.gets(server), ["Parse  select 3", "Bind ", "Execute", "Sync"]);
+    rig.send(server, &[be::parse_complete(), done("SELECT 1")].concat());
+    rig.send(client, &use_it());
+    assert_eq!(rig.gets(server), ["Bind ", "Execute", "Sync"], "nobody gets the older one");
+}
+
+#[test]
+fn within_a_transaction_it_is_where_it_is() {
+    let (mut rig, client, server) = prepared("select 1");
+    rig.send(client, &[use_it()].concat());
+    rig.gets(server);
+    rig.send(
+        server,
+        &[be::parse_complete(), be::bind_complete(), be::complete("X"), be::ready('T')].concat(),
+    );
+    rig.send(client, &use_it());
+    assert_eq!(rig.gets(server), ["Bind ", "Execute", "Sync"]);
+}
+
+#[test]
+fn what_it_does_to_the_session_is_asked_when_it_is_used() {
+    let (mut rig, client, server) = prepared("SET work_mem = 1");
+    rig.send(client, &use_it());
+    rig.gets(server);
+    rig.send(server, &[be::parse_complete(), done("SET")].concat());
+    assert_eq!(rig.gets(server), ["Query SELECT pg_catalog.current_setting('work_mem',true)"]);
+}
+
+#[test]
+fn a_failure_to_prepare_it_is_the_clients() {
+    let (mut rig, client, server) = prepared("select x from gone");
+    rig.send(client, &use_it());
+    rig.gets(server);
+    rig.send(server, &[be::error("42P01", "relation \"gone\" does not exist"), be::ready('I')].concat());
+    assert_eq!(rig.gets(client), ["ERROR 42P01 relation \"gone\" does not exist", "Ready I"]);
+}
+
+#[test]
+fn a_simple_query_ends_it_and_other_statements_do_not_need_it() {
+    let (mut rig, client, server) = prepared("select 1");
+    rig.send(client, &[fe::bind("s0"), fe::sync()].concat());
+    assert_eq!(rig.gets(server), ["Bind s0", "Sync"]);
+    rig.send(
+        server,
+        &[be::error("26000", "prepared statement \"s0\" does not exist"), be::ready('I')].concat(),
+    );
+    rig.send(client, &fe::query("select 2"));
+    rig.gets(server);
+    rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
+    rig.send(client, &use_it());
+    assert_eq!(rig.gets(server), ["Bind ", "Execute", "Sync"]);
+}
