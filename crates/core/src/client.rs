@@ -10,6 +10,7 @@ use crate::cancel_key::CancelKey;
 use crate::console::session::ConsoleSession;
 use crate::driver::{ConnId, Peer, WorkerId};
 use crate::group::Group;
+use crate::hub::Listener;
 use crate::ids::{PoolId, ServerId, StatementId};
 use crate::inquiry::Checker;
 use crate::introductions::Opened;
@@ -54,6 +55,8 @@ pub(crate) struct Account {
     pub(crate) own: Option<Box<Own>>,
     /// What it prepared by name; most clients prepare nothing, or their driver does so once and for all.
     pub(crate) statements: Option<Box<ClientStatements>>,
+    /// What it listens to in transaction pooling, and what it is still to be told.
+    pub(crate) listener: Option<Box<Listener>>,
     /// What its cancel requests must carry.
     pub(crate) cancel_key: CancelKey,
     /// When it last began to ask for something (monotonic, µs).
@@ -289,6 +292,8 @@ pub(crate) struct Link {
     pub(crate) pin: Option<Box<Pin>>,
     /// What it prepared on the server by itself: only for the statistics.
     pub(crate) followed: Followed,
+    /// Its transaction is over, and it is not told before that is known to others, too.
+    pub(crate) ready_due: bool,
 }
 
 impl Link {
@@ -306,6 +311,7 @@ impl Link {
             touched: None,
             pin: None,
             followed: Followed::default(),
+            ready_due: false,
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use pgweir_auth::Learned;
 use pgweir_settings::{Config, Database, PoolMode, SessionState};
 
+use crate::hub::Hub;
 use crate::ids::{ClientId, ServerId};
 use crate::inquiry::Lookup;
 use crate::introductions::Introductions;
@@ -28,10 +29,12 @@ pub(crate) enum ServerKind {
     Active,
     Tested,
     BeingCanceled,
+    /// It listens for all clients of the pool, and is no one's: not counted as one of the pool's servers.
+    Listening,
 }
 
 /// How many kinds there are.
-const KINDS: usize = 5;
+const KINDS: usize = 6;
 
 /// A pool.
 pub(crate) struct Pool {
@@ -115,6 +118,8 @@ pub(crate) struct Pool {
     /// Names of settings that no list of PostgreSQL shows (`a.b`), as its clients used them.
     pub(crate) customs: Vec<Box<[u8]>>,
     pub(crate) introductions: Introductions,
+    /// Who listens to what, where somebody does.
+    pub(crate) hub: Option<Box<Hub>>,
     /// What a client's login taught us that helps to log in to servers (the pool's user is the client's own).
     pub(crate) learned: Learned,
     /// It is in the list of pools to look at when the tick ends.
@@ -199,6 +204,7 @@ impl Pool {
             sessions: KnownSessions::default(),
             customs: Vec::new(),
             introductions: Introductions::default(),
+            hub: None,
             learned: Learned::Nothing,
             noticed: false,
         }
@@ -253,9 +259,9 @@ impl Pool {
         self.counts[kind as usize]
     }
 
-    /// All server connections, those being opened included.
+    /// All server connections that are for clients, those being opened included.
     pub(crate) fn servers_total(&self) -> u32 {
-        self.counts.iter().sum()
+        self.counts.iter().sum::<u32>() - self.servers(ServerKind::Listening)
     }
 
     /// Follows the configuration.

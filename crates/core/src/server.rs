@@ -126,6 +126,8 @@ pub(crate) enum ServerState {
     Checking,
     /// Released, but a cancel request may still reach it.
     HeldForCancel,
+    /// It listens for its pool's clients.
+    Listening,
 }
 
 /// A connection that is being opened.
@@ -145,6 +147,23 @@ pub(crate) struct Auditing {
     pub(crate) sticky: Reasons,
     pub(crate) answer: Replies,
     pub(crate) attempts: u8,
+    pub(crate) stage: Stage,
+}
+
+/// What is waited for between the end of a transaction and the next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// The server says what its session holds.
+    Asking,
+    /// The connection that listens for the pool's clients joins the channels that are new. For these reasons the client will keep
+    /// its server.
+    Joining(Reasons),
+    /// The server passes on what it was notified of until the channels were joined.
+    Leaving(Reasons),
+    /// The listening connection passes on what the server has passed on before.
+    Meeting(Reasons),
+    /// The client's own notifications are to come from the listening connection.
+    Owing(Reasons),
 }
 
 /// Startup parameters are being tried.
@@ -206,6 +225,7 @@ impl ServerState {
             | ServerState::Introducing(_) => ServerKind::Active,
             ServerState::Cleaning | ServerState::Checking => ServerKind::Tested,
             ServerState::HeldForCancel => ServerKind::BeingCanceled,
+            ServerState::Listening => ServerKind::Listening,
         }
     }
 

@@ -24,6 +24,8 @@ pub struct Setting {
 pub struct Session {
     /// By name.
     settings: Vec<Setting>,
+    /// The channels it listens to, by name.
+    channels: Vec<Box<[u8]>>,
 }
 
 /// The settings that decide what the others may become: they change last, and back first.
@@ -36,7 +38,20 @@ impl Session {
     /// Nothing but what a new connection has.
     #[must_use]
     pub fn is_plain(&self) -> bool {
-        self.settings.is_empty()
+        self.settings.is_empty() && self.channels.is_empty()
+    }
+
+    /// The channels it listens to, by name.
+    #[must_use]
+    pub fn channels(&self) -> &[Box<[u8]>] {
+        &self.channels
+    }
+
+    /// It listens to these, and to no others.
+    pub fn listen(&mut self, mut channels: Vec<Box<[u8]>>) {
+        channels.sort_unstable();
+        channels.dedup();
+        self.channels = channels;
     }
 
     /// The value of a setting, by name in any case.
@@ -76,7 +91,8 @@ impl Session {
     /// Bytes of names and values.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.settings.iter().map(|setting| setting.name.len() + setting.value.len()).sum()
+        let settings = self.settings.iter().map(|setting| setting.name.len() + setting.value.len());
+        settings.chain(self.channels.iter().map(|channel| channel.len())).sum()
     }
 
     fn place(&self, lower: &[u8]) -> Result<usize, usize> {
@@ -100,8 +116,8 @@ impl Session {
     /// `set_config` takes a value as `current_setting` gives it, lists among them; NULL is RESET. All names are qualified: the
     /// session may have any `search_path`.
     pub(crate) fn settle_statements(&self, wanted: &Session) -> Vec<Vec<u8>> {
+        let mut statements = self.listen_statements(wanted);
         let mut changes = self.changes(wanted);
-        let mut statements = Vec::new();
         if changes.is_empty() {
             return statements;
         }
@@ -131,6 +147,36 @@ impl Session {
         statements.push(text);
         statements
     }
+
+    fn listen_statements(&self, wanted: &Session) -> Vec<Vec<u8>> {
+        let mut statements = Vec::new();
+        if wanted.channels.is_empty() && !self.channels.is_empty() {
+            statements.push(b"UNLISTEN *;".to_vec());
+            return statements;
+        }
+        let gone = self.channels.iter().filter(|channel| !wanted.channels.contains(channel));
+        let new = wanted.channels.iter().filter(|channel| !self.channels.contains(channel));
+        let words = [(&b"UNLISTEN "[..], gone.collect::<Vec<_>>()), (b"LISTEN ", new.collect())];
+        for (word, channel) in words.iter().flat_map(|(word, of)| of.iter().map(move |name| (word, name))) {
+            let mut text = word.to_vec();
+            quote_identifier(&mut text, channel);
+            text.push(b';');
+            statements.push(text);
+        }
+        statements
+    }
+}
+
+/// A name as SQL spells it, whatever is in it.
+pub(crate) fn quote_identifier(out: &mut Vec<u8>, name: &[u8]) {
+    out.push(b'"');
+    for &byte in name {
+        if byte == b'"' {
+            out.push(byte);
+        }
+        out.push(byte);
+    }
+    out.push(b'"');
 }
 
 /// `SELECT pg_catalog.set_config(...), ...;`
@@ -203,6 +249,22 @@ mod tests {
             settle(&[("a", "1")], &[("b", "x'y")]),
             "SELECT set('a',NULL,false),set('b','x''y',false);"
         );
+    }
+
+    #[test]
+    fn channels_are_left_and_joined() {
+        let listens = |channels: &[&str]| {
+            let mut session = Session::default();
+            session.listen(channels.iter().map(|channel| channel.as_bytes().into()).collect());
+            session
+        };
+        let settle = |has: &[&str], wanted: &[&str]| {
+            let out = listens(has).settle_statements(&listens(wanted)).concat();
+            String::from_utf8(out).expect("text")
+        };
+        assert_eq!(settle(&["a", "b"], &["b", "a"]), "");
+        assert_eq!(settle(&["a", "b"], &["b", "c\"d"]), "UNLISTEN \"a\";LISTEN \"c\"\"d\";");
+        assert_eq!(settle(&["a", "b"], &[]), "UNLISTEN *;");
     }
 
     #[test]

@@ -220,6 +220,7 @@ impl Machine {
             session: Arc::default(),
             startup: None,
             own: None,
+            listener: None,
             statements: None,
             cancel_key: key,
             request_us: now_us,
