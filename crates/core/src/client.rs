@@ -10,6 +10,7 @@ use crate::cancel_key::CancelKey;
 use crate::console::session::ConsoleSession;
 use crate::driver::{ConnId, Peer, WorkerId};
 use crate::group::Group;
+use crate::hub::Listener;
 use crate::ids::{PoolId, ServerId, StatementId};
 use crate::inquiry::Checker;
 use crate::introductions::Opened;
@@ -56,6 +57,8 @@ pub(crate) struct Account {
     pub(crate) statements: Option<Box<ClientStatements>>,
     /// What it prepared without a name and did not use at once.
     pub(crate) unnamed: Option<Box<Unnamed>>,
+    /// What it listens to in transaction pooling, and what it is still to be told.
+    pub(crate) listener: Option<Box<Listener>>,
     /// What its cancel requests must carry.
     pub(crate) cancel_key: CancelKey,
     /// When it last began to ask for something (monotonic, µs).
@@ -305,6 +308,8 @@ pub(crate) struct Link {
     pub(crate) pin: Option<Box<Pin>>,
     /// What it prepared on the server by itself: only for the statistics.
     pub(crate) followed: Followed,
+    /// Its transaction is over, and it is not told before that is known to others, too.
+    pub(crate) ready_due: bool,
 }
 
 impl Link {
@@ -323,6 +328,7 @@ impl Link {
             touched: None,
             pin: None,
             followed: Followed::default(),
+            ready_due: false,
         }
     }
 }

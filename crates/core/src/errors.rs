@@ -46,6 +46,10 @@ pub(crate) enum Fault {
     ServerLost(Cow<'static, str>),
     /// A server was given up with this client's statement sent behind another one that broke the rules.
     OutcomeUnknown,
+    /// The connection that listened for it ended.
+    NotificationsLost,
+    /// It takes its notifications too slowly.
+    TooManyNotifications,
     /// It reads its answer so slowly that others wait for it.
     SlowReader,
     /// Statement pooling: a transaction was opened.
@@ -112,6 +116,10 @@ impl Fault {
             Fault::OutcomeUnknown => {
                 "the server connection was lost, and whether the statement took effect is unknown".into()
             }
+            Fault::NotificationsLost => {
+                "the connection that listens for this client ended: notifications may have been missed".into()
+            }
+            Fault::TooManyNotifications => "too many notifications wait for this client".into(),
             Fault::SlowReader => "client reads too slowly while others wait behind its answer".into(),
             Fault::CanNotMove(reasons) => {
                 format!("not possible where servers change hands (session_state=error): {reasons}").into()
@@ -145,10 +153,12 @@ impl Fault {
                 *code
             }
             Fault::ServerFailing(_) | Fault::NobodyToAsk => SqlState::CANNOT_CONNECT,
-            Fault::ServerLost(_) | Fault::SlowReader => SqlState::CONNECTION_FAILURE,
+            Fault::ServerLost(_) | Fault::SlowReader | Fault::NotificationsLost => {
+                SqlState::CONNECTION_FAILURE
+            }
             Fault::OutcomeUnknown => SqlState::TRANSACTION_RESOLUTION_UNKNOWN,
             Fault::TransactionInStatementMode | Fault::SimpleQueryDisabled => SqlState::FEATURE_NOT_SUPPORTED,
-            Fault::TooLarge(_) => SqlState::PROGRAM_LIMIT_EXCEEDED,
+            Fault::TooLarge(_) | Fault::TooManyNotifications => SqlState::PROGRAM_LIMIT_EXCEEDED,
             Fault::CanNotMove(_) => SqlState::FEATURE_NOT_SUPPORTED,
             Fault::TooManyPinned(_) => SqlState::CONFIGURATION_LIMIT_EXCEEDED,
         }
@@ -200,6 +210,12 @@ impl Fault {
             Fault::SessionNotRestored(..) => Some(
                 "The statement was not executed. Connect again: what the session held has changed in the database.",
             ),
+            Fault::NotificationsLost => {
+                Some("Connect and LISTEN again, then look at what has changed meanwhile.")
+            }
+            Fault::TooManyNotifications => {
+                Some("A client that listens has to read, and to end its transactions.")
+            }
             Fault::OutcomeUnknown => Some("Look whether it did before it is repeated."),
             _ => None,
         }

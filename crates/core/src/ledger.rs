@@ -26,6 +26,8 @@ pub enum Purpose {
     Replay,
     /// Tries a client's startup parameters, at its login.
     Introduce,
+    /// On the connection that listens for a pool's clients: LISTEN and UNLISTEN, and nothing but a mark in its answers.
+    Listen,
     /// Asks what the session holds when a client's transaction is over.
     Audit,
     /// Asks what a SET statement does, with [`Purpose::Audit`].

@@ -17,6 +17,7 @@ pub mod engine;
 mod errors;
 mod estimate;
 mod group;
+mod hub;
 pub mod ids;
 pub mod inquiry;
 mod introductions;

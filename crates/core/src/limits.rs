@@ -91,6 +91,9 @@ pub const AUDIT_ATTEMPTS_MAX: u8 = 3;
 /// Sets of startup parameters whose outcome a pool remembers.
 pub const INTRODUCTIONS_MAX: usize = 64;
 
+/// Notifications that wait for one client: for the end of its transaction, or because it does not read. SQLSTATE 54000 beyond it.
+pub const NOTIFICATIONS_BYTES_MAX: usize = 4 * 1024 * 1024;
+
 /// Notices of a server's login that are kept for its first client; later ones are dropped.
 pub const LOGIN_NOTICES_BYTES_MAX: usize = 8 * 1024;
 

@@ -113,6 +113,8 @@ pub struct Machine {
     to_resume: VecDeque<ClientId>,
     /// Answers to questions of clients that log in, to be looked at when the tick ends.
     answers: Vec<(ClientId, Answer)>,
+    /// Clients that notifications wait for.
+    notified: Vec<ClientId>,
     /// Pools to look at when the tick ends.
     noticed: Vec<PoolId>,
     /// For messages that are put together before they are sent.
@@ -218,6 +220,7 @@ impl Machine {
             to_resume: VecDeque::new(),
             statements: Statements::numbered_from(first_serial),
             answers: Vec::new(),
+            notified: Vec::new(),
             noticed: Vec::new(),
             scratch: Vec::new(),
             spare: Spare::default(),
@@ -361,6 +364,7 @@ impl Engine for Machine {
                 break;
             }
         }
+        self.notify_clients(d);
         self.check_commands(d);
         self.check_stopping(d);
     }

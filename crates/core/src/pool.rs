@@ -8,6 +8,7 @@ use pgweir_settings::{Config, Database, PoolMode, SessionState};
 use pgweir_wire::backend::ParameterStatus;
 use pgweir_wire::header::{HEADER_LEN, Header};
 
+use crate::hub::Hub;
 use crate::ids::{ClientId, ServerId};
 use crate::inquiry::Lookup;
 use crate::introductions::Introductions;
@@ -31,10 +32,12 @@ pub(crate) enum ServerKind {
     Active,
     Tested,
     BeingCanceled,
+    /// It listens for all clients of the pool, and is no one's: not counted as one of the pool's servers.
+    Listening,
 }
 
 /// How many kinds there are.
-const KINDS: usize = 5;
+const KINDS: usize = 6;
 
 /// A pool.
 pub(crate) struct Pool {
@@ -119,6 +122,8 @@ pub(crate) struct Pool {
     pub(crate) customs: Vec<Box<[u8]>>,
     pub(crate) introductions: Introductions,
     pub(crate) known_sets: KnownSets,
+    /// Who listens to what, where somebody does.
+    pub(crate) hub: Option<Box<Hub>>,
     /// What a client's login taught us that helps to log in to servers (the pool's user is the client's own).
     pub(crate) learned: Learned,
     /// It is in the list of pools to look at when the tick ends.
@@ -220,6 +225,7 @@ impl Pool {
             customs: Vec::new(),
             introductions: Introductions::default(),
             known_sets: KnownSets::default(),
+            hub: None,
             learned: Learned::Nothing,
             noticed: false,
         }
@@ -274,9 +280,9 @@ impl Pool {
         self.counts[kind as usize]
     }
 
-    /// All server connections, those being opened included.
+    /// All server connections that are for clients, those being opened included.
     pub(crate) fn servers_total(&self) -> u32 {
-        self.counts.iter().sum()
+        self.counts.iter().sum::<u32>() - self.servers(ServerKind::Listening)
     }
 
     /// Follows the configuration.

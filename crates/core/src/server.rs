@@ -129,6 +129,8 @@ pub(crate) enum ServerState {
     Checking,
     /// Released, but a cancel request may still reach it.
     HeldForCancel,
+    /// It listens for its pool's clients.
+    Listening,
 }
 
 /// A connection that is being opened.
@@ -157,6 +159,7 @@ pub(crate) struct Auditing {
     pub(crate) attempts: u8,
     /// What is found out besides, for the next time.
     pub(crate) probe: Option<Probe>,
+    pub(crate) stage: Stage,
 }
 
 /// Which value a setting has after a SET statement.
@@ -164,6 +167,22 @@ pub(crate) struct Probe {
     pub(crate) set: PlainSet,
     /// The answer.
     pub(crate) value: Option<Box<[u8]>>,
+}
+
+/// What is waited for between the end of a transaction and the next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// The server says what its session holds.
+    Asking,
+    /// The connection that listens for the pool's clients joins the channels that are new. For these reasons the client will keep
+    /// its server.
+    Joining(Reasons),
+    /// The server passes on what it was notified of until the channels were joined.
+    Leaving(Reasons),
+    /// The listening connection passes on what the server has passed on before.
+    Meeting(Reasons),
+    /// The client's own notifications are to come from the listening connection.
+    Owing(Reasons),
 }
 
 /// Startup parameters are being tried.
@@ -225,6 +244,7 @@ impl ServerState {
             | ServerState::Introducing(_) => ServerKind::Active,
             ServerState::Cleaning | ServerState::Checking => ServerKind::Tested,
             ServerState::HeldForCancel => ServerKind::BeingCanceled,
+            ServerState::Listening => ServerKind::Listening,
         }
     }
 

@@ -27,6 +27,8 @@ pub struct Session {
     settings: Vec<Setting>,
     /// By name.
     prepared: Vec<Prepared>,
+    /// The channels it listens to, by name.
+    channels: Vec<Box<[u8]>>,
 }
 
 /// A statement that was prepared by SQL.
@@ -77,7 +79,7 @@ impl Session {
     /// Nothing but what a new connection has.
     #[must_use]
     pub fn is_plain(&self) -> bool {
-        self.settings.is_empty() && self.prepared.is_empty()
+        self.settings.is_empty() && self.prepared.is_empty() && self.channels.is_empty()
     }
 
     /// Statements that were prepared by SQL, by name.
@@ -100,6 +102,19 @@ impl Session {
     /// What has to be prepared on a server that carries this session and is to carry `wanted`.
     pub(crate) fn lacking<'a>(&'a self, wanted: &'a Session) -> impl Iterator<Item = &'a Prepared> {
         wanted.prepared.iter().filter(|wants| !self.prepared.contains(wants))
+    }
+
+    /// The channels it listens to, by name.
+    #[must_use]
+    pub fn channels(&self) -> &[Box<[u8]>] {
+        &self.channels
+    }
+
+    /// It listens to these, and to no others.
+    pub fn listen(&mut self, mut channels: Vec<Box<[u8]>>) {
+        channels.sort_unstable();
+        channels.dedup();
+        self.channels = channels;
     }
 
     /// The value of a setting, by name in any case.
@@ -141,7 +156,8 @@ impl Session {
     pub fn bytes(&self) -> usize {
         let settings = self.settings.iter().map(|setting| setting.name.len() + setting.value.len());
         let prepared = self.prepared.iter().map(|prepared| prepared.name.len() + prepared.text.len());
-        settings.chain(prepared).sum()
+        let channels = self.channels.iter().map(|channel| channel.len());
+        settings.chain(prepared).chain(channels).sum()
     }
 
     fn place(&self, lower: &[u8]) -> Result<usize, usize> {
@@ -171,9 +187,10 @@ impl Session {
     /// `set_config` takes a value as `current_setting` gives it, lists among them; NULL is RESET. All names are qualified: the
     /// session may have any `search_path`.
     pub(crate) fn settle_statements(&self, wanted: &Session) -> Vec<Vec<u8>> {
+        let mut statements = self.listen_statements(wanted);
         let mut changes = self.changes(wanted);
         let surplus = self.prepared.iter().filter(|has| !wanted.prepared.contains(has));
-        let mut statements: Vec<Vec<u8>> = surplus.map(Prepared::deallocate).collect();
+        statements.extend(surplus.map(Prepared::deallocate));
         if changes.is_empty() {
             return statements;
         }
@@ -203,6 +220,36 @@ impl Session {
         statements.push(text);
         statements
     }
+
+    fn listen_statements(&self, wanted: &Session) -> Vec<Vec<u8>> {
+        let mut statements = Vec::new();
+        if wanted.channels.is_empty() && !self.channels.is_empty() {
+            statements.push(b"UNLISTEN *;".to_vec());
+            return statements;
+        }
+        let gone = self.channels.iter().filter(|channel| !wanted.channels.contains(channel));
+        let new = wanted.channels.iter().filter(|channel| !self.channels.contains(channel));
+        let words = [(&b"UNLISTEN "[..], gone.collect::<Vec<_>>()), (b"LISTEN ", new.collect())];
+        for (word, channel) in words.iter().flat_map(|(word, of)| of.iter().map(move |name| (word, name))) {
+            let mut text = word.to_vec();
+            quote_identifier(&mut text, channel);
+            text.push(b';');
+            statements.push(text);
+        }
+        statements
+    }
+}
+
+/// A name as SQL spells it, whatever is in it.
+pub(crate) fn quote_identifier(out: &mut Vec<u8>, name: &[u8]) {
+    out.push(b'"');
+    for &byte in name {
+        if byte == b'"' {
+            out.push(byte);
+        }
+        out.push(byte);
+    }
+    out.push(b'"');
 }
 
 /// `SELECT pg_catalog.set_config(...), ...;`
@@ -275,6 +322,22 @@ mod tests {
             settle(&[("a", "1")], &[("b", "x'y")]),
             "SELECT set('a',NULL,false),set('b','x''y',false);"
         );
+    }
+
+    #[test]
+    fn channels_are_left_and_joined() {
+        let listens = |channels: &[&str]| {
+            let mut session = Session::default();
+            session.listen(channels.iter().map(|channel| channel.as_bytes().into()).collect());
+            session
+        };
+        let settle = |has: &[&str], wanted: &[&str]| {
+            let out = listens(has).settle_statements(&listens(wanted)).concat();
+            String::from_utf8(out).expect("text")
+        };
+        assert_eq!(settle(&["a", "b"], &["b", "a"]), "");
+        assert_eq!(settle(&["a", "b"], &["b", "c\"d"]), "UNLISTEN \"a\";LISTEN \"c\"\"d\";");
+        assert_eq!(settle(&["a", "b"], &[]), "UNLISTEN *;");
     }
 
     #[test]

@@ -250,7 +250,8 @@ impl Machine {
     pub(super) fn recycle_server<D: Driver>(&mut self, d: &mut D, id: ServerId, reason: &'static str) {
         let Some(server) = self.servers.get_mut(id) else { return };
         match server.state.kind() {
-            ServerKind::Idle => self.close_server(d, id, reason, CloseMode::Flush),
+            // Whoever listens has to know: of what happens where it goes to now, it is not told.
+            ServerKind::Idle | ServerKind::Listening => self.close_server(d, id, reason, CloseMode::Flush),
             ServerKind::Login if server.state.client().is_none() => {
                 self.close_server(d, id, reason, CloseMode::Now);
             }
@@ -358,7 +359,8 @@ impl Machine {
         let done = match self.stopping {
             None | Some(Shutdown::Now) => return,
             Some(Shutdown::WaitForServers) => {
-                !self.servers.values().any(|server| server.state.kind() != ServerKind::Login)
+                let waited_for = |kind| !matches!(kind, ServerKind::Login | ServerKind::Listening);
+                !self.servers.values().any(|server| waited_for(server.state.kind()))
             }
             Some(Shutdown::WaitForClients | Shutdown::HandOver) => {
                 !self.clients.values().any(|client| !matches!(client.state, ClientState::Console(_)))

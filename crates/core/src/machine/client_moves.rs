@@ -256,6 +256,7 @@ impl Machine {
         for statement in account.statements.iter_mut().flat_map(|statements| statements.drain()) {
             self.statements.give_back(statement);
         }
+        self.forget_listener(&account, id);
         self.uncount(&account.counted);
         self.shared.note_client(self.worker, false);
         if let Some(pool) = self.pools.get_mut(account.pool) {

@@ -281,7 +281,7 @@ impl Machine {
                 return Passed::Released;
             }
         }
-        if link.opening.holds() {
+        if link.opening.holds() || link.ready_due {
             link.held = true;
             return Passed::NoMore;
         }

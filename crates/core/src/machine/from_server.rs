@@ -206,7 +206,10 @@ impl Machine {
         let ServerState::Busy(client_id) = server.state else { return };
         let Some(client) = self.clients.get_mut(client_id) else { return };
         let ClientState::Linked(link) = &mut client.state else { return };
-        let certain = link.held && !link.opening.holds() && !names_are_uncertain(link, &server.ledger);
+        let certain = link.held
+            && !link.opening.holds()
+            && !link.ready_due
+            && !names_are_uncertain(link, &server.ledger);
         let shorter = client.reads_paused && !link.held && server.ledger.len() < LEDGER_ENTRIES_MAX / 2;
         if certain || shorter {
             link.held = false;
@@ -289,7 +292,7 @@ impl Machine {
                 let to = match message {
                     tag::PARAMETER_STATUS => self.parameter_changed(id, body),
                     tag::NOTICE => self.notice_owner(id),
-                    _ => self.notification_owner(d, id),
+                    _ => self.notification_owner(d, id, bytes),
                 };
                 self.extend(d, id, run, to, all, at);
                 if message == tag::PARAMETER_STATUS && self.is_session_left(id) {
@@ -337,7 +340,8 @@ impl Machine {
                 }
                 let accepted = server.ledger.accept(message)?;
                 let before = if message == tag::READY { self.before_ready(id) } else { BeforeReady::Nothing };
-                let hidden = matches!(before, BeforeReady::Hidden);
+                let hidden = matches!(before, BeforeReady::Hidden)
+                    || message == tag::READY && self.delays_ready(id, accepted, body);
                 if let BeforeReady::Replayed(client) = before {
                     // Told before the end of its group, as a server tells it.
                     self.flush(d, id, run, &all[..at]);
@@ -347,6 +351,11 @@ impl Machine {
                 let to = visible(accepted.owner).filter(|_| !hidden);
                 self.extend(d, id, run, to, all, at);
                 if message == tag::READY {
+                    if let Some(client) = to.filter(|&client| self.has_notifications(client, body)) {
+                        self.flush(d, id, run, &all[..at]);
+                        *run = Run { from: at, to };
+                        self.send_notifications(d, client);
+                    }
                     let end = at + bytes.len();
                     self.flush(d, id, run, &all[..end]);
                     *run = Run { from: end, to: None };
@@ -438,6 +447,9 @@ impl Machine {
         let Some(server) = self.servers.get_mut(id) else { return Ok(()) };
         server.tx = status;
         self.note_shapes(id, status);
+        if accepted.owner == Owner::Hidden(Purpose::Listen) {
+            self.hub_answered(d, id);
+        }
         if self.reopens(d, id, status) {
             return Ok(());
         }
@@ -561,6 +573,7 @@ impl Machine {
             Purpose::Check => ("server_check_query", Some("test query failed")),
             Purpose::AuthQuery => ("auth_query", None),
             Purpose::Evict => ("Close", Some("Close failed")),
+            Purpose::Listen => ("LISTEN", Some("LISTEN failed")),
             Purpose::Rerun | Purpose::Reopen | Purpose::Replay | Purpose::Probe => return,
         };
         let line = format!("{} {what} failed: {text}", self.server_log_name(&self.servers[id]));
@@ -624,17 +637,17 @@ impl Machine {
     }
 
     /// Only a client that has its server for itself may be sent what was listened to on it.
-    fn notification_owner<D: Driver>(&mut self, d: &mut D, id: ServerId) -> Option<ClientId> {
+    fn notification_owner<D: Driver>(&mut self, d: &mut D, id: ServerId, message: &[u8]) -> Option<ClientId> {
         let server = self.servers.get(id)?;
-        let client = server.state.client();
-        if client.is_some() && self.pools[server.pool].mode == PoolMode::Session {
-            return client;
+        if matches!(server.state, ServerState::Listening) {
+            self.spread(d, id, message);
+            return None;
         }
-        if let Some(listener) = self.listener(id) {
-            return Some(listener);
+        let client = server.state.client()?;
+        if self.pools[server.pool].mode == PoolMode::Session || self.listens_here(id) {
+            return Some(client);
         }
-        let line = format!("{} notification dropped: nobody can receive it", self.server_log_name(server));
-        self.log(d, Level::Debug, &line);
+        self.note_notification(d, id, client, message);
         None
     }
 

@@ -111,6 +111,7 @@ impl Machine {
             && link.kept == 0
             // What keeps a server would have to be known over there.
             && link.pin.is_none()
+            && !link.ready_due
             && link.touched.as_ref().is_none_or(|touched| touched.restore.is_empty())
             && link.group.is_none()
             && matches!(link.opening, Opening::Done | Opening::Unsent(_))
@@ -142,6 +143,7 @@ impl Machine {
             ServerKind::Idle
                 if self.reason_to_close(id).is_none()
                     && server.opened.is_plain()
+                    && server.session.channels().is_empty()
                     && self.is_portable(d, server) =>
             {
                 let carried = self.carried(pool_id, None, None, Some(self.pack_server(server)));
@@ -173,10 +175,15 @@ impl Machine {
             startup,
             // The servers that it could tell apart by this do not travel.
             own: _,
+            listener,
             request_us: _,
             active_us: _,
             counted: _,
         } = account.as_deref()?;
+        if listener.as_deref().is_some_and(|listener| !listener.is_idle()) {
+            // What it listens to, somebody would have to listen to without a gap.
+            return None;
+        }
         let mut carried = CarriedClient {
             peer: pack_peer(peer),
             age_us: self.now.mono_us.saturating_sub(since.mono_us),

@@ -220,6 +220,7 @@ impl Machine {
             session: Arc::default(),
             startup: None,
             own: None,
+            listener: None,
             statements: None,
             unnamed: None,
             cancel_key: key,

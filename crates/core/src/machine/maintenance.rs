@@ -157,7 +157,12 @@ impl Machine {
                 | ServerState::Settling(_)
                 | ServerState::Inquiring(_)
                 | ServerState::Auditing(_)
-                | ServerState::Introducing(_) => overdue(server.active_us).then_some((id, false)),
+                | ServerState::Introducing(_)
+                | ServerState::Listening
+                    if !server.ledger.is_empty() =>
+                {
+                    overdue(server.active_us).then_some((id, false))
+                }
                 _ => None,
             })
             .collect();
@@ -199,6 +204,7 @@ impl Machine {
         self.close_unfit(d, id);
         self.close_surplus(d, id);
         self.keep_minimum(d, id);
+        self.tend_hub(d, id);
         if self.pools[id].demand() > 0 {
             self.notice(id);
         }

@@ -211,6 +211,7 @@ impl Machine {
             ServerKind::Login if sockets => "login",
             ServerKind::Login => "new",
             ServerKind::BeingCanceled => "being_canceled",
+            ServerKind::Listening => "listening",
         };
         let state = if sockets { format!("sv_{state}") } else { state.to_owned() };
         let (addr, port) = match &server.endpoint {

@@ -173,6 +173,9 @@ impl Machine {
 
     /// Into the list of free servers, if nothing speaks against it.
     pub(super) fn free_server<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+        if self.is_hub(id) {
+            return self.hub_up(d, id);
+        }
         let Some(server) = self.servers.get_mut(id) else { return };
         let pool_id = server.pool;
         if server.cancels > 0 {
@@ -346,6 +349,7 @@ impl Machine {
         }
         self.give_back_server(d, server.pool);
         self.notice(server.pool);
+        self.hub_lost(d, server.pool, id);
     }
 
     /// Takes a server out of its list before it is removed.
@@ -427,7 +431,8 @@ fn is_legal(from: &ServerState, to: &ServerState) -> bool {
         (from, to),
         (S::Dialing(_), S::SecuringTls(_) | S::LoggingIn(_))
             | (S::SecuringTls(_), S::LoggingIn(_))
-            | (S::LoggingIn(_), S::ConnectQuery | S::Idle | S::Busy(_))
+            | (S::LoggingIn(_), S::ConnectQuery | S::Idle | S::Busy(_) | S::Listening)
+            | (S::ConnectQuery, S::Listening)
             | (S::ConnectQuery | S::Cleaning | S::Checking, S::Idle | S::HeldForCancel)
             | (S::Inquiring(_), S::Idle | S::Cleaning | S::HeldForCancel)
             | (

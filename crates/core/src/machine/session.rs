@@ -12,6 +12,7 @@ pub(in crate::machine) use introduce::Known;
 
 mod audit;
 mod introduce;
+mod listen;
 mod notes;
 mod own_server;
 mod pin;

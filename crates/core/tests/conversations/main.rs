@@ -14,6 +14,7 @@ mod copy;
 mod ends;
 mod hba;
 mod hosts;
+mod listening;
 mod login;
 mod own_servers;
 mod params;

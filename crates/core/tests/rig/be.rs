@@ -1,6 +1,8 @@
 //! What servers send, and what clients get: encoders with short names, and messages as text.
 
-use pgweir_wire::backend::{self, Column, CopyFormat, ErrorFields, ParameterStatus, TxStatus, tag};
+use pgweir_wire::backend::{
+    self, Column, CopyFormat, ErrorFields, NotificationResponse, ParameterStatus, TxStatus, tag,
+};
 use pgweir_wire::error::{Report, SqlState, encode_error, encode_notice};
 use pgweir_wire::header::HEADER_LEN;
 
@@ -105,6 +107,10 @@ pub(crate) fn notification() -> Vec<u8> {
     encoded(|out| backend::encode_notification(out, 1, b"channel", b"payload"))
 }
 
+pub(crate) fn notified(pid: u32, channel: &str, payload: &str) -> Vec<u8> {
+    encoded(|out| backend::encode_notification(out, pid, channel.as_bytes(), payload.as_bytes()))
+}
+
 pub(crate) fn error(code: &str, text: &str) -> Vec<u8> {
     encoded(|out| encode_error(out, &Report::error(state(code), text)))
 }
@@ -171,7 +177,12 @@ pub(crate) fn show(message: &[u8]) -> String {
         tag::COPY_DATA => format!("CopyData {}", text(body)),
         tag::COPY_DONE => "CopyDone".to_owned(),
         tag::FUNCTION_RESPONSE => "FunctionResult".to_owned(),
-        tag::NOTIFICATION => "Notification".to_owned(),
+        tag::NOTIFICATION => match NotificationResponse::parse(body).expect("a notification") {
+            NotificationResponse { pid: 1, channel: b"channel", payload: b"payload" } => {
+                "Notification".to_owned()
+            }
+            told => format!("Notification {} {} {}", told.pid, text(told.channel), text(told.payload)),
+        },
         tag::NEGOTIATE => format!("Negotiate {}", body[3]),
         tag::ERROR | tag::NOTICE => {
             let fields = ErrorFields::parse(body).expect("fields");

@@ -18,7 +18,7 @@ use crate::limits::{AUDIT_ATTEMPTS_MAX, SERVER_ERROR_BYTES_MAX, SESSION_BYTES_MA
 use crate::machine::Machine;
 use crate::params::quote_literal;
 use crate::pins::{Reasons, Touched};
-use crate::server::{Auditing, Probe, Replies, ServerState};
+use crate::server::{Auditing, Probe, Replies, ServerState, Stage};
 use crate::session::{Prepared, Session};
 
 use super::recall::Recalled;
@@ -57,15 +57,19 @@ impl Machine {
         let Some(client) = self.clients.get_mut(client_id) else { return false };
         let ClientState::Linked(link) = &mut client.state else { return false };
         let pinned = link.pin.is_some();
-        let Some(mut touched) = link.touched.take() else { return pinned };
+        let Some(mut touched) = link.touched.take() else {
+            return self.awaits_own(id, client_id) || pinned;
+        };
         let sticky = link.pin.as_ref().map_or(Reasons::NONE, |pin| pin.reasons.only(Reasons::STICKY));
         let sticky = sticky.with(Reasons::of_marks(touched.marks));
         let sets = if touched.unsure { Vec::new() } else { std::mem::take(&mut touched.sets) };
-        let Some((everything, names)) = self.questions(*touched, pinned) else { return pinned };
+        let Some((everything, names)) = self.questions(*touched, pinned) else {
+            return self.awaits_own(id, client_id) || pinned;
+        };
         let mut probe = None;
         if !everything && !sets.is_empty() {
             match self.recall(d, id, client_id, &names, sets) {
-                Recalled::Kept(stays) => return stays,
+                Recalled::Kept(stays) => return self.awaits_own(id, client_id) || stays,
                 Recalled::Unknown(worth) => probe = worth,
             }
         }
@@ -77,6 +81,7 @@ impl Machine {
             answer: Replies::default(),
             attempts: 0,
             probe,
+            stage: Stage::Asking,
         };
         self.set_server_state(id, ServerState::Auditing(Box::new(auditing)));
         self.ask_session(d, id);
@@ -164,6 +169,13 @@ impl Machine {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::Auditing(auditing) = &mut server.state else { return };
         let client_id = auditing.client;
+        if let Stage::Leaving(reasons) = auditing.stage {
+            auditing.stage = Stage::Meeting(reasons);
+            return self.meet(d, id, client_id);
+        }
+        if auditing.stage != Stage::Asking {
+            return;
+        }
         let again = auditing.answer.failed.is_some() && auditing.attempts < AUDIT_ATTEMPTS_MAX;
         if let Some(Probe { set, value: Some(value) }) = auditing.probe.take() {
             self.pools[server.pool].known_sets.insert(&set.text, value);
@@ -174,7 +186,6 @@ impl Machine {
         let (everything, sticky) = (auditing.everything, auditing.sticky);
         let names = std::mem::take(&mut auditing.names);
         let answer = std::mem::take(&mut auditing.answer);
-        self.set_server_state(id, ServerState::Busy(client_id));
         let reasons = match &answer.failed {
             None if everything => self.learn_everything(id, client_id, &answer),
             None => self.learn_values(id, client_id, &names, &answer),
@@ -186,7 +197,32 @@ impl Machine {
                 Reasons::UNKNOWN
             }
         };
-        if self.set_pin(d, client_id, reasons.with(sticky)) {
+        let mut reasons = reasons.with(sticky);
+        let joins = answer.failed.is_none() && everything;
+        if !joins || !self.join_channels(d, id, client_id, &mut reasons) {
+            self.audit_over(d, id, client_id, reasons);
+        }
+    }
+
+    /// All is known, and known to those who have to know it.
+    pub(super) fn audit_over<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ServerId,
+        client_id: ClientId,
+        reasons: Reasons,
+    ) {
+        if self.owes_notifications(client_id) {
+            if let Some(ServerState::Auditing(auditing)) =
+                self.servers.get_mut(id).map(|server| &mut server.state)
+            {
+                auditing.stage = Stage::Owing(reasons);
+            }
+            return;
+        }
+        self.set_server_state(id, ServerState::Busy(client_id));
+        if self.set_pin(d, client_id, reasons) {
+            self.give_ready(d, client_id);
             self.transaction_ended(d, id, client_id);
             if let Some(client) = self.clients.get_mut(client_id)
                 && let ClientState::Linked(link) = &mut client.state
@@ -221,6 +257,7 @@ impl Machine {
             return Reasons::UNKNOWN;
         }
         let mut session = Session::default();
+        let mut channels = Vec::new();
         let mut reasons = Reasons::NONE;
         for row in &answer.rows {
             let [Some(kind), name, value] = row.as_slice() else { return Reasons::UNKNOWN };
@@ -235,13 +272,14 @@ impl Machine {
                     None => reasons = reasons.with(Reasons::PREPARED),
                 },
                 (b"c", _) => reasons = reasons.with(Reasons::CURSORS),
-                (b"l", _) => reasons = reasons.with(Reasons::LISTENS),
+                (b"l", Some(name)) => channels.push(name.clone()),
                 (b"t", _) => reasons = reasons.with(Reasons::TEMPORARY),
                 (b"a", _) => reasons = reasons.with(Reasons::LOCKS),
                 (b"r", _) => reasons = reasons.with(Reasons::SLOTS),
                 _ => return Reasons::UNKNOWN,
             }
         }
+        session.listen(channels);
         self.keep_session(id, client_id, session, reasons)
     }
 

@@ -86,18 +86,13 @@ impl Machine {
         }
     }
 
-    /// The client that a notification on this server is for: it has the server for itself.
-    pub(in crate::machine) fn listener(&self, id: ServerId) -> Option<ClientId> {
-        let server = self.servers.get(id)?;
-        let client = server.state.client()?;
-        if matches!(server.state, ServerState::Auditing(_)) {
-            // It is still being told whether the client listens; nobody else can be meant.
-            return Some(client);
-        }
-        let ClientState::Linked(link) = &self.clients.get(client)?.state else { return None };
-        let pinned = link.pin.as_ref().is_some_and(|pin| pin.reasons.has(Reasons::LISTENS));
-        let listens =
-            link.touched.as_ref().is_some_and(|touched| touched.marks.intersects(pgweir_sql::Marks::LISTENS));
-        (pinned || listens).then_some(client)
+    /// Its client listens on this very server.
+    pub(in crate::machine) fn listens_here(&self, id: ServerId) -> bool {
+        let client = self.servers.get(id).and_then(|server| server.state.client());
+        let client = client.and_then(|client| self.clients.get(client));
+        client.is_some_and(|client| {
+            matches!(&client.state, ClientState::Linked(link)
+                if link.pin.as_ref().is_some_and(|pin| pin.reasons.has(Reasons::LISTENS)))
+        })
     }
 }

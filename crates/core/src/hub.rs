@@ -1,0 +1,222 @@
+//! Who listens to what in a pool, and what each client is still to be told. Values only; `machine/session/listen.rs` moves
+//! them.
+
+use std::collections::{HashMap, VecDeque};
+
+use pgweir_wire::backend::NotificationResponse;
+use pgweir_wire::header::HEADER_LEN;
+
+use crate::ids::{ClientId, ServerId};
+
+/// The connection that listens for all clients of a pool.
+pub(crate) struct Hub {
+    pub(crate) server: ServerId,
+    /// It is logged in.
+    pub(crate) is_up: bool,
+    /// What it listens to, and for whom. A channel that nobody wants any longer is left a little later.
+    pub(crate) channels: HashMap<Box<[u8]>, Vec<ClientId>>,
+    /// Who waits for the answers that it owes, in their order.
+    pub(crate) owed: VecDeque<Vec<ClientId>>,
+    /// Who waits for it to be logged in.
+    pub(crate) waiting: Vec<ClientId>,
+}
+
+impl Hub {
+    /// One that is being opened.
+    pub(crate) fn new(server: ServerId) -> Hub {
+        Hub { server, is_up: false, channels: HashMap::new(), owed: VecDeque::new(), waiting: Vec::new() }
+    }
+
+    /// A client wants a channel; `true` if nobody did before.
+    pub(crate) fn join(&mut self, channel: &[u8], client: ClientId) -> bool {
+        match self.channels.get_mut(channel) {
+            Some(clients) => {
+                clients.push(client);
+                false
+            }
+            None => {
+                self.channels.insert(channel.into(), vec![client]);
+                true
+            }
+        }
+    }
+
+    /// A client wants a channel no longer.
+    pub(crate) fn leave(&mut self, channel: &[u8], client: ClientId) {
+        if let Some(clients) = self.channels.get_mut(channel) {
+            clients.retain(|other| *other != client);
+        }
+    }
+
+    /// Everybody who would miss something without it.
+    pub(crate) fn clients(&self) -> Vec<ClientId> {
+        let mut clients: Vec<ClientId> = self.channels.values().flatten().copied().collect();
+        clients.sort_unstable();
+        clients.dedup();
+        clients
+    }
+}
+
+/// A NotificationResponse, with its header.
+pub(crate) type Message = Box<[u8]>;
+
+/// What a client listens to in transaction pooling, and what it is still to be told.
+///
+/// The servers that it runs on listen to its channels, too, for the sake of what is asked there; what they are notified of is
+/// not passed on, as the hub is notified of the same. But it tells which notifications are the client's own: they carry the
+/// server's process id, and the client must see its own in its place.
+#[derive(Default)]
+pub(crate) struct Listener {
+    /// The hub listens to these for it.
+    pub(crate) joined: Vec<Box<[u8]>>,
+    /// Its transaction listens to these, and the hub does not yet for it.
+    pub(crate) joining: Vec<Box<[u8]>>,
+    /// What its server was notified of on channels that are not joined.
+    pub(crate) from_server: Vec<Message>,
+    /// What the hub was notified of on those that it is joining.
+    pub(crate) from_hub: Vec<Message>,
+    /// Its own notifications, as its server was notified of them; they are to come from the hub.
+    pub(crate) own: Vec<Message>,
+    /// What it can be told when no transaction is open.
+    pub(crate) queue: Vec<Message>,
+    /// Bytes of all these messages.
+    pub(crate) bytes: usize,
+}
+
+impl Listener {
+    /// Nothing is listened to, nothing is to be told.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.joined.is_empty() && self.joining.is_empty() && self.queue.is_empty()
+    }
+
+    /// The hub's copy of a notification on a joined channel. `true` if it was the client's own.
+    pub(crate) fn tell(&mut self, message: &[u8], own_pid: u32) -> bool {
+        let own = self.own.iter().position(|own| **own == *message);
+        if let Some(at) = own {
+            self.own.remove(at);
+        } else {
+            self.bytes += message.len();
+        }
+        self.queue.push(if own.is_some() { with_pid(message, own_pid) } else { message.into() });
+        own.is_some()
+    }
+
+    /// The server's copy of a notification of the client's own.
+    pub(crate) fn note_own(&mut self, message: &[u8], own_pid: u32) {
+        // The hub may have been faster.
+        match self.queue.iter_mut().find(|told| ***told == *message) {
+            Some(told) => *told = with_pid(message, own_pid),
+            None => {
+                self.bytes += message.len();
+                self.own.push(message.into());
+            }
+        }
+    }
+
+    /// What server and hub were notified of, from when the server's transaction listened until both are known to have passed on
+    /// what came before the other began or ended: the end of the one is the beginning of the other.
+    pub(crate) fn meet(&mut self, server_pid: u32, own_pid: u32) {
+        let (server, mut hub) = (std::mem::take(&mut self.from_server), std::mem::take(&mut self.from_hub));
+        // A hub that listened before may be late with what was sent before the server did.
+        let begins = |at: &usize| !server.is_empty() && hub[*at..].starts_with(&server);
+        let early = (0..hub.len()).find(begins).unwrap_or_default();
+        hub.drain(..early);
+        let longest = server.len().min(hub.len());
+        let both = (0..=longest).rev().find(|&both| server[server.len() - both..] == hub[..both]);
+        let both = both.unwrap_or_default();
+        let only_server = server.len() - both;
+        let seen_by_server = only_server + both;
+        let all = server.into_iter().take(only_server).chain(hub);
+        for (at, message) in all.enumerate() {
+            let own = at < seen_by_server && pid_of(&message) == Some(server_pid);
+            self.queue.push(if own { with_pid(&message, own_pid) } else { message });
+        }
+        self.joined.append(&mut self.joining);
+        self.bytes = self.queue.iter().chain(&self.own).map(|message| message.len()).sum();
+    }
+
+    /// Takes what can be told.
+    pub(crate) fn take(&mut self) -> Vec<u8> {
+        let queue = std::mem::take(&mut self.queue);
+        self.bytes = self.own.iter().map(|message| message.len()).sum();
+        queue.concat()
+    }
+}
+
+fn pid_of(message: &[u8]) -> Option<u32> {
+    NotificationResponse::parse(message.get(HEADER_LEN..)?).ok().map(|notification| notification.pid)
+}
+
+fn with_pid(message: &[u8], pid: u32) -> Message {
+    let mut message: Message = message.into();
+    if let Some(place) = message.get_mut(HEADER_LEN..HEADER_LEN + 4) {
+        place.copy_from_slice(&pid.to_be_bytes());
+    }
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(pid: u32, payload: &str) -> Message {
+        let mut out = Vec::new();
+        pgweir_wire::backend::encode_notification(&mut out, pid, b"c", payload.as_bytes());
+        out.into()
+    }
+
+    fn listener(server: &[(u32, &str)], hub: &[(u32, &str)]) -> Listener {
+        let all = |of: &[(u32, &str)]| of.iter().map(|(pid, payload)| message(*pid, payload)).collect();
+        Listener { from_server: all(server), from_hub: all(hub), ..Listener::default() }
+    }
+
+    fn met(server: &[(u32, &str)], hub: &[(u32, &str)]) -> Vec<(u32, String)> {
+        let mut listener = listener(server, hub);
+        listener.meet(7, 99);
+        let queue = std::mem::take(&mut listener.queue);
+        let read = |message: &Message| {
+            let read = NotificationResponse::parse(&message[HEADER_LEN..]).expect("a notification");
+            (read.pid, String::from_utf8_lossy(read.payload).into_owned())
+        };
+        queue.iter().map(read).collect()
+    }
+
+    fn told(list: &[(u32, &str)]) -> Vec<(u32, String)> {
+        list.iter().map(|(pid, payload)| (*pid, (*payload).to_owned())).collect()
+    }
+
+    #[test]
+    fn where_server_and_hub_meet_nothing_is_lost_and_nothing_told_twice() {
+        assert_eq!(met(&[], &[]), []);
+        assert_eq!(met(&[(1, "a"), (2, "b")], &[]), told(&[(1, "a"), (2, "b")]));
+        assert_eq!(met(&[], &[(1, "a")]), told(&[(1, "a")]));
+        assert_eq!(
+            met(&[(1, "a"), (2, "b"), (1, "c")], &[(2, "b"), (1, "c"), (3, "d")]),
+            told(&[(1, "a"), (2, "b"), (1, "c"), (3, "d")])
+        );
+        assert_eq!(met(&[(2, "b")], &[(1, "a"), (2, "b"), (3, "c")]), told(&[(2, "b"), (3, "c")]));
+        assert_eq!(met(&[(1, "a"), (1, "a")], &[(1, "a"), (2, "b")]), told(&[(1, "a"), (1, "a"), (2, "b")]));
+    }
+
+    #[test]
+    fn a_clients_own_carries_its_own_process_id() {
+        // What the server did not see in the client's transaction is somebody else's, who had it later.
+        assert_eq!(
+            met(&[(7, "a"), (7, "b")], &[(7, "b"), (7, "c")]),
+            told(&[(99, "a"), (99, "b"), (7, "c")])
+        );
+        for server_first in [true, false] {
+            let mut listener = Listener::default();
+            if server_first {
+                listener.note_own(&message(7, "a"), 99);
+            }
+            assert_eq!(listener.tell(&message(7, "a"), 99), server_first);
+            if !server_first {
+                listener.note_own(&message(7, "a"), 99);
+            }
+            assert!(listener.own.is_empty());
+            assert_eq!(listener.take(), message(99, "a").to_vec());
+            assert_eq!(listener.bytes, 0);
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! LISTEN in transaction pooling: one connection listens for all clients of a pool.
+
+use crate::rig::{End, Rig, be, fe};
+
+fn answer(rows: &[[&str; 3]]) -> Vec<u8> {
+    let rows = rows.iter().flat_map(|row| be::row_values(&row.map(|value| Some(value.as_bytes()))));
+    be::columns().into_iter().chain(rows).chain(be::complete("SELECT")).chain(be::ready('I')).collect()
+}
+
+fn done(tag: &str) -> Vec<u8> {
+    [be::complete(tag), be::ready('I')].concat()
+}
+
+fn empty() -> Vec<u8> {
+    [be::empty_query(), be::ready('I')].concat()
+}
+
+/// The audit's answer: the session listens to these.
+fn channels(rig: &mut Rig, server: End, channels: &[&str]) {
+    let got = rig.gets_loosely(server);
+    assert!(got.len() == 1, "one question was due: {got:?}");
+    let rows: Vec<[&str; 3]> = channels.iter().map(|channel| ["l", channel, ""]).collect();
+    rig.send(server, &answer(&rows));
+}
+
+/// A client, its server, and the connection that listens: the client listens to `a`.
+fn listening(rig: &mut Rig) -> (End, End, End) {
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(client, &fe::query("LISTEN a"));
+    assert_eq!(rig.gets(server), ["Query LISTEN a"]);
+    rig.send(server, &done("LISTEN"));
+    channels(rig, server, &["a"]);
+    let hub = rig.dialed();
+    rig.greet(hub);
+    assert_eq!(rig.gets(hub), ["Query LISTEN \"a\";"]);
+    assert_eq!(rig.gets(client), ["Complete LISTEN"], "it is not told before the hub listens");
+    rig.send(hub, &done("LISTEN"));
+    meet(rig, client, server, hub);
+    (client, server, hub)
+}
+
+/// Server and hub pass on what they were notified of meanwhile: nothing.
+fn meet(rig: &mut Rig, client: End, server: End, hub: End) {
+    assert_eq!(rig.gets(server), ["Query "]);
+    rig.send(server, &empty());
+    rig.gets_nothing(client);
+    assert_eq!(rig.gets(hub), ["Query "]);
+    rig.send(hub, &empty());
+    assert_eq!(rig.gets(client), ["Ready I"]);
+}
+
+fn pid(rig: &Rig, client: End) -> u32 {
+    u32::from_be_bytes(*rig.key_of(client).first_chunk().expect("a process id"))
+}
+
+#[test]
+fn notifications_come_from_the_connection_that_listens_for_all() {
+    let mut rig = Rig::new("default_pool_size = 1");
+    let (client, server, hub) = listening(&mut rig);
+    rig.send(hub, &be::notified(9, "a", "one"));
+    assert_eq!(rig.gets(client), ["Notification 9 a one"]);
+    // The server carries the client's session, and hears it, too.
+    rig.send(server, &be::notified(9, "a", "one"));
+    rig.gets_nothing(client);
+    // It is anybody's: nothing was pinned.
+    let other = rig.client("alice");
+    rig.send(other, &fe::query("select 1"));
+    let got = rig.gets(server);
+    assert!(got.iter().any(|message| message.contains("UNLISTEN *")), "{got:?}");
+    assert!(got.contains(&"Query select 1".to_owned()), "{got:?}");
+}
+
+#[test]
+fn a_second_listener_needs_no_second_listen() {
+    let mut rig = Rig::new("");
+    let (one, server, hub) = listening(&mut rig);
+    let two = rig.client("alice");
+    rig.send(two, &fe::query("LISTEN a"));
+    let replayed = rig.gets(server);
+    assert!(replayed.contains(&"Query LISTEN a".to_owned()), "{replayed:?}");
+    let replay = replayed.iter().filter(|message| message.starts_with("Execute")).count();
+    let mut answers = Vec::new();
+    for number in 0..replay {
+        let tag = if number + 1 == replay { "COMMIT" } else { "OK" };
+        answers.extend([be::parse_complete(), be::bind_complete(), be::complete(tag)].concat());
+    }
+    answers.extend(done("LISTEN"));
+    rig.send(server, &answers);
+    channels(&mut rig, server, &["a"]);
+    assert_eq!(rig.gets(hub), ["Query "], "it listens already");
+    rig.send(hub, &empty());
+    // What was sent meanwhile is told once, and in its order.
+    rig.send(server, &[be::notified(9, "a", "1"), be::notified(9, "a", "2")].concat());
+    rig.gets(server);
+    rig.send(server, &empty());
+    rig.send(hub, &[be::notified(9, "a", "2"), be::notified(9, "a", "3")].concat());
+    rig.gets(hub);
+    rig.send(hub, &empty());
+    assert_eq!(
+        rig.gets(two),
+        ["Complete LISTEN", "Notification 9 a 1", "Notification 9 a 2", "Notification 9 a 3", "Ready I"]
+    );
+    assert_eq!(rig.gets(one), ["Notification 9 a 2", "Notification 9 a 3"]);
+}
+
+#[test]
+fn nothing_is_told_inside_of_a_transaction() {
+    let mut rig = Rig::new("");
+    let (client, server, hub) = listening(&mut rig);
+    rig.send(client, &fe::query("BEGIN; select 1"));
+    rig.gets(server);
+    rig.send(server, &[be::complete("SELECT 1"), be::ready('T')].concat());
+    assert_eq!(rig.gets(client), ["Complete SELECT 1", "Ready T"]);
+    rig.send(hub, &be::notified(9, "a", "one"));
+    rig.gets_nothing(client);
+    rig.send(client, &fe::query("COMMIT"));
+    rig.send(server, &done("COMMIT"));
+    assert_eq!(rig.gets(client), ["Complete COMMIT", "Notification 9 a one", "Ready I"]);
+}
+
+#[test]
+fn a_clients_own_notification_comes_before_its_statement_is_over() {
+    let mut rig = Rig::new("");
+    for hub_first in [true, false] {
+        let (client, server, hub) = listening(&mut rig);
+        rig.send(client, &fe::query("NOTIFY a"));
+        assert_eq!(rig.gets(server), ["Query NOTIFY a"]);
+        let own = be::notified(4242, "a", "");
+        if hub_first {
+            rig.send(hub, &own);
+            rig.gets_nothing(client);
+        }
+        rig.send(server, &[be::complete("NOTIFY"), own.clone(), be::ready('I')].concat());
+        if !hub_first {
+            assert_eq!(rig.gets(client), ["Complete NOTIFY"]);
+            rig.send(hub, &own);
+        }
+        let told = rig.gets(client).join(", ");
+        let expected = format!("Notification {} a , Ready I", pid(&rig, client));
+        assert!(told.ends_with(&expected), "{told}");
+        rig = Rig::new("");
+    }
+}
+
+#[test]
+fn what_is_rolled_back_was_never_listened_to() {
+    let mut rig = Rig::new("");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(client, &fe::query("BEGIN; LISTEN a; ROLLBACK"));
+    rig.gets(server);
+    rig.send(server, &done("ROLLBACK"));
+    channels(&mut rig, server, &[]);
+    assert_eq!(rig.gets(client), ["Complete ROLLBACK", "Ready I"]);
+    assert_eq!(rig.new_dials(), 0);
+}
+
+#[test]
+fn who_stops_listening_is_told_nothing_more() {
+    let mut rig = Rig::new("");
+    let (client, server, hub) = listening(&mut rig);
+    rig.send(client, &fe::query("UNLISTEN *"));
+    rig.gets(server);
+    rig.send(server, &done("UNLISTEN"));
+    channels(&mut rig, server, &[]);
+    assert_eq!(rig.gets(client), ["Complete UNLISTEN", "Ready I"]);
+    rig.send(hub, &be::notified(9, "a", "late"));
+    rig.gets_nothing(client);
+    rig.pass_s(1);
+    assert_eq!(rig.gets(hub), ["Query UNLISTEN \"a\";"]);
+}
+
+#[test]
+fn discard_all_is_the_end_of_listening_before_anything_else_is_sent() {
+    let mut rig = Rig::new("");
+    let (client, server, hub) = listening(&mut rig);
+    rig.send(client, &[fe::query("DISCARD ALL"), fe::query("NOTIFY a")].concat());
+    // What is behind a DISCARD in the same packet goes on; alone it would have waited.
+    rig.gets(server);
+    rig.send(server, &done("DISCARD ALL"));
+    rig.send(server, &done("NOTIFY"));
+    channels(&mut rig, server, &[]);
+    rig.send(hub, &be::notified(4242, "a", ""));
+    let told = rig.gets(client);
+    assert!(told.ends_with(&["Ready I".to_owned()]), "{told:?}");
+    rig.gets_nothing(client);
+}
+
+#[test]
+fn a_connection_that_breaks_ends_those_who_listened() {
+    let mut rig = Rig::new("");
+    let (client, _, hub) = listening(&mut rig);
+    rig.eof(hub);
+    let told = rig.gets(client);
+    assert!(told[0].starts_with("FATAL 08006") && told[0].contains("may have been missed"), "{told:?}");
+}
+
+#[test]
+fn where_nobody_can_listen_for_it_a_client_keeps_its_server() {
+    let mut rig = Rig::new("");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(client, &fe::query("LISTEN a"));
+    rig.gets(server);
+    rig.send(server, &done("LISTEN"));
+    channels(&mut rig, server, &["a"]);
+    rig.gets(client);
+    let hub = rig.dialed();
+    rig.refuse_dial(hub, "too many connections");
+    assert_eq!(rig.gets(client), ["Ready I"]);
+    rig.send(server, &be::notified(9, "a", "here"));
+    assert_eq!(rig.gets(client), ["Notification 9 a here"]);
+}
+
+#[test]
+fn a_client_that_does_not_take_its_notifications_is_ended() {
+    let mut rig = Rig::new("");
+    let (client, server, hub) = listening(&mut rig);
+    rig.send(client, &fe::query("BEGIN; select 1"));
+    rig.gets(server);
+    rig.send(server, &[be::complete("SELECT 1"), be::ready('T')].concat());
+    rig.gets(client);
+    let payload = "x".repeat(7900);
+    for _ in 0..600 {
+        if rig.is_closed(client) {
+            break;
+        }
+        rig.send(hub, &be::notified(9, "a", &payload));
+    }
+    let told = rig.gets(client);
+    assert!(told[0].starts_with("FATAL 54000"), "{told:?}");
+}
