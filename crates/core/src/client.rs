@@ -18,7 +18,6 @@ use crate::params::Params;
 use crate::pins::{Pin, Touched};
 use crate::session::Session;
 use crate::statements::ClientStatements;
-use crate::stats::statements::Followed;
 
 /// A client connection.
 pub(crate) struct Client {
@@ -287,8 +286,6 @@ pub(crate) struct Link {
     pub(crate) touched: Option<Box<Touched>>,
     /// It keeps the server when its transaction is over.
     pub(crate) pin: Option<Box<Pin>>,
-    /// What it prepared on the server by itself: only for the statistics.
-    pub(crate) followed: Followed,
 }
 
 impl Link {
@@ -305,7 +302,6 @@ impl Link {
             made_in,
             touched: None,
             pin: None,
-            followed: Followed::default(),
         }
     }
 }

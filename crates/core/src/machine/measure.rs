@@ -39,13 +39,13 @@ impl Machine {
             return;
         }
         let statement = Prepared { fingerprint: traits.fingerprint, light: traits.verb == Verb::Begin };
-        let Some(client) = self.clients.get_mut(id) else { return };
-        let ClientState::Linked(link) = &mut client.state else { return };
+        let Some(client) = self.clients.get(id) else { return };
+        let ClientState::Linked(link) = &client.state else { return };
         let server_id = link.server;
         if message == tag::PARSE {
             let name = body.split(|byte| *byte == 0).next().unwrap_or_default();
-            link.followed.note(name, statement);
-            let Some(server) = self.servers.get(server_id) else { return };
+            let Some(server) = self.servers.get_mut(server_id) else { return };
+            server.followed.note(name, statement);
             // Where it is in use when it is bound, its text is at hand no more.
             self.measured.make(Seen { pool: server.pool, fingerprint: statement.fingerprint, text });
         } else {
@@ -61,8 +61,10 @@ impl Machine {
         let Some(head) = BindHead::parse_prefix(body) else { return };
         let Some(client) = self.clients.get(id) else { return };
         let ClientState::Linked(link) = &client.state else { return };
-        if let Some(statement) = link.followed.get(head.statement) {
-            self.measure_as(link.server, statement, |_| None);
+        let server_id = link.server;
+        let followed = self.servers.get(server_id).and_then(|server| server.followed.get(head.statement));
+        if let Some(statement) = followed {
+            self.measure_as(server_id, statement, |_| None);
         }
     }
 
