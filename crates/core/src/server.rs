@@ -20,6 +20,7 @@ use crate::session::Session;
 use crate::statements::ServerStatements;
 use crate::stats::statements::{Followed, Running};
 use crate::stats::times::Split;
+use crate::trace::Traced;
 
 /// A connection to PostgreSQL.
 pub(crate) struct Server {
@@ -72,6 +73,8 @@ pub(crate) struct Server {
     pub(crate) running: Running,
     /// What its client prepared on it by itself: only for the statistics.
     pub(crate) followed: Followed,
+    /// That is traced.
+    pub(crate) traced: Option<Box<Traced>>,
     /// How long it was not read since its current statement began; a pause that lasts is not in it yet.
     pub(crate) stalled_us: u64,
     /// When anything last happened on it. Monotonic, µs.

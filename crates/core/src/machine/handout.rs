@@ -304,6 +304,7 @@ impl Machine {
             waited_us: 0,
             running: crate::stats::statements::Running::default(),
             followed: crate::stats::statements::Followed::default(),
+            traced: None,
             stalled_us: 0,
             active_us: self.now.mono_us,
             used: false,
