@@ -175,7 +175,7 @@ impl<F: Fleet> Plane<F> {
                 self.stopping.drained(worker);
             } // A suspended machine reads nothing from those it accepts, so the listeners can go on.
             Question::PeriodOver(window) => self.period_over(from, window),
-            Question::Traced(statement) => self.trace(statement),
+            Question::Traced(statement) => self.trace(*statement),
             // Answers to the HTTP server reach it directly; without one nobody asked.
             Question::Seen { .. } | Question::Operated { .. } => {}
         }
@@ -270,7 +270,7 @@ impl<F: Fleet> Plane<F> {
     }
 
     #[cfg(any(feature = "traces", test))]
-    fn trace(&self, statement: Box<TracedStatement>) {
+    fn trace(&self, statement: TracedStatement) {
         if let Some(traces) = &self.traces {
             traces.send(statement);
         }
@@ -278,7 +278,7 @@ impl<F: Fleet> Plane<F> {
 
     /// Who asked for traces was told that there are none.
     #[cfg(not(any(feature = "traces", test)))]
-    fn trace(&self, _statement: Box<TracedStatement>) {}
+    fn trace(&self, _statement: TracedStatement) {}
 
     /// `otlp_endpoint`: spans go there from now on.
     #[cfg(any(feature = "traces", test))]

@@ -75,8 +75,8 @@ impl Traces {
         let _ = self.queue.send(Order::Endpoint(endpoint.to_owned()));
     }
 
-    pub(crate) fn send(&self, statement: Box<TracedStatement>) {
-        if let Err(TrySendError::Full(_)) = self.queue.try_send(Order::Statement(statement)) {
+    pub(crate) fn send(&self, statement: TracedStatement) {
+        if let Err(TrySendError::Full(_)) = self.queue.try_send(Order::Statement(Box::new(statement))) {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -114,7 +114,7 @@ impl Sender {
     }
 
     /// Takes orders until there is a batch, or its time is over. Returns false when nobody sends any more.
-    fn gather(&mut self, orders: &Receiver<Order>, batch: &mut Vec<Box<TracedStatement>>) -> bool {
+    fn gather(&mut self, orders: &Receiver<Order>, batch: &mut Vec<TracedStatement>) -> bool {
         let mut deadline = None;
         while batch.len() < BATCH_MAX {
             let order = match deadline {
@@ -125,7 +125,7 @@ impl Sender {
             };
             match order {
                 Ok(Order::Statement(statement)) => {
-                    batch.push(statement);
+                    batch.push(*statement);
                     deadline.get_or_insert_with(|| Instant::now() + GATHER);
                 }
                 Ok(Order::Endpoint(text)) => self.follow(&text),

@@ -18,8 +18,8 @@ const CLIENT: u8 = 3;
 const FAILED: u8 = 2;
 
 /// The body of a request.
-pub(super) fn request(statements: &[Box<TracedStatement>], version: &str) -> String {
-    let spans: Vec<Value> = statements.iter().flat_map(|statement| spans(statement)).collect();
+pub(super) fn request(statements: &[TracedStatement], version: &str) -> String {
+    let spans: Vec<Value> = statements.iter().flat_map(spans).collect();
     json!({
         "resourceSpans": [{
             "resource": { "attributes": [text("service.name", "pgweir"), text("service.version", version)] },

@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use super::*;
 
-fn statement(context: Option<TraceContext>, failed: bool) -> Box<TracedStatement> {
-    Box::new(TracedStatement {
+fn statement(context: Option<TraceContext>, failed: bool) -> TracedStatement {
+    TracedStatement {
         context,
         at_us: 1_700_000_000_500_000,
         split: Split { wait_us: 100, server_us: 300, client_us: 50 },
@@ -20,7 +20,7 @@ fn statement(context: Option<TraceContext>, failed: bool) -> Box<TracedStatement
         text: Some("select * from orders where id = ?".into()),
         rows: 7,
         failed,
-    })
+    }
 }
 
 /// Takes one request, answers with this status, and gives back its head and its body.
