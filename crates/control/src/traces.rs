@@ -189,7 +189,7 @@ async fn exchange(endpoint: &Uri, body: String) -> Result<(), String> {
         .header(CONTENT_TYPE, "application/json")
         .body(Full::new(Bytes::from(body)))
         .map_err(|error| error.to_string())?;
-    let answer = async {
+    let answer = async move {
         let answer = sender.send_request(request).await.map_err(|error| error.to_string())?;
         if answer.status().is_success() {
             Ok(())
@@ -197,11 +197,10 @@ async fn exchange(endpoint: &Uri, body: String) -> Result<(), String> {
             Err(format!("status {}", answer.status().as_u16()))
         }
     };
-    // The connection is what moves the bytes; it ends by itself only if the collector hangs up.
-    tokio::select! {
-        answer = answer => answer,
-        ended = connection => Err(ended.err().map_or_else(|| "it hung up".to_owned(), |error| error.to_string())),
-    }
+    // The connection is what moves the bytes; it ends when the answer was taken, or the collector hangs up, which the answer
+    // hears of.
+    let (answer, _) = tokio::join!(answer, connection);
+    answer
 }
 
 #[cfg(test)]
