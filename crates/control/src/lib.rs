@@ -17,6 +17,8 @@ pub mod process;
 mod rulebook;
 pub mod stopping;
 pub mod supervisor;
+#[cfg(any(feature = "traces", test))]
+mod traces;
 pub mod web;
 
 pub use askers::{ASKER_THREAD, AskPam, Askers};

@@ -9,6 +9,7 @@ use pgweir_core::ids::ClientId;
 use pgweir_core::inquiry::{Answer, Obstacle};
 use pgweir_core::mail::{Mail, Question, Shutdown};
 use pgweir_core::stats::Window;
+use pgweir_core::trace::TracedStatement;
 use pgweir_settings::Main;
 
 use crate::askers::Askers;
@@ -18,6 +19,8 @@ use crate::log::{Log, Targets};
 use crate::rulebook::{Draft, Rulebook, SetDraft, is_about_tls};
 use crate::stopping::{Order, Stopping};
 use crate::supervisor::{self, News};
+#[cfg(any(feature = "traces", test))]
+use crate::traces::Traces;
 use crate::web::Web;
 
 /// The ticket of a command that nobody waits for: machines number theirs from 1.
@@ -71,6 +74,8 @@ pub struct Plane<F> {
     periods: Vec<Option<Window>>,
     web: Option<Web>,
     askers: Option<Askers>,
+    #[cfg(any(feature = "traces", test))]
+    traces: Option<Traces>,
 }
 
 impl<F: Fleet> Plane<F> {
@@ -78,7 +83,18 @@ impl<F: Fleet> Plane<F> {
     #[must_use]
     pub fn new(fleet: F, book: Rulebook, log: Log, quiet: bool) -> Plane<F> {
         let periods = vec![None; usize::from(fleet.count())];
-        Plane { fleet, book, log, quiet, stopping: Stopping::No, periods, web: None, askers: None }
+        Plane {
+            fleet,
+            book,
+            log,
+            quiet,
+            stopping: Stopping::No,
+            periods,
+            web: None,
+            askers: None,
+            #[cfg(any(feature = "traces", test))]
+            traces: None,
+        }
     }
 
     /// The HTTP server is told of new rules.
@@ -98,6 +114,7 @@ impl<F: Fleet> Plane<F> {
     /// send an event.
     #[must_use]
     pub fn run(mut self, events: &Receiver<Event>) -> F {
+        self.follow_traces();
         while let Ok(event) = events.recv() {
             match event {
                 Event::Signal(signal) => self.signal(signal),
@@ -155,6 +172,7 @@ impl<F: Fleet> Plane<F> {
                 self.stopping.drained(worker);
             } // A suspended machine reads nothing from those it accepts, so the listeners can go on.
             Question::PeriodOver(window) => self.period_over(from, window),
+            Question::Traced(statement) => self.trace(*statement),
             // Answers to the HTTP server reach it directly; without one nobody asked.
             Question::Seen { .. } | Question::Operated { .. } => {}
         }
@@ -248,7 +266,11 @@ impl<F: Fleet> Plane<F> {
         for warning in &draft.warnings {
             self.log.write(Level::Warning, warning);
         }
+        let endpoint = self.book.rules().config.main.otlp_endpoint.clone();
         self.book.adopt(draft);
+        if self.book.rules().config.main.otlp_endpoint != endpoint {
+            self.follow_traces();
+        }
         let rules = self.book.rules();
         self.log.set_verbosity(u8::try_from(rules.config.main.verbose).unwrap_or(u8::MAX));
         // TLS before the rules: the machines recycle servers when they see the new epoch.
@@ -263,6 +285,38 @@ impl<F: Fleet> Plane<F> {
             web.follow(rules.clone());
         }
         Ok(())
+    }
+
+    #[cfg(any(feature = "traces", test))]
+    fn trace(&self, statement: TracedStatement) {
+        if let Some(traces) = &self.traces {
+            traces.send(statement);
+        }
+    }
+
+    /// Who asked for traces was told that there are none.
+    #[cfg(not(any(feature = "traces", test)))]
+    fn trace(&self, _statement: TracedStatement) {}
+
+    /// `otlp_endpoint`: spans go there from now on.
+    #[cfg(any(feature = "traces", test))]
+    fn follow_traces(&mut self) {
+        let endpoint = self.book.rules().config.main.otlp_endpoint.clone();
+        if self.traces.is_none() && !endpoint.is_empty() {
+            self.traces = Traces::start(self.log.clone(), env!("CARGO_PKG_VERSION"));
+        }
+        if let Some(traces) = &self.traces {
+            traces.follow(&endpoint);
+        }
+    }
+
+    /// `otlp_endpoint`: there is nobody to send spans.
+    #[cfg(not(any(feature = "traces", test)))]
+    fn follow_traces(&mut self) {
+        if !self.book.rules().config.main.otlp_endpoint.is_empty() {
+            let text = "otlp_endpoint is set, but this pgweir was built without the feature traces: no spans are sent";
+            self.log.write(Level::Warning, text);
+        }
     }
 
     fn open_log(&self) {

@@ -19,7 +19,6 @@ use crate::params::Params;
 use crate::pins::{Pin, Touched};
 use crate::session::Session;
 use crate::statements::ClientStatements;
-use crate::stats::statements::Followed;
 
 /// A client connection.
 pub(crate) struct Client {
@@ -306,8 +305,6 @@ pub(crate) struct Link {
     pub(crate) touched: Option<Box<Touched>>,
     /// It keeps the server when its transaction is over.
     pub(crate) pin: Option<Box<Pin>>,
-    /// What it prepared on the server by itself: only for the statistics.
-    pub(crate) followed: Followed,
     /// Its transaction is over, and it is not told before that is known to others, too.
     pub(crate) ready_due: bool,
 }
@@ -327,7 +324,6 @@ impl Link {
             made_in,
             touched: None,
             pin: None,
-            followed: Followed::default(),
             ready_due: false,
         }
     }

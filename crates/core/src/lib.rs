@@ -41,6 +41,7 @@ mod spare;
 mod statements;
 pub mod stats;
 mod texts;
+pub mod trace;
 
 pub use engine::Engine;
 pub use machine::{Machine, Setup, WriteTime};

@@ -172,6 +172,9 @@ pub const STATEMENT_TEXT_BYTES_MAX: usize = 2048;
 /// Statements of the top list that one look, or SHOW STATEMENTS, is shown by each worker.
 pub const STATEMENTS_SHOWN_MAX: usize = 200;
 
+/// How far from its end a text is searched for the comment with its trace.
+pub const TRACE_COMMENT_BYTES_MAX: usize = 2048;
+
 /// Slow statements that each worker keeps for whoever looks.
 pub const SLOW_STATEMENTS_KEPT: usize = 100;
 

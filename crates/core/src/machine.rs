@@ -64,6 +64,7 @@ use crate::spare::Spare;
 use crate::statements::Statements;
 use crate::stats::statements::StatementStats;
 use crate::texts::Texts;
+use crate::trace::Sampler;
 
 use cancel::CancelConnection;
 pub(crate) use cancel::WaitingCancel;
@@ -105,6 +106,7 @@ pub struct Machine {
     estimates: Estimates,
     /// What they took, by text.
     measured: StatementStats,
+    sampler: Sampler,
     /// The last ones that took long, the newest last.
     slow: VecDeque<SlowSight>,
     /// When a client will have waited so long that an idle server is woken for it (monotonic, µs).
@@ -197,6 +199,7 @@ impl Machine {
         let tracked = Arc::new(Tracked::new(extra));
         let stats_us = setup.now.mono_us + duration_us(setup.rules.config.main.stats_period);
         let measured_bytes = measure::share_bytes(&setup.rules.config.main, &setup.shared);
+        let sampler = Sampler::new(&setup.rules.config.main);
         let first_serial = first_serial(setup.shared.generation(), setup.worker);
         Machine {
             worker: setup.worker,
@@ -215,6 +218,7 @@ impl Machine {
             texts: Texts::default(),
             estimates: Estimates::default(),
             measured: StatementStats::new(measured_bytes),
+            sampler,
             slow: VecDeque::new(),
             wake_us: None,
             to_resume: VecDeque::new(),

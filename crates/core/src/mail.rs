@@ -11,6 +11,7 @@ use crate::ids::ClientId;
 use crate::inquiry::{Answer, Inquiry, Lookup};
 use crate::sight::{Look, Sight};
 use crate::stats::Window;
+use crate::trace::TracedStatement;
 
 /// Everything a machine runs by that comes from files: replaced as a whole by RELOAD.
 #[derive(Clone)]
@@ -159,6 +160,8 @@ pub enum Question {
     Drained(WorkerId),
     /// A `stats_period` is over on this worker: what happened in it, for the line of `log_stats`.
     PeriodOver(Window),
+    /// No question: a statement that is traced was answered.
+    Traced(Box<TracedStatement>),
     /// No question but an answer: to [`Mail::Look`].
     Seen {
         /// Whose view this is.

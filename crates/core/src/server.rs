@@ -19,8 +19,9 @@ use crate::pool::{Pool, ServerKind};
 use crate::riders::Riders;
 use crate::session::Session;
 use crate::statements::ServerStatements;
-use crate::stats::statements::Running;
+use crate::stats::statements::{Followed, Running};
 use crate::stats::times::Split;
+use crate::trace::Traced;
 
 /// A connection to PostgreSQL.
 pub(crate) struct Server {
@@ -71,6 +72,10 @@ pub(crate) struct Server {
     pub(crate) waited_us: u64,
     /// What its current statement is, and does.
     pub(crate) running: Running,
+    /// What its client prepared on it by itself: only for the statistics.
+    pub(crate) followed: Followed,
+    /// That is traced.
+    pub(crate) traced: Option<Box<Traced>>,
     /// How long it was not read since its current statement began; a pause that lasts is not in it yet.
     pub(crate) stalled_us: u64,
     /// When anything last happened on it. Monotonic, µs.

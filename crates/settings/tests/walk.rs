@@ -55,9 +55,11 @@ fn the_counts_are_those_of_pgbouncer() {
         "multiplex_depth",
         "multiplex_max_ms",
         "multiplex_servers",
+        "otlp_endpoint",
         "server_protocol",
         "session_state",
         "statement_stats_bytes",
+        "trace_one_in",
         "workers",
     ];
     assert_eq!(ours, BTreeSet::from(expected));

@@ -13,6 +13,7 @@ use crate::ids::{ClientId, PoolId, ServerId};
 use crate::inquiry::Obstacle;
 use crate::mail::{Mail, Question, Rules, Shutdown};
 use crate::pool::ServerKind;
+use crate::trace::Sampler;
 
 impl Machine {
     /// A message from another worker or the control plane.
@@ -301,6 +302,7 @@ impl Machine {
         let config = Arc::clone(&self.rules.config);
         let tls_changed = old.server_tls_epoch != self.rules.server_tls_epoch;
         let diff = old.config.diff(&config);
+        self.sampler = Sampler::new(&config.main);
         self.measured.resize(super::measure::share_bytes(&config.main, &self.shared));
         for id in self.pool_ids_of(None) {
             let name = Arc::clone(&self.pools[id].database);

@@ -23,7 +23,6 @@ use crate::pool::{ServerKind, Welcome};
 use crate::server::{Server, ServerState};
 use crate::session::{Prepared, Session};
 use crate::statements::ClientStatements;
-use crate::stats::statements::Followed;
 
 impl Machine {
     pub(super) fn arrive<D: Driver>(
@@ -289,7 +288,6 @@ impl Machine {
                 ready_due: false,
                 touched: carried.touched.map(touched),
                 made_in,
-                followed: Followed::default(),
             });
             self.pools[pool_id].linked += 1;
             let server = &mut self.servers[server_id];

@@ -11,14 +11,16 @@ use pgweir_wire::header::{HEADER_LEN, Header};
 use super::Machine;
 use crate::client::ClientState;
 use crate::console::table::Row;
-use crate::driver::{Driver, Level};
+use crate::driver::{Driver, Endpoint, Level};
 use crate::group::Group;
 use crate::ids::{ClientId, PoolId, ServerId, StatementId};
 use crate::limits::{SLOW_STATEMENTS_KEPT, STATEMENTS_SHOWN_MAX};
+use crate::mail::Question;
 use crate::shared::Shared;
 use crate::sight::{SlowSight, StatementSight};
 use crate::stats::statements::{Prepared, Running, Seen};
 use crate::stats::times::Split;
+use crate::trace::{Traced, TracedStatement};
 
 /// A worker's share of `statement_stats_bytes`.
 pub(super) fn share_bytes(main: &Main, shared: &Shared) -> usize {
@@ -26,6 +28,12 @@ pub(super) fn share_bytes(main: &Main, shared: &Shared) -> usize {
 }
 
 impl Machine {
+    /// Neither the top list nor traces want to know of statements.
+    #[inline]
+    fn watches_nothing(&self) -> bool {
+        self.measured.is_off() && !self.sampler.is_on()
+    }
+
     /// A linked client's Query or Parse goes to its server; the text may be only its beginning.
     pub(super) fn measure_text(
         &mut self,
@@ -35,19 +43,22 @@ impl Machine {
         traits: &Traits,
         text: &[u8],
     ) {
-        if self.measured.is_off() {
+        if self.watches_nothing() {
             return;
         }
         let statement = Prepared { fingerprint: traits.fingerprint, light: traits.verb == Verb::Begin };
-        let Some(client) = self.clients.get_mut(id) else { return };
-        let ClientState::Linked(link) = &mut client.state else { return };
+        let Some(client) = self.clients.get(id) else { return };
+        let ClientState::Linked(link) = &client.state else { return };
         let server_id = link.server;
         if message == tag::PARSE {
             let name = body.split(|byte| *byte == 0).next().unwrap_or_default();
-            link.followed.note(name, statement);
-            let Some(server) = self.servers.get(server_id) else { return };
+            let Some(server) = self.servers.get_mut(server_id) else { return };
+            server.followed.note(name, statement);
             // Where it is in use when it is bound, its text is at hand no more.
             self.measured.make(Seen { pool: server.pool, fingerprint: statement.fingerprint, text });
+            if self.sampler.is_on() {
+                self.trace(server_id, Some(text));
+            }
         } else {
             self.measure_as(server_id, statement, |_| Some(text.to_vec()));
         }
@@ -55,20 +66,22 @@ impl Machine {
 
     /// A linked client's Bind goes to its server as it is.
     pub(super) fn measure_bind(&mut self, id: ClientId, body: &[u8]) {
-        if self.measured.is_off() {
+        if self.watches_nothing() {
             return;
         }
         let Some(head) = BindHead::parse_prefix(body) else { return };
         let Some(client) = self.clients.get(id) else { return };
         let ClientState::Linked(link) = &client.state else { return };
-        if let Some(statement) = link.followed.get(head.statement) {
-            self.measure_as(link.server, statement, |_| None);
+        let server_id = link.server;
+        let followed = self.servers.get(server_id).and_then(|server| server.followed.get(head.statement));
+        if let Some(statement) = followed {
+            self.measure_as(server_id, statement, |_| None);
         }
     }
 
     /// A linked client's Bind of a statement that is known by content goes to its server.
     pub(super) fn measure_statement(&mut self, id: ClientId, statement: StatementId) {
-        if self.measured.is_off() {
+        if self.watches_nothing() {
             return;
         }
         let Some(known) = self.statements.get(statement).and_then(|known| known.traits) else { return };
@@ -91,7 +104,7 @@ impl Machine {
         group: &Group,
         bytes: Option<&[u8]>,
     ) {
-        if self.measured.is_off() {
+        if self.watches_nothing() {
             return;
         }
         let statement = Prepared { fingerprint: group.statement, light: false };
@@ -101,7 +114,7 @@ impl Machine {
         });
     }
 
-    /// A server is at this statement. Its text is asked for only if it is not known.
+    /// A server is at this statement. Its text is asked for only if it is not known, or traces are on.
     #[inline]
     fn measure_as(
         &mut self,
@@ -111,14 +124,30 @@ impl Machine {
     ) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let Prepared { fingerprint, light } = statement;
+        let pool = server.pool;
         if server.running.is_named()
-            || self.measured.name_known(&mut server.running, server.pool, fingerprint, light)
+            || self.measured.name_known(&mut server.running, pool, fingerprint, light)
+                && !self.sampler.is_on()
         {
             return;
         }
-        let pool = server.pool;
-        if let Some(text) = text(self) {
+        let text = text(self);
+        if self.sampler.is_on() {
+            self.trace(id, text.as_deref());
+        }
+        if let Some(text) = text {
             self.measure_new(id, pool, statement, &text);
+        }
+    }
+
+    /// Whether a server's statement is traced is decided with its text.
+    #[cold]
+    fn trace(&mut self, id: ServerId, text: Option<&[u8]>) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        if server.traced.as_ref().is_none_or(|traced| traced.context.is_none())
+            && let Some(traced) = self.sampler.choose(text)
+        {
+            server.traced = Some(Box::new(traced));
         }
     }
 
@@ -172,12 +201,48 @@ impl Machine {
         let bytes = answered_bytes.saturating_sub(running.from_bytes);
         // Whoever is aboard behind it begins there.
         server.running.begin(answered_bytes);
+        let traced = server.traced.take();
         let slow = split.total_us() >= self.pools[server.pool].slow_us;
         let known = self.measured.note(&running, split, bytes);
-        if slow {
+        if slow || traced.is_some() {
             let text = known.map(|known| known.text.clone());
-            self.slow_statement(d, id, split, running, bytes, text);
+            if let Some(traced) = traced {
+                self.traced_statement(d, id, split, running, *traced, text.clone());
+            }
+            if slow {
+                self.slow_statement(d, id, split, running, bytes, text);
+            }
         }
+    }
+
+    /// A traced statement is answered.
+    #[cold]
+    fn traced_statement<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ServerId,
+        split: Split,
+        running: Running,
+        traced: Traced,
+        text: Option<Box<str>>,
+    ) {
+        let Some(server) = self.servers.get(id) else { return };
+        let (host, port) = match &server.endpoint {
+            Endpoint::Tcp { host, port } => (host.to_string(), *port),
+            Endpoint::Unix { .. } => (String::new(), self.pools[server.pool].config.port),
+        };
+        let statement = TracedStatement {
+            context: traced.context,
+            at_us: self.now.wall_us,
+            split,
+            database: self.pools[server.pool].database.clone(),
+            host,
+            port,
+            text,
+            rows: running.rows,
+            failed: running.failed,
+        };
+        d.ask(Question::Traced(Box::new(statement)));
     }
 
     /// `log_min_duration_ms`

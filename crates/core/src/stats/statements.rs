@@ -104,6 +104,15 @@ pub(crate) struct Prepared {
 }
 
 impl Followed {
+    /// Somebody else has the server.
+    #[inline]
+    pub(crate) fn clear(&mut self) {
+        self.unnamed = Prepared::default();
+        if !self.named.is_empty() {
+            self.named.clear();
+        }
+    }
+
     pub(crate) fn note(&mut self, name: &[u8], statement: Prepared) {
         if name.is_empty() {
             self.unnamed = statement;

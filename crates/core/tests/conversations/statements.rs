@@ -1,5 +1,8 @@
 //! SHOW STATEMENTS, SHOW PERCENTILES and the slow log: which statement an answer is counted for, and what of it is shown.
 
+use pgweir_core::mail::Question;
+use pgweir_core::trace::TracedStatement;
+
 use crate::rig::{End, Rig, be, fe};
 
 fn group(messages: &[Vec<u8>]) -> Vec<u8> {
@@ -200,4 +203,56 @@ fn percentiles_are_those_of_the_last_period() {
         rig.pass_s(10);
     }
     assert_eq!(shown(&mut rig), [""; 0]);
+}
+
+/// The statements that were traced.
+fn traced(rig: &mut Rig) -> Vec<TracedStatement> {
+    let questions = rig.asked().into_iter();
+    questions
+        .filter_map(|question| if let Question::Traced(one) = question { Some(*one) } else { None })
+        .collect()
+}
+
+#[test]
+fn a_statement_is_traced_in_the_trace_of_its_comment() {
+    let comment = "/*traceparent='00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'*/";
+    for main in ["", "multiplex_depth = 0", "pool_mode = session", "statement_stats_bytes = 0"] {
+        let mut rig = Rig::new(&format!("otlp_endpoint = http://collector:4318\n{main}"));
+        let client = rig.client("alice");
+        let server = rig.dialed();
+        rig.send(client, &fe::query("select 1"));
+        rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
+        assert_eq!(traced(&mut rig), [], "without a context none is traced");
+        let text = format!("select 2 {comment}");
+        let extended = group(&[fe::parse("", &text), fe::bind(""), fe::execute()]);
+        for (messages, before) in
+            [(fe::query(&text), Vec::new()), (extended, [be::parse_complete(), be::bind_complete()].concat())]
+        {
+            rig.send(client, &messages);
+            rig.pass_us(500);
+            rig.send(server, &[before, be::complete("SELECT 9"), be::ready('I')].concat());
+            let traced = traced(&mut rig);
+            let [one] = &traced[..] else { panic!("{main}: {traced:?}") };
+            let context = one.context.expect("that of the comment");
+            assert_eq!((context.trace[0], context.parent[7]), (0x0a, 0x31));
+            assert_eq!((one.split.server_us, one.rows, &*one.database, &*one.host), (500, 9, "app", "pg"));
+            let text = if main.starts_with("statement_stats") { None } else { Some("select ?") };
+            assert_eq!(one.text.as_deref(), text);
+        }
+        rig.gets(client);
+    }
+}
+
+#[test]
+fn of_the_others_one_in_so_many_is_traced_and_a_reload_ends_it() {
+    let mut rig = Rig::new("otlp_endpoint = http://collector:4318\ntrace_one_in = 2");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    for _ in 0..4 {
+        run(&mut rig, client, server, "select 1", "SELECT 1");
+    }
+    assert_eq!(traced(&mut rig).len(), 2);
+    rig.reload("trace_one_in = 1", "app = host=pg");
+    run(&mut rig, client, server, "select 1", "SELECT 1");
+    assert_eq!(traced(&mut rig).len(), 0);
 }

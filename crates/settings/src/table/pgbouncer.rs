@@ -50,6 +50,13 @@ settings! {
         /// How many bytes of memory SHOW STATEMENTS may use, over all workers: a statement takes about 1,500. Those
         /// that took least time make room for others. 0 turns it off; the lines of `log_min_duration_ms` then have no text.
         statement_stats_bytes: u32 = "4194304", Kind::Bytes(0, COUNT_MAX), Reload, Ours, InEffect;
+        /// Where spans of traced statements are sent: the receiver of an OpenTelemetry collector (OTLP over HTTP, JSON), e.g.
+        /// `http://127.0.0.1:4318/v1/traces`. A statement is traced if a comment at its end has a sampled `traceparent`,
+        /// as sqlcommenter writes it, or as `trace_one_in` says. Needs a pgweir that was built with the feature
+        /// `traces`; another one warns. Nothing means that nothing is traced.
+        otlp_endpoint: String = "", Kind::Text, Reload, Ours, InEffect;
+        /// Of the statements that have no `traceparent`, one in so many is traced; 0 traces none of them.
+        trace_one_in: u32 = "0", Kind::Count(0, COUNT_MAX), Reload, Ours, InEffect;
         /// The time over which averages are made, and between two lines of totals in the log.
         stats_period: Duration = "60", Kind::WholeSeconds(1), Reload, PgBouncer, InEffect;
         /// How much more is logged: 1 for decisions, 2 for packets. The same as the number of `-v` on the

@@ -64,6 +64,7 @@ impl Subject for Machine {
             | Question::Drained(_)
             | Question::PeriodOver(_)
             | Question::Login(_)
+            | Question::Traced(_)
             | Question::Seen { .. }
             | Question::Operated { .. } => return Vec::new(),
         };

@@ -1,5 +1,6 @@
 //! What only pgweir tells: times by their parts, logins, connects, errors by class, workers.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use pgweir_core::stats::histogram::Histogram;
@@ -31,7 +32,7 @@ pub(super) fn write(page: &mut Page, model: &Model, tables: &Tables, version: &s
     workers(page, model);
 }
 
-type ByPool<'a> = BTreeMap<(&'a str, &'a str), (Sum, Option<Times>)>;
+type ByPool<'a> = BTreeMap<(&'a str, &'a str), (Sum, Option<Cow<'a, Times>>)>;
 
 fn by_pool(model: &Model, names: bool) -> ByPool<'_> {
     let mut pools: ByPool<'_> = BTreeMap::new();
@@ -40,7 +41,10 @@ fn by_pool(model: &Model, names: bool) -> ByPool<'_> {
         let (sum, times) = pools.entry((&pool.sight.database, user)).or_default();
         sum.add(&pool.sight);
         if let Some(its) = &pool.sight.times {
-            times.get_or_insert_default().add(its);
+            match times {
+                Some(times) => times.to_mut().add(its),
+                None => *times = Some(Cow::Borrowed(its)),
+            }
         }
     }
     pools
@@ -131,13 +135,13 @@ fn times(page: &mut Page, pools: &ByPool<'_>) {
     }
 }
 
-fn part(times: &Times, place: usize) -> Histogram {
+fn part(times: &Times, place: usize) -> Cow<'_, Histogram> {
     match place {
-        0 => times.total.clone(),
-        1 => times.wait(),
-        2 => times.server.clone(),
-        3 => times.client(),
-        _ => times.transaction.clone(),
+        0 => Cow::Borrowed(&times.total),
+        1 => Cow::Owned(times.wait()),
+        2 => Cow::Borrowed(&times.server),
+        3 => Cow::Owned(times.client()),
+        _ => Cow::Borrowed(&times.transaction),
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::fmt::{Display, Write as _};
 
-use pgweir_core::stats::histogram::Histogram;
+use pgweir_core::stats::histogram::{Histogram, bounds};
 
 /// Which of the two.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,6 +45,10 @@ pub(super) struct Page {
     format: Format,
     out: String,
     family: String,
+    /// [`BOUNDS_US`] as seconds: a page of many histograms writes each of them thousands of times.
+    bounds: [String; BOUNDS_US.len()],
+    /// A histogram's labels, as all of its samples begin.
+    labels: String,
 }
 
 /// A metric's labels, in order.
@@ -52,7 +56,8 @@ pub(super) type Labels<'a> = &'a [(&'a str, &'a str)];
 
 impl Page {
     pub(super) fn new(format: Format) -> Page {
-        Page { format, out: String::with_capacity(64 * 1024), family: String::new() }
+        let (out, bounds) = (String::with_capacity(64 * 1024), BOUNDS_US.map(seconds));
+        Page { format, out, family: String::new(), bounds, labels: String::new() }
     }
 
     /// Begins a family of gauges.
@@ -82,7 +87,9 @@ impl Page {
 
     /// A value of the family that was begun last.
     pub(super) fn value(&mut self, labels: Labels<'_>, value: impl Display) {
-        self.sample("", labels, None, value);
+        self.out.push_str(&self.family);
+        push_labels(&mut self.out, labels);
+        let _ = writeln!(self.out, " {value}");
     }
 
     /// A gauge with one value and no labels.
@@ -93,31 +100,26 @@ impl Page {
 
     /// A histogram of the family that was begun last.
     pub(super) fn times(&mut self, labels: Labels<'_>, times: &Histogram) {
-        for bound_us in BOUNDS_US {
-            self.sample("_bucket", labels, Some(("le", &seconds(bound_us))), times.count_below(bound_us));
+        self.labels.clear();
+        push_labels(&mut self.labels, labels);
+        let (open, comma) = if labels.is_empty() { ("{", "") } else { ("", ",") };
+        let shared = self.labels.strip_suffix('}').unwrap_or_default();
+        let mut filled = times.filled().peekable();
+        let mut below = 0;
+        for (bound_us, bound) in BOUNDS_US.into_iter().zip(&self.bounds) {
+            while let Some((_, count)) = filled.next_if(|&(bucket, _)| bounds(bucket).1 <= bound_us) {
+                below += count;
+            }
+            let out = &mut self.out;
+            for piece in [&self.family, "_bucket", shared, open, comma, "le=\"", bound, "\"} "] {
+                out.push_str(piece);
+            }
+            let _ = writeln!(out, "{below}");
         }
-        let count = times.count();
-        self.sample("_bucket", labels, Some(("le", "+Inf")), count);
-        self.sample("_sum", labels, None, seconds(times.sum_us()));
-        self.sample("_count", labels, None, count);
-    }
-
-    fn sample(&mut self, suffix: &str, labels: Labels<'_>, last: Option<(&str, &str)>, value: impl Display) {
-        self.out.push_str(&self.family);
-        self.out.push_str(suffix);
-        let mut before = '{';
-        for (name, text) in labels.iter().copied().chain(last) {
-            self.out.push(before);
-            before = ',';
-            self.out.push_str(name);
-            self.out.push_str("=\"");
-            push_escaped(&mut self.out, text);
-            self.out.push('"');
-        }
-        if before == ',' {
-            self.out.push('}');
-        }
-        let _ = writeln!(self.out, " {value}");
+        let count = below + filled.map(|(_, count)| count).sum::<u64>();
+        let (family, labels, sum) = (&self.family, &self.labels, seconds(times.sum_us()));
+        let _ = writeln!(self.out, "{family}_bucket{shared}{open}{comma}le=\"+Inf\"}} {count}");
+        let _ = writeln!(self.out, "{family}_sum{labels} {sum}\n{family}_count{labels} {count}");
     }
 
     pub(super) fn finish(mut self) -> String {
@@ -128,7 +130,26 @@ impl Page {
     }
 }
 
+/// `{database="shop",user="web"}`, or nothing.
+fn push_labels(out: &mut String, labels: Labels<'_>) {
+    let mut before = '{';
+    for (name, text) in labels {
+        out.push(before);
+        before = ',';
+        out.push_str(name);
+        out.push_str("=\"");
+        push_escaped(out, text);
+        out.push('"');
+    }
+    if before == ',' {
+        out.push('}');
+    }
+}
+
 fn push_escaped(out: &mut String, text: &str) {
+    if !text.contains(['\\', '"', '\n']) {
+        return out.push_str(text);
+    }
     for c in text.chars() {
         match c {
             '\\' => out.push_str("\\\\"),
