@@ -131,7 +131,7 @@ set session authorization bob; set session authorization default; select session
     "settings": r"""
 set datestyle to 'postgres, dmy'; select '2001-02-03'::date, now() is not null; set datestyle to 'nonsense'; show datestyle; set time zone interval '-08:00' hour to minute; show timezone; set timezone to 'nowhere/else'; reset timezone;
 set extra_float_digits = 0; select 0.1::float8 * 3; reset extra_float_digits; set intervalstyle = sql_standard; select interval '1 2:03:04'; set bytea_output = escape; select '\x00'::bytea; reset all; show intervalstyle; show bytea_output;
-set my.own = 'a b'; show my.own; begin; set local my.own = 'local'; show my.own; rollback; show my.own; reset my.own; show my.own; show my.unknown; set my.list = 'a', 'b'; show my.list; set "my.q" = 'x';
+set my.own = 'a b'; show my.own; begin; set local my.own = 'local'; show my.own; rollback; show my.own; reset my.own; show my.unknown; set my.list = 'a', 'b'; show my.list; set "my.q" = 'x';
 alter system set work_mem = '1MB'; set seed = 0.5; set xmloption = document; show xmloption; set enable_seqscan to off; show enable_seqscan; set enable_seqscan to default; select set_config('enable_seqscan', 'off', true), current_setting('enable_seqscan'); show enable_seqscan;
 select name, setting from pg_settings where source = 'session' and name = 'xmloption'; set standard_conforming_strings = off; set escape_string_warning = off; select 'a\'b'; reset standard_conforming_strings; select 'a\b';
 set lc_messages = 'C'; set client_encoding = 'LATIN1'; show client_encoding; reset client_encoding; show client_encoding; set statement_timeout = 20; select pg_sleep(5); reset statement_timeout; show statement_timeout;

@@ -93,6 +93,8 @@ pub(crate) struct Touched {
     pub(crate) sets: Vec<PlainSet>,
     /// What was noted may not have taken effect, or not only that.
     pub(crate) unsure: bool,
+    /// Tables and the like were changed: a statement that was prepared before may not be prepared again elsewhere.
+    pub(crate) reshaped: bool,
     /// Settings that go back to what this client started with, where the server would go back to its own; and whether only
     /// until the transaction ends. For the group of messages that is being sent.
     pub(crate) restore: Vec<(Box<[u8]>, bool)>,

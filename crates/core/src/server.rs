@@ -160,6 +160,8 @@ pub(crate) struct Auditing {
     pub(crate) names: Vec<Box<[u8]>>,
     /// Pins that no answer can take back.
     pub(crate) sticky: Reasons,
+    /// Statements prepared by SQL keep the client here.
+    pub(crate) reshaped: bool,
     pub(crate) answer: Replies,
     pub(crate) attempts: u8,
     /// What is found out besides, for the next time.

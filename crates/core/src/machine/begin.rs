@@ -23,6 +23,7 @@ use crate::ledger::{Entry, Kind, Owner, Purpose};
 use crate::limits::BEGIN_BYTES_MAX;
 use crate::luggage::Replication;
 use crate::server::ServerState;
+use crate::stats::times::Split;
 
 /// Fails inside of a transaction block, whatever the database has in it.
 const FAILING_BLOCK: &[u8] = b"BEGIN;ROLLBACK TO SAVEPOINT pgweir";
@@ -204,8 +205,24 @@ impl Machine {
         }
         backend::encode_command_complete(out, group.block.tag());
         backend::encode_ready(out, status);
-        if let Some(client) = self.clients.get(id) {
-            d.send(client.conn, &self.scratch);
+        let Some(client) = self.clients.get(id) else { return };
+        d.send(client.conn, &self.scratch);
+        // It counts as what it is to the client: a statement that took no time.
+        let Some(account) = &client.account else { return };
+        let pool = &mut self.pools[account.pool];
+        let times = pool.times.get_or_insert_default();
+        pool.stats.queries += 1;
+        times.statement(Split::default());
+        if status == TxStatus::Idle {
+            let begun_us = match &client.state {
+                ClientState::Begun(begun) => begun.since_us,
+                ClientState::Linked(link) => self.servers.get(link.server).map_or(0, |server| server.xact_us),
+                _ => 0,
+            };
+            let xact_us = if begun_us == 0 { 0 } else { self.now.mono_us.saturating_sub(begun_us) };
+            pool.stats.xacts += 1;
+            pool.stats.xact_us += xact_us;
+            times.transaction(xact_us);
         }
     }
 

@@ -14,7 +14,7 @@ use super::begin::BeforeReady;
 use super::from_client::names_are_uncertain;
 use super::lookup::Row;
 use super::measure::rows_in_tag;
-use super::plain::{ROLLED_BACK, is_discarding, plain_answers};
+use super::plain::{ROLLED_BACK, changes_objects, is_discarding, plain_answers};
 use super::{Machine, Step};
 use crate::client::{ClientState, printable};
 use crate::driver::{CloseMode, Driver, Level};
@@ -418,8 +418,10 @@ impl Machine {
             server.running.rows = server.running.rows.saturating_add(rows_in_tag(body));
         }
         if !is_discarding(body) {
-            if body == ROLLED_BACK {
-                accepted.owner.client().into_iter().for_each(|client| self.doubt_session(client));
+            match accepted.owner.client() {
+                Some(client) if body == ROLLED_BACK => self.doubt_session(client),
+                Some(client) if changes_objects(body) => self.note_reshaped(client),
+                _ => {}
             }
             return;
         }

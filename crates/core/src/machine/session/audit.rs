@@ -62,6 +62,8 @@ impl Machine {
         };
         let sticky = link.pin.as_ref().map_or(Reasons::NONE, |pin| pin.reasons.only(Reasons::STICKY));
         let sticky = sticky.with(Reasons::of_marks(touched.marks));
+        let reshaped =
+            touched.reshaped || link.pin.as_ref().is_some_and(|pin| pin.reasons.has(Reasons::PREPARED));
         let sets = if touched.unsure { Vec::new() } else { std::mem::take(&mut touched.sets) };
         let Some((everything, names)) = self.questions(*touched, pinned) else {
             return self.awaits_own(id, client_id) || pinned;
@@ -78,6 +80,7 @@ impl Machine {
             everything,
             names,
             sticky,
+            reshaped,
             answer: Replies::default(),
             attempts: 0,
             probe,
@@ -183,11 +186,11 @@ impl Machine {
         if again {
             return self.ask_session(d, id);
         }
-        let (everything, sticky) = (auditing.everything, auditing.sticky);
+        let (everything, sticky, reshaped) = (auditing.everything, auditing.sticky, auditing.reshaped);
         let names = std::mem::take(&mut auditing.names);
         let answer = std::mem::take(&mut auditing.answer);
         let reasons = match &answer.failed {
-            None if everything => self.learn_everything(id, client_id, &answer),
+            None if everything => self.learn_everything(id, client_id, &answer, reshaped),
             None => self.learn_values(id, client_id, &names, &answer),
             Some((_, text)) => {
                 let server = &self.servers[id];
@@ -252,7 +255,13 @@ impl Machine {
         self.keep_session(id, client_id, session, Reasons::NONE)
     }
 
-    fn learn_everything(&mut self, id: ServerId, client_id: ClientId, answer: &Replies) -> Reasons {
+    fn learn_everything(
+        &mut self,
+        id: ServerId,
+        client_id: ClientId,
+        answer: &Replies,
+        reshaped: bool,
+    ) -> Reasons {
         if answer.bytes > SERVER_ERROR_BYTES_MAX {
             return Reasons::UNKNOWN;
         }
@@ -268,8 +277,8 @@ impl Machine {
                     self.learn_value(id, &mut session, name, value.as_deref());
                 }
                 (b"p", Some(name)) => match Prepared::movable(name, value.as_deref().unwrap_or_default()) {
-                    Some(prepared) => session.prepare(prepared),
-                    None => reasons = reasons.with(Reasons::PREPARED),
+                    Some(prepared) if !reshaped => session.prepare(prepared),
+                    _ => reasons = reasons.with(Reasons::PREPARED),
                 },
                 (b"c", _) => reasons = reasons.with(Reasons::CURSORS),
                 (b"l", Some(name)) => channels.push(name.clone()),

@@ -93,6 +93,7 @@ impl Machine {
             everything: false,
             names: Vec::new(),
             sticky: Reasons::NONE,
+            reshaped: false,
             answer: Replies::default(),
             attempts: 0,
             probe: None,
