@@ -92,7 +92,7 @@ mod tests {
             "both-sides",
             "client_tls_sslmode = require\nserver_tls_protocols = tlsv1.9\nhttp_tls_cert_file = /no/such/file",
         );
-        for side in ["client_tls_", "server_tls_protocols", "http_tls_key_file"] {
+        for side in ["client_tls_", "server_tls_protocols", "http_tls_cert_file"] {
             assert!(report.text().contains(&format!("error: {side}")), "{side}: {}", report.text());
         }
         let report = checked("comment", "default_pool_size = 20 ; not more");
