@@ -65,13 +65,17 @@ impl Machine {
     ) -> Option<Step> {
         let ClientState::Linked(link) = &self.clients.get(id)?.state else { return None };
         let server = self.servers.get(server_id)?;
+        // While it is brought to the client's session, everything waits.
+        let ready = matches!(server.state, ServerState::Busy(_)) && server.is_at_rest();
+        if !ready || server.lost || server.tx != TxStatus::Idle {
+            return None;
+        }
         match link.opening {
-            Opening::Done if link.streaming == 0 && server.is_at_rest() => {}
+            Opening::Done if link.streaming == 0 => {}
             Opening::Unsent(_) => return self.begun_with_server(d, id, server_id, bytes),
             _ => return None,
         }
-        let ready = matches!(server.state, ServerState::Busy(_)) && server.tx == TxStatus::Idle;
-        if !ready || server.lost || self.defers_begin(id) != DeferBegin::Packet {
+        if self.defers_begin(id) != DeferBegin::Packet {
             return None;
         }
         let (group, text) = self.beginning_at_front(id, bytes)?;
