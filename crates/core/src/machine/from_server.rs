@@ -309,7 +309,15 @@ impl Machine {
                 if message == tag::READY && parse_ready(body).is_err() {
                     return Err(Unexpected { tag: message, expected: "a transaction status" });
                 }
+                if message == tag::READY && self.strands_others(id, body) {
+                    return Err(self.rule_broken(
+                        id,
+                        message,
+                        "the end of a statement without a transaction",
+                    ));
+                }
                 if message == tag::READY && self.is_forbidden_transaction(id, body) {
+                    self.note_violation(id);
                     // The client is told of the error alone, not that its transaction has begun.
                     let told =
                         all[run.from..at].strip_suffix(BEGUN).or(all[run.from..at].strip_suffix(STARTED));
@@ -322,17 +330,6 @@ impl Machine {
                     return Ok(());
                 }
                 let Some(server) = self.servers.get_mut(id) else { return Ok(()) };
-                let broken = message == tag::READY
-                    && server.riders.head().is_some()
-                    && !server.riders.is_alone()
-                    && parse_ready(body) != Ok(TxStatus::Idle);
-                if broken {
-                    return Err(self.rule_broken(
-                        id,
-                        message,
-                        "the end of a statement without a transaction",
-                    ));
-                }
                 if matches!(message, tag::COPY_IN | tag::COPY_OUT | tag::COPY_BOTH)
                     && !server.riders.is_alone()
                 {
@@ -651,6 +648,13 @@ impl Machine {
         }
         self.note_notification(d, id, client, message);
         None
+    }
+
+    /// A transaction is open where others are aboard behind.
+    fn strands_others(&self, id: ServerId, ready: &[u8]) -> bool {
+        let riders = self.servers.get(id).map(|server| &server.riders);
+        riders.is_some_and(|riders| riders.head().is_some() && !riders.is_alone())
+            && parse_ready(ready) != Ok(TxStatus::Idle)
     }
 
     /// What was certain not to happen did, with others aboard: the server is given up.

@@ -199,6 +199,20 @@ fn a_statement_that_leaves_a_transaction_open_costs_the_server_and_is_not_truste
 }
 
 #[test]
+fn in_statement_pooling_too_nobody_stays_behind_an_open_transaction() {
+    let (mut rig, clients, server) = pool(2, "pool_mode = statement");
+    rig.send(clients[0], &fe::query("select 0"));
+    rig.send(clients[1], &fe::query("select 1"));
+    rig.send(server, &[be::one_row("0"), be::ready('T')].concat());
+    assert!(rig.is_closed(server));
+    assert!(rig.is_closed(clients[0]));
+    assert!(rig.gets(clients[1])[0].starts_with("FATAL 08007"));
+    let console = rig.console();
+    let row = rig.pool(console, "app,alice");
+    assert_eq!(row[row.len() - 3], "1", "{row:?}");
+}
+
+#[test]
 fn a_copy_or_another_session_costs_the_server() {
     for surprise in [be::copy_in(), be::parameter("TimeZone", "Asia/Tokyo")] {
         let (mut rig, clients, server) = pool(2, "");

@@ -41,6 +41,8 @@ struct ServerWatch {
     pool: Option<PoolName>,
     /// As the pooler sees it: neither closed by it, nor was it told of the end.
     open: bool,
+    /// Its login will never be answered.
+    hangs: bool,
 }
 
 #[derive(Debug)]
@@ -203,7 +205,7 @@ impl Checks {
 
     /// A dialed connection reached the server.
     pub fn server_opened(&mut self, link: LinkId) {
-        self.servers.insert(link, ServerWatch { pool: None, open: true });
+        self.servers.insert(link, ServerWatch { pool: None, open: true, hangs: false });
     }
 
     /// A server connection said which pool it belongs to.
@@ -235,8 +237,21 @@ impl Checks {
         }
     }
 
-    /// The machine closed a connection.
-    pub fn pooler_closed(&mut self, link: LinkId, side: Side) {
+    /// A server connection's login will never be answered.
+    pub fn login_hangs(&mut self, link: LinkId) {
+        if let Some(server) = self.servers.get_mut(&link) {
+            server.hangs = true;
+        }
+    }
+
+    /// The machine closed a connection. A login that was never answered has failed then: clients may be told of it before the
+    /// server sees the end.
+    pub fn pooler_closed(&mut self, link: LinkId, side: Side, now_us: u64) {
+        if let Some(pool) =
+            self.servers.get(&link).filter(|server| server.hangs).map(|server| server.pool.clone())
+        {
+            self.login_failed(pool.as_ref(), now_us);
+        }
         if side == Side::Server
             && self.servers.get(&link).is_some_and(|server| server.pool.is_some() && server.open)
         {
@@ -468,7 +483,7 @@ mod tests {
     fn a_closed_server_makes_room() {
         let mut checks = Checks::new(plan(|_| {}));
         open(&mut checks, &["a", "a"]);
-        checks.pooler_closed(LinkId(0), Side::Server);
+        checks.pooler_closed(LinkId(0), Side::Server, 0);
         checks.server_opened(LinkId(9));
         checks.server_named(LinkId(9), pool("a"));
         assert_eq!(broken(&checks), None);

@@ -269,7 +269,8 @@ impl Driver for SimDriver<'_> {
             self.desk.remove(conn);
             return;
         };
-        self.hub.checks.pooler_closed(link, sock.side);
+        let (side, now_us) = (sock.side, self.hub.now_us);
+        self.hub.checks.pooler_closed(link, side, now_us);
         if mode == CloseMode::Flush && !sock.out.is_empty() {
             sock.lingering = true;
             self.hub.link_mut(link).to_pooler.go_deaf();

@@ -5,6 +5,7 @@
 //! ([`client::oracle`]); [`checks`] and [`reasons`] watch limits, sharing, cancels and disconnections; [`world`] watches that nobody is
 //! forgotten and nothing is left over. [`report`] runs seeds and tells what came of them. A failing seed repeats exactly.
 
+mod aboard;
 pub mod checks;
 pub mod client;
 pub mod driver;

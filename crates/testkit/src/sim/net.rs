@@ -180,6 +180,15 @@ impl Pipe {
         self.flying.is_empty() && self.readable() == 0
     }
 
+    /// What was written and not read: what has arrived, then what is on its way.
+    pub fn unread(&self) -> impl Iterator<Item = &[u8]> {
+        let flying = self.flying.iter().filter_map(|(_, parcel)| match parcel {
+            Parcel::Bytes(bytes) => Some(bytes.as_slice()),
+            Parcel::End(_) => None,
+        });
+        std::iter::once(&self.arrived[self.read_up_to..]).chain(flying)
+    }
+
     /// The receiver is gone. `true` if the sender waits for room (it will not wait any longer).
     pub fn go_deaf(&mut self) -> bool {
         self.deaf = true;

@@ -38,6 +38,8 @@ pub struct Operator {
     clients: Vec<String>,
     /// Servers may be withheld from clients at present.
     pub holds: bool,
+    /// Until when they were withheld.
+    pub held_until_us: u64,
 }
 
 const TOPICS: [&str; 14] = [
@@ -92,6 +94,7 @@ impl Operator {
             columns: 0,
             clients: Vec::new(),
             holds: false,
+            held_until_us: 0,
         }
     }
 
@@ -205,8 +208,8 @@ impl Operator {
         if self.phase == Phase::Waiting {
             hub.count("console commands");
         }
-        if self.tasks.front().is_none_or(VecDeque::is_empty) {
-            self.holds = false;
+        if self.tasks.front().is_none_or(VecDeque::is_empty) && std::mem::take(&mut self.holds) {
+            self.held_until_us = hub.now_us;
         }
         self.phase = Phase::Thinking;
         let in_us = hub.rng.skewed(400_000);

@@ -1,12 +1,15 @@
 //! Looking on: nobody may be forgotten, and nothing may be left over.
 
+use pgweir_core::limits::{MAINTENANCE_PERIOD_US, SLOW_READER_US};
+
+use super::aboard::Aboard;
 use super::checks::PoolName;
 use super::client::run::Client;
 use super::hub::{Event, PeerEnd, PoolerEnd};
 use super::model::backend::Backend;
 use super::plan::Mode;
 use super::subject::Subject;
-use super::world::World;
+use super::world::{World, place};
 
 /// Without a message to any client for so long, somebody has been forgotten.
 const STANDSTILL_US: u64 = 60_000_000;
@@ -30,11 +33,15 @@ impl<E: Subject> World<E> {
                     .fail("nobody is forgotten", format!("no message for {STANDSTILL_US} us; {waiting:?}"));
             }
             self.look_for_neglect();
+            self.look_for_held_up_riders();
         }
         self.hub.after(PROBE_US, Event::Probe);
     }
 
     /// A client waits for a server while a server of its pool is idle: not for longer than news travel.
+    ///
+    /// Who rides waits for no server: its statement was sent to one, behind another's. That one may turn out large and its client
+    /// may read slowly; how long a rider may be held up so is the business of [`World::look_for_held_up_riders`].
     fn look_for_neglect(&mut self) {
         if self.cluster.cancels_open() > 0 || self.cancellers.iter().any(|canceller| !canceller.done) {
             return; // A server may rightly be held.
@@ -59,6 +66,7 @@ impl<E: Subject> World<E> {
                     && matches!(self.hub.link(backend.link).pooler, PoolerEnd::At(..))
             };
             if !self.cluster.backends.iter().any(|backend| served(&backend))
+                && !self.cluster.backends.iter().any(|backend| self.aboard(backend).may_have(id))
                 && let Some(idle) =
                     self.cluster.backends.iter().filter(free).nth(self.unseen_transactions(&pool))
             {
@@ -69,6 +77,39 @@ impl<E: Subject> World<E> {
         if let Some(text) = found {
             self.hub.fail("no waiter is forgotten while a server idles", text);
         }
+    }
+
+    /// A client that reads slowly holds up those that ride behind it for as long as the machine has named, and no longer: then the
+    /// rest of its answer is queued for it, and when that is too much, it has to go.
+    fn look_for_held_up_riders(&mut self) {
+        let held_until_us = match &self.operator {
+            Some(operator) if operator.holds => return,
+            Some(operator) => operator.held_until_us,
+            None => 0,
+        };
+        let before_us = self.hub.now_us.saturating_sub(SLOW_READER_US + MAINTENANCE_PERIOD_US + NEGLECT_US);
+        let held_up = self.cluster.backends.iter().find_map(|backend| {
+            let slow = backend.is_unheard_by()?;
+            let still = held_until_us < before_us && self.hub.link(backend.link).moved_us < before_us;
+            (still && self.aboard(backend).has_other_than(slow)).then_some((backend.pid, slow))
+        });
+        if let Some((pid, slow)) = held_up {
+            let text = format!("server {pid} is not read because of client {slow}, and others are aboard");
+            self.hub.fail("no rider is held up by a slow reader for long", text);
+        }
+    }
+
+    /// Who was sent to a server and has to wait there.
+    fn aboard(&self, backend: &Backend) -> Aboard {
+        let link = self.hub.link(backend.link);
+        let mut bytes = backend.unbegun().to_vec();
+        link.to_peer.unread().for_each(|piece| bytes.extend_from_slice(piece));
+        if let PoolerEnd::At(worker, conn) = link.pooler
+            && let Some(sock) = self.desks[place(worker)].sock(conn)
+        {
+            bytes.extend_from_slice(&sock.out);
+        }
+        Aboard::read(&bytes)
     }
 
     /// Clients of a pool that may hold a server which knows nothing of their transaction yet.

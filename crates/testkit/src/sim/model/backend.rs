@@ -50,6 +50,8 @@ pub struct Backend {
     /// Flushed and not taken by the network.
     sending: Vec<u8>,
     pub(super) sent_bytes: u64,
+    /// The end of the login, of these.
+    pub(super) greeting_bytes: u64,
     readies: u32,
     pub(super) pool: Option<PoolName>,
     /// The client whose transaction or message group is open.
@@ -86,6 +88,7 @@ impl Backend {
             kept: Vec::new(),
             sending: Vec::new(),
             sent_bytes: 0,
+            greeting_bytes: 0,
             readies: 0,
             pool: None,
             owner: None,
@@ -138,6 +141,18 @@ impl Backend {
     pub fn may_serve(&self, client: u32, hub: &Hub) -> bool {
         let whose = self.owner.is_none_or(|owner| owner == client);
         self.is_serving() && !self.is_idle(hub) && whose
+    }
+
+    /// What it has read of its connection and not begun with.
+    #[must_use]
+    pub fn unbegun(&self) -> &[u8] {
+        self.splitter.rest()
+    }
+
+    /// It can not go on because the network takes nothing more of what it says; to whom it says that.
+    #[must_use]
+    pub fn is_unheard_by(&self) -> Option<u32> {
+        self.answered.filter(|_| self.is_serving() && !self.sending.is_empty())
     }
 
     /// It is at work for this client.
@@ -233,9 +248,6 @@ impl Backend {
     fn look_for_end(&mut self, hub: &mut Hub) {
         if !self.is_dead() && hub.link(self.link).to_peer.end().is_some() {
             hub.note(|| format!("server {} sees its client go", self.pid));
-            if self.fate == Fate::Hangs && self.pool.is_some() {
-                hub.checks.login_failed(self.pool.as_ref(), hub.now_us);
-            }
             self.stage = Stage::Dead;
             hub.end(self.link, Dir::ToPooler, End::Fin);
         }
@@ -402,9 +414,17 @@ impl Backend {
         }
     }
 
-    /// Dies where that may cost a client its connection.
+    /// Dies where that may cost a client its connection. Where the pooler may not have got all of the greeting, its login has
+    /// failed: that is told to every client that waits, not to one.
     fn die(&mut self, hub: &mut Hub, end: End) {
         hub.note(|| format!("server {} dies", self.pid));
+        let greeting_lost = match end {
+            End::Fin => self.sent_bytes < self.greeting_bytes,
+            End::Reset => !self.used,
+        };
+        if greeting_lost {
+            hub.checks.login_failed(self.pool.as_ref(), hub.now_us);
+        }
         if let Some(pool) = &self.pool {
             if end == End::Reset {
                 hub.checks.outcome_unknown(pool);

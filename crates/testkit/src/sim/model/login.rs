@@ -101,6 +101,7 @@ impl Backend {
                 return true;
             }
             Fate::Hangs => {
+                hub.checks.login_hangs(self.link);
                 self.stage = Stage::Silent;
                 return true;
             }
@@ -178,7 +179,7 @@ impl Backend {
             return;
         }
         self.stage = Stage::Serving(Box::new(session));
-        self.sent_bytes = 0;
+        (self.sent_bytes, self.greeting_bytes) = (0, greeting.len() as u64);
         self.send(hub, &greeting);
         if self.fate == Fate::Terminated {
             let in_us = hub.rng.skewed(400_000);

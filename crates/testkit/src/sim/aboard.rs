@@ -1,0 +1,84 @@
+//! Who is aboard a server: whose statements it was sent and has not begun with. Told from the bytes alone, which name their
+//! client wherever a statement is executed.
+
+use std::collections::BTreeSet;
+
+use super::proto::Splitter;
+
+/// See the module's head.
+#[derive(Default, Debug, PartialEq, Eq)]
+pub(super) struct Aboard {
+    clients: BTreeSet<u32>,
+    /// There is a group that names nobody, or not yet.
+    strangers: bool,
+}
+
+impl Aboard {
+    /// Looks at what a server has not begun with, which begins with a message.
+    pub(super) fn read(bytes: &[u8]) -> Self {
+        let mut splitter = Splitter::default();
+        splitter.push(bytes);
+        let (mut aboard, mut group) = (Aboard::default(), Vec::new());
+        while let Ok(Some(message)) = splitter.message() {
+            group.extend_from_slice(&message.body);
+            if matches!(message.tag, b'Q' | b'S' | b'F') {
+                aboard.note(&std::mem::take(&mut group));
+            }
+        }
+        group.extend_from_slice(splitter.rest());
+        if !group.is_empty() {
+            aboard.note(&group);
+        }
+        aboard
+    }
+
+    fn note(&mut self, group: &[u8]) {
+        let text = String::from_utf8_lossy(group);
+        let named = text.split("c=").skip(1).filter_map(|text| text.split_once(" n=")?.0.parse().ok());
+        let named: Vec<u32> = named.collect();
+        self.strangers |= named.is_empty();
+        self.clients.extend(named);
+    }
+
+    /// This client is aboard, as far as can be told.
+    pub(super) fn may_have(&self, client: u32) -> bool {
+        self.strangers || self.clients.contains(&client)
+    }
+
+    /// Somebody else than this client is aboard, for certain.
+    pub(super) fn has_other_than(&self, client: u32) -> bool {
+        self.clients.iter().any(|&other| other != client)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::client::message::{bind, execute, parse, query, sync};
+    use crate::sim::proto::Message;
+
+    fn bytes(messages: &[Message]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        messages.iter().for_each(|message| message.encode(&mut bytes));
+        bytes
+    }
+
+    #[test]
+    fn clients_are_known_by_what_they_execute() {
+        let group =
+            [parse("", "SELECT who($1) /*t=4*/"), bind("", "", &["c=12 n=3".to_owned()]), execute("", 0)];
+        let all = bytes(&[&[query("SELECT who /*c=3 n=1*/")], &group[..], &[sync()]].concat());
+        let aboard = Aboard::read(&all);
+        assert!(aboard.may_have(3) && aboard.may_have(12) && !aboard.may_have(1) && !aboard.may_have(2));
+        assert!(aboard.has_other_than(3) && aboard.has_other_than(4));
+        assert!(!Aboard::read(&bytes(&[query("SELECT who /*c=3 n=1*/")])).has_other_than(3));
+        assert_eq!(Aboard::read(b""), Aboard::default());
+    }
+
+    #[test]
+    fn what_names_nobody_may_be_anybodys() {
+        let unnamed = bytes(&[parse("s1", "SELECT who($1) /*t=4*/"), sync()]);
+        assert!(Aboard::read(&unnamed).may_have(7) && !Aboard::read(&unnamed).has_other_than(7));
+        assert!(Aboard::read(&bytes(&[query("SELECT who /*c=3 n=1*/")])[..9]).may_have(7));
+    }
+}
