@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import shutil
 import subprocess
 import time
 
@@ -130,6 +131,17 @@ def test_on_a_users_server(pg18, output):
         assert len(step["targets"][target]["rounds"][0]["series"]["buffers_allocated"]) > 1
     assert "<svg" in (output / "report.html").read_text()
     assert pg18.sql("SELECT count(*) FROM pg_namespace WHERE nspname = 'pgweir_bench'", database="app") == [(0,)]
+
+
+@pytest.mark.skipif(not (shutil.which("pgpool") or os.path.exists("/usr/sbin/pgpool")), reason="needs Pgpool-II (Debian: pgpool2)")
+def test_pgpool_is_a_peer(output):
+    """Pgpool-II is configured, started, measured and gone, with clients that reconnect: pgbench waits for each connection alone."""
+    done = run("peers", "--pooler", "pgpool", "--only", "reconnect", "--rounds", "1", "--seconds", "1", "--scale", "1", "--output", output)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((output / "report.json").read_text())
+    for workload in report["workloads"]:
+        assert workload["targets"]["pgpool"]["metrics"]["tps"]["median"] > 0, done.stdout
+    assert "left out" not in done.stdout.replace("not installed, left out", "")
 
 
 def test_existing_tables_are_not_touched(pg18, output):

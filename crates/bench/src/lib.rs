@@ -28,6 +28,7 @@ mod machine;
 mod peers;
 mod pgbench;
 mod pgbench_output;
+mod pgpool;
 mod pooler;
 mod process;
 mod progress;

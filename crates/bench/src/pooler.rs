@@ -1,4 +1,5 @@
-//! A pooler process in front of a [`crate::cluster::Cluster`]: pgweir, PgBouncer, or any other that takes a pgbouncer.ini.
+//! A pooler process in front of a [`crate::cluster::Cluster`]: pgweir, PgBouncer, any other that takes a pgbouncer.ini, or
+//! Pgpool-II (see [`crate::pgpool`]).
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,8 @@ use crate::cluster::{Entry, free_port, port_is_free};
 use crate::error::BenchError;
 use crate::interrupt::Interrupt;
 use crate::login::{Address, Login};
-use crate::process::{self, Process, STOP_POOLER};
+use crate::pgpool;
+use crate::process::{self, Process, STOP_PGPOOL, STOP_POOLER};
 use crate::scratch::Scratch;
 use crate::tools::version_of;
 
@@ -21,7 +23,7 @@ const START_LIMIT: Duration = Duration::from_secs(15);
 pub(crate) struct PoolerProgram {
     /// Name in tables.
     pub(crate) name: String,
-    /// The executable; takes `--quiet file.ini` and, for root, `--user name`.
+    /// The executable; takes `--quiet file.ini` and, for root, `--user name`, unless it is Pgpool-II.
     pub(crate) path: PathBuf,
 }
 
@@ -46,6 +48,12 @@ impl PoolerProgram {
     pub(crate) fn has_prepared_statements(&self) -> bool {
         pgbouncer_version(&self.version()).is_none_or(|version| version >= (1, 21))
     }
+
+    /// Whether it is Pgpool-II: a process for each client, session pooling only, files and a console of its own.
+    #[must_use]
+    pub(crate) fn is_pgpool(&self) -> bool {
+        self.version().starts_with("pgpool-II ")
+    }
 }
 
 /// How a pooler is to be configured; what is not named here has its default.
@@ -55,6 +63,8 @@ pub(crate) struct PoolerOptions {
     pub(crate) pool_size: u32,
     /// `max_client_conn`.
     pub(crate) max_client_conn: u32,
+    /// Clients that there are at the same time: a pooler may need a process for each.
+    pub(crate) clients: u32,
     /// `listen_port`; a free one if not given.
     pub(crate) port: Option<u16>,
     /// `pool_mode`.
@@ -70,6 +80,7 @@ impl Default for PoolerOptions {
         Self {
             pool_size: 20,
             max_client_conn: 100,
+            clients: 1,
             port: None,
             mode: "transaction",
             entry: Entry::Trust,
@@ -88,6 +99,7 @@ pub(crate) struct Pooler {
     folder: PathBuf,
     log: PathBuf,
     login: Login,
+    is_pgpool: bool,
 }
 
 impl Pooler {
@@ -109,28 +121,23 @@ impl Pooler {
         };
         let folder = scratch.folder(&format!("pooler-{port}"))?;
         let log = folder.join("log");
-        let ini = folder.join("pgweir.ini");
-        let quoted = |text: &str| text.replace('"', "\"\"");
-        let password = server.password.as_ref().map(|password| String::from_utf8_lossy(password.as_bytes()));
-        let users = format!("\"{}\" \"{}\"\n", quoted(&server.user), quoted(&password.unwrap_or_default()));
-        scratch.write(&folder.join("users.txt"), &users)?;
-        scratch.write(&ini, &ini_text(port, &folder, options, server))?;
         let output = folder.join("output");
         let output_file = process::log_file(&output)?;
-        let mut command = Command::new(&program.path);
-        command.arg("--quiet");
-        if let Some(user) = scratch.run_as().other_user() {
-            // The pooler changes the user itself: its executable may lie where only root can reach it.
-            command.args(["--user", user]);
-        }
-        command.arg(&ini).current_dir("/");
+        let is_pgpool = program.is_pgpool();
+        let mut command = if is_pgpool {
+            pgpool::prepare(&program.path, port, &folder, options, server, scratch)?
+        } else {
+            command(program, port, &folder, options, server, scratch)?
+        };
         command
             .stdout(output_file.try_clone().map_err(BenchError::io("the pooler's output"))?)
             .stderr(output_file);
-        let process = Process::spawn(&mut command, &program.name, STOP_POOLER)?;
-        let login =
-            Login { address: Address::Loopback(port), search_path: None, ..server.named(&program.name) };
-        let mut pooler = Self { process, program: program.clone(), port, folder, log, login };
+        let plan = if is_pgpool { STOP_PGPOOL } else { STOP_POOLER };
+        let process = Process::spawn(&mut command, &program.name, plan)?;
+        // It hands a client's own startup parameters on; the others have the schema in their file.
+        let search_path = server.search_path.clone().filter(|_| is_pgpool);
+        let login = Login { address: Address::Loopback(port), search_path, ..server.named(&program.name) };
+        let mut pooler = Self { process, program: program.clone(), port, folder, log, login, is_pgpool };
         pooler.wait_until_ready(&output, interrupt)?;
         Ok(pooler)
     }
@@ -141,10 +148,10 @@ impl Pooler {
         &self.login
     }
 
-    /// How an administrator logs in to its console.
+    /// How an administrator logs in to its console, if it has one.
     #[must_use]
-    pub(crate) fn console(&self) -> Login {
-        Login { database: "pgbouncer".to_owned(), ..self.login.clone() }
+    pub(crate) fn console(&self) -> Option<Login> {
+        (!self.is_pgpool).then(|| Login { database: "pgbouncer".to_owned(), ..self.login.clone() })
     }
 
     /// Where its clients connect.
@@ -220,6 +227,31 @@ impl Drop for Pooler {
         // The port, and with it the folder's name, may be used again.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
+}
+
+/// Writes the files of a pooler that takes a pgbouncer.ini, and gives the command that starts it.
+fn command(
+    program: &PoolerProgram,
+    port: u16,
+    folder: &Path,
+    options: &PoolerOptions,
+    server: &Login,
+    scratch: &Scratch,
+) -> Result<Command, BenchError> {
+    let ini = folder.join("pgweir.ini");
+    let quoted = |text: &str| text.replace('"', "\"\"");
+    let password = server.password.as_ref().map(|password| String::from_utf8_lossy(password.as_bytes()));
+    let users = format!("\"{}\" \"{}\"\n", quoted(&server.user), quoted(&password.unwrap_or_default()));
+    scratch.write(&folder.join("users.txt"), &users)?;
+    scratch.write(&ini, &ini_text(port, folder, options, server))?;
+    let mut command = Command::new(&program.path);
+    command.arg("--quiet");
+    if let Some(user) = scratch.run_as().other_user() {
+        // The pooler changes the user itself: its executable may lie where only root can reach it.
+        command.args(["--user", user]);
+    }
+    command.arg(&ini).current_dir("/");
+    Ok(command)
 }
 
 /// The same file for every pooler, in PgBouncer's words.

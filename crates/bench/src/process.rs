@@ -30,6 +30,9 @@ pub(crate) const STOP_POSTGRES: StopPlan =
 /// SIGQUIT for the immediate one (it would make the old ones dump core).
 pub(crate) const STOP_POOLER: StopPlan =
     &[(Signal::SIGTERM, Duration::from_millis(700)), (Signal::SIGQUIT, Duration::from_secs(3))];
+/// For Pgpool-II: fast shutdown, then immediate; SIGTERM would wait for its clients.
+pub(crate) const STOP_PGPOOL: StopPlan =
+    &[(Signal::SIGINT, Duration::from_secs(5)), (Signal::SIGQUIT, Duration::from_secs(3))];
 
 /// A running child process in a process group of its own: Ctrl-C on the terminal reaches only us, and we decide in
 /// which order things end. Dropping it stops it.

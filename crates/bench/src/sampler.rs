@@ -33,6 +33,14 @@ pub(crate) fn process_cpu_ns(pid: u32) -> io::Result<u64> {
     Ok(sum_ns)
 }
 
+/// CPU time of a process and its children, nanoseconds: some poolers have a process for each client.
+///
+/// # Errors
+/// There is no such process.
+pub(crate) fn family_cpu_ns(pid: u32) -> io::Result<u64> {
+    Ok(process_cpu_ns(pid)? + children_cpu_ns(pid)?)
+}
+
 /// CPU time of a process's children, living and reaped, nanoseconds. The share of those that ended is exact to 10 ms only.
 ///
 /// # Errors
@@ -205,7 +213,7 @@ impl CpuMark {
     #[must_use]
     pub(crate) fn take(pooler: Option<u32>, postmaster: u32) -> Self {
         Self {
-            pooler_ns: pooler.and_then(|pid| process_cpu_ns(pid).ok()),
+            pooler_ns: pooler.and_then(|pid| family_cpu_ns(pid).ok()),
             backends_ns: children_cpu_ns(postmaster).ok(),
         }
     }

@@ -108,12 +108,15 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
         .find(|path| is_program(path))
 }
 
-/// The first line of `program --version`; an empty text if it gives none.
+/// The first line of `program --version`, wherever it is said; an empty text if there is none.
 #[must_use]
 pub(crate) fn version_of(program: &Path) -> String {
     let interrupt = Interrupt::default();
     process::run(Command::new(program).arg("--version"), "--version", VERSION_LIMIT, &interrupt, &mut |_| {})
-        .map(|finished| finished.stdout.lines().next().unwrap_or_default().trim().to_owned())
+        .map(|finished| {
+            let said = finished.stdout.lines().chain(finished.stderr.lines()).next();
+            said.unwrap_or_default().trim().to_owned()
+        })
         .unwrap_or_default()
 }
 

@@ -48,13 +48,23 @@ pub(super) struct Step {
 }
 
 impl Step {
-    /// The most clients that a direct run of it has.
+    /// The clients of a direct run of it.
     pub(super) fn direct_clients(&self) -> u32 {
-        let words: Vec<&str> = self.direct.split(' ').collect();
-        let attached = words.iter().find_map(|word| word.strip_prefix("-c")?.parse().ok());
-        let separate = words.windows(2).find(|pair| pair[0] == "-c").and_then(|pair| pair[1].parse().ok());
-        attached.or(separate).unwrap_or(1)
+        clients(self.direct)
     }
+
+    /// The clients of a run through a pooler.
+    pub(super) fn pooled_clients(&self) -> u32 {
+        clients(self.pooled)
+    }
+}
+
+/// What `-c` says.
+fn clients(arguments: &str) -> u32 {
+    let words: Vec<&str> = arguments.split(' ').collect();
+    let attached = words.iter().find_map(|word| word.strip_prefix("-c")?.parse().ok());
+    let separate = words.windows(2).find(|pair| pair[0] == "-c").and_then(|pair| pair[1].parse().ok());
+    attached.or(separate).unwrap_or(1)
 }
 
 const STEP: Step = Step {
@@ -227,6 +237,7 @@ mod tests {
         let clients: Vec<u32> =
             ALL.iter().flat_map(|experiment| experiment.steps).map(Step::direct_clients).collect();
         assert_eq!(clients, [200, 80, 10, 50, 80, 200, 8, 1000, 20]);
+        assert_eq!(ALL[0].steps[1].pooled_clients(), 200);
     }
 
     #[test]

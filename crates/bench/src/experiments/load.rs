@@ -238,6 +238,7 @@ fn on_throw_away(
                     let pooler_options = PoolerOptions {
                         pool_size: options.pool,
                         max_client_conn: options.plan.clients + options.plan.idle_clients + 100,
+                        clients: options.plan.clients + options.plan.idle_clients,
                         ..PoolerOptions::default()
                     };
                     Some(Pooler::start(program, &pooler_options, &cluster.login(), &scratch, interrupt)?)

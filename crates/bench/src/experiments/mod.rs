@@ -21,15 +21,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::cluster::RESERVED;
 use crate::error::BenchError;
 use crate::interrupt::Interrupt;
 use crate::machine;
+use crate::pgpool;
 use crate::pooler::{Pooler, PoolerOptions};
 use crate::progress::Progress;
 use crate::sampler::MachineCpu;
 use crate::scratch::{RunAs, Scratch};
 use crate::tools::{self, PostgresTools, find_pgbench};
-use catalog::{ALL, Experiment};
+use catalog::{ALL, Experiment, Step};
 use monitor::{Monitor, Watched};
 use options::{Options, Target, TargetKind};
 use results::{Results, TargetFacts};
@@ -216,11 +218,18 @@ impl Bench {
         Ok(())
     }
 
-    /// That a server refuses is tried once, and not what would be a repetition of another step through poolers.
+    /// That a server refuses is tried once, and not what would be a repetition of another step through poolers; nor what has
+    /// more clients than the server has connections through Pgpool-II, which has one for each.
     fn is_to_run(&self, experiment: &Experiment, step: usize, target: usize, round: u32) -> bool {
         let this = &experiment.steps[step];
         let again = experiment.steps.iter().skip(step + 1).any(|later| later.pooled == this.pooled);
+        let needed = this.pooled_clients() + pgpool::SPARE_CHILDREN + RESERVED;
         match (&self.options.targets[target].kind, this.refused_directly) {
+            (TargetKind::Program(program), _)
+                if program.is_pgpool() && needed > experiment.max_connections =>
+            {
+                false
+            }
             (_, false) => true,
             (TargetKind::Direct, true) => round == 1,
             (_, true) => !again,
@@ -275,7 +284,7 @@ impl Bench {
         let mut pooler = match &target.kind {
             TargetKind::Program(program) => {
                 let is_ours = target.name == "pgweir";
-                let options = self.pooler_options(experiment, server, is_ours);
+                let options = self.pooler_options(experiment, step, server, is_ours);
                 Some(Pooler::start(program, &options, &server.login, scratch, &self.interrupt)?)
             }
             _ => None,
@@ -310,7 +319,7 @@ impl Bench {
             watcher: server.watcher.clone(),
             version: server.version,
             postmaster: server.postmaster(),
-            console: pooler.as_ref().map(|pooler| pooler.console().named("pgweir-tools")),
+            console: pooler.as_ref().and_then(Pooler::console).map(|login| login.named("pgweir-tools")),
             pooler: pooler.as_ref().map(Pooler::id),
         };
         let monitor = Monitor::start(&watched)?;
@@ -329,7 +338,13 @@ impl Bench {
         Ok(Run { readings, ..outcome? })
     }
 
-    fn pooler_options(&self, experiment: &Experiment, server: &Server, is_ours: bool) -> PoolerOptions {
+    fn pooler_options(
+        &self,
+        experiment: &Experiment,
+        step: &Step,
+        server: &Server,
+        is_ours: bool,
+    ) -> PoolerOptions {
         let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         let mut settings: Vec<(String, String)> = experiment.settings.iter().map(own).collect();
         if is_ours {
@@ -344,6 +359,7 @@ impl Bench {
         PoolerOptions {
             pool_size: experiment.pool_size,
             max_client_conn: experiment.max_client_conn,
+            clients: step.pooled_clients(),
             port: None,
             mode: experiment.mode,
             entry,

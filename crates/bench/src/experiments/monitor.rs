@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::client::Client;
 use crate::error::BenchError;
 use crate::login::Login;
-use crate::sampler::{children_cpu_ns, process_cpu_ns};
+use crate::sampler::{children_cpu_ns, family_cpu_ns};
 
 /// How often is looked.
 const EVERY: Duration = Duration::from_millis(500);
@@ -97,7 +97,7 @@ fn watch(mut server: Client, watched: &Watched, ending: &AtomicBool) -> Vec<Read
         let Ok(mut reading) = look(&mut server, &sql) else { break };
         reading.at_s = begin.elapsed().as_secs_f64();
         reading.postgres_cpu_ms = watched.postmaster.and_then(|pid| children_cpu_ns(pid).ok()).map(ms);
-        reading.pooler_cpu_ms = watched.pooler.and_then(|pid| process_cpu_ns(pid).ok()).map(ms);
+        reading.pooler_cpu_ms = watched.pooler.and_then(|pid| family_cpu_ns(pid).ok()).map(ms);
         reading.pool = console.as_mut().and_then(|console| pools(console).ok());
         readings.push(reading);
         if last {

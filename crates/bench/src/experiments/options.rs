@@ -74,8 +74,9 @@ options:
   --quick           a minute for each experiment, in place of the article's durations
   --rounds N        interleaved rounds that share the duration (default 3; 2 with --quick)
   --seconds N       duration of each command, all rounds together
-  --peer NAME       compare with: pgbouncer, NAME=/path/to/program (takes a pgbouncer.ini), NAME=postgres://...
-                    (runs already, in front of the database of --postgres); may be given several times
+  --peer NAME       compare with: pgbouncer, pgpool (where a server connection for each client is enough),
+                    NAME=/path/to/program (takes a pgbouncer.ini), NAME=postgres://... (runs already, in front of
+                    the database of --postgres); may be given several times
   --no-peer         do not look for PgBouncer
   --postgres URL    use this server (postgres://user:password@host:port/database), in a schema of its own,
                     pgweir_bench, which is dropped at the end

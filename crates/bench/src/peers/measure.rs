@@ -48,6 +48,9 @@ impl Target {
     fn refusal(&self, workload: &Workload) -> Option<&'static str> {
         match (&self.program, workload.kind) {
             (None, Kind::Idle { .. } | Kind::Syscalls(_)) => Some("is about the pooler only"),
+            (Some(program), Kind::Idle { .. } | Kind::Syscalls(_)) if program.is_pgpool() => {
+                Some("it has a process for each client, and one process is looked at")
+            }
             (Some(program), Kind::Pgbench(Load { protocol: Protocol::Prepared, .. }))
                 if !program.has_prepared_statements() =>
             {
@@ -165,6 +168,7 @@ impl Bench<'_> {
         let options = PoolerOptions {
             pool_size: workload.pool_size,
             max_client_conn: clients + 100,
+            clients,
             ..PoolerOptions::default()
         };
         Pooler::start(program, &options, &self.server(), &self.scratch, self.interrupt)

@@ -33,6 +33,8 @@ const NEEDED_MB: u64 = 2000;
 const SHARED_BUFFERS_MB: u32 = 512;
 /// The direct runs of the widest load need a connection for each client, while the poolers keep theirs.
 const MAX_CONNECTIONS: u32 = 400;
+/// And where Pgpool-II is among the targets, which keeps one for each client, too.
+const MAX_CONNECTIONS_PGPOOL: u32 = 700;
 
 /// Runs the comparison; see [`crate::bench`].
 pub(crate) fn run(args: Vec<OsString>) -> Result<(), BenchError> {
@@ -54,7 +56,7 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), BenchError> {
     let scratch = Scratch::create(RunAs::detect()?, NEEDED_MB)?;
     progress.phase("starting a throw-away PostgreSQL and filling its tables");
     let cluster_options = ClusterOptions {
-        max_connections: MAX_CONNECTIONS,
+        max_connections: max_connections(&targets),
         shared_buffers_mb: SHARED_BUFFERS_MB,
         entry: Entry::Trust,
     };
@@ -95,6 +97,11 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), BenchError> {
         println!("written to {}: report.txt, report.json, report.svg", output.display());
     }
     if interrupted { Err(BenchError::Interrupted) } else { Ok(()) }
+}
+
+fn max_connections(targets: &[Target]) -> u32 {
+    let mut programs = targets.iter().filter_map(|target| target.program.as_ref());
+    if programs.any(PoolerProgram::is_pgpool) { MAX_CONNECTIONS_PGPOOL } else { MAX_CONNECTIONS }
 }
 
 /// Runs every workload; Ctrl-C keeps what was measured until then.

@@ -8,6 +8,7 @@ use lexopt::prelude::*;
 use crate::error::BenchError;
 use crate::peers::workload;
 use crate::pooler::PoolerProgram;
+use crate::tools::find_program;
 
 /// What the user asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +51,7 @@ options:
   --idle-clients N    clients of the load `idle` (default 5000)
   --round-trip-us N   puts a network of this round trip in front of PostgreSQL (a relay; default none)
   --pooler NAME=PATH  another pooler that takes a pgbouncer.ini; NAME pgweir or pgbouncer replaces that one
+  --pooler pgpool     Pgpool-II: session pooling, with a process and a server connection for each client
   --install           install PgBouncer with apt-get if it is missing (root only)
   --output DIR        write report.txt, report.json and report.svg there
   -h, --help          this text
@@ -130,6 +132,12 @@ fn only(list: &str) -> Result<Vec<String>, BenchError> {
 }
 
 fn pooler(text: &str) -> Result<PoolerProgram, BenchError> {
+    if text == "pgpool" {
+        let path = find_program(text).ok_or_else(|| {
+            BenchError::Missing("pgpool is not installed (Debian: apt install pgpool2)".to_owned())
+        })?;
+        return Ok(PoolerProgram { name: text.to_owned(), path });
+    }
     let wrong =
         || BenchError::Usage("--pooler takes NAME=PATH, with a name of letters, digits, - _ .".to_owned());
     let (name, path) = text.split_once('=').ok_or_else(wrong)?;
