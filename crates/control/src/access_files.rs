@@ -71,7 +71,8 @@ impl AccessFiles {
     fn text(&mut self, what: &str, path: &str) -> Option<String> {
         let fault = |why| format!("could not open {what} config file {path}: {why}");
         if path.is_empty() {
-            self.faults.push(format!("auth_type=hba needs a file: auth_{what}_file is not set"));
+            // Its name may be set next: until then nobody is let in.
+            self.warnings.push(format!("auth_type=hba needs a file: auth_{what}_file is not set"));
             return None;
         }
         read_text(path).map_err(|why| self.faults.push(fault(why))).ok()
