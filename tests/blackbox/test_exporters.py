@@ -1,9 +1,16 @@
-"""What exporters written for PgBouncer ask of the console.
+"""What exporters written for PgBouncer ask of the console, and one that is run: Debian's prometheus-pgbouncer-exporter.
 
-Debian's prometheus-pgbouncer-exporter 1.7 is no measure: it reads a column (`total_requests`) that PgBouncer has not had since 1.8.
+As a whole that one is no measure: it reads a column (`total_requests`) that PgBouncer has not had since 1.8, and another
+(`reserve_pool`) that is called `reserve_pool_size` since 1.24. Its four collectors are run one by one.
 """
 
+import json
+import subprocess
+
 import pytest
+
+from harness.machine import CACHE
+from harness.monitoring import program
 
 NUMBERS = {20, 23, 1700}
 """int8, int4 and numeric."""
@@ -36,3 +43,46 @@ def test_what_pgbouncer_exporter_asks_for(pooled):
             assert answer.rows
         assert len(console.query("SHOW VERSION").columns) == 1 and len(console.query("SHOW CONFIG").columns) == 4
         assert "reserve_pool" not in console.query("SHOW DATABASES").columns  # with both names the scrape has duplicates
+
+
+COLLECTORS = """
+import json, sys, psycopg2
+from prometheus_pgbouncer_exporter import collectors
+console = psycopg2.connect(sys.argv[1])
+console.set_session(autocommit=True)
+said = {}
+for name in ("Lists", "Pools", "Databases", "Stats"):
+    kind = getattr(collectors, name + "Collector")
+    more = {} if name == "Lists" else {"databases": None}
+    try:
+        metrics = list(kind(connection=console, **more).collect())
+        said[name] = [(one.name, one.labels, one.value) for metric in metrics for one in metric.samples]
+    except KeyError as missing:
+        said[name] = missing.args[0]
+print(json.dumps(said))
+"""
+
+
+def test_debians_exporter(pooled):
+    """Its collectors find what they look for, except in columns that PgBouncer of today does not have either."""
+    program("prometheus")  # brings the exporter, too
+    pooler = pooled()
+    with pooler.raw() as client:
+        client.query("begin")
+        client.query("select 1")
+        ran = subprocess.run(
+            ["/usr/bin/python3", "-c", COLLECTORS, pooler.dsn("pgbouncer", "stats", password="pw-of-stats")],
+            capture_output=True, text=True, timeout=60,
+            env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(CACHE / "monitoring" / "usr" / "lib" / "python3" / "dist-packages")},
+        )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    said = json.loads(ran.stdout)
+    lists = {name.removeprefix("pgbouncer_"): value for name, _, value in said["Lists"]}
+    assert {"databases", "users", "pools", "free_clients", "used_clients", "login_clients", "free_servers", "used_servers"} <= set(lists)
+    assert {"dns_names", "dns_zones", "dns_queries", "dns_pending"} <= set(lists)
+    assert lists["databases"] == 4 and lists["used_clients"] >= 1 and lists["used_servers"] == 1
+    pools = {(name, labels["database"], labels["user"]): value for name, labels, value in said["Pools"]}
+    assert pools["pgbouncer_active_clients", "app", "alice"] == 1
+    assert pools["pgbouncer_waiting_clients", "app", "alice"] == 0
+    assert said["Stats"] == "total_requests"
+    assert said["Databases"] == "reserve_pool" or any(name == "pgbouncer_pool_size" for name, _, _ in said["Databases"])

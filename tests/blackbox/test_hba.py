@@ -119,6 +119,20 @@ def test_a_reload_without_the_file(ruled):
     pooler.logged("could not open hba config file")
 
 
+@pytest.mark.needs("rules by SET")
+def test_rules_by_set(pooled):
+    """On the console the method may be set before the file: until then nobody new is let in."""
+    pooler = pooled()
+    write(pooler, "host all alice 127.0.0.1/32 trust\n")
+    with pooler.console() as console:
+        assert not console.query("SET auth_type='hba'").errors
+        assert without_a_rule(refused(pooler))
+        assert not console.query(f"SET auth_hba_file='{pooler.folder / 'hba.conf'}'").errors
+        with pooler.raw() as session:
+            assert session.value("select 1") == "1"
+        assert without_a_rule(refused(pooler, "bob"))
+
+
 @pytest.mark.needs("ident maps")
 def test_peer(ruled):
     """The unix socket's other end is who the operating system says; a map may give it other names."""

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from harness.machine import ACCOUNT_NAME, as_service, eventually, free_port, give
+from harness.machine import ACCOUNT_NAME, accepts, as_service, eventually, free_port, give
 from harness.pooler import binary, kind
 from harness.wire import Closed, Raw, query, startup
 
@@ -289,6 +289,7 @@ def test_term_waits_for_clients(pooled):
         session.value("select 1")
         pooler.signal(signal.SIGTERM)
         pooler.logged("got SIGTERM")
+        eventually(lambda: not accepts(pooler.port), "the listener is closed")
         with pytest.raises((OSError, Closed)):
             pooler.raw()
         assert session.value("select 2") == "2"

@@ -200,6 +200,17 @@ def test_unsupported_startup_parameter(pooled):
     assert error["S"] == "FATAL" and error["M"] == "unsupported startup parameter: extra_float_digits"
 
 
+@pytest.mark.needs("options in the startup packet")
+@pytest.mark.parametrize("mode", ["transaction", "session"])
+def test_a_startup_parameter_that_nobody_knows(pooled, mode):
+    """What PostgreSQL does not know either is refused by name, alone and in `options`; the pool goes on."""
+    pooler = pooled(pool_mode=mode)
+    with pooler.raw() as session:
+        assert refused(pooler, nonsense="1")["M"].startswith("unsupported startup parameter: nonsense")
+        assert "nonsense" in refused(pooler, options="-c nonsense=1")["M"]
+        assert session.value("select 1") == "1"
+
+
 def test_ignored_startup_parameters(pooled):
     """`ignore_startup_parameters` lets named ones through unseen, and only those."""
     pooler = pooled(ignore_startup_parameters="extra_float_digits, geqo", **AS_PGBOUNCER)

@@ -126,6 +126,8 @@ def test_bytes_behind_ssl_request(tls_pooled, behind):
                 session.login("alice", "app")
         else:
             assert first in (b"E", b"")
+    if first == b"E":
+        pooler.logged("received unencrypted data after SSL request")
 
 
 def test_a_second_ssl_request(tls_pooled):

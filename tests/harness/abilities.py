@@ -65,6 +65,7 @@ SINCE = {
     "channel binding": None,
     "ident maps": (1, 20),
     "a reload is taken as a whole": None,
+    "rules by SET": None,
     "passwords in clear are passed on": (1, 25),
     "nothing of a client reaches auth_query": (1, 25),
     "unknown users of auth_query are not told": None,

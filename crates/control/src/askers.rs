@@ -3,9 +3,10 @@
 
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::{io, thread};
+use std::thread;
 
 use nix::unistd::{Uid, User};
 use pgweir_core::driver::Level;
@@ -16,7 +17,7 @@ use crate::log::Log;
 use crate::plane::Event;
 
 /// How many questions are worked on at the same time. PAM modules and directories mostly wait, for the network.
-const THREADS: usize = 8;
+const THREADS_MAX: usize = 8;
 
 /// The name of each. A panic in one ends one question: what they ask with are libraries that may not expect what the other side says.
 pub const ASKER_THREAD: &str = "logins";
@@ -27,55 +28,89 @@ const QUEUE_MAX: usize = 4096;
 /// Asks PAM whether this is the user's password; with it, where the client comes from. An error says why not.
 pub type AskPam = fn(&str, &[u8], Option<IpAddr>) -> Result<(), String>;
 
-/// The threads.
+/// The threads. They start when there is something to ask and nobody free to ask it: most poolers never need one.
 pub struct Askers {
     queue: SyncSender<Box<Inquiry>>,
+    crew: Arc<Crew>,
+}
+
+struct Crew {
+    waiting: Mutex<Receiver<Box<Inquiry>>>,
     results: Sender<Event>,
+    log: Log,
+    pam: AskPam,
+    /// Questions that are not answered yet.
+    open: AtomicUsize,
+    threads: AtomicUsize,
 }
 
 impl Askers {
-    /// Starts the threads; their answers come as events.
-    ///
-    /// # Errors
-    /// No thread can be started.
-    pub fn start(results: Sender<Event>, log: &Log, pam: AskPam) -> io::Result<Askers> {
+    /// Nothing is started yet. Answers will come as events.
+    #[must_use]
+    pub fn new(results: Sender<Event>, log: &Log, pam: AskPam) -> Askers {
         let (queue, waiting) = sync_channel(QUEUE_MAX);
-        let waiting = Arc::new(Mutex::new(waiting));
-        for _ in 0..THREADS {
-            let (waiting, results, log) = (Arc::clone(&waiting), results.clone(), log.clone());
-            thread::Builder::new()
-                .name(ASKER_THREAD.into())
-                .spawn(move || work(&waiting, &results, &log, pam))?;
-        }
-        Ok(Askers { queue, results })
+        let (open, threads) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let waiting = Mutex::new(waiting);
+        Askers { queue, crew: Arc::new(Crew { waiting, results, log: log.clone(), pam, open, threads }) }
     }
 
     /// Takes a question, or says at once that it can not be answered.
     pub(crate) fn ask(&self, inquiry: Box<Inquiry>) {
-        if let Err(refused) = self.queue.try_send(inquiry) {
-            let (std::sync::mpsc::TrySendError::Full(inquiry)
-            | std::sync::mpsc::TrySendError::Disconnected(inquiry)) = refused;
+        let open = self.crew.open.fetch_add(1, Ordering::SeqCst) + 1;
+        let unasked = if self.crew.has_hands_for(open) {
+            self.queue.try_send(inquiry).err().map(|refused| match refused {
+                TrySendError::Full(inquiry) | TrySendError::Disconnected(inquiry) => inquiry,
+            })
+        } else {
+            Some(inquiry)
+        };
+        if let Some(inquiry) = unasked {
+            self.crew.open.fetch_sub(1, Ordering::SeqCst);
+            let answer = Answer::Nobody(Obstacle::Unreachable);
             // Nobody hears it when the process ends.
-            let _ = self.results.send(Event::Answered(
-                inquiry.from,
-                inquiry.client,
-                Answer::Nobody(Obstacle::Unreachable),
-            ));
+            let _ = self.crew.results.send(Event::Answered(inquiry.from, inquiry.client, answer));
         }
+    }
+
+    #[cfg(test)]
+    fn threads(&self) -> usize {
+        self.crew.threads.load(Ordering::SeqCst)
     }
 }
 
-fn work(waiting: &Mutex<Receiver<Box<Inquiry>>>, results: &Sender<Event>, log: &Log, pam: AskPam) {
-    loop {
-        let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(inquiry) = next else { return };
-        let found = catch_unwind(AssertUnwindSafe(|| find_out(&inquiry.about, log, pam)));
-        let answer = found.unwrap_or_else(|_| match inquiry.about {
-            About::Password { .. } => Answer::Password(false),
-            About::OsUser { .. } => Answer::Nobody(Obstacle::Unreachable),
-        });
-        if results.send(Event::Answered(inquiry.from, inquiry.client, answer)).is_err() {
-            return;
+impl Crew {
+    /// Starts a thread if all are busy and there may be more. Returns whether there is any. One thread calls it.
+    fn has_hands_for(self: &Arc<Self>, open: usize) -> bool {
+        let threads = self.threads.load(Ordering::SeqCst);
+        if threads >= open.min(THREADS_MAX) {
+            return true;
+        }
+        let crew = Arc::clone(self);
+        match thread::Builder::new().name(ASKER_THREAD.into()).spawn(move || crew.work()) {
+            Ok(_) => {
+                self.threads.store(threads + 1, Ordering::SeqCst);
+                true
+            }
+            Err(error) => {
+                self.log.write(Level::Error, &format!("could not start a thread for logins: {error}"));
+                threads > 0
+            }
+        }
+    }
+
+    fn work(&self) {
+        loop {
+            let next = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let Ok(inquiry) = next else { return };
+            let found = catch_unwind(AssertUnwindSafe(|| find_out(&inquiry.about, &self.log, self.pam)));
+            let answer = found.unwrap_or_else(|_| match inquiry.about {
+                About::Password { .. } => Answer::Password(false),
+                About::OsUser { .. } => Answer::Nobody(Obstacle::Unreachable),
+            });
+            self.open.fetch_sub(1, Ordering::SeqCst);
+            if self.results.send(Event::Answered(inquiry.from, inquiry.client, answer)).is_err() {
+                return;
+            }
         }
     }
 }
@@ -101,5 +136,40 @@ fn find_out(about: &About, log: &Log, pam: AskPam) -> Answer {
             }
             Answer::Password(taken == Ok(true))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use pgweir_core::driver::WorkerId;
+    use pgweir_core::ids::ClientId;
+
+    use super::*;
+
+    #[test]
+    fn threads_start_when_somebody_asks() {
+        let (results, answers) = channel();
+        let askers = Askers::new(results, &Log::to_stderr(), |_, _, _| Ok(()));
+        assert_eq!(askers.threads(), 0);
+        let ask = || {
+            let (from, client) = (WorkerId(0), ClientId::default());
+            askers.ask(Box::new(Inquiry { from, client, about: About::OsUser { uid: 0 } }));
+        };
+        // One after the other: one thread is enough.
+        for _ in 0..3 {
+            ask();
+            assert!(matches!(answers.recv(), Ok(Event::Answered(_, _, Answer::OsUser(_)))));
+        }
+        assert_eq!(askers.threads(), 1);
+        // However many come together: no more than there may be.
+        for _ in 0..3 * THREADS_MAX {
+            ask();
+        }
+        for _ in 0..3 * THREADS_MAX {
+            assert!(matches!(answers.recv(), Ok(Event::Answered(_, _, Answer::OsUser(_)))));
+        }
+        assert!(askers.threads() <= THREADS_MAX);
     }
 }

@@ -266,6 +266,11 @@ impl<F: Fleet> Plane<F> {
         for warning in &draft.warnings {
             self.log.write(Level::Warning, warning);
         }
+        for name in self.book.dropped_by(&draft) {
+            let line =
+                format!("dropping database '{name}' as it does not exist anymore or inactive auto-database");
+            self.log.write(Level::Warning, &line);
+        }
         let endpoint = self.book.rules().config.main.otlp_endpoint.clone();
         self.book.adopt(draft);
         if self.book.rules().config.main.otlp_endpoint != endpoint {

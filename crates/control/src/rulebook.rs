@@ -177,6 +177,12 @@ impl Rulebook {
         draft.tls != self.tls
     }
 
+    /// The databases that are in effect and that this draft does not have any more.
+    pub fn dropped_by(&self, draft: &Draft) -> Vec<String> {
+        let kept = &draft.config.databases;
+        self.rules.config.databases.keys().filter(|name| !kept.contains_key(*name)).cloned().collect()
+    }
+
     /// Makes a draft the rules in effect.
     pub fn adopt(&mut self, draft: Draft) {
         let Draft { config, users, access, tls, .. } = draft;

@@ -14,6 +14,8 @@ pub(crate) enum Fault {
     UnsupportedParameter(String),
     /// The same, inside `options`.
     UnsupportedOption(String),
+    /// A startup parameter that PostgreSQL does not know either; its own text.
+    UnknownParameter(String),
     /// sslmode demands TLS.
     TlsRequired,
     /// No user in the startup packet.
@@ -75,6 +77,15 @@ pub(crate) enum Unproven {
 }
 
 impl Fault {
+    /// What PostgreSQL made of a client's startup parameters: its code and text. One that it does not know is named in
+    /// PgBouncer's words, too.
+    pub(crate) fn of_startup(code: SqlState, text: String) -> Self {
+        if code == SqlState::UNDEFINED_OBJECT && text.starts_with("unrecognized configuration parameter") {
+            return Fault::UnknownParameter(text);
+        }
+        Fault::ServerRefused(code, text)
+    }
+
     /// The text, which is also the reason in the log.
     pub(crate) fn text(&self) -> Cow<'_, str> {
         match self {
@@ -86,6 +97,10 @@ impl Fault {
             Fault::UnsupportedParameter(name) => format!("unsupported startup parameter: {name}").into(),
             Fault::UnsupportedOption(name) => {
                 format!("unsupported startup parameter in options: {name}").into()
+            }
+            Fault::UnknownParameter(text) => {
+                let name = text.split('"').nth(1).unwrap_or_default();
+                format!("unsupported startup parameter: {name}: {text}").into()
             }
             Fault::TlsRequired => "SSL required".into(),
             Fault::NoUser => "no username supplied".into(),
@@ -137,6 +152,7 @@ impl Fault {
             Fault::Protocol(_) | Fault::UnsupportedParameter(_) | Fault::UnsupportedOption(_) => {
                 SqlState::PROTOCOL_VIOLATION
             }
+            Fault::UnknownParameter(_) => SqlState::UNDEFINED_OBJECT,
             Fault::TlsRequired | Fault::NoUser | Fault::NotAllowedIn(_) | Fault::NotAllowedOnConsole => {
                 SqlState::INVALID_AUTHORIZATION
             }
@@ -196,7 +212,7 @@ impl Fault {
 
     fn hint(&self) -> Option<&'static str> {
         match self {
-            Fault::UnsupportedParameter(_) | Fault::UnsupportedOption(_) => {
+            Fault::UnsupportedParameter(_) | Fault::UnsupportedOption(_) | Fault::UnknownParameter(_) => {
                 Some("Remove it from the connection string, or add its name to ignore_startup_parameters.")
             }
             Fault::TooManyClients("max_client_conn") => Some("Raise max_client_conn, or close idle clients."),

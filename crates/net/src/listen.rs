@@ -127,8 +127,8 @@ fn inode(path: &Path) -> io::Result<(u64, u64)> {
     Ok((found.dev(), found.ino()))
 }
 
-/// Opens all sockets, or takes those out of `inherited` that listen where one is wanted. A TCP address
-/// that fails is a warning as long as another one works.
+/// Opens all sockets, or takes those out of `inherited` that listen where one is wanted. A TCP address, or a folder for the unix
+/// socket, that fails is a warning as long as another one works.
 ///
 /// # Errors
 /// [`ListenError`]: no address works, the unix socket is in use, the operating system refuses.
@@ -141,13 +141,22 @@ pub fn open_listeners(
     let mut socket_file = None;
     if !settings.unix_dir.is_empty() {
         let path = format!("{}/.s.PGSQL.{}", settings.unix_dir, settings.port);
-        let (listener, file) = match inherited_unix(inherited, &path) {
-            Some(socket) => take_unix(settings, &path, socket)?,
-            None => open_unix(settings, &path)?,
+        let opened = match inherited_unix(inherited, &path) {
+            Some(socket) => take_unix(settings, &path, socket),
+            None => open_unix(settings, &path),
         };
-        log(Level::Log, &format!("listening on unix:{path}"));
-        sockets.push(listener);
-        socket_file = file;
+        match opened {
+            Ok((listener, file)) => {
+                log(Level::Log, &format!("listening on unix:{path}"));
+                sockets.push(listener);
+                socket_file = file;
+            }
+            // As in PgBouncer. One that another process has stays an error: this one would take its place.
+            Err(error @ ListenError::Unix { .. }) if !sockets.is_empty() => {
+                log(Level::Warning, &error.to_string());
+            }
+            Err(error) => return Err(error),
+        }
     }
     if sockets.is_empty() {
         return Err(ListenError::Nothing);

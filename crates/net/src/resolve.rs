@@ -2,24 +2,23 @@
 //! `resolv_conf`. When the zone that a name is in says that it has changed, its names are looked up again.
 
 mod conf;
+mod crew;
 mod dns;
 mod zones;
 
 use std::collections::HashMap;
+use std::fs;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
-use std::{fs, io, thread};
+use std::path::Path;
+use std::sync::Arc;
 
 use pgweir_core::driver::{ConnId, HostSeen, NamesSeen, ZoneSeen};
 
 use self::conf::ResolvConf;
+pub(crate) use self::crew::Resolver;
 use self::zones::{Verdict, Zones, zone_of};
-use crate::mesh::{Letter, Mailbox};
+use crate::mesh::Mailbox;
 
-/// Threads that ask; one name that hangs does not hold up the others.
-const RESOLVER_THREADS: usize = 3;
 /// Names a worker remembers.
 const NAMES_MAX: usize = 1024;
 
@@ -110,12 +109,12 @@ pub(crate) struct Names {
     known: HashMap<Arc<str>, Known>,
     waiting: HashMap<Arc<str>, Vec<(ConnId, u16)>>,
     zones: Zones,
-    ask: Sender<Request>,
+    ask: Resolver,
     me: Mailbox,
 }
 
 impl Names {
-    pub(crate) fn new(ask: Sender<Request>, me: Mailbox) -> Self {
+    pub(crate) fn new(ask: Resolver, me: Mailbox) -> Self {
         Self { known: HashMap::new(), waiting: HashMap::new(), zones: Zones::default(), ask, me }
     }
 
@@ -145,7 +144,7 @@ impl Names {
             return true;
         }
         let request = Request { about: About::Host(Arc::clone(host)), reply_to: self.me.clone() };
-        let sent = self.ask.send(request).is_ok();
+        let sent = self.ask.send(request);
         if sent {
             self.waiting.insert(Arc::clone(host), Vec::new());
         }
@@ -268,41 +267,21 @@ impl Known {
     }
 }
 
-/// Starts the threads; they end when the last sender is gone and they are not in the middle of a look-up. `resolv_conf` names the
-/// file with the name servers to ask; without one the operating system is asked for hosts.
-pub(crate) fn start_resolver(resolv_conf: Option<PathBuf>) -> io::Result<Sender<Request>> {
-    let (ask, requests) = channel();
-    let requests = Arc::new(Mutex::new(requests));
-    for number in 0..RESOLVER_THREADS {
-        let (requests, resolv_conf) = (Arc::clone(&requests), resolv_conf.clone());
-        thread::Builder::new()
-            .name(format!("resolver-{number}"))
-            .spawn(move || answer_all(&requests, resolv_conf.as_deref()))?;
-    }
-    Ok(ask)
-}
-
-fn answer_all(requests: &Mutex<Receiver<Request>>, resolv_conf: Option<&Path>) {
-    loop {
-        // Only `recv` runs under the lock, and it does not panic.
-        let Ok(guard) = requests.lock() else { return };
-        let Ok(Request { about, reply_to }) = guard.recv() else { return };
-        drop(guard);
-        let answer = match about {
-            About::Host(host) => {
-                let result = match resolv_conf {
-                    None => ask_system(&host),
-                    Some(path) => ask_servers(path, &host),
-                };
-                Answer::Host { host, result }
-            }
-            About::Zone(zone) => {
-                let path = resolv_conf.unwrap_or(Path::new(RESOLV_CONF));
-                let result = read_conf(path).and_then(|conf| dns::serial(&conf, &zone));
-                Answer::Zone { zone, result }
-            }
-        };
-        reply_to.send(Letter::Resolved(Box::new(answer)));
+/// Asks, which may block.
+fn look_up(about: About, resolv_conf: Option<&Path>) -> Answer {
+    match about {
+        About::Host(host) => {
+            let result = match resolv_conf {
+                None => ask_system(&host),
+                Some(path) => ask_servers(path, &host),
+            };
+            Answer::Host { host, result }
+        }
+        About::Zone(zone) => {
+            let path = resolv_conf.unwrap_or(Path::new(RESOLV_CONF));
+            let result = read_conf(path).and_then(|conf| dns::serial(&conf, &zone));
+            Answer::Zone { zone, result }
+        }
     }
 }
 
@@ -366,11 +345,13 @@ fn says_no_such_host(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::{Receiver, channel};
+
     use super::*;
     use crate::table::WAKER;
 
     fn names() -> (Names, Receiver<Request>, mio::Poll) {
-        let (ask, asked) = channel();
+        let (ask, asked) = Resolver::answered_by_test();
         let poll = mio::Poll::new().unwrap();
         let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER).unwrap());
         let (letters, _) = channel();

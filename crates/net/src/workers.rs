@@ -18,7 +18,7 @@ use crate::io::{Io, Parts};
 use crate::listen::{Listeners, SocketFile};
 use crate::mesh::{Letter, Mailbox, Mesh, NetCommand};
 use crate::options::SocketOptions;
-use crate::resolve::{Names, Request, start_resolver};
+use crate::resolve::{Names, Resolver};
 use crate::table::WAKER;
 use crate::takeover::{Arrivals, Giver};
 use crate::tick::{Desk, Worker};
@@ -108,7 +108,7 @@ impl Workers {
     {
         let Setup { workers, listeners, tls, options, log, questions, surrendered, machine } = setup;
         let clock = Clock::new();
-        let resolver = start_resolver(options.resolv_conf.clone())?;
+        let resolver = Resolver::new(options.resolv_conf.clone());
         let (entrances, mailboxes) = entrances(workers.max(1))?;
         let mut running = Self {
             loads: mailboxes.iter().map(|_| Arc::default()).collect(),
@@ -231,7 +231,7 @@ struct Outfit {
     letters: Receiver<Letter>,
     listeners: Vec<Listener>,
     boxes: Vec<Mailbox>,
-    resolver: Sender<Request>,
+    resolver: Resolver,
     options: SocketOptions,
     tls: TlsConfigs,
     questions: Sender<(WorkerId, Question)>,

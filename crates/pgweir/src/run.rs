@@ -64,7 +64,7 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
     let web = (!web_sockets.is_empty()).then_some(web);
     hear_questions(question_queue, events.clone(), web.clone())?;
     let (surrendered, successors) = mpsc::channel();
-    let askers = Askers::start(events.clone(), log, pgweir_net::pam::check_password)?;
+    let askers = Askers::new(events.clone(), log, pgweir_net::pam::check_password);
 
     let book = Rulebook::new(command_line, draft);
     let rules = book.rules().clone();

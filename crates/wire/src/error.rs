@@ -13,13 +13,13 @@ use crate::writer;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// A length field that no message can have.
-    #[error("message length {got} is outside of {MESSAGE_LEN_MIN}..={MESSAGE_LEN_MAX}")]
+    #[error("bad packet header: message length {got} is outside of {MESSAGE_LEN_MIN}..={MESSAGE_LEN_MAX}")]
     MessageLength {
         /// The length field.
         got: u32,
     },
     /// A first packet that is longer or shorter than PostgreSQL takes.
-    #[error("length {got} of the first packet is outside of 8..={}", STARTUP_PACKET_LEN_MAX + 4)]
+    #[error("bad packet header: length {got} of the first packet is outside of 8..={}", STARTUP_PACKET_LEN_MAX + 4)]
     StartupLength {
         /// The length field.
         got: u32,
@@ -362,6 +362,9 @@ mod tests {
         assert_eq!(error.to_string(), "unsupported frontend protocol 4.1: version 3 is supported");
         assert_eq!(error.sql_state(), SqlState::FEATURE_NOT_SUPPORTED);
         let error = WireError::StartupLength { got: 3 };
-        assert_eq!(error.to_string(), "length 3 of the first packet is outside of 8..=10004");
+        assert_eq!(
+            error.to_string(),
+            "bad packet header: length 3 of the first packet is outside of 8..=10004"
+        );
     }
 }

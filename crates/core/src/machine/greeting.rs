@@ -143,7 +143,7 @@ impl Machine {
             return self.refuse_client(d, id, &Fault::Protocol("SSL was requested twice".into()));
         }
         if behind > 0 {
-            return self.refuse_client(d, id, &Fault::Protocol(BYTES_BEHIND.into()));
+            return self.refuse_client(d, id, &Fault::Protocol(BYTES_BEHIND_SSL.into()));
         }
         let conn = client.conn;
         if may_tls {
@@ -164,7 +164,7 @@ impl Machine {
             return self.refuse_client(d, id, &Fault::Protocol("GSS encryption was requested twice".into()));
         }
         if behind > 0 {
-            return self.refuse_client(d, id, &Fault::Protocol(BYTES_BEHIND.into()));
+            return self.refuse_client(d, id, &Fault::Protocol(BYTES_BEHIND_GSS.into()));
         }
         greeting.gss_asked = true;
         d.send(client.conn, b"N");
@@ -213,7 +213,8 @@ impl Machine {
 }
 
 /// Plain text behind a request for encryption could have been put there by somebody else (CVE-2021-3935).
-const BYTES_BEHIND: &str = "received unencrypted data after SSL or GSS encryption request";
+const BYTES_BEHIND_SSL: &str = "received unencrypted data after SSL request";
+const BYTES_BEHIND_GSS: &str = "received unencrypted data after GSSAPI encryption request";
 
 impl Step {
     /// A step that went well used this packet.

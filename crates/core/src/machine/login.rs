@@ -235,17 +235,20 @@ impl Machine {
             self.dial_for_replication(d, pool_id, id);
             return Step::Used(0);
         }
-        if let Some(fault) = self.known_failure(pool_id) {
-            return self.refuse_client(d, id, &fault);
-        }
         let gets_own = self.gets_own_server(pool_id);
-        let welcome = self.pools[pool_id].welcome.clone().filter(|_| !gets_own);
+        let known = self.pools[pool_id].welcome.clone();
+        let was_up = known.is_some();
+        let welcome = known.filter(|_| !gets_own);
         match welcome.as_ref().map(|welcome| (welcome, self.known_startup(id, welcome))) {
             Some((welcome, Known::Plain)) => self.welcome_client(d, id, welcome, None, None),
             Some((welcome, Known::Introduced(known))) => {
                 self.welcome_client(d, id, welcome, Some(&known), None);
             }
             Some((_, Known::Unknown)) | None => {
+                // Whoever comes before a pool's first server waits for that, as in PgBouncer.
+                if was_up && let Some(fault) = self.known_failure(pool_id) {
+                    return self.refuse_client(d, id, &fault);
+                }
                 self.pools[pool_id].welcoming.push(id);
                 self.notice(pool_id);
             }

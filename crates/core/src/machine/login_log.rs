@@ -58,6 +58,10 @@ impl Machine {
         fault: &Fault,
     ) -> Step {
         self.uncount(counted);
+        if matches!(fault, Fault::NoSuchDatabase(_)) && self.rules.config.main.log_connections {
+            let (database, user) = names(&login);
+            self.log_of_login(d, id, &login, &format!("login failed: db={database} user={user}"));
+        }
         if let Some(client) = self.clients.get_mut(id) {
             client.state = ClientState::Welcoming(Box::new(login));
         }

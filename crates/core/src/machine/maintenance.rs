@@ -83,6 +83,12 @@ impl Machine {
             | ClientState::AwaitingAnswer(_)
             | ClientState::HandingOver(_)
             | ClientState::Welcoming(_) => {
+                if let Some(account) = client.account.as_deref() {
+                    let pool = &self.pools[account.pool];
+                    if over(config.query_wait_timeout(&pool.config, &account.user), account.request_us) {
+                        return Some(Fault::Timeout("query_wait_timeout", SqlState::CANNOT_CONNECT_NOW));
+                    }
+                }
                 let limit = config.main.client_login_timeout;
                 if limit.is_zero() || since(client.origin.since.mono_us) < limit {
                     return None;

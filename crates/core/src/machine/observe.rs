@@ -121,11 +121,14 @@ impl Machine {
 
     /// How long the client that waits longest has waited, in microseconds.
     pub(super) fn wait_oldest_us(&self, id: PoolId) -> u64 {
-        let since_us =
-            self.pools[id].queue.iter().find_map(|&client| match &self.clients.get(client)?.state {
-                ClientState::Waiting(waiting) => Some(waiting.since_us),
-                _ => None,
-            });
+        let pool = &self.pools[id];
+        let queued = pool.queue.iter().find_map(|&client| match &self.clients.get(client)?.state {
+            ClientState::Waiting(waiting) => Some(waiting.since_us),
+            _ => None,
+        });
+        let at_login =
+            pool.welcoming.first().and_then(|&id| Some(self.clients.get(id)?.account.as_ref()?.request_us));
+        let since_us = queued.into_iter().chain(at_login).min();
         since_us.map_or(0, |since_us| self.now.mono_us.saturating_sub(since_us))
     }
 
@@ -191,14 +194,14 @@ impl Machine {
 pub(super) fn shown_state(state: &ClientState) -> &'static str {
     match state {
         ClientState::Linked(_) | ClientState::Riding(_) => "active",
-        ClientState::Waiting(_) => "waiting",
+        // Waiting for a pool's first server is waiting, too.
+        ClientState::Waiting(_) | ClientState::Welcoming(_) => "waiting",
         ClientState::Cancelling => "active_cancel_req",
         ClientState::Idle | ClientState::Ignoring | ClientState::Begun(_) | ClientState::Console(_) => "idle",
         ClientState::Greeting(_)
         | ClientState::Authenticating(_)
         | ClientState::AwaitingAnswer(_)
-        | ClientState::HandingOver(_)
-        | ClientState::Welcoming(_) => "cl_login",
+        | ClientState::HandingOver(_) => "cl_login",
     }
 }
 

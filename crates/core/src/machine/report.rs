@@ -129,7 +129,7 @@ impl Machine {
             (None, _) => (String::new(), String::new()),
         };
         let state = match &client.state {
-            ClientState::Waiting(_) if sockets => "cl_waiting",
+            ClientState::Waiting(_) | ClientState::Welcoming(_) if sockets => "cl_waiting",
             ClientState::Linked(_) | ClientState::Riding(_) if sockets => "cl_active",
             state => shown_state(state),
         };

@@ -169,9 +169,9 @@ impl Machine {
         said: Said<'_>,
     ) -> Result<Login, Fault> {
         let user = said.user.filter(|user| !user.is_empty()).ok_or(Fault::NoUser)?;
-        let user = name("user", user, USER_BYTES_MAX)?;
+        let user = name("username", user, USER_BYTES_MAX)?;
         let database = match said.database.filter(|database| !database.is_empty()) {
-            Some(database) => name("database", database, NAME_BYTES_MAX)?,
+            Some(database) => name("database name", database, NAME_BYTES_MAX)?,
             None => Arc::clone(&user),
         };
         self.refuse_strange(d, &said, &database, &user)?;
@@ -210,11 +210,11 @@ const USER_BYTES_MAX: usize = 127;
 
 fn name(what: &str, bytes: &[u8], bytes_max: usize) -> Result<Arc<str>, Fault> {
     if bytes.len() > bytes_max {
-        return Err(Fault::Protocol(format!("{what} name is longer than {bytes_max} bytes").into()));
+        return Err(Fault::Protocol(format!("{what} too long: it has more than {bytes_max} bytes").into()));
     }
     match std::str::from_utf8(bytes) {
         Ok(text) => Ok(text.into()),
-        Err(_) => Err(Fault::Protocol(format!("{what} name is not valid UTF-8").into())),
+        Err(_) => Err(Fault::Protocol(format!("{what} is not valid UTF-8").into())),
     }
 }
 

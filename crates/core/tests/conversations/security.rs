@@ -99,7 +99,7 @@ fn names_without_end_end_nothing() {
         let client = rig.accept();
         rig.send(client, &fe::startup(&[("user", "alice"), ("database", &name)]));
         let told = rig.gets(client);
-        assert!(told[0].starts_with("FATAL 08P01 database name is longer"), "{told:?}");
+        assert!(told[0].starts_with("FATAL 08P01 database name too long"), "{told:?}");
         let client = rig.accept();
         rig.send(client, &fe::startup(&[("user", &name.repeat(3)), ("database", "app")]));
         assert!(rig.gets(client)[0].starts_with("FATAL "));

@@ -160,13 +160,47 @@ fn a_reset_that_hangs_costs_the_server_not_the_pool() {
 }
 
 #[test]
-fn after_a_failed_connect_clients_fail_fast_until_the_retry() {
+fn before_a_pools_first_server_everybody_waits() {
     let mut rig = Rig::new("server_login_retry = 5");
     let first = rig.knock("alice", "app");
     let server = rig.dialed();
     rig.refuse_dial(server, "connection refused");
+    let second = rig.knock("alice", "app");
+    assert_eq!(rig.gets(second), [""; 0]);
+    assert_eq!(rig.new_dials(), 0);
+    rig.pass_s(6);
+    let server = rig.dialed();
+    rig.greet(server);
+    assert_eq!(rig.gets(first).last().map(String::as_str), Some("Ready I"));
+    assert_eq!(rig.gets(second).last().map(String::as_str), Some("Ready I"));
+}
+
+#[test]
+fn waiting_for_a_pools_first_server_ends_with_query_wait_timeout() {
+    let mut rig = Rig::new("server_login_retry = 5\nquery_wait_timeout = 3");
+    let client = rig.knock("alice", "app");
+    let server = rig.dialed();
+    rig.refuse_dial(server, "connection refused");
+    rig.pass_s(2);
+    assert_eq!(rig.gets(client), [""; 0]);
+    rig.pass_s(2);
+    assert_eq!(rig.gets(client), ["FATAL 57P03 query_wait_timeout"]);
+    assert!(rig.is_closed(client));
+}
+
+#[test]
+fn when_servers_are_gone_logins_go_on_and_statements_fail_fast_until_the_retry() {
+    let mut rig = Rig::new("server_login_retry = 5");
+    let first = rig.client("alice");
+    let server = rig.dialed();
+    rig.eof(server);
+    rig.send(first, &fe::query("select 1"));
+    let server = rig.dialed();
+    rig.refuse_dial(server, "connection refused");
     assert!(!rig.is_closed(first), "who waits already goes on waiting");
     let second = rig.knock("alice", "app");
+    assert_eq!(rig.gets(second).last().map(String::as_str), Some("Ready I"));
+    rig.send(second, &fe::query("select 2"));
     let told = rig.gets(second);
     assert!(
         told[0].starts_with(
@@ -178,7 +212,7 @@ fn after_a_failed_connect_clients_fail_fast_until_the_retry() {
     rig.pass_s(6);
     let server = rig.dialed();
     rig.greet(server);
-    assert_eq!(rig.gets(first).last().map(String::as_str), Some("Ready I"));
+    assert_eq!(rig.gets(server), ["Query select 1"]);
 }
 
 #[test]

@@ -98,6 +98,12 @@ fn what_cannot_be_listened_on_is_said() {
         text(&on_unix(&format!("{name}/missing"))),
         format!("could not listen on unix:{path}: No such file or directory")
     );
+    let lines = std::cell::RefCell::new(Vec::new());
+    let log = |level, line: &str| lines.borrow_mut().push((level, line.to_owned()));
+    let both = ListenSettings { unix_dir: format!("{name}/missing"), ..loopback() };
+    let listeners = open_listeners(&both, &mut Vec::new(), &log).expect("TCP works");
+    assert_eq!(lines.borrow().iter().filter(|(level, _)| *level == Level::Warning).count(), 1, "{lines:?}");
+    drop(listeners);
     let long = format!("{name}/{}", "x".repeat(120));
     assert!(text(&on_unix(&long)).ends_with("the path is too long for a unix socket"));
     assert!(matches!(open(&on_unix("")), Err(ListenError::Nothing)));

@@ -80,7 +80,7 @@ impl Machine {
         if let Some((code, text)) = answer.failed {
             self.clear_session(d, server_id, None);
             self.pools[pool_id].welcoming.retain(|&other| other != client_id);
-            self.refuse_client(d, client_id, &Fault::ServerRefused(code, text));
+            self.refuse_client(d, client_id, &Fault::of_startup(code, text));
             return;
         }
         let mut session = Session::default();

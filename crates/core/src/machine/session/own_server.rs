@@ -253,7 +253,7 @@ impl Machine {
         let client = server.kept_for.filter(|&client| self.kept(client) == Some(id));
         self.close_server(d, id, "login failed", CloseMode::Now);
         if let Some(client) = client {
-            self.refuse_client(d, client, &Fault::ServerRefused(code, message.to_owned()));
+            self.refuse_client(d, client, &Fault::of_startup(code, message.to_owned()));
         }
         true
     }

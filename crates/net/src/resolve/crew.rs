@@ -1,0 +1,92 @@
+//! The threads that look names up. They start when there is something to ask and nobody free to ask it: a pooler whose servers
+//! have addresses has none.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use super::{Request, look_up};
+use crate::mesh::Letter;
+
+/// Threads at most; one name that hangs does not hold up the others.
+const RESOLVER_THREADS_MAX: usize = 3;
+
+/// Where requests go. The threads end when the last of these is gone and they are not in the middle of a look-up.
+#[derive(Clone)]
+pub(crate) struct Resolver {
+    ask: Sender<Request>,
+    /// Without one (in tests) whoever has the other end of `ask` answers.
+    crew: Option<Arc<Crew>>,
+}
+
+struct Crew {
+    requests: Mutex<Receiver<Request>>,
+    resolv_conf: Option<PathBuf>,
+    /// Requests that are not answered yet.
+    open: AtomicUsize,
+    threads: AtomicUsize,
+}
+
+impl Resolver {
+    /// `resolv_conf` names the file with the name servers to ask; without one the operating system is asked for hosts.
+    pub(crate) fn new(resolv_conf: Option<PathBuf>) -> Self {
+        let (ask, requests) = channel();
+        let requests = Mutex::new(requests);
+        let (open, threads) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { ask, crew: Some(Arc::new(Crew { requests, resolv_conf, open, threads })) }
+    }
+
+    #[cfg(test)]
+    pub(super) fn answered_by_test() -> (Self, Receiver<Request>) {
+        let (ask, requests) = channel();
+        (Self { ask, crew: None }, requests)
+    }
+
+    /// Takes a request; false if nobody can ever answer it.
+    pub(super) fn send(&self, request: Request) -> bool {
+        if let Some(crew) = &self.crew {
+            let open = crew.open.fetch_add(1, Ordering::SeqCst) + 1;
+            if !crew.has_hands_for(open) {
+                crew.open.fetch_sub(1, Ordering::SeqCst);
+                return false;
+            }
+        }
+        self.ask.send(request).is_ok()
+    }
+}
+
+impl Crew {
+    /// Starts a thread if all are busy and there may be more. Returns whether there is any.
+    fn has_hands_for(self: &Arc<Self>, open: usize) -> bool {
+        let mut threads = self.threads.load(Ordering::SeqCst);
+        while threads < open.min(RESOLVER_THREADS_MAX) {
+            let one_more =
+                self.threads.compare_exchange(threads, threads + 1, Ordering::SeqCst, Ordering::SeqCst);
+            let Err(now) = one_more else {
+                let crew = Arc::clone(self);
+                let started = thread::Builder::new()
+                    .name(format!("resolver-{threads}"))
+                    .spawn(move || crew.answer_all());
+                if started.is_err() {
+                    return self.threads.fetch_sub(1, Ordering::SeqCst) > 1;
+                }
+                return true;
+            };
+            threads = now;
+        }
+        true
+    }
+
+    fn answer_all(&self) {
+        loop {
+            // Only `recv` runs under the lock, and it does not panic.
+            let next = self.requests.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let Ok(Request { about, reply_to }) = next else { return };
+            let answer = look_up(about, self.resolv_conf.as_deref().map(Path::new));
+            self.open.fetch_sub(1, Ordering::SeqCst);
+            reply_to.send(Letter::Resolved(Box::new(answer)));
+        }
+    }
+}
