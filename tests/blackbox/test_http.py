@@ -288,6 +288,7 @@ def test_clients_and_servers_are_listed(http):
         assert server["reason"] == "kept by its client: temporary objects"
         eventually(lambda: [pool["clients"]["pinned"] for pool in http.get("/api/v1/pools")["pools"]] == [1], "the pin is counted")
         assert 'pgweir_pool_clients_pinned{database="app",user="alice"} 1' in http.ask("/metrics", user="admin")[2]
+        assert 'pgweir_session_pins_total{database="app",user="alice"} 1' in http.ask("/metrics", user="admin")[2]
         status, _, text = http.ask("/api/v1/clients")
         assert status == 200 and "alice" not in text and "first" not in text and "127.0.0.1" not in text
         assert http.ask("/api/v1/clients?user=alice")[0] == 403
