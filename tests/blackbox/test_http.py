@@ -78,8 +78,14 @@ def http(pooled):
         port = free_port()
         pooler = pooled(http_listen=str(port), **settings)
         client = Http(pooler, port)
-        eventually(lambda: client.ask("/readyz")[0] == 200, "it is ready")
+        eventually(lambda: is_ready(client), "it is ready")
         return client
+
+    def is_ready(client):
+        try:
+            return client.ask("/readyz")[0] == 200
+        except urllib.error.URLError:
+            return False  # clients are let in a moment before the page is there
 
     return make
 

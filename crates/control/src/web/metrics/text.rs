@@ -62,8 +62,9 @@ pub(super) struct Page {
     family: String,
     /// [`BOUNDS_US`] as seconds: a page of many histograms writes each of them thousands of times.
     bounds: [String; BOUNDS_US.len()],
-    /// A histogram's labels, as all of its samples begin.
+    /// A histogram's labels, and as the lines of its buckets begin.
     labels: String,
+    beginning: String,
 }
 
 /// A metric's labels, in order.
@@ -73,7 +74,15 @@ impl Page {
     pub(super) fn new(format: Format) -> Page {
         let families = (format == Format::Protobuf).then(Families::new);
         let (out, bounds) = (String::with_capacity(64 * 1024), BOUNDS_US.map(seconds));
-        Page { format, families, out, family: String::new(), bounds, labels: String::new() }
+        Page {
+            format,
+            families,
+            out,
+            family: String::new(),
+            bounds,
+            labels: String::new(),
+            beginning: String::new(),
+        }
     }
 
     /// Begins a family of gauges.
@@ -135,22 +144,29 @@ impl Page {
         push_labels(&mut self.labels, labels);
         let (open, comma) = if labels.is_empty() { ("{", "") } else { ("", ",") };
         let shared = self.labels.strip_suffix('}').unwrap_or_default();
+        // All of the line but the bound and the count, once: with a thousand pools there are a hundred thousand such lines.
+        self.beginning.clear();
+        for piece in [&self.family, "_bucket", shared, open, comma, "le=\""] {
+            self.beginning.push_str(piece);
+        }
+        let mut digits = itoa::Buffer::new();
         let mut filled = times.filled().peekable();
         let mut below = 0;
+        let out = &mut self.out;
         for (bound_us, bound) in BOUNDS_US.into_iter().zip(&self.bounds) {
             while let Some((_, count)) = filled.next_if(|&(bucket, _)| bounds(bucket).1 <= bound_us) {
                 below += count;
             }
-            let out = &mut self.out;
-            for piece in [&self.family, "_bucket", shared, open, comma, "le=\"", bound, "\"} "] {
-                out.push_str(piece);
-            }
-            let _ = writeln!(out, "{below}");
+            out.push_str(&self.beginning);
+            out.push_str(bound);
+            out.push_str("\"} ");
+            out.push_str(digits.format(below));
+            out.push('\n');
         }
         let count = below + filled.map(|(_, count)| count).sum::<u64>();
         let (family, labels, sum) = (&self.family, &self.labels, seconds(times.sum_us()));
-        let _ = writeln!(self.out, "{family}_bucket{shared}{open}{comma}le=\"+Inf\"}} {count}");
-        let _ = writeln!(self.out, "{family}_sum{labels} {sum}\n{family}_count{labels} {count}");
+        let _ = writeln!(out, "{}+Inf\"}} {count}", self.beginning);
+        let _ = writeln!(out, "{family}_sum{labels} {sum}\n{family}_count{labels} {count}");
     }
 
     pub(super) fn finish(mut self) -> Vec<u8> {
