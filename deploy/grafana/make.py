@@ -83,6 +83,11 @@ def ours(name):
     return f"sum(pgweir_pool_{name}{{{POOL}}})"
 
 
+def session(name):
+    """A counter of session continuity of the chosen pools, per second."""
+    return f"sum(rate(pgweir_session_{name}_total{{{POOL}}}[$__rate_interval]))"
+
+
 def per_second(name, by=""):
     """A counter of the chosen databases, per second."""
     return f'sum{f" by ({by})" if by else ""} (rate(pgbouncer_stats_totals_{name}{{{HERE},database=~"$database"}}[$__rate_interval]))'
@@ -126,6 +131,39 @@ PGWEIR = [
     graph("Wait for a connection, p99", ("{{database}} {{user}}", quantile(0.99, "pgweir_statement_wait_seconds", "database, user")), unit="s"),
     graph("Traffic", ("from clients", per_second("received_bytes_total")), ("to clients", per_second("sent_bytes_total")), unit="Bps"),
     graph("Errors by class", ("{{class}}", f"sum by (class) (rate(pgweir_errors_total{{{HERE}}}[$__rate_interval]))"), unit="ops", hint="What clients were sent; the first two characters of the SQLSTATE."),
+    row("Sessions"),
+    graph(
+        "Clients that keep their server",
+        ("now", ours("clients_pinned")),
+        hint="Between their transactions, because they left something there that can not move: temporary tables, advisory locks, LISTEN, ... SHOW CLIENTS says what.",
+    ),
+    graph(
+        "Session continuity",
+        *((name, session(counter)) for name, counter in (("brought along", "replays"), ("asked", "audits"), ("known already", "remembered"), ("pinned", "pins"))),
+        unit="ops",
+        hint="Sessions that were brought to another server; servers that were asked what a client left there; changes that needed no question; clients that began to keep their server.",
+    ),
+    row("Statements"),
+    graph("Statements that are followed", ("statements", f"sum(pgweir_statements_followed{{{HERE}}})"), hint="The list of SHOW STATEMENTS and of the page. Which take most time is shown there: their texts are no labels."),
+    graph(
+        "Memory of that list",
+        ("bytes", f"sum(pgweir_statements_followed_bytes{{{HERE}}})"),
+        unit="bytes",
+        hint="Bounded by statement_stats_bytes.",
+    ),
+    graph(
+        "Statements that made room for others",
+        ("per second", f"sum(rate(pgweir_statements_forgotten_total{{{HERE}}}[$__rate_interval]))"),
+        unit="ops",
+        hint="Many: the list is too small for this application's statements, or their texts have names that change.",
+    ),
+    graph(
+        "Statements that share a server",
+        ("ridden", f"sum(rate(pgweir_multiplex_ridden_total{{{POOL}}}[$__rate_interval]))"),
+        ("run again", f"sum(rate(pgweir_multiplex_requeued_total{{{POOL}}}[$__rate_interval]))"),
+        unit="ops",
+        hint="Short statements that were sent behind another client's, in the same packet.",
+    ),
     row("Connections"),
     graph("Login of clients, p99", ("p99", f"histogram_quantile(0.99, sum by (le) (rate(pgweir_client_login_seconds_bucket{{{HERE}}}[$__rate_interval])))"), unit="s"),
     graph("Opening server connections, p99", ("p99", f"histogram_quantile(0.99, sum by (le) (rate(pgweir_server_connect_seconds_bucket{{{HERE}}}[$__rate_interval])))"), unit="s"),

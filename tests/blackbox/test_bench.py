@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import shutil
 import subprocess
@@ -109,6 +110,20 @@ def test_interrupted(output):
     assert report["targets"]["direct"]["medians"]["tps"] > 0
     children = subprocess.run(["ps", "--ppid", str(running.pid), "-o", "pid="], capture_output=True, text=True)
     assert children.stdout.strip() == ""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_the_generator_is_not_what_limits(tmp_path):
+    """Against a server that answers at once it makes at least 1.5 times pgbench's requests in a second of CPU time; against one that
+    takes 20 ms both report the same latencies, mean and median within 5 %, from runs that take turns."""
+    done = run("generator", "--rounds", "5", "--seconds", "2")
+    assert done.returncode == 0, done.stderr
+    print(done.stdout)
+    [ratio] = re.findall(r"^requests per CPU second: ([0-9.]+) x pgbench's$", done.stdout, re.M)
+    assert float(ratio) >= 1.5
+    [(mean, p50)] = re.findall(r"^latencies against pgbench's log: mean ([-+0-9.]+) %, p50 ([-+0-9.]+) %", done.stdout, re.M)
+    assert abs(float(mean)) <= 5 and abs(float(p50)) <= 5
 
 
 def test_load_on_a_server(pg):

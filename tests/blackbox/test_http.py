@@ -78,8 +78,14 @@ def http(pooled):
         port = free_port()
         pooler = pooled(http_listen=str(port), **settings)
         client = Http(pooler, port)
-        eventually(lambda: client.ask("/readyz")[0] == 200, "it is ready")
+        eventually(lambda: is_ready(client), "it is ready")
         return client
+
+    def is_ready(client):
+        try:
+            return client.ask("/readyz")[0] == 200
+        except urllib.error.URLError:
+            return False  # clients are let in a moment before the page is there
 
     return make
 
@@ -288,6 +294,7 @@ def test_clients_and_servers_are_listed(http):
         assert server["reason"] == "kept by its client: temporary objects"
         eventually(lambda: [pool["clients"]["pinned"] for pool in http.get("/api/v1/pools")["pools"]] == [1], "the pin is counted")
         assert 'pgweir_pool_clients_pinned{database="app",user="alice"} 1' in http.ask("/metrics", user="admin")[2]
+        assert 'pgweir_session_pins_total{database="app",user="alice"} 1' in http.ask("/metrics", user="admin")[2]
         status, _, text = http.ask("/api/v1/clients")
         assert status == 200 and "alice" not in text and "first" not in text and "127.0.0.1" not in text
         assert http.ask("/api/v1/clients?user=alice")[0] == 403

@@ -53,7 +53,7 @@ class Service:
 class Prometheus:
     """Scrapes the pooler as job `pgweir` and the cluster, through postgres_exporter, as job `postgres`, once a second."""
 
-    def __init__(self, pooler_port, cluster):
+    def __init__(self, pooler_port, cluster, *options):
         self.folder = scratch_folder("prom")
         exporter_port, port = free_port(), free_port()
         jobs = "".join(
@@ -72,7 +72,7 @@ class Prometheus:
         )
         self.server = Service(
             "prometheus",
-            ["--config.file=prometheus.yml", "--storage.tsdb.path=data", f"--web.listen-address=127.0.0.1:{port}"],
+            ["--config.file=prometheus.yml", "--storage.tsdb.path=data", f"--web.listen-address=127.0.0.1:{port}", *options],
             self.folder,
             port,
             "/-/ready",

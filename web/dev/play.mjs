@@ -130,7 +130,8 @@ export class Play {
       latency: this.latency(one), queue: { waiting: one.waiting, wait_oldest_us: one.oldest },
       workers: [{ busy: 0.2 + 0.3 * wave(t, 240), connections: 300 }], databases,
       errors: [{ class: "23", name: "integrity constraint violation", total: 4021 }, { class: "40", name: "transaction rollback", total: 880 }, { class: "57", name: "operator intervention", total: 12 }],
-      multiplexing: { ridden_total: 48_120_331, riding: 6, servers_for_short_statements: 4 },
+      multiplexing: { target: 4, busy: 3, riding: 6, ridden_total: 48_120_331, requeued_total: 12, violations_total: 0 },
+      sessions: { pinned: 2, pins_total: 41, replays_total: 803_112, audits_total: 977, remembered_total: 61_204 },
     };
   }
 

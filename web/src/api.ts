@@ -97,6 +97,7 @@ export interface Overview {
   databases: DatabaseSummary[];
   errors: { class: string; name: string; total: number }[];
   multiplexing: Record<string, number> | null;
+  sessions: Record<string, number> | null;
 }
 
 export interface Pool {

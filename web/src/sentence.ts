@@ -25,7 +25,7 @@ function crowd({ clients, servers }: Moment): Said {
   }
   const people = counted(clients.total, "client");
   if (servers.total === 0 && clients.waiting > 0) return { text: `${people}, and no server connection is open.`, tone: "attention" };
-  if (servers.total === 0) return { text: `${people}, and no server connection is needed right now.`, tone: "calm" };
+  if (servers.total === 0) return { text: `${people}, and no server connection is needed.`, tone: "calm" };
   return { text: `${people} ${clients.total === 1 ? "uses" : "share"} ${links}.`, tone: "calm" };
 }
 
@@ -43,5 +43,5 @@ function queue({ clients, queue, process }: Moment): Said | null {
     const longest = queue.waiting === 1 ? `since ${duration(queue.wait_oldest_us)}` : `the longest for ${duration(queue.wait_oldest_us)}`;
     return { text: `${who} for a free one, ${longest}.`, tone: queue.wait_oldest_us >= NOTICEABLE_US ? "attention" : "calm" };
   }
-  return clients.total > 0 ? { text: "Nobody waits.", tone: "calm" } : null;
+  return clients.total > 0 ? { text: "Nobody waits right now.", tone: "calm" } : null;
 }

@@ -23,14 +23,14 @@ const said = (now: Moment) => sentences(now).map((one) => one.text).join(" ");
 test("the first sentence tells the story", () => {
   expect(said(moment(0, 0))).toBe("Nobody is connected.");
   expect(said(moment(0, 3))).toBe("Nobody is connected; 3 server connections are kept ready.");
-  expect(said(moment(200, 12))).toBe("200 clients share 12 server connections. Nobody waits.");
-  expect(said(moment(1, 1))).toBe("1 client uses 1 server connection. Nobody waits.");
+  expect(said(moment(200, 12))).toBe("200 clients share 12 server connections. Nobody waits right now.");
+  expect(said(moment(1, 1))).toBe("1 client uses 1 server connection. Nobody waits right now.");
   expect(said(moment(200, 20, 14, 1_200_000))).toBe("200 clients share 20 server connections. 14 wait for a free one, the longest for 1.20 s.");
 });
 
 test("only what one should act on asks for attention", () => {
   expect(sentences(moment(200, 0, 14, 900_000)).map((one) => one.tone)).toEqual(["attention", "attention"]);
-  expect(said(moment(200, 0))).toBe("200 clients, and no server connection is needed right now. Nobody waits.");
+  expect(said(moment(200, 0))).toBe("200 clients, and no server connection is needed. Nobody waits right now.");
   expect(sentences(moment(200, 20, 14, 2_000)).map((one) => one.tone)).toEqual(["calm", "calm"]);
   expect(sentences(moment(200, 20, 14, 900_000)).at(-1)?.tone).toBe("attention");
   expect(sentences(moment(200, 0, 14, 900_000, ["shop"])).at(-1)).toEqual({ text: "shop is paused: clients wait until that is resumed.", tone: "attention" });

@@ -52,7 +52,7 @@ fn try_run(root: &Path, args: &[String]) -> Result<bool, String> {
     let baseline_path = root.join(BASELINE);
     let mut baseline = read_baseline(&fs::read_to_string(&baseline_path).unwrap_or_default());
     let mut within = true;
-    println!("{:<14} {:>12} {:>12} {:>9}   one time is", "path", "baseline", "now", "change");
+    println!("{:<20} {:>12} {:>12} {:>9}   one time is", "path", "baseline", "now", "change");
     for (name, what) in paths(&program)? {
         if !options.only.is_empty() && !options.only.iter().any(|prefix| name.starts_with(prefix)) {
             continue;
@@ -61,7 +61,7 @@ fn try_run(root: &Path, args: &[String]) -> Result<bool, String> {
         let many = count(&program, &name, MANY)?;
         let now = many.saturating_sub(few) / u64::from(MANY - FEW);
         let before = baseline.get(&name).copied();
-        println!("{name:<14} {:>12} {now:>12} {:>9}   {what}", shown(before), change(before, now));
+        println!("{name:<20} {:>12} {now:>12} {:>9}   {what}", shown(before), change(before, now));
         within &= is_within(before, now, options.fail_above_percent);
         baseline.insert(name, now);
     }
@@ -154,7 +154,7 @@ fn read_baseline(text: &str) -> BTreeMap<String, u64> {
 fn baseline_text(baseline: &BTreeMap<String, u64>) -> String {
     let mut text = BASELINE_HEAD.to_owned();
     for (name, count) in baseline {
-        let _ = writeln!(text, "{name:<14} {count}");
+        let _ = writeln!(text, "{name:<20} {count}");
     }
     text
 }

@@ -7,6 +7,7 @@ use pgweir_settings::PoolMode;
 
 use crate::mail::Shutdown;
 use crate::stats::Stats;
+use crate::stats::continuity::Continuity;
 use crate::stats::errors::ErrorCounts;
 use crate::stats::histogram::Histogram;
 use crate::stats::times::{Split, Times};
@@ -188,6 +189,8 @@ pub struct PoolSight {
     pub servers: ServerNumbers,
     /// Short statements that share servers.
     pub rides: RideNumbers,
+    /// What session continuity did.
+    pub continuity: Continuity,
     /// How long the client that waits longest has waited, in microseconds.
     pub wait_oldest_us: u64,
     /// What SHOW STATS counts.

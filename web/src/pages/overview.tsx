@@ -55,7 +55,24 @@ export function OverviewPage({ live, windowS, pick }: Props) {
       <div class="pair">
         <Process now={now} />
         <Errors now={now} />
-        {now.multiplexing && <Multiplexing figures={now.multiplexing} />}
+        {now.multiplexing && (
+          <Figures
+            id="multiplexing"
+            title="Statement multiplexing"
+            hint="Short statements of several clients share a server connection, one behind the other."
+            figures={now.multiplexing}
+            words={MULTIPLEXING}
+          />
+        )}
+        {now.sessions && (
+          <Figures
+            id="sessions"
+            title="Sessions"
+            hint="What a client sets follows it to the next server connection; what can not move keeps it on its own."
+            figures={now.sessions}
+            words={SESSIONS}
+          />
+        )}
       </div>
     </>
   );
@@ -156,20 +173,39 @@ function Fact({ term, children }: { term: string; children: ComponentChildren })
   );
 }
 
-/** Whatever the pooler tells of it; the names are its own. */
-function Multiplexing({ figures }: { figures: Record<string, number> }) {
+/** What the pooler tells of it, in words; a figure that is not known here has the pooler's own name. */
+function Figures({ id, title, hint, figures, words }: { id: string; title: string; hint: string; figures: Record<string, number>; words: Record<string, string> }) {
+  const known = Object.keys(words).filter((name) => name in figures);
+  const others = Object.keys(figures).filter((name) => !(name in words));
   return (
-    <section aria-labelledby="multiplexing">
-      <h2 id="multiplexing">Statement multiplexing</h2>
-      <p class="hint">Short statements of several clients share a server connection, one behind the other.</p>
+    <section aria-labelledby={id}>
+      <h2 id={id}>{title}</h2>
+      <p class="hint">{hint}</p>
       <dl class="facts">
-        {Object.entries(figures).map(([name, value]) => (
-          <Fact key={name} term={name.replaceAll("_", " ")}>{Number.isInteger(value) ? count(value) : value.toFixed(2)}</Fact>
+        {[...known, ...others].map((name) => (
+          <Fact key={name} term={words[name] ?? name.replaceAll("_", " ")}>{count(figures[name] ?? 0)}</Fact>
         ))}
       </dl>
     </section>
   );
 }
+
+const MULTIPLEXING = {
+  ridden_total: "Statements that shared a connection",
+  requeued_total: "Of these, run again elsewhere",
+  violations_total: "Of these, not what they seemed",
+  riding: "Clients with such a statement now",
+  busy: "Connections busy with them now",
+  target: "Connections meant for them",
+};
+
+const SESSIONS = {
+  pinned: "Clients that keep their connection now",
+  pins_total: "Times that one began to",
+  replays_total: "Sessions brought to another connection",
+  audits_total: "Connections asked what a client left there",
+  remembered_total: "Changes known without asking",
+};
 
 function Errors({ now }: { now: Overview }) {
   return (

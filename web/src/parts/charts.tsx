@@ -71,7 +71,7 @@ function CrowdChart({ series, windowS, end }: Props) {
     <Chart
       id="crowd"
       title="Many clients, few connections"
-      hint="PostgreSQL sees the dark line only."
+      hint="PostgreSQL sees the thick line only."
       times={series.time_s}
       lines={lines}
       format={count}

@@ -2,6 +2,7 @@
 
 mod ours;
 mod pgbouncer;
+mod protobuf;
 mod text;
 
 use pgweir_core::console::command::Topic;

@@ -12,6 +12,7 @@ use pgweir_core::sight::{
     ClientNumbers, FollowedNumbers, PoolSight, RideNumbers, ServerNumbers, Tally, WorkerSight,
 };
 use pgweir_core::stats::Stats;
+use pgweir_core::stats::continuity::Continuity;
 use pgweir_core::stats::times::Times;
 
 use super::Load;
@@ -86,6 +87,7 @@ pub(super) struct Sum {
     pub(super) clients: ClientNumbers,
     pub(super) servers: ServerNumbers,
     pub(super) rides: RideNumbers,
+    pub(super) continuity: Continuity,
     pub(super) stats: Stats,
     pub(super) errors: u64,
     pub(super) size: u64,
@@ -123,6 +125,11 @@ impl Sum {
         own.ridden += their.ridden;
         own.requeued += their.requeued;
         own.violations += their.violations;
+        let (own, their) = (&mut self.continuity, &pool.continuity);
+        own.replays += their.replays;
+        own.audits += their.audits;
+        own.remembered += their.remembered;
+        own.pins += their.pins;
         self.stats = self.stats.plus(&pool.stats);
         self.errors += pool.errors;
         self.size += u64::from(pool.size);

@@ -105,6 +105,7 @@ impl Machine {
                 requeued: pool.rides.requeued,
                 violations: pool.rides.violations,
             },
+            continuity: pool.continuity,
             wait_oldest_us,
             stats: pool.stats,
             errors: pool.errors,

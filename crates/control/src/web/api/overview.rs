@@ -52,6 +52,13 @@ pub(super) fn overview(house: &House, names: bool) -> Value {
             "requeued_total": whole.rides.requeued,
             "violations_total": whole.rides.violations,
         },
+        "sessions": {
+            "pinned": whole.clients.pinned,
+            "pins_total": whole.continuity.pins,
+            "replays_total": whole.continuity.replays,
+            "audits_total": whole.continuity.audits,
+            "remembered_total": whole.continuity.remembered,
+        },
     })
 }
 

@@ -98,6 +98,30 @@ fn pools(page: &mut Page, pools: &ByPool<'_>) {
         "Statements that did what they were certain not to do",
         |sum| sum.rides.violations.to_string(),
     );
+    each(
+        true,
+        "pgweir_session_pins_total",
+        "Clients that began to keep their server between their transactions",
+        |sum| sum.continuity.pins.to_string(),
+    );
+    each(
+        true,
+        "pgweir_session_audits_total",
+        "Servers that were asked what a client's session left there",
+        |sum| sum.continuity.audits.to_string(),
+    );
+    each(
+        true,
+        "pgweir_session_remembered_total",
+        "Changes of sessions that needed no question, because the same statement was asked about before",
+        |sum| sum.continuity.remembered.to_string(),
+    );
+    each(
+        true,
+        "pgweir_session_replays_total",
+        "Servers that were brought to their client's session",
+        |sum| sum.continuity.replays.to_string(),
+    );
     each(false, "pgweir_pool_clients_waiting", "Clients that wait for a server", |sum| {
         sum.clients.waiting.to_string()
     });

@@ -1,4 +1,5 @@
-//! The two text formats: Prometheus's own (0.0.4) and OpenMetrics 1.0. They differ in a counter's family name and in the end.
+//! A page of metrics in the format that was asked for. The two text formats are Prometheus's own (0.0.4) and OpenMetrics 1.0;
+//! they differ in a counter's family name and in the end. The third is in `protobuf.rs`.
 //!
 //! Written by hand because the official crate writes OpenMetrics alone, and reads its numbers from its own objects.
 
@@ -6,29 +7,41 @@ use std::fmt::{Display, Write as _};
 
 use pgweir_core::stats::histogram::{Histogram, bounds};
 
-/// Which of the two.
+use super::protobuf::{Families, Kind};
+
+/// Which of the three.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Format {
     Prometheus,
     OpenMetrics,
+    Protobuf,
 }
 
 impl Format {
-    /// What an `Accept` header prefers: the first of the two that it names, as Prometheus orders them by preference.
+    /// What an `Accept` header prefers: the first of the three that it names, as Prometheus orders them by preference.
     pub(super) fn wanted(accept: &str) -> Format {
-        let first = accept.split(',').map(|kind| kind.split(';').next().unwrap_or_default().trim());
-        let known = first.filter_map(|kind| match kind {
-            "application/openmetrics-text" => Some(Format::OpenMetrics),
-            "text/plain" | "text/*" | "*/*" => Some(Format::Prometheus),
-            _ => None,
+        let mut known = accept.split(',').filter_map(|kind| {
+            let mut words = kind.split(';').map(str::trim);
+            match words.next().unwrap_or_default() {
+                "application/openmetrics-text" => Some(Format::OpenMetrics),
+                "text/plain" | "text/*" | "*/*" => Some(Format::Prometheus),
+                // There are other encodings of it.
+                "application/vnd.google.protobuf" => {
+                    words.any(|word| word == "encoding=delimited").then_some(Format::Protobuf)
+                }
+                _ => None,
+            }
         });
-        known.into_iter().next().unwrap_or(Format::Prometheus)
+        known.next().unwrap_or(Format::Prometheus)
     }
 
     pub(super) fn media_type(self) -> &'static str {
         match self {
             Format::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
             Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Format::Protobuf => {
+                "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
+            }
         }
     }
 }
@@ -43,12 +56,15 @@ const BOUNDS_US: [u64; 20] = [
 /// A page of metrics that is being written.
 pub(super) struct Page {
     format: Format,
+    /// Where the format is protocol buffers.
+    families: Option<Families>,
     out: String,
     family: String,
     /// [`BOUNDS_US`] as seconds: a page of many histograms writes each of them thousands of times.
     bounds: [String; BOUNDS_US.len()],
-    /// A histogram's labels, as all of its samples begin.
+    /// A histogram's labels, and as the lines of its buckets begin.
     labels: String,
+    beginning: String,
 }
 
 /// A metric's labels, in order.
@@ -56,37 +72,58 @@ pub(super) type Labels<'a> = &'a [(&'a str, &'a str)];
 
 impl Page {
     pub(super) fn new(format: Format) -> Page {
+        let families = (format == Format::Protobuf).then(Families::new);
         let (out, bounds) = (String::with_capacity(64 * 1024), BOUNDS_US.map(seconds));
-        Page { format, out, family: String::new(), bounds, labels: String::new() }
+        Page {
+            format,
+            families,
+            out,
+            family: String::new(),
+            bounds,
+            labels: String::new(),
+            beginning: String::new(),
+        }
     }
 
     /// Begins a family of gauges.
     pub(super) fn gauge(&mut self, name: &str, help: &str) {
-        self.begin(name, "gauge", help);
+        self.begin(name, Kind::Gauge, help);
     }
 
     /// Begins a family of counters; the name ends in `_total`.
     pub(super) fn counter(&mut self, name: &str, help: &str) {
-        self.begin(name, "counter", help);
+        self.begin(name, Kind::Counter, help);
     }
 
     /// Begins a family of classic histograms, in seconds.
     pub(super) fn histogram(&mut self, name: &str, help: &str) {
-        self.begin(name, "histogram", help);
+        self.begin(name, Kind::Histogram, help);
     }
 
-    fn begin(&mut self, name: &str, kind: &str, help: &str) {
+    fn begin(&mut self, name: &str, kind: Kind, help: &str) {
+        if let Some(families) = &mut self.families {
+            return families.begin(name, kind, help);
+        }
         self.family.clear();
         self.family.push_str(name);
         let shown = match self.format {
-            Format::OpenMetrics if kind == "counter" => name.strip_suffix("_total").unwrap_or(name),
+            Format::OpenMetrics if kind == Kind::Counter => name.strip_suffix("_total").unwrap_or(name),
             _ => name,
+        };
+        let kind = match kind {
+            Kind::Gauge => "gauge",
+            Kind::Counter => "counter",
+            Kind::Histogram => "histogram",
         };
         let _ = writeln!(self.out, "# HELP {shown} {help}\n# TYPE {shown} {kind}");
     }
 
     /// A value of the family that was begun last.
     pub(super) fn value(&mut self, labels: Labels<'_>, value: impl Display) {
+        if let Some(families) = &mut self.families {
+            let number = value.to_string().parse().unwrap_or(f64::NAN);
+            return families.value(labels, number);
+        }
         self.out.push_str(&self.family);
         push_labels(&mut self.out, labels);
         let _ = writeln!(self.out, " {value}");
@@ -100,33 +137,46 @@ impl Page {
 
     /// A histogram of the family that was begun last.
     pub(super) fn times(&mut self, labels: Labels<'_>, times: &Histogram) {
+        if let Some(families) = &mut self.families {
+            return families.times(labels, times, &BOUNDS_US);
+        }
         self.labels.clear();
         push_labels(&mut self.labels, labels);
         let (open, comma) = if labels.is_empty() { ("{", "") } else { ("", ",") };
         let shared = self.labels.strip_suffix('}').unwrap_or_default();
+        // All of the line but the bound and the count, once: with a thousand pools there are a hundred thousand such lines.
+        self.beginning.clear();
+        for piece in [&self.family, "_bucket", shared, open, comma, "le=\""] {
+            self.beginning.push_str(piece);
+        }
+        let mut digits = itoa::Buffer::new();
         let mut filled = times.filled().peekable();
         let mut below = 0;
+        let out = &mut self.out;
         for (bound_us, bound) in BOUNDS_US.into_iter().zip(&self.bounds) {
             while let Some((_, count)) = filled.next_if(|&(bucket, _)| bounds(bucket).1 <= bound_us) {
                 below += count;
             }
-            let out = &mut self.out;
-            for piece in [&self.family, "_bucket", shared, open, comma, "le=\"", bound, "\"} "] {
-                out.push_str(piece);
-            }
-            let _ = writeln!(out, "{below}");
+            out.push_str(&self.beginning);
+            out.push_str(bound);
+            out.push_str("\"} ");
+            out.push_str(digits.format(below));
+            out.push('\n');
         }
         let count = below + filled.map(|(_, count)| count).sum::<u64>();
         let (family, labels, sum) = (&self.family, &self.labels, seconds(times.sum_us()));
-        let _ = writeln!(self.out, "{family}_bucket{shared}{open}{comma}le=\"+Inf\"}} {count}");
-        let _ = writeln!(self.out, "{family}_sum{labels} {sum}\n{family}_count{labels} {count}");
+        let _ = writeln!(out, "{}+Inf\"}} {count}", self.beginning);
+        let _ = writeln!(out, "{family}_sum{labels} {sum}\n{family}_count{labels} {count}");
     }
 
-    pub(super) fn finish(mut self) -> String {
+    pub(super) fn finish(mut self) -> Vec<u8> {
+        if let Some(families) = self.families {
+            return families.finish();
+        }
         if self.format == Format::OpenMetrics {
             self.out.push_str("# EOF\n");
         }
-        self.out
+        self.out.into_bytes()
     }
 }
 
@@ -177,7 +227,7 @@ mod tests {
         page.counter("x_total", "Help.");
         page.value(&[("database", "a\"b\\c\nd"), ("user", "")], 7);
         page.single("y", "More.", 0.5);
-        page.finish()
+        String::from_utf8(page.finish()).expect("text")
     }
 
     #[test]
@@ -198,7 +248,7 @@ mod tests {
         let mut page = Page::new(Format::Prometheus);
         page.histogram("t_seconds", "T.");
         page.times(&[("part", "wait")], &times);
-        let text = page.finish();
+        let text = String::from_utf8(page.finish()).expect("text");
         for line in [
             "t_seconds_bucket{part=\"wait\",le=\"0.00001\"} 1",
             "t_seconds_bucket{part=\"wait\",le=\"0.0001\"} 3",
@@ -214,6 +264,9 @@ mod tests {
     fn accept_headers_of_scrapers_are_understood() {
         let prometheus = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
         assert_eq!(Format::wanted(prometheus), Format::OpenMetrics);
+        let native = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited,application/openmetrics-text;version=1.0.0;q=0.8,*/*;q=0.1";
+        assert_eq!(Format::wanted(native), Format::Protobuf);
+        assert_eq!(Format::wanted(&native.replace("=delimited", "=compact-text")), Format::OpenMetrics);
         for plain in ["", "*/*", "text/plain", "text/html, text/plain", "application/json"] {
             assert_eq!(Format::wanted(plain), Format::Prometheus, "{plain}");
         }

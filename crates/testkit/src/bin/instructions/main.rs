@@ -16,7 +16,7 @@ struct Path {
     run: fn(u32),
 }
 
-const PATHS: [Path; 14] = [
+const PATHS: [Path; 18] = [
     Path {
         name: "framing",
         what: "cutting one small message off a stream by its header",
@@ -66,6 +66,26 @@ const PATHS: [Path; 14] = [
         name: "transaction",
         what: "BEGIN, one statement, COMMIT, each in its turn",
         run: |times| world::statements(times, 1, world::Manner::Transaction),
+    },
+    Path {
+        name: "simple-blind",
+        what: "as `simple`, without statistics of statements",
+        run: |times| world::watched(times, 1, world::Manner::Simple, world::Eyes::Shut),
+    },
+    Path {
+        name: "simple-observed",
+        what: "as `simple`, with a slow log as well",
+        run: |times| world::watched(times, 1, world::Manner::Simple, world::Eyes::Wide),
+    },
+    Path {
+        name: "prepared-50-blind",
+        what: "as `prepared-50`, without statistics of statements",
+        run: |times| world::watched(times, 50, world::Manner::Prepared, world::Eyes::Shut),
+    },
+    Path {
+        name: "prepared-50-observed",
+        what: "as `prepared-50`, with a slow log as well",
+        run: |times| world::watched(times, 50, world::Manner::Prepared, world::Eyes::Wide),
     },
     Path {
         name: "login-trust",

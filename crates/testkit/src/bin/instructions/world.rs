@@ -42,12 +42,28 @@ pub(crate) enum Door {
     Scram,
 }
 
+/// What is watched for SHOW STATEMENTS and the slow log.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Eyes {
+    /// As it is by default: statements by their texts.
+    Open,
+    /// And those that take long are logged, of which there are none.
+    Wide,
+    /// Nothing.
+    Shut,
+}
+
 const SERVERS: u32 = 4;
 const PASSWORD: &str = "a password of usual length";
 
 /// Runs `times` statements, rounded up to whole turns, from `clients` clients.
 pub(crate) fn statements(times: u32, clients: u32, manner: Manner) {
-    let mut world = World::new(Door::Trust);
+    watched(times, clients, manner, Eyes::Open);
+}
+
+/// The same, watched as `eyes` says.
+pub(crate) fn watched(times: u32, clients: u32, manner: Manner, eyes: Eyes) {
+    let mut world = World::new(Door::Trust, eyes);
     let clients: Vec<ConnId> = (0..clients).map(|_| world.login()).collect();
     let mut steps = steps(manner);
     if manner == Manner::Prepared {
@@ -79,7 +95,7 @@ fn write_number(query: &mut [u8], mut number: u32) {
 
 /// Lets `times` clients in, and out again.
 pub(crate) fn logins(times: u32, door: Door) {
-    let mut world = World::new(door);
+    let mut world = World::new(door, Eyes::Open);
     let mut bye = Vec::new();
     encode_terminate(&mut bye);
     // A first client, so that the pool has a server that tells its parameters.
@@ -142,10 +158,14 @@ struct Server {
 }
 
 impl World {
-    fn new(door: Door) -> Self {
+    fn new(door: Door, eyes: Eyes) -> Self {
         let now = Now { mono_us: 1_000_000_000, wall_us: 1_750_000_000_000_000 };
-        let setup =
-            Setup { worker: WorkerId(0), rules: rules(door), shared: Arc::new(Shared::new(1, [7; 32])), now };
+        let setup = Setup {
+            worker: WorkerId(0),
+            rules: rules(door, eyes),
+            shared: Arc::new(Shared::new(1, [7; 32])),
+            now,
+        };
         Self {
             machine: Machine::new(setup),
             driver: Quiet::default(),
@@ -276,7 +296,7 @@ impl World {
     }
 }
 
-fn rules(door: Door) -> Rules {
+fn rules(door: Door, eyes: Eyes) -> Rules {
     let stored = || {
         let secret = ScramSecret::derive(&PlainPassword::new(PASSWORD), &[7; 16], 4096);
         secret.expect("few iterations").format()
@@ -286,8 +306,13 @@ fn rules(door: Door) -> Rules {
         Door::Md5 => ("md5", PASSWORD.to_owned()),
         Door::Scram => ("scram-sha-256", stored()),
     };
+    let watching = match eyes {
+        Eyes::Open => "",
+        Eyes::Wide => "log_min_duration_ms = 60000\n",
+        Eyes::Shut => "statement_stats_bytes = 0\n",
+    };
     let text = format!(
-        "[pgbouncer]\nauth_type = {auth_type}\npool_mode = transaction\ndefault_pool_size = {SERVERS}\n\
+        "[pgbouncer]\n{watching}auth_type = {auth_type}\npool_mode = transaction\ndefault_pool_size = {SERVERS}\n\
          server_tls_sslmode = disable\nlog_stats = 0\nlog_connections = 0\nlog_disconnections = 0\n\
          [databases]\nbench = host=pg\n"
     );
