@@ -4,7 +4,10 @@
 use std::collections::BTreeMap;
 
 use pgweir_core::Machine;
+use pgweir_testkit::sim::plan::{Plan, Theme};
+use pgweir_testkit::sim::reach::{IN_A_HUNDRED, IN_FIFTY_PERILS, missing};
 use pgweir_testkit::sim::report::{describe, run_and_trace, run_seed};
+use pgweir_testkit::sim::subject::Subject;
 use pgweir_testkit::sim::trace::Trace;
 
 /// Kept seeds, each with the reason why it is kept.
@@ -27,44 +30,26 @@ fn run(seed: u64) -> BTreeMap<&'static str, u64> {
     outcome.counters
 }
 
-/// What a hundred seeds must have seen; a simulator that does not get there tests nothing.
-const MUST_OCCUR: [&str; 25] = [
-    "cancel requests at servers",
-    "cancels asked",
-    "cancels hit",
-    "clients disconnected",
-    "clients finished",
-    "clients vanished",
-    "copies in",
-    "copies out",
-    "dials",
-    "errors",
-    "function calls",
-    "hand-overs",
-    "hidden statements",
-    "login failures",
-    "logins",
-    "mails",
-    "messages to clients",
-    "notices",
-    "portals suspended",
-    "prepared statements shared",
-    "reads paused",
-    "rows",
-    "server failures",
-    "statements",
-    "statements that rode",
-];
-
-#[test]
-fn a_hundred_seeds_hold_every_invariant_and_see_everything() {
+fn run_all(seeds: impl Iterator<Item = u64>) -> BTreeMap<&'static str, u64> {
     let mut seen: BTreeMap<&'static str, u64> = BTreeMap::new();
-    for seed in 1..=100 {
+    for seed in seeds {
         for (what, times) in run(seed) {
             *seen.entry(what).or_default() += times;
         }
     }
-    let missing: Vec<&str> = MUST_OCCUR.into_iter().filter(|what| !seen.contains_key(what)).collect();
+    seen
+}
+
+#[test]
+fn a_hundred_seeds_hold_every_invariant_and_see_everything() {
+    let missing = missing(&run_all(1..=100), &IN_A_HUNDRED);
+    assert!(missing.is_empty(), "never happened: {missing:?}");
+}
+
+#[test]
+fn whoever_rides_meets_every_peril() {
+    let perils = (1..).filter(|&seed| Plan::new(seed, &Machine::profile()).theme == Theme::Perils);
+    let missing = missing(&run_all(perils.take(50)), &IN_FIFTY_PERILS);
     assert!(missing.is_empty(), "never happened: {missing:?}");
 }
 

@@ -125,6 +125,11 @@ impl Machine {
             // Until it is at the head, a cancel would hit somebody else's statement.
             let since_us = self.now.mono_us;
             self.pools[pool_id].waiting_cancels.push_back(WaitingCancel { requester, target, since_us });
+            self.log(
+                d,
+                Level::Debug,
+                "a cancel request waits until its statement is the first on its server",
+            );
             return Step::Used(0);
         }
         if let Some(server) = self.servers.get_mut(server) {

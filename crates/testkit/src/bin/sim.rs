@@ -1,7 +1,7 @@
 //! `sim`: runs the simulator over seeds, says what broke and how to repeat it.
 //!
 //! `sim [--seeds N] [--start S] [--jobs J]` runs N seeds from S on; `sim --seed X` runs one with its whole trace.
-//! Exit status 1 when a seed fails, 2 when the command line is wrong.
+//! Exit status 1 when a seed fails, or when thousands never got to what they are for, 2 when the command line is wrong.
 
 // A tool at a terminal: it may look at the clock and use threads.
 #![allow(clippy::disallowed_methods)]
@@ -14,6 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use pgweir_core::Machine;
+use pgweir_testkit::sim::reach::{IN_A_HUNDRED, IN_FIFTY_PERILS, IN_TWO_THOUSAND, missing};
 use pgweir_testkit::sim::report::{Outcome, describe, run_and_trace, run_seed};
 use pgweir_testkit::sim::trace::Trace;
 
@@ -72,6 +73,9 @@ struct Found {
     done: u64,
 }
 
+/// So many seeds must get to everything in [`pgweir_testkit::sim::reach`].
+const SEEDS_THAT_SEE_ALL: u64 = 2000;
+
 /// Failures that are worth reading at once; more are only counted.
 const FAILURES_SHOWN: usize = 1;
 
@@ -109,13 +113,23 @@ fn run_many(options: &Options) -> ExitCode {
     }
     let seen: Vec<String> = found.counters.iter().map(|(what, times)| format!("{times} {what}")).collect();
     println!("{} seeds, {} events in {seconds:.1} s: {}", found.done, found.events, seen.join(", "));
+    let unreached = if found.done < SEEDS_THAT_SEE_ALL { Vec::new() } else { unreached(&found.counters) };
+    if !unreached.is_empty() {
+        println!("never happened: {}", unreached.join(", "));
+    }
     if found.failed.is_empty() {
         println!("every invariant held");
-        ExitCode::SUCCESS
+        if unreached.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     } else {
         println!("{} of {} seeds failed", found.failed.len(), found.done);
         ExitCode::FAILURE
     }
+}
+
+/// What never happened although it should have.
+fn unreached(counters: &BTreeMap<&'static str, u64>) -> Vec<&'static str> {
+    let wanted = [&IN_A_HUNDRED[..], &IN_FIFTY_PERILS, &IN_TWO_THOUSAND].concat();
+    missing(counters, &wanted)
 }
 
 fn note(found: &Mutex<Found>, outcome: Outcome, seeds: u64) {

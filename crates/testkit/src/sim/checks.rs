@@ -292,6 +292,11 @@ impl Checks {
             }
             Note::Hidden { what, bound } => {
                 self.count("hidden statements", 1);
+                match what.split_once(['(', ' ']).map_or(what.as_str(), |(verb, _)| verb) {
+                    "Values" | "Everything" => self.count("sessions audited", 1),
+                    "SetConfig" => self.count("sessions replayed", 1),
+                    _ => {}
+                }
                 // What a client started with is put back behind its RESET, in the same transaction; what follows a BEGIN that failed
                 // is brought about in a block of its own.
                 // What brings a server to its client's session is a transaction of its own, in front of anything of the client's.

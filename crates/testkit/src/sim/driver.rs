@@ -225,6 +225,15 @@ pub struct SimDriver<'a> {
     pub hub: &'a mut Hub,
 }
 
+/// What the machine tells in its log of what nobody else sees, and what that is counted as.
+const TOLD: [(&str, &str); 5] = [
+    ("a cancel request waits until its statement is the first", "cancels held back"),
+    ("a stranger's cancel request hit runs again", "statements run again after a cancel"),
+    ("keeps its server:", "pins"),
+    ("taken for self-contained left a transaction open", "broken trust without riders"),
+    ("client reads too slowly", "clients that read too slowly"),
+];
+
 /// `Driver::send` passes a piece on at once if it is this large and nothing is queued before it.
 const LARGE_PIECE_BYTES: usize = 16 * 1024;
 
@@ -361,6 +370,9 @@ impl Driver for SimDriver<'_> {
     }
 
     fn log(&mut self, level: Level, line: &str) {
+        if let Some((_, what)) = TOLD.iter().find(|(words, _)| line.contains(words)) {
+            self.hub.count(what);
+        }
         self.hub.note(|| format!("{:?} log {level:?}: {line}", self.desk.id));
     }
 }

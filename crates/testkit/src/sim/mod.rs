@@ -16,6 +16,7 @@ pub mod net;
 pub mod operator;
 pub mod plan;
 pub mod proto;
+pub mod reach;
 pub mod reasons;
 pub mod report;
 pub mod rng;

@@ -44,6 +44,16 @@ pub enum Theme {
     Crowd,
     /// Many clients with one session's parameters and short statements, on few servers: they ride.
     Riding,
+    /// The same, and servers end, lie, and are cancelled just when somebody is aboard behind another.
+    Perils,
+}
+
+impl Theme {
+    /// Many clients ride.
+    #[must_use]
+    pub fn rides(self) -> bool {
+        matches!(self, Theme::Riding | Theme::Perils)
+    }
 }
 
 /// What an engine under test is able to do; scripts ask for nothing else.
@@ -217,7 +227,8 @@ impl Plan {
             8..14 => Theme::Bulk,
             14..24 => Theme::Prepared,
             24..30 => Theme::Crowd,
-            30..50 => Theme::Riding,
+            30..43 => Theme::Riding,
+            43..50 => Theme::Perils,
             _ => Theme::Mixed,
         };
         let databases: Vec<String> = (0..rng.between(1, 3)).map(|i| format!("db{i}")).collect();
@@ -261,11 +272,11 @@ impl Plan {
             faults: faults(&mut rng, profile),
             clients: Vec::new(),
         };
-        plan.follow_theme(&mut rng);
+        plan.follow_theme(&mut rng, profile);
         let mut client_rng = rng.fork();
         let count = match theme {
             Theme::Crowd => rng.between(15, 40),
-            Theme::Riding => rng.between(6, 30),
+            Theme::Riding | Theme::Perils => rng.between(6, 30),
             Theme::Prepared | Theme::Cancels => rng.between(4, 12),
             Theme::Bulk => rng.between(2, 6),
             Theme::Mixed => rng.between(1, 10),
@@ -277,7 +288,7 @@ impl Plan {
         plan
     }
 
-    fn follow_theme(&mut self, rng: &mut Rng) {
+    fn follow_theme(&mut self, rng: &mut Rng, profile: &Profile) {
         match self.theme {
             Theme::Cancels => {
                 self.databases.truncate(1);
@@ -290,7 +301,7 @@ impl Plan {
                 self.pool_size = rng.count(1, 3);
                 self.max_prepared_statements = rng.count(1, 4);
             }
-            Theme::Riding => {
+            Theme::Riding | Theme::Perils => {
                 self.databases.truncate(1);
                 self.users.truncate(1);
                 self.pool_size = rng.count(1, 3);
@@ -301,6 +312,17 @@ impl Plan {
                 }
                 if self.mode == Mode::Session {
                     self.mode = Mode::Transaction;
+                }
+                if self.theme == Theme::Perils {
+                    self.pool_size = rng.count(1, 2);
+                    self.net.delay_us_max = *rng.pick(&[1, 50, 500]);
+                    self.multiplex = (*rng.pick(&[3, 8, 32]), 50, *rng.pick(&["auto", "1", "2"]));
+                    self.server.cancel_us_max = *rng.pick(&[3_000, 20_000]);
+                    self.server.connect_us_max = *rng.pick(&[10, 500]);
+                    if profile.bears_faults {
+                        let (dies, nonsense) = *rng.pick(&[(0, 0), (70, 0), (70, 20), (0, 70)]);
+                        self.faults = FaultPlan { dies, nonsense, ..FaultPlan::default() };
+                    }
                 }
             }
             Theme::Mixed | Theme::Bulk | Theme::Crowd => {}

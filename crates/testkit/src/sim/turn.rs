@@ -33,7 +33,7 @@ impl<E: Subject> World<E> {
         self.rearm(at);
     }
 
-    fn turn(&mut self, at: usize, verb: impl FnOnce(&mut E, &mut SimDriver<'_>)) {
+    pub(super) fn turn(&mut self, at: usize, verb: impl FnOnce(&mut E, &mut SimDriver<'_>)) {
         verb(&mut self.engines[at], &mut SimDriver { desk: &mut self.desks[at], hub: &mut self.hub });
     }
 

@@ -1,6 +1,8 @@
 //! Looking on: nobody may be forgotten, and nothing may be left over.
 
 use pgweir_core::limits::{MAINTENANCE_PERIOD_US, SLOW_READER_US};
+use pgweir_core::mail::{Mail, Question};
+use pgweir_core::sight::{Look, RideNumbers, Sight};
 
 use super::aboard::Aboard;
 use super::checks::PoolName;
@@ -61,6 +63,7 @@ impl<E: Subject> World<E> {
                 let unbound = self.hub.plan.mode != Mode::Session || !backend.is_used();
                 backend.pool() == Some(&pool)
                     && unbound
+                    && !backend.is_kept()
                     && backend.is_idle(&self.hub)
                     && self.hub.link(backend.link).moved_us < before_us
                     && matches!(self.hub.link(backend.link).pooler, PoolerEnd::At(..))
@@ -122,6 +125,23 @@ impl<E: Subject> World<E> {
             .iter()
             .filter(|client| client.pool() == *pool && client.is_bound() && !seen(client.id()))
             .count()
+    }
+
+    /// What the machines counted themselves, for the report.
+    pub(super) fn count_rides(&mut self) {
+        self.hub.questions.clear();
+        for at in 0..self.desks.len() {
+            let look = Mail::Look { ticket: 0, look: Look::Pools { skip: 0, limit: usize::MAX } };
+            self.turn(at, |engine, d| engine.mail(d, look));
+        }
+        for question in std::mem::take(&mut self.hub.questions) {
+            let Question::Seen { sight: Sight::Pools { pools, .. }, .. } = question else { continue };
+            for RideNumbers { ridden, requeued, violations, .. } in pools.into_iter().map(|pool| pool.rides) {
+                let numbers =
+                    [("riders", ridden), ("riders put back", requeued), ("ride violations", violations)];
+                numbers.into_iter().for_each(|(what, times)| self.hub.checks.count(what, times));
+            }
+        }
     }
 
     pub(super) fn check_the_end(&mut self) {

@@ -99,6 +99,7 @@ impl<E: Subject> World<E> {
         }
         if self.hub.checks.violation().is_none() {
             self.check_the_end();
+            self.count_rides();
         }
         events
     }

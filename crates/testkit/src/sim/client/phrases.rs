@@ -58,8 +58,9 @@ impl Phrases {
         let duration_us = match self.rng.below(20) {
             0 => 0,
             _ if self.theme == Theme::Cancels => self.rng.skewed(5_000),
-            1..3 if self.theme == Theme::Riding => self.rng.skewed(20_000),
-            _ if self.theme == Theme::Riding => self.rng.skewed(600),
+            1..12 if self.theme == Theme::Perils && self.long => self.rng.skewed(10_000),
+            1..3 if self.theme.rides() => self.rng.skewed(20_000),
+            _ if self.theme.rides() => self.rng.skewed(600),
             1 if self.long => self.rng.skewed(200_000),
             _ if self.long => self.rng.skewed(20_000),
             _ => self.rng.skewed(3_000),
@@ -296,6 +297,9 @@ impl Phrases {
             5 => ("IntervalStyle", *self.rng.pick(&["postgres", "iso_8601"])),
             // What others set, too.
             6 => ("work_mem", *self.rng.pick(&["1MB", "2MB"])),
+            // What is made then is temporary: its server is kept.
+            _ if tag.number.is_multiple_of(8) => ("search_path", "pg_temp"),
+            _ if tag.number % 4 == 1 => ("search_path", "off"),
             _ => ("work_mem", own.as_str()),
         };
         let value = value.replace('\'', "''");

@@ -164,7 +164,11 @@ impl<'a> ScriptWriter<'a> {
     #[must_use]
     pub fn new(plan: &'a Plan, profile: &'a Profile, mut rng: Rng, id: usize) -> Self {
         let id = u32::try_from(id).expect("few clients");
-        let cancels = rng.percent(if plan.theme == Theme::Cancels { 80 } else { 20 });
+        let cancels = rng.percent(match plan.theme {
+            Theme::Cancels => 80,
+            Theme::Perils => 50,
+            _ => 20,
+        });
         let slow = rng.percent(if plan.theme == Theme::Bulk { 50 } else { 12 });
         let script = Script {
             id,
@@ -202,7 +206,7 @@ impl<'a> ScriptWriter<'a> {
             0,
             match self.plan.theme {
                 Theme::Crowd => 3,
-                Theme::Riding => 40,
+                Theme::Riding | Theme::Perils => 40,
                 _ => 12,
             },
         );
@@ -218,7 +222,7 @@ impl<'a> ScriptWriter<'a> {
 
     fn introduction(&mut self) {
         let phrases = &mut self.phrases;
-        let rides = self.plan.theme == Theme::Riding;
+        let rides = self.plan.theme.rides();
         if self.rng.percent(if rides { 5 } else { 50 }) {
             let value = format!("c{} start", self.script.id);
             self.script.parameters.push(("application_name".to_owned(), value));
@@ -261,7 +265,7 @@ impl<'a> ScriptWriter<'a> {
 
     /// One thing a client does between two pauses: a group, a transaction, a pipeline.
     fn passage(&mut self) {
-        if self.plan.theme == Theme::Riding && self.rng.percent(85) {
+        if self.plan.theme.rides() && self.rng.percent(85) {
             let messages = self.phrases.ridable_group();
             return self.step(messages, Wait::Answers);
         }
@@ -429,13 +433,15 @@ impl<'a> ScriptWriter<'a> {
     }
 
     fn step(&mut self, messages: Vec<Message>, wait: Wait) {
-        let often_s = if self.plan.theme == Theme::Riding { 1 } else { 5 };
+        let often_s = if self.plan.theme.rides() { 1 } else { 5 };
+        let briefly_us = if self.plan.theme == Theme::Perils { 300 } else { 5_000 };
         let think_us =
-            if self.rng.percent(often_s) { self.rng.skewed(1_500_000) } else { self.rng.skewed(5_000) };
+            if self.rng.percent(often_s) { self.rng.skewed(1_500_000) } else { self.rng.skewed(briefly_us) };
         // Around the time when the statement ends, a cancel is most dangerous.
         let (often, late_us) = match self.plan.theme {
             Theme::Cancels => (70, 6_000),
             Theme::Riding => (30, 8_000),
+            Theme::Perils => (60, 6_000),
             _ => (35, 30_000),
         };
         let cancel = self.script.cancels && self.rng.percent(often);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use pgweir_auth::Guard;
 
-use super::fate::{Fate, Lie};
+use super::fate::{Fate, Lie, Moment};
 use super::login::encoded;
 use super::session::{Note, Session, Step};
 use super::statement::Tag;
@@ -60,6 +60,9 @@ pub struct Backend {
     /// More was there when the last answer was complete, and whose that was.
     followed: bool,
     answered: Option<u32>,
+    /// Whose message group it reads, or read last, once that names its client; whether that was the group's last message.
+    serves: Option<u32>,
+    group_read: bool,
     /// What was carried out and is not committed yet.
     wrote: Vec<Tag>,
     /// The first client that used a prepared statement, by its name here.
@@ -95,6 +98,8 @@ impl Backend {
             used: false,
             followed: false,
             answered: None,
+            serves: None,
+            group_read: false,
             wrote: Vec::new(),
             prepared_by: BTreeMap::new(),
             alarm: 0,
@@ -143,6 +148,12 @@ impl Backend {
         self.is_serving() && !self.is_idle(hub) && whose
     }
 
+    /// Its session holds what can not move: it belongs to one client until that leaves.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        matches!(&self.stage, Stage::Serving(session) if session.settings.get("search_path").contains("pg_temp"))
+    }
+
     /// What it has read of its connection and not begun with.
     #[must_use]
     pub fn unbegun(&self) -> &[u8] {
@@ -152,7 +163,7 @@ impl Backend {
     /// It can not go on because the network takes nothing more of what it says; to whom it says that.
     #[must_use]
     pub fn is_unheard_by(&self) -> Option<u32> {
-        self.answered.filter(|_| self.is_serving() && !self.sending.is_empty())
+        self.serves.filter(|_| self.is_serving() && !self.sending.is_empty())
     }
 
     /// It is at work for this client.
@@ -167,6 +178,9 @@ impl Backend {
         hub.note(|| format!("server {} is cancelled, runs {:?}", self.pid, session.running()));
         if let Some(tag) = session.cancel() {
             self.sleeping = false;
+            if self.has_rider(hub) {
+                hub.count("cancels hit with riders behind");
+            }
             hub.checks.cancel_hit(self.pid, &tag);
             self.go_on(hub);
         }
@@ -266,6 +280,7 @@ impl Backend {
             Step::Say(message) if message.tag == b'Z' => self.say_ready(hub, &message),
             Step::Say(message) => self.keep(hub, &message),
             Step::Flush => self.flush(hub),
+            Step::Wait(_) if self.is_at_work() && self.meets_its_fate(hub, Moment::AtWork) => {}
             Step::Wait(us) => self.sleep(hub, us),
             Step::Quiet => {}
             Step::Quit => self.close(hub, End::Fin),
@@ -274,11 +289,20 @@ impl Backend {
         true
     }
 
+    /// A client's statement is being carried out.
+    fn is_at_work(&self) -> bool {
+        matches!(&self.stage, Stage::Serving(session) if session.running().is_some_and(|tag| tag.client.is_some()))
+    }
+
     fn feed(&mut self, hub: &mut Hub) -> bool {
         match self.splitter.message() {
             Ok(Some(message)) => {
                 hub.note(|| format!("server {} takes {message:?}", self.pid));
                 self.used = true;
+                if std::mem::replace(&mut self.group_read, matches!(message.tag, b'Q' | b'S' | b'F')) {
+                    self.serves = None;
+                }
+                self.serves = first_named(&message.body).or(self.serves);
                 if let Stage::Serving(session) = &mut self.stage {
                     session.feed(message);
                 }
@@ -325,13 +349,19 @@ impl Backend {
             self.followed = !self.splitter.rest().is_empty();
         }
         self.commit(hub, message.body == b"I");
+        let idle = message.body == b"I";
+        if idle
+            && (self.meets_its_fate(hub, Moment::InAnswer) || self.meets_its_fate(hub, Moment::BeforeReady))
+        {
+            return;
+        }
         match self.fate {
             Fate::DiesBeforeReady(n) if n == self.readies => {
                 self.flush(hub);
                 self.die(hub, End::Fin);
             }
             Fate::Lies(n, lie) if lie.needs_rider() => {
-                if self.readies >= n && message.body == b"I" && self.has_rider() {
+                if self.readies >= n && message.body == b"I" && self.has_rider(hub) {
                     hub.count("broken trust");
                     self.lie(hub, lie);
                 } else {
@@ -341,6 +371,30 @@ impl Backend {
             Fate::Lies(n, lie) if n == self.readies => self.lie(hub, lie),
             _ => self.keep(hub, message),
         }
+        if idle {
+            self.meets_its_fate(hub, Moment::AfterReady);
+        }
+    }
+
+    /// Dies if it is to die in this moment, and the time has come.
+    fn meets_its_fate(&mut self, hub: &mut Hub, now: Moment) -> bool {
+        let Fate::DiesRidden(left, moment, end) = self.fate else { return false };
+        if moment != now || !self.has_rider(hub) {
+            return false;
+        }
+        self.fate = Fate::DiesRidden(left.saturating_sub(1), moment, end);
+        if left > 1 {
+            return false;
+        }
+        hub.count(moment.name());
+        match moment {
+            Moment::AtWork => self.kept.clear(),
+            Moment::InAnswer => self.kept.truncate(self.kept.len() / 2),
+            Moment::BeforeReady | Moment::AfterReady => {}
+        }
+        self.flush(hub);
+        self.die(hub, end);
+        true
     }
 
     /// A transaction, perhaps of one statement, is over.
@@ -352,11 +406,12 @@ impl Backend {
         }
     }
 
-    /// What has arrived already is another client's than what was answered last.
-    fn has_rider(&self) -> bool {
-        let rest = String::from_utf8_lossy(self.splitter.rest());
-        let next = rest.split("c=").nth(1).and_then(|text| text.split(' ').next()?.parse::<u32>().ok());
-        next.is_some() && next != self.answered
+    /// What follows, and be it on its way, is another client's than what it is at.
+    fn has_rider(&self, hub: &Hub) -> bool {
+        let Some(serves) = self.serves else { return false };
+        let mut bytes = self.splitter.rest().to_vec();
+        hub.link(self.link).to_peer.unread().for_each(|piece| bytes.extend_from_slice(piece));
+        first_named(&bytes).is_some_and(|next| next != serves)
     }
 
     /// Says what no server says, and is no server any more.
@@ -440,4 +495,10 @@ impl Backend {
         self.kept.clear();
         hub.end(self.link, Dir::ToPooler, end);
     }
+}
+
+/// The first client that is named in what was sent to a server.
+fn first_named(bytes: &[u8]) -> Option<u32> {
+    let text = String::from_utf8_lossy(bytes);
+    text.split("c=").skip(1).find_map(|text| text.split_once(" n=")?.0.parse().ok())
 }

@@ -2,6 +2,7 @@
 
 use crate::sim::hub::Hub;
 use crate::sim::net::End;
+use crate::sim::plan::Theme;
 use crate::sim::proto::Message;
 
 /// How a server process is going to end, or to lie, if not in order.
@@ -21,8 +22,38 @@ pub enum Fate {
     DiesBeforeReady(u32),
     /// Is terminated by an administrator at a time that is in the calendar.
     Terminated,
+    /// Dies in the n-th of these moments in which another client's statement is behind the one it works for.
+    DiesRidden(u32, Moment, End),
     /// Sends nonsense instead of its n-th ReadyForQuery; 0 is the answer to the startup packet.
     Lies(u32, Lie),
+}
+
+/// When it may end while somebody is aboard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Moment {
+    /// While the first one's statement is carried out.
+    AtWork,
+    /// In the middle of the answer to it.
+    InAnswer,
+    /// All was answered but ReadyForQuery.
+    BeforeReady,
+    /// All was answered; the next one's statement has not begun.
+    AfterReady,
+}
+
+/// Every such moment.
+pub const MOMENTS: [Moment; 4] = [Moment::AtWork, Moment::InAnswer, Moment::BeforeReady, Moment::AfterReady];
+
+impl Moment {
+    /// As it is counted.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Moment::AtWork => "ridden servers lost at work",
+            Moment::InAnswer => "ridden servers lost in an answer",
+            Moment::BeforeReady => "ridden servers lost before ReadyForQuery",
+            Moment::AfterReady => "ridden servers lost after ReadyForQuery",
+        }
+    }
 }
 
 /// What PostgreSQL would never send, and what is plain to see wherever the stream is cut. (A well-formed message too many
@@ -90,6 +121,13 @@ impl Fate {
                 _ => Fate::Refuses("57P03"),
             };
         }
+        if rng.percent(faults.dies) && hub.plan.theme == Theme::Perils {
+            return Fate::DiesRidden(
+                rng.count(1, 12),
+                *rng.pick(&MOMENTS),
+                *rng.pick(&[End::Fin, End::Reset]),
+            );
+        }
         if rng.percent(faults.dies) {
             return match rng.below(4) {
                 0 => Fate::DiesBeforeReady(rng.count(2, 8)),
@@ -99,7 +137,9 @@ impl Fate {
             };
         }
         if rng.percent(faults.nonsense) {
-            return Fate::Lies(rng.count(1, 8), *rng.pick(&LIES));
+            let harms_riders = hub.plan.theme == Theme::Perils && rng.percent(70);
+            let lies: &[Lie] = if harms_riders { &LIES[4..] } else { &LIES };
+            return Fate::Lies(rng.count(1, 8), *rng.pick(lies));
         }
         Fate::None
     }

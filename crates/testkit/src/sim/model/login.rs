@@ -8,7 +8,7 @@ use super::session::{Manner, Session};
 use super::settings::known;
 use crate::sim::hub::{Event, Hub};
 use crate::sim::net::End;
-use crate::sim::plan::{SCRAM_ITERATIONS, password};
+use crate::sim::plan::{SCRAM_ITERATIONS, Theme, password};
 use crate::sim::proto::{
     Body, CANCEL_REQUEST, Fields, GSS_REQUEST, Message, PROTOCOL_3_0, PROTOCOL_3_2, SSL_REQUEST,
 };
@@ -62,7 +62,10 @@ impl Backend {
         if self.fate == Fate::Hangs {
             return;
         }
-        let in_us = hub.rng.skewed(hub.plan.server.cancel_us_max);
+        let at_most_us = hub.plan.server.cancel_us_max;
+        // A signal that comes late hits whoever was aboard behind.
+        let late = hub.plan.theme == Theme::Perils;
+        let in_us = if late { hub.rng.below(at_most_us) } else { hub.rng.skewed(at_most_us) };
         hub.after(in_us, Event::CancelFires(self.pid));
     }
 

@@ -1,0 +1,56 @@
+//! What runs must get to, by the names under which they count it. A simulator that does not get there tests nothing.
+
+use std::collections::BTreeMap;
+
+/// In any hundred seeds.
+pub const IN_A_HUNDRED: [&str; 28] = [
+    "cancel requests at servers",
+    "cancels asked",
+    "cancels hit",
+    "clients disconnected",
+    "clients finished",
+    "clients vanished",
+    "copies in",
+    "copies out",
+    "dials",
+    "errors",
+    "function calls",
+    "hand-overs",
+    "hidden statements",
+    "login failures",
+    "logins",
+    "mails",
+    "messages to clients",
+    "notices",
+    "portals suspended",
+    "prepared statements shared",
+    "reads paused",
+    "riders",
+    "rows",
+    "server failures",
+    "sessions audited",
+    "sessions replayed",
+    "statements",
+    "statements that rode",
+];
+
+/// In any fifty seeds in which servers end, lie and are cancelled just when somebody is aboard behind another.
+pub const IN_FIFTY_PERILS: [&str; 8] = [
+    "broken trust",
+    "cancels held back",
+    "ride violations",
+    "ridden servers lost after ReadyForQuery",
+    "ridden servers lost at work",
+    "ridden servers lost before ReadyForQuery",
+    "ridden servers lost in an answer",
+    "riders put back",
+];
+
+/// In any two thousand seeds, beside all of these.
+pub const IN_TWO_THOUSAND: [&str; 2] = ["cancels hit with riders behind", "pins"];
+
+/// Of these, what never happened.
+#[must_use]
+pub fn missing(counters: &BTreeMap<&'static str, u64>, wanted: &[&'static str]) -> Vec<&'static str> {
+    wanted.iter().filter(|what| counters.get(*what).is_none_or(|&times| times == 0)).copied().collect()
+}
