@@ -29,6 +29,13 @@ pub(crate) struct Group {
     pub(crate) may_touch: bool,
 }
 
+impl Group {
+    /// It is one statement, whatever else it asks about it. `false` says nothing.
+    pub(crate) fn is_one_statement(&self) -> bool {
+        self.fingerprint ^ self.statement < 4
+    }
+}
+
 /// The group at the front of `bytes`, if all of it is there and it is certainly over with its own answer. `statement` tells
 /// what is known of the text of a prepared statement, by the client's name for it.
 pub(crate) fn group_at_front(

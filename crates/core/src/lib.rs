@@ -24,6 +24,7 @@ mod introductions;
 mod known_sets;
 pub mod ledger;
 pub mod limits;
+mod looks;
 pub mod luggage;
 mod machine;
 pub mod mail;

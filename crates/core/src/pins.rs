@@ -79,6 +79,8 @@ pub(crate) struct Pin {
     pub(crate) reasons: Reasons,
     /// Since when (monotonic, µs).
     pub(crate) since_us: u64,
+    /// It was logged that it lasts (`pin_warn_after`).
+    pub(crate) logged: bool,
 }
 
 /// What a transaction may have done to its session.

@@ -14,6 +14,7 @@ use crate::inquiry::Lookup;
 use crate::introductions::Introductions;
 use crate::known_sets::KnownSets;
 use crate::limits::{CUSTOM_SETTINGS_MAX, KNOWN_PARAMS_MAX};
+use crate::looks::Looks;
 use crate::machine::WaitingCancel;
 use crate::pace::Pace;
 use crate::params::{Params, Tracked};
@@ -63,6 +64,8 @@ pub(crate) struct Pool {
     /// Clients that keep their server between transactions.
     pub(crate) pinned: u32,
     pub(crate) continuity: Continuity,
+    /// When the session of a released server is looked at.
+    pub(crate) looks: Looks,
     /// Clients that wait for a server, longest first. One that left stays until it is looked at.
     pub(crate) queue: VecDeque<ClientId>,
     /// How many of the queue really wait.
@@ -190,6 +193,7 @@ impl Pool {
             slow_us: u64::MAX,
             pinned: 0,
             continuity: Continuity::default(),
+            looks: Looks::default(),
             queue: VecDeque::new(),
             waiting: 0,
             welcoming: Vec::new(),
@@ -295,6 +299,9 @@ impl Pool {
         self.tries_startup = state != SessionState::Pgbouncer;
         self.refuses_pins = state == SessionState::Error;
         self.keeps_sessions = self.mode != PoolMode::Session && self.tries_startup;
+        let one_in = config.session_audit_sample(&self.config, &self.user);
+        let connect_query = self.config.connect_query.as_deref().unwrap_or_default();
+        self.looks.follow(if self.keeps_sessions { one_in } else { 0 }, connect_query);
         let slow = config.log_min_duration(&self.config, &self.user);
         self.slow_us = slow.map_or(u64::MAX, |slow| u64::try_from(slow.as_micros()).unwrap_or(u64::MAX));
         self.introductions.clear();

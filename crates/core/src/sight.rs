@@ -7,6 +7,7 @@ use pgweir_settings::PoolMode;
 
 use crate::mail::Shutdown;
 use crate::stats::Stats;
+use crate::stats::continuity::Continuity;
 use crate::stats::errors::ErrorCounts;
 use crate::stats::histogram::Histogram;
 use crate::stats::times::{Split, Times};
@@ -192,6 +193,8 @@ pub struct PoolSight {
     pub wait_oldest_us: u64,
     /// What SHOW STATS counts.
     pub stats: Stats,
+    /// What was done to keep its clients' sessions.
+    pub continuity: Continuity,
     /// Errors that its clients were sent.
     pub errors: u64,
     /// How long its statements took; `None` if nothing was added since the last look.

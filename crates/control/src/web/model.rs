@@ -12,6 +12,7 @@ use pgweir_core::sight::{
     ClientNumbers, FollowedNumbers, PoolSight, RideNumbers, ServerNumbers, Tally, WorkerSight,
 };
 use pgweir_core::stats::Stats;
+use pgweir_core::stats::continuity::Continuity;
 use pgweir_core::stats::times::Times;
 
 use super::Load;
@@ -87,6 +88,7 @@ pub(super) struct Sum {
     pub(super) servers: ServerNumbers,
     pub(super) rides: RideNumbers,
     pub(super) stats: Stats,
+    pub(super) continuity: Continuity,
     pub(super) errors: u64,
     pub(super) size: u64,
     pub(super) wait_oldest_us: u64,
@@ -124,6 +126,7 @@ impl Sum {
         own.requeued += their.requeued;
         own.violations += their.violations;
         self.stats = self.stats.plus(&pool.stats);
+        self.continuity = self.continuity.plus(&pool.continuity);
         self.errors += pool.errors;
         self.size += u64::from(pool.size);
         self.wait_oldest_us = self.wait_oldest_us.max(pool.wait_oldest_us);

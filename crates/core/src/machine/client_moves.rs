@@ -100,6 +100,7 @@ impl Machine {
         server.active_us = now_us;
         server.used = true;
         server.waited_us = waited_us;
+        server.unseen = server.unseen.saturating_add(1);
         server.followed.clear();
         if account.replication == Replication::None {
             self.settle_server(d, id, server_id);

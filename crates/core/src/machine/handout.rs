@@ -303,6 +303,8 @@ impl Machine {
             xact_us: 0,
             waited_us: 0,
             running: crate::stats::statements::Running::default(),
+            recent: crate::stats::statements::Recent::default(),
+            unseen: 0,
             followed: crate::stats::statements::Followed::default(),
             traced: None,
             stalled_us: 0,

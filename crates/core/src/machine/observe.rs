@@ -107,6 +107,7 @@ impl Machine {
             },
             wait_oldest_us,
             stats: pool.stats,
+            continuity: pool.continuity,
             errors: pool.errors,
             times: pool.times.as_ref().filter(|_| has_more).cloned(),
             failure: pool.failure.as_ref().map(|failure| failure.text.clone()),

@@ -115,6 +115,7 @@ impl Machine {
             }
             ServerState::Inquiring(_) => self.lookup_ended(d, id),
             ServerState::Auditing(_) => self.audited(d, id),
+            ServerState::Inspecting(_) => self.inspected(d, id),
             ServerState::Introducing(_) => self.introduced(d, id),
             ServerState::Cleaning => {
                 self.cleaned(id);
@@ -150,7 +151,9 @@ impl Machine {
         }
         self.unlink(client_id);
         self.end_cancels_for(d, self.servers[id].pool, client_id);
-        self.release_server(d, id, made_in);
+        if !self.inspects(d, id) {
+            self.release_server(d, id, made_in);
+        }
         // What it sent behind a DISCARD waited for this; mostly there is nothing.
         self.to_resume.push_back(client_id);
     }
@@ -441,7 +444,8 @@ fn is_legal(from: &ServerState, to: &ServerState) -> bool {
             )
             | (S::Idle, S::Busy(_) | S::Checking | S::Inquiring(_) | S::Introducing(_))
             | (S::Introducing(_), S::Idle | S::Cleaning | S::HeldForCancel)
-            | (S::Busy(_), S::Auditing(_))
+            | (S::Busy(_), S::Auditing(_) | S::Inspecting(_))
+            | (S::Inspecting(_), S::Idle | S::HeldForCancel)
             | (S::Auditing(_), S::Busy(_) | S::Cleaning)
             | (S::Settling(_), S::Busy(_))
             | (S::HeldForCancel, S::Idle)

@@ -16,6 +16,7 @@ mod hba;
 mod hosts;
 mod listening;
 mod login;
+mod looks;
 mod own_servers;
 mod params;
 mod peers;

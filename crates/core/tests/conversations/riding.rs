@@ -41,7 +41,7 @@ fn short_statements_follow_each_other_and_everyone_gets_its_own_answer() {
     assert_eq!(rig.gets(clients[2]), answered("2"));
     let console = rig.console();
     let row = rig.pool(console, "app,alice");
-    assert_eq!(row[row.len() - 7..row.len() - 2], ["0", "0", "2", "0", "0"], "{row:?}");
+    assert_eq!(row[18..23], ["0", "0", "2", "0", "0"], "{row:?}");
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn a_statement_that_leaves_a_transaction_open_costs_the_server_and_is_not_truste
     assert_eq!(rig.gets(fresh).last().map(String::as_str), Some("Query select 2"), "nobody follows it now");
     let console = rig.console();
     let row = rig.pool(console, "app,alice");
-    assert_eq!(row[row.len() - 3], "1", "{row:?}");
+    assert_eq!(row[22], "1", "{row:?}");
 }
 
 #[test]

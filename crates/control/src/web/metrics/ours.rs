@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use pgweir_core::stats::continuity::Continuity;
 use pgweir_core::stats::histogram::Histogram;
 use pgweir_core::stats::times::Times;
 
@@ -27,6 +28,7 @@ pub(super) fn write(page: &mut Page, model: &Model, tables: &Tables, version: &s
     page.value(&[("version", version)], 1);
     let by_pool = by_pool(model, tables.names);
     pools(page, &by_pool);
+    sessions(page, &by_pool);
     times(page, &by_pool);
     whole(page, model);
     workers(page, model);
@@ -119,6 +121,16 @@ fn pools(page: &mut Page, pools: &ByPool<'_>) {
     each(true, "pgweir_pool_errors_total", "Errors that clients were sent, by servers or by pgweir", |sum| {
         sum.errors.to_string()
     });
+}
+
+/// What session continuity did, a counter each.
+fn sessions(page: &mut Page, pools: &ByPool<'_>) {
+    for (place, (name, help, _)) in Continuity::default().each().into_iter().enumerate() {
+        page.counter(&format!("pgweir_{name}_total"), help);
+        for ((database, user), (sum, _)) in pools {
+            page.value(&[("database", database), ("user", user)], sum.continuity.each()[place].2);
+        }
+    }
 }
 
 fn times(page: &mut Page, pools: &ByPool<'_>) {

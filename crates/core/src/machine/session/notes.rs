@@ -38,8 +38,8 @@ impl Machine {
         let traits = self.texts.traits(text);
         self.measure_text(id, header.tag, body, &traits, text);
         let mut marks = traits.marks;
-        if body.len() < header.body_len as usize {
-            // Of what is still to come nothing is known.
+        if body.len() < header.body_len as usize || self.is_watched(id, traits.fingerprint) {
+            // Of what is still to come nothing is known; or it is known that the words do not tell.
             marks.add(Marks::ROUTINES);
         }
         if !marks.is_empty() {
@@ -62,10 +62,12 @@ impl Machine {
     pub(in crate::machine) fn note_statement(&mut self, id: ClientId, statement: StatementId) {
         self.measure_statement(id, statement);
         let Some(known) = self.statements.get(statement) else { return };
-        if known.marks().is_empty() {
+        let watched = known.traits.is_some_and(|traits| self.is_watched(id, traits.fingerprint));
+        let marks = if watched { known.marks().and(Marks::ROUTINES) } else { known.marks() };
+        if marks.is_empty() {
             return;
         }
-        let (marks, query) = (known.marks(), known.query.clone());
+        let query = known.query.clone();
         self.note_marks(id, marks, &query, false);
     }
 
