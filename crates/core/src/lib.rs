@@ -34,6 +34,7 @@ pub mod params;
 mod pins;
 mod pool;
 mod riders;
+mod sequences;
 mod server;
 pub mod session;
 pub mod shared;

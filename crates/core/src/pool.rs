@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use pgweir_auth::Learned;
-use pgweir_settings::{Config, Database, PoolMode, SessionState};
+use pgweir_settings::{Config, Database, PoolMode, SequenceAffinity, SessionState};
 use pgweir_wire::backend::ParameterStatus;
 use pgweir_wire::header::{HEADER_LEN, Header};
 
@@ -19,6 +19,7 @@ use crate::machine::WaitingCancel;
 use crate::pace::Pace;
 use crate::params::{Params, Tracked};
 use crate::riders::RideStats;
+use crate::sequences::{Askers, Lingering};
 use crate::session::KnownSessions;
 use crate::shared::Counts;
 use crate::stats::continuity::Continuity;
@@ -64,6 +65,10 @@ pub(crate) struct Pool {
     /// Clients that keep their server between transactions.
     pub(crate) pinned: u32,
     pub(crate) continuity: Continuity,
+    /// What is done for `currval` and `lastval`.
+    pub(crate) sequences: SequenceAffinity,
+    pub(crate) askers: Askers,
+    pub(crate) lingering: Lingering,
     /// When the session of a released server is looked at.
     pub(crate) looks: Looks,
     /// Clients that wait for a server, longest first. One that left stays until it is looked at.
@@ -193,6 +198,9 @@ impl Pool {
             slow_us: u64::MAX,
             pinned: 0,
             continuity: Continuity::default(),
+            sequences: SequenceAffinity::Off,
+            askers: Askers::default(),
+            lingering: Lingering::default(),
             looks: Looks::default(),
             queue: VecDeque::new(),
             waiting: 0,
@@ -299,6 +307,11 @@ impl Pool {
         self.tries_startup = state != SessionState::Pgbouncer;
         self.refuses_pins = state == SessionState::Error;
         self.keeps_sessions = self.mode != PoolMode::Session && self.tries_startup;
+        self.sequences = match config.main.sequence_affinity {
+            _ if !self.keeps_sessions => SequenceAffinity::Off,
+            SequenceAffinity::Pin if self.refuses_pins => SequenceAffinity::Linger,
+            affinity => affinity,
+        };
         let one_in = config.session_audit_sample(&self.config, &self.user);
         let connect_query = self.config.connect_query.as_deref().unwrap_or_default();
         self.looks.follow(if self.keeps_sessions { one_in } else { 0 }, connect_query);

@@ -17,6 +17,7 @@ use crate::params::Params;
 use crate::pins::Reasons;
 use crate::pool::{Pool, ServerKind};
 use crate::riders::Riders;
+use crate::sequences::Users;
 use crate::session::Session;
 use crate::statements::ServerStatements;
 use crate::stats::statements::{Followed, Recent, Running};
@@ -36,6 +37,8 @@ pub(crate) struct Server {
     pub(crate) params: Arc<Params>,
     /// What its session holds besides, for whoever had it last.
     pub(crate) session: Arc<Session>,
+    /// Whose drawn values of sequences it may hold.
+    pub(crate) users: Users,
     /// What it was opened with for a client in session pooling.
     pub(crate) opened: Opened,
     /// The client in session pooling that it is opened for, or that was told of it and has not asked for anything yet.

@@ -57,6 +57,8 @@ fn the_counts_are_those_of_pgbouncer() {
         "multiplex_servers",
         "otlp_endpoint",
         "pin_warn_after",
+        "sequence_affinity",
+        "sequence_linger_ms",
         "server_protocol",
         "session_audit_sample",
         "session_state",

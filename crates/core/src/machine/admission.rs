@@ -52,12 +52,16 @@ impl Machine {
         }
         let tracked = self.client_tracks_statements(id);
         let keeps_sessions = self.pools[account.pool].keeps_sessions;
+        let keeps_draws = self.keeps_draws(account);
         let group = group_at_front(bytes, &mut self.texts, |name| {
             let statement = account.statement(name).filter(|_| tracked)?;
             self.statements.get(statement)?.traits
         });
         // Where sessions are kept, its server has to be looked at before anybody else may have it.
-        group.filter(|group| !(keeps_sessions && (group.may_touch || self.is_group_watched(pool_id, group))))
+        group.filter(|group| {
+            let touches = group.may_touch || group.asks || group.draws && keeps_draws;
+            !(keeps_sessions && (touches || self.is_group_watched(pool_id, group)))
+        })
     }
 
     /// The bounds of riding in a pool; `None` where nobody rides.

@@ -60,7 +60,12 @@ impl Machine {
             }
             let fifo = self.rules.config.main.server_round_robin;
             let id = *(if fifo { pool.idle.front() } else { pool.idle.back() })?;
-            let id = self.fitting_idle(pool_id, id, client).unwrap_or(id);
+            let drawn_on = self.drawn_on(pool_id, client);
+            let id = drawn_on.or_else(|| self.fitting_idle(pool_id, id, client)).unwrap_or(id);
+            let id = match self.pools[pool_id].lingering.is_empty() {
+                true => id,
+                false => self.beside_lingering(pool_id, id, client)?,
+            };
             if let Some(reason) = self.reason_to_close(id) {
                 self.close_server(d, id, reason, CloseMode::Flush);
             } else if self.needs_check(&self.servers[id]) {
@@ -149,10 +154,14 @@ impl Machine {
         if self.session_stays(d, id, client_id) {
             return;
         }
+        let drew = self.has_drawn(client_id);
         self.unlink(client_id);
         self.end_cancels_for(d, self.servers[id].pool, client_id);
         if !self.inspects(d, id) {
             self.release_server(d, id, made_in);
+        }
+        if drew {
+            self.linger(id, client_id);
         }
         // What it sent behind a DISCARD waited for this; mostly there is nothing.
         self.to_resume.push_back(client_id);
@@ -360,6 +369,7 @@ impl Machine {
         let Some(server) = self.servers.get(id) else { return };
         let kind = server.state.kind();
         let pool = &mut self.pools[server.pool];
+        pool.lingering.end(id);
         pool.count(Some(kind), None);
         if kind == ServerKind::Idle {
             pool.idle.retain(|&other| other != id);

@@ -21,5 +21,6 @@ mod pin;
 mod recall;
 mod replay;
 mod restore;
+mod sequences;
 mod settle;
 mod unnamed;

@@ -28,6 +28,7 @@ mod replay;
 mod replication;
 mod riding;
 mod security;
+mod sequences;
 mod sessions;
 mod statements;
 mod streaming;

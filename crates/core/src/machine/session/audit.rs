@@ -54,13 +54,16 @@ impl Machine {
         id: ServerId,
         client_id: ClientId,
     ) -> bool {
+        if !self.pin_drawer(d, client_id) {
+            return true;
+        }
         let Some(client) = self.clients.get_mut(client_id) else { return false };
         let ClientState::Linked(link) = &mut client.state else { return false };
         let pinned = link.pin.is_some();
         let Some(mut touched) = link.touched.take() else {
             return self.awaits_own(id, client_id) || pinned;
         };
-        let sticky = link.pin.as_ref().map_or(Reasons::NONE, |pin| pin.reasons.only(Reasons::STICKY));
+        let sticky = link.pin.as_ref().map_or(Reasons::NONE, |pin| pin.reasons.only(Reasons::LASTING));
         let sticky = sticky.with(Reasons::of_marks(touched.marks));
         let reshaped =
             touched.reshaped || link.pin.as_ref().is_some_and(|pin| pin.reasons.has(Reasons::PREPARED));
