@@ -17,19 +17,30 @@ pub(crate) enum Users {
     Nobody,
     /// This client's alone: whatever `currval` says is its own.
     Only(ClientId),
-    /// Several clients': it may be anybody's.
-    Several,
+    /// Several clients': it may be anybody's, but for what this one, which was there last, has drawn since.
+    Several(ClientId),
 }
 
 impl Users {
-    /// A client's statement goes there.
+    /// A client's statement goes there. `true` if another one was there before it.
     #[inline]
-    pub(crate) fn note(&mut self, id: ClientId) {
-        *self = match *self {
-            Users::Nobody => Users::Only(id),
-            Users::Only(other) if other == id => return,
-            _ => Users::Several,
+    pub(crate) fn note(&mut self, id: ClientId) -> bool {
+        let (before, now) = match *self {
+            Users::Nobody => (None, Users::Only(id)),
+            Users::Only(other) if other == id => return false,
+            Users::Only(other) | Users::Several(other) => (Some(other), Users::Several(id)),
         };
+        *self = now;
+        before.is_some_and(|other| other != id)
+    }
+
+    /// Who was there last.
+    #[inline]
+    pub(crate) fn last(self) -> Option<ClientId> {
+        match self {
+            Users::Nobody => None,
+            Users::Only(id) | Users::Several(id) => Some(id),
+        }
     }
 }
 
@@ -60,7 +71,7 @@ pub(crate) enum Habit {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Draws {
     pub(crate) habit: Habit,
-    /// Where it drew last, if it may ask.
+    /// Where it drew last, if it may ask, and nobody has been there since.
     pub(crate) on: Option<ServerId>,
 }
 
@@ -194,12 +205,11 @@ mod tests {
         let mut ids = SlotMap::<ClientId, ()>::with_key();
         let (one, two) = (ids.insert(()), ids.insert(()));
         let mut users = Users::default();
-        users.note(one);
-        users.note(one);
+        assert!(!users.note(one) && !users.note(one));
         assert_eq!(users, Users::Only(one));
-        users.note(two);
-        users.note(one);
-        assert_eq!(users, Users::Several);
+        assert!(users.note(two) && users.note(one));
+        assert_eq!((users, users.last()), (Users::Several(one), Some(one)));
+        assert!(!users.note(one), "nobody was there between");
     }
 
     #[test]

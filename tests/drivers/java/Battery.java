@@ -250,7 +250,7 @@ public final class Battery {
             expect(text(other, "select pg_try_advisory_lock(hashtext('" + me + "'))").equals("f"), "another's lock");
             expect(text(connection, "select pg_advisory_unlock(hashtext('" + me + "'))").equals("t"), "a lock");
             execute(connection, "declare c_" + me + " cursor with hold for select generate_series(1, 3)");
-            expect(number(connection, "fetch last c_" + me) == 3, "a held cursor");
+            expect(number(connection, "fetch next from c_" + me) == 1, "a held cursor");
             execute(connection, "listen " + me);
             execute(other, "notify " + me + ", 'hello'");
             PGNotification[] notes = connection.unwrap(PGConnection.class).getNotifications(20_000);

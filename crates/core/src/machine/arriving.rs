@@ -122,7 +122,7 @@ impl Machine {
         server.local = local;
         (server.pid, server.key) = (pid, Vec::from(key).into());
         (server.params, server.used) = (params, used);
-        server.users = Users::Several;
+        server.users = Users::Several(ClientId::default());
         server.session = self.session_of(pool_id, &session, prepared.as_deref());
         server.tx = TxStatus::from_byte(tx).unwrap_or(TxStatus::Failed);
         server.since = self.ago(age_us);

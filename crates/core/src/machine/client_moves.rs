@@ -109,9 +109,9 @@ impl Machine {
         server.used = true;
         server.waited_us = waited_us;
         server.unseen = server.unseen.saturating_add(1);
-        server.users.note(id);
         server.followed.clear();
         let (pool_id, replication) = (account.pool, account.replication);
+        self.use_server(id, server_id);
         self.end_linger(pool_id, Some(server_id), id);
         if replication == Replication::None {
             self.settle_server(d, id, server_id);

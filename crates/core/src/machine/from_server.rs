@@ -514,10 +514,10 @@ impl Machine {
                     Some(entry) if entry.kind == Kind::ParseAgain && is_provoked(body) => {
                         self.name_in_use(d, client, entry.ticket);
                     }
-                    _ => match self.explain_sequences(client, message) {
-                        Some(told) => self.pass(d, id, Some(client), &told),
-                        None => self.pass(d, id, Some(client), message),
-                    },
+                    _ => {
+                        let told = self.explain(client, message, fatal);
+                        self.pass(d, id, Some(client), told.as_deref().unwrap_or(message));
+                    }
                 }
             }
             Owner::Hidden(Purpose::Replay) => {}
@@ -552,7 +552,10 @@ impl Machine {
         let Some(server) = self.servers.get_mut(id) else { return };
         server.said_fatal |= fatal;
         match server.state.client() {
-            Some(client) => self.pass(d, id, Some(client), message),
+            Some(client) => {
+                let told = self.explain(client, message, fatal);
+                self.pass(d, id, Some(client), told.as_deref().unwrap_or(message));
+            }
             None => {
                 let text = ErrorFields::parse(&message[HEADER_LEN..])
                     .ok()

@@ -82,8 +82,8 @@ impl Machine {
         pool.rides.ridden += 1;
         let server = &mut self.servers[server_id];
         server.unseen = server.unseen.saturating_add(1);
-        server.users.note(id);
         server.riders.board(Rider { client: id, key, estimate_us, exposed: false });
+        self.use_server(id, server_id);
         self.end_linger(pool_id, None, id);
         self.send_group(d, id, server_id, &inbox[..(group.len as usize).min(inbox.len())]);
         if let Some(client) = self.clients.get_mut(id) {

@@ -313,7 +313,10 @@ impl Machine {
         let Some(server) = self.servers.get(id) else { return };
         let (client, said_fatal) = (server.state.client(), server.said_fatal);
         if let Some(client_id) = client.filter(|&client| self.clients.contains_key(client)) {
-            let fault = Fault::ServerLost(reason.clone());
+            let fault = match self.lost_with_server(client_id) {
+                Some(lost) => Fault::PinnedServerLost(reason.clone(), lost),
+                None => Fault::ServerLost(reason.clone()),
+            };
             // Told before the server is removed: only then is it known whether a message is half passed on.
             self.servers[id].lost = true;
             if said_fatal {

@@ -12,6 +12,7 @@
 pub(in crate::machine) use introduce::Known;
 
 mod audit;
+mod explain;
 mod inspect;
 mod introduce;
 mod listen;

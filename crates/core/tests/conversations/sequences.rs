@@ -69,6 +69,17 @@ fn a_server_waits_for_the_client_that_drew_on_it() {
 }
 
 #[test]
+fn what_a_client_drew_last_is_its_own_although_others_used_the_server_before() {
+    let (mut rig, [one, two], [first, second]) = two_servers("");
+    run(&mut rig, two, first, "select 2");
+    run(&mut rig, one, first, INSERT);
+    run(&mut rig, two, second, "select 2");
+    run(&mut rig, one, first, ASK);
+    // It is known to ask from here on: that must not discard its own value.
+    run(&mut rig, one, first, ASK);
+}
+
+#[test]
 fn where_there_is_no_other_server_nobody_waits_for_a_client_that_never_asked() {
     let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 0");
     let (one, two) = (rig.client("alice"), rig.client("alice"));

@@ -362,6 +362,11 @@ impl Driver for SimDriver<'_> {
 
     fn log(&mut self, level: Level, line: &str) {
         self.hub.note(|| format!("{:?} log {level:?}: {line}", self.desk.id));
+        if line.contains("session that is not what it should be") {
+            self.hub
+                .checks
+                .fail("a server's session is its last client's, and nothing else", line.to_owned());
+        }
     }
 }
 

@@ -9,10 +9,7 @@ use std::hash::BuildHasher;
 
 use pgweir_settings::SequenceAffinity;
 use pgweir_sql::Traits;
-use pgweir_wire::backend::ErrorFields;
-use pgweir_wire::error::SqlState;
 use pgweir_wire::frontend::{self, Target};
-use pgweir_wire::header::HEADER_LEN;
 
 use crate::client::{Account, ClientState};
 use crate::driver::Driver;
@@ -28,10 +25,6 @@ use super::settle::DISCARD_SEQUENCES;
 
 /// A statement and a portal of ours, for a moment.
 const NAME: &[u8] = b"PGWEIR_SEQUENCES";
-
-/// What the error 55000 is sent on with.
-const HINT: &str = "A value that was drawn in an earlier transaction is kept for a moment only (see sequence_affinity): ask for \
-it in the same transaction, or use RETURNING.";
 
 impl Machine {
     /// [`Machine::note_sequences`] has something to do.
@@ -68,9 +61,10 @@ impl Machine {
         if self.pools[server.pool].sequences == SequenceAffinity::Off {
             return;
         }
-        let mixed = server.users != Users::Only(id);
+        let users = server.users;
         let Some(client) = self.clients.get_mut(id) else { return };
-        let ClientState::Linked(link) = &mut client.state else { return };
+        let (ClientState::Linked(link), Some(account)) = (&mut client.state, &client.account) else { return };
+        let mixed = users != Users::Only(id) && account.draws.on != Some(server_id);
         let clears = asks && mixed && link.drawing == Drawing::Nothing;
         if clears {
             link.drawing = Drawing::Cleared;
@@ -167,7 +161,8 @@ impl Machine {
         let clears = affinity != SequenceAffinity::Off
             && account.draws.habit == Habit::Asks
             && link.group.is_none()
-            && users != Users::Only(id);
+            && users != Users::Only(id)
+            && account.draws.on != Some(server_id);
         if clears {
             link.drawing = Drawing::Cleared;
         }
@@ -242,6 +237,18 @@ impl Machine {
         }
     }
 
+    /// A client's statements go to this server from here on: who drew there before may find it changed.
+    #[inline]
+    pub(in crate::machine) fn use_server(&mut self, id: ClientId, server_id: ServerId) {
+        let Some(server) = self.servers.get_mut(server_id) else { return };
+        if server.users.note(id)
+            && let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut())
+            && account.draws.on == Some(server_id)
+        {
+            account.draws.on = None;
+        }
+    }
+
     /// A client got a server (or a place on one): this one lingers no more, and none lingers for the client.
     #[inline]
     pub(in crate::machine) fn end_linger(
@@ -265,7 +272,7 @@ impl Machine {
         let id = client?;
         let drawn = self.clients.get(id)?.account.as_deref()?.draws.on?;
         let server = self.servers.get(drawn)?;
-        let own = server.pool == pool_id && server.users == Users::Only(id);
+        let own = server.pool == pool_id && server.users.last() == Some(id);
         (own && matches!(server.state, ServerState::Idle)).then_some(drawn)
     }
 
@@ -294,21 +301,5 @@ impl Machine {
         let due_us = until_us.min()?.max(now_us + 1);
         self.wake_us = Some(self.wake_us.map_or(due_us, |other_us| other_us.min(due_us)));
         None
-    }
-
-    /// An error for a client that asked for what is gone, with a hint.
-    pub(in crate::machine) fn explain_sequences(&self, id: ClientId, message: &[u8]) -> Option<Vec<u8>> {
-        let cleared = matches!(&self.clients.get(id)?.state,
-            ClientState::Linked(link) if link.drawing == Drawing::Cleared);
-        let body = message.get(HEADER_LEN..).filter(|_| cleared)?;
-        let code = ErrorFields::parse(body).ok()?.code().and_then(SqlState::from_bytes);
-        if code != Some(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE) {
-            return None;
-        }
-        let fields = body.strip_suffix(b"\0")?;
-        let mut told = [&message[..HEADER_LEN], fields, b"H", HINT.as_bytes(), b"\0\0"].concat();
-        let len = u32::try_from(told.len() - 1).ok()?;
-        told[1..HEADER_LEN].copy_from_slice(&len.to_be_bytes());
-        Some(told)
     }
 }
