@@ -5,6 +5,7 @@ Where to connect to comes from libpq's environment variables.
 
 import asyncio
 import io
+import os
 
 import asyncpg
 
@@ -108,6 +109,39 @@ async def cancel(client):
     done("cancel")
 
 
+async def session(client):
+    """What a session keeps: settings, temporary tables, statements prepared by SQL, locks, cursors, channels."""
+    me = f"asyncpg_{os.getpid()}"
+    other = await asyncpg.connect()
+    await client.execute("set work_mem = '3333kB'")
+    assert await client.fetchval("show work_mem") == "3333kB" != await other.fetchval("show work_mem")
+    await client.execute(f"create temp table t_{me} (n int)")
+    await client.execute(f"insert into t_{me} values (7)")
+    assert await other.fetchval(f"select to_regclass('t_{me}')::text") is None
+    assert await client.fetchval(f"select n from t_{me}") == 7
+    await client.execute(f"prepare {me} as select 'mine'")
+    assert await sqlstate(other.execute(f"execute {me}")) == "26000"
+    assert await client.fetchval(f"execute {me}") == "mine"
+    await client.fetchval(f"select pg_advisory_lock(hashtext('{me}'))")
+    assert await other.fetchval(f"select pg_try_advisory_lock(hashtext('{me}'))") is False
+    assert await client.fetchval(f"select pg_advisory_unlock(hashtext('{me}'))") is True
+    await client.execute(f"declare c_{me} cursor with hold for select generate_series(1, 3)")
+    assert [row[0] for row in await client.fetch(f"fetch all c_{me}")] == [1, 2, 3]
+    heard = asyncio.get_running_loop().create_future()
+
+    def hear(_connection, _pid, _channel, payload):
+        heard.set_result(payload)
+
+    await client.add_listener(me, hear)
+    await other.execute(f"notify {me}, 'hello'")
+    assert await asyncio.wait_for(heard, 20) == "hello"
+    await client.remove_listener(me, hear)
+    await client.execute(f"close c_{me}; drop table t_{me}; deallocate {me}")
+    await client.execute("reset all")
+    await other.close()
+    done("session")
+
+
 async def concurrent():
     async with asyncpg.create_pool(min_size=10, max_size=10) as pool:
 
@@ -128,6 +162,8 @@ async def main():
     await notices(client)
     await batch(client)
     await cancel(client)
+    if os.environ.get("BATTERY_SESSION") == "1":
+        await session(client)
     await client.close()
     await concurrent()
 

@@ -3,6 +3,7 @@
 Where to connect to comes from libpq's environment variables.
 """
 
+import os
 import threading
 import time
 
@@ -120,6 +121,38 @@ def cancel(client):
     done("cancel")
 
 
+def session(client):
+    """What a session keeps: settings, temporary tables, statements prepared by SQL, locks, cursors, channels."""
+    me = f"psycopg_{os.getpid()}"
+    with psycopg.connect(autocommit=True) as other:
+
+        def both(sql):
+            return [connection.execute(sql).fetchone()[0] for connection in (client, other)]
+
+        client.execute("set work_mem = '3333kB'")
+        client.execute("select set_config('battery.who', 'psycopg', false)")
+        assert both("show work_mem")[0] == "3333kB" != both("show work_mem")[1]
+        assert both("select current_setting('battery.who', true)")[0] == "psycopg"
+        client.execute(f"create temp table t_{me} (n int)")
+        client.execute(f"insert into t_{me} values (7)")
+        assert other.execute(f"select to_regclass('t_{me}')::text").fetchone() == (None,)
+        assert client.execute(f"select n from t_{me}").fetchone() == (7,)
+        client.execute(f"prepare {me} as select 'mine'")
+        assert sqlstate(lambda: other.execute(f"execute {me}")) == "26000"
+        assert client.execute(f"execute {me}").fetchone() == ("mine",)
+        client.execute(f"select pg_advisory_lock(hashtext('{me}'))")
+        assert other.execute(f"select pg_try_advisory_lock(hashtext('{me}'))").fetchone() == (False,)
+        assert client.execute(f"select pg_advisory_unlock(hashtext('{me}'))").fetchone() == (True,)
+        client.execute(f"declare c_{me} cursor with hold for select generate_series(1, 3)")
+        assert client.execute(f"fetch all c_{me}").fetchall() == [(1,), (2,), (3,)]
+        client.execute(f"listen {me}")
+        other.execute(f"notify {me}, 'hello'")
+        assert [note.payload for note in client.notifies(timeout=20, stop_after=1)] == ["hello"]
+        client.execute(f"close c_{me}; drop table t_{me}; unlisten *; deallocate {me}")
+        client.execute("reset all")
+    done("session")
+
+
 def concurrent():
     faults = []
 
@@ -153,6 +186,8 @@ def main():
         done("notices")
         pipeline(client)
         cancel(client)
+        if os.environ.get("BATTERY_SESSION") == "1":
+            session(client)
     concurrent()
 
 

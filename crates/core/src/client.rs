@@ -17,6 +17,7 @@ use crate::introductions::Opened;
 use crate::luggage::{Counted, Login, Origin, Replication};
 use crate::params::Params;
 use crate::pins::{Pin, Touched};
+use crate::sequences::{Drawing, Draws};
 use crate::session::Session;
 use crate::statements::ClientStatements;
 
@@ -56,6 +57,8 @@ pub(crate) struct Account {
     pub(crate) statements: Option<Box<ClientStatements>>,
     /// What it prepared without a name and did not use at once.
     pub(crate) unnamed: Option<Box<Unnamed>>,
+    /// What is known of its use of sequences.
+    pub(crate) draws: Draws,
     /// What it listens to in transaction pooling, and what it is still to be told.
     pub(crate) listener: Option<Box<Listener>>,
     /// What its cancel requests must carry.
@@ -303,6 +306,8 @@ pub(crate) struct Link {
     pub(crate) made_in: PoolMode,
     /// What the transaction may have done to the session.
     pub(crate) touched: Option<Box<Touched>>,
+    /// What it did with sequences.
+    pub(crate) drawing: Drawing,
     /// It keeps the server when its transaction is over.
     pub(crate) pin: Option<Box<Pin>>,
     /// Its transaction is over, and it is not told before that is known to others, too.
@@ -323,6 +328,7 @@ impl Link {
             kept: 0,
             made_in,
             touched: None,
+            drawing: Drawing::Nothing,
             pin: None,
             ready_due: false,
         }

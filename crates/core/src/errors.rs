@@ -46,6 +46,8 @@ pub(crate) enum Fault {
     SessionNotRestored(SqlState, String),
     /// The server connection ended under the client.
     ServerLost(Cow<'static, str>),
+    /// The same, of a server that the client kept; and what it has lost.
+    PinnedServerLost(Cow<'static, str>, String),
     /// A server was given up with this client's statement sent behind another one that broke the rules.
     OutcomeUnknown,
     /// The connection that listened for it ended.
@@ -89,7 +91,10 @@ impl Fault {
     /// The text, which is also the reason in the log.
     pub(crate) fn text(&self) -> Cow<'_, str> {
         match self {
-            Fault::Protocol(text) | Fault::ServerLost(text) | Fault::TooLarge(text) => Cow::Borrowed(text),
+            Fault::Protocol(text)
+            | Fault::ServerLost(text)
+            | Fault::PinnedServerLost(text, _)
+            | Fault::TooLarge(text) => Cow::Borrowed(text),
             Fault::Authentication(text, _) | Fault::NotAllowedIn(text) => Cow::Borrowed(text),
             Fault::NobodyToAsk => {
                 "server login has been failing, try again later (server_login_retry)".into()
@@ -169,9 +174,10 @@ impl Fault {
                 *code
             }
             Fault::ServerFailing(_) | Fault::NobodyToAsk => SqlState::CANNOT_CONNECT,
-            Fault::ServerLost(_) | Fault::SlowReader | Fault::NotificationsLost => {
-                SqlState::CONNECTION_FAILURE
-            }
+            Fault::ServerLost(_)
+            | Fault::PinnedServerLost(..)
+            | Fault::SlowReader
+            | Fault::NotificationsLost => SqlState::CONNECTION_FAILURE,
             Fault::OutcomeUnknown => SqlState::TRANSACTION_RESOLUTION_UNKNOWN,
             Fault::TransactionInStatementMode | Fault::SimpleQueryDisabled => SqlState::FEATURE_NOT_SUPPORTED,
             Fault::TooLarge(_) | Fault::TooManyNotifications => SqlState::PROGRAM_LIMIT_EXCEEDED,
@@ -189,8 +195,9 @@ impl Fault {
     }
 
     /// The same for a user that exists and one that does not.
-    fn detail(&self) -> Option<&'static str> {
+    fn detail(&self) -> Option<&str> {
         match self {
+            Fault::PinnedServerLost(_, lost) => Some(lost),
             Fault::Authentication(_, Unproven::Found | Unproven::Missing) => {
                 Some("There is no such user, or the password is wrong.")
             }

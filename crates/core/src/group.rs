@@ -10,6 +10,7 @@ use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::limits::{GROUP_BYTES_MAX, GROUP_MESSAGES_MAX};
 use crate::pins::may_touch;
+use crate::sequences::{asks, draws};
 use crate::texts::Texts;
 
 /// A whole group that is certainly over with its own answer: one Query, or what ends in Sync.
@@ -27,6 +28,17 @@ pub(crate) struct Group {
     pub(crate) names_statements: bool,
     /// It may touch its session in a way that only an audit of the server could find.
     pub(crate) may_touch: bool,
+    /// It may draw values from sequences.
+    pub(crate) draws: bool,
+    /// It asks for values that were drawn.
+    pub(crate) asks: bool,
+}
+
+impl Group {
+    /// It is one statement, whatever else it asks about it. `false` says nothing.
+    pub(crate) fn is_one_statement(&self) -> bool {
+        self.fingerprint ^ self.statement < 4
+    }
 }
 
 /// The group at the front of `bytes`, if all of it is there and it is certainly over with its own answer. `statement` tells
@@ -50,6 +62,8 @@ pub(crate) fn group_at_front(
         only_reads: reads(&traits),
         names_statements: false,
         may_touch: may_touch(traits.marks),
+        draws: draws(&traits),
+        asks: asks(traits.marks),
     })
 }
 
@@ -69,6 +83,8 @@ struct Extended {
     writes: bool,
     names_statements: bool,
     may_touch: bool,
+    draws: bool,
+    asks: bool,
 }
 
 impl Extended {
@@ -121,6 +137,8 @@ impl Extended {
         self.names_statements |= !name.is_empty();
         self.writes |= !reads(&traits);
         self.may_touch |= may_touch(traits.marks);
+        self.draws |= draws(&traits);
+        self.asks |= asks(traits.marks);
         self.fingerprint = self.fingerprint.rotate_left(7) ^ traits.fingerprint;
         if self.statement == 0 {
             self.statement = traits.fingerprint;
@@ -137,6 +155,8 @@ impl Extended {
             only_reads: !self.writes,
             names_statements: self.names_statements,
             may_touch: self.may_touch,
+            draws: self.draws,
+            asks: self.asks,
         }
     }
 }

@@ -32,6 +32,8 @@ pub enum Purpose {
     Audit,
     /// Asks what a SET statement does, with [`Purpose::Audit`].
     Probe,
+    /// Discards what others drew from sequences, in front of a client's question for what it drew.
+    Sequences,
     /// Puts back what a client started with, behind its RESET.
     Restore,
     /// `server_reset_query`.

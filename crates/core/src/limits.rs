@@ -88,6 +88,21 @@ pub const SESSION_BYTES_MAX: usize = 256 * 1024;
 /// How often a server is asked what its session holds, before its client keeps it for that.
 pub const AUDIT_ATTEMPTS_MAX: u8 = 3;
 
+/// Transactions in which a client drew from a sequence that show whether it asks for the value in a later one.
+pub const DRAWS_TRIED: u8 = 3;
+
+/// Users and application names of a pool that are known to ask so.
+pub const ASKERS_MAX: usize = 256;
+
+/// Statements that a server answered last and that are named where its session is found to be another one than it should be.
+pub const RECENT_STATEMENTS: usize = 8;
+
+/// Where the statement behind such a difference could not be told, so many releases of the pool are looked at one by one.
+pub const LOOKS_ALERT: u32 = 1_000;
+
+/// Statements of a worker's pools that were found to change sessions unseen; with more, the oldest is forgotten.
+pub const WATCHED_STATEMENTS_MAX: usize = 256;
+
 /// Sets of startup parameters whose outcome a pool remembers.
 pub const INTRODUCTIONS_MAX: usize = 64;
 

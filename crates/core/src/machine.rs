@@ -53,6 +53,7 @@ use crate::estimate::Estimates;
 use crate::ids::{CancelId, ClientId, ForwardId, PoolId, ServerId};
 use crate::inquiry::Answer;
 use crate::limits::MAINTENANCE_PERIOD_US;
+use crate::looks::Watched;
 use crate::luggage::{Luggage, Origin};
 use crate::mail::{Mail, Rules, Scarce, Shutdown};
 use crate::params::Tracked;
@@ -107,6 +108,8 @@ pub struct Machine {
     /// What they took, by text.
     measured: StatementStats,
     sampler: Sampler,
+    /// Statements that change sessions unseen.
+    watched: Watched,
     /// The last ones that took long, the newest last.
     slow: VecDeque<SlowSight>,
     /// When a client will have waited so long that an idle server is woken for it (monotonic, µs).
@@ -219,6 +222,7 @@ impl Machine {
             estimates: Estimates::default(),
             measured: StatementStats::new(measured_bytes),
             sampler,
+            watched: Watched::default(),
             slow: VecDeque::new(),
             wake_us: None,
             to_resume: VecDeque::new(),

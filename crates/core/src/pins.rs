@@ -22,10 +22,15 @@ impl Reasons {
     pub(crate) const LIBRARY: Reasons = Reasons(1 << 7);
     pub(crate) const SEED: Reasons = Reasons(1 << 8);
     pub(crate) const UNKNOWN: Reasons = Reasons(1 << 9);
+    /// What it drew from sequences.
+    pub(crate) const SEQUENCES: Reasons = Reasons(1 << 10);
     /// What nobody can see from outside: it stays until the client leaves, and its server goes with it.
     pub(crate) const STICKY: Reasons = Reasons(Self::LIBRARY.0 | Self::SEED.0);
 
-    const NAMES: [(Reasons, &'static str); 10] = [
+    /// What no answer of the server takes back.
+    pub(crate) const LASTING: Reasons = Reasons(Self::STICKY.0 | Self::SEQUENCES.0);
+
+    const NAMES: [(Reasons, &'static str); 11] = [
         (Reasons::TEMPORARY, "temporary objects"),
         (Reasons::CURSORS, "held cursors"),
         (Reasons::LOCKS, "advisory locks"),
@@ -36,6 +41,7 @@ impl Reasons {
         (Reasons::LIBRARY, "loaded libraries"),
         (Reasons::SEED, "random seed"),
         (Reasons::UNKNOWN, "unknown state"),
+        (Reasons::SEQUENCES, "sequences"),
     ];
 
     pub(crate) fn is_none(self) -> bool {
@@ -48,6 +54,10 @@ impl Reasons {
 
     pub(crate) fn with(self, other: Reasons) -> Reasons {
         Reasons(self.0 | other.0)
+    }
+
+    pub(crate) fn without(self, other: Reasons) -> Reasons {
+        Reasons(self.0 & !other.0)
     }
 
     pub(crate) fn only(self, other: Reasons) -> Reasons {
@@ -74,11 +84,18 @@ pub(crate) fn may_touch(marks: Marks) -> bool {
     !marks.without(HARMLESS).is_empty()
 }
 
+/// Whether what carries these marks may end what keeps a client on its server, or add to it.
+pub(crate) fn may_change_pin(marks: Marks) -> bool {
+    !marks.without(Marks::ASKS_SEQUENCE.and(Marks::DRAWS_SEQUENCE)).is_empty()
+}
+
 /// A client keeps its server.
 pub(crate) struct Pin {
     pub(crate) reasons: Reasons,
     /// Since when (monotonic, µs).
     pub(crate) since_us: u64,
+    /// It was logged that it lasts (`pin_warn_after`).
+    pub(crate) logged: bool,
 }
 
 /// What a transaction may have done to its session.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use pgweir_auth::Learned;
-use pgweir_settings::{Config, Database, PoolMode, SessionState};
+use pgweir_settings::{Config, Database, PoolMode, SequenceAffinity, SessionState};
 use pgweir_wire::backend::ParameterStatus;
 use pgweir_wire::header::{HEADER_LEN, Header};
 
@@ -14,10 +14,12 @@ use crate::inquiry::Lookup;
 use crate::introductions::Introductions;
 use crate::known_sets::KnownSets;
 use crate::limits::{CUSTOM_SETTINGS_MAX, KNOWN_PARAMS_MAX};
+use crate::looks::Looks;
 use crate::machine::WaitingCancel;
 use crate::pace::Pace;
 use crate::params::{Params, Tracked};
 use crate::riders::RideStats;
+use crate::sequences::{Askers, Lingering};
 use crate::session::KnownSessions;
 use crate::shared::Counts;
 use crate::stats::continuity::Continuity;
@@ -63,6 +65,12 @@ pub(crate) struct Pool {
     /// Clients that keep their server between transactions.
     pub(crate) pinned: u32,
     pub(crate) continuity: Continuity,
+    /// What is done for `currval` and `lastval`.
+    pub(crate) sequences: SequenceAffinity,
+    pub(crate) askers: Askers,
+    pub(crate) lingering: Lingering,
+    /// When the session of a released server is looked at.
+    pub(crate) looks: Looks,
     /// Clients that wait for a server, longest first. One that left stays until it is looked at.
     pub(crate) queue: VecDeque<ClientId>,
     /// How many of the queue really wait.
@@ -190,6 +198,10 @@ impl Pool {
             slow_us: u64::MAX,
             pinned: 0,
             continuity: Continuity::default(),
+            sequences: SequenceAffinity::Off,
+            askers: Askers::default(),
+            lingering: Lingering::default(),
+            looks: Looks::default(),
             queue: VecDeque::new(),
             waiting: 0,
             welcoming: Vec::new(),
@@ -295,6 +307,14 @@ impl Pool {
         self.tries_startup = state != SessionState::Pgbouncer;
         self.refuses_pins = state == SessionState::Error;
         self.keeps_sessions = self.mode != PoolMode::Session && self.tries_startup;
+        self.sequences = match config.main.sequence_affinity {
+            _ if !self.keeps_sessions => SequenceAffinity::Off,
+            SequenceAffinity::Pin if self.refuses_pins => SequenceAffinity::Linger,
+            affinity => affinity,
+        };
+        let one_in = config.session_audit_sample(&self.config, &self.user);
+        let connect_query = self.config.connect_query.as_deref().unwrap_or_default();
+        self.looks.follow(if self.keeps_sessions { one_in } else { 0 }, connect_query);
         let slow = config.log_min_duration(&self.config, &self.user);
         self.slow_us = slow.map_or(u64::MAX, |slow| u64::try_from(slow.as_micros()).unwrap_or(u64::MAX));
         self.introductions.clear();

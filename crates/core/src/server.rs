@@ -17,9 +17,10 @@ use crate::params::Params;
 use crate::pins::Reasons;
 use crate::pool::{Pool, ServerKind};
 use crate::riders::Riders;
+use crate::sequences::Users;
 use crate::session::Session;
 use crate::statements::ServerStatements;
-use crate::stats::statements::{Followed, Running};
+use crate::stats::statements::{Followed, Recent, Running};
 use crate::stats::times::Split;
 use crate::trace::Traced;
 
@@ -36,6 +37,8 @@ pub(crate) struct Server {
     pub(crate) params: Arc<Params>,
     /// What its session holds besides, for whoever had it last.
     pub(crate) session: Arc<Session>,
+    /// Whose drawn values of sequences it may hold.
+    pub(crate) users: Users,
     /// What it was opened with for a client in session pooling.
     pub(crate) opened: Opened,
     /// The client in session pooling that it is opened for, or that was told of it and has not asked for anything yet.
@@ -72,6 +75,9 @@ pub(crate) struct Server {
     pub(crate) waited_us: u64,
     /// What its current statement is, and does.
     pub(crate) running: Running,
+    /// What it answered last, and how many transactions it has seen since its session was looked at.
+    pub(crate) recent: Recent,
+    pub(crate) unseen: u32,
     /// What its client prepared on it by itself: only for the statistics.
     pub(crate) followed: Followed,
     /// That is traced.
@@ -126,6 +132,8 @@ pub(crate) enum ServerState {
     Inquiring(Box<Inquiring>),
     /// Linked, its client's transaction is over, and it is asked what its session holds now.
     Auditing(Box<Auditing>),
+    /// Nobody has it, and it is asked whether its session is what it should be.
+    Inspecting(Box<Inspecting>),
     /// Free, and tries the startup parameters of a client that logs in.
     Introducing(Box<Introducing>),
     /// `server_reset_query` runs.
@@ -192,6 +200,16 @@ pub(crate) enum Stage {
     Owing(Reasons),
 }
 
+/// Whether a server's session is what it should be is being asked.
+pub(crate) struct Inspecting {
+    pub(crate) answer: Replies,
+    pub(crate) attempts: u8,
+    /// The transactions since its session was last known.
+    pub(crate) transactions: u32,
+    /// Their last statements, by fingerprint and text.
+    pub(crate) statements: Vec<(u64, Box<str>)>,
+}
+
 /// Startup parameters are being tried.
 pub(crate) struct Introducing {
     pub(crate) client: ClientId,
@@ -249,7 +267,7 @@ impl ServerState {
             | ServerState::Inquiring(_)
             | ServerState::Auditing(_)
             | ServerState::Introducing(_) => ServerKind::Active,
-            ServerState::Cleaning | ServerState::Checking => ServerKind::Tested,
+            ServerState::Cleaning | ServerState::Checking | ServerState::Inspecting(_) => ServerKind::Tested,
             ServerState::HeldForCancel => ServerKind::BeingCanceled,
             ServerState::Listening => ServerKind::Listening,
         }

@@ -116,6 +116,18 @@ choice! {
 }
 
 choice! {
+    /// What is done for `currval` and `lastval` where servers change hands with every transaction.
+    SequenceAffinity {
+        /// A server waits a moment for the client that drew a value on it.
+        Linger = "linger",
+        /// A client that drew a value keeps its server.
+        Pin = "pin",
+        /// Nothing.
+        Off = "off",
+    }
+}
+
+choice! {
     /// When a BEGIN is sent to a server in transaction pooling.
     DeferBegin {
         /// As it comes.

@@ -29,6 +29,13 @@ impl Config {
         self.of_user(user, |u| u.session_state).or(db.session_state).unwrap_or(self.main.session_state)
     }
 
+    /// Of how many releases one is followed by a look at the server's session; 0 means none.
+    pub fn session_audit_sample(&self, db: &Database, user: &str) -> u32 {
+        self.of_user(user, |u| u.session_audit_sample)
+            .or(db.session_audit_sample)
+            .unwrap_or(self.main.session_audit_sample)
+    }
+
     /// How many servers this pool may have; 0 means that there is no limit.
     pub fn pool_size(&self, db: &Database, user: &str) -> u32 {
         self.of_user(user, |u| u.pool_size).or(db.pool_size).unwrap_or(self.main.default_pool_size)

@@ -27,8 +27,8 @@ mod value;
 
 pub use auto::AutoCount;
 pub use choice::{
-    Anonymous, AuthType, DeferBegin, LoadBalanceHosts, LogFormat, PoolMode, ServerProtocol, SessionState,
-    SslMode,
+    Anonymous, AuthType, DeferBegin, LoadBalanceHosts, LogFormat, PoolMode, SequenceAffinity, ServerProtocol,
+    SessionState, SslMode,
 };
 pub use config::{Config, ConfigRow, DATABASE_NAME_MAX, Place, SetOutcome};
 pub use error::{LoadError, SetError, Warning};

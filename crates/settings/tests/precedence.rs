@@ -133,3 +133,15 @@ fn session_state_goes_by_user_then_database() {
     use SessionState::{Error, Pgbouncer, Preserve};
     assert_eq!(states, [Preserve, Pgbouncer, Error, Error]);
 }
+
+#[test]
+fn session_audit_sample_goes_by_user_then_database() {
+    let file = "[pgbouncer]\nsession_audit_sample = 1\n[databases]\nplain = host=a\nown = host=a session_audit_sample=2\n\
+                [users]\nown = session_audit_sample=0\n";
+    let config = load(file).expect("a good file");
+    let samples = [("plain", "u"), ("own", "u"), ("own", "own")].map(|(database, user)| {
+        let database = config.database(database).expect("it is there");
+        config.session_audit_sample(&database, user)
+    });
+    assert_eq!(samples, [1, 2, 0]);
+}

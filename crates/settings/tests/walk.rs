@@ -56,15 +56,19 @@ fn the_counts_are_those_of_pgbouncer() {
         "multiplex_max_ms",
         "multiplex_servers",
         "otlp_endpoint",
+        "pin_warn_after",
+        "sequence_affinity",
+        "sequence_linger_ms",
         "server_protocol",
+        "session_audit_sample",
         "session_state",
         "statement_stats_bytes",
         "trace_one_in",
         "workers",
     ];
     assert_eq!(ours, BTreeSet::from(expected));
-    assert_eq!(DATABASE_ROWS.len(), 25);
-    assert_eq!(USER_ROWS.len(), 12);
+    assert_eq!(DATABASE_ROWS.len(), 26);
+    assert_eq!(USER_ROWS.len(), 13);
     assert_eq!(PEER_ROWS.len(), 3);
 }
 

@@ -69,6 +69,9 @@ func main() {
 
 	pipeline(ctx, conn)
 	cancel(ctx, conn)
+	if os.Getenv("BATTERY_SESSION") == "1" {
+		session(ctx, conn)
+	}
 	check(conn.Close(ctx))
 	concurrent(ctx)
 }
@@ -233,6 +236,50 @@ func cancel(ctx context.Context, conn *pgx.Conn) {
 	var number int
 	check(conn.QueryRow(ctx, "select 6").Scan(&number))
 	done("cancel")
+}
+
+// What a session keeps: settings, temporary tables, statements prepared by SQL, locks, cursors, channels.
+func session(ctx context.Context, conn *pgx.Conn) {
+	me := fmt.Sprintf("pgx_%d", os.Getpid())
+	other, err := pgx.Connect(ctx, "")
+	check(err)
+	run := func(sql string) {
+		_, err := conn.Exec(ctx, sql)
+		check(err)
+	}
+	ask := func(conn *pgx.Conn, sql string) string {
+		var value string
+		check(conn.QueryRow(ctx, sql).Scan(&value))
+		return value
+	}
+	run("set work_mem = '3333kB'")
+	expect(ask(conn, "show work_mem") == "3333kB" && ask(other, "show work_mem") != "3333kB", "a setting")
+	run("create temp table t_" + me + " (n int)")
+	run("insert into t_" + me + " values (7)")
+	expect(ask(other, "select coalesce(to_regclass('t_"+me+"')::text, 'none')") == "none", "another's temporary table")
+	expect(ask(conn, "select n::text from t_"+me) == "7", "a temporary table")
+	run("prepare " + me + " as select 'mine'")
+	_, err = other.Exec(ctx, "execute "+me)
+	expect(sqlstate(err) == "26000", "another's prepared statement: %v", err)
+	run("execute " + me)
+	run("select pg_advisory_lock(hashtext('" + me + "'))")
+	expect(ask(other, "select pg_try_advisory_lock(hashtext('"+me+"'))::text") == "false", "another's lock")
+	expect(ask(conn, "select pg_advisory_unlock(hashtext('"+me+"'))::text") == "true", "a lock")
+	run("declare c_" + me + " cursor with hold for select generate_series(1, 3)")
+	tag, err := conn.Exec(ctx, "fetch all c_"+me)
+	check(err)
+	expect(tag.RowsAffected() == 3, "a held cursor: %v", tag)
+	run("listen " + me)
+	_, err = other.Exec(ctx, "notify "+me+", 'hello'")
+	check(err)
+	note, err := conn.WaitForNotification(ctx)
+	check(err)
+	expect(note.Payload == "hello", "notification: %v", note)
+	for _, sql := range []string{"close c_" + me, "drop table t_" + me, "unlisten *", "deallocate " + me, "reset all"} {
+		run(sql)
+	}
+	check(other.Close(ctx))
+	done("session")
 }
 
 func concurrent(ctx context.Context) {

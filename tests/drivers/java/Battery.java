@@ -17,6 +17,7 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import org.postgresql.PGConnection;
+import org.postgresql.PGNotification;
 import org.postgresql.copy.CopyManager;
 
 public final class Battery {
@@ -36,6 +37,9 @@ public final class Battery {
             notices(connection);
             batch(connection);
             cancel(connection);
+            if ("1".equals(System.getenv("BATTERY_SESSION"))) {
+                session(connection);
+            }
         }
         concurrent();
     }
@@ -219,6 +223,43 @@ public final class Battery {
         }
         expect(number(connection, "select 6") == 6, "after cancel");
         done("cancel");
+    }
+
+    private static String text(Connection connection, String sql) throws SQLException {
+        try (Statement statement = connection.createStatement(); ResultSet rows = statement.executeQuery(sql)) {
+            rows.next();
+            return rows.getString(1);
+        }
+    }
+
+    /** What a session keeps: settings, temporary tables, statements prepared by SQL, locks, cursors, channels. */
+    private static void session(Connection connection) throws SQLException {
+        String me = "pgjdbc_" + ProcessHandle.current().pid();
+        try (Connection other = connect()) {
+            execute(connection, "set work_mem = '3333kB'");
+            expect(text(connection, "show work_mem").equals("3333kB"), "a setting");
+            expect(!text(other, "show work_mem").equals("3333kB"), "another's setting");
+            execute(connection, "create temp table t_" + me + " (n int)");
+            execute(connection, "insert into t_" + me + " values (7)");
+            expect(text(other, "select to_regclass('t_" + me + "')::text") == null, "another's temporary table");
+            expect(number(connection, "select n from t_" + me) == 7, "a temporary table");
+            execute(connection, "prepare " + me + " as select 'mine'");
+            expect(sqlstate(() -> execute(other, "execute " + me)).equals("26000"), "another's prepared statement");
+            expect(text(connection, "execute " + me).equals("mine"), "a prepared statement");
+            execute(connection, "select pg_advisory_lock(hashtext('" + me + "'))");
+            expect(text(other, "select pg_try_advisory_lock(hashtext('" + me + "'))").equals("f"), "another's lock");
+            expect(text(connection, "select pg_advisory_unlock(hashtext('" + me + "'))").equals("t"), "a lock");
+            execute(connection, "declare c_" + me + " cursor with hold for select generate_series(1, 3)");
+            expect(number(connection, "fetch next from c_" + me) == 1, "a held cursor");
+            execute(connection, "listen " + me);
+            execute(other, "notify " + me + ", 'hello'");
+            PGNotification[] notes = connection.unwrap(PGConnection.class).getNotifications(20_000);
+            expect(notes != null && notes.length == 1 && notes[0].getParameter().equals("hello"), "a notification");
+            for (String sql : List.of("close c_" + me, "drop table t_" + me, "unlisten *", "deallocate " + me, "reset all")) {
+                execute(connection, sql);
+            }
+        }
+        done("session");
     }
 
     private static void concurrent() throws Exception {

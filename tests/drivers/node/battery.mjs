@@ -107,6 +107,36 @@ async function cancel(client) {
   done('cancel');
 }
 
+// What a session keeps: settings, temporary tables, statements prepared by SQL, locks, cursors, channels.
+async function session(client) {
+  const me = `node_${process.pid}`;
+  const other = new pg.Client();
+  await other.connect();
+  const ask = async (who, sql) => Object.values((await who.query(sql)).rows[0])[0];
+  await client.query("set work_mem = '3333kB'");
+  assert.equal(await ask(client, 'show work_mem'), '3333kB');
+  assert.notEqual(await ask(other, 'show work_mem'), '3333kB');
+  await client.query(`create temp table t_${me} (n int)`);
+  await client.query(`insert into t_${me} values (7)`);
+  assert.equal(await ask(other, `select to_regclass('t_${me}')::text as t`), null);
+  assert.equal(await ask(client, `select n from t_${me}`), 7);
+  await client.query(`prepare ${me} as select 'mine' as mine`);
+  assert.equal(await sqlstate(other.query(`execute ${me}`)), '26000');
+  assert.equal(await ask(client, `execute ${me}`), 'mine');
+  await client.query(`select pg_advisory_lock(hashtext('${me}'))`);
+  assert.equal(await ask(other, `select pg_try_advisory_lock(hashtext('${me}')) as got`), false);
+  assert.equal(await ask(client, `select pg_advisory_unlock(hashtext('${me}')) as had`), true);
+  await client.query(`declare c_${me} cursor with hold for select generate_series(1, 3)`);
+  assert.equal((await client.query(`fetch all c_${me}`)).rows.length, 3);
+  const heard = new Promise((resolve) => client.once('notification', (note) => resolve(note.payload)));
+  await client.query(`listen ${me}`);
+  await other.query(`notify ${me}, 'hello'`);
+  assert.equal(await heard, 'hello');
+  for (const sql of [`close c_${me}`, `drop table t_${me}`, 'unlisten *', `deallocate ${me}`, 'reset all']) await client.query(sql);
+  await other.end();
+  done('session');
+}
+
 async function concurrent() {
   const pool = new pg.Pool({ max: 10 });
   await Promise.all(Array.from({ length: 10 }, async (_, who) => {
@@ -128,5 +158,6 @@ await bulk(client);
 await notices(client);
 await batch(client);
 await cancel(client);
+if (process.env.BATTERY_SESSION === '1') await session(client);
 await client.end();
 await concurrent();

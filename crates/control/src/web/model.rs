@@ -87,8 +87,8 @@ pub(super) struct Sum {
     pub(super) clients: ClientNumbers,
     pub(super) servers: ServerNumbers,
     pub(super) rides: RideNumbers,
-    pub(super) continuity: Continuity,
     pub(super) stats: Stats,
+    pub(super) continuity: Continuity,
     pub(super) errors: u64,
     pub(super) size: u64,
     pub(super) wait_oldest_us: u64,
@@ -125,12 +125,8 @@ impl Sum {
         own.ridden += their.ridden;
         own.requeued += their.requeued;
         own.violations += their.violations;
-        let (own, their) = (&mut self.continuity, &pool.continuity);
-        own.replays += their.replays;
-        own.audits += their.audits;
-        own.remembered += their.remembered;
-        own.pins += their.pins;
         self.stats = self.stats.plus(&pool.stats);
+        self.continuity = self.continuity.plus(&pool.continuity);
         self.errors += pool.errors;
         self.size += u64::from(pool.size);
         self.wait_oldest_us = self.wait_oldest_us.max(pool.wait_oldest_us);

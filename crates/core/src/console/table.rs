@@ -132,7 +132,7 @@ pub(crate) const TOTALS: [&str; 12] = [
     "client_login_count",
 ];
 
-const POOLS: [(&str, Type); 25] = [
+const POOLS: [(&str, Type); 31] = [
     ("database", Text),
     ("user", Text),
     ("cl_active", Int4),
@@ -158,6 +158,12 @@ const POOLS: [(&str, Type); 25] = [
     ("total_ride_violations", Int8),
     ("total_target_changes", Int8),
     ("sv_pinned", Int4),
+    ("total_session_replays", Int8),
+    ("total_session_audits", Int8),
+    ("total_session_remembered", Int8),
+    ("total_pins", Int8),
+    ("total_session_looks", Int8),
+    ("total_session_differences", Int8),
 ];
 
 const DATABASES: [(&str, Type); 17] = [

@@ -45,18 +45,23 @@ impl Machine {
     /// What a client asks for, if that may share a server with others.
     pub(super) fn group_of(&mut self, id: ClientId, bytes: &[u8]) -> Option<Group> {
         let account = self.clients.get(id)?.account.as_deref()?;
-        self.ride_limits(account.pool)?;
+        let pool_id = account.pool;
+        self.ride_limits(pool_id)?;
         if account.replication != Replication::None {
             return None;
         }
         let tracked = self.client_tracks_statements(id);
         let keeps_sessions = self.pools[account.pool].keeps_sessions;
+        let keeps_draws = self.keeps_draws(account);
         let group = group_at_front(bytes, &mut self.texts, |name| {
             let statement = account.statement(name).filter(|_| tracked)?;
             self.statements.get(statement)?.traits
         });
         // Where sessions are kept, its server has to be looked at before anybody else may have it.
-        group.filter(|group| !(keeps_sessions && group.may_touch))
+        group.filter(|group| {
+            let touches = group.may_touch || group.asks || group.draws && keeps_draws;
+            !(keeps_sessions && (touches || self.is_group_watched(pool_id, group)))
+        })
     }
 
     /// The bounds of riding in a pool; `None` where nobody rides.
@@ -64,7 +69,9 @@ impl Machine {
         let main = &self.rules.config.main;
         let pool = &self.pools[pool_id];
         let resets = main.server_reset_query_always && !main.server_reset_query.is_empty();
-        if main.multiplex_depth == 0 || pool.mode == PoolMode::Session || resets {
+        // Whoever wants each release looked at wants nobody to come before the look.
+        let looks = pool.looks.at_each();
+        if main.multiplex_depth == 0 || pool.mode == PoolMode::Session || resets || looks {
             return None;
         }
         Some(RideLimits { depth: main.multiplex_depth as usize, max_us: duration_us(main.multiplex_max_ms) })

@@ -20,6 +20,7 @@ use crate::luggage::{Counted, Login, Origin, Replication};
 use crate::params::Params;
 use crate::pins::Touched;
 use crate::pool::{ServerKind, Welcome};
+use crate::sequences::{Drawing, Draws, Users};
 use crate::server::{Server, ServerState};
 use crate::session::{Prepared, Session};
 use crate::statements::ClientStatements;
@@ -121,6 +122,7 @@ impl Machine {
         server.local = local;
         (server.pid, server.key) = (pid, Vec::from(key).into());
         (server.params, server.used) = (params, used);
+        server.users = Users::Several(ClientId::default());
         server.session = self.session_of(pool_id, &session, prepared.as_deref());
         server.tx = TxStatus::from_byte(tx).unwrap_or(TxStatus::Failed);
         server.since = self.ago(age_us);
@@ -258,6 +260,7 @@ impl Machine {
             session,
             startup,
             own: None,
+            draws: Draws::default(),
             listener: None,
             cancel_key,
             request_us: now_us,
@@ -287,6 +290,8 @@ impl Machine {
                 pin: None,
                 ready_due: false,
                 touched: carried.touched.map(touched),
+                // Perhaps, in the transaction that is open.
+                drawing: Drawing::Drew,
                 made_in,
             });
             self.pools[pool_id].linked += 1;

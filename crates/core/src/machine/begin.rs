@@ -298,6 +298,7 @@ impl Machine {
     pub(super) fn begin_answered(&mut self, owner: Owner, ended: Entry) {
         if let (Owner::Errand(id), Kind::Execute) = (owner, ended.kind)
             && let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state)
+            && matches!(link.opening, Opening::Sent | Opening::Guarded { .. })
         {
             link.opening = Opening::Done;
         }

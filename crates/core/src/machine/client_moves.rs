@@ -37,6 +37,14 @@ impl Machine {
         client.state = ClientState::Waiting(Waiting { since_us: now_us, notified: false, group, begin });
         let pool = &mut self.pools[pool_id];
         pool.waiting += 1;
+        // What waits for it is not the others' turn.
+        if pool.lingering.is_for(id)
+            && let Some(server) = self.take_idle(d, pool_id, Some(id))
+        {
+            self.link(d, id, server);
+            return Step::Used(0);
+        }
+        let pool = &mut self.pools[pool_id];
         if pool.waiting == 1
             && self.pools[pool_id].welcoming.is_empty()
             && let Admission::Alone(server) = self.find_place(d, pool_id, id)
@@ -100,8 +108,12 @@ impl Machine {
         server.active_us = now_us;
         server.used = true;
         server.waited_us = waited_us;
+        server.unseen = server.unseen.saturating_add(1);
         server.followed.clear();
-        if account.replication == Replication::None {
+        let (pool_id, replication) = (account.pool, account.replication);
+        self.use_server(id, server_id);
+        self.end_linger(pool_id, Some(server_id), id);
+        if replication == Replication::None {
             self.settle_server(d, id, server_id);
         }
     }
@@ -260,6 +272,7 @@ impl Machine {
         self.forget_listener(&account, id);
         self.uncount(&account.counted);
         self.shared.note_client(self.worker, false);
+        self.end_linger(account.pool, None, id);
         if let Some(pool) = self.pools.get_mut(account.pool) {
             leave(pool);
             pool.clients -= 1;

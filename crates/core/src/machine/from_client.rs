@@ -360,6 +360,17 @@ impl Machine {
         if header.tag == tag::QUERY && self.rules.config.main.disable_pqexec {
             return self.refused(d, id, &Fault::SimpleQueryDisabled);
         }
+        let notable = matches!(header.tag, tag::QUERY | tag::PARSE | tag::BIND | tag::FUNCTION_CALL);
+        let notable = notable && !cursor.is_judged();
+        let noted = if notable { self.text_of(header, cursor.rest()) } else { None };
+        if let Some((_, traits)) = &noted
+            && self.concerns_sequences(traits)
+        {
+            if let Some(server) = self.servers.get(server_id) {
+                cursor.flush(d, server.conn);
+            }
+            self.note_sequences(d, id, server_id, traits, header.tag == tag::QUERY);
+        }
         let Some(server) = self.servers.get_mut(server_id) else { return Passed::Gone };
         if let Some(kind) = kind.filter(|_| !server.replication) {
             let pushed = server.ledger.push(Entry::new(Owner::Client(id), kind));
@@ -367,9 +378,8 @@ impl Machine {
                 server.note_begin(self.now.mono_us);
             }
         }
-        let notable = matches!(header.tag, tag::QUERY | tag::PARSE | tag::BIND | tag::FUNCTION_CALL);
-        if notable && !cursor.is_judged() {
-            self.note_message(id, header, cursor.rest());
+        if notable {
+            self.note_message(id, header, cursor.rest(), noted);
         }
         let here = cursor.rest().len();
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {

@@ -409,6 +409,9 @@ impl Machine {
     /// DISCARD ALL, DEALLOCATE ALL and ROLLBACK are known by the tag of their CommandComplete.
     fn command_completed(&mut self, id: ServerId, accepted: Accepted, body: &[u8]) {
         self.note_command(id, body);
+        if matches!(body, b"DISCARD SEQUENCES\0" | b"DISCARD ALL\0") {
+            self.sequences_discarded(id, matches!(accepted.owner, Owner::Client(_)));
+        }
         if matches!(accepted.owner, Owner::Client(_))
             && let Some(server) = self.servers.get_mut(id)
         {
@@ -511,7 +514,10 @@ impl Machine {
                     Some(entry) if entry.kind == Kind::ParseAgain && is_provoked(body) => {
                         self.name_in_use(d, client, entry.ticket);
                     }
-                    _ => self.pass(d, id, Some(client), message),
+                    _ => {
+                        let told = self.explain(client, message, fatal);
+                        self.pass(d, id, Some(client), told.as_deref().unwrap_or(message));
+                    }
                 }
             }
             Owner::Hidden(Purpose::Replay) => {}
@@ -546,7 +552,10 @@ impl Machine {
         let Some(server) = self.servers.get_mut(id) else { return };
         server.said_fatal |= fatal;
         match server.state.client() {
-            Some(client) => self.pass(d, id, Some(client), message),
+            Some(client) => {
+                let told = self.explain(client, message, fatal);
+                self.pass(d, id, Some(client), told.as_deref().unwrap_or(message));
+            }
             None => {
                 let text = ErrorFields::parse(&message[HEADER_LEN..])
                     .ok()
@@ -568,6 +577,9 @@ impl Machine {
             // Where what it follows failed, so does this: nothing was reset.
             Purpose::Restore => return,
             Purpose::Prepare => return self.prepare_refused(d, id, &text),
+            // The client's statement fails for the same reason.
+            Purpose::Sequences if code == SqlState::IN_FAILED_SQL_TRANSACTION => return,
+            Purpose::Sequences => ("DISCARD SEQUENCES", Some("DISCARD SEQUENCES failed")),
             Purpose::Reset => ("server_reset_query", Some("reset query failed")),
             Purpose::Check => ("server_check_query", Some("test query failed")),
             Purpose::AuthQuery => ("auth_query", None),

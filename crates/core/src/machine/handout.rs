@@ -18,6 +18,7 @@ use crate::mail::{Mail, Scarce, Shutdown};
 use crate::params::Params;
 use crate::pool::{Pool, ServerKind};
 use crate::riders::Riders;
+use crate::sequences::Users;
 use crate::server::{Beginning, Server, ServerState};
 use crate::statements::ServerStatements;
 
@@ -282,6 +283,7 @@ impl Machine {
             tx: pgweir_wire::backend::TxStatus::Idle,
             params: Arc::new(Params::unknown(&self.tracked)),
             session: Arc::default(),
+            users: Users::default(),
             opened: Opened::default(),
             kept_for: None,
             notices: Vec::new(),
@@ -303,6 +305,8 @@ impl Machine {
             xact_us: 0,
             waited_us: 0,
             running: crate::stats::statements::Running::default(),
+            recent: crate::stats::statements::Recent::default(),
+            unseen: 0,
             followed: crate::stats::statements::Followed::default(),
             traced: None,
             stalled_us: 0,

@@ -175,6 +175,8 @@ impl Machine {
             startup,
             // The servers that it could tell apart by this do not travel.
             own: _,
+            // A server that has travelled is not known to be used by this client alone.
+            draws: _,
             listener,
             request_us: _,
             active_us: _,

@@ -25,6 +25,7 @@ impl Machine {
         }
         self.server_timeouts(d);
         self.slow_readers(d);
+        self.log_long_pins(d);
         self.cancel_timeouts(d);
         let pools: Vec<PoolId> = self.pools.keys().collect();
         for id in pools {
@@ -163,6 +164,7 @@ impl Machine {
                 | ServerState::Settling(_)
                 | ServerState::Inquiring(_)
                 | ServerState::Auditing(_)
+                | ServerState::Inspecting(_)
                 | ServerState::Introducing(_)
                 | ServerState::Listening
                     if !server.ledger.is_empty() =>
@@ -324,6 +326,7 @@ impl Machine {
         if let Some(pool) = self.pools.remove(id) {
             debug_assert_eq!(pool.clients, 0, "a pool with clients was dropped");
             self.measured.forget_pool(id);
+            self.watched.forget_pool(id);
             self.shared.forget_owner(&pool.database, &pool.user);
             self.pool_names.remove(&(pool.database, pool.user));
         }

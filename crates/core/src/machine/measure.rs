@@ -198,6 +198,7 @@ impl Machine {
         let Some(server) = self.servers.get_mut(id) else { return };
         let answered_bytes = server.received_bytes.saturating_sub(behind_bytes as u64);
         let running = server.running;
+        server.recent.note(&running);
         let bytes = answered_bytes.saturating_sub(running.from_bytes);
         // Whoever is aboard behind it begins there.
         server.running.begin(answered_bytes);

@@ -103,7 +103,10 @@ pub(super) fn plain_answers(ledger: &mut Ledger, bytes: &[u8]) -> Option<PlainAn
 /// The tag of a command that changes what is known of a session, or of what statements return.
 #[inline]
 fn is_telling(command: &[u8]) -> bool {
-    is_discarding(command) || command == ROLLED_BACK || changes_objects(command)
+    is_discarding(command)
+        || command.starts_with(b"DISCARD")
+        || command == ROLLED_BACK
+        || changes_objects(command)
 }
 
 /// The tag of a command that changes or drops a table, a view or the like.

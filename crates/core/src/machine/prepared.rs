@@ -246,6 +246,9 @@ impl Machine {
         let pool = self.servers[server_id].pool;
         self.pools[pool].stats.binds += 1;
         let statement = self.client_statement(id, head.statement);
+        if let Some(traits) = statement.and_then(|statement| self.statements.get(statement)?.traits) {
+            self.note_sequences(d, id, server_id, &traits, false);
+        }
         let name = self.server_name(d, id, server_id, statement);
         if let Some(statement) = statement {
             self.note_statement(id, statement);

@@ -298,7 +298,7 @@ impl Machine {
         let balance = hosts.then(|| self.rules.config.load_balance_hosts(&pool.config).as_str().to_owned());
         let waiting = pool.waiting as usize + pool.welcoming.len();
         let asking = pool.lookups.len();
-        vec![
+        let mut row = vec![
             cell(&pool.database),
             cell(&pool.user),
             cell((pool.clients as usize).saturating_sub(waiting)),
@@ -324,7 +324,9 @@ impl Machine {
             cell(pool.rides.violations),
             cell(pool.pace.decisions()),
             cell(pool.pinned),
-        ]
+        ];
+        row.extend(pool.continuity.each().map(|(_, _, count)| cell(count)));
+        row
     }
 
     fn console_pool_row(&self) -> Row {
@@ -333,7 +335,7 @@ impl Machine {
             vec![cell(crate::console::DATABASE), cell(crate::console::DATABASE), cell(clients.count())];
         row.extend((0..12).map(|_| cell(0)));
         row.extend([cell("statement"), None]);
-        row.extend((0..8).map(|_| cell(0)));
+        row.extend((0..14).map(|_| cell(0)));
         row
     }
 

@@ -80,7 +80,11 @@ impl Machine {
         pool.waiting -= 1;
         pool.riding += 1;
         pool.rides.ridden += 1;
-        self.servers[server_id].riders.board(Rider { client: id, key, estimate_us, exposed: false });
+        let server = &mut self.servers[server_id];
+        server.unseen = server.unseen.saturating_add(1);
+        server.riders.board(Rider { client: id, key, estimate_us, exposed: false });
+        self.use_server(id, server_id);
+        self.end_linger(pool_id, None, id);
         self.send_group(d, id, server_id, &inbox[..(group.len as usize).min(inbox.len())]);
         if let Some(client) = self.clients.get_mut(id) {
             client.inbox = inbox;

@@ -60,7 +60,12 @@ impl Machine {
             }
             let fifo = self.rules.config.main.server_round_robin;
             let id = *(if fifo { pool.idle.front() } else { pool.idle.back() })?;
-            let id = self.fitting_idle(pool_id, id, client).unwrap_or(id);
+            let drawn_on = self.drawn_on(pool_id, client);
+            let id = drawn_on.or_else(|| self.fitting_idle(pool_id, id, client)).unwrap_or(id);
+            let id = match self.pools[pool_id].lingering.is_empty() {
+                true => id,
+                false => self.beside_lingering(pool_id, id, client)?,
+            };
             if let Some(reason) = self.reason_to_close(id) {
                 self.close_server(d, id, reason, CloseMode::Flush);
             } else if self.needs_check(&self.servers[id]) {
@@ -115,6 +120,7 @@ impl Machine {
             }
             ServerState::Inquiring(_) => self.lookup_ended(d, id),
             ServerState::Auditing(_) => self.audited(d, id),
+            ServerState::Inspecting(_) => self.inspected(d, id),
             ServerState::Introducing(_) => self.introduced(d, id),
             ServerState::Cleaning => {
                 self.cleaned(id);
@@ -148,9 +154,15 @@ impl Machine {
         if self.session_stays(d, id, client_id) {
             return;
         }
+        let drew = self.has_drawn(client_id);
         self.unlink(client_id);
         self.end_cancels_for(d, self.servers[id].pool, client_id);
-        self.release_server(d, id, made_in);
+        if !self.inspects(d, id) {
+            self.release_server(d, id, made_in);
+        }
+        if drew {
+            self.linger(id, client_id);
+        }
         // What it sent behind a DISCARD waited for this; mostly there is nothing.
         self.to_resume.push_back(client_id);
     }
@@ -301,7 +313,10 @@ impl Machine {
         let Some(server) = self.servers.get(id) else { return };
         let (client, said_fatal) = (server.state.client(), server.said_fatal);
         if let Some(client_id) = client.filter(|&client| self.clients.contains_key(client)) {
-            let fault = Fault::ServerLost(reason.clone());
+            let fault = match self.lost_with_server(client_id) {
+                Some(lost) => Fault::PinnedServerLost(reason.clone(), lost),
+                None => Fault::ServerLost(reason.clone()),
+            };
             // Told before the server is removed: only then is it known whether a message is half passed on.
             self.servers[id].lost = true;
             if said_fatal {
@@ -357,6 +372,7 @@ impl Machine {
         let Some(server) = self.servers.get(id) else { return };
         let kind = server.state.kind();
         let pool = &mut self.pools[server.pool];
+        pool.lingering.end(id);
         pool.count(Some(kind), None);
         if kind == ServerKind::Idle {
             pool.idle.retain(|&other| other != id);
@@ -441,7 +457,8 @@ fn is_legal(from: &ServerState, to: &ServerState) -> bool {
             )
             | (S::Idle, S::Busy(_) | S::Checking | S::Inquiring(_) | S::Introducing(_))
             | (S::Introducing(_), S::Idle | S::Cleaning | S::HeldForCancel)
-            | (S::Busy(_), S::Auditing(_))
+            | (S::Busy(_), S::Auditing(_) | S::Inspecting(_))
+            | (S::Inspecting(_), S::Idle | S::HeldForCancel)
             | (S::Auditing(_), S::Busy(_) | S::Cleaning)
             | (S::Settling(_), S::Busy(_))
             | (S::HeldForCancel, S::Idle)

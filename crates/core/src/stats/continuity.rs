@@ -11,4 +11,44 @@ pub struct Continuity {
     pub remembered: u64,
     /// Clients that began to keep their server.
     pub pins: u64,
+    /// Released servers whose session was looked at (`session_audit_sample`).
+    pub looks: u64,
+    /// Of these, servers whose session was not what it should be: they were closed.
+    pub differences: u64,
+}
+
+impl Continuity {
+    /// The counters by name, as SHOW POOLS and the metrics list them, with a sentence for each.
+    #[must_use]
+    pub fn each(&self) -> [(&'static str, &'static str, u64); 6] {
+        [
+            (
+                "session_replays",
+                "Servers that were brought to a client's session with its statement",
+                self.replays,
+            ),
+            ("session_audits", "Servers that were asked what a client left in their session", self.audits),
+            (
+                "session_remembered",
+                "Changes of sessions whose outcome was known without asking",
+                self.remembered,
+            ),
+            ("session_pins", "Clients that began to keep their server between transactions", self.pins),
+            ("session_looks", "Looks at the sessions of released servers", self.looks),
+            ("session_differences", "Of these, sessions that were not what they should be", self.differences),
+        ]
+    }
+
+    /// These and those.
+    #[must_use]
+    pub fn plus(&self, other: &Continuity) -> Continuity {
+        Continuity {
+            replays: self.replays + other.replays,
+            audits: self.audits + other.audits,
+            remembered: self.remembered + other.remembered,
+            pins: self.pins + other.pins,
+            looks: self.looks + other.looks,
+            differences: self.differences + other.differences,
+        }
+    }
 }

@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 use super::histogram::{Histogram, Slim};
 use super::times::Split;
 use crate::ids::PoolId;
-use crate::limits::NAMES_FOLLOWED_MAX;
+use crate::limits::{NAMES_FOLLOWED_MAX, RECENT_STATEMENTS};
 use crate::sight::FollowedNumbers;
 
 /// What is known of a statement in a pool.
@@ -75,6 +75,22 @@ impl Running {
     #[inline]
     pub(crate) fn is_named(&self) -> bool {
         self.key != 0 && !self.light
+    }
+}
+
+/// The statements that a server answered last, for whoever wants to know what may have changed its session.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Recent {
+    /// Key and place of each.
+    last: [(u64, u32); RECENT_STATEMENTS],
+    next: usize,
+}
+
+impl Recent {
+    #[inline]
+    pub(crate) fn note(&mut self, running: &Running) {
+        self.last[self.next % RECENT_STATEMENTS] = (running.key, running.place);
+        self.next = self.next.wrapping_add(1);
     }
 }
 
@@ -310,6 +326,22 @@ impl StatementStats {
         known.worth = if known.calls == 1 { 0 } else { known.worth } + total_us + 1;
         known.totals.record(total_us);
         Some(known)
+    }
+
+    /// Fingerprints and texts of those among them that are known here, the last one first.
+    pub(crate) fn recent(&self, recent: &Recent) -> Vec<(u64, Box<str>)> {
+        let mut found: Vec<(u64, Box<str>)> = Vec::new();
+        for back in 1..=RECENT_STATEMENTS {
+            let (key, place) = recent.last[recent.next.wrapping_sub(back) % RECENT_STATEMENTS];
+            let known = self.keys.get(place as usize).filter(|known| key != 0 && **known == key);
+            let known = known.and_then(|_| self.places[place as usize].as_deref());
+            if let Some(known) = known
+                && !found.iter().any(|(fingerprint, _)| *fingerprint == known.fingerprint)
+            {
+                found.push((known.fingerprint, known.text.clone()));
+            }
+        }
+        found
     }
 
     /// Those that took most time, the first first.

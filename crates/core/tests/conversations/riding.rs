@@ -9,7 +9,7 @@ fn pool(clients: usize, main: &str) -> (Rig, Vec<End>, End) {
     let mut rig = Rig::new(&format!("default_pool_size = 1\n{main}"));
     let clients: Vec<End> = (0..clients).map(|_| rig.client("alice")).collect();
     let server = rig.dialed();
-    for text in ["select 1", "insert into t values (1)"] {
+    for text in ["select 1", "insert into t values (1)", "update t set a = 1"] {
         rig.send(clients[0], &fe::query(text));
         rig.send(server, &[be::one_row("1"), be::ready('I')].concat());
     }
@@ -41,7 +41,7 @@ fn short_statements_follow_each_other_and_everyone_gets_its_own_answer() {
     assert_eq!(rig.gets(clients[2]), answered("2"));
     let console = rig.console();
     let row = rig.pool(console, "app,alice");
-    assert_eq!(row[row.len() - 7..row.len() - 2], ["0", "0", "2", "0", "0"], "{row:?}");
+    assert_eq!(row[18..23], ["0", "0", "2", "0", "0"], "{row:?}");
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn what_a_dead_server_had_not_begun_runs_elsewhere_unseen() {
 fn where_the_connection_broke_only_what_reads_runs_again() {
     let (mut rig, clients, server) = pool(3, "");
     rig.send(clients[0], &fe::query("select 0"));
-    rig.send(clients[1], &fe::query("insert into t values (1)"));
+    rig.send(clients[1], &fe::query("update t set a = 1"));
     rig.send(clients[2], &fe::query("select 2"));
     rig.end(server, Closed::Broken("Connection reset by peer".to_owned()));
     assert_eq!(rig.gets(clients[0]), ["FATAL 08006 server conn crashed?"]);
@@ -195,7 +195,7 @@ fn a_statement_that_leaves_a_transaction_open_costs_the_server_and_is_not_truste
     assert_eq!(rig.gets(fresh).last().map(String::as_str), Some("Query select 2"), "nobody follows it now");
     let console = rig.console();
     let row = rig.pool(console, "app,alice");
-    assert_eq!(row[row.len() - 3], "1", "{row:?}");
+    assert_eq!(row[22], "1", "{row:?}");
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn in_statement_pooling_too_nobody_stays_behind_an_open_transaction() {
     assert!(rig.gets(clients[1])[0].starts_with("FATAL 08007"));
     let console = rig.console();
     let row = rig.pool(console, "app,alice");
-    assert_eq!(row[row.len() - 3], "1", "{row:?}");
+    assert_eq!(row[22], "1", "{row:?}");
 }
 
 #[test]

@@ -357,3 +357,71 @@ fn what_is_more_than_a_prepare_keeps_the_server() {
     rig.send(other, &fe::query("select 2"));
     rig.gets_nothing(server);
 }
+
+#[test]
+fn a_server_that_is_lost_takes_along_what_its_client_kept_and_says_so() {
+    for (said, told) in [
+        (None, "FATAL 08006 server conn crashed?"),
+        (Some(be::fatal("57P01", "terminating connection")), "FATAL 57P01 terminating connection"),
+    ] {
+        let mut rig = Rig::new("default_pool_size = 1");
+        let (one, two) = (rig.client("alice"), rig.client("alice"));
+        let server = rig.dialed();
+        run(&mut rig, one, server, "CREATE TEMP TABLE t (a int)");
+        asked(&mut rig, server);
+        rig.send(server, &answer(&[&["t", "", ""]]));
+        if let Some(said) = &said {
+            rig.send(server, said);
+        }
+        rig.eof(server);
+        let raw = rig.raw(one);
+        let detail = b"Lost with the server, which this client kept: temporary objects.";
+        assert!(raw.windows(detail.len()).any(|part| part == detail), "{}", raw.escape_ascii());
+        let words = told.split_once(' ').map(|(_, rest)| rest.split_once(' ').map_or(rest, |(_, text)| text));
+        let words = words.unwrap_or_default().as_bytes();
+        assert!(raw.windows(words.len()).any(|part| part == words), "{}", raw.escape_ascii());
+        assert!(rig.is_closed(one));
+        rig.send(two, &fe::query("select 2"));
+        let fresh = rig.dialed();
+        rig.greet(fresh);
+        assert_eq!(rig.gets(fresh), ["Query select 2"]);
+    }
+}
+
+#[test]
+fn two_clients_set_the_same_parameter_in_turn_for_ever() {
+    let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 0");
+    let clients = [rig.client("alice"), rig.client("alice")];
+    let server = rig.dialed();
+    let mut carried = None;
+    for turn in 0..100_000_u32 {
+        let who = (turn % 2) as usize;
+        let client = clients[who];
+        // Each sets its own value once, and from then on finds it.
+        if turn < 2 {
+            run(&mut rig, client, server, &format!("SET app.who = 'c{who}'"));
+            assert_eq!(rig.gets(server).len(), 1, "the server is asked");
+            rig.send(server, &answer(&[&[&format!("c{who}")]]));
+            carried = Some(who);
+            if turn == 0 {
+                // Nobody's but its own.
+                rig.send(clients[1], &fe::query("select 0"));
+                let reset = "SELECT pg_catalog.set_config('app.who',NULL,false);";
+                assert_eq!(rig.gets(server), fe::shown_replay(&[reset], &["Query select 0"]));
+                rig.send(server, &be::replayed(1));
+                finish(&mut rig, server, "SELECT 0");
+                rig.gets(clients[1]);
+            }
+            continue;
+        }
+        assert_ne!(carried.replace(who), Some(who));
+        rig.send(client, &fe::query("select 1"));
+        let raw = rig.raw(server);
+        let own = format!("set_config('app.who','c{who}',false)");
+        let at = raw.windows(own.len()).position(|part| part == own.as_bytes());
+        assert!(at.is_some() && raw.ends_with(b"select 1\0"), "turn {turn}: {}", raw.escape_ascii());
+        rig.send(server, &be::replayed(1));
+        finish(&mut rig, server, "SELECT 0");
+        rig.raw(client);
+    }
+}

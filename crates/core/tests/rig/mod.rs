@@ -561,6 +561,12 @@ impl Rig {
         self.workers.iter().any(|worker| worker.driver.log.iter().any(|(_, line)| line.contains(text)))
     }
 
+    /// How many log lines have this in them.
+    pub(crate) fn logged_times(&self, text: &str) -> usize {
+        let lines = self.workers.iter().flat_map(|worker| &worker.driver.log);
+        lines.filter(|(_, line)| line.contains(text)).count()
+    }
+
     /// What the control plane was asked.
     pub(crate) fn asked(&mut self) -> Vec<Question> {
         self.workers.iter_mut().flat_map(|worker| std::mem::take(&mut worker.driver.asked)).collect()

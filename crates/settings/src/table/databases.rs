@@ -1,5 +1,6 @@
 //! The keys of `[databases]`: `name = key=value ...`.
 
+use super::COUNT_MAX;
 use std::time::Duration;
 
 use super::{Kind, settings};
@@ -51,6 +52,8 @@ settings! {
         pool_mode: Option<PoolMode> = NULL, Kind::Choice(PoolMode::WORDS), Reload, PgBouncer, InEffect;
         /// As the global `session_state`.
         session_state: Option<SessionState> = NULL, Kind::Choice(SessionState::WORDS), Reload, Ours, InEffect;
+        /// As the global `session_audit_sample`.
+        session_audit_sample: Option<u32> = NULL, Kind::Count(0, COUNT_MAX), Reload, Ours, InEffect;
         /// How many server connections this database may have over all users. A global limit can be changed
         /// by it, not lifted.
         max_db_connections: Option<u32> = NULL, Kind::OwnLimit, Reload, PgBouncer, InEffect;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::{COUNT_MAX, Kind, settings};
 use crate::{
-    Anonymous, AuthType, AutoCount, DeferBegin, LogFormat, Password, PoolMode, ServerProtocol, SessionState,
-    SslMode,
+    Anonymous, AuthType, AutoCount, DeferBegin, LogFormat, Password, PoolMode, SequenceAffinity,
+    ServerProtocol, SessionState, SslMode,
 };
 
 settings! {
@@ -128,6 +128,23 @@ settings! {
         /// tables and other things that can not move; a client that would be one more is disconnected with
         /// an error. 0 means that there is no limit.
         max_pinned: u32 = "0", Kind::Limit, Reload, Ours, InEffect;
+        /// What makes `currval` and `lastval` right in a later transaction than the one that drew the value. `linger`: the
+        /// server waits a moment for the client that may have drawn a value on it; `pin`: such a client keeps its server until
+        /// it leaves (`linger`, where `session_state` is `error`); `off`: nothing, as PgBouncer. With `linger` and `pin` nobody is
+        /// shown what another client drew: SQLSTATE 55000 instead.
+        sequence_affinity: SequenceAffinity = "linger", Kind::Choice(SequenceAffinity::WORDS), Reload, Ours, InEffect;
+        /// How long a server waits, with `sequence_affinity=linger`, for the next statement of a client whose user and
+        /// `application_name` are known to ask for values they drew. For others it waits as long, but only while no other
+        /// client needs it.
+        sequence_linger_ms: Duration = "50", Kind::Milliseconds, Reload, Ours, InEffect;
+        /// A client that keeps its server between transactions for longer than this is logged, once, with the reason;
+        /// 0 turns this off.
+        pin_warn_after: Duration = "300", Kind::Seconds, Reload, Ours, InEffect;
+        /// Of so many releases of servers in transaction and statement pooling, about one is followed by a look at the server's
+        /// session: where it is not what it should be, because a function changed it where nobody could see it, the
+        /// server is closed, and the log names the statement. 1 looks each time (and then no two clients' statements
+        /// share a packet), 0 never.
+        session_audit_sample: u32 = "5000", Kind::Count(0, COUNT_MAX), Reload, Ours, InEffect;
         /// How many connections to servers one pool opens at the same time.
         max_parallel_connects: u32 = "16", Kind::Count(1, 65535), Reload, Ours, InEffect;
         /// How many threads serve connections; 0 lets pgweir choose.

@@ -1,5 +1,6 @@
 //! The keys of `[users]`: `name = key=value ...`.
 
+use super::COUNT_MAX;
 use std::time::Duration;
 
 use super::{Kind, settings};
@@ -13,6 +14,8 @@ settings! {
         pool_mode: Option<PoolMode> = NULL, Kind::Choice(PoolMode::WORDS), Reload, PgBouncer, InEffect;
         /// As the global `session_state`.
         session_state: Option<SessionState> = NULL, Kind::Choice(SessionState::WORDS), Reload, Ours, InEffect;
+        /// As the global `session_audit_sample`, for the pools of this user.
+        session_audit_sample: Option<u32> = NULL, Kind::Count(0, COUNT_MAX), Reload, Ours, InEffect;
         /// How many server connections each pool of this user may have; 0 means as many as are needed.
         pool_size: Option<u32> = NULL, Kind::OwnSize, Reload, PgBouncer, InEffect;
         /// How many more server connections each pool of this user may have when clients wait for long.

@@ -374,6 +374,11 @@ impl Driver for SimDriver<'_> {
             self.hub.count(what);
         }
         self.hub.note(|| format!("{:?} log {level:?}: {line}", self.desk.id));
+        if line.contains("session that is not what it should be") {
+            self.hub
+                .checks
+                .fail("a server's session is its last client's, and nothing else", line.to_owned());
+        }
     }
 }
 

@@ -359,7 +359,7 @@ impl Plan {
         }
         ini.push_str("[pgbouncer]\nlisten_addr = 127.0.0.1\nunix_socket_dir =\nauth_file = users\n");
         ini.push_str("client_tls_key_file = key.pem\nclient_tls_cert_file = cert.pem\nadmin_users = admin\n");
-        let settings: [(&str, String); 31] = [
+        let settings: [(&str, String); 32] = [
             ("defer_begin", self.defer_begin().to_owned()),
             ("multiplex_depth", self.multiplex.0.to_string()),
             ("multiplex_max_ms", self.multiplex.1.to_string()),
@@ -371,6 +371,7 @@ impl Plan {
             ("max_user_client_connections", self.max_user_client_connections.to_string()),
             ("server_reset_query", self.reset_query.to_owned()),
             ("session_state", if self.keeps_sessions { "preserve" } else { "pgbouncer" }.to_owned()),
+            ("session_audit_sample", [0, 1, 3, 20, 0][(self.seed % 5) as usize].to_string()),
             ("auth_type", self.auth_type.to_owned()),
             ("pool_mode", self.mode.name().to_owned()),
             ("default_pool_size", self.pool_size.to_string()),

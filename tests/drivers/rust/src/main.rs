@@ -31,9 +31,12 @@ async fn connect(notices: Arc<Mutex<Vec<String>>>) -> Result<Client, Box<dyn Err
     tokio::spawn(async move {
         let mut messages = stream::poll_fn(move |context| connection.poll_message(context));
         while let Some(Ok(message)) = messages.next().await {
-            if let AsyncMessage::Notice(notice) = message {
-                notices.lock().expect("no other holder panics").push(notice.message().to_owned());
-            }
+            let text = match message {
+                AsyncMessage::Notice(notice) => notice.message().to_owned(),
+                AsyncMessage::Notification(note) => format!("{}: {}", note.channel(), note.payload()),
+                _ => continue,
+            };
+            notices.lock().expect("no other holder panics").push(text);
         }
     });
     Ok(client)
@@ -160,6 +163,52 @@ async fn cancel(client: &Client) -> Outcome {
     Ok(())
 }
 
+/// What a session keeps: settings, temporary tables, statements prepared by SQL, locks, cursors, channels.
+async fn session(client: &Client, heard: &Mutex<Vec<String>>) -> Outcome {
+    let me = format!("rust_{}", std::process::id());
+    let other = connect(Arc::default()).await?;
+    let setting = async |who: &Client| Ok::<String, tokio_postgres::Error>(who.query_one("show work_mem", &[]).await?.get(0));
+    client.batch_execute("set work_mem = '3333kB'").await?;
+    assert_eq!(setting(client).await?, "3333kB");
+    assert_ne!(setting(&other).await?, "3333kB");
+
+    client.batch_execute(&format!("create temp table t_{me} (n int); insert into t_{me} values (7)")).await?;
+    let found = other.query_one(&format!("select to_regclass('t_{me}')::text"), &[]).await?;
+    assert_eq!(found.get::<_, Option<String>>(0), None);
+    assert_eq!(client.query_one(&format!("select n from t_{me}"), &[]).await?.get::<_, i32>(0), 7);
+
+    client.batch_execute(&format!("prepare {me} as select 'mine'")).await?;
+    assert_eq!(sqlstate(other.batch_execute(&format!("execute {me}")).await), "26000");
+    client.batch_execute(&format!("execute {me}")).await?;
+
+    client.batch_execute(&format!("select pg_advisory_lock(hashtext('{me}'))")).await?;
+    let lock = async |who: &Client, function: &str| {
+        let text = format!("select {function}(hashtext('{me}'))");
+        Ok::<bool, tokio_postgres::Error>(who.query_one(&text, &[]).await?.get(0))
+    };
+    assert!(!lock(&other, "pg_try_advisory_lock").await?);
+    assert!(lock(client, "pg_advisory_unlock").await?);
+
+    client.batch_execute(&format!("declare c_{me} cursor with hold for select generate_series(1, 3)")).await?;
+    assert_eq!(client.simple_query(&format!("fetch all c_{me}")).await?.len(), 5);
+
+    client.batch_execute(&format!("listen {me}")).await?;
+    other.batch_execute(&format!("notify {me}, 'hello'")).await?;
+    let has_heard = || heard.lock().expect("no other holder panics").iter().any(|text| *text == format!("{me}: hello"));
+    for _ in 0..400 {
+        if has_heard() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(has_heard());
+    let ends = format!("close c_{me}; drop table t_{me}; unlisten *; deallocate {me}");
+    client.batch_execute(&ends).await?;
+    client.batch_execute("reset all").await?;
+    done("session");
+    Ok(())
+}
+
 async fn concurrent() -> Outcome {
     let workers = (0..10).map(|who: i32| async move {
         let client = connect(Arc::default()).await?;
@@ -189,5 +238,8 @@ async fn main() -> Outcome {
 
     pipeline(&client).await?;
     cancel(&client).await?;
+    if environment("BATTERY_SESSION") == "1" {
+        session(&client, &notices).await?;
+    }
     concurrent().await
 }

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use pgweir_core::stats::continuity::Continuity;
 use pgweir_core::stats::histogram::Histogram;
 use pgweir_core::stats::times::Times;
 
@@ -27,6 +28,7 @@ pub(super) fn write(page: &mut Page, model: &Model, tables: &Tables, version: &s
     page.value(&[("version", version)], 1);
     let by_pool = by_pool(model, tables.names);
     pools(page, &by_pool);
+    sessions(page, &by_pool);
     times(page, &by_pool);
     whole(page, model);
     workers(page, model);
@@ -98,30 +100,6 @@ fn pools(page: &mut Page, pools: &ByPool<'_>) {
         "Statements that did what they were certain not to do",
         |sum| sum.rides.violations.to_string(),
     );
-    each(
-        true,
-        "pgweir_session_pins_total",
-        "Clients that began to keep their server between their transactions",
-        |sum| sum.continuity.pins.to_string(),
-    );
-    each(
-        true,
-        "pgweir_session_audits_total",
-        "Servers that were asked what a client's session left there",
-        |sum| sum.continuity.audits.to_string(),
-    );
-    each(
-        true,
-        "pgweir_session_remembered_total",
-        "Changes of sessions that needed no question, because the same statement was asked about before",
-        |sum| sum.continuity.remembered.to_string(),
-    );
-    each(
-        true,
-        "pgweir_session_replays_total",
-        "Servers that were brought to their client's session",
-        |sum| sum.continuity.replays.to_string(),
-    );
     each(false, "pgweir_pool_clients_waiting", "Clients that wait for a server", |sum| {
         sum.clients.waiting.to_string()
     });
@@ -143,6 +121,16 @@ fn pools(page: &mut Page, pools: &ByPool<'_>) {
     each(true, "pgweir_pool_errors_total", "Errors that clients were sent, by servers or by pgweir", |sum| {
         sum.errors.to_string()
     });
+}
+
+/// What session continuity did, a counter each.
+fn sessions(page: &mut Page, pools: &ByPool<'_>) {
+    for (place, (name, help, _)) in Continuity::default().each().into_iter().enumerate() {
+        page.counter(&format!("pgweir_{name}_total"), help);
+        for ((database, user), (sum, _)) in pools {
+            page.value(&[("database", database), ("user", user)], sum.continuity.each()[place].2);
+        }
+    }
 }
 
 fn times(page: &mut Page, pools: &ByPool<'_>) {

@@ -16,7 +16,7 @@ fn pool(database: &str, user: &str, queries: u64, times: Option<Times>) -> PoolS
         clients: ClientNumbers { linked: 1, idle: 2, ..ClientNumbers::default() },
         servers: ServerNumbers { active: 1, ..ServerNumbers::default() },
         rides: RideNumbers::default(),
-        continuity: Default::default(),
+        continuity: pgweir_core::stats::continuity::Continuity::default(),
         wait_oldest_us: 7,
         stats: Stats { queries, xacts: queries, ..Stats::default() },
         errors: 0,

@@ -54,13 +54,16 @@ impl Machine {
         id: ServerId,
         client_id: ClientId,
     ) -> bool {
+        if !self.pin_drawer(d, client_id) {
+            return true;
+        }
         let Some(client) = self.clients.get_mut(client_id) else { return false };
         let ClientState::Linked(link) = &mut client.state else { return false };
         let pinned = link.pin.is_some();
         let Some(mut touched) = link.touched.take() else {
             return self.awaits_own(id, client_id) || pinned;
         };
-        let sticky = link.pin.as_ref().map_or(Reasons::NONE, |pin| pin.reasons.only(Reasons::STICKY));
+        let sticky = link.pin.as_ref().map_or(Reasons::NONE, |pin| pin.reasons.only(Reasons::LASTING));
         let sticky = sticky.with(Reasons::of_marks(touched.marks));
         let reshaped =
             touched.reshaped || link.pin.as_ref().is_some_and(|pin| pin.reasons.has(Reasons::PREPARED));
@@ -121,8 +124,16 @@ impl Machine {
             }
             return;
         }
-        let own = auditing.names.iter().filter(|name| name.contains(&b'.'));
-        let known = self.pools[server.pool].customs.iter().filter(|name| !auditing.names.contains(name));
+        let own = auditing.names.iter().filter(|name| name.contains(&b'.')).cloned().collect::<Vec<_>>();
+        let text = self.everything_of(id, &own);
+        self.send_hidden(d, id, Purpose::Audit, &text);
+    }
+
+    /// The statement that asks for everything a session holds, these settings among it whether or not they are set.
+    pub(super) fn everything_of(&self, id: ServerId, names: &[Box<[u8]>]) -> Vec<u8> {
+        let own = names.iter();
+        let pool = &self.pools[self.servers[id].pool];
+        let known = pool.customs.iter().filter(|name| !names.contains(name));
         let mut text = EVERYTHING.to_vec();
         for (kind, name) in own.map(|name| (b'm', name)).chain(known.map(|name| (b'n', name))) {
             text.extend_from_slice(b" UNION ALL SELECT '");
@@ -132,7 +143,7 @@ impl Machine {
             quote_literal(&mut text, name);
             text.extend_from_slice(b",true)");
         }
-        self.send_hidden(d, id, Purpose::Audit, &text);
+        text
     }
 
     /// A row that answers a statement of ours.
@@ -148,6 +159,7 @@ impl Machine {
                 return;
             }
             ServerState::Auditing(auditing) => &mut auditing.answer,
+            ServerState::Inspecting(inspecting) => &mut inspecting.answer,
             ServerState::Introducing(introducing) => &mut introducing.answer,
             _ => return,
         };
@@ -161,6 +173,7 @@ impl Machine {
     pub(in crate::machine) fn hidden_refused(&mut self, id: ServerId, code: SqlState, text: String) {
         let answer = match self.servers.get_mut(id).map(|server| &mut server.state) {
             Some(ServerState::Auditing(auditing)) => &mut auditing.answer,
+            Some(ServerState::Inspecting(inspecting)) => &mut inspecting.answer,
             Some(ServerState::Introducing(introducing)) => &mut introducing.answer,
             _ => return,
         };
@@ -262,14 +275,27 @@ impl Machine {
         answer: &Replies,
         reshaped: bool,
     ) -> Reasons {
+        match self.read_everything(id, answer, reshaped) {
+            Some((session, reasons)) => self.keep_session(id, client_id, session, reasons),
+            None => Reasons::UNKNOWN,
+        }
+    }
+
+    /// What the answer to the question for everything says; `None` if it can not be read.
+    pub(super) fn read_everything(
+        &self,
+        id: ServerId,
+        answer: &Replies,
+        reshaped: bool,
+    ) -> Option<(Session, Reasons)> {
         if answer.bytes > SERVER_ERROR_BYTES_MAX {
-            return Reasons::UNKNOWN;
+            return None;
         }
         let mut session = Session::default();
         let mut channels = Vec::new();
         let mut reasons = Reasons::NONE;
         for row in &answer.rows {
-            let [Some(kind), name, value] = row.as_slice() else { return Reasons::UNKNOWN };
+            let [Some(kind), name, value] = row.as_slice() else { return None };
             match (&**kind, name) {
                 // Whoever had the server before may have left it empty: that is as near as PostgreSQL comes to taking it away.
                 (b"n", Some(_)) if value.as_ref().is_none_or(|value| value.is_empty()) => {}
@@ -285,11 +311,11 @@ impl Machine {
                 (b"t", _) => reasons = reasons.with(Reasons::TEMPORARY),
                 (b"a", _) => reasons = reasons.with(Reasons::LOCKS),
                 (b"r", _) => reasons = reasons.with(Reasons::SLOTS),
-                _ => return Reasons::UNKNOWN,
+                _ => return None,
             }
         }
         session.listen(channels);
-        self.keep_session(id, client_id, session, reasons)
+        Some((session, reasons))
     }
 
     /// One setting of the server's session.

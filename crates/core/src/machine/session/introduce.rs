@@ -147,6 +147,11 @@ impl Machine {
             account.session = Arc::clone(&introduced.session);
         }
         account.params = pool.share(params);
+        self.recall_asker(id);
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let Some(account) = &mut client.account else { return };
+        let ClientState::Welcoming(login) = &client.state else { return };
+        let pool = &mut self.pools[account.pool];
         if !pool.tries_startup {
             return;
         }

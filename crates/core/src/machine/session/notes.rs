@@ -1,6 +1,6 @@
 //! What a client's messages may do to its session, noted while they pass.
 
-use pgweir_sql::{Marks, assignments};
+use pgweir_sql::{Marks, Traits, assignments};
 use pgweir_wire::frontend::tag;
 use pgweir_wire::header::{HEADER_LEN, Header};
 
@@ -8,24 +8,43 @@ use crate::client::{ClientState, Link};
 use crate::ids::{ClientId, StatementId};
 use crate::known_sets::PlainSet;
 use crate::machine::Machine;
-use crate::pins::{Touched, may_touch};
+use crate::pins::{Touched, may_change_pin, may_touch};
 use crate::session::Session;
 
 impl Machine {
-    /// A Query, a Parse, a Bind or a FunctionCall goes to the client's server; `message` may be only its beginning.
+    /// The text of a Query or a Parse, as far as it is there, and what its words tell.
     #[inline]
-    pub(in crate::machine) fn note_message(&mut self, id: ClientId, header: Header, message: &[u8]) {
+    pub(in crate::machine) fn text_of<'a>(
+        &mut self,
+        header: Header,
+        message: &'a [u8],
+    ) -> Option<(&'a [u8], Traits)> {
         let body = &message[HEADER_LEN..message.len().min(header.total())];
         let text = match header.tag {
-            tag::QUERY => {
-                self.forget_unnamed(id);
-                until_nul(body)
-            }
+            tag::QUERY => until_nul(body),
+            tag::PARSE => until_nul(body.splitn(2, |byte| *byte == 0).nth(1).unwrap_or_default()),
+            _ => return None,
+        };
+        Some((text, self.texts.traits(text)))
+    }
+
+    /// A Query, a Parse, a Bind or a FunctionCall goes to the client's server; `message` may be only its beginning. `noted` is its
+    /// [`Machine::text_of`].
+    #[inline]
+    pub(in crate::machine) fn note_message(
+        &mut self,
+        id: ClientId,
+        header: Header,
+        message: &[u8],
+        noted: Option<(&[u8], Traits)>,
+    ) {
+        let body = &message[HEADER_LEN..message.len().min(header.total())];
+        match header.tag {
+            tag::QUERY => self.forget_unnamed(id),
             tag::PARSE => {
                 if body.first() == Some(&0) {
                     self.note_unnamed(id, header, message);
                 }
-                until_nul(body.splitn(2, |byte| *byte == 0).nth(1).unwrap_or_default())
             }
             tag::BIND => {
                 self.measure_bind(id, body);
@@ -34,12 +53,12 @@ impl Machine {
             // Which function it is stands there as a number.
             tag::FUNCTION_CALL => return self.note_marks(id, Marks::ROUTINES, b"", false),
             _ => return,
-        };
-        let traits = self.texts.traits(text);
+        }
+        let Some((text, traits)) = noted else { return };
         self.measure_text(id, header.tag, body, &traits, text);
         let mut marks = traits.marks;
-        if body.len() < header.body_len as usize {
-            // Of what is still to come nothing is known.
+        if body.len() < header.body_len as usize || self.is_watched(id, traits.fingerprint) {
+            // Of what is still to come nothing is known; or it is known that the words do not tell.
             marks.add(Marks::ROUTINES);
         }
         if !marks.is_empty() {
@@ -62,10 +81,12 @@ impl Machine {
     pub(in crate::machine) fn note_statement(&mut self, id: ClientId, statement: StatementId) {
         self.measure_statement(id, statement);
         let Some(known) = self.statements.get(statement) else { return };
-        if known.marks().is_empty() {
+        let watched = known.traits.is_some_and(|traits| self.is_watched(id, traits.fingerprint));
+        let marks = if watched { known.marks().and(Marks::ROUTINES) } else { known.marks() };
+        if marks.is_empty() {
             return;
         }
-        let (marks, query) = (known.marks(), known.query.clone());
+        let query = known.query.clone();
         self.note_marks(id, marks, &query, false);
     }
 
@@ -80,7 +101,7 @@ impl Machine {
             Some(_) => marks,
         };
         let keeps = self.pools[account.pool].keeps_sessions;
-        if keeps && (link.pin.is_some() || may_touch(marks)) {
+        if keeps && (link.pin.is_some() && may_change_pin(marks) || may_touch(marks)) {
             note_touched(link, marks, text);
             if let Some(touched) = &mut link.touched {
                 touched.set(runs_once.then(|| PlainSet::of(text, marks)).flatten());

@@ -5,7 +5,7 @@ use crate::driver::{CloseMode, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::Purpose;
-use crate::machine::Machine;
+use crate::machine::{Machine, duration_us};
 use crate::pins::{Pin, Reasons};
 use crate::server::ServerState;
 
@@ -25,7 +25,7 @@ impl Machine {
             }
             None if reasons.is_none() => {}
             None => {
-                link.pin = Some(Box::new(Pin { reasons, since_us: now_us }));
+                link.pin = Some(Box::new(Pin { reasons, since_us: now_us, logged: false }));
                 pool.pinned += 1;
                 pool.continuity.pins += 1;
                 let limit = self.rules.config.main.max_pinned;
@@ -47,6 +47,31 @@ impl Machine {
             }
         }
         true
+    }
+
+    /// `pin_warn_after`: whoever keeps its server for long is logged, once.
+    pub(in crate::machine) fn log_long_pins<D: Driver>(&mut self, d: &mut D) {
+        let limit_us = duration_us(self.rules.config.main.pin_warn_after);
+        if limit_us == 0 || self.pools.values().all(|pool| pool.pinned == 0) {
+            return;
+        }
+        let now_us = self.now.mono_us;
+        let mut long = Vec::new();
+        for (id, client) in &mut self.clients {
+            if let ClientState::Linked(link) = &mut client.state
+                && let Some(pin) = &mut link.pin
+                && !pin.logged
+                && now_us.saturating_sub(pin.since_us) >= limit_us
+            {
+                pin.logged = true;
+                long.push((id, pin.reasons.text(), now_us.saturating_sub(pin.since_us) / 1_000_000));
+            }
+        }
+        for (id, reasons, seconds) in long {
+            let name = self.client_log_name(&self.clients[id]);
+            let line = format!("{name} has kept its server for {seconds} s (pin_warn_after), for: {reasons}");
+            self.log(d, Level::Warning, &line);
+        }
     }
 
     /// A client left, with what it kept on its server.

@@ -16,6 +16,9 @@ use crate::session::{Prepared, Session};
 /// Free servers that are looked at for one that carries the client's session already.
 const LOOKED_AT_MAX: usize = 64;
 
+/// Of a server that others have used, for a client that is known to ask for what it drew.
+pub(super) const DISCARD_SEQUENCES: &[u8] = b"DISCARD SEQUENCES";
+
 impl Machine {
     /// The client was linked: if the server carries another session, the client's own is brought to it first.
     pub(in crate::machine) fn settle_server<D: Driver>(
@@ -24,15 +27,21 @@ impl Machine {
         id: ClientId,
         server_id: ServerId,
     ) {
+        let clears = self.clears_sequences(id, server_id);
         let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut()) else {
             return;
         };
         let server = &self.servers[server_id];
-        if Arc::ptr_eq(&server.params, &account.params) && Arc::ptr_eq(&server.session, &account.session) {
+        let same =
+            Arc::ptr_eq(&server.params, &account.params) && Arc::ptr_eq(&server.session, &account.session);
+        if same && !clears {
             return;
         }
         let (params, session) = (Arc::clone(&account.params), Arc::clone(&account.session));
-        let statements = self.settle_pieces(server_id, &params, &session);
+        let mut statements = self.settle_pieces(server_id, &params, &session);
+        if clears {
+            statements.push(DISCARD_SEQUENCES.to_vec());
+        }
         let lacking: Vec<Prepared> = server.session.lacking(&session).cloned().collect();
         if statements.is_empty() && lacking.is_empty() {
             let server = &self.servers[server_id];
@@ -44,6 +53,9 @@ impl Machine {
         }
         if !lacking.is_empty() || !self.replay(d, id, server_id, &statements) {
             self.send_settle(d, server_id, &params, &session, Purpose::Settle);
+            if clears {
+                self.send_hidden(d, server_id, Purpose::Settle, DISCARD_SEQUENCES);
+            }
             self.servers[server_id].session = session;
             let mut preparing = Vec::with_capacity(lacking.len());
             for Prepared { name, text } in lacking {

@@ -81,9 +81,11 @@ impl Machine {
             return;
         }
         link.unnamed = false;
-        let query = unnamed.query.clone();
+        let (query, types) = (unnamed.query.clone(), unnamed.types.clone());
+        self.note_sequences(d, id, server_id, &pgweir_sql::traits(&query), false);
+        let server = &mut self.servers[server_id];
         self.scratch.clear();
-        frontend::encode_parse(&mut self.scratch, b"", &query, &unnamed.types);
+        frontend::encode_parse(&mut self.scratch, b"", &query, &types);
         server.ledger.push(Entry::new(Owner::Errand(id), Kind::Parse));
         server.note_begin(self.now.mono_us);
         d.send(server.conn, &self.scratch);

@@ -212,11 +212,15 @@ impl Run {
                 say_row(session, &values);
                 "SELECT 1".to_owned()
             }
-            Verb::Everything => {
+            Verb::Everything(names) => {
                 let own: Vec<(&'static str, String)> =
                     session.settings.own().map(|(name, value)| (name, value.to_owned())).collect();
                 for (name, value) in own {
                     say_row(session, &[Some("s".to_owned()), Some(name.to_owned()), Some(value)]);
+                }
+                for name in names {
+                    let value = known(name).map(|name| session.settings.get(name).to_owned());
+                    say_row(session, &[Some("m".to_owned()), Some(name.clone()), value]);
                 }
                 "SELECT".to_owned()
             }

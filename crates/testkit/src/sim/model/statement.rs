@@ -120,8 +120,8 @@ pub enum Verb {
     DeallocateAll,
     /// The pooler asks for values of settings, by name.
     Values(Vec<String>),
-    /// The pooler asks for all that a session holds.
-    Everything,
+    /// The pooler asks for all that a session holds, and for the values of these settings.
+    Everything(Vec<String>),
     /// The pooler sets settings: name, value (`None` is NULL), until the end of the transaction or not.
     SetConfig(Vec<(String, Option<String>, bool)>),
 }
@@ -232,7 +232,7 @@ fn verb(words: &[String]) -> Result<Verb, String> {
     Ok(match upper.as_slice() {
         ["SELECT", "PG_CATALOG.CURRENT_SETTING", ..] => Verb::Values(literals(words).collect()),
         ["SELECT", "PG_CATALOG.SET_CONFIG", ..] => set_config(words)?,
-        ["SELECT", "'S", ..] => Verb::Everything,
+        ["SELECT", "'S", ..] => Verb::Everything(asked_by_name(words)),
         ["SELECT", "FAIL", ..] => Verb::Fail,
         ["SELECT", "NONE", ..] => Verb::SelectNone,
         ["SELECT", ..] => Verb::Select,
@@ -253,6 +253,12 @@ fn verb(words: &[String]) -> Result<Verb, String> {
         ["DEALLOCATE", "ALL"] => Verb::DeallocateAll,
         _ => return Err(format!("syntax error at or near \"{}\"", words[0])),
     })
+}
+
+/// The settings that are asked for whether or not they are set: behind a row's kind, which is `m`.
+fn asked_by_name(words: &[String]) -> Vec<String> {
+    let names = words.windows(3).filter(|window| window[0] == "'m" && window[1] == ",");
+    names.filter_map(|window| window[2].strip_prefix('\'').map(str::to_owned)).collect()
 }
 
 /// The string literals among these words.

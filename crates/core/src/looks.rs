@@ -1,0 +1,176 @@
+//! When a pool's released servers are looked at (`session_audit_sample`), and which statements were found to change a session where
+//! nobody could see it. Values only; `machine/session/inspect.rs` looks.
+
+use std::collections::VecDeque;
+
+use pgweir_sql::{Marks, assignments, traits};
+
+use crate::ids::PoolId;
+use crate::limits::{LOOKS_ALERT, WATCHED_STATEMENTS_MAX};
+
+/// Which of a pool's releases are followed by a look.
+#[derive(Default)]
+pub(crate) struct Looks {
+    /// Of so many releases about one; 0: none.
+    one_in: u32,
+    /// Releases until the next look, that one included; 0: there is none.
+    left: u32,
+    /// So many releases are looked at each, because a difference was found and nobody knows whose it is.
+    alert: u32,
+    /// The settings that `connect_query` sets: new servers have them, and no client asked for them.
+    given: Vec<Box<[u8]>>,
+}
+
+impl Looks {
+    /// Follows the configuration. Where it can not be told what `connect_query` leaves in a session, no session is looked at.
+    pub(crate) fn follow(&mut self, one_in: u32, connect_query: &str) {
+        let text = connect_query.as_bytes();
+        let mut given = Vec::new();
+        let told = traits(text).marks.without(Marks::SETTINGS).is_empty()
+            && assignments(text, |assignment| given.extend(assignment.name.map(Box::from))).is_ok();
+        let one_in = if told || text.is_empty() { one_in } else { 0 };
+        self.given = given;
+        if one_in != self.one_in {
+            *self = Looks { one_in, left: one_in, alert: 0, given: std::mem::take(&mut self.given) };
+        }
+    }
+
+    /// A server is released: whether it is to be looked at. If so, [`Looks::plan`] says when the next one is.
+    #[inline]
+    pub(crate) fn is_due(&mut self) -> bool {
+        if self.left > 1 {
+            self.left -= 1;
+            return false;
+        }
+        self.left == 1
+    }
+
+    /// Chance keeps the looks from falling on the same one of a workload's statements each time.
+    pub(crate) fn plan(&mut self, random: u32) {
+        if self.alert > 0 {
+            self.alert -= 1;
+        }
+        let spread = u64::from(self.one_in).saturating_mul(2).saturating_sub(1).max(1);
+        let chosen = 1 + (u64::from(random) % spread) as u32;
+        self.left = if self.at_each() { self.left.min(1) } else { chosen };
+    }
+
+    /// Each release is followed by a look.
+    #[inline]
+    pub(crate) fn at_each(&self) -> bool {
+        self.one_in == 1 || self.alert > 0
+    }
+
+    /// A difference was found, and it is not known whose it is: it is looked for.
+    pub(crate) fn raise_alert(&mut self) {
+        self.alert = LOOKS_ALERT;
+        self.left = self.left.min(1);
+    }
+
+    /// This setting may be there although no client has it.
+    pub(crate) fn is_given(&self, name: &[u8]) -> bool {
+        self.given.iter().any(|given| given.eq_ignore_ascii_case(name))
+    }
+}
+
+/// The statements that were found to change sessions where nobody could see it: when one of them runs again, its server is asked
+/// what its session holds, as if its words had told.
+#[derive(Default)]
+pub(crate) struct Watched {
+    statements: VecDeque<(PoolId, u64)>,
+}
+
+impl Watched {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.statements.is_empty()
+    }
+
+    pub(crate) fn contains(&self, pool: PoolId, fingerprint: u64) -> bool {
+        self.statements.contains(&(pool, fingerprint))
+    }
+
+    /// One of the pool's is among them.
+    pub(crate) fn concerns(&self, pool: PoolId) -> bool {
+        self.statements.iter().any(|(concerned, _)| *concerned == pool)
+    }
+
+    pub(crate) fn insert(&mut self, pool: PoolId, fingerprint: u64) {
+        if self.contains(pool, fingerprint) {
+            return;
+        }
+        if self.statements.len() >= WATCHED_STATEMENTS_MAX {
+            self.statements.pop_front();
+        }
+        self.statements.push_back((pool, fingerprint));
+    }
+
+    pub(crate) fn forget_pool(&mut self, pool: PoolId) {
+        self.statements.retain(|(concerned, _)| *concerned != pool);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn looks(one_in: u32, connect_query: &str) -> Looks {
+        let mut looks = Looks::default();
+        looks.follow(one_in, connect_query);
+        looks
+    }
+
+    /// How many of so many releases are looked at.
+    fn taken(looks: &mut Looks, releases: u32) -> u32 {
+        let mut random = 0x2545_f491_u32;
+        let mut due = 0;
+        for _ in 0..releases {
+            if looks.is_due() {
+                due += 1;
+                random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                looks.plan(random >> 8);
+            }
+        }
+        due
+    }
+
+    #[test]
+    fn about_one_in_so_many_is_looked_at() {
+        assert_eq!(taken(&mut looks(0, ""), 1_000), 0);
+        assert_eq!(taken(&mut looks(1, ""), 1_000), 1_000);
+        let some = taken(&mut looks(100, ""), 100_000);
+        assert!((800..1_200).contains(&some), "{some}");
+    }
+
+    #[test]
+    fn an_alert_looks_at_each_for_a_while() {
+        let mut looks = looks(1_000_000, "");
+        looks.raise_alert();
+        assert_eq!(taken(&mut looks, LOOKS_ALERT), LOOKS_ALERT);
+        assert!(!looks.at_each());
+    }
+
+    #[test]
+    fn what_a_connect_query_sets_is_no_difference() {
+        let looks = looks(1, "set Work_Mem = '1MB'; set a.b = 'c'");
+        assert!(looks.at_each() && looks.is_given(b"work_mem") && looks.is_given(b"a.b"));
+        assert!(!looks.is_given(b"role"));
+        for unclear in ["select f(); load 'x'", "select set_config('a.b', 'c', false)", "do $$begin end$$"] {
+            assert!(!self::looks(1, unclear).at_each(), "{unclear}");
+        }
+        assert!(self::looks(1, "select 1").at_each());
+    }
+
+    #[test]
+    fn statements_are_watched_in_their_pool() {
+        let mut pools = slotmap::SlotMap::<PoolId, ()>::with_key();
+        let (one, other) = (pools.insert(()), pools.insert(()));
+        let mut watched = Watched::default();
+        watched.insert(one, 7);
+        watched.insert(one, 7);
+        assert!(watched.contains(one, 7) && watched.concerns(one));
+        assert!(!watched.contains(other, 7) && !watched.concerns(other));
+        watched.forget_pool(one);
+        assert!(watched.is_empty());
+    }
+}

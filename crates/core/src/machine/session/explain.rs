@@ -1,0 +1,74 @@
+//! Errors of servers that a client gets with a word more, because pooling has to do with them.
+
+use pgweir_wire::backend::ErrorFields;
+use pgweir_wire::error::SqlState;
+use pgweir_wire::header::HEADER_LEN;
+
+use crate::client::ClientState;
+use crate::ids::ClientId;
+use crate::machine::Machine;
+use crate::sequences::Drawing;
+
+/// With the error 55000 for a value that was drawn in an earlier transaction.
+const DRAWN_BEFORE: &str = "A value that was drawn in an earlier transaction is kept for a moment only (see sequence_affinity): \
+ask for it in the same transaction, or use RETURNING.";
+
+impl Machine {
+    /// An ErrorResponse for this client, if there is something to add to it. `fatal`: it is the server's last one.
+    pub(in crate::machine) fn explain(&self, id: ClientId, message: &[u8], fatal: bool) -> Option<Vec<u8>> {
+        let ClientState::Linked(link) = &self.clients.get(id)?.state else { return None };
+        if fatal {
+            let lost = self.lost_with_server(id)?;
+            return with_field(message, b'D', &lost);
+        }
+        if link.drawing != Drawing::Cleared {
+            return None;
+        }
+        let code = ErrorFields::parse(message.get(HEADER_LEN..)?).ok()?.code().and_then(SqlState::from_bytes);
+        (code == Some(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE))
+            .then(|| with_field(message, b'H', DRAWN_BEFORE))
+            .flatten()
+    }
+
+    /// What a client that keeps its server loses with it, as a sentence.
+    pub(in crate::machine) fn lost_with_server(&self, id: ClientId) -> Option<String> {
+        let ClientState::Linked(link) = &self.clients.get(id)?.state else { return None };
+        let reasons = link.pin.as_ref()?.reasons;
+        Some(format!("Lost with the server, which this client kept: {}.", reasons.text()))
+    }
+}
+
+/// An ErrorResponse with a field more; `None` if it has that field, or is no such message.
+fn with_field(message: &[u8], field: u8, value: &str) -> Option<Vec<u8>> {
+    let (head, body) = message.split_at_checked(HEADER_LEN)?;
+    let fields = body.strip_suffix(b"\0")?;
+    let has = fields.split(|byte| *byte == 0).any(|known| known.first() == Some(&field));
+    if has || !(fields.is_empty() || fields.ends_with(b"\0")) {
+        return None;
+    }
+    let mut told = [head, fields, &[field], value.as_bytes(), b"\0\0"].concat();
+    let len = u32::try_from(told.len() - 1).ok()?;
+    told.get_mut(1..HEADER_LEN)?.copy_from_slice(&len.to_be_bytes());
+    Some(told)
+}
+
+#[cfg(test)]
+mod tests {
+    use pgweir_wire::error::{Report, encode_error};
+
+    use super::*;
+
+    #[test]
+    fn a_field_is_added_once() {
+        let mut message = Vec::new();
+        encode_error(&mut message, &Report::error(SqlState::ADMIN_SHUTDOWN, "bye"));
+        let told = with_field(&message, b'D', "why").expect("it has none");
+        let fields = ErrorFields::parse(&told[HEADER_LEN..]).expect("well formed");
+        assert_eq!(fields.message(), Some(&b"bye"[..]));
+        assert!(told.windows(5).any(|part| part == b"Dwhy\0"));
+        assert_eq!(u32::from_be_bytes([told[1], told[2], told[3], told[4]]) as usize, told.len() - 1);
+        assert_eq!(with_field(&told, b'D', "again"), None);
+        assert_eq!(with_field(b"E\0", b'D', "x"), None);
+        assert_eq!(with_field(b"E\0\0\0\x07Sx\0", b'D', "x"), None, "it does not end as it should");
+    }
+}

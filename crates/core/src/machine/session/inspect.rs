@@ -1,0 +1,171 @@
+//! The sampled audit: after some releases the server is asked what its session holds, and that is compared with what it should
+//! hold. The scan goes by words; a function of a user's own that changes its session without a telling word can not be
+//! seen by it. This is how that is noticed, and how often it happens is known.
+//!
+//! The server belongs to nobody meanwhile. A difference closes it, so that nobody gets it; and the statement, where it is
+//! known which it was, is asked about each time from then on.
+
+use pgweir_sql::{Verb, traits};
+
+use crate::client::printable;
+use crate::driver::{Driver, Level};
+use crate::group::Group;
+use crate::ids::{ClientId, PoolId, ServerId};
+use crate::ledger::Purpose;
+use crate::limits::AUDIT_ATTEMPTS_MAX;
+use crate::machine::Machine;
+use crate::server::{Inspecting, Replies, ServerState};
+
+impl Machine {
+    /// A client in transaction pooling has left its server, which is at rest. `true` if the server is looked at before it is
+    /// released.
+    #[inline]
+    pub(in crate::machine) fn inspects<D: Driver>(&mut self, d: &mut D, id: ServerId) -> bool {
+        let Some(server) = self.servers.get(id) else { return false };
+        self.pools[server.pool].looks.is_due() && self.inspect(d, id)
+    }
+
+    #[cold]
+    fn inspect<D: Driver>(&mut self, d: &mut D, id: ServerId) -> bool {
+        let mut random = [0; 4];
+        d.random(&mut random);
+        let Some(server) = self.servers.get(id) else { return false };
+        self.pools[server.pool].looks.plan(u32::from_le_bytes(random));
+        let is_sound = server.is_at_rest() && server.opened.is_plain() && server.cancels == 0;
+        let main = &self.rules.config.main;
+        let resets = main.server_reset_query_always && !main.server_reset_query.is_empty();
+        if !is_sound || resets || self.reason_to_close(id).is_some() {
+            return false;
+        }
+        let statements = self.measured.recent(&server.recent);
+        let server = &mut self.servers[id];
+        let transactions = std::mem::take(&mut server.unseen);
+        server.recent = crate::stats::statements::Recent::default();
+        let inspecting = Inspecting { answer: Replies::default(), attempts: 0, transactions, statements };
+        self.set_server_state(id, ServerState::Inspecting(Box::new(inspecting)));
+        self.ask_for_look(d, id);
+        self.server_unpause(d, id);
+        true
+    }
+
+    fn ask_for_look<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let ServerState::Inspecting(inspecting) = &mut server.state else { return };
+        inspecting.attempts += 1;
+        inspecting.answer = Replies::default();
+        server.active_us = self.now.mono_us;
+        self.pools[server.pool].continuity.looks += 1;
+        // Those that it should have are asked for by name: a value that was given back to what it was has no trace.
+        let names: Vec<Box<[u8]>> = server.session.settings().map(|setting| setting.name.clone()).collect();
+        let text = self.everything_of(id, &names);
+        self.send_hidden(d, id, Purpose::Audit, &text);
+    }
+
+    /// The answer is complete.
+    pub(in crate::machine) fn inspected<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let ServerState::Inspecting(inspecting) = &mut server.state else { return };
+        let answer = std::mem::take(&mut inspecting.answer);
+        if let Some((_, text)) = &answer.failed {
+            if inspecting.attempts < AUDIT_ATTEMPTS_MAX {
+                return self.ask_for_look(d, id);
+            }
+            server.retire.get_or_insert("session could not be looked at");
+            let line = format!(
+                "{} does not tell what its session holds: {text}",
+                self.server_log_name(&self.servers[id])
+            );
+            self.log(d, Level::Warning, &line);
+        } else {
+            let differences = self.differences(id, &answer);
+            if !differences.is_empty() {
+                self.session_differs(d, id, &differences);
+            }
+        }
+        self.free_server(d, id);
+    }
+
+    /// What the server's session holds and should not, or the other way round; by name, without values.
+    fn differences(&self, id: ServerId, answer: &Replies) -> Vec<String> {
+        let Some(server) = self.servers.get(id) else { return Vec::new() };
+        let Some((found, reasons)) = self.read_everything(id, answer, false) else {
+            return vec!["an answer that can not be read".to_owned()];
+        };
+        let looks = &self.pools[server.pool].looks;
+        let empty = |value: Option<&[u8]>| value.is_none_or(<[u8]>::is_empty);
+        // Of a setting of the users' own an empty value is what is left when it is taken back.
+        let is_nothing =
+            |name: &[u8]| name.contains(&b'.') && empty(found.get(name)) && empty(server.session.get(name));
+        let changed = server.session.changed(&found);
+        let settings = changed.iter().filter(|name| !is_nothing(name) && !looks.is_given(name));
+        let mut differences: Vec<String> =
+            settings.map(|name| format!("setting {}", printable(name))).collect();
+        if !server.session.prepared().eq(found.prepared()) {
+            differences.push("statements prepared by SQL".to_owned());
+        }
+        if server.session.channels() != found.channels() {
+            differences.push("channels listened to".to_owned());
+        }
+        if !reasons.is_none() {
+            differences.push(reasons.text());
+        }
+        differences
+    }
+
+    fn session_differs<D: Driver>(&mut self, d: &mut D, id: ServerId, differences: &[String]) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let ServerState::Inspecting(inspecting) = &mut server.state else { return };
+        let (transactions, statements) =
+            (inspecting.transactions, std::mem::take(&mut inspecting.statements));
+        server.retire.get_or_insert("session is not what it should be");
+        let (pool_id, pool) = (server.pool, &mut self.pools[server.pool]);
+        pool.continuity.differences += 1;
+        let ends_block = |text: &str| {
+            matches!(
+                traits(text.as_bytes()).verb,
+                Verb::Begin | Verb::Commit | Verb::Rollback | Verb::Savepoint
+            )
+        };
+        let suspects: Vec<_> = statements.into_iter().filter(|(_, text)| !ends_block(text)).collect();
+        let texts: Vec<&str> = suspects.iter().map(|(_, text)| &**text).collect();
+        let whose = match (texts.as_slice(), transactions) {
+            ([], _) => "the statement is not known".to_owned(),
+            ([text], 0 | 1) => format!("changed unseen by: {text}"),
+            (texts, 0 | 1) => format!("changed unseen by one of: {}", texts.join("; ")),
+            (texts, more) => {
+                pool.looks.raise_alert();
+                format!(
+                    "changed unseen in one of {more} transactions; the last statements: {}",
+                    texts.join("; ")
+                )
+            }
+        };
+        if transactions <= 1 {
+            suspects.iter().for_each(|(fingerprint, _)| self.watched.insert(pool_id, *fingerprint));
+        }
+        let line = format!(
+            "{} has a session that is not what it should be ({}), {whose}",
+            self.server_log_name(&self.servers[id]),
+            differences.join(", ")
+        );
+        self.log(d, Level::Warning, &line);
+    }
+
+    /// A statement of this client was found to change its session unseen.
+    #[inline]
+    pub(super) fn is_watched(&self, id: ClientId, fingerprint: u64) -> bool {
+        !self.watched.is_empty()
+            && self.pool_of_client(id).is_some_and(|pool| self.watched.contains(pool, fingerprint))
+    }
+
+    /// The same of a group's statement; of a group with several only the first is known.
+    pub(in crate::machine) fn is_group_watched(&self, pool: PoolId, group: &Group) -> bool {
+        !self.watched.is_empty()
+            && self.watched.concerns(pool)
+            && (!group.is_one_statement() || self.watched.contains(pool, group.statement))
+    }
+
+    fn pool_of_client(&self, id: ClientId) -> Option<PoolId> {
+        Some(self.clients.get(id)?.account.as_deref()?.pool)
+    }
+}

@@ -1,0 +1,305 @@
+//! `currval` and `lastval` in a later transaction than the one that drew the value (`sequence_affinity`).
+//!
+//! PostgreSQL keeps what was drawn in the session. Inside of one transaction that is right by nature. After a transaction that may
+//! have drawn a value, its server *lingers*: it is free, but others get it only if there is no other one, and, where the
+//! client is known to ask, not before `sequence_linger_ms` are over. Whoever asks on a server that others have used has what they
+//! drew discarded first: it then gets PostgreSQL's own error 55000, never a stranger's value.
+
+use std::hash::BuildHasher;
+
+use pgweir_settings::SequenceAffinity;
+use pgweir_sql::Traits;
+use pgweir_wire::frontend::{self, Target};
+
+use crate::client::{Account, ClientState};
+use crate::driver::Driver;
+use crate::ids::{ClientId, PoolId, ServerId};
+use crate::ledger::{Entry, Kind, Owner, Purpose};
+use crate::machine::begin::NO_PARAMETERS;
+use crate::machine::{Machine, duration_us};
+use crate::pins::Reasons;
+use crate::sequences::{self, Drawing, Habit, Hold, Users};
+use crate::server::ServerState;
+
+use super::settle::DISCARD_SEQUENCES;
+
+/// A statement and a portal of ours, for a moment.
+const NAME: &[u8] = b"PGWEIR_SEQUENCES";
+
+impl Machine {
+    /// [`Machine::note_sequences`] has something to do.
+    #[inline]
+    pub(in crate::machine) fn concerns_sequences(&self, traits: &Traits) -> bool {
+        sequences::draws(traits) || sequences::asks(traits.marks)
+    }
+
+    /// A statement of a linked client is about to go to its server. `simple`: it is a Query; else a message of the extended protocol.
+    #[inline]
+    pub(in crate::machine) fn note_sequences<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        server_id: ServerId,
+        traits: &Traits,
+        simple: bool,
+    ) {
+        let (draws, asks) = (sequences::draws(traits), sequences::asks(traits.marks));
+        if draws || asks {
+            self.use_sequences(d, id, server_id, (draws, asks), simple);
+        }
+    }
+
+    fn use_sequences<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        server_id: ServerId,
+        (draws, asks): (bool, bool),
+        simple: bool,
+    ) {
+        let Some(server) = self.servers.get(server_id) else { return };
+        if self.pools[server.pool].sequences == SequenceAffinity::Off {
+            return;
+        }
+        let users = server.users;
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let (ClientState::Linked(link), Some(account)) = (&mut client.state, &client.account) else { return };
+        let mixed = users != Users::Only(id) && account.draws.on != Some(server_id);
+        let clears = asks && mixed && link.drawing == Drawing::Nothing;
+        if clears {
+            link.drawing = Drawing::Cleared;
+        }
+        if draws {
+            link.drawing = Drawing::Drew;
+        }
+        if asks {
+            self.remember_asker(id);
+        }
+        match (clears, simple) {
+            (false, _) => {}
+            (true, true) => self.send_hidden(d, server_id, Purpose::Sequences, DISCARD_SEQUENCES),
+            (true, false) => self.send_discard_in_group(d, id, server_id),
+        }
+    }
+
+    /// In the middle of a group of extended messages: its unnamed statement and portal stay what they are.
+    fn send_discard_in_group<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId) {
+        let server = &mut self.servers[server_id];
+        for kind in [Kind::Parse, Kind::Bind, Kind::Execute, Kind::Close, Kind::Close] {
+            server.ledger.push(Entry::new(Owner::Errand(id), kind));
+        }
+        self.scratch.clear();
+        let out = &mut self.scratch;
+        frontend::encode_parse(out, NAME, DISCARD_SEQUENCES, &[]);
+        frontend::encode_bind_head(out, NAME, NAME, NO_PARAMETERS.len());
+        out.extend_from_slice(&NO_PARAMETERS);
+        frontend::encode_execute(out, NAME, 0);
+        frontend::encode_close(out, Target::Portal, NAME);
+        frontend::encode_close(out, Target::Statement, NAME);
+        d.send(server.conn, &self.scratch);
+    }
+
+    /// Clients of this user and `application_name` ask: their servers are kept for them, from here on.
+    fn remember_asker(&mut self, id: ClientId) {
+        let Some(account) = self.clients.get(id).and_then(|client| client.account.as_deref()) else { return };
+        if account.draws.habit == Habit::Asks {
+            return;
+        }
+        let (pool_id, key) = (account.pool, self.asker_key(account));
+        self.pools[pool_id].askers.insert(key);
+        let alike: Vec<ClientId> = self
+            .clients
+            .iter()
+            .filter(|(_, client)| {
+                let account = client.account.as_deref();
+                account.is_some_and(|account| account.pool == pool_id && self.asker_key(account) == key)
+            })
+            .map(|(id, _)| id)
+            .collect();
+        for id in alike {
+            if let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut()) {
+                account.draws.habit = Habit::Asks;
+            }
+        }
+    }
+
+    /// A client has logged in: perhaps others like it asked before.
+    pub(super) fn recall_asker(&mut self, id: ClientId) {
+        let Some(account) = self.clients.get(id).and_then(|client| client.account.as_deref()) else { return };
+        let askers = &self.pools[account.pool].askers;
+        if !askers.is_empty()
+            && askers.contains(self.asker_key(account))
+            && let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut())
+        {
+            account.draws.habit = Habit::Asks;
+        }
+    }
+
+    fn asker_key(&self, account: &Account) -> u64 {
+        let position = self.tracked.position(b"application_name");
+        let name = position.and_then(|position| account.params.get(position)).unwrap_or_default();
+        foldhash::fast::FixedState::default().hash_one((&*account.user, name))
+    }
+
+    /// A group that may draw, of a client that may ask, is looked at message by message, and rides with nobody.
+    pub(in crate::machine) fn keeps_draws(&self, account: &Account) -> bool {
+        match self.pools[account.pool].sequences {
+            SequenceAffinity::Off => false,
+            SequenceAffinity::Linger => account.draws.habit != Habit::DoesNotAsk,
+            SequenceAffinity::Pin => true,
+        }
+    }
+
+    /// The client is known to ask, and begins something that may: what others drew on its server is discarded first.
+    pub(super) fn clears_sequences(&mut self, id: ClientId, server_id: ServerId) -> bool {
+        let server = &self.servers[server_id];
+        let (users, affinity) = (server.users, self.pools[server.pool].sequences);
+        let Some(client) = self.clients.get_mut(id) else { return false };
+        let (ClientState::Linked(link), Some(account)) = (&mut client.state, &client.account) else {
+            return false;
+        };
+        let clears = affinity != SequenceAffinity::Off
+            && account.draws.habit == Habit::Asks
+            && link.group.is_none()
+            && users != Users::Only(id)
+            && account.draws.on != Some(server_id);
+        if clears {
+            link.drawing = Drawing::Cleared;
+        }
+        clears
+    }
+
+    /// `sequence_affinity = pin`: a client that drew keeps its server. `false` if it was refused, and is gone.
+    pub(super) fn pin_drawer<D: Driver>(&mut self, d: &mut D, id: ClientId) -> bool {
+        let Some(client) = self.clients.get(id) else { return false };
+        let (ClientState::Linked(link), Some(account)) = (&client.state, &client.account) else {
+            return true;
+        };
+        if link.drawing != Drawing::Drew || self.pools[account.pool].sequences != SequenceAffinity::Pin {
+            return true;
+        }
+        let reasons = link.pin.as_ref().map_or(Reasons::NONE, |pin| pin.reasons);
+        self.set_pin(d, id, reasons.with(Reasons::SEQUENCES))
+    }
+
+    /// What the session knew of sequences is gone: by its client's will, or by ours in front of what the client does.
+    pub(in crate::machine) fn sequences_discarded(&mut self, server_id: ServerId, by_client: bool) {
+        let Some(server) = self.servers.get_mut(server_id) else { return };
+        let client = server.state.client();
+        server.users = client.map_or(Users::Nobody, Users::Only);
+        if let Some(client) = client.and_then(|client| self.clients.get_mut(client))
+            && let ClientState::Linked(link) = &mut client.state
+            && by_client
+        {
+            if link.drawing == Drawing::Drew {
+                link.drawing = Drawing::Nothing;
+            }
+            if let Some(pin) = &mut link.pin {
+                pin.reasons = pin.reasons.without(Reasons::SEQUENCES);
+            }
+        }
+    }
+
+    /// The client's transaction may have drawn a value.
+    pub(in crate::machine) fn has_drawn(&self, id: ClientId) -> bool {
+        self.clients.get(id).is_some_and(
+            |client| matches!(&client.state, ClientState::Linked(link) if link.drawing == Drawing::Drew),
+        )
+    }
+
+    /// The client has left this server, after a transaction that may have drawn a value.
+    pub(in crate::machine) fn linger(&mut self, id: ServerId, client_id: ClientId) {
+        let now_us = self.now.mono_us;
+        let linger_us = duration_us(self.rules.config.main.sequence_linger_ms);
+        let Some(account) = self.clients.get_mut(client_id).and_then(|client| client.account.as_deref_mut())
+        else {
+            return;
+        };
+        let pool = &mut self.pools[account.pool];
+        if pool.sequences != SequenceAffinity::Linger {
+            return;
+        }
+        let firm = match account.draws.habit {
+            Habit::Asks => true,
+            Habit::New(left @ 1..) => {
+                account.draws.habit = Habit::New(left - 1);
+                false
+            }
+            Habit::New(0) | Habit::DoesNotAsk => {
+                account.draws = sequences::Draws { habit: Habit::DoesNotAsk, on: None };
+                return;
+            }
+        };
+        account.draws.on = Some(id);
+        let is_free = self.servers.get(id).is_some_and(|server| matches!(server.state, ServerState::Idle));
+        if is_free && linger_us > 0 {
+            pool.lingering.begin(id, client_id, now_us.saturating_add(linger_us), firm);
+        }
+    }
+
+    /// A client's statements go to this server from here on: who drew there before may find it changed.
+    #[inline]
+    pub(in crate::machine) fn use_server(&mut self, id: ClientId, server_id: ServerId) {
+        let Some(server) = self.servers.get_mut(server_id) else { return };
+        if server.users.note(id)
+            && let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut())
+            && account.draws.on == Some(server_id)
+        {
+            account.draws.on = None;
+        }
+    }
+
+    /// A client got a server (or a place on one): this one lingers no more, and none lingers for the client.
+    #[inline]
+    pub(in crate::machine) fn end_linger(
+        &mut self,
+        pool_id: PoolId,
+        server: Option<ServerId>,
+        client: ClientId,
+    ) {
+        let Some(pool) = self.pools.get_mut(pool_id) else { return };
+        if pool.lingering.is_empty() {
+            return;
+        }
+        server.into_iter().for_each(|server| pool.lingering.end(server));
+        if pool.lingering.end_for(client) && pool.demand() > 0 {
+            self.notice(pool_id);
+        }
+    }
+
+    /// The free server on which the client drew last, if nobody else has used it since.
+    pub(in crate::machine) fn drawn_on(&self, pool_id: PoolId, client: Option<ClientId>) -> Option<ServerId> {
+        let id = client?;
+        let drawn = self.clients.get(id)?.account.as_deref()?.draws.on?;
+        let server = self.servers.get(drawn)?;
+        let own = server.pool == pool_id && server.users.last() == Some(id);
+        (own && matches!(server.state, ServerState::Idle)).then_some(drawn)
+    }
+
+    /// A free server that this client may have, if that is not this one; `None` if all linger for others and are kept.
+    pub(in crate::machine) fn beside_lingering(
+        &mut self,
+        pool_id: PoolId,
+        id: ServerId,
+        client: Option<ClientId>,
+    ) -> Option<ServerId> {
+        let now_us = self.now.mono_us;
+        let pool = self.pools.get_mut(pool_id)?;
+        pool.lingering.expire(now_us);
+        if pool.lingering.hold(id, client) == Hold::Free {
+            return Some(id);
+        }
+        let holds = || pool.idle.iter().map(|&other| (other, pool.lingering.hold(other, client)));
+        let found = holds().rev().find(|(_, hold)| *hold == Hold::Free);
+        if let Some((id, _)) = found.or_else(|| holds().find(|(_, hold)| *hold == Hold::Soft)) {
+            return Some(id);
+        }
+        let until_us = holds().filter_map(|(_, hold)| match hold {
+            Hold::Until(until_us) => Some(until_us),
+            _ => None,
+        });
+        let due_us = until_us.min()?.max(now_us + 1);
+        self.wake_us = Some(self.wake_us.map_or(due_us, |other_us| other_us.min(due_us)));
+        None
+    }
+}

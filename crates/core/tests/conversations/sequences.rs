@@ -1,0 +1,230 @@
+//! `currval` and `lastval` in a later transaction than the one that drew the value.
+
+use crate::rig::{End, Rig, be, fe};
+
+fn done(rig: &mut Rig, client: End, server: End) {
+    rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
+    assert_eq!(rig.gets(client), ["Complete SELECT 1", "Ready I"]);
+}
+
+/// A statement that the server gets as it is.
+fn run(rig: &mut Rig, client: End, server: End, text: &str) {
+    rig.send(client, &fe::query(text));
+    assert_eq!(rig.gets(server), [format!("Query {text}")]);
+    done(rig, client, server);
+}
+
+const INSERT: &str = "insert into t values (1)";
+const ASK: &str = "select lastval()";
+const DISCARD: &str = "Query DISCARD SEQUENCES";
+
+fn discarded() -> Vec<u8> {
+    [be::complete("DISCARD SEQUENCES"), be::ready('I')].concat()
+}
+
+fn discard_replayed() -> Vec<u8> {
+    let tags = ["BEGIN", "DISCARD SEQUENCES", "COMMIT"];
+    tags.iter()
+        .flat_map(|tag| [be::parse_complete(), be::bind_complete(), be::complete(tag)].concat())
+        .collect()
+}
+
+fn undefined() -> Vec<u8> {
+    [be::error("55000", "lastval is not yet defined in this session"), be::ready('I')].concat()
+}
+
+/// Two servers, of which the first is the one that is given out first, and their clients.
+fn two_servers(settings: &str) -> (Rig, [End; 2], [End; 2]) {
+    let mut rig = Rig::new(&format!("default_pool_size = 2\nsession_audit_sample = 0\n{settings}"));
+    let clients = [rig.client("alice"), rig.client("alice")];
+    let first = rig.dialed();
+    for client in clients {
+        rig.send(client, &fe::query("begin"));
+    }
+    let second = rig.dialed();
+    rig.greet(second);
+    for (client, server) in [(clients[1], second), (clients[0], first)] {
+        assert_eq!(rig.gets(server), ["Query begin"]);
+        rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
+        rig.gets(client);
+        run_in_block(&mut rig, client, server);
+    }
+    (rig, clients, [first, second])
+}
+
+fn run_in_block(rig: &mut Rig, client: End, server: End) {
+    rig.send(client, &fe::query("rollback"));
+    assert_eq!(rig.gets(server), ["Query rollback"]);
+    rig.send(server, &[be::complete("ROLLBACK"), be::ready('I')].concat());
+    rig.gets(client);
+}
+
+#[test]
+fn a_server_waits_for_the_client_that_drew_on_it() {
+    let (mut rig, [one, two], [first, second]) = two_servers("");
+    run(&mut rig, one, first, INSERT);
+    // The other client gets the other server, although this one came back last.
+    run(&mut rig, two, second, "select 2");
+    run(&mut rig, one, first, ASK);
+}
+
+#[test]
+fn what_a_client_drew_last_is_its_own_although_others_used_the_server_before() {
+    let (mut rig, [one, two], [first, second]) = two_servers("");
+    run(&mut rig, two, first, "select 2");
+    run(&mut rig, one, first, INSERT);
+    run(&mut rig, two, second, "select 2");
+    run(&mut rig, one, first, ASK);
+    // It is known to ask from here on: that must not discard its own value.
+    run(&mut rig, one, first, ASK);
+}
+
+#[test]
+fn where_there_is_no_other_server_nobody_waits_for_a_client_that_never_asked() {
+    let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 0");
+    let (one, two) = (rig.client("alice"), rig.client("alice"));
+    let server = rig.dialed();
+    run(&mut rig, one, server, INSERT);
+    run(&mut rig, two, server, "select 2");
+    rig.send(one, &fe::query(ASK));
+    assert_eq!(rig.gets(server), [DISCARD, "Query select lastval()"]);
+    rig.send(server, &[discarded(), undefined()].concat());
+    let told = rig.gets(one);
+    assert!(told[0].starts_with("ERROR 55000 lastval is not yet defined in this session"), "{told:?}");
+    assert_eq!(told.last().map(String::as_str), Some("Ready I"));
+}
+
+#[test]
+fn a_server_is_kept_for_a_client_that_is_known_to_ask_and_no_longer_than_said() {
+    let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 0\nsequence_linger_ms = 200");
+    let (one, two) = (rig.client("alice"), rig.client("alice"));
+    let server = rig.dialed();
+    run(&mut rig, one, server, INSERT);
+    rig.send(one, &fe::query(ASK));
+    rig.gets(server);
+    done(&mut rig, one, server);
+    run(&mut rig, one, server, INSERT);
+    rig.send(two, &fe::query("select 2"));
+    rig.gets_nothing(server);
+    run(&mut rig, one, server, ASK);
+    assert_eq!(rig.gets(server), ["Query select 2"], "it asked: nothing keeps the server any more");
+    done(&mut rig, two, server);
+    // Others were there meanwhile: what it draws next must not be mixed with theirs.
+    rig.send(one, &fe::query(INSERT));
+    let got = rig.gets(server);
+    assert_eq!(got, fe::shown_replay(&["DISCARD SEQUENCES"], &[&format!("Query {INSERT}")]));
+    rig.send(server, &discard_replayed());
+    done(&mut rig, one, server);
+    rig.send(two, &fe::query("select 2"));
+    rig.pass_us(150_000);
+    rig.gets_nothing(server);
+    rig.pass_us(60_000);
+    assert_eq!(rig.gets(server), ["Query select 2"]);
+}
+
+#[test]
+fn a_client_that_leaves_is_not_waited_for() {
+    let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 0\nsequence_linger_ms = 5000");
+    let (one, two) = (rig.client("alice"), rig.client("alice"));
+    let server = rig.dialed();
+    run(&mut rig, one, server, INSERT);
+    run(&mut rig, one, server, ASK);
+    run(&mut rig, one, server, INSERT);
+    rig.send(two, &fe::query("select 2"));
+    rig.gets_nothing(server);
+    rig.eof(one);
+    assert_eq!(rig.gets(server), ["Query select 2"]);
+}
+
+#[test]
+fn who_is_like_one_that_asked_is_known() {
+    let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 0");
+    let (asker, alike, other) = (rig.client("alice"), rig.client("alice"), rig.client("alice"));
+    let server = rig.dialed();
+    run(&mut rig, asker, server, ASK);
+    // It never asked itself, and gets a server that can not tell it what others drew.
+    rig.send(alike, &fe::query(INSERT));
+    let got = rig.gets(server);
+    assert_eq!(got, fe::shown_replay(&["DISCARD SEQUENCES"], &[&format!("Query {INSERT}")]));
+    rig.send(server, &discard_replayed());
+    done(&mut rig, alike, server);
+    rig.send(other, &fe::query("select 2"));
+    rig.gets_nothing(server);
+    run(&mut rig, alike, server, ASK);
+    assert_eq!(rig.gets(server), ["Query select 2"]);
+    // What takes part in nothing of this costs nothing.
+    done(&mut rig, other, server);
+    run(&mut rig, asker, server, "select 3");
+}
+
+#[test]
+fn in_the_transaction_that_drew_nothing_is_done() {
+    let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 0");
+    let (one, two) = (rig.client("alice"), rig.client("alice"));
+    let server = rig.dialed();
+    run(&mut rig, two, server, "select 2");
+    for text in ["begin", INSERT, ASK] {
+        rig.send(one, &fe::query(text));
+        assert_eq!(rig.gets(server), [format!("Query {text}")]);
+        rig.send(server, &[be::complete("OK"), be::ready('T')].concat());
+        rig.gets(one);
+    }
+}
+
+#[test]
+fn in_a_transaction_that_drew_nothing_strangers_values_go_first() {
+    let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 0");
+    let (one, two) = (rig.client("alice"), rig.client("alice"));
+    let server = rig.dialed();
+    run(&mut rig, two, server, INSERT);
+    rig.send(one, &fe::query("begin"));
+    rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
+    rig.gets(one);
+    rig.gets(server);
+    // Also in the extended protocol, where a group may be open: its error is the client's.
+    let group = [fe::parse("", ASK), fe::bind(""), fe::execute(), fe::sync()].concat();
+    rig.send(one, &group);
+    let got = rig.gets(server);
+    assert_eq!(
+        &got[..5],
+        [
+            "Parse PGWEIR_SEQUENCES DISCARD SEQUENCES",
+            "Bind PGWEIR_SEQUENCES",
+            "Execute",
+            "Close P PGWEIR_SEQUENCES",
+            "Close S PGWEIR_SEQUENCES",
+        ]
+    );
+    assert_eq!(got.len(), 9, "{got:?}");
+}
+
+#[test]
+fn with_pin_a_client_keeps_its_server_until_it_discards_what_it_drew() {
+    let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 0\nsequence_affinity = pin");
+    let (one, two) = (rig.client("alice"), rig.client("alice"));
+    let server = rig.dialed();
+    run(&mut rig, one, server, INSERT);
+    rig.send(two, &fe::query("select 2"));
+    run(&mut rig, one, server, ASK);
+    rig.gets_nothing(server);
+    let console = rig.console();
+    assert!(rig.command(console, "SHOW CLIENTS").iter().any(|row| row.contains(",sequences,")));
+    rig.send(one, &fe::query("discard sequences"));
+    assert_eq!(rig.gets(server), ["Query discard sequences"]);
+    rig.send(server, &discarded());
+    rig.gets(one);
+    let asked = rig.gets(server);
+    assert!(asked.len() == 1 && asked[0].contains("bytes"), "DISCARD is followed by a question: {asked:?}");
+    rig.send(server, &[be::columns(), be::complete("SELECT 0"), be::ready('I')].concat());
+    assert_eq!(rig.gets(server), ["Query select 2"]);
+}
+
+#[test]
+fn with_off_nothing_is_done() {
+    let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 0\nsequence_affinity = off");
+    let (one, two) = (rig.client("alice"), rig.client("alice"));
+    let server = rig.dialed();
+    run(&mut rig, one, server, INSERT);
+    run(&mut rig, two, server, INSERT);
+    run(&mut rig, one, server, ASK);
+}
