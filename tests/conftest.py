@@ -1,6 +1,7 @@
 """Fixtures for all tests: one cluster of each major version per test process, poolers that are checked when a test ends."""
 
 import shutil
+import subprocess
 
 import pytest
 
@@ -67,6 +68,16 @@ def pg(cluster_of):
     server = cluster_of(clusters.DISTRIBUTION)
     server.end_all_backends()
     return server
+
+
+@pytest.fixture
+def bench(pg):
+    """A database with pgbench's tables at scale 1."""
+    if not pg.sql("select 1 from pg_database where datname = 'bench'"):
+        pg.sql("create database bench owner alice")
+        command = ["pgbench", "-i", "-q", "-s", "1", "-h", "127.0.0.1", "-p", str(pg.port), "-U", "alice", "bench"]
+        subprocess.run(command, check=True, capture_output=True)
+    return pg
 
 
 @pytest.fixture(params=["14", "16", "17", "18"])

@@ -8,16 +8,6 @@ import pytest
 MODES = ["simple", "extended", pytest.param("prepared", marks=pytest.mark.needs("prepared statements"))]
 
 
-@pytest.fixture
-def bench(pg):
-    """A database with pgbench's tables at scale 1."""
-    if not pg.sql("select 1 from pg_database where datname = 'bench'"):
-        pg.sql("create database bench owner alice")
-        command = ["pgbench", "-i", "-q", "-s", "1", "-h", "127.0.0.1", "-p", str(pg.port), "-U", "alice", "bench"]
-        subprocess.run(command, check=True, capture_output=True)
-    return pg
-
-
 def pgbench(pooler, *arguments, seconds=3):
     """Runs pgbench and returns (transactions, failed)."""
     command = ["pgbench", "-n", "-h", "127.0.0.1", "-p", str(pooler.port), "-U", "alice", "-T", str(seconds), *arguments, "bench"]

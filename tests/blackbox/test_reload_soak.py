@@ -100,16 +100,6 @@ def soak(poolers, bench, reloads, clients, seed):
     return pooler, before, during
 
 
-@pytest.fixture
-def bench(pg):
-    """A database with pgbench's tables at scale 1."""
-    if not pg.sql("select 1 from pg_database where datname = 'bench'"):
-        pg.sql("create database bench owner alice")
-        command = ["pgbench", "-i", "-q", "-s", "1", "-h", "127.0.0.1", "-p", str(pg.port), "-U", "alice", "bench"]
-        subprocess.run(command, check=True, capture_output=True)
-    return pg
-
-
 def check(pooler, before, during):
     """What the soak must leave: descriptors and memory as before, and the pooler well."""
     assert during[0] - before[0] < 60, f"open files grew from {before[0]} to {during[0]}"

@@ -50,6 +50,7 @@ SINCE = {
     "peers": (1, 19),
     "online restart over a unix socket": None,
     "workers": None,
+    "worker scheduling": None,
     "any parameter value kept": None,
     "waiting clients are watched": None,
     "console named pgweir": None,

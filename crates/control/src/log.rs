@@ -12,7 +12,7 @@ pub mod syslog;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -73,6 +73,8 @@ struct Shared {
     recent: Recent,
     /// 0: up to LOG, 1: DEBUG too, 2: everything.
     verbosity: AtomicU8,
+    /// Lines are written somewhere.
+    has_target: AtomicBool,
     queue: Mutex<Queue>,
     /// The writer waits here for lines.
     filled: Condvar,
@@ -136,6 +138,7 @@ impl Log {
             shared: Arc::new(Shared {
                 recent: Recent::default(),
                 verbosity: AtomicU8::new(0),
+                has_target: AtomicBool::new(true),
                 queue: Mutex::new(queue),
                 filled: Condvar::new(),
                 written: Condvar::new(),
@@ -160,6 +163,13 @@ impl Log {
         self.shared.verbosity.load(Ordering::Relaxed) >= needed
     }
 
+    /// `true` if somebody could read a line of this level: in a file, or among the last warnings.
+    #[must_use]
+    pub fn reaches_anybody(&self, level: Level) -> bool {
+        let kept = level <= Level::Warning;
+        (kept || self.shared.has_target.load(Ordering::Relaxed)) && self.wants(level)
+    }
+
     /// Writes one line. Returns at once when the writer runs; a line that finds the queue full is lost and counted.
     /// After a line of level FATAL the process is about to end, so that one is waited for.
     pub fn write(&self, level: Level, message: &str) {
@@ -167,7 +177,9 @@ impl Log {
             return;
         }
         self.shared.recent.note(level, message);
-        self.queue_line(level, message);
+        if self.shared.has_target.load(Ordering::Relaxed) {
+            self.queue_line(level, message);
+        }
         if level == Level::Fatal {
             self.flush();
         }
@@ -203,11 +215,13 @@ impl Log {
         let file = targets.file.as_deref().map(open_for_append).transpose()?;
         let zone = Stamp::local(std::process::id());
         let (syslog, format) = (targets.syslog.clone(), targets.format);
+        let has_target = targets.file.is_some() || targets.stderr || targets.syslog.is_some();
         *self.shared.outputs() = Outputs { targets, file, ..Outputs::default() };
         let mut queue = self.shared.queue();
         queue.stamp = zone;
         queue.syslog = syslog;
         queue.format = format;
+        self.shared.has_target.store(has_target, Ordering::Relaxed);
         Ok(())
     }
 

@@ -280,6 +280,12 @@ pub trait Driver {
 
     /// Writes a log line. The driver adds time, process id and level.
     fn log(&mut self, level: Level, line: &str);
+
+    /// `false` where a line of this level would reach nobody: what is logged for every client need not be put together then.
+    fn log_reaches_anybody(&self, level: Level) -> bool {
+        let _ = level;
+        true
+    }
 }
 
 impl Peer {

@@ -60,6 +60,7 @@ impl Flow {
 impl Io {
     /// Notes what was read from a connection.
     pub(crate) fn note_read(&mut self, id: ConnId, count: usize) {
+        self.read_bytes += count as u64;
         let Some(State::Open(conn)) = self.table.state(id) else { return };
         if !conn.read.flow.note(count, self.now_us) {
             return;

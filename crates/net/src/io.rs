@@ -71,6 +71,8 @@ pub(crate) struct Io {
     pub(crate) doors: Vec<DoorSeen>,
     /// This turn's time.
     pub(crate) now_us: u64,
+    /// Bytes read since the worker began.
+    pub(crate) read_bytes: u64,
     /// Takes what the machine gives away, during an online restart.
     pub(crate) successor: Option<Sender<Package>>,
     /// Takes keys of cancel requests that mean nothing here, after an online restart.
@@ -115,6 +117,7 @@ impl Io {
             stop_listening: false,
             doors: Vec::new(),
             now_us: 0,
+            read_bytes: 0,
             successor: None,
             predecessor: None,
             surrendered: parts.surrendered,
@@ -125,7 +128,7 @@ impl Io {
     }
 
     pub(crate) fn say(&self, level: Level, line: &str) {
-        (self.log)(level, line);
+        self.log.write(level, line);
     }
 
     /// Takes a socket into the table and watches it.
@@ -345,5 +348,9 @@ impl Driver for Io {
 
     fn log(&mut self, level: Level, line: &str) {
         self.say(level, line);
+    }
+
+    fn log_reaches_anybody(&self, level: Level) -> bool {
+        self.log.reaches_anybody(level)
     }
 }

@@ -1,11 +1,12 @@
-//! What the configuration says about sockets and names.
+//! What the configuration says about sockets, names and the loop.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use pgweir_settings::Main;
+use pgweir_settings::{Main, WorkerScheduling};
 
-/// Settings of sockets and of name resolution, as they are configured. They apply to connections made from then on.
+/// Settings of sockets, of name resolution and of the loop, as they are configured. Those of sockets apply to connections
+/// made from then on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketOptions {
     /// `tcp_keepalive`: SO_KEEPALIVE.
@@ -28,6 +29,8 @@ pub struct SocketOptions {
     pub dns_nxdomain_ttl_us: u64,
     /// `dns_zone_check_period`, microseconds; 0 = never.
     pub dns_zone_check_us: u64,
+    /// `worker_scheduling`: whether a busy worker may let others go first.
+    pub scheduling: WorkerScheduling,
     /// `resolv_conf`; `None` = the operating system's way. Looked at when the workers start.
     pub resolv_conf: Option<PathBuf>,
 }
@@ -46,6 +49,7 @@ impl Default for SocketOptions {
             dns_max_ttl_us: 15_000_000,
             dns_nxdomain_ttl_us: 15_000_000,
             dns_zone_check_us: 0,
+            scheduling: WorkerScheduling::Auto,
             resolv_conf: None,
         }
     }
@@ -66,6 +70,7 @@ impl From<&Main> for SocketOptions {
             dns_max_ttl_us: micros(main.dns_max_ttl),
             dns_nxdomain_ttl_us: micros(main.dns_nxdomain_ttl),
             dns_zone_check_us: micros(main.dns_zone_check_period),
+            scheduling: main.worker_scheduling,
             resolv_conf: (!main.resolv_conf.is_empty()).then(|| main.resolv_conf.clone().into()),
         }
     }

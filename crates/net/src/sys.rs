@@ -11,6 +11,7 @@ use nix::libc;
 use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, sendmsg, sockopt};
 use socket2::{Socket, TcpKeepalive};
 
+use crate::manners::Way;
 use crate::options::SocketOptions;
 
 /// Reads once; a signal does not count as a result.
@@ -132,6 +133,27 @@ fn set_int(socket: &Socket, level: libc::c_int, option: libc::c_int, value: libc
     // integer of exactly that size and keeps no pointer.
     let result =
         unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), size) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Whether this thread is scheduled as threads are by default. Somebody who chose otherwise (chrt(1), CPUSchedulingPolicy of
+/// systemd.exec(5)) knows better.
+#[allow(unsafe_code, reason = "a system call that no crate of ours offers in safe form")]
+pub(crate) fn is_scheduled_by_default() -> bool {
+    // SAFETY: takes a number and returns a number; 0 is the calling thread.
+    unsafe { libc::sched_getscheduler(0) == libc::SCHED_OTHER }
+}
+
+/// Asks for this thread to be scheduled so; sched(7). It needs no privilege.
+#[allow(unsafe_code, reason = "a system call that no crate of ours offers in safe form")]
+pub(crate) fn schedule(way: Way) -> io::Result<()> {
+    let policy = match way {
+        Way::Prompt => libc::SCHED_OTHER,
+        Way::Patient => libc::SCHED_BATCH,
+    };
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the kernel reads `parameters`, which lives until the call returns; 0 is the calling thread.
+    let result = unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 

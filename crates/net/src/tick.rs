@@ -7,7 +7,8 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use mio::{Events, Poll};
-use pgweir_core::driver::{Closed, ConnId, Level};
+use pgweir_core::driver::{Closed, ConnId, Level, Now};
+use pgweir_settings::WorkerScheduling;
 use socket2::Socket;
 
 use crate::accept::Acceptor;
@@ -15,6 +16,7 @@ use crate::clock::Clock;
 use crate::conn::{Conn, Origin};
 use crate::dial::Outcome;
 use crate::io::{Io, Report};
+use crate::manners::{Manners, Way, Work};
 use crate::mesh::{Arrival, Letter, NetCommand, Parcel};
 use crate::sys;
 use crate::table::{Source, State, source};
@@ -23,6 +25,9 @@ use pgweir_core::Engine;
 
 /// Events taken from the kernel at a time.
 const EVENTS_PER_POLL: usize = 1024;
+
+/// So long the wall clock is taken to go as the monotonic one does (it may be set).
+const WALL_CHECK_US: u64 = 100_000;
 
 /// A worker: the machine, its sockets, and the loop that joins them.
 pub(crate) struct Worker<E> {
@@ -39,6 +44,14 @@ pub(crate) struct Worker<E> {
     poll: Poll,
     letters: Receiver<Letter>,
     load: Arc<WorkerLoad>,
+    /// `None` where somebody chose how the process is scheduled.
+    manners: Option<Manners>,
+    work: Work,
+    /// When the last turn ended (monotonic, µs).
+    ended_us: u64,
+    /// What the wall clock is ahead, and when to look again (monotonic, µs).
+    wall_offset_us: u64,
+    wall_due_us: u64,
 }
 
 /// What a loop works with beside the machine.
@@ -71,12 +84,19 @@ impl<E: Engine> Worker<E> {
             poll: desk.poll,
             letters: desk.letters,
             load: desk.load,
+            manners: None,
+            work: Work::default(),
+            ended_us: 0,
+            wall_offset_us: 0,
+            wall_due_us: 0,
         }
     }
 
     /// Runs until it is told to stop, or the poll fails.
     pub(crate) fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS_PER_POLL);
+        self.begin_manners(self.io.options.scheduling);
+        self.ended_us = self.clock.mono_us();
         loop {
             let timeout = self.timeout();
             match self.poll.poll(&mut events, timeout) {
@@ -90,7 +110,7 @@ impl<E: Engine> Worker<E> {
     }
 
     fn turn(&mut self, events: &Events) -> Next {
-        let now = self.clock.now();
+        let now = self.now();
         self.io.now_us = now.mono_us;
         self.engine.begin_tick(now);
         let mut next = Next::Turn;
@@ -115,10 +135,54 @@ impl<E: Engine> Worker<E> {
         self.engine.end_tick(&mut self.io);
         self.io.flush_dirty();
         self.io.mesh.wake();
-        self.load.busy_us.fetch_add(self.clock.mono_us() - now.mono_us, Ordering::Relaxed);
-        self.load.turns.fetch_add(1, Ordering::Relaxed);
-        self.load.connections.store(self.io.table.len() as u64, Ordering::Relaxed);
+        self.end_turn(now.mono_us);
         next
+    }
+
+    /// The time at which a turn begins. The wall clock is looked at now and then; in between it advances as the other.
+    fn now(&mut self) -> Now {
+        let mono_us = self.clock.mono_us();
+        if mono_us >= self.wall_due_us {
+            let now = self.clock.now();
+            (self.wall_offset_us, self.wall_due_us) =
+                (now.wall_us.wrapping_sub(now.mono_us), now.mono_us + WALL_CHECK_US);
+        }
+        Now { mono_us, wall_us: self.wall_offset_us.wrapping_add(mono_us) }
+    }
+
+    fn end_turn(&mut self, began_us: u64) {
+        self.ended_us = self.clock.mono_us();
+        self.work.busy_us += self.ended_us - began_us;
+        self.work.turns += 1;
+        self.work.bytes = self.io.read_bytes;
+        self.load.busy_us.store(self.work.busy_us, Ordering::Relaxed);
+        self.load.turns.store(self.work.turns, Ordering::Relaxed);
+        self.load.connections.store(self.io.table.len() as u64, Ordering::Relaxed);
+        if let Some(manners) = &mut self.manners
+            && let Some(way) = manners.turn_ends(self.ended_us, self.work)
+            && sys::schedule(way).is_err()
+        {
+            // A sandbox that forbids the call: then not.
+            self.manners = None;
+        }
+    }
+
+    /// `worker_scheduling` is another one.
+    fn choose_manners(&mut self, scheduling: WorkerScheduling) {
+        if scheduling == self.io.options.scheduling {
+            return;
+        }
+        // Only what this worker asked for itself is taken back.
+        let patient = self.manners.take().is_some_and(|manners| manners.way() == Way::Patient);
+        if patient && sys::schedule(Way::Prompt).is_err() {
+            return;
+        }
+        self.begin_manners(scheduling);
+    }
+
+    fn begin_manners(&mut self, scheduling: WorkerScheduling) {
+        let may = scheduling == WorkerScheduling::Auto && sys::is_scheduled_by_default();
+        self.manners = may.then(Manners::new);
     }
 
     fn timeout(&self) -> Option<Duration> {
@@ -127,7 +191,7 @@ impl<E: Engine> Worker<E> {
         }
         let deadlines = [self.engine.deadline(), self.io.deadline_us(), self.acceptor.deadline_us()];
         let due_us = deadlines.into_iter().flatten().min()?;
-        Some(Duration::from_micros(due_us.saturating_sub(self.clock.mono_us())))
+        Some(Duration::from_micros(due_us.saturating_sub(self.ended_us)))
     }
 
     fn conn_event(&mut self, id: ConnId, event: &mio::event::Event) {
@@ -255,6 +319,7 @@ impl<E: Engine> Worker<E> {
                         self.io.say(Level::Warning, &line);
                     }
                 }
+                self.choose_manners(options.scheduling);
                 self.io.options = options;
             }
             NetCommand::LendListeners(lend) => {

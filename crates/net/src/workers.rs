@@ -26,7 +26,25 @@ use crate::tls::TlsConfigs;
 use pgweir_core::Engine;
 
 /// Where log lines go; called from every worker's thread.
-pub type Log = Arc<dyn Fn(Level, &str) + Send + Sync>;
+pub trait LogSink: Send + Sync {
+    /// Takes one line.
+    fn write(&self, level: Level, line: &str);
+
+    /// `false` where a line of this level would reach nobody.
+    fn reaches_anybody(&self, level: Level) -> bool {
+        let _ = level;
+        true
+    }
+}
+
+impl<F: Fn(Level, &str) + Send + Sync> LogSink for F {
+    fn write(&self, level: Level, line: &str) {
+        self(level, line);
+    }
+}
+
+/// The workers' share of it.
+pub type Log = Arc<dyn LogSink>;
 
 /// What the workers are made of.
 pub struct Setup<F> {
@@ -248,8 +266,10 @@ fn run<E: Engine>(outfit: Outfit, machine: &dyn Fn(WorkerId, Now) -> E) {
     let ended = catch_unwind(AssertUnwindSafe(|| work(outfit, machine)));
     match &ended {
         Ok(Ok(())) => return,
-        Ok(Err(e)) => log(Level::Fatal, &format!("worker {me} can not go on: {e}")),
-        Err(_) => log(Level::Fatal, &format!("worker {me} panicked; this is a defect, please report it")),
+        Ok(Err(e)) => log.write(Level::Fatal, &format!("worker {me} can not go on: {e}")),
+        Err(_) => {
+            log.write(Level::Fatal, &format!("worker {me} panicked; this is a defect, please report it"))
+        }
     }
     std::process::abort();
 }

@@ -18,7 +18,7 @@ use pgweir_control::{ASKER_THREAD, Askers, Event, Plane, Rulebook};
 use pgweir_core::driver::{Level, Now, WorkerId};
 use pgweir_core::mail::Question;
 use pgweir_core::{Machine, Shared};
-use pgweir_net::{Setup, SocketOptions, Workers};
+use pgweir_net::{LogSink, Setup, SocketOptions, Workers};
 use signal_hook::iterator::Signals;
 
 use crate::command_line::RunOptions;
@@ -77,14 +77,14 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
     let shared = Arc::new(Shared::new(workers, start::random_seed()?).of_generation(generation));
     let options = SocketOptions::from(&rules.config.main);
     let rules_for_web = rules.clone();
-    let (write, clock) = (log.clone(), log.clone());
+    let clock = log.clone();
     let machines_shared = Arc::clone(&shared);
     let workers = Workers::start(Setup {
         workers,
         listeners,
         tls,
         options,
-        log: Arc::new(move |level, line: &str| write.write(level, line)),
+        log: Arc::new(WorkersLog(log.clone())),
         questions,
         surrendered,
         machine: move |worker: WorkerId, now: Now| {
@@ -169,6 +169,19 @@ fn hear_questions(
         }
     })?;
     Ok(())
+}
+
+/// The process's log, as the workers know it.
+struct WorkersLog(Log);
+
+impl LogSink for WorkersLog {
+    fn write(&self, level: Level, line: &str) {
+        self.0.write(level, line);
+    }
+
+    fn reaches_anybody(&self, level: Level) -> bool {
+        self.0.reaches_anybody(level)
+    }
 }
 
 /// A panic in any thread ends the process, with exit code 1 and a FATAL line: a worker less would leave its clients

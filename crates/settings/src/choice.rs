@@ -140,6 +140,16 @@ choice! {
 }
 
 choice! {
+    /// How workers are scheduled while they are busy.
+    WorkerScheduling {
+        /// As it turns out to do more.
+        Auto = "auto",
+        /// As every thread.
+        Prompt = "prompt",
+    }
+}
+
+choice! {
     /// How lines of the log look.
     LogFormat {
         /// PgBouncer's: time, process, level, message.

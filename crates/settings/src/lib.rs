@@ -28,7 +28,7 @@ mod value;
 pub use auto::AutoCount;
 pub use choice::{
     Anonymous, AuthType, DeferBegin, LoadBalanceHosts, LogFormat, PoolMode, SequenceAffinity, ServerProtocol,
-    SessionState, SslMode,
+    SessionState, SslMode, WorkerScheduling,
 };
 pub use config::{Config, ConfigRow, DATABASE_NAME_MAX, Place, SetOutcome};
 pub use error::{LoadError, SetError, Warning};

@@ -216,7 +216,8 @@ impl Machine {
         mode: CloseMode,
     ) {
         let Some(client) = self.clients.get(id) else { return };
-        if self.rules.config.main.log_disconnections && reason != UNSAID {
+        let logged = self.rules.config.main.log_disconnections && reason != UNSAID;
+        if logged && d.log_reaches_anybody(Level::Log) {
             let age_s = self.now.mono_us.saturating_sub(client.origin.since.mono_us) / 1_000_000;
             let line = format!("{} closing because: {reason} (age={age_s}s)", self.client_log_name(client));
             self.log(d, Level::Log, &line);

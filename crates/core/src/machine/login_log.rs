@@ -13,7 +13,7 @@ use crate::luggage::{Counted, Login, Replication};
 impl Machine {
     /// `login attempt`: who wants what, before any proof.
     pub(super) fn log_attempt<D: Driver>(&self, d: &mut D, id: ClientId, login: &Login) {
-        if !self.rules.config.main.log_connections {
+        if !self.rules.config.main.log_connections || !d.log_reaches_anybody(Level::Log) {
             return;
         }
         let Some(client) = self.clients.get(id) else { return };
@@ -43,6 +43,9 @@ impl Machine {
 
     /// A line that begins with the name the client will have once it is in.
     pub(super) fn log_of_login<D: Driver>(&self, d: &mut D, id: ClientId, login: &Login, text: &str) {
+        if !d.log_reaches_anybody(Level::Log) {
+            return;
+        }
         let Some(client) = self.clients.get(id) else { return };
         let line = format!("{} {text}", log_name(client.serial, login, &client.origin.peer));
         self.log(d, Level::Log, &line);

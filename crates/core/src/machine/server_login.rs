@@ -35,7 +35,7 @@ impl Machine {
         let only_for = beginning.only_for;
         server.local = local;
         server.remote = d.remote(server.conn);
-        if self.rules.config.main.log_connections {
+        if self.rules.config.main.log_connections && d.log_reaches_anybody(Level::Log) {
             let server = &self.servers[id];
             let from =
                 if server.local.is_empty() { String::new() } else { format!(" (from {})", server.local) };

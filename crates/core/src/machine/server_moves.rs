@@ -331,7 +331,7 @@ impl Machine {
     /// Closes a server connection and forgets it. A client that was linked to it must be dealt with before.
     pub(super) fn close_server<D: Driver>(&mut self, d: &mut D, id: ServerId, reason: &str, mode: CloseMode) {
         let Some(server) = self.servers.get(id) else { return };
-        if self.rules.config.main.log_disconnections {
+        if self.rules.config.main.log_disconnections && d.log_reaches_anybody(Level::Log) {
             let age_s = self.now.mono_us.saturating_sub(server.since.mono_us) / 1_000_000;
             let line = format!("{} closing because: {reason} (age={age_s}s)", self.server_log_name(server));
             self.log(d, Level::Log, &line);

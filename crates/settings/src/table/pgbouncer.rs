@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{COUNT_MAX, Kind, settings};
 use crate::{
     Anonymous, AuthType, AutoCount, DeferBegin, LogFormat, Password, PoolMode, SequenceAffinity,
-    ServerProtocol, SessionState, SslMode,
+    ServerProtocol, SessionState, SslMode, WorkerScheduling,
 };
 
 settings! {
@@ -162,6 +162,10 @@ settings! {
         /// How many servers a pool keeps busy with short statements before it wakes another one: `auto` lets pgweir find
         /// the best number by measurement.
         multiplex_servers: AutoCount = "auto", Kind::Count(1, COUNT_MAX), Reload, Ours, InEffect;
+        /// How busy workers are scheduled. `auto`: while a worker is busy it finds out by measurement whether more is done
+        /// when it lets clients and servers on the same machine finish first (Linux: SCHED_BATCH), and does so then.
+        /// `prompt`: never. A policy that the process was started with is left alone.
+        worker_scheduling: WorkerScheduling = "auto", Kind::Choice(WorkerScheduling::WORDS), Reload, Ours, InEffect;
         /// What becomes of a BEGIN in transaction pooling. `packet`: it takes a server, is answered at once, and is sent
         /// together with the transaction's first statement, which saves a round trip. `server`: no server is taken before the
         /// first statement either, so that none is held by a client that thinks between the two. `off`: it is sent as it
