@@ -75,6 +75,34 @@ def test_wrong_password(pg, output):
     assert done.returncode == 1 and "28P01" in done.stderr and "not-this-one" not in done.stderr + done.stdout
 
 
+def test_too_few_connections(pg, output):
+    """Told with numbers, before anything is made there."""
+    [(most,)] = pg.sql("select setting::int from pg_settings where name = 'max_connections'")
+    held = []
+    try:
+        # The experiment needs 81 connections of its own.
+        while pg.sql("select count(*) < %d from pg_stat_activity where backend_type = 'client backend'" % (most - 75)) == [(True,)]:
+            held.append(pg.connect("app"))
+        done = run("saturation", "--no-peer", "--postgres", url(pg), "--output", output)
+    finally:
+        for connection in held:
+            connection.close()
+    assert done.returncode == 1 and "too few connections" in done.stderr and f"max_connections = {most}" in done.stderr
+    assert pg.sql("SELECT count(*) FROM pg_namespace WHERE nspname = 'pgweir_bench'", database="app") == [(0,)]
+
+
+@pytest.mark.slow
+def test_a_peer_that_dies(tmp_path, output):
+    """The others are measured; which one is left out, and why, is said at the end."""
+    dying = tmp_path / "dying"
+    dying.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exit 0\n{binary()} "$@" &\nsleep 2\nkill -9 $!\nexit 7\n')
+    dying.chmod(0o755)
+    done = run("overhead", "--peer", f"dying={dying}", "--seconds", "4", "--rounds", "1", "--output", output)
+    assert done.returncode == 1 and "dying was left out" in done.stderr, done.stderr
+    targets = json.loads((output / "report.json").read_text())["experiments"][0]["steps"][0]["targets"]
+    assert targets["direct"]["medians"]["tps"] > 0 and targets["pgweir"]["medians"]["tps"] > 0
+
+
 def test_no_pgbench(output):
     """What is missing, and how to get it."""
     done = run("storm", "--no-peer", "--postgres", "postgres://u:p@127.0.0.1:1/d", "--output", output, PATH="/nonexistent")

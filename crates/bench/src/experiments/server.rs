@@ -108,10 +108,8 @@ impl Server {
         let version = number(&mut client, "SHOW server_version_num")?;
         let max_connections = number(&mut client, "SHOW max_connections")?;
         let reserved = number(&mut client, "SHOW superuser_reserved_connections")?;
-        let used = number(
-            &mut client,
-            "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'",
-        )?;
+        // What pg_stat_activity tells of others' connections not everybody may see; this number is for all.
+        let used = number(&mut client, "SELECT coalesce(sum(numbackends), 0)::bigint FROM pg_stat_database")?;
         let free = max_connections.saturating_sub(reserved + used);
         let widest =
             experiment.steps.iter().filter(|step| !step.refused_directly).map(|step| step.direct_clients());
