@@ -268,7 +268,7 @@ fn run<E: Engine>(outfit: Outfit, machine: &dyn Fn(WorkerId, Now) -> E) {
         Ok(Ok(())) => return,
         Ok(Err(e)) => log.write(Level::Fatal, &format!("worker {me} can not go on: {e}")),
         Err(_) => {
-            log.write(Level::Fatal, &format!("worker {me} panicked; this is a defect, please report it"))
+            log.write(Level::Fatal, &format!("worker {me} panicked; this is a defect, please report it"));
         }
     }
     std::process::abort();
