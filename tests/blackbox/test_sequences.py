@@ -38,8 +38,8 @@ def test_a_client_gets_the_value_it_drew(pooled, orders):
             one.execute(f"insert into {orders} (who) values (%s)", (f"one{turn}",))
             two.execute("select %s::int", (turn,))
             mine = one.execute("select lastval()").fetchone()[0]
-            assert two.execute(f"select who from {orders} where id = %s", (mine,)).fetchone() == (f"one{turn}",)
             assert one.execute(f"select currval('{orders}_id_seq')").fetchone()[0] == mine
+            assert two.execute(f"select who from {orders} where id = %s", (mine,)).fetchone() == (f"one{turn}",)
 
 
 @pytest.mark.parametrize("affinity", ["linger", "pin"])
