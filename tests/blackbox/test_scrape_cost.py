@@ -25,8 +25,11 @@ def behave(conversation):
     conversation.peer.settimeout(None)
     conversation.startup()
     conversation.send(LOGIN)
-    while conversation.read()[0] != "X":
-        conversation.send(message("C", b"SELECT 0\0"), READY)
+    done = message("C", b"SELECT 0\0")
+    # A session is brought to its server by extended messages.
+    answers = {"Q": done + READY, "P": message("1"), "B": message("2"), "D": message("n"), "E": done, "C": message("3"), "S": READY}
+    while (kind := conversation.read()[0]) != "X":
+        conversation.send(answers.get(kind, b""))
 
 
 def cpu_ms(pid):
