@@ -206,7 +206,8 @@ def test_a_startup_parameter_that_nobody_knows(pooled, mode):
     """What PostgreSQL does not know either is refused by name, alone and in `options`; the pool goes on."""
     pooler = pooled(pool_mode=mode)
     with pooler.raw() as session:
-        assert refused(pooler, nonsense="1")["M"].startswith("unsupported startup parameter: nonsense")
+        error = refused(pooler, nonsense="1")
+        assert (error["C"], error["D"]) == ("42704", "unsupported startup parameter: nonsense")
         assert "nonsense" in refused(pooler, options="-c nonsense=1")["M"]
         assert session.value("select 1") == "1"
 

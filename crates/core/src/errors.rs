@@ -103,10 +103,7 @@ impl Fault {
             Fault::UnsupportedOption(name) => {
                 format!("unsupported startup parameter in options: {name}").into()
             }
-            Fault::UnknownParameter(text) => {
-                let name = text.split('"').nth(1).unwrap_or_default();
-                format!("unsupported startup parameter: {name}: {text}").into()
-            }
+            Fault::UnknownParameter(text) => Cow::Borrowed(text),
             Fault::TlsRequired => "SSL required".into(),
             Fault::NoUser => "no username supplied".into(),
             Fault::NoForcedUser => "bouncer config error".into(),
@@ -190,17 +187,19 @@ impl Fault {
     pub(crate) fn reason(&self) -> Cow<'_, str> {
         match self {
             Fault::Authentication(_, Unproven::Missing) => "no such user".into(),
+            Fault::UnknownParameter(text) => unsupported_parameter(text).into(),
             _ => self.text(),
         }
     }
 
-    /// The same for a user that exists and one that does not.
-    fn detail(&self) -> Option<&str> {
+    fn detail(&self) -> Option<Cow<'_, str>> {
         match self {
-            Fault::PinnedServerLost(_, lost) => Some(lost),
+            Fault::PinnedServerLost(_, lost) => Some(Cow::Borrowed(lost)),
+            // The same for a user that exists and one that does not.
             Fault::Authentication(_, Unproven::Found | Unproven::Missing) => {
-                Some("There is no such user, or the password is wrong.")
+                Some("There is no such user, or the password is wrong.".into())
             }
+            Fault::UnknownParameter(text) => Some(unsupported_parameter(text).into()),
             _ => None,
         }
     }
@@ -248,7 +247,8 @@ impl Fault {
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let text = self.text();
         let mut report = Report::fatal(self.code(), &text);
-        if let Some(detail) = self.detail() {
+        let detail = self.detail();
+        if let Some(detail) = &detail {
             report = report.with_detail(detail);
         }
         if let Some(hint) = self.hint() {
@@ -256,6 +256,11 @@ impl Fault {
         }
         pgweir_wire::error::encode_error(out, &report);
     }
+}
+
+/// PgBouncer's words for a parameter that PostgreSQL's text names.
+fn unsupported_parameter(text: &str) -> String {
+    format!("unsupported startup parameter: {}", text.split('"').nth(1).unwrap_or_default())
 }
 
 /// Why what a client asked for is given up before a server saw it. These are errors: the session goes on.
