@@ -11,14 +11,14 @@ from harness.wire import Closed, group, query
 
 
 def rush(pooler, clients, seconds=1.0, database="app", users=("alice",), watch=None):
-    """Many clients run short statements for a while; returns (statements done, errors, highest value that `watch` saw)."""
+    """Many clients run statements for a while that are too long to share a server; returns (statements done, errors, highest value that `watch` saw)."""
     stop, done, errors, highest = time.monotonic() + seconds, [], [], 0
 
     def work(who):
         try:
             with pooler.raw(database, users[who % len(users)]) as session:
                 while time.monotonic() < stop:
-                    answer = session.query("select pg_sleep(0.005)")
+                    answer = session.query("select pg_sleep(0.02)")
                     (errors if answer.errors else done).append(answer)
         except (Closed, OSError) as fault:
             errors.append(fault)

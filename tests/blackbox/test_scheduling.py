@@ -5,6 +5,7 @@ import subprocess
 import time
 
 import pytest
+from harness.machine import eventually
 
 pytestmark = pytest.mark.needs("worker scheduling")
 
@@ -19,6 +20,12 @@ def policies(pid):
             if name.read().startswith("worker-"):
                 found.add(os.sched_getscheduler(int(thread)))
     return found
+
+
+def began_as(pooler, policy):
+    """Waits until the workers run, which is after the pooler listens."""
+    eventually(lambda: policies(pooler.pid), "the workers run")
+    assert policies(pooler.pid) == {policy}
 
 
 def load(pooler):
@@ -40,7 +47,7 @@ def seen(pooler, wanted, seconds):
 def test_a_busy_worker_tries_to_wait_and_an_idle_one_does_not(poolers, bench):
     """`auto`: under load both ways are tried; with the load gone, and after a change to `prompt`, it is scheduled as ever."""
     pooler = poolers({"bench": bench.at("bench")}, default_pool_size=5)
-    assert policies(pooler.pid) == {os.SCHED_OTHER}
+    began_as(pooler, os.SCHED_OTHER)
     clients = load(pooler)
     try:
         assert seen(pooler, os.SCHED_BATCH, WITHIN_S)
@@ -55,7 +62,7 @@ def test_a_busy_worker_tries_to_wait_and_an_idle_one_does_not(poolers, bench):
 def test_a_policy_that_was_chosen_is_left_alone(poolers, bench):
     """Whoever starts it with a policy of his own keeps that."""
     pooler = poolers({"bench": bench.at("bench")}, limits=["chrt", "--idle", "0"])
-    assert policies(pooler.pid) == {os.SCHED_IDLE}
+    began_as(pooler, os.SCHED_IDLE)
     clients = load(pooler)
     try:
         assert not seen(pooler, os.SCHED_BATCH, 1)

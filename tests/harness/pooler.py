@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import psycopg
@@ -91,6 +92,7 @@ class Pooler:
 
     def start(self, wait=True):
         """Starts the process and waits until it listens."""
+        self.started_s = time.monotonic()
         stderr = open(self.stderr_path, "ab")
         self.process = subprocess.Popen(
             [*dies_with_us("KILL"), *self.command(*self.arguments, str(self.ini))],
@@ -105,9 +107,15 @@ class Pooler:
             raise RuntimeError(f"the pooler ended with {self.process.returncode}:\n{self.output()}")
         try:
             Raw(self.address if self.settings["listen_addr"] else self.unix_address).socket.close()
-            return True
         except OSError:
             return False
+        # The unix socket is opened after the others; where it can not be, the pooler goes on without.
+        wanted = self.settings["unix_socket_dir"] == str(self.folder) and time.monotonic() < self.started_s + 2
+        return self._listens_on_unix() or not wanted
+
+    def _listens_on_unix(self):
+        lines = (line.split() for line in Path("/proc/net/unix").read_text().splitlines())
+        return any(words[3] == "00010000" and words[-1] == self.unix_address for words in lines if len(words) > 7)
 
     @property
     def address(self):
