@@ -45,6 +45,10 @@ pub const WELCOME_PARAMETERS_MAX: usize = 64;
 /// How often timeouts and pool sizes are looked after.
 pub const MAINTENANCE_PERIOD_US: u64 = 333_000;
 
+/// A worker whose look at timeouts comes so much later than it was due did not run: the process was stopped (SIGSTOP, the
+/// freezer of cgroups), its machine was asleep or moved, or had no memory. So long it then has to see what came meanwhile.
+pub const STANDSTILL_US: u64 = 1_000_000;
+
 /// A cancel secret of ours for protocol 3.2 clients; 3.0 clients get 4 bytes, as the protocol says.
 pub const CANCEL_KEY_BYTES: usize = 32;
 

@@ -52,7 +52,6 @@ use crate::engine::Engine;
 use crate::estimate::Estimates;
 use crate::ids::{CancelId, ClientId, ForwardId, PoolId, ServerId};
 use crate::inquiry::Answer;
-use crate::limits::MAINTENANCE_PERIOD_US;
 use crate::looks::Watched;
 use crate::luggage::{Luggage, Origin};
 use crate::mail::{Mail, Rules, Scarce, Shutdown};
@@ -69,6 +68,7 @@ use crate::trace::Sampler;
 
 use cancel::CancelConnection;
 pub(crate) use cancel::WaitingCancel;
+use maintenance::Rounds;
 use peering::Peering;
 
 /// What a machine is built from.
@@ -144,7 +144,7 @@ pub struct Machine {
     told_pools: leaving::ToldPools,
     /// When to look again whether what was queued has left, so that more can be handed over (monotonic, µs).
     leave_us: Option<u64>,
-    maintenance_us: u64,
+    rounds: Rounds,
     stats_us: u64,
     /// What is counted beside the pools.
     tally: Tally,
@@ -244,7 +244,7 @@ impl Machine {
             said_drained: false,
             told_pools: leaving::ToldPools::new(),
             leave_us: None,
-            maintenance_us: setup.now.mono_us,
+            rounds: Rounds::from(setup.now.mono_us),
             stats_us,
             tally: Tally::default(),
             write_time: None,
@@ -349,8 +349,7 @@ impl Engine for Machine {
             self.wake_us = None;
             self.notice_starving();
         }
-        if self.now.mono_us >= self.maintenance_us {
-            self.maintenance_us = self.now.mono_us + MAINTENANCE_PERIOD_US;
+        if self.rounds.begin(self.now.mono_us) {
             self.maintain(d);
         }
     }
@@ -378,7 +377,7 @@ impl Engine for Machine {
     }
 
     fn deadline(&self) -> Option<u64> {
-        [self.wake_us, self.leave_us, Some(self.maintenance_us)].into_iter().flatten().min()
+        [self.wake_us, self.leave_us, Some(self.rounds.due_us())].into_iter().flatten().min()
     }
 }
 

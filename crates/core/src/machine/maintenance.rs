@@ -12,10 +12,46 @@ use crate::driver::{CloseMode, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{CancelId, ClientId, PoolId, ServerId};
 use crate::inquiry::Obstacle;
+use crate::limits::{MAINTENANCE_PERIOD_US, STANDSTILL_US};
 use crate::mail::Question;
 use crate::pool::ServerKind;
 use crate::server::ServerState;
 use crate::stats::Window;
+
+/// When the next round is due.
+pub(super) struct Rounds {
+    /// Monotonic, µs.
+    due_us: u64,
+    /// What came during a standstill is being seen to before the next round.
+    catches_up: bool,
+}
+
+impl Rounds {
+    /// The first is due at this time (monotonic, µs).
+    pub(super) fn from(now_us: u64) -> Self {
+        Self { due_us: now_us, catches_up: false }
+    }
+
+    /// Whether one begins now.
+    ///
+    /// Not when this process stood still: clients and servers may have said long ago what they are waited for, or were
+    /// waiting for us, and it would be they who are found late. They get a moment, once: a worker that is always late has
+    /// its rounds.
+    pub(super) fn begin(&mut self, now_us: u64) -> bool {
+        if now_us < self.due_us {
+            return false;
+        }
+        let stood_still = now_us - self.due_us >= STANDSTILL_US;
+        self.catches_up = stood_still && !self.catches_up;
+        self.due_us = now_us + if self.catches_up { STANDSTILL_US } else { MAINTENANCE_PERIOD_US };
+        !self.catches_up
+    }
+
+    /// Monotonic, µs.
+    pub(super) fn due_us(&self) -> u64 {
+        self.due_us
+    }
+}
 
 impl Machine {
     /// One round.

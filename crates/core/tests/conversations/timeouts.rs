@@ -22,6 +22,45 @@ fn a_login_has_its_time() {
 }
 
 #[test]
+fn who_waited_for_a_pooler_that_stood_still_is_not_late() {
+    let mut rig = Rig::new("client_login_timeout = 5\nserver_connect_timeout = 5\nquery_wait_timeout = 5");
+    let greeting = rig.accept();
+    rig.send(greeting, &fe::ssl_request());
+    assert_eq!(rig.raw(greeting), b"N");
+    let welcoming = rig.knock("alice", "app");
+    let server = rig.dialed();
+    // The process was stopped, or its machine asleep. The server's answer is seen in the first turn, the client's packet, which
+    // answers what was written before it, only in the next.
+    rig.stand_still_s(90);
+    rig.greet(server);
+    assert_eq!(rig.gets(welcoming).last().map(String::as_str), Some("Ready I"));
+    rig.send(greeting, &fe::startup(&[("user", "alice"), ("database", "app")]));
+    assert_eq!(rig.gets(greeting).last().map(String::as_str), Some("Ready I"));
+    rig.pass_s(3);
+    assert!(!rig.is_closed(greeting) && !rig.is_closed(welcoming) && !rig.is_closed(server));
+}
+
+#[test]
+fn after_a_standstill_silence_is_silence() {
+    let mut rig = Rig::new("client_login_timeout = 5");
+    let silent = rig.accept();
+    rig.stand_still_s(90);
+    assert!(!rig.is_closed(silent), "it has a moment");
+    rig.pass_s(2);
+    assert_eq!(rig.gets(silent), ["FATAL 08006 client_login_timeout"]);
+}
+
+#[test]
+fn a_worker_that_is_always_late_looks_after_timeouts() {
+    let mut rig = Rig::new("client_login_timeout = 5");
+    let silent = rig.accept();
+    for _ in 0..4 {
+        rig.stand_still_s(3);
+    }
+    assert_eq!(rig.gets(silent), ["FATAL 08006 client_login_timeout"]);
+}
+
+#[test]
 fn an_idle_client_goes() {
     let mut rig = Rig::new("client_idle_timeout = 5");
     let client = rig.client("alice");

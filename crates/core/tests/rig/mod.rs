@@ -249,6 +249,11 @@ impl Rig {
         }
     }
 
+    /// Time passes without a turn, as for a process that is stopped; then there is one.
+    pub(crate) fn stand_still_s(&mut self, seconds: u64) {
+        self.pass_us(seconds * 1_000_000);
+    }
+
     pub(crate) fn pass_us(&mut self, us: u64) {
         self.now.mono_us += us;
         self.now.wall_us += us;
