@@ -234,6 +234,8 @@ impl<E: Engine> Worker<E> {
                 (Report::Drained, Some(State::Open(conn))) if conn.backlog() == 0 => {
                     self.engine.drained(&mut self.io, id);
                 }
+                // A letter of this turn has had more sent: it is told when that is gone, too.
+                (Report::Drained, Some(State::Open(conn))) => conn.write.deep = true,
                 _ => {}
             }
         }

@@ -215,6 +215,18 @@ fn a_deep_backlog_that_one_write_takes_is_told_too() {
 }
 
 #[test]
+fn a_deep_backlog_is_told_although_a_letter_adds_to_it() {
+    let greeting = vec![pattern(8000), pattern(8000), pattern(8000)];
+    let plan = Plan { greeting: greeting.clone(), by_letter: b"news".to_vec(), ..Plan::default() };
+    let world = World::new(plan);
+    let mut client = world.connect();
+    world.await_seen(|seen| (seen == Seen::Drained).then_some(()));
+    let mut got = vec![0; 24_004];
+    client.read_exact(&mut got).unwrap();
+    assert_eq!(got, [greeting.concat(), b"news".to_vec()].concat());
+}
+
+#[test]
 fn clients_move_between_workers_in_the_middle_of_their_bytes() {
     let plan = Plan { move_after: Some((3, 100_000)), ..Plan::default() };
     let world = World::with(World0 { workers: 3, plan, listen: tiny_buffers(), ..World0::default() });

@@ -61,6 +61,8 @@ pub(crate) struct Plan {
     pub(crate) tell_bytes: bool,
     /// Send these pieces as soon as a client is there.
     pub(crate) greeting: Vec<Vec<u8>>,
+    /// Then have a letter bring these to it.
+    pub(crate) by_letter: Vec<u8>,
 }
 
 pub(crate) struct Toy {
@@ -125,6 +127,9 @@ impl Engine for Toy {
         }
         for piece in &self.plan.greeting {
             d.send(conn, piece);
+        }
+        if !self.plan.by_letter.is_empty() {
+            d.mail(self.me, Mail::Cancel { key: Vec::new() });
         }
         self.begin(d, conn);
     }
@@ -219,6 +224,7 @@ impl Engine for Toy {
             d.stop_listening();
         }
         for conn in self.other.keys() {
+            d.send(*conn, &self.plan.by_letter);
             d.resume_reads(*conn);
         }
     }
