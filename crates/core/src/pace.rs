@@ -22,8 +22,6 @@ const WINDOW_MAX_US: u64 = 1_000_000;
 const SAMPLES_MIN: u64 = 64;
 /// Windows of a trial: the number that is tried and the one that is kept take turns.
 const TURNS: u8 = 4;
-/// Windows of one in which more servers did more on the whole, but not each time.
-const TURNS_IF_MIXED: u8 = 8;
 /// After a change so much time is not counted: what was under way is answered in it.
 const SETTLE_MIN_US: u64 = 5_000;
 /// See [`SETTLE_MIN_US`].
@@ -112,9 +110,6 @@ struct Trial {
     turn: u8,
     at_home: Seen,
     there: Seen,
-    /// The last window that tried the other number, and in how many pairs of windows that did more, or answered much sooner.
-    last: Seen,
-    wins: u8,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -271,26 +266,15 @@ impl Pace {
             return;
         }
         let (at_home, there) = (Seen::default(), Seen::default());
-        self.phase = Phase::Trying(Trial {
-            home: self.target,
-            away,
-            turn: 0,
-            at_home,
-            there,
-            last: Seen::default(),
-            wins: 0,
-        });
+        self.phase = Phase::Trying(Trial { home: self.target, away, turn: 0, at_home, there });
         self.target = away;
     }
 
     fn compare(&mut self, mut trial: Trial, seen: &Seen) {
         if self.target == trial.away {
             trial.there.add(seen);
-            trial.last = *seen;
         } else {
             trial.at_home.add(seen);
-            let sooner = trial.last.response() * 100 < seen.response() * SOONER_PERCENT;
-            trial.wins += u8::from(trial.last.rate() > seen.rate() || sooner);
         }
         trial.turn += 1;
         // What is plain is not tried for longer.
@@ -301,15 +285,8 @@ impl Pace {
         if first && trial.away > trial.home && seen.rate() * 10 > self.base_rate * 15 {
             return self.decide(&trial, true);
         }
-        if trial.turn == TURNS {
-            let better = is_better(&trial);
-            let mixed = better && trial.away > trial.home && trial.wins * 2 < trial.turn;
-            if !mixed {
-                return self.decide(&trial, better);
-            }
-        }
-        if trial.turn >= TURNS_IF_MIXED {
-            return self.decide(&trial, is_better(&trial) && trial.wins * 8 >= trial.turn * 3);
+        if trial.turn >= TURNS {
+            return self.decide(&trial, is_better(&trial));
         }
         self.target = if self.target == trial.away { trial.home } else { trial.away };
         self.phase = Phase::Trying(trial);

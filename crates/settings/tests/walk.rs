@@ -64,6 +64,7 @@ fn the_counts_are_those_of_pgbouncer() {
         "session_state",
         "statement_stats_bytes",
         "trace_one_in",
+        "worker_scheduling",
         "workers",
     ];
     assert_eq!(ours, BTreeSet::from(expected));
