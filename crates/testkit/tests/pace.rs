@@ -251,7 +251,7 @@ impl Town {
 fn rules(settings: &str) -> Rules {
     let text = format!(
         "[pgbouncer]\nauth_type = trust\npool_mode = transaction\ndefault_pool_size = 40\nmax_client_conn = 1000\n\
-         server_tls_sslmode = disable\nlog_stats = 0\nlog_connections = 0\nlog_disconnections = 0\n{settings}\n\
+         server_tls_sslmode = disable\nlog_stats = 0\nlog_connections = 0\nlog_disconnections = 0\nsession_audit_sample = 0\n{settings}\n\
          [databases]\nbench = host=pg\n"
     );
     let config = Config::load("pace.ini", &mut |_: &str| Ok(text.clone())).expect("a good configuration");

@@ -55,7 +55,6 @@ fn a_session_that_was_changed_unseen_reaches_nobody() {
         (with(&["c", "held", ""]), "held cursors"),
         (with(&["l", "news", ""]), "channels listened to"),
         (with(&["p", "p", "prepare p as select 1"]), "statements prepared by SQL"),
-        (with(&["x", "", ""]), "an answer that can not be read"),
         (vec![&["s", "role", "bob"]], "setting role"),
     ] {
         let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 1");
@@ -71,6 +70,22 @@ fn a_session_that_was_changed_unseen_reaches_nobody() {
         rig.greet(fresh);
         assert_eq!(rig.gets(fresh), ["Query select 2"]);
     }
+}
+
+#[test]
+fn an_answer_that_can_not_be_read_accuses_nobody() {
+    let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 1");
+    let (one, two) = (rig.client("alice"), rig.client("alice"));
+    let server = rig.dialed();
+    run(&mut rig, one, server, "select 1");
+    rig.send(two, &fe::query("select 2"));
+    looked_at(&mut rig, server, &with(&["x", "", ""]));
+    assert!(rig.is_closed(server));
+    assert!(rig.logged("does not tell what its session holds: its answer can not be read"));
+    assert!(!rig.logged("not what it should be"));
+    let fresh = rig.dialed();
+    rig.greet(fresh);
+    assert_eq!(rig.gets(fresh), ["Query select 2"]);
 }
 
 #[test]

@@ -66,31 +66,32 @@ impl Machine {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::Inspecting(inspecting) = &mut server.state else { return };
         let answer = std::mem::take(&mut inspecting.answer);
-        if let Some((_, text)) = &answer.failed {
-            if inspecting.attempts < AUDIT_ATTEMPTS_MAX {
-                return self.ask_for_look(d, id);
-            }
-            server.retire.get_or_insert("session could not be looked at");
-            let line = format!(
-                "{} does not tell what its session holds: {text}",
-                self.server_log_name(&self.servers[id])
-            );
-            self.log(d, Level::Warning, &line);
-        } else {
-            let differences = self.differences(id, &answer);
-            if !differences.is_empty() {
-                self.session_differs(d, id, &differences);
+        if answer.failed.is_some() && inspecting.attempts < AUDIT_ATTEMPTS_MAX {
+            return self.ask_for_look(d, id);
+        }
+        let found = match &answer.failed {
+            Some((_, text)) => Err(text.clone()),
+            None => self.differences(id, &answer).ok_or_else(|| "its answer can not be read".to_owned()),
+        };
+        match found {
+            Ok(differences) if differences.is_empty() => {}
+            Ok(differences) => self.session_differs(d, id, &differences),
+            // Perhaps no PostgreSQL: that says nothing of its session.
+            Err(why) => {
+                let server = &mut self.servers[id];
+                server.retire.get_or_insert("session could not be looked at");
+                let name = self.server_log_name(&self.servers[id]);
+                self.log(d, Level::Warning, &format!("{name} does not tell what its session holds: {why}"));
             }
         }
         self.free_server(d, id);
     }
 
-    /// What the server's session holds and should not, or the other way round; by name, without values.
-    fn differences(&self, id: ServerId, answer: &Replies) -> Vec<String> {
-        let Some(server) = self.servers.get(id) else { return Vec::new() };
-        let Some((found, reasons)) = self.read_everything(id, answer, false) else {
-            return vec!["an answer that can not be read".to_owned()];
-        };
+    /// What the server's session holds and should not, or the other way round; by name, without values. `None` where the
+    /// answer is not of the form that was asked for.
+    fn differences(&self, id: ServerId, answer: &Replies) -> Option<Vec<String>> {
+        let server = self.servers.get(id)?;
+        let (found, reasons) = self.read_everything(id, answer, false)?;
         let looks = &self.pools[server.pool].looks;
         let empty = |value: Option<&[u8]>| value.is_none_or(<[u8]>::is_empty);
         // Of a setting of the users' own an empty value is what is left when it is taken back.
@@ -109,7 +110,7 @@ impl Machine {
         if !reasons.is_none() {
             differences.push(reasons.text());
         }
-        differences
+        Some(differences)
     }
 
     fn session_differs<D: Driver>(&mut self, d: &mut D, id: ServerId, differences: &[String]) {

@@ -312,7 +312,7 @@ fn rules(door: Door, eyes: Eyes) -> Rules {
         Eyes::Shut => "statement_stats_bytes = 0\n",
     };
     let text = format!(
-        "[pgbouncer]\n{watching}auth_type = {auth_type}\npool_mode = transaction\ndefault_pool_size = {SERVERS}\n\
+        "[pgbouncer]\nsession_audit_sample = 0\n{watching}auth_type = {auth_type}\npool_mode = transaction\ndefault_pool_size = {SERVERS}\n\
          server_tls_sslmode = disable\nlog_stats = 0\nlog_connections = 0\nlog_disconnections = 0\n\
          [databases]\nbench = host=pg\n"
     );
