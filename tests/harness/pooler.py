@@ -52,6 +52,7 @@ class Pooler:
         self.limits = list(limits)
         self.process = None
         self.expect_exit = False
+        self.started_s = time.monotonic()
         self.settings = {
             "listen_addr": "127.0.0.1",
             "listen_port": self.port,
