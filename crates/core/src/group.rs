@@ -13,6 +13,11 @@ use crate::pins::may_touch;
 use crate::sequences::{asks, draws};
 use crate::texts::Texts;
 
+/// What tells the estimate of a group that uses statements prepared before from that of the same text in a Query ...
+const PREPARED_BEFORE: u64 = 1;
+/// ... and that of one that prepares what it uses.
+const PREPARED_WITH: u64 = 2;
+
 /// A whole group that is certainly over with its own answer: one Query, or what ends in Sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Group {
@@ -37,7 +42,7 @@ pub(crate) struct Group {
 impl Group {
     /// It is one statement, whatever else it asks about it. `false` says nothing.
     pub(crate) fn is_one_statement(&self) -> bool {
-        self.fingerprint ^ self.statement < 4
+        matches!(self.fingerprint ^ self.statement, 0 | PREPARED_BEFORE | PREPARED_WITH)
     }
 }
 
@@ -150,7 +155,8 @@ impl Extended {
         Group {
             len: len as u32,
             // The same text costs something else when it need not be prepared, and in the simple protocol.
-            fingerprint: self.fingerprint ^ if self.names_statements { 1 } else { 2 },
+            fingerprint: self.fingerprint
+                ^ if self.names_statements { PREPARED_BEFORE } else { PREPARED_WITH },
             statement: self.statement,
             only_reads: !self.writes,
             names_statements: self.names_statements,

@@ -110,16 +110,14 @@ impl Askers {
         self.known.contains(&key)
     }
 
-    /// `true` if it is new.
-    pub(crate) fn insert(&mut self, key: u64) -> bool {
+    pub(crate) fn insert(&mut self, key: u64) {
         if self.contains(key) {
-            return false;
+            return;
         }
         if self.known.len() >= ASKERS_MAX {
             self.known.pop_front();
         }
         self.known.push_back(key);
-        true
     }
 }
 

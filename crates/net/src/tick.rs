@@ -44,7 +44,7 @@ pub(crate) struct Worker<E> {
     poll: Poll,
     letters: Receiver<Letter>,
     load: Arc<WorkerLoad>,
-    /// `None` where somebody chose how the process is scheduled.
+    /// `None` where it is not for this worker to choose: `worker_scheduling`, or whoever started the process, says so.
     manners: Option<Manners>,
     work: Work,
     /// When the last turn ended (monotonic, µs).

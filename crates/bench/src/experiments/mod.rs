@@ -226,7 +226,7 @@ impl Bench {
         let needed = this.pooled_clients() + pgpool::SPARE_CHILDREN + RESERVED;
         match (&self.options.targets[target].kind, this.refused_directly) {
             (TargetKind::Program(program), _)
-                if program.is_pgpool() && needed > experiment.max_connections =>
+                if needed > experiment.max_connections && program.is_pgpool() =>
             {
                 false
             }

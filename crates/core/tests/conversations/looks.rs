@@ -2,18 +2,6 @@
 
 use crate::rig::{End, Rig, be, fe};
 
-fn row(values: &[&str]) -> Vec<u8> {
-    let values: Vec<Option<&[u8]>> = values.iter().map(|value| Some(value.as_bytes())).collect();
-    let mut out = Vec::new();
-    pgweir_wire::backend::encode_data_row(&mut out, &values);
-    out
-}
-
-fn answer(rows: &[&[&str]]) -> Vec<u8> {
-    let rows = rows.iter().flat_map(|values| row(values));
-    be::columns().into_iter().chain(rows).chain(be::complete("SELECT")).chain(be::ready('I')).collect()
-}
-
 /// A statement, answered, and the look behind it.
 fn run(rig: &mut Rig, client: End, server: End, text: &str) {
     rig.send(client, &fe::query(text));
@@ -25,7 +13,7 @@ fn run(rig: &mut Rig, client: End, server: End, text: &str) {
 fn looked_at(rig: &mut Rig, server: End, rows: &[&[&str]]) {
     let got = rig.gets(server);
     assert!(got.len() == 1 && got[0].contains("bytes"), "a look is a long text: {got:?}");
-    rig.send(server, &answer(rows));
+    rig.send(server, &be::answer(rows));
 }
 
 const PLAIN: [&[&str]; 2] = [&["s", "role", "none"], &["s", "session_authorization", "alice"]];
@@ -117,7 +105,7 @@ fn what_the_client_has_by_right_is_no_difference() {
     let server = rig.dialed();
     run(&mut rig, one, server, "SET app.who = 'me'");
     assert_eq!(rig.gets(server), ["Query SELECT pg_catalog.current_setting('app.who',true)"]);
-    rig.send(server, &answer(&[&["me"]]));
+    rig.send(server, &be::answer(&[&["me"]]));
     // The look behind the release: the setting of its own is asked for by name.
     looked_at(&mut rig, server, &with(&["m", "app.who", "me"]));
     run(&mut rig, one, server, "select 1");
@@ -187,7 +175,7 @@ fn a_pin_that_lasts_is_logged_once() {
     let server = rig.dialed();
     run(&mut rig, one, server, "CREATE TEMP TABLE t (a int)");
     rig.gets(server);
-    rig.send(server, &answer(&[&["t", "", ""]]));
+    rig.send(server, &be::answer(&[&["t", "", ""]]));
     let lines = |rig: &Rig| rig.logged_times("has kept its server for");
     rig.pass_us(59_000_000);
     assert_eq!(lines(&rig), 0);

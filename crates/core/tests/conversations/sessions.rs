@@ -6,18 +6,6 @@ fn finish(rig: &mut Rig, server: End, tag: &str) {
     rig.send(server, &[be::complete(tag), be::ready('I')].concat());
 }
 
-fn row(values: &[&str]) -> Vec<u8> {
-    let values: Vec<Option<&[u8]>> = values.iter().map(|value| Some(value.as_bytes())).collect();
-    let mut out = Vec::new();
-    pgweir_wire::backend::encode_data_row(&mut out, &values);
-    out
-}
-
-fn answer(rows: &[&[&str]]) -> Vec<u8> {
-    let rows = rows.iter().flat_map(|values| row(values));
-    be::columns().into_iter().chain(rows).chain(be::complete("SELECT")).chain(be::ready('I')).collect()
-}
-
 /// The client sends a text, and the server that has it answers.
 fn run(rig: &mut Rig, client: End, server: End, text: &str) {
     rig.send(client, &fe::query(text));
@@ -47,7 +35,7 @@ fn a_setting_is_asked_for_and_brought_to_the_next_server() {
     // Nobody has the server before the answer is there.
     rig.send(two, &fe::query("select 2"));
     rig.gets_nothing(server);
-    rig.send(server, &answer(&[&["a, b"]]));
+    rig.send(server, &be::answer(&[&["a, b"]]));
     let reset = "SELECT pg_catalog.set_config('search_path',NULL,false);";
     assert_eq!(rig.gets(server), fe::shown_replay(&[reset], &["Query select 2"]));
     rig.send(server, &be::replayed(1));
@@ -80,14 +68,14 @@ fn a_client_with_a_temporary_table_keeps_its_server_until_the_table_is_gone() {
     let server = rig.dialed();
     run(&mut rig, one, server, "CREATE TEMP TABLE t (a int)");
     asked(&mut rig, server);
-    rig.send(server, &answer(&[&["s", "role", "none"], &["t", "", ""]]));
+    rig.send(server, &be::answer(&[&["s", "role", "none"], &["t", "", ""]]));
     rig.send(two, &fe::query("select 2"));
     rig.gets_nothing(server);
     run(&mut rig, one, server, "SELECT 1");
     rig.gets_nothing(server);
     run(&mut rig, one, server, "DROP TABLE t");
     asked(&mut rig, server);
-    rig.send(server, &answer(&[&["s", "role", "none"]]));
+    rig.send(server, &be::answer(&[&["s", "role", "none"]]));
     assert_eq!(rig.gets(server), ["Query select 2"]);
 }
 
@@ -98,7 +86,7 @@ fn what_a_pinned_client_leaves_behind_is_discarded() {
     let server = rig.dialed();
     run(&mut rig, one, server, "CREATE TEMP TABLE t (a int)");
     asked(&mut rig, server);
-    rig.send(server, &answer(&[&["t", "", ""]]));
+    rig.send(server, &be::answer(&[&["t", "", ""]]));
     rig.send(two, &fe::query("select 2"));
     rig.eof(one);
     assert_eq!(rig.gets(server), ["Query DISCARD ALL"]);
@@ -115,7 +103,7 @@ fn a_client_that_leaves_while_its_session_is_asked_for_leaves_no_trace() {
     rig.gets(server);
     rig.eof(one);
     assert_eq!(rig.gets(server), ["Query DISCARD ALL"]);
-    rig.send(server, &answer(&[&["1MB"]]));
+    rig.send(server, &be::answer(&[&["1MB"]]));
     finish(&mut rig, server, "DISCARD ALL");
     rig.send(two, &fe::query("select 2"));
     assert_eq!(rig.gets(server), ["Query select 2"]);
@@ -145,7 +133,7 @@ fn more_pins_than_allowed_are_refused_with_the_reason() {
     let first = rig.dialed();
     run(&mut rig, one, first, "CREATE TEMP TABLE t (a int)");
     asked(&mut rig, first);
-    rig.send(first, &answer(&[&["t", "", ""]]));
+    rig.send(first, &be::answer(&[&["t", "", ""]]));
     rig.send(two, &fe::query("CREATE TEMP TABLE u (a int)"));
     let second = rig.dialed();
     rig.greet(second);
@@ -153,7 +141,7 @@ fn more_pins_than_allowed_are_refused_with_the_reason() {
     finish(&mut rig, second, "CREATE TABLE");
     asked(&mut rig, second);
     rig.gets(two);
-    rig.send(second, &answer(&[&["t", "", ""]]));
+    rig.send(second, &be::answer(&[&["t", "", ""]]));
     let told = rig.gets(two);
     assert!(told[0].starts_with("FATAL 53400") && told[0].contains("temporary objects"), "{told:?}");
     assert_eq!(rig.gets(second), ["Query DISCARD ALL"]);
@@ -166,7 +154,7 @@ fn where_pins_are_errors_the_client_is_told_what_it_did() {
     let server = rig.dialed();
     run(&mut rig, client, server, "CREATE TEMP TABLE t (a int)");
     asked(&mut rig, server);
-    rig.send(server, &answer(&[&["t", "", ""]]));
+    rig.send(server, &be::answer(&[&["t", "", ""]]));
     let told = rig.gets(client);
     assert!(told[0].starts_with("FATAL 0A000") && told[0].contains("temporary objects"), "{told:?}");
     assert_eq!(rig.gets(server), ["Query DISCARD ALL"]);
@@ -188,7 +176,7 @@ fn startup_parameters_are_tried_before_the_client_is_let_in() {
         ]
     );
     rig.gets_nothing(client);
-    rig.send(server, &[answer(&[&["1MB"]]), answer(&[&["1MB"]])].concat());
+    rig.send(server, &[be::answer(&[&["1MB"]]), be::answer(&[&["1MB"]])].concat());
     assert_eq!(rig.gets(client).last().map(String::as_str), Some("Ready I"));
     // The next one with the same wishes needs no server.
     let next = rig.accept();
@@ -213,7 +201,7 @@ fn what_postgresql_refuses_is_refused_at_login_in_its_words() {
     rig.gets(server);
     let refused =
         [be::error("22023", "parameter \"geqo\" requires a Boolean value"), be::ready('I')].concat();
-    rig.send(server, &[refused, answer(&[&["on"]])].concat());
+    rig.send(server, &[refused, be::answer(&[&["on"]])].concat());
     assert_eq!(rig.gets(client), ["FATAL 22023 parameter \"geqo\" requires a Boolean value"]);
     assert!(!rig.is_closed(server));
 }
@@ -226,11 +214,11 @@ fn known(text: &str) -> (Rig, End, End) {
     let asks = "Query SELECT pg_catalog.current_setting('search_path',true)";
     run(&mut rig, client, server, text);
     assert_eq!(rig.gets(server), [asks]);
-    rig.send(server, &answer(&[&["a"]]));
+    rig.send(server, &be::answer(&[&["a"]]));
     run(&mut rig, client, server, text);
     let probe = "Query SET LOCAL search_path = a;SELECT pg_catalog.current_setting('search_path',true)";
     assert_eq!(rig.gets(server), [asks, probe]);
-    rig.send(server, &[answer(&[&["a"]]), be::complete("SET"), answer(&[&["a"]])].concat());
+    rig.send(server, &[be::answer(&[&["a"]]), be::complete("SET"), be::answer(&[&["a"]])].concat());
     (rig, client, server)
 }
 
@@ -290,7 +278,7 @@ fn a_probe_that_fails_changes_nothing() {
         run(&mut rig, client, server, "SET search_path = a");
         let asked = rig.gets(server);
         assert_eq!(asked.len(), if round == 0 { 1 } else { 2 }, "{asked:?}");
-        rig.send(server, &answer(&[&["a"]]));
+        rig.send(server, &be::answer(&[&["a"]]));
         if round > 0 {
             rig.send(server, &[be::error("42501", "permission denied"), be::ready('I')].concat());
         }
@@ -304,7 +292,7 @@ fn prepared_by_sql(rig: &mut Rig, text: &str) -> (End, End, End) {
     let server = rig.dialed();
     run(rig, client, server, text);
     asked(rig, server);
-    rig.send(server, &answer(&[&["p", "p", text]]));
+    rig.send(server, &be::answer(&[&["p", "p", text]]));
     rig.send(other, &fe::query("select 2"));
     assert_eq!(rig.gets(server), fe::shown_replay(&["DEALLOCATE \"p\";"], &["Query select 2"]));
     rig.send(server, &be::replayed(1));
@@ -341,7 +329,7 @@ fn what_can_not_be_prepared_any_more_is_gone_for_its_client_alone() {
     rig.send(server, &[be::error("26000", "no such statement"), be::ready('I')].concat());
     assert_eq!(rig.gets(client), ["ERROR 26000 no such statement", "Ready I"]);
     asked(&mut rig, server);
-    rig.send(server, &answer(&[&["s", "role", "none"]]));
+    rig.send(server, &be::answer(&[&["s", "role", "none"]]));
     run(&mut rig, other, server, "select 2");
 }
 
@@ -353,7 +341,7 @@ fn what_is_more_than_a_prepare_keeps_the_server() {
     let text = "PREPARE p AS SELECT 1; SELECT 2";
     run(&mut rig, client, server, text);
     asked(&mut rig, server);
-    rig.send(server, &answer(&[&["p", "p", text]]));
+    rig.send(server, &be::answer(&[&["p", "p", text]]));
     rig.send(other, &fe::query("select 2"));
     rig.gets_nothing(server);
 }
@@ -369,7 +357,7 @@ fn a_server_that_is_lost_takes_along_what_its_client_kept_and_says_so() {
         let server = rig.dialed();
         run(&mut rig, one, server, "CREATE TEMP TABLE t (a int)");
         asked(&mut rig, server);
-        rig.send(server, &answer(&[&["t", "", ""]]));
+        rig.send(server, &be::answer(&[&["t", "", ""]]));
         if let Some(said) = &said {
             rig.send(server, said);
         }
@@ -401,7 +389,7 @@ fn two_clients_set_the_same_parameter_in_turn_for_ever() {
         if turn < 2 {
             run(&mut rig, client, server, &format!("SET app.who = 'c{who}'"));
             assert_eq!(rig.gets(server).len(), 1, "the server is asked");
-            rig.send(server, &answer(&[&[&format!("c{who}")]]));
+            rig.send(server, &be::answer(&[&[&format!("c{who}")]]));
             carried = Some(who);
             if turn == 0 {
                 // Nobody's but its own.

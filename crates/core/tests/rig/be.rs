@@ -51,6 +51,13 @@ pub(crate) fn row_values(values: &[Option<&[u8]>]) -> Vec<u8> {
     encoded(|out| backend::encode_data_row(out, values))
 }
 
+/// The whole answer to a query: rows of text.
+pub(crate) fn answer(rows: &[&[&str]]) -> Vec<u8> {
+    let row =
+        |values: &&[&str]| row_values(&values.iter().map(|value| Some(value.as_bytes())).collect::<Vec<_>>());
+    [columns(), rows.iter().flat_map(row).collect(), complete("SELECT"), ready('I')].concat()
+}
+
 pub(crate) fn row_of(bytes: usize) -> Vec<u8> {
     encoded(|out| backend::encode_data_row(out, &[Some(&vec![b'r'; bytes])]))
 }
