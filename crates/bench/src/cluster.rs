@@ -16,7 +16,7 @@ use crate::error::BenchError;
 use crate::interrupt::Interrupt;
 use crate::login::{Address, Login};
 use crate::process::{self, Process, STOP_POSTGRES};
-use crate::scratch::Scratch;
+use crate::scratch::{self, Scratch};
 use crate::tools::PostgresTools;
 
 /// The role that makes the load; it owns [`DATABASE`].
@@ -224,12 +224,14 @@ impl Cluster {
         }
     }
 
-    /// An error if the server has ended.
+    /// An error if the server has ended, or its disk is full.
     ///
     /// # Errors
-    /// [`BenchError::Failed`] with the server's last words.
+    /// [`BenchError::Failed`] with the server's last words, or [`BenchError::DiskFull`].
     pub(crate) fn check(&mut self) -> Result<(), BenchError> {
         match self.process.ended() {
+            // It may survive that, but what is measured then is nothing.
+            _ if scratch::is_full(&self.log) => Err(scratch::temporary_full()),
             None => Ok(()),
             Some(status) => {
                 Err(self
@@ -264,10 +266,10 @@ impl Cluster {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// A full disk shows in the server's log, not in what a client is told.
+    /// A full disk shows in the server's log, not in what a client is told; unless the log has no room either.
     fn explain(&self, error: BenchError) -> BenchError {
-        if process::says_disk_full(&self.log_text()) {
-            return BenchError::DiskFull { path: std::env::temp_dir(), needed_mb: 1000 };
+        if process::says_disk_full(&self.log_text()) || scratch::is_full(&self.log) {
+            return scratch::temporary_full();
         }
         error
     }

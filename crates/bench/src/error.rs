@@ -20,13 +20,15 @@ pub enum BenchError {
         /// The port.
         port: u16,
     },
-    /// The file system for temporary files is full, or would be.
-    #[error("no room on the disk: {path} needs {needed_mb} MB free; free some, or point TMPDIR elsewhere")]
+    /// The file system for temporary files, or for reports, is full or would be.
+    #[error("no room on the disk: {path} needs {needed_mb} MB free; free some, or point {option} elsewhere")]
     DiskFull {
         /// Directory that was to be used.
         path: PathBuf,
         /// What a run needs, megabytes.
         needed_mb: u64,
+        /// What names the directory: `TMPDIR`, or an option.
+        option: &'static str,
     },
     /// A program that was to keep running ended, or one that was to succeed failed.
     #[error("{what}: {detail}")]

@@ -100,10 +100,16 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), BenchError> {
         let (mut theirs, mut ours) = (Vec::new(), Vec::new());
         for round in 1..=options.rounds {
             progress.phase(&format!("{name}, round {round}"));
+            // Each goes first in every other round: a machine that becomes slower meanwhile must not tell them apart.
+            let own_first = if round % 2 == 0 { Some(run_own(&load, &server, &interrupt)?) } else { None };
             theirs.push(run_pgbench(&pgbench, &script, &load, &server, &scratch, &interrupt)?);
-            ours.push(run_own(&load, &server, &interrupt)?);
+            ours.push(match own_first {
+                Some(sample) => sample,
+                None => run_own(&load, &server, &interrupt)?,
+            });
             progress.done("");
         }
+        verdicts.push(verdict(delay_ms == 0, &ours, &theirs));
         let (theirs, ours) = (middle(&theirs), middle(&ours));
         for (generator, sample) in [("pgbench", theirs), ("pgweir", ours)] {
             rows.row(vec![
@@ -116,22 +122,34 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), BenchError> {
                 format!("{:.3}", sample.p99_ms),
             ]);
         }
-        verdicts.push(if delay_ms == 0 {
-            let ratio = (ours.requests / ours.cpu_s) / (theirs.requests / theirs.cpu_s);
-            format!("requests per CPU second: {ratio:.2} x pgbench's")
-        } else {
-            let difference = |ours: f64, theirs: f64| (ours / theirs - 1.0) * 100.0;
-            format!(
-                "latencies against pgbench's log: mean {:+.1} %, p50 {:+.1} %, p99 {:+.1} %",
-                difference(ours.mean_ms, theirs.mean_ms),
-                difference(ours.p50_ms, theirs.p50_ms),
-                difference(ours.p99_ms, theirs.p99_ms)
-            )
-        });
     }
     drop(progress);
     print!("\n{}\n{}\n", rows.render(), verdicts.join("\n"));
     Ok(())
+}
+
+/// Ratios within each round, whose two runs had the same machine: their median, and how far the rounds lie apart.
+fn verdict(at_once: bool, ours: &[Sample], theirs: &[Sample]) -> String {
+    let ratios = |value: &dyn Fn(&Sample) -> f64| -> Vec<f64> {
+        ours.iter().zip(theirs).map(|(ours, theirs)| value(ours) / value(theirs)).collect()
+    };
+    if at_once {
+        let ratio = median(&ratios(&|sample| sample.requests / sample.cpu_s)).unwrap_or(f64::NAN);
+        return format!("requests per CPU second: {ratio:.2} x pgbench's");
+    }
+    let percent = |ratio: f64| (ratio - 1.0) * 100.0;
+    let difference = |value: &dyn Fn(&Sample) -> f64| percent(median(&ratios(value)).unwrap_or(f64::NAN));
+    let p99 = ratios(&|sample| sample.p99_ms);
+    let least = p99.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = p99.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    format!(
+        "latencies against pgbench's log: mean {:+.1} %, p50 {:+.1} %, p99 {:+.1} % ({:+.1} to {:+.1} % in single rounds)",
+        difference(&|sample| sample.mean_ms),
+        difference(&|sample| sample.p50_ms),
+        difference(&|sample| sample.p99_ms),
+        percent(least),
+        percent(most)
+    )
 }
 
 /// Serves as the stand-in until a signal comes.
@@ -271,5 +289,19 @@ fn middle(samples: &[Sample]) -> Sample {
         p50_ms: of(|sample| sample.p50_ms),
         p99_ms: of(|sample| sample.p99_ms),
         mean_ms: of(|sample| sample.mean_ms),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_are_compared_with_themselves() {
+        let sample = |ms: f64| Sample { requests: ms, cpu_s: 1.0, p50_ms: ms, p99_ms: ms, mean_ms: ms };
+        let (ours, theirs) = ([1.0, 22.0, 90.0].map(sample), [1.0, 20.0, 100.0].map(sample));
+        assert_eq!(verdict(true, &ours, &theirs), "requests per CPU second: 1.00 x pgbench's");
+        let said = verdict(false, &ours, &theirs);
+        assert!(said.ends_with("p99 +0.0 % (-10.0 to +10.0 % in single rounds)"), "{said}");
     }
 }

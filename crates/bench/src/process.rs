@@ -14,6 +14,7 @@ use nix::unistd::Pid;
 
 use crate::error::BenchError;
 use crate::interrupt::Interrupt;
+use crate::scratch;
 
 /// How often a wait looks at its process.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -204,7 +205,7 @@ pub(crate) fn expect_success(
 #[must_use]
 pub(crate) fn failure(name: &str, finished: &Finished) -> BenchError {
     if says_disk_full(&finished.stderr) {
-        return BenchError::DiskFull { path: std::env::temp_dir(), needed_mb: 1000 };
+        return scratch::temporary_full();
     }
     let said = if finished.stderr.trim().is_empty() { &finished.stdout } else { &finished.stderr };
     BenchError::failed(format!("{name} failed ({})", finished.status), said)

@@ -1,12 +1,11 @@
 //! `pgweir bench relay`: passes bytes on after a given time, as a network of some length would. For measuring what a pooler
-//! does with a server that is not on the same machine, where the kernel can not delay packets (netem).
+//! does with a server that is not on the same machine, where the kernel can not delay packets (netem). `passing.rs` passes.
+
+mod passing;
 
 use std::ffi::OsString;
-use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use lexopt::prelude::*;
@@ -81,82 +80,6 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), BenchError> {
     let to = to.ok_or_else(|| BenchError::Usage("--to is missing".to_owned()))?;
     let listener = TcpListener::bind(("127.0.0.1", port))
         .map_err(BenchError::io(format!("listening on port {port} of 127.0.0.1")))?;
-    serve(&listener, to, Duration::from_micros(round_trip_us.into()) / 2, &Interrupt::install()?)
-}
-
-fn serve(listener: &TcpListener, to: u16, delay: Duration, interrupt: &Interrupt) -> Result<(), BenchError> {
-    listener.set_nonblocking(true).map_err(BenchError::io("preparing the listener"))?;
-    while !interrupt.is_raised() {
-        let Ok((client, _)) = listener.accept() else {
-            // Connections of a pool are opened rarely.
-            thread::sleep(LOOK_EVERY / 10);
-            continue;
-        };
-        // A server that is not there ends the client's connection, as it would without us.
-        let Ok(server) = TcpStream::connect(("127.0.0.1", to)) else { continue };
-        let _ = client.set_nonblocking(false);
-        let _ = (client.set_nodelay(true), server.set_nodelay(true));
-        if let (Ok(client_again), Ok(server_again)) = (client.try_clone(), server.try_clone()) {
-            pass(client, server, delay);
-            pass(server_again, client_again, delay);
-        }
-    }
-    Ok(())
-}
-
-/// One direction: a thread reads and notes when, another writes when it is time.
-fn pass(from: TcpStream, to: TcpStream, delay: Duration) {
-    let (pieces_in, pieces_out) = mpsc::channel();
-    thread::spawn(move || take(from, &pieces_in, delay));
-    thread::spawn(move || give(to, &pieces_out));
-}
-
-fn take(mut from: TcpStream, pieces: &Sender<(Instant, Vec<u8>)>, delay: Duration) {
-    let mut buffer = vec![0; 64 * 1024];
-    while let Ok(count) = from.read(&mut buffer) {
-        if count == 0 || pieces.send((Instant::now() + delay, buffer[..count].to_vec())).is_err() {
-            break;
-        }
-    }
-}
-
-fn give(mut to: TcpStream, pieces: &Receiver<(Instant, Vec<u8>)>) {
-    while let Ok((due, piece)) = pieces.recv() {
-        thread::sleep(due.saturating_duration_since(Instant::now()));
-        if to.write_all(&piece).is_err() {
-            break;
-        }
-    }
-    let _ = to.shutdown(Shutdown::Both);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_come_through_not_before_their_time() {
-        let server = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let to = server.local_addr().expect("bound").port();
-        thread::spawn(move || {
-            let (mut stream, _) = server.accept().expect("the relay");
-            let mut buffer = [0; 5];
-            stream.read_exact(&mut buffer).expect("a question");
-            stream.write_all(&buffer).expect("its echo");
-        });
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let port = listener.local_addr().expect("bound").port();
-        let interrupt = Interrupt::default();
-        let end = interrupt.clone();
-        let relay = thread::spawn(move || serve(&listener, to, Duration::from_millis(20), &end));
-        let mut client = TcpStream::connect(("127.0.0.1", port)).expect("connected");
-        let begin = Instant::now();
-        client.write_all(b"hello").expect("sent");
-        let mut echo = [0; 5];
-        client.read_exact(&mut echo).expect("answered");
-        assert_eq!(&echo, b"hello");
-        assert!(begin.elapsed() >= Duration::from_millis(40));
-        interrupt.raise();
-        relay.join().expect("no panic").expect("served");
-    }
+    let delay = Duration::from_micros(round_trip_us.into()) / 2;
+    passing::serve(&listener, to, delay, &Interrupt::install()?).map_err(BenchError::io("passing bytes on"))
 }

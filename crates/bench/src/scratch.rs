@@ -15,6 +15,11 @@ use crate::error::BenchError;
 /// Longest path of a unix socket that the kernel takes is 107 bytes; this much of it is ours: `/pg/.s.PGSQL.65535`.
 const SOCKET_PATH_MAX: usize = 107 - 20;
 
+/// Room for a report with its raw series.
+const REPORT_MB: u64 = 10;
+/// What somebody should free whose disk filled up in the middle of a run.
+const RUN_MB: u64 = 1000;
+
 /// Whom servers are started as.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RunAs(Option<Other>);
@@ -85,7 +90,7 @@ impl Scratch {
         if parent.as_os_str().len() + "/pgweir-XXXXXX".len() > SOCKET_PATH_MAX {
             parent = PathBuf::from("/tmp");
         }
-        check_room(&parent, needed_mb)?;
+        check_room(&parent, needed_mb, "TMPDIR")?;
         let path = mkdtemp(&parent.join("pgweir-XXXXXX")).map_err(|errno| BenchError::Io {
             what: format!("a directory in {}", parent.display()),
             source: errno.into(),
@@ -128,7 +133,7 @@ impl Scratch {
     /// # Errors
     /// The file could not be written or given away.
     pub(crate) fn write(&self, path: &Path, content: &str) -> Result<(), BenchError> {
-        fs::write(path, content).map_err(|source| disk_error(&self.path, path, source))?;
+        fs::write(path, content).map_err(|source| disk_error(path, source))?;
         self.run_as.give(path)
     }
 }
@@ -142,21 +147,47 @@ impl Drop for Scratch {
 }
 
 /// Refuses to start what would fill the disk.
-fn check_room(path: &Path, needed_mb: u64) -> Result<(), BenchError> {
+fn check_room(path: &Path, needed_mb: u64, option: &'static str) -> Result<(), BenchError> {
     let stat = nix::sys::statvfs::statvfs(path).map_err(|errno| BenchError::Io {
         what: format!("looking at {}", path.display()),
         source: errno.into(),
     })?;
     let free_mb = stat.blocks_available().saturating_mul(stat.fragment_size()) / (1024 * 1024);
     if free_mb < needed_mb {
-        return Err(BenchError::DiskFull { path: path.to_owned(), needed_mb });
+        return Err(BenchError::DiskFull { path: path.to_owned(), needed_mb, option });
     }
     Ok(())
 }
 
-fn disk_error(root: &Path, path: &Path, source: std::io::Error) -> BenchError {
+/// Refuses to measure what could not be reported afterwards.
+///
+/// # Errors
+/// The folder's file system has no room for a report.
+pub(crate) fn check_output(folder: &Path) -> Result<(), BenchError> {
+    check_room(folder, REPORT_MB, "--output")
+}
+
+/// A report could not be written.
+#[must_use]
+pub(crate) fn output_full(folder: &Path) -> BenchError {
+    BenchError::DiskFull { path: folder.to_owned(), needed_mb: REPORT_MB, option: "--output" }
+}
+
+/// What was to be written into the temporary directory could not be.
+#[must_use]
+pub(crate) fn temporary_full() -> BenchError {
+    BenchError::DiskFull { path: std::env::temp_dir(), needed_mb: RUN_MB, option: "TMPDIR" }
+}
+
+/// Whether nothing more fits where this file is.
+#[must_use]
+pub(crate) fn is_full(file: &Path) -> bool {
+    check_room(file, 1, "TMPDIR").is_err()
+}
+
+fn disk_error(path: &Path, source: std::io::Error) -> BenchError {
     if source.kind() == std::io::ErrorKind::StorageFull {
-        return BenchError::DiskFull { path: root.to_owned(), needed_mb: 1 };
+        return temporary_full();
     }
     BenchError::Io { what: format!("writing {}", path.display()), source }
 }

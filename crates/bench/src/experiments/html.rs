@@ -27,9 +27,9 @@ const STYLE: &str = "
 * { box-sizing:border-box }
 body { margin:0; background:var(--bg); color:var(--ink); font:15px/1.5 system-ui, -apple-system, 'Segoe UI', sans-serif }
 main { max-width:1240px; margin:0 auto; padding:28px 24px 60px }
-h1 { font-size:26px; margin:0 0 4px } h2 { font-size:21px; margin:44px 0 2px } h3 { font-size:16px; margin:26px 0 8px }
+h1 { font-size:26px; margin:0 0 4px } h2 { font-size:21px; margin:44px 0 2px } h3 { font-size:17px; margin:26px 0 8px } h4 { font-size:14px; margin:14px 0 0; color:var(--soft) }
 p { margin:4px 0 } .soft { color:var(--soft) } a { color:var(--c1) }
-.cards { display:grid; grid-template-columns:repeat(auto-fit,minmax(190px,1fr)); gap:12px; margin:16px 0 }
+.cards { display:grid; grid-template-columns:repeat(auto-fit,minmax(150px,1fr)); gap:12px; margin:8px 0 16px }
 .card, figure { background:var(--card); border:1px solid var(--rule); border-radius:10px; padding:14px 16px; margin:0 }
 .card b { display:block; font-size:24px; font-variant-numeric:tabular-nums; line-height:1.25 } .card span { color:var(--soft); font-size:13px }
 .good { color:var(--good) } .bad { color:var(--bad) }
@@ -37,7 +37,7 @@ p { margin:4px 0 } .soft { color:var(--soft) } a { color:var(--c1) }
 table { border-collapse:collapse; width:100%; font-variant-numeric:tabular-nums } th, td { padding:7px 12px; text-align:right; white-space:nowrap }
 th:first-child, td:first-child { text-align:left } th { color:var(--soft); font-weight:600; font-size:13px; border-bottom:1px solid var(--rule) }
 tr + tr td { border-top:1px solid var(--rule) } tr.ratio td { color:var(--soft); font-size:14px }
-.charts { display:grid; grid-template-columns:repeat(auto-fill,minmax(370px,1fr)); gap:14px; margin:14px 0 }
+.charts { display:grid; grid-template-columns:repeat(auto-fill,minmax(min(370px,100%),1fr)); gap:14px; margin:14px 0 }
 figcaption { font-weight:600; margin-bottom:6px } figcaption small { font-weight:400; color:var(--soft) }
 svg { width:100%; height:auto; display:block } svg text { font-size:14px; fill:var(--soft) }
 .grid { stroke:var(--rule); stroke-width:1 } .y { text-anchor:end } .x { text-anchor:middle } .value { text-anchor:middle; font-size:12px }
@@ -47,8 +47,14 @@ svg { width:100%; height:auto; display:block } svg text { font-size:14px; fill:v
 .warn { background:var(--warn); border:1px solid var(--rule); border-radius:10px; padding:10px 16px; margin:12px 0 }
 .warn ul { margin:4px 0; padding-left:20px } details { margin:10px 0 } summary { cursor:pointer; color:var(--soft) }
 pre { overflow-x:auto; background:var(--card); border:1px solid var(--rule); border-radius:10px; padding:10px 14px; font-size:12.5px }
+dl { display:grid; grid-template-columns:max-content 1fr; gap:4px 16px; font-size:13.5px } dt { font-weight:600 } dd { margin:0; color:var(--soft) }
 nav { display:flex; flex-wrap:wrap; gap:6px 16px; margin:14px 0 }
 ";
+
+/// For somebody who has never seen a pooler.
+const INTRODUCTION: &str = "<p style=\"margin-top:14px\">Each load went straight to PostgreSQL (<b>direct</b>), and through each pooler, \
+    which lets many clients share few connections to PostgreSQL. All took turns on this machine. Large figures say how many times as \
+    much it is through pgweir: <b class=\"good\">green</b> is better, <b class=\"bad\">red</b> is worse.</p>";
 
 /// The page.
 pub(super) fn page(all: &[Results], started: &str) -> String {
@@ -68,12 +74,13 @@ pub(super) fn page(all: &[Results], started: &str) -> String {
     let _ = write!(
         html,
         "<h1>pgweir bench</h1><p class=\"soft\">{} &middot; {cpus} CPUs ({}), {} GiB, Linux {} &middot; pgweir {}</p>",
-        escape(started),
+        escape(&readable(started)),
         escape(&cpu),
         memory_mib / 1024,
         escape(&kernel),
         env!("CARGO_PKG_VERSION")
     );
+    html.push_str(INTRODUCTION);
     if all.len() > 1 {
         html.push_str("<nav>");
         for results in all {
@@ -141,7 +148,7 @@ fn experiment(html: &mut String, results: &Results) {
             escape(reason)
         );
     }
-    html.push_str("<details><summary>Commands and versions</summary><pre>");
+    html.push_str("<details><summary>Commands and versions</summary><pre tabindex=\"0\">");
     for target in &results.targets {
         let _ = writeln!(html, "{}: {}", escape(&target.name), escape(&target.version));
     }
@@ -159,14 +166,15 @@ fn cards(html: &mut String, results: &Results, step: usize) {
     if ratios.is_empty() {
         return;
     }
-    html.push_str("<div class=\"cards\">");
     for (name, ratios) in ratios {
+        let name = escape(&name);
+        let _ = write!(html, "<h4>pgweir, compared with {name}</h4><div class=\"cards\">");
         for (metric, ratio) in ratios {
             let (what, more_is_better) = match metric {
-                Metric::Tps => ("TPS", true),
-                Metric::P99Ms => ("99th percentile of the latency", false),
-                Metric::PoolerUs => ("pooler's CPU per transaction", false),
-                Metric::PostgresUs => ("PostgreSQL's CPU per transaction", false),
+                Metric::Tps => ("transactions a second", true),
+                Metric::P99Ms => ("latency that 99 of 100 transactions keep", false),
+                Metric::PoolerUs => ("pooler's CPU time for a transaction", false),
+                Metric::PostgresUs => ("PostgreSQL's CPU time for a transaction", false),
                 _ => continue,
             };
             let class = match ratio {
@@ -174,19 +182,18 @@ fn cards(html: &mut String, results: &Results, step: usize) {
                 ratio if (ratio > 1.0) == more_is_better => "good",
                 _ => "bad",
             };
-            let name = escape(&name);
             let _ = write!(
                 html,
-                "<div class=\"card\"><b class=\"{class}\">{ratio:.2}&times;</b><span>{what}, pgweir to {name}</span></div>"
+                "<div class=\"card\"><b class=\"{class}\">{ratio:.2}&times;</b><span>{what}</span></div>"
             );
         }
+        html.push_str("</div>");
     }
-    html.push_str("</div>");
 }
 
 fn table(html: &mut String, results: &Results, step: usize) {
     let metrics = results.metrics(step);
-    html.push_str("<div class=\"scroll\"><table><tr><th>through</th>");
+    html.push_str("<div class=\"scroll\" role=\"region\" aria-label=\"Figures\" tabindex=\"0\"><table><tr><th>through</th>");
     for metric in &metrics {
         let _ = write!(html, "<th>{}</th>", metric.names().0);
     }
@@ -211,7 +218,22 @@ fn table(html: &mut String, results: &Results, step: usize) {
         }
         html.push_str("</tr>");
     }
-    html.push_str("</table></div>");
+    html.push_str("</table></div><details><summary>What the columns say</summary><dl>");
+    for metric in &metrics {
+        let _ = write!(html, "<dt>{}</dt><dd>{}</dd>", metric.names().0, metric.meaning());
+    }
+    html.push_str("</dl></details>");
+}
+
+/// `2025-11-21 18:45 UTC` of `20251121T184500Z`.
+fn readable(started: &str) -> String {
+    let part = |from: usize, to: usize| started.get(from..to);
+    match (part(0, 4), part(4, 6), part(6, 8), part(9, 11), part(11, 13)) {
+        (Some(year), Some(month), Some(day), Some(hour), Some(minute)) => {
+            format!("{year}-{month}-{day} {hour}:{minute} UTC")
+        }
+        _ => started.to_owned(),
+    }
 }
 
 fn charts(html: &mut String, results: &Results, step: usize) {
@@ -295,12 +317,10 @@ fn names(results: &Results, typical: &[(usize, &Run)]) -> Vec<(String, usize)> {
 }
 
 fn figure(html: &mut String, title: &str, unit: &str, chart: &str) {
-    let _ = write!(
-        html,
-        "<figure><figcaption>{} <small>{}</small></figcaption>{chart}</figure>",
-        escape(title),
-        escape(unit)
-    );
+    let (title, unit) = (escape(title), escape(unit));
+    // A picture that is read aloud needs a name.
+    let chart = chart.replacen("<svg ", &format!("<svg aria-label=\"{title}, {unit}\" "), 1);
+    let _ = write!(html, "<figure><figcaption>{title} <small>{unit}</small></figcaption>{chart}</figure>");
 }
 
 fn values(readings: &[Reading], value: impl Fn(&Reading) -> f64) -> Vec<(f64, f64)> {
@@ -400,7 +420,7 @@ mod tests {
 
     #[test]
     fn the_page_has_its_charts_and_needs_nothing_else() {
-        let html = page(&[results()], "now");
+        let html = page(&[results()], "20251121T184500Z");
         for part in [
             "Used connections",
             "Server connections, pgweir",
@@ -408,6 +428,9 @@ mod tests {
             "Latency",
             "CPU time",
             "2.10&times;",
+            "2025-11-21 18:45 UTC",
+            "compared with &lt;peer&gt;",
+            "<dt>TPS</dt><dd>transactions a second",
         ] {
             assert!(html.contains(part), "{part} is missing");
         }

@@ -29,7 +29,7 @@ use crate::pgpool;
 use crate::pooler::{Pooler, PoolerOptions};
 use crate::progress::Progress;
 use crate::sampler::MachineCpu;
-use crate::scratch::{RunAs, Scratch};
+use crate::scratch::{self, RunAs, Scratch};
 use crate::tools::{self, PostgresTools, find_pgbench};
 use catalog::{ALL, Experiment, Step};
 use monitor::{Monitor, Watched};
@@ -103,7 +103,14 @@ pub(crate) fn run(experiment: &str, args: Vec<OsString>) -> Result<(), BenchErro
         .clone()
         .unwrap_or_else(|| PathBuf::from(format!("pgweir-bench-{experiment}-{started}")));
     // Told before half an hour has gone by, not after.
+    let made = !output.exists();
     fs::create_dir_all(&output).map_err(BenchError::io(format!("making {}", output.display())))?;
+    if let Err(full) = scratch::check_output(&output) {
+        if made {
+            let _ = fs::remove_dir(&output);
+        }
+        return Err(full);
+    }
     let mut bench = Bench { options, tools, pgbench, interrupt, progress };
     let mut all = Vec::new();
     let mut ended = Ok(());
@@ -398,7 +405,7 @@ fn civil(days: u64) -> (u64, u64, u64) {
 fn write(folder: &Path, name: &str, content: &str) -> Result<(), BenchError> {
     let path = folder.join(name);
     fs::write(&path, content).map_err(|source| match source.kind() {
-        std::io::ErrorKind::StorageFull => BenchError::DiskFull { path: folder.to_owned(), needed_mb: 1 },
+        std::io::ErrorKind::StorageFull => scratch::output_full(folder),
         _ => BenchError::Io { what: format!("writing {}", path.display()), source },
     })
 }

@@ -57,6 +57,25 @@ impl Metric {
         }
     }
 
+    /// What it is, for somebody who sees it for the first time.
+    pub(super) fn meaning(self) -> &'static str {
+        match self {
+            Self::Tps => "transactions a second, as pgbench counts them",
+            Self::P50Ms => "half of the transactions took at most so many milliseconds",
+            Self::P99Ms => "99 of 100 transactions took at most so many milliseconds",
+            Self::ConnectMs => "how long a client takes to connect, on average",
+            Self::Failed => "transactions that failed",
+            Self::PeakConnections => "connections that PostgreSQL had at the same time, at most",
+            Self::PeakSharePercent => {
+                "the same as a share of max_connections, which is all that PostgreSQL accepts"
+            }
+            Self::PeakActive => "of these, how many were running a statement, at most",
+            Self::PeakIdle => "of these, how many had nothing to do, at most",
+            Self::PoolerUs => "CPU time of the pooler for a transaction, microseconds",
+            Self::PostgresUs => "CPU time of PostgreSQL for a transaction, microseconds",
+        }
+    }
+
     fn has_ratio(self) -> bool {
         matches!(
             self,

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use pgweir_wire::backend::{
-    Column, TxStatus, encode_auth_ok, encode_backend_key_data, encode_bind_complete, encode_command_complete,
-    encode_data_row, encode_parameter_status, encode_parse_complete, encode_ready, encode_row_description,
+    Column, TxStatus, encode_auth_ok, encode_backend_key_data, encode_bind_complete, encode_close_complete,
+    encode_command_complete, encode_data_row, encode_parameter_status, encode_parse_complete, encode_ready,
+    encode_row_description,
 };
 use pgweir_wire::frontend::tag;
 use pgweir_wire::{HEADER_LEN, Header};
@@ -221,6 +222,7 @@ impl Guest {
                 tag::BIND => encode_bind_complete(out),
                 tag::DESCRIBE => out.extend_from_slice(&answers.columns),
                 tag::EXECUTE => out.extend_from_slice(&answers.row),
+                tag::CLOSE => encode_close_complete(out),
                 tag::SYNC => encode_ready(out, self.status),
                 tag::TERMINATE => return Err(io::ErrorKind::ConnectionAborted.into()),
                 _ => {}
