@@ -37,7 +37,8 @@ pub(crate) struct Flow {
 
 impl Flow {
     /// Notes a read. `true` when it now is a flow and was none before.
-    fn note(&mut self, count: usize, now_us: u64) -> bool {
+    #[inline]
+    pub(crate) fn note(&mut self, count: usize, now_us: u64) -> bool {
         #[allow(clippy::cast_possible_truncation, reason = "only differences count, and they wrap")]
         let now_us = now_us as u32;
         let paused = now_us.wrapping_sub(self.last_us) > FLOW_GAP_US;
@@ -58,13 +59,9 @@ impl Flow {
 }
 
 impl Io {
-    /// Notes what was read from a connection.
-    pub(crate) fn note_read(&mut self, id: ConnId, count: usize) {
-        self.read_bytes += count as u64;
+    /// What a connection brings is a flow now.
+    pub(crate) fn begin_bulk(&mut self, id: ConnId) {
         let Some(State::Open(conn)) = self.table.state(id) else { return };
-        if !conn.read.flow.note(count, self.now_us) {
-            return;
-        }
         // On a unix socket the mark has no effect, and there is nothing to wait for.
         let marked = conn.socket.domain().is_ok_and(|domain| domain != socket2::Domain::UNIX)
             && sys::set_receive_mark(&conn.socket, PORTION_BYTES).is_ok();

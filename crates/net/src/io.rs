@@ -172,10 +172,10 @@ impl Io {
 
     /// When something of the driver's own falls due, even if nothing happens before.
     pub(crate) fn deadline_us(&self) -> Option<u64> {
-        let first = |list: &VecDeque<(u64, ConnId)>| list.front().map(|(due_us, _)| *due_us);
-        let zones_us = self.names.deadline_us(self.options.dns_zone_check_us);
-        let lists = [first(&self.lingering), first(&self.redials), first(&self.bulk)];
-        lists.into_iter().chain([zones_us]).flatten().min()
+        let first = |list: &VecDeque<(u64, ConnId)>| list.front().map_or(u64::MAX, |(due_us, _)| *due_us);
+        let zones_us = self.names.deadline_us(self.options.dns_zone_check_us).unwrap_or(u64::MAX);
+        let due_us = first(&self.lingering).min(first(&self.redials)).min(first(&self.bulk)).min(zones_us);
+        (due_us < u64::MAX).then_some(due_us)
     }
 
     /// `true` when the next turn has something to do already.

@@ -85,12 +85,14 @@ impl Mailbox {
 pub(crate) struct Mesh {
     boxes: Vec<Mailbox>,
     to_wake: Vec<bool>,
+    /// Somebody is to be woken.
+    posted: bool,
 }
 
 impl Mesh {
     pub(crate) fn new(boxes: Vec<Mailbox>) -> Self {
         let to_wake = vec![false; boxes.len()];
-        Self { boxes, to_wake }
+        Self { boxes, to_wake, posted: false }
     }
 
     pub(crate) fn post(&mut self, to: WorkerId, letter: Letter) {
@@ -99,10 +101,18 @@ impl Mesh {
             && mailbox.letters.send(letter).is_ok()
         {
             self.to_wake[number] = true;
+            self.posted = true;
         }
     }
 
+    #[inline]
     pub(crate) fn wake(&mut self) {
+        if std::mem::take(&mut self.posted) {
+            self.wake_posted();
+        }
+    }
+
+    fn wake_posted(&mut self) {
         for (mailbox, wanted) in self.boxes.iter().zip(&mut self.to_wake) {
             if std::mem::take(wanted) {
                 mailbox.wake();

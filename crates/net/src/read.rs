@@ -84,7 +84,11 @@ impl<E: Engine> Worker<E> {
                 // A short read has emptied the socket, and what comes later is reported anew; only an end that was
                 // reported already would be missed.
                 conn.read.readable = count == room.len() || conn.read.ended;
-                self.io.note_read(id, count);
+                let flows = conn.read.flow.note(count, self.io.now_us);
+                self.io.read_bytes += count as u64;
+                if flows {
+                    self.io.begin_bulk(id);
+                }
                 Ok(count)
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {

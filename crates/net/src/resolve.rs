@@ -227,7 +227,14 @@ impl Names {
     }
 
     /// Asks zones whether they have changed, as often as `dns_zone_check_period` says.
+    #[inline]
     pub(crate) fn check_zones(&mut self, now_us: u64, period_us: u64) {
+        if self.zones.due_us(period_us).is_some_and(|due_us| due_us <= now_us) {
+            self.ask_zones(now_us, period_us);
+        }
+    }
+
+    fn ask_zones(&mut self, now_us: u64, period_us: u64) {
         for zone in self.zones.take_due(now_us, period_us) {
             // Should the resolver have ended, the process is ending.
             let _ = self.ask.send(Request { about: About::Zone(zone), reply_to: self.me.clone() });

@@ -15,10 +15,22 @@ impl Io {
     pub(crate) fn flush_dirty(&mut self) {
         let mut list = std::mem::take(&mut self.dirty);
         for id in list.drain(..) {
-            let Some(conn) = self.table.any(id) else { continue };
+            let Self { table, pool, scratch, .. } = self;
+            let Some(state) = table.state(id) else { continue };
+            let conn = match state {
+                State::Open(conn) => conn,
+                State::Lingering(lingering) => &mut lingering.conn,
+                State::Dialing(_) | State::Free => continue,
+            };
             conn.write.listed = false;
-            if !conn.write.blocked {
-                self.flush_one(id);
+            if conn.write.blocked {
+                continue;
+            }
+            let flushed = conn.flush(&mut Tools { pool, scratch });
+            // Nearly always everything has left, and nobody waits to hear of it.
+            let is_all = matches!(flushed, Ok(Sent::All)) && !conn.write.deep && conn.tls.is_none();
+            if !(is_all && matches!(state, State::Open(_))) {
+                self.after_flush(id, flushed);
             }
         }
         // Keep the larger allocation; nothing was listed meanwhile but by connections that linger.
@@ -36,7 +48,12 @@ impl Io {
     fn flush_one(&mut self, id: ConnId) {
         let Self { table, pool, scratch, .. } = self;
         let Some(conn) = table.any(id) else { return };
-        match conn.flush(&mut Tools { pool, scratch }) {
+        let flushed = conn.flush(&mut Tools { pool, scratch });
+        self.after_flush(id, flushed);
+    }
+
+    fn after_flush(&mut self, id: ConnId, flushed: io::Result<Sent>) {
+        match flushed {
             Ok(Sent::All) => self.flushed(id),
             Ok(Sent::Blocked) => self.block(id),
             Err(e) => self.write_failed(id, &e),
