@@ -1,7 +1,7 @@
 # The menu. `make` alone lists the verbs; each is a line or two, so that it can be run by hand as well.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt build sim fuzz blackbox demo-smoke web web-test tidy prepare bench-peers bench-instructions install docs clean
+.PHONY: help demo test check fmt build sim mutants fuzz blackbox demo-smoke web web-test tidy prepare bench-peers bench-instructions install docs clean
 MAKEFLAGS += --no-print-directory
 
 CARGO ?= cargo
@@ -43,6 +43,9 @@ build: ## the release binary
 
 sim: ## simulated networks and servers, a world for each seed (SEEDS=2000; SEED=7 repeats one)
 	$(CARGO) run --release --quiet -p pgweir-testkit --bin sim -- $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
+
+mutants: ## small faults in a copy of the sources, and what finds each of them; takes an hour (ARGS="--only=riding --seeds=500")
+	$(CARGO) xtask mutants $(ARGS)
 
 fuzz: ## runs every fuzz target over its corpus and mutations of it
 	$(CARGO) test --release --quiet --manifest-path fuzz/Cargo.toml

@@ -163,6 +163,20 @@ def test_clients(pooled):
         assert pooler.servers(database="app")[0]["state"] in ("idle", "used")
 
 
+def test_rows_come_by_pool(pooled):
+    """SHOW CLIENTS, SERVERS and SOCKETS go from pool to pool, by database and user, clients before servers."""
+    pooler = pooled()
+    with pooler.raw("app2", "bob") as one, pooler.raw("app", "bob") as two, pooler.raw("app", "alice") as three, pooler.console() as console:
+        for session in (one, two, three):
+            session.query("begin")
+            session.query("select 1")
+        for what in ("CLIENTS", "SERVERS", "SOCKETS"):
+            answer = console.query(f"SHOW {what}")
+            rows = [dict(zip(answer.columns, row)) for row in answer.rows]
+            places = [(row["database"], row["user"], row["type"]) for row in rows]
+            assert places == sorted(places) and len(places) >= 3, what
+
+
 def test_a_waiting_client_is_shown(pooled):
     """state = waiting, wait grows."""
     pooler = pooled(default_pool_size=1)
@@ -345,7 +359,7 @@ def test_stats_users_may_look(pooled):
 COMMANDS = [
     "RELOAD", "PAUSE", "PAUSE app", "RESUME", "RESUME app", "DISABLE app", "ENABLE app", "RECONNECT", "RECONNECT app", "KILL", "KILL app",
     "KILL_CLIENT 1", "SUSPEND", "SHUTDOWN", "SHUTDOWN WAIT_FOR_SERVERS", "SHUTDOWN WAIT_FOR_CLIENTS", "WAIT_CLOSE", "WAIT_CLOSE app",
-    "SET default_pool_size = 1", "SHOW FDS",
+    "SET default_pool_size = 1", "SHOW FDS", "DISABLE", "ENABLE", "KILL_CLIENT", "KILL_CLIENT x",
 ]  # fmt: skip
 
 

@@ -84,6 +84,22 @@ def test_pause_twice_and_resume_without_pause(pooled):
     assert "cannot pause admin db: pgbouncer" in refused(pooler, "PAUSE pgbouncer")
 
 
+def test_the_console_is_no_database_to_command(pooled):
+    """What is said to who names the console where a database is to stand; of ENABLE it is said as of DISABLE."""
+    pooler = pooled()
+    for command, text in {
+        "PAUSE": "cannot pause admin db: pgbouncer",
+        "RESUME": "database pgbouncer is not paused",
+        "DISABLE": "cannot disable admin db: pgbouncer",
+        "ENABLE": "cannot disable admin db: pgbouncer",
+        "KILL": "cannot kill admin db: pgbouncer",
+        "RECONNECT": "cannot reconnect admin db: pgbouncer",
+        "WAIT_CLOSE": "cannot wait in admin db: pgbouncer",
+    }.items():
+        assert refused(pooler, f"{command} pgbouncer") == text
+        assert refused(pooler, f"{command} nowhere") == "no such database: nowhere"
+
+
 def test_disable_and_enable(pooled):
     """DISABLE refuses new clients of a database after they have logged in; those inside go on; ENABLE lets new ones in."""
     pooler = pooled()

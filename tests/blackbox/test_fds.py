@@ -51,6 +51,9 @@ def test_for_an_administrator(pooled):
         with pooler.console() as console:
             answer = console.query("SHOW FDS")
         assert answer.columns == COLUMNS
+        types = dict(answer.of("T")[0].columns())
+        assert types["cancel"] == 20 and types["scram_client_key"] == types["scram_server_key"] == 17
+        assert all(types[name] == (23 if name in ("fd", "port", "link") else 25) for name in COLUMNS if not name.startswith(("cancel", "scram")))
         rows = [dict(zip(COLUMNS, row)) for row in answer.rows]
         doors = [row for row in rows if row["task"] == "pooler"]
         assert [(row["addr"], row["port"]) for row in doors] == [("127.0.0.1", str(pooler.port)), ("unix", str(pooler.port))]

@@ -1,7 +1,9 @@
 """LISTEN in transaction pooling: one connection of the pooler listens for all clients of a pool."""
 
 import asyncio
+import resource
 import threading
+from pathlib import Path
 
 import asyncpg
 import psycopg
@@ -9,6 +11,7 @@ import pytest
 
 from harness.machine import eventually
 from harness.pooler import kind
+from harness.wire import query
 
 pytestmark = pytest.mark.skipif(kind() == "pgbouncer", reason="PgBouncer does not keep sessions")
 
@@ -103,6 +106,95 @@ def test_a_broken_listening_connection_is_not_hidden(pooled, pg):
         session.execute("listen a")
         speaker.execute("notify a, 'again'")
         assert payloads(session, 1) == ["again"]
+
+
+class Crowd:
+    """Many raw clients, each listening on one of some channels, and what each was told so far."""
+
+    def __init__(self, pooler, clients, channels):
+        self.pooler, self.channels = pooler, channels
+        self.sessions = [pooler.raw(timeout_s=120) for _ in range(clients)]
+        self.told = [[] for _ in self.sessions]
+        for start in range(0, clients, 100):
+            batch = list(enumerate(self.sessions))[start : start + 100]
+            for number, session in batch:
+                session.send(query(f"listen channel_{number % channels}"))
+            for _, session in batch:
+                assert session.until("Z").commands == ["LISTEN"]
+
+    def read(self, number, count):
+        """Reads until a client was told so many; nothing but notifications may come."""
+        while len(self.told[number]) < count:
+            message = self.sessions[number].receive()
+            assert message.tag == "A", message
+            channel, payload = message.body[4:].split(b"\0")[:2]
+            assert channel.decode() == f"channel_{number % self.channels}"
+            self.told[number].append(int(payload))
+
+    def hang_up(self):
+        for session in self.sessions:
+            session.hang_up()
+
+
+def resident_kb(pooler):
+    lines = Path(f"/proc/{pooler.process.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+
+
+def listen_at_size(pooled, pg, clients, channels, rounds):
+    """Idle listeners are told all of their channel's notifications, once and in order, through one connection."""
+    pooler = pooled(
+        default_pool_size=4, max_client_conn=clients + 50, limits=["prlimit", f"--nofile={clients + 1000}"],
+    )  # fmt: skip
+    with pooler.raw() as speaker, pooler.raw() as bystander:
+        idle_kb = resident_kb(pooler)
+        crowd = Crowd(pooler, clients, channels)
+        assert len(listening(pooler)) == 1
+        assert sum(int(row["sv_pinned"]) for row in pooler.show("pools")) == 0
+        for turn in range(rounds):
+            speaker.query("; ".join(f"notify channel_{channel}, '{turn}'" for channel in range(channels)))
+            # Many in one transaction, and others' work between.
+            assert bystander.value("select 7") == "7"
+        for number in range(clients):
+            crowd.read(number, rounds)
+        assert crowd.told == [list(range(rounds))] * clients
+        used_kb = resident_kb(pooler) - idle_kb
+        assert used_kb < clients * 16 + 32 * 1024, f"{used_kb} kB for {clients} clients"
+        # Nobody was told anything twice: what comes next is the answer to the next statement.
+        for number in range(0, clients, max(1, clients // 50)):
+            assert crowd.sessions[number].query("select 1").tags == "TDCZ"
+        end_of_the_listening_connection(pooler, pg, crowd)
+        assert bystander.value("select 7") == "7"
+        assert speaker.value("select 8") == "8"
+
+
+def end_of_the_listening_connection(pooler, pg, crowd):
+    """It is terminated: all who listened are told that they may have missed something, and can come back."""
+    with psycopg.connect(host="127.0.0.1", port=pg.port, user="postgres", dbname="app", autocommit=True) as direct:
+        direct.execute("select pg_terminate_backend(%s)", [int(listening(pooler)[0]["remote_pid"])])
+    for session in crowd.sessions:
+        assert session.until_closed().errors[-1]["C"] == "08006"
+    crowd.hang_up()
+    again = Crowd(pooler, 20, 5)
+    with pooler.raw() as speaker:
+        speaker.query("; ".join(f"notify channel_{channel}, '{turn}'" for turn in range(3) for channel in range(5)))
+        for number in range(20):
+            again.read(number, 3)
+            assert again.told[number] == [0, 1, 2]
+    again.hang_up()
+
+
+def test_five_hundred_listeners_on_twenty_channels(pooled, pg):
+    """See `listen_at_size`."""
+    listen_at_size(pooled, pg, 500, 20, 30)
+
+
+@pytest.mark.slow
+def test_ten_thousand_listeners_on_a_hundred_channels(pooled, pg):
+    """The same at the size that the design promises."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    listen_at_size(pooled, pg, 10_000, 100, 20)
 
 
 def test_asyncpg_listeners(pooled):

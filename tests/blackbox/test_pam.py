@@ -52,7 +52,8 @@ def test_the_system_knows_the_password(pooled, service):
     with pooler.raw(password="of the system") as session:
         assert session.value("select current_user") == "alice"
     for user, password in (("alice", "wrong"), ("alice", "pw-of-alice"), ("bob", "of the system"), ("no body", "x")):
-        assert refused(pooler, user, password)["C"] in ("28P01", "08P01")
+        error = refused(pooler, user, password)
+        assert error["C"] in ("28P01", "08P01") and error["M"] == "PAM authentication failed"
     assert "of the system" not in pooler.output()
 
 

@@ -121,3 +121,49 @@ def test_rolling_restart(group, pg):
     for worker in workers:
         worker.join()
     assert not faults, faults
+
+
+def test_cancel_requests_under_load(group, pg):
+    """Three processes behind one port: cancel requests arrive at any of them, and hit the statement that they are for, and no other."""
+    port = free_port()
+    members = group(3, so_reuseport=1, listen_port=port, default_pool_size=8)
+    for member in members:
+        member.port = port
+        member.ini_tail = "\n".join(["[peers]", *(f"{n + 1} = host={m.folder} port={port}" for n, m in enumerate(members)), ""])
+        member.write_ini()
+        member.start()
+    stop, faults, hit = threading.Event(), [], []
+
+    def bystander():
+        with members[0].raw() as session:
+            while not stop.is_set():
+                answer = session.query("select 1 from pg_sleep(0.001)")
+                if answer.errors:
+                    faults.append(answer.errors)
+
+    def victim():
+        for _ in range(8):
+            with members[0].raw() as session:
+                session.send(query("select pg_sleep(100)"))
+                session.socket.settimeout(0.2)
+                while True:
+                    session.cancel()
+                    try:
+                        hit.append(session.until("Z").error["C"])
+                        break
+                    except TimeoutError:
+                        continue  # it came before the statement did
+                session.socket.settimeout(20)
+                if session.value("select 7") != "7":
+                    faults.append("a session after a cancel")
+
+    others = [threading.Thread(target=bystander) for _ in range(4)]
+    victims = [threading.Thread(target=victim) for _ in range(4)]
+    for thread in others + victims:
+        thread.start()
+    for thread in victims:
+        thread.join()
+    stop.set()
+    for thread in others:
+        thread.join()
+    assert not faults and hit == ["57014"] * 32

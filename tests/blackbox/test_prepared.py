@@ -10,9 +10,13 @@ import psycopg
 import pytest
 
 from harness.machine import eventually
+from harness.pooler import kind
 from harness.wire import FLUSH, SYNC, bind, close, describe, execute, parse, query
 
 pytestmark = pytest.mark.needs("prepared statements")
+
+AS_SERVERS_HAVE = {} if kind() == "pgbouncer" else {"session_state": "pgbouncer"}
+"""With these settings `pg_prepared_statements` shows what the server has, not what the client has."""
 
 own_errors = pytest.mark.needs("prepared statement errors keep the session")
 
@@ -78,7 +82,7 @@ def test_the_same_name_for_different_statements(talk):
 
 def test_the_same_statement_of_many_clients_is_prepared_once(pooled, pg):
     """Fifty clients, the same text under different names: the server has prepared it once."""
-    pooler = pooled(default_pool_size=1)
+    pooler = pooled(default_pool_size=1, **AS_SERVERS_HAVE)
     clients = [pooler.raw() for _ in range(50)]
     for number, client in enumerate(clients):
         prepare(client, f"name{number}", "select $1::int * 2")
@@ -100,7 +104,7 @@ def test_parameter_types_are_part_of_a_statement(talk):
 
 def test_more_statements_than_a_server_keeps(pooled):
     """Forty statements with max_prepared_statements = 5: all work, and the server never has more than five."""
-    pooler = pooled(default_pool_size=1, max_prepared_statements=5)
+    pooler = pooled(default_pool_size=1, max_prepared_statements=5, **AS_SERVERS_HAVE)
     with pooler.raw() as session, pooler.raw() as watcher:
         for n in range(40):
             prepare(session, f"s{n}", f"select {n} + $1::int")
@@ -113,7 +117,7 @@ def test_more_statements_than_a_server_keeps(pooled):
 
 def test_more_statements_in_one_group_than_a_server_keeps(pooled):
     """One pipeline that uses ten statements twice with room for three."""
-    pooler = pooled(default_pool_size=1, max_prepared_statements=3)
+    pooler = pooled(default_pool_size=1, max_prepared_statements=3, **AS_SERVERS_HAVE)
     with pooler.raw() as session:
         for n in range(10):
             prepare(session, f"s{n}", f"select {n}")

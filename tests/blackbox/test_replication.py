@@ -7,7 +7,7 @@ import pytest
 
 from harness.cluster import program
 from harness.machine import eventually
-from harness.wire import Closed, copy_data, message, query
+from harness.wire import Closed, copy_data, message, query, startup
 
 pytestmark = pytest.mark.needs("replication")
 
@@ -114,6 +114,36 @@ def test_replication_is_refused_without_the_right(replicated):
             session.query("IDENTIFY_SYSTEM")
         assert "replication" in refused.value.error["M"] or "REPLICATION" in refused.value.error["M"]
         assert plain.value("select 1") == "1"
+
+
+def test_it_waits_where_the_pool_is_full(pooled):
+    """A replication client is queued like any other; the server that becomes free goes, and makes room for its own."""
+    pooler = pooled(default_pool_size=1)
+    with pooler.raw("app", "u_repl") as holder:
+        assert holder.query("begin").status == "T"
+        standby = pooler.raw("app", "u_repl", login=False)
+        standby.send(startup({"user": "u_repl", "database": "app", "replication": "database"}))
+        eventually(lambda: pooler.pool(user="u_repl")["cl_waiting"] == 1, "it waits")
+        holder.query("commit")
+        standby.until("Z")
+        assert standby.query("IDENTIFY_SYSTEM").rows
+        holder.send(query("select 1"))
+        eventually(lambda: pooler.pool(user="u_repl")["cl_waiting"] == 1, "now the other waits for the place")
+        standby.terminate()
+        assert holder.until("Z").rows == [["1"]]
+
+
+def test_it_does_not_wait_for_ever(pooled):
+    """query_wait_timeout holds for it, too."""
+    pooler = pooled(default_pool_size=1, query_wait_timeout=1)
+    with pooler.raw("app", "u_repl") as holder:
+        holder.query("begin")
+        with pytest.raises(Closed) as closed:
+            pooler.raw("app", "u_repl", replication="database")
+        assert closed.value.error["M"] == "query_wait_timeout"
+        holder.query("rollback")
+        with pooler.raw("app", "u_repl", replication="database") as standby:
+            assert standby.query("IDENTIFY_SYSTEM").rows
 
 
 def tool(name):

@@ -6,6 +6,7 @@ import psycopg
 import pytest
 
 from harness.pooler import kind
+from harness.wire import group
 
 pytestmark = pytest.mark.skipif(kind() == "pgbouncer", reason="PgBouncer does not look after sequences")
 
@@ -23,6 +24,12 @@ def orders(pg, request):
 def insert(session, table, who):
     """Inserts a row; which id it got is found out by a client that looks at the table."""
     session.query(f"insert into {table} (who) values ('{who}')")
+
+
+def ask_extended(session, text):
+    """As `query`, in the extended protocol."""
+    session.send(group("", text))
+    return session.until("Z")
 
 
 def test_a_client_gets_the_value_it_drew(pooled, orders):
@@ -135,3 +142,150 @@ def test_a_pin_for_sequences_is_shown(pooled, orders):
         one.query("discard all")
         assert one.value("select 1") == "1"
         assert [row["pinned"] for row in pooler.show("clients") if row["database"] == "app"] == [""]
+
+
+LATE = {
+    "lastval after an insert that drew nothing": (["insert into {t}_plain values (1)", "select lastval()"], None),
+    "lastval after an insert": (["insert into {t} (who) values ('me')", "select lastval()"], "own"),
+    "lastval after an insert that was rolled back": (
+        ["savepoint a", "insert into {t} (who) values ('me')", "rollback to a", "select lastval()"], "own",
+    ),
+    "lastval after a value that was set": (["select setval('{t}_other', 7)", "select lastval()"], None),
+    "currval of the same sequence": (["insert into {t} (who) values ('me')", "select currval('{t}_id_seq')"], "own"),
+    "currval by its column": (
+        ["insert into {t} (who) values ('me')", "select currval(pg_get_serial_sequence('{t}', 'id'))"], "own",
+    ),
+    "currval of another sequence": (["insert into {t} (who) values ('me')", "select currval('{t}_other')"], None),
+    "currval of both": (
+        ["select nextval('{t}_other')", "insert into {t} (who) values ('me')",
+         "select currval('{t}_id_seq') + 0 * currval('{t}_other')"], "own",
+    ),
+    "in a block": (["insert into {t}_plain values (1)", "do $$ begin perform lastval(); end $$"], None),
+}  # fmt: skip
+
+
+@pytest.fixture
+def sequences(pg, orders):
+    """`orders`, with a table that has no serial column, and another sequence."""
+    with psycopg.connect(host="127.0.0.1", port=pg.port, user="postgres", dbname="app", autocommit=True) as admin:
+        admin.execute(f"drop table if exists {orders}_plain; create table {orders}_plain (a int)")
+        admin.execute(f"drop sequence if exists {orders}_other; create sequence {orders}_other start 1000")
+        admin.execute(f"grant all on {orders}_plain, {orders}_other to alice")
+    return orders
+
+
+@pytest.mark.parametrize("extended", [False, True], ids=["simple", "extended"])
+@pytest.mark.parametrize("name", LATE)
+def test_who_asks_late_is_told_its_own_or_nothing(pooled, pg, sequences, name, extended):
+    """A client that drew often and never asked does so for the first time: what it drew in this transaction, or the error.
+
+    All on one server where a stranger has drawn from all sequences between.
+    """
+    script, expected = LATE[name]
+    pooler = pooled(default_pool_size=1)
+
+    def stranger(session):
+        session.query(f"select nextval('{sequences}_other'); insert into {sequences} (who) values ('stranger')")
+
+    with pooler.raw() as client, pooler.raw() as other:
+        for _ in range(5):
+            client.query(f"insert into {sequences} (who) values ('before')")
+            stranger(other)
+        client.query("begin")
+        for text in script[:-1]:
+            assert not client.query(text.format(t=sequences)).of("E"), text
+        question = script[-1].format(t=sequences)
+        told = ask_extended(client, question) if extended else client.query(question)
+        if expected == "own":
+            with psycopg.connect(host="127.0.0.1", port=pg.port, user="postgres", dbname="app") as admin:
+                last = admin.execute(f"select last_value from {sequences}_id_seq").fetchone()[0]
+            assert told.rows == [[str(last)]], told
+        else:
+            assert told.error["C"] == "55000" and "sequence_affinity" in told.error["H"], told
+        client.query("rollback")
+        assert client.value("select 1") == "1"
+
+
+def test_a_first_question_of_any_form_is_answered_in_its_transaction(pooled, sequences):
+    """As PDO asks: `SELECT CURRVAL($1)`, in the first transaction that draws, on a server where a stranger has drawn."""
+    pooler = pooled(default_pool_size=1)
+    with pooler.raw() as other:
+        insert(other, sequences, "stranger")
+        for number in range(3):
+            with pooler.connect(application_name=f"shop{number}", prepare_threshold=None) as session:
+                session.execute("insert into " + sequences + " (who) values (%s)", (f"mine{number}",))
+                mine = session.execute("select currval(%s::text::regclass)", (f"{sequences}_id_seq",)).fetchone()[0]
+                whose = session.execute(f"select who from {sequences} where id = %s", (mine,)).fetchone()
+                assert whose == (f"mine{number}",)
+            insert(other, sequences, "stranger")
+
+
+def test_a_procedure_that_commits_is_not_in_the_way(pooled, pg, sequences):
+    """Nothing is put into the transaction of a CALL, whatever it draws."""
+    with psycopg.connect(host="127.0.0.1", port=pg.port, user="postgres", dbname="app", autocommit=True) as admin:
+        admin.execute(
+            f"create or replace procedure {sequences}_p() language plpgsql as "
+            f"$$ begin insert into {sequences} (who) values ('p'); commit; insert into {sequences}_plain values (1); end $$"
+        )
+    pooler = pooled(default_pool_size=1)
+    with pooler.raw() as client, pooler.raw() as other:
+        insert(other, sequences, "stranger")
+        for _ in range(5):
+            assert not ask_extended(client, f"call {sequences}_p()").of("E")
+            assert not client.query(f"call {sequences}_p()").of("E")
+            insert(other, sequences, "stranger")
+
+
+def test_a_function_that_asks_is_known_by_the_catalog(pooled, pg, sequences):
+    """No word of the statement tells; its function's body does, in every language of bodies."""
+    with psycopg.connect(host="127.0.0.1", port=pg.port, user="postgres", dbname="app", autocommit=True) as admin:
+        admin.execute(f"create or replace function {sequences}_f() returns bigint language plpgsql as $$ begin return lastval(); end $$")
+        admin.execute(f"create or replace function {sequences}_g() returns bigint return lastval()")
+    pooler = pooled(default_pool_size=1, session_audit_sample=1)
+    with pooler.raw() as first, pooler.raw() as stranger:
+        assert first.value("select 1") == "1"
+        for number, text in enumerate((f"select {sequences}_f()", f"select {sequences}_G()")):
+            for how in ("simple", "extended", "prepared"):
+                insert(stranger, sequences, "stranger")
+                with pooler.raw(application_name=f"{how}{number}") as asker:
+                    if how == "simple":
+                        told = asker.query(text)
+                    elif how == "extended":
+                        told = ask_extended(asker, text)
+                    else:
+                        asker.send(group("named", text))
+                        told = asker.until("Z")
+                    assert told.error["C"] == "55000", (how, text)
+                    asker.query("begin")
+                    insert(asker, sequences, f"{how}{number}")
+                    mine = asker.value(text)
+                    asker.query("commit")
+                    assert asker.value(f"select who from {sequences} where id = {mine}") == f"{how}{number}"
+        admin = psycopg.connect(host="127.0.0.1", port=pg.port, user="postgres", dbname="app", autocommit=True)
+        admin.execute(f"drop function {sequences}_f; drop function {sequences}_g")
+        admin.close()
+
+
+def test_other_versions_know_what_is_asked_of_them(poolers, pg_other):
+    """Locks, the catalog and `pg_prepared_statements` of each version: no error but the one that is due."""
+    with psycopg.connect(host="127.0.0.1", port=pg_other.port, user="postgres", dbname="app", autocommit=True) as admin:
+        admin.execute("drop table if exists versions_t; create table versions_t (id serial primary key)")
+        admin.execute("grant all on versions_t, versions_t_id_seq to alice")
+        admin.execute("create or replace function versions_f() returns bigint language sql as 'select lastval()'")
+    pooler = poolers({"app": pg_other.at()}, default_pool_size=1, session_audit_sample=1)
+    with pooler.raw() as client, pooler.raw() as stranger:
+        for _ in range(5):
+            client.query("insert into versions_t default values")
+            stranger.query("insert into versions_t default values")
+        client.query("begin")
+        client.query("insert into versions_t default values")
+        mine = client.value("select lastval()")
+        assert client.value("select currval('versions_t_id_seq')") == mine
+        client.query("rollback")
+        stranger.query("insert into versions_t default values")
+        assert client.query("select versions_f()").error["C"] == "55000"
+        client.send(group("named", "select 1"))
+        client.until("Z")
+        assert client.value("select name from pg_prepared_statements") == "named"
+        assert client.query("deallocate named").commands == ["DEALLOCATE"]
+    assert "does not tell" not in pooler.output()

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from harness.machine import eventually
-from harness.wire import query
+from harness.wire import Closed, query
 
 
 def test_connect_query(pooled, pg):
@@ -27,6 +27,17 @@ def test_a_failing_connect_query_is_no_obstacle(pooled, pg):
     pooler = pooled(databases={"own": pg.at("app", connect_query="select nonsense")})
     with pooler.raw("own") as session:
         assert session.value("select 1") == "1"
+
+
+@pytest.mark.needs("failed hidden statements close the server")
+@pytest.mark.parametrize("spoils", ["begin", "select pg_terminate_backend(pg_backend_pid())"])
+def test_a_connect_query_that_spoils_its_server(pooled, pg, spoils):
+    """A server that is of no use after it: the next is tried after server_login_retry, and who comes meanwhile is told why."""
+    pooler = pooled(databases={"own": pg.at("app", connect_query=spoils)}, server_login_retry=1, query_wait_timeout=3)
+    with pytest.raises(Closed) as closed, pooler.raw("own") as session:
+        session.query("select 1")
+    assert "query_wait_timeout" in closed.value.error["M"] or "connect_query failed" in closed.value.error["M"]
+    assert 1 <= pooler.log().count("new connection to server") <= 6
 
 
 def test_several_statements_in_connect_query(pooled, pg):

@@ -213,3 +213,51 @@ def test_pgbench_runs_through(running, pg, how):
     assert bench.wait() == 0, output
     assert restarts >= 1
     assert "number of failed transactions: 0" in output and not re.search("error|aborted", output), output
+
+
+@pytest.mark.parametrize("mode", ["transaction", "session"])
+def test_those_who_stay_see_nothing(running, pg, certificates, mode):
+    """TLS sessions, and sessions that keep their server, can not travel: under load they go on in the old process across two restarts,
+    beside others that travel. Nobody sees an error, and both old processes end when the last of theirs has left."""
+    pooler = running(client_tls_sslmode="allow", client_tls_key_file=certificates.key("pooler"),
+                     client_tls_cert_file=certificates.crt("pooler"), default_pool_size=20, pool_mode=mode)  # fmt: skip
+    stop, faults, rounds = threading.Event(), [], [0] * 9
+
+    def work(number):
+        kind = ("secured", "pinned", "plain")[number % 3]
+        try:
+            with pooler.connect(sslmode="require" if kind == "secured" else "disable", prepare_threshold=1) as client:
+                assert client.pgconn.ssl_in_use == (kind == "secured")
+                if kind == "pinned":
+                    client.execute("create temp table mine (n int)")
+                    client.execute("insert into mine values (%s)", (number,))
+                while not stop.is_set():
+                    with client.transaction():
+                        client.execute("update kv set v = v where id = %s", (number,))
+                        assert client.execute("select %s::int", (number,)).fetchone() == (number,)
+                    if kind == "pinned":
+                        assert client.execute("select n from mine").fetchall() == [(number,)]
+                    rounds[number] += 1
+        except Exception as fault:
+            faults.append(f"{kind}: {fault!r}")
+
+    def goes_on():
+        before = list(rounds)
+        eventually(lambda: faults or all(now > then + 5 for now, then in zip(rounds, before)), "everybody goes on")
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(9)]
+    for worker in workers:
+        worker.start()
+    goes_on()
+    ended = []
+    for _ in range(2):
+        ended.append(successor(pooler))
+        goes_on()
+    staying = [old.poll() for old in ended]
+    stop.set()
+    for worker in workers:
+        worker.join()
+    assert not faults, faults
+    assert staying[0] is None, "the first process serves those who can not travel"
+    for old in ended:
+        over(old)

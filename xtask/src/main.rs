@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 mod instructions;
+mod mutants;
 mod tidy;
 
 const HELP: &str = "\
@@ -14,6 +15,7 @@ commands:
   tidy            check the house rules that neither rustfmt nor clippy knows
   instructions    count the instructions of the hot paths with valgrind, and compare with the baseline
                   (--update, --only=NAME,NAME, --fail-above=PERCENT)
+  mutants         put small faults into a copy of the sources and say what finds them (--seeds=NUMBER, --only=WORDS)
 ";
 
 fn main() -> ExitCode {
@@ -21,6 +23,7 @@ fn main() -> ExitCode {
     match words.first().map(String::as_str) {
         Some("tidy") => tidy::run(&workspace_root()),
         Some("instructions") => instructions::run(&workspace_root(), &words[1..]),
+        Some("mutants") => mutants::run(&workspace_root(), &words[1..]),
         Some("-h" | "--help" | "help") | None => {
             print!("{HELP}");
             ExitCode::SUCCESS

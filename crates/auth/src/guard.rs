@@ -88,6 +88,8 @@ pub enum Refusal {
     EmptyPassword,
     /// Method trust, and the user is unknown.
     UnknownUser,
+    /// The operating system's modules did not take the password.
+    Pam,
     /// A cleartext or md5 password message breaks the protocol.
     PasswordMessage(ProtocolFault),
     /// A SASL message breaks the protocol.
@@ -103,6 +105,7 @@ impl Refusal {
             Self::Sasl | Self::SaslMessage(_) => "SASL authentication failed",
             Self::EmptyPassword => "empty password returned by client",
             Self::UnknownUser => "\"trust\" authentication failed",
+            Self::Pam => "PAM authentication failed",
             Self::PasswordMessage(_) => "malformed password message",
         }
     }
@@ -113,7 +116,7 @@ impl Refusal {
         match self {
             Self::Sasl => Some("password authentication failed".to_owned()),
             Self::PasswordMessage(fault) | Self::SaslMessage(fault) => Some(fault.to_string()),
-            Self::WrongPassword | Self::EmptyPassword | Self::UnknownUser => None,
+            Self::WrongPassword | Self::EmptyPassword | Self::UnknownUser | Self::Pam => None,
         }
     }
 
@@ -121,7 +124,7 @@ impl Refusal {
     pub fn fault(&self) -> Option<ProtocolFault> {
         match self {
             Self::PasswordMessage(fault) | Self::SaslMessage(fault) => Some(*fault),
-            Self::WrongPassword | Self::Sasl | Self::EmptyPassword | Self::UnknownUser => None,
+            Self::WrongPassword | Self::Sasl | Self::EmptyPassword | Self::UnknownUser | Self::Pam => None,
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use pgweir_auth::{Guard, Method, PlainPassword, Secret};
+use pgweir_auth::{Guard, Method, PlainPassword, Refusal, Secret};
 use pgweir_settings::PoolMode;
 
 use crate::cancel_key::CancelKey;
@@ -162,8 +162,8 @@ pub(crate) enum Asked {
     },
     /// What the operating system calls the peer, and by which map that name counts.
     OsUser(Option<Box<str>>),
-    /// Whether this password is right.
-    Password(PlainPassword),
+    /// Whether this password is right; if not, this is said.
+    Password(PlainPassword, Refusal),
 }
 
 /// What to do when a user's secret is known.
@@ -265,6 +265,16 @@ pub(crate) enum Opening {
     Failed { whole: bool, repair: &'static [u8] },
     /// The server is being brought to what the client was told.
     Reopening,
+    /// The answer that is on its way is for nobody, and then the client's first group is sent again.
+    Again(Again),
+}
+
+/// What a client asked first is asked once more.
+pub(crate) struct Again {
+    /// The BEGIN that goes in front.
+    pub(crate) begin: Option<Vec<u8>>,
+    /// The first attempt's transaction is being rolled back.
+    pub(crate) rolls_back: bool,
 }
 
 impl Opening {
@@ -281,6 +291,7 @@ impl Opening {
                 | Opening::ReplayGuarded { .. }
                 | Opening::Failed { whole: true, .. }
                 | Opening::Reopening
+                | Opening::Again(_)
         )
     }
 }
@@ -304,6 +315,10 @@ pub(crate) struct Link {
     pub(crate) kept: usize,
     /// The pool's mode when it was made: a session's traces are there, even if RELOAD has changed the mode since.
     pub(crate) made_in: PoolMode,
+    /// What its server was lent for the text that runs.
+    pub(crate) lent: Option<Box<Lent>>,
+    /// How often its first group was asked again.
+    pub(crate) asked_again: u8,
     /// What the transaction may have done to the session.
     pub(crate) touched: Option<Box<Touched>>,
     /// What it did with sequences.
@@ -327,12 +342,22 @@ impl Link {
             unnamed: false,
             kept: 0,
             made_in,
+            lent: None,
+            asked_again: 0,
             touched: None,
             drawing: Drawing::Nothing,
             pin: None,
             ready_due: false,
         }
     }
+}
+
+/// Statements that a server knows by its client's own names for a moment.
+#[derive(Default)]
+pub(crate) struct Lent {
+    pub(crate) names: Vec<Box<[u8]>>,
+    /// The ticket of the name that the next message to be executed deallocates; 0: none.
+    pub(crate) ends: u32,
 }
 
 /// What makes a server a client's own in session pooling.

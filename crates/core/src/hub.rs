@@ -113,6 +113,23 @@ impl Listener {
         }
     }
 
+    /// The hub's copies of its own notifications will not be told any more on channels other than those that it stays on: the
+    /// server's take their place.
+    pub(crate) fn own_without_hub(&mut self, own_pid: u32) {
+        let joined = &self.joined;
+        let stays =
+            |message: &Message| channel_of(message).is_some_and(|on| joined.iter().any(|name| **name == *on));
+        let (stay, gone): (Vec<Message>, Vec<Message>) =
+            std::mem::take(&mut self.own).into_iter().partition(stays);
+        self.own = stay;
+        self.queue.extend(gone.iter().map(|message| with_pid(message, own_pid)));
+    }
+
+    /// Something waits that may be its own, as it is from the process of its server; that one has not told yet.
+    pub(crate) fn may_wait_for(&self, server_pid: u32) -> bool {
+        self.queue.iter().any(|message| pid_of(message) == Some(server_pid))
+    }
+
     /// What server and hub were notified of, from when the server's transaction listened until both are known to have passed on
     /// what came before the other began or ended: the end of the one is the beginning of the other.
     pub(crate) fn meet(&mut self, server_pid: u32, own_pid: u32) {
@@ -128,8 +145,8 @@ impl Listener {
         let seen_by_server = only_server + both;
         let all = server.into_iter().take(only_server).chain(hub);
         for (at, message) in all.enumerate() {
-            let own = at < seen_by_server && pid_of(&message) == Some(server_pid);
-            self.queue.push(if own { with_pid(&message, own_pid) } else { message });
+            let seen = at < seen_by_server;
+            self.queue.push(if seen { as_own(message, server_pid, own_pid) } else { message });
         }
         self.joined.append(&mut self.joining);
         self.bytes = self.queue.iter().chain(&self.own).map(|message| message.len()).sum();
@@ -141,6 +158,15 @@ impl Listener {
         self.bytes = self.own.iter().map(|message| message.len()).sum();
         queue.concat()
     }
+}
+
+/// A notification as its sender is to see it: what its server's process sent, it sent itself.
+pub(crate) fn as_own(message: Message, server_pid: u32, own_pid: u32) -> Message {
+    if pid_of(&message) == Some(server_pid) { with_pid(&message, own_pid) } else { message }
+}
+
+fn channel_of(message: &[u8]) -> Option<&[u8]> {
+    NotificationResponse::parse(message.get(HEADER_LEN..)?).ok().map(|notification| notification.channel)
 }
 
 fn pid_of(message: &[u8]) -> Option<u32> {

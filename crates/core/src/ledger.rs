@@ -42,11 +42,13 @@ pub enum Purpose {
     Check,
     /// `auth_query`, for a client that logs in.
     AuthQuery,
+    /// Lends a server what its client prepared, under the client's own name, and takes it back.
+    Lend,
     /// Close of a prepared statement that fell out of the server's list.
     Evict,
     /// After a BEGIN that was answered before it was sent, and that failed: brings the server to a failed transaction.
     Reopen,
-    /// What a client asked for and what is asked once more elsewhere: a cancel request of somebody else hit it.
+    /// What a client asked for and what is asked once more: a cancel request of somebody else hit it, or it was outdated.
     Rerun,
 }
 
@@ -119,7 +121,7 @@ pub struct Entry {
     pub kind: Kind,
     /// For Parse (and its local answer): the statement, to be forgotten if it fails.
     pub statement: Option<StatementId>,
-    /// For Parse of a client: takes the client's name back if it fails.
+    /// For Parse of a client: takes the client's name back if it fails. For a DEALLOCATE: ends the name if it succeeds.
     pub ticket: u32,
 }
 

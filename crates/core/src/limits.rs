@@ -92,6 +92,15 @@ pub const SESSION_BYTES_MAX: usize = 256 * 1024;
 /// How often a server is asked what its session holds, before its client keeps it for that.
 pub const AUDIT_ATTEMPTS_MAX: u8 = 3;
 
+/// Routines that are known to ask for drawn values, of a pool.
+pub const ROUTINES_MAX: usize = 100;
+
+/// After so long (µs) the catalog may be asked for them again.
+pub const ROUTINES_AGE_US: u64 = 60_000_000;
+
+/// Prepared statements of a client's own that `pg_prepared_statements` shows.
+pub const LENT_STATEMENTS_MAX: usize = 1000;
+
 /// Transactions in which a client drew from a sequence that show whether it asks for the value in a later one.
 pub const DRAWS_TRIED: u8 = 3;
 
@@ -134,6 +143,10 @@ const _: () = assert!(HOLD_MESSAGE_BYTES < INBOX_BYTES_MAX, "a held message must
 const _: () = assert!(NAMES_BYTES_MAX <= HOLD_MESSAGE_BYTES, "names are looked for in held messages");
 const _: () = assert!(CANCEL_KEY_BYTES <= 256, "protocol 3.2 allows 4 to 256 bytes");
 
+/// A group whose prepared statement is outdated is asked again, with a statement of this age. That one may be outdated, too: then
+/// with one that is made for it.
+pub const ASKED_AGAIN_MAX: u8 = 2;
+
 /// A message group that may share a server connection is held until its answer came, to be sent again elsewhere if the server
 /// dies: it is at most this long ...
 pub const GROUP_BYTES_MAX: usize = 8 * 1024;
@@ -172,6 +185,7 @@ pub const SLOW_READER_BYTES_MAX: usize = 4 * 1024 * 1024;
 const _: () = assert!(GROUP_BYTES_MAX < INBOX_BYTES_MAX, "a held group must fit the inbox");
 const _: () = assert!(ESTIMATES_MAX.is_power_of_two(), "places are found by their low bits");
 const _: () = assert!(TEXTS_MAX.is_power_of_two(), "places are found by their low bits");
+const _: () = assert!(FORMS_MAX.is_power_of_two(), "places are found by their low bits");
 
 /// A BEGIN that is answered before it is sent, with all messages that belong to it.
 pub const BEGIN_BYTES_MAX: usize = 512;
@@ -179,7 +193,14 @@ pub const BEGIN_BYTES_MAX: usize = 512;
 /// Texts that came more than once of which it is remembered what was found in them, for each worker.
 pub const TEXTS_MAX: usize = 512;
 
-/// Longer texts are looked at each time: all that are remembered take at most so much for each of [`TEXTS_MAX`].
+/// Texts that came more than once with other literals of which the same is remembered, for each worker.
+pub const FORMS_MAX: usize = 512;
+
+/// A text with more literals than these that could be others is looked at each time.
+pub const FORM_LITERALS_MAX: usize = 64;
+
+/// Longer texts are looked at each time: all that are remembered take at most so much for each of [`TEXTS_MAX`] and
+/// [`FORMS_MAX`].
 pub const TEXT_BYTES_MAX: usize = 2048;
 
 /// Texts of prepared statements up to this size are looked at; nothing is assumed of longer ones.

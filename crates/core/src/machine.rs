@@ -28,6 +28,7 @@ mod peering;
 mod plain;
 mod prepared;
 mod proof;
+mod replication;
 mod report;
 mod riding;
 mod server_login;

@@ -33,6 +33,14 @@ impl<T> Names<T> {
         }
     }
 
+    /// The same, to be changed.
+    pub(crate) fn get_mut(&mut self, name: &[u8]) -> Option<&mut T> {
+        match self.place(name) {
+            Some(place) => self.few.get_mut(place).map(|(_, value)| value),
+            None => self.many.get_mut(name),
+        }
+    }
+
     #[inline]
     fn place(&self, name: &[u8]) -> Option<usize> {
         // Names that are counted up differ at their end.

@@ -80,13 +80,14 @@ impl Reasons {
 
 /// Whether what carries these marks may leave something behind on a server where nothing is held: only then is the server asked.
 pub(crate) fn may_touch(marks: Marks) -> bool {
-    const HARMLESS: Marks = Marks::ENDS.and(Marks::ASKS_SEQUENCE).and(Marks::DRAWS_SEQUENCE);
+    const HARMLESS: Marks =
+        Marks::ENDS.and(Marks::ASKS_SEQUENCE).and(Marks::DRAWS_SEQUENCE).and(Marks::SHOWS_PREPARED);
     !marks.without(HARMLESS).is_empty()
 }
 
 /// Whether what carries these marks may end what keeps a client on its server, or add to it.
 pub(crate) fn may_change_pin(marks: Marks) -> bool {
-    !marks.without(Marks::ASKS_SEQUENCE.and(Marks::DRAWS_SEQUENCE)).is_empty()
+    !marks.without(Marks::ASKS_SEQUENCE.and(Marks::DRAWS_SEQUENCE).and(Marks::SHOWS_PREPARED)).is_empty()
 }
 
 /// A client keeps its server.

@@ -19,6 +19,7 @@ use crate::machine::WaitingCancel;
 use crate::pace::Pace;
 use crate::params::{Params, Tracked};
 use crate::riders::RideStats;
+use crate::routines::Routines;
 use crate::sequences::{Askers, Lingering};
 use crate::session::KnownSessions;
 use crate::shared::Counts;
@@ -71,12 +72,16 @@ pub(crate) struct Pool {
     pub(crate) lingering: Lingering,
     /// When the session of a released server is looked at.
     pub(crate) looks: Looks,
+    /// Routines that ask for drawn values.
+    pub(crate) routines: Routines,
     /// Clients that wait for a server, longest first. One that left stays until it is looked at.
     pub(crate) queue: VecDeque<ClientId>,
     /// How many of the queue really wait.
     pub(crate) waiting: u32,
     /// Proven clients that wait until the pool knows what to tell them.
     pub(crate) welcoming: Vec<ClientId>,
+    /// Proven replication clients that wait for room for a connection of their own, longest first.
+    pub(crate) replicating: VecDeque<ClientId>,
     /// Questions of logins that wait for a server (`auth_query`), longest first.
     pub(crate) lookups: VecDeque<Box<Lookup>>,
     /// All its clients.
@@ -202,9 +207,11 @@ impl Pool {
             askers: Askers::default(),
             lingering: Lingering::default(),
             looks: Looks::default(),
+            routines: Routines::default(),
             queue: VecDeque::new(),
             waiting: 0,
             welcoming: Vec::new(),
+            replicating: VecDeque::new(),
             lookups: VecDeque::new(),
             clients: 0,
             linked: 0,
@@ -327,6 +334,22 @@ impl Pool {
         // The pool's first server serves all who only want to know what to be told.
         let waiting = self.waiting_for_a_server();
         if self.welcome.is_none() { waiting.max(welcoming.min(1)) } else { waiting.saturating_add(welcoming) }
+    }
+
+    /// A client waits for one of its connections, or for the room that one takes.
+    pub(crate) fn is_starving(&self) -> bool {
+        self.demand() > 0 || !self.replicating.is_empty()
+    }
+
+    /// Clients that are proven and not yet told so.
+    pub(crate) fn at_login(&self) -> usize {
+        self.welcoming.len() + self.replicating.len()
+    }
+
+    /// A client leaves before it was told that it is proven.
+    pub(crate) fn forget_at_login(&mut self, id: ClientId) {
+        self.welcoming.retain(|&other| other != id);
+        self.replicating.retain(|&other| other != id);
     }
 
     /// Clients and questions that a free server would serve.

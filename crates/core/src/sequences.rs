@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use pgweir_sql::{Marks, Traits, Verb};
+use pgweir_sql::{Marks, Question, Traits, Verb, questions};
 
 use crate::ids::{ClientId, ServerId};
 use crate::limits::{ASKERS_MAX, DRAWS_TRIED};
@@ -50,10 +50,25 @@ pub(crate) enum Drawing {
     /// Nothing that is known.
     #[default]
     Nothing,
-    /// What others had drawn on the server was discarded, because the client asks.
+    /// What others had drawn on the server is discarded, because the client asks, or draws and may ask.
     Cleared,
     /// It may have drawn a value.
     Drew,
+    /// As `Drew`; and what it asked for was discarded, if it was not its own.
+    Checked,
+}
+
+impl Drawing {
+    /// A value may have been drawn.
+    #[inline]
+    pub(crate) fn drew(self) -> bool {
+        matches!(self, Drawing::Drew | Drawing::Checked)
+    }
+
+    /// An error of PostgreSQL that no value was drawn has to do with pooling.
+    pub(crate) fn took_away(self) -> bool {
+        matches!(self, Drawing::Cleared | Drawing::Checked)
+    }
 }
 
 /// Whether a client asks for what it drew in an earlier transaction.
@@ -92,6 +107,85 @@ pub(crate) fn draws(traits: &Traits) -> bool {
 #[inline]
 pub(crate) fn asks(marks: Marks) -> bool {
     marks.intersects(Marks::ASKS_SEQUENCE)
+}
+
+/// What is done to a server that others have used, in front of a statement that may ask or draw.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Measure {
+    /// Nothing: what is there is the client's own, or nobody will know.
+    Nothing,
+    /// All that was drawn there is discarded.
+    Discard,
+    /// The same, unless what is asked for was drawn in this very transaction.
+    Check,
+}
+
+/// `keeps`: what the client draws is kept for it, because it may ask.
+pub(crate) fn measure(before: Drawing, draws: bool, asks: bool, keeps: bool) -> Measure {
+    match before {
+        Drawing::Nothing if asks || draws && keeps => Measure::Discard,
+        // That it was discarded is certain only when the server has said so.
+        Drawing::Cleared if asks => Measure::Discard,
+        Drawing::Drew | Drawing::Checked if asks => Measure::Check,
+        _ => Measure::Nothing,
+    }
+}
+
+/// What discards all that was drawn.
+pub(crate) const DISCARD: &[u8] = b"DISCARD SEQUENCES";
+
+/// Discards all that was drawn, unless what `text` asks for was drawn in the transaction that is open.
+///
+/// Whoever draws from a sequence locks it until the transaction ends (`lock_and_open_sequence` in PostgreSQL's `sequence.c`),
+/// rolled back to a savepoint or not: so the locks say which sequences a transaction drew from. Where one was
+/// locked for another reason, `lastval` is compared with what those give.
+pub(crate) fn discard_unless_drawn(text: &[u8]) -> Vec<u8> {
+    let mut conditions: Vec<Vec<u8>> = Vec::new();
+    let read = questions(text, |question| {
+        let condition = match question {
+            Question::Last => LAST_IS_DRAWN.to_vec(),
+            Question::Current(argument) => {
+                [b"((", argument, b"\n)::pg_catalog.regclass::pg_catalog.oid", AMONG_DRAWN].concat()
+            }
+        };
+        if !conditions.contains(&condition) {
+            conditions.push(condition);
+        }
+    });
+    // A dollar could end the text of the block.
+    if read.is_err() || conditions.is_empty() || conditions.iter().flatten().any(|byte| *byte == b'$') {
+        return DISCARD.to_vec();
+    }
+    [CHECK_HEAD, &conditions.join(&b" AND "[..]), CHECK_TAIL].concat()
+}
+
+const CHECK_HEAD: &[u8] = b"DO $pgweir$DECLARE pgweir_drawn pg_catalog.oid[]; BEGIN \
+pgweir_drawn := ARRAY(SELECT l.relation FROM pg_catalog.pg_locks AS l JOIN pg_catalog.pg_class AS c \
+ON c.oid OPERATOR(pg_catalog.=) l.relation WHERE c.relkind OPERATOR(pg_catalog.=) 'S' \
+AND l.locktype OPERATOR(pg_catalog.=) 'relation' AND l.mode OPERATOR(pg_catalog.=) 'RowExclusiveLock' \
+AND l.pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid()); IF (";
+
+const CHECK_TAIL: &[u8] = b") IS NOT TRUE THEN DISCARD SEQUENCES; END IF; \
+EXCEPTION WHEN OTHERS THEN DISCARD SEQUENCES; END$pgweir$";
+
+const LAST_IS_DRAWN: &[u8] = b"pg_catalog.lastval() OPERATOR(pg_catalog.=) ANY (ARRAY(\
+SELECT pg_catalog.currval(s) FROM pg_catalog.unnest(pgweir_drawn) AS s \
+WHERE pg_catalog.has_sequence_privilege(s, 'USAGE, SELECT')))";
+
+const AMONG_DRAWN: &[u8] = b" OPERATOR(pg_catalog.=) ANY (pgweir_drawn))";
+
+/// A text that runs what does not show may ask inside of it.
+pub(crate) fn mentions(text: &[u8]) -> bool {
+    has_one_of(text, &[b"currval", b"lastval"])
+}
+
+/// A statement that was prepared by SQL may draw.
+pub(crate) fn mentions_draws(text: &[u8]) -> bool {
+    has_one_of(text, &[b"insert", b"merge", b"nextval", b"setval"])
+}
+
+fn has_one_of(text: &[u8], words: &[&[u8]]) -> bool {
+    words.iter().any(|word| text.windows(word.len()).any(|part| part.eq_ignore_ascii_case(word)))
 }
 
 /// Who of a pool's clients was seen to ask, by user and `application_name`: as hashes, the newest at the end. Two that share one
@@ -245,5 +339,39 @@ mod tests {
         assert_eq!(of("select lastval()"), (false, true));
         assert_eq!(of("insert into t values (1); select currval('s')"), (true, true));
         assert_eq!(of("select 1"), (false, false));
+    }
+
+    #[test]
+    fn what_can_be_told_from_locks_is_checked_and_the_rest_discarded() {
+        let check =
+            |text: &str| String::from_utf8(discard_unless_drawn(text.as_bytes())).expect("it is ASCII");
+        let last = check("select lastval() as id");
+        assert!(last.starts_with("DO $pgweir$") && last.contains("pg_catalog.lastval()"), "{last}");
+        let current = check("select currval('a.s'), currval('a.s')");
+        assert_eq!(current.matches("(('a.s'\n)::pg_catalog.regclass").count(), 1, "{current}");
+        assert!(!current.contains("lastval"));
+        for text in
+            ["select currval($1)", "select f()", "select currval('$pgweir$;drop')", "select currval('a"]
+        {
+            assert_eq!(check(text), "DISCARD SEQUENCES", "{text}");
+        }
+    }
+
+    #[test]
+    fn a_measure_is_taken_only_where_values_could_be_mixed_up() {
+        use {Drawing::*, Measure::*};
+        for (before, draws, asks, keeps, expected) in [
+            (Drawing::Nothing, true, false, false, Measure::Nothing),
+            (Drawing::Nothing, true, false, true, Discard),
+            (Drawing::Nothing, false, true, false, Discard),
+            (Drawing::Nothing, false, false, true, Measure::Nothing),
+            (Cleared, false, true, false, Discard),
+            (Cleared, true, false, true, Measure::Nothing),
+            (Drew, true, false, true, Measure::Nothing),
+            (Drew, false, true, false, Check),
+            (Checked, true, true, true, Check),
+        ] {
+            assert_eq!(measure(before, draws, asks, keeps), expected, "{before:?} {draws} {asks} {keeps}");
+        }
     }
 }

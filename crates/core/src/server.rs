@@ -8,6 +8,7 @@ use pgweir_wire::backend::TxStatus;
 use pgweir_wire::error::SqlState;
 
 use crate::driver::{ConnId, Endpoint, Now};
+use crate::first_ask::FirstAsk;
 use crate::ids::{ClientId, PoolId};
 use crate::inquiry::{Answer, Lookup};
 use crate::introductions::Opened;
@@ -46,6 +47,8 @@ pub(crate) struct Server {
     /// NoticeResponse messages of its login, for its first client.
     pub(crate) notices: Vec<u8>,
     pub(crate) statements: ServerStatements,
+    /// What its client asked first since it owed nothing.
+    pub(crate) first_ask: FirstAsk,
     /// Part of a message.
     pub(crate) inbox: Vec<u8>,
     /// The rest of a message that is passed on as it comes.

@@ -149,6 +149,19 @@ impl Statements {
         id
     }
 
+    /// Whoever prepares its content now gets this statement.
+    pub(crate) fn is_of_this_age(&self, id: StatementId) -> bool {
+        let hash = self.all.get(id).map(|statement| statement.hash);
+        hash.and_then(|hash| self.by_hash.get(&hash)).is_some_and(|same| same.contains(&id))
+    }
+
+    /// The statement of the same content in this age, with one user more.
+    pub(crate) fn take_anew(&mut self, id: StatementId) -> Option<StatementId> {
+        let old = self.all.get(id)?;
+        let (query, types) = (old.query.clone(), old.types.clone());
+        Some(self.take(&query, &types))
+    }
+
     /// The statement of this content, if a server has accepted it once.
     pub(crate) fn find(&self, query: &[u8], types: &[u8]) -> Option<StatementId> {
         let hash = self.hasher.hash_one((query, types));
@@ -215,6 +228,13 @@ impl ClientStatements {
         self.tickets = self.tickets.wrapping_add(1);
         self.names.insert(name.into(), Named { statement, ticket: self.tickets });
         self.tickets
+    }
+
+    /// A name stands for another statement from here on.
+    pub(crate) fn renew(&mut self, name: &[u8], statement: StatementId) {
+        if let Some(named) = self.names.get_mut(name) {
+            named.statement = statement;
+        }
     }
 
     pub(crate) fn remove(&mut self, name: &[u8]) -> Option<StatementId> {

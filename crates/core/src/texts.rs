@@ -2,10 +2,11 @@
 //!
 //! What this file is for: drivers send the same few texts for ever, with parameters beside them. Their traits are remembered, in
 //! a bounded number of bytes, so that such a text is looked at once. It must never answer with what was found in another
-//! text: whole texts are compared.
+//! text: whole texts are compared (see `forms.rs` for those whose literals differ).
 
 use pgweir_sql::{Traits, traits};
 
+use crate::forms::Forms;
 use crate::limits::{TEXT_BYTES_MAX, TEXTS_MAX};
 
 /// A text, once it was seen twice in a row at its place.
@@ -22,6 +23,8 @@ struct Place {
 pub(crate) struct Texts {
     /// Empty until there is a text.
     places: Vec<Place>,
+    /// Those that come again with other literals.
+    forms: Forms,
 }
 
 impl Texts {
@@ -29,6 +32,9 @@ impl Texts {
     pub(crate) fn traits(&mut self, text: &[u8]) -> Traits {
         if text.is_empty() || text.len() > TEXT_BYTES_MAX {
             return traits(text);
+        }
+        if let Some(known) = self.forms.find(text) {
+            return known;
         }
         if self.places.is_empty() {
             self.places.resize(TEXTS_MAX, Place::default());
@@ -42,6 +48,7 @@ impl Texts {
             return known;
         }
         let found = traits(text);
+        self.forms.learn(text, found);
         let again = place.hash == hash;
         *place = Place {
             hash,
@@ -92,9 +99,9 @@ mod tests {
     fn a_text_is_kept_when_it_comes_again() {
         let mut texts = Texts::default();
         let kept = |texts: &Texts| texts.places.iter().filter(|place| place.traits.is_some()).count();
-        texts.traits(b"select 1");
+        texts.traits(b"select a");
         assert_eq!(kept(&texts), 0);
-        texts.traits(b"select 1");
+        texts.traits(b"select a");
         assert_eq!(kept(&texts), 1);
     }
 

@@ -42,6 +42,8 @@ impl Marks {
     pub const ENDS: Marks = Marks(1 << 12);
     /// Settings by other ways: `set_config`, UPDATE of `pg_settings`.
     pub const CALLS_SETTINGS: Marks = Marks(1 << 14);
+    /// Shows prepared statements: `pg_prepared_statements`.
+    pub const SHOWS_PREPARED: Marks = Marks(1 << 15);
     /// DISCARD, of whatever kind.
     pub const DISCARDS: Marks = Marks(1 << 13);
 
@@ -83,7 +85,7 @@ impl Marks {
 
 impl std::fmt::Debug for Marks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        const NAMES: [&str; 15] = [
+        const NAMES: [&str; 16] = [
             "SETTINGS",
             "RESETS",
             "PREPARED",
@@ -99,6 +101,7 @@ impl std::fmt::Debug for Marks {
             "ENDS",
             "DISCARDS",
             "CALLS_SETTINGS",
+            "SHOWS_PREPARED",
         ];
         let set = NAMES.iter().enumerate().filter(|&(bit, _)| self.0 & (1 << bit) != 0);
         f.debug_set().entries(set.map(|(_, name)| name)).finish()

@@ -184,11 +184,12 @@ const SPELLED: [(&[u8], Keyword); 43] = [
 
 /// Names of routines and relations that read or change what belongs to a session, or run SQL that is given to them as
 /// a string; and what they mark.
-const SESSION_NAMES: [(&[u8], Marks); 10] = [
+const SESSION_NAMES: [(&[u8], Marks); 11] = [
     (b"currval", Marks::ASKS_SEQUENCE),
     (b"lastval", Marks::ASKS_SEQUENCE),
     (b"nextval", Marks::DRAWS_SEQUENCE),
     (b"pg_listening_channels", Marks::NONE),
+    (b"pg_prepared_statements", Marks::SHOWS_PREPARED),
     // An UPDATE of this view is a SET.
     (b"pg_settings", Marks::CALLS_SETTINGS),
     (b"set_config", Marks::CALLS_SETTINGS),

@@ -314,7 +314,7 @@ impl<const WAY: Way> Engine for Mutant<WAY> {
 }
 
 /// Seeds a mutant may need until it is caught.
-const SEEDS: u64 = 400;
+const SEEDS: u64 = 1500;
 
 /// The mutant is caught within [`SEEDS`] seeds by this check.
 fn is_caught<const WAY: Way>(check: &str) {

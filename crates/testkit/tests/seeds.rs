@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use pgweir_core::Machine;
 use pgweir_testkit::sim::plan::{Plan, Theme};
-use pgweir_testkit::sim::reach::{IN_A_HUNDRED, IN_FIFTY_PERILS, missing};
-use pgweir_testkit::sim::report::{describe, run_and_trace, run_seed};
+use pgweir_testkit::sim::reach::{IN_A_HUNDRED, IN_A_THOUSAND_SESSIONS, IN_FIFTY_PERILS, missing};
+use pgweir_testkit::sim::report::{describe, run_and_trace, run_plan, run_seed};
 use pgweir_testkit::sim::subject::Subject;
 use pgweir_testkit::sim::trace::Trace;
 
@@ -50,6 +50,16 @@ fn a_hundred_seeds_hold_every_invariant_and_see_everything() {
 fn whoever_rides_meets_every_peril() {
     let perils = (1..).filter(|&seed| Plan::new(seed, &Machine::profile()).theme == Theme::Perils);
     let missing = missing(&run_all(perils.take(50)), &IN_FIFTY_PERILS);
+    assert!(missing.is_empty(), "never happened: {missing:?}");
+}
+
+#[test]
+fn a_thousand_clients_that_change_their_state_at_random_find_their_own_session() {
+    let plan = Plan::thousand_sessions(1, &Machine::profile());
+    assert_eq!(plan.clients.len(), 1000);
+    let outcome = run_plan::<Machine>(plan, &Trace::off());
+    assert!(outcome.violation.is_none(), "\n{}", describe(&outcome));
+    let missing = missing(&outcome.counters, &IN_A_THOUSAND_SESSIONS);
     assert!(missing.is_empty(), "never happened: {missing:?}");
 }
 

@@ -144,6 +144,8 @@ impl<'a> BindHead<'a> {
 pub struct BindTail<'a> {
     /// How many parameters there are.
     pub parameters: u16,
+    /// Their formats, two bytes each: none (all text), one for all parameters, or one for each.
+    formats: &'a [u8],
     /// Result formats, two bytes each: none (all text), one for all columns, or one for each.
     result_formats: &'a [u8],
 }
@@ -156,15 +158,24 @@ impl<'a> BindTail<'a> {
     pub fn parse(tail: &'a [u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new("Bind", tail);
         let formats = reader.u16("number of parameter formats")?;
-        reader.take(usize::from(formats) * 2, "parameter formats")?;
+        let formats = reader.take(usize::from(formats) * 2, "parameter formats")?;
         let parameters = reader.u16("number of parameters")?;
         for _ in 0..parameters {
             reader.nullable("parameter")?;
         }
-        let formats = reader.u16("number of result formats")?;
-        let result_formats = reader.take(usize::from(formats) * 2, "result formats")?;
+        let results = reader.u16("number of result formats")?;
+        let result_formats = reader.take(usize::from(results) * 2, "result formats")?;
         reader.finish()?;
-        Ok(Self { parameters, result_formats })
+        Ok(Self { parameters, formats, result_formats })
+    }
+
+    /// Whether each parameter is in binary format.
+    pub fn binary_parameters(&self) -> impl Iterator<Item = bool> + 'a {
+        let formats = self.formats;
+        (0..usize::from(self.parameters)).map(move |at| {
+            let at = if formats.len() == 2 { 0 } else { at * 2 };
+            formats.get(at..at + 2).is_some_and(|format| format != [0, 0])
+        })
     }
 
     /// Whether each column is wanted in binary format; see the field for what the number of values means.

@@ -125,15 +125,25 @@ pub enum Command {
     Shutdown(Shutdown),
 }
 
+/// Why a text is no command that could be carried out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum NoCommand {
+    /// It is none; what anybody is told who types it.
+    Unknown(String),
+    /// It is one for administrators, and lacks something: who is none is told that first.
+    Lacking(&'static str),
+}
+
 impl Command {
-    /// Reads a command; the error is what the user is told.
-    pub(crate) fn parse(text: &str) -> Result<Command, String> {
-        let tokens = tokens(text)?;
-        let invalid = || format!("invalid command '{text}', use SHOW HELP;");
+    /// Reads a command.
+    pub(crate) fn parse(text: &str) -> Result<Command, NoCommand> {
+        let tokens = tokens(text).map_err(NoCommand::Unknown)?;
+        let invalid = || NoCommand::Unknown(format!("invalid command '{text}', use SHOW HELP;"));
+        let too_long = || NoCommand::Unknown("bad arguments".to_owned());
         let mut words = tokens.iter().map(Token::text);
         let Some(verb) = words.next().map(str::to_lowercase) else { return Err(invalid()) };
         if verb.len() > VERB_BYTES_MAX {
-            return Err("bad arguments".to_owned());
+            return Err(too_long());
         }
         if verb == "set" {
             return parse_set(&tokens).ok_or_else(invalid);
@@ -143,14 +153,14 @@ impl Command {
         }
         let argument = words.next();
         if argument.is_some_and(|argument| argument.len() > NAME_BYTES_MAX) {
-            return Err("bad arguments".to_owned());
+            return Err(too_long());
         }
         if words.next().is_some() {
             return Err(invalid());
         }
         let database = argument.map(str::to_owned);
         let named = |make: fn(String) -> Command| {
-            database.clone().map(make).ok_or_else(|| "a database is required".to_owned())
+            database.clone().map(make).ok_or(NoCommand::Lacking("a database is required"))
         };
         let bare = |command: Command| match argument {
             None => Ok(command),
@@ -167,7 +177,7 @@ impl Command {
             "kill_client" => argument
                 .and_then(|id| id.parse().ok())
                 .map(Command::KillClient)
-                .ok_or_else(|| "invalid client pointer supplied".to_owned()),
+                .ok_or(NoCommand::Lacking("invalid client pointer supplied")),
             "wait_close" => Ok(Command::WaitClose(database)),
             "suspend" => bare(Command::Suspend),
             "take_over" => bare(Command::TakeOver),
@@ -402,15 +412,17 @@ mod tests {
         assert_eq!(Command::parse("set pool_mode TO 'it''s';"), set("it's"));
         assert_eq!(
             Command::parse("set pool_mode"),
-            Err("invalid command 'set pool_mode', use SHOW HELP;".into())
+            Err(NoCommand::Unknown("invalid command 'set pool_mode', use SHOW HELP;".into()))
         );
     }
 
     #[test]
     fn what_is_no_command_is_named_in_the_error() {
-        assert_eq!(Command::parse("FOO"), Err("invalid command 'FOO', use SHOW HELP;".into()));
-        assert_eq!(Command::parse("disable"), Err("a database is required".into()));
-        assert_eq!(Command::parse("kill_client x"), Err("invalid client pointer supplied".into()));
+        let unknown = NoCommand::Unknown("invalid command 'FOO', use SHOW HELP;".into());
+        assert_eq!(Command::parse("FOO"), Err(unknown));
+        assert_eq!(Command::parse("disable"), Err(NoCommand::Lacking("a database is required")));
+        let lacking = NoCommand::Lacking("invalid client pointer supplied");
+        assert_eq!(Command::parse("kill_client x"), Err(lacking));
         assert!(Command::parse("").is_err());
         assert!(Command::parse("show 'pools").is_err());
     }

@@ -13,9 +13,11 @@ pub(crate) enum Type {
     Int4,
     Int8,
     Numeric,
+    /// Only keys are, and none is ever shown: its values are NULL.
+    Bytea,
 }
 
-use Type::{Int4, Int8, Numeric, Text};
+use Type::{Bytea, Int4, Int8, Numeric, Text};
 
 const SOCKET: [(&str, Type); 21] = [
     ("type", Text),
@@ -211,8 +213,8 @@ const FDS: [(&str, Type); 15] = [
     ("datestyle", Text),
     ("timezone", Text),
     ("password", Text),
-    ("scram_client_key", Text),
-    ("scram_server_key", Text),
+    ("scram_client_key", Bytea),
+    ("scram_server_key", Bytea),
 ];
 
 const PERCENTILES: [(&str, Type); 10] = [
@@ -292,7 +294,7 @@ impl Type {
     fn binary(self, text: &str) -> Cow<'_, [u8]> {
         let integer = || text.parse::<i64>().unwrap_or_default();
         match self {
-            Text => text.as_bytes().into(),
+            Text | Bytea => text.as_bytes().into(),
             Int4 => i32::try_from(integer()).unwrap_or(i32::MAX).to_be_bytes().to_vec().into(),
             Int8 => integer().to_be_bytes().to_vec().into(),
             Numeric => binary_numeric(text).into(),
@@ -303,6 +305,7 @@ impl Type {
     fn wire(self) -> (u32, i16) {
         match self {
             Text => (25, -1),
+            Bytea => (17, -1),
             Int4 => (23, 4),
             Int8 => (20, 8),
             Numeric => (1700, -1),

@@ -10,7 +10,9 @@ use pgweir_wire::header::{HEADER_LEN, Header};
 
 use super::{Activity, Machine, Step};
 use crate::client::ClientState;
-use crate::console::command::{self, Asker, Command, FIXED_PARAMETERS, Outcome, PendingCommand, Topic};
+use crate::console::command::{
+    self, Asker, Command, FIXED_PARAMETERS, NoCommand, Outcome, PendingCommand, Topic,
+};
 use crate::console::session::{ConsoleSession, Reply};
 use crate::console::table::Row;
 use crate::console::{self, Rights, table};
@@ -100,7 +102,20 @@ impl Machine {
         }
         match Command::parse(text) {
             Ok(command) => self.run_command(d, id, command),
-            Err(text) => self.say_error(d, id, SqlState::PROTOCOL_VIOLATION, &text),
+            Err(none) => {
+                let text = self.why_none(id, none);
+                self.say_error(d, id, SqlState::PROTOCOL_VIOLATION, &text);
+            }
+        }
+    }
+
+    /// What is said to who typed that.
+    pub(super) fn why_none(&self, id: ClientId, none: NoCommand) -> String {
+        let is_admin = self.console(id).is_some_and(|console| console.rights == Rights::Admin);
+        match none {
+            NoCommand::Unknown(text) => text,
+            NoCommand::Lacking(text) if is_admin => text.to_owned(),
+            NoCommand::Lacking(_) => NOT_ADMIN.to_owned(),
         }
     }
 
@@ -125,7 +140,7 @@ impl Machine {
             Command::Show(topic) if *topic != Topic::Fds => {}
             _ if rights == Rights::Admin => self.log_command(d, &command),
             _ => {
-                return self.say_error(d, id, SqlState::PROTOCOL_VIOLATION, "admin access needed");
+                return self.say_error(d, id, SqlState::PROTOCOL_VIOLATION, NOT_ADMIN);
             }
         }
         if let Err(text) = self.check_command(&command) {
@@ -389,6 +404,9 @@ impl Machine {
             if console::is_database(&self.rules.config, name) {
                 return Err(match verb.as_str() {
                     "wait_close" => format!("cannot wait in admin db: {name}"),
+                    "resume" => format!("database {name} is not paused"),
+                    // As PgBouncer has it.
+                    "enable" => format!("cannot disable admin db: {name}"),
                     _ => format!("cannot {verb} admin db: {name}"),
                 });
             }
@@ -413,6 +431,9 @@ impl Machine {
         }
     }
 }
+
+/// What is said to those who may only look.
+const NOT_ADMIN: &str = "admin access needed";
 
 const HELP: &str = "\n\
     \tSHOW HELP|CONFIG|DATABASES|POOLS|CLIENTS|SERVERS|USERS|VERSION\n\

@@ -53,13 +53,18 @@ impl Machine {
         let tracked = self.client_tracks_statements(id);
         let keeps_sessions = self.pools[account.pool].keeps_sessions;
         let keeps_draws = self.keeps_draws(account);
+        let routines = &self.pools[account.pool].routines;
         let group = group_at_front(bytes, &mut self.texts, |name| {
             let statement = account.statement(name).filter(|_| tracked)?;
-            self.statements.get(statement)?.traits
+            let known = self.statements.get(statement)?;
+            known.traits.filter(|_| !routines.are_named_in(&known.query))
         });
         // Where sessions are kept, its server has to be looked at before anybody else may have it.
         group.filter(|group| {
-            let touches = group.may_touch || group.asks || group.draws && keeps_draws;
+            let asks = group.asks
+                || !routines.is_empty()
+                    && routines.are_named_in(&bytes[..bytes.len().min(group.len as usize)]);
+            let touches = group.may_touch || asks || group.draws && keeps_draws;
             !(keeps_sessions && (touches || self.is_group_watched(pool_id, group)))
         })
     }

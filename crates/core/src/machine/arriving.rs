@@ -292,7 +292,9 @@ impl Machine {
                 touched: carried.touched.map(touched),
                 // Perhaps, in the transaction that is open.
                 drawing: Drawing::Drew,
+                lent: None,
                 made_in,
+                asked_again: 0,
             });
             self.pools[pool_id].linked += 1;
             let server = &mut self.servers[server_id];

@@ -82,6 +82,8 @@ impl Machine {
         self.answer_block(d, id, group, TxStatus::InTransaction);
         if let ClientState::Linked(link) = &mut self.clients[id].state {
             link.opening = Opening::Unsent(text);
+            // It has all its answers: nothing is uncertain of its names any more.
+            link.discards = false;
         }
         let server = &mut self.servers[server_id];
         server.active_us = self.now.mono_us;
@@ -101,7 +103,7 @@ impl Machine {
         if header.tag == tag::TERMINATE {
             return Some(self.client_left(d, id, "client close request"));
         }
-        if let Some(used) = self.sync_while_begun(d, id, header) {
+        if let Some(used) = self.answered_while_begun(d, id, header, bytes) {
             return Some(Step::Used(used));
         }
         let group = self.end_at_front(id, bytes)?;
@@ -131,9 +133,19 @@ impl Machine {
         Some((group, kept))
     }
 
-    /// Sync and Flush between BEGIN and the first statement; they are whole.
-    fn sync_while_begun<D: Driver>(&mut self, d: &mut D, id: ClientId, header: Header) -> Option<usize> {
+    /// Between BEGIN and the first statement: Sync, Flush, and Parse of what a server has prepared before. They are whole.
+    fn answered_while_begun<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        header: Header,
+        bytes: &[u8],
+    ) -> Option<usize> {
         match header.tag {
+            tag::PARSE if self.client_tracks_statements(id) => {
+                let body = bytes.get(HEADER_LEN..header.total())?;
+                self.parse_without_server(d, id, body).map(|_| header.total())
+            }
             tag::SYNC => {
                 self.scratch.clear();
                 backend::encode_ready(&mut self.scratch, TxStatus::InTransaction);
@@ -162,7 +174,7 @@ impl Machine {
             Err(step) => return step,
         };
         if bytes.len() >= header.total()
-            && let Some(used) = self.sync_while_begun(d, id, header)
+            && let Some(used) = self.answered_while_begun(d, id, header, bytes)
         {
             return Step::Used(used);
         }
@@ -252,7 +264,7 @@ impl Machine {
         self.scratch.extend_from_slice(&NO_PARAMETERS);
         frontend::encode_execute(&mut self.scratch, b"", 0);
         d.send(server.conn, &self.scratch);
-        self.spare.give_back(text);
+        server.first_ask.note_begin(text);
     }
 
     /// The first group behind BEGIN was sent: what follows waits until BEGIN is answered. `kind` is what ended it.
@@ -341,6 +353,10 @@ impl Machine {
                 backend::encode_ready(&mut self.scratch, status);
                 d.send(client.conn, &self.scratch);
                 false
+            }
+            Opening::Again(_) => {
+                self.attempt_over(d, server_id, id);
+                true
             }
             _ => false,
         }

@@ -46,7 +46,7 @@ impl Machine {
         }
         let pool = &mut self.pools[pool_id];
         if pool.waiting == 1
-            && self.pools[pool_id].welcoming.is_empty()
+            && self.pools[pool_id].at_login() == 0
             && let Admission::Alone(server) = self.find_place(d, pool_id, id)
         {
             self.link(d, id, server);
@@ -248,7 +248,7 @@ impl Machine {
             }
             ClientState::Welcoming(_) => {
                 self.abandon_dial(d, id);
-                self.leave_pool(id, client.account, |pool| pool.welcoming.retain(|&other| other != id));
+                self.leave_pool(id, client.account, |pool| pool.forget_at_login(id));
             }
             ClientState::Idle | ClientState::Ignoring | ClientState::Begun(_) => {
                 self.leave_pool(id, client.account, |_| ());

@@ -82,7 +82,10 @@ impl Machine {
             true => None,
             false => {
                 let parsed = Command::parse(&text);
-                Some(parsed.map_err(|text| Complaint(SqlState::PROTOCOL_VIOLATION, text))?)
+                Some(
+                    parsed
+                        .map_err(|none| Complaint(SqlState::PROTOCOL_VIOLATION, self.why_none(id, none)))?,
+                )
             }
         };
         let Some(console) = self.console_mut(id) else { return Ok(()) };

@@ -219,7 +219,10 @@ impl Machine {
                 Passed::Gone => return Step::Gone,
             }
         }
-        if let Some(server) = self.servers.get(server_id) {
+        if let Some(server) = self.servers.get_mut(server_id) {
+            if tracking && cursor.at > 0 {
+                server.first_ask.note(&bytes[..cursor.at], &mut self.spare);
+            }
             cursor.flush(d, server.conn);
             if d.backlog(server.conn) > BACKLOG_HIGH_BYTES {
                 self.pause_client(d, id);
@@ -363,17 +366,29 @@ impl Machine {
         let notable = matches!(header.tag, tag::QUERY | tag::PARSE | tag::BIND | tag::FUNCTION_CALL);
         let notable = notable && !cursor.is_judged();
         let noted = if notable { self.text_of(header, cursor.rest()) } else { None };
-        if let Some((_, traits)) = &noted
-            && self.concerns_sequences(traits)
+        if let Some((text, traits)) = &noted
+            && self.concerns_sequences(id, text, traits)
         {
             if let Some(server) = self.servers.get(server_id) {
                 cursor.flush(d, server.conn);
             }
-            self.note_sequences(d, id, server_id, traits, header.tag == tag::QUERY);
+            self.note_sequences(d, id, server_id, (text, traits), header.tag == tag::QUERY);
         }
+        if let Some((text, traits)) = &noted
+            && self.may_name_prepared(id, traits)
+        {
+            if let Some(server) = self.servers.get(server_id) {
+                cursor.flush(d, server.conn);
+            }
+            if self.waits_for_names(d, id, server_id) {
+                return Passed::NoMore;
+            }
+            self.lend(d, id, server_id, (text, traits), header.tag == tag::QUERY);
+        }
+        let ticket = kind.map_or(0, |kind| self.ending_ticket(id, kind));
         let Some(server) = self.servers.get_mut(server_id) else { return Passed::Gone };
         if let Some(kind) = kind.filter(|_| !server.replication) {
-            let pushed = server.ledger.push(Entry::new(Owner::Client(id), kind));
+            let pushed = server.ledger.push(Entry { ticket, ..Entry::new(Owner::Client(id), kind) });
             if pushed == Pushed::Queued && kind != Kind::CopyEnd {
                 server.note_begin(self.now.mono_us);
             }
@@ -398,7 +413,29 @@ impl Machine {
             }
             self.restore(d, id, server_id);
         }
+        if self.has_lent(id, header.tag) {
+            if let Some(server) = self.servers.get(server_id) {
+                cursor.flush(d, server.conn);
+            }
+            self.take_back(d, id, server_id);
+        }
         Passed::Message
+    }
+
+    /// What a text names depends on answers that are owed: it waits for them.
+    fn waits_for_names<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId) -> bool {
+        let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) else {
+            return false;
+        };
+        let Some(server) = self.servers.get(server_id) else { return false };
+        let uncertain = link.discards && !server.ledger.is_empty() || server.ledger.awaits_earlier_changes();
+        if !uncertain {
+            return false;
+        }
+        if !std::mem::replace(&mut link.held, true) {
+            self.ask_for_answers(d, server_id);
+        }
+        true
     }
 
     fn refused<D: Driver>(&mut self, d: &mut D, id: ClientId, fault: &Fault) -> Passed {

@@ -14,7 +14,7 @@ use super::begin::BeforeReady;
 use super::from_client::names_are_uncertain;
 use super::lookup::Row;
 use super::measure::rows_in_tag;
-use super::plain::{ROLLED_BACK, changes_objects, is_discarding, plain_answers};
+use super::plain::{DEALLOCATED, ROLLED_BACK, changes_objects, is_discarding, plain_answers};
 use super::{Machine, Step};
 use crate::client::{ClientState, printable};
 use crate::driver::{CloseMode, Driver, Level};
@@ -295,6 +295,9 @@ impl Machine {
                     _ => self.notification_owner(d, id, bytes),
                 };
                 self.extend(d, id, run, to, all, at);
+                if message == tag::NOTIFICATION && to.is_none() {
+                    self.tell_here(d, id, bytes);
+                }
                 if message == tag::PARAMETER_STATUS && self.is_session_left(id) {
                     return Err(self.rule_broken(id, message, "no change of a parameter"));
                 }
@@ -329,12 +332,12 @@ impl Machine {
                     }
                     return Ok(());
                 }
-                let Some(server) = self.servers.get_mut(id) else { return Ok(()) };
                 if matches!(message, tag::COPY_IN | tag::COPY_OUT | tag::COPY_BOTH)
-                    && !server.riders.is_alone()
+                    && let Some(error) = self.misplaced_copy(id, message)
                 {
-                    return Err(self.rule_broken(id, message, "no COPY"));
+                    return Err(error);
                 }
+                let Some(server) = self.servers.get_mut(id) else { return Ok(()) };
                 let accepted = server.ledger.accept(message)?;
                 let before = if message == tag::READY { self.before_ready(id) } else { BeforeReady::Nothing };
                 let hidden = matches!(before, BeforeReady::Hidden)
@@ -348,7 +351,7 @@ impl Machine {
                 let to = visible(accepted.owner).filter(|_| !hidden);
                 self.extend(d, id, run, to, all, at);
                 if message == tag::READY {
-                    if let Some(client) = to.filter(|&client| self.has_notifications(client, body)) {
+                    if let Some(client) = to.filter(|&client| self.has_notifications(client, id, body)) {
                         self.flush(d, id, run, &all[..at]);
                         *run = Run { from: at, to };
                         self.send_notifications(d, client);
@@ -420,6 +423,12 @@ impl Machine {
         if !is_discarding(body) {
             match accepted.owner.client() {
                 Some(client) if body == ROLLED_BACK => self.doubt_session(client),
+                Some(_) if body == DEALLOCATED => {
+                    let head = self.servers.get(id).and_then(|server| server.ledger.head().copied());
+                    if let Some(entry) = accepted.ended.or(head) {
+                        self.deallocated(entry);
+                    }
+                }
                 Some(client) if changes_objects(body) => self.note_reshaped(client),
                 _ => {}
             }
@@ -448,6 +457,8 @@ impl Machine {
         let now_us = self.now.mono_us;
         let Some(server) = self.servers.get_mut(id) else { return Ok(()) };
         server.tx = status;
+        let (rests, spare) = (server.ledger.is_empty() && status == TxStatus::Idle, &mut self.spare);
+        server.first_ask.end(rests, spare);
         self.note_shapes(id, status);
         if accepted.owner == Owner::Hidden(Purpose::Listen) {
             self.hub_answered(d, id);
@@ -505,8 +516,11 @@ impl Machine {
                 return Ok(());
             }
         };
+        let renewed = self.renews_statement(id, accepted, body);
         match accepted.owner {
+            Owner::Client(client) if renewed => self.doubt_session(client),
             Owner::Client(client) | Owner::Errand(client) => {
+                let server = &mut self.servers[id];
                 server.said_fatal |= fatal;
                 self.note_server_error(id, body);
                 self.doubt_session(client);
@@ -524,7 +538,9 @@ impl Machine {
             Owner::Hidden(purpose) => self.hidden_failed(d, id, purpose, body),
         }
         self.undo_failed(id, accepted.ended);
-        if accepted.owner == Owner::Hidden(Purpose::Replay) {
+        if renewed {
+            self.ask_again(d, id);
+        } else if accepted.owner == Owner::Hidden(Purpose::Replay) {
             self.replay_failed(d, id, message, code_and_text(body));
         } else {
             self.begin_failed(d, id, accepted.owner);
@@ -575,7 +591,7 @@ impl Machine {
             Purpose::Settle => ("SET of a client's parameters", Some("invalid server parameter")),
             Purpose::Audit | Purpose::Introduce => return self.hidden_refused(id, code, text),
             // Where what it follows failed, so does this: nothing was reset.
-            Purpose::Restore => return,
+            Purpose::Restore | Purpose::Lend => return,
             Purpose::Prepare => return self.prepare_refused(d, id, &text),
             // The client's statement fails for the same reason.
             Purpose::Sequences if code == SqlState::IN_FAILED_SQL_TRANSACTION => return,
@@ -655,8 +671,11 @@ impl Machine {
             return None;
         }
         let client = server.state.client()?;
-        if self.pools[server.pool].mode == PoolMode::Session || self.listens_here(id) {
+        if self.pools[server.pool].mode == PoolMode::Session {
             return Some(client);
+        }
+        if self.listens_here(id) {
+            return self.passes_notification(id, client, message).then_some(client);
         }
         self.note_notification(d, id, client, message);
         None
@@ -667,6 +686,16 @@ impl Machine {
         let riders = self.servers.get(id).map(|server| &server.riders);
         riders.is_some_and(|riders| riders.head().is_some() && !riders.is_alone())
             && parse_ready(ready) != Ok(TxStatus::Idle)
+    }
+
+    /// COPY where it can not be: with others aboard, or where nobody would ever send its data.
+    fn misplaced_copy(&mut self, id: ServerId, message: u8) -> Option<Unexpected> {
+        let server = self.servers.get(id)?;
+        let hidden = server.ledger.head().is_some_and(|head| matches!(head.owner, Owner::Hidden(_)));
+        if !server.riders.is_alone() {
+            return Some(self.rule_broken(id, message, "no COPY"));
+        }
+        (hidden && message != tag::COPY_OUT).then_some(Unexpected { tag: message, expected: "no COPY" })
     }
 
     /// What was certain not to happen did, with others aboard: the server is given up.

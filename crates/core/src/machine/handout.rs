@@ -10,7 +10,7 @@ use super::session::Known;
 use super::{Activity, Machine, Role, duration_us};
 use crate::client::ClientState;
 use crate::driver::{CloseMode, ConnId, Driver, Endpoint, Level, WorkerId};
-use crate::errors::Fault;
+use crate::first_ask::FirstAsk;
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::introductions::Opened;
 use crate::ledger::Ledger;
@@ -28,15 +28,26 @@ impl Machine {
         self.welcome_waiting(d, pool_id);
         self.serve_lookups(d, pool_id);
         self.introduce_waiting(d, pool_id);
-        if self.serve_waiting(d, pool_id) {
+        let replicates = !self.pools[pool_id].replicating.is_empty();
+        if replicates {
+            self.serve_replication(d, pool_id);
+        }
+        if self.serve_waiting(d, pool_id, replicates) {
             self.grow(d, pool_id);
+        }
+        if replicates {
+            // Whoever waited longer has been served by now.
+            self.serve_replication(d, pool_id);
         }
         self.shorten_queue(d, pool_id);
     }
 
-    /// Places for those that wait. Returns whether servers are lacking.
-    fn serve_waiting<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) -> bool {
+    /// Places for those that wait. Returns whether servers are lacking. `replicates`: some wait for a connection of their own.
+    fn serve_waiting<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, replicates: bool) -> bool {
         while let Some(client) = self.next_waiter(pool_id) {
+            if replicates && self.next_replicating(pool_id).is_some() {
+                return false;
+            }
             match self.find_place(d, pool_id, client) {
                 Admission::Alone(server) => {
                     self.pools[pool_id].queue.pop_front();
@@ -100,14 +111,6 @@ impl Machine {
             }
             self.dial_server(d, pool_id, None);
         }
-    }
-
-    /// Connections that are being opened for one client each, and will never be the pool's.
-    fn logins_for_replication(&self, pool_id: PoolId) -> u32 {
-        let reserved = self.servers.values().filter(|server| {
-            server.pool == pool_id && server.replication && server.state.kind() == ServerKind::Login
-        });
-        reserved.count() as u32
     }
 
     /// Nothing keeps this pool from opening connections at all.
@@ -230,27 +233,6 @@ impl Machine {
         (0..self.shared.workers()).map(WorkerId).filter(move |&worker| worker != own)
     }
 
-    /// A replication client gets a connection of its own; a free one of the pool goes if there is no room.
-    pub(super) fn dial_for_replication<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, client: ClientId) {
-        let config = Arc::clone(&self.rules.config);
-        let pool = &self.pools[pool_id];
-        let size = config.pool_size(&pool.config, &pool.user);
-        if size > 0
-            && pool.servers_total() >= size
-            && let Some(&idle) = pool.idle.front()
-        {
-            self.close_server(d, idle, "evicted", CloseMode::Flush);
-        }
-        let pool = &self.pools[pool_id];
-        let full = size > 0 && pool.servers_total() >= size;
-        if full || !self.may_dial(pool_id) || !self.take_place(d, pool_id, true) {
-            let text = "no server connection is free for replication";
-            self.refuse_client(d, client, &Fault::ServerLost(text.into()));
-            return;
-        }
-        self.dial_server(d, pool_id, Some(client));
-    }
-
     /// Opens a connection, whose place was taken before.
     pub(super) fn dial_server<D: Driver>(
         &mut self,
@@ -288,6 +270,7 @@ impl Machine {
             kept_for: None,
             notices: Vec::new(),
             statements: ServerStatements::default(),
+            first_ask: FirstAsk::default(),
             inbox: Vec::new(),
             streaming: None,
             riders: Riders::default(),
@@ -374,19 +357,6 @@ impl Machine {
         let id = self.pools.insert(pool);
         self.pool_names.insert(key, id);
         Some(id)
-    }
-
-    /// Closes the connections that are being opened for a client that left meanwhile.
-    pub(super) fn abandon_dial<D: Driver>(&mut self, d: &mut D, client: ClientId) {
-        let concerned = self
-            .servers
-            .iter()
-            .find(|(_, server)| server.replication && server.state.client() == Some(client));
-        if let Some((id, server)) = concerned
-            && !server.lost
-        {
-            self.close_server(d, id, "replication client was closed", CloseMode::Now);
-        }
     }
 
     /// Free servers of a pool.

@@ -276,7 +276,7 @@ impl Machine {
             ClientState::Linked(_) => self.leave_pool(id, client.account, |pool| pool.linked -= 1),
             ClientState::Waiting(_) => self.leave_pool(id, client.account, |pool| pool.waiting -= 1),
             ClientState::Welcoming(_) => {
-                self.leave_pool(id, client.account, |pool| pool.welcoming.retain(|&other| other != id));
+                self.leave_pool(id, client.account, |pool| pool.forget_at_login(id));
             }
             _ => self.leave_pool(id, client.account, |_| ()),
         }

@@ -233,7 +233,7 @@ impl Machine {
         pool.clients += 1;
         pool.stats.client_logins += 1;
         if replication != Replication::None {
-            self.dial_for_replication(d, pool_id, id);
+            self.request_replication(d, pool_id, id);
             return Step::Used(0);
         }
         let gets_own = self.gets_own_server(pool_id);

@@ -249,7 +249,7 @@ impl Machine {
         self.close_surplus(d, id);
         self.keep_minimum(d, id);
         self.tend_hub(d, id);
-        if self.pools[id].demand() > 0 {
+        if self.pools[id].is_starving() {
             self.notice(id);
         }
         self.drop_unused(d, id);

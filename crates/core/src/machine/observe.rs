@@ -68,7 +68,7 @@ impl Machine {
         let wait_oldest_us = self.wait_oldest_us(id);
         let cancels_sent = self.cancels.values().filter(|cancel| cancel.pool == id).count();
         let pool = &mut self.pools[id];
-        let welcoming = count(pool.welcoming.len());
+        let welcoming = count(pool.at_login());
         let busy = pool.waiting + welcoming + pool.linked + pool.riding;
         let has_more = pool.shown_queries != Some(pool.stats.queries);
         pool.shown_queries = Some(pool.stats.queries);
@@ -127,8 +127,8 @@ impl Machine {
             ClientState::Waiting(waiting) => Some(waiting.since_us),
             _ => None,
         });
-        let at_login =
-            pool.welcoming.first().and_then(|&id| Some(self.clients.get(id)?.account.as_ref()?.request_us));
+        let at_login = pool.welcoming.first().into_iter().chain(pool.replicating.front());
+        let at_login = at_login.filter_map(|&id| Some(self.clients.get(id)?.account.as_ref()?.request_us));
         let since_us = queued.into_iter().chain(at_login).min();
         since_us.map_or(0, |since_us| self.now.mono_us.saturating_sub(since_us))
     }

@@ -33,6 +33,7 @@ impl Machine {
             && !server.replication
             && link.streaming == 0
             && link.touched.is_none()
+            && link.lent.is_none()
             && matches!(link.opening, Opening::Done);
         if !ordinary {
             return;
@@ -105,6 +106,7 @@ pub(super) fn plain_answers(ledger: &mut Ledger, bytes: &[u8]) -> Option<PlainAn
 fn is_telling(command: &[u8]) -> bool {
     is_discarding(command)
         || command.starts_with(b"DISCARD")
+        || command == DEALLOCATED
         || command == ROLLED_BACK
         || changes_objects(command)
 }
@@ -117,6 +119,9 @@ pub(super) fn changes_objects(command: &[u8]) -> bool {
 
 /// The tag of ROLLBACK, also to a savepoint, and of a COMMIT that was none.
 pub(super) const ROLLED_BACK: &[u8] = b"ROLLBACK\0";
+
+/// The tag of a command that ends one prepared statement.
+pub(super) const DEALLOCATED: &[u8] = b"DEALLOCATE\0";
 
 /// The tag of a command that ends all prepared statements.
 #[inline]

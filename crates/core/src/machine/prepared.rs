@@ -69,6 +69,15 @@ impl Machine {
             return Ok(());
         };
         self.pools[account.pool].stats.client_parses += 1;
+        let by_sql = account.session.prepared().any(|prepared| *prepared.name == *parse.name);
+        let is_new = account.statement(parse.name).is_none();
+        if by_sql && is_new && !self.may_have_prepared(id) {
+            self.parse_under_own_name(d, id, server_id, parse);
+            return Ok(());
+        }
+        let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut()) else {
+            return Ok(());
+        };
         let statements = account.statements.get_or_insert_default();
         if let Some(ticket) = statements.ticket(parse.name) {
             self.parse_again(d, id, server_id, ticket, parse);
@@ -122,6 +131,21 @@ impl Machine {
         d.send(server.conn, &self.scratch);
     }
 
+    /// The client has prepared something else by SQL under this name: PostgreSQL says so, once it has looked at the text.
+    fn parse_under_own_name<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        server_id: ServerId,
+        parse: &Parse<'_>,
+    ) {
+        let server = &mut self.servers[server_id];
+        server.ledger.push(Entry::new(Owner::Client(id), Kind::Parse));
+        self.scratch.clear();
+        frontend::encode_parse(&mut self.scratch, parse.name, parse.query, parse.param_types);
+        d.send(server.conn, &self.scratch);
+    }
+
     /// Parse of a client that has no server: needs none if a server has prepared the same before. `None` if it needs one.
     pub(super) fn parse_without_server<D: Driver>(
         &mut self,
@@ -130,6 +154,9 @@ impl Machine {
         body: &[u8],
     ) -> Option<Step> {
         let parse = Parse::parse(body).ok().filter(|parse| !parse.name.is_empty())?;
+        if self.prepared_by_sql(id, parse.name).is_some() {
+            return None;
+        }
         self.statements.enter_age(self.shared.age());
         let known = self.statements.find(parse.query, parse.param_types)?;
         let client = self.clients.get_mut(id)?;
@@ -193,7 +220,12 @@ impl Machine {
 
     /// Has the server forget a statement. Its use by the server ends when the Close is answered; a Close that is skipped gives
     /// it back.
-    fn evict_statement<D: Driver>(&mut self, d: &mut D, server_id: ServerId, statement: StatementId) {
+    pub(super) fn evict_statement<D: Driver>(
+        &mut self,
+        d: &mut D,
+        server_id: ServerId,
+        statement: StatementId,
+    ) {
         let server = &mut self.servers[server_id];
         let mut entry = Entry::new(Owner::Hidden(Purpose::Evict), Kind::Close);
         entry.statement = Some(statement);
@@ -246,9 +278,14 @@ impl Machine {
         let pool = self.servers[server_id].pool;
         self.pools[pool].stats.binds += 1;
         let statement = self.client_statement(id, head.statement);
-        if let Some(traits) = statement.and_then(|statement| self.statements.get(statement)?.traits) {
-            self.note_sequences(d, id, server_id, &traits, false);
+        if let Some(known) = statement.and_then(|statement| self.statements.get(statement))
+            && let Some(traits) = known.traits
+            && self.concerns_sequences(id, &known.query, &traits)
+        {
+            let text = known.query.clone();
+            self.note_sequences(d, id, server_id, (&text, &traits), false);
         }
+        self.lend_for_bind(d, id, server_id, (head.statement, statement));
         let name = self.server_name(d, id, server_id, statement);
         if let Some(statement) = statement {
             self.note_statement(id, statement);
@@ -294,6 +331,15 @@ impl Machine {
         server_id: ServerId,
         close: &Close<'_>,
     ) -> Result<(), Fault> {
+        if self.client_statement(id, close.name).is_none() && self.may_be_prepared_by_sql(id, close.name) {
+            self.note_closed_by_protocol(id);
+            self.scratch.clear();
+            frontend::encode_close(&mut self.scratch, Target::Statement, close.name);
+            let server = &mut self.servers[server_id];
+            server.ledger.push(Entry::new(Owner::Client(id), Kind::Close));
+            d.send(server.conn, &self.scratch);
+            return Ok(());
+        }
         let mut entry = Entry::new(Owner::Client(id), Kind::Local(Local::CloseComplete));
         let account = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut());
         let statements = account.and_then(|account| account.statements.as_mut());
@@ -317,7 +363,11 @@ impl Machine {
                 return Some(self.refuse_client(d, id, &Fault::Protocol(error.to_string().into())));
             }
         };
-        if close.target != Target::Statement || close.name.is_empty() {
+        if close.target != Target::Statement
+            || close.name.is_empty()
+            || self.client_statement(id, close.name).is_none()
+                && self.prepared_by_sql(id, close.name).is_some()
+        {
             return None;
         }
         self.forget_statement(id, close.name);
@@ -427,7 +477,7 @@ impl Machine {
         }
     }
 
-    fn forget_name(&mut self, entry: Entry) {
+    pub(super) fn forget_name(&mut self, entry: Entry) {
         if !matches!(entry.owner, Owner::Client(_)) {
             return;
         }

@@ -241,12 +241,12 @@ impl Machine {
                     self.refuse_attempt(d, id, attempt, &Fault::NotAllowedIn(PEER_REJECTED));
                 }
             }
-            (Asked::Password(password), Answer::Password(true)) => {
+            (Asked::Password(password, _), Answer::Password(true)) => {
                 let learned = Learned::Password(password);
                 self.follow_verdict(d, id, attempt, Verdict::Proven { send: Vec::new(), learned });
             }
-            (Asked::Password(_), Answer::Password(false)) => {
-                self.follow_verdict(d, id, attempt, Verdict::Refused(Refusal::WrongPassword));
+            (Asked::Password(_, refusal), Answer::Password(false)) => {
+                self.follow_verdict(d, id, attempt, Verdict::Refused(refusal));
             }
             (_, Answer::Nobody(Obstacle::Unreachable)) => {
                 self.refuse_attempt(d, id, attempt, &Fault::NobodyToAsk);
@@ -321,8 +321,12 @@ impl Machine {
                 Ok(password) => {
                     let address = self.clients.get(id).and_then(|client| client.origin.peer.ip());
                     let user = Arc::clone(&attempt.login.user);
+                    let refusal = match by {
+                        Checker::Pam => Refusal::Pam,
+                        Checker::Ldap(_) => Refusal::WrongPassword,
+                    };
                     let about = About::Password { user, password: password.clone(), address, by };
-                    self.inquire(d, id, attempt, Asked::Password(password), about)
+                    self.inquire(d, id, attempt, Asked::Password(password, refusal), about)
                 }
                 Err(refusal) => self.follow_verdict(d, id, attempt, Verdict::Refused(refusal)),
             },

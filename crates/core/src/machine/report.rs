@@ -90,6 +90,12 @@ impl Machine {
                 rows.sort();
                 rows
             }
+            // By pool, in the order of SHOW POOLS.
+            Topic::Clients | Topic::Servers | Topic::Sockets | Topic::ActiveSockets => {
+                let place = |row: &Row| (row[2].clone(), row[1].clone(), row[0].clone());
+                rows.sort_by_cached_key(place);
+                rows
+            }
             // Each worker looks up what it needs.
             Topic::DnsHosts | Topic::DnsZones => {
                 rows.sort();
@@ -296,7 +302,7 @@ impl Machine {
         let sent = self.cancels.values().filter(|cancel| cancel.pool == id).count();
         let hosts = pool.config.hosts.len() > 1;
         let balance = hosts.then(|| self.rules.config.load_balance_hosts(&pool.config).as_str().to_owned());
-        let waiting = pool.waiting as usize + pool.welcoming.len();
+        let waiting = pool.waiting as usize + pool.at_login();
         let asking = pool.lookups.len();
         let mut row = vec![
             cell(&pool.database),

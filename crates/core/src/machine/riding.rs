@@ -336,7 +336,7 @@ impl Machine {
     }
 
     /// Linked → Waiting: a stranger's cancel request hit its statement, which was rolled back as a whole.
-    fn run_again<D: Driver>(&mut self, d: &mut D, id: ServerId, client_id: ClientId) {
+    pub(super) fn run_again<D: Driver>(&mut self, d: &mut D, id: ServerId, client_id: ClientId) {
         let Some(client) = self.clients.get_mut(client_id) else { return };
         let (ClientState::Linked(link), Some(account)) = (&client.state, &client.account) else { return };
         if link.kept == 0 {

@@ -438,6 +438,9 @@ impl Machine {
         for client in std::mem::take(&mut self.pools[pool_id].welcoming) {
             self.refuse_client(d, client, fault);
         }
+        for client in std::mem::take(&mut self.pools[pool_id].replicating) {
+            self.refuse_client(d, client, fault);
+        }
     }
 }
 

@@ -201,7 +201,7 @@ impl Machine {
             None => {
                 self.set_server_state(id, ServerState::Idle);
                 let pool = &self.pools[pool_id];
-                if pool.demand() == 0 && pool.is_limited {
+                if !pool.is_starving() && pool.is_limited {
                     // Another pool may have waited for one of this pool's servers to become free.
                     self.notice_starving();
                     for worker in std::mem::take(&mut self.starving_workers) {
@@ -311,6 +311,10 @@ impl Machine {
     /// A server that can not be used any more: its client learns why.
     pub(super) fn lose_server<D: Driver>(&mut self, d: &mut D, id: ServerId, reason: Cow<'static, str>) {
         let Some(server) = self.servers.get(id) else { return };
+        if matches!(server.state, ServerState::ConnectQuery) {
+            // The next one would end in the same way, at once: that waits for `server_login_retry`.
+            return self.login_failed(d, id, "connect_query failed", &reason);
+        }
         let (client, said_fatal) = (server.state.client(), server.said_fatal);
         if let Some(client_id) = client.filter(|&client| self.clients.contains_key(client)) {
             let fault = match self.lost_with_server(client_id) {
@@ -350,6 +354,7 @@ impl Machine {
         }
         d.close(server.conn, mode);
         self.spare.give_back(std::mem::take(&mut server.inbox));
+        server.first_ask.end(true, &mut self.spare);
         if let ServerState::Inquiring(inquiring) = &server.state {
             self.answer_lookup(d, &inquiring.lookup, Answer::Nobody(Obstacle::Unreachable));
         }
@@ -395,7 +400,7 @@ impl Machine {
     /// Has every pool with waiting clients looked at.
     pub(super) fn notice_starving(&mut self) {
         let starving: Vec<PoolId> =
-            self.pools.iter().filter(|(_, pool)| pool.demand() > 0).map(|(id, _)| id).collect();
+            self.pools.iter().filter(|(_, pool)| pool.is_starving()).map(|(id, _)| id).collect();
         for id in starving {
             self.notice(id);
         }

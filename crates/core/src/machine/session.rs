@@ -4,7 +4,7 @@
 //! server is asked what its session holds (`audit.rs`), unless it is known what the statements do (`recall.rs`): what can
 //! move is brought to the next server with the client's next statement (`settle.rs`, `replay.rs`), what can not keeps the
 //! client on its server (`pin.rs`). The statement without a name that a client prepared and did not use yet goes with it,
-//! too (`unnamed.rs`). What a client asks for in its startup packet is tried on a server before the client is let in
+//! too (`unnamed.rs`); and what SQL names is there under that name (`lend.rs`). What a client asks for in its startup packet is tried on a server before the client is let in
 //! (`introduce.rs`), and is what its RESET goes back to (`restore.rs`). In session pooling a client has one server, opened
 //! with its own startup packet where that can be (`own_server.rs`). No guess ever counts more than what the server says; and
 //! after some releases it is asked whether nothing was overlooked (`inspect.rs`).
@@ -15,6 +15,7 @@ mod audit;
 mod explain;
 mod inspect;
 mod introduce;
+mod lend;
 mod listen;
 mod notes;
 mod own_server;

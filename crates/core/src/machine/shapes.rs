@@ -3,13 +3,21 @@
 //! that error must not reach a client that prepared its statement after the change.
 //!
 //! So each change begins a new age of statements: a text that is prepared from then on is another statement than the same text
-//! before, and servers get it anew. A client that prepared before the change keeps what it has, and is told PostgreSQL's error as
-//! on a connection of its own: what it knows of the result may be wrong now.
+//! before, and servers get it anew. A client that prepared before the change keeps what it has until PostgreSQL refuses to run it.
+//! Then its name stands for the statement of the new age, and what it asked for is asked again, where that is right
+//! (`first_ask.rs`): nothing was done yet, nothing was answered, and the client is about to be told the columns. Elsewhere it is
+//! told the error, as on a connection of its own: what it knows of the result may be wrong now.
 
 use pgweir_wire::backend::{ErrorFields, TxStatus};
 
 use super::Machine;
-use crate::ids::ServerId;
+use crate::client::{Again, ClientState, Opening};
+use crate::driver::{Driver, Level};
+use crate::first_ask::{FirstAsk, outdated_name};
+use crate::ids::{ClientId, ServerId};
+use crate::ledger::{Accepted, Owner, Purpose};
+use crate::limits::ASKED_AGAIN_MAX;
+use crate::server::ServerState;
 
 /// Commands that can change what statements return, by the beginning of their tag. What is dropped and made anew is known by its
 /// errors alone: temporary tables come and go all the time.
@@ -42,11 +50,108 @@ impl Machine {
         }
     }
 
-    /// An error of a server: the first to meet a change that was made elsewhere. PostgreSQL's function is named, as the text may be
-    /// in any language (plancache.c).
+    /// An error of a server: the first to meet a change that was made elsewhere.
     pub(super) fn note_shape_error(&mut self, fields: &ErrorFields<'_>) {
-        if fields.code() == Some(b"0A000") && fields.field(b'R') == Some(b"RevalidateCachedQuery") {
+        if is_outdated(fields) {
             self.shared.begin_age();
         }
     }
+
+    /// A server's error to a client, of which the client need not know: the statement was outdated and can be asked again. Its
+    /// name stands for a new one then.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn renews_statement(&mut self, id: ServerId, accepted: Accepted, body: &[u8]) -> bool {
+        let (Owner::Client(client_id), Some(failed)) = (accepted.owner, accepted.ended) else { return false };
+        if !ErrorFields::parse(body).is_ok_and(|fields| is_outdated(&fields)) {
+            return false;
+        }
+        let Some(server) = self.servers.get(id) else { return false };
+        let Some(client) = self.clients.get_mut(client_id) else { return false };
+        let (ClientState::Linked(link), Some(account)) = (&client.state, &mut client.account) else {
+            return false;
+        };
+        let plain = matches!(link.opening, Opening::Done | Opening::Replayed)
+            && matches!(server.state, ServerState::Busy(_))
+            && server.tx == TxStatus::Idle
+            && link.streaming == 0
+            && link.asked_again < ASKED_AGAIN_MAX;
+        let bytes = match &server.first_ask {
+            _ if link.kept > 0 => client.inbox.get(..link.kept),
+            FirstAsk::Kept(kept) => Some(&*kept.bytes),
+            FirstAsk::Nothing | FirstAsk::Lost => None,
+        };
+        let (Some(bytes), Some(names), true) = (bytes, account.statements.as_deref_mut(), plain) else {
+            return false;
+        };
+        let types = |name: &[u8]| self.statements.get(names.get(name)?).map(|known| &*known.types);
+        let Some(name) = outdated_name(bytes, failed.kind, types) else { return false };
+        let Some(old) = names.get(name) else { return false };
+        self.statements.enter_age(self.shared.age());
+        if self.statements.is_of_this_age(old) {
+            self.shared.begin_age();
+            self.statements.enter_age(self.shared.age());
+        }
+        let Some(new) = self.statements.take_anew(old) else { return false };
+        names.renew(name, new);
+        self.statements.give_back(old);
+        true
+    }
+
+    /// What the client asked for is asked again: behind the end of the first attempt, which is nobody's from here on.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn ask_again<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let ServerState::Busy(client_id) = server.state else { return };
+        let Some(client) = self.clients.get_mut(client_id) else { return };
+        let ClientState::Linked(link) = &mut client.state else { return };
+        let mut begin = None;
+        if link.kept == 0
+            && let FirstAsk::Kept(mut kept) = std::mem::replace(&mut server.first_ask, FirstAsk::Lost)
+        {
+            link.kept = kept.bytes.len();
+            begin = kept.begin;
+            kept.bytes.extend_from_slice(&client.inbox);
+            self.spare.give_back(std::mem::replace(&mut client.inbox, kept.bytes));
+        }
+        if server.riders.is_alone() {
+            link.kept = 0;
+            link.asked_again += 1;
+            link.opening = Opening::Again(Again { begin, rolls_back: false });
+            server.ledger.disown_head(Purpose::Rerun);
+            self.end_ride(id);
+        } else {
+            // Nobody rides behind a BEGIN.
+            self.run_again(d, id, client_id);
+        }
+        self.log(d, Level::Debug, "a prepared statement was outdated: it is prepared anew, and runs again");
+    }
+
+    /// ReadyForQuery behind an attempt that is nobody's: the client's group follows, out of the transaction that failed.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn attempt_over<D: Driver>(&mut self, d: &mut D, id: ServerId, client_id: ClientId) {
+        let Some(server) = self.servers.get(id) else { return };
+        let (idle, own) = (server.tx == TxStatus::Idle, server.ledger.is_empty());
+        let Some(client) = self.clients.get_mut(client_id) else { return };
+        let ClientState::Linked(link) = &mut client.state else { return };
+        let Opening::Again(again) = &mut link.opening else { return };
+        if idle && own {
+            link.opening = again.begin.take().map_or(Opening::Done, Opening::Unsent);
+            // After a replay the server has reported its parameters.
+            self.adopt_params(d, id, client_id);
+            self.to_resume.push_back(client_id);
+        } else if !again.rolls_back {
+            again.rolls_back = true;
+            self.send_hidden(d, id, Purpose::Rerun, b"ROLLBACK");
+        } else {
+            self.lose_server(d, id, "a transaction could not be rolled back".into());
+        }
+    }
+}
+
+/// PostgreSQL's function is named, as the text may be in any language (plancache.c).
+fn is_outdated(fields: &ErrorFields<'_>) -> bool {
+    fields.code() == Some(b"0A000") && fields.field(b'R') == Some(b"RevalidateCachedQuery")
 }

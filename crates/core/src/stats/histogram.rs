@@ -86,20 +86,27 @@ impl Histogram {
     /// `None` without any.
     #[must_use]
     pub fn quantile_us(&self, share: f64) -> Option<f64> {
+        self.quantiles_us([share]).map(|[quantile]| quantile)
+    }
+
+    /// The same for several shares, which go up.
+    #[must_use]
+    pub fn quantiles_us<const N: usize>(&self, shares: [f64; N]) -> Option<[f64; N]> {
         let count = self.count();
         if count == 0 {
             return None;
         }
-        let rank = ((share * count as f64).ceil() as u64).clamp(1, count);
-        let mut seen = 0;
-        for (index, &here) in self.counts.iter().enumerate() {
-            seen += here;
-            if seen >= rank {
-                let (low, high) = bounds(index);
-                return Some(if high - low <= 1 { low as f64 } else { (low + high) as f64 / 2.0 });
+        let (mut seen, mut next) = (0, 0);
+        Some(shares.map(|share| {
+            let rank = ((share * count as f64).ceil() as u64).clamp(1, count);
+            while seen < rank {
+                seen += self.counts[next];
+                next += 1;
             }
-        }
-        None
+            // The first rank is one: a bucket was looked at.
+            let (low, high) = bounds(next - 1);
+            if high - low <= 1 { low as f64 } else { (low + high) as f64 / 2.0 }
+        }))
     }
 
     /// The end of the highest bucket that is not empty, in microseconds; `None` without any.
@@ -110,15 +117,16 @@ impl Histogram {
         Some(if high - low <= 1 { low } else { high })
     }
 
-    /// How many were shorter than this many microseconds; exact where a bucket begins there.
+    /// How many were shorter than each of these many microseconds, which go up; exact where a bucket begins there.
     #[must_use]
-    pub fn count_below(&self, us: u64) -> u64 {
-        self.counts
-            .iter()
-            .enumerate()
-            .take_while(|&(index, _)| bounds(index).1 <= us)
-            .map(|(_, count)| count)
-            .sum()
+    pub fn counts_below<const N: usize>(&self, us: &[u64; N]) -> [u64; N] {
+        let (mut count, mut next) = (0, 0);
+        us.map(|us| {
+            let end = if us >= bounds(BUCKETS - 1).1 { BUCKETS } else { bucket(us) }.max(next);
+            count += self.counts[next..end].iter().sum::<u64>();
+            next = end;
+            count
+        })
     }
 
     /// The buckets that are not empty, by their number (see [`bounds`]).
@@ -203,9 +211,11 @@ mod tests {
             let found = all.quantile_us(share).expect("not empty");
             assert!((found - exact).abs() / exact < 0.07, "{share}: {found}");
         }
+        let together = all.quantiles_us([0.5, 0.5, 0.95, 1.0]).expect("not empty");
+        assert_eq!(together.map(Some), [0.5, 0.5, 0.95, 1.0].map(|share| all.quantile_us(share)));
         assert_eq!(all.mean_us(), Some(5000.5));
         assert_eq!((all.count(), all.sum_us()), (10_000, 50_005_000));
-        assert_eq!(all.count_below(8), 7);
+        assert_eq!(all.counts_below(&[0, 8, 8, 1 << 13, 1 << 31, u64::MAX]), [0, 7, 7, 8191, 10_000, 10_000]);
         assert_eq!(Histogram::default().quantile_us(0.5), None);
     }
 

@@ -35,6 +35,32 @@ fn it_is_answered_without_a_server_and_goes_in_front_of_the_first_statement() {
 }
 
 #[test]
+fn a_copy_behind_it_gets_its_data_also_from_a_client_that_keeps_its_server() {
+    let mut rig = Rig::new("default_pool_size = 1\ndefer_begin = packet");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(client, &fe::query("CREATE TEMP TABLE t (a int)"));
+    rig.gets(server);
+    rig.send(server, &[be::complete("CREATE TABLE"), be::ready('I')].concat());
+    rig.gets_loosely(server);
+    rig.send(server, &be::answer(&[&["t", "", ""]]));
+    rig.gets(client);
+    rig.send(client, &fe::query("DEALLOCATE x"));
+    rig.gets(server);
+    rig.send(server, &[be::error("26000", "no such statement"), be::ready('I')].concat());
+    rig.gets_loosely(server);
+    rig.send(server, &be::answer(&[&["t", "", ""]]));
+    rig.gets(client);
+    rig.send(client, &fe::query("begin"));
+    assert_eq!(rig.gets(client), ["Complete BEGIN", "Ready T"]);
+    // The data comes without waiting for the server to ask for it.
+    rig.send(client, &[fe::query("COPY t FROM STDIN"), fe::copy_data(b"1"), fe::copy_done()].concat());
+    assert_eq!(rig.gets(server), [&SENT[..], &["Query COPY t FROM STDIN"]].concat());
+    rig.send(server, &[opened(), be::copy_in()].concat());
+    assert_eq!(rig.gets(server).len(), 2, "the data and its end");
+}
+
+#[test]
 fn meanwhile_the_server_is_everybodys() {
     let (mut rig, client, server) = begun("start transaction read only", "");
     assert_eq!(rig.gets(client), ["Complete START TRANSACTION", "Ready T"]);

@@ -23,7 +23,8 @@ fn from_client(dice: &mut Dice) -> Vec<u8> {
     match dice.below(24) {
         0..3 => fe::query(["select 1", "begin", "commit", "discard all", "copy t from stdin"][dice.below(5)]),
         3 | 4 => fe::parse(name, ["select 1", "select 2", "selec", "deallocate all"][dice.below(4)]),
-        5..8 => fe::bind(name),
+        5 | 6 => fe::bind(name),
+        7 => [fe::bind(name), fe::describe_portal(), fe::execute(), fe::sync()].concat(),
         8 => fe::describe(name),
         9 | 10 => fe::execute(),
         11 => fe::close(name),
@@ -54,7 +55,8 @@ fn from_server(dice: &mut Dice, asked: &[String]) -> Vec<u8> {
             }
             skipping = word != "Sync" && word != "Query" && dice.below(8) == 0;
             if skipping {
-                out.extend(be::error("42601", "no"));
+                let outdated = matches!(word, "Bind" | "Describe") && dice.below(2) == 0;
+                out.extend(if outdated { be::outdated() } else { be::error("42601", "no") });
                 continue;
             }
             out.extend(match word {
@@ -313,4 +315,9 @@ fn nothing_is_left_under_limits_either() {
 #[test]
 fn nothing_is_left_on_several_workers() {
     run(20_000..20_000 + N, LIMITS, 3);
+}
+
+#[test]
+fn nothing_is_left_where_begin_is_deferred() {
+    run(30_000..30_000 + N, "default_pool_size = 2\ndefer_begin = packet\nserver_login_retry = 1", 1);
 }

@@ -89,6 +89,17 @@ fn a_session_that_ends_in_order_leaves_a_clean_server() {
 }
 
 #[test]
+fn a_reset_that_asks_for_data_costs_the_server() {
+    let mut rig = Rig::with("", "app = host=pg pool_mode=session", 1);
+    let (client, server) = busy(&mut rig);
+    rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
+    rig.send(client, &fe::terminate());
+    assert_eq!(rig.gets(server), ["Query DISCARD ALL"]);
+    rig.send(server, &be::copy_in());
+    assert!(rig.is_closed(server), "nobody would ever send it");
+}
+
+#[test]
 fn a_reset_that_fails_costs_the_server() {
     let mut rig = Rig::with("", "app = host=pg pool_mode=session", 1);
     let (client, server) = busy(&mut rig);
@@ -159,29 +170,40 @@ fn a_server_that_dies_idle_is_forgotten() {
 }
 
 #[test]
-fn a_server_that_dies_during_connect_query_is_replaced() {
+fn a_server_that_dies_during_connect_query_is_replaced_after_a_while() {
     let mut rig = Rig::with("server_login_retry = 1", "app = host=pg connect_query='select 1'", 1);
-    let client = rig.knock("alice", "app");
+    let (early, client) = (rig.knock("alice", "app"), rig.knock("alice", "app"));
     let server = rig.dialed();
     rig.greet(server);
     rig.eof(server);
-    rig.send(client, &fe::query("select 2"));
+    rig.gets(early);
+    rig.gets(client);
+    // The next one would end in the same way: who can not wait is told.
+    rig.send(early, &fe::query("select 2"));
+    assert_eq!(rig.new_dials(), 0);
+    let told = rig.gets(early);
+    assert!(told[0].contains("connect_query failed: server conn crashed?"), "{told:?}");
     rig.pass_s(2);
+    rig.send(client, &fe::query("select 2"));
     let next = rig.dialed();
     rig.greet(next);
     rig.send(next, &[be::one_row("1"), be::ready('I')].concat());
-    rig.gets(client);
     assert_eq!(rig.gets(next), ["Query select 1", "Query select 2"]);
 }
 
 #[test]
 fn connect_query_may_fail_but_not_leave_a_transaction() {
     let mut rig = Rig::with("", "app = host=pg connect_query='begin'", 1);
-    rig.knock("alice", "app");
+    let client = rig.knock("alice", "app");
     let server = rig.dialed();
     rig.greet(server);
+    rig.gets(client);
+    rig.send(client, &fe::query("select 1"));
     rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
     assert!(rig.is_closed(server));
+    assert_eq!(rig.new_dials(), 0, "the next one would end in the same way");
+    rig.pass_s(16);
+    assert_eq!(rig.new_dials(), 1);
     let mut rig = Rig::with("", "app = host=pg connect_query='nonsense'", 1);
     let client = rig.knock("alice", "app");
     let server = rig.dialed();

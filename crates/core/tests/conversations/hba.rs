@@ -180,6 +180,12 @@ fn passwords_that_others_know() {
     rig.connect(server);
     rig.send(server, &be::auth_cleartext());
     assert_eq!(rig.raw(server), fe::password("right"), "servers are told it, too");
+    let wrong = rig.knock("zoe", "app");
+    rig.gets(wrong);
+    rig.send(wrong, &fe::password("wrong"));
+    let (id, _) = question(&mut rig);
+    rig.mail(0, Mail::Answered { client: id, answer: Answer::Password(false) });
+    assert_eq!(rig.gets(wrong), ["FATAL 28P01 PAM authentication failed"]);
     for answer in [Answer::Password(false), Answer::OsUser(Some(Arc::from("zoe")))] {
         let client = knock_unix(&mut rig, 1000, "zoe");
         rig.gets(client);

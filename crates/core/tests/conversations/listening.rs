@@ -144,6 +144,38 @@ fn a_clients_own_notification_comes_before_its_statement_is_over() {
 }
 
 #[test]
+fn a_hub_that_is_faster_than_a_pipeline_is_not_waited_for_again() {
+    let mut rig = Rig::new("");
+    let (client, server, hub) = listening(&mut rig);
+    rig.send(client, &[fe::query("select 1"), fe::query("NOTIFY a")].concat());
+    rig.gets(server);
+    let own = be::notified(4242, "a", "");
+    rig.send(hub, &own);
+    // What may be its own is not told before its server has told whose it is.
+    rig.send(server, &done("SELECT 1"));
+    assert_eq!(rig.gets(client), ["Complete SELECT 1", "Ready I"]);
+    rig.send(server, &[be::complete("NOTIFY"), own, be::ready('I')].concat());
+    let pid = pid(&rig, client);
+    assert_eq!(rig.gets(client), ["Complete NOTIFY", &format!("Notification {pid} a "), "Ready I"]);
+}
+
+#[test]
+fn who_notifies_itself_and_stops_listening_at_once_is_told_and_not_forgotten() {
+    let mut rig = Rig::new("");
+    let (client, server, hub) = listening(&mut rig);
+    rig.send(client, &[fe::query("NOTIFY a"), fe::query("UNLISTEN a")].concat());
+    rig.gets(server);
+    let own = be::notified(4242, "a", "");
+    rig.send(server, &[be::complete("NOTIFY"), own.clone(), be::ready('I'), done("UNLISTEN")].concat());
+    channels(&mut rig, server, &[]);
+    let pid = pid(&rig, client);
+    let told = rig.gets(client);
+    assert!(told.ends_with(&[format!("Notification {pid} a "), "Ready I".to_owned()]), "{told:?}");
+    rig.send(hub, &own);
+    rig.gets_nothing(client);
+}
+
+#[test]
 fn what_is_rolled_back_was_never_listened_to() {
     let mut rig = Rig::new("");
     let client = rig.client("alice");
@@ -211,6 +243,71 @@ fn where_nobody_can_listen_for_it_a_client_keeps_its_server() {
     assert_eq!(rig.gets(client), ["Ready I"]);
     rig.send(server, &be::notified(9, "a", "here"));
     assert_eq!(rig.gets(client), ["Notification 9 a here"]);
+}
+
+#[test]
+fn who_listens_on_its_own_server_is_told_nothing_behind_a_begin_that_was_answered_here() {
+    let mut rig = Rig::new("defer_begin = packet");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(client, &fe::query("LISTEN a"));
+    rig.gets(server);
+    rig.send(server, &done("LISTEN"));
+    channels(&mut rig, server, &["a"]);
+    rig.gets(client);
+    let hub = rig.dialed();
+    rig.refuse_dial(hub, "too many connections");
+    rig.gets(client);
+    rig.send(client, &fe::query("BEGIN"));
+    assert_eq!(rig.gets(client), ["Complete BEGIN", "Ready T"]);
+    rig.gets_nothing(server);
+    rig.send(server, &be::notified(9, "a", "one"));
+    rig.gets_nothing(client);
+    rig.send(client, &fe::query("COMMIT"));
+    let told = rig.gets(client);
+    assert_eq!(told, ["Complete COMMIT", "Ready I", "Notification 9 a one"]);
+}
+
+#[test]
+fn who_waits_for_a_server_is_told_when_its_answer_is_complete() {
+    let mut rig = Rig::new("default_pool_size = 1");
+    let (client, server, hub) = listening(&mut rig);
+    let other = rig.client("alice");
+    rig.send(other, &fe::query("BEGIN"));
+    rig.gets_loosely(server);
+    // Parse of a known statement is answered here, before there is a server.
+    let group = [fe::parse("s", "select 1"), fe::bind("s"), fe::execute(), fe::sync()].concat();
+    rig.send(client, &group);
+    rig.gets(client);
+    rig.send(hub, &be::notified(9, "a", "one"));
+    rig.gets_nothing(client);
+}
+
+#[test]
+fn a_client_that_keeps_its_server_to_listen_knows_its_own_notifications() {
+    let mut rig = Rig::new("");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    let own = be::notified(4242, "a", "own");
+    // Told while it was not clear yet who listens for it.
+    rig.send(client, &[fe::query("LISTEN a"), fe::query("NOTIFY a, 'own'")].concat());
+    rig.gets(server);
+    rig.send(server, &[done("LISTEN"), be::complete("NOTIFY"), own.clone(), be::ready('I')].concat());
+    channels(&mut rig, server, &["a"]);
+    rig.gets(client);
+    let hub = rig.dialed();
+    rig.refuse_dial(hub, "too many connections");
+    let pid = pid(&rig, client);
+    assert_eq!(rig.gets(client), [format!("Notification {pid} a own"), "Ready I".to_owned()]);
+    // And when it was, in one read with what stands before it and behind it.
+    rig.send(client, &fe::query("NOTIFY a, 'own'"));
+    assert_eq!(rig.gets(server), ["Query NOTIFY a, 'own'"]);
+    let strange = be::notified(9, "a", "strange");
+    rig.send(server, &[be::complete("NOTIFY"), strange, own, be::ready('I')].concat());
+    let told = rig.gets(client);
+    let due =
+        ["Complete NOTIFY", "Notification 9 a strange", &format!("Notification {pid} a own"), "Ready I"];
+    assert_eq!(told, due);
 }
 
 #[test]

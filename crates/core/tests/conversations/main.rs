@@ -17,6 +17,7 @@ mod hosts;
 mod listening;
 mod login;
 mod looks;
+mod outdated;
 mod own_servers;
 mod params;
 mod peers;

@@ -152,3 +152,111 @@ fn reconnect_ends_it() {
     rig.command(console, "RECONNECT");
     assert!(rig.is_closed(client) && rig.is_closed(server), "it would never be free");
 }
+
+/// A replication client that has proven itself; it has nothing yet.
+fn asks(rig: &mut Rig) -> End {
+    let client = rig.accept();
+    rig.send(client, &fe::startup(&[("user", "alice"), ("database", "app"), ("replication", "true")]));
+    client
+}
+
+/// A pool of one server, which its client does not give back.
+fn full(main: &str) -> (Rig, End, End) {
+    let mut rig = Rig::new(&format!("default_pool_size = 1\n{main}"));
+    let busy = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(busy, &fe::query("select 1"));
+    rig.gets(server);
+    (rig, busy, server)
+}
+
+#[test]
+fn it_waits_where_the_pool_is_full_and_comes_before_who_comes_later() {
+    let (mut rig, _, server) = full("");
+    let standby = asks(&mut rig);
+    rig.gets_nothing(standby);
+    assert_eq!(rig.new_dials(), 0);
+    let console = rig.console();
+    let row = rig.pool(console, "app,alice");
+    assert_eq!(row[3], "1", "it is seen to wait: {row:?}");
+    let later = rig.client("alice");
+    rig.send(later, &fe::query("select 2"));
+    rig.send(server, &[be::one_row("1"), be::ready('I')].concat());
+    assert!(rig.is_closed(server), "the free server makes room");
+    let own = rig.dialed();
+    let startup = rig.connect(own);
+    assert!(startup.contains("replication true"), "{startup}");
+    rig.send(own, &welcome());
+    assert_eq!(rig.gets(standby).last().map(String::as_str), Some("Ready I"));
+    // The place is free again when the replication client leaves.
+    rig.eof(standby);
+    let next = rig.dialed();
+    rig.greet(next);
+    assert_eq!(rig.gets(next), ["Query select 2"]);
+}
+
+#[test]
+fn it_waits_behind_those_who_came_before() {
+    let (mut rig, _, server) = full("");
+    let earlier = rig.client("alice");
+    rig.send(earlier, &fe::query("begin"));
+    rig.pass_us(1000);
+    let standby = asks(&mut rig);
+    rig.send(server, &[be::one_row("1"), be::ready('I')].concat());
+    assert_eq!(rig.gets(server), ["Query begin"]);
+    rig.gets_nothing(standby);
+    rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
+    rig.send(earlier, &fe::query("commit"));
+    rig.send(server, &[be::complete("COMMIT"), be::ready('I')].concat());
+    assert!(rig.is_closed(server));
+    rig.dialed();
+}
+
+#[test]
+fn nobody_rides_past_it() {
+    let mut rig = Rig::new("default_pool_size = 1");
+    let clients: Vec<End> = (0..2).map(|_| rig.client("alice")).collect();
+    let server = rig.dialed();
+    let answer = [be::one_row("1"), be::ready('I')].concat();
+    rig.send(clients[0], &fe::query("select 1"));
+    rig.send(server, &answer);
+    rig.send(clients[0], &fe::query("select 1"));
+    rig.gets(server);
+    asks(&mut rig);
+    rig.send(clients[1], &fe::query("select 1"));
+    rig.gets_nothing(server);
+    rig.send(server, &answer);
+    assert!(rig.is_closed(server));
+}
+
+#[test]
+fn it_does_not_wait_for_ever() {
+    let (mut rig, _, server) = full("query_wait_timeout = 5");
+    let standby = asks(&mut rig);
+    rig.pass_s(6);
+    assert_eq!(rig.gets(standby), ["FATAL 57P03 query_wait_timeout"]);
+    rig.send(server, &[be::one_row("1"), be::ready('I')].concat());
+    assert!(!rig.is_closed(server), "nobody waits for its place any more");
+}
+
+#[test]
+fn who_leaves_while_it_waits_is_forgotten() {
+    let (mut rig, _, server) = full("");
+    let standby = asks(&mut rig);
+    rig.eof(standby);
+    rig.send(server, &[be::one_row("1"), be::ready('I')].concat());
+    assert!(!rig.is_closed(server));
+    assert_eq!(rig.new_dials(), 0);
+}
+
+#[test]
+fn a_pause_makes_it_wait_and_resume_serves_it() {
+    let mut rig = Rig::new("");
+    let console = rig.console();
+    rig.command(console, "PAUSE");
+    let standby = asks(&mut rig);
+    rig.gets_nothing(standby);
+    assert_eq!(rig.new_dials(), 0);
+    rig.command(console, "RESUME");
+    assert_eq!(rig.new_dials(), 1);
+}

@@ -22,6 +22,22 @@ fn discarded() -> Vec<u8> {
     [be::complete("DISCARD SEQUENCES"), be::ready('I')].concat()
 }
 
+/// A client that may ask draws where others have been.
+fn draw(rig: &mut Rig, client: End, server: End) {
+    rig.send(client, &fe::query(INSERT));
+    assert_eq!(rig.gets(server), [DISCARD, "Query insert into t values (1)"]);
+    rig.send(server, &discarded());
+    done(rig, client, server);
+}
+
+/// A statement in a transaction.
+fn run_open(rig: &mut Rig, client: End, server: End, text: &str) {
+    rig.send(client, &fe::query(text));
+    assert_eq!(rig.gets(server), [format!("Query {text}")]);
+    rig.send(server, &[be::complete("OK"), be::ready('T')].concat());
+    rig.gets(client);
+}
+
 fn discard_replayed() -> Vec<u8> {
     let tags = ["BEGIN", "DISCARD SEQUENCES", "COMMIT"];
     tags.iter()
@@ -72,7 +88,7 @@ fn a_server_waits_for_the_client_that_drew_on_it() {
 fn what_a_client_drew_last_is_its_own_although_others_used_the_server_before() {
     let (mut rig, [one, two], [first, second]) = two_servers("");
     run(&mut rig, two, first, "select 2");
-    run(&mut rig, one, first, INSERT);
+    draw(&mut rig, one, first);
     run(&mut rig, two, second, "select 2");
     run(&mut rig, one, first, ASK);
     // It is known to ask from here on: that must not discard its own value.
@@ -92,6 +108,37 @@ fn where_there_is_no_other_server_nobody_waits_for_a_client_that_never_asked() {
     let told = rig.gets(one);
     assert!(told[0].starts_with("ERROR 55000 lastval is not yet defined in this session"), "{told:?}");
     assert_eq!(told.last().map(String::as_str), Some("Ready I"));
+}
+
+#[test]
+fn a_server_that_wants_data_where_drawn_values_are_discarded_is_given_up() {
+    let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 0");
+    let (one, two) = (rig.client("alice"), rig.client("alice"));
+    let server = rig.dialed();
+    run(&mut rig, one, server, INSERT);
+    run(&mut rig, two, server, "select 2");
+    rig.send(one, &fe::query(ASK));
+    assert_eq!(rig.gets(server), [DISCARD, "Query select lastval()"]);
+    rig.send(server, &be::copy_in());
+    assert!(rig.is_closed(server));
+    let told = rig.gets(one);
+    assert!(told[0].starts_with("FATAL"), "it is not left waiting: {told:?}");
+}
+
+#[test]
+fn nothing_is_put_in_front_of_a_parse_that_fails_in_any_case() {
+    let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 0");
+    let (one, two) = (rig.client("alice"), rig.client("alice"));
+    let server = rig.dialed();
+    run(&mut rig, two, server, "select 2");
+    run_open(&mut rig, one, server, "begin read only");
+    rig.send(one, &fe::query("select 1/0"));
+    rig.gets(server);
+    rig.send(server, &[be::error("22012", "division by zero"), be::ready('E')].concat());
+    rig.gets(one);
+    rig.send(one, &[fe::parse("", INSERT), fe::sync()].concat());
+    // It would be skipped behind another error, and the unnamed statement before it would stay.
+    assert_eq!(rig.gets(server), [format!("Parse  {INSERT}"), "Sync".to_owned()]);
 }
 
 #[test]
@@ -158,16 +205,92 @@ fn who_is_like_one_that_asked_is_known() {
 }
 
 #[test]
-fn in_the_transaction_that_drew_nothing_is_done() {
+fn a_client_that_may_ask_draws_on_a_clear_server_and_pays_for_it_no_longer_than_it_may() {
     let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 0");
     let (one, two) = (rig.client("alice"), rig.client("alice"));
     let server = rig.dialed();
+    for _ in 0..3 {
+        run(&mut rig, two, server, "select 2");
+        draw(&mut rig, one, server);
+        // Nobody was there between.
+        run(&mut rig, one, server, "select 1");
+    }
     run(&mut rig, two, server, "select 2");
-    for text in ["begin", INSERT, ASK] {
+    run(&mut rig, one, server, INSERT);
+    run(&mut rig, one, server, "with a as (insert into t values (1)) select 1");
+}
+
+/// A client that drew three times without asking, in a transaction in which it may have drawn again.
+fn late_asker() -> (Rig, End, End) {
+    let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 0");
+    let (one, two) = (rig.client("alice"), rig.client("alice"));
+    let server = rig.dialed();
+    for _ in 0..3 {
+        run(&mut rig, one, server, INSERT);
+    }
+    run(&mut rig, one, server, INSERT);
+    run(&mut rig, two, server, "select 2");
+    for text in ["begin", INSERT] {
+        run_open(&mut rig, one, server, text);
+    }
+    (rig, one, server)
+}
+
+#[test]
+fn what_a_transaction_did_not_draw_is_discarded_in_front_of_its_question() {
+    let (mut rig, one, server) = late_asker();
+    rig.send(one, &fe::query(ASK));
+    let got = rig.gets(server);
+    assert!(got[0].starts_with("Query (") && got[0].ends_with("bytes)"), "{got:?}");
+    assert_eq!(got[1..], [format!("Query {ASK}")]);
+    let told = [
+        be::complete("DO"),
+        be::ready('T'),
+        be::error("55000", "lastval is not yet defined"),
+        be::ready('E'),
+    ];
+    rig.send(server, &told.concat());
+    assert_eq!(rig.gets(one), ["ERROR 55000 lastval is not yet defined", "Ready E"]);
+}
+
+#[test]
+fn what_nobody_can_tell_is_discarded_in_front_of_a_question() {
+    let (mut rig, one, server) = late_asker();
+    let text = "select currval(s) from sequences";
+    rig.send(one, &fe::query(text));
+    assert_eq!(rig.gets(server), [DISCARD.to_owned(), format!("Query {text}")]);
+}
+
+#[test]
+fn what_failed_to_be_discarded_is_discarded_the_next_time() {
+    let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 0");
+    let (one, two) = (rig.client("alice"), rig.client("alice"));
+    let server = rig.dialed();
+    run(&mut rig, two, server, INSERT);
+    for text in ["begin", "savepoint a"] {
+        run_open(&mut rig, one, server, text);
+    }
+    let failing = [fe::parse("", "x"), fe::bind(""), fe::execute(), fe::sync()].concat();
+    let asking = [fe::parse("", ASK), fe::bind(""), fe::execute(), fe::sync()].concat();
+    rig.send(one, &[failing, asking].concat());
+    rig.gets(server);
+    let failed = be::error("25P02", "current transaction is aborted");
+    rig.send(server, &[be::error("42601", "x"), be::ready('E'), failed, be::ready('E')].concat());
+    rig.gets(one);
+    run_open(&mut rig, one, server, "rollback to a");
+    rig.send(one, &fe::query(ASK));
+    assert_eq!(rig.gets(server), [DISCARD.to_owned(), format!("Query {ASK}")]);
+}
+
+#[test]
+fn a_question_inside_of_a_block_or_a_prepared_statement_is_one() {
+    for text in ["do $$begin perform lastval(); end$$", "call p((select currval('s')))"] {
+        let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 0");
+        let (one, two) = (rig.client("alice"), rig.client("alice"));
+        let server = rig.dialed();
+        run(&mut rig, two, server, INSERT);
         rig.send(one, &fe::query(text));
-        assert_eq!(rig.gets(server), [format!("Query {text}")]);
-        rig.send(server, &[be::complete("OK"), be::ready('T')].concat());
-        rig.gets(one);
+        assert_eq!(rig.gets(server)[..2], [DISCARD.to_owned(), format!("Query {text}")]);
     }
 }
 

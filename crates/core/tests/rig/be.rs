@@ -38,6 +38,13 @@ pub(crate) fn complete(tag: &str) -> Vec<u8> {
     encoded(|out| backend::encode_command_complete(out, tag))
 }
 
+/// What PostgreSQL says to Bind or Describe of a statement whose columns have changed since it was prepared.
+pub(crate) fn outdated() -> Vec<u8> {
+    let fields =
+        b"SERROR\0VERROR\0C0A000\0Mcached plan must not change result type\0RRevalidateCachedQuery\0\0";
+    crate::rig::fe::message(tag::ERROR, fields)
+}
+
 pub(crate) fn columns() -> Vec<u8> {
     let column = Column { name: "x", type_oid: 25, type_len: -1, binary: false };
     encoded(|out| backend::encode_row_description(out, &[column]))

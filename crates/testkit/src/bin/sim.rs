@@ -1,6 +1,7 @@
 //! `sim`: runs the simulator over seeds, says what broke and how to repeat it.
 //!
-//! `sim [--seeds N] [--start S] [--jobs J]` runs N seeds from S on; `sim --seed X` runs one with its whole trace.
+//! `sim [--seeds N] [--start S] [--jobs J]` runs N seeds from S on; `sim --seed X` runs one with its whole trace;
+//! `sim --thousand X` runs seed X's world with a thousand clients that change what their sessions hold.
 //! Exit status 1 when a seed fails, or when thousands never got to what they are for, 2 when the command line is wrong.
 
 // A tool at a terminal: it may look at the clock and use threads.
@@ -14,22 +15,25 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use pgweir_core::Machine;
+use pgweir_testkit::sim::plan::Plan;
 use pgweir_testkit::sim::reach::{IN_A_HUNDRED, IN_FIFTY_PERILS, IN_TWO_THOUSAND, missing};
-use pgweir_testkit::sim::report::{Outcome, describe, run_and_trace, run_seed};
+use pgweir_testkit::sim::report::{Outcome, describe, run_and_trace, run_plan, run_seed};
+use pgweir_testkit::sim::subject::Subject;
 use pgweir_testkit::sim::trace::Trace;
 
 struct Options {
     start: u64,
     seeds: u64,
     only: Option<u64>,
+    thousand: Option<u64>,
     jobs: usize,
 }
 
-const USAGE: &str = "usage: sim [--seeds N] [--start S] [--jobs J] | sim --seed X";
+const USAGE: &str = "usage: sim [--seeds N] [--start S] [--jobs J] | sim --seed X | sim --thousand X";
 
 fn options() -> Result<Options, String> {
     let jobs = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let mut options = Options { start: 1, seeds: 2000, only: None, jobs };
+    let mut options = Options { start: 1, seeds: 2000, only: None, thousand: None, jobs };
     let mut args = std::env::args().skip(1);
     while let Some(name) = args.next() {
         let value = args.next().ok_or_else(|| format!("{name} needs a number"))?;
@@ -38,6 +42,7 @@ fn options() -> Result<Options, String> {
             "--seeds" => options.seeds = number,
             "--start" => options.start = number,
             "--seed" => options.only = Some(number),
+            "--thousand" => options.thousand = Some(number),
             "--jobs" => options.jobs = usize::try_from(number.max(1)).unwrap_or(1),
             other => return Err(format!("unknown option {other}")),
         }
@@ -52,8 +57,21 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
         Ok(Options { only: Some(seed), .. }) => run_one(seed),
+        Ok(Options { thousand: Some(seed), .. }) => run_thousand(seed),
         Ok(options) => run_many(&options),
     }
+}
+
+/// A thousand clients, without a word unless something breaks.
+fn run_thousand(seed: u64) -> ExitCode {
+    let plan = || Plan::thousand_sessions(seed, &Machine::profile());
+    let mut outcome = run_plan::<Machine>(plan(), &Trace::off());
+    if outcome.violation.is_some() {
+        outcome = run_plan::<Machine>(plan(), &Trace::keep(500, false));
+    }
+    println!("{}", describe(&outcome));
+    println!("{:?}", outcome.counters);
+    if outcome.violation.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 /// One seed, with everything it does.

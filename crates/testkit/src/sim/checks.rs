@@ -43,6 +43,8 @@ struct ServerWatch {
     open: bool,
     /// Its login will never be answered.
     hangs: bool,
+    /// It listens for all clients of its pool, and is none of its servers.
+    listens: bool,
 }
 
 #[derive(Debug)]
@@ -151,6 +153,7 @@ impl Checks {
             ("KILL_CLIENT", "admin forced disconnect"),
             ("KILL ", "database removed"),
             ("DISABLE", "is disabled"),
+            ("RECONNECT", "notifications may have been missed"),
         ];
         self.operator_words
             .extend(told.iter().filter(|(word, _)| text.starts_with(word)).map(|(_, told)| told));
@@ -205,7 +208,7 @@ impl Checks {
 
     /// A dialed connection reached the server.
     pub fn server_opened(&mut self, link: LinkId) {
-        self.servers.insert(link, ServerWatch { pool: None, open: true, hangs: false });
+        self.servers.insert(link, ServerWatch { pool: None, open: true, hangs: false, listens: false });
     }
 
     /// A server connection said which pool it belongs to.
@@ -216,11 +219,17 @@ impl Checks {
         if !self.plan.has_limits {
             return;
         }
-        let pool_limit = (self.plan.pool_size.max(self.pool_size_max) + self.plan.reserve_pool_size) as usize;
+        let size = self.plan.pool_size.max(self.pool_size_max) + self.plan.reserve_pool_size;
         let count = |same: &dyn Fn(&PoolName) -> bool| {
             let of_pool = |server: &&ServerWatch| server.open && server.pool.as_ref().is_some_and(same);
             self.servers.values().filter(of_pool).count()
         };
+        let listens = |server: &&ServerWatch| {
+            server.open && server.listens && server.pool.as_ref().is_some_and(|other| *other == pool)
+        };
+        let listening = self.servers.values().filter(listens).count();
+        // This one may be about to.
+        let pool_limit = size as usize + listening.max(usize::from(self.plan.has_hubs()));
         let found = [
             ("pool_size", count(&|other| *other == pool), pool_limit),
             ("max_db_connections", count(&|other| other.0 == pool.0), self.plan.max_db_connections as usize),
@@ -234,6 +243,13 @@ impl Checks {
             if limit > 0 && is > limit {
                 self.fail(check, format!("{is} server connections for {pool:?}, {limit} are allowed"));
             }
+        }
+    }
+
+    /// Whether a server connection listens for all clients of its pool, as far as can be told.
+    pub fn server_listens(&mut self, link: LinkId, listens: bool) {
+        if let Some(server) = self.servers.get_mut(&link) {
+            server.listens = listens;
         }
     }
 
@@ -300,14 +316,16 @@ impl Checks {
                 // What a client started with is put back behind its RESET, in the same transaction; what follows a BEGIN that failed
                 // is brought about in a block of its own.
                 // What brings a server to its client's session is a transaction of its own, in front of anything of the client's.
+                // What others drew from sequences is discarded in front of what a client draws.
                 let clients = *bound && owner.is_some();
-                if clients && !what.starts_with("SetConfig") && what != "RollbackTo" {
+                let may = ["SetConfig", "RollbackTo", "DiscardSequences"];
+                if clients && !may.iter().any(|may| what.starts_with(may)) {
                     let text =
                         format!("server {pid}: hidden {what} inside a transaction of client {owner:?}");
                     self.fail("no hidden statement inside a transaction", text);
                 }
             }
-            Note::Bound { .. } | Note::Wrote(_) => {}
+            Note::Bound { .. } | Note::Wrote(_) | Note::Told { .. } | Note::Unlocked(_) => {}
             Note::NotUnderstood(_) if self.intruded => {}
             Note::NotUnderstood(text) => {
                 self.fail("the pooler's own statements are known", format!("server {pid} got \"{text}\""));
@@ -517,6 +535,7 @@ mod tests {
             pool: pool("a"),
             text: Some(text),
             logged_in: false,
+            listens: false,
             waited_us: 0,
             rested_us: 0,
             now_us: 0,
@@ -539,6 +558,7 @@ mod tests {
                 pool,
                 text,
                 logged_in: true,
+                listens: false,
                 waited_us: 0,
                 rested_us: 0,
                 now_us: 9,

@@ -9,6 +9,8 @@ use pgweir_core::luggage::Luggage;
 use pgweir_core::mail::{Mail, Question};
 
 use super::checks::Checks;
+use super::ears::Ears;
+use super::locks::Locks;
 use super::net::{Dir, End, NetManner, Pipe};
 use super::plan::Plan;
 use super::rng::Rng;
@@ -108,6 +110,10 @@ pub enum Event {
     TlsDone(WorkerId, ConnId),
     /// A server process wakes up; the number tells stale alarms.
     Backend(usize, u64),
+    /// An advisory lock was given up, which others may wait for.
+    Unlocked,
+    /// A notification was committed: who listens hears it.
+    Notified,
     /// A server process meets its fate.
     Fate(usize),
     /// A cancel request takes effect.
@@ -167,6 +173,10 @@ pub struct Hub {
     pub rng: Rng,
     /// The invariants.
     pub checks: Checks,
+    /// Advisory locks.
+    pub locks: Locks,
+    /// Notifications.
+    pub ears: Ears,
     /// What happened.
     pub trace: Trace,
     /// Mail on its way, by pair of workers (receiver, sender).
@@ -192,6 +202,8 @@ impl Hub {
             checks: Checks::new(Rc::clone(&plan)),
             plan,
             rng,
+            locks: Locks::default(),
+            ears: Ears::default(),
             trace,
             mailbags: Vec::new(),
             questions: VecDeque::new(),

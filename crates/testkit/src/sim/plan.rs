@@ -46,6 +46,8 @@ pub enum Theme {
     Riding,
     /// The same, and servers end, lie, and are cancelled just when somebody is aboard behind another.
     Perils,
+    /// Clients that change what their sessions hold: tables, locks, prepared statements, cursors, channels.
+    Sessions,
 }
 
 impl Theme {
@@ -220,6 +222,16 @@ impl Plan {
     /// What a seed means for an engine with these abilities.
     #[must_use]
     pub fn new(seed: u64, profile: &Profile) -> Self {
+        Plan::make(seed, profile, None)
+    }
+
+    /// A thousand clients that change what their sessions hold.
+    #[must_use]
+    pub fn thousand_sessions(seed: u64, profile: &Profile) -> Self {
+        Plan::make(seed, profile, Some(1000))
+    }
+
+    fn make(seed: u64, profile: &Profile, sessions: Option<u64>) -> Self {
         let mut rng = Rng::new(seed);
         let mode = *rng.pick(profile.modes);
         let theme = match rng.below(100) {
@@ -229,8 +241,10 @@ impl Plan {
             24..30 => Theme::Crowd,
             30..43 => Theme::Riding,
             43..50 => Theme::Perils,
+            86..100 => Theme::Sessions,
             _ => Theme::Mixed,
         };
+        let theme = if sessions.is_some() { Theme::Sessions } else { theme };
         let databases: Vec<String> = (0..rng.between(1, 3)).map(|i| format!("db{i}")).collect();
         let users: Vec<String> = (0..rng.between(1, 2)).map(|i| format!("user{i}")).collect();
         let mut plan = Plan {
@@ -279,8 +293,13 @@ impl Plan {
             Theme::Riding | Theme::Perils => rng.between(6, 30),
             Theme::Prepared | Theme::Cancels => rng.between(4, 12),
             Theme::Bulk => rng.between(2, 6),
+            Theme::Sessions => rng.between(3, 40),
             Theme::Mixed => rng.between(1, 10),
         };
+        let count = sessions.unwrap_or(count);
+        if sessions.is_some() {
+            plan.hold_a_crowd();
+        }
         for id in 0..usize::try_from(count).expect("few clients") {
             let script = ScriptWriter::new(&plan, profile, client_rng.fork(), id).write();
             plan.clients.push(script);
@@ -325,8 +344,31 @@ impl Plan {
                     }
                 }
             }
+            Theme::Sessions => {
+                self.databases.truncate(2);
+                self.keeps_sessions = true;
+                self.pool_size = rng.count(1, 8);
+            }
             Theme::Mixed | Theme::Bulk | Theme::Crowd => {}
         }
+    }
+
+    /// Room for a thousand clients, with nothing in their way but each other.
+    fn hold_a_crowd(&mut self) {
+        self.mode = Mode::Transaction;
+        self.pool_size = 20;
+        self.max_client_conn = 2000;
+        (self.max_db_client_connections, self.max_user_client_connections) = (0, 0);
+        self.timeouts = Timeouts { server_lifetime_s: 3600, server_idle_s: 600, ..Timeouts::default() };
+        self.server.read_us_max = 0;
+        self.net.delay_us_max = self.net.delay_us_max.min(1_000);
+        self.net.window_bytes = 65_536;
+    }
+
+    /// Clients listen, and where servers are not their own, one connection of each pool does so for them.
+    #[must_use]
+    pub fn has_hubs(&self) -> bool {
+        self.theme == Theme::Sessions && self.mode != Mode::Session
     }
 
     /// The pool that serves a client of this database and user.

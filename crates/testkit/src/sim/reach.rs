@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 /// In any hundred seeds.
-pub const IN_A_HUNDRED: [&str; 28] = [
+pub const IN_A_HUNDRED: [&str; 31] = [
     "cancel requests at servers",
     "cancels asked",
     "cancels hit",
+    "channels listened to",
     "clients disconnected",
     "clients finished",
     "clients vanished",
@@ -22,6 +23,8 @@ pub const IN_A_HUNDRED: [&str; 28] = [
     "mails",
     "messages to clients",
     "notices",
+    "notifications",
+    "notifications sent",
     "portals suspended",
     "prepared statements shared",
     "reads paused",
@@ -46,8 +49,19 @@ pub const IN_FIFTY_PERILS: [&str; 8] = [
     "riders put back",
 ];
 
+/// In any run of a thousand clients that change what their sessions hold.
+pub const IN_A_THOUSAND_SESSIONS: [&str; 7] = [
+    "channels listened to",
+    "lock waits",
+    "notifications",
+    "notifications sent",
+    "pins",
+    "sessions audited",
+    "sessions replayed",
+];
+
 /// In any two thousand seeds, beside all of these.
-pub const IN_TWO_THOUSAND: [&str; 2] = ["cancels hit with riders behind", "pins"];
+pub const IN_TWO_THOUSAND: [&str; 3] = ["cancels hit with riders behind", "deadlocks", "pins"];
 
 /// Of these, what never happened.
 #[must_use]

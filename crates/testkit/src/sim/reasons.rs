@@ -17,6 +17,8 @@ pub struct Disconnected<'a> {
     pub text: Option<&'a ErrorText>,
     /// It was logged in.
     pub logged_in: bool,
+    /// It listens, or did.
+    pub listens: bool,
     /// How long ago it sent its last request, in microseconds.
     pub waited_us: u64,
     /// How long ago it was last told everything it had asked for, in microseconds.
@@ -84,8 +86,22 @@ impl Checks {
         if message.contains("client reads too slowly") && self.plan.multiplex.0 > 1 {
             return Ok(());
         }
+        // Whoever is in the middle of a message is told nothing.
+        let unheard =
+            message.contains("notifications may have been missed") || case.text.is_none() && case.listens;
+        if unheard && self.plan.has_hubs() {
+            let pool = self.pools.get(&case.pool);
+            let told = self.operator_words.iter().any(|word| word.contains("notifications"));
+            let ended = pool.is_some_and(|pool| pool.deaths > 0 || pool.login_failed_us.is_some());
+            return if ended || told { Ok(()) } else { Err("no server of its pool failed".to_owned()) };
+        }
         if message.contains("transaction blocks not allowed") && self.plan.mode == Mode::Statement {
             return Ok(());
+        }
+        // A server that is lost while it runs connect_query is a login that failed: all who wait learn of it.
+        if message.contains("connect_query failed") && self.plan.connect_query {
+            let died = self.pools.get(&case.pool).is_some_and(|pool| pool.deaths > 0);
+            return if died { Ok(()) } else { Err("no server of its pool failed".to_owned()) };
         }
         let retry_us = self.plan.login_retry_s * 1_000_000 + NEWS_US;
         let pool = self.pools.entry(case.pool.clone()).or_default();

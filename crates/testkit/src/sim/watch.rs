@@ -1,5 +1,7 @@
 //! Looking on: nobody may be forgotten, and nothing may be left over.
 
+use std::collections::BTreeMap;
+
 use pgweir_core::limits::{MAINTENANCE_PERIOD_US, SLOW_READER_US};
 use pgweir_core::mail::{Mail, Question};
 use pgweir_core::sight::{Look, RideNumbers, Sight};
@@ -53,33 +55,41 @@ impl<E: Subject> World<E> {
         }
         let before_us = self.hub.now_us.saturating_sub(NEGLECT_US);
         let mut found = None;
+        // Mostly there is none, and the rest need not be looked at.
+        let mut idle_of: BTreeMap<PoolName, Option<usize>> = BTreeMap::new();
         for client in &self.clients {
-            if client.waits_for_server(&self.hub).is_none_or(|since_us| since_us > before_us) {
+            if !client.waits_for_server(&self.hub, before_us) {
                 continue;
             }
             let (id, pool) = (client.id(), client.pool());
-            let served = |backend: &&Backend| backend.may_serve(id, &self.hub);
-            let free = |backend: &&Backend| {
-                let unbound = self.hub.plan.mode != Mode::Session || !backend.is_used();
-                backend.pool() == Some(&pool)
-                    && unbound
-                    && !backend.is_kept()
-                    && backend.is_idle(&self.hub)
-                    && self.hub.link(backend.link).moved_us < before_us
-                    && matches!(self.hub.link(backend.link).pooler, PoolerEnd::At(..))
-            };
-            if !self.cluster.backends.iter().any(|backend| served(&backend))
+            let idle = *idle_of.entry(pool.clone()).or_insert_with(|| self.idle_server(&pool, before_us));
+            let Some(idle) = idle else { continue };
+            let served = |backend: &Backend| backend.may_serve(id, &self.hub);
+            if !self.cluster.backends.iter().any(served)
                 && !self.cluster.backends.iter().any(|backend| self.aboard(backend).may_have(id))
-                && let Some(idle) =
-                    self.cluster.backends.iter().filter(free).nth(self.unseen_transactions(&pool))
             {
-                found =
-                    Some(format!("client {id} waits for a server of {pool:?}, server {} is idle", idle.pid));
+                found = Some(format!("client {id} waits for a server of {pool:?}, server {idle} is idle"));
             }
         }
         if let Some(text) = found {
             self.hub.fail("no waiter is forgotten while a server idles", text);
         }
+    }
+
+    /// A server of a pool that anybody could have had since then.
+    fn idle_server(&self, pool: &PoolName, before_us: u64) -> Option<usize> {
+        let free = |backend: &&Backend| {
+            let unbound = self.hub.plan.mode != Mode::Session || !backend.is_used();
+            backend.pool() == Some(pool)
+                && unbound
+                && !backend.is_kept()
+                && backend.is_idle(&self.hub)
+                && self.hub.link(backend.link).moved_us < before_us
+                && matches!(self.hub.link(backend.link).pooler, PoolerEnd::At(..))
+        };
+        let mut free = self.cluster.backends.iter().filter(free).map(|backend| backend.pid).peekable();
+        free.peek()?;
+        free.nth(self.unseen_transactions(pool))
     }
 
     /// A client that reads slowly holds up those that ride behind it for as long as the machine has named, and no longer: then the
@@ -146,10 +156,15 @@ impl<E: Subject> World<E> {
 
     pub(super) fn check_the_end(&mut self) {
         let mut left = Vec::new();
+        // Where servers are opened for nobody, one may be under way.
+        let opens = self.hub.plan.extras.iter().any(|(name, _)| *name == "min_pool_size");
         for (id, link) in self.hub.links() {
             let fine = match (link.pooler, link.peer) {
                 (PoolerEnd::Gone, _) => true,
-                (_, PeerEnd::Backend(pid)) => self.cluster.backends[pid].is_idle(&self.hub),
+                (_, PeerEnd::Backend(pid)) => {
+                    let backend = &self.cluster.backends[pid];
+                    backend.is_idle(&self.hub) || opens && backend.is_being_opened()
+                }
                 _ => false,
             };
             if !fine {

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use pgweir_settings::SequenceAffinity;
 use pgweir_sql::Marks;
 use pgweir_wire::backend::DataRow;
 use pgweir_wire::error::SqlState;
@@ -18,6 +19,7 @@ use crate::limits::{AUDIT_ATTEMPTS_MAX, SERVER_ERROR_BYTES_MAX, SESSION_BYTES_MA
 use crate::machine::Machine;
 use crate::params::quote_literal;
 use crate::pins::{Reasons, Touched};
+use crate::routines;
 use crate::server::{Auditing, Probe, Replies, ServerState, Stage};
 use crate::session::{Prepared, Session};
 
@@ -130,11 +132,15 @@ impl Machine {
     }
 
     /// The statement that asks for everything a session holds, these settings among it whether or not they are set.
-    pub(super) fn everything_of(&self, id: ServerId, names: &[Box<[u8]>]) -> Vec<u8> {
+    pub(super) fn everything_of(&mut self, id: ServerId, names: &[Box<[u8]>]) -> Vec<u8> {
         let own = names.iter();
-        let pool = &self.pools[self.servers[id].pool];
+        let pool = &mut self.pools[self.servers[id].pool];
+        let follows = pool.sequences != SequenceAffinity::Off && pool.routines.is_due(self.now.mono_us);
         let known = pool.customs.iter().filter(|name| !names.contains(name));
         let mut text = EVERYTHING.to_vec();
+        if follows {
+            text.extend_from_slice(routines::QUESTION);
+        }
         for (kind, name) in own.map(|name| (b'm', name)).chain(known.map(|name| (b'n', name))) {
             text.extend_from_slice(b" UNION ALL SELECT '");
             text.extend_from_slice(&[kind, b'\'', b',']);
@@ -275,9 +281,22 @@ impl Machine {
         answer: &Replies,
         reshaped: bool,
     ) -> Reasons {
+        self.learn_routines(id, answer);
         match self.read_everything(id, answer, reshaped) {
             Some((session, reasons)) => self.keep_session(id, client_id, session, reasons),
             None => Reasons::UNKNOWN,
+        }
+    }
+
+    /// The names of routines in an answer.
+    pub(super) fn learn_routines(&mut self, id: ServerId, answer: &Replies) {
+        let pool = &mut self.pools[self.servers[id].pool];
+        for row in &answer.rows {
+            if let [Some(kind), Some(name), _] = row.as_slice()
+                && **kind == *b"f"
+            {
+                pool.routines.learn(name);
+            }
         }
     }
 
@@ -311,6 +330,7 @@ impl Machine {
                 (b"t", _) => reasons = reasons.with(Reasons::TEMPORARY),
                 (b"a", _) => reasons = reasons.with(Reasons::LOCKS),
                 (b"r", _) => reasons = reasons.with(Reasons::SLOTS),
+                (b"f", _) => {}
                 _ => return None,
             }
         }

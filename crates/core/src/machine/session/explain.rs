@@ -7,7 +7,6 @@ use pgweir_wire::header::HEADER_LEN;
 use crate::client::ClientState;
 use crate::ids::ClientId;
 use crate::machine::Machine;
-use crate::sequences::Drawing;
 
 /// With the error 55000 for a value that was drawn in an earlier transaction.
 const DRAWN_BEFORE: &str = "A value that was drawn in an earlier transaction is kept for a moment only (see sequence_affinity): \
@@ -21,7 +20,7 @@ impl Machine {
             let lost = self.lost_with_server(id)?;
             return with_field(message, b'D', &lost);
         }
-        if link.drawing != Drawing::Cleared {
+        if !link.drawing.took_away() {
             return None;
         }
         let code = ErrorFields::parse(message.get(HEADER_LEN..)?).ok()?.code().and_then(SqlState::from_bytes);

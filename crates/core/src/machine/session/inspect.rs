@@ -69,6 +69,7 @@ impl Machine {
         if answer.failed.is_some() && inspecting.attempts < AUDIT_ATTEMPTS_MAX {
             return self.ask_for_look(d, id);
         }
+        self.learn_routines(id, &answer);
         let found = match &answer.failed {
             Some((_, text)) => Err(text.clone()),
             None => self.differences(id, &answer).ok_or_else(|| "its answer can not be read".to_owned()),

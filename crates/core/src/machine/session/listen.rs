@@ -18,7 +18,7 @@ use pgweir_sql::Marks;
 use crate::client::{Account, ClientState, Opening};
 use crate::driver::{CloseMode, Driver, Level};
 use crate::errors::Fault;
-use crate::hub::{Hub, Listener};
+use crate::hub::{Hub, Listener, as_own};
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::{Accepted, Ledger, Owner, Purpose};
 use crate::limits::NOTIFICATIONS_BYTES_MAX;
@@ -128,6 +128,7 @@ impl Machine {
             gone.iter().for_each(|channel| hub.leave(channel, client_id));
         }
         listener.joined = stay;
+        listener.own_without_hub(account.cancel_key.pid());
         let new: Vec<Box<[u8]>> =
             session.channels().iter().filter(|channel| !listener.joined.contains(channel)).cloned().collect();
         if here {
@@ -154,18 +155,23 @@ impl Machine {
 
     /// No hub listens for it: its own server does.
     fn listen_here(&mut self, id: ClientId) {
-        let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut()) else {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let (ClientState::Linked(link), Some(account)) = (&client.state, client.account.as_deref_mut())
+        else {
             return;
         };
+        let server_pid = self.servers[link.server].pid;
+        let own_pid = account.cancel_key.pid();
         let Some(listener) = &mut account.listener else { return };
-        let mut told = std::mem::take(&mut listener.from_server);
-        listener.queue.append(&mut told);
+        let told = std::mem::take(&mut listener.from_server);
+        listener.queue.extend(told.into_iter().map(|message| as_own(message, server_pid, own_pid)));
         listener.from_hub.clear();
-        listener.own.clear();
-        let gone = listener.joined.drain(..).chain(listener.joining.drain(..));
+        let mut gone = std::mem::take(&mut listener.joined);
+        gone.append(&mut listener.joining);
         if let Some(hub) = self.pools[account.pool].hub.as_deref_mut() {
-            gone.for_each(|channel| hub.leave(&channel, id));
+            gone.iter().for_each(|channel| hub.leave(channel, id));
         }
+        listener.own_without_hub(own_pid);
         self.notified.push(id);
     }
 
@@ -398,17 +404,62 @@ impl Machine {
         }
     }
 
+    /// A notification for the client that listens on this server goes to it as it is: not its own, which carry another process id than it
+    /// knows; and not while it was told of a BEGIN that the server has not seen.
+    pub(in crate::machine) fn passes_notification(
+        &self,
+        id: ServerId,
+        client: ClientId,
+        message: &[u8],
+    ) -> bool {
+        let own = parsed(message).map(|told| told.pid) == self.servers.get(id).map(|server| server.pid);
+        !own && self.is_told_as_it_comes(client)
+    }
+
+    /// See [`Machine::passes_notification`]: one that does not.
+    pub(in crate::machine) fn tell_here<D: Driver>(&mut self, d: &mut D, id: ServerId, message: &[u8]) {
+        let Some(server) = self.servers.get(id).filter(|_| self.listens_here(id)) else { return };
+        let Some(client_id) = server.state.client() else { return };
+        let (server_pid, at_once) = (server.pid, self.is_told_as_it_comes(client_id));
+        let Some(client) = self.clients.get_mut(client_id) else { return };
+        let Some(account) = client.account.as_deref_mut() else { return };
+        let message = as_own(message.into(), server_pid, account.cancel_key.pid());
+        match &mut account.listener {
+            Some(listener) if !at_once => {
+                listener.bytes += message.len();
+                listener.queue.push(message);
+                self.notified.push(client_id);
+                if self.has_too_many(d, client_id) {
+                    self.refuse_client(d, client_id, &Fault::TooManyNotifications);
+                }
+            }
+            _ => d.send(client.conn, &message),
+        }
+    }
+
+    fn is_told_as_it_comes(&self, id: ClientId) -> bool {
+        let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
+            return false;
+        };
+        is_open(link) && self.listener(id).is_none_or(|listener| listener.queue.is_empty())
+    }
+
     fn has_too_many<D: Driver>(&self, d: &D, id: ClientId) -> bool {
         let waiting = self.listener(id).map_or(0, |listener| listener.bytes);
         let conn = self.clients.get(id).map(|client| client.conn);
         waiting + conn.map_or(0, |conn| d.backlog(conn)) > NOTIFICATIONS_BYTES_MAX && waiting > 0
     }
 
-    /// Something waits for the client's ReadyForQuery.
+    /// Something waits for the client's ReadyForQuery. In the middle of a pipeline nothing is told that may be the client's own: the
+    /// hub may be faster than the server.
     #[inline]
-    pub(in crate::machine) fn has_notifications(&self, id: ClientId, ready: &[u8]) -> bool {
-        let waits = self.listener(id).is_some_and(|listener| !listener.queue.is_empty());
-        waits && parse_ready(ready) == Ok(TxStatus::Idle)
+    pub(in crate::machine) fn has_notifications(&self, id: ClientId, server: ServerId, ready: &[u8]) -> bool {
+        let Some(listener) = self.listener(id).filter(|listener| !listener.queue.is_empty()) else {
+            return false;
+        };
+        let Some(server) = self.servers.get(server) else { return false };
+        let doubtful = !server.ledger.is_at_rest() && listener.may_wait_for(server.pid);
+        !doubtful && parse_ready(ready) == Ok(TxStatus::Idle)
     }
 
     /// Sends what waits.
@@ -438,8 +489,8 @@ impl Machine {
 
     fn is_between_statements(&self, id: ClientId) -> bool {
         match self.clients.get(id).map(|client| &client.state) {
+            // Who waits for a server may have had part of its answer, and is told at the end of it.
             Some(ClientState::Idle) => true,
-            Some(ClientState::Waiting(waiting)) => waiting.begin.is_none(),
             Some(ClientState::Linked(link)) => {
                 let server = self.servers.get(link.server);
                 server
@@ -480,7 +531,7 @@ impl Machine {
 
 /// Nothing but our own statement behind a RESET or DISCARD is left to be answered.
 fn is_being_restored(ledger: &Ledger) -> bool {
-    ledger.len() == 1 && ledger.head().is_some_and(|head| head.owner == Owner::Hidden(Purpose::Restore))
+    ledger.entries().all(|entry| matches!(entry.owner, Owner::Hidden(Purpose::Restore | Purpose::Lend)))
 }
 
 /// Nothing of our own stands between the client and its server's answers.

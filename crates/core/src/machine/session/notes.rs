@@ -184,16 +184,21 @@ fn note_restore(link: &mut Link, startup: &Session, marks: Marks, text: &[u8]) {
 
 /// What an EXECUTE does, where it is known what is executed.
 fn executed(session: &Session, text: &[u8], marks: Marks) -> Option<Marks> {
-    if marks != Marks::PREPARED.and(Marks::ROUTINES) || text.contains(&b';') {
+    if marks != Marks::PREPARED.and(Marks::ROUTINES) {
         return None;
     }
+    let name = executed_name(text)?;
+    let prepared = session.prepared().find(|prepared| *prepared.name == *name)?;
+    Some(pgweir_sql::traits(&prepared.text).marks.without(Marks::PREPARED))
+}
+
+/// The name of a plain EXECUTE.
+pub(super) fn executed_name(text: &[u8]) -> Option<Vec<u8>> {
     let rest = text.trim_ascii();
     let rest = rest.get(..8).filter(|verb| verb.eq_ignore_ascii_case(b"execute ")).map(|_| &rest[8..])?;
     let rest = rest.trim_ascii_start();
     let end = rest.iter().position(|byte| !is_name(*byte)).unwrap_or(rest.len());
-    let name = rest[..end].to_ascii_lowercase();
-    let prepared = session.prepared().find(|prepared| *prepared.name == *name)?;
-    Some(pgweir_sql::traits(&prepared.text).marks.without(Marks::PREPARED))
+    (end > 0 && !rest.contains(&b';')).then(|| rest[..end].to_ascii_lowercase())
 }
 
 fn is_name(byte: u8) -> bool {

@@ -7,6 +7,7 @@ use crate::ids::{ClientId, ServerId};
 use crate::ledger::Purpose;
 use crate::machine::{Machine, duration_us};
 use crate::pins::{Pin, Reasons};
+use crate::sequences::Drawing;
 use crate::server::ServerState;
 
 impl Machine {
@@ -26,6 +27,10 @@ impl Machine {
             None if reasons.is_none() => {}
             None => {
                 link.pin = Some(Box::new(Pin { reasons, since_us: now_us, logged: false }));
+                if !reasons.has(Reasons::SEQUENCES) {
+                    // Its next transaction is another one.
+                    link.drawing = Drawing::Nothing;
+                }
                 pool.pinned += 1;
                 pool.continuity.pins += 1;
                 let limit = self.rules.config.main.max_pinned;

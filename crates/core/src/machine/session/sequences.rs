@@ -2,26 +2,33 @@
 //!
 //! PostgreSQL keeps what was drawn in the session. Inside of one transaction that is right by nature. After a transaction that may
 //! have drawn a value, its server *lingers*: it is free, but others get it only if there is no other one, and, where the
-//! client is known to ask, not before `sequence_linger_ms` are over. Whoever asks on a server that others have used has what they
-//! drew discarded first: it then gets PostgreSQL's own error 55000, never a stranger's value.
+//! client is known to ask, not before `sequence_linger_ms` are over.
+//!
+//! Nobody is told a stranger's value. On a server that others have used, what they drew is discarded in front of what a client
+//! draws, as long as it may ask; and in front of what it asks: it then gets PostgreSQL's own error 55000. A client that
+//! drew often and never asked pays nothing any more. If it does ask behind a statement that may have drawn, in the same
+//! transaction, the server is asked to discard all unless what is asked for was drawn in this transaction.
 
+use std::borrow::Cow;
 use std::hash::BuildHasher;
 
 use pgweir_settings::SequenceAffinity;
-use pgweir_sql::Traits;
+use pgweir_sql::{Marks, Traits};
+use pgweir_wire::backend::TxStatus;
 use pgweir_wire::frontend::{self, Target};
 
-use crate::client::{Account, ClientState};
+use crate::client::{Account, ClientState, Opening};
 use crate::driver::Driver;
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::{Entry, Kind, Owner, Purpose};
 use crate::machine::begin::NO_PARAMETERS;
 use crate::machine::{Machine, duration_us};
 use crate::pins::Reasons;
-use crate::sequences::{self, Drawing, Habit, Hold, Users};
+use crate::sequences::{self, Drawing, Habit, Hold, Measure, Users};
 use crate::server::ServerState;
+use crate::session::{Prepared, Session};
 
-use super::settle::DISCARD_SEQUENCES;
+use super::notes::executed_name;
 
 /// A statement and a portal of ours, for a moment.
 const NAME: &[u8] = b"PGWEIR_SEQUENCES";
@@ -29,8 +36,18 @@ const NAME: &[u8] = b"PGWEIR_SEQUENCES";
 impl Machine {
     /// [`Machine::note_sequences`] has something to do.
     #[inline]
-    pub(in crate::machine) fn concerns_sequences(&self, traits: &Traits) -> bool {
-        sequences::draws(traits) || sequences::asks(traits.marks)
+    pub(in crate::machine) fn concerns_sequences(&self, id: ClientId, text: &[u8], traits: &Traits) -> bool {
+        sequences::draws(traits) || sequences::asks(traits.marks) || self.asks_inside(id, text)
+    }
+
+    /// A routine that asks is named in it.
+    #[inline]
+    fn asks_inside(&self, id: ClientId, text: &[u8]) -> bool {
+        let account = self.clients.get(id).and_then(|client| client.account.as_deref());
+        account.is_some_and(|account| {
+            let routines = &self.pools[account.pool].routines;
+            !routines.is_empty() && routines.are_named_in(text)
+        })
     }
 
     /// A statement of a linked client is about to go to its server. `simple`: it is a Query; else a message of the extended protocol.
@@ -40,12 +57,11 @@ impl Machine {
         d: &mut D,
         id: ClientId,
         server_id: ServerId,
-        traits: &Traits,
+        (text, traits): (&[u8], &Traits),
         simple: bool,
     ) {
-        let (draws, asks) = (sequences::draws(traits), sequences::asks(traits.marks));
-        if draws || asks {
-            self.use_sequences(d, id, server_id, (draws, asks), simple);
+        if self.concerns_sequences(id, text, traits) {
+            self.use_sequences(d, id, server_id, (text, traits), simple);
         }
     }
 
@@ -54,7 +70,7 @@ impl Machine {
         d: &mut D,
         id: ClientId,
         server_id: ServerId,
-        (draws, asks): (bool, bool),
+        (text, traits): (&[u8], &Traits),
         simple: bool,
     ) {
         let Some(server) = self.servers.get(server_id) else { return };
@@ -62,35 +78,60 @@ impl Machine {
             return;
         }
         let users = server.users;
-        let Some(client) = self.clients.get_mut(id) else { return };
-        let (ClientState::Linked(link), Some(account)) = (&mut client.state, &client.account) else { return };
-        let mixed = users != Users::Only(id) && account.draws.on != Some(server_id);
-        let clears = asks && mixed && link.drawing == Drawing::Nothing;
-        if clears {
-            link.drawing = Drawing::Cleared;
-        }
-        if draws {
-            link.drawing = Drawing::Drew;
+        let Some(client) = self.clients.get(id) else { return };
+        let (ClientState::Linked(link), Some(account)) = (&client.state, &client.account) else { return };
+        let Touching { draws, plainly, asks: asking } = touching(&account.session, text, traits);
+        let inside = self.asks_inside(id, text);
+        let asking = asking.or_else(|| inside.then_some(Cow::Borrowed(text)));
+        // If what is replayed in front of it fails, so does this.
+        let is_own = users == Users::Only(id)
+            || link.drawing == Drawing::Cleared && matches!(link.opening, Opening::Replaying);
+        // In front of what may commit inside of it (CALL), nothing is put into its transaction.
+        let keeps = (self.keeps_draws(account) || link.pin.is_some())
+            && (simple && plainly || !traits.marks.intersects(Marks::ROUTINES));
+        // What fails in front of it there would have it skipped, and an unnamed Parse does something even then.
+        let fails = !simple && server.tx == TxStatus::Failed && server.ledger.is_empty();
+        let measure = match is_own || fails {
+            true => Measure::Nothing,
+            false => sequences::measure(link.drawing, draws, asking.is_some(), keeps),
+        };
+        let before = match measure {
+            Measure::Nothing => None,
+            Measure::Discard => Some((Drawing::Cleared, Cow::Borrowed(sequences::DISCARD))),
+            Measure::Check if inside => Some((Drawing::Checked, Cow::Borrowed(sequences::DISCARD))),
+            Measure::Check => {
+                let asked = asking.as_deref().unwrap_or(text);
+                Some((Drawing::Checked, Cow::Owned(sequences::discard_unless_drawn(asked))))
+            }
+        };
+        let asks = asking.is_some();
+        if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
+            if let Some((drawing, _)) = before {
+                link.drawing = drawing;
+            }
+            if draws && !link.drawing.drew() {
+                link.drawing = Drawing::Drew;
+            }
         }
         if asks {
             self.remember_asker(id);
         }
-        match (clears, simple) {
-            (false, _) => {}
-            (true, true) => self.send_hidden(d, server_id, Purpose::Sequences, DISCARD_SEQUENCES),
-            (true, false) => self.send_discard_in_group(d, id, server_id),
+        match before {
+            None => {}
+            Some((_, text)) if simple => self.send_hidden(d, server_id, Purpose::Sequences, &text),
+            Some((_, text)) => self.send_in_group(d, id, server_id, &text),
         }
     }
 
     /// In the middle of a group of extended messages: its unnamed statement and portal stay what they are.
-    fn send_discard_in_group<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId) {
+    fn send_in_group<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId, text: &[u8]) {
         let server = &mut self.servers[server_id];
         for kind in [Kind::Parse, Kind::Bind, Kind::Execute, Kind::Close, Kind::Close] {
             server.ledger.push(Entry::new(Owner::Errand(id), kind));
         }
         self.scratch.clear();
         let out = &mut self.scratch;
-        frontend::encode_parse(out, NAME, DISCARD_SEQUENCES, &[]);
+        frontend::encode_parse(out, NAME, text, &[]);
         frontend::encode_bind_head(out, NAME, NAME, NO_PARAMETERS.len());
         out.extend_from_slice(&NO_PARAMETERS);
         frontend::encode_execute(out, NAME, 0);
@@ -161,8 +202,7 @@ impl Machine {
         let clears = affinity != SequenceAffinity::Off
             && account.draws.habit == Habit::Asks
             && link.group.is_none()
-            && users != Users::Only(id)
-            && account.draws.on != Some(server_id);
+            && users != Users::Only(id);
         if clears {
             link.drawing = Drawing::Cleared;
         }
@@ -171,11 +211,18 @@ impl Machine {
 
     /// `sequence_affinity = pin`: a client that drew keeps its server. `false` if it was refused, and is gone.
     pub(super) fn pin_drawer<D: Driver>(&mut self, d: &mut D, id: ClientId) -> bool {
-        let Some(client) = self.clients.get(id) else { return false };
-        let (ClientState::Linked(link), Some(account)) = (&client.state, &client.account) else {
+        let Some(client) = self.clients.get_mut(id) else { return false };
+        let (ClientState::Linked(link), Some(account)) = (&mut client.state, &client.account) else {
             return true;
         };
-        if link.drawing != Drawing::Drew || self.pools[account.pool].sequences != SequenceAffinity::Pin {
+        if self.pools[account.pool].sequences != SequenceAffinity::Pin {
+            if link.pin.is_some() {
+                // Its next transaction is another one.
+                link.drawing = Drawing::Nothing;
+            }
+            return true;
+        }
+        if !link.drawing.drew() {
             return true;
         }
         let reasons = link.pin.as_ref().map_or(Reasons::NONE, |pin| pin.reasons);
@@ -202,9 +249,9 @@ impl Machine {
 
     /// The client's transaction may have drawn a value.
     pub(in crate::machine) fn has_drawn(&self, id: ClientId) -> bool {
-        self.clients.get(id).is_some_and(
-            |client| matches!(&client.state, ClientState::Linked(link) if link.drawing == Drawing::Drew),
-        )
+        self.clients
+            .get(id)
+            .is_some_and(|client| matches!(&client.state, ClientState::Linked(link) if link.drawing.drew()))
     }
 
     /// The client has left this server, after a transaction that may have drawn a value.
@@ -221,12 +268,12 @@ impl Machine {
         }
         let firm = match account.draws.habit {
             Habit::Asks => true,
-            Habit::New(left @ 1..) => {
-                account.draws.habit = Habit::New(left - 1);
+            Habit::New(left) => {
+                account.draws.habit = if left > 1 { Habit::New(left - 1) } else { Habit::DoesNotAsk };
                 false
             }
-            Habit::New(0) | Habit::DoesNotAsk => {
-                account.draws = sequences::Draws { habit: Habit::DoesNotAsk, on: None };
+            Habit::DoesNotAsk => {
+                account.draws.on = None;
                 return;
             }
         };
@@ -301,5 +348,37 @@ impl Machine {
         let due_us = until_us.min()?.max(now_us + 1);
         self.wake_us = Some(self.wake_us.map_or(due_us, |other_us| other_us.min(due_us)));
         None
+    }
+}
+
+/// What a text does with sequences.
+struct Touching<'a> {
+    /// It may draw.
+    draws: bool,
+    /// It is known what may draw.
+    plainly: bool,
+    /// The text in which it asks: this one, or one that it runs.
+    asks: Option<Cow<'a, [u8]>>,
+}
+
+fn touching<'a>(session: &'a Session, text: &'a [u8], traits: &Traits) -> Touching<'a> {
+    let runs = traits.marks.intersects(Marks::ROUTINES);
+    let asks = sequences::asks(traits.marks) || runs && sequences::mentions(text);
+    let asks = asks.then_some(Cow::Borrowed(text));
+    if !traits.marks.contains(Marks::ROUTINES.and(Marks::PREPARED)) {
+        return Touching { draws: sequences::draws(traits), plainly: true, asks };
+    }
+    let inside = |prepared: &&Prepared| sequences::mentions(&prepared.text);
+    let (known, asking) = match executed_name(text) {
+        Some(name) => {
+            let known = session.prepared().find(|prepared| *prepared.name == *name);
+            (known, known.filter(inside))
+        }
+        None => (None, session.prepared().find(inside)),
+    };
+    Touching {
+        draws: known.is_none_or(|prepared| sequences::mentions_draws(&prepared.text)),
+        plainly: known.is_some(),
+        asks: asks.or(asking.map(|prepared| Cow::Borrowed(&*prepared.text))),
     }
 }

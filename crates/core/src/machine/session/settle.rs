@@ -10,14 +10,12 @@ use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::{Entry, Owner, Purpose};
 use crate::machine::Machine;
 use crate::params::{Params, settle_statements};
+use crate::sequences;
 use crate::server::{Server, ServerState, Settling};
 use crate::session::{Prepared, Session};
 
 /// Free servers that are looked at for one that carries the client's session already.
 const LOOKED_AT_MAX: usize = 64;
-
-/// Of a server that others have used, for a client that is known to ask for what it drew.
-pub(super) const DISCARD_SEQUENCES: &[u8] = b"DISCARD SEQUENCES";
 
 impl Machine {
     /// The client was linked: if the server carries another session, the client's own is brought to it first.
@@ -40,7 +38,7 @@ impl Machine {
         let (params, session) = (Arc::clone(&account.params), Arc::clone(&account.session));
         let mut statements = self.settle_pieces(server_id, &params, &session);
         if clears {
-            statements.push(DISCARD_SEQUENCES.to_vec());
+            statements.push(sequences::DISCARD.to_vec());
         }
         let lacking: Vec<Prepared> = server.session.lacking(&session).cloned().collect();
         if statements.is_empty() && lacking.is_empty() {
@@ -54,7 +52,7 @@ impl Machine {
         if !lacking.is_empty() || !self.replay(d, id, server_id, &statements) {
             self.send_settle(d, server_id, &params, &session, Purpose::Settle);
             if clears {
-                self.send_hidden(d, server_id, Purpose::Settle, DISCARD_SEQUENCES);
+                self.send_hidden(d, server_id, Purpose::Settle, sequences::DISCARD);
             }
             self.servers[server_id].session = session;
             let mut preparing = Vec::with_capacity(lacking.len());
@@ -143,7 +141,12 @@ impl Machine {
 
     /// The parameters that the server reports are the client's, too. Where it spells one in its own way, that is the client's
     /// value from here on, and the client is told.
-    pub(super) fn adopt_params<D: Driver>(&mut self, d: &mut D, id: ServerId, client_id: ClientId) {
+    pub(in crate::machine) fn adopt_params<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ServerId,
+        client_id: ClientId,
+    ) {
         let Some(server) = self.servers.get(id) else { return };
         let Some(client) = self.clients.get_mut(client_id) else { return };
         let Some(account) = client.account.as_deref_mut() else { return };

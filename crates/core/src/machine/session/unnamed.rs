@@ -82,7 +82,7 @@ impl Machine {
         }
         link.unnamed = false;
         let (query, types) = (unnamed.query.clone(), unnamed.types.clone());
-        self.note_sequences(d, id, server_id, &pgweir_sql::traits(&query), false);
+        self.note_sequences(d, id, server_id, (&query, &pgweir_sql::traits(&query)), false);
         let server = &mut self.servers[server_id];
         self.scratch.clear();
         frontend::encode_parse(&mut self.scratch, b"", &query, &types);

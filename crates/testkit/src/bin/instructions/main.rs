@@ -16,7 +16,7 @@ struct Path {
     run: fn(u32),
 }
 
-const PATHS: [Path; 18] = [
+const PATHS: [Path; 22] = [
     Path {
         name: "framing",
         what: "cutting one small message off a stream by its header",
@@ -86,6 +86,26 @@ const PATHS: [Path; 18] = [
         name: "prepared-50-observed",
         what: "as `prepared-50`, with a slow log as well",
         run: |times| world::watched(times, 50, world::Manner::Prepared, world::Eyes::Wide),
+    },
+    Path {
+        name: "simple-forgetful",
+        what: "as `simple`, with session_state = pgbouncer: what sessions cost those that have none",
+        run: |times| world::watched(times, 1, world::Manner::Simple, world::Eyes::Forgetful),
+    },
+    Path {
+        name: "extended-forgetful",
+        what: "as `extended`, with session_state = pgbouncer",
+        run: |times| world::watched(times, 1, world::Manner::Extended, world::Eyes::Forgetful),
+    },
+    Path {
+        name: "prepared-50-forgetful",
+        what: "as `prepared-50`, with session_state = pgbouncer",
+        run: |times| world::watched(times, 50, world::Manner::Prepared, world::Eyes::Forgetful),
+    },
+    Path {
+        name: "transaction-forgetful",
+        what: "as `transaction`, with session_state = pgbouncer",
+        run: |times| world::watched(times, 1, world::Manner::Transaction, world::Eyes::Forgetful),
     },
     Path {
         name: "login-trust",

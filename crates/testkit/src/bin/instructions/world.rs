@@ -51,6 +51,8 @@ pub(crate) enum Eyes {
     Wide,
     /// Nothing.
     Shut,
+    /// As by default, but sessions are not kept (`session_state = pgbouncer`).
+    Forgetful,
 }
 
 const SERVERS: u32 = 4;
@@ -310,6 +312,7 @@ fn rules(door: Door, eyes: Eyes) -> Rules {
         Eyes::Open => "",
         Eyes::Wide => "log_min_duration_ms = 60000\n",
         Eyes::Shut => "statement_stats_bytes = 0\n",
+        Eyes::Forgetful => "session_state = pgbouncer\n",
     };
     let text = format!(
         "[pgbouncer]\nsession_audit_sample = 0\n{watching}auth_type = {auth_type}\npool_mode = transaction\ndefault_pool_size = {SERVERS}\n\

@@ -4,7 +4,7 @@
 //! the pooler must be the next message of that session. What chance decides (where a cancel hits, which server process
 //! answers) is taken from what arrived, after it was judged whether it could be so.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::sim::model::settings::TRACKED;
 use crate::sim::model::{COLUMNS, Manner, Session, Step};
@@ -37,6 +37,8 @@ pub struct Oracle {
     pid: Option<Vec<u8>>,
 }
 
+/// Column of a result that says which text ran, or whether a lock was got.
+const TEXT_COLUMN: usize = 1;
 /// Column of a result that names the server process.
 const PID_COLUMN: usize = 2;
 /// Column with parameters that servers do not report.
@@ -127,6 +129,32 @@ impl Oracle {
         Verdict::Right
     }
 
+    /// The channels it listens to, as far as the client was told.
+    #[must_use]
+    pub fn channels(&self) -> &BTreeSet<String> {
+        self.reference.channels()
+    }
+
+    /// A notification may come now: between two transactions, or before the end of one is told.
+    #[must_use]
+    pub fn may_be_notified(&self) -> bool {
+        !self.reference.is_bound() || self.lacks_ready_only()
+    }
+
+    /// All of an answer is there but its ReadyForQuery, and no transaction is open.
+    #[must_use]
+    pub fn lacks_ready_only(&self) -> bool {
+        let mut ahead = self.reference.clone();
+        loop {
+            match ahead.step() {
+                Step::Say(next) if next.tag == b'S' => {}
+                Step::Say(next) => return next.tag == b'Z' && next.body == b"I",
+                Step::NeedInput | Step::Quit => return false,
+                Step::Flush | Step::Wait(_) | Step::Lock { .. } | Step::Quiet => {}
+            }
+        }
+    }
+
     /// A message arrived after login.
     pub fn check(&mut self, message: &Message) -> Verdict {
         match message.tag {
@@ -139,12 +167,21 @@ impl Oracle {
                 if text.severity == "FATAL" || text.severity == "PANIC" {
                     return Verdict::Fatal(text);
                 }
+                if text.code == "40P01" && !self.reference.deadlock_next() {
+                    return Verdict::Wrong("a deadlock where nothing waits for a lock".to_owned());
+                }
                 if text.code == "57014"
                     && text.message.starts_with("canceling")
                     && let Some(wrong) = self.cancelled()
                 {
                     return wrong;
                 }
+            }
+            b'D' => {
+                // Whether it got a lock is decided by what others have.
+                let got =
+                    columns(message).is_some_and(|columns| columns.get(TEXT_COLUMN) == Some(&&b"t"[..]));
+                self.reference.told_of_lock(got);
             }
             _ => {}
         }
@@ -155,7 +192,7 @@ impl Oracle {
                 Step::NeedInput | Step::Quit => {
                     return Verdict::Wrong(format!("nothing was due, got {message:?}"));
                 }
-                Step::Flush | Step::Wait(_) | Step::Quiet => {}
+                Step::Flush | Step::Wait(_) | Step::Lock { .. } | Step::Quiet => {}
             }
         };
         match self.compare(&due, message) {

@@ -10,7 +10,7 @@ use crate::sim::rng::Rng;
 
 /// Makes groups for one client; knows what it prepared.
 pub struct Phrases {
-    rng: Rng,
+    pub(super) rng: Rng,
     client: u32,
     number: u32,
     prepared: Vec<String>,
@@ -53,7 +53,7 @@ impl Phrases {
         }
     }
 
-    fn tag(&mut self) -> Tag {
+    pub(super) fn tag(&mut self) -> Tag {
         self.number += 1;
         let duration_us = match self.rng.below(20) {
             0 => 0,
@@ -154,7 +154,7 @@ impl Phrases {
     }
 
     /// A statement without parameters, by the simple or by the extended protocol.
-    fn wrap(&mut self, text: &str) -> Vec<Message> {
+    pub(super) fn wrap(&mut self, text: &str) -> Vec<Message> {
         if self.extended && self.rng.percent(30) {
             vec![parse("", text), bind("", "", &[]), describe(b'P', ""), execute("", 0), sync()]
         } else {
@@ -188,6 +188,9 @@ impl Phrases {
 
     /// A group that may stand anywhere in a pipeline.
     pub fn short_group(&mut self, in_block: bool) -> Vec<Message> {
+        if self.theme == Theme::Sessions && self.rng.percent(60) {
+            return self.holding();
+        }
         let least = if self.theme == Theme::Prepared && self.rng.percent(50) { 56 } else { 0 };
         match self.rng.between(least, 99) {
             0..30 => {

@@ -9,7 +9,7 @@ use crate::sim::driver::{TLS_HELLO, shown};
 use crate::sim::hub::{ClientTimer, Event, Hub, LinkId, PeerEnd, PoolerEnd};
 use crate::sim::net::{Dir, End};
 use crate::sim::plan::{Mode, Plan};
-use crate::sim::proto::{ErrorText, Message, PROTOCOL_3_9999, SSL_REQUEST, Splitter};
+use crate::sim::proto::{ErrorText, Fields, Message, PROTOCOL_3_9999, SSL_REQUEST, Splitter};
 use crate::sim::reasons::Disconnected;
 
 /// Where a client is in its life.
@@ -65,6 +65,8 @@ pub struct Client {
 
 /// How long an intruder waits to be thrown out.
 const INTRUDER_STAYS_US: u64 = 1_500_000;
+/// How long the last notification may take to reach even a slow client.
+const NEWS_US_MAX: u64 = 10_000_000;
 /// How a client reads when it is not slow.
 const READ_BYTES: usize = 1 << 20;
 
@@ -153,13 +155,15 @@ impl Client {
         )
     }
 
-    /// Logged in, between transactions, has sent all of its request, and no answer to it is on the way: since when.
+    /// Logged in, between transactions, has sent all of its request, and no answer to it is on the way: since then at the latest.
     #[must_use]
-    pub fn waits_for_server(&self, hub: &Hub) -> Option<u64> {
-        let link = hub.link(self.link?);
+    pub fn waits_for_server(&self, hub: &Hub, before_us: u64) -> bool {
+        let Some(link) = self.link.map(|link| hub.link(link)) else { return false };
         let free = self.phase == Phase::Running && !self.oracle.is_bound() && !self.leaving;
         let asked = self.out.is_empty() && link.to_pooler.is_empty() && link.to_peer.is_empty();
-        (free && asked && !self.oracle.is_settled()).then_some(link.moved_us)
+        // The end of a statement is told when whoever listens for the client has a say, not the server.
+        let told = || hub.plan.has_hubs() && self.oracle.lacks_ready_only();
+        free && asked && link.moved_us <= before_us && !self.oracle.is_settled() && !told()
     }
 
     /// Something it had planned. A cancel request is returned for the world to send.
@@ -419,6 +423,9 @@ impl Client {
             self.take_greeting(hub, message);
             return;
         }
+        if message.tag == b'A' {
+            return self.notified(hub, message);
+        }
         match self.oracle.check(message) {
             Verdict::Right => {}
             Verdict::Fatal(text) => self.disconnected(hub, Some(&text)),
@@ -434,9 +441,44 @@ impl Client {
             b'N' => hub.count("notices"),
             _ => {}
         }
+        // In a pipeline the pooler learns what a session listens to when all of it is answered.
+        if message.tag == b'Z' && self.oracle.is_settled() {
+            hub.ears.told(self.script.id, self.oracle.channels());
+        }
         if matches!(message.tag, b'Z' | b'G') || self.ends_in_flush {
             self.go_on_if_answered(hub);
         }
+    }
+
+    fn notified(&mut self, hub: &mut Hub, message: &Message) {
+        hub.count("notifications");
+        let mut fields = Fields(&message.body);
+        let read = (fields.int32(), fields.text(), fields.text());
+        let (Some(pid), Some(channel), Some(payload)) = read else {
+            return self.wrong(hub, "malformed NotificationResponse".to_owned());
+        };
+        if !self.oracle.may_be_notified() {
+            return self.wrong(hub, format!("a notification inside of a transaction: {payload}"));
+        }
+        let own_pid = self.key.as_deref().and_then(|key| Fields(key).int32());
+        match hub.ears.heard(self.script.id, channel, payload) {
+            Err(why) => self.misheard(hub, &why),
+            Ok(None) => {}
+            Ok(Some(sender)) => {
+                let own = sender == self.script.id;
+                if hub.plan.mode != Mode::Session && own != (own_pid == Some(pid)) {
+                    self.wrong(
+                        hub,
+                        format!("\"{payload}\" comes from process {pid}, its own is {own_pid:?}"),
+                    );
+                }
+            }
+        }
+    }
+
+    fn misheard(&mut self, hub: &mut Hub, why: &str) {
+        let text = format!("client {} at step {}: {why}", self.script.id, self.step);
+        hub.fail("a client hears what it listens to: all of it, once, in order", text);
     }
 
     fn take_greeting(&mut self, hub: &mut Hub, message: &Message) {
@@ -511,6 +553,7 @@ impl Client {
             pool: self.pool(),
             text,
             logged_in: self.phase == Phase::Running,
+            listens: hub.ears.has_listened(self.script.id),
             waited_us: hub.now_us - self.asked_us,
             // What a slow client still has to read left the pooler long ago: nobody can say when it was told all.
             rested_us: if self.script.slow.is_some() { u64::MAX } else { hub.now_us - self.rested_us },
@@ -521,6 +564,9 @@ impl Client {
     }
 
     fn leave(&mut self, hub: &mut Hub) {
+        if self.waits_for_news(hub) {
+            return;
+        }
         if self.oracle.is_bound() {
             // Only after a cancel or an error at the end of a block.
             hub.checks.vanished(true);
@@ -535,6 +581,19 @@ impl Client {
         self.write(hub);
     }
 
+    /// It has not heard all it must: it waits, and that must not be for ever.
+    fn waits_for_news(&mut self, hub: &mut Hub) -> bool {
+        let held = self.oracle.is_bound() || hub.plan.has_operator;
+        let Some(missing) = hub.ears.missing(self.script.id).filter(|_| !held).map(str::to_owned) else {
+            return false;
+        };
+        if hub.now_us > hub.ears.last_us() + NEWS_US_MAX {
+            self.misheard(hub, &format!("never told of \"{missing}\""));
+        }
+        hub.after(NEWS_US_MAX / 100, Event::Client(self.index, ClientTimer::Step(self.step)));
+        true
+    }
+
     fn vanish(&mut self, hub: &mut Hub) {
         let free = self.oracle.is_settled() && !self.oracle.is_bound() && !self.oracle.is_copying();
         let busy = !(free && self.out.is_empty());
@@ -547,6 +606,7 @@ impl Client {
 
     fn close(&mut self, hub: &mut Hub, end: End) {
         self.phase = Phase::Gone;
+        hub.ears.left(self.script.id);
         if let Some(link) = self.link {
             hub.end(link, Dir::ToPooler, end);
         }

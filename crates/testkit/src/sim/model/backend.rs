@@ -67,6 +67,14 @@ pub struct Backend {
     wrote: Vec<Tag>,
     /// The first client that used a prepared statement, by its name here.
     prepared_by: BTreeMap<String, u32>,
+    /// It listens for all clients of its pool: it was asked to, and never for anything of a client's.
+    is_hub: bool,
+    /// The lock that it waits for.
+    pub(super) waits_for: Option<u64>,
+    /// What it listens to, and how many notifications there were when it began to.
+    pub(super) ears: BTreeMap<String, usize>,
+    /// Notifications that it has looked at.
+    pub(super) heard: usize,
     alarm: u64,
     pub(super) sleeping: bool,
     /// It answered S to SSLRequest.
@@ -102,6 +110,10 @@ impl Backend {
             group_read: false,
             wrote: Vec::new(),
             prepared_by: BTreeMap::new(),
+            is_hub: false,
+            waits_for: None,
+            ears: BTreeMap::new(),
+            heard: 0,
             alarm: 0,
             sleeping: false,
             wants_tls: false,
@@ -121,6 +133,13 @@ impl Backend {
         let rests = matches!(&self.stage, Stage::Serving(session) if session.is_idle());
         let quiet = link.to_pooler.is_empty() && link.to_peer.is_empty() && self.splitter.rest().is_empty();
         rests && quiet && self.kept.is_empty() && self.sending.is_empty()
+    }
+
+    /// Its login is not over.
+    #[must_use]
+    pub fn is_being_opened(&self) -> bool {
+        matches!(self.stage, Stage::Starting | Stage::Asking(..) | Stage::LoggingIn(_))
+            || self.fate == Fate::Hangs && !self.is_dead()
     }
 
     /// Logged in and serving.
@@ -148,10 +167,12 @@ impl Backend {
         self.is_serving() && !self.is_idle(hub) && whose
     }
 
-    /// Its session holds what can not move: it belongs to one client until that leaves.
+    /// Its session holds what does not move: it belongs to one client until that leaves. Who listens may keep its server, too.
     #[must_use]
     pub fn is_kept(&self) -> bool {
-        matches!(&self.stage, Stage::Serving(session) if session.settings.get("search_path").contains("pg_temp"))
+        self.is_hub
+            || self.listens()
+            || matches!(&self.stage, Stage::Serving(session) if session.is_bound_to_process())
     }
 
     /// What it has read of its connection and not begun with.
@@ -178,6 +199,8 @@ impl Backend {
         hub.note(|| format!("server {} is cancelled, runs {:?}", self.pid, session.running()));
         if let Some(tag) = session.cancel() {
             self.sleeping = false;
+            self.waits_for = None;
+            hub.locks.withdraw(self.pid);
             if self.has_rider(hub) {
                 hub.count("cancels hit with riders behind");
             }
@@ -222,7 +245,7 @@ impl Backend {
     pub fn go_on(&mut self, hub: &mut Hub) {
         loop {
             self.push_out(hub);
-            if self.sleeping || !self.sending.is_empty() {
+            if self.sleeping || self.waits_for.is_some() || !self.sending.is_empty() {
                 return;
             }
             let moved = match &mut self.stage {
@@ -263,6 +286,7 @@ impl Backend {
         if !self.is_dead() && hub.link(self.link).to_peer.end().is_some() {
             hub.note(|| format!("server {} sees its client go", self.pid));
             self.stage = Stage::Dead;
+            self.forget_others(hub);
             hub.end(self.link, Dir::ToPooler, End::Fin);
         }
     }
@@ -282,9 +306,10 @@ impl Backend {
             Step::Flush => self.flush(hub),
             Step::Wait(_) if self.is_at_work() && self.meets_its_fate(hub, Moment::AtWork) => {}
             Step::Wait(us) => self.sleep(hub, us),
+            Step::Lock { key, waits } => self.ask_for_lock(hub, key, waits),
             Step::Quiet => {}
             Step::Quit => self.close(hub, End::Fin),
-            Step::NeedInput => return self.feed(hub),
+            Step::NeedInput => return self.tell_at_rest(hub) || self.feed(hub),
         }
         true
     }
@@ -299,7 +324,9 @@ impl Backend {
             Ok(Some(message)) => {
                 hub.note(|| format!("server {} takes {message:?}", self.pid));
                 self.used = true;
-                if std::mem::replace(&mut self.group_read, matches!(message.tag, b'Q' | b'S' | b'F')) {
+                // The end of a COPY is the last message that a Query has.
+                let ends = matches!(message.tag, b'Q' | b'S' | b'F' | b'c' | b'f');
+                if std::mem::replace(&mut self.group_read, ends) {
                     self.serves = None;
                 }
                 self.serves = first_named(&message.body).or(self.serves);
@@ -319,12 +346,27 @@ impl Backend {
 
     fn pass_notes_on(&mut self, hub: &mut Hub) {
         let Stage::Serving(session) = &mut self.stage else { return };
-        for note in session.take_notes() {
+        let notes = session.take_notes();
+        for note in notes {
             hub.note(|| format!("server {} {note:?}", self.pid));
             if let Note::Bound { name, tag: Tag { client: Some(client), .. } } = &note
                 && *self.prepared_by.entry(name.clone()).or_insert(*client) != *client
             {
                 hub.count("prepared statements shared");
+            }
+            match &note {
+                Note::Told { what, client } => self.tell_others(hub, what, *client),
+                Note::Unlocked(key) => self.gave_up_lock(hub, *key),
+                Note::Runs(Tag { client: Some(client), .. }) => {
+                    self.look_for_strangers(hub, *client);
+                    self.is_hub = false;
+                    hub.checks.server_listens(self.link, false);
+                }
+                Note::Hidden { what, .. } if what.starts_with("Hold(Listen") && self.answered.is_none() => {
+                    self.is_hub = true;
+                    hub.checks.server_listens(self.link, true);
+                }
+                _ => {}
             }
             if let Note::Wrote(tag) = &note {
                 self.wrote.push(*tag);
@@ -350,6 +392,9 @@ impl Backend {
         }
         self.commit(hub, message.body == b"I");
         let idle = message.body == b"I";
+        if idle {
+            self.tell_notifications(hub);
+        }
         if idle
             && (self.meets_its_fate(hub, Moment::InAnswer) || self.meets_its_fate(hub, Moment::BeforeReady))
         {
@@ -424,9 +469,10 @@ impl Backend {
             hub.checks.server_failed(pool);
         }
         self.stage = Stage::Silent;
+        self.forget_others(hub);
     }
 
-    fn keep(&mut self, hub: &mut Hub, message: &Message) {
+    pub(super) fn keep(&mut self, hub: &mut Hub, message: &Message) {
         if message.tag == b'E' {
             self.wrote.clear();
         }
@@ -436,7 +482,7 @@ impl Backend {
         }
     }
 
-    fn flush(&mut self, hub: &mut Hub) {
+    pub(super) fn flush(&mut self, hub: &mut Hub) {
         let kept = std::mem::take(&mut self.kept);
         self.send(hub, &kept);
     }
@@ -491,6 +537,7 @@ impl Backend {
 
     pub(super) fn close(&mut self, hub: &mut Hub, end: End) {
         self.stage = Stage::Dead;
+        self.forget_others(hub);
         self.sending.clear();
         self.kept.clear();
         hub.end(self.link, Dir::ToPooler, end);

@@ -43,6 +43,18 @@ impl Cluster {
         self.backends[canceller].cancel_done(hub);
     }
 
+    /// Advisory locks were given up: those that have waited longest get them.
+    pub fn unlocked(&mut self, hub: &mut Hub) {
+        while let Some(pid) = hub.locks.next() {
+            self.backends[pid].try_lock_again(hub);
+        }
+    }
+
+    /// A notification was committed: sessions that rest tell their clients at once, the others later.
+    pub fn notified(&mut self, hub: &mut Hub) {
+        self.backends.iter_mut().filter(|backend| backend.listens()).for_each(|backend| backend.go_on(hub));
+    }
+
     /// Cancel requests that are being carried out.
     #[must_use]
     pub fn cancels_open(&self) -> usize {

@@ -4,7 +4,7 @@ use super::copy::CopyIn;
 use super::prepared::row_description;
 use super::session::{Block, Note, Refusal, Session, Step};
 use super::settings::known;
-use super::statement::{Statement, Tag, Verb};
+use super::statement::{Hold, Statement, Tag, Verb};
 use crate::sim::proto::{Body, Message, report};
 
 /// A statement on its way. Every effect happens in its last step: a statement that was cancelled did nothing.
@@ -24,6 +24,8 @@ pub(super) struct Run {
     suspends: bool,
     /// One of several statements in a Query.
     in_string: bool,
+    /// It asked for its advisory lock, and does not wait for it any more.
+    lock_told: bool,
     copy: Option<CopyIn>,
 }
 
@@ -50,6 +52,7 @@ impl Run {
             stop_row,
             suspends: false,
             in_string: many,
+            lock_told: false,
             copy: None,
         }
     }
@@ -121,8 +124,19 @@ impl Run {
             let wait_us = self.statement.tag.duration_us / 2;
             return Ok(Some(if wait_us > 0 { Step::Wait(wait_us) } else { Step::Quiet }));
         }
+        if let Verb::Hold(Hold::Lock { key, waits }) = self.statement.verb
+            && !self.lock_told
+        {
+            self.lock_told = true;
+            return Ok(Some(Step::Lock { key, waits }));
+        }
         self.complete(session)?;
         Ok(None)
+    }
+
+    /// It would wait, or waits, for an advisory lock.
+    pub(super) fn waits_for_lock(&self) -> bool {
+        matches!(self.statement.verb, Verb::Hold(Hold::Lock { waits: true, .. }))
     }
 
     fn start(&mut self, session: &mut Session) -> Result<Option<Step>, Refusal> {
@@ -132,6 +146,12 @@ impl Run {
             return Err(Refusal::aborted());
         }
         session.settings.begin();
+        session.holdings.begin();
+        if let Verb::Hold(Hold::Execute(name)) = &self.statement.verb {
+            self.statement = session.executed(name, &self.statement.tag)?;
+            self.describes = self.statement.returns_rows();
+            self.stop_row = rows_of(&self.statement);
+        }
         if self.statement.verb == Verb::CopyOut {
             session.say(Body::new().byte(0).int16(1).int16(0).message(b'H'));
         }
@@ -142,24 +162,14 @@ impl Run {
 
     fn row(&mut self, session: &mut Session) {
         let tag = self.statement.tag;
-        let id = format!("c={} n={} i={}", tag.client.unwrap_or(0), tag.number, self.next_row);
         let filler = if self.statement.verb == Verb::Fail { Vec::new() } else { filler(&tag, self.next_row) };
         self.next_row += 1;
         if self.statement.verb == Verb::CopyOut {
+            let id = row_id(&tag, self.next_row - 1);
             session.say(Body::new().raw(id.as_bytes()).raw(&filler).message(b'd'));
             return;
         }
-        let fields = [
-            id.into_bytes(),
-            tag.text.to_string().into_bytes(),
-            session.pid.to_string().into_bytes(),
-            session.settings.tracked_line().into_bytes(),
-            session.settings.silent_line().into_bytes(),
-            filler,
-        ];
-        let count = i16::try_from(fields.len()).expect("few columns");
-        let body = fields.iter().fold(Body::new().int16(count), |body, field| body.counted(field));
-        session.say(body.message(b'D'));
+        answer_row(session, &tag, self.next_row - 1, &tag.text.to_string(), filler);
     }
 
     fn complete(&mut self, session: &mut Session) -> Result<(), Refusal> {
@@ -218,6 +228,9 @@ impl Run {
                 for (name, value) in own {
                     say_row(session, &[Some("s".to_owned()), Some(name.to_owned()), Some(value)]);
                 }
+                for row in session.holdings.rows() {
+                    say_row(session, &row);
+                }
                 for name in names {
                     let value = known(name).map(|name| session.settings.get(name).to_owned());
                     say_row(session, &[Some("m".to_owned()), Some(name.clone()), value]);
@@ -234,10 +247,13 @@ impl Run {
                 "SELECT 1".to_owned()
             }
             Verb::DiscardAll => self.discard_all(session)?,
+            Verb::DiscardSequences => "DISCARD SEQUENCES".to_owned(),
             Verb::DeallocateAll => {
                 session.prepared.retain(|name, _| name.is_empty());
+                session.holdings.deallocate_all();
                 "DEALLOCATE ALL".to_owned()
             }
+            Verb::Hold(hold) => session.hold(hold, &tag)?,
         };
         session.report_settings_early();
         session.say(Body::new().text(&done).message(b'C'));
@@ -251,8 +267,29 @@ impl Run {
         session.settings.reset_all();
         session.prepared.clear();
         session.portals.clear();
+        session.holdings.discard(&self.statement.tag);
+        session.unlock_all();
         Ok("DISCARD ALL".to_owned())
     }
+}
+
+fn row_id(tag: &Tag, row: u32) -> String {
+    format!("c={} n={} i={row}", tag.client.unwrap_or(0), tag.number)
+}
+
+/// A row of a result: who asked, what it is about, and all that the session is.
+pub(super) fn answer_row(session: &mut Session, tag: &Tag, row: u32, text: &str, filler: Vec<u8>) {
+    let fields = [
+        row_id(tag, row).into_bytes(),
+        text.as_bytes().to_vec(),
+        session.pid.to_string().into_bytes(),
+        session.settings.tracked_line().into_bytes(),
+        (session.settings.silent_line() + &session.holdings.line()).into_bytes(),
+        filler,
+    ];
+    let count = i16::try_from(fields.len()).expect("few columns");
+    let body = fields.iter().fold(Body::new().int16(count), |body, field| body.counted(field));
+    session.say(body.message(b'D'));
 }
 
 fn say_row(session: &mut Session, values: &[Option<String>]) {

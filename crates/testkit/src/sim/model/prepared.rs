@@ -113,6 +113,7 @@ impl Session {
         }
         if self.block == Block::None {
             self.settings.begin();
+            self.holdings.begin();
         }
         self.portals.insert(portal, Portal { statement, next_row: 0, is_done: false });
         self.say(Message::bare(b'2'));

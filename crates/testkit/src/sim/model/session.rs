@@ -6,9 +6,10 @@
 //! or sends. The same code serves twice, as the server behind the pooler and as the reference a client holds its answers
 //! against.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::exec::Run;
+use super::holdings::{Holdings, Told};
 use super::prepared::{Portal, Prepared};
 use super::settings::Settings;
 use super::statement::{Statement, Tag, Verb, parse};
@@ -23,6 +24,13 @@ pub enum Step {
     Flush,
     /// Works for so many microseconds.
     Wait(u64),
+    /// Asks for an advisory lock: the caller says with [`Session::told_of_lock`] whether it got it, or waits until it has.
+    Lock {
+        /// Which.
+        key: u64,
+        /// It waits until it gets it.
+        waits: bool,
+    },
     /// Did something that nobody sees.
     Quiet,
     /// Has nothing to do until more messages come.
@@ -45,6 +53,15 @@ pub enum Note {
         /// A transaction block or a message group was open before it.
         bound: bool,
     },
+    /// A transaction was committed that did something for others.
+    Told {
+        /// What.
+        what: Told,
+        /// Whose statement did it; the pooler's own is nobody's.
+        client: Option<u32>,
+    },
+    /// An advisory lock was given up, once.
+    Unlocked(u64),
     /// A named prepared statement is bound.
     Bound {
         /// Its name.
@@ -114,6 +131,9 @@ pub struct Manner {
 pub struct Session {
     pub(super) pid: u32,
     pub(super) settings: Settings,
+    pub(super) holdings: Holdings,
+    /// It got the advisory lock that it asked for last.
+    pub(super) got_lock: bool,
     pub(super) block: Block,
     /// Messages of an extended group came since the last ReadyForQuery.
     pub(super) group_open: bool,
@@ -134,6 +154,8 @@ impl Session {
         Session {
             pid,
             settings: Settings::new(startup),
+            holdings: Holdings::default(),
+            got_lock: false,
             block: Block::None,
             group_open: false,
             skipping: false,
@@ -186,15 +208,63 @@ impl Session {
         self.settings.get(name)
     }
 
+    /// The channels it listens to.
+    #[must_use]
+    pub fn channels(&self) -> &BTreeSet<String> {
+        self.holdings.channels()
+    }
+
+    /// Its client can not do without this very process: it holds what does not move.
+    #[must_use]
+    pub fn is_bound_to_process(&self) -> bool {
+        self.settings.get("search_path").contains("pg_temp") || self.holdings.is_bound_to_process()
+    }
+
+    /// Somebody whose things it holds, other than this client; and what that is.
+    #[must_use]
+    pub fn stranger(&self, client: u32) -> Option<(u32, String)> {
+        self.holdings.stranger(client)
+    }
+
+    /// The answer to [`Step::Lock`].
+    pub fn told_of_lock(&mut self, got: bool) {
+        self.got_lock = got;
+    }
+
+    /// Waiting for the lock that it asks for would never end: the statement fails.
+    pub fn deadlock(&mut self) -> bool {
+        let waits = match &self.doing {
+            Doing::Simple { run: Some(run), .. } | Doing::Execute { run, .. } => run.waits_for_lock(),
+            _ => false,
+        };
+        waits && self.break_off(&Refusal::new("40P01", "deadlock detected")).is_some()
+    }
+
+    /// As [`Session::cancel_next`], where the statement waits for a lock.
+    pub fn deadlock_next(&mut self) -> bool {
+        self.run_up_to_next() && self.deadlock()
+    }
+
     /// `true` if no answer is due for all it was given.
     #[must_use]
     pub fn owes_nothing(&self) -> bool {
+        // Cheaper than to look ahead, where there is much: nothing here can have a Query ignored.
+        let simple = self.inbox.iter().all(|message| matches!(message.tag, b'Q' | b'F' | b'd' | b'c'));
+        let asked = self.inbox.iter().any(|message| matches!(message.tag, b'Q' | b'F'));
+        let ignores = self.skipping || matches!(self.doing, Doing::Execute { .. });
+        let told = self.outbox.iter().any(|step| matches!(step, Step::Say(_)));
+        if told || simple && asked && !ignores {
+            return false;
+        }
+        if self.inbox.is_empty() && self.outbox.is_empty() && matches!(self.doing, Doing::Nothing) {
+            return true;
+        }
         let mut ahead = self.clone();
         loop {
             match ahead.step() {
                 Step::Say(_) => return false,
                 Step::NeedInput | Step::Quit => return true,
-                Step::Flush | Step::Wait(_) | Step::Quiet => {}
+                Step::Flush | Step::Wait(_) | Step::Lock { .. } | Step::Quiet => {}
             }
         }
     }
@@ -226,16 +296,25 @@ impl Session {
 
     /// A cancel arrives. It hits whatever runs, and does nothing to an idle session.
     pub fn cancel(&mut self) -> Option<Tag> {
+        self.break_off(&Refusal::new("57014", "canceling statement due to user request"))
+    }
+
+    fn break_off(&mut self, why: &Refusal) -> Option<Tag> {
         let hit = self.running()?;
         let simple = !matches!(self.doing, Doing::Execute { .. });
         self.doing = Doing::Nothing;
-        self.fail(&Refusal::new("57014", "canceling statement due to user request"), simple);
+        self.fail(why, simple);
         Some(hit)
     }
 
     /// Runs up to the next statement, without a word to the client, and cancels it: what a reference does when it sees
     /// that a cancel hit. `false` if a cancel could not have come here.
     pub fn cancel_next(&mut self) -> bool {
+        self.run_up_to_next() && self.cancel().is_some()
+    }
+
+    /// Runs up to the next statement, without a word to the client. `false` if there is none before that.
+    fn run_up_to_next(&mut self) -> bool {
         loop {
             while self.outbox.front() == Some(&Step::Flush) {
                 self.outbox.pop_front();
@@ -244,7 +323,7 @@ impl Session {
                 return false;
             }
             if self.running().is_some() {
-                return self.cancel().is_some();
+                return true;
             }
             if !matches!(self.step(), Step::Quiet | Step::Wait(_) | Step::Flush) {
                 return false;
@@ -478,6 +557,9 @@ impl Session {
 
     pub(super) fn end_transaction(&mut self, keep: bool) {
         self.settings.end(keep);
+        for (what, client) in self.holdings.end(keep) {
+            self.notes.push(Note::Told { what, client });
+        }
         self.portals.clear();
     }
 

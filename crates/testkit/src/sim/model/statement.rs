@@ -116,6 +116,8 @@ pub enum Verb {
     CopyOut,
     /// DISCARD ALL.
     DiscardAll,
+    /// DISCARD SEQUENCES, by the pooler; the model has none.
+    DiscardSequences,
     /// DEALLOCATE ALL.
     DeallocateAll,
     /// The pooler asks for values of settings, by name.
@@ -124,6 +126,58 @@ pub enum Verb {
     Everything(Vec<String>),
     /// The pooler sets settings: name, value (`None` is NULL), until the end of the transaction or not.
     SetConfig(Vec<(String, Option<String>, bool)>),
+    /// What a session holds besides settings is made, used or ended.
+    Hold(Hold),
+}
+
+/// A statement about what a session holds besides settings; what it does is in `holdings.rs`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Hold {
+    /// LISTEN.
+    Listen(String),
+    /// UNLISTEN; `None` is all channels.
+    Unlisten(Option<String>),
+    /// NOTIFY: channel and payload.
+    Notify(String, String),
+    /// CREATE TEMP TABLE.
+    CreateTable(String),
+    /// DROP TABLE.
+    DropTable(String),
+    /// PREPARE ... AS.
+    Prepare {
+        /// As it is executed.
+        name: String,
+        /// What it does.
+        verb: Box<Verb>,
+        /// The whole query string, which `pg_prepared_statements` shows.
+        source: String,
+    },
+    /// EXECUTE.
+    Execute(String),
+    /// DEALLOCATE.
+    Deallocate(String),
+    /// `SELECT pg_advisory_lock(key)`, or `pg_try_advisory_lock` if it does not wait.
+    Lock {
+        /// The lock.
+        key: u64,
+        /// It waits until it gets it.
+        waits: bool,
+    },
+    /// `SELECT pg_advisory_unlock(key)`; `None` is `pg_advisory_unlock_all()`.
+    Unlock(Option<u64>),
+    /// DECLARE ... CURSOR WITH HOLD.
+    Declare(String),
+    /// FETCH: so many rows of a cursor.
+    Fetch(String, u32),
+    /// CLOSE.
+    Close(String),
+}
+
+impl Hold {
+    /// It answers rows.
+    fn returns_rows(&self) -> bool {
+        matches!(self, Hold::Lock { .. } | Hold::Unlock(_) | Hold::Fetch(..))
+    }
 }
 
 /// One parsed statement.
@@ -141,7 +195,11 @@ impl Statement {
     /// `true` for statements that answer rows.
     #[must_use]
     pub fn returns_rows(&self) -> bool {
-        matches!(self.verb, Verb::Select | Verb::SelectNone | Verb::Fail)
+        match &self.verb {
+            Verb::Select | Verb::SelectNone | Verb::Fail => true,
+            Verb::Hold(hold) => hold.returns_rows(),
+            _ => false,
+        }
     }
 
     /// `true` for what may run in a failed transaction block.
@@ -177,6 +235,11 @@ pub fn parse(text: &str) -> Result<Vec<Statement>, String> {
         }
     }
     finish(&mut words, &mut tag, &mut statements)?;
+    for statement in &mut statements {
+        if let Verb::Hold(Hold::Prepare { source, .. }) = &mut statement.verb {
+            text.clone_into(source);
+        }
+    }
     Ok(statements)
 }
 
@@ -233,6 +296,7 @@ fn verb(words: &[String]) -> Result<Verb, String> {
         ["SELECT", "PG_CATALOG.CURRENT_SETTING", ..] => Verb::Values(literals(words).collect()),
         ["SELECT", "PG_CATALOG.SET_CONFIG", ..] => set_config(words)?,
         ["SELECT", "'S", ..] => Verb::Everything(asked_by_name(words)),
+        ["SELECT", name, "(", ..] if name.contains("ADVISORY") => locks(&upper)?,
         ["SELECT", "FAIL", ..] => Verb::Fail,
         ["SELECT", "NONE", ..] => Verb::SelectNone,
         ["SELECT", ..] => Verb::Select,
@@ -250,8 +314,46 @@ fn verb(words: &[String]) -> Result<Verb, String> {
         ["COPY", .., "FROM", "STDIN"] => Verb::CopyIn,
         ["COPY", .., "TO", "STDOUT"] => Verb::CopyOut,
         ["DISCARD", "ALL"] => Verb::DiscardAll,
+        ["DISCARD", "SEQUENCES"] => Verb::DiscardSequences,
         ["DEALLOCATE", "ALL"] => Verb::DeallocateAll,
-        _ => return Err(format!("syntax error at or near \"{}\"", words[0])),
+        _ => return holds(&upper, words).map(Verb::Hold),
+    })
+}
+
+/// Advisory locks.
+fn locks(upper: &[&str]) -> Result<Verb, String> {
+    let key = upper[3].parse().map_err(|_| format!("syntax error at or near \"{}\"", upper[3]));
+    Ok(Verb::Hold(match upper[1] {
+        "PG_ADVISORY_LOCK" => Hold::Lock { key: key?, waits: true },
+        "PG_TRY_ADVISORY_LOCK" => Hold::Lock { key: key?, waits: false },
+        "PG_ADVISORY_UNLOCK" => Hold::Unlock(Some(key?)),
+        "PG_ADVISORY_UNLOCK_ALL" => Hold::Unlock(None),
+        other => return Err(format!("function {other} does not exist")),
+    }))
+}
+
+/// What is about a session and its own.
+fn holds(upper: &[&str], words: &[String]) -> Result<Hold, String> {
+    let at = |place: usize| words.get(place).cloned().unwrap_or_default();
+    Ok(match upper {
+        ["LISTEN", _] => Hold::Listen(at(1)),
+        ["UNLISTEN", "*"] => Hold::Unlisten(None),
+        ["UNLISTEN", _] => Hold::Unlisten(Some(at(1))),
+        ["NOTIFY", _, ",", _] => Hold::Notify(at(1), at(3).trim_start_matches('\'').to_owned()),
+        ["CREATE", "TEMP", "TABLE", _, ..] => Hold::CreateTable(at(3)),
+        ["DROP", "TABLE", _] => Hold::DropTable(at(2)),
+        ["PREPARE", _, "AS", ..] => {
+            Hold::Prepare { name: at(1), verb: Box::new(verb(&words[3..])?), source: String::new() }
+        }
+        ["EXECUTE", _] => Hold::Execute(at(1)),
+        ["DEALLOCATE", _] => Hold::Deallocate(at(1)),
+        ["DECLARE", _, "CURSOR", "WITH", "HOLD", ..] => Hold::Declare(at(1)),
+        ["FETCH", count, "FROM", _] => Hold::Fetch(at(3), count.parse().unwrap_or(1)),
+        ["CLOSE", _] => Hold::Close(at(1)),
+        _ => {
+            let first = words.first().map_or("", String::as_str);
+            return Err(format!("syntax error at or near \"{first}\""));
+        }
     })
 }
 
@@ -340,6 +442,24 @@ mod tests {
         assert_eq!(one("SET a = E'b\\\\c'").verb, set("a", Some("b\\c")));
         assert_eq!(one("RESET a").verb, set("a", None));
         assert_eq!(parse("SET a='x;y';SET b='z';").map(|all| all.len()), Ok(2));
+    }
+
+    #[test]
+    fn what_a_session_holds_has_its_own_words() {
+        let hold = |text: &str| match one(text).verb {
+            Verb::Hold(hold) => hold,
+            other => panic!("{text}: {other:?}"),
+        };
+        let name = || "a".to_owned();
+        assert_eq!(hold("LISTEN \"a\";"), Hold::Listen(name()));
+        assert_eq!(hold("UNLISTEN *"), Hold::Unlisten(None));
+        assert_eq!(hold("NOTIFY a, 'c=1 n=2' /*c=1 n=2*/"), Hold::Notify(name(), "c=1 n=2".to_owned()));
+        assert_eq!(hold("SELECT pg_advisory_lock(7)"), Hold::Lock { key: 7, waits: true });
+        assert_eq!(hold("SELECT pg_advisory_unlock_all()"), Hold::Unlock(None));
+        assert_eq!(hold("DECLARE a CURSOR WITH HOLD FOR SELECT who"), Hold::Declare(name()));
+        let text = "PREPARE a AS SELECT who /*c=1 n=2*/";
+        let prepared = Hold::Prepare { name: name(), verb: Box::new(Verb::Select), source: text.to_owned() };
+        assert_eq!(hold(text), prepared);
     }
 
     #[test]

@@ -25,6 +25,8 @@ fn answers(session: &mut Session, messages: Vec<Message>) -> String {
             Step::NeedInput => return shown.trim_end().to_owned(),
             Step::Quit => return shown + "quit",
             Step::Wait(_) | Step::Flush | Step::Quiet => {}
+            // Nobody else is there.
+            Step::Lock { .. } => session.told_of_lock(true),
         }
     }
 }
@@ -160,6 +162,76 @@ fn settings_follow_transactions_and_are_reported_before_ready() {
     assert_eq!(run(&mut s, "SET nonsense='a'"), "E:42704 ZI");
     assert_eq!(run(&mut s, "DISCARD ALL"), "C:DISCARD ALL S:application_name ZI");
     assert_eq!(run(&mut s, "BEGIN; DISCARD ALL"), "C:BEGIN E:25001 ZE");
+}
+
+#[test]
+fn what_a_session_holds_follows_transactions_where_postgres_says_so() {
+    let mut s = session();
+    let run = |s: &mut Session, text: &str| answers(s, vec![query(text)]);
+    assert_eq!(
+        run(&mut s, "BEGIN; CREATE TEMP TABLE a; LISTEN x; SELECT pg_advisory_lock(1)"),
+        "C:BEGIN C:CREATE TABLE C:LISTEN T D C:SELECT 1 ZT"
+    );
+    assert_eq!(
+        run(&mut s, "PREPARE p AS SELECT who; DECLARE h CURSOR WITH HOLD FOR SELECT who"),
+        "C:PREPARE C:DECLARE CURSOR ZT"
+    );
+    assert_eq!(run(&mut s, "ROLLBACK"), "C:ROLLBACK ZI");
+    assert!(s.channels().is_empty());
+    assert_eq!(run(&mut s, "DROP TABLE a"), "E:42P01 ZI");
+    assert_eq!(run(&mut s, "FETCH 1 FROM h"), "T E:34000 ZI");
+    assert_eq!(run(&mut s, "SELECT pg_advisory_unlock(1)"), "T D C:SELECT 1 ZI", "it was not rolled back");
+    assert_eq!(run(&mut s, "SELECT pg_advisory_unlock(1)"), "T N:01000 D C:SELECT 1 ZI");
+    assert_eq!(run(&mut s, "EXECUTE p"), "T D C:SELECT 1 ZI");
+    assert_eq!(run(&mut s, "PREPARE p AS SELECT who"), "E:42P05 ZI");
+    assert_eq!(run(&mut s, "DEALLOCATE p; EXECUTE p"), "C:DEALLOCATE E:26000 ZI");
+    assert_eq!(run(&mut s, "DECLARE h CURSOR WITH HOLD FOR SELECT who /*r=3*/"), "C:DECLARE CURSOR ZI");
+    assert_eq!(run(&mut s, "FETCH 2 FROM h; FETCH 2 FROM h"), "T D D C:FETCH 2 T D C:FETCH 1 ZI");
+    assert_eq!(run(&mut s, "LISTEN x; LISTEN y; UNLISTEN x"), "C:LISTEN C:LISTEN C:UNLISTEN ZI");
+    assert_eq!(s.channels().iter().collect::<Vec<_>>(), ["y"]);
+    assert!(s.is_bound_to_process());
+    assert_eq!(run(&mut s, "DISCARD ALL"), "C:DISCARD ALL ZI");
+    assert!(s.channels().is_empty() && !s.is_bound_to_process());
+}
+
+#[test]
+fn a_session_tells_whose_things_it_holds() {
+    let mut s = session();
+    for text in ["CREATE TEMP TABLE a /*c=1 n=1*/", "PREPARE a AS SELECT who /*c=1 n=2*/"] {
+        answers(&mut s, vec![query(text)]);
+        assert_eq!(s.stranger(1), None);
+        assert_eq!(s.stranger(2).map(|(owner, _)| owner), Some(1), "{text}");
+    }
+    answers(
+        &mut s,
+        vec![query("DROP TABLE a"), query("DEALLOCATE a"), query("SELECT pg_advisory_lock(1) /*c=3 n=1*/")],
+    );
+    assert_eq!(s.stranger(1), Some((3, "lock 1".to_owned())));
+}
+
+#[test]
+fn what_is_told_to_others_is_told_at_the_commit() {
+    let mut s = session();
+    let told = |s: &mut Session, text: &str| {
+        answers(s, vec![query(text)]);
+        s.take_notes().into_iter().filter(|note| matches!(note, Note::Told { .. })).count()
+    };
+    assert_eq!(told(&mut s, "BEGIN; LISTEN a; NOTIFY a, 'x'"), 0);
+    assert_eq!(told(&mut s, "COMMIT"), 2);
+    assert_eq!(told(&mut s, "LISTEN a"), 0, "it does already");
+    assert_eq!(told(&mut s, "NOTIFY a, 'y'; SELECT fail"), 0);
+    assert_eq!(told(&mut s, "UNLISTEN *"), 1);
+}
+
+#[test]
+fn who_waits_for_a_lock_can_be_told_that_it_waits_in_vain() {
+    let mut s = session();
+    s.feed(query("SELECT pg_advisory_lock(1) /*c=1 n=1*/"));
+    while !matches!(s.step(), Step::Lock { key: 1, waits: true }) {}
+    assert!(s.deadlock());
+    assert_eq!(answers(&mut s, vec![]), "E:40P01 ZI");
+    s.feed(query("SELECT who"));
+    assert!(!s.deadlock_next());
 }
 
 #[test]

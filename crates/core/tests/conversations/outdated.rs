@@ -1,0 +1,373 @@
+//! "cached plan must not change result type": a table has changed since a statement on it was prepared.
+
+use crate::rig::{End, Rig, be, fe};
+
+fn group_of(name: &str) -> Vec<u8> {
+    [fe::parse(name, "select * from t"), fe::bind(name), fe::execute(), fe::sync()].concat()
+}
+
+fn prepared(rig: &mut Rig, client: End, server: End, name: &str) -> Vec<String> {
+    rig.send(client, &group_of(name));
+    let got = rig.gets(server);
+    let answer = [be::bind_complete(), be::complete("SELECT 0"), be::ready('I')].concat();
+    let parsed = if got[0].starts_with("Parse") { be::parse_complete() } else { Vec::new() };
+    rig.send(server, &[parsed, answer].concat());
+    rig.gets(client);
+    got
+}
+
+#[test]
+fn what_is_prepared_after_a_change_of_the_table_is_prepared_anew() {
+    let mut rig = Rig::new("default_pool_size = 1");
+    let (early, changer, late) = (rig.client("alice"), rig.client("alice"), rig.client("alice"));
+    let server = rig.dialed();
+    assert_eq!(
+        prepared(&mut rig, early, server, "a"),
+        ["Parse PGWEIR_1 select * from t", "Bind PGWEIR_1", "Execute", "Sync"]
+    );
+    assert_eq!(prepared(&mut rig, late, server, "x"), ["Bind PGWEIR_1", "Execute", "Sync"]);
+    // It counts when its transaction is over, not before.
+    rig.send(changer, &fe::query("BEGIN; ALTER TABLE t ADD b int"));
+    rig.gets(server);
+    rig.send(server, &[be::complete("BEGIN"), be::complete("ALTER TABLE"), be::ready('T')].concat());
+    rig.send(late, &fe::parse("y", "select * from t"));
+    rig.send(changer, &fe::query("COMMIT"));
+    rig.gets(server);
+    rig.send(server, &[be::complete("COMMIT"), be::ready('I')].concat());
+    assert_eq!(
+        prepared(&mut rig, late, server, "z"),
+        ["Parse PGWEIR_2 select * from t", "Bind PGWEIR_2", "Execute", "Sync"]
+    );
+    // Who prepared it before has what it was told of, and PostgreSQL's word on it.
+    rig.send(early, &[fe::bind("a"), fe::execute(), fe::sync()].concat());
+    assert_eq!(rig.gets(server), ["Bind PGWEIR_1", "Execute", "Sync"]);
+    rig.send(server, &[be::outdated(), be::ready('I')].concat());
+    assert_eq!(rig.gets(early), ["ERROR 0A000 cached plan must not change result type", "Ready I"]);
+}
+
+#[test]
+fn a_change_that_was_made_elsewhere_is_known_by_the_first_error() {
+    let mut rig = Rig::new("default_pool_size = 1");
+    let (one, two) = (rig.client("alice"), rig.client("alice"));
+    let server = rig.dialed();
+    prepared(&mut rig, one, server, "a");
+    rig.send(one, &[fe::bind("a"), fe::execute(), fe::sync()].concat());
+    rig.gets(server);
+    rig.send(server, &[be::outdated(), be::ready('I')].concat());
+    assert_eq!(rig.gets(one)[1], "Ready I");
+    for (client, name) in [(one, "again"), (two, "b")] {
+        let got = prepared(&mut rig, client, server, name);
+        assert!(got.contains(&"Bind PGWEIR_2".to_owned()), "{got:?}");
+    }
+}
+
+/// As libpq runs a prepared statement.
+fn run(name: &str) -> Vec<u8> {
+    [fe::bind(name), fe::describe_portal(), fe::execute(), fe::sync()].concat()
+}
+
+const RUN: [&str; 3] = ["Describe P ", "Execute", "Sync"];
+
+fn shown(before: &[&str], bind: &str) -> Vec<String> {
+    before.iter().chain([&bind]).chain(&RUN).map(|message| (*message).to_owned()).collect()
+}
+
+/// Its answer.
+fn answer(status: char) -> Vec<u8> {
+    [be::bind_complete(), be::columns(), be::row("1"), be::complete("SELECT 1"), be::ready(status)].concat()
+}
+
+/// The same from a server that was given the statement in front.
+fn fresh(status: char) -> Vec<u8> {
+    [be::parse_complete(), answer(status)].concat()
+}
+
+fn told(status: &str) -> Vec<String> {
+    ["BindComplete", "Columns", "Row 1", "Complete SELECT 1", status].map(str::to_owned).to_vec()
+}
+
+/// Clients of which the first has prepared `a`, and their one server.
+fn pool(clients: usize, main: &str) -> (Rig, Vec<End>, End) {
+    let mut rig = Rig::new(&format!("default_pool_size = 1\n{main}"));
+    let clients: Vec<End> = (0..clients).map(|_| rig.client("alice")).collect();
+    let server = rig.dialed();
+    prepared(&mut rig, clients[0], server, "a");
+    (rig, clients, server)
+}
+
+const OLD: &str = "Bind PGWEIR_1";
+const ANEW: &str = "Parse PGWEIR_2 select * from t";
+
+#[test]
+fn what_was_outdated_is_prepared_anew_and_runs_again_unseen() {
+    let (mut rig, clients, server) = pool(2, "");
+    let client = clients[0];
+    rig.send(client, &run("a"));
+    assert_eq!(rig.gets(server), shown(&[], OLD));
+    rig.send(server, &be::outdated());
+    rig.gets_nothing(client);
+    rig.gets_nothing(server);
+    // Whoever comes meanwhile waits for the whole of it.
+    rig.send(clients[1], &fe::query("select 2"));
+    rig.send(server, &be::ready('I'));
+    assert_eq!(rig.gets(server), shown(&[ANEW], "Bind PGWEIR_2"));
+    rig.send_bytewise(server, &fresh('I'));
+    assert_eq!(rig.gets(client), told("Ready I"));
+    assert_eq!(rig.gets(server), ["Query select 2"]);
+    rig.send(server, &[be::one_row("2"), be::ready('I')].concat());
+    rig.gets(clients[1]);
+    // The name stands for the new statement from then on.
+    rig.send(client, &run("a"));
+    assert_eq!(rig.gets(server), shown(&[], "Bind PGWEIR_2"));
+}
+
+#[test]
+fn a_group_that_came_in_pieces_runs_again_as_well() {
+    let (mut rig, clients, server) = pool(1, "");
+    rig.send_bytewise(clients[0], &run("a"));
+    rig.gets(server);
+    rig.send(server, &[be::outdated(), be::ready('I')].concat());
+    assert_eq!(rig.gets(server), shown(&[ANEW], "Bind PGWEIR_2"));
+}
+
+#[test]
+fn a_description_of_the_statement_alone_is_given_anew() {
+    let (mut rig, clients, server) = pool(1, "");
+    rig.send(clients[0], &[fe::describe("a"), fe::sync()].concat());
+    assert_eq!(rig.gets(server), ["Describe S PGWEIR_1", "Sync"]);
+    rig.send(server, &[be::outdated(), be::ready('I')].concat());
+    assert_eq!(rig.gets(server), [ANEW, "Describe S PGWEIR_2", "Sync"]);
+    let answer = [be::parse_complete(), be::parameters(), be::columns(), be::ready('I')].concat();
+    rig.send(server, &answer);
+    assert_eq!(rig.gets(clients[0]).last().map(String::as_str), Some("Ready I"));
+}
+
+#[test]
+fn the_first_statement_behind_a_begin_runs_again_in_a_new_transaction() {
+    for main in ["defer_begin = packet", "defer_begin = server"] {
+        let (mut rig, clients, server) = pool(1, main);
+        let client = clients[0];
+        let begin = ["Parse  BEGIN", "Bind ", "Execute"];
+        let begun = [be::parse_complete(), be::bind_complete(), be::complete("BEGIN")].concat();
+        rig.send(client, &fe::query("BEGIN"));
+        rig.gets(client);
+        rig.send(client, &run("a"));
+        assert_eq!(rig.gets(server), shown(&begin, OLD));
+        rig.send(server, &[begun.clone(), be::outdated(), be::ready('E')].concat());
+        assert_eq!(rig.gets(server), ["Query ROLLBACK"]);
+        rig.send(server, &[be::complete("ROLLBACK"), be::ready('I')].concat());
+        assert_eq!(rig.gets(server), shown(&[&begin[..], &[ANEW]].concat(), "Bind PGWEIR_2"));
+        rig.gets_nothing(client);
+        rig.send(server, &[begun, fresh('T')].concat());
+        assert_eq!(rig.gets(client), told("Ready T"));
+        rig.send(client, &fe::query("COMMIT"));
+        assert_eq!(rig.gets(server), ["Query COMMIT"]);
+    }
+}
+
+#[test]
+fn who_prepares_what_is_known_within_a_transaction_is_not_told_either() {
+    for main in ["defer_begin = packet", "defer_begin = server"] {
+        let (mut rig, clients, server) = pool(2, main);
+        let client = clients[1];
+        rig.send(client, &fe::query("BEGIN"));
+        rig.send(client, &[fe::parse("b", "select * from t"), fe::sync()].concat());
+        assert_eq!(rig.gets(client), ["Complete BEGIN", "Ready T", "ParseComplete", "Ready T"]);
+        rig.gets_nothing(server);
+        rig.send(client, &run("b"));
+        rig.gets(server);
+        let begun = [be::parse_complete(), be::bind_complete(), be::complete("BEGIN")].concat();
+        rig.send(server, &[begun, be::outdated(), be::ready('E')].concat());
+        assert_eq!(rig.gets(server), ["Query ROLLBACK"], "{main}");
+    }
+}
+
+#[test]
+fn a_transaction_that_can_not_be_rolled_back_ends_its_server() {
+    let (mut rig, clients, server) = pool(1, "defer_begin = packet");
+    rig.send(clients[0], &fe::query("BEGIN"));
+    rig.send(clients[0], &run("a"));
+    rig.gets(clients[0]);
+    let begun = [be::parse_complete(), be::bind_complete(), be::complete("BEGIN")].concat();
+    rig.send(server, &[begun, be::outdated(), be::ready('E')].concat());
+    rig.send(server, &[be::complete("ROLLBACK"), be::ready('E')].concat());
+    assert_eq!(rig.gets(clients[0]), ["FATAL 08006 a transaction could not be rolled back"]);
+}
+
+#[test]
+fn in_the_midst_of_a_transaction_the_error_is_the_clients() {
+    let (mut rig, clients, server) = pool(1, "");
+    let client = clients[0];
+    rig.send(client, &fe::query("BEGIN; select 1"));
+    rig.send(server, &[be::complete("BEGIN"), be::one_row("1"), be::ready('T')].concat());
+    rig.gets(client);
+    rig.send(client, &run("a"));
+    rig.gets(server);
+    rig.send(server, &[be::outdated(), be::ready('E')].concat());
+    assert_eq!(rig.gets(client), ["ERROR 0A000 cached plan must not change result type", "Ready E"]);
+}
+
+#[test]
+fn behind_what_was_answered_the_error_is_the_clients() {
+    let (mut rig, clients, server) = pool(1, "");
+    let client = clients[0];
+    // In an earlier group of the same packet, which ended well.
+    rig.send(client, &[fe::query("select 1"), run("a")].concat());
+    rig.gets(server);
+    rig.send(server, &[be::one_row("1"), be::ready('I'), be::outdated(), be::ready('I')].concat());
+    assert_eq!(rig.gets(client)[4..], ["ERROR 0A000 cached plan must not change result type", "Ready I"]);
+    // With another group behind it, whose answer may depend on it.
+    rig.send(client, &[run("a"), fe::query("select 1")].concat());
+    rig.gets(server);
+    rig.send(server, &[be::outdated(), be::ready('I'), be::one_row("1"), be::ready('I')].concat());
+    assert_eq!(rig.gets(client)[..2], ["ERROR 0A000 cached plan must not change result type", "Ready I"]);
+}
+
+#[test]
+fn another_error_is_the_clients() {
+    let (mut rig, clients, server) = pool(1, "");
+    rig.send(clients[0], &run("a"));
+    rig.gets(server);
+    rig.send(
+        server,
+        &[be::error("0A000", "cached plan must not change result type"), be::ready('I')].concat(),
+    );
+    assert_eq!(rig.gets(clients[0]).len(), 2);
+}
+
+#[test]
+fn all_who_prepared_it_before_get_one_new_statement() {
+    let (mut rig, clients, server) = pool(3, "");
+    for client in &clients[1..] {
+        prepared(&mut rig, *client, server, "a");
+    }
+    for (at, client) in clients.iter().enumerate() {
+        rig.send(*client, &run("a"));
+        assert_eq!(rig.gets(server), shown(&[], OLD));
+        rig.send(server, &[be::outdated(), be::ready('I')].concat());
+        let (before, answer) = if at == 0 { (&[ANEW][..], fresh('I')) } else { (&[][..], answer('I')) };
+        assert_eq!(rig.gets(server), shown(before, "Bind PGWEIR_2"));
+        rig.send(server, &answer);
+        assert_eq!(rig.gets(*client), told("Ready I"));
+    }
+}
+
+#[test]
+fn a_change_behind_a_change_is_met_as_well_but_not_for_ever() {
+    let (mut rig, clients, server) = pool(2, "");
+    let (early, other) = (clients[0], clients[1]);
+    // Another client knows the statement of the second age, and then there is a third.
+    rig.send(other, &[fe::parse("o", "select 1"), fe::bind("o"), fe::execute(), fe::sync()].concat());
+    rig.send(server, &[be::parse_complete(), be::outdated(), be::ready('I')].concat());
+    rig.gets(other);
+    rig.gets(server);
+    prepared(&mut rig, other, server, "a");
+    rig.send(early, &run("a"));
+    assert_eq!(rig.gets(server), shown(&[], OLD));
+    rig.send(server, &[be::outdated(), be::ready('I')].concat());
+    assert_eq!(rig.gets(server), shown(&[], "Bind PGWEIR_3"));
+    rig.send(server, &[be::outdated(), be::ready('I')].concat());
+    assert_eq!(rig.gets(server), shown(&["Parse PGWEIR_4 select * from t"], "Bind PGWEIR_4"));
+    rig.send(server, &[be::parse_complete(), be::outdated(), be::ready('I')].concat());
+    assert_eq!(rig.gets(early), ["ERROR 0A000 cached plan must not change result type", "Ready I"]);
+}
+
+#[test]
+fn a_client_that_leaves_meanwhile_takes_its_server_along() {
+    let (mut rig, clients, server) = pool(2, "");
+    rig.send(clients[0], &run("a"));
+    rig.gets(server);
+    rig.send(server, &be::outdated());
+    rig.send(clients[1], &fe::query("select 2"));
+    rig.eof(clients[0]);
+    assert!(rig.is_closed(server), "it is in the midst of a statement");
+    let next = rig.dialed();
+    rig.greet(next);
+    assert_eq!(rig.gets(next), ["Query select 2"]);
+}
+
+#[test]
+fn what_the_client_sends_meanwhile_comes_behind() {
+    let (mut rig, clients, server) = pool(1, "");
+    rig.send(clients[0], &run("a"));
+    rig.gets(server);
+    rig.send(server, &be::outdated());
+    rig.send(clients[0], &fe::query("select 2"));
+    rig.gets_nothing(server);
+    rig.send(server, &be::ready('I'));
+    let expected = [shown(&[ANEW], "Bind PGWEIR_2"), vec!["Query select 2".to_owned()]].concat();
+    assert_eq!(rig.gets(server), expected);
+}
+
+#[test]
+fn a_client_with_a_server_of_its_own_stays_there() {
+    let mut rig = Rig::new("");
+    let (one, two) = (rig.client("alice"), rig.client("alice"));
+    let server = rig.dialed();
+    prepared(&mut rig, one, server, "a");
+    rig.send(one, &fe::query("CREATE TEMP TABLE t (a int)"));
+    rig.gets(server);
+    rig.send(server, &[be::complete("CREATE TABLE"), be::ready('I')].concat());
+    rig.gets(server);
+    rig.send(server, &be::answer(&[&["t", "", ""]]));
+    rig.gets(one);
+    rig.send(one, &run("a"));
+    assert_eq!(rig.gets(server), shown(&[], OLD));
+    rig.send(server, &be::outdated());
+    rig.send(two, &fe::query("select 2"));
+    rig.send(server, &be::ready('I'));
+    assert_eq!(rig.gets(server), shown(&[ANEW], "Bind PGWEIR_2"));
+}
+
+#[test]
+fn behind_a_replay_it_runs_again_in_the_clients_session() {
+    let mut rig = Rig::new("default_pool_size = 1");
+    let one = rig.client_with(&[("user", "alice"), ("database", "app"), ("application_name", "one")]);
+    let two = rig.client("alice");
+    let server = rig.dialed();
+    prepared(&mut rig, two, server, "b");
+    rig.send(one, &fe::parse("a", "select * from t"));
+    assert_eq!(rig.gets(one), ["ParseComplete"]);
+    rig.send(one, &run("a"));
+    let replay = fe::shown_replay(&["SET application_name='one';"], &[]);
+    let replay: Vec<&str> = replay.iter().map(String::as_str).collect();
+    assert_eq!(rig.gets(server), shown(&replay, OLD));
+    let one_of = |tag: &str| [be::parse_complete(), be::bind_complete(), be::complete(tag)].concat();
+    rig.send(server, &["BEGIN", "SET", "COMMIT"].map(one_of).concat());
+    rig.send(server, &[be::outdated(), be::parameter("application_name", "one"), be::ready('I')].concat());
+    assert_eq!(rig.gets(server), shown(&[ANEW], "Bind PGWEIR_2"));
+    rig.send(server, &fresh('I'));
+    assert_eq!(rig.gets(one), told("Ready I"));
+    // The server has the client's session.
+    rig.send(one, &fe::query("select 1"));
+    assert_eq!(rig.gets(server), ["Query select 1"]);
+}
+
+#[test]
+fn those_who_ride_run_again_one_by_one() {
+    let (mut rig, clients, server) = pool(3, "");
+    for client in &clients[1..] {
+        prepared(&mut rig, *client, server, "a");
+    }
+    for client in &clients {
+        // Known to be short, all of them.
+        rig.send(*client, &run("a"));
+        rig.send(server, &answer('I'));
+        rig.gets(*client);
+    }
+    rig.gets(server);
+    clients.iter().for_each(|client| rig.send(*client, &run("a")));
+    assert_eq!(rig.gets(server), vec![shown(&[], OLD); 3].concat(), "they ride");
+    rig.send(server, &[be::outdated(), be::ready('I')].concat().repeat(3));
+    let mut sent = rig.gets(server);
+    assert_eq!(sent.drain(..5).collect::<Vec<_>>(), shown(&[ANEW], "Bind PGWEIR_2"));
+    rig.send(server, &fresh('I'));
+    for _ in 1..3 {
+        sent.extend(rig.gets(server));
+        rig.send(server, &answer('I'));
+    }
+    assert_eq!(sent, vec![shown(&[], "Bind PGWEIR_2"); 2].concat());
+    for client in &clients {
+        assert_eq!(rig.gets(*client), told("Ready I"));
+    }
+}

@@ -1,0 +1,256 @@
+//! What a model session holds besides settings: temporary tables, held cursors, advisory locks, statements that were prepared
+//! by SQL, the channels it listens to. What follows transactions here follows them in PostgreSQL.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use super::statement::{Tag, Verb};
+
+/// A statement that was prepared by SQL.
+#[derive(Clone, Debug)]
+pub(super) struct PreparedBySql {
+    /// What it does.
+    pub(super) verb: Verb,
+    /// The PREPARE's.
+    pub(super) tag: Tag,
+    /// As it was written.
+    pub(super) source: String,
+}
+
+/// A cursor that outlives its transaction.
+#[derive(Clone, Debug)]
+struct Cursor {
+    tag: Tag,
+    next_row: u32,
+}
+
+/// What a transaction does for others once it is committed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Told {
+    /// LISTEN.
+    Listens(String),
+    /// UNLISTEN.
+    Leaves(String),
+    /// NOTIFY: channel, payload.
+    Notifies(String, String),
+}
+
+/// See the module's head.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Holdings {
+    tables: BTreeMap<String, Tag>,
+    cursors: BTreeMap<String, Cursor>,
+    /// Each with all that took it, as often as it was taken.
+    locks: BTreeMap<u64, Vec<Tag>>,
+    statements: BTreeMap<String, PreparedBySql>,
+    channels: BTreeSet<String>,
+    /// Tables and the like were made or dropped while something was prepared.
+    reshaped: bool,
+    /// Tables as they were when the open transaction began, and cursors that are not its own.
+    before: Option<(BTreeMap<String, Tag>, BTreeSet<String>)>,
+    /// What the open transaction does when it is committed, and whose that is.
+    pending: Vec<(Told, Option<u32>)>,
+}
+
+impl Holdings {
+    /// A transaction begins, unless one is open.
+    pub(super) fn begin(&mut self) {
+        if self.before.is_none() {
+            self.before = Some((self.tables.clone(), self.cursors.keys().cloned().collect()));
+        }
+    }
+
+    /// The open transaction ends; what it did for others if it was committed.
+    pub(super) fn end(&mut self, keep: bool) -> Vec<(Told, Option<u32>)> {
+        let pending = std::mem::take(&mut self.pending);
+        let before = self.before.take();
+        if !keep {
+            if let Some((tables, cursors)) = before {
+                self.tables = tables;
+                self.cursors.retain(|name, _| cursors.contains(name));
+            }
+            return Vec::new();
+        }
+        let mut told = Vec::new();
+        for (what, whose) in pending {
+            match &what {
+                Told::Listens(channel) if !self.channels.insert(channel.clone()) => continue,
+                Told::Leaves(channel) if !self.channels.remove(channel) => continue,
+                _ => {}
+            }
+            told.push((what, whose));
+        }
+        told
+    }
+
+    /// A statement's effect for others, when its transaction is committed.
+    pub(super) fn promise(&mut self, what: Told, whose: &Tag) {
+        self.pending.push((what, whose.client));
+    }
+
+    /// As [`Holdings::promise`], for all channels: those it listens to and those it was about to.
+    pub(super) fn promise_to_leave_all(&mut self, whose: &Tag) {
+        let coming = self.pending.iter().filter_map(|(told, _)| match told {
+            Told::Listens(channel) => Some(channel),
+            _ => None,
+        });
+        let all: BTreeSet<String> = self.channels.iter().chain(coming).cloned().collect();
+        all.into_iter().for_each(|channel| self.promise(Told::Leaves(channel), whose));
+    }
+
+    /// `false` if it exists.
+    pub(super) fn create_table(&mut self, name: &str, tag: &Tag) -> bool {
+        if self.tables.contains_key(name) {
+            return false;
+        }
+        self.tables.insert(name.to_owned(), *tag);
+        self.reshape();
+        true
+    }
+
+    /// `false` if it does not exist.
+    pub(super) fn drop_table(&mut self, name: &str) -> bool {
+        self.reshape();
+        self.tables.remove(name).is_some()
+    }
+
+    fn reshape(&mut self) {
+        self.reshaped |= !self.statements.is_empty();
+    }
+
+    /// `false` if it exists.
+    pub(super) fn prepare(&mut self, name: &str, prepared: PreparedBySql) -> bool {
+        if self.statements.contains_key(name) {
+            return false;
+        }
+        self.statements.insert(name.to_owned(), prepared);
+        true
+    }
+
+    /// A statement that was prepared by SQL.
+    pub(super) fn prepared(&self, name: &str) -> Option<&PreparedBySql> {
+        self.statements.get(name)
+    }
+
+    /// `false` if it does not exist.
+    pub(super) fn deallocate(&mut self, name: &str) -> bool {
+        let known = self.statements.remove(name).is_some();
+        self.reshaped &= !self.statements.is_empty();
+        known
+    }
+
+    /// DEALLOCATE ALL.
+    pub(super) fn deallocate_all(&mut self) {
+        self.statements.clear();
+        self.reshaped = false;
+    }
+
+    /// The session got a lock.
+    pub(super) fn lock(&mut self, key: u64, tag: &Tag) {
+        self.locks.entry(key).or_default().push(*tag);
+    }
+
+    /// `false` if it does not have it.
+    pub(super) fn unlock(&mut self, key: u64) -> bool {
+        let Some(times) = self.locks.get_mut(&key) else { return false };
+        times.pop();
+        if times.is_empty() {
+            self.locks.remove(&key);
+        }
+        true
+    }
+
+    /// All locks are given up: these, each as often as it was taken.
+    pub(super) fn unlock_all(&mut self) -> Vec<u64> {
+        let all = std::mem::take(&mut self.locks);
+        all.into_iter().flat_map(|(key, times)| vec![key; times.len()]).collect()
+    }
+
+    /// `false` if it exists.
+    pub(super) fn declare(&mut self, name: &str, tag: &Tag) -> bool {
+        if self.cursors.contains_key(name) {
+            return false;
+        }
+        self.cursors.insert(name.to_owned(), Cursor { tag: *tag, next_row: 0 });
+        true
+    }
+
+    /// The next rows of a cursor: which statement declared it, the first row, how many.
+    pub(super) fn fetch(&mut self, name: &str, count: u32) -> Option<(Tag, u32, u32)> {
+        let cursor = self.cursors.get_mut(name)?;
+        let (first, rows) = (cursor.next_row, cursor.tag.rows.max(1));
+        cursor.next_row = (first + count).min(rows);
+        Some((cursor.tag, first, cursor.next_row - first))
+    }
+
+    /// `false` if it does not exist.
+    pub(super) fn close(&mut self, name: &str) -> bool {
+        self.cursors.remove(name).is_some()
+    }
+
+    /// DISCARD ALL, but for the locks.
+    pub(super) fn discard(&mut self, whose: &Tag) {
+        self.tables.clear();
+        self.cursors.clear();
+        self.deallocate_all();
+        self.promise_to_leave_all(whose);
+    }
+
+    /// The channels it listens to.
+    pub(super) fn channels(&self) -> &BTreeSet<String> {
+        &self.channels
+    }
+
+    /// It holds what lives in this one process.
+    pub(super) fn is_bound_to_process(&self) -> bool {
+        !(self.tables.is_empty() && self.cursors.is_empty() && self.locks.is_empty()) || self.reshaped
+    }
+
+    /// Somebody whose things it holds, other than this client.
+    pub(super) fn stranger(&self, client: u32) -> Option<(u32, String)> {
+        let tables = self.tables.iter().map(|(name, tag)| (tag, format!("temporary table {name}")));
+        let cursors = self.cursors.iter().map(|(name, cursor)| (&cursor.tag, format!("held cursor {name}")));
+        let locks = self
+            .locks
+            .iter()
+            .flat_map(|(key, tags)| tags.iter().map(move |tag| (tag, format!("lock {key}"))));
+        let prepared = self.statements.iter().map(|(name, known)| (&known.tag, format!("statement {name}")));
+        let all = tables.chain(cursors).chain(locks).chain(prepared);
+        all.filter_map(|(tag, what)| Some((tag.client?, what))).find(|(owner, _)| *owner != client)
+    }
+
+    /// As PostgreSQL's catalogs tell it: what kind of thing, its name, its value.
+    pub(super) fn rows(&self) -> Vec<[Option<String>; 3]> {
+        let row = |kind: &str, name: Option<&String>, value: Option<&String>| {
+            [Some(kind.to_owned()), name.cloned(), value.cloned()]
+        };
+        let mut rows = Vec::new();
+        rows.extend(self.statements.iter().map(|(name, known)| row("p", Some(name), Some(&known.source))));
+        rows.extend(self.cursors.keys().map(|name| row("c", Some(name), None)));
+        rows.extend(self.channels.iter().map(|name| row("l", Some(name), None)));
+        rows.extend((!self.tables.is_empty()).then(|| row("t", None, None)));
+        rows.extend((!self.locks.is_empty()).then(|| row("a", None, None)));
+        rows
+    }
+
+    /// All of it, for a result row; empty if there is nothing.
+    pub(super) fn line(&self) -> String {
+        let mut line = String::new();
+        for (name, tag) in &self.tables {
+            let _ = write!(line, ";table {name}={}", tag.number);
+        }
+        for (name, cursor) in &self.cursors {
+            let _ = write!(line, ";cursor {name}={}@{}", cursor.tag.number, cursor.next_row);
+        }
+        for (key, tags) in &self.locks {
+            let _ = write!(line, ";lock {key}={}", tags.len());
+        }
+        for (name, known) in &self.statements {
+            let _ = write!(line, ";statement {name}={}", known.tag.number);
+        }
+        for channel in &self.channels {
+            let _ = write!(line, ";channel {channel}");
+        }
+        line
+    }
+}

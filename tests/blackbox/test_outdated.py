@@ -1,0 +1,136 @@
+"""\"cached plan must not change result type": tables that change, past the pooler, under statements that were prepared before.
+
+psycopg asks for the columns with every execution, as all that build on libpq do: its statements go on as if nothing had happened.
+"""
+
+import threading
+
+import psycopg
+import pytest
+
+from harness.wire import SYNC, bind, describe, execute, parse
+
+pytestmark = [pytest.mark.needs("prepared statements"), pytest.mark.needs("changed results noticed")]
+
+SQL = "select * from outdated where a = %s"
+
+
+@pytest.fixture
+def table(pg):
+    """A function that changes the table directly on PostgreSQL; it begins with one column and one row."""
+    pg.sql("drop table if exists outdated")
+    pg.sql("create table outdated (a int)")
+    pg.sql("insert into outdated values (1)")
+    pg.sql("grant all on outdated to public")
+    return lambda change: pg.sql(f"alter table outdated {change}")
+
+
+@pytest.mark.parametrize("defer", ["packet", "server"])
+@pytest.mark.parametrize("block", [False, True])
+def test_psycopg_never_meets_it(pooled, table, defer, block):
+    """By itself and as the first statement of a transaction: each client, each change; on a connection of its own it is an error."""
+    pooler = pooled(default_pool_size=1, defer_begin=defer)
+    clients = [pooler.connect(prepare_threshold=0, autocommit=not block) for _ in range(3)]
+
+    def columns(client):
+        cursor = client.execute(SQL, (1,))
+        assert len(cursor.fetchall()) == 1
+        names = [column.name for column in cursor.description]
+        if block:
+            client.commit()
+        return names
+
+    for client in clients:
+        assert columns(client) == ["a"]
+    known = ["a"]
+    for change in ("b", "c", "d"):
+        table(f"add {change} int")
+        known.append(change)
+        for _ in range(2):
+            assert [columns(client) for client in clients] == [known] * 3
+    table("drop b")
+    assert [columns(client) for client in clients] == [["a", "c", "d"]] * 3
+    for client in clients:
+        client.close()
+
+
+def test_on_a_connection_of_its_own_it_is_an_error(pg, table):
+    """What the other tests of this file would meet without a pooler."""
+    with pg.connect(user="alice", prepare_threshold=0) as client:
+        client.execute(SQL, (1,))
+        table("add b int")
+        with pytest.raises(psycopg.errors.FeatureNotSupported):
+            client.execute(SQL, (1,))
+
+
+def test_values_keep_their_meaning(pooled, table):
+    """The type of a column changes under a client that sends its values in binary."""
+    pooler = pooled(default_pool_size=1)
+    with pooler.connect(prepare_threshold=0) as client:
+        for kind, value in (("int", 1), ("bigint", 1), ("float4", 1.0), ("numeric", 1), ("int", 1)):
+            table(f"alter a type {kind}")
+            for binary in (False, True):
+                row = client.execute("select * from outdated where a = %b", (1,), binary=binary).fetchone()
+                assert row == (value,), (kind, binary)
+
+
+def test_a_block_that_has_begun_is_not_begun_again(pooled, table):
+    """Behind a statement that was answered the error is the client's: PostgreSQL has given up the transaction."""
+    pooler = pooled(default_pool_size=1)
+    with pooler.connect(prepare_threshold=0, autocommit=False) as client:
+        client.execute(SQL, (1,))
+        client.commit()
+        table("add b int")
+        client.execute("select 1", prepare=False)
+        with pytest.raises(psycopg.errors.FeatureNotSupported):
+            client.execute(SQL, (1,))
+        client.rollback()
+        assert client.execute(SQL, (1,)).fetchone() == (1, None)
+        client.rollback()
+
+
+def test_a_client_that_does_not_ask_for_columns_is_told(pooled, table):
+    """It would take the new columns for the old ones."""
+    pooler = pooled(default_pool_size=1)
+    with pooler.raw() as session:
+        session.send(parse("s", "select * from outdated") + SYNC)
+        session.until("Z")
+        session.send(bind("", "s") + execute() + SYNC)
+        assert session.until("Z").rows == [["1"]]
+        table("add b int")
+        session.send(bind("", "s") + execute() + SYNC)
+        assert session.until("Z").error["C"] == "0A000"
+        session.send(bind("", "s") + describe("P", "") + execute() + SYNC)
+        answer = session.until("Z")
+        assert (answer.columns, answer.rows) == (["a", "b"], [["1", None]])
+
+
+@pytest.mark.parametrize("block", [False, True])
+def test_under_load(pooled, table, block):
+    """Many clients on few servers, riding where they may, while the table changes twenty times: nobody is told."""
+    pooler = pooled(default_pool_size=2)
+    faults, done, rows = [], threading.Event(), []
+
+    def work():
+        with pooler.connect(prepare_threshold=0, autocommit=not block) as client:
+            while not done.is_set():
+                try:
+                    rows.append(client.execute(SQL, (1,)).fetchone()[0])
+                    if block:
+                        client.commit()
+                except psycopg.Error as fault:
+                    faults.append(repr(fault))
+                    return
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for number in range(20):
+        before = len(rows)
+        table(f"add c{number} int")
+        while len(rows) < before + 100 and not faults:
+            done.wait(0.01)
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert not faults and set(rows) == {1}

@@ -1,0 +1,171 @@
+"""Prepared statements by SQL and by protocol share one set of names: every mix, compared with a direct connection.
+
+Between each two groups of the client, others use its server: with statements of the same names, and another session.
+"""
+
+import pytest
+
+from harness.cluster import PASSWORDS
+from harness.pooler import kind
+from harness.wire import SYNC, Raw, bind, close, describe, execute, group, parse, query
+
+pytestmark = pytest.mark.skipif(kind() == "pgbouncer", reason="PgBouncer does not keep sessions")
+
+INT4 = 23
+
+
+def run(name, *values):
+    return bind("", name, values) + execute() + SYNC
+
+
+def by_protocol(sql):
+    return group("", sql)
+
+
+SHOWN = "select name, statement, parameter_types::text, from_sql from pg_prepared_statements order by name"
+
+PREPARES = parse("p", "select $1::int + 1", [INT4]) + SYNC
+
+SCRIPTS = {
+    "execute": [PREPARES, query("execute p(1)"), query("EXECUTE P (2)"), run("p", 3), by_protocol("execute p(4)"), query("execute \"p\"(5)")],
+    "execute in a block": [PREPARES, query("begin"), query("execute p(1)"), query("commit"), query("execute p(7)")],
+    "execute in a failed block": [PREPARES, query("begin"), query("x"), query("execute p(1)"), query("rollback"), query("execute p(8)")],
+    "execute with a table": [PREPARES, query("create table made as execute p(5)"), query("select * from made"), query("drop table made")],
+    "explain": [PREPARES, query("explain (costs off) execute p(5)")],
+    "deallocate": [PREPARES, query("deallocate p"), run("p", 1), query("deallocate p"), PREPARES, run("p", 2)],
+    "deallocate prepare": [PREPARES, query("DEALLOCATE PREPARE \"p\";"), run("p", 1), query("execute p(1)")],
+    "deallocate by protocol": [PREPARES, by_protocol("deallocate p"), run("p", 1), by_protocol("deallocate p")],
+    "deallocate by a prepared statement": [
+        PREPARES, parse("d", "deallocate p") + SYNC, run("p", 1), run("d"), run("p", 2), run("d"), PREPARES, run("d"),
+    ],
+    "deallocate in a block": [
+        PREPARES, query("begin"), query("deallocate p"), PREPARES, run("p", 5), query("rollback"), run("p", 6),
+    ],
+    "deallocate in a failed block": [
+        PREPARES, query("begin"), query("x"), query("deallocate p"), query("rollback"), run("p", 6), query("deallocate p"),
+    ],
+    "deallocate pipelined": [PREPARES + query("deallocate p") + PREPARES + run("p", 9) + query("deallocate p") + query("deallocate p")],
+    "deallocate and others": [PREPARES, parse("q", "select 'q'") + SYNC, query("deallocate q"), run("p", 9), run("q")],
+    "close what sql prepared": [query("prepare s as select 's'"), close("S", "s") + SYNC, query("execute s"), query("deallocate s")],
+    "close what sql prepared in a block": [
+        query("begin"), query("prepare s as select 's'"), close("S", "s") + SYNC, query("commit"), query("execute s"),
+    ],
+    "bind what sql prepared": [
+        query("prepare s(int) as select $1 + 10"), run("s", 5), describe("S", "s") + SYNC, query("execute s(6)"), query("deallocate s"), run("s", 7),
+    ],
+    "bind what sets": [query("prepare s as select set_config('a.b', 'mine', false)"), run("s"), query("show a.b"), query("show a.b")],
+    "a name by sql that the protocol has": [PREPARES, query("prepare p as select 2"), run("p", 1), query("execute p(1)")],
+    "a name by the protocol that sql has": [query("prepare p as select 'sql'"), PREPARES, run("p"), query("deallocate p"), PREPARES, run("p", 4)],
+    "a name by the protocol that sql had": [
+        query("prepare p as select 'sql'"), query("begin"), query("deallocate p"), PREPARES, run("p", 4), query("commit"), run("p", 5),
+    ],
+    "deallocate all": [PREPARES, query("prepare s as select 's'"), query("deallocate all"), run("p", 1), query("execute s"), query(SHOWN)],
+    "shown": [
+        query(SHOWN), PREPARES, query("prepare s(text) as select $1"), parse("b", "select 'x', $1::text") + SYNC, query(SHOWN),
+        by_protocol(SHOWN), run("p", 1), query("begin"), query(SHOWN), query("deallocate b"), query(SHOWN), query("commit"),
+        query(SHOWN), close("S", "p") + SYNC, query(SHOWN), run("p", 1),
+    ],
+    "a session that follows": [
+        query("set search_path = pg_catalog"), query("set a.b = 'x'"), PREPARES, query("execute p(1)"), query("deallocate p"), query("show a.b"),
+    ],
+}  # fmt: skip
+
+
+def told(answer):
+    """What a client can tell of an answer, but for places in our files and query texts of errors."""
+    seen = []
+    for message in answer.messages:
+        if message.tag == "D":
+            seen.append(("D", message.row()))
+        elif message.tag == "E":
+            seen.append(("E", message.fields()["C"], message.fields()["M"]))
+        elif message.tag == "C":
+            seen.append(("C", message.text()))
+        elif message.tag not in "NSA":
+            seen.append((message.tag, message.body if message.tag in "Zt" else b""))
+    return seen
+
+
+def play(session, script, between=lambda: None):
+    """The answers to a script; `between` is called where no transaction is open."""
+    answers, status = [], "I"
+    for step in script:
+        if status == "I":
+            between()
+        session.send(step)
+        for at in starts(step):
+            if step[at : at + 1] in b"QS":
+                answer = session.until("Z")
+                answers.append(told(answer))
+                status = answer.status
+    return answers
+
+
+def starts(data):
+    """Where the messages of these bytes begin."""
+    at = 0
+    while at < len(data):
+        yield at
+        at += 1 + int.from_bytes(data[at + 1 : at + 5], "big")
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_mix_of_both_is_as_on_a_direct_connection(pooled, pg, name):
+    """The same script directly and through one shared server, with others between its steps."""
+    script = SCRIPTS[name]
+    pooler = pooled(default_pool_size=1)
+    with Raw(("127.0.0.1", pg.port)) as direct:
+        direct.login("alice", "app", PASSWORDS["alice"])
+        expected = play(direct, script)
+    with pooler.raw() as session, pooler.raw() as other, pooler.raw() as third:
+        other.send(parse("p", "select 'stranger', $1::text") + parse("q", "select 'stranger'") + SYNC)
+        other.until("Z")
+
+        def between():
+            for stranger, text in ((other, "x"), (third, "y")):
+                stranger.send(query(f"set a.b = '{text}'") + parse("", "select 1") + SYNC)
+                stranger.until("Z")
+                stranger.until("Z")
+                if stranger is other:
+                    stranger.send(run("p", text))
+                    assert stranger.until("Z").rows == [["stranger", text]]
+
+        assert play(session, script, between) == expected
+    with pooler.raw() as later:
+        assert later.query("select name from pg_prepared_statements").rows == []
+
+
+def test_nobody_sees_what_others_prepared(pooled):
+    """`pg_prepared_statements` shows each client its own, by its own names, whoever prepared the same text first."""
+    pooler = pooled(default_pool_size=1)
+    sessions = [pooler.raw() for _ in range(4)]
+    for number, session in enumerate(sessions):
+        session.send(parse(f"own{number}", "select 'the same'") + parse(f"other{number}", f"select {number}") + SYNC)
+        session.until("Z")
+    for _ in range(3):
+        for number, session in enumerate(sessions):
+            rows = session.query("select name from pg_prepared_statements order by 1").rows
+            assert rows == [[f"other{number}"], [f"own{number}"]]
+            session.send(run(f"own{number}"))
+            assert session.until("Z").rows == [["the same"]]
+    for session in sessions:
+        session.terminate()
+
+
+def test_a_drivers_own_evictions(pooled):
+    """As ActiveRecord does: statements a1, a2, ... of which the oldest is deallocated by SQL, in and outside of transactions."""
+    pooler = pooled(default_pool_size=2)
+    with pooler.raw() as one, pooler.raw() as two:
+        for number in range(60):
+            for session in (one, two):
+                session.send(parse(f"a{number}", f"select {number % 7} + $1::int") + SYNC + run(f"a{number}", 1))
+                session.until("Z")
+                assert session.until("Z").rows == [[str(number % 7 + 1)]]
+                if number >= 5:
+                    if number % 3 == 0:
+                        session.query("begin")
+                    assert session.query(f"DEALLOCATE a{number - 5}").commands == ["DEALLOCATE"]
+                    session.send(run(f"a{number - 5}", 1))
+                    assert session.until("Z").error["C"] == "26000"
+                    if number % 3 == 0:
+                        session.query("rollback")

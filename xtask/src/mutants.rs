@@ -1,0 +1,268 @@
+//! Mutants: small faults are put into a copy of the sources, one at a time; the conversations of core and the simulator must find
+//! each of them. A check that finds no fault checks nothing.
+//!
+//! Every mutant needs the compiler, so this is no part of the tests; that each mutant still has its place in the sources is.
+
+// A tool at a terminal: it may look at the clock and use threads.
+#![allow(clippy::disallowed_methods)]
+
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+const LIST: &str = "crates/testkit/mutants.txt";
+/// The copy, and what is built of it.
+const PLACE: &str = "target/mutants";
+/// Seeds a mutant may need, if nothing else is said.
+const SEEDS: u64 = 2000;
+/// Seeds are run in pieces, each this many times as long as the one before.
+const FIRST_PIECE: u64 = 100;
+const GROWTH: u64 = 4;
+/// A mutant may keep a test from ending.
+const PATIENCE: Duration = Duration::from_secs(900);
+
+/// One small fault.
+#[derive(Debug, PartialEq, Eq)]
+struct Mutant {
+    area: String,
+    what: String,
+    file: PathBuf,
+    from: String,
+    to: String,
+}
+
+struct Options {
+    seeds: u64,
+    only: Option<String>,
+}
+
+/// Puts each mutant to the test; says what found it.
+pub(crate) fn run(root: &Path, args: &[String]) -> ExitCode {
+    match try_run(root, args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("mutants: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn try_run(root: &Path, args: &[String]) -> Result<bool, String> {
+    let options = options(args)?;
+    let mutants = read(&fs::read_to_string(root.join(LIST)).map_err(|error| format!("{LIST}: {error}"))?)?;
+    let copy = copy(root)?;
+    let (mut found, mut escaped) = (0, Vec::new());
+    for mutant in &mutants {
+        let name = format!("{}: {}", mutant.area, mutant.what);
+        if options.only.as_ref().is_some_and(|only| !name.contains(only.as_str())) {
+            continue;
+        }
+        let path = copy.join(&mutant.file);
+        let sound = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let broken = mutant.apply(&sound)?;
+        let begin = Instant::now();
+        fs::write(&path, broken).map_err(|error| error.to_string())?;
+        let outcome = examine(root, &copy, options.seeds);
+        fs::write(&path, sound).map_err(|error| error.to_string())?;
+        let (by_conversations, by_seeds) = outcome?;
+        println!("{name}");
+        println!("    conversations: {}", by_conversations.as_deref().unwrap_or("not found"));
+        println!("    simulator:     {}", by_seeds.as_deref().unwrap_or("not found"));
+        println!("    ({} s)", begin.elapsed().as_secs());
+        if by_conversations.is_some() || by_seeds.is_some() {
+            found += 1;
+        } else {
+            escaped.push(name);
+        }
+    }
+    println!("{found} found, {} not found", escaped.len());
+    escaped.iter().for_each(|name| println!("not found: {name}"));
+    Ok(escaped.is_empty())
+}
+
+fn options(args: &[String]) -> Result<Options, String> {
+    let mut options = Options { seeds: SEEDS, only: None };
+    for arg in args {
+        match arg.split_once('=') {
+            Some(("--seeds", number)) => {
+                options.seeds = number.parse().map_err(|_| "--seeds takes a number")?;
+            }
+            Some(("--only", words)) => options.only = Some(words.to_owned()),
+            _ => return Err(format!("\"{arg}\": there are --seeds=NUMBER and --only=WORDS")),
+        }
+    }
+    Ok(options)
+}
+
+fn read(text: &str) -> Result<Vec<Mutant>, String> {
+    let blocks =
+        text.split("\n\n").map(str::trim).filter(|block| !block.is_empty() && !block.starts_with('#'));
+    blocks
+        .map(|block| {
+            let lines: Vec<&str> = block.lines().collect();
+            let [name, file, from, to] = lines[..] else { return Err(format!("not four lines: {block}")) };
+            let (area, what) = name.split_once(": ").ok_or_else(|| format!("no area: {name}"))?;
+            let part = |line: &str, mark: &str| {
+                let text = line.strip_prefix(mark).and_then(|rest| rest.strip_prefix(' '));
+                text.map(str::to_owned).ok_or_else(|| format!("\"{mark} \" was due: {line}"))
+            };
+            Ok(Mutant {
+                area: area.to_owned(),
+                what: what.to_owned(),
+                file: file.into(),
+                from: part(from, "<")?,
+                to: part(to, ">")?,
+            })
+        })
+        .collect()
+}
+
+impl Mutant {
+    /// The source with the fault.
+    fn apply(&self, source: &str) -> Result<String, String> {
+        match source.matches(&self.from).count() {
+            1 => Ok(source.replacen(&self.from, &self.to, 1)),
+            times => Err(format!("{} has {times} times: {}", self.file.display(), self.from)),
+        }
+    }
+}
+
+/// Copies what is known to git; the copy's path.
+fn copy(root: &Path) -> Result<PathBuf, String> {
+    let output = Command::new("git").args(["ls-files", "-z"]).current_dir(root).output();
+    let output = output.map_err(|error| format!("starting git: {error}"))?;
+    let copy = root.join(PLACE).join("tree");
+    for name in String::from_utf8_lossy(&output.stdout).split('\0').filter(|name| !name.is_empty()) {
+        let (from, to) = (root.join(name), copy.join(name));
+        let Ok(content) = fs::read(&from) else { continue };
+        // What did not change keeps its time: nothing is built anew for it.
+        if fs::read(&to).is_ok_and(|old| old == content) {
+            continue;
+        }
+        let folder = to.parent().unwrap_or(&copy);
+        fs::create_dir_all(folder)
+            .and_then(|()| fs::write(&to, content))
+            .map_err(|error| error.to_string())?;
+    }
+    Ok(copy)
+}
+
+/// What the conversations, and what the simulator, say to a mutant: `None` if they find nothing.
+fn examine(root: &Path, copy: &Path, seeds: u64) -> Result<(Option<String>, Option<String>), String> {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let target = root.join(PLACE).join("built");
+    let command = |words: &[&str]| {
+        let mut command = Command::new(&cargo);
+        command.args(words).current_dir(copy).env("CARGO_TARGET_DIR", &target);
+        command
+    };
+    let tests = ["test", "--quiet", "-p", "pgweir-core", "--test", "conversations"];
+    let built = said(command(&[&tests[..], &["--no-run"]].concat()))?;
+    if !built.0 {
+        return Err(format!("the mutant can not be built:\n{}", built.1));
+    }
+    let (fine, text) = said(command(&tests))?;
+    let failed = text.lines().filter(|line| line.starts_with("    ") && line.contains("::"));
+    let mut failed: Vec<&str> = failed.map(str::trim).collect();
+    failed.sort_unstable();
+    failed.dedup();
+    let by_conversations = match (fine, failed.first()) {
+        (true, _) => None,
+        (false, Some(first)) => Some(format!("{} fail, {first} among them", failed.len())),
+        (false, None) => Some("they do not end".to_owned()),
+    };
+    let built = said(command(&["build", "--quiet", "-p", "pgweir-testkit", "--bin", "sim"]))?;
+    if !built.0 {
+        return Err(format!("the mutant can not be built:\n{}", built.1));
+    }
+    let sim = target.join("debug/sim");
+    let (mut start, mut piece) = (1, FIRST_PIECE);
+    while start <= seeds {
+        let count = piece.min(seeds + 1 - start);
+        let mut command = Command::new(&sim);
+        command.args(["--start", &start.to_string(), "--seeds", &count.to_string()]);
+        let (fine, text) = said(command)?;
+        if !fine {
+            let check =
+                text.lines().find_map(|line| line.strip_prefix("violated: ")).unwrap_or("it does not end");
+            let times = text.lines().find(|line| line.ends_with("seeds failed")).unwrap_or_default();
+            return Ok((by_conversations, Some(format!("{times} from {start} on: {check}"))));
+        }
+        start += count;
+        piece *= GROWTH;
+    }
+    Ok((by_conversations, None))
+}
+
+/// Runs to the end, or to the end of patience: whether it succeeded, and what it said.
+fn said(mut command: Command) -> Result<(bool, String), String> {
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("{command:?}: {error}"))?;
+    let pipes = [
+        child.stdout.take().map(|pipe| Box::new(pipe) as Box<dyn std::io::Read + Send>),
+        child.stderr.take().map(|pipe| Box::new(pipe) as Box<dyn std::io::Read + Send>),
+    ];
+    let readers = pipes.map(|pipe| {
+        std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
+            String::from_utf8_lossy(&bytes).into_owned()
+        })
+    });
+    let begin = Instant::now();
+    let status = loop {
+        match child.try_wait().map_err(|error| error.to_string())? {
+            Some(status) => break status.success(),
+            None if begin.elapsed() > PATIENCE => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Ok((false, String::new()));
+            }
+            None => std::thread::sleep(Duration::from_millis(100)),
+        }
+    };
+    let text: Vec<String> = readers.map(|reader| reader.join().unwrap_or_default()).into();
+    Ok((status, text.concat()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed() -> Vec<Mutant> {
+        let text = fs::read_to_string(crate::workspace_root().join(LIST)).expect("the list is there");
+        read(&text).expect("the list can be read")
+    }
+
+    #[test]
+    fn every_mutant_has_its_place_in_the_sources() {
+        for mutant in listed() {
+            let source = fs::read_to_string(crate::workspace_root().join(&mutant.file)).expect("a file");
+            let broken = mutant.apply(&source);
+            assert!(broken.as_ref().is_ok_and(|broken| *broken != source), "{mutant:?}: {broken:?}");
+        }
+    }
+
+    #[test]
+    fn both_areas_have_their_mutants() {
+        for area in ["continuity", "multiplexing"] {
+            assert!(listed().iter().filter(|mutant| mutant.area == area).count() >= 10, "{area}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_list_is_refused() {
+        assert!(read("a: b\nfile\n< x").is_err());
+        assert!(read("a: b\nfile\nx\n> y").is_err());
+        assert_eq!(read("# only a comment\n"), Ok(Vec::new()));
+        let one = read("a: b\nfile\n< x\n> y").expect("a list").remove(0);
+        assert_eq!(one.apply("1 x 2"), Ok("1 y 2".to_owned()));
+        assert!(one.apply("x x").is_err() && one.apply("").is_err());
+    }
+}
