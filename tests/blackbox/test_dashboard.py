@@ -6,9 +6,14 @@ import subprocess
 
 import pytest
 from harness.machine import REPOSITORY, TESTS, free_port
+from harness.pooler import binary, kind
 
 PICTURES = REPOSITORY / "target" / "dashboard"
 """Screenshots are left there, to be looked at."""
+
+
+def chromium():
+    return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome") or ""
 
 
 @pytest.fixture
@@ -35,9 +40,20 @@ def page(request, poolers, pg):
 )
 def test_dashboard(page, story):
     """Each story goes to its end, the browser's console stays empty, and axe finds nothing serious on any page."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     done = subprocess.run(
         ["node", "story.mjs", story], cwd=TESTS / "browser", capture_output=True, text=True, timeout=140,
-        env=os.environ | {"URL": page, "PICTURES": str(PICTURES), "CHROMIUM": chromium or ""},
+        env=os.environ | {"URL": page, "PICTURES": str(PICTURES), "CHROMIUM": chromium()},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(kind() != "pgweir", reason="a subcommand of pgweir")
+def test_report_of_bench(tmp_path):
+    """The page that `pgweir bench` leaves has its charts, on a screen and on a phone, with nothing that axe finds serious."""
+    command = [binary(), "bench", "overhead", "--quick", "--no-peer", "--seconds", "3", "--rounds", "1", "--output", tmp_path / "report"]
+    subprocess.run(command, check=True, capture_output=True)
+    done = subprocess.run(
+        ["node", "report.mjs"], cwd=TESTS / "browser", capture_output=True, text=True, timeout=140,
+        env=os.environ | {"URL": (tmp_path / "report" / "report.html").as_uri(), "PICTURES": str(PICTURES), "CHROMIUM": chromium()},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

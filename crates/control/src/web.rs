@@ -129,22 +129,20 @@ pub enum WebListenError {
     },
 }
 
-/// Opens the sockets that `http_listen` names, or takes those out of `inherited` that listen there.
+/// Opens the sockets that `http_listen` names; first asks `inherited` for one that listens there already.
 ///
 /// # Errors
 /// An address is none, or can not be listened on.
 pub fn open(
     addresses: &[String],
-    mut inherited: Vec<TcpListener>,
+    inherited: &mut dyn FnMut(SocketAddr) -> Option<TcpListener>,
 ) -> Result<Vec<TcpListener>, WebListenError> {
     let mut sockets = Vec::new();
     for text in addresses {
         for address in addresses_of(text).ok_or_else(|| WebListenError::Address(text.clone()))? {
             let refused = |error| WebListenError::Listen { address: address.to_string(), error };
-            let listens_there =
-                |socket: &TcpListener| socket.local_addr().is_ok_and(|bound| bound == address);
-            let socket = match inherited.iter().position(listens_there) {
-                Some(place) => inherited.swap_remove(place),
+            let socket = match inherited(address) {
+                Some(socket) => socket,
                 None => TcpListener::bind(address).map_err(refused)?,
             };
             socket.set_nonblocking(true).map_err(refused)?;

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::num::NonZero;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -140,7 +140,8 @@ pub(crate) fn start(options: RunOptions, log: &Log) -> Result<Ready, StartError>
     Ok(Ready { command_line, draft, tls, listeners, web_sockets, pid_file: early.or(late), quiet, takeover })
 }
 
-/// Opens the sockets for clients and for HTTP, as far as they are neither passed to us nor an old process's.
+/// Opens the sockets for HTTP and for clients, as far as they are neither passed to us nor an old process's. HTTP comes first: where a
+/// client gets in, `/metrics` and `/readyz` answer.
 fn open_doors(
     config: &Config,
     mut passed: Passed,
@@ -151,25 +152,36 @@ fn open_doors(
     let write = |level: Level, line: &str| log.write(level, line);
     let settings = ListenSettings::from(&config.main);
     let http = std::mem::take(&mut passed.http);
+    let web_sockets = if http.is_empty() { open_web(config, &mut inherited, replaces, log)? } else { http };
     let listeners = if passed.is_for_clients() {
         passed.into_listeners(&settings, &write)?
     } else {
         open_listeners(&settings, &mut inherited, &write)?
     };
-    if !http.is_empty() {
-        return Ok((listeners, http));
-    }
-    // What is left of an old process's may be its HTTP server's.
-    let left = inherited.into_iter().map(|socket| TcpListener::from(OwnedFd::from(socket))).collect();
-    let web_sockets = match web::open(&config.main.http_listen, left) {
+    Ok((listeners, web_sockets))
+}
+
+/// Opens the sockets for HTTP. One of an old process's may be its HTTP server's.
+fn open_web(
+    config: &Config,
+    inherited: &mut Vec<Socket>,
+    replaces: bool,
+    log: &Log,
+) -> Result<Vec<TcpListener>, StartError> {
+    let mut take = |wanted: SocketAddr| {
+        let listens_there =
+            |socket: &Socket| socket.local_addr().is_ok_and(|bound| bound.as_socket() == Some(wanted));
+        let place = inherited.iter().position(listens_there)?;
+        Some(TcpListener::from(OwnedFd::from(inherited.remove(place))))
+    };
+    match web::open(&config.main.http_listen, &mut take) {
         Err(error) if replaces => {
             let line = format!("no HTTP until the next restart, the old process is there still: {error}");
             log.write(Level::Warning, &line);
-            Vec::new()
+            Ok(Vec::new())
         }
-        opened => opened?,
-    };
-    Ok((listeners, web_sockets))
+        opened => Ok(opened?),
+    }
 }
 
 pub(crate) fn create_pid_file(path: &str) -> Result<Option<PidFile>, PidFileError> {

@@ -26,8 +26,8 @@ pub(super) const OPERATE_S_MAX: Duration = Duration::from_secs(2);
 /// How often the workers are looked at.
 pub(super) const SAMPLE_PERIOD: Duration = Duration::from_secs(1);
 
-/// The window for percentiles ends now and began between this and twice this ago.
-pub(super) const WINDOW_HALF: Duration = Duration::from_secs(5);
+/// The window for percentiles ends now and began between this and twice this many seconds ago.
+pub(super) const WINDOW_HALF_S: usize = 5;
 
 /// Steps of one second that are kept ...
 pub(super) const FINE_STEPS: usize = 300;

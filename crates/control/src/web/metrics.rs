@@ -12,7 +12,12 @@ use super::House;
 use super::access::Reader;
 use super::reply::{Refusal, Reply, reply};
 use hyper::StatusCode;
-use text::{Format, Page};
+use std::borrow::Cow;
+
+use pgweir_core::stats::times::Times;
+
+use super::model::{Model, Sum};
+use text::{Format, Labels, Page};
 
 /// What a scrape shows beside the model.
 struct Tables {
@@ -43,8 +48,44 @@ pub(super) async fn scrape(house: &House, reader: &Reader, accept: &str) -> Resu
     let tables = Tables { databases, lists, version, clients, names: reader.sees_names() };
     let format = Format::wanted(accept);
     let model = house.model.borrow();
+    let groups = groups(&model, tables.names);
     let mut page = Page::new(format);
-    pgbouncer::write(&mut page, &model, &tables, &house.config());
-    ours::write(&mut page, &model, &tables, house.version);
+    pgbouncer::write(&mut page, &model, &groups, &tables, &house.config());
+    ours::write(&mut page, &model, &groups, house.version);
     Ok(reply(StatusCode::OK, format.media_type(), page.finish()))
+}
+
+/// Pools that are shown as one, and what their lines have in common: each pool on its own, or all of a database.
+struct Group<'a> {
+    database: &'a str,
+    user: &'a str,
+    labels: Labels<'a>,
+    sum: Sum,
+    times: Option<Cow<'a, Times>>,
+}
+
+fn groups(model: &Model, names: bool) -> Vec<Group<'_>> {
+    let mut groups: Vec<Group<'_>> = Vec::new();
+    for pool in model.pools() {
+        let (database, user) = (&*pool.sight.database, if names { &*pool.sight.user } else { "" });
+        let times = pool.sight.times.as_deref();
+        // Pools come in the order of their names.
+        match groups.last_mut().filter(|last| (last.database, last.user) == (database, user)) {
+            Some(last) => {
+                last.sum.add(&pool.sight);
+                match (&mut last.times, times) {
+                    (Some(all), Some(its)) => all.to_mut().add(its),
+                    (none, its) => *none = none.take().or(its.map(Cow::Borrowed)),
+                }
+            }
+            None => groups.push(Group {
+                database,
+                user,
+                labels: Labels::new(&[("database", database), ("user", user)]),
+                sum: Sum::of([&pool.sight]),
+                times: times.map(Cow::Borrowed),
+            }),
+        }
+    }
+    groups
 }

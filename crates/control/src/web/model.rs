@@ -19,7 +19,7 @@ use super::Load;
 use super::limits::TRACKS_MAX;
 use super::process::Process;
 pub(super) use series::{COLUMNS, Series};
-pub(super) use track::{Rates, Track};
+pub(super) use track::{Rates, Track, together};
 
 /// A pool's name: database and server user.
 pub(super) type PoolName = (Arc<str>, Arc<str>);
@@ -171,9 +171,11 @@ impl Model {
         let mut before = std::mem::take(&mut self.pools);
         for mut sight in pools {
             let name = (Arc::clone(&sight.database), Arc::clone(&sight.user));
-            let known = before.remove(&name);
-            let added = added_times(known.as_ref().map(|known| &known.sight), &mut sight);
-            let mut track = known.map_or_else(|| Track::new(false), |known| known.track);
+            let (known, mut track) = match before.remove(&name) {
+                Some(known) => (Some(known.sight), known.track),
+                None => (None, Track::new(false)),
+            };
+            let added = added_times(known, &mut sight);
             if let Some(added) = &added {
                 track.add_times(added);
                 self.whole.add_times(added);
@@ -320,7 +322,12 @@ impl Model {
     }
 
     pub(super) fn pools_of<'a>(&'a self, database: Option<&'a str>) -> impl Iterator<Item = &'a PoolState> {
-        self.pools.values().filter(move |pool| database.is_none_or(|name| *pool.sight.database == *name))
+        // Pools are in the order of their databases' names.
+        let first: PoolName = (database.unwrap_or_default().into(), "".into());
+        self.pools
+            .range(first..)
+            .map(|(_, pool)| pool)
+            .take_while(move |pool| database.is_none_or(|name| *pool.sight.database == *name))
     }
 
     /// The series of the process, of a database or of a pool, with the ends of their steps.
@@ -339,17 +346,16 @@ impl Model {
 }
 
 /// What was added to a pool's times since the look before; and where nothing was, the times it had stay.
-fn added_times(before: Option<&PoolSight>, sight: &mut PoolSight) -> Option<Times> {
+fn added_times(before: Option<PoolSight>, sight: &mut PoolSight) -> Option<Times> {
     // A pool that was dropped and made again begins anew.
     let before = before.filter(|before| before.stats.queries <= sight.stats.queries);
-    match (before.and_then(|before| before.times.as_ref()), &sight.times) {
-        (Some(before), Some(times)) => Some(times.since(before)),
+    match (before.and_then(|before| before.times), &sight.times) {
+        (Some(before), Some(times)) => Some(times.since(&before)),
         (None, Some(times)) => Some((**times).clone()),
-        (Some(before), None) => {
-            sight.times = Some(before.clone());
+        (before, None) => {
+            sight.times = before;
             None
         }
-        (None, None) => None,
     }
 }
 

@@ -4,7 +4,7 @@ use pgweir_core::sight::{ClientNumbers, ServerNumbers};
 use pgweir_core::stats::Stats;
 use pgweir_core::stats::histogram::Histogram;
 use pgweir_core::stats::times::Times;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::super::model::Rates;
 
@@ -55,23 +55,29 @@ pub(super) fn totals(stats: &Stats, errors: u64) -> Value {
     })
 }
 
-pub(super) fn latency(times: &Times) -> Value {
-    let mut parts: Map<String, Value> =
-        times.parts().into_iter().map(|(name, part)| (name.to_owned(), quantiles(&part))).collect();
-    parts.insert("count".to_owned(), times.total.count().into());
-    parts.into()
+pub(super) fn latency(times: Option<&Times>) -> Value {
+    json!({
+        "count": times.map_or(0, |times| times.total.count()),
+        "total": times.map(|times| quantiles(&times.total)),
+        "wait": times.map(|times| quantiles(&times.wait())),
+        "server": times.map(|times| quantiles(&times.server)),
+        "client": times.map(|times| quantiles(&times.client())),
+        "transaction": times.map(|times| quantiles(&times.transaction)),
+    })
 }
 
 pub(super) fn quantiles(part: &Histogram) -> Value {
     let Some(mean_us) = part.mean_us() else { return Value::Null };
-    let quantile = |share: f64| part.quantile_us(share);
+    let Some([p50, p90, p95, p99, p999]) = part.quantiles_us([0.5, 0.9, 0.95, 0.99, 0.999]) else {
+        return Value::Null;
+    };
     json!({
         "mean_us": mean_us,
-        "p50_us": quantile(0.5),
-        "p90_us": quantile(0.9),
-        "p95_us": quantile(0.95),
-        "p99_us": quantile(0.99),
-        "p999_us": quantile(0.999),
+        "p50_us": p50,
+        "p90_us": p90,
+        "p95_us": p95,
+        "p99_us": p99,
+        "p999_us": p999,
         "max_us": part.max_us(),
     })
 }

@@ -5,15 +5,17 @@ use serde_json::{Value, json};
 
 use super::super::House;
 use super::super::limits::OVERVIEW_DATABASES_MAX;
-use super::super::model::Model;
+use super::super::model::{Model, together};
 use super::numbers;
 
 pub(super) fn overview(house: &House, names: bool) -> Value {
     let model = house.model.borrow();
     let config = house.config();
     let whole = model.sum(None);
-    let paused =
-        config.databases.keys().filter(|name| model.pools_of(Some(name)).any(|pool| pool.sight.paused));
+    let mut paused: Vec<&str> =
+        model.pools().filter(|pool| pool.sight.paused).map(|pool| &*pool.sight.database).collect();
+    paused.dedup();
+    paused.retain(|name| config.databases.contains_key(*name));
     let process = &model.process;
     let workers: Vec<Value> = model
         .workers()
@@ -26,7 +28,7 @@ pub(super) fn overview(house: &House, names: bool) -> Value {
             "version": house.version,
             "started_s": process.started_s,
             "state": model.activity().word(),
-            "paused_databases": paused.collect::<Vec<_>>(),
+            "paused_databases": paused,
             "pool_mode": config.main.pool_mode.as_str(),
             "listen": config.main.listen_addr.iter().filter(|_| names).map(|host| format!("{host}:{}", config.main.listen_port)).collect::<Vec<_>>(),
             "max_client_conn": config.main.max_client_conn,
@@ -39,7 +41,7 @@ pub(super) fn overview(house: &House, names: bool) -> Value {
         "servers": numbers::servers(&whole.servers, whole.size),
         "rates": numbers::rates(&model.whole().rates()),
         "totals": numbers::totals(&whole.stats, model.tally().errors.total()),
-        "latency": numbers::latency(&model.whole().recent()),
+        "latency": numbers::latency(together(model.whole().recent()).as_deref()),
         "queue": { "waiting": whole.clients.waiting, "wait_oldest_us": whole.wait_oldest_us },
         "workers": workers,
         "databases": databases(&model),
@@ -69,15 +71,16 @@ fn databases(model: &Model) -> Vec<Value> {
     all.into_iter()
         .map(|(name, track)| {
             let sum = model.sum(Some(name));
-            let recent = track.recent();
+            let recent = together(track.recent());
+            let quantiles = recent.and_then(|recent| recent.total.quantiles_us([0.5, 0.99]));
             json!({
                 "name": &**name,
                 "paused": model.pools_of(Some(name)).any(|pool| pool.sight.paused),
                 "clients": numbers::clients(&sum.clients, 0),
                 "servers": numbers::servers(&sum.servers, sum.size),
                 "rates": numbers::rates(&track.rates()),
-                "p50_us": recent.total.quantile_us(0.5),
-                "p99_us": recent.total.quantile_us(0.99),
+                "p50_us": quantiles.map(|[p50, _]| p50),
+                "p99_us": quantiles.map(|[_, p99]| p99),
                 "wait_oldest_us": sum.wait_oldest_us,
             })
         })

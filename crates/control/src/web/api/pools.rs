@@ -1,11 +1,13 @@
 //! Pools, and their percentiles. For readers who may not see names, pools of one database are one.
 
+use std::borrow::Cow;
+
 use pgweir_core::stats::times::Times;
 use serde_json::{Value, json};
 
 use super::super::House;
 use super::super::access::Reader;
-use super::super::model::{Model, PoolState, Rates, Sum};
+use super::super::model::{Model, PoolState, Rates, Sum, together};
 use super::super::reply::Refusal;
 use super::numbers;
 use super::query::Query;
@@ -34,11 +36,9 @@ pub(super) fn pools(house: &House, reader: &Reader) -> Value {
 
 fn pool(group: &[&PoolState], reader: &Reader) -> Value {
     let sum = Sum::of(group.iter().map(|pool| &pool.sight));
-    let (mut recent, mut rates) = (Times::default(), Rates::default());
-    for pool in group {
-        recent.add(&pool.track.recent());
-        rates.add(&pool.track.rates());
-    }
+    let recent = together(group.iter().flat_map(|pool| pool.track.recent()));
+    let mut rates = Rates::default();
+    group.iter().for_each(|pool| rates.add(&pool.track.rates()));
     let first = group.first().map(|pool| &pool.sight);
     let names = reader.sees_names();
     json!({
@@ -50,7 +50,7 @@ fn pool(group: &[&PoolState], reader: &Reader) -> Value {
         "servers": numbers::servers(&sum.servers, sum.size),
         "rates": numbers::rates(&rates),
         "totals": numbers::totals(&sum.stats, sum.errors),
-        "latency": numbers::latency(&recent),
+        "latency": numbers::latency(recent.as_deref()),
         "wait_oldest_us": sum.wait_oldest_us,
         "last_connect_error": first.filter(|_| names).and_then(|pool| pool.failure.as_deref()),
     })
@@ -59,22 +59,26 @@ fn pool(group: &[&PoolState], reader: &Reader) -> Value {
 pub(super) fn percentiles(house: &House, reader: &Reader, query: &Query) -> Result<Value, Refusal> {
     let recent = query.word("window", &["10"])?.is_some();
     let model = house.model.borrow();
-    let times_of = |pool: &PoolState| {
-        if recent { pool.track.recent() } else { pool.sight.times.as_deref().cloned().unwrap_or_default() }
-    };
-    let mut whole = Times::default();
+    let mut whole: Option<Times> = None;
     let mut rows = Vec::new();
     for group in groups(&model, reader) {
-        let mut times = Times::default();
-        group.iter().for_each(|pool| times.add(&times_of(pool)));
-        whole.add(&times);
+        let times: Vec<_> = group.iter().filter_map(|pool| times_of(pool, recent)).collect();
+        let times = together(times.iter().map(|times| &**times));
+        if let Some(times) = &times {
+            whole.get_or_insert_default().add(times);
+        }
         let first = group.first().map(|pool| &pool.sight);
         rows.push(json!({
             "database": first.map(|pool| &*pool.database),
             "user": first.filter(|_| reader.sees_names()).map(|pool| &*pool.user),
-            "latency": numbers::latency(&times),
+            "latency": numbers::latency(times.as_deref()),
         }));
     }
-    rows.insert(0, json!({ "database": null, "user": null, "latency": numbers::latency(&whole) }));
+    rows.insert(0, json!({ "database": null, "user": null, "latency": numbers::latency(whole.as_ref()) }));
     Ok(json!({ "time_s": model.sampled_s(), "rows": rows }))
+}
+
+/// Since the start, or in about the last ten seconds.
+fn times_of(pool: &PoolState, recent: bool) -> Option<Cow<'_, Times>> {
+    if recent { together(pool.track.recent()) } else { pool.sight.times.as_deref().map(Cow::Borrowed) }
 }

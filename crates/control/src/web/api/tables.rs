@@ -1,5 +1,7 @@
 //! Tables of the console, as JSON: what SHOW says is asked of the machines, so that both always agree.
 
+use std::rc::Rc;
+
 use pgweir_core::console::column_names;
 use pgweir_core::console::command::{Command, Topic};
 use serde_json::{Map, Value, json};
@@ -7,12 +9,13 @@ use serde_json::{Map, Value, json};
 use super::super::House;
 use super::super::access::Reader;
 use super::super::desk::NotDone;
+use super::super::model::together;
 use super::super::reply::Refusal;
 use super::numbers;
 
 /// One row of a SHOW, by column.
 pub(in super::super) struct Shown {
-    names: Vec<&'static str>,
+    names: Rc<[&'static str]>,
     cells: Vec<Option<String>>,
 }
 
@@ -36,8 +39,8 @@ impl House {
     pub(in super::super) async fn show(&self, topic: Topic) -> Result<Vec<Shown>, Refusal> {
         match self.desk.operate(Command::Show(topic)).await {
             Ok(rows) => {
-                let names = column_names(topic);
-                Ok(rows.into_iter().map(|cells| Shown { names: names.clone(), cells }).collect())
+                let names: Rc<[&str]> = column_names(topic).into();
+                Ok(rows.into_iter().map(|cells| Shown { names: Rc::clone(&names), cells }).collect())
             }
             Err(NotDone::Late) => Err(Refusal::Unavailable("A worker did not answer in time.")),
             Err(NotDone::Refused(text)) => Err(Refusal::Failed(text)),
@@ -78,13 +81,13 @@ pub(super) async fn databases(house: &House, reader: &Reader) -> Result<Value, R
                 object.insert(key.to_owned(), row.flag(key).into());
             }
             let (sum, track) = (model.sum(Some(name)), tracks.get(name));
-            let recent = track.map(|track| track.recent()).unwrap_or_default();
+            let recent = track.and_then(|track| together(track.recent()));
             let rates = track.map(|track| track.rates()).unwrap_or_default();
             object.insert("clients".to_owned(), numbers::clients(&sum.clients, 0));
             object.insert("servers".to_owned(), numbers::servers(&sum.servers, sum.size));
             object.insert("rates".to_owned(), numbers::rates(&rates));
             object.insert("totals".to_owned(), numbers::totals(&sum.stats, sum.errors));
-            object.insert("latency".to_owned(), numbers::latency(&recent));
+            object.insert("latency".to_owned(), numbers::latency(recent.as_deref()));
             object.insert("wait_oldest_us".to_owned(), sum.wait_oldest_us.into());
             object.into()
         })

@@ -7,9 +7,10 @@ use pgweir_core::sight::{ClientNumbers, ServerNumbers};
 use pgweir_core::stats::Stats;
 use pgweir_settings::{ADMIN_DATABASE, Config};
 
+use super::super::api::Shown;
 use super::super::model::{Model, Sum};
-use super::Tables;
-use super::text::{Page, seconds};
+use super::text::{Labels, Number, Page};
+use super::{Group, Tables};
 
 /// The name of the console's database, and of the pool that SHOW POOLS lists for it.
 const CONSOLE: &str = ADMIN_DATABASE;
@@ -51,10 +52,10 @@ const DATABASES: [(&str, &str, &str); 6] = [
     ("disabled", "pgbouncer_databases_disabled", "1 if this database is currently disabled, else 0"),
 ];
 
-pub(super) fn write(page: &mut Page, model: &Model, tables: &Tables, config: &Config) {
-    page.single("pgbouncer_up", "The pgbouncer scrape succeeded", 1);
+pub(super) fn write(page: &mut Page, model: &Model, groups: &[Group<'_>], tables: &Tables, config: &Config) {
+    page.single("pgbouncer_up", "The pgbouncer scrape succeeded", 1_u32);
     page.gauge("pgbouncer_version_info", "The pgbouncer version info");
-    page.value(&[("version", &tables.version)], 1);
+    page.labelled(&[("version", &tables.version)], 1_u32);
     page.single(
         "pgbouncer_config_max_client_connections",
         "Config maximum number of client connections",
@@ -68,8 +69,8 @@ pub(super) fn write(page: &mut Page, model: &Model, tables: &Tables, config: &Co
     lists(page, tables);
     clients(page, tables);
     databases(page, tables);
-    stats(page, model);
-    pools(page, model, tables.names);
+    stats(page, groups);
+    pools(page, model, groups, tables.names);
     process(page, model);
 }
 
@@ -95,7 +96,7 @@ fn clients(page: &mut Page, tables: &Tables) {
         "Current number of client connections by database, user, application name, and state",
     );
     for ((database, user, application, state), count) in counts {
-        page.value(
+        page.labelled(
             &[("database", database), ("user", user), ("application_name", application), ("state", state)],
             count,
         );
@@ -103,93 +104,98 @@ fn clients(page: &mut Page, tables: &Tables) {
 }
 
 fn databases(page: &mut Page, tables: &Tables) {
+    let rows: Vec<_> = tables.databases.iter().map(|row| (row, database_labels(row, tables.names))).collect();
     for (column, name, help) in DATABASES {
         page.gauge(name, help);
-        for row in &tables.databases {
-            let text = |name: &str| row.get(name).unwrap_or_default();
-            let shown = |name: &str| if tables.names { text(name) } else { "" };
-            page.value(
-                &[
-                    ("name", text("name")),
-                    ("host", shown("host")),
-                    ("port", text("port")),
-                    ("database", shown("database")),
-                    ("force_user", shown("force_user")),
-                    ("pool_mode", text("pool_mode")),
-                ],
-                row.number(column).unwrap_or_default(),
-            );
+        for (row, labels) in &rows {
+            page.value(labels, row.number(column).unwrap_or_default());
         }
     }
 }
 
+fn database_labels(row: &Shown, names: bool) -> Labels<'_> {
+    let text = |name: &str| row.get(name).unwrap_or_default();
+    let shown = |name: &str| if names { text(name) } else { "" };
+    Labels::new(&[
+        ("name", text("name")),
+        ("host", shown("host")),
+        ("port", text("port")),
+        ("database", shown("database")),
+        ("force_user", shown("force_user")),
+        ("pool_mode", text("pool_mode")),
+    ])
+}
+
 /// SHOW STATS_TOTALS.
-fn stats(page: &mut Page, model: &Model) {
-    type Column = (&'static str, &'static str, fn(&Stats) -> String);
+fn stats(page: &mut Page, groups: &[Group<'_>]) {
+    type Column = (&'static str, &'static str, fn(&Stats) -> Number);
     const COLUMNS: [Column; 11] = [
-        ("queries_pooled_total", "Total number of SQL queries pooled", |stats| stats.queries.to_string()),
+        ("queries_pooled_total", "Total number of SQL queries pooled", |stats| stats.queries.into()),
         (
             "queries_duration_seconds_total",
             "Total number of seconds spent by pgbouncer when actively connected to PostgreSQL, executing queries",
-            |stats| seconds(stats.query_us),
+            |stats| Number::Us(stats.query_us),
         ),
         (
             "received_bytes_total",
             "Total volume in bytes of network traffic received by pgbouncer, shown as bytes",
-            |stats| stats.received_bytes.to_string(),
+            |stats| stats.received_bytes.into(),
         ),
         (
             "sent_bytes_total",
             "Total volume in bytes of network traffic sent by pgbouncer, shown as bytes",
-            |stats| stats.sent_bytes.to_string(),
+            |stats| stats.sent_bytes.into(),
         ),
         ("client_wait_seconds_total", "Time spent by clients waiting for a server in seconds", |stats| {
-            seconds(stats.wait_us)
+            Number::Us(stats.wait_us)
         }),
         ("sql_transactions_pooled_total", "Total number of SQL transactions pooled", |stats| {
-            stats.xacts.to_string()
+            stats.xacts.into()
         }),
         (
             "server_in_transaction_seconds_total",
             "Total number of seconds spent by pgbouncer when connected to PostgreSQL in a transaction, either idle in transaction or executing queries",
-            |stats| seconds(stats.xact_us),
+            |stats| Number::Us(stats.xact_us),
         ),
         (
             "client_parses_total",
             "Total number of prepared statement Parse messages received from clients",
-            |stats| stats.client_parses.to_string(),
+            |stats| stats.client_parses.into(),
         ),
         (
             "server_parses_total",
             "Total number of prepared statement Parse messages sent by pgbouncer to PostgreSQL",
-            |stats| stats.server_parses.to_string(),
+            |stats| stats.server_parses.into(),
         ),
         (
             "binds_total",
             "Total number of prepared statements readied for execution with a Bind message",
-            |stats| stats.binds.to_string(),
+            |stats| stats.binds.into(),
         ),
         ("server_assignments_total", "Total number of times a server was assigned to a client", |stats| {
-            stats.server_assignments.to_string()
+            stats.server_assignments.into()
         }),
     ];
-    let mut by_database: BTreeMap<&str, Stats> = BTreeMap::new();
-    by_database.insert(CONSOLE, Stats::default());
-    for pool in model.pools() {
-        let sum = by_database.entry(&pool.sight.database).or_default();
-        *sum = sum.plus(&pool.sight.stats);
+    let mut by_database: Vec<(&str, Stats)> = vec![(CONSOLE, Stats::default())];
+    for group in groups {
+        match by_database.last_mut().filter(|(database, _)| *database == group.database) {
+            Some((_, sum)) => *sum = sum.plus(&group.sum.stats),
+            None => by_database.push((group.database, group.sum.stats)),
+        }
     }
+    let rows: Vec<_> =
+        by_database.iter().map(|(database, stats)| (Labels::new(&[("database", database)]), stats)).collect();
     for (name, help, value) in COLUMNS {
         page.counter(&format!("pgbouncer_stats_totals_{name}"), help);
-        for (database, stats) in &by_database {
-            page.value(&[("database", database)], value(stats));
+        for (labels, stats) in &rows {
+            page.value(labels, value(stats));
         }
     }
 }
 
 /// SHOW POOLS.
-fn pools(page: &mut Page, model: &Model, names: bool) {
-    type Column = (&'static str, &'static str, fn(&Sum) -> String);
+fn pools(page: &mut Page, model: &Model, groups: &[Group<'_>], names: bool) {
+    type Column = (&'static str, &'static str, fn(&Sum) -> Number);
     const fn clients(sum: &Sum) -> &ClientNumbers {
         &sum.clients
     }
@@ -200,73 +206,71 @@ fn pools(page: &mut Page, model: &Model, names: bool) {
         (
             "client_active_connections",
             "Client connections linked to server connection and able to process queries, shown as connection",
-            |sum| (clients(sum).linked + clients(sum).riding + clients(sum).idle).to_string(),
+            |sum| (clients(sum).linked + clients(sum).riding + clients(sum).idle).into(),
         ),
         (
             "client_active_cancel_connections",
             "Client connections that have forwarded query cancellations to the server and are waiting for the server response",
-            |sum| clients(sum).cancels_sent.to_string(),
+            |sum| clients(sum).cancels_sent.into(),
         ),
         (
             "client_waiting_connections",
             "Client connections waiting on a server connection, shown as connection",
-            |sum| clients(sum).waiting.to_string(),
+            |sum| clients(sum).waiting.into(),
         ),
         (
             "client_waiting_cancel_connections",
             "Client connections that have not forwarded query cancellations to the server yet",
-            |sum| clients(sum).cancels_waiting.to_string(),
+            |sum| clients(sum).cancels_waiting.into(),
         ),
         (
             "server_active_connections",
             "Server connections linked to a client connection, shown as connection",
-            |sum| servers(sum).active.to_string(),
+            |sum| servers(sum).active.into(),
         ),
         (
             "server_active_cancel_connections",
             "Server connections that are currently forwarding a cancel request.",
-            |sum| servers(sum).active_cancel.to_string(),
+            |sum| servers(sum).active_cancel.into(),
         ),
         (
             "server_being_canceled_connections",
             "Servers that normally could become idle but are waiting to do so until all in-flight cancel requests have completed that were sent to cancel a query on this server.",
-            |sum| servers(sum).being_canceled.to_string(),
+            |sum| servers(sum).being_canceled.into(),
         ),
         (
             "server_idle_connections",
             "Server connections idle and ready for a client query, shown as connection",
-            |sum| servers(sum).idle.to_string(),
+            |sum| servers(sum).idle.into(),
         ),
         (
             "server_used_connections",
             "Server connections idle more than server_check_delay, needing server_check_query, shown as connection",
-            |sum| servers(sum).used.to_string(),
+            |sum| servers(sum).used.into(),
         ),
         (
             "server_testing_connections",
             "Server connections currently running either server_reset_query or server_check_query, shown as connection",
-            |sum| servers(sum).tested.to_string(),
+            |sum| servers(sum).tested.into(),
         ),
         (
             "server_login_connections",
             "Server connections currently in the process of logging in, shown as connection",
-            |sum| servers(sum).login.to_string(),
+            |sum| servers(sum).login.into(),
         ),
         ("client_maxwait_seconds", "Age of oldest unserved client connection, shown as second", |sum| {
-            (sum.wait_oldest_us / 1_000_000).to_string()
+            (sum.wait_oldest_us / 1_000_000).into()
         }),
     ];
     let consoles = ClientNumbers { idle: model.consoles(), ..ClientNumbers::default() };
-    let mut sums: BTreeMap<(&str, &str), Sum> = BTreeMap::new();
-    sums.insert((CONSOLE, if names { CONSOLE } else { "" }), Sum { clients: consoles, ..Sum::default() });
-    for pool in model.pools() {
-        let user = if names { &*pool.sight.user } else { "" };
-        sums.entry((&pool.sight.database, user)).or_default().add(&pool.sight);
-    }
+    let console = Sum { clients: consoles, ..Sum::default() };
+    let user = if names { CONSOLE } else { "" };
+    let its_labels = Labels::new(&[("database", CONSOLE), ("user", user)]);
     for (name, help, value) in COLUMNS {
         page.gauge(&format!("pgbouncer_pools_{name}"), help);
-        for ((database, user), sum) in &sums {
-            page.value(&[("database", database), ("user", user)], value(sum));
+        page.value(&its_labels, value(&console));
+        for group in groups {
+            page.value(&group.labels, value(&group.sum));
         }
     }
 }
@@ -279,7 +283,7 @@ fn process(page: &mut Page, model: &Model) {
             "pgbouncer_process_cpu_seconds_total",
             "Total user and system CPU time spent in seconds.",
         );
-        page.value(&[], cpu_s);
+        page.labelled(&[], cpu_s);
     }
     let gauges = [
         ("open_fds", "Number of open file descriptors.", process.open_files),
@@ -293,11 +297,10 @@ fn process(page: &mut Page, model: &Model) {
             page.single(&format!("pgbouncer_process_{name}"), help, value);
         }
     }
-    let max = process.virtual_bytes_max.map_or_else(|| u64::MAX.to_string(), |bytes| bytes.to_string());
     page.single(
         "pgbouncer_process_virtual_memory_max_bytes",
         "Maximum amount of virtual memory available in bytes.",
-        max,
+        process.virtual_bytes_max.unwrap_or(u64::MAX),
     );
     if let Some(started_s) = process.started_s {
         let help = "Start time of the process since unix epoch in seconds.";

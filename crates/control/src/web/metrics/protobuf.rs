@@ -8,8 +8,6 @@
 
 use pgweir_core::stats::histogram::{BUCKETS, Histogram, bounds};
 
-use super::text::Labels;
-
 /// `MetricType`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
@@ -28,6 +26,9 @@ const ZERO_THRESHOLD_S: f64 = 1.0 / (1 << 20) as f64;
 const VARINT: u64 = 0;
 const DOUBLE: u64 = 1;
 const LENGTH: u64 = 2;
+
+/// A metric's labels, in order.
+type Pairs<'a> = &'a [(&'static str, &'a str)];
 
 /// Families that are being written.
 pub(super) struct Families {
@@ -76,7 +77,7 @@ impl Families {
     }
 
     /// A counter's or gauge's value.
-    pub(super) fn value(&mut self, labels: Labels<'_>, value: f64) {
+    pub(super) fn value(&mut self, labels: Pairs<'_>, value: f64) {
         self.labels(labels);
         self.part.clear();
         double(&mut self.part, 1, value);
@@ -84,18 +85,20 @@ impl Families {
         bytes(&mut self.family, 4, &self.metric);
     }
 
-    /// A histogram, with classic buckets that end at these bounds, and native ones.
-    pub(super) fn times(&mut self, labels: Labels<'_>, times: &Histogram, bounds_us: &[u64]) {
+    /// A histogram, with classic buckets that end at these bounds, below which there are so many; and with native ones.
+    pub(super) fn times(
+        &mut self,
+        labels: Pairs<'_>,
+        times: &Histogram,
+        count: u64,
+        bounds_us: &[u64],
+        below: &[u64],
+    ) {
         self.labels(labels);
         self.part.clear();
-        number_field(&mut self.part, 1, times.count());
+        number_field(&mut self.part, 1, count);
         double(&mut self.part, 2, times.sum_us() as f64 / 1e6);
-        let mut filled = times.filled().peekable();
-        let mut below = 0;
-        for &bound_us in bounds_us {
-            while let Some((_, count)) = filled.next_if(|&(bucket, _)| bounds(bucket).1 <= bound_us) {
-                below += count;
-            }
+        for (&bound_us, &below) in bounds_us.iter().zip(below) {
             self.pair.clear();
             number_field(&mut self.pair, 1, below);
             double(&mut self.pair, 2, bound_us as f64 / 1e6);
@@ -150,7 +153,7 @@ impl Families {
         bytes(&mut self.part, 13, &self.pair);
     }
 
-    fn labels(&mut self, labels: Labels<'_>) {
+    fn labels(&mut self, labels: Pairs<'_>) {
         self.metric.clear();
         for (name, text) in labels {
             self.pair.clear();

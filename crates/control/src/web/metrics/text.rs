@@ -3,9 +3,9 @@
 //!
 //! Written by hand because the official crate writes OpenMetrics alone, and reads its numbers from its own objects.
 
-use std::fmt::{Display, Write as _};
+use std::fmt::Write as _;
 
-use pgweir_core::stats::histogram::{Histogram, bounds};
+use pgweir_core::stats::histogram::Histogram;
 
 use super::protobuf::{Families, Kind};
 
@@ -53,6 +53,49 @@ const BOUNDS_US: [u64; 20] = [
     1_000_000, 2_500_000, 5_000_000, 10_000_000, 60_000_000,
 ];
 
+/// A metric's value.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Number {
+    Count(u64),
+    /// Microseconds, shown as seconds.
+    Us(u64),
+    Plain(f64),
+}
+
+impl From<u64> for Number {
+    fn from(count: u64) -> Number {
+        Number::Count(count)
+    }
+}
+
+impl From<u32> for Number {
+    fn from(count: u32) -> Number {
+        Number::Count(count.into())
+    }
+}
+
+impl From<f64> for Number {
+    fn from(value: f64) -> Number {
+        Number::Plain(value)
+    }
+}
+
+/// Labels, in order, and as they stand in a line: written once for all metrics that have them. With a thousand pools there are two
+/// hundred thousand lines.
+pub(super) struct Labels<'a> {
+    pub(super) pairs: Vec<(&'static str, &'a str)>,
+    /// `{database="shop",user="web"}`, or nothing.
+    text: String,
+}
+
+impl<'a> Labels<'a> {
+    pub(super) fn new(pairs: &[(&'static str, &'a str)]) -> Labels<'a> {
+        let mut text = String::new();
+        push_labels(&mut text, pairs);
+        Labels { pairs: pairs.to_vec(), text }
+    }
+}
+
 /// A page of metrics that is being written.
 pub(super) struct Page {
     format: Format,
@@ -62,13 +105,10 @@ pub(super) struct Page {
     family: String,
     /// [`BOUNDS_US`] as seconds: a page of many histograms writes each of them thousands of times.
     bounds: [String; BOUNDS_US.len()],
-    /// A histogram's labels, and as the lines of its buckets begin.
-    labels: String,
+    /// The lines of a histogram's buckets up to the bound, and from there on.
     beginning: String,
+    ending: String,
 }
-
-/// A metric's labels, in order.
-pub(super) type Labels<'a> = &'a [(&'a str, &'a str)];
 
 impl Page {
     pub(super) fn new(format: Format) -> Page {
@@ -80,8 +120,8 @@ impl Page {
             out,
             family: String::new(),
             bounds,
-            labels: String::new(),
             beginning: String::new(),
+            ending: String::new(),
         }
     }
 
@@ -119,54 +159,69 @@ impl Page {
     }
 
     /// A value of the family that was begun last.
-    pub(super) fn value(&mut self, labels: Labels<'_>, value: impl Display) {
+    pub(super) fn value(&mut self, labels: &Labels<'_>, value: impl Into<Number>) {
+        let value = value.into();
         if let Some(families) = &mut self.families {
-            let number = value.to_string().parse().unwrap_or(f64::NAN);
-            return families.value(labels, number);
+            let number = match value {
+                Number::Count(count) => count as f64,
+                Number::Us(us) => us as f64 / 1e6,
+                Number::Plain(value) => value,
+            };
+            return families.value(&labels.pairs, number);
         }
         self.out.push_str(&self.family);
-        push_labels(&mut self.out, labels);
-        let _ = writeln!(self.out, " {value}");
+        self.out.push_str(&labels.text);
+        self.out.push(' ');
+        push_number(&mut self.out, value);
+        self.out.push('\n');
+    }
+
+    /// A value with labels that no other one has.
+    pub(super) fn labelled(&mut self, labels: &[(&'static str, &str)], value: impl Into<Number>) {
+        self.value(&Labels::new(labels), value);
     }
 
     /// A gauge with one value and no labels.
-    pub(super) fn single(&mut self, name: &str, help: &str, value: impl Display) {
+    pub(super) fn single(&mut self, name: &str, help: &str, value: impl Into<Number>) {
         self.gauge(name, help);
-        self.value(&[], value);
+        self.labelled(&[], value);
     }
 
     /// A histogram of the family that was begun last.
-    pub(super) fn times(&mut self, labels: Labels<'_>, times: &Histogram) {
+    pub(super) fn times(&mut self, labels: &Labels<'_>, times: &Histogram) {
+        let (below, count) = (times.counts_below(&BOUNDS_US), times.count());
         if let Some(families) = &mut self.families {
-            return families.times(labels, times, &BOUNDS_US);
+            return families.times(&labels.pairs, times, count, &BOUNDS_US, &below);
         }
-        self.labels.clear();
-        push_labels(&mut self.labels, labels);
-        let (open, comma) = if labels.is_empty() { ("{", "") } else { ("", ",") };
-        let shared = self.labels.strip_suffix('}').unwrap_or_default();
-        // All of the line but the bound and the count, once: with a thousand pools there are a hundred thousand such lines.
+        let (open, comma) = if labels.text.is_empty() { ("{", "") } else { ("", ",") };
+        let shared = labels.text.strip_suffix('}').unwrap_or_default();
         self.beginning.clear();
         for piece in [&self.family, "_bucket", shared, open, comma, "le=\""] {
             self.beginning.push_str(piece);
         }
-        let mut digits = itoa::Buffer::new();
-        let mut filled = times.filled().peekable();
-        let mut below = 0;
         let out = &mut self.out;
-        for (bound_us, bound) in BOUNDS_US.into_iter().zip(&self.bounds) {
-            while let Some((_, count)) = filled.next_if(|&(bucket, _)| bounds(bucket).1 <= bound_us) {
-                below += count;
+        let mut shown = None;
+        for (bound, below) in
+            self.bounds.iter().map(String::as_str).chain(["+Inf"]).zip(below.into_iter().chain([count]))
+        {
+            // Most of a histogram's counts are equal to the one before.
+            if shown.replace(below) != Some(below) {
+                self.ending.clear();
+                self.ending.push_str("\"} ");
+                push_number(&mut self.ending, Number::Count(below));
+                self.ending.push('\n');
             }
             out.push_str(&self.beginning);
             out.push_str(bound);
-            out.push_str("\"} ");
-            out.push_str(digits.format(below));
+            out.push_str(&self.ending);
+        }
+        for (suffix, value) in [("_sum", Number::Us(times.sum_us())), ("_count", Number::Count(count))] {
+            for piece in [&self.family, suffix, &labels.text, " "] {
+                out.push_str(piece);
+            }
+            push_number(out, value);
             out.push('\n');
         }
-        let count = below + filled.map(|(_, count)| count).sum::<u64>();
-        let (family, labels, sum) = (&self.family, &self.labels, seconds(times.sum_us()));
-        let _ = writeln!(out, "{}+Inf\"}} {count}", self.beginning);
-        let _ = writeln!(out, "{family}_sum{labels} {sum}\n{family}_count{labels} {count}");
     }
 
     pub(super) fn finish(mut self) -> Vec<u8> {
@@ -180,8 +235,7 @@ impl Page {
     }
 }
 
-/// `{database="shop",user="web"}`, or nothing.
-fn push_labels(out: &mut String, labels: Labels<'_>) {
+fn push_labels(out: &mut String, labels: &[(&str, &str)]) {
     let mut before = '{';
     for (name, text) in labels {
         out.push(before);
@@ -210,12 +264,36 @@ fn push_escaped(out: &mut String, text: &str) {
     }
 }
 
+fn push_number(out: &mut String, number: Number) {
+    match number {
+        Number::Count(count) => out.push_str(itoa::Buffer::new().format(count)),
+        Number::Us(us) => push_seconds(out, us),
+        Number::Plain(value) => {
+            let _ = write!(out, "{value}");
+        }
+    }
+}
+
 /// Microseconds as seconds, exactly.
-pub(super) fn seconds(us: u64) -> String {
-    let text = format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
-    let text = text.trim_end_matches('0');
+fn push_seconds(out: &mut String, us: u64) {
+    out.push_str(itoa::Buffer::new().format(us / 1_000_000));
     // OpenMetrics wants its bounds as floating-point numbers.
-    if text.ends_with('.') { format!("{text}0") } else { text.to_owned() }
+    out.push('.');
+    let (mut rest, mut unit) = (us % 1_000_000, 100_000);
+    loop {
+        out.push(char::from(b'0' + u8::try_from(rest / unit).expect("a digit")));
+        rest %= unit;
+        unit /= 10;
+        if rest == 0 {
+            return;
+        }
+    }
+}
+
+fn seconds(us: u64) -> String {
+    let mut text = String::new();
+    push_seconds(&mut text, us);
+    text
 }
 
 #[cfg(test)]
@@ -225,7 +303,7 @@ mod tests {
     fn page(format: Format) -> String {
         let mut page = Page::new(format);
         page.counter("x_total", "Help.");
-        page.value(&[("database", "a\"b\\c\nd"), ("user", "")], 7);
+        page.labelled(&[("database", "a\"b\\c\nd"), ("user", "")], 7_u64);
         page.single("y", "More.", 0.5);
         String::from_utf8(page.finish()).expect("text")
     }
@@ -247,7 +325,7 @@ mod tests {
         [3, 60, 60, 2_000_000, 1 << 40].into_iter().for_each(|us| times.record(us));
         let mut page = Page::new(Format::Prometheus);
         page.histogram("t_seconds", "T.");
-        page.times(&[("part", "wait")], &times);
+        page.times(&Labels::new(&[("part", "wait")]), &times);
         let text = String::from_utf8(page.finish()).expect("text");
         for line in [
             "t_seconds_bucket{part=\"wait\",le=\"0.00001\"} 1",
@@ -275,8 +353,8 @@ mod tests {
     #[test]
     fn seconds_are_exact() {
         assert_eq!(
-            (seconds(0), seconds(10), seconds(2_500_000)),
-            ("0.0".into(), "0.00001".into(), "2.5".into())
+            [0, 10, 2_500_000, 1_000_001, 61_000_000].map(seconds),
+            ["0.0", "0.00001", "2.5", "1.000001", "61.0"]
         );
     }
 }

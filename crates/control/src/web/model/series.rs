@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use pgweir_core::stats::histogram::Histogram;
 use pgweir_core::stats::times::Times;
 
-use super::super::limits::{COARSE_STEPS, FINE_STEPS};
+use super::super::limits::{COARSE_STEPS, FINE_STEPS, WINDOW_HALF_S};
 use super::{Rates, Sum};
 
 /// How many seconds a coarse step has.
@@ -67,10 +67,13 @@ impl Row {
     }
 }
 
-/// Whether a coarse step ends with this second.
+/// What ends with this second.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Step {
+    /// A step of ten seconds.
     coarse: bool,
+    /// Half a window of percentiles: at the same time for all, so that a database's are those of its only pool.
+    pub(super) half: bool,
 }
 
 /// The ends of the steps, which all series share.
@@ -96,7 +99,7 @@ impl Clock {
         if coarse {
             push(&mut self.coarse, now_s, COARSE_STEPS);
         }
-        Step { coarse }
+        Step { coarse, half: self.seconds.is_multiple_of(WINDOW_HALF_S) }
     }
 }
 

@@ -99,13 +99,32 @@ fn times_that_were_not_sent_again_stay() {
     film.show(vec![pool("shop", "ann", 100, None)]);
     let state = film.model.pools().next().expect("one");
     assert_eq!(state.sight.times.as_ref().map(|times| times.total.count()), Some(100));
-    assert_eq!(state.track.recent().total.count(), 100, "counted once");
+    assert_eq!(state.track.recent().map(|half| half.total.count()).sum::<u64>(), 100, "counted once");
     film.show(vec![pool("shop", "ann", 3, Some(took(50, 3)))]);
     assert_eq!(
-        film.model.pools().next().map(|pool| pool.track.recent().total.count()),
+        film.model.pools().next().map(|pool| pool.track.recent().map(|half| half.total.count()).sum::<u64>()),
         Some(103),
         "begun anew"
     );
+}
+
+/// Else the page would show two medians for a database that has one pool.
+#[test]
+fn windows_move_on_at_the_same_time() {
+    let mut film = film();
+    let count = |track: &Track| track.recent().map(|half| half.total.count()).sum::<u64>();
+    let mut seen = Vec::new();
+    for second in 1..=12 {
+        // Until then the pool is known, but no times of it: its track is older than the database's.
+        let times = (second > 3).then(|| took(50, 10 * second));
+        film.show(vec![pool("shop", "ann", 10 * second as u64, times)]);
+        let model = &film.model;
+        let of_pool = model.pools().map(|pool| count(&pool.track)).next();
+        let of_database = model.databases().map(|(_, track)| count(track)).next();
+        assert_eq!((of_pool, of_database), (Some(count(model.whole())), Some(count(model.whole()))));
+        seen.push(count(model.whole()));
+    }
+    assert_eq!(seen, [0, 0, 0, 40, 50, 60, 70, 80, 90, 50, 60, 70]);
 }
 
 #[test]

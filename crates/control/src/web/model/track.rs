@@ -1,11 +1,10 @@
 //! One thing that is followed over time: a pool, a database, the process.
 
-use std::time::Instant;
+use std::borrow::Cow;
 
 use pgweir_core::stats::Stats;
 use pgweir_core::stats::times::Times;
 
-use super::super::limits::WINDOW_HALF;
 use super::Sum;
 use super::series::{Clock, Row, Series, Step};
 
@@ -44,8 +43,8 @@ impl Rates {
 }
 
 /// Two halves: the one that is being filled, and the one before it.
+#[derive(Default)]
 struct Window {
-    began: Instant,
     filling: Option<Box<Times>>,
     full: Option<Box<Times>>,
 }
@@ -56,7 +55,7 @@ impl Track {
             rates: Rates::default(),
             before: None,
             second: None,
-            window: Window { began: Instant::now(), filling: None, full: None },
+            window: Window::default(),
             series: series.then(Box::default),
         }
     }
@@ -95,8 +94,7 @@ impl Track {
             series.push(Row::of(sum, &self.rates), self.second.as_deref(), step);
         }
         self.second = None;
-        if self.window.began.elapsed() >= WINDOW_HALF {
-            self.window.began = Instant::now();
+        if step.half {
             self.window.full = self.window.filling.take();
         }
     }
@@ -105,12 +103,16 @@ impl Track {
         self.rates
     }
 
-    /// What ended in about the last ten seconds.
-    pub(in super::super) fn recent(&self) -> Times {
-        let mut recent = Times::default();
-        for half in [&self.window.full, &self.window.filling].into_iter().flatten() {
-            recent.add(half);
-        }
-        recent
+    /// What ended in about the last ten seconds; see [`together`].
+    pub(in super::super) fn recent(&self) -> impl Iterator<Item = &Times> {
+        [self.window.full.as_deref(), self.window.filling.as_deref()].into_iter().flatten()
     }
+}
+
+/// All of these times. Where there is only one it is not copied: they are large, and most pools rest.
+pub(in super::super) fn together<'a>(times: impl IntoIterator<Item = &'a Times>) -> Option<Cow<'a, Times>> {
+    let mut times = times.into_iter();
+    let mut all = Cow::Borrowed(times.next()?);
+    times.for_each(|its| all.to_mut().add(its));
+    Some(all)
 }
