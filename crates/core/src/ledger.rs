@@ -330,7 +330,8 @@ impl Ledger {
             // A simple query or a function call ends the transaction of the extended messages before it.
             Kind::Sync | Kind::Query | Kind::FunctionCall => self.group_open = false,
             Kind::CopyEnd if self.entries.is_empty() => return Pushed::Ignored,
-            Kind::CopyEnd | Kind::Local(_) => {}
+            // PostgreSQL begins a transaction for Parse, and none for Close.
+            Kind::CopyEnd | Kind::Local(Local::CloseComplete) => {}
             _ => self.group_open = true,
         }
         self.enter(entry);

@@ -161,6 +161,10 @@ impl Machine {
         let known = self.statements.find(parse.query, parse.param_types)?;
         let client = self.clients.get_mut(id)?;
         let account = client.account.as_deref_mut()?;
+        if account.listener.is_some() {
+            // Up to its Sync it is told of no notification: its server knows about that.
+            return None;
+        }
         let statements = account.statements.get_or_insert_default();
         if statements.get(parse.name).is_some() || statements.len() >= CLIENT_STATEMENTS_MAX {
             return None;

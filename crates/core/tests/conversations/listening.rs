@@ -228,19 +228,25 @@ fn a_connection_that_breaks_ends_those_who_listened() {
     assert!(told[0].starts_with("FATAL 08006") && told[0].contains("may have been missed"), "{told:?}");
 }
 
-#[test]
-fn where_nobody_can_listen_for_it_a_client_keeps_its_server() {
-    let mut rig = Rig::new("");
+/// A client that keeps its server, as no hub can be had for its channel `a`.
+fn listening_alone(rig: &mut Rig) -> (End, End) {
     let client = rig.client("alice");
     let server = rig.dialed();
     rig.send(client, &fe::query("LISTEN a"));
     rig.gets(server);
     rig.send(server, &done("LISTEN"));
-    channels(&mut rig, server, &["a"]);
+    channels(rig, server, &["a"]);
     rig.gets(client);
     let hub = rig.dialed();
     rig.refuse_dial(hub, "too many connections");
     assert_eq!(rig.gets(client), ["Ready I"]);
+    (client, server)
+}
+
+#[test]
+fn where_nobody_can_listen_for_it_a_client_keeps_its_server() {
+    let mut rig = Rig::new("");
+    let (client, server) = listening_alone(&mut rig);
     rig.send(server, &be::notified(9, "a", "here"));
     assert_eq!(rig.gets(client), ["Notification 9 a here"]);
 }
@@ -248,16 +254,7 @@ fn where_nobody_can_listen_for_it_a_client_keeps_its_server() {
 #[test]
 fn who_listens_on_its_own_server_is_told_nothing_behind_a_begin_that_was_answered_here() {
     let mut rig = Rig::new("defer_begin = packet");
-    let client = rig.client("alice");
-    let server = rig.dialed();
-    rig.send(client, &fe::query("LISTEN a"));
-    rig.gets(server);
-    rig.send(server, &done("LISTEN"));
-    channels(&mut rig, server, &["a"]);
-    rig.gets(client);
-    let hub = rig.dialed();
-    rig.refuse_dial(hub, "too many connections");
-    rig.gets(client);
+    let (client, server) = listening_alone(&mut rig);
     rig.send(client, &fe::query("BEGIN"));
     assert_eq!(rig.gets(client), ["Complete BEGIN", "Ready T"]);
     rig.gets_nothing(server);
@@ -266,6 +263,33 @@ fn who_listens_on_its_own_server_is_told_nothing_behind_a_begin_that_was_answere
     rig.send(client, &fe::query("COMMIT"));
     let told = rig.gets(client);
     assert_eq!(told, ["Complete COMMIT", "Ready I", "Notification 9 a one"]);
+}
+
+#[test]
+fn in_the_midst_of_a_group_nobody_is_told_anything() {
+    for alone in [true, false] {
+        let mut rig = Rig::new("");
+        let (client, server, teller) = match alone {
+            true => {
+                let (client, server) = listening_alone(&mut rig);
+                (client, server, server)
+            }
+            false => listening(&mut rig),
+        };
+        rig.send(client, &[fe::parse("s", "select 1"), fe::sync()].concat());
+        rig.gets(server);
+        rig.send(server, &[be::parse_complete(), be::ready('I')].concat());
+        assert_eq!(rig.gets(client), ["ParseComplete", "Ready I"]);
+        // The server has this statement; PostgreSQL would have begun a transaction nevertheless.
+        rig.send(client, &fe::parse("t", "select 1"));
+        rig.send(teller, &be::notified(9, "a", "one"));
+        let told = rig.gets_loosely(client);
+        assert!(told.iter().all(|told| told == "ParseComplete"), "{alone} {told:?}");
+        rig.send(client, &fe::sync());
+        assert_eq!(rig.gets(server), ["Sync"]);
+        rig.send(server, &be::ready('I'));
+        assert_eq!(rig.gets(client)[..], ["Notification 9 a one", "Ready I"], "{alone}");
+    }
 }
 
 #[test]

@@ -405,7 +405,7 @@ impl Machine {
     }
 
     /// A notification for the client that listens on this server goes to it as it is: not its own, which carry another process id than it
-    /// knows; and not while it was told of a BEGIN that the server has not seen.
+    /// knows; and not while it was told of a BEGIN, or of the beginning of a group, that the server has not seen.
     pub(in crate::machine) fn passes_notification(
         &self,
         id: ServerId,
@@ -441,7 +441,11 @@ impl Machine {
         let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
             return false;
         };
-        is_open(link) && self.listener(id).is_none_or(|listener| listener.queue.is_empty())
+        // In the midst of a group whose beginning was answered here, the server does not know of it.
+        let server = self.servers.get(link.server);
+        is_open(link)
+            && server.is_some_and(|server| server.ledger.is_at_rest())
+            && self.listener(id).is_none_or(|listener| listener.queue.is_empty())
     }
 
     fn has_too_many<D: Driver>(&self, d: &D, id: ClientId) -> bool {
