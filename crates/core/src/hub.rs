@@ -116,13 +116,21 @@ impl Listener {
     /// The hub's copies of its own notifications will not be told any more on channels other than those that it stays on: the
     /// server's take their place.
     pub(crate) fn own_without_hub(&mut self, own_pid: u32) {
-        let joined = &self.joined;
-        let stays =
-            |message: &Message| channel_of(message).is_some_and(|on| joined.iter().any(|name| **name == *on));
         let (stay, gone): (Vec<Message>, Vec<Message>) =
-            std::mem::take(&mut self.own).into_iter().partition(stays);
+            std::mem::take(&mut self.own).into_iter().partition(|message| is_on(message, &self.joined));
         self.own = stay;
         self.queue.extend(gone.iter().map(|message| with_pid(message, own_pid)));
+    }
+
+    /// The transaction's channels are known. What its server was notified of on others is told: they were listened to only for
+    /// a while, and the hub never did for this client. `true` if there is any.
+    pub(crate) fn told_of_others(&mut self, channels: &[Box<[u8]>], server_pid: u32, own_pid: u32) -> bool {
+        let (stay, others): (Vec<Message>, Vec<Message>) =
+            std::mem::take(&mut self.from_server).into_iter().partition(|message| is_on(message, channels));
+        self.from_server = stay;
+        let any = !others.is_empty();
+        self.queue.extend(others.into_iter().map(|message| as_own(message, server_pid, own_pid)));
+        any
     }
 
     /// Something waits that may be its own, as it is from the process of its server; that one has not told yet.
@@ -165,8 +173,9 @@ pub(crate) fn as_own(message: Message, server_pid: u32, own_pid: u32) -> Message
     if pid_of(&message) == Some(server_pid) { with_pid(&message, own_pid) } else { message }
 }
 
-fn channel_of(message: &[u8]) -> Option<&[u8]> {
-    NotificationResponse::parse(message.get(HEADER_LEN..)?).ok().map(|notification| notification.channel)
+fn is_on(message: &[u8], channels: &[Box<[u8]>]) -> bool {
+    let told = message.get(HEADER_LEN..).and_then(|body| NotificationResponse::parse(body).ok());
+    told.is_some_and(|told| channels.iter().any(|name| **name == *told.channel))
 }
 
 fn pid_of(message: &[u8]) -> Option<u32> {

@@ -293,6 +293,19 @@ fn in_the_midst_of_a_group_nobody_is_told_anything() {
 }
 
 #[test]
+fn what_is_listened_to_for_a_while_in_a_pipeline_is_told() {
+    let mut rig = Rig::new("");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(client, &[fe::query("LISTEN a"), fe::query("UNLISTEN a")].concat());
+    rig.gets(server);
+    rig.send(server, &[done("LISTEN"), be::notified(9, "a", "one"), done("UNLISTEN")].concat());
+    channels(&mut rig, server, &[]);
+    let told = rig.gets(client);
+    assert_eq!(told.iter().filter(|told| *told == "Notification 9 a one").count(), 1, "{told:?}");
+}
+
+#[test]
 fn who_waits_for_a_server_is_told_when_its_answer_is_complete() {
     let mut rig = Rig::new("default_pool_size = 1");
     let (client, server, hub) = listening(&mut rig);

@@ -112,7 +112,7 @@ impl Machine {
         reasons: &mut Reasons,
     ) -> bool {
         let session = std::sync::Arc::clone(&self.servers[id].session);
-        let pool_id = self.servers[id].pool;
+        let (pool_id, server_pid) = (self.servers[id].pool, self.servers[id].pid);
         let here = self.listens_here(id) && !session.channels().is_empty();
         let Some(client) = self.clients.get_mut(client_id) else { return false };
         let Some(account) = client.account.as_deref_mut() else { return false };
@@ -134,11 +134,12 @@ impl Machine {
         if here {
             *reasons = reasons.with(Reasons::LISTENS);
         }
-        listener.from_server.retain(|message| {
-            parsed(message).is_some_and(|told| new.iter().any(|name| **name == *told.channel))
-        });
-        if here || new.is_empty() {
+        if here {
             listener.from_server.clear();
+        } else if listener.told_of_others(&new, server_pid, account.cancel_key.pid()) {
+            self.notified.push(client_id);
+        }
+        if here || new.is_empty() {
             return false;
         }
         listener.joining.clone_from(&new);
@@ -388,7 +389,8 @@ impl Machine {
                 listener.note_own(message, own_pid);
             }
         } else if match stage {
-            None => marked,
+            // Before the session is this client's, it is told of another one's channels.
+            None => marked && is_open(link),
             Some(Stage::Asking) => true,
             Some(Stage::Joining(_) | Stage::Leaving(_)) => {
                 listener.is_some_and(|listener| known(&listener.joining))
