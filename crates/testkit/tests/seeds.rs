@@ -25,7 +25,7 @@ fn kept_seeds() -> Vec<u64> {
 }
 
 fn run(seed: u64) -> BTreeMap<&'static str, u64> {
-    let outcome = run_and_trace::<Machine>(seed);
+    let outcome = run_and_trace::<Machine>(|| Plan::new(seed, &Machine::profile()));
     assert!(outcome.violation.is_none(), "\n{}", describe(&outcome));
     outcome.counters
 }

@@ -16,6 +16,7 @@ pub mod machine;
 pub mod model;
 pub mod net;
 pub mod operator;
+pub mod outbox;
 pub mod plan;
 pub mod proto;
 pub mod reach;

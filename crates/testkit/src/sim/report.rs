@@ -65,14 +65,14 @@ fn panic_text(payload: &(dyn std::any::Any + Send)) -> String {
 /// Lines of trace that a failure shows.
 const TRACE_LINES: usize = 120;
 
-/// Runs a seed; if it fails, runs it again with a trace.
+/// Runs the plan of a seed; if it fails, runs it again with a trace.
 #[must_use]
-pub fn run_and_trace<E: Subject>(seed: u64) -> Outcome {
-    let outcome = run_seed::<E>(seed, &Trace::off());
+pub fn run_and_trace<E: Subject>(plan: impl Fn() -> Plan) -> Outcome {
+    let outcome = run_plan::<E>(plan(), &Trace::off());
     if outcome.violation.is_none() {
         return outcome;
     }
-    let again = run_seed::<E>(seed, &Trace::keep(TRACE_LINES, false));
+    let again = run_plan::<E>(plan(), &Trace::keep(TRACE_LINES, false));
     if again.violation == outcome.violation {
         return again;
     }

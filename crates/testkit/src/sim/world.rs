@@ -38,6 +38,8 @@ pub struct World<E: Subject> {
     /// When the last message reached a client or a client left.
     pub(super) progress: (u64, u64),
     pub(super) resting_since_us: Option<u64>,
+    /// So many of the first clients are gone: nobody asks them again, at each event.
+    gone: usize,
     shared: E::Shared,
 }
 
@@ -74,6 +76,7 @@ impl<E: Subject> World<E> {
             operator: plan.has_operator.then(|| Operator::new(&plan, &mut operator_rng)),
             progress: (0, hub.now_us),
             resting_since_us: None,
+            gone: 0,
             hub,
             shared,
         }
@@ -105,9 +108,12 @@ impl<E: Subject> World<E> {
     }
 
     fn is_over(&mut self) -> bool {
+        while self.clients.get(self.gone).is_some_and(Client::is_gone) {
+            self.gone += 1;
+        }
         let since = match self.resting_since_us {
             Some(since_us) => since_us,
-            None if self.clients.iter().all(Client::is_gone)
+            None if self.gone == self.clients.len()
                 && self.operator.as_ref().is_none_or(Operator::is_gone) =>
             {
                 self.resting_since_us = Some(self.hub.now_us);

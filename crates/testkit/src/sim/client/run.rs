@@ -8,6 +8,7 @@ use crate::sim::checks::PoolName;
 use crate::sim::driver::{TLS_HELLO, shown};
 use crate::sim::hub::{ClientTimer, Event, Hub, LinkId, PeerEnd, PoolerEnd};
 use crate::sim::net::{Dir, End};
+use crate::sim::outbox::Outbox;
 use crate::sim::plan::{Mode, Plan};
 use crate::sim::proto::{ErrorText, Fields, Message, PROTOCOL_3_9999, SSL_REQUEST, Splitter};
 use crate::sim::reasons::Disconnected;
@@ -45,7 +46,7 @@ pub struct Client {
     waits: Option<Wait>,
     /// The step was sent with Flush at its end: answers come without ReadyForQuery.
     ends_in_flush: bool,
-    out: Vec<u8>,
+    out: Outbox,
     /// After so many more bytes it vanishes.
     vanish_after_bytes: Option<usize>,
     key: Option<Vec<u8>>,
@@ -90,7 +91,7 @@ impl Client {
             step: 0,
             waits: None,
             ends_in_flush: false,
-            out: Vec::new(),
+            out: Outbox::default(),
             vanish_after_bytes: None,
             key: None,
             proving,
@@ -212,7 +213,7 @@ impl Client {
     /// Begins the TLS handshake; request number `next` follows it.
     fn secure(&mut self, hub: &mut Hub, next: usize) {
         self.phase = Phase::Securing(next);
-        self.out.extend(TLS_HELLO);
+        self.out.end().extend(TLS_HELLO);
         self.write(hub);
     }
 
@@ -230,7 +231,7 @@ impl Client {
         // Thrown out or leaving, it may cost the server it has.
         hub.checks.intruded();
         self.phase = Phase::Intruding;
-        self.out.extend_from_slice(garbage);
+        self.out.end().extend_from_slice(garbage);
         self.write(hub);
         hub.after(INTRUDER_STAYS_US, Event::Client(self.index, ClientTimer::Vanish));
     }
@@ -242,7 +243,7 @@ impl Client {
         match self.script.requests.get(at) {
             Some(&code) => {
                 self.phase = Phase::Asking(at);
-                self.out.extend(message::request(code));
+                self.out.end().extend(message::request(code));
             }
             None => {
                 self.phase = Phase::LoggingIn;
@@ -251,7 +252,7 @@ impl Client {
                     ("database".to_owned(), self.script.database.clone()),
                 ];
                 parameters.extend(self.script.parameters.iter().cloned());
-                self.out.extend(message::startup(self.script.version, &parameters));
+                self.out.end().extend(message::startup(self.script.version, &parameters));
             }
         }
         self.write(hub);
@@ -272,7 +273,7 @@ impl Client {
         let before = self.out.len();
         for message in &messages {
             self.oracle.sent(message);
-            message.encode(&mut self.out);
+            message.encode(self.out.end());
         }
         self.said_goodbye |= messages.last().is_some_and(|last| last.tag == b'X');
         self.ends_in_flush = messages.last().is_some_and(|last| last.tag == b'H');
@@ -332,7 +333,7 @@ impl Client {
             piece = piece.min(left);
         }
         let taken = hub.write(link, Dir::ToPooler, &self.out[..piece]);
-        self.out.drain(..taken);
+        self.out.take(taken);
         if let Some(left) = &mut self.vanish_after_bytes {
             *left -= taken;
             if *left == 0 {
@@ -504,7 +505,7 @@ impl Client {
     fn prove(&mut self, hub: &mut Hub, message: &Message) {
         match self.proving.answer(message, &mut hub.rng) {
             Ok(bytes) => {
-                self.out.extend(bytes);
+                self.out.end().extend(bytes);
                 self.write(hub);
             }
             Err(why) => self.wrong(hub, format!("cannot log in: {why}")),
@@ -574,7 +575,7 @@ impl Client {
         hub.count("clients finished");
         match self.script.ending.clone() {
             Ending::Garbage(garbage) => return self.intrude(hub, &garbage),
-            Ending::Terminate => message::terminate().encode(&mut self.out),
+            Ending::Terminate => message::terminate().encode(self.out.end()),
             Ending::Eof => {}
         }
         self.leaving = true;

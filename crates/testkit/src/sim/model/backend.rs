@@ -12,6 +12,7 @@ use super::statement::Tag;
 use crate::sim::checks::PoolName;
 use crate::sim::hub::{Event, Hub, LinkId};
 use crate::sim::net::{Dir, End};
+use crate::sim::outbox::Outbox;
 use crate::sim::proto::{Message, Splitter, report};
 
 /// What it is at.
@@ -48,7 +49,7 @@ pub struct Backend {
     /// PostgreSQL's send buffer: kept back until flushed or full.
     kept: Vec<u8>,
     /// Flushed and not taken by the network.
-    sending: Vec<u8>,
+    sending: Outbox,
     pub(super) sent_bytes: u64,
     /// The end of the login, of these.
     pub(super) greeting_bytes: u64,
@@ -97,7 +98,7 @@ impl Backend {
             fate,
             splitter: Splitter::default(),
             kept: Vec::new(),
-            sending: Vec::new(),
+            sending: Outbox::default(),
             sent_bytes: 0,
             greeting_bytes: 0,
             readies: 0,
@@ -488,7 +489,7 @@ impl Backend {
     }
 
     pub(super) fn send(&mut self, hub: &mut Hub, bytes: &[u8]) {
-        self.sending.extend_from_slice(bytes);
+        self.sending.end().extend_from_slice(bytes);
         self.push_out(hub);
     }
 
@@ -509,7 +510,7 @@ impl Backend {
         };
         let taken = hub.write(self.link, Dir::ToPooler, &self.sending[..upto]);
         self.sent_bytes += taken as u64;
-        self.sending.drain(..taken);
+        self.sending.take(taken);
         if let Some(end) = doomed.filter(|_| taken == upto) {
             self.die(hub, end);
         }
@@ -538,7 +539,7 @@ impl Backend {
     pub(super) fn close(&mut self, hub: &mut Hub, end: End) {
         self.stage = Stage::Dead;
         self.forget_others(hub);
-        self.sending.clear();
+        self.sending = Outbox::default();
         self.kept.clear();
         hub.end(self.link, Dir::ToPooler, end);
     }
