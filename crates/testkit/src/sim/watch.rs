@@ -55,15 +55,15 @@ impl<E: Subject> World<E> {
         }
         let before_us = self.hub.now_us.saturating_sub(NEGLECT_US);
         let mut found = None;
-        // Mostly there is none, and the rest need not be looked at.
+        // Mostly there is none, and the clients need not be looked at.
         let mut idle_of: BTreeMap<PoolName, Option<usize>> = BTreeMap::new();
-        for client in &self.clients {
-            if !client.waits_for_server(&self.hub, before_us) {
-                continue;
-            }
+        for client in self.clients.iter().filter(|client| !client.is_gone()) {
             let (id, pool) = (client.id(), client.pool());
             let idle = *idle_of.entry(pool.clone()).or_insert_with(|| self.idle_server(&pool, before_us));
             let Some(idle) = idle else { continue };
+            if !client.waits_for_server(&self.hub, before_us) {
+                continue;
+            }
             let served = |backend: &Backend| backend.may_serve(id, &self.hub);
             if !self.cluster.backends.iter().any(served)
                 && !self.cluster.backends.iter().any(|backend| self.aboard(backend).may_have(id))
