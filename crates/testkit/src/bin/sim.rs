@@ -1,8 +1,7 @@
 //! `sim`: runs the simulator over seeds, says what broke and how to repeat it.
 //!
-//! `sim [--seeds N] [--start S] [--jobs J]` runs N seeds from S on; `sim --seed X` runs one with its whole trace;
-//! `sim --thousand X` runs seed X's world with a thousand clients that change what their sessions hold, and `sim --crowds N` N
-//! such worlds.
+//! `sim [--seeds N] [--start S] [--jobs J]` runs N seeds from S on, and `sim --crowds N` N worlds of a thousand clients that change
+//! what their sessions hold; `sim --seed X` and `sim --thousand X` run one of either with its whole trace.
 //! Exit status 1 when a seed fails, or when thousands never got to what they are for, 2 when the command line is wrong.
 
 // A tool at a terminal: it may look at the clock and use threads.
@@ -18,15 +17,14 @@ use std::time::Instant;
 use pgweir_core::Machine;
 use pgweir_testkit::sim::plan::Plan;
 use pgweir_testkit::sim::reach::{IN_A_HUNDRED, IN_FIFTY_PERILS, IN_TWO_THOUSAND, missing};
-use pgweir_testkit::sim::report::{Outcome, describe, run_and_trace, run_seed};
+use pgweir_testkit::sim::report::{Outcome, describe, run_and_trace, run_plan};
 use pgweir_testkit::sim::subject::Subject;
 use pgweir_testkit::sim::trace::Trace;
 
 struct Options {
     start: u64,
     seeds: u64,
-    only: Option<u64>,
-    thousand: Option<u64>,
+    one: bool,
     crowds: bool,
     jobs: usize,
 }
@@ -45,7 +43,7 @@ const USAGE: &str =
 
 fn options() -> Result<Options, String> {
     let jobs = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let mut options = Options { start: 1, seeds: 2000, only: None, thousand: None, crowds: false, jobs };
+    let mut options = Options { start: 1, seeds: 2000, one: false, crowds: false, jobs };
     let mut args = std::env::args().skip(1);
     while let Some(name) = args.next() {
         let value = args.next().ok_or_else(|| format!("{name} needs a number"))?;
@@ -54,8 +52,8 @@ fn options() -> Result<Options, String> {
             "--seeds" => options.seeds = number,
             "--crowds" => (options.seeds, options.crowds) = (number, true),
             "--start" => options.start = number,
-            "--seed" => options.only = Some(number),
-            "--thousand" => options.thousand = Some(number),
+            "--seed" => (options.start, options.one) = (number, true),
+            "--thousand" => (options.start, options.one, options.crowds) = (number, true, true),
             "--jobs" => options.jobs = usize::try_from(number.max(1)).unwrap_or(1),
             other => return Err(format!("unknown option {other}")),
         }
@@ -69,23 +67,14 @@ fn main() -> ExitCode {
             eprintln!("sim: {why}\n{USAGE}");
             ExitCode::from(2)
         }
-        Ok(Options { only: Some(seed), .. }) => run_one(seed),
-        Ok(Options { thousand: Some(seed), .. }) => run_thousand(seed),
+        Ok(options) if options.one => run_one(options.plan(options.start)),
         Ok(options) => run_many(&options),
     }
 }
 
-/// A thousand clients, without a word unless something breaks.
-fn run_thousand(seed: u64) -> ExitCode {
-    let outcome = run_and_trace::<Machine>(|| Plan::thousand_sessions(seed, &Machine::profile()));
-    println!("{}", describe(&outcome));
-    println!("{:?}", outcome.counters);
-    if outcome.violation.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
-}
-
-/// One seed, with everything it does.
-fn run_one(seed: u64) -> ExitCode {
-    let outcome = run_seed::<Machine>(seed, &Trace::keep(1, true));
+/// One world, with everything it does.
+fn run_one(plan: Plan) -> ExitCode {
+    let outcome = run_plan::<Machine>(plan, &Trace::keep(1, true));
     println!("{}", describe(&outcome));
     println!("{:?}", outcome.counters);
     if outcome.violation.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS }

@@ -205,6 +205,10 @@ pub struct Plan {
     pub server: ServerPlan,
     /// What goes wrong.
     pub faults: FaultPlan,
+    /// A thousand clients.
+    pub is_crowd: bool,
+    /// A script has at most so many passages.
+    pub passages_max: u32,
     /// The clients.
     pub clients: Vec<Script>,
 }
@@ -284,6 +288,12 @@ impl Plan {
             net: net_manner(&mut rng),
             server: server_plan(&mut rng, profile),
             faults: faults(&mut rng, profile),
+            is_crowd: sessions.is_some(),
+            passages_max: match theme {
+                Theme::Crowd => 3,
+                Theme::Riding | Theme::Perils => 40,
+                _ => 12,
+            },
             clients: Vec::new(),
         };
         plan.follow_theme(&mut rng, profile);
@@ -363,6 +373,19 @@ impl Plan {
         self.server.read_us_max = 0;
         self.net.delay_us_max = self.net.delay_us_max.min(1_000);
         self.net.window_bytes = 65_536;
+        if self.seed % 16 != 1 {
+            // So that there can be many such worlds.
+            self.passages_max = 2;
+        }
+    }
+
+    /// The command that runs it again.
+    #[must_use]
+    pub fn repeat(&self) -> String {
+        match self.is_crowd {
+            true => format!("make sim ARGS=\"--thousand {}\"", self.seed),
+            false => format!("make sim SEED={}", self.seed),
+        }
     }
 
     /// Clients listen, and where servers are not their own, one connection of each pool does so for them.

@@ -16,6 +16,8 @@ pub struct Outcome {
     pub seed: u64,
     /// What its plan was, in a line.
     pub summary: String,
+    /// The command that runs it again.
+    pub repeat: String,
     /// The broken invariant, if any.
     pub violation: Option<Violation>,
     /// What happened how often.
@@ -37,7 +39,7 @@ pub fn run_seed<E: Subject>(seed: u64, trace: &Trace) -> Outcome {
 /// Runs one plan. A panic of the engine is a violation like any other.
 #[must_use]
 pub fn run_plan<E: Subject>(plan: Plan, trace: &Trace) -> Outcome {
-    let (seed, summary) = (plan.seed, plan.summary());
+    let (seed, summary, repeat) = (plan.seed, plan.summary(), plan.repeat());
     let kept = trace.clone();
     let run = catch_unwind(AssertUnwindSafe(|| {
         let mut world = World::<E>::new(plan, kept);
@@ -53,7 +55,7 @@ pub fn run_plan<E: Subject>(plan: Plan, trace: &Trace) -> Outcome {
         let violation = Violation { check: "the machine never panics", text: panic_text(payload.as_ref()) };
         (Some(violation), BTreeMap::new(), 0, 0)
     });
-    Outcome { seed, summary, violation, counters, digest, events, trace: trace.tail() }
+    Outcome { seed, summary, repeat, violation, counters, digest, events, trace: trace.tail() }
 }
 
 fn panic_text(payload: &(dyn std::any::Any + Send)) -> String {
@@ -91,7 +93,7 @@ pub fn describe(outcome: &Outcome) -> String {
     text.push_str(&format!("seed {}: {}\n", outcome.seed, outcome.summary));
     if let Some(violation) = &outcome.violation {
         text.push_str(&format!("violated: {}\n  {}\n", violation.check, violation.text));
-        text.push_str(&format!("to repeat: make sim SEED={}\n", outcome.seed));
+        text.push_str(&format!("to repeat: {}\n", outcome.repeat));
     }
     text
 }

@@ -202,14 +202,7 @@ impl<'a> ScriptWriter<'a> {
     #[must_use]
     pub fn write(mut self) -> Script {
         self.introduction();
-        let mut left = self.rng.count(
-            0,
-            match self.plan.theme {
-                Theme::Crowd => 3,
-                Theme::Riding | Theme::Perils => 40,
-                _ => 12,
-            },
-        );
+        let mut left = self.rng.count(0, self.plan.passages_max);
         while left > 0 {
             left -= 1;
             self.passage();
