@@ -75,6 +75,8 @@ pub(crate) struct Listener {
     pub(crate) from_server: Vec<Message>,
     /// What the hub was notified of on those that it is joining.
     pub(crate) from_hub: Vec<Message>,
+    /// What its server was notified of on them since the hub alone counts: needed only if that one is lost now.
+    pub(crate) in_reserve: Vec<Message>,
     /// Its own notifications, as its server was notified of them; they are to come from the hub.
     pub(crate) own: Vec<Message>,
     /// What it can be told when no transaction is open.
@@ -142,13 +144,10 @@ impl Listener {
     /// what came before the other began or ended: the end of the one is the beginning of the other.
     pub(crate) fn meet(&mut self, server_pid: u32, own_pid: u32) {
         let (server, mut hub) = (std::mem::take(&mut self.from_server), std::mem::take(&mut self.from_hub));
+        self.in_reserve.clear();
         // A hub that listened before may be late with what was sent before the server did.
-        let begins = |at: &usize| !server.is_empty() && hub[*at..].starts_with(&server);
-        let early = (0..hub.len()).find(begins).unwrap_or_default();
+        let (early, both) = overlap(&server, &hub);
         hub.drain(..early);
-        let longest = server.len().min(hub.len());
-        let both = (0..=longest).rev().find(|&both| server[server.len() - both..] == hub[..both]);
-        let both = both.unwrap_or_default();
         let only_server = server.len() - both;
         let seen_by_server = only_server + both;
         let all = server.into_iter().take(only_server).chain(hub);
@@ -160,12 +159,44 @@ impl Listener {
         self.bytes = self.queue.iter().chain(&self.own).map(|message| message.len()).sum();
     }
 
+    /// The hub is lost or was never there: what its server was notified of is all there is, and all that is due.
+    pub(crate) fn without_hub(&mut self, server_pid: u32, own_pid: u32) {
+        let told = self.from_server.drain(..).chain(self.in_reserve.drain(..));
+        self.queue.extend(told.map(|message| as_own(message, server_pid, own_pid)));
+        self.from_hub.clear();
+    }
+
     /// Takes what can be told.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         let queue = std::mem::take(&mut self.queue);
         self.bytes = self.own.iter().map(|message| message.len()).sum();
         queue.concat()
     }
+}
+
+/// Where the end of what the server said stands in what the hub said: from which place on, and how much of it. The most that can be
+/// found, and the first place of several.
+fn overlap(server: &[Message], hub: &[Message]) -> (usize, usize) {
+    // Both backwards, one behind the other: how far each place agrees with the beginning (the "Z function").
+    let all: Vec<&Message> = server.iter().rev().chain(hub.iter().rev()).collect();
+    let mut agrees = vec![0; all.len()];
+    let (mut from, mut to) = (0, 0);
+    let (mut place, mut most) = (0, 0);
+    for at in 1..all.len() {
+        let mut count = if at < to { agrees[at - from].min(to - at) } else { 0 };
+        while at + count < all.len() && all[count] == all[at + count] {
+            count += 1;
+        }
+        agrees[at] = count;
+        if at + count > to {
+            (from, to) = (at, at + count);
+        }
+        let both = count.min(server.len());
+        if at >= server.len() && both > 0 && both >= most {
+            (place, most) = (all.len() - at - both, both);
+        }
+    }
+    (place, most)
 }
 
 /// A notification as its sender is to see it: what its server's process sent, it sent itself.
@@ -231,6 +262,30 @@ mod tests {
         );
         assert_eq!(met(&[(2, "b")], &[(1, "a"), (2, "b"), (3, "c")]), told(&[(2, "b"), (3, "c")]));
         assert_eq!(met(&[(1, "a"), (1, "a")], &[(1, "a"), (2, "b")]), told(&[(1, "a"), (1, "a"), (2, "b")]));
+        // The hub is late with what was sent before the server listened there, and the server had listened elsewhere before.
+        assert_eq!(
+            met(&[(1, "a"), (2, "b"), (1, "c")], &[(3, "late"), (2, "b"), (1, "c"), (3, "d")]),
+            told(&[(1, "a"), (2, "b"), (1, "c"), (3, "d")])
+        );
+        assert_eq!(met(&[(1, "a")], &[(1, "a"), (1, "a")]), told(&[(1, "a"), (1, "a")]));
+    }
+
+    #[test]
+    fn the_overlap_is_what_a_slow_search_finds() {
+        let words = |number: u32, base: u32| {
+            let digits = (0..6).map(move |place| number / base.pow(place) % base);
+            digits.map(|digit| message(digit, "x")).collect::<Vec<Message>>()
+        };
+        for number in 0..729 {
+            let (server, hub) = (&words(number, 3)[..2 + (number % 5) as usize], words(number * 31, 3));
+            let found = (1..=server.len().min(hub.len())).rev().find_map(|both| {
+                let end = &server[server.len() - both..];
+                (0..=hub.len() - both).find(|&at| hub[at..].starts_with(end)).map(|at| (at, both))
+            });
+            assert_eq!(overlap(server, &hub), found.unwrap_or_default(), "{number}");
+        }
+        assert_eq!(overlap(&[], &words(5, 3)), (0, 0));
+        assert_eq!(overlap(&words(5, 3), &[]), (0, 0));
     }
 
     #[test]

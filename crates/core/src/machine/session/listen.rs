@@ -164,9 +164,7 @@ impl Machine {
         let server_pid = self.servers[link.server].pid;
         let own_pid = account.cancel_key.pid();
         let Some(listener) = &mut account.listener else { return };
-        let told = std::mem::take(&mut listener.from_server);
-        listener.queue.extend(told.into_iter().map(|message| as_own(message, server_pid, own_pid)));
-        listener.from_hub.clear();
+        listener.without_hub(server_pid, own_pid);
         let mut gone = std::mem::take(&mut listener.joined);
         gone.append(&mut listener.joining);
         if let Some(hub) = self.pools[account.pool].hub.as_deref_mut() {
@@ -399,6 +397,12 @@ impl Machine {
         } {
             let listener: &mut Listener = account.listener.get_or_insert_default();
             listener.from_server.push(message.into());
+            listener.bytes += message.len();
+        } else if let Some(listener) = account.listener.as_deref_mut()
+            && matches!(stage, Some(Stage::Meeting(_)))
+            && known(&listener.joining)
+        {
+            listener.in_reserve.push(message.into());
             listener.bytes += message.len();
         }
         if self.has_too_many(d, client_id) {
