@@ -138,7 +138,7 @@ impl Oracle {
     /// A notification may come now: between two transactions, or before the end of one is told.
     #[must_use]
     pub fn may_be_notified(&self) -> bool {
-        !self.reference.is_bound() || self.lacks_ready_only()
+        !self.reference.is_in_transaction() || self.lacks_ready_only()
     }
 
     /// All of an answer is there but its ReadyForQuery, and no transaction is open.

@@ -53,7 +53,7 @@ pub fn row_description() -> Message {
 impl Session {
     /// Parse.
     pub(super) fn parse(&mut self, body: &[u8]) -> Result<(), Refusal> {
-        self.group_open = true;
+        self.begin_in_group();
         let mut fields = Fields(body);
         let name = fields.text().ok_or_else(malformed)?;
         let text = fields.text().ok_or_else(malformed)?;
@@ -79,7 +79,7 @@ impl Session {
 
     /// Bind.
     pub(super) fn bind(&mut self, body: &[u8]) -> Result<(), Refusal> {
-        self.group_open = true;
+        self.begin_in_group();
         let mut fields = Fields(body);
         let portal = fields.text().ok_or_else(malformed)?.to_owned();
         let name = fields.text().ok_or_else(malformed)?;
@@ -122,7 +122,7 @@ impl Session {
 
     /// Describe.
     pub(super) fn describe(&mut self, body: &[u8]) -> Result<(), Refusal> {
-        self.group_open = true;
+        self.begin_in_group();
         let mut fields = Fields(body);
         let target = fields.byte().ok_or_else(malformed)?;
         let name = fields.text().ok_or_else(malformed)?;
@@ -161,7 +161,7 @@ impl Session {
 
     /// Execute.
     pub(super) fn execute(&mut self, body: &[u8]) -> Result<(), Refusal> {
-        self.group_open = true;
+        self.begin_in_group();
         let mut fields = Fields(body);
         let name = fields.text().ok_or_else(malformed)?;
         let max_rows = u32::try_from(fields.int32().ok_or_else(malformed)?).unwrap_or(0);

@@ -137,6 +137,8 @@ pub struct Session {
     pub(super) block: Block,
     /// Messages of an extended group came since the last ReadyForQuery.
     pub(super) group_open: bool,
+    /// Some of them began a transaction; a Close does not.
+    group_began: bool,
     pub(super) skipping: bool,
     pub(super) prepared: BTreeMap<String, Prepared>,
     pub(super) portals: BTreeMap<String, Portal>,
@@ -158,6 +160,7 @@ impl Session {
             got_lock: false,
             block: Block::None,
             group_open: false,
+            group_began: false,
             skipping: false,
             prepared: BTreeMap::new(),
             portals: BTreeMap::new(),
@@ -200,6 +203,12 @@ impl Session {
     #[must_use]
     pub fn is_bound(&self) -> bool {
         self.block != Block::None || self.group_open || self.skipping
+    }
+
+    /// In a transaction: it is told of no notification.
+    #[must_use]
+    pub fn is_in_transaction(&self) -> bool {
+        self.block != Block::None || self.group_began || self.skipping
     }
 
     /// The value of a parameter.
@@ -526,8 +535,13 @@ impl Session {
         self.ready();
     }
 
+    /// A message of an extended group that begins a transaction, where none is open.
+    pub(super) fn begin_in_group(&mut self) {
+        (self.group_open, self.group_began) = (true, true);
+    }
+
     fn ready(&mut self) {
-        self.group_open = false;
+        (self.group_open, self.group_began) = (false, false);
         self.skipping = false;
         self.report_settings();
         let status = match self.block {
