@@ -80,7 +80,7 @@ def bench(pg):
     return pg
 
 
-@pytest.fixture(params=["14", "16", "17", "18"])
+@pytest.fixture(params=["12", "13", "14", "16", "17", "18"])
 def pg_other(request, cluster_of):
     """PostgreSQL of each of the other major versions in turn."""
     server = cluster_of(request.param)

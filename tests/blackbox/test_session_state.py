@@ -76,22 +76,34 @@ create temp sequence s; select nextval('s'), currval('s'), lastval(); select cur
 }
 
 
-@pytest.fixture
-def roles(pg):
+def give_role(server):
     """A role that alice may become."""
-    with psycopg.connect(host="127.0.0.1", port=pg.port, user="postgres", dbname="app", autocommit=True) as session:
+    with psycopg.connect(host="127.0.0.1", port=server.port, user="postgres", dbname="app", autocommit=True) as session:
         session.execute("do $$ begin create role bob; exception when duplicate_object then null; end $$")
         session.execute("grant bob to alice")
 
 
-@pytest.mark.parametrize("mode", ["transaction", "session"])
-def test_scripts_give_the_same_output(pooled, pg, roles, mode):
+def compare(pooler, server):
     """Every script, each on a connection of its own, directly and pooled while others change their sessions on the same servers."""
-    pooler = pooled(default_pool_size=6 if mode == "session" else 3, pool_mode=mode)
-    direct = {name: run_psql("127.0.0.1", pg.port, script) for name, script in SCRIPTS.items()}
+    direct = {name: run_psql("127.0.0.1", server.port, script) for name, script in SCRIPTS.items()}
     with Others(pooler, 4):
         for name, script in SCRIPTS.items():
             assert run_psql("127.0.0.1", pooler.port, script) == direct[name], name
+
+
+@pytest.mark.parametrize("mode", ["transaction", "session"])
+def test_scripts_give_the_same_output(pooled, pg, mode):
+    """Directly, and through each mode."""
+    give_role(pg)
+    compare(pooled(default_pool_size=6 if mode == "session" else 3, pool_mode=mode), pg)
+
+
+def test_scripts_give_the_same_output_on_other_versions(poolers, pg_other):
+    """What a session holds is asked of each version's catalog, as an ordinary role."""
+    give_role(pg_other)
+    pooler = poolers({"app": pg_other.at("app")}, default_pool_size=3)
+    compare(pooler, pg_other)
+    assert "does not tell" not in pooler.output()
 
 
 def test_what_postgresql_refuses_at_login_is_refused(pooled, pg):

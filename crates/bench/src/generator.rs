@@ -3,7 +3,7 @@
 //! latencies?). `pgweir bench stand-in` is that server.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,8 @@ const HELP: &str = "\
 usage: pgweir bench generator [options]
 
 Compares the load generator of pgweir bench with pgbench, on the same closed-loop load: requests per second
-of CPU time against a server that answers at once, and latencies against one that takes its time.
+of CPU time against a server that answers at once, and latencies against one that takes its time. Over a unix
+socket the CPU time is mostly the generator's; over TCP most of it is the kernel's, which is the same for both.
 
 options:
   --rounds N      interleaved rounds (default 3)
@@ -40,10 +41,10 @@ options:
 ";
 
 const STAND_IN_HELP: &str = "\
-usage: pgweir bench stand-in [--port N] [--delay-ms N]
+usage: pgweir bench stand-in [--port N] [--socket-dir DIR] [--delay-ms N]
 
-A server on 127.0.0.1 that lets everybody in and answers every statement with one row, at once or after
---delay-ms milliseconds, until Ctrl-C. --port defaults to 54320.
+A server on 127.0.0.1 (or on a unix socket in DIR) that lets everybody in and answers every statement with one
+row, at once or after --delay-ms milliseconds, until Ctrl-C. --port defaults to 54320.
 ";
 
 const SCRIPT: &str = "\\set aid random(1, 100000)\nSELECT abalance FROM pgbench_accounts WHERE aid = :aid;\n";
@@ -72,7 +73,7 @@ struct Sample {
 /// A stand-in as a process of its own.
 struct Server {
     _process: Process,
-    port: u16,
+    address: Address,
 }
 
 /// Runs the comparison.
@@ -92,8 +93,11 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), BenchError> {
         2,
     );
     let mut verdicts = Vec::new();
-    for (name, delay_ms) in [("at once", 0), ("slow", options.delay_ms)] {
-        let server = Server::start(delay_ms, &interrupt)?;
+    let sockets = Some(scratch.path());
+    for (name, delay_ms, sockets) in
+        [("unix, at once", 0, sockets), ("TCP, at once", 0, None), ("TCP, slow", options.delay_ms, None)]
+    {
+        let server = Server::start(delay_ms, sockets, &interrupt)?;
         // Few clients where latencies are compared: neither program may be what is waited for.
         let clients = if delay_ms == 0 { options.clients } else { options.clients.min(SLOW_CLIENTS) };
         let load = Options { clients, ..options };
@@ -109,7 +113,7 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), BenchError> {
             });
             progress.done("");
         }
-        verdicts.push(verdict(delay_ms == 0, &ours, &theirs));
+        verdicts.push(format!("{name}: {}", verdict(delay_ms == 0, &ours, &theirs)));
         let (theirs, ours) = (middle(&theirs), middle(&ours));
         for (generator, sample) in [("pgbench", theirs), ("pgweir", ours)] {
             rows.row(vec![
@@ -154,7 +158,7 @@ fn verdict(at_once: bool, ours: &[Sample], theirs: &[Sample]) -> String {
 
 /// Serves as the stand-in until a signal comes.
 pub(crate) fn stand_in(args: Vec<OsString>) -> Result<(), BenchError> {
-    let (mut port, mut delay_ms) = (54_320, 0_u32);
+    let (mut port, mut delay_ms, mut sockets) = (54_320, 0_u32, None);
     let mut parser = lexopt::Parser::from_args(args);
     while let Some(arg) = parser.next()? {
         match arg {
@@ -163,13 +167,19 @@ pub(crate) fn stand_in(args: Vec<OsString>) -> Result<(), BenchError> {
                 return Ok(());
             }
             Long("port") => port = parser.value()?.parse()?,
+            Long("socket-dir") => sockets = Some(PathBuf::from(parser.value()?)),
             Long("delay-ms") => delay_ms = parser.value()?.parse()?,
             _ => return Err(arg.unexpected().into()),
         }
     }
     let interrupt = Interrupt::install()?;
-    let server = StandIn::bind(port)?.delayed(Duration::from_millis(delay_ms.into()));
-    eprintln!("answering on 127.0.0.1, port {}", server.port());
+    let server = match &sockets {
+        Some(directory) => StandIn::bind_unix(directory, port)?,
+        None => StandIn::bind(port)?,
+    };
+    let server = server.delayed(Duration::from_millis(delay_ms.into()));
+    let place = sockets.map_or_else(|| "127.0.0.1".to_owned(), |directory| directory.display().to_string());
+    eprintln!("answering on {place}, port {}", server.port());
     server.serve(&interrupt)
 }
 
@@ -194,27 +204,35 @@ fn parse(args: Vec<OsString>) -> Result<Option<Options>, BenchError> {
 }
 
 impl Server {
-    fn start(delay_ms: u32, interrupt: &Interrupt) -> Result<Self, BenchError> {
+    /// Over TCP, or on a unix socket in this directory.
+    fn start(delay_ms: u32, sockets: Option<&Path>, interrupt: &Interrupt) -> Result<Self, BenchError> {
         let port = free_port()?;
+        let address = match sockets {
+            Some(directory) => Address::Unix(directory.to_owned(), port),
+            None => Address::Loopback(port),
+        };
         let own = std::env::current_exe().map_err(BenchError::io("finding pgweir's own executable"))?;
         let mut command = Command::new(own);
         command.args(["bench", "stand-in", "--port", &port.to_string(), "--delay-ms", &delay_ms.to_string()]);
+        if let Some(directory) = sockets {
+            command.arg("--socket-dir").arg(directory);
+        }
         command.stderr(std::process::Stdio::null());
         let process = Process::spawn(&mut command, "stand-in", STOP_PLAIN)?;
         let until = Instant::now() + START_LIMIT;
-        while let Err(error) = Client::connect(&Address::Loopback(port), "bench", "bench") {
+        while let Err(error) = Client::connect(&address, "bench", "bench") {
             if Instant::now() >= until {
                 return Err(BenchError::Io { what: "connecting to the stand-in".to_owned(), source: error });
             }
             interrupt.sleep(Duration::from_millis(20))?;
         }
-        Ok(Self { _process: process, port })
+        Ok(Self { _process: process, address })
     }
 }
 
 fn run_pgbench(
     pgbench: &PathBuf,
-    script: &std::path::Path,
+    script: &Path,
     options: &Options,
     server: &Server,
     scratch: &Scratch,
@@ -224,8 +242,9 @@ fn run_pgbench(
     let _ = std::fs::remove_dir_all(&logs);
     std::fs::create_dir(&logs).map_err(BenchError::io("a folder for pgbench's log"))?;
     let mut command = Command::new(pgbench);
-    command.args(["--no-vacuum", "--host=127.0.0.1", "--username=bench", "--log"]);
-    command.arg(format!("--port={}", server.port)).arg(format!("--client={}", options.clients));
+    let (host, port) = server.address.host_and_port();
+    command.args(["--no-vacuum", "--username=bench", "--log"]).arg(format!("--host={host}"));
+    command.arg(format!("--port={port}")).arg(format!("--client={}", options.clients));
     command.arg(format!("--time={}", options.seconds)).arg("--file").arg(script);
     // Writing the log must not be what costs the time.
     command.arg("--sampling-rate=0.1").arg("--log-prefix").arg(logs.join("log")).arg("bench");
@@ -248,7 +267,7 @@ fn run_pgbench(
 
 fn run_own(options: &Options, server: &Server, interrupt: &Interrupt) -> Result<Sample, BenchError> {
     let plan = Plan {
-        login: Login::trusted(Address::Loopback(server.port), "bench", "bench", "pgweir-bench"),
+        login: Login::trusted(server.address.clone(), "bench", "bench", "pgweir-bench"),
         tls: false,
         mix: Mix::select_only(1),
         protocol: Protocol::Simple,

@@ -2,8 +2,9 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, ppoll};
@@ -15,19 +16,22 @@ use pgweir_wire::backend::{
 };
 use pgweir_wire::frontend::tag;
 use pgweir_wire::{HEADER_LEN, Header};
+use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::error::BenchError;
 use crate::interrupt::Interrupt;
 
 const LISTENER: u64 = u64::MAX;
 const LOOK_EVERY_MS: u16 = 100;
+const BACKLOG: i32 = 1024;
 /// A request for encryption: answered "no".
 const SSL_REQUEST: [u8; 4] = [0x04, 0xd2, 0x16, 0x2f];
 
-/// Listens on a port of 127.0.0.1.
+/// Listens on a port of 127.0.0.1, or on a unix socket.
 #[derive(Debug)]
 pub(crate) struct StandIn {
-    listener: TcpListener,
+    listener: Socket,
+    is_unix: bool,
     port: u16,
     delay: Duration,
 }
@@ -37,7 +41,7 @@ type Later = VecDeque<(Instant, u64, Vec<u8>)>;
 
 /// A client of it.
 struct Guest {
-    stream: TcpStream,
+    stream: Socket,
     /// Bytes that are no whole message yet.
     rest: Vec<u8>,
     greeted: bool,
@@ -57,11 +61,23 @@ impl StandIn {
     /// # Errors
     /// The port is taken.
     pub(crate) fn bind(port: u16) -> Result<Self, BenchError> {
-        let listener = TcpListener::bind(("127.0.0.1", port))
+        let address = SockAddr::from(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port));
+        let listener = listening(Domain::IPV4, &address)
             .map_err(BenchError::io(format!("listening on port {port} of 127.0.0.1")))?;
-        listener.set_nonblocking(true).map_err(BenchError::io("preparing the listener"))?;
-        let port = listener.local_addr().map_err(BenchError::io("asking for the port"))?.port();
-        Ok(Self { listener, port, delay: Duration::ZERO })
+        let bound = listener.local_addr().map_err(BenchError::io("asking for the port"))?;
+        let port = bound.as_socket().map_or(port, |bound| bound.port());
+        Ok(Self { listener, is_unix: false, port, delay: Duration::ZERO })
+    }
+
+    /// Binds PostgreSQL's name for this port in a directory.
+    ///
+    /// # Errors
+    /// There is such a socket, or no such directory.
+    pub(crate) fn bind_unix(directory: &Path, port: u16) -> Result<Self, BenchError> {
+        let path = directory.join(format!(".s.PGSQL.{port}"));
+        let listener = SockAddr::unix(&path).and_then(|address| listening(Domain::UNIX, &address));
+        let listener = listener.map_err(BenchError::io(format!("listening on {}", path.display())))?;
+        Ok(Self { listener, is_unix: true, port, delay: Duration::ZERO })
     }
 
     /// Makes every statement take so long, whatever else is asked at the same time.
@@ -116,7 +132,7 @@ impl StandIn {
     fn welcome(&self, epoll: &Epoll, guests: &mut HashMap<u64, Guest>, next: &mut u64) {
         while let Ok((stream, _)) = self.listener.accept() {
             let added = stream.set_nonblocking(true).is_ok()
-                && stream.set_nodelay(true).is_ok()
+                && (self.is_unix || stream.set_tcp_nodelay(true).is_ok())
                 && epoll.add(stream.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, *next)).is_ok();
             if added {
                 guests.insert(*next, Guest::new(stream));
@@ -124,6 +140,17 @@ impl StandIn {
             }
         }
     }
+}
+
+fn listening(domain: Domain, address: &SockAddr) -> io::Result<Socket> {
+    let listener = Socket::new(domain, Type::STREAM, None)?;
+    if domain == Domain::IPV4 {
+        listener.set_reuse_address(true)?;
+    }
+    listener.bind(address)?;
+    listener.listen(BACKLOG)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }
 
 /// Waits for readiness, or until `due`.
@@ -152,7 +179,7 @@ fn say_due(later: &mut Later, guests: &mut HashMap<u64, Guest>) {
 }
 
 impl Guest {
-    fn new(stream: TcpStream) -> Self {
+    fn new(stream: Socket) -> Self {
         Self { stream, rest: Vec::new(), greeted: false, status: TxStatus::Idle }
     }
 

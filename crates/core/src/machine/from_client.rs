@@ -336,18 +336,21 @@ impl Machine {
                 self.client_left(d, id, "client close request");
                 Passed::Gone
             }
-            Route::Endless => {
-                self.refused(d, id, &Fault::TooLarge("portal and statement names are too long".into()))
-            }
-            Route::Malformed => {
-                let text = format!("invalid message format: '{}'", header.tag.escape_ascii());
-                self.refused(d, id, &Fault::Protocol(text.into()))
-            }
-            Route::Unknown => {
-                self.unknown_message(d, id, header.tag);
-                Passed::Gone
-            }
+            Route::Endless | Route::Malformed | Route::Unknown => self.reject(d, id, route, header.tag),
         }
+    }
+
+    /// A message that can not be passed on ends its client.
+    fn reject<D: Driver>(&mut self, d: &mut D, id: ClientId, route: Route, tag: u8) -> Passed {
+        let fault = match route {
+            Route::Endless => Fault::TooLarge("portal and statement names are too long".into()),
+            Route::Unknown => {
+                self.unknown_message(d, id, tag);
+                return Passed::Gone;
+            }
+            _ => Fault::Protocol(format!("invalid message format: '{}'", tag.escape_ascii()).into()),
+        };
+        self.refused(d, id, &fault)
     }
 
     /// A message that servers get as it is; what they will owe for it is noted.
@@ -369,17 +372,13 @@ impl Machine {
         if let Some((text, traits)) = &noted
             && self.concerns_sequences(id, text, traits)
         {
-            if let Some(server) = self.servers.get(server_id) {
-                cursor.flush(d, server.conn);
-            }
-            self.note_sequences(d, id, server_id, (text, traits), header.tag == tag::QUERY);
+            self.flush_cursor(d, server_id, cursor);
+            self.use_sequences(d, id, server_id, (text, traits), header.tag == tag::QUERY);
         }
         if let Some((text, traits)) = &noted
             && self.may_name_prepared(id, traits)
         {
-            if let Some(server) = self.servers.get(server_id) {
-                cursor.flush(d, server.conn);
-            }
+            self.flush_cursor(d, server_id, cursor);
             if self.waits_for_names(d, id, server_id) {
                 return Passed::NoMore;
             }
@@ -408,18 +407,21 @@ impl Machine {
             self.settle(d, server_id);
         }
         if self.has_to_restore(id, header.tag) {
-            if let Some(server) = self.servers.get(server_id) {
-                cursor.flush(d, server.conn);
-            }
+            self.flush_cursor(d, server_id, cursor);
             self.restore(d, id, server_id);
         }
         if self.has_lent(id, header.tag) {
-            if let Some(server) = self.servers.get(server_id) {
-                cursor.flush(d, server.conn);
-            }
+            self.flush_cursor(d, server_id, cursor);
             self.take_back(d, id, server_id);
         }
         Passed::Message
+    }
+
+    /// What was gathered goes to the server in front of something of ours.
+    fn flush_cursor<D: Driver>(&self, d: &mut D, server_id: ServerId, cursor: &mut Cursor<'_>) {
+        if let Some(server) = self.servers.get(server_id) {
+            cursor.flush(d, server.conn);
+        }
     }
 
     /// What a text names depends on answers that are owed: it waits for them.

@@ -135,46 +135,12 @@ impl Machine {
                 Err(_) => return self.violated(d, id, &run, &bytes[..at], "bad packet from server"),
             };
             let whole = rest.len() >= header.total();
-            let owner = server.ledger.head().map(|head| head.owner);
-            if owner == Some(Owner::Hidden(Purpose::AuthQuery)) && header.tag == tag::DATA_ROW {
-                if let Err(error) = server.ledger.accept(header.tag) {
-                    return self.unexpected(d, id, &run, &bytes[..at], error);
-                }
-                match self.lookup_row(id, rest, header) {
-                    Row::Read(used) => at += used,
-                    Row::Part => break,
-                    Row::TooLong => {
-                        return self.violated(d, id, &run, &bytes[..at], "row of auth_query is too long");
-                    }
-                }
-                continue;
-            }
             if matches!(header.tag, tag::DATA_ROW | tag::COPY_DATA) {
-                let accepted = match server.ledger.accept(header.tag) {
-                    Ok(accepted) => accepted,
-                    Err(error) => return self.unexpected(d, id, &run, &bytes[..at], error),
-                };
-                if matches!(
-                    accepted.owner,
-                    Owner::Hidden(Purpose::Audit | Purpose::Introduce | Purpose::Probe)
-                ) {
-                    if !whole && header.total() > SERVER_ERROR_BYTES_MAX {
-                        return self.violated(d, id, &run, &bytes[..at], "message from server is too large");
-                    }
-                    self.extend(d, id, &mut run, None, bytes, at);
-                    if !whole {
-                        break;
-                    }
-                    self.hidden_row(id, &rest[HEADER_LEN..header.total()]);
-                    at += header.total();
-                    continue;
+                match self.row(d, id, header, &mut run, bytes, at) {
+                    Ok(Some(used)) => at += used,
+                    Ok(None) => break,
+                    Err(step) => return step,
                 }
-                if !whole {
-                    let left = header.total() - rest.len();
-                    server.streaming = Some(Streaming { left, to: visible(accepted.owner) });
-                }
-                self.extend(d, id, &mut run, visible(accepted.owner), bytes, at);
-                at += header.total().min(rest.len());
                 continue;
             }
             if !whole {
@@ -197,6 +163,55 @@ impl Machine {
         self.flush(d, id, &run, &bytes[..at]);
         self.resume_held(d, id);
         if at == 0 { Step::Wait } else { Step::Used(at) }
+    }
+
+    /// A row, or COPY data: how much of it was used, `None` if the rest is needed first.
+    fn row<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ServerId,
+        header: Header,
+        run: &mut Run,
+        bytes: &[u8],
+        at: usize,
+    ) -> Result<Option<usize>, Step> {
+        let Some(server) = self.servers.get_mut(id) else { return Err(Step::Gone) };
+        let rest = &bytes[at..];
+        let whole = rest.len() >= header.total();
+        let accepted = match server.ledger.accept(header.tag) {
+            Ok(accepted) => accepted,
+            Err(error) => return Err(self.unexpected(d, id, run, &bytes[..at], error)),
+        };
+        match accepted.owner {
+            Owner::Hidden(Purpose::AuthQuery) if header.tag == tag::DATA_ROW => {
+                match self.lookup_row(id, rest, header) {
+                    Row::Read(used) => Ok(Some(used)),
+                    Row::Part => Ok(None),
+                    Row::TooLong => {
+                        Err(self.violated(d, id, run, &bytes[..at], "row of auth_query is too long"))
+                    }
+                }
+            }
+            Owner::Hidden(Purpose::Audit | Purpose::Introduce | Purpose::Probe) => {
+                if !whole && header.total() > SERVER_ERROR_BYTES_MAX {
+                    return Err(self.violated(d, id, run, &bytes[..at], "message from server is too large"));
+                }
+                self.extend(d, id, run, None, bytes, at);
+                if !whole {
+                    return Ok(None);
+                }
+                self.hidden_row(id, &rest[HEADER_LEN..header.total()]);
+                Ok(Some(header.total()))
+            }
+            owner => {
+                if !whole {
+                    let left = header.total() - rest.len();
+                    server.streaming = Some(Streaming { left, to: visible(owner) });
+                }
+                self.extend(d, id, run, visible(owner), bytes, at);
+                Ok(Some(header.total().min(rest.len())))
+            }
+        }
     }
 
     /// What a client sent behind a change of its prepared statements that is answered now, or behind more than a server may

@@ -287,7 +287,7 @@ impl Machine {
             && self.concerns_sequences(id, &known.query, &traits)
         {
             let text = known.query.clone();
-            self.note_sequences(d, id, server_id, (&text, &traits), false);
+            self.use_sequences(d, id, server_id, (&text, &traits), false);
         }
         self.lend_for_bind(d, id, server_id, (head.statement, statement));
         let name = self.server_name(d, id, server_id, statement);

@@ -73,13 +73,19 @@ fn an_open_group_costs_the_server() {
     assert!(rig.is_closed(server), "without its Sync a group is not over");
 }
 
-#[test]
-fn a_session_that_ends_in_order_leaves_a_clean_server() {
-    let mut rig = Rig::with("default_pool_size = 1", "app = host=pg pool_mode=session", 1);
+/// A client whose session pooling is over; its server is asked to forget it.
+fn being_reset(main: &str) -> (Rig, End) {
+    let mut rig = Rig::with(main, "app = host=pg pool_mode=session", 1);
     let (client, server) = busy(&mut rig);
     rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
     rig.send(client, &fe::terminate());
     assert_eq!(rig.gets(server), ["Query DISCARD ALL"]);
+    (rig, server)
+}
+
+#[test]
+fn a_session_that_ends_in_order_leaves_a_clean_server() {
+    let (mut rig, server) = being_reset("default_pool_size = 1");
     let next = rig.client("alice");
     rig.send(next, &fe::query("select 2"));
     rig.gets_nothing(server);
@@ -90,11 +96,7 @@ fn a_session_that_ends_in_order_leaves_a_clean_server() {
 
 #[test]
 fn a_reset_that_asks_for_data_costs_the_server() {
-    let mut rig = Rig::with("", "app = host=pg pool_mode=session", 1);
-    let (client, server) = busy(&mut rig);
-    rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
-    rig.send(client, &fe::terminate());
-    assert_eq!(rig.gets(server), ["Query DISCARD ALL"]);
+    let (mut rig, server) = being_reset("");
     rig.send(server, &be::copy_in());
     assert!(rig.is_closed(server), "nobody would ever send it");
 }

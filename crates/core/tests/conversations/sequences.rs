@@ -95,8 +95,8 @@ fn what_a_client_drew_last_is_its_own_although_others_used_the_server_before() {
     run(&mut rig, one, first, ASK);
 }
 
-#[test]
-fn where_there_is_no_other_server_nobody_waits_for_a_client_that_never_asked() {
+/// One of two clients on one server asks for what it drew, and the other one was there meanwhile: what others drew is discarded.
+fn asking_behind_another() -> (Rig, End, End) {
     let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 0");
     let (one, two) = (rig.client("alice"), rig.client("alice"));
     let server = rig.dialed();
@@ -104,6 +104,12 @@ fn where_there_is_no_other_server_nobody_waits_for_a_client_that_never_asked() {
     run(&mut rig, two, server, "select 2");
     rig.send(one, &fe::query(ASK));
     assert_eq!(rig.gets(server), [DISCARD, "Query select lastval()"]);
+    (rig, one, server)
+}
+
+#[test]
+fn where_there_is_no_other_server_nobody_waits_for_a_client_that_never_asked() {
+    let (mut rig, one, server) = asking_behind_another();
     rig.send(server, &[discarded(), undefined()].concat());
     let told = rig.gets(one);
     assert!(told[0].starts_with("ERROR 55000 lastval is not yet defined in this session"), "{told:?}");
@@ -112,13 +118,7 @@ fn where_there_is_no_other_server_nobody_waits_for_a_client_that_never_asked() {
 
 #[test]
 fn a_server_that_wants_data_where_drawn_values_are_discarded_is_given_up() {
-    let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 0");
-    let (one, two) = (rig.client("alice"), rig.client("alice"));
-    let server = rig.dialed();
-    run(&mut rig, one, server, INSERT);
-    run(&mut rig, two, server, "select 2");
-    rig.send(one, &fe::query(ASK));
-    assert_eq!(rig.gets(server), [DISCARD, "Query select lastval()"]);
+    let (mut rig, one, server) = asking_behind_another();
     rig.send(server, &be::copy_in());
     assert!(rig.is_closed(server));
     let told = rig.gets(one);

@@ -107,7 +107,9 @@ impl Machine {
         let text = prepared.map(|prepared| prepared.text.to_vec());
         let Some(text) = text else { return };
         let traits = pgweir_sql::traits(&text);
-        self.note_sequences(d, id, server_id, (&text, &traits), false);
+        if self.concerns_sequences(id, &text, &traits) {
+            self.use_sequences(d, id, server_id, (&text, &traits), false);
+        }
         let marks = traits.marks.without(Marks::PREPARED);
         if !marks.is_empty() {
             self.note_marks(id, marks, b"", false);

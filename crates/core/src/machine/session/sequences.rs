@@ -34,7 +34,7 @@ use super::notes::executed_name;
 const NAME: &[u8] = b"PGWEIR_SEQUENCES";
 
 impl Machine {
-    /// [`Machine::note_sequences`] has something to do.
+    /// [`Machine::use_sequences`] has something to do.
     #[inline]
     pub(in crate::machine) fn concerns_sequences(&self, id: ClientId, text: &[u8], traits: &Traits) -> bool {
         sequences::draws(traits) || sequences::asks(traits.marks) || self.asks_inside(id, text)
@@ -50,22 +50,9 @@ impl Machine {
         })
     }
 
-    /// A statement of a linked client is about to go to its server. `simple`: it is a Query; else a message of the extended protocol.
-    #[inline]
-    pub(in crate::machine) fn note_sequences<D: Driver>(
-        &mut self,
-        d: &mut D,
-        id: ClientId,
-        server_id: ServerId,
-        (text, traits): (&[u8], &Traits),
-        simple: bool,
-    ) {
-        if self.concerns_sequences(id, text, traits) {
-            self.use_sequences(d, id, server_id, (text, traits), simple);
-        }
-    }
-
-    fn use_sequences<D: Driver>(
+    /// A statement of a linked client, which [`Machine::concerns_sequences`], is about to go to its server. `simple`: it is a Query;
+    /// else a message of the extended protocol.
+    pub(in crate::machine) fn use_sequences<D: Driver>(
         &mut self,
         d: &mut D,
         id: ClientId,

@@ -82,7 +82,10 @@ impl Machine {
         }
         link.unnamed = false;
         let (query, types) = (unnamed.query.clone(), unnamed.types.clone());
-        self.note_sequences(d, id, server_id, (&query, &pgweir_sql::traits(&query)), false);
+        let traits = pgweir_sql::traits(&query);
+        if self.concerns_sequences(id, &query, &traits) {
+            self.use_sequences(d, id, server_id, (&query, &traits), false);
+        }
         let server = &mut self.servers[server_id];
         self.scratch.clear();
         frontend::encode_parse(&mut self.scratch, b"", &query, &types);
