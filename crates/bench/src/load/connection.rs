@@ -129,6 +129,11 @@ impl Connection {
         matches!(self.phase, Phase::In)
     }
 
+    /// It has to be told when its socket takes bytes. (A unix socket would be told each time that the other side reads.)
+    pub(super) fn wants_room(&self) -> bool {
+        !self.is_in() || !self.unsent.is_empty()
+    }
+
     /// The socket may be writable: sends what waits, or begins the login.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, ppoll};
@@ -31,7 +31,8 @@ const SSL_REQUEST: [u8; 4] = [0x04, 0xd2, 0x16, 0x2f];
 #[derive(Debug)]
 pub(crate) struct StandIn {
     listener: Socket,
-    is_unix: bool,
+    /// The unix socket, which goes with it.
+    path: Option<PathBuf>,
     port: u16,
     delay: Duration,
 }
@@ -66,7 +67,7 @@ impl StandIn {
             .map_err(BenchError::io(format!("listening on port {port} of 127.0.0.1")))?;
         let bound = listener.local_addr().map_err(BenchError::io("asking for the port"))?;
         let port = bound.as_socket().map_or(port, |bound| bound.port());
-        Ok(Self { listener, is_unix: false, port, delay: Duration::ZERO })
+        Ok(Self { listener, path: None, port, delay: Duration::ZERO })
     }
 
     /// Binds PostgreSQL's name for this port in a directory.
@@ -77,13 +78,14 @@ impl StandIn {
         let path = directory.join(format!(".s.PGSQL.{port}"));
         let listener = SockAddr::unix(&path).and_then(|address| listening(Domain::UNIX, &address));
         let listener = listener.map_err(BenchError::io(format!("listening on {}", path.display())))?;
-        Ok(Self { listener, is_unix: true, port, delay: Duration::ZERO })
+        Ok(Self { listener, path: Some(path), port, delay: Duration::ZERO })
     }
 
     /// Makes every statement take so long, whatever else is asked at the same time.
     #[must_use]
-    pub(crate) fn delayed(self, delay: Duration) -> Self {
-        Self { delay, ..self }
+    pub(crate) fn delayed(mut self, delay: Duration) -> Self {
+        self.delay = delay;
+        self
     }
 
     /// Where it listens.
@@ -132,7 +134,7 @@ impl StandIn {
     fn welcome(&self, epoll: &Epoll, guests: &mut HashMap<u64, Guest>, next: &mut u64) {
         while let Ok((stream, _)) = self.listener.accept() {
             let added = stream.set_nonblocking(true).is_ok()
-                && (self.is_unix || stream.set_tcp_nodelay(true).is_ok())
+                && (self.path.is_some() || stream.set_tcp_nodelay(true).is_ok())
                 && epoll.add(stream.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, *next)).is_ok();
             if added {
                 guests.insert(*next, Guest::new(stream));
@@ -151,6 +153,14 @@ fn listening(domain: Domain, address: &SockAddr) -> io::Result<Socket> {
     listener.listen(BACKLOG)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
+}
+
+impl Drop for StandIn {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            let _ = std::fs::remove_file(path);
+        }
+    }
 }
 
 /// Waits for readiness, or until `due`.

@@ -47,6 +47,8 @@ struct Client {
     connection: Option<Connection>,
     dialed: Option<Instant>,
     work: Option<Work>,
+    /// Its socket is watched for room as well.
+    watched_for_room: bool,
 }
 
 /// A transaction on its way.
@@ -269,7 +271,7 @@ impl<'a> Worker<'a> {
             connection.writable(&self.common)?;
         }
         if !flags.intersects(EpollFlags::EPOLLIN | EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR) {
-            return Ok(());
+            return self.watch(index);
         }
         let prepare = prepare.filter(|_| index < self.share.clients as usize);
         let seen = connection.readable(&mut self.common, prepare)?;
@@ -280,7 +282,20 @@ impl<'a> Worker<'a> {
             let took_us = u64::try_from(dialed.elapsed().as_micros()).unwrap_or(u64::MAX);
             self.outcome.connecting.record_us(took_us);
         }
-        self.advance(index, &seen)
+        self.advance(index, &seen)?;
+        self.watch(index)
+    }
+
+    /// Write interest only where something waits for room.
+    fn watch(&mut self, index: usize) -> io::Result<()> {
+        let client = &mut self.clients[index];
+        let Some(connection) = &client.connection else { return Ok(()) };
+        let wants = connection.wants_room();
+        if wants != client.watched_for_room {
+            client.watched_for_room = wants;
+            self.epoll.modify(connection.fd(), &mut interest(index, wants))?;
+        }
+        Ok(())
     }
 
     /// What an answer leads to.
@@ -368,28 +383,29 @@ impl<'a> Worker<'a> {
         let statement = &plan.mix.scripts[work.script].statements[work.step];
         statement.encode(plan.protocol, &mut self.random, &mut self.scratch, &mut self.out);
         work.step += 1;
-        connection.send(&self.out)
+        connection.send(&self.out)?;
+        self.watch(index)
     }
 
     fn send_rollback(&mut self, index: usize) -> io::Result<()> {
         let Some(connection) = &mut self.clients[index].connection else { return Ok(()) };
         self.out.clear();
         pgweir_wire::frontend::encode_query(&mut self.out, b"ROLLBACK");
-        connection.send(&self.out)
+        connection.send(&self.out)?;
+        self.watch(index)
     }
 
     fn dial(&mut self, index: usize) {
         let dialed = Instant::now();
-        let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLET;
-        let event = EpollEvent::new(flags, index as u64);
         let connection = Connection::dial(&self.common).and_then(|connection| {
-            self.epoll.add(connection.fd(), event)?;
+            self.epoll.add(connection.fd(), interest(index, true))?;
             Ok(connection)
         });
         match connection {
             Ok(connection) => {
                 let client = &mut self.clients[index];
                 (client.connection, client.dialed) = (Some(connection), Some(dialed));
+                client.watched_for_room = true;
             }
             Err(error) => self.lose(index, &error),
         }
@@ -412,6 +428,12 @@ impl<'a> Worker<'a> {
             }
         }
     }
+}
+
+/// What a connection is watched for.
+fn interest(index: usize, room: bool) -> EpollEvent {
+    let room = if room { EpollFlags::EPOLLOUT } else { EpollFlags::empty() };
+    EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET | room, index as u64)
 }
 
 /// Logged in with nothing to wait for, or gone.
