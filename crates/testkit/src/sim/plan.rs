@@ -373,7 +373,7 @@ impl Plan {
         self.server.read_us_max = 0;
         self.net.delay_us_max = self.net.delay_us_max.min(1_000);
         self.net.window_bytes = 65_536;
-        if self.seed % 16 != 1 {
+        if self.seed % 64 != 1 {
             // So that there can be many such worlds.
             self.passages_max = 2;
         }
