@@ -81,6 +81,8 @@ struct Bench {
     pgbench: PathBuf,
     interrupt: Interrupt,
     progress: Progress,
+    /// Before the first experiment: what is seen before a later one is the experiment's in front of it.
+    load_before: f64,
 }
 
 /// Runs experiments; see [`crate::bench`].
@@ -111,7 +113,8 @@ pub(crate) fn run(experiment: &str, args: Vec<OsString>) -> Result<(), BenchErro
         }
         return Err(full);
     }
-    let mut bench = Bench { options, tools, pgbench, interrupt, progress };
+    let load_before = load_average();
+    let mut bench = Bench { options, tools, pgbench, interrupt, progress, load_before };
     let mut all = Vec::new();
     let mut ended = Ok(());
     for experiment in bench.options.experiments.clone() {
@@ -157,7 +160,6 @@ impl Bench {
         eprintln!("{}: {}", experiment.key, experiment.title);
         let needed_mb = if self.options.quick { NEEDED_QUICK_MB } else { NEEDED_MB };
         let needed_mb = if self.options.postgres.is_some() { 500 } else { needed_mb };
-        let load_before = load_average();
         let scratch = Scratch::create(RunAs::detect()?, needed_mb)?;
         let mut server = Server::prepare(
             experiment,
@@ -169,14 +171,14 @@ impl Bench {
             &mut self.progress,
         )?;
         let steal_from = MachineCpu::now();
-        all.push(self.empty_results(experiment, &server, load_before));
+        all.push(self.empty_results(experiment, &server));
         let results = all.last_mut().expect("pushed above");
         let ended = self.rounds(experiment, &mut server, &scratch, results);
         results.steal = steal_from.and_then(|from| Some(from.steal_until(MachineCpu::now()?)));
         ended
     }
 
-    fn empty_results(&self, experiment: &'static Experiment, server: &Server, load_before: f64) -> Results {
+    fn empty_results(&self, experiment: &'static Experiment, server: &Server) -> Results {
         let postgres = format!("{}.{}", server.version / 10_000, server.version % 10_000);
         let facts = |target: &Target| TargetFacts {
             name: target.name.clone(),
@@ -198,7 +200,7 @@ impl Bench {
             runs: Vec::new(),
             left_out: Vec::new(),
             steal: None,
-            load_before,
+            load_before: self.load_before,
             cpus: machine::Machine::look().cpus,
         }
     }
