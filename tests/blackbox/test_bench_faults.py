@@ -233,3 +233,23 @@ def test_the_servers_disk_fills_up(bench, phase):
     one.shrink("tmp")
     code, said = one.end()
     assert code == 5 and "no room on the disk" in said, said
+
+
+def test_side_by_side_keeps_what_it_measured(tmp_path):
+    """A run of `bench peers` that fails ends it with an error, after the report of what was measured until then."""
+    tmp_path.chmod(0o755)
+    words = ("--only", "select1", "--rounds", "9", "--seconds", "1", "--scale", "1", "--output", tmp_path / "out")
+    environment = os.environ | {"TMPDIR": tempfile.gettempdir()}
+    with subprocess.Popen([binary(), "bench", "peers", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as one:
+        said = []
+        for line in one.stderr:
+            said.append(line)
+            if "round 2, pgweir: TPS" in line:
+                break
+        server = next(pid for (pid, _), command in family(one.pid).items() if "postgres -D" in command)
+        os.kill(server, signal.SIGKILL)
+        rest, errors = one.communicate(timeout=120)
+    assert one.returncode != 0 and "panicked" not in errors, (said, errors)
+    assert "select1: " in rest and "written to" in rest, rest
+    runs = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert "select1" in json.dumps(runs)

@@ -79,7 +79,10 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), BenchError> {
         progress,
         scratch,
     };
-    let (results, interrupted) = measure_all(&mut bench, &targets)?;
+    let (results, ended) = measure_all(&mut bench, &targets);
+    if results.is_empty() {
+        return ended;
+    }
     let report = Report {
         steal: steal_from.and_then(|from| Some(from.steal_until(MachineCpu::now()?))),
         postgres_version,
@@ -96,7 +99,7 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), BenchError> {
         write(output, "report.svg", &svg::panels(&report.panels()))?;
         println!("written to {}: report.txt, report.json, report.svg", output.display());
     }
-    if interrupted { Err(BenchError::Interrupted) } else { Ok(()) }
+    ended
 }
 
 fn max_connections(targets: &[Target]) -> u32 {
@@ -104,8 +107,8 @@ fn max_connections(targets: &[Target]) -> u32 {
     if programs.any(PoolerProgram::is_pgpool) { MAX_CONNECTIONS_PGPOOL } else { MAX_CONNECTIONS }
 }
 
-/// Runs every workload; Ctrl-C keeps what was measured until then.
-fn measure_all(bench: &mut Bench<'_>, targets: &[Target]) -> Result<(Vec<Results>, bool), BenchError> {
+/// Runs every workload. What was measured is kept, whatever ended it: Ctrl-C, or a run that failed.
+fn measure_all(bench: &mut Bench<'_>, targets: &[Target]) -> (Vec<Results>, Result<(), BenchError>) {
     let mut all = Vec::new();
     for workload in workload::all(bench.options) {
         if !bench.options.wants(workload.key) {
@@ -116,13 +119,11 @@ fn measure_all(bench: &mut Bench<'_>, targets: &[Target]) -> Result<(Vec<Results
         if results.has_samples() {
             all.push(results);
         }
-        match outcome {
-            Ok(()) => {}
-            Err(BenchError::Interrupted) => return Ok((all, true)),
-            Err(error) => return Err(error),
+        if outcome.is_err() {
+            return (all, outcome);
         }
     }
-    Ok((all, false))
+    (all, Ok(()))
 }
 
 /// Direct, pgweir, PgBouncer where it is installed (or can be), and what the user named.
