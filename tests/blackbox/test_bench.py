@@ -140,9 +140,9 @@ def test_the_generator_is_not_what_limits(tmp_path):
     done = run("generator", "--rounds", "5", "--seconds", "2")
     assert done.returncode == 0, done.stderr
     print(done.stdout)
-    [ratio] = re.findall(r"^requests per CPU second: ([0-9.]+) x pgbench's$", done.stdout, re.M)
+    [ratio] = re.findall(r"^unix, at once: requests per CPU second: ([0-9.]+) x pgbench's$", done.stdout, re.M)
     assert float(ratio) >= 1.5
-    [(mean, p50)] = re.findall(r"^latencies against pgbench's log: mean ([-+0-9.]+) %, p50 ([-+0-9.]+) %", done.stdout, re.M)
+    [(mean, p50)] = re.findall(r"^TCP, slow: latencies against pgbench's log: mean ([-+0-9.]+) %, p50 ([-+0-9.]+) %", done.stdout, re.M)
     assert abs(float(mean)) <= 5 and abs(float(p50)) <= 5
 
 
@@ -165,6 +165,8 @@ def test_on_a_users_server(pg18, output):
         assert step["targets"][target]["medians"]["tps"] > 0
         assert len(step["targets"][target]["rounds"][0]["series"]["buffers_allocated"]) > 1
     assert "<svg" in (output / "report.html").read_text()
+    same = run("compare", output / "report.json", output / "report.json")
+    assert same.returncode == 0 and "pgweir" in same.stdout and "1.00x" in same.stdout and "another machine" not in same.stdout, same
     assert pg18.sql("SELECT count(*) FROM pg_namespace WHERE nspname = 'pgweir_bench'", database="app") == [(0,)]
 
 
