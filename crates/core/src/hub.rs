@@ -143,18 +143,11 @@ impl Listener {
     /// What server and hub were notified of, from when the server's transaction listened until both are known to have passed on
     /// what came before the other began or ended: the end of the one is the beginning of the other.
     pub(crate) fn meet(&mut self, server_pid: u32, own_pid: u32) {
-        let (server, mut hub) = (std::mem::take(&mut self.from_server), std::mem::take(&mut self.from_hub));
+        let (server, hub) = (std::mem::take(&mut self.from_server), std::mem::take(&mut self.from_hub));
         self.in_reserve.clear();
-        // A hub that listened before may be late with what was sent before the server did.
-        let (early, both) = overlap(&server, &hub);
-        hub.drain(..early);
-        let only_server = server.len() - both;
-        let seen_by_server = only_server + both;
-        let all = server.into_iter().take(only_server).chain(hub);
-        for (at, message) in all.enumerate() {
-            let seen = at < seen_by_server;
-            self.queue.push(if seen { as_own(message, server_pid, own_pid) } else { message });
-        }
+        let told = told_by_server(&server, &hub);
+        self.queue.extend(server.into_iter().map(|message| as_own(message, server_pid, own_pid)));
+        self.queue.extend(hub.into_iter().zip(told).filter(|(_, told)| !told).map(|(message, _)| message));
         self.joined.append(&mut self.joining);
         self.bytes = self.queue.iter().chain(&self.own).map(|message| message.len()).sum();
     }
@@ -174,11 +167,31 @@ impl Listener {
     }
 }
 
+/// Which of the hub's notifications the server has told as well, or are older: each channel for itself, as the hub may have
+/// joined one long before another.
+fn told_by_server(server: &[Message], hub: &[Message]) -> Vec<bool> {
+    let mut channels: HashMap<&[u8], (Vec<&Message>, Vec<usize>)> = HashMap::new();
+    for message in server {
+        channels.entry(channel_of(message)).or_default().0.push(message);
+    }
+    for (at, message) in hub.iter().enumerate() {
+        channels.entry(channel_of(message)).or_default().1.push(at);
+    }
+    let mut told = vec![false; hub.len()];
+    for (server, places) in channels.into_values() {
+        // A hub that listened before may be late with what was sent before the server did.
+        let here: Vec<&Message> = places.iter().map(|&at| &hub[at]).collect();
+        let (early, both) = overlap(&server, &here);
+        places[..early + both].iter().for_each(|&at| told[at] = true);
+    }
+    told
+}
+
 /// Where the end of what the server said stands in what the hub said: from which place on, and how much of it. The most that can be
 /// found, and the first place of several.
-fn overlap(server: &[Message], hub: &[Message]) -> (usize, usize) {
+fn overlap(server: &[&Message], hub: &[&Message]) -> (usize, usize) {
     // Both backwards, one behind the other: how far each place agrees with the beginning (the "Z function").
-    let all: Vec<&Message> = server.iter().rev().chain(hub.iter().rev()).collect();
+    let all: Vec<&Message> = server.iter().rev().chain(hub.iter().rev()).copied().collect();
     let mut agrees = vec![0; all.len()];
     let (mut from, mut to) = (0, 0);
     let (mut place, mut most) = (0, 0);
@@ -205,8 +218,13 @@ pub(crate) fn as_own(message: Message, server_pid: u32, own_pid: u32) -> Message
 }
 
 fn is_on(message: &[u8], channels: &[Box<[u8]>]) -> bool {
+    channels.iter().any(|name| **name == *channel_of(message))
+}
+
+/// Only messages that were read before are kept.
+fn channel_of(message: &[u8]) -> &[u8] {
     let told = message.get(HEADER_LEN..).and_then(|body| NotificationResponse::parse(body).ok());
-    told.is_some_and(|told| channels.iter().any(|name| **name == *told.channel))
+    told.map_or(b"", |told| told.channel)
 }
 
 fn pid_of(message: &[u8]) -> Option<u32> {
@@ -271,6 +289,24 @@ mod tests {
     }
 
     #[test]
+    fn each_channel_meets_for_itself() {
+        let on = |channel: &[u8], payload: &[u8]| {
+            let mut out = Vec::new();
+            pgweir_wire::backend::encode_notification(&mut out, 1, channel, payload);
+            Message::from(out)
+        };
+        // The hub was on `a` already, and joined `b` later.
+        let mut listener = Listener {
+            from_server: vec![on(b"b", b"1"), on(b"a", b"2"), on(b"b", b"3")],
+            from_hub: vec![on(b"a", b"0"), on(b"a", b"2"), on(b"b", b"4"), on(b"a", b"5")],
+            ..Listener::default()
+        };
+        listener.meet(7, 99);
+        let all = [on(b"b", b"1"), on(b"a", b"2"), on(b"b", b"3"), on(b"b", b"4"), on(b"a", b"5")];
+        assert_eq!(listener.queue, all);
+    }
+
+    #[test]
     fn the_overlap_is_what_a_slow_search_finds() {
         let words = |number: u32, base: u32| {
             let digits = (0..6).map(move |place| number / base.pow(place) % base);
@@ -282,10 +318,12 @@ mod tests {
                 let end = &server[server.len() - both..];
                 (0..=hub.len() - both).find(|&at| hub[at..].starts_with(end)).map(|at| (at, both))
             });
-            assert_eq!(overlap(server, &hub), found.unwrap_or_default(), "{number}");
+            let (server, hub): (Vec<&Message>, Vec<&Message>) =
+                (server.iter().collect(), hub.iter().collect());
+            assert_eq!(overlap(&server, &hub), found.unwrap_or_default(), "{number}");
         }
-        assert_eq!(overlap(&[], &words(5, 3)), (0, 0));
-        assert_eq!(overlap(&words(5, 3), &[]), (0, 0));
+        let some = message(1, "x");
+        assert_eq!((overlap(&[], &[&some]), overlap(&[&some], &[])), ((0, 0), (0, 0)));
     }
 
     #[test]
