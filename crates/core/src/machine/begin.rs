@@ -104,6 +104,9 @@ impl Machine {
             return Some(self.client_left(d, id, "client close request"));
         }
         if let Some(used) = self.answered_while_begun(d, id, header, bytes) {
+            if header.tag == tag::SYNC && used == bytes.len() && self.defers_begin(id) == DeferBegin::Server {
+                self.rest_while_begun(d, id, server_id);
+            }
             return Some(Step::Used(used));
         }
         let group = self.end_at_front(id, bytes)?;
@@ -116,6 +119,25 @@ impl Machine {
         self.servers[server_id].xact_us = 0;
         self.server_rests(d, server_id);
         Some(Step::Used(group.len))
+    }
+
+    /// What a begun client got a server for was answered without it after all: it is not held while the client thinks.
+    fn rest_while_begun<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId) {
+        let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) else {
+            return;
+        };
+        if link.pin.is_some() || link.touched.is_some() {
+            return;
+        }
+        let Opening::Unsent(text) = std::mem::replace(&mut link.opening, Opening::Done) else { return };
+        self.server_rests(d, server_id);
+        match self.clients.get_mut(id).map(|client| &mut client.state) {
+            Some(ClientState::Linked(link)) => link.opening = Opening::Unsent(text),
+            Some(state @ ClientState::Idle) => {
+                *state = ClientState::Begun(Begun { text, since_us: self.now.mono_us });
+            }
+            _ => {}
+        }
     }
 
     /// A BEGIN that is all the client says so far: where more is there already, it may as well go along.

@@ -13,6 +13,7 @@ use crate::client::ClientState;
 use crate::driver::{CloseMode, Closed, ConnId, Driver, Endpoint, Level, TlsRole};
 use crate::errors::Refusal;
 use crate::ids::{CancelId, ClientId, PoolId, ServerId};
+use crate::ledger::Owner;
 use crate::mail::Mail;
 use crate::server::ServerState;
 
@@ -197,7 +198,7 @@ impl Machine {
         let Some(cancel) = self.cancels.get_mut(id) else { return };
         let aimed = self.servers.get_mut(cancel.server).filter(|server| {
             matches!(server.state, ServerState::Busy(client) if client == cancel.target)
-                && !server.ledger.is_empty()
+                && server.ledger.entries().any(|entry| !matches!(entry.owner, Owner::Hidden(_)))
         });
         let Some(server) = aimed else {
             return self.end_cancel(d, id, "cancel request for idle client");
@@ -233,8 +234,9 @@ impl Machine {
             && let Some(server) = self.servers.get_mut(cancel.server)
         {
             server.cancels -= 1;
-            if server.cancels == 0 && matches!(server.state, ServerState::HeldForCancel) {
-                self.free_server(d, cancel.server);
+            match server.state {
+                ServerState::HeldForCancel if server.cancels == 0 => self.free_server(d, cancel.server),
+                _ => self.restores_behind_cancel(d, cancel.server),
             }
         }
         self.end_requester(d, cancel.requester, reason);

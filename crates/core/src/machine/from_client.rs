@@ -6,6 +6,7 @@ use pgweir_wire::backend::{self, TxStatus};
 use pgweir_wire::frontend::{Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
+use super::session::waits_for_restore;
 use super::{Machine, Step};
 use crate::client::{ClientState, Link};
 use crate::driver::{ConnId, Driver};
@@ -196,7 +197,7 @@ impl Machine {
         server_id: ServerId,
         bytes: &[u8],
     ) -> Step {
-        let Some(group) = self.group_to_send(id, server_id) else { return Step::Wait };
+        let Some(group) = self.group_to_send(id, server_id, bytes) else { return Step::Wait };
         if group.is_none()
             && let Some(step) = self.begin_with_server(d, id, server_id, bytes)
         {
@@ -240,12 +241,17 @@ impl Machine {
     }
 
     /// What of a linked client's bytes is a group that others may follow: the inner `None` if nothing is. The outer one: it has
-    /// to wait, because others are aboard behind it, or what it asked for before is still in its inbox.
-    fn group_to_send(&mut self, id: ClientId, server_id: ServerId) -> Option<Option<Group>> {
+    /// to wait, because others are aboard behind it, what it asked for before is still in its inbox, or what it has reset is to
+    /// be put back.
+    fn group_to_send(&mut self, id: ClientId, server_id: ServerId, bytes: &[u8]) -> Option<Option<Group>> {
         let client = self.clients.get_mut(id)?;
         let ClientState::Linked(link) = &mut client.state else { return Some(None) };
         let Some(server) = self.servers.get(server_id) else { return Some(None) };
         if link.kept > 0 || !server.riders.is_alone() {
+            return None;
+        }
+        if waits_for_restore(link, &server.ledger, bytes) {
+            link.held = true;
             return None;
         }
         if matches!(server.state, ServerState::Settling(_) | ServerState::Auditing(_)) {
@@ -284,11 +290,11 @@ impl Machine {
                 return Passed::Released;
             }
         }
-        if link.opening.holds() || link.ready_due {
+        let rest = cursor.rest();
+        if link.opening.holds() || link.ready_due || waits_for_restore(link, &server.ledger, rest) {
             link.held = true;
             return Passed::NoMore;
         }
-        let rest = cursor.rest();
         let header = match Header::peek(rest) {
             Ok(Some(header)) => header,
             Ok(None) => return Passed::NoMore,
@@ -405,10 +411,6 @@ impl Machine {
         }
         if kind == Some(Kind::CopyEnd) {
             self.settle(d, server_id);
-        }
-        if self.has_to_restore(id, header.tag) {
-            self.flush_cursor(d, server_id, cursor);
-            self.restore(d, id, server_id);
         }
         if self.has_lent(id, header.tag) {
             self.flush_cursor(d, server_id, cursor);

@@ -15,6 +15,7 @@ use super::from_client::names_are_uncertain;
 use super::lookup::Row;
 use super::measure::rows_in_tag;
 use super::plain::{DEALLOCATED, ROLLED_BACK, changes_objects, is_discarding, plain_answers};
+use super::session::waits_for_restore;
 use super::{Machine, Step};
 use crate::client::{ClientState, printable};
 use crate::driver::{CloseMode, Driver, Level};
@@ -216,7 +217,7 @@ impl Machine {
 
     /// What a client sent behind a change of its prepared statements that is answered now, or behind more than a server may
     /// owe, goes on.
-    fn resume_held<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+    pub(super) fn resume_held<D: Driver>(&mut self, d: &mut D, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
         let ServerState::Busy(client_id) = server.state else { return };
         let Some(client) = self.clients.get_mut(client_id) else { return };
@@ -224,6 +225,7 @@ impl Machine {
         let certain = link.held
             && !link.opening.holds()
             && !link.ready_due
+            && !waits_for_restore(link, &server.ledger, &[])
             && !names_are_uncertain(link, &server.ledger);
         let shorter = client.reads_paused && !link.held && server.ledger.len() < LEDGER_ENTRIES_MAX / 2;
         if certain || shorter {
@@ -283,7 +285,7 @@ impl Machine {
             let ended = server.ledger.accept(message).ok()?.ended;
             if message == tag::ERROR {
                 self.undo_failed(id, ended);
-                owner.client().into_iter().for_each(|client| self.doubt_session(client));
+                owner.client().into_iter().for_each(|client| self.statement_failed(client, id));
             }
         }
         visible(owner)
@@ -491,6 +493,9 @@ impl Machine {
             }
         }
         self.settle(d, id);
+        if self.restores(d, id) {
+            return Ok(());
+        }
         let Some(server) = self.servers.get(id) else { return Ok(()) };
         if rode {
             self.next_aboard(d, id);
@@ -533,12 +538,12 @@ impl Machine {
         };
         let renewed = self.renews_statement(id, accepted, body);
         match accepted.owner {
-            Owner::Client(client) if renewed => self.doubt_session(client),
+            Owner::Client(client) if renewed => self.statement_failed(client, id),
             Owner::Client(client) | Owner::Errand(client) => {
                 let server = &mut self.servers[id];
                 server.said_fatal |= fatal;
                 self.note_server_error(id, body);
-                self.doubt_session(client);
+                self.statement_failed(client, id);
                 match accepted.ended {
                     Some(entry) if entry.kind == Kind::ParseAgain && is_provoked(body) => {
                         self.name_in_use(d, client, entry.ticket);
@@ -605,8 +610,9 @@ impl Machine {
             Purpose::ConnectQuery => ("connect_query", None),
             Purpose::Settle => ("SET of a client's parameters", Some("invalid server parameter")),
             Purpose::Audit | Purpose::Introduce => return self.hidden_refused(id, code, text),
-            // Where what it follows failed, so does this: nothing was reset.
-            Purpose::Restore | Purpose::Lend => return,
+            Purpose::Restore => ("putting back startup parameters", None),
+            // Where what it follows failed, so does this.
+            Purpose::Lend => return,
             Purpose::Prepare => return self.prepare_refused(d, id, &text),
             // The client's statement fails for the same reason.
             Purpose::Sequences if code == SqlState::IN_FAILED_SQL_TRANSACTION => return,

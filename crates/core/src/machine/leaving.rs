@@ -9,6 +9,7 @@ use pgweir_auth::{Learned, PlainPassword, ScramKeys, Secret};
 use pgweir_settings::{Database, PoolMode};
 
 use super::Machine;
+use super::session::has_to_restore;
 use crate::carried::{Carried, CarriedClient, CarriedPeer, CarriedPool, CarriedSecret, CarriedServer, Pair};
 use crate::client::{Account, Client, ClientState, Link, Opening};
 use crate::driver::{CloseMode, Driver, Endpoint, Peer};
@@ -112,7 +113,7 @@ impl Machine {
             // What keeps a server would have to be known over there.
             && link.pin.is_none()
             && !link.ready_due
-            && link.touched.as_ref().is_none_or(|touched| touched.restore.is_empty())
+            && !has_to_restore(link)
             && link.group.is_none()
             && matches!(link.opening, Opening::Done | Opening::Unsent(_))
             && !link.discards

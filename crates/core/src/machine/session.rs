@@ -10,6 +10,7 @@
 //! after some releases it is asked whether nothing was overlooked (`inspect.rs`).
 
 pub(in crate::machine) use introduce::Known;
+pub(in crate::machine) use restore::{has_to_restore, waits_for_restore};
 
 mod audit;
 mod explain;

@@ -72,6 +72,26 @@ fn meanwhile_the_server_is_everybodys() {
 }
 
 #[test]
+fn a_server_that_was_not_needed_after_all_is_everybodys_again() {
+    let (mut rig, client, server) = begun("begin", "");
+    rig.gets(client);
+    let prepare = |name: &str| [fe::parse(name, "select 7"), fe::sync()].concat();
+    let first = rig.client("alice");
+    rig.send(first, &prepare("a"));
+    rig.gets(server);
+    rig.send(client, &prepare("b"));
+    rig.gets_nothing(client);
+    rig.send(server, &[be::parse_complete(), be::ready('I')].concat());
+    assert_eq!(rig.gets(client), ["ParseComplete", "Ready T"], "the server has it by now");
+    rig.send(first, &fe::query("select 1"));
+    assert_eq!(rig.gets(server), ["Query select 1"]);
+    rig.send(client, &fe::query("update t set a = 1"));
+    rig.gets_nothing(server);
+    rig.send(server, &[be::one_row("1"), be::ready('I')].concat());
+    assert_eq!(rig.gets(server), [&SENT[..], &["Query update t set a = 1"]].concat());
+}
+
+#[test]
 fn an_empty_transaction_never_reaches_a_server() {
     for (end, tag) in
         [("commit", "COMMIT"), ("END", "COMMIT"), ("rollback", "ROLLBACK"), ("abort work", "ROLLBACK")]

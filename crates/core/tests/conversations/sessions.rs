@@ -183,12 +183,122 @@ fn startup_parameters_are_tried_before_the_client_is_let_in() {
     rig.send(next, &startup);
     rig.gets_nothing(server);
     assert_eq!(rig.gets(next).last().map(String::as_str), Some("Ready I"));
-    // RESET goes back to them, in the same packet.
-    rig.send(next, &fe::query("RESET work_mem"));
-    assert_eq!(
-        rig.gets(server),
-        ["Query RESET work_mem", "Query SELECT pg_catalog.set_config('work_mem','1MB',false);"]
+}
+
+/// What puts back the startup value of [`resetting`]'s client.
+const PUT_BACK: &str = "Query SELECT pg_catalog.set_config('work_mem','1MB',false);";
+
+/// A client with a startup value has sent something that resets it.
+fn resetting(messages: &[u8]) -> (Rig, End, End) {
+    let mut rig = Rig::new("default_pool_size = 1");
+    rig.client("alice");
+    let server = rig.dialed();
+    let client = rig.accept();
+    rig.send(client, &fe::startup(&[("user", "alice"), ("database", "app"), ("options", "-c work_mem=1MB")]));
+    rig.gets(server);
+    rig.send(server, &[be::answer(&[&["1MB"]]), be::answer(&[&["1MB"]])].concat());
+    rig.gets(client);
+    rig.send(client, messages);
+    (rig, client, server)
+}
+
+#[test]
+fn reset_goes_back_to_what_the_client_started_with_before_anything_else_runs() {
+    let (mut rig, client, server) =
+        resetting(&[fe::query("RESET work_mem"), fe::query("show work_mem")].concat());
+    assert_eq!(rig.gets(server), ["Query RESET work_mem"], "what follows waits");
+    rig.send(client, &fe::query("select 2"));
+    rig.gets_nothing(server);
+    rig.send(server, &[be::complete("RESET"), be::ready('I')].concat());
+    assert_eq!(rig.gets(client), ["Complete RESET", "Ready I"]);
+    assert_eq!(rig.gets(server), [PUT_BACK, "Query show work_mem", "Query select 2"]);
+}
+
+#[test]
+fn a_reset_within_a_transaction_is_followed_within_it() {
+    let messages = [
+        fe::query("begin"),
+        fe::parse("", "RESET ALL"),
+        fe::bind(""),
+        fe::execute(),
+        fe::sync(),
+        fe::query("commit"),
+    ];
+    let (mut rig, client, server) = resetting(&messages.concat());
+    assert_eq!(rig.gets(server), ["Query begin", "Parse  RESET ALL", "Bind ", "Execute", "Sync"]);
+    rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
+    rig.gets_nothing(server);
+    let done = [be::parse_complete(), be::bind_complete(), be::complete("RESET"), be::ready('T')];
+    rig.send(server, &done.concat());
+    assert_eq!(rig.gets(server), [PUT_BACK, "Query commit"]);
+    assert_eq!(rig.gets(client).last().map(String::as_str), Some("Ready T"));
+}
+
+#[test]
+fn a_reset_that_failed_is_followed_by_nothing() {
+    let (mut rig, client, server) =
+        resetting(&[fe::query("select 1/0"), fe::query("DISCARD ALL"), fe::query("show work_mem")].concat());
+    assert_eq!(rig.gets(server), ["Query select 1/0", "Query DISCARD ALL"]);
+    rig.send(server, &[be::error("22012", "division by zero"), be::ready('I')].concat());
+    rig.gets_nothing(server);
+    rig.send(server, &[be::error("57014", "canceled"), be::ready('I')].concat());
+    let asked = rig.gets(server);
+    assert!(
+        asked.len() == 1 && asked[0] != PUT_BACK,
+        "what the session holds is asked for at once: {asked:?}"
     );
+    assert_eq!(rig.gets(client).last().map(String::as_str), Some("Ready I"));
+}
+
+#[test]
+fn an_error_before_the_reset_does_not_concern_it() {
+    let (mut rig, _, server) =
+        resetting(&[fe::query("select 1/0"), fe::query("RESET ALL"), fe::query("show work_mem")].concat());
+    rig.gets(server);
+    rig.send(server, &[be::error("22012", "division by zero"), be::ready('I')].concat());
+    rig.send(server, &[be::complete("RESET ALL"), be::ready('I')].concat());
+    assert_eq!(rig.gets(server), [PUT_BACK, "Query show work_mem"]);
+}
+
+#[test]
+fn what_puts_back_startup_values_is_not_hit_by_a_cancel() {
+    let (mut rig, client, server) = resetting(&fe::query("RESET ALL"));
+    rig.gets(server);
+    let early = rig.cancel(client);
+    let cancel = rig.dialed();
+    assert_ne!(rig.connect(cancel), "");
+    rig.send(server, &[be::complete("RESET ALL"), be::ready('I')].concat());
+    assert_eq!(rig.gets(client), ["Complete RESET ALL", "Ready I"]);
+    rig.send(client, &fe::query("show work_mem"));
+    rig.gets_nothing(server);
+    rig.eof(cancel);
+    assert!(rig.is_closed(early));
+    assert_eq!(rig.gets(server), [PUT_BACK, "Query show work_mem"]);
+}
+
+#[test]
+fn a_cancel_that_comes_while_startup_values_are_put_back_is_not_sent() {
+    let (mut rig, client, server) = resetting(&fe::query("RESET ALL"));
+    rig.gets(server);
+    rig.send(server, &[be::complete("RESET ALL"), be::ready('I')].concat());
+    assert_eq!(rig.gets(server), [PUT_BACK]);
+    let late = rig.cancel(client);
+    let cancel = rig.dialed();
+    assert_eq!(rig.connect(cancel), "");
+    assert!(rig.is_closed(late));
+}
+
+#[test]
+fn the_data_of_a_copy_does_not_wait_for_a_reset_before_it() {
+    let data = [fe::copy_data(b"1\n"), fe::copy_done(), fe::query("select 2")];
+    let (mut rig, client, server) = resetting(&fe::query("RESET work_mem; COPY t FROM STDIN"));
+    rig.gets(server);
+    rig.send(server, &[be::complete("RESET"), be::copy_in()].concat());
+    rig.gets(client);
+    rig.send(client, &data.concat());
+    assert_eq!(rig.gets(server), ["CopyData 1\n", "CopyDone"]);
+    rig.send(server, &[be::complete("COPY 1"), be::ready('I')].concat());
+    assert_eq!(rig.gets(server), [PUT_BACK, "Query select 2"]);
 }
 
 #[test]

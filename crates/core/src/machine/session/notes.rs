@@ -121,7 +121,6 @@ impl Machine {
 }
 
 impl Machine {
-    /// A statement of the client failed, or a transaction was rolled back to where it was before: what it had set may be gone.
     /// The client changed tables or the like, which the statements may be about that it prepared by SQL: those stay where they
     /// are, as PostgreSQL prepares nothing whose table is gone.
     pub(in crate::machine) fn note_reshaped(&mut self, id: ClientId) {
@@ -134,6 +133,7 @@ impl Machine {
         }
     }
 
+    /// A statement of the client failed, or a transaction was rolled back to where it was before: what it had set may be gone.
     pub(in crate::machine) fn doubt_session(&mut self, id: ClientId) {
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state)
             && let Some(touched) = &mut link.touched

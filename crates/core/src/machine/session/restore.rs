@@ -1,43 +1,98 @@
 //! RESET and DISCARD go back to what the client started with. A server goes back to what it started with itself; so the
-//! client's own values follow right behind, in the same packet and the same transaction: with it they come, and with it
-//! they go.
+//! client's own values follow once the server has said that it did, in the same transaction: with it they come, and with it
+//! they go. What failed or was cancelled has reset nothing, and nothing follows it. The client's next messages wait for that.
 
+use pgweir_wire::backend::TxStatus;
 use pgweir_wire::frontend::tag;
 
-use crate::client::ClientState;
+use crate::client::{ClientState, Link};
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
-use crate::ledger::Purpose;
+use crate::ledger::{Entry, Kind, Ledger, Owner, Purpose};
 use crate::machine::Machine;
+use crate::server::{Server, ServerState};
 use crate::session::set_config;
 
 impl Machine {
-    /// What ends a group of messages is passed on: the client's startup values follow, if something in it reset them.
-    #[inline]
-    pub(in crate::machine) fn has_to_restore(&self, id: ClientId, message: u8) -> bool {
-        if !matches!(message, tag::QUERY | tag::SYNC) {
+    /// An answer of the client's ended with ReadyForQuery: its startup values follow, if what ran has reset them. `true` if
+    /// that has to wait for a cancel that is on its way, which is not meant for them.
+    pub(in crate::machine) fn restores<D: Driver>(&mut self, d: &mut D, server_id: ServerId) -> bool {
+        let Some(server) = self.servers.get(server_id) else { return false };
+        let ServerState::Busy(id) = server.state else { return false };
+        let Some(client) = self.clients.get_mut(id) else { return false };
+        let ClientState::Linked(link) = &mut client.state else { return false };
+        if link.streaming > 0 || !has_to_restore(link) || clients_entries(&server.ledger).next().is_some() {
             return false;
         }
-        let link = match self.clients.get(id).map(|client| &client.state) {
-            Some(ClientState::Linked(link)) => link,
-            _ => return false,
-        };
-        link.streaming == 0 && link.touched.as_ref().is_some_and(|touched| !touched.restore.is_empty())
+        if server.cancels > 0 {
+            return true;
+        }
+        let names = link.touched.as_mut().map(|touched| std::mem::take(&mut touched.restore));
+        let startup = client.account.as_ref().and_then(|account| account.startup.clone());
+        if let (Some(names), Some(startup)) = (names, startup)
+            && server.tx != TxStatus::Failed
+        {
+            let calls =
+                names.iter().filter_map(|(name, local)| Some((&**name, Some(startup.get(name)?), *local)));
+            let mut text = Vec::new();
+            set_config(&mut text, calls);
+            // A simple query ends the unnamed statement.
+            link.unnamed = client.account.as_ref().is_some_and(|account| account.unnamed.is_some());
+            self.send_hidden(d, server_id, Purpose::Restore, &text);
+        }
+        false
     }
 
-    /// See [`Machine::has_to_restore`].
-    pub(in crate::machine) fn restore<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId) {
-        let Some(client) = self.clients.get_mut(id) else { return };
-        let Some(startup) = client.account.as_ref().and_then(|account| account.startup.clone()) else {
+    /// No cancel is on its way to this server any longer.
+    pub(in crate::machine) fn restores_behind_cancel<D: Driver>(&mut self, d: &mut D, server_id: ServerId) {
+        let waits = |server: &Server| match server.state {
+            ServerState::Busy(id) => matches!(self.clients.get(id).map(|client| &client.state),
+                Some(ClientState::Linked(link)) if has_to_restore(link)),
+            _ => false,
+        };
+        if !self.servers.get(server_id).is_some_and(waits) {
+            return;
+        }
+        self.restores(d, server_id);
+        self.resume_held(d, server_id);
+    }
+
+    /// A statement of the client failed: what its transaction had set may be gone, and a RESET or DISCARD in the same group
+    /// of messages has no effect.
+    pub(in crate::machine) fn statement_failed(&mut self, id: ClientId, server_id: ServerId) {
+        self.doubt_session(id);
+        let Some(server) = self.servers.get(server_id) else { return };
+        let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) else {
             return;
         };
-        let ClientState::Linked(link) = &mut client.state else { return };
-        let Some(touched) = &mut link.touched else { return };
-        let names = std::mem::take(&mut touched.restore);
-        let calls =
-            names.iter().filter_map(|(name, local)| Some((&**name, Some(startup.get(name)?), *local)));
-        let mut text = Vec::new();
-        set_config(&mut text, calls);
-        self.send_hidden(d, server_id, Purpose::Restore, &text);
+        if let Some(touched) = link.touched.as_mut().filter(|touched| !touched.restore.is_empty())
+            && clients_entries(&server.ledger).skip_while(|entry| !ends_group(entry)).nth(1).is_none()
+        {
+            touched.restore.clear();
+        }
     }
+}
+
+/// Startup values are to be put back.
+#[inline]
+pub(in crate::machine) fn has_to_restore(link: &Link) -> bool {
+    link.touched.as_ref().is_some_and(|touched| !touched.restore.is_empty())
+}
+
+/// What comes next has to wait until startup values are put back: the group that reset them has ended. The data of a COPY
+/// belongs to it.
+#[inline]
+pub(in crate::machine) fn waits_for_restore(link: &Link, ledger: &Ledger, next: &[u8]) -> bool {
+    has_to_restore(link)
+        && link.streaming == 0
+        && !matches!(next.first(), Some(&(tag::COPY_DATA | tag::COPY_DONE | tag::COPY_FAIL)))
+        && clients_entries(ledger).last().is_none_or(ends_group)
+}
+
+fn ends_group(entry: &Entry) -> bool {
+    matches!(entry.kind, Kind::Query | Kind::FunctionCall | Kind::Sync)
+}
+
+fn clients_entries(ledger: &Ledger) -> impl Iterator<Item = &Entry> {
+    ledger.entries().filter(|entry| !matches!(entry.owner, Owner::Hidden(_)) && entry.kind != Kind::CopyEnd)
 }

@@ -267,7 +267,8 @@ impl Client {
             Some(otherwise) if !self.oracle.is_copying() => otherwise,
             _ => step.messages,
         };
-        if self.oracle.is_at_rest() {
+        // The data of a COPY is not asked for anew.
+        if self.oracle.is_at_rest() && !self.oracle.is_copying() {
             self.asked_us = hub.now_us;
         }
         let before = self.out.len();
