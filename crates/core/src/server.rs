@@ -13,7 +13,7 @@ use crate::ids::{ClientId, PoolId};
 use crate::inquiry::{Answer, Lookup};
 use crate::introductions::Opened;
 use crate::known_sets::PlainSet;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Owner, Purpose};
 use crate::params::Params;
 use crate::pins::Reasons;
 use crate::pool::{Pool, ServerKind};
@@ -355,6 +355,13 @@ impl Server {
             && self.tx == TxStatus::Idle
             && self.streaming.is_none()
             && self.inbox.is_empty()
+    }
+
+    /// It owes nothing but what puts back its client's startup values, outside of a transaction.
+    pub(crate) fn only_restores(&self) -> bool {
+        self.tx == TxStatus::Idle
+            && !self.ledger.is_empty()
+            && self.ledger.entries().all(|entry| entry.owner == Owner::Hidden(Purpose::Restore))
     }
 
     /// Where to reach this very server again, though its host may have further addresses.

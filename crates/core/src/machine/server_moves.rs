@@ -271,10 +271,11 @@ impl Machine {
         }
         let settling = matches!(server.state, ServerState::Settling(_));
         let because = |reason| server.retire.unwrap_or(reason);
-        if d.backlog(server.conn) > 0 && !server.is_at_rest() {
+        let rests = server.is_at_rest() || server.only_restores();
+        if d.backlog(server.conn) > 0 && !rests {
             let reason = because("client disconnect before everything was sent to the server");
             self.close_server(d, id, reason, CloseMode::Now);
-        } else if mid_message || settling || !server.is_at_rest() {
+        } else if mid_message || settling || !rests {
             let reason = because("client disconnect while server was not ready");
             self.close_server(d, id, reason, CloseMode::Flush);
         } else if server.replication {

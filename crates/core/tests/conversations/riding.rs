@@ -277,8 +277,11 @@ fn a_head_that_turns_out_long_takes_nobody_more() {
 
 #[test]
 fn an_idle_server_is_woken_for_who_waits_too_long() {
-    let (mut rig, clients, server) = pool(4, "multiplex_depth = 2\nmin_pool_size = 2");
-    rig.reload("default_pool_size = 2\nmultiplex_depth = 2\nmin_pool_size = 2", "app = host=pg");
+    let (mut rig, clients, server) = pool(4, "multiplex_depth = 2\nmultiplex_servers = 1\nmin_pool_size = 2");
+    rig.reload(
+        "default_pool_size = 2\nmultiplex_depth = 2\nmultiplex_servers = 1\nmin_pool_size = 2",
+        "app = host=pg",
+    );
     rig.pass_us(400_000);
     let second = rig.dialed();
     rig.greet(second);

@@ -289,6 +289,22 @@ fn a_cancel_that_comes_while_startup_values_are_put_back_is_not_sent() {
 }
 
 #[test]
+fn a_client_that_leaves_meanwhile_costs_no_server() {
+    let (mut rig, client, server) = resetting(&fe::query("RESET ALL"));
+    rig.gets(server);
+    rig.send(server, &[be::complete("RESET"), be::ready('I')].concat());
+    assert_eq!(rig.gets(server), [PUT_BACK]);
+    rig.send(client, &fe::terminate());
+    assert_eq!(rig.gets(server), ["Query DISCARD ALL"]);
+    let other = rig.client("alice");
+    rig.send(other, &fe::query("select 1"));
+    rig.send(server, &be::answer(&[&["1MB"]]));
+    rig.gets_nothing(server);
+    finish(&mut rig, server, "DISCARD ALL");
+    assert_eq!(rig.gets(server), ["Query select 1"]);
+}
+
+#[test]
 fn the_data_of_a_copy_does_not_wait_for_a_reset_before_it() {
     let data = [fe::copy_data(b"1\n"), fe::copy_done(), fe::query("select 2")];
     let (mut rig, client, server) = resetting(&fe::query("RESET work_mem; COPY t FROM STDIN"));

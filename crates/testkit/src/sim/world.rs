@@ -44,7 +44,7 @@ pub struct World<E: Subject> {
 }
 
 /// Events after which a run is called endless.
-const EVENTS_MAX: u64 = 4_000_000;
+const EVENTS_MAX: u64 = 40_000_000;
 /// How long the end is watched: the driver's lingering, timers, cancels must be over by then.
 const REST_US: u64 = 12_000_000;
 /// The wall clock at the beginning of a run.
