@@ -70,7 +70,7 @@ prepare: ## installs what tests need: Rust components, and as root Debian packag
 	.ci/prepare
 	tests/setup.sh
 
-bench-peers: build ## pgweir, PgBouncer and direct, side by side (ARGS="--only select --rounds 5"); about 15 minutes
+bench-peers: build ## pgweir, PgBouncer and direct, side by side (ARGS="--only select --rounds 5"); about 20 minutes
 	$(PGWEIR) bench peers --install --output "$(TARGET)/bench-peers" $(ARGS)
 
 bench-instructions: ## counts the hot paths' instructions with valgrind, compares with the baseline (ARGS="--only=lex --update")

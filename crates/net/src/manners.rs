@@ -4,7 +4,8 @@
 //! interrupts the very threads that were about to send more. Asked to wait for its turn (Linux: SCHED_BATCH, see
 //! sched(7)), it finds more to do in each of its turns: fewer system calls, fewer switches. But next to a process that computes
 //! without end that means to wait for it. So nobody decides by thought: while the worker is busy, both ways take turns for
-//! short windows now and then, and the one that moved more bytes is kept.
+//! short windows now and then, and waiting is kept where it moves more, or as much with less effort, in fewer turns: that it
+//! seemed to move more in as many turns is chance (one client, whose every message is a turn, is only answered later).
 //!
 //! This file is arithmetic; it must never call the system.
 
@@ -16,12 +17,14 @@ const TURNS: u8 = 8;
 const BUSY_PERCENT: u64 = 25;
 /// ... and nothing to gain below this. (With fewer, larger turns the same load takes less of its time.)
 const IDLE_PERCENT: u64 = 8;
-/// Waiting must move so much more, in percent ...
+/// Waiting must move so much more, in percent, in so many percent fewer turns ...
 const GAIN_PERCENT: u64 = 2;
+/// See [`GAIN_PERCENT`].
+const FEWER_TURNS_PERCENT: u64 = 3;
 /// ... or not so much less, in so many percent fewer turns.
 const LOSS_PERCENT: u64 = 2;
 /// See [`LOSS_PERCENT`].
-const FEWER_TURNS_PERCENT: u64 = 10;
+const FAR_FEWER_TURNS_PERCENT: u64 = 10;
 /// Below this part of what it moved when it was found better, the load is another one.
 const OTHER_LOAD_PERCENT: u64 = 60;
 /// How long what was found is kept, at first and at most.
@@ -202,9 +205,9 @@ fn way_of(turn: u8) -> Way {
 
 fn is_better(prompt: &Seen, patient: &Seen) -> bool {
     let (before, now) = (prompt.rate(), patient.rate().saturating_mul(100));
-    let fewer = patient.turns() * 100 < prompt.turns() * (100 - FEWER_TURNS_PERCENT);
-    now > before.saturating_mul(100 + GAIN_PERCENT)
-        || fewer && now >= before.saturating_mul(100 - LOSS_PERCENT)
+    let fewer = |percent| patient.turns() * 100 < prompt.turns() * (100 - percent);
+    fewer(FEWER_TURNS_PERCENT) && now > before.saturating_mul(100 + GAIN_PERCENT)
+        || fewer(FAR_FEWER_TURNS_PERCENT) && now >= before.saturating_mul(100 - LOSS_PERCENT)
 }
 
 #[cfg(test)]
@@ -249,6 +252,13 @@ mod tests {
     #[test]
     fn it_does_not_wait_for_somebody_who_computes_without_end() {
         let machine = Machine { prompt: (4_000, 80), patient: (500, 5), busy_percent: 80 };
+        let patient_ms = run(&mut Manners::new(), &machine, 0, 60, &mut Work::default());
+        assert!(patient_ms < 1_000, "{patient_ms}");
+    }
+
+    #[test]
+    fn it_does_not_wait_where_that_takes_as_many_turns() {
+        let machine = Machine { prompt: (4_000, 80), patient: (4_200, 82), busy_percent: 35 };
         let patient_ms = run(&mut Manners::new(), &machine, 0, 60, &mut Work::default());
         assert!(patient_ms < 1_000, "{patient_ms}");
     }

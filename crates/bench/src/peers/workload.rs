@@ -124,6 +124,7 @@ pub(super) fn all(options: &Options) -> Vec<Workload> {
     vec![
         pgbench("select-20", "SELECT by key, 20 clients, pool 10", 10, load(SelectOnly, Simple, 20)),
         pgbench("select-200", "SELECT by key, 200 clients, pool 25", 25, load(SelectOnly, Simple, 200)),
+        pgbench("narrow-200", "SELECT by key, 200 clients, pool 10", 10, load(SelectOnly, Simple, 200)),
         pgbench("select1", "SELECT 1, 20 clients, pool 10", 10, load(SelectOne, Simple, 20)),
         pgbench("tpcb", "TPC-B, 50 clients, pool 20", 20, load(TpcB, Simple, 50)),
         pgbench(
@@ -137,6 +138,18 @@ pub(super) fn all(options: &Options) -> Vec<Workload> {
             "SELECT by key, prepared statements, 20 clients, pool 10",
             10,
             load(SelectOnly, Prepared, 20),
+        ),
+        pgbench(
+            "extended-200",
+            "SELECT by key, extended protocol, 200 clients, pool 25",
+            25,
+            load(SelectOnly, Extended, 200),
+        ),
+        pgbench(
+            "prepared-200",
+            "SELECT by key, prepared statements, 200 clients, pool 25",
+            25,
+            load(SelectOnly, Prepared, 200),
         ),
         pgbench(
             "reconnect",
