@@ -46,7 +46,7 @@ impl Session {
                 made.then_some("CREATE TABLE").ok_or_else(|| exists("42P07", "relation", name))?
             }
             Hold::DropTable(name) => {
-                let dropped = self.holdings.drop_table(name);
+                let dropped = self.holdings.drop_table(name, tag);
                 dropped.then_some("DROP TABLE").ok_or_else(|| missing("42P01", "table", name))?
             }
             Hold::Prepare { name, verb, source } => {

@@ -44,8 +44,8 @@ pub(super) struct Holdings {
     locks: BTreeMap<u64, Vec<Tag>>,
     statements: BTreeMap<String, PreparedBySql>,
     channels: BTreeSet<String>,
-    /// Tables and the like were made or dropped while something was prepared.
-    reshaped: bool,
+    /// Who made or dropped tables and the like: what that client prepared by SQL, also in the same transaction, may stay here.
+    reshaped_by: Option<u32>,
     /// Tables as they were when the open transaction began, and cursors that are not its own.
     before: Option<(BTreeMap<String, Tag>, BTreeSet<String>)>,
     /// What the open transaction does when it is committed, and whose that is.
@@ -104,18 +104,14 @@ impl Holdings {
             return false;
         }
         self.tables.insert(name.to_owned(), *tag);
-        self.reshape();
+        self.reshaped_by = tag.client;
         true
     }
 
     /// `false` if it does not exist.
-    pub(super) fn drop_table(&mut self, name: &str) -> bool {
-        self.reshape();
+    pub(super) fn drop_table(&mut self, name: &str, tag: &Tag) -> bool {
+        self.reshaped_by = tag.client;
         self.tables.remove(name).is_some()
-    }
-
-    fn reshape(&mut self) {
-        self.reshaped |= !self.statements.is_empty();
     }
 
     /// `false` if it exists.
@@ -134,15 +130,13 @@ impl Holdings {
 
     /// `false` if it does not exist.
     pub(super) fn deallocate(&mut self, name: &str) -> bool {
-        let known = self.statements.remove(name).is_some();
-        self.reshaped &= !self.statements.is_empty();
-        known
+        self.statements.remove(name).is_some()
     }
 
     /// DEALLOCATE ALL.
     pub(super) fn deallocate_all(&mut self) {
         self.statements.clear();
-        self.reshaped = false;
+        self.reshaped_by = None;
     }
 
     /// The session got a lock.
@@ -203,7 +197,9 @@ impl Holdings {
 
     /// It holds what lives in this one process.
     pub(super) fn is_bound_to_process(&self) -> bool {
-        !(self.tables.is_empty() && self.cursors.is_empty() && self.locks.is_empty()) || self.reshaped
+        let mut prepared = self.statements.values().filter_map(|known| known.tag.client);
+        !(self.tables.is_empty() && self.cursors.is_empty() && self.locks.is_empty())
+            || prepared.any(|client| self.reshaped_by == Some(client))
     }
 
     /// Somebody whose things it holds, other than this client.
