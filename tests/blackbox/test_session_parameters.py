@@ -292,6 +292,30 @@ def test_reset_all_and_discard_all(pooled):
         assert session.value("show datestyle") == shown
 
 
+@pytest.mark.parametrize("mode", ["session", "transaction"])
+def test_a_reset_that_fails_resets_nothing(pooled, mode):
+    """What the client set stays, also where a RESET or DISCARD of its startup value failed or was cancelled; one that succeeds goes back to it."""
+    pooler = pooled(pool_mode=mode, default_pool_size=2)
+    with pooler.raw(options="-c work_mem=5MB") as session, pooler.raw() as other:
+        session.query("set work_mem = '7MB'")
+        assert session.query("reset work_mem; select 1/0").error["C"] == "22012"
+        assert session.value("show work_mem") == "7MB"
+        other.query("select 1")
+        session.query("begin")
+        assert session.query("reset all; select 1/0").error["C"] == "22012"
+        session.query("rollback")
+        assert session.value("show work_mem") == "7MB"
+        assert session.query("select 1; discard all").error["C"] == "25001"
+        assert session.value("show work_mem") == "7MB"
+        session.send(query("reset work_mem"), query("show work_mem"))
+        session.until("Z")
+        assert session.until("Z").rows == [["5MB"]]
+        session.query("set work_mem = '8MB'")
+        session.query("discard all")
+        assert session.value("show work_mem") == "5MB"
+        assert other.value("show work_mem") == "4MB"
+
+
 def test_notifications_in_session_mode(pooled):
     """LISTEN in session pooling: notifications come between the client's statements, and while it is idle."""
     pooler = pooled(pool_mode="session")
