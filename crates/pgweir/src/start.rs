@@ -113,8 +113,10 @@ pub(crate) fn start(options: RunOptions, log: &Log) -> Result<Ready, StartError>
     // Before anything is made or opened: root's files could be neither removed nor opened again later.
     match &config.main.user {
         Some(user) => switch_user(user)?,
-        None if is_root() => return Err(StartError::Root),
         None => {}
+    }
+    if is_root() {
+        return Err(StartError::Root);
     }
     open_log(config, options.quiet, log)?;
     tell(&draft, log);

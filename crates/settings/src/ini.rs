@@ -106,10 +106,15 @@ fn parse_line(line: &str) -> Line<'_> {
 }
 
 fn section(line: &str) -> Line<'_> {
-    match line[1..].strip_suffix(']') {
-        Some(name) if !name.contains(['[', ']']) => Line::Section(name),
+    match line[1..].split_once(']') {
+        Some((name, rest)) if !name.contains('[') && is_comment(rest.trim_start()) => Line::Section(name),
         _ => Line::Broken,
     }
+}
+
+/// A comment, or nothing.
+fn is_comment(rest: &str) -> bool {
+    rest.is_empty() || rest.starts_with([';', '#'])
 }
 
 fn include(line: &str) -> Line<'_> {
@@ -177,6 +182,8 @@ mod tests {
             ("[databases]", Line::Section("databases")),
             ("  [users]  ", Line::Section("users")),
             ("[ users ]", Line::Section(" users ")),
+            ("[users] ; of them [many]", Line::Section("users")),
+            ("[users]# all", Line::Section("users")),
             ("%include a b.ini ", Line::Include("a b.ini")),
             ("  %include\tx", Line::Include("x")),
             ("a=b", entry_of("a", "b")),

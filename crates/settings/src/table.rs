@@ -46,6 +46,8 @@ pub enum Kind {
     AuthDatabase,
     /// Texts with commas between them.
     List,
+    /// Names with commas or blanks between them.
+    Names,
     /// One of these words.
     Choice(&'static [&'static str]),
     /// A secret.
@@ -94,6 +96,7 @@ impl Kind {
             Kind::Path => "path".to_owned(),
             Kind::AuthDatabase => "database name".to_owned(),
             Kind::List => "list with commas".to_owned(),
+            Kind::Names => "names with commas or blanks".to_owned(),
             Kind::Choice(words) => words.join(", "),
             Kind::Secret => "secret".to_owned(),
             Kind::OwnSize => "whole number, -1 = the global value".to_owned(),

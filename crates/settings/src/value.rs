@@ -169,8 +169,10 @@ impl Value for Password {
 }
 
 impl Value for Vec<String> {
-    fn parse(text: &str, _: Kind) -> Result<Self, String> {
-        Ok(text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect())
+    fn parse(text: &str, kind: Kind) -> Result<Self, String> {
+        let blanks = matches!(kind, Kind::Names);
+        let items = text.split(|c: char| c == ',' || blanks && c.is_ascii_whitespace()).map(str::trim);
+        Ok(items.filter(|item| !item.is_empty()).map(str::to_owned).collect())
     }
 
     fn show(&self, _: Kind) -> Option<String> {

@@ -23,6 +23,7 @@ fn other_value<T>(row: &Row<T>) -> (String, String) {
         Kind::Milliseconds => ("7s", "7000"),
         Kind::AuthDatabase | Kind::Text | Kind::Path => ("some text; here", "some text; here"),
         Kind::List => ("one , two,,", "one,two"),
+        Kind::Names => ("one  two,\tthree,,", "one,two,three"),
         Kind::TextWithSecret => ("a=1 ldapbindpasswd=hunter2", "a=1 ldapbindpasswd=***"),
         Kind::Choice(words) => {
             let word = words.iter().find(|word| Some(**word) != row.default).expect("two words");

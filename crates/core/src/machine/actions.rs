@@ -306,11 +306,13 @@ impl Machine {
         self.measured.resize(super::measure::share_bytes(&config.main, &self.shared));
         for id in self.pool_ids_of(None) {
             let name = Arc::clone(&self.pools[id].database);
-            let Some(database) = config.database(&name) else {
+            // A name that `*` stands for now, or did before, is another database than the one of its own entry.
+            let is_named = |names: &[String]| names.iter().any(|other| **other == *name);
+            let Some(database) = config.database(&name).filter(|_| !is_named(&diff.removed)) else {
                 self.empty_pool(d, id);
                 continue;
             };
-            let recycled = is_among(&diff.recycled, &config, &name);
+            let recycled = is_among(&diff.recycled, &config, &name) || is_named(&diff.added);
             let pool = &mut self.pools[id];
             pool.config = Arc::new(database.into_owned());
             pool.follow(&config);

@@ -248,6 +248,32 @@ fn a_reload_takes_effect() {
 }
 
 #[test]
+fn a_name_that_moves_between_its_entry_and_the_star_is_another_database() {
+    let star = "* = host=star";
+    let mut rig = Rig::with("default_pool_size = 1", &format!("app = host=pg\n{star}"), 1);
+    let (client, server) = busy(&mut rig);
+    rig.reload("default_pool_size = 1", star);
+    assert_eq!(rig.gets(client), ["FATAL 57P01 database removed"]);
+    assert!(rig.is_closed(server));
+    let next = rig.knock("alice", "app");
+    let server = rig.dialed();
+    assert!(rig.endpoint(server).contains("star"), "{}", rig.endpoint(server));
+    rig.greet(server);
+    rig.gets(next);
+    rig.send(next, &fe::query("select 1"));
+    rig.gets(server);
+    // And back: who is there stays, the servers of the other database do not.
+    rig.reload("default_pool_size = 1", &format!("app = host=pg\n{star}"));
+    assert!(!rig.is_closed(server));
+    finish(&mut rig, server);
+    assert!(rig.is_closed(server));
+    rig.gets(next);
+    rig.send(next, &fe::query("select 2"));
+    let server = rig.dialed();
+    assert!(rig.endpoint(server).contains("pg"), "{}", rig.endpoint(server));
+}
+
+#[test]
 fn errors_name_what_is_wrong() {
     let mut rig = Rig::new("");
     let console = rig.console();

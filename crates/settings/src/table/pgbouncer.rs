@@ -176,10 +176,10 @@ settings! {
     group "Startup parameters and behaviour" {
         /// Parameters that are kept for each client besides the usual ones. Only those that PostgreSQL
         /// reports can be kept.
-        track_extra_parameters: Vec<String> = "IntervalStyle", Kind::List, Restart, PgBouncer, InEffect;
+        track_extra_parameters: Vec<String> = "IntervalStyle", Kind::Names, Restart, PgBouncer, InEffect;
         /// Startup parameters that are dropped where they would be an error. With `options` among them,
         /// unknown parameters inside `options` are dropped too.
-        ignore_startup_parameters: Vec<String> = "", Kind::List, Reload, PgBouncer, InEffect;
+        ignore_startup_parameters: Vec<String> = "", Kind::Names, Reload, PgBouncer, InEffect;
         /// Whether the client's address is appended to its `application_name` at login.
         application_name_add_host: bool = "0", Kind::Bool, Reload, PgBouncer, InEffect;
         /// Whether the simple query protocol is refused. It is the one that can carry several statements.
@@ -262,9 +262,9 @@ settings! {
         /// The database that `auth_query` runs in; the client's own one when it is not set.
         auth_dbname: Option<String> = NULL, Kind::AuthDatabase, Reload, PgBouncer, InEffect;
         /// The users that may do everything on the console.
-        admin_users: Vec<String> = "", Kind::List, Reload, PgBouncer, InEffect;
+        admin_users: Vec<String> = "", Kind::Names, Reload, PgBouncer, InEffect;
         /// The users that may read on the console.
-        stats_users: Vec<String> = "", Kind::List, Reload, PgBouncer, InEffect;
+        stats_users: Vec<String> = "", Kind::Names, Reload, PgBouncer, InEffect;
     }
 
     group "HTTP" {
