@@ -195,10 +195,8 @@ impl Fault {
     fn detail(&self) -> Option<Cow<'_, str>> {
         match self {
             Fault::PinnedServerLost(_, lost) => Some(Cow::Borrowed(lost)),
-            // The same for a user that exists and one that does not.
-            Fault::Authentication(_, Unproven::Found | Unproven::Missing) => {
-                Some("There is no such user, or the password is wrong.".into())
-            }
+            // The same for a user that exists and one that does not, and wherever it was looked for.
+            Fault::Authentication(..) => Some("There is no such user, or the password is wrong.".into()),
             Fault::UnknownParameter(text) => Some(unsupported_parameter(text).into()),
             _ => None,
         }

@@ -419,6 +419,16 @@ impl Machine {
     fn log<D: Driver>(&self, d: &mut D, level: Level, line: &str) {
         d.log(level, line);
     }
+
+    /// With `verbose`: a decision that is made with every transaction.
+    #[inline]
+    fn log_debug<D: Driver>(&self, d: &mut D, line: impl FnOnce(&Machine) -> Option<String>) {
+        if self.rules.config.main.verbose > 0
+            && let Some(line) = line(self)
+        {
+            d.log(Level::Debug, &line);
+        }
+    }
 }
 
 /// Numbers of statements: a range for each generation, and in it one for each worker.

@@ -100,6 +100,8 @@ pub(crate) struct Pool {
     /// What servers report at login; the first one's is told to every client.
     pub(crate) welcome: Option<Arc<Welcome>>,
     pub(crate) failure: Option<Failure>,
+    /// Its servers do not negotiate: they refuse whoever asks for more than 3.0.
+    pub(crate) speaks_only_3_0: bool,
     /// Connections to PostgreSQL that carry a cancel request.
     pub(crate) cancels: u32,
     /// Cancel requests that wait until there are fewer.
@@ -223,6 +225,7 @@ impl Pool {
             counts: [0; KINDS],
             welcome: None,
             failure: None,
+            speaks_only_3_0: false,
             cancels: 0,
             waiting_cancels: VecDeque::new(),
             stats: Stats::default(),

@@ -238,6 +238,8 @@ pub(crate) struct LoggingIn {
     pub(crate) only_for: Option<ClientId>,
     /// `None` only while a message is being handled.
     pub(crate) prover: Option<Prover>,
+    /// It was asked for a version behind 3.0, and has not answered yet.
+    pub(crate) asked_newer: bool,
     /// AuthenticationOk was received.
     pub(crate) proven: bool,
     /// NoticeResponse messages, as they came.

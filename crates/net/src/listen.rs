@@ -137,14 +137,24 @@ pub fn open_listeners(
     inherited: &mut Vec<Socket>,
     log: &dyn Fn(Level, &str),
 ) -> result::Result<Listeners, ListenError> {
+    // First what says that we are not alone: TCP may be shared (`so_reuseport`), and who connects would be lost with this process.
+    let unix = match settings.unix_dir.as_str() {
+        "" => None,
+        dir => {
+            let path = format!("{dir}/.s.PGSQL.{}", settings.port);
+            let opened = match inherited_unix(inherited, &path) {
+                Some(socket) => take_unix(settings, &path, socket),
+                None => open_unix(settings, &path),
+            };
+            match opened {
+                Err(error) if !matches!(error, ListenError::Unix { .. }) => return Err(error),
+                opened => Some((path, opened)),
+            }
+        }
+    };
     let mut sockets = open_tcp(settings, inherited, log)?;
     let mut socket_file = None;
-    if !settings.unix_dir.is_empty() {
-        let path = format!("{}/.s.PGSQL.{}", settings.unix_dir, settings.port);
-        let opened = match inherited_unix(inherited, &path) {
-            Some(socket) => take_unix(settings, &path, socket),
-            None => open_unix(settings, &path),
-        };
+    if let Some((path, opened)) = unix {
         match opened {
             Ok((listener, file)) => {
                 log(Level::Log, &format!("listening on unix:{path}"));

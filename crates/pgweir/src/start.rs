@@ -111,9 +111,8 @@ pub(crate) fn start(options: RunOptions, log: &Log) -> Result<Ready, StartError>
     let draft = read(&command_line, log)?;
     let config = draft.config();
     // Before anything is made or opened: root's files could be neither removed nor opened again later.
-    match &config.main.user {
-        Some(user) => switch_user(user)?,
-        None => {}
+    if let Some(user) = &config.main.user {
+        switch_user(user)?;
     }
     if is_root() {
         return Err(StartError::Root);

@@ -11,6 +11,10 @@ use crate::cancel_key::CancelKey;
 /// Who is at the console, and whether a command of theirs is still being carried out.
 pub(crate) struct ConsoleSession {
     user: Arc<str>,
+    /// As it named itself in its startup packet.
+    pub(crate) application: Option<Box<[u8]>>,
+    /// When it last asked for something (monotonic, µs).
+    pub(crate) request_us: u64,
     pub(crate) rights: Rights,
     /// The ticket of the command that is being carried out; what is typed meanwhile waits.
     pub(crate) pending: Option<u64>,
@@ -58,9 +62,17 @@ pub(crate) enum Progress {
 }
 
 impl ConsoleSession {
-    pub(crate) fn new(user: Arc<str>, rights: Rights, cancel_key: CancelKey) -> ConsoleSession {
+    pub(crate) fn new(
+        user: Arc<str>,
+        application: Option<&[u8]>,
+        request_us: u64,
+        rights: Rights,
+        cancel_key: CancelKey,
+    ) -> ConsoleSession {
         ConsoleSession {
             user,
+            application: application.map(Box::from),
+            request_us,
             rights,
             pending: None,
             cancel_key,

@@ -239,6 +239,7 @@ impl Machine {
         let pool = &mut self.pools[id];
         pool.welcome = None;
         pool.failure = None;
+        pool.speaks_only_3_0 = false;
         let servers: Vec<ServerId> =
             self.servers.iter().filter(|(_, server)| server.pool == id).map(|(server, _)| server).collect();
         for server_id in servers {
@@ -335,7 +336,7 @@ impl Machine {
         }
         self.stopping = Some(kind);
         self.said_drained = false;
-        if kind == Shutdown::WaitForClients {
+        if kind != Shutdown::Now {
             d.stop_listening();
         }
         if kind != Shutdown::WaitForServers {

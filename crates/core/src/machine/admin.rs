@@ -20,6 +20,7 @@ use crate::driver::{CloseMode, Driver, Level, Peer};
 use crate::errors::Fault;
 use crate::ids::ClientId;
 use crate::limits::{BACKLOG_HIGH_BYTES, CONSOLE_QUERY_BYTES_MAX};
+use crate::luggage::Login;
 use crate::mail::{Mail, Question, Shutdown};
 
 impl Machine {
@@ -28,10 +29,11 @@ impl Machine {
         &mut self,
         d: &mut D,
         id: ClientId,
-        user: &Arc<str>,
+        login: &Login,
         rights: Rights,
     ) -> Step {
         let key = self.new_cancel_key(d, id, 0, None);
+        let application = self.tracked.position(b"application_name").and_then(|at| login.params.get(at));
         let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
         let out = &mut self.scratch;
         out.clear();
@@ -49,7 +51,9 @@ impl Machine {
         }
         backend::encode_backend_key_data(out, key.pid(), &key.secret());
         backend::encode_ready(out, TxStatus::Idle);
-        client.state = ClientState::Console(Box::new(ConsoleSession::new(Arc::clone(user), rights, key)));
+        let user = Arc::clone(&login.user);
+        let session = ConsoleSession::new(user, application, self.now.mono_us, rights, key);
+        client.state = ClientState::Console(Box::new(session));
         d.send(client.conn, &self.scratch);
         Step::Used(0)
     }
@@ -73,6 +77,8 @@ impl Machine {
             return self.refuse_client(d, id, &Fault::TooLarge("console command is too long".into()));
         }
         let Some(body) = bytes.get(HEADER_LEN..header.total()) else { return Step::Wait };
+        let now_us = self.now.mono_us;
+        self.console_mut(id).into_iter().for_each(|console| console.request_us = now_us);
         if header.tag != tag::QUERY {
             if !self.console_extended(d, id, header.tag, body) {
                 return self.not_a_query(d, id, header.tag);

@@ -111,6 +111,11 @@ impl Machine {
         server.unseen = server.unseen.saturating_add(1);
         server.followed.clear();
         let (pool_id, replication) = (account.pool, account.replication);
+        self.log_debug(d, |machine| {
+            let (client, server) = (machine.clients.get(id)?, machine.servers.get(server_id)?);
+            let (client, server) = (machine.client_log_name(client), machine.server_log_name(server));
+            Some(format!("{client} gets {server} after {waited_us} us"))
+        });
         self.use_server(id, server_id);
         self.end_linger(pool_id, Some(server_id), id);
         if replication == Replication::None {

@@ -35,7 +35,7 @@ impl Machine {
         if target == Target::Console && self.is_house_user(id, &login) {
             self.log_of_login(d, id, &login, "pgbouncer access from unix socket");
             self.log_attempt(d, id, &login);
-            return self.open_console(d, id, &login.user, console::Rights::Admin);
+            return self.open_console(d, id, &login, console::Rights::Admin);
         }
         self.log_attempt(d, id, &login);
         self.begin_proof(d, id, Attempt { login, counted, target, record: Record::NotAsked })
@@ -65,7 +65,7 @@ impl Machine {
         let Attempt { login, mut counted, target, record: _ } = attempt;
         if target == Target::Console {
             return match console::rights(&self.rules.config.main, &login.user) {
-                Some(rights) => self.open_console(d, id, &login.user, rights),
+                Some(rights) => self.open_console(d, id, &login, rights),
                 None => self.refuse_login(d, id, login, &counted, &Fault::NotAllowedOnConsole),
             };
         }

@@ -11,6 +11,7 @@ use crate::console::command::{Outcome, Topic};
 use crate::console::table::TOTALS;
 use crate::driver::{Driver, Endpoint, NamesSeen, Peer};
 use crate::luggage::Replication;
+use crate::mail::Shutdown;
 use crate::pool::{Pool, ServerKind};
 use crate::server::{Server, ServerState};
 use crate::stats::{Stats, Window};
@@ -140,8 +141,11 @@ impl Machine {
             state => shown_state(state),
         };
         let (addr, port, local_addr, local_port) = peer_cells(&client.origin.peer);
-        let request_us =
-            client.account.as_ref().map_or(client.origin.since.mono_us, |account| account.request_us);
+        let request_us = match (&client.account, &client.state) {
+            (Some(account), _) => account.request_us,
+            (None, ClientState::Console(console)) => console.request_us,
+            (None, _) => client.origin.since.mono_us,
+        };
         let busy =
             matches!(client.state, ClientState::Linked(_) | ClientState::Waiting(_) | ClientState::Riding(_));
         let wait_us = if busy { self.now.mono_us.saturating_sub(request_us) } else { 0 };
@@ -155,10 +159,14 @@ impl Machine {
             Peer::Unix { pid, .. } => pid,
             Peer::Tcp { .. } => 0,
         };
-        let application = client.account.as_ref().and_then(|account| {
-            let position = self.tracked.position(b"application_name")?;
-            Some(String::from_utf8_lossy(account.params.get(position)?).into_owned())
-        });
+        let application = match (&client.account, &client.state) {
+            (Some(account), _) => {
+                self.tracked.position(b"application_name").and_then(|at| account.params.get(at))
+            }
+            (None, ClientState::Console(console)) => console.application.as_deref(),
+            (None, _) => None,
+        };
+        let application = application.map(|name| String::from_utf8_lossy(name).into_owned());
         let statements = client
             .account
             .as_ref()
@@ -529,7 +537,12 @@ impl Machine {
     }
 
     fn state_rows(&self) -> Vec<Row> {
-        let is = |activity: Activity| cell(if self.activity == activity { "yes" } else { "no" });
+        // A shutdown that waits for servers is a pause that ends with the process.
+        let present = match self.stopping {
+            Some(Shutdown::WaitForServers) if self.activity == Activity::Active => Activity::Paused,
+            _ => self.activity,
+        };
+        let is = |activity: Activity| cell(if present == activity { "yes" } else { "no" });
         vec![
             vec![cell("active"), is(Activity::Active)],
             vec![cell("paused"), is(Activity::Paused)],

@@ -144,8 +144,8 @@ impl Machine {
             }
         }
         let minor = match self.rules.config.main.server_protocol {
-            ServerProtocol::V3_0 => 0,
-            ServerProtocol::V3_2 => 2,
+            ServerProtocol::V3_2 if !pool.speaks_only_3_0 => 2,
+            _ => 0,
         };
         let mut packet = Vec::new();
         frontend::encode_startup(&mut packet, (3, minor), &pairs);
@@ -155,6 +155,7 @@ impl Machine {
         let login = LoggingIn {
             only_for,
             prover: Some(prover),
+            asked_newer: minor > 0,
             proven: false,
             notices: Vec::new(),
             reported: Vec::new(),
@@ -243,6 +244,7 @@ impl Machine {
         let Some(prover) = login.prover.take() else {
             return Err("the server asked for authentication again".to_owned());
         };
+        login.asked_newer = false;
         match prover.handle(request, &mut |out: &mut [u8]| d.random(out)) {
             Proof::Reply(prover, message) => {
                 login.prover = Some(prover);
@@ -372,7 +374,7 @@ impl Machine {
         );
         self.log(d, Level::Warning, &line);
         let code = code.unwrap_or(SqlState::CONNECTION_FAILURE);
-        if self.refuse_opening(d, id, code, &message) {
+        if self.asks_for_less(d, id, code) || self.refuse_opening(d, id, code, &message) {
             return;
         }
         self.fail_login(d, id, "login failed", &message, Some(code));
@@ -381,6 +383,25 @@ impl Machine {
         if code != SqlState::CANNOT_CONNECT_NOW && !usable && !only_for_replication {
             self.refuse_waiting(d, pool_id, &Fault::ServerRefused(code, message));
         }
+    }
+
+    /// A server that knows nothing of versions behind 3.0 refuses them instead of naming its own (PostgreSQL before 9.3.20,
+    /// 9.6.6 and 10.1, older poolers): from here on the pool's servers are asked for 3.0.
+    fn asks_for_less<D: Driver>(&mut self, d: &mut D, id: ServerId, code: SqlState) -> bool {
+        let Some(server) = self.servers.get(id) else { return false };
+        let asked_newer = matches!(&server.state, ServerState::LoggingIn(login) if login.asked_newer);
+        if !asked_newer || ![SqlState::PROTOCOL_VIOLATION, SqlState::FEATURE_NOT_SUPPORTED].contains(&code) {
+            return false;
+        }
+        let line = format!("{} is asked for protocol 3.0 from here on", self.server_log_name(server));
+        self.log(d, Level::Log, &line);
+        let (pool_id, only_for) = (server.pool, server.state.client());
+        self.pools[pool_id].speaks_only_3_0 = true;
+        if let Some(client) = only_for {
+            self.pools[pool_id].replicating.push_front(client);
+        }
+        self.close_server(d, id, "the server does not negotiate", CloseMode::Now);
+        true
     }
 
     /// A connection could not be opened or the login went wrong, for a reason of ours or the network's.

@@ -155,6 +155,11 @@ impl Machine {
             return;
         }
         let drew = self.has_drawn(client_id);
+        self.log_debug(d, |machine| {
+            let (client, server) = (machine.clients.get(client_id)?, machine.servers.get(id)?);
+            let (client, server) = (machine.client_log_name(client), machine.server_log_name(server));
+            Some(format!("{client} gives {server} back"))
+        });
         self.unlink(client_id);
         self.end_cancels_for(d, self.servers[id].pool, client_id);
         if !self.inspects(d, id) {

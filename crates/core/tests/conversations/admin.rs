@@ -274,6 +274,32 @@ fn a_name_that_moves_between_its_entry_and_the_star_is_another_database() {
 }
 
 #[test]
+fn with_verbose_it_is_logged_who_gets_which_server_and_what_is_set_there() {
+    for (main, logged) in [("verbose = 1", true), ("", false)] {
+        let mut rig = Rig::new(&format!("default_pool_size = 1\n{main}"));
+        let other = rig.client("alice");
+        let server = rig.dialed();
+        rig.send(other, &fe::query("select 1"));
+        rig.gets(server);
+        finish(&mut rig, server);
+        let client = rig.accept();
+        let startup = [("user", "alice"), ("database", "app"), ("TimeZone", "Asia/Tokyo")];
+        rig.send(client, &fe::startup(&startup));
+        rig.gets(server);
+        rig.send(
+            server,
+            &[be::parameter("TimeZone", "Asia/Tokyo"), be::complete("SET"), be::ready('I')].concat(),
+        );
+        rig.gets_loosely(server);
+        rig.gets(client);
+        rig.send(other, &fe::query("select 2"));
+        for text in [" gets S-0x", " gives S-0x", "varcache_apply: SET TimeZone="] {
+            assert_eq!(rig.logged(text), logged, "{text} {:?}", rig.gets(server));
+        }
+    }
+}
+
+#[test]
 fn errors_name_what_is_wrong() {
     let mut rig = Rig::new("");
     let console = rig.console();

@@ -228,3 +228,38 @@ fn control_characters_of_a_name_do_not_reach_the_log() {
     assert!(!rig.logged("\u{1b}"), "nor does it move a terminal's cursor");
     assert!(!rig.logged("\n"), "one line is one line");
 }
+
+#[test]
+fn a_server_that_refuses_newer_versions_is_asked_for_3_0() {
+    let refused = be::fatal("0A000", "unsupported frontend protocol 3.2: server supports 1.0 to 3.0");
+    for main in ["", "pool_mode = session", "server_protocol = 3.0"] {
+        let mut rig = Rig::new(&format!("default_pool_size = 1\n{main}"));
+        let client = rig.knock("alice", "app");
+        let server = rig.dialed();
+        let startup = rig.connect(server);
+        if main != "server_protocol = 3.0" {
+            assert!(startup.contains("\u{3} \u{2}user"), "{startup:?}");
+            rig.send(server, &refused);
+            assert!(rig.is_closed(server));
+            let again = rig.dialed();
+            let startup = rig.connect(again);
+            assert!(startup.contains("\u{3}  user"), "{startup:?}");
+            // What is wrong with that is the client's to know.
+            rig.send(again, &refused);
+            assert!(rig.gets(client).concat().contains("FATAL 0A000 unsupported"));
+        } else {
+            assert!(startup.contains("\u{3}  user"), "{startup:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_refused_behind_the_proof_is_no_matter_of_versions() {
+    let mut rig = Rig::new("");
+    let client = rig.knock("alice", "app");
+    let server = rig.dialed();
+    rig.connect(server);
+    rig.send(server, &[be::auth_ok(), be::fatal("0A000", "no such thing")].concat());
+    assert!(rig.gets(client).concat().contains("FATAL 0A000 no such thing"));
+    assert_eq!(rig.new_dials(), 0);
+}

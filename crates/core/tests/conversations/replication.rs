@@ -99,6 +99,19 @@ fn a_refused_replication_login_is_told_to_its_client() {
 }
 
 #[test]
+fn a_server_that_refuses_newer_versions_is_asked_again_for_replication_too() {
+    let mut rig = Rig::new("");
+    let (client, server) = standby(&mut rig);
+    rig.send(server, &be::fatal("08P01", "bad packet header"));
+    assert!(rig.is_closed(server) && !rig.is_closed(client));
+    let again = rig.dialed();
+    let startup = rig.connect(again);
+    assert!(startup.contains("\u{3}  user") && startup.contains("replication true"), "{startup:?}");
+    rig.send(again, &welcome());
+    assert_eq!(rig.gets(client).last().map(String::as_str), Some("Ready I"));
+}
+
+#[test]
 fn a_refused_replication_login_concerns_nobody_else() {
     let mut rig = Rig::new("");
     let (_, server) = standby(&mut rig);

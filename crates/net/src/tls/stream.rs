@@ -177,7 +177,7 @@ impl TlsStream {
             }
             Err(error) => {
                 self.take_alert(pool);
-                self.stage = Stage::Broken(error);
+                self.stage = Stage::Broken(explained(error));
                 None
             }
         }
@@ -402,5 +402,15 @@ fn describe(state: &CommonState, verified: bool) -> TlsInfo {
         description: format!("{version}/{suite}"),
         peer_names: peer.map(|certificate| names::of(certificate)).unwrap_or_default(),
         end_point: None,
+    }
+}
+
+/// rustls' text, with what to do where that can be said.
+fn explained(error: String) -> String {
+    match error.contains("UnsupportedCertVersion") {
+        true => format!(
+            "{error} (an X.509 certificate of version 1; `openssl x509 -req` makes version 3 with -extfile)"
+        ),
+        false => error,
     }
 }

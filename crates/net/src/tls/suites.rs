@@ -16,18 +16,38 @@ const SUITES: [(CipherSuite, &str); 9] = [
     (CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256, "ECDHE-RSA-CHACHA20-POLY1305"),
 ];
 
-/// Words of OpenSSL's cipher lists, and of libtls', that stand for "what is good": all that rustls has is.
-const GOOD: [&str; 10] =
-    ["DEFAULT", "SECURE", "FAST", "NORMAL", "COMPAT", "ALL", "HIGH", "MEDIUM", "ECDHE", "AESGCM"];
+/// Words of OpenSSL's cipher lists, and of libtls', that all of rustls' suites answer to: the good ones, with a key exchange
+/// by elliptic curves and authenticated encryption, of TLS 1.2 and later.
+const ALL: [&str; 15] = [
+    "DEFAULT", "SECURE", "FAST", "NORMAL", "COMPAT", "LEGACY", "INSECURE", "ALL", "HIGH", "ECDHE", "EECDH",
+    "KECDHE", "KEECDH", "TLSV1.2", "AEAD",
+];
+
+/// Words that suites answer to whose name has this in it.
+const CLASSES: [(&str, &str); 11] = [
+    ("AES", "AES"),
+    ("AESGCM", "AES"),
+    ("AES128", "AES128"),
+    ("AES256", "AES256"),
+    ("AES128GCM", "AES128"),
+    ("AES256GCM", "AES256"),
+    ("CHACHA20", "CHACHA20"),
+    ("ARSA", "-RSA-"),
+    ("AECDSA", "-ECDSA-"),
+    ("ECDSA", "-ECDSA-"),
+    ("FIPS", "AES"),
+];
 
 /// The name under which OpenSSL, and with it SHOW CLIENTS, knows a suite.
 pub(crate) fn openssl_name(suite: CipherSuite) -> &'static str {
     SUITES.iter().find(|(known, _)| *known == suite).map_or("unknown", |(_, name)| name)
 }
 
-/// A list of versions: `tlsv1.2,tlsv1.3`, `secure` (= `default`), `all`, `tlsv1` (all of 1.x); `!` takes away.
+/// A list of versions: `tlsv1.2,tlsv1.3`, `secure` (= `default`, as is nothing), `all`, `tlsv1` (all of 1.x); `!` takes away,
+/// from all if it comes first.
 pub(crate) fn versions(list: &str) -> Result<Vec<&'static SupportedProtocolVersion>, String> {
-    let (mut v12, mut v13) = (false, false);
+    let all = list.trim().is_empty() || list.trim().starts_with('!');
+    let (mut v12, mut v13) = (all, all);
     for word in list.split([',', ':']).map(str::trim).filter(|word| !word.is_empty()) {
         let (wanted, name) = match word.strip_prefix('!') {
             Some(name) => (false, name.trim()),
@@ -68,8 +88,20 @@ pub(crate) fn provider(ciphers: &str, tls13_ciphers: &str, curve: &str) -> Resul
     Ok(provider)
 }
 
-/// The suites of one version that an OpenSSL list names, in the list's order. As in OpenSSL, unknown words are passed
-/// over and only a list that leaves nothing is an error.
+/// A suite answers to a word of a list: its name, a class, or classes with `+` between them, which it must all answer to.
+fn answers_to(suite: &SupportedCipherSuite, word: &str) -> bool {
+    let name = openssl_name(suite.suite());
+    let is_of = |class: &str| {
+        let class = class.to_ascii_uppercase();
+        let part = CLASSES.iter().find(|(known, _)| *known == class);
+        ALL.contains(&&*class) || part.is_some_and(|(_, part)| name.contains(part))
+    };
+    name.eq_ignore_ascii_case(word) || word.split('+').all(is_of)
+}
+
+/// The suites of one version that an OpenSSL list names, in the list's order (ciphers(1)): `!` takes away for good, `-` until
+/// it is named again, `+` in front moves to the end. As in OpenSSL, unknown words are passed over and only a list that
+/// leaves nothing is an error.
 fn selected(
     list: &str,
     tls13: bool,
@@ -81,15 +113,19 @@ fn selected(
     if words().next().is_none() {
         return Ok(all.collect());
     }
+    let mut banned: Vec<SupportedCipherSuite> = Vec::new();
     for word in words() {
-        if let Some(unwanted) = word.strip_prefix(['!', '-']) {
-            chosen.retain(|suite| !openssl_name(suite.suite()).eq_ignore_ascii_case(unwanted));
-        } else if !word.starts_with(['+', '@']) {
-            let good = GOOD.iter().any(|known| known.eq_ignore_ascii_case(word));
-            let named = all
-                .clone()
-                .filter(|suite| good || openssl_name(suite.suite()).eq_ignore_ascii_case(word))
-                .filter(|suite| !chosen.contains(suite));
+        if let Some(unwanted) = word.strip_prefix('!') {
+            banned.extend(all.clone().filter(|suite| answers_to(suite, unwanted)));
+            chosen.retain(|suite| !banned.contains(suite));
+        } else if let Some(unwanted) = word.strip_prefix('-') {
+            chosen.retain(|suite| !answers_to(suite, unwanted));
+        } else if let Some(last) = word.strip_prefix('+') {
+            // Stable: those that stay in front keep their order, and so do the others.
+            chosen.sort_by_key(|suite| answers_to(suite, last));
+        } else if !word.starts_with('@') {
+            let named = all.clone().filter(|suite| answers_to(suite, word));
+            let named = named.filter(|suite| !chosen.contains(suite) && !banned.contains(suite));
             let named: Vec<_> = named.collect();
             chosen.extend(named);
         }
@@ -128,7 +164,10 @@ mod tests {
         assert_eq!(count("tlsv1.3"), Some(1));
         assert_eq!(count("tlsv1.0"), None);
         assert_eq!(count("ssl3"), None);
-        assert_eq!(count(""), None);
+        assert_eq!(count(""), Some(2));
+        assert_eq!(count("!tlsv1.3"), Some(1));
+        assert_eq!(count("!tlsv1.0"), Some(2));
+        assert_eq!(count("!tlsv1.2:!tlsv1.3"), None);
     }
 
     fn names(ciphers: &str, tls13: &str) -> Vec<&'static str> {
@@ -145,6 +184,27 @@ mod tests {
             ["TLS_AES_128_GCM_SHA256", "ECDHE-RSA-AES128-GCM-SHA256"]
         );
         assert!(!names("default:!ECDHE-RSA-CHACHA20-POLY1305", "").contains(&"ECDHE-RSA-CHACHA20-POLY1305"));
+        for (list, left) in [
+            ("HIGH:!CHACHA20", "AES256 AES128"),
+            ("HIGH:!AES128", "AES256 CHACHA20"),
+            ("HIGH:!CHACHA20:!AES128:!aNULL", "AES256"),
+            ("HIGH:!AESGCM", "CHACHA20"),
+            ("AESGCM", "AES256 AES128"),
+            ("ALL:!ECDHE:ECDHE", ""),
+            ("ALL:-ECDHE:CHACHA20", "CHACHA20"),
+            ("!ECDHE-RSA-CHACHA20-POLY1305:HIGH", "AES256 AES128"),
+            ("ECDHE-RSA-AES256-GCM-SHA384:ECDHE+CHACHA20", "AES256 CHACHA20"),
+            ("EECDH+AESGCM:EDH+AESGCM", "AES256 AES128"),
+            ("ECDHE+AES128:kEECDH+aRSA", "AES128 AES256 CHACHA20"),
+            ("ALL:+AES256", "AES128 CHACHA20 AES256"),
+            ("3DES+ECDHE", ""),
+        ] {
+            let found = provider(list, "TLS_AES_128_GCM_SHA256", "auto");
+            let found = found.map(|provider| provider.cipher_suites).unwrap_or_default();
+            let rsa = found.iter().map(|suite| openssl_name(suite.suite()));
+            let rsa = rsa.filter_map(|name| name.strip_prefix("ECDHE-RSA-")?.split('-').next());
+            assert_eq!(rsa.collect::<Vec<_>>().join(" "), left, "{list}");
+        }
         assert!(provider("RC4-MD5", "", "auto").is_err());
         assert!(provider("default", "TLS_NONE", "auto").is_err());
     }

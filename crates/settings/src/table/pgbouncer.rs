@@ -59,8 +59,8 @@ settings! {
         trace_one_in: u32 = "0", Kind::Count(0, COUNT_MAX), Reload, Ours, InEffect;
         /// The time over which averages are made, and between two lines of totals in the log.
         stats_period: Duration = "60", Kind::WholeSeconds(1), Reload, PgBouncer, InEffect;
-        /// How much more is logged: 1 for decisions, 2 for packets. The same as the number of `-v` on the
-        /// command line.
+        /// How much more is logged: from 1 on, lines of level DEBUG too: which server a client gets and gives back, what is
+        /// set there for it. The same as the number of `-v` on the command line.
         verbose: u32 = NULL, Kind::Count(0, COUNT_MAX), Reload, PgBouncer, InEffect;
     }
 
@@ -330,7 +330,7 @@ settings! {
     group "Network" {
         /// The size of a connection's buffer in PgBouncer.
         pkt_buf: u32 = "4096", Kind::Bytes(64, COUNT_MAX), Restart, PgBouncer, NotYet;
-        /// The largest packet that is let through; a larger one ends its connection.
+        /// The largest packet that a client may send; a larger one ends its connection.
         max_packet_size: u32 = "2147483647", Kind::Bytes(64, COUNT_MAX), Reload, PgBouncer, InEffect;
         /// How many buffers are handled for one connection before the next one has its turn; 0 means no
         /// limit.

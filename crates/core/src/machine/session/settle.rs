@@ -49,6 +49,13 @@ impl Machine {
             }
             return;
         }
+        self.log_debug(d, |machine| {
+            // Only what servers report: settings of a client's own may hold secrets.
+            let server = machine.servers.get(server_id)?;
+            let sets = settle_statements(&machine.tracked, &params, &server.params).concat();
+            let text = String::from_utf8_lossy(&sets).into_owned();
+            (!sets.is_empty()).then(|| format!("{} varcache_apply: {text}", machine.server_log_name(server)))
+        });
         if !lacking.is_empty() || !self.replay(d, id, server_id, &statements) {
             self.send_settle(d, server_id, &params, &session, Purpose::Settle);
             if clears {

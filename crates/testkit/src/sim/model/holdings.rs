@@ -72,8 +72,18 @@ impl Holdings {
             return Vec::new();
         }
         let mut told = Vec::new();
-        for (what, whose) in pending {
+        // Who leaves a channel and listens again has never left it: PostgreSQL looks at the channels when it tells.
+        let listens_behind = |at: usize, channel: &String| {
+            pending[at..].iter().any(|(told, _)| matches!(told, Told::Listens(again) if again == channel))
+        };
+        let returns: Vec<bool> = pending
+            .iter()
+            .enumerate()
+            .map(|(at, (told, _))| matches!(told, Told::Leaves(channel) if listens_behind(at, channel)))
+            .collect();
+        for ((what, whose), returns) in pending.into_iter().zip(returns) {
             match &what {
+                Told::Leaves(_) if returns => continue,
                 Told::Listens(channel) if !self.channels.insert(channel.clone()) => continue,
                 Told::Leaves(channel) if !self.channels.remove(channel) => continue,
                 _ => {}
