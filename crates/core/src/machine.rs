@@ -423,9 +423,15 @@ impl Machine {
     /// With `verbose`: a decision that is made with every transaction.
     #[inline]
     fn log_debug<D: Driver>(&self, d: &mut D, line: impl FnOnce(&Machine) -> Option<String>) {
-        if self.rules.config.main.verbose > 0
-            && let Some(line) = line(self)
-        {
+        if self.rules.config.main.verbose > 0 {
+            self.log_decision(d, line);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn log_decision<D: Driver>(&self, d: &mut D, line: impl FnOnce(&Machine) -> Option<String>) {
+        if let Some(line) = line(self) {
             d.log(Level::Debug, &line);
         }
     }

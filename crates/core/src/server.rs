@@ -60,6 +60,8 @@ pub(crate) struct Server {
     /// Since when it is not read because its client does not keep up (monotonic, µs).
     pub(crate) paused_us: u64,
     pub(crate) reads_paused: bool,
+    /// Its client may have reset startup values, which are then to be put back.
+    pub(crate) resets: bool,
     /// For cancel requests, as PostgreSQL gave them.
     pub(crate) pid: u32,
     pub(crate) key: Box<[u8]>,

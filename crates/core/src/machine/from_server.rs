@@ -493,7 +493,7 @@ impl Machine {
             }
         }
         self.settle(d, id);
-        if self.restores(d, id) {
+        if self.servers.get(id).is_some_and(|server| server.resets) && self.restores(d, id) {
             return Ok(());
         }
         let Some(server) = self.servers.get(id) else { return Ok(()) };

@@ -277,6 +277,7 @@ impl Machine {
             received_bytes: 0,
             paused_us: 0,
             reads_paused: false,
+            resets: false,
             pid: 0,
             key: Box::default(),
             endpoint,

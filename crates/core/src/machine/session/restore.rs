@@ -17,7 +17,7 @@ impl Machine {
     /// An answer of the client's ended with ReadyForQuery: its startup values follow, if what ran has reset them. `true` if
     /// that has to wait for a cancel that is on its way, which is not meant for them.
     pub(in crate::machine) fn restores<D: Driver>(&mut self, d: &mut D, server_id: ServerId) -> bool {
-        let Some(server) = self.servers.get(server_id) else { return false };
+        let Some(server) = self.servers.get_mut(server_id) else { return false };
         let ServerState::Busy(id) = server.state else { return false };
         let Some(client) = self.clients.get_mut(id) else { return false };
         let ClientState::Linked(link) = &mut client.state else { return false };
@@ -27,6 +27,7 @@ impl Machine {
         if server.cancels > 0 {
             return true;
         }
+        server.resets = false;
         let names = link.touched.as_mut().map(|touched| std::mem::take(&mut touched.restore));
         let startup = client.account.as_ref().and_then(|account| account.startup.clone());
         if let (Some(names), Some(startup)) = (names, startup)
@@ -83,8 +84,13 @@ pub(in crate::machine) fn has_to_restore(link: &Link) -> bool {
 /// belongs to it.
 #[inline]
 pub(in crate::machine) fn waits_for_restore(link: &Link, ledger: &Ledger, next: &[u8]) -> bool {
-    has_to_restore(link)
-        && link.streaming == 0
+    has_to_restore(link) && is_reset(link, ledger, next)
+}
+
+#[cold]
+#[inline(never)]
+fn is_reset(link: &Link, ledger: &Ledger, next: &[u8]) -> bool {
+    link.streaming == 0
         && !matches!(next.first(), Some(&(tag::COPY_DATA | tag::COPY_DONE | tag::COPY_FAIL)))
         && clients_entries(ledger).last().is_none_or(ends_group)
 }
