@@ -22,6 +22,8 @@ const WINDOW_MAX_US: u64 = 1_000_000;
 const SAMPLES_MIN: u64 = 64;
 /// Most pairs of windows of a trial: the number that is tried and the one that is kept take turns.
 const PAIRS_MAX: usize = 6;
+/// Where statements are few, windows are long: two pairs are enough then.
+const TRIAL_MAX_US: u64 = 600_000;
 /// After a change so much time is not counted: what was under way is answered in it.
 const SETTLE_MIN_US: u64 = 5_000;
 /// See [`SETTLE_MIN_US`].
@@ -139,7 +141,8 @@ impl Trial {
             true => (GAIN, true),
             false => (-LOSS, response <= than_home(LATER_PERCENT)),
         };
-        if pairs == PAIRS_MAX {
+        let long = pairs > 1 && self.at_home.elapsed_us + self.there.elapsed_us > TRIAL_MAX_US;
+        if pairs == PAIRS_MAX || long {
             return Some(fits && mean >= if up { least + chance / 2 } else { least });
         }
         match () {
