@@ -107,6 +107,15 @@ def test_startup_options_reach_the_walsender(replicated):
         assert session.value("show statement_timeout") == "12345ms"
 
 
+def test_reset_of_a_replication_client_goes_back_to_what_it_asked_for(replicated):
+    """Its server was started with its own parameters; nothing has to be put back, and nothing waits for that."""
+    with replicated.raw("app", "u_repl", replication="database", work_mem="5MB", DateStyle="German") as session:
+        session.query("set work_mem = '7MB'; set datestyle = 'ISO'")
+        session.query("reset work_mem; reset datestyle")
+        assert session.value("show work_mem") == "5MB"
+        assert session.value("show datestyle").startswith("German")
+
+
 def test_replication_is_refused_without_the_right(replicated):
     """A role without REPLICATION: the server's words reach the client; plain clients of that role are not touched."""
     with replicated.raw("app", "bob") as plain:

@@ -110,10 +110,12 @@ impl Machine {
         if marks.contains(Marks::RESETS)
             && let Some(startup) = &account.startup
         {
-            let exact = self.servers.get_mut(link.server).is_some_and(|server| {
-                server.resets = true;
-                server.opened.asked.is_some()
-            });
+            let Some(server) = self.servers.get_mut(link.server).filter(|server| !server.replication) else {
+                // It was opened with all that this client asked for, and goes back to that itself.
+                return;
+            };
+            server.resets = true;
+            let exact = server.opened.asked.is_some();
             note_restore(link, startup, marks, text);
             if exact && let Some(touched) = &mut link.touched {
                 // Its server goes back to them by itself; the name may be that of the client before it.
