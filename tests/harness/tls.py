@@ -26,7 +26,7 @@ class Certificates:
         self.leaf("elsewhere", "ca", "db.example.org", "DNS:db.example.org")
         self.leaf("pooler", "ca", "localhost", "DNS:localhost,IP:127.0.0.1")
         self.leaf("pooler2", "ca", "localhost", "DNS:localhost,IP:127.0.0.1")
-        self.leaf_of_version_1("plain", "ca", "localhost")
+        self.leaf("plain", "ca", "localhost", None)
         self.leaf("u_cert", "ca", "u_cert", "DNS:u_cert")
         self.leaf("alice", "ca", "alice", "DNS:alice")
         self.leaf("intruder", "stranger", "alice", "DNS:alice")
@@ -42,28 +42,20 @@ class Certificates:
         )  # fmt: skip
 
     def leaf(self, name, authority, common_name, alternative_names):
-        """A key and a certificate `name`, signed by `authority`."""
-        (self.folder / f"{name}.ext").write_text(
-            f"subjectAltName={alternative_names}\nbasicConstraints=CA:FALSE\nkeyUsage=digitalSignature\nextendedKeyUsage=serverAuth,clientAuth\n"
-        )
+        """A key and a certificate `name`, signed by `authority`. Without alternative names, as PostgreSQL's manual makes it: of X.509 version 1."""
+        extensions = ()
+        if alternative_names:
+            (self.folder / f"{name}.ext").write_text(
+                f"subjectAltName={alternative_names}\nbasicConstraints=CA:FALSE\nkeyUsage=digitalSignature\nextendedKeyUsage=serverAuth,clientAuth\n"
+            )
+            extensions = ("-extfile", f"{name}.ext")
         _openssl(
             self.folder, "req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
             "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={common_name}",
         )  # fmt: skip
         _openssl(
             self.folder, "x509", "-req", "-in", f"{name}.csr", "-CA", f"{authority}.crt", "-CAkey", f"{authority}.key",
-            "-CAcreateserial", "-out", f"{name}.crt", "-days", DAYS, "-extfile", f"{name}.ext",
-        )  # fmt: skip
-
-    def leaf_of_version_1(self, name, authority, common_name):
-        """The same as the manual of PostgreSQL makes it: without extensions it is of X.509 version 1."""
-        _openssl(
-            self.folder, "req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
-            "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={common_name}",
-        )  # fmt: skip
-        _openssl(
-            self.folder, "x509", "-req", "-in", f"{name}.csr", "-CA", f"{authority}.crt", "-CAkey", f"{authority}.key",
-            "-CAcreateserial", "-out", f"{name}.crt", "-days", DAYS,
+            "-CAcreateserial", "-out", f"{name}.crt", "-days", DAYS, *extensions,
         )  # fmt: skip
 
     def crt(self, name):

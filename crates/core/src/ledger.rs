@@ -220,7 +220,7 @@ impl Ledger {
             if !matches!(entry.owner, Owner::Hidden(_)) {
                 entry.owner = Owner::Hidden(purpose);
             }
-            if matches!(entry.kind, Kind::Query | Kind::FunctionCall | Kind::Sync) {
+            if entry.kind.ends_group() {
                 return;
             }
         }
@@ -465,9 +465,21 @@ impl Ledger {
     pub fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter()
     }
+
+    /// What is owed for clients' messages, or on their errands, in order.
+    pub fn of_clients(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().filter(|entry| !matches!(entry.owner, Owner::Hidden(_)))
+    }
 }
 
 impl Kind {
+    /// It is answered by ReadyForQuery in the end.
+    #[inline]
+    #[must_use]
+    pub fn ends_group(self) -> bool {
+        matches!(self, Kind::Query | Kind::FunctionCall | Kind::Sync)
+    }
+
     /// Whether this message ends an ordinary answer to it; `None`: it is no part of one.
     #[inline]
     #[must_use]

@@ -428,6 +428,12 @@ impl Machine {
         }
     }
 
+    /// A client and a server as log lines name them.
+    fn log_names(&self, client: ClientId, server: ServerId) -> Option<(String, String)> {
+        let (client, server) = (self.clients.get(client)?, self.servers.get(server)?);
+        Some((self.client_log_name(client), self.server_log_name(server)))
+    }
+
     #[cold]
     #[inline(never)]
     fn log_decision<D: Driver>(&self, d: &mut D, line: impl FnOnce(&Machine) -> Option<String>) {

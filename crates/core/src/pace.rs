@@ -5,8 +5,8 @@
 //! windows each, so that what changes by itself meanwhile hits both, until the difference is more than chance. More
 //! servers are kept if they complete more statements (or as many, and answer them much sooner), fewer if that costs next to
 //! nothing. Trials that fail become rarer; when the load changes its nature they begin anew. Statements that had to wait so
-//! long that idle servers were woken are a reason to try at once, and never one to believe: where the machine is overloaded, they wait because
-//! too many servers are busy.
+//! long that idle servers were woken are a reason to try at once, and never one to believe: where the machine is
+//! overloaded, they wait because too many servers are busy.
 //!
 //! This file is arithmetic: the time is passed in, and it never sees a connection.
 
@@ -127,11 +127,11 @@ impl Trial {
     /// The number that is tried is better than the one that is kept; `None` as long as it may still be chance.
     fn verdict(&self, pairs: usize) -> Option<bool> {
         let gains = &self.gains[..pairs];
-        let count = i64::try_from(pairs).unwrap_or(1).max(1);
+        let count = i64::try_from(pairs).expect("there are a few pairs");
         let mean = gains.iter().sum::<i64>() / count;
         let squares: i64 = gains.iter().map(|gain| (gain - mean).pow(2)).sum();
         // One and a half standard errors of the mean; of few pairs even that says little.
-        let error = (squares / (count * (count - 1).max(1))).max(0).isqrt();
+        let error = (squares / (count * (count - 1).max(1))).isqrt();
         let chance = error * 3 / 2 + 160 / (count * count);
         let response = self.there.response().saturating_mul(100);
         let than_home = |percent| self.at_home.response().saturating_mul(percent);

@@ -137,24 +137,20 @@ pub fn open_listeners(
     inherited: &mut Vec<Socket>,
     log: &dyn Fn(Level, &str),
 ) -> result::Result<Listeners, ListenError> {
-    // First what says that we are not alone: TCP may be shared (`so_reuseport`), and who connects would be lost with this process.
-    let unix = match settings.unix_dir.as_str() {
-        "" => None,
-        dir => {
-            let path = format!("{dir}/.s.PGSQL.{}", settings.port);
-            let opened = match inherited_unix(inherited, &path) {
-                Some(socket) => take_unix(settings, &path, socket),
-                None => open_unix(settings, &path),
-            };
-            match opened {
-                Err(error) if !matches!(error, ListenError::Unix { .. }) => return Err(error),
-                opened => Some((path, opened)),
-            }
-        }
-    };
+    let path = format!("{}/.s.PGSQL.{}", settings.unix_dir, settings.port);
+    let wanted = !settings.unix_dir.is_empty();
+    let handed = if wanted { inherited_unix(inherited, &path) } else { None };
+    if wanted && handed.is_none() {
+        // TCP may be shared (`so_reuseport`): who connects meanwhile would be lost with this process.
+        look_for_others(&path, settings.port)?;
+    }
     let mut sockets = open_tcp(settings, inherited, log)?;
     let mut socket_file = None;
-    if let Some((path, opened)) = unix {
+    if wanted {
+        let opened = match handed {
+            Some(socket) => take_unix(settings, &path, socket),
+            None => open_unix(settings, &path),
+        };
         match opened {
             Ok((listener, file)) => {
                 log(Level::Log, &format!("listening on unix:{path}"));
@@ -324,6 +320,14 @@ fn open_unix(settings: &ListenSettings, path: &str) -> result::Result<UnixListen
     }
     socket.listen(backlog).map_err(os_failed)?;
     Ok((Listener { socket, kind: Kind::Unix { port: settings.port } }, file))
+}
+
+/// Somebody answers on our unix socket. What else is wrong with it is said when it is opened.
+fn look_for_others(path: &str, port: u16) -> result::Result<(), ListenError> {
+    match remove_stale(Path::new(path), port) {
+        Err(ListenError::Unix { .. }) => Ok(()),
+        looked => looked,
+    }
 }
 
 /// A socket file without a listener is left over from a process that died; anything else that is there wins.

@@ -121,43 +121,26 @@ pub(super) fn all(options: &Options) -> Vec<Workload> {
     };
     let workload = |key, title, pool_size, kind| Workload { key, title, pool_size, kind };
     let pgbench = |key, title, pool_size, load| workload(key, title, pool_size, Kind::Pgbench(load));
+    let by_key = |key, title, pool_size, protocol, clients| {
+        pgbench(key, title, pool_size, load(SelectOnly, protocol, clients))
+    };
     vec![
-        pgbench("select-20", "SELECT by key, 20 clients, pool 10", 10, load(SelectOnly, Simple, 20)),
-        pgbench("select-200", "SELECT by key, 200 clients, pool 25", 25, load(SelectOnly, Simple, 200)),
-        pgbench("narrow-200", "SELECT by key, 200 clients, pool 10", 10, load(SelectOnly, Simple, 200)),
+        by_key("select-20", "SELECT by key, 20 clients, pool 10", 10, Simple, 20),
+        by_key("select-200", "SELECT by key, 200 clients, pool 25", 25, Simple, 200),
+        by_key("narrow-200", "SELECT by key, 200 clients, pool 10", 10, Simple, 200),
         pgbench("select1", "SELECT 1, 20 clients, pool 10", 10, load(SelectOne, Simple, 20)),
         pgbench("tpcb", "TPC-B, 50 clients, pool 20", 20, load(TpcB, Simple, 50)),
-        pgbench(
-            "extended",
-            "SELECT by key, extended protocol, 20 clients, pool 10",
-            10,
-            load(SelectOnly, Extended, 20),
-        ),
-        pgbench(
-            "prepared",
-            "SELECT by key, prepared statements, 20 clients, pool 10",
-            10,
-            load(SelectOnly, Prepared, 20),
-        ),
-        pgbench(
-            "extended-200",
-            "SELECT by key, extended protocol, 200 clients, pool 25",
-            25,
-            load(SelectOnly, Extended, 200),
-        ),
-        pgbench(
-            "prepared-200",
-            "SELECT by key, prepared statements, 200 clients, pool 25",
-            25,
-            load(SelectOnly, Prepared, 200),
-        ),
+        by_key("extended", "SELECT by key, extended protocol, 20 clients, pool 10", 10, Extended, 20),
+        by_key("prepared", "SELECT by key, prepared statements, 20 clients, pool 10", 10, Prepared, 20),
+        by_key("extended-200", "SELECT by key, extended protocol, 200 clients, pool 25", 25, Extended, 200),
+        by_key("prepared-200", "SELECT by key, prepared statements, 200 clients, pool 25", 25, Prepared, 200),
         pgbench(
             "reconnect",
             "SELECT by key, a new connection each time, 20 clients, pool 10",
             10,
             Load { reconnect: true, ..load(SelectOnly, Simple, 20) },
         ),
-        pgbench("latency", "SELECT by key, one client", 10, load(SelectOnly, Simple, 1)),
+        by_key("latency", "SELECT by key, one client", 10, Simple, 1),
         workload("copy", "COPY TO STDOUT of 1 GB, one client", 10, Kind::CopyOut { rows: COPY_ROWS }),
         workload("idle", "memory of idle clients", 10, Kind::Idle { clients: options.idle_clients }),
         workload(

@@ -64,14 +64,14 @@ pub(crate) enum Progress {
 impl ConsoleSession {
     pub(crate) fn new(
         user: Arc<str>,
-        application: Option<&[u8]>,
+        application: Option<Box<[u8]>>,
         request_us: u64,
         rights: Rights,
         cancel_key: CancelKey,
     ) -> ConsoleSession {
         ConsoleSession {
             user,
-            application: application.map(Box::from),
+            application,
             request_us,
             rights,
             pending: None,

@@ -33,7 +33,7 @@ impl Machine {
         rights: Rights,
     ) -> Step {
         let key = self.new_cancel_key(d, id, 0, None);
-        let application = self.tracked.position(b"application_name").and_then(|at| login.params.get(at));
+        let application = self.application_name(&login.params).map(Box::from);
         let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
         let out = &mut self.scratch;
         out.clear();

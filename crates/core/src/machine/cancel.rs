@@ -13,7 +13,6 @@ use crate::client::ClientState;
 use crate::driver::{CloseMode, Closed, ConnId, Driver, Endpoint, Level, TlsRole};
 use crate::errors::Refusal;
 use crate::ids::{CancelId, ClientId, PoolId, ServerId};
-use crate::ledger::Owner;
 use crate::mail::Mail;
 use crate::server::ServerState;
 
@@ -198,7 +197,7 @@ impl Machine {
         let Some(cancel) = self.cancels.get_mut(id) else { return };
         let aimed = self.servers.get_mut(cancel.server).filter(|server| {
             matches!(server.state, ServerState::Busy(client) if client == cancel.target)
-                && server.ledger.entries().any(|entry| !matches!(entry.owner, Owner::Hidden(_)))
+                && server.ledger.of_clients().next().is_some()
         });
         let Some(server) = aimed else {
             return self.end_cancel(d, id, "cancel request for idle client");

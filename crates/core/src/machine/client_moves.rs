@@ -112,8 +112,7 @@ impl Machine {
         server.followed.clear();
         let (pool_id, replication) = (account.pool, account.replication);
         self.log_debug(d, |machine| {
-            let (client, server) = (machine.clients.get(id)?, machine.servers.get(server_id)?);
-            let (client, server) = (machine.client_log_name(client), machine.server_log_name(server));
+            let (client, server) = machine.log_names(id, server_id)?;
             Some(format!("{client} gets {server} after {waited_us} us"))
         });
         self.use_server(id, server_id);

@@ -406,7 +406,7 @@ impl Machine {
             link.streaming = header.total().saturating_sub(here);
         }
         cursor.at += header.total().min(here);
-        if let Some(kind @ (Kind::Query | Kind::FunctionCall | Kind::Sync)) = kind {
+        if let Some(kind) = kind.filter(|kind| kind.ends_group()) {
             self.guard_begin(d, id, server_id, kind, cursor);
         }
         if kind == Some(Kind::CopyEnd) {

@@ -538,7 +538,8 @@ impl Machine {
         };
         let renewed = self.renews_statement(id, accepted, body);
         match accepted.owner {
-            Owner::Client(client) if renewed => self.statement_failed(client, id),
+            // It runs again: what it resets is reset then.
+            Owner::Client(client) if renewed => self.doubt_session(client),
             Owner::Client(client) | Owner::Errand(client) => {
                 let server = &mut self.servers[id];
                 server.said_fatal |= fatal;

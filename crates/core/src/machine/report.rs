@@ -12,6 +12,7 @@ use crate::console::table::TOTALS;
 use crate::driver::{Driver, Endpoint, NamesSeen, Peer};
 use crate::luggage::Replication;
 use crate::mail::Shutdown;
+use crate::params::Params;
 use crate::pool::{Pool, ServerKind};
 use crate::server::{Server, ServerState};
 use crate::stats::{Stats, Window};
@@ -160,9 +161,7 @@ impl Machine {
             Peer::Tcp { .. } => 0,
         };
         let application = match (&client.account, &client.state) {
-            (Some(account), _) => {
-                self.tracked.position(b"application_name").and_then(|at| account.params.get(at))
-            }
+            (Some(account), _) => self.application_name(&account.params),
             (None, ClientState::Console(console)) => console.application.as_deref(),
             (None, _) => None,
         };
@@ -244,11 +243,8 @@ impl Machine {
             _ => None,
         };
         let link = link.and_then(|client| self.clients.get(client)).map(|client| pointer(client.serial));
-        let application = self
-            .tracked
-            .position(b"application_name")
-            .and_then(|position| server.params.get(position))
-            .map(|name| String::from_utf8_lossy(name).into_owned());
+        let application =
+            self.application_name(&server.params).map(|name| String::from_utf8_lossy(name).into_owned());
         let replication = match server.state.client().and_then(|client| self.clients.get(client)) {
             Some(client) if server.replication => client.replication(),
             _ => Replication::None,
@@ -534,6 +530,11 @@ impl Machine {
             std::iter::once(cell(id)).chain(numbers.map(cell)).collect()
         })
         .collect()
+    }
+
+    /// As it is known to servers, too.
+    pub(super) fn application_name<'a>(&self, params: &'a Params) -> Option<&'a [u8]> {
+        params.get(self.tracked.position(b"application_name")?)
     }
 
     fn state_rows(&self) -> Vec<Row> {

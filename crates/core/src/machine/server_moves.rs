@@ -156,8 +156,7 @@ impl Machine {
         }
         let drew = self.has_drawn(client_id);
         self.log_debug(d, |machine| {
-            let (client, server) = (machine.clients.get(client_id)?, machine.servers.get(id)?);
-            let (client, server) = (machine.client_log_name(client), machine.server_log_name(server));
+            let (client, server) = machine.log_names(client_id, id)?;
             Some(format!("{client} gives {server} back"))
         });
         self.unlink(client_id);

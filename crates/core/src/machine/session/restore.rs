@@ -8,9 +8,9 @@ use pgweir_wire::frontend::tag;
 use crate::client::{ClientState, Link};
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
-use crate::ledger::{Entry, Kind, Ledger, Owner, Purpose};
+use crate::ledger::{Entry, Kind, Ledger, Purpose};
 use crate::machine::Machine;
-use crate::server::{Server, ServerState};
+use crate::server::ServerState;
 use crate::session::set_config;
 
 impl Machine {
@@ -21,7 +21,8 @@ impl Machine {
         let ServerState::Busy(id) = server.state else { return false };
         let Some(client) = self.clients.get_mut(id) else { return false };
         let ClientState::Linked(link) = &mut client.state else { return false };
-        if link.streaming > 0 || !has_to_restore(link) || clients_entries(&server.ledger).next().is_some() {
+        server.resets = has_to_restore(link);
+        if !server.resets || link.streaming > 0 || clients_entries(&server.ledger).next().is_some() {
             return false;
         }
         if server.cancels > 0 {
@@ -46,16 +47,10 @@ impl Machine {
 
     /// No cancel is on its way to this server any longer.
     pub(in crate::machine) fn restores_behind_cancel<D: Driver>(&mut self, d: &mut D, server_id: ServerId) {
-        let waits = |server: &Server| match server.state {
-            ServerState::Busy(id) => matches!(self.clients.get(id).map(|client| &client.state),
-                Some(ClientState::Linked(link)) if has_to_restore(link)),
-            _ => false,
-        };
-        if !self.servers.get(server_id).is_some_and(waits) {
-            return;
+        if self.servers.get(server_id).is_some_and(|server| server.resets) {
+            self.restores(d, server_id);
+            self.resume_held(d, server_id);
         }
-        self.restores(d, server_id);
-        self.resume_held(d, server_id);
     }
 
     /// A statement of the client failed: what its transaction had set may be gone, and a RESET or DISCARD in the same group
@@ -67,7 +62,7 @@ impl Machine {
             return;
         };
         if let Some(touched) = link.touched.as_mut().filter(|touched| !touched.restore.is_empty())
-            && clients_entries(&server.ledger).skip_while(|entry| !ends_group(entry)).nth(1).is_none()
+            && clients_entries(&server.ledger).skip_while(|entry| !entry.kind.ends_group()).nth(1).is_none()
         {
             touched.restore.clear();
         }
@@ -92,13 +87,10 @@ pub(in crate::machine) fn waits_for_restore(link: &Link, ledger: &Ledger, next: 
 fn is_reset(link: &Link, ledger: &Ledger, next: &[u8]) -> bool {
     link.streaming == 0
         && !matches!(next.first(), Some(&(tag::COPY_DATA | tag::COPY_DONE | tag::COPY_FAIL)))
-        && clients_entries(ledger).last().is_none_or(ends_group)
+        && clients_entries(ledger).last().is_none_or(|entry| entry.kind.ends_group())
 }
 
-fn ends_group(entry: &Entry) -> bool {
-    matches!(entry.kind, Kind::Query | Kind::FunctionCall | Kind::Sync)
-}
-
+/// The end of a COPY's data has no answer of its own.
 fn clients_entries(ledger: &Ledger) -> impl Iterator<Item = &Entry> {
-    ledger.entries().filter(|entry| !matches!(entry.owner, Owner::Hidden(_)) && entry.kind != Kind::CopyEnd)
+    ledger.of_clients().filter(|entry| entry.kind != Kind::CopyEnd)
 }
