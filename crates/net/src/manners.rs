@@ -4,29 +4,35 @@
 //! interrupts the very threads that were about to send more. Asked to wait for its turn (Linux: SCHED_BATCH, see
 //! sched(7)), it finds more to do in each of its turns: fewer system calls, fewer switches. But next to a process that computes
 //! without end that means to wait for it. So nobody decides by thought: while the worker is busy, both ways take turns for
-//! short windows now and then, and waiting is kept where it moves more, or as much with less effort, in fewer turns: that it
-//! seemed to move more in as many turns is chance (one client, whose every message is a turn, is only answered later).
+//! short windows now and then, and waiting is kept where it takes less of the processor's time for as much, or moves more in
+//! fewer turns: that it seemed to in as many turns is chance (one client, whose every message is a turn, is only answered
+//! later). Where others use the machine, too, the processor's time says more than what is moved: it varies less.
 //!
 //! This file is arithmetic; it must never call the system.
 
-/// How long one way is watched.
+/// So often a worker looks at what it does.
 const WINDOW_US: u64 = 30_000;
+/// How long one way is watched in a trial. A machine that is for moments faster or slower is the same one for two windows
+/// that follow each other soon.
+const TRIAL_WINDOW_US: u64 = 10_000;
 /// Windows of a trial. The ways alternate as A B B A, so that a load that grows or fades favours none.
-const TURNS: u8 = 8;
+const TURNS: u8 = 32;
 /// A worker that works less than so much of the time has nothing to try ...
 const BUSY_PERCENT: u64 = 25;
 /// ... and nothing to gain below this. (With fewer, larger turns the same load takes less of its time.)
 const IDLE_PERCENT: u64 = 8;
-/// Waiting must move so much more, in percent, in so many percent fewer turns ...
-const GAIN_PERCENT: u64 = 2;
-/// See [`GAIN_PERCENT`].
+/// Waiting must take so much less of the processor's time, in thousandths and beyond what may be chance ...
+const EASIER: i64 = 20;
+/// ... and not move less by so much, unless that may be chance; ...
+const SLOWER: i64 = 20;
+/// ... or it must move so much more, without a doubt, ...
+const FASTER: i64 = 20;
+/// ... in so many percent fewer turns.
 const FEWER_TURNS_PERCENT: u64 = 3;
-/// ... or not so much less, in so many percent fewer turns.
-const LOSS_PERCENT: u64 = 2;
-/// See [`LOSS_PERCENT`].
-const FAR_FEWER_TURNS_PERCENT: u64 = 10;
 /// Below this part of what it moved when it was found better, the load is another one.
 const OTHER_LOAD_PERCENT: u64 = 60;
+/// That, or idleness, counts after so many windows one after the other: machines stand still for moments.
+const LOW_WINDOWS: u8 = 4;
 /// How long what was found is kept, at first and at most.
 const KEPT_MIN_US: u64 = 3_000_000;
 /// See [`KEPT_MIN_US`].
@@ -50,6 +56,8 @@ pub(crate) struct Work {
     pub(crate) busy_us: u64,
     /// Turns of the loop.
     pub(crate) turns: u64,
+    /// The processor's time that the thread took.
+    pub(crate) cpu_ns: u64,
 }
 
 impl Work {
@@ -58,6 +66,7 @@ impl Work {
             bytes: self.bytes - before.bytes,
             busy_us: self.busy_us - before.busy_us,
             turns: self.turns - before.turns,
+            cpu_ns: self.cpu_ns.saturating_sub(before.cpu_ns),
         }
     }
 }
@@ -68,6 +77,9 @@ struct Seen {
     us: u64,
     bytes: u64,
     turns: u64,
+    /// In the last window: bytes in a second, and the processor's time for a MiB (ns).
+    last_rate: u64,
+    last_effort: u64,
 }
 
 impl Seen {
@@ -75,16 +87,82 @@ impl Seen {
         self.us += us;
         self.bytes += work.bytes;
         self.turns += work.turns;
+        self.last_rate = rate_of(work.bytes, us);
+        self.last_effort = per_mebibyte(work.cpu_ns, work.bytes);
+    }
+}
+
+/// Bytes in a second.
+fn rate_of(bytes: u64, us: u64) -> u64 {
+    bytes.saturating_mul(1_000_000) / us.max(1)
+}
+
+fn per_mebibyte(what: u64, bytes: u64) -> u64 {
+    what.saturating_mul(1 << 20) / bytes.max(1)
+}
+
+/// How much more something is with one way than with the other (thousandths), over pairs of windows.
+#[derive(Clone, Copy, Default, Debug)]
+struct Differences {
+    pairs: i64,
+    sum: i64,
+    squares: i64,
+}
+
+impl Differences {
+    /// Relative to the mean of both, so that chance makes neither seem more.
+    fn add(&mut self, than: u64, value: u64) {
+        let signed = |value: u64| i64::try_from(value.min(1 << 40)).expect("that many bits fit");
+        let (than, value) = (signed(than), signed(value));
+        let more = (value - than) * 2000 / (value + than).max(1);
+        self.pairs += 1;
+        self.sum += more;
+        self.squares += more * more;
     }
 
-    /// Bytes in a second.
-    fn rate(&self) -> u64 {
-        self.bytes.saturating_mul(1_000_000) / self.us.max(1)
+    fn half(&self) -> Differences {
+        Differences { pairs: self.pairs / 2, sum: self.sum / 2, squares: self.squares / 2 }
     }
 
-    /// Turns for a MiB.
-    fn turns(&self) -> u64 {
-        self.turns.saturating_mul(1 << 20) / self.bytes.max(1)
+    /// The mean, and its standard error.
+    fn mean(&self) -> (i64, i64) {
+        let pairs = self.pairs.max(1);
+        let deviation = self.squares - self.sum * self.sum / pairs;
+        (self.sum / pairs, (deviation.max(0) / (pairs * (pairs - 1).max(1))).isqrt())
+    }
+}
+
+/// Both ways taking turns.
+#[derive(Clone, Copy, Default, Debug)]
+struct Trial {
+    turn: u8,
+    prompt: Seen,
+    patient: Seen,
+    /// By how much waiting moves more.
+    faster: Differences,
+    /// By how much not waiting takes more effort.
+    harder: Differences,
+}
+
+impl Trial {
+    fn add(&mut self, way: Way, us: u64, work: Work) {
+        match way {
+            Way::Prompt => self.prompt.add(us, work),
+            Way::Patient => self.patient.add(us, work),
+        }
+        self.turn += 1;
+        if self.turn.is_multiple_of(2) {
+            self.faster.add(self.prompt.last_rate, self.patient.last_rate);
+            self.harder.add(self.patient.last_effort, self.prompt.last_effort);
+        }
+    }
+
+    fn waiting_is_better(&self) -> bool {
+        let turns = |seen: &Seen| per_mebibyte(seen.turns, seen.bytes);
+        let in_fewer = turns(&self.patient) * 100 < turns(&self.prompt) * (100 - FEWER_TURNS_PERCENT);
+        let ((faster, rate_error), (harder, effort_error)) = (self.faster.mean(), self.harder.mean());
+        harder - effort_error > EASIER && faster + rate_error >= -SLOWER
+            || in_fewer && faster - 2 * rate_error > FASTER
     }
 }
 
@@ -94,15 +172,12 @@ enum Phase {
     Prompt {
         until_us: u64,
     },
-    Trying {
-        turn: u8,
-        prompt: Seen,
-        patient: Seen,
-    },
-    /// Patient until this moment (µs), unless less is moved than so many bytes in a second.
+    Trying(Trial),
+    /// Patient until this moment (µs), unless much less is moved than so many bytes in a second; in so many windows it was.
     Patient {
         until_us: u64,
         rate: u64,
+        low: u8,
     },
 }
 
@@ -114,6 +189,7 @@ pub(crate) struct Manners {
     since_us: u64,
     before: Work,
     kept_us: u64,
+    learnt: Trial,
 }
 
 impl Manners {
@@ -124,6 +200,7 @@ impl Manners {
             since_us: 0,
             before: Work::default(),
             kept_us: KEPT_MIN_US,
+            learnt: Trial::default(),
         }
     }
 
@@ -132,82 +209,71 @@ impl Manners {
         self.way
     }
 
-    /// A turn ends. Returns the way to take from now on where it is another one.
+    /// Whether to tell it with the end of a turn what was done until now.
     #[inline]
-    pub(crate) fn turn_ends(&mut self, now_us: u64, work: Work) -> Option<Way> {
-        if now_us < self.since_us + WINDOW_US {
-            return None;
-        }
-        self.window_ends(now_us, work)
+    pub(crate) fn is_due(&self, now_us: u64) -> bool {
+        let window_us = if matches!(self.phase, Phase::Trying(_)) { TRIAL_WINDOW_US } else { WINDOW_US };
+        now_us >= self.since_us + window_us
     }
 
-    fn window_ends(&mut self, now_us: u64, work: Work) -> Option<Way> {
+    /// A window ends: see [`is_due`](Manners::is_due). Returns the way to take from now on where it is another one.
+    pub(crate) fn window_ends(&mut self, now_us: u64, work: Work) -> Option<Way> {
         let us = now_us - std::mem::replace(&mut self.since_us, now_us);
         let seen = work.since(std::mem::replace(&mut self.before, work));
         let works_less_than = |percent: u64| seen.busy_us * 100 < us * percent;
-        let (calm, idle) = (works_less_than(BUSY_PERCENT), works_less_than(IDLE_PERCENT));
+        let (calm, is_idle) = (works_less_than(BUSY_PERCENT), works_less_than(IDLE_PERCENT));
         self.phase = match self.phase {
             Phase::Prompt { until_us } if calm || now_us < until_us => Phase::Prompt { until_us },
-            Phase::Prompt { .. } => begin_trial(),
-            // Who does little is in nobody's way.
-            Phase::Trying { .. } | Phase::Patient { .. } if idle => {
-                Phase::Prompt { until_us: now_us + KEPT_MIN_US }
-            }
-            Phase::Trying { turn, prompt, patient } => self.try_on(now_us, (us, seen), turn, prompt, patient),
-            Phase::Patient { until_us, rate } => {
-                let fell = seen.bytes * 1_000_000 / us * 100 < rate * OTHER_LOAD_PERCENT;
-                if fell {
-                    self.kept_us = KEPT_MIN_US;
+            Phase::Prompt { .. } => self.begin_trial(),
+            Phase::Trying(trial) => self.try_on(now_us, us, seen, trial),
+            Phase::Patient { until_us, rate, low } => {
+                let fell = rate_of(seen.bytes, us) * 100 < rate * OTHER_LOAD_PERCENT;
+                match low {
+                    // Who does little is in nobody's way.
+                    LOW_WINDOWS.. if is_idle => Phase::Prompt { until_us: now_us + KEPT_MIN_US },
+                    LOW_WINDOWS.. if fell => {
+                        (self.kept_us, self.learnt) = (KEPT_MIN_US, Trial::default());
+                        self.begin_trial()
+                    }
+                    _ if is_idle || fell => Phase::Patient { until_us, rate, low: low + 1 },
+                    _ if now_us >= until_us => self.begin_trial(),
+                    _ => Phase::Patient { until_us, rate, low: 0 },
                 }
-                if fell || now_us >= until_us { begin_trial() } else { Phase::Patient { until_us, rate } }
             }
         };
         let way = match self.phase {
             Phase::Prompt { .. } => Way::Prompt,
             Phase::Patient { .. } => Way::Patient,
-            Phase::Trying { turn, .. } => way_of(turn),
+            Phase::Trying(trial) => way_of(trial.turn),
         };
         (std::mem::replace(&mut self.way, way) != way).then_some(way)
     }
 
-    fn try_on(
-        &mut self,
-        now_us: u64,
-        (us, work): (u64, Work),
-        turn: u8,
-        mut prompt: Seen,
-        mut patient: Seen,
-    ) -> Phase {
-        match self.way {
-            Way::Prompt => prompt.add(us, work),
-            Way::Patient => patient.add(us, work),
+    /// What an earlier trial of the same load said counts half.
+    fn begin_trial(&self) -> Phase {
+        let (faster, harder) = (self.learnt.faster.half(), self.learnt.harder.half());
+        Phase::Trying(Trial { faster, harder, ..Trial::default() })
+    }
+
+    fn try_on(&mut self, now_us: u64, us: u64, work: Work, mut trial: Trial) -> Phase {
+        trial.add(self.way, us, work);
+        if trial.turn < TURNS {
+            return Phase::Trying(trial);
         }
-        if turn + 1 < TURNS {
-            return Phase::Trying { turn: turn + 1, prompt, patient };
-        }
+        self.learnt = trial;
         let until_us = now_us + self.kept_us;
         self.kept_us = (self.kept_us * 2).min(KEPT_MAX_US);
-        if is_better(&prompt, &patient) {
-            Phase::Patient { until_us, rate: patient.rate() }
+        if trial.waiting_is_better() {
+            let rate = rate_of(trial.patient.bytes, trial.patient.us);
+            Phase::Patient { until_us, rate, low: 0 }
         } else {
             Phase::Prompt { until_us }
         }
     }
 }
 
-fn begin_trial() -> Phase {
-    Phase::Trying { turn: 0, prompt: Seen::default(), patient: Seen::default() }
-}
-
 fn way_of(turn: u8) -> Way {
     if matches!(turn % 4, 0 | 3) { Way::Patient } else { Way::Prompt }
-}
-
-fn is_better(prompt: &Seen, patient: &Seen) -> bool {
-    let (before, now) = (prompt.rate(), patient.rate().saturating_mul(100));
-    let fewer = |percent| patient.turns() * 100 < prompt.turns() * (100 - percent);
-    fewer(FEWER_TURNS_PERCENT) && now > before.saturating_mul(100 + GAIN_PERCENT)
-        || fewer(FAR_FEWER_TURNS_PERCENT) && now >= before.saturating_mul(100 - LOSS_PERCENT)
 }
 
 #[cfg(test)]
@@ -221,16 +287,24 @@ mod tests {
         busy_percent: u64,
     }
 
-    /// Runs for so many seconds; returns how many milliseconds it was patient.
+    /// Runs for so many seconds; returns how many milliseconds it was patient. Each turn costs as much as 100 bytes.
     fn run(manners: &mut Manners, machine: &Machine, from_ms: u64, seconds: u64, work: &mut Work) -> u64 {
+        run_ms(manners, machine, from_ms, seconds * 1_000, work)
+    }
+
+    fn run_ms(manners: &mut Manners, machine: &Machine, from_ms: u64, for_ms: u64, work: &mut Work) -> u64 {
         let mut patient_ms = 0;
-        for ms in from_ms..from_ms + seconds * 1_000 {
+        for ms in from_ms..from_ms + for_ms {
             let (bytes, turns) = if manners.way == Way::Patient { machine.patient } else { machine.prompt };
             patient_ms += u64::from(manners.way == Way::Patient);
             work.bytes += bytes;
             work.turns += turns;
             work.busy_us += machine.busy_percent * 10;
-            manners.turn_ends((ms + 1_000) * 1_000, *work);
+            work.cpu_ns += (bytes + turns * 100) * 50;
+            let now_us = (ms + 1_000) * 1_000;
+            if manners.is_due(now_us) {
+                manners.window_ends(now_us, *work);
+            }
         }
         patient_ms
     }
@@ -261,6 +335,25 @@ mod tests {
         let machine = Machine { prompt: (4_000, 80), patient: (4_200, 82), busy_percent: 35 };
         let patient_ms = run(&mut Manners::new(), &machine, 0, 60, &mut Work::default());
         assert!(patient_ms < 1_000, "{patient_ms}");
+    }
+
+    #[test]
+    fn a_machine_that_stands_still_for_a_moment_begins_no_trial() {
+        let (mut manners, mut work) = (Manners::new(), Work::default());
+        let good = Machine { prompt: (4_000, 80), patient: (4_500, 40), busy_percent: 80 };
+        run(&mut manners, &good, 0, 1, &mut work);
+        let mut patient_ms = 0;
+        for at in 0..5 {
+            for ms in 0..60 {
+                patient_ms += u64::from(manners.way == Way::Patient);
+                let now_us = (2_000 + at * 300 + ms) * 1_000;
+                if manners.is_due(now_us) {
+                    manners.window_ends(now_us, work);
+                }
+            }
+            patient_ms += run_ms(&mut manners, &good, 1_060 + at * 300, 240, &mut work);
+        }
+        assert_eq!(patient_ms, 5 * 300);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use mio::{Interest, Registry, Token};
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, sendmsg, sockopt};
+use nix::time::{ClockId, clock_gettime};
 use socket2::{Socket, TcpKeepalive};
 
 use crate::manners::Way;
@@ -155,6 +156,12 @@ pub(crate) fn schedule(way: Way) -> io::Result<()> {
     // SAFETY: the kernel reads `parameters`, which lives until the call returns; 0 is the calling thread.
     let result = unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The processor's time that this thread took (ns); clock_gettime(2). 0 where the kernel does not say.
+pub(crate) fn thread_cpu_ns() -> u64 {
+    let taken = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from);
+    u64::try_from(taken.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// SO_RCVLOWAT: the poll reports a TCP socket when so many bytes are there, or its end. Where more are there already, it is

@@ -159,11 +159,15 @@ impl<E: Engine> Worker<E> {
         self.load.turns.store(self.work.turns, Ordering::Relaxed);
         self.load.connections.store(self.io.table.len() as u64, Ordering::Relaxed);
         if let Some(manners) = &mut self.manners
-            && let Some(way) = manners.turn_ends(self.ended_us, self.work)
-            && sys::schedule(way).is_err()
+            && manners.is_due(self.ended_us)
         {
-            // A sandbox that forbids the call: then not.
-            self.manners = None;
+            self.work.cpu_ns = sys::thread_cpu_ns();
+            if let Some(way) = manners.window_ends(self.ended_us, self.work)
+                && sys::schedule(way).is_err()
+            {
+                // A sandbox that forbids the call: then not.
+                self.manners = None;
+            }
         }
     }
 
