@@ -28,6 +28,8 @@ enum Answer {
     Incomplete,
     /// Up to ReadyForQuery; whether it is the error of a cancelled statement.
     Whole { cancelled: bool },
+    /// Something in it is not part of a statement's answer, or is too large to be kept: waiting for its end would be in vain.
+    Odd,
 }
 
 impl Machine {
@@ -356,7 +358,12 @@ impl Machine {
 /// Looks for the end of an answer, and whether it failed because of a cancel request.
 fn answer_at_front(bytes: &[u8]) -> Answer {
     let (mut at, mut cancelled) = (0, false);
-    while let Some(Ok(Some(header))) = bytes.get(at..).map(Header::peek) {
+    while let Some(next) = bytes.get(at..).map(Header::peek) {
+        let header = match next {
+            Ok(Some(header)) if is_part_of_answer(header) => header,
+            Ok(None) => break,
+            Ok(Some(_)) | Err(_) => return Answer::Odd,
+        };
         let Some(message) = bytes.get(at..at + header.total()) else { break };
         match header.tag {
             tag::READY => return Answer::Whole { cancelled },
@@ -371,6 +378,28 @@ fn answer_at_front(bytes: &[u8]) -> Answer {
         at += header.total();
     }
     Answer::Incomplete
+}
+
+fn is_part_of_answer(header: Header) -> bool {
+    let known = matches!(
+        header.tag,
+        tag::BIND_COMPLETE
+            | tag::CLOSE_COMPLETE
+            | tag::COMMAND_COMPLETE
+            | tag::DATA_ROW
+            | tag::EMPTY_QUERY
+            | tag::ERROR
+            | tag::NO_DATA
+            | tag::NOTICE
+            | tag::NOTIFICATION
+            | tag::PARAMETER_DESCRIPTION
+            | tag::PARAMETER_STATUS
+            | tag::PARSE_COMPLETE
+            | tag::PORTAL_SUSPENDED
+            | tag::READY
+            | tag::ROW_DESCRIPTION
+    );
+    known && header.total() <= HELD_ANSWER_BYTES_MAX
 }
 
 #[cfg(test)]
@@ -388,5 +417,14 @@ mod tests {
         assert_eq!(answer_at_front(&bytes), Answer::Whole { cancelled: true });
         assert_eq!(answer_at_front(b"Z\0\0\0\x05I"), Answer::Whole { cancelled: false });
         assert_eq!(answer_at_front(b"Z\0\0\0\x05"), Answer::Incomplete);
+    }
+
+    #[test]
+    fn nonsense_in_an_answer_is_not_waited_behind() {
+        for odd in [&b"%\0\0\0\x0d"[..], b"Z\0\0\0\x03", b"D\x7f\xff\xff\xff", b"G\0\0\0\x07\0\0\0"] {
+            let mut bytes = b"C\0\0\0\x0dSELECT 1\0".to_vec();
+            bytes.extend(odd);
+            assert_eq!(answer_at_front(&bytes), Answer::Odd, "{odd:?}");
+        }
     }
 }
