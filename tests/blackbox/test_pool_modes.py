@@ -147,3 +147,42 @@ def test_a_queue_is_served_in_order(pooled):
     holder.query("commit")
     times = [client.until("Z").rows[0][0] for client in clients]
     assert times == sorted(times)
+
+
+@pytest.mark.parametrize("defer", ["packet", "server", "off"])
+def test_session_mode_sends_begin_with_the_first_statement(pooled, pg, defer):
+    """A BEGIN is answered at once; the transaction begins with its first statement, unless that is turned off."""
+    pooler = pooled(pool_mode="session", defer_begin=defer)
+    with pooler.raw() as client:
+        client.query("create temp table mine (n int)")
+        pid = int(client.query("select pg_backend_pid()").rows[0][0])
+
+        def state():
+            return pg.sql(f"select state from pg_stat_activity where pid = {pid}")[0][0]
+
+        assert client.query("begin").status == "T"
+        assert state() == ("idle in transaction" if defer == "off" else "idle")
+        assert client.query("insert into mine values (1)").status == "T"
+        assert state() == "idle in transaction"
+        assert client.query("rollback").status == "I"
+        assert client.query("begin").status == "T"
+        assert client.query("commit").status == "I"
+        assert client.query("select count(*), pg_backend_pid() from mine").rows == [["0", str(pid)]]
+
+
+def test_session_mode_tells_of_notifications_at_the_end_of_a_transaction(pooled, pg):
+    """Between its BEGIN, which the server may not know of, and its COMMIT a client is told of nothing."""
+    pooler = pooled(pool_mode="session")
+    with pooler.raw() as client:
+        client.query("listen news")
+        assert client.query("begin").status == "T"
+        pg.sql("notify news, 'early'")
+        assert client.quiet(0.3)
+        assert not client.query("select 1").of("A")
+        tags = [message.tag for message in client.query("commit").messages]
+        assert tags.index("A") < tags.index("Z")
+        assert client.query("begin").status == "T"
+        pg.sql("notify news, 'empty'")
+        assert client.quiet(0.3)
+        client.query("commit")
+        assert client.until("A")

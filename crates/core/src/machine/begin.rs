@@ -18,7 +18,7 @@ use super::from_client::Cursor;
 use super::{Machine, Step};
 use crate::client::{Begun, ClientState, Opening};
 use crate::driver::Driver;
-use crate::ids::{ClientId, ServerId};
+use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::{Entry, Kind, Owner, Purpose};
 use crate::limits::BEGIN_BYTES_MAX;
 use crate::luggage::Replication;
@@ -143,6 +143,9 @@ impl Machine {
     /// A BEGIN that is all the client says so far: where more is there already, it may as well go along.
     fn beginning_at_front(&mut self, id: ClientId, bytes: &[u8]) -> Option<(BlockGroup, Vec<u8>)> {
         let account = self.clients.get(id)?.account.as_deref()?;
+        if !self.is_known_as_block(account.pool, bytes) {
+            return None;
+        }
         let (group, text) = block_at_front(bytes, |name| {
             let statement = self.statements.get(account.statement(name)?)?;
             Some((statement.block?, &*statement.query))
@@ -182,10 +185,20 @@ impl Machine {
     fn defers_begin(&self, id: ClientId) -> DeferBegin {
         let main = &self.rules.config.main;
         let account = self.clients.get(id).and_then(|client| client.account.as_deref());
-        let fits = account.is_some_and(|account| {
-            account.replication == Replication::None && self.pools[account.pool].mode == PoolMode::Transaction
-        });
-        if fits && !main.disable_pqexec { main.defer_begin } else { DeferBegin::Off }
+        let answers = |replication| replication == Replication::None && !main.disable_pqexec;
+        let account = account.filter(|account| answers(account.replication));
+        match account.map(|account| self.pools[account.pool].mode) {
+            Some(PoolMode::Transaction) => main.defer_begin,
+            // Its server is the client's anyway.
+            Some(PoolMode::Session) if main.defer_begin != DeferBegin::Off => DeferBegin::Packet,
+            _ => DeferBegin::Off,
+        }
+    }
+
+    /// Where a session is passed on as it is, only a simple query may be answered here: as a Parse it would have replaced the
+    /// client's unnamed statement at the server, which nobody keeps account of then.
+    fn is_known_as_block(&self, pool: PoolId, bytes: &[u8]) -> bool {
+        self.pools[pool].mode != PoolMode::Session || bytes.first() == Some(&tag::QUERY)
     }
 
     /// A client whose BEGIN was answered sends more. The end of an empty transaction is answered here; anything else needs
@@ -209,6 +222,9 @@ impl Machine {
     /// The end of a transaction in which nothing happened.
     fn end_at_front(&self, id: ClientId, bytes: &[u8]) -> Option<BlockGroup> {
         let account = self.clients.get(id)?.account.as_deref()?;
+        if !self.is_known_as_block(account.pool, bytes) {
+            return None;
+        }
         let (group, _) = block_at_front(bytes, |name| {
             let statement = self.statements.get(account.statement(name)?)?;
             Some((statement.block?, &*statement.query))

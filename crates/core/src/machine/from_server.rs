@@ -694,7 +694,7 @@ impl Machine {
         }
         let client = server.state.client()?;
         if self.pools[server.pool].mode == PoolMode::Session {
-            return Some(client);
+            return (!self.keeps_notification(d, client, message)).then_some(client);
         }
         if self.listens_here(id) {
             return self.passes_notification(id, client, message).then_some(client);

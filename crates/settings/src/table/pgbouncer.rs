@@ -166,10 +166,10 @@ settings! {
         /// when it lets clients and servers on the same machine finish first (Linux: SCHED_BATCH), and does so then.
         /// `prompt`: never. A policy that the process was started with is left alone.
         worker_scheduling: WorkerScheduling = "auto", Kind::Choice(WorkerScheduling::WORDS), Reload, Ours, InEffect;
-        /// What becomes of a BEGIN in transaction pooling. `packet`: it takes a server, is answered at once, and is sent
-        /// together with the transaction's first statement, which saves a round trip. `server`: no server is taken before the
-        /// first statement either, so that none is held by a client that thinks between the two. `off`: it is sent as it
-        /// comes.
+        /// What becomes of a BEGIN in transaction and session pooling. `packet`: it takes a server, is answered at once, and is
+        /// sent together with the transaction's first statement, which saves a round trip (in session pooling only if it comes
+        /// as a simple query). `server`: in transaction pooling no server is taken before the first statement either, so
+        /// that none is held by a client that thinks between the two. `off`: it is sent as it comes.
         defer_begin: DeferBegin = "packet", Kind::Choice(DeferBegin::WORDS), Reload, Ours, InEffect;
     }
 

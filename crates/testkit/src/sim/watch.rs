@@ -127,8 +127,10 @@ impl<E: Subject> World<E> {
 
     /// Clients of a pool that may hold a server which knows nothing of their transaction yet.
     fn unseen_transactions(&self, pool: &PoolName) -> usize {
-        if self.hub.plan.defer_begin() != "packet" {
-            return 0;
+        // In session pooling its server is the client's in either way.
+        match (self.hub.plan.defer_begin(), self.hub.plan.mode) {
+            ("packet", _) | ("server", Mode::Session) => {}
+            _ => return 0,
         }
         let seen = |id: u32| self.cluster.backends.iter().any(|backend| backend.works_for(id, &self.hub));
         self.clients

@@ -18,7 +18,7 @@ use pgweir_sql::Marks;
 use crate::client::{Account, ClientState, Opening};
 use crate::driver::{CloseMode, Driver, Level};
 use crate::errors::Fault;
-use crate::hub::{Hub, Listener, as_own};
+use crate::hub::{Hub, Listener, Message, as_own};
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::{Accepted, Ledger, Owner, Purpose};
 use crate::limits::NOTIFICATIONS_BYTES_MAX;
@@ -430,16 +430,41 @@ impl Machine {
         let Some(client) = self.clients.get_mut(client_id) else { return };
         let Some(account) = client.account.as_deref_mut() else { return };
         let message = as_own(message.into(), server_pid, account.cancel_key.pid());
-        match &mut account.listener {
-            Some(listener) if !at_once => {
-                listener.bytes += message.len();
-                listener.queue.push(message);
-                self.notified.push(client_id);
-                if self.has_too_many(d, client_id) {
-                    self.refuse_client(d, client_id, &Fault::TooManyNotifications);
-                }
-            }
-            _ => d.send(client.conn, &message),
+        if account.listener.is_some() && !at_once {
+            self.tell_later(d, client_id, message);
+        } else {
+            d.send(client.conn, &message);
+        }
+    }
+
+    /// A notification of a session that is passed on as it is comes too early: the server does not know of a BEGIN that was
+    /// answered here, or others wait for its end already. It is kept then.
+    pub(in crate::machine) fn keeps_notification<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        message: &[u8],
+    ) -> bool {
+        let waits = self.listener(id).is_some_and(|listener| !listener.queue.is_empty());
+        let begins = match self.clients.get(id).map(|client| &client.state) {
+            Some(ClientState::Linked(link)) => !is_open(link),
+            _ => false,
+        };
+        if waits || begins {
+            self.tell_later(d, id, message.into());
+        }
+        waits || begins
+    }
+
+    /// It is told when its transaction is over.
+    fn tell_later<D: Driver>(&mut self, d: &mut D, id: ClientId, message: Message) {
+        let Some(account) = self.account_mut(id) else { return };
+        let listener: &mut Listener = account.listener.get_or_insert_default();
+        listener.bytes += message.len();
+        listener.queue.push(message);
+        self.notified.push(id);
+        if self.has_too_many(d, id) {
+            self.refuse_client(d, id, &Fault::TooManyNotifications);
         }
     }
 
