@@ -66,12 +66,27 @@ impl From<&Main> for SocketOptions {
             keepcnt: main.tcp_keepcnt,
             user_timeout_ms: u32::try_from(main.tcp_user_timeout.as_millis()).unwrap_or(u32::MAX),
             socket_buffer_bytes: main.tcp_socket_buffer,
-            defer_accept_s: u32::from(main.tcp_defer_accept),
+            // Who has connected and not sent anything yet stands in no queue then: a process that is replaced could not let
+            // him in before it listens no more, and the kernel resets him.
+            defer_accept_s: u32::from(main.tcp_defer_accept && !main.so_reuseport),
             dns_max_ttl_us: micros(main.dns_max_ttl),
             dns_nxdomain_ttl_us: micros(main.dns_nxdomain_ttl),
             dns_zone_check_us: micros(main.dns_zone_check_period),
             scheduling: main.worker_scheduling,
             resolv_conf: (!main.resolv_conf.is_empty()).then(|| main.resolv_conf.clone().into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_left_between_the_queues_of_processes_that_share_a_port() {
+        let alone = Main::default();
+        let shared = Main { so_reuseport: true, ..Main::default() };
+        assert_eq!(SocketOptions::from(&alone).defer_accept_s, 1);
+        assert_eq!(SocketOptions::from(&shared).defer_accept_s, 0);
     }
 }

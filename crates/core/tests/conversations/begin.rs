@@ -130,7 +130,7 @@ fn what_is_not_plain_goes_as_it_is() {
         rig.gets_nothing(client);
         assert_eq!(rig.gets(server), [format!("Query {text}")]);
     }
-    for main in ["defer_begin = off", "defer_begin = server\npool_mode = session"] {
+    for main in ["defer_begin = off", "defer_begin = off\npool_mode = session"] {
         let (mut rig, client, server) = begun("begin", main);
         rig.gets_nothing(client);
         assert_eq!(rig.gets(server), ["Query begin"], "{main}");
@@ -269,6 +269,32 @@ fn with_a_server_whoever_leaves_gives_it_back_clean_and_nobody_idles_in_it_for_e
     rig.gets(client);
     rig.pass_s(3);
     assert_eq!(rig.gets(client), ["FATAL 25P03 idle transaction timeout"]);
+}
+
+#[test]
+fn in_session_pooling_it_goes_with_the_first_statement_if_it_is_a_simple_query() {
+    for main in ["defer_begin = packet\npool_mode = session", "defer_begin = server\npool_mode = session"] {
+        let (mut rig, client, server) = begun("begin", main);
+        assert_eq!(rig.gets(client), ["Complete BEGIN", "Ready T"], "{main}");
+        rig.gets_nothing(server);
+        rig.send(client, &fe::query("commit"));
+        assert_eq!(rig.gets(client), ["Complete COMMIT", "Ready I"]);
+        rig.gets_nothing(server);
+        rig.send(client, &fe::query("begin"));
+        rig.gets(client);
+        rig.send(client, &fe::query("update t set a = 1"));
+        assert_eq!(rig.gets(server), [&SENT[..], &["Query update t set a = 1"]].concat());
+        rig.send_bytewise(server, &[opened(), be::complete("UPDATE 1"), be::ready('T')].concat());
+        assert_eq!(rig.gets(client), ["Complete UPDATE 1", "Ready T"]);
+        let extended = [fe::parse("", "begin"), fe::bind(""), fe::execute(), fe::sync()].concat();
+        let (mut rig, client, server) = begun("select 1", main);
+        rig.gets(server);
+        rig.send(server, &[be::one_row("1"), be::ready('I')].concat());
+        rig.gets(client);
+        rig.send(client, &extended);
+        rig.gets_nothing(client);
+        assert_eq!(rig.gets(server), ["Parse  begin", "Bind ", "Execute", "Sync"]);
+    }
 }
 
 #[test]

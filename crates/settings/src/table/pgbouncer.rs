@@ -335,7 +335,8 @@ settings! {
         /// How many buffers are handled for one connection before the next one has its turn; 0 means no
         /// limit.
         sbuf_loopcnt: u32 = "5", Kind::Limit, Reload, PgBouncer, NotYet;
-        /// Whether a connection is accepted only when its first bytes are there (`TCP_DEFER_ACCEPT`).
+        /// Whether a connection is accepted only when its first bytes are there (`TCP_DEFER_ACCEPT`). Not with `so_reuseport`:
+        /// when one of the processes is replaced, who has connected to it and sent nothing yet would be reset.
         tcp_defer_accept: bool = "1", Kind::Bool, Reload, PgBouncer, InEffect;
         /// The size of the socket's buffers (`SO_SNDBUF`, `SO_RCVBUF`); 0 leaves it to the system.
         tcp_socket_buffer: u32 = "0", Kind::Bytes(0, COUNT_MAX), Reload, PgBouncer, InEffect;
