@@ -18,7 +18,7 @@ def chromium():
 
 @pytest.fixture
 def page(request, poolers, pg):
-    """The URL of a dashboard with a load to show: 30 clients, most of them waiting or thinking, on 4 server connections."""
+    """The URL of a dashboard with a load to show: 30 clients, most of them waiting or thinking, on one to 4 server connections."""
     if not pg.sql("select 1 from pg_database where datname = 'bench'"):
         pg.sql("create database bench owner alice")
         subprocess.run(["pgbench", "-i", "-q", "-h", "127.0.0.1", "-p", str(pg.port), "-U", "alice", "bench"], check=True, capture_output=True)
