@@ -32,6 +32,7 @@ mod machine;
 pub mod mail;
 mod names;
 mod pace;
+pub mod pairs;
 pub mod params;
 mod pins;
 mod pool;

@@ -10,13 +10,17 @@
 //!
 //! This file is arithmetic; it must never call the system.
 
+use pgweir_core::pairs::Pairs;
+
 /// So often a worker looks at what it does.
 const WINDOW_US: u64 = 30_000;
 /// How long one way is watched in a trial. A machine that is for moments faster or slower is the same one for two windows
 /// that follow each other soon.
 const TRIAL_WINDOW_US: u64 = 10_000;
-/// Windows of a trial. The ways alternate as A B B A, so that a load that grows or fades favours none.
+/// Most windows of a trial. The ways alternate as A B B A, so that a load that grows or fades favours none.
 const TURNS: u8 = 32;
+/// Fewest of them, for what is plain: clients are answered later meanwhile.
+const TURNS_MIN: u8 = 8;
 /// A worker that works less than so much of the time has nothing to try ...
 const BUSY_PERCENT: u64 = 25;
 /// ... and nothing to gain below this. (With fewer, larger turns the same load takes less of its time.)
@@ -101,35 +105,13 @@ fn per_mebibyte(what: u64, bytes: u64) -> u64 {
     what.saturating_mul(1 << 20) / bytes.max(1)
 }
 
-/// How much more something is with one way than with the other (thousandths), over pairs of windows.
+/// What a trial found.
 #[derive(Clone, Copy, Default, Debug)]
-struct Differences {
-    pairs: i64,
-    sum: i64,
-    squares: i64,
-}
-
-impl Differences {
-    /// Relative to the mean of both, so that chance makes neither seem more.
-    fn add(&mut self, than: u64, value: u64) {
-        let signed = |value: u64| i64::try_from(value.min(1 << 40)).expect("that many bits fit");
-        let (than, value) = (signed(than), signed(value));
-        let more = (value - than) * 2000 / (value + than).max(1);
-        self.pairs += 1;
-        self.sum += more;
-        self.squares += more * more;
-    }
-
-    fn half(&self) -> Differences {
-        Differences { pairs: self.pairs / 2, sum: self.sum / 2, squares: self.squares / 2 }
-    }
-
-    /// The mean, and its standard error.
-    fn mean(&self) -> (i64, i64) {
-        let pairs = self.pairs.max(1);
-        let deviation = self.squares - self.sum * self.sum / pairs;
-        (self.sum / pairs, (deviation.max(0) / (pairs * (pairs - 1).max(1))).isqrt())
-    }
+struct Found {
+    /// By how much waiting moves more.
+    faster: Pairs,
+    /// By how much not waiting takes more effort.
+    harder: Pairs,
 }
 
 /// Both ways taking turns.
@@ -138,10 +120,7 @@ struct Trial {
     turn: u8,
     prompt: Seen,
     patient: Seen,
-    /// By how much waiting moves more.
-    faster: Differences,
-    /// By how much not waiting takes more effort.
-    harder: Differences,
+    found: Found,
 }
 
 impl Trial {
@@ -152,15 +131,31 @@ impl Trial {
         }
         self.turn += 1;
         if self.turn.is_multiple_of(2) {
-            self.faster.add(self.prompt.last_rate, self.patient.last_rate);
-            self.harder.add(self.patient.last_effort, self.prompt.last_effort);
+            self.found.faster.add(self.prompt.last_rate, self.patient.last_rate);
+            self.found.harder.add(self.patient.last_effort, self.prompt.last_effort);
         }
+    }
+
+    /// Waiting is better, or is not; `None` as long as that is not plain and the trial goes on.
+    fn verdict(&self) -> Option<bool> {
+        let Found { faster, harder } = self.found;
+        if self.turn >= TURNS {
+            return Some(self.waiting_is_better());
+        }
+        if self.turn < TURNS_MIN || !self.turn.is_multiple_of(4) {
+            return None;
+        }
+        let (eased, moved) = (harder.mean().0, faster.mean().0);
+        let slows = moved + faster.chance(5) < -SLOWER;
+        let eases = eased - harder.chance(5) > EASIER && moved >= -SLOWER;
+        (slows || eases).then_some(eases)
     }
 
     fn waiting_is_better(&self) -> bool {
         let turns = |seen: &Seen| per_mebibyte(seen.turns, seen.bytes);
         let in_fewer = turns(&self.patient) * 100 < turns(&self.prompt) * (100 - FEWER_TURNS_PERCENT);
-        let ((faster, rate_error), (harder, effort_error)) = (self.faster.mean(), self.harder.mean());
+        let ((faster, rate_error), (harder, effort_error)) =
+            (self.found.faster.mean(), self.found.harder.mean());
         harder - effort_error > EASIER && faster + rate_error >= -SLOWER
             || in_fewer && faster - 2 * rate_error > FASTER
     }
@@ -189,7 +184,7 @@ pub(crate) struct Manners {
     since_us: u64,
     before: Work,
     kept_us: u64,
-    learnt: Trial,
+    learnt: Found,
 }
 
 impl Manners {
@@ -200,7 +195,7 @@ impl Manners {
             since_us: 0,
             before: Work::default(),
             kept_us: KEPT_MIN_US,
-            learnt: Trial::default(),
+            learnt: Found::default(),
         }
     }
 
@@ -232,7 +227,7 @@ impl Manners {
                     // Who does little is in nobody's way.
                     LOW_WINDOWS.. if is_idle => Phase::Prompt { until_us: now_us + KEPT_MIN_US },
                     LOW_WINDOWS.. if fell => {
-                        (self.kept_us, self.learnt) = (KEPT_MIN_US, Trial::default());
+                        (self.kept_us, self.learnt) = (KEPT_MIN_US, Found::default());
                         self.begin_trial()
                     }
                     _ if is_idle || fell => Phase::Patient { until_us, rate, low: low + 1 },
@@ -251,19 +246,17 @@ impl Manners {
 
     /// What an earlier trial of the same load said counts half.
     fn begin_trial(&self) -> Phase {
-        let (faster, harder) = (self.learnt.faster.half(), self.learnt.harder.half());
-        Phase::Trying(Trial { faster, harder, ..Trial::default() })
+        let found = Found { faster: self.learnt.faster.half(), harder: self.learnt.harder.half() };
+        Phase::Trying(Trial { found, ..Trial::default() })
     }
 
     fn try_on(&mut self, now_us: u64, us: u64, work: Work, mut trial: Trial) -> Phase {
         trial.add(self.way, us, work);
-        if trial.turn < TURNS {
-            return Phase::Trying(trial);
-        }
-        self.learnt = trial;
+        let Some(better) = trial.verdict() else { return Phase::Trying(trial) };
+        self.learnt = trial.found;
         let until_us = now_us + self.kept_us;
         self.kept_us = (self.kept_us * 2).min(KEPT_MAX_US);
-        if trial.waiting_is_better() {
+        if better {
             let rate = rate_of(trial.patient.bytes, trial.patient.us);
             Phase::Patient { until_us, rate, low: 0 }
         } else {
@@ -313,14 +306,14 @@ mod tests {
     fn it_waits_where_that_moves_more() {
         let machine = Machine { prompt: (4_000, 80), patient: (4_500, 40), busy_percent: 80 };
         let patient_ms = run(&mut Manners::new(), &machine, 0, 20, &mut Work::default());
-        assert!(patient_ms > 18_500, "{patient_ms}");
+        assert!(patient_ms > 19_800, "{patient_ms}");
     }
 
     #[test]
     fn it_waits_where_that_moves_as_much_with_less_effort() {
         let machine = Machine { prompt: (4_000, 80), patient: (3_990, 50), busy_percent: 80 };
         let patient_ms = run(&mut Manners::new(), &machine, 0, 20, &mut Work::default());
-        assert!(patient_ms > 18_500, "{patient_ms}");
+        assert!(patient_ms > 19_800, "{patient_ms}");
     }
 
     #[test]
