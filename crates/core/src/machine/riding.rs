@@ -23,11 +23,19 @@ use crate::server::{Server, ServerState};
 
 /// What was found at the front of a server's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Answer {
+struct Answer {
+    end: End,
+    /// The error of a cancelled statement is in it.
+    cancelled: bool,
+}
+
+/// How the answer at the front of a server's bytes ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum End {
     /// Not all of it is there.
-    Incomplete,
-    /// Up to ReadyForQuery; whether it is the error of a cancelled statement.
-    Whole { cancelled: bool },
+    Missing,
+    /// With ReadyForQuery.
+    Ready,
     /// Something in it is not part of a statement's answer, or is too large to be kept: waiting for its end would be in vain.
     Odd,
 }
@@ -325,12 +333,13 @@ impl Machine {
     /// whether it has to wait for more.
     pub(super) fn holds_exposed<D: Driver>(&mut self, d: &mut D, id: ServerId, bytes: &[u8]) -> bool {
         let answer = answer_at_front(bytes);
-        if answer == Answer::Incomplete && bytes.len() <= HELD_ANSWER_BYTES_MAX {
+        if answer.end == End::Missing && bytes.len() <= HELD_ANSWER_BYTES_MAX {
             return true;
         }
         let Some(server) = self.servers.get_mut(id) else { return false };
         server.riders.trust_head();
-        if let (Answer::Whole { cancelled: true }, ServerState::Busy(client)) = (answer, &server.state) {
+        // Whatever comes behind the error, the statement has failed as a whole.
+        if let (true, ServerState::Busy(client)) = (answer.cancelled, &server.state) {
             let client = *client;
             self.run_again(d, id, client);
         }
@@ -358,15 +367,15 @@ impl Machine {
 /// Looks for the end of an answer, and whether it failed because of a cancel request.
 fn answer_at_front(bytes: &[u8]) -> Answer {
     let (mut at, mut cancelled) = (0, false);
-    while let Some(next) = bytes.get(at..).map(Header::peek) {
-        let header = match next {
-            Ok(Some(header)) if is_part_of_answer(header) => header,
-            Ok(None) => break,
-            Ok(Some(_)) | Err(_) => return Answer::Odd,
+    let end = loop {
+        let header = match bytes.get(at..).map(Header::peek) {
+            Some(Ok(Some(header))) if is_part_of_answer(header) => header,
+            Some(Ok(None)) | None => break End::Missing,
+            Some(Ok(Some(_)) | Err(_)) => break End::Odd,
         };
-        let Some(message) = bytes.get(at..at + header.total()) else { break };
+        let Some(message) = bytes.get(at..at + header.total()) else { break End::Missing };
         match header.tag {
-            tag::READY => return Answer::Whole { cancelled },
+            tag::READY => break End::Ready,
             tag::ERROR => {
                 let code = ErrorFields::parse(&message[HEADER_LEN..])
                     .ok()
@@ -376,8 +385,8 @@ fn answer_at_front(bytes: &[u8]) -> Answer {
             _ => {}
         }
         at += header.total();
-    }
-    Answer::Incomplete
+    };
+    Answer { end, cancelled }
 }
 
 fn is_part_of_answer(header: Header) -> bool {
@@ -412,11 +421,11 @@ mod tests {
     fn an_answer_is_whole_with_its_ready_for_query() {
         let mut bytes = Vec::new();
         encode_error(&mut bytes, &Report::error(SqlState::QUERY_CANCELED, "canceling"));
-        assert_eq!(answer_at_front(&bytes), Answer::Incomplete);
+        assert_eq!(answer_at_front(&bytes), Answer { end: End::Missing, cancelled: true });
         bytes.extend(b"Z\0\0\0\x05I");
-        assert_eq!(answer_at_front(&bytes), Answer::Whole { cancelled: true });
-        assert_eq!(answer_at_front(b"Z\0\0\0\x05I"), Answer::Whole { cancelled: false });
-        assert_eq!(answer_at_front(b"Z\0\0\0\x05"), Answer::Incomplete);
+        assert_eq!(answer_at_front(&bytes), Answer { end: End::Ready, cancelled: true });
+        assert_eq!(answer_at_front(b"Z\0\0\0\x05I"), Answer { end: End::Ready, cancelled: false });
+        assert_eq!(answer_at_front(b"Z\0\0\0\x05").end, End::Missing);
     }
 
     #[test]
@@ -424,7 +433,7 @@ mod tests {
         for odd in [&b"%\0\0\0\x0d"[..], b"Z\0\0\0\x03", b"D\x7f\xff\xff\xff", b"G\0\0\0\x07\0\0\0"] {
             let mut bytes = b"C\0\0\0\x0dSELECT 1\0".to_vec();
             bytes.extend(odd);
-            assert_eq!(answer_at_front(&bytes), Answer::Odd, "{odd:?}");
+            assert_eq!(answer_at_front(&bytes), Answer { end: End::Odd, cancelled: false }, "{odd:?}");
         }
     }
 }
