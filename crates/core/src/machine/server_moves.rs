@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use pgweir_settings::PoolMode;
+use pgweir_wire::backend::tag;
 
 use super::{Machine, duration_us};
 use crate::client::{ClientState, Link};
@@ -219,7 +220,9 @@ impl Machine {
     /// Why a server that rests should not be used again.
     pub(super) fn reason_to_close(&self, id: ServerId) -> Option<&'static str> {
         let server = self.servers.get(id)?;
-        if !server.inbox.is_empty() || server.streaming.is_some() {
+        // Of what may come at any time the rest may still be on its way: who listened here would miss what else comes.
+        let is_dirty = server.inbox.first().is_some_and(|&tag| !comes_unasked(tag));
+        if is_dirty || server.streaming.is_some() {
             return Some(server.retire.unwrap_or("idle server got dirty"));
         }
         self.reason_to_retire(id)
@@ -473,4 +476,9 @@ fn is_legal(from: &ServerState, to: &ServerState) -> bool {
             | (S::Settling(_), S::Busy(_))
             | (S::HeldForCancel, S::Idle)
     )
+}
+
+/// A message that PostgreSQL may send to a session at rest: "Asynchronous Operations" of its page on the message flow.
+fn comes_unasked(tag: u8) -> bool {
+    matches!(tag, tag::NOTICE | tag::NOTIFICATION | tag::PARAMETER_STATUS)
 }

@@ -251,3 +251,30 @@ fn notifications_reach_only_a_session_of_ones_own() {
     rig.send(server, &[be::complete("LISTEN"), be::ready('I'), be::notification()].concat());
     assert_eq!(rig.gets(client), ["Complete LISTEN", "Ready I", "Notification"]);
 }
+
+#[test]
+fn a_server_at_rest_is_not_lost_to_half_of_a_notification() {
+    let mut rig = Rig::new("");
+    let (client, server) = busy(&mut rig);
+    let notification = be::notification();
+    let (half, rest) = notification.split_at(notification.len() / 2);
+    rig.send(server, &[&be::complete("SELECT"), &be::ready('I'), half].concat());
+    assert_eq!(rig.gets(client), ["Complete SELECT", "Ready I"]);
+    rig.send(client, &fe::query("select 2"));
+    assert_eq!(rig.gets(server), ["Query select 2"]);
+    rig.send(server, &[rest, &be::complete("SELECT"), &be::ready('I')].concat());
+    assert_eq!(rig.gets(client), ["Complete SELECT", "Ready I"]);
+    assert!(!rig.is_closed(server));
+}
+
+#[test]
+fn a_server_at_rest_with_half_of_an_answer_is_not_used_again() {
+    let mut rig = Rig::new("");
+    let (client, server) = busy(&mut rig);
+    let stray = be::complete("SELECT");
+    rig.send(server, &[&be::complete("SELECT")[..], &be::ready('I'), &stray[..stray.len() / 2]].concat());
+    assert_eq!(rig.gets(client), ["Complete SELECT", "Ready I"]);
+    rig.send(client, &fe::query("select 2"));
+    rig.gets_nothing(server);
+    assert!(rig.is_closed(server) && rig.logged("idle server got dirty"));
+}
