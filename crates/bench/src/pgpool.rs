@@ -12,6 +12,7 @@ use std::process::Command;
 use crate::error::BenchError;
 use crate::login::Login;
 use crate::pooler::PoolerOptions;
+use crate::process;
 use crate::scratch::Scratch;
 
 /// For the tools' own logins while a load's clients have all others.
@@ -38,7 +39,7 @@ pub(crate) fn prepare(
     let password = server.password.as_ref().map(|password| String::from_utf8_lossy(password.as_bytes()));
     let users = format!("{}:TEXT{}\n", server.user, password.unwrap_or_default());
     scratch.write(&folder.join("pool_passwd"), &users)?;
-    let mut command = Command::new(program);
+    let mut command = process::service_command(program);
     scratch.run_as().apply(&mut command);
     command.arg("-n").arg("-f").arg(conf).arg("-a").arg(hba).arg("-F").arg(pcp).current_dir("/");
     Ok(command)

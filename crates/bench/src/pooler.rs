@@ -133,7 +133,7 @@ impl Pooler {
             .stdout(output_file.try_clone().map_err(BenchError::io("the pooler's output"))?)
             .stderr(output_file);
         let plan = if is_pgpool { STOP_PGPOOL } else { STOP_POOLER };
-        let process = Process::spawn(&mut command, &program.name, plan)?;
+        let process = Process::spawn_service(&mut command, &program.name, plan)?;
         // It hands a client's own startup parameters on; the others have the schema in their file.
         let search_path = server.search_path.clone().filter(|_| is_pgpool);
         let login = Login { address: Address::Loopback(port), search_path, ..server.named(&program.name) };
@@ -244,7 +244,7 @@ fn command(
     let users = format!("\"{}\" \"{}\"\n", quoted(&server.user), quoted(&password.unwrap_or_default()));
     scratch.write(&folder.join("users.txt"), &users)?;
     scratch.write(&ini, &ini_text(port, folder, options, server))?;
-    let mut command = Command::new(&program.path);
+    let mut command = process::service_command(&program.path);
     command.arg("--quiet");
     if let Some(user) = scratch.run_as().other_user() {
         // The pooler changes the user itself: its executable may lie where only root can reach it.

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
@@ -14,7 +15,7 @@ use nix::unistd::Pid;
 
 use crate::error::BenchError;
 use crate::interrupt::Interrupt;
-use crate::scratch;
+use crate::{scratch, tools};
 
 /// How often a wait looks at its process.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -35,6 +36,24 @@ pub(crate) const STOP_POOLER: StopPlan =
 pub(crate) const STOP_PGPOOL: StopPlan =
     &[(Signal::SIGINT, Duration::from_secs(5)), (Signal::SIGQUIT, Duration::from_secs(3))];
 
+/// Runs a program in a session of its own (Debian: util-linux, which is always there), in the same process.
+const SETSID: &str = "setsid";
+
+/// The command of a program that is to run as a service does: in a session of its own. Linux shares the processors out
+/// among sessions first (see sched(7), "The autogroup feature"), and PostgreSQL's backends have one each: a pooler in the
+/// session of its clients would get a part of theirs only, as no daemon does.
+#[must_use]
+pub(crate) fn service_command(program: &Path) -> Command {
+    match tools::find_program(SETSID) {
+        Some(setsid) => {
+            let mut command = Command::new(setsid);
+            command.arg(program);
+            command
+        }
+        None => Command::new(program),
+    }
+}
+
 /// A running child process in a process group of its own: Ctrl-C on the terminal reaches only us, and we decide in
 /// which order things end. Dropping it stops it.
 #[derive(Debug)]
@@ -50,8 +69,29 @@ impl Process {
     /// # Errors
     /// It could not be started; a missing program is [`BenchError::Missing`].
     pub(crate) fn spawn(command: &mut Command, name: &str, plan: StopPlan) -> Result<Self, BenchError> {
+        Self::start(command.process_group(0), name, plan)
+    }
+
+    /// Starts what [`service_command`] gave.
+    ///
+    /// # Errors
+    /// As [`Process::spawn`].
+    pub(crate) fn spawn_service(
+        command: &mut Command,
+        name: &str,
+        plan: StopPlan,
+    ) -> Result<Self, BenchError> {
+        if Path::new(command.get_program()).ends_with(SETSID) {
+            // Who leads a group already can begin a session only as another process.
+            Self::start(command, name, plan)
+        } else {
+            Self::spawn(command, name, plan)
+        }
+    }
+
+    fn start(command: &mut Command, name: &str, plan: StopPlan) -> Result<Self, BenchError> {
         clean_environment(command);
-        let child = command.stdin(Stdio::null()).process_group(0).spawn().map_err(|source| {
+        let child = command.stdin(Stdio::null()).spawn().map_err(|source| {
             let program = command.get_program().to_string_lossy().into_owned();
             if source.kind() == std::io::ErrorKind::NotFound {
                 BenchError::Missing(format!("{name} can not be started: there is no {program}"))
@@ -253,6 +293,19 @@ mod tests {
 
     fn exists(pid: u32) -> bool {
         kill(Pid::from_raw(pid.cast_signed()), None).is_ok()
+    }
+
+    #[test]
+    fn a_service_has_a_session_of_its_own() {
+        let mut command = service_command(Path::new("sleep"));
+        let service = Process::spawn_service(command.arg("600"), "sleep", STOP_PLAIN).expect("sleep starts");
+        let pid = Pid::from_raw(service.id().cast_signed());
+        // It begins its session after it was started.
+        let until = Instant::now() + Duration::from_secs(20);
+        while nix::unistd::getsid(Some(pid)) != Ok(pid) && Instant::now() < until {
+            thread::sleep(LOOK_EVERY);
+        }
+        assert_eq!(nix::unistd::getsid(Some(pid)), Ok(pid));
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //! without end that means to wait for it. So nobody decides by thought: while the worker is busy, both ways take turns for
 //! short windows now and then, and waiting is kept where it takes less of the processor's time for as much, or moves more in
 //! fewer turns: that it seemed to in as many turns is chance (one client, whose every message is a turn, is only answered
-//! later). Where others use the machine, too, the processor's time says more than what is moved: it varies less.
+//! later). In fewer turns it only needs to seem easier: on a restless machine proof would take minutes. Where others use the
+//! machine, too, the processor's time says more than what is moved: it varies less.
 //!
 //! This file is arithmetic; it must never call the system.
 
@@ -136,11 +137,11 @@ impl Trial {
         }
     }
 
-    /// Waiting is better, or is not; `None` as long as that is not plain and the trial goes on.
-    fn verdict(&self) -> Option<bool> {
+    /// `None` as long as nothing is plain and the trial goes on.
+    fn verdict(&self) -> Option<Verdict> {
         let Found { faster, harder } = self.found;
         if self.turn >= TURNS {
-            return Some(self.waiting_is_better());
+            return Some(self.last_verdict());
         }
         if self.turn < TURNS_MIN || !self.turn.is_multiple_of(4) {
             return None;
@@ -148,17 +149,39 @@ impl Trial {
         let (eased, moved) = (harder.mean().0, faster.mean().0);
         let slows = moved + faster.chance(5) < -SLOWER;
         let eases = eased - harder.chance(5) > EASIER && moved >= -SLOWER;
-        (slows || eases).then_some(eases)
+        match (eases, slows) {
+            (true, _) => Some(Verdict::Wait),
+            (false, true) => Some(Verdict::WaitNot),
+            (false, false) => None,
+        }
     }
 
-    fn waiting_is_better(&self) -> bool {
+    /// What seems so but may be chance counts where waiting takes fewer turns, which is no chance.
+    fn last_verdict(&self) -> Verdict {
         let turns = |seen: &Seen| per_mebibyte(seen.turns, seen.bytes);
         let in_fewer = turns(&self.patient) * 100 < turns(&self.prompt) * (100 - FEWER_TURNS_PERCENT);
         let ((faster, rate_error), (harder, effort_error)) =
             (self.found.faster.mean(), self.found.harder.mean());
-        harder - effort_error > EASIER && faster + rate_error >= -SLOWER
+        let may_be_chance = if in_fewer { 0 } else { effort_error };
+        if harder - may_be_chance > EASIER && faster + rate_error >= -SLOWER
             || in_fewer && faster - 2 * rate_error > FASTER
+        {
+            Verdict::Wait
+        } else if in_fewer && harder + effort_error > EASIER && faster + rate_error >= -SLOWER {
+            Verdict::Unknown
+        } else {
+            Verdict::WaitNot
+        }
     }
+}
+
+/// What a trial says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verdict {
+    Wait,
+    WaitNot,
+    /// Not to wait, for now: another trial is to follow soon, which goes on where this one ended.
+    Unknown,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -168,12 +191,17 @@ enum Phase {
         until_us: u64,
     },
     Trying(Trial),
-    /// Patient until this moment (µs), unless much less is moved than so many bytes in a second; in so many windows it was.
-    Patient {
-        until_us: u64,
-        rate: u64,
-        low: u8,
-    },
+    Patient(Patience),
+    /// Prompt, as there is little to do; patient again when there is more.
+    Resting(Patience),
+}
+
+/// Patient until this moment (µs), unless much less is moved than so many bytes in a second; in so many windows it was.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    until_us: u64,
+    rate: u64,
+    low: u8,
 }
 
 /// See the module's head.
@@ -221,24 +249,26 @@ impl Manners {
             Phase::Prompt { until_us } if calm || now_us < until_us => Phase::Prompt { until_us },
             Phase::Prompt { .. } => self.begin_trial(),
             Phase::Trying(trial) => self.try_on(now_us, us, seen, trial),
-            Phase::Patient { until_us, rate, low } => {
-                let fell = rate_of(seen.bytes, us) * 100 < rate * OTHER_LOAD_PERCENT;
-                match low {
+            Phase::Patient(patience) => {
+                let fell = rate_of(seen.bytes, us) * 100 < patience.rate * OTHER_LOAD_PERCENT;
+                match patience.low {
                     // Who does little is in nobody's way.
-                    LOW_WINDOWS.. if is_idle => Phase::Prompt { until_us: now_us + KEPT_MIN_US },
+                    LOW_WINDOWS.. if is_idle => Phase::Resting(patience),
                     LOW_WINDOWS.. if fell => {
                         (self.kept_us, self.learnt) = (KEPT_MIN_US, Found::default());
                         self.begin_trial()
                     }
-                    _ if is_idle || fell => Phase::Patient { until_us, rate, low: low + 1 },
-                    _ if now_us >= until_us => self.begin_trial(),
-                    _ => Phase::Patient { until_us, rate, low: 0 },
+                    low if is_idle || fell => Phase::Patient(Patience { low: low + 1, ..patience }),
+                    _ if now_us >= patience.until_us => self.begin_trial(),
+                    _ => Phase::Patient(Patience { low: 0, ..patience }),
                 }
             }
+            Phase::Resting(patience) if calm => Phase::Resting(patience),
+            Phase::Resting(patience) => Phase::Patient(Patience { low: 0, ..patience }),
         };
         let way = match self.phase {
-            Phase::Prompt { .. } => Way::Prompt,
-            Phase::Patient { .. } => Way::Patient,
+            Phase::Prompt { .. } | Phase::Resting(_) => Way::Prompt,
+            Phase::Patient(_) => Way::Patient,
             Phase::Trying(trial) => way_of(trial.turn),
         };
         (std::mem::replace(&mut self.way, way) != way).then_some(way)
@@ -252,13 +282,16 @@ impl Manners {
 
     fn try_on(&mut self, now_us: u64, us: u64, work: Work, mut trial: Trial) -> Phase {
         trial.add(self.way, us, work);
-        let Some(better) = trial.verdict() else { return Phase::Trying(trial) };
+        let Some(verdict) = trial.verdict() else { return Phase::Trying(trial) };
         self.learnt = trial.found;
+        if verdict == Verdict::Unknown {
+            return Phase::Prompt { until_us: now_us + KEPT_MIN_US };
+        }
         let until_us = now_us + self.kept_us;
         self.kept_us = (self.kept_us * 2).min(KEPT_MAX_US);
-        if better {
+        if verdict == Verdict::Wait {
             let rate = rate_of(trial.patient.bytes, trial.patient.us);
-            Phase::Patient { until_us, rate, low: 0 }
+            Phase::Patient(Patience { until_us, rate, low: 0 })
         } else {
             Phase::Prompt { until_us }
         }
@@ -347,6 +380,58 @@ mod tests {
             patient_ms += run_ms(&mut manners, &good, 1_060 + at * 300, 240, &mut work);
         }
         assert_eq!(patient_ms, 5 * 300);
+    }
+
+    /// Moves, and takes for it, by chance up to 40 % more or less from window to window.
+    fn run_restless(manners: &mut Manners, prompt_turns: u64, patient_turns: u64, seed: u64) -> u64 {
+        let (mut work, mut patient_ms, mut chance) = (Work::default(), 0, seed);
+        let mut luck = || {
+            chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            600 + (chance >> 33) % 800
+        };
+        let (mut speed, mut effort) = (1_000, 1_000);
+        for ms in 0..20_000_u64 {
+            if ms.is_multiple_of(10) {
+                (speed, effort) = (luck(), luck());
+            }
+            let is_patient = manners.way == Way::Patient;
+            patient_ms += u64::from(is_patient);
+            let turns = if is_patient { patient_turns } else { prompt_turns };
+            work.bytes += 4 * speed;
+            work.turns += turns * speed / 1_000;
+            work.busy_us += 800;
+            work.cpu_ns += (200_000 + turns * 5_000) * speed / 1_000 * effort / 1_000;
+            let now_us = (ms + 1_000) * 1_000;
+            if manners.is_due(now_us) {
+                manners.window_ends(now_us, work);
+            }
+        }
+        patient_ms
+    }
+
+    #[test]
+    fn a_restless_machine_hides_it_for_seconds_only() {
+        let mut patient_ms: Vec<u64> =
+            (0..50).map(|seed| run_restless(&mut Manners::new(), 52, 40, seed * 7 + 1)).collect();
+        patient_ms.sort_unstable();
+        assert!(patient_ms[10] > 15_000 && patient_ms[25] > 19_000, "{patient_ms:?}");
+        // Where it takes as many turns, chance is not taken for more.
+        let mut patient_ms: Vec<u64> =
+            (0..50).map(|seed| run_restless(&mut Manners::new(), 40, 40, seed * 7 + 1)).collect();
+        patient_ms.sort_unstable();
+        assert!(patient_ms[25] < 1_000 && patient_ms[40] < 12_000, "{patient_ms:?}");
+    }
+
+    #[test]
+    fn after_a_rest_it_is_patient_at_once() {
+        let (mut manners, mut work) = (Manners::new(), Work::default());
+        let good = Machine { prompt: (4_000, 80), patient: (4_500, 40), busy_percent: 80 };
+        run(&mut manners, &good, 0, 5, &mut work);
+        let calm = Machine { prompt: (10, 1), patient: (10, 1), busy_percent: 1 };
+        run(&mut manners, &calm, 5_000, 1, &mut work);
+        assert_eq!(manners.way, Way::Prompt);
+        let patient_ms = run(&mut manners, &good, 6_000, 1, &mut work);
+        assert!(patient_ms > 940, "{patient_ms}");
     }
 
     #[test]
