@@ -5,7 +5,7 @@ mod passing;
 
 use std::ffi::OsString;
 use std::net::{TcpListener, TcpStream};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use lexopt::prelude::*;
@@ -13,7 +13,7 @@ use lexopt::prelude::*;
 use crate::cluster::free_port;
 use crate::error::BenchError;
 use crate::interrupt::Interrupt;
-use crate::process::{Process, STOP_PLAIN};
+use crate::process::{self, Process, STOP_PLAIN};
 
 const HELP: &str = "\
 usage: pgweir bench relay --to PORT [--port N] [--round-trip-us N]
@@ -25,7 +25,8 @@ Listens on 127.0.0.1 and passes everything on to another port there, each byte l
 const START_LIMIT: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// A relay as a process of its own: its CPU time must not count as anybody's.
+/// A relay as a process of its own: its CPU time must not count as anybody's. In a session of its own, too: a network takes
+/// nobody's share of the processors.
 #[derive(Debug)]
 pub(crate) struct Relay {
     _process: Process,
@@ -40,10 +41,10 @@ impl Relay {
     pub(crate) fn start(to: u16, round_trip_us: u32, interrupt: &Interrupt) -> Result<Self, BenchError> {
         let port = free_port()?;
         let own = std::env::current_exe().map_err(BenchError::io("finding pgweir's own executable"))?;
-        let mut command = Command::new(own);
+        let mut command = process::service_command(&own);
         command.args(["bench", "relay", "--port", &port.to_string(), "--to", &to.to_string()]);
         command.args(["--round-trip-us", &round_trip_us.to_string()]).stderr(Stdio::null());
-        let relay = Self { _process: Process::spawn(&mut command, "relay", STOP_PLAIN)?, port };
+        let relay = Self { _process: Process::spawn_service(&mut command, "relay", STOP_PLAIN)?, port };
         let until = Instant::now() + START_LIMIT;
         while let Err(source) = TcpStream::connect(("127.0.0.1", port)) {
             if Instant::now() >= until {
