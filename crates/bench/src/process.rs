@@ -44,7 +44,8 @@ const SETSID: &str = "setsid";
 /// session of its clients would get a part of theirs only, as no daemon does.
 #[must_use]
 pub(crate) fn service_command(program: &Path) -> Command {
-    match tools::find_program(SETSID) {
+    // What can not be started is left to say so itself.
+    match tools::find_program(SETSID).filter(|_| tools::is_program(program)) {
         Some(setsid) => {
             let mut command = Command::new(setsid);
             command.arg(program);
@@ -297,7 +298,8 @@ mod tests {
 
     #[test]
     fn a_service_has_a_session_of_its_own() {
-        let mut command = service_command(Path::new("sleep"));
+        let sleep = tools::find_program("sleep").expect("coreutils");
+        let mut command = service_command(&sleep);
         let service = Process::spawn_service(command.arg("600"), "sleep", STOP_PLAIN).expect("sleep starts");
         let pid = Pid::from_raw(service.id().cast_signed());
         // It begins its session after it was started.
@@ -360,10 +362,13 @@ mod tests {
 
     #[test]
     fn a_missing_program_is_named() {
-        let error = Process::spawn(&mut Command::new("/nonexistent/pgbench"), "pgbench", STOP_PLAIN)
-            .expect_err("it does not exist");
-        assert_eq!(error.exit_code(), 3);
-        assert!(error.to_string().contains("/nonexistent/pgbench"));
+        let missing = "/nonexistent/pgbench";
+        let error = Process::spawn(&mut Command::new(missing), "pgbench", STOP_PLAIN);
+        let service = Process::spawn_service(&mut service_command(Path::new(missing)), "pgbench", STOP_PLAIN);
+        for error in [error, service].map(|outcome| outcome.expect_err("it does not exist")) {
+            assert_eq!(error.exit_code(), 3);
+            assert!(error.to_string().contains(missing));
+        }
     }
 
     #[test]

@@ -163,11 +163,10 @@ impl Trial {
         let ((faster, rate_error), (harder, effort_error)) =
             (self.found.faster.mean(), self.found.harder.mean());
         let may_be_chance = if in_fewer { 0 } else { effort_error };
-        if harder - may_be_chance > EASIER && faster + rate_error >= -SLOWER
-            || in_fewer && faster - 2 * rate_error > FASTER
-        {
+        let as_fast = faster + rate_error >= -SLOWER;
+        if as_fast && harder - may_be_chance > EASIER || in_fewer && faster - 2 * rate_error > FASTER {
             Verdict::Wait
-        } else if in_fewer && harder + effort_error > EASIER && faster + rate_error >= -SLOWER {
+        } else if as_fast && in_fewer && harder + effort_error > EASIER {
             Verdict::Unknown
         } else {
             Verdict::WaitNot
@@ -420,6 +419,35 @@ mod tests {
             (0..50).map(|seed| run_restless(&mut Manners::new(), 40, 40, seed * 7 + 1)).collect();
         patient_ms.sort_unstable();
         assert!(patient_ms[25] < 1_000 && patient_ms[40] < 12_000, "{patient_ms:?}");
+    }
+
+    #[test]
+    fn what_a_trial_leaves_open_is_tried_again_soon() {
+        let trial = |patient_turns, efforts: [u64; 2]| {
+            let seen = |turns| Seen { bytes: 1 << 20, turns, ..Seen::default() };
+            let mut found = Found::default();
+            for at in 0..16 {
+                found.faster.add(1_000, 1_000);
+                found.harder.add(1_000, efforts[at % 2]);
+            }
+            Trial { turn: TURNS, prompt: seen(100), patient: seen(patient_turns), found }
+        };
+        // Half of the pairs say that it is easier by far, and half that it is harder.
+        let (open, easier) = ([1_300, 760], [1_300, 860]);
+        assert_eq!(trial(80, open).verdict(), Some(Verdict::Unknown));
+        assert_eq!(trial(100, open).verdict(), Some(Verdict::WaitNot));
+        assert_eq!(trial(80, easier).verdict(), Some(Verdict::Wait));
+        assert_eq!(trial(100, easier).verdict(), Some(Verdict::WaitNot));
+
+        let mut manners = Manners { kept_us: KEPT_MAX_US, way: Way::Patient, ..Manners::new() };
+        let work = Work { bytes: 1 << 20, turns: 1, ..Work::default() };
+        let next = manners.try_on(1_000_000, 10_000, work, Trial { turn: TURNS - 2, ..trial(80, open) });
+        assert!(matches!(next, Phase::Trying(_)), "{next:?}");
+        let next = manners.try_on(1_000_000, 10_000, work, Trial { turn: TURNS, ..trial(80, open) });
+        assert!(
+            matches!(next, Phase::Prompt { until_us } if until_us == 1_000_000 + KEPT_MIN_US),
+            "{next:?}"
+        );
     }
 
     #[test]

@@ -278,3 +278,14 @@ fn a_server_at_rest_with_half_of_an_answer_is_not_used_again() {
     rig.gets_nothing(server);
     assert!(rig.is_closed(server) && rig.logged("idle server got dirty"));
 }
+
+#[test]
+fn a_notification_that_is_too_large_or_none_ends_a_server_at_rest() {
+    for hostile in [&b"A\x7f\xff\xff\xff"[..], b"A\0\0\0\x03", b"N\xff\xff\xff\xff"] {
+        let mut rig = Rig::new("");
+        let (client, server) = busy(&mut rig);
+        rig.send(server, &[&be::complete("SELECT")[..], &be::ready('I'), hostile].concat());
+        assert_eq!(rig.gets(client), ["Complete SELECT", "Ready I"]);
+        assert!(rig.is_closed(server) && !rig.is_closed(client), "{hostile:?}");
+    }
+}
