@@ -1,11 +1,14 @@
-"""How workers are scheduled: a busy one tries whether more is done when it lets others on the machine go first (SCHED_BATCH)."""
+"""How workers are scheduled: a busy one tries whether more is done when it lets others on the machine go first (SCHED_BATCH), and one
+with few clients whether more is done when it looks for more before it sleeps."""
 
 import os
+import re
 import subprocess
 import time
+import urllib.request
 
 import pytest
-from harness.machine import eventually
+from harness.machine import eventually, free_port
 
 pytestmark = pytest.mark.needs("worker scheduling")
 
@@ -28,9 +31,9 @@ def began_as(pooler, policy):
     assert policies(pooler.pid) == {policy}
 
 
-def load(pooler):
-    """More than enough for one worker to be busy."""
-    command = ["pgbench", "-n", "-S", "-h", "127.0.0.1", "-p", str(pooler.port), "-U", "alice", "-c", "20", "-j", "2"]
+def load(pooler, clients=20):
+    """With twenty clients more than enough for one worker to be busy."""
+    command = ["pgbench", "-n", "-S", "-h", "127.0.0.1", "-p", str(pooler.port), "-U", "alice", "-c", str(clients)]
     return subprocess.Popen([*command, "-T", str(WITHIN_S + 30), "bench"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
@@ -70,3 +73,60 @@ def test_a_policy_that_was_chosen_is_left_alone(poolers, bench):
     finally:
         clients.terminate()
         clients.wait()
+
+
+AWAKE_LONG_US = 10_000
+"""Longer than a client and a server take for their answers on any machine."""
+
+
+@pytest.fixture
+def one_client(poolers, bench, request):
+    """A pooler with one client that sends one statement after the other, and how long its workers were awake until now."""
+    http = free_port()
+    settings = {"http_listen": f"127.0.0.1:{http}", "http_anonymous": "all", "worker_awake_us": AWAKE_LONG_US}
+    pooler = poolers({"bench": bench.at("bench")}, **settings, **getattr(request, "param", {}))
+    client = load(pooler, clients=1)
+
+    def awake_s():
+        with urllib.request.urlopen(f"http://127.0.0.1:{http}/metrics") as page:
+            return sum(map(float, re.findall(r'^pgweir_worker_awake_seconds_total{.*?} (\S+)', page.read().decode(), re.MULTILINE)))
+
+    try:
+        yield pooler, awake_s
+    finally:
+        client.terminate()
+        client.wait()
+
+
+def rests(awake_s):
+    """Waits until the workers are not awake any more, and tells whether they stay so for a second."""
+    seen = [awake_s()]
+
+    def same():
+        time.sleep(0.1)
+        seen.append(awake_s())
+        return seen[-1] == seen[-2]
+
+    eventually(same, "the workers sleep")
+    time.sleep(1)
+    return awake_s() == seen[-1]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="with one processor a worker always sleeps")
+def test_a_worker_with_one_client_tries_to_stay_awake(one_client):
+    """A client that waits for each answer: it is tried whether looking again does more; not with `worker_awake_us=0`."""
+    pooler, awake_s = one_client
+    eventually(lambda: awake_s() > 0, "a worker is awake for a moment", WITHIN_S)
+    pooler.admin("SET worker_awake_us = 0")
+    assert rests(awake_s)
+    pooler.admin(f"SET worker_awake_us = {AWAKE_LONG_US}")
+    before = awake_s()
+    eventually(lambda: awake_s() > before, "it is tried again", WITHIN_S)
+
+
+@pytest.mark.parametrize("one_client", [{"limits": ["taskset", "1"]}, {"limits": ["chrt", "--idle", "0"]}], indirect=True)
+def test_a_worker_that_is_in_the_way_of_others_sleeps(one_client):
+    """On one processor, and with a policy of somebody else's choice, nothing is tried."""
+    _, awake_s = one_client
+    time.sleep(1)
+    assert awake_s() == 0

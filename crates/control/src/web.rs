@@ -53,6 +53,8 @@ pub trait Workforce: Send {
 pub struct Load {
     /// Microseconds in which it did not wait.
     pub busy_us: u64,
+    /// Microseconds in which it looked for more instead of sleeping; not among those.
+    pub awake_us: u64,
     /// Turns of its loop.
     pub turns: u64,
     /// Connections of either kind that it has now.

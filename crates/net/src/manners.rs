@@ -1,39 +1,26 @@
-//! How a worker asks to be scheduled: at once when something arrives for it, or after those that run just then.
+//! What a worker decides by itself, from what it measures: how it asks to be scheduled ([`patience`]), and whether it looks for
+//! more for a moment before it sleeps ([`vigil`]).
 //!
-//! Where clients, the pooler and PostgreSQL share processors that are busy, a worker that is woken by each arriving byte
-//! interrupts the very threads that were about to send more. Asked to wait for its turn (Linux: SCHED_BATCH, see
-//! sched(7)), it finds more to do in each of its turns: fewer system calls, fewer switches. But next to a process that computes
-//! without end that means to wait for it. So nobody decides by thought: while the worker is busy, both ways take turns for
-//! short windows now and then, and waiting is kept where it takes less of the processor's time for as much, or moves more in
-//! fewer turns: that it seemed to in as many turns is chance (one client, whose every message is a turn, is only answered
-//! later). In fewer turns it only needs to seem easier: on a restless machine proof would take minutes. Where others use the
-//! machine, too, the processor's time says more than what is moved: it varies less.
+//! Both are found out in trials: two ways take turns for short windows, and what a trial found is kept for a while. One
+//! trial runs at a time, and while a worker stays awake its patience is left as it is.
 //!
-//! This file is arithmetic; it must never call the system.
+//! This room is arithmetic; it must never call the system.
 
-use pgweir_core::pairs::Pairs;
+use patience::Patience;
+use vigil::Vigil;
+
+mod patience;
+mod vigil;
 
 /// So often a worker looks at what it does.
 const WINDOW_US: u64 = 30_000;
 /// How long one way is watched in a trial. A machine that is for moments faster or slower is the same one for two windows
 /// that follow each other soon.
 const TRIAL_WINDOW_US: u64 = 10_000;
-/// Most windows of a trial. The ways alternate as A B B A, so that a load that grows or fades favours none.
+/// Most windows of a trial.
 const TURNS: u8 = 32;
-/// Fewest of them, for what is plain: clients are answered later meanwhile.
+/// Fewest of them, for what is plain.
 const TURNS_MIN: u8 = 8;
-/// A worker that works less than so much of the time has nothing to try ...
-const BUSY_PERCENT: u64 = 25;
-/// ... and nothing to gain below this. (With fewer, larger turns the same load takes less of its time.)
-const IDLE_PERCENT: u64 = 8;
-/// Waiting must take so much less of the processor's time, in thousandths and beyond what may be chance ...
-const EASIER: i64 = 20;
-/// ... and not move less by so much, unless that may be chance; ...
-const SLOWER: i64 = 20;
-/// ... or it must move so much more, without a doubt, ...
-const FASTER: i64 = 20;
-/// ... in so many percent fewer turns.
-const FEWER_TURNS_PERCENT: u64 = 3;
 /// Below this part of what it moved when it was found better, the load is another one.
 const OTHER_LOAD_PERCENT: u64 = 60;
 /// That, or idleness, counts after so many windows one after the other: machines stand still for moments.
@@ -61,6 +48,8 @@ pub(crate) struct Work {
     pub(crate) busy_us: u64,
     /// Turns of the loop.
     pub(crate) turns: u64,
+    /// Those of them for which it had not gone to sleep.
+    pub(crate) awake_turns: u64,
     /// The processor's time that the thread took.
     pub(crate) cpu_ns: u64,
 }
@@ -71,29 +60,27 @@ impl Work {
             bytes: self.bytes - before.bytes,
             busy_us: self.busy_us - before.busy_us,
             turns: self.turns - before.turns,
+            awake_turns: self.awake_turns - before.awake_turns,
             cpu_ns: self.cpu_ns.saturating_sub(before.cpu_ns),
         }
     }
 }
 
-/// What was seen of one way in a trial.
-#[derive(Clone, Copy, Default, Debug)]
-struct Seen {
+/// What a worker did in a stretch of time.
+#[derive(Clone, Copy, Debug)]
+struct Window {
     us: u64,
-    bytes: u64,
-    turns: u64,
-    /// In the last window: bytes in a second, and the processor's time for a MiB (ns).
-    last_rate: u64,
-    last_effort: u64,
+    work: Work,
 }
 
-impl Seen {
-    fn add(&mut self, us: u64, work: Work) {
-        self.us += us;
-        self.bytes += work.bytes;
-        self.turns += work.turns;
-        self.last_rate = rate_of(work.bytes, us);
-        self.last_effort = per_mebibyte(work.cpu_ns, work.bytes);
+impl Window {
+    /// Bytes in a second.
+    fn rate(&self) -> u64 {
+        rate_of(self.work.bytes, self.us)
+    }
+
+    fn works_less_than(&self, percent: u64) -> bool {
+        self.work.busy_us * 100 < self.us * percent
     }
 }
 
@@ -102,383 +89,95 @@ fn rate_of(bytes: u64, us: u64) -> u64 {
     bytes.saturating_mul(1_000_000) / us.max(1)
 }
 
-fn per_mebibyte(what: u64, bytes: u64) -> u64 {
-    what.saturating_mul(1 << 20) / bytes.max(1)
-}
-
-/// What a trial found.
-#[derive(Clone, Copy, Default, Debug)]
-struct Found {
-    /// By how much waiting moves more.
-    faster: Pairs,
-    /// By how much not waiting takes more effort.
-    harder: Pairs,
-}
-
-/// Both ways taking turns.
-#[derive(Clone, Copy, Default, Debug)]
-struct Trial {
-    turn: u8,
-    prompt: Seen,
-    patient: Seen,
-    found: Found,
-}
-
-impl Trial {
-    fn add(&mut self, way: Way, us: u64, work: Work) {
-        match way {
-            Way::Prompt => self.prompt.add(us, work),
-            Way::Patient => self.patient.add(us, work),
-        }
-        self.turn += 1;
-        if self.turn.is_multiple_of(2) {
-            self.found.faster.add(self.prompt.last_rate, self.patient.last_rate);
-            self.found.harder.add(self.patient.last_effort, self.prompt.last_effort);
-        }
-    }
-
-    /// `None` as long as nothing is plain and the trial goes on.
-    fn verdict(&self) -> Option<Verdict> {
-        let Found { faster, harder } = self.found;
-        if self.turn >= TURNS {
-            return Some(self.last_verdict());
-        }
-        if self.turn < TURNS_MIN || !self.turn.is_multiple_of(4) {
-            return None;
-        }
-        let (eased, moved) = (harder.mean().0, faster.mean().0);
-        let slows = moved + faster.chance(5) < -SLOWER;
-        let eases = eased - harder.chance(5) > EASIER && moved >= -SLOWER;
-        match (eases, slows) {
-            (true, _) => Some(Verdict::Wait),
-            (false, true) => Some(Verdict::WaitNot),
-            (false, false) => None,
-        }
-    }
-
-    /// What seems so but may be chance counts where waiting takes fewer turns, which is no chance.
-    fn last_verdict(&self) -> Verdict {
-        let turns = |seen: &Seen| per_mebibyte(seen.turns, seen.bytes);
-        let in_fewer = turns(&self.patient) * 100 < turns(&self.prompt) * (100 - FEWER_TURNS_PERCENT);
-        let ((faster, rate_error), (harder, effort_error)) =
-            (self.found.faster.mean(), self.found.harder.mean());
-        let may_be_chance = if in_fewer { 0 } else { effort_error };
-        let as_fast = faster + rate_error >= -SLOWER;
-        if as_fast && harder - may_be_chance > EASIER || in_fewer && faster - 2 * rate_error > FASTER {
-            Verdict::Wait
-        } else if as_fast && in_fewer && harder + effort_error > EASIER {
-            Verdict::Unknown
-        } else {
-            Verdict::WaitNot
-        }
-    }
-}
-
-/// What a trial says.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Verdict {
-    Wait,
-    WaitNot,
-    /// Not to wait, for now: another trial is to follow soon, which goes on where this one ended.
-    Unknown,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Phase {
-    /// Prompt; no trial before this moment (µs).
-    Prompt {
-        until_us: u64,
-    },
-    Trying(Trial),
-    Patient(Patience),
-    /// Prompt, as there is little to do; patient again when there is more.
-    Resting(Patience),
-}
-
-/// Patient until this moment (µs), unless much less is moved than so many bytes in a second; in so many windows it was.
-#[derive(Clone, Copy, Debug)]
-struct Patience {
-    until_us: u64,
-    rate: u64,
-    low: u8,
+/// The ways of a trial alternate as A B B A, so that a load that grows or fades favours none: `true` for A, the one that is
+/// tried.
+fn is_turn_of_tried(turn: u8) -> bool {
+    matches!(turn % 4, 0 | 3)
 }
 
 /// See the module's head.
 #[derive(Debug)]
 pub(crate) struct Manners {
-    phase: Phase,
-    way: Way,
+    patience: Option<Patience>,
+    vigil: Option<Vigil>,
     since_us: u64,
     before: Work,
-    kept_us: u64,
-    learnt: Found,
 }
 
 impl Manners {
-    pub(crate) fn new() -> Manners {
+    /// For a worker that may wait for others or not, and that may look for more for so long; 0 = not at all.
+    pub(crate) fn new(may_wait: bool, awake_us: u64) -> Manners {
         Manners {
-            phase: Phase::Prompt { until_us: 0 },
-            way: Way::Prompt,
+            patience: may_wait.then(Patience::new),
+            vigil: (awake_us > 0).then(|| Vigil::new(awake_us)),
             since_us: 0,
             before: Work::default(),
-            kept_us: KEPT_MIN_US,
-            learnt: Found::default(),
         }
     }
 
-    /// The way taken now.
+    /// How it is scheduled now.
     pub(crate) fn way(&self) -> Way {
-        self.way
+        self.patience.as_ref().map_or(Way::Prompt, Patience::way)
+    }
+
+    /// Whether it looks for more before it sleeps.
+    pub(crate) fn is_awake(&self) -> bool {
+        self.vigil.as_ref().is_some_and(Vigil::is_awake)
     }
 
     /// Whether to tell it with the end of a turn what was done until now.
     #[inline]
     pub(crate) fn is_due(&self, now_us: u64) -> bool {
-        let window_us = if matches!(self.phase, Phase::Trying(_)) { TRIAL_WINDOW_US } else { WINDOW_US };
-        now_us >= self.since_us + window_us
+        let tries = self.patience.as_ref().is_some_and(Patience::tries)
+            || self.vigil.as_ref().is_some_and(Vigil::tries);
+        now_us >= self.since_us + if tries { TRIAL_WINDOW_US } else { WINDOW_US }
     }
 
-    /// A window ends: see [`is_due`](Manners::is_due). Returns the way to take from now on where it is another one.
-    pub(crate) fn window_ends(&mut self, now_us: u64, work: Work) -> Option<Way> {
+    /// A window ends: see [`is_due`](Manners::is_due). `may_watch`: not so many workers are awake that this one may not be.
+    /// Returns the way to be scheduled from now on where it is another one.
+    pub(crate) fn window_ends(&mut self, now_us: u64, work: Work, may_watch: bool) -> Option<Way> {
         let us = now_us - std::mem::replace(&mut self.since_us, now_us);
-        let seen = work.since(std::mem::replace(&mut self.before, work));
-        let works_less_than = |percent: u64| seen.busy_us * 100 < us * percent;
-        let (calm, is_idle) = (works_less_than(BUSY_PERCENT), works_less_than(IDLE_PERCENT));
-        self.phase = match self.phase {
-            Phase::Prompt { until_us } if calm || now_us < until_us => Phase::Prompt { until_us },
-            Phase::Prompt { .. } => self.begin_trial(),
-            Phase::Trying(trial) => self.try_on(now_us, us, seen, trial),
-            Phase::Patient(patience) => {
-                let fell = rate_of(seen.bytes, us) * 100 < patience.rate * OTHER_LOAD_PERCENT;
-                match patience.low {
-                    // Who does little is in nobody's way.
-                    LOW_WINDOWS.. if is_idle => Phase::Resting(patience),
-                    LOW_WINDOWS.. if fell => {
-                        (self.kept_us, self.learnt) = (KEPT_MIN_US, Found::default());
-                        self.begin_trial()
-                    }
-                    low if is_idle || fell => Phase::Patient(Patience { low: low + 1, ..patience }),
-                    _ if now_us >= patience.until_us => self.begin_trial(),
-                    _ => Phase::Patient(Patience { low: 0, ..patience }),
-                }
-            }
-            Phase::Resting(patience) if calm => Phase::Resting(patience),
-            Phase::Resting(patience) => Phase::Patient(Patience { low: 0, ..patience }),
-        };
-        let way = match self.phase {
-            Phase::Prompt { .. } | Phase::Resting(_) => Way::Prompt,
-            Phase::Patient(_) => Way::Patient,
-            Phase::Trying(trial) => way_of(trial.turn),
-        };
-        (std::mem::replace(&mut self.way, way) != way).then_some(way)
-    }
-
-    /// What an earlier trial of the same load said counts half.
-    fn begin_trial(&self) -> Phase {
-        let found = Found { faster: self.learnt.faster.half(), harder: self.learnt.harder.half() };
-        Phase::Trying(Trial { found, ..Trial::default() })
-    }
-
-    fn try_on(&mut self, now_us: u64, us: u64, work: Work, mut trial: Trial) -> Phase {
-        trial.add(self.way, us, work);
-        let Some(verdict) = trial.verdict() else { return Phase::Trying(trial) };
-        self.learnt = trial.found;
-        if verdict == Verdict::Unknown {
-            return Phase::Prompt { until_us: now_us + KEPT_MIN_US };
+        let window = Window { us, work: work.since(std::mem::replace(&mut self.before, work)) };
+        if let Some(vigil) = &mut self.vigil
+            && (vigil.tries() || vigil.is_awake())
+        {
+            vigil.window_ends(now_us, &window);
+            return None;
         }
-        let until_us = now_us + self.kept_us;
-        self.kept_us = (self.kept_us * 2).min(KEPT_MAX_US);
-        if verdict == Verdict::Wait {
-            let rate = rate_of(trial.patient.bytes, trial.patient.us);
-            Phase::Patient(Patience { until_us, rate, low: 0 })
-        } else {
-            Phase::Prompt { until_us }
+        let change = self.patience.as_mut().and_then(|patience| patience.window_ends(now_us, &window));
+        if may_watch
+            && self.patience.as_ref().is_none_or(|patience| !patience.tries())
+            && let Some(vigil) = &mut self.vigil
+        {
+            vigil.window_ends(now_us, &window);
         }
+        change
     }
-}
-
-fn way_of(turn: u8) -> Way {
-    if matches!(turn % 4, 0 | 3) { Way::Patient } else { Way::Prompt }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What a worker moves and how many turns it takes for it, per millisecond, in each way.
-    struct Machine {
-        prompt: (u64, u64),
-        patient: (u64, u64),
-        busy_percent: u64,
-    }
-
-    /// Runs for so many seconds; returns how many milliseconds it was patient. Each turn costs as much as 100 bytes.
-    fn run(manners: &mut Manners, machine: &Machine, from_ms: u64, seconds: u64, work: &mut Work) -> u64 {
-        run_ms(manners, machine, from_ms, seconds * 1_000, work)
-    }
-
-    fn run_ms(manners: &mut Manners, machine: &Machine, from_ms: u64, for_ms: u64, work: &mut Work) -> u64 {
-        let mut patient_ms = 0;
-        for ms in from_ms..from_ms + for_ms {
-            let (bytes, turns) = if manners.way == Way::Patient { machine.patient } else { machine.prompt };
-            patient_ms += u64::from(manners.way == Way::Patient);
-            work.bytes += bytes;
-            work.turns += turns;
-            work.busy_us += machine.busy_percent * 10;
-            work.cpu_ns += (bytes + turns * 100) * 50;
-            let now_us = (ms + 1_000) * 1_000;
+    #[test]
+    fn one_thing_is_tried_at_a_time() {
+        let (mut manners, mut work, mut now_us) = (Manners::new(true, 150), Work::default(), 1_000_000);
+        let (mut patient, mut awake) = (0, 0);
+        for _ in 0..20_000 {
+            let (was_awake, way) = (manners.is_awake(), manners.way());
+            patient += u32::from(way == Way::Patient);
+            awake += u32::from(was_awake);
+            assert!(!was_awake || way == Way::Prompt, "waiting was not found better");
+            now_us += if was_awake { 1_000 } else { 1_800 };
+            work.turns += 20;
+            work.awake_turns += if was_awake { 20 } else { 0 };
+            work.bytes += 2_000;
+            work.busy_us += 500;
+            work.cpu_ns += 900_000;
             if manners.is_due(now_us) {
-                manners.window_ends(now_us, *work);
+                manners.window_ends(now_us, work, true);
             }
         }
-        patient_ms
-    }
-
-    #[test]
-    fn it_waits_where_that_moves_more() {
-        let machine = Machine { prompt: (4_000, 80), patient: (4_500, 40), busy_percent: 80 };
-        let patient_ms = run(&mut Manners::new(), &machine, 0, 20, &mut Work::default());
-        assert!(patient_ms > 19_800, "{patient_ms}");
-    }
-
-    #[test]
-    fn it_waits_where_that_moves_as_much_with_less_effort() {
-        let machine = Machine { prompt: (4_000, 80), patient: (3_990, 50), busy_percent: 80 };
-        let patient_ms = run(&mut Manners::new(), &machine, 0, 20, &mut Work::default());
-        assert!(patient_ms > 19_800, "{patient_ms}");
-    }
-
-    #[test]
-    fn it_does_not_wait_for_somebody_who_computes_without_end() {
-        let machine = Machine { prompt: (4_000, 80), patient: (500, 5), busy_percent: 80 };
-        let patient_ms = run(&mut Manners::new(), &machine, 0, 60, &mut Work::default());
-        assert!(patient_ms < 1_000, "{patient_ms}");
-    }
-
-    #[test]
-    fn it_does_not_wait_where_that_takes_as_many_turns() {
-        let machine = Machine { prompt: (4_000, 80), patient: (4_200, 82), busy_percent: 35 };
-        let patient_ms = run(&mut Manners::new(), &machine, 0, 60, &mut Work::default());
-        assert!(patient_ms < 1_000, "{patient_ms}");
-    }
-
-    #[test]
-    fn a_machine_that_stands_still_for_a_moment_begins_no_trial() {
-        let (mut manners, mut work) = (Manners::new(), Work::default());
-        let good = Machine { prompt: (4_000, 80), patient: (4_500, 40), busy_percent: 80 };
-        run(&mut manners, &good, 0, 1, &mut work);
-        let mut patient_ms = 0;
-        for at in 0..5 {
-            for ms in 0..60 {
-                patient_ms += u64::from(manners.way == Way::Patient);
-                let now_us = (2_000 + at * 300 + ms) * 1_000;
-                if manners.is_due(now_us) {
-                    manners.window_ends(now_us, work);
-                }
-            }
-            patient_ms += run_ms(&mut manners, &good, 1_060 + at * 300, 240, &mut work);
-        }
-        assert_eq!(patient_ms, 5 * 300);
-    }
-
-    /// Moves, and takes for it, by chance up to 40 % more or less from window to window.
-    fn run_restless(manners: &mut Manners, prompt_turns: u64, patient_turns: u64, seed: u64) -> u64 {
-        let (mut work, mut patient_ms, mut chance) = (Work::default(), 0, seed);
-        let mut luck = || {
-            chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            600 + (chance >> 33) % 800
-        };
-        let (mut speed, mut effort) = (1_000, 1_000);
-        for ms in 0..20_000_u64 {
-            if ms.is_multiple_of(10) {
-                (speed, effort) = (luck(), luck());
-            }
-            let is_patient = manners.way == Way::Patient;
-            patient_ms += u64::from(is_patient);
-            let turns = if is_patient { patient_turns } else { prompt_turns };
-            work.bytes += 4 * speed;
-            work.turns += turns * speed / 1_000;
-            work.busy_us += 800;
-            work.cpu_ns += (200_000 + turns * 5_000) * speed / 1_000 * effort / 1_000;
-            let now_us = (ms + 1_000) * 1_000;
-            if manners.is_due(now_us) {
-                manners.window_ends(now_us, work);
-            }
-        }
-        patient_ms
-    }
-
-    #[test]
-    fn a_restless_machine_hides_it_for_seconds_only() {
-        let mut patient_ms: Vec<u64> =
-            (0..50).map(|seed| run_restless(&mut Manners::new(), 52, 40, seed * 7 + 1)).collect();
-        patient_ms.sort_unstable();
-        assert!(patient_ms[10] > 15_000 && patient_ms[25] > 19_000, "{patient_ms:?}");
-        // Where it takes as many turns, chance is not taken for more.
-        let mut patient_ms: Vec<u64> =
-            (0..50).map(|seed| run_restless(&mut Manners::new(), 40, 40, seed * 7 + 1)).collect();
-        patient_ms.sort_unstable();
-        assert!(patient_ms[25] < 1_000 && patient_ms[40] < 12_000, "{patient_ms:?}");
-    }
-
-    #[test]
-    fn what_a_trial_leaves_open_is_tried_again_soon() {
-        let trial = |patient_turns, efforts: [u64; 2]| {
-            let seen = |turns| Seen { bytes: 1 << 20, turns, ..Seen::default() };
-            let mut found = Found::default();
-            for at in 0..16 {
-                found.faster.add(1_000, 1_000);
-                found.harder.add(1_000, efforts[at % 2]);
-            }
-            Trial { turn: TURNS, prompt: seen(100), patient: seen(patient_turns), found }
-        };
-        // Half of the pairs say that it is easier by far, and half that it is harder.
-        let (open, easier) = ([1_300, 760], [1_300, 860]);
-        assert_eq!(trial(80, open).verdict(), Some(Verdict::Unknown));
-        assert_eq!(trial(100, open).verdict(), Some(Verdict::WaitNot));
-        assert_eq!(trial(80, easier).verdict(), Some(Verdict::Wait));
-        assert_eq!(trial(100, easier).verdict(), Some(Verdict::WaitNot));
-
-        let mut manners = Manners { kept_us: KEPT_MAX_US, way: Way::Patient, ..Manners::new() };
-        let work = Work { bytes: 1 << 20, turns: 1, ..Work::default() };
-        let next = manners.try_on(1_000_000, 10_000, work, Trial { turn: TURNS - 2, ..trial(80, open) });
-        assert!(matches!(next, Phase::Trying(_)), "{next:?}");
-        let next = manners.try_on(1_000_000, 10_000, work, Trial { turn: TURNS, ..trial(80, open) });
-        assert!(
-            matches!(next, Phase::Prompt { until_us } if until_us == 1_000_000 + KEPT_MIN_US),
-            "{next:?}"
-        );
-    }
-
-    #[test]
-    fn after_a_rest_it_is_patient_at_once() {
-        let (mut manners, mut work) = (Manners::new(), Work::default());
-        let good = Machine { prompt: (4_000, 80), patient: (4_500, 40), busy_percent: 80 };
-        run(&mut manners, &good, 0, 5, &mut work);
-        let calm = Machine { prompt: (10, 1), patient: (10, 1), busy_percent: 1 };
-        run(&mut manners, &calm, 5_000, 1, &mut work);
-        assert_eq!(manners.way, Way::Prompt);
-        let patient_ms = run(&mut manners, &good, 6_000, 1, &mut work);
-        assert!(patient_ms > 940, "{patient_ms}");
-    }
-
-    #[test]
-    fn an_idle_worker_is_prompt_and_tries_nothing() {
-        let machine = Machine { prompt: (40, 8), patient: (80, 8), busy_percent: 5 };
-        assert_eq!(run(&mut Manners::new(), &machine, 0, 20, &mut Work::default()), 0);
-    }
-
-    #[test]
-    fn when_the_load_turns_it_turns_too() {
-        let (mut manners, mut work) = (Manners::new(), Work::default());
-        let good = Machine { prompt: (4_000, 80), patient: (4_500, 40), busy_percent: 80 };
-        run(&mut manners, &good, 0, 30, &mut work);
-        assert_eq!(manners.way, Way::Patient);
-        let crowded = Machine { prompt: (3_000, 80), patient: (800, 20), busy_percent: 80 };
-        let patient_ms = run(&mut manners, &crowded, 30_000, 10, &mut work);
-        assert!(patient_ms < 1_000, "{patient_ms}");
-        let calm = Machine { prompt: (10, 1), patient: (10, 1), busy_percent: 1 };
-        run(&mut manners, &calm, 40_000, 1, &mut work);
-        assert_eq!(manners.way, Way::Prompt);
+        assert!(patient > 10 && awake > 15_000, "{patient}, {awake}");
     }
 }

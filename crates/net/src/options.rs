@@ -31,12 +31,14 @@ pub struct SocketOptions {
     pub dns_zone_check_us: u64,
     /// `worker_scheduling`: whether a busy worker may let others go first.
     pub scheduling: WorkerScheduling,
+    /// `worker_awake_us`: so long a worker may look for more before it sleeps; 0 = not at all.
+    pub awake_us: u64,
     /// `resolv_conf`; `None` = the operating system's way. Looked at when the workers start.
     pub resolv_conf: Option<PathBuf>,
 }
 
 impl Default for SocketOptions {
-    /// PgBouncer's defaults.
+    /// PgBouncer's defaults, and ours for what it does not have.
     fn default() -> Self {
         Self {
             keepalive: true,
@@ -50,6 +52,7 @@ impl Default for SocketOptions {
             dns_nxdomain_ttl_us: 15_000_000,
             dns_zone_check_us: 0,
             scheduling: WorkerScheduling::Auto,
+            awake_us: 150,
             resolv_conf: None,
         }
     }
@@ -73,6 +76,7 @@ impl From<&Main> for SocketOptions {
             dns_nxdomain_ttl_us: micros(main.dns_nxdomain_ttl),
             dns_zone_check_us: micros(main.dns_zone_check_period),
             scheduling: main.worker_scheduling,
+            awake_us: u64::from(main.worker_awake_us),
             resolv_conf: (!main.resolv_conf.is_empty()).then(|| main.resolv_conf.clone().into()),
         }
     }

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
+use std::thread;
 use std::time::Duration;
 
 use mio::{Events, Poll};
@@ -18,8 +19,10 @@ use crate::dial::Outcome;
 use crate::io::{Io, Report};
 use crate::manners::{Manners, Way, Work};
 use crate::mesh::{Arrival, Letter, NetCommand, Parcel};
+use crate::options::SocketOptions;
 use crate::sys;
 use crate::table::{Source, State, source};
+use crate::watches::{Watch, Watches};
 use crate::workers::WorkerLoad;
 use pgweir_core::Engine;
 
@@ -44,11 +47,14 @@ pub(crate) struct Worker<E> {
     poll: Poll,
     letters: Receiver<Letter>,
     load: Arc<WorkerLoad>,
-    /// `None` where it is not for this worker to choose: `worker_scheduling`, or whoever started the process, says so.
+    /// `None` where it is not for this worker to choose: whoever started the process says so.
     manners: Option<Manners>,
+    /// Where it looks for more before it sleeps.
+    watch: Option<Watch>,
+    watches: Arc<Watches>,
     work: Work,
-    /// When the last turn ended (monotonic, µs).
-    ended_us: u64,
+    /// When the clock was last looked at (monotonic, µs): since the last turn ended, or later.
+    looked_us: u64,
     /// What the wall clock is ahead, and when to look again (monotonic, µs).
     wall_offset_us: u64,
     wall_due_us: u64,
@@ -62,6 +68,7 @@ pub(crate) struct Desk {
     pub(crate) poll: Poll,
     pub(crate) letters: Receiver<Letter>,
     pub(crate) load: Arc<WorkerLoad>,
+    pub(crate) watches: Arc<Watches>,
 }
 
 /// Whether the loop goes on.
@@ -85,8 +92,10 @@ impl<E: Engine> Worker<E> {
             letters: desk.letters,
             load: desk.load,
             manners: None,
+            watch: None,
+            watches: desk.watches,
             work: Work::default(),
-            ended_us: 0,
+            looked_us: 0,
             wall_offset_us: 0,
             wall_due_us: 0,
         }
@@ -95,18 +104,46 @@ impl<E: Engine> Worker<E> {
     /// Runs until it is told to stop, or the poll fails.
     pub(crate) fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS_PER_POLL);
-        self.begin_manners(self.io.options.scheduling);
-        self.ended_us = self.clock.mono_us();
+        self.begin_manners();
+        self.looked_us = self.clock.mono_us();
         loop {
-            let timeout = self.timeout();
-            match self.poll.poll(&mut events, timeout) {
-                Err(e) if e.kind() != io::ErrorKind::Interrupted => return Err(e),
-                _ => {}
+            if !self.look_again(&mut events)? {
+                let timeout = self.timeout();
+                self.poll(&mut events, timeout)?;
             }
             if self.turn(&events) == Next::Stop {
                 return Ok(());
             }
         }
+    }
+
+    fn poll(&mut self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
+        match self.poll.poll(events, timeout) {
+            Err(e) if e.kind() != io::ErrorKind::Interrupted => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    /// Looks for more instead of sleeping, for a moment, where that was found to serve more; see [`crate::manners`]. `true`:
+    /// something has come.
+    fn look_again(&mut self, events: &mut Events) -> io::Result<bool> {
+        if self.watch.is_none() || self.has_work() {
+            return Ok(false);
+        }
+        let began_us = self.looked_us;
+        let until_us = self.due_us().unwrap_or(u64::MAX).min(began_us + self.io.options.awake_us);
+        loop {
+            self.poll(events, Some(Duration::ZERO))?;
+            self.looked_us = self.clock.mono_us();
+            if !events.is_empty() || self.looked_us >= until_us {
+                break;
+            }
+            // Whoever else wants this processor has it first.
+            thread::yield_now();
+        }
+        self.load.awake_us.fetch_add(self.looked_us - began_us, Ordering::Relaxed);
+        self.work.awake_turns += u64::from(!events.is_empty());
+        Ok(!events.is_empty())
     }
 
     fn turn(&mut self, events: &Events) -> Next {
@@ -151,51 +188,68 @@ impl<E: Engine> Worker<E> {
     }
 
     fn end_turn(&mut self, began_us: u64) {
-        self.ended_us = self.clock.mono_us();
-        self.work.busy_us += self.ended_us - began_us;
+        self.looked_us = self.clock.mono_us();
+        self.work.busy_us += self.looked_us - began_us;
         self.work.turns += 1;
         self.work.bytes = self.io.read_bytes;
         self.load.busy_us.store(self.work.busy_us, Ordering::Relaxed);
         self.load.turns.store(self.work.turns, Ordering::Relaxed);
         self.load.connections.store(self.io.table.len() as u64, Ordering::Relaxed);
-        if let Some(manners) = &mut self.manners
-            && manners.is_due(self.ended_us)
-        {
-            self.work.cpu_ns = sys::thread_cpu_ns();
-            if let Some(way) = manners.window_ends(self.ended_us, self.work)
-                && sys::schedule(way).is_err()
-            {
-                // A sandbox that forbids the call: then not.
-                self.manners = None;
-            }
+        if self.manners.as_ref().is_some_and(|manners| manners.is_due(self.looked_us)) {
+            self.mind_manners();
         }
     }
 
-    /// `worker_scheduling` is another one.
-    fn choose_manners(&mut self, scheduling: WorkerScheduling) {
-        if scheduling == self.io.options.scheduling {
-            return;
+    fn mind_manners(&mut self) {
+        let Some(manners) = &mut self.manners else { return };
+        self.work.cpu_ns = sys::thread_cpu_ns();
+        let may_watch = self.watch.is_some() || self.watches.is_free();
+        let way = manners.window_ends(self.looked_us, self.work, may_watch);
+        if !manners.is_awake() {
+            self.watch = None;
+        } else if self.watch.is_none() {
+            self.watch = Watches::take(&self.watches);
         }
+        if way.is_some_and(|way| sys::schedule(way).is_err()) {
+            // A sandbox that forbids the call: then not.
+            self.manners = Some(Manners::new(false, self.io.options.awake_us));
+        }
+    }
+
+    /// `worker_scheduling` or `worker_awake_us` is another one.
+    fn choose_manners(&mut self) {
         // Only what this worker asked for itself is taken back.
         let patient = self.manners.take().is_some_and(|manners| manners.way() == Way::Patient);
+        self.watch = None;
         if patient && sys::schedule(Way::Prompt).is_err() {
             return;
         }
-        self.begin_manners(scheduling);
+        self.begin_manners();
     }
 
-    fn begin_manners(&mut self, scheduling: WorkerScheduling) {
-        let may = scheduling == WorkerScheduling::Auto && sys::is_scheduled_by_default();
-        self.manners = may.then(Manners::new);
+    fn begin_manners(&mut self) {
+        let options = &self.io.options;
+        let may_wait = options.scheduling == WorkerScheduling::Auto;
+        self.manners = sys::is_scheduled_by_default().then(|| Manners::new(may_wait, options.awake_us));
+    }
+
+    fn has_work(&self) -> bool {
+        self.io.has_work() || self.acceptor.has_work()
+    }
+
+    /// When something falls due even if nothing happens before (monotonic, µs).
+    fn due_us(&self) -> Option<u64> {
+        [self.engine.deadline(), self.io.deadline_us(), self.acceptor.deadline_us()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn timeout(&self) -> Option<Duration> {
-        if self.io.has_work() || self.acceptor.has_work() {
+        if self.has_work() {
             return Some(Duration::ZERO);
         }
-        let deadlines = [self.engine.deadline(), self.io.deadline_us(), self.acceptor.deadline_us()];
-        let due_us = deadlines.into_iter().flatten().min()?;
-        Some(Duration::from_micros(due_us.saturating_sub(self.ended_us)))
+        Some(Duration::from_micros(self.due_us()?.saturating_sub(self.looked_us)))
     }
 
     fn conn_event(&mut self, id: ConnId, event: &mio::event::Event) {
@@ -325,8 +379,12 @@ impl<E: Engine> Worker<E> {
                         self.io.say(Level::Warning, &line);
                     }
                 }
-                self.choose_manners(options.scheduling);
+                let habits = |options: &SocketOptions| (options.scheduling, options.awake_us);
+                let is_other = habits(&options) != habits(&self.io.options);
                 self.io.options = options;
+                if is_other {
+                    self.choose_manners();
+                }
             }
             NetCommand::LendListeners(lend) => {
                 // Whoever asked may have given up.

@@ -23,6 +23,7 @@ use crate::table::WAKER;
 use crate::takeover::{Arrivals, Giver};
 use crate::tick::{Desk, Worker};
 use crate::tls::TlsConfigs;
+use crate::watches::Watches;
 use pgweir_core::Engine;
 
 /// Where log lines go; called from every worker's thread.
@@ -71,6 +72,8 @@ pub struct Setup<F> {
 pub struct WorkerLoad {
     /// Microseconds spent in turns, without waiting.
     pub busy_us: AtomicU64,
+    /// Microseconds spent with looking for more instead of sleeping; not among `busy_us`.
+    pub awake_us: AtomicU64,
     /// Turns of the loop.
     pub turns: AtomicU64,
     /// Connections of either kind that exist now.
@@ -136,6 +139,7 @@ impl Workers {
             clock,
         };
         let machine = Arc::new(machine);
+        let watches = Arc::new(Watches::for_this_machine());
         for (number, (poll, letters)) in entrances.into_iter().enumerate() {
             let outfit = Outfit {
                 me: WorkerId(u16::try_from(number).expect("as many as a u16 said")),
@@ -152,6 +156,7 @@ impl Workers {
                 log: Arc::clone(&log),
                 load: Arc::clone(&running.loads[number]),
                 clock,
+                watches: Arc::clone(&watches),
             };
             let machine = Arc::clone(&machine);
             let thread = thread::Builder::new()
@@ -257,6 +262,7 @@ struct Outfit {
     log: Log,
     load: Arc<WorkerLoad>,
     clock: Clock,
+    watches: Arc<Watches>,
 }
 
 /// A worker's thread. A worker that fails takes the process with it: its clients would hang, and a supervisor can
@@ -296,6 +302,7 @@ fn work<E: Engine>(outfit: Outfit, machine: &dyn Fn(WorkerId, Now) -> E) -> io::
         poll: outfit.poll,
         letters: outfit.letters,
         load: outfit.load,
+        watches: outfit.watches,
     };
     Worker::new(engine, desk).run()
 }

@@ -51,6 +51,7 @@ impl Workforce for Watched {
     fn loads(&self) -> Vec<Load> {
         let load = |load: &WorkerLoad| Load {
             busy_us: load.busy_us.load(Ordering::Relaxed),
+            awake_us: load.awake_us.load(Ordering::Relaxed),
             turns: load.turns.load(Ordering::Relaxed),
             connections: load.connections.load(Ordering::Relaxed),
         };

@@ -65,6 +65,7 @@ fn the_counts_are_those_of_pgbouncer() {
         "session_state",
         "statement_stats_bytes",
         "trace_one_in",
+        "worker_awake_us",
         "worker_scheduling",
         "workers",
     ];

@@ -166,6 +166,11 @@ settings! {
         /// when it lets clients and servers on the same machine finish first (Linux: SCHED_BATCH), and does so then.
         /// `prompt`: never. A policy that the process was started with is left alone.
         worker_scheduling: WorkerScheduling = "auto", Kind::Choice(WorkerScheduling::WORDS), Reload, Ours, InEffect;
+        /// For how many microseconds a worker may look for more before it sleeps. It does so while it finds by measurement that
+        /// much more is done (few clients that send one short statement after the other), and takes a processor's time
+        /// for it that nobody else wants; one worker for each four processors, and none where there is only one. 0 turns
+        /// this off. Not for a process that was started with a scheduling policy of its own.
+        worker_awake_us: u32 = "150", Kind::Count(0, 10_000), Reload, Ours, InEffect;
         /// What becomes of a BEGIN in transaction and session pooling. `packet`: it takes a server, is answered at once, and is
         /// sent together with the transaction's first statement, which saves a round trip (in session pooling only if it comes
         /// as a simple query). `server`: in transaction pooling no server is taken before the first statement either, so

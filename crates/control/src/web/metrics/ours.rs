@@ -172,6 +172,13 @@ fn workers(page: &mut Page, model: &Model) {
     for (number, worker) in each() {
         page.labelled(&[("worker", number)], Number::Us(worker.load.busy_us));
     }
+    page.counter(
+        "pgweir_worker_awake_seconds_total",
+        "Time in which the worker looked for more instead of sleeping (worker_awake_us)",
+    );
+    for (number, worker) in each() {
+        page.labelled(&[("worker", number)], Number::Us(worker.load.awake_us));
+    }
     page.counter("pgweir_worker_turns_total", "Turns of the worker's loop");
     for (number, worker) in each() {
         page.labelled(&[("worker", number)], worker.load.turns);
