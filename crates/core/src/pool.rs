@@ -96,6 +96,8 @@ pub(crate) struct Pool {
     pub(crate) rides: RideStats,
     /// Free servers, in the order of their release.
     pub(crate) idle: VecDeque<ServerId>,
+    /// Servers that are reset or checked, in no order: free soon.
+    pub(crate) tested: Vec<ServerId>,
     counts: [u32; KINDS],
     /// What servers report at login; the first one's is told to every client.
     pub(crate) welcome: Option<Arc<Welcome>>,
@@ -222,6 +224,7 @@ impl Pool {
             pace: Pace::new(),
             rides: RideStats::default(),
             idle: VecDeque::new(),
+            tested: Vec::new(),
             counts: [0; KINDS],
             welcome: None,
             failure: None,

@@ -38,8 +38,13 @@ impl Machine {
                 pool.idle.retain(|&other| other != id);
             }
         }
-        if to == ServerKind::Idle {
-            pool.idle.push_back(id);
+        if from == ServerKind::Tested {
+            pool.tested.retain(|&other| other != id);
+        }
+        match to {
+            ServerKind::Idle => pool.idle.push_back(id),
+            ServerKind::Tested => pool.tested.push(id),
+            _ => {}
         }
     }
 
@@ -387,8 +392,10 @@ impl Machine {
         let pool = &mut self.pools[server.pool];
         pool.lingering.end(id);
         pool.count(Some(kind), None);
-        if kind == ServerKind::Idle {
-            pool.idle.retain(|&other| other != id);
+        match kind {
+            ServerKind::Idle => pool.idle.retain(|&other| other != id),
+            ServerKind::Tested => pool.tested.retain(|&other| other != id),
+            _ => {}
         }
     }
 

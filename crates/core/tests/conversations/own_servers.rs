@@ -70,6 +70,71 @@ fn startup_parameters_travel_in_the_servers_own_startup_packet() {
     rig.gets_nothing(server);
 }
 
+/// The server of a client that asked for 7 MB is being reset. Returns it.
+fn being_reset(rig: &mut Rig) -> End {
+    known(rig);
+    let (first, server, _) = opened(rig, 77, &[("work_mem", "7MB")]);
+    rig.gets(first);
+    run(rig, first, server, "select 1");
+    rig.send(first, &fe::terminate());
+    assert_eq!(rig.gets(server), ["Query DISCARD ALL"]);
+    server
+}
+
+#[test]
+fn a_like_client_waits_for_a_server_that_is_being_reset() {
+    let mut rig = session("");
+    let server = being_reset(&mut rig);
+    let like = knock(&mut rig, &[("work_mem", "7MB")]);
+    assert_eq!(rig.new_dials(), 0, "it is free sooner than another one is opened");
+    rig.gets(like);
+    // It is one client's; the next one's is opened, and so is that of one with other wishes.
+    let (second, _, packet) = opened(&mut rig, 78, &[("work_mem", "7MB")]);
+    assert!(packet.contains("work_mem 7MB"), "{packet}");
+    rig.gets(second);
+    assert_eq!(pid(&rig, second), 78);
+    rig.send(server, &[be::complete("DISCARD ALL"), be::ready('I')].concat());
+    assert_eq!(rig.gets(like).last().map(String::as_str), Some("Ready I"));
+    assert_eq!(pid(&rig, like), 77);
+    run(&mut rig, like, server, "select 2");
+
+    let mut rig = session("");
+    being_reset(&mut rig);
+    let (_, _, packet) = opened(&mut rig, 79, &[("work_mem", "8MB")]);
+    assert!(packet.contains("work_mem 8MB"), "{packet}");
+}
+
+#[test]
+fn a_reset_that_fails_leaves_no_login_behind() {
+    for ends in [[be::error("XX000", "no"), be::ready('I')].concat(), Vec::new()] {
+        let mut rig = session("");
+        let server = being_reset(&mut rig);
+        let like = knock(&mut rig, &[("work_mem", "7MB")]);
+        if ends.is_empty() {
+            rig.eof(server);
+        } else {
+            rig.send(server, &ends);
+        }
+        let fresh = rig.dialed();
+        assert!(rig.connect(fresh).contains("work_mem 7MB"));
+        rig.send(fresh, &welcome(80, &[("work_mem", "7MB")]));
+        assert_eq!(rig.gets(like).last().map(String::as_str), Some("Ready I"));
+        assert_eq!(pid(&rig, like), 80);
+    }
+}
+
+#[test]
+fn a_client_that_leaves_while_it_waits_for_a_reset_keeps_nothing() {
+    let mut rig = session("");
+    let server = being_reset(&mut rig);
+    let gone = knock(&mut rig, &[("work_mem", "7MB")]);
+    rig.eof(gone);
+    let like = knock(&mut rig, &[("work_mem", "7MB")]);
+    rig.send(server, &[be::complete("DISCARD ALL"), be::ready('I')].concat());
+    assert_eq!((rig.gets(like).len() > 3, rig.new_dials()), (true, 0));
+    assert_eq!(pid(&rig, like), 77);
+}
+
 #[test]
 fn a_server_goes_to_a_client_that_asked_for_the_same_and_to_no_other() {
     let mut rig = session("default_pool_size = 2");

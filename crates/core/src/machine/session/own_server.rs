@@ -1,6 +1,6 @@
 //! In session pooling a client has one server from its first statement to its end. It is told at login which one that will
-//! be: one that is opened with the client's own startup packet, or a free one that was opened for a like client before. So
-//! RESET goes back to what the client asked for, and the process id it was told is that of its server.
+//! be: one that is opened with the client's own startup packet, or one that was opened for a like client before and is free, or
+//! about to be. So RESET goes back to what the client asked for, and the process id it was told is that of its server.
 //!
 //! A server that is kept so for a client that has not asked for anything yet goes to another one only when the pool has no
 //! room for one more; and where there is none at all at login, the client gets any later on, brought to its parameters by
@@ -54,7 +54,7 @@ impl Machine {
         }
         for id in self.pools[pool_id].welcoming.clone() {
             self.note_opening(id, welcome);
-            if self.kept(id).is_some_and(|server| self.servers[server].state.kind() == ServerKind::Login) {
+            if self.kept_is_coming(id) {
                 continue;
             }
             if let Some(server) = self.find_own(d, pool_id, id) {
@@ -72,9 +72,7 @@ impl Machine {
         if !self.gets_own_server(account.pool) {
             return false;
         }
-        let coming =
-            self.kept(id).is_some_and(|server| self.servers[server].state.kind() == ServerKind::Login);
-        coming || !self.is_full(account.pool) && self.opens_as_many_as_it_may(account.pool)
+        self.kept_is_coming(id) || !self.is_full(account.pool) && self.opens_as_many_as_it_may(account.pool)
     }
 
     /// What its login asks for, noted once.
@@ -95,6 +93,26 @@ impl Machine {
         own.kept.filter(|&server| self.servers.get(server).is_some_and(|server| server.kept_for == Some(id)))
     }
 
+    /// The server that is kept for a client is being opened, or brought back to what it was.
+    fn kept_is_coming(&self, id: ClientId) -> bool {
+        let kind = self.kept(id).map(|server| self.servers[server].state.kind());
+        matches!(kind, Some(ServerKind::Login | ServerKind::Tested))
+    }
+
+    /// A server that was opened for a like client and is being brought back to that: it is free sooner than another one is
+    /// opened.
+    fn soon_free(&self, pool_id: PoolId, client: ClientId) -> Option<ServerId> {
+        let wanted = &self.clients.get(client)?.account.as_deref()?.own.as_deref()?.opening;
+        let fits = |&id: &ServerId| {
+            let server = &self.servers[id];
+            matches!(server.state, ServerState::Cleaning)
+                && server.opened.fits(wanted)
+                && !self.is_kept_for_another(server, id, Some(client))
+                && self.reason_to_retire(id).is_none()
+        };
+        self.pools[pool_id].tested.iter().copied().find(fits)
+    }
+
     /// Somebody else was told of it, and has not yet asked for anything.
     fn is_kept_for_another(&self, server: &Server, id: ServerId, client: Option<ClientId>) -> bool {
         server.kept_for.is_some_and(|keeper| Some(keeper) != client && self.kept(keeper) == Some(id))
@@ -108,7 +126,8 @@ impl Machine {
         }
     }
 
-    /// A free server for a client that logs in. Where there is none, one is opened if there is room.
+    /// A free server for a client that logs in. Where there is none, it is the next that will be, or one is opened if there is
+    /// room.
     fn find_own<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, id: ClientId) -> Option<ServerId> {
         let free = |found: &(Fitness, ServerId)| matches!(found.0, Fitness::Own | Fitness::Like);
         let nobody_waits = self.pools[pool_id].waiting == 0;
@@ -118,6 +137,13 @@ impl Machine {
         {
             self.keep(id, server);
             return Some(server);
+        }
+        if nobody_waits
+            && !self.is_full(pool_id)
+            && let Some(server) = self.soon_free(pool_id, id)
+        {
+            self.keep(id, server);
+            return None;
         }
         if self.opens_as_many_as_it_may(pool_id) || !self.may_dial(pool_id) {
             return None;
