@@ -294,6 +294,12 @@ impl ServerState {
 }
 
 impl Server {
+    /// A FATAL error ends a session, whoever it is told: nobody else gets this server.
+    pub(crate) fn says_goodbye(&mut self) {
+        self.said_fatal = true;
+        self.retire.get_or_insert("the server ended the session");
+    }
+
     /// A client's message goes to it: its statement begins, and perhaps its transaction.
     pub(crate) fn note_begin(&mut self, now_us: u64) {
         if self.query_us == 0 {

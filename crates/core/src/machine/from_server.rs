@@ -542,7 +542,9 @@ impl Machine {
             Owner::Client(client) if renewed => self.doubt_session(client),
             Owner::Client(client) | Owner::Errand(client) => {
                 let server = &mut self.servers[id];
-                server.said_fatal |= fatal;
+                if fatal {
+                    server.says_goodbye();
+                }
                 self.note_server_error(id, body);
                 self.statement_failed(client, id);
                 match accepted.ended {
@@ -587,7 +589,9 @@ impl Machine {
     /// An error that answers nothing: the server is about to leave (57P01, 57P05 and their like).
     fn unasked_error<D: Driver>(&mut self, d: &mut D, id: ServerId, message: &[u8], fatal: bool) {
         let Some(server) = self.servers.get_mut(id) else { return };
-        server.said_fatal |= fatal;
+        if fatal {
+            server.says_goodbye();
+        }
         match server.state.client() {
             Some(client) => {
                 let told = self.explain(client, message, fatal);

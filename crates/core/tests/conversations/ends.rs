@@ -138,6 +138,28 @@ fn a_servers_goodbye_is_the_clients_only_one() {
 }
 
 #[test]
+fn a_server_that_said_goodbye_goes_to_nobody_else() {
+    let mut rig = Rig::new("default_pool_size = 1\ndefer_begin = packet");
+    let (client, server) = busy(&mut rig);
+    rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
+    rig.gets(client);
+    // It is answered at once and takes the server, which has nothing to do yet.
+    rig.send(client, &fe::query("begin"));
+    assert_eq!(rig.gets(client), ["Complete BEGIN", "Ready T"]);
+    let waiting = rig.client("alice");
+    rig.send(waiting, &fe::query("select 2"));
+    rig.send(server, &be::fatal("57P01", "terminating connection"));
+    assert_eq!(rig.gets(client), ["FATAL 57P01 terminating connection"]);
+    // The client goes before the end of the server's connection is seen.
+    rig.eof(client);
+    rig.gets_nothing(waiting);
+    assert!(rig.is_closed(server));
+    let next = rig.dialed();
+    rig.greet(next);
+    assert_eq!(rig.gets(next), ["Query select 2"]);
+}
+
+#[test]
 fn a_goodbye_inside_a_transaction_reaches_its_client() {
     let mut rig = Rig::new("");
     let (client, server) = busy(&mut rig);

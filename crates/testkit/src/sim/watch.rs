@@ -158,14 +158,15 @@ impl<E: Subject> World<E> {
 
     pub(super) fn check_the_end(&mut self) {
         let mut left = Vec::new();
-        // Where servers are opened for nobody, one may be under way.
+        // Where servers are opened for nobody, one may be under way, or the end of its login on the way.
         let opens = self.hub.plan.extras.iter().any(|(name, _)| *name == "min_pool_size");
         for (id, link) in self.hub.links() {
             let fine = match (link.pooler, link.peer) {
                 (PoolerEnd::Gone, _) => true,
                 (_, PeerEnd::Backend(pid)) => {
                     let backend = &self.cluster.backends[pid];
-                    backend.is_idle(&self.hub) || opens && backend.is_being_opened()
+                    let fresh = backend.is_being_opened() || backend.is_serving() && !backend.is_used();
+                    backend.is_idle(&self.hub) || opens && fresh
                 }
                 _ => false,
             };
