@@ -33,7 +33,7 @@ def began_as(pooler, policy):
 
 def load(pooler, clients=20):
     """With twenty clients more than enough for one worker to be busy."""
-    command = ["pgbench", "-n", "-S", "-h", "127.0.0.1", "-p", str(pooler.port), "-U", "alice", "-c", str(clients)]
+    command = ["pgbench", "-n", "-S", "-h", "127.0.0.1", "-p", str(pooler.port), "-U", "alice", "-c", str(clients), "-j", str(min(clients, 2))]
     return subprocess.Popen([*command, "-T", str(WITHIN_S + 30), "bench"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 

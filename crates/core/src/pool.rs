@@ -289,11 +289,23 @@ impl Pool {
     }
 
     /// A server came (`from` is `None`), moved, or left (`to` is `None`).
-    pub(crate) fn count(&mut self, from: Option<ServerKind>, to: Option<ServerKind>) {
+    pub(crate) fn list(&mut self, id: ServerId, from: Option<ServerKind>, to: Option<ServerKind>) {
         if let Some(from) = from {
             let place = &mut self.counts[from as usize];
             debug_assert!(*place > 0, "a server left a list it was not in");
             *place = place.saturating_sub(1);
+        }
+        match from {
+            // Servers are taken from an end; only an eviction takes one from the middle.
+            Some(ServerKind::Idle) if self.idle.back() == Some(&id) => drop(self.idle.pop_back()),
+            Some(ServerKind::Idle) => self.idle.retain(|&other| other != id),
+            Some(ServerKind::Tested) => self.tested.retain(|&other| other != id),
+            _ => {}
+        }
+        match to {
+            Some(ServerKind::Idle) => self.idle.push_back(id),
+            Some(ServerKind::Tested) => self.tested.push(id),
+            _ => {}
         }
         if let Some(to) = to {
             self.counts[to as usize] += 1;

@@ -89,10 +89,95 @@ fn rate_of(bytes: u64, us: u64) -> u64 {
     bytes.saturating_mul(1_000_000) / us.max(1)
 }
 
-/// The ways of a trial alternate as A B B A, so that a load that grows or fades favours none: `true` for A, the one that is
-/// tried.
-fn is_turn_of_tried(turn: u8) -> bool {
-    matches!(turn % 4, 0 | 3)
+/// What was seen of one way in a trial.
+#[derive(Clone, Copy, Default, Debug)]
+struct Seen {
+    us: u64,
+    bytes: u64,
+    turns: u64,
+    /// In the last window: bytes in a second, and the processor's time for a MiB (ns).
+    last_rate: u64,
+    last_effort: u64,
+}
+
+impl Seen {
+    fn add(&mut self, window: &Window) {
+        let Window { us, work } = *window;
+        self.us += us;
+        self.bytes += work.bytes;
+        self.turns += work.turns;
+        self.last_rate = window.rate();
+        self.last_effort = per_mebibyte(work.cpu_ns, work.bytes);
+    }
+
+    /// Bytes in a second.
+    fn rate(&self) -> u64 {
+        rate_of(self.bytes, self.us)
+    }
+}
+
+fn per_mebibyte(what: u64, bytes: u64) -> u64 {
+    what.saturating_mul(1 << 20) / bytes.max(1)
+}
+
+/// A way that is tried takes turns with the usual one.
+#[derive(Clone, Copy, Default, Debug)]
+struct Turns {
+    at: u8,
+    tried: Seen,
+    usual: Seen,
+}
+
+/// How far a trial is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Progress {
+    /// Too little was seen.
+    Early,
+    /// What is plain by now counts.
+    Enough,
+    /// It says what it can.
+    Over,
+}
+
+impl Turns {
+    /// They alternate as A B B A, so that a load that grows or fades favours none.
+    fn is_tried(&self) -> bool {
+        matches!(self.at % 4, 0 | 3)
+    }
+
+    /// A window ends. `true` when each had one since the last time.
+    fn add(&mut self, window: &Window) -> bool {
+        let seen = if self.is_tried() { &mut self.tried } else { &mut self.usual };
+        seen.add(window);
+        self.at += 1;
+        self.at.is_multiple_of(2)
+    }
+
+    fn progress(&self) -> Progress {
+        match self.at {
+            TURNS.. => Progress::Over,
+            TURNS_MIN.. if self.at.is_multiple_of(4) => Progress::Enough,
+            _ => Progress::Early,
+        }
+    }
+}
+
+/// For how long what was found is kept (µs): longer each time.
+#[derive(Clone, Copy, Debug)]
+struct Keeping(u64);
+
+impl Keeping {
+    /// What is found now is kept until then.
+    fn until_us(&mut self, now_us: u64) -> u64 {
+        let longer_us = (self.0 * 2).min(KEPT_MAX_US);
+        now_us + std::mem::replace(&mut self.0, longer_us)
+    }
+}
+
+impl Default for Keeping {
+    fn default() -> Keeping {
+        Keeping(KEPT_MIN_US)
+    }
 }
 
 /// See the module's head.

@@ -47,7 +47,7 @@ pub(crate) struct Worker<E> {
     poll: Poll,
     letters: Receiver<Letter>,
     load: Arc<WorkerLoad>,
-    /// `None` where it is not for this worker to choose: whoever started the process says so.
+    /// `None` where it is not for this worker to choose: the settings, or whoever started the process, say so.
     manners: Option<Manners>,
     /// Where it looks for more before it sleeps.
     watch: Option<Watch>,
@@ -212,7 +212,7 @@ impl<E: Engine> Worker<E> {
         }
         if way.is_some_and(|way| sys::schedule(way).is_err()) {
             // A sandbox that forbids the call: then not.
-            self.manners = Some(Manners::new(false, self.io.options.awake_us));
+            self.manners = self.manners_of(false);
         }
     }
 
@@ -228,9 +228,14 @@ impl<E: Engine> Worker<E> {
     }
 
     fn begin_manners(&mut self) {
-        let options = &self.io.options;
-        let may_wait = options.scheduling == WorkerScheduling::Auto;
-        self.manners = sys::is_scheduled_by_default().then(|| Manners::new(may_wait, options.awake_us));
+        let may_wait = self.io.options.scheduling == WorkerScheduling::Auto;
+        self.manners = if sys::is_scheduled_by_default() { self.manners_of(may_wait) } else { None };
+    }
+
+    /// `None` where there is nothing to choose.
+    fn manners_of(&self, may_wait: bool) -> Option<Manners> {
+        let awake_us = self.io.options.awake_us;
+        (may_wait || awake_us > 0).then(|| Manners::new(may_wait, awake_us))
     }
 
     fn has_work(&self) -> bool {

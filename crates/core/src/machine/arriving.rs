@@ -147,7 +147,7 @@ impl Machine {
         let id = self.servers.insert(server);
         self.set_role(conn, Role::Server(id));
         let pool = &mut self.pools[pool_id];
-        pool.count(None, Some(ServerKind::Active));
+        pool.list(id, None, Some(ServerKind::Active));
         // It exists, whatever the limits are now.
         let _ = pool.database_counts.servers.try_take(0);
         let _ = pool.user_counts.servers.try_take(0);

@@ -244,7 +244,7 @@ impl Machine {
         let conn = d.dial(&endpoint);
         let server = self.new_server(conn, pool_id, endpoint, only_for);
         let id = self.servers.insert(server);
-        self.pools[pool_id].count(None, Some(ServerKind::Login));
+        self.pools[pool_id].list(id, None, Some(ServerKind::Login));
         self.set_role(conn, Role::Server(id));
         id
     }

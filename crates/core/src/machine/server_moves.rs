@@ -25,26 +25,8 @@ impl Machine {
         let (from, to) = (server.state.kind(), state.kind());
         debug_assert!(is_legal(&server.state, &state), "a server can not make this move");
         server.state = state;
-        let pool = &mut self.pools[server.pool];
-        if from == to {
-            return;
-        }
-        pool.count(Some(from), Some(to));
-        if from == ServerKind::Idle {
-            // Servers are taken from an end; only an eviction takes one from the middle.
-            if pool.idle.back() == Some(&id) {
-                pool.idle.pop_back();
-            } else {
-                pool.idle.retain(|&other| other != id);
-            }
-        }
-        if from == ServerKind::Tested {
-            pool.tested.retain(|&other| other != id);
-        }
-        match to {
-            ServerKind::Idle => pool.idle.push_back(id),
-            ServerKind::Tested => pool.tested.push(id),
-            _ => {}
+        if from != to {
+            self.pools[server.pool].list(id, Some(from), Some(to));
         }
     }
 
@@ -391,12 +373,7 @@ impl Machine {
         let kind = server.state.kind();
         let pool = &mut self.pools[server.pool];
         pool.lingering.end(id);
-        pool.count(Some(kind), None);
-        match kind {
-            ServerKind::Idle => pool.idle.retain(|&other| other != id),
-            ServerKind::Tested => pool.tested.retain(|&other| other != id),
-            _ => {}
-        }
+        pool.list(id, Some(kind), None);
     }
 
     /// A server fewer counts towards the limits that span pools; whoever starved by them may try again.

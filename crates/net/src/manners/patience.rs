@@ -14,8 +14,7 @@
 use pgweir_core::pairs::Pairs;
 
 use super::{
-    KEPT_MAX_US, KEPT_MIN_US, LOW_WINDOWS, OTHER_LOAD_PERCENT, TURNS, TURNS_MIN, Way, Window,
-    is_turn_of_tried, rate_of,
+    KEPT_MIN_US, Keeping, LOW_WINDOWS, OTHER_LOAD_PERCENT, Progress, Seen, Turns, Way, Window, per_mebibyte,
 };
 
 /// A worker that works less than so much of the time has nothing to try ...
@@ -31,32 +30,6 @@ const FASTER: i64 = 20;
 /// ... in so many percent fewer turns.
 const FEWER_TURNS_PERCENT: u64 = 3;
 
-/// What was seen of one way in a trial.
-#[derive(Clone, Copy, Default, Debug)]
-struct Seen {
-    us: u64,
-    bytes: u64,
-    turns: u64,
-    /// In the last window: bytes in a second, and the processor's time for a MiB (ns).
-    last_rate: u64,
-    last_effort: u64,
-}
-
-impl Seen {
-    fn add(&mut self, window: &Window) {
-        let Window { us, work } = *window;
-        self.us += us;
-        self.bytes += work.bytes;
-        self.turns += work.turns;
-        self.last_rate = window.rate();
-        self.last_effort = per_mebibyte(work.cpu_ns, work.bytes);
-    }
-}
-
-fn per_mebibyte(what: u64, bytes: u64) -> u64 {
-    what.saturating_mul(1 << 20) / bytes.max(1)
-}
-
 /// What a trial found.
 #[derive(Clone, Copy, Default, Debug)]
 struct Found {
@@ -66,37 +39,29 @@ struct Found {
     harder: Pairs,
 }
 
-/// Both ways taking turns.
+/// Both ways taking turns: to wait is what is tried.
 #[derive(Clone, Copy, Default, Debug)]
 struct Trial {
-    turn: u8,
-    prompt: Seen,
-    patient: Seen,
+    turns: Turns,
     found: Found,
 }
 
 impl Trial {
     fn add(&mut self, window: &Window) {
-        if is_turn_of_tried(self.turn) {
-            self.patient.add(window);
-        } else {
-            self.prompt.add(window);
-        }
-        self.turn += 1;
-        if self.turn.is_multiple_of(2) {
-            self.found.faster.add(self.prompt.last_rate, self.patient.last_rate);
-            self.found.harder.add(self.patient.last_effort, self.prompt.last_effort);
+        if self.turns.add(window) {
+            let Turns { tried: patient, usual: prompt, .. } = self.turns;
+            self.found.faster.add(prompt.last_rate, patient.last_rate);
+            self.found.harder.add(patient.last_effort, prompt.last_effort);
         }
     }
 
     /// `None` as long as nothing is plain and the trial goes on.
     fn verdict(&self) -> Option<Verdict> {
         let Found { faster, harder } = self.found;
-        if self.turn >= TURNS {
-            return Some(self.last_verdict());
-        }
-        if self.turn < TURNS_MIN || !self.turn.is_multiple_of(4) {
-            return None;
+        match self.turns.progress() {
+            Progress::Early => return None,
+            Progress::Enough => {}
+            Progress::Over => return Some(self.last_verdict()),
         }
         let (eased, moved) = (harder.mean().0, faster.mean().0);
         let slows = moved + faster.chance(5) < -SLOWER;
@@ -111,7 +76,8 @@ impl Trial {
     /// What seems so but may be chance counts where waiting takes fewer turns, which is no chance.
     fn last_verdict(&self) -> Verdict {
         let turns = |seen: &Seen| per_mebibyte(seen.turns, seen.bytes);
-        let in_fewer = turns(&self.patient) * 100 < turns(&self.prompt) * (100 - FEWER_TURNS_PERCENT);
+        let in_fewer =
+            turns(&self.turns.tried) * 100 < turns(&self.turns.usual) * (100 - FEWER_TURNS_PERCENT);
         let ((faster, rate_error), (harder, effort_error)) =
             (self.found.faster.mean(), self.found.harder.mean());
         let may_be_chance = if in_fewer { 0 } else { effort_error };
@@ -160,7 +126,7 @@ struct Kept {
 pub(super) struct Patience {
     phase: Phase,
     way: Way,
-    kept_us: u64,
+    keeping: Keeping,
     learnt: Found,
 }
 
@@ -169,7 +135,7 @@ impl Patience {
         Patience {
             phase: Phase::Prompt { until_us: 0 },
             way: Way::Prompt,
-            kept_us: KEPT_MIN_US,
+            keeping: Keeping::default(),
             learnt: Found::default(),
         }
     }
@@ -196,7 +162,7 @@ impl Patience {
                     // Who does little is in nobody's way.
                     LOW_WINDOWS.. if is_idle => Phase::Resting(kept),
                     LOW_WINDOWS.. if fell => {
-                        (self.kept_us, self.learnt) = (KEPT_MIN_US, Found::default());
+                        (self.keeping, self.learnt) = Default::default();
                         self.begin_trial()
                     }
                     low if is_idle || fell => Phase::Patient(Kept { low: low + 1, ..kept }),
@@ -209,7 +175,7 @@ impl Patience {
         };
         let way = match self.phase {
             Phase::Patient(_) => Way::Patient,
-            Phase::Trying(trial) if is_turn_of_tried(trial.turn) => Way::Patient,
+            Phase::Trying(trial) if trial.turns.is_tried() => Way::Patient,
             Phase::Prompt { .. } | Phase::Resting(_) | Phase::Trying(_) => Way::Prompt,
         };
         (std::mem::replace(&mut self.way, way) != way).then_some(way)
@@ -228,11 +194,9 @@ impl Patience {
         if verdict == Verdict::Unknown {
             return Phase::Prompt { until_us: now_us + KEPT_MIN_US };
         }
-        let until_us = now_us + self.kept_us;
-        self.kept_us = (self.kept_us * 2).min(KEPT_MAX_US);
+        let until_us = self.keeping.until_us(now_us);
         if verdict == Verdict::Wait {
-            let rate = rate_of(trial.patient.bytes, trial.patient.us);
-            Phase::Patient(Kept { until_us, rate, low: 0 })
+            Phase::Patient(Kept { until_us, rate: trial.turns.tried.rate(), low: 0 })
         } else {
             Phase::Prompt { until_us }
         }
@@ -241,7 +205,7 @@ impl Patience {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Manners, Work};
+    use super::super::{KEPT_MAX_US, Manners, TURNS, Work};
     use super::*;
 
     /// What a worker moves and how many turns it takes for it, per millisecond, in each way.
@@ -374,7 +338,7 @@ mod tests {
                 found.faster.add(1_000, 1_000);
                 found.harder.add(1_000, efforts[at % 2]);
             }
-            Trial { turn: TURNS, prompt: seen(100), patient: seen(patient_turns), found }
+            Trial { turns: Turns { at: TURNS, usual: seen(100), tried: seen(patient_turns) }, found }
         };
         // Half of the pairs say that it is easier by far, and half that it is harder.
         let (open, easier) = ([1_300, 760], [1_300, 860]);
@@ -383,11 +347,13 @@ mod tests {
         assert_eq!(trial(80, easier).verdict(), Some(Verdict::Wait));
         assert_eq!(trial(100, easier).verdict(), Some(Verdict::WaitNot));
 
-        let mut patience = Patience { kept_us: KEPT_MAX_US, ..Patience::new() };
+        let mut patience = Patience { keeping: Keeping(KEPT_MAX_US), ..Patience::new() };
         let window = Window { us: 10_000, work: Work { bytes: 1 << 20, turns: 1, ..Work::default() } };
-        let next = patience.try_on(1_000_000, &window, Trial { turn: TURNS - 2, ..trial(80, open) });
+        let mut early = trial(80, open);
+        early.turns.at = TURNS - 2;
+        let next = patience.try_on(1_000_000, &window, early);
         assert!(matches!(next, Phase::Trying(_)), "{next:?}");
-        let next = patience.try_on(1_000_000, &window, Trial { turn: TURNS, ..trial(80, open) });
+        let next = patience.try_on(1_000_000, &window, trial(80, open));
         assert!(
             matches!(next, Phase::Prompt { until_us } if until_us == 1_000_000 + KEPT_MIN_US),
             "{next:?}"

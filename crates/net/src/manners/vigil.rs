@@ -10,10 +10,7 @@
 
 use pgweir_core::pairs::Pairs;
 
-use super::{
-    KEPT_MAX_US, KEPT_MIN_US, LOW_WINDOWS, OTHER_LOAD_PERCENT, TURNS, TURNS_MIN, Window, is_turn_of_tried,
-    rate_of,
-};
+use super::{Keeping, LOW_WINDOWS, OTHER_LOAD_PERCENT, Progress, Turns, Window};
 
 /// So much more must be moved, in thousandths of the mean of both ways.
 const LIVELIER: i64 = 150;
@@ -22,43 +19,28 @@ const FULL_PERCENT: u64 = 80;
 /// Looking that finds something less often than this is over.
 const FINDS_PERCENT: u64 = 50;
 
-/// Looking and sleeping take turns.
+/// Looking, which is tried, and sleeping take turns.
 #[derive(Clone, Copy, Default, Debug)]
 struct Trial {
-    turn: u8,
+    turns: Turns,
     /// By how much more is moved by a worker that looks.
     livelier: Pairs,
-    /// Bytes in a second in the last windows.
-    awake_rate: u64,
-    asleep_rate: u64,
-    /// In all windows awake.
-    bytes: u64,
-    us: u64,
 }
 
 impl Trial {
     fn add(&mut self, window: &Window) {
-        if is_turn_of_tried(self.turn) {
-            self.awake_rate = window.rate();
-            self.bytes += window.work.bytes;
-            self.us += window.us;
-        } else {
-            self.asleep_rate = window.rate();
-        }
-        self.turn += 1;
-        if self.turn.is_multiple_of(2) {
-            self.livelier.add(self.asleep_rate, self.awake_rate);
+        if self.turns.add(window) {
+            self.livelier.add(self.turns.usual.last_rate, self.turns.tried.last_rate);
         }
     }
 
     /// Whether to look; `None` as long as nothing is plain and the trial goes on.
     fn verdict(&self) -> Option<bool> {
         let (more, error) = self.livelier.mean();
-        if self.turn >= TURNS {
-            return Some(more - error > LIVELIER);
-        }
-        if self.turn < TURNS_MIN || !self.turn.is_multiple_of(4) {
-            return None;
+        match self.turns.progress() {
+            Progress::Early => return None,
+            Progress::Enough => {}
+            Progress::Over => return Some(more - error > LIVELIER),
         }
         let chance = self.livelier.chance(5);
         match (more - chance > LIVELIER, more + chance < LIVELIER) {
@@ -90,7 +72,7 @@ enum Phase {
 pub(super) struct Vigil {
     phase: Phase,
     awake_us: u64,
-    kept_us: u64,
+    keeping: Keeping,
     learnt: Pairs,
 }
 
@@ -100,7 +82,7 @@ impl Vigil {
         Vigil {
             phase: Phase::Asleep { until_us: 0 },
             awake_us,
-            kept_us: KEPT_MIN_US,
+            keeping: Keeping::default(),
             learnt: Pairs::default(),
         }
     }
@@ -108,7 +90,7 @@ impl Vigil {
     pub(super) fn is_awake(&self) -> bool {
         match self.phase {
             Phase::Asleep { .. } => false,
-            Phase::Trying(trial) => is_turn_of_tried(trial.turn),
+            Phase::Trying(trial) => trial.turns.is_tried(),
             Phase::Awake { .. } => true,
         }
     }
@@ -127,7 +109,7 @@ impl Vigil {
             Phase::Trying(trial) => self.try_on(now_us, window, trial),
             Phase::Awake { until_us, .. } if now_us >= until_us => Phase::Asleep { until_us },
             Phase::Awake { other: LOW_WINDOWS.., .. } => {
-                (self.kept_us, self.learnt) = (KEPT_MIN_US, Pairs::default());
+                (self.keeping, self.learnt) = Default::default();
                 Phase::Asleep { until_us: now_us }
             }
             Phase::Awake { until_us, rate, other } => {
@@ -147,10 +129,9 @@ impl Vigil {
         trial.add(window);
         let Some(look) = trial.verdict() else { return Phase::Trying(trial) };
         self.learnt = trial.livelier;
-        let until_us = now_us + self.kept_us;
-        self.kept_us = (self.kept_us * 2).min(KEPT_MAX_US);
+        let until_us = self.keeping.until_us(now_us);
         if look {
-            Phase::Awake { until_us, rate: rate_of(trial.bytes, trial.us), other: 0 }
+            Phase::Awake { until_us, rate: trial.turns.tried.rate(), other: 0 }
         } else {
             Phase::Asleep { until_us }
         }
@@ -167,7 +148,7 @@ fn is_other_load(window: &Window, found_rate: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Manners, Work};
+    use super::super::{Manners, TURNS, Work};
     use super::*;
 
     const AWAKE_US: u64 = 150;
@@ -302,7 +283,7 @@ mod tests {
         let trial = |pairs: &[(u64, u64)]| {
             let mut livelier = Pairs::default();
             (0..16).map(|at| pairs[at % pairs.len()]).for_each(|(asleep, awake)| livelier.add(asleep, awake));
-            Trial { turn: TURNS, livelier, ..Trial::default() }.verdict()
+            Trial { turns: Turns { at: TURNS, ..Turns::default() }, livelier }.verdict()
         };
         assert_eq!(trial(&[(1_000, 1_900), (1_000, 900)]), Some(true));
         assert_eq!(trial(&[(1_000, 1_600), (1_000, 900)]), Some(false));

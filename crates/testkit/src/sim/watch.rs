@@ -165,7 +165,7 @@ impl<E: Subject> World<E> {
                 (PoolerEnd::Gone, _) => true,
                 (_, PeerEnd::Backend(pid)) => {
                     let backend = &self.cluster.backends[pid];
-                    let fresh = backend.is_being_opened() || backend.is_serving() && !backend.is_used();
+                    let fresh = backend.is_being_opened() || backend.is_greeting();
                     backend.is_idle(&self.hub) || opens && fresh
                 }
                 _ => false,

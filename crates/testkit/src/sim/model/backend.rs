@@ -143,6 +143,12 @@ impl Backend {
             || self.fate == Fate::Hangs && !self.is_dead()
     }
 
+    /// It was taken in, was asked for nothing yet, and has sent no more than its greeting.
+    #[must_use]
+    pub fn is_greeting(&self) -> bool {
+        self.is_serving() && !self.used && self.sent_bytes <= self.greeting_bytes
+    }
+
     /// Logged in and serving.
     #[must_use]
     pub fn is_serving(&self) -> bool {
