@@ -38,7 +38,7 @@ def version():
 class Pooler:
     """A pooler process with its own folder, ports and log. Settings are those of [pgbouncer], given by name."""
 
-    def __init__(self, databases, users=None, userlist=None, start=True, arguments=(), limits=(), ini_tail="", **settings):
+    def __init__(self, databases, users=None, userlist=None, start=True, arguments=(), limits=(), sandbox=None, ini_tail="", **settings):
         self.folder = scratch_folder("pool")
         self.port = free_port()
         self.ini = self.folder / "pooler.ini"
@@ -50,6 +50,7 @@ class Pooler:
         self.ini_tail = ini_tail
         self.arguments = list(arguments) or ["--quiet"]
         self.limits = list(limits)
+        self.sandbox = sandbox
         self.process = None
         self.expect_exit = False
         self.started_s = time.monotonic()
@@ -98,7 +99,7 @@ class Pooler:
         self.process = subprocess.Popen(
             [*dies_with_us("KILL"), *self.command(*self.arguments, str(self.ini))],
             stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr, cwd=self.folder,
-            env=os.environ | {"RUST_BACKTRACE": "1"}, **as_service(),
+            env=os.environ | {"RUST_BACKTRACE": "1"}, preexec_fn=self.sandbox, **as_service(),
         )  # fmt: skip
         if wait:
             eventually(self._listening, f"the pooler listens on {self.port}", timeout_s=15)

@@ -55,6 +55,8 @@ pub struct Load {
     pub busy_us: u64,
     /// Microseconds in which it looked for more instead of sleeping; not among those.
     pub awake_us: u64,
+    /// Messages that left together with others, with one system call.
+    pub batched_sends: u64,
     /// Turns of its loop.
     pub turns: u64,
     /// Connections of either kind that it has now.

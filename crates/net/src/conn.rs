@@ -1,6 +1,7 @@
 //! One connection: its socket, what is known of its two directions, and what waits to be written.
 
 use std::io;
+use std::os::fd::{AsRawFd, RawFd};
 
 use pgweir_core::driver::Endpoint;
 use socket2::Socket;
@@ -131,6 +132,17 @@ impl Conn {
         }
     }
 
+    /// What may leave in one send together with those of others; see [`crate::volley`].
+    pub(crate) fn letter(&self) -> Option<(RawFd, &[u8])> {
+        let may_leave = self.tls.is_none() && !self.write.blocked && !self.out.is_empty();
+        may_leave.then(|| (self.socket.as_raw_fd(), self.out.as_slice()))
+    }
+
+    /// What became of it.
+    pub(crate) fn letter_sent(&mut self, sent: io::Result<usize>, pool: &mut BufferPool) -> io::Result<Sent> {
+        note_sent(sent, &mut self.out, pool)
+    }
+
     /// Writes a large piece without a copy, if nothing is queued before it; says how much of it was taken over.
     pub(crate) fn send_now(&mut self, bytes: &[u8], tools: &mut Tools<'_>) -> io::Result<usize> {
         let Some(tls) = self.tls.as_mut() else {
@@ -169,7 +181,12 @@ fn flush_queue(socket: &Socket, queue: &mut Out, pool: &mut BufferPool) -> io::R
     if queue.is_empty() {
         return Ok(Sent::All);
     }
-    match sys::send(socket, queue.as_slice()) {
+    note_sent(sys::send(socket, queue.as_slice()), queue, pool)
+}
+
+/// What send(2) said of a queue's bytes.
+fn note_sent(sent: io::Result<usize>, queue: &mut Out, pool: &mut BufferPool) -> io::Result<Sent> {
+    match sent {
         Ok(count) => {
             queue.consume(count, pool);
             Ok(if queue.is_empty() { Sent::All } else { Sent::Blocked })

@@ -26,6 +26,7 @@ use crate::table::{State, Table, token};
 use crate::takeover::Package;
 use crate::tls::TlsConfigs;
 use crate::tls::stream::{SCRATCH_BYTES, TlsStream};
+use crate::volley::Volley;
 use crate::workers::Log;
 
 /// From this size on, a piece that has nothing queued before it is written at once, without a copy.
@@ -73,6 +74,10 @@ pub(crate) struct Io {
     pub(crate) now_us: u64,
     /// Bytes read since the worker began.
     pub(crate) read_bytes: u64,
+    /// Sends the turn's messages together, where the kernel can.
+    pub(crate) volley: Volley,
+    /// Messages that left together with others, since the worker began.
+    pub(crate) batched_sends: u64,
     /// Takes what the machine gives away, during an online restart.
     pub(crate) successor: Option<Sender<Package>>,
     /// Takes keys of cancel requests that mean nothing here, after an online restart.
@@ -118,6 +123,8 @@ impl Io {
             doors: Vec::new(),
             now_us: 0,
             read_bytes: 0,
+            volley: Volley::default(),
+            batched_sends: 0,
             successor: None,
             predecessor: None,
             surrendered: parts.surrendered,

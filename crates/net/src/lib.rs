@@ -29,6 +29,7 @@ mod table;
 mod takeover;
 mod tick;
 mod tls;
+mod volley;
 mod watches;
 mod workers;
 mod write;

@@ -33,6 +33,8 @@ pub struct SocketOptions {
     pub scheduling: WorkerScheduling,
     /// `worker_awake_us`: so long a worker may look for more before it sleeps; 0 = not at all.
     pub awake_us: u64,
+    /// `worker_io_uring`: what a turn sends leaves with one system call, where the kernel can.
+    pub io_uring: bool,
     /// `resolv_conf`; `None` = the operating system's way. Looked at when the workers start.
     pub resolv_conf: Option<PathBuf>,
 }
@@ -53,6 +55,7 @@ impl Default for SocketOptions {
             dns_zone_check_us: 0,
             scheduling: WorkerScheduling::Auto,
             awake_us: 150,
+            io_uring: true,
             resolv_conf: None,
         }
     }
@@ -77,6 +80,7 @@ impl From<&Main> for SocketOptions {
             dns_zone_check_us: micros(main.dns_zone_check_period),
             scheduling: main.worker_scheduling,
             awake_us: u64::from(main.worker_awake_us),
+            io_uring: main.worker_io_uring,
             resolv_conf: (!main.resolv_conf.is_empty()).then(|| main.resolv_conf.clone().into()),
         }
     }

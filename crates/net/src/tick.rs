@@ -22,6 +22,7 @@ use crate::mesh::{Arrival, Letter, NetCommand, Parcel};
 use crate::options::SocketOptions;
 use crate::sys;
 use crate::table::{Source, State, source};
+use crate::volley::Volley;
 use crate::watches::{Watch, Watches};
 use crate::workers::WorkerLoad;
 use pgweir_core::Engine;
@@ -105,6 +106,7 @@ impl<E: Engine> Worker<E> {
     pub(crate) fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS_PER_POLL);
         self.begin_manners();
+        self.begin_volleys();
         self.looked_us = self.clock.mono_us();
         loop {
             if !self.look_again(&mut events)? {
@@ -194,6 +196,7 @@ impl<E: Engine> Worker<E> {
         self.work.bytes = self.io.read_bytes;
         self.load.busy_us.store(self.work.busy_us, Ordering::Relaxed);
         self.load.turns.store(self.work.turns, Ordering::Relaxed);
+        self.load.batched_sends.store(self.io.batched_sends, Ordering::Relaxed);
         self.load.connections.store(self.io.table.len() as u64, Ordering::Relaxed);
         if self.manners.as_ref().is_some_and(|manners| manners.is_due(self.looked_us)) {
             self.mind_manners();
@@ -230,6 +233,17 @@ impl<E: Engine> Worker<E> {
     fn begin_manners(&mut self) {
         let may_wait = self.io.options.scheduling == WorkerScheduling::Auto;
         self.manners = if sys::is_scheduled_by_default() { self.manners_of(may_wait) } else { None };
+    }
+
+    /// Whether a turn's sends leave together.
+    fn begin_volleys(&mut self) {
+        let volley = if self.io.options.io_uring { Volley::new() } else { Ok(Volley::default()) };
+        self.io.volley = volley.unwrap_or_else(|e| {
+            let line =
+                format!("io_uring can not be used here ({}): messages are sent one by one", sys::text(&e));
+            self.io.say(Level::Log, &line);
+            Volley::default()
+        });
     }
 
     /// `None` where there is nothing to choose.
@@ -386,9 +400,13 @@ impl<E: Engine> Worker<E> {
                 }
                 let habits = |options: &SocketOptions| (options.scheduling, options.awake_us);
                 let is_other = habits(&options) != habits(&self.io.options);
+                let rings_too = options.io_uring != self.io.options.io_uring;
                 self.io.options = options;
                 if is_other {
                     self.choose_manners();
+                }
+                if rings_too {
+                    self.begin_volleys();
                 }
             }
             NetCommand::LendListeners(lend) => {

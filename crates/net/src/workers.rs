@@ -76,6 +76,8 @@ pub struct WorkerLoad {
     pub awake_us: AtomicU64,
     /// Turns of the loop.
     pub turns: AtomicU64,
+    /// Messages that left together with others of the same turn, with one system call.
+    pub batched_sends: AtomicU64,
     /// Connections of either kind that exist now.
     pub connections: AtomicU64,
 }

@@ -11,11 +11,14 @@ use crate::sys;
 use crate::table::{State, token};
 
 impl Io {
-    /// Writes what collected during the turn, one write per connection.
+    /// Writes what collected during the turn: one write per connection, and where the kernel can, one call for all of them.
     pub(crate) fn flush_dirty(&mut self) {
         let mut list = std::mem::take(&mut self.dirty);
-        for id in list.drain(..) {
-            let Self { table, pool, scratch, .. } = self;
+        if list.len() > 1 && self.volley.is_ready() {
+            self.fire(&list);
+        }
+        for (at, id) in list.drain(..).enumerate() {
+            let Self { table, pool, scratch, volley, .. } = self;
             let Some(state) = table.state(id) else { continue };
             let conn = match state {
                 State::Open(conn) => conn,
@@ -26,16 +29,33 @@ impl Io {
             if conn.write.blocked {
                 continue;
             }
-            let flushed = conn.flush(&mut Tools { pool, scratch });
+            let flushed = match volley.outcome(at) {
+                Some(sent) => conn.letter_sent(sent, pool),
+                None => conn.flush(&mut Tools { pool, scratch }),
+            };
             // Nearly always everything has left, and nobody waits to hear of it.
             let is_all = matches!(flushed, Ok(Sent::All)) && !conn.write.deep && conn.tls.is_none();
             if !(is_all && matches!(state, State::Open(_))) {
                 self.after_flush(id, flushed);
             }
         }
+        self.volley.end();
         // Keep the larger allocation; nothing was listed meanwhile but by connections that linger.
         list.append(&mut self.dirty);
         self.dirty = list;
+    }
+
+    /// Sends what can be sent without more ado.
+    fn fire(&mut self, list: &[ConnId]) {
+        let Self { table, volley, .. } = self;
+        match volley.fire(list.iter().map(|&id| table.peek(id)?.letter())) {
+            Ok(count) => self.batched_sends += count as u64,
+            Err(e) => {
+                let line =
+                    format!("io_uring failed ({}): from now on messages are sent one by one", sys::text(&e));
+                self.say(Level::Warning, &line);
+            }
+        }
     }
 
     /// The poll says that there is room again.

@@ -52,6 +52,7 @@ impl Workforce for Watched {
         let load = |load: &WorkerLoad| Load {
             busy_us: load.busy_us.load(Ordering::Relaxed),
             awake_us: load.awake_us.load(Ordering::Relaxed),
+            batched_sends: load.batched_sends.load(Ordering::Relaxed),
             turns: load.turns.load(Ordering::Relaxed),
             connections: load.connections.load(Ordering::Relaxed),
         };

@@ -171,6 +171,10 @@ settings! {
         /// for it that nobody else wants; one worker for each four processors, and none where there is only one. 0 turns
         /// this off. Not for a process that was started with a scheduling policy of its own.
         worker_awake_us: u32 = "150", Kind::Count(0, 10_000), Reload, Ours, InEffect;
+        /// Whether a worker sends the messages of one turn of its loop with one system call (io_uring), so that those who receive the
+        /// first of them do not interrupt it while others wait for theirs. Where the kernel has no io_uring or does not
+        /// allow it, as in many containers, the log says so and each message is sent by itself.
+        worker_io_uring: bool = "1", Kind::Bool, Reload, Ours, InEffect;
         /// What becomes of a BEGIN in transaction and session pooling. `packet`: it takes a server, is answered at once, and is
         /// sent together with the transaction's first statement, which saves a round trip (in session pooling only if it comes
         /// as a simple query). `server`: in transaction pooling no server is taken before the first statement either, so

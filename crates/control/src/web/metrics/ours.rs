@@ -179,6 +179,13 @@ fn workers(page: &mut Page, model: &Model) {
     for (number, worker) in each() {
         page.labelled(&[("worker", number)], Number::Us(worker.load.awake_us));
     }
+    page.counter(
+        "pgweir_worker_batched_sends_total",
+        "Messages that left together with others, with one system call (worker_io_uring)",
+    );
+    for (number, worker) in each() {
+        page.labelled(&[("worker", number)], worker.load.batched_sends);
+    }
     page.counter("pgweir_worker_turns_total", "Turns of the worker's loop");
     for (number, worker) in each() {
         page.labelled(&[("worker", number)], worker.load.turns);

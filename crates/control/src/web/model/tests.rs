@@ -58,7 +58,7 @@ struct Film {
 impl Film {
     fn show(&mut self, pools: Vec<PoolSight>) {
         self.at += Duration::from_secs(1);
-        let loads = vec![Load { busy_us: 0, awake_us: 0, turns: 0, connections: 3 }];
+        let loads = vec![Load { connections: 3, ..Load::default() }];
         self.model.take(self.at, vec![worker()], pools, loads, Process::default());
         self.model.end_second();
     }
