@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use super::toy::{
 use crate::listen::ListenSettings;
 use crate::options::SocketOptions;
 use crate::read::READ_BUFFER_BYTES;
+use crate::volley::Volley;
 
 fn tiny_buffers() -> ListenSettings {
     let options = SocketOptions { socket_buffer_bytes: 4096, defer_accept_s: 0, ..SocketOptions::default() };
@@ -224,6 +226,36 @@ fn a_deep_backlog_is_told_although_a_letter_adds_to_it() {
     let mut got = vec![0; 24_004];
     client.read_exact(&mut got).unwrap();
     assert_eq!(got, [greeting.concat(), b"news".to_vec()].concat());
+}
+
+#[test]
+fn what_leaves_together_arrives_as_what_leaves_one_by_one() {
+    const CLIENTS: usize = 5;
+    const LETTERS: usize = 20;
+    for io_uring in [true, false] {
+        let letter = pattern(12_345);
+        let plan = Plan { by_letter: letter.clone(), ..Plan::default() };
+        // Smaller than a letter: much of what leaves together leaves in part.
+        let mut listen = tiny_buffers();
+        listen.options.io_uring = io_uring;
+        let world = World::with(World0 { plan, listen, ..World0::default() });
+        let enter = |_| {
+            let client = world.connect();
+            world.await_seen(|seen| (seen == Seen::Mail).then_some(client.try_clone().unwrap()))
+        };
+        let clients: Vec<TcpStream> = (0..CLIENTS).map(enter).collect();
+        for _ in 0..LETTERS {
+            world.workers().mail(WorkerId(0), Mail::Cancel { key: Vec::new() });
+        }
+        // Whoever came earlier had one more with each that came later.
+        for (later, mut client) in clients.iter().rev().enumerate() {
+            let mut got = vec![0; letter.len() * (1 + later + LETTERS)];
+            client.read_exact(&mut got).unwrap();
+            assert!(got.chunks(letter.len()).all(|one| one == letter));
+        }
+        let batched = world.workers().post().loads()[0].batched_sends.load(Ordering::Relaxed);
+        assert_eq!(batched > 0, io_uring && Volley::new().is_ok());
+    }
 }
 
 #[test]
