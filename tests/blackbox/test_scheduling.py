@@ -2,17 +2,16 @@
 with few clients whether more is done when it looks for more before it sleeps."""
 
 import os
-import re
-import subprocess
 import time
-import urllib.request
 
 import pytest
 from harness.machine import eventually, free_port
+from harness.workers import counted, load
 
 pytestmark = pytest.mark.needs("worker scheduling")
 
 WITHIN_S = 30
+LOAD_S = WITHIN_S + 30
 
 
 def policies(pid):
@@ -31,12 +30,6 @@ def began_as(pooler, policy):
     assert policies(pooler.pid) == {policy}
 
 
-def load(pooler, clients=20):
-    """With twenty clients more than enough for one worker to be busy."""
-    command = ["pgbench", "-n", "-S", "-h", "127.0.0.1", "-p", str(pooler.port), "-U", "alice", "-c", str(clients), "-j", str(min(clients, 2))]
-    return subprocess.Popen([*command, "-T", str(WITHIN_S + 30), "bench"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-
 def seen(pooler, wanted, seconds):
     """Waits until a worker is scheduled so; tells whether that came."""
     until = time.monotonic() + seconds
@@ -51,7 +44,7 @@ def test_a_busy_worker_tries_to_wait_and_an_idle_one_does_not(poolers, bench):
     """`auto`: under load both ways are tried; with the load gone, and after a change to `prompt`, it is scheduled as ever."""
     pooler = poolers({"bench": bench.at("bench")}, default_pool_size=5)
     began_as(pooler, os.SCHED_OTHER)
-    clients = load(pooler)
+    clients = load(pooler, LOAD_S)
     try:
         assert seen(pooler, os.SCHED_BATCH, WITHIN_S)
         pooler.admin("SET worker_scheduling = 'prompt'")
@@ -66,7 +59,7 @@ def test_a_policy_that_was_chosen_is_left_alone(poolers, bench):
     """Whoever starts it with a policy of his own keeps that."""
     pooler = poolers({"bench": bench.at("bench")}, limits=["chrt", "--idle", "0"])
     began_as(pooler, os.SCHED_IDLE)
-    clients = load(pooler)
+    clients = load(pooler, LOAD_S)
     try:
         assert not seen(pooler, os.SCHED_BATCH, 1)
         assert policies(pooler.pid) == {os.SCHED_IDLE}
@@ -85,11 +78,10 @@ def one_client(poolers, bench, request):
     http = free_port()
     settings = {"http_listen": f"127.0.0.1:{http}", "http_anonymous": "all", "worker_awake_us": AWAKE_LONG_US}
     pooler = poolers({"bench": bench.at("bench")}, **settings, **getattr(request, "param", {}))
-    client = load(pooler, clients=1)
+    client = load(pooler, LOAD_S, clients=1)
 
     def awake_s():
-        with urllib.request.urlopen(f"http://127.0.0.1:{http}/metrics") as page:
-            return sum(map(float, re.findall(r'^pgweir_worker_awake_seconds_total{.*?} (\S+)', page.read().decode(), re.MULTILINE)))
+        return counted(http, "awake_seconds")
 
     try:
         yield pooler, awake_s

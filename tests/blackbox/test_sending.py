@@ -2,13 +2,12 @@
 has not."""
 
 import re
-import subprocess
 import time
-import urllib.request
 
 import pytest
 from harness.machine import eventually, free_port
 from harness.seccomp import forbid_io_uring, has_io_uring
+from harness.workers import counted, load
 
 pytestmark = pytest.mark.needs("worker scheduling")
 
@@ -23,14 +22,11 @@ class Busy:
         self.http = free_port()
         settings |= {"http_listen": f"127.0.0.1:{self.http}", "http_anonymous": "all", "default_pool_size": 5}
         self.pooler = poolers({"bench": bench.at("bench")}, **settings)
-        where = ["-h", "127.0.0.1", "-p", str(self.pooler.port), "-U", "alice"]
-        command = ["pgbench", "-n", "-S", *where, "-c", "20", "-j", "2", "-T", str(WITHIN_S + 30), "bench"]
-        self.clients = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.clients = load(self.pooler, WITHIN_S + 30)
 
     def count(self, what):
-        """A counter of the workers, all together."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.http}/metrics") as page:
-            return sum(map(float, re.findall(rf"^pgweir_worker_{what}_total{{.*?}} (\S+)", page.read().decode(), re.MULTILINE)))
+        """See [`counted`]."""
+        return counted(self.http, what)
 
     def works(self):
         """Waits until more has been done."""
