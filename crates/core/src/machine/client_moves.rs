@@ -278,6 +278,7 @@ impl Machine {
         self.uncount(&account.counted);
         self.shared.note_client(self.worker, false);
         self.end_linger(account.pool, None, id);
+        self.give_up_own(&account, id);
         if let Some(pool) = self.pools.get_mut(account.pool) {
             leave(pool);
             pool.clients -= 1;

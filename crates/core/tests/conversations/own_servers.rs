@@ -184,6 +184,25 @@ fn a_server_that_is_kept_for_a_silent_client_goes_to_one_that_needs_it() {
 }
 
 #[test]
+fn a_server_that_was_kept_for_a_client_that_left_goes_to_who_waits() {
+    let mut rig = session("default_pool_size = 1");
+    let first = rig.client("alice");
+    let server = rig.dialed();
+    run(&mut rig, first, server, "select 1");
+    // There is no room for a server of its own; then there is, for one that does not come up, and for another one's.
+    let waiting = rig.client("alice");
+    rig.send(waiting, &fe::query("select 2"));
+    rig.reload("default_pool_size = 3", "app = host=pg pool_mode=session");
+    rig.eof(server);
+    rig.dialed();
+    let (gone, kept, _) = opened(&mut rig, 77, &[]);
+    assert_eq!((rig.gets(gone).last().map(String::as_str), pid(&rig, gone)), (Some("Ready I"), 77));
+    rig.gets_nothing(kept);
+    rig.eof(gone);
+    assert_eq!(rig.gets(kept), ["Query select 2"]);
+}
+
+#[test]
 fn a_client_that_finds_no_room_is_brought_to_its_parameters_by_set() {
     let mut rig = session("default_pool_size = 1");
     let server = known(&mut rig);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use pgweir_settings::PoolMode;
 use pgweir_wire::error::SqlState;
 
-use crate::client::{ClientState, Own};
+use crate::client::{Account, ClientState, Own};
 use crate::driver::{CloseMode, Driver};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
@@ -244,6 +244,17 @@ impl Machine {
         if server.opened.asked.is_some() {
             // It has what the client asked for by itself.
             server.session = Arc::clone(&account.session);
+        }
+    }
+
+    /// The client leaves: what was kept for it is for whoever waits.
+    pub(in crate::machine) fn give_up_own(&mut self, account: &Account, id: ClientId) {
+        let Some(server_id) = account.own.as_deref().and_then(|own| own.kept) else { return };
+        if let Some(server) = self.servers.get_mut(server_id)
+            && server.kept_for == Some(id)
+        {
+            server.kept_for = None;
+            self.notice(account.pool);
         }
     }
 
