@@ -125,18 +125,23 @@ impl<E: Subject> World<E> {
         Aboard::read(&bytes)
     }
 
-    /// Clients of a pool that may hold a server which knows nothing of their transaction yet.
+    /// Clients of a pool that may hold a server which knows nothing of their transaction yet, or never will: one without a
+    /// statement is over before a server heard of it, and in session pooling the server stays the client's.
     fn unseen_transactions(&self, pool: &PoolName) -> usize {
-        // In session pooling its server is the client's in either way.
-        match (self.hub.plan.defer_begin(), self.hub.plan.mode) {
-            ("packet", _) | ("server", Mode::Session) => {}
+        let sessions = self.hub.plan.mode == Mode::Session;
+        match self.hub.plan.defer_begin() {
+            "packet" => {}
+            // In session pooling its server is the client's in either way.
+            "server" if sessions => {}
             _ => return 0,
         }
-        let seen = |id: u32| self.cluster.backends.iter().any(|backend| backend.works_for(id, &self.hub));
-        self.clients
-            .iter()
-            .filter(|client| client.pool() == *pool && client.is_bound() && !seen(client.id()))
-            .count()
+        let knows = |backend: &Backend, id| {
+            backend.works_for(id, &self.hub) || sessions && backend.is_used() && backend.has_served(id)
+        };
+        let seen = |id: u32| self.cluster.backends.iter().any(|backend| knows(backend, id));
+        let may_hold = |client: &&Client| client.is_bound() || sessions && client.was_answered();
+        let of_pool = self.clients.iter().filter(|client| client.pool() == *pool);
+        of_pool.filter(may_hold).filter(|client| !seen(client.id())).count()
     }
 
     /// What the machines counted themselves, for the report.

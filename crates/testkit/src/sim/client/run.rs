@@ -129,6 +129,12 @@ impl Client {
         self.oracle.is_bound()
     }
 
+    /// It had answers, and waits for none.
+    #[must_use]
+    pub fn was_answered(&self) -> bool {
+        self.phase == Phase::Running && self.step > 0 && self.oracle.is_settled()
+    }
+
     /// Database and user as it asks for them.
     #[must_use]
     pub fn name(&self) -> PoolName {

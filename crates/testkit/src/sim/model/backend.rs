@@ -200,6 +200,12 @@ impl Backend {
         self.owner == Some(client) && self.is_serving() && !self.is_idle(hub)
     }
 
+    /// This client was the last that it did anything for.
+    #[must_use]
+    pub fn has_served(&self, client: u32) -> bool {
+        self.answered == Some(client) || self.serves == Some(client)
+    }
+
     /// A cancel request arrives: hits whatever runs.
     pub fn cancel(&mut self, hub: &mut Hub) {
         let Stage::Serving(session) = &mut self.stage else { return };
