@@ -19,6 +19,7 @@ mod estimate;
 mod first_ask;
 mod forms;
 mod group;
+mod held;
 mod hub;
 pub mod ids;
 pub mod inquiry;

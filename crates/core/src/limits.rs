@@ -174,8 +174,9 @@ pub const WAKE_AFTER_US: u64 = 50_000;
 /// ... or this long where it was measured that more busy servers do not help: the machine is the bottleneck.
 pub const WAKE_IN_VAIN_AFTER_US: u64 = 500_000;
 
-/// The answer of a statement that a stranger's cancel request may have hit is held until it is whole, up to this size.
-pub const HELD_ANSWER_BYTES_MAX: usize = 256 * 1024;
+/// The answer of a statement that a stranger's cancel request may have hit is held until it is whole, up to this size. (Who rides
+/// has had answers below [`RIDDEN_ANSWER_BYTES_MAX`] until then.)
+pub const HELD_ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// A client that reads its answer so slowly that others behind it wait is given this long ...
 pub const SLOW_READER_US: u64 = 1_000_000;

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 
+use crate::held::Held;
 use crate::ids::ClientId;
 use crate::limits::{RIDDEN_ANSWER_BYTES_MAX, RIDERS_KEPT};
 
@@ -20,7 +21,7 @@ pub(crate) struct Head {
     /// `None`: it is not known to be short, so nobody comes aboard behind it.
     pub(crate) estimate_us: Option<u64>,
     /// A cancel request of somebody before it may hit it: its answer is looked at as a whole before it is passed on.
-    pub(crate) exposed: bool,
+    pub(crate) held: Option<Held>,
 }
 
 /// A statement behind the head.
@@ -32,7 +33,7 @@ pub(crate) struct Rider {
     pub(crate) key: u64,
     /// See [`Head::estimate_us`]; whoever comes aboard is known to be short.
     pub(crate) estimate_us: u64,
-    /// See [`Head::exposed`].
+    /// See [`Head::held`].
     pub(crate) exposed: bool,
 }
 
@@ -92,8 +93,13 @@ impl Riders {
     /// The head's answer is no longer looked at as a whole.
     pub(crate) fn trust_head(&mut self) {
         if let Some(head) = &mut self.head {
-            head.exposed = false;
+            head.held = None;
         }
+    }
+
+    /// The head's answer, where it is looked at as a whole.
+    pub(crate) fn held(&mut self) -> Option<&mut Held> {
+        self.head.as_mut()?.held.as_mut()
     }
 
     /// Nobody is behind the head.
@@ -143,7 +149,8 @@ impl Riders {
         self.behind_us -= rider.estimate_us;
         let Rider { key, estimate_us, exposed, client } = rider;
         let estimate_us = Some(estimate_us);
-        self.head = Some(Head { key, since_us: now_us, received_bytes, estimate_us, exposed });
+        let held = exposed.then(Held::default);
+        self.head = Some(Head { key, since_us: now_us, received_bytes, estimate_us, held });
         (was, Some(client))
     }
 

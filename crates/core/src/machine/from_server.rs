@@ -120,7 +120,7 @@ impl Machine {
                 continue;
             }
             let rest = &bytes[at..];
-            if server.riders.head().is_some_and(|head| head.exposed) && self.holds_exposed(d, id, rest) {
+            if server.riders.held().is_some() && self.holds_exposed(d, id, rest) {
                 break;
             }
             let Some(server) = self.servers.get_mut(id) else { return Step::Gone };

@@ -4,10 +4,8 @@
 //! has the server as any linked client has it; when its answer is complete, the next one becomes the first. What a rider
 //! asked for stays in its inbox until then: while nobody has seen an answer to it, it can be asked again elsewhere.
 
-use pgweir_wire::backend::tag;
-use pgweir_wire::backend::{ErrorFields, TxStatus};
-use pgweir_wire::error::SqlState;
-use pgweir_wire::header::{HEADER_LEN, Header};
+use pgweir_wire::backend::TxStatus;
+use pgweir_wire::header::Header;
 
 use super::from_client::{Route, route};
 use super::{Machine, Step};
@@ -15,30 +13,12 @@ use crate::client::{ClientState, Link, Riding, Waiting};
 use crate::driver::{Closed, Driver, Level};
 use crate::errors::Fault;
 use crate::group::Group;
+use crate::held::Look;
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Owner, Purpose};
-use crate::limits::{HELD_ANSWER_BYTES_MAX, SLOW_READER_BYTES_MAX, SLOW_READER_US};
+use crate::limits::{SLOW_READER_BYTES_MAX, SLOW_READER_US};
 use crate::riders::{Head, Rider};
 use crate::server::{Server, ServerState};
-
-/// What was found at the front of a server's bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Answer {
-    end: End,
-    /// The error of a cancelled statement is in it.
-    cancelled: bool,
-}
-
-/// How the answer at the front of a server's bytes ends.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum End {
-    /// Not all of it is there.
-    Missing,
-    /// With ReadyForQuery.
-    Ready,
-    /// Something in it is not part of a statement's answer, or is too large to be kept: waiting for its end would be in vain.
-    Odd,
-}
 
 impl Machine {
     /// A linked client's group was sent as a whole, and nothing behind it: others may follow it.
@@ -52,7 +32,7 @@ impl Machine {
         let key = Self::estimate_key(pool_id, group);
         let estimate_us = self.short_estimate_us(key, limits);
         let since_us = self.now.mono_us;
-        self.servers[id].riders.begin(Head { key, since_us, received_bytes, estimate_us, exposed: false });
+        self.servers[id].riders.begin(Head { key, since_us, received_bytes, estimate_us, held: None });
         if estimate_us.is_some() {
             self.pools[pool_id].short.push(id);
         }
@@ -332,14 +312,12 @@ impl Machine {
     /// The head's answer may be that to a stranger's cancel request: it is passed on when it is whole and is not. Returns
     /// whether it has to wait for more.
     pub(super) fn holds_exposed<D: Driver>(&mut self, d: &mut D, id: ServerId, bytes: &[u8]) -> bool {
-        let answer = answer_at_front(bytes);
-        if answer.end == End::Missing && bytes.len() <= HELD_ANSWER_BYTES_MAX {
-            return true;
-        }
         let Some(server) = self.servers.get_mut(id) else { return false };
+        let Some(held) = server.riders.held() else { return false };
+        let (Look::Whole { cancelled } | Look::Odd { cancelled }) = held.look(bytes) else { return true };
         server.riders.trust_head();
         // Whatever comes behind the error, the statement has failed as a whole.
-        if let (true, ServerState::Busy(client)) = (answer.cancelled, &server.state) {
+        if let (true, ServerState::Busy(client)) = (cancelled, &server.state) {
             let client = *client;
             self.run_again(d, id, client);
         }
@@ -361,79 +339,5 @@ impl Machine {
         self.set_server_state(id, ServerState::Orphaned);
         self.wait_again(client_id, since_us, true);
         self.log(d, Level::Debug, "a statement that a stranger's cancel request hit runs again");
-    }
-}
-
-/// Looks for the end of an answer, and whether it failed because of a cancel request.
-fn answer_at_front(bytes: &[u8]) -> Answer {
-    let (mut at, mut cancelled) = (0, false);
-    let end = loop {
-        let header = match bytes.get(at..).map(Header::peek) {
-            Some(Ok(Some(header))) if is_part_of_answer(header) => header,
-            Some(Ok(None)) | None => break End::Missing,
-            Some(Ok(Some(_)) | Err(_)) => break End::Odd,
-        };
-        let Some(message) = bytes.get(at..at + header.total()) else { break End::Missing };
-        match header.tag {
-            tag::READY => break End::Ready,
-            tag::ERROR => {
-                let code = ErrorFields::parse(&message[HEADER_LEN..])
-                    .ok()
-                    .and_then(|fields| fields.code().and_then(SqlState::from_bytes));
-                cancelled |= code == Some(SqlState::QUERY_CANCELED);
-            }
-            _ => {}
-        }
-        at += header.total();
-    };
-    Answer { end, cancelled }
-}
-
-fn is_part_of_answer(header: Header) -> bool {
-    let known = matches!(
-        header.tag,
-        tag::BIND_COMPLETE
-            | tag::CLOSE_COMPLETE
-            | tag::COMMAND_COMPLETE
-            | tag::DATA_ROW
-            | tag::EMPTY_QUERY
-            | tag::ERROR
-            | tag::NO_DATA
-            | tag::NOTICE
-            | tag::NOTIFICATION
-            | tag::PARAMETER_DESCRIPTION
-            | tag::PARAMETER_STATUS
-            | tag::PARSE_COMPLETE
-            | tag::PORTAL_SUSPENDED
-            | tag::READY
-            | tag::ROW_DESCRIPTION
-    );
-    known && header.total() <= HELD_ANSWER_BYTES_MAX
-}
-
-#[cfg(test)]
-mod tests {
-    use pgweir_wire::error::{Report, encode_error};
-
-    use super::*;
-
-    #[test]
-    fn an_answer_is_whole_with_its_ready_for_query() {
-        let mut bytes = Vec::new();
-        encode_error(&mut bytes, &Report::error(SqlState::QUERY_CANCELED, "canceling"));
-        assert_eq!(answer_at_front(&bytes), Answer { end: End::Missing, cancelled: true });
-        bytes.extend(b"Z\0\0\0\x05I");
-        assert_eq!(answer_at_front(&bytes), Answer { end: End::Ready, cancelled: true });
-        assert_eq!(answer_at_front(b"Z\0\0\0\x05I"), Answer { end: End::Ready, cancelled: false });
-        assert_eq!(answer_at_front(b"Z\0\0\0\x05").end, End::Missing);
-    }
-
-    #[test]
-    fn nonsense_in_an_answer_is_not_waited_behind() {
-        for odd in [&b"%\0\0\0\x0d"[..], b"Z\0\0\0\x03", b"D\x7f\xff\xff\xff", b"G\0\0\0\x07\0\0\0"] {
-            let mut bytes = b"C\0\0\0\x0dSELECT 1\0".to_vec();
-            bytes.extend(odd);
-            assert_eq!(answer_at_front(&bytes), Answer { end: End::Odd, cancelled: false }, "{odd:?}");
-        }
     }
 }
