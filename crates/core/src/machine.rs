@@ -27,6 +27,7 @@ mod observe;
 mod peering;
 mod plain;
 mod prepared;
+mod promise;
 mod proof;
 mod replication;
 mod report;

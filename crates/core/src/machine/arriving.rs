@@ -274,7 +274,9 @@ impl Machine {
         client.account = Some(Box::new(account));
         let begun = carried.begun.map(Vec::from);
         client.state = match (&begun, server) {
-            (Some(text), None) => ClientState::Begun(Begun { text: text.clone(), since_us: now_us }),
+            (Some(text), None) => {
+                ClientState::Begun(Begun { text: text.clone(), since_us: now_us, in_line: false })
+            }
             _ => ClientState::Idle,
         };
         if let Some(server_id) = server {

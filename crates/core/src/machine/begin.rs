@@ -30,9 +30,9 @@ const FAILING_BLOCK: &[u8] = b"BEGIN;ROLLBACK TO SAVEPOINT pgweir";
 
 /// A whole group that is nothing but one of these statements.
 #[derive(Clone, Copy)]
-struct BlockGroup {
+pub(super) struct BlockGroup {
     block: Block,
-    len: usize,
+    pub(super) len: usize,
     /// The answers before CommandComplete, by the type bytes of what asked for them.
     asked: [u8; 4],
 }
@@ -50,7 +50,8 @@ impl Machine {
         }
         let (group, text) = self.beginning_at_front(id, bytes)?;
         self.answer_block(d, id, group, TxStatus::InTransaction);
-        self.clients[id].state = ClientState::Begun(Begun { text, since_us: self.now.mono_us });
+        let since_us = self.now.mono_us;
+        self.clients[id].state = ClientState::Begun(Begun { text, since_us, in_line: false });
         Some(Step::Used(group.len))
     }
 
@@ -134,14 +135,14 @@ impl Machine {
         match self.clients.get_mut(id).map(|client| &mut client.state) {
             Some(ClientState::Linked(link)) => link.opening = Opening::Unsent(text),
             Some(state @ ClientState::Idle) => {
-                *state = ClientState::Begun(Begun { text, since_us: self.now.mono_us });
+                *state = ClientState::Begun(Begun { text, since_us: self.now.mono_us, in_line: false });
             }
             _ => {}
         }
     }
 
     /// A BEGIN that is all the client says so far: where more is there already, it may as well go along.
-    fn beginning_at_front(&mut self, id: ClientId, bytes: &[u8]) -> Option<(BlockGroup, Vec<u8>)> {
+    pub(super) fn beginning_at_front(&mut self, id: ClientId, bytes: &[u8]) -> Option<(BlockGroup, Vec<u8>)> {
         let account = self.clients.get(id)?.account.as_deref()?;
         if !self.is_known_as_block(account.pool, bytes) {
             return None;
@@ -182,7 +183,7 @@ impl Machine {
         }
     }
 
-    fn defers_begin(&self, id: ClientId) -> DeferBegin {
+    pub(super) fn defers_begin(&self, id: ClientId) -> DeferBegin {
         let main = &self.rules.config.main;
         let account = self.clients.get(id).and_then(|client| client.account.as_deref());
         let answers = |replication| replication == Replication::None && !main.disable_pqexec;
@@ -220,7 +221,7 @@ impl Machine {
     }
 
     /// The end of a transaction in which nothing happened.
-    fn end_at_front(&self, id: ClientId, bytes: &[u8]) -> Option<BlockGroup> {
+    pub(super) fn end_at_front(&self, id: ClientId, bytes: &[u8]) -> Option<BlockGroup> {
         let account = self.clients.get(id)?.account.as_deref()?;
         if !self.is_known_as_block(account.pool, bytes) {
             return None;
@@ -238,11 +239,20 @@ impl Machine {
         let begun = std::mem::replace(&mut self.clients[id].state, ClientState::Idle);
         if let ClientState::Begun(begun) = begun {
             self.spare.give_back(begun.text);
+            if begun.in_line {
+                self.leave_line(id);
+            }
         }
         Some(group.len)
     }
 
-    fn answer_block<D: Driver>(&mut self, d: &mut D, id: ClientId, group: BlockGroup, status: TxStatus) {
+    pub(super) fn answer_block<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        group: BlockGroup,
+        status: TxStatus,
+    ) {
         self.scratch.clear();
         let out = &mut self.scratch;
         for asked in group.asked {

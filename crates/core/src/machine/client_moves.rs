@@ -23,9 +23,9 @@ impl Machine {
     pub(super) fn request_server<D: Driver>(&mut self, d: &mut D, id: ClientId, bytes: &[u8]) -> Step {
         let now_us = self.now.mono_us;
         let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
-        let begin = match std::mem::replace(&mut client.state, ClientState::Idle) {
-            ClientState::Begun(begun) => Some(begun.text),
-            _ => None,
+        let (begin, in_line) = match std::mem::replace(&mut client.state, ClientState::Idle) {
+            ClientState::Begun(begun) => (Some(begun.text), begun.in_line),
+            _ => (None, false),
         };
         let group = if begin.is_some() { None } else { self.group_of(id, bytes) };
         let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
@@ -38,21 +38,25 @@ impl Machine {
         let pool = &mut self.pools[pool_id];
         pool.waiting += 1;
         // What waits for it is not the others' turn.
-        if pool.lingering.is_for(id)
+        if !in_line
+            && pool.lingering.is_for(id)
             && let Some(server) = self.take_idle(d, pool_id, Some(id))
         {
             self.link(d, id, server);
             return Step::Used(0);
         }
         let pool = &mut self.pools[pool_id];
-        if pool.waiting == 1
+        if !in_line
+            && pool.waiting == 1
             && self.pools[pool_id].at_login() == 0
             && let Admission::Alone(server) = self.find_place(d, pool_id, id)
         {
             self.link(d, id, server);
             return Step::Used(0);
         }
-        self.pools[pool_id].queue.push_back(id);
+        if !in_line {
+            self.pools[pool_id].queue.push_back(id);
+        }
         self.notice(pool_id);
         if let Some(fault) = self.known_failure(pool_id) {
             return self.refuse_client(d, id, &fault);
@@ -63,12 +67,15 @@ impl Machine {
         Step::Wait
     }
 
-    /// The client that has waited longest, if any does. It stays where it is.
+    /// The client that is the next to have a server, if any is. It stays where it is.
     pub(super) fn next_waiter(&mut self, pool_id: PoolId) -> Option<ClientId> {
         let pool = self.pools.get_mut(pool_id)?;
         while let Some(&id) = pool.queue.front() {
-            let waits =
-                self.clients.get(id).is_some_and(|client| matches!(client.state, ClientState::Waiting(_)));
+            let waits = self.clients.get(id).is_some_and(|client| match &client.state {
+                ClientState::Waiting(_) => true,
+                ClientState::Begun(begun) => begun.in_line,
+                _ => false,
+            });
             if waits {
                 return Some(id);
             }
@@ -76,6 +83,14 @@ impl Machine {
         }
         debug_assert_eq!(pool.waiting, 0, "a waiting client is in no queue");
         None
+    }
+
+    /// The client that has waited longest, and since when (monotonic, µs).
+    pub(super) fn first_waiting(&self, pool_id: PoolId) -> Option<(ClientId, u64)> {
+        self.pools[pool_id].queue.iter().find_map(|&id| match &self.clients.get(id)?.state {
+            ClientState::Waiting(waiting) => Some((id, waiting.since_us)),
+            _ => None,
+        })
     }
 
     /// Waiting → Linked. The server must be free. What the client sent is looked at by the caller.

@@ -203,6 +203,7 @@ impl Machine {
         {
             return step;
         }
+        let releases = self.will_release(id, server_id, bytes);
         self.send_begin_first(d, id, server_id);
         self.send_unnamed_first(d, id, server_id, bytes);
         let tracking = self.client_tracks_statements(id);
@@ -228,6 +229,9 @@ impl Machine {
             if d.backlog(server.conn) > BACKLOG_HIGH_BYTES {
                 self.pause_client(d, id);
             }
+        }
+        if releases && cursor.at == bytes.len() {
+            self.promise_server(d, self.servers[server_id].pool);
         }
         if let Some(group) = &group {
             self.measure_group(id, server_id, group, Some(bytes));

@@ -8,7 +8,6 @@ use pgweir_settings::LoadBalanceHosts;
 use super::admission::Admission;
 use super::session::Known;
 use super::{Activity, Machine, Role, duration_us};
-use crate::client::ClientState;
 use crate::driver::{CloseMode, ConnId, Driver, Endpoint, Level, WorkerId};
 use crate::first_ask::FirstAsk;
 use crate::ids::{ClientId, PoolId, ServerId};
@@ -51,7 +50,7 @@ impl Machine {
             match self.find_place(d, pool_id, client) {
                 Admission::Alone(server) => {
                     self.pools[pool_id].queue.pop_front();
-                    self.link(d, client, server);
+                    self.seat(d, client, server);
                     if !self.client_is_stalled(client) {
                         self.client_resume(d, client);
                     }
@@ -142,9 +141,8 @@ impl Machine {
         if reserve == 0 || timeout_us == 0 || total >= size.saturating_add(reserve) {
             return false;
         }
-        let Some(first) = self.next_waiter(pool_id) else { return false };
-        let ClientState::Waiting(waiting) = &self.clients[first].state else { return false };
-        if self.now.mono_us.saturating_sub(waiting.since_us) < timeout_us {
+        let Some((first, since_us)) = self.first_waiting(pool_id) else { return false };
+        if self.now.mono_us.saturating_sub(since_us) < timeout_us {
             return false;
         }
         let line =

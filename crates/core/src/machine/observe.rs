@@ -123,10 +123,7 @@ impl Machine {
     /// How long the client that waits longest has waited, in microseconds.
     pub(super) fn wait_oldest_us(&self, id: PoolId) -> u64 {
         let pool = &self.pools[id];
-        let queued = pool.queue.iter().find_map(|&client| match &self.clients.get(client)?.state {
-            ClientState::Waiting(waiting) => Some(waiting.since_us),
-            _ => None,
-        });
+        let queued = self.first_waiting(id).map(|(_, since_us)| since_us);
         let at_login = pool.welcoming.first().into_iter().chain(pool.replicating.front());
         let at_login = at_login.filter_map(|&id| Some(self.clients.get(id)?.account.as_ref()?.request_us));
         let since_us = queued.into_iter().chain(at_login).min();

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use super::Machine;
-use crate::client::ClientState;
 use crate::driver::{CloseMode, Driver};
 use crate::ids::{ClientId, PoolId};
 use crate::pool::ServerKind;
@@ -35,11 +34,8 @@ impl Machine {
     pub(super) fn next_replicating(&mut self, pool_id: PoolId) -> Option<ClientId> {
         let client = *self.pools[pool_id].replicating.front()?;
         let since_us = self.clients.get(client)?.account.as_ref()?.request_us;
-        let first = self.next_waiter(pool_id).and_then(|first| match &self.clients.get(first)?.state {
-            ClientState::Waiting(waiting) => Some(waiting.since_us),
-            _ => None,
-        });
-        (first.is_none_or(|first_us| since_us <= first_us) && self.may_dial(pool_id)).then_some(client)
+        let first = self.first_waiting(pool_id);
+        (first.is_none_or(|(_, first_us)| since_us <= first_us) && self.may_dial(pool_id)).then_some(client)
     }
 
     /// Takes a place for one more connection; a free server goes for it if need be.

@@ -25,6 +25,7 @@ mod pipelines;
 mod pools;
 mod prepared;
 mod pressure;
+mod promises;
 mod replay;
 mod replication;
 mod riding;
