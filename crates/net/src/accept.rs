@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 
 use mio::Interest;
-use pgweir_core::driver::{DoorSeen, Level, Peer};
+use pgweir_core::driver::{ConnId, DoorSeen, Level, Peer};
 use socket2::Socket;
 
 use crate::conn::{Conn, Origin};
@@ -190,6 +190,14 @@ impl<E: Engine> Worker<E> {
         self.acceptor.paused_until_us = Some(self.io.now_us.saturating_add(ACCEPT_PAUSE_US));
     }
 
+    /// `tcp_defer_accept`: the kernel reports a client when its first bytes are there.
+    fn read_in_this_turn(&mut self, id: ConnId) {
+        if let Some(conn) = self.io.table.open(id) {
+            conn.read.readable = true;
+            self.io.list_ready(id);
+        }
+    }
+
     fn welcome(&mut self, socket: Socket, address: &socket2::SockAddr, kind: Kind) -> io::Result<()> {
         let peer = match kind {
             Kind::Unix { port } => {
@@ -208,6 +216,9 @@ impl<E: Engine> Worker<E> {
         };
         let id = self.io.adopt_socket(Conn::new(socket, Origin::Accepted))?;
         self.engine.accepted(&mut self.io, id, peer);
+        if matches!(kind, Kind::Tcp(_)) && self.io.options.defer_accept_s > 0 {
+            self.read_in_this_turn(id);
+        }
         Ok(())
     }
 }

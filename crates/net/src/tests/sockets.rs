@@ -229,6 +229,23 @@ fn accepted_sockets_inherit_the_listeners_options() {
     assert!(!SockRef::from(&client).keepalive().unwrap());
 }
 
+#[test]
+fn a_clients_first_bytes_are_read_in_the_turn_that_accepts_it() {
+    let options = SocketOptions { defer_accept_s: 1, ..SocketOptions::default() };
+    let plan = Plan { tell_bytes: true, tell_turns: true, ..Plan::default() };
+    let world =
+        World::with(World0 { plan, listen: ListenSettings { options, ..loopback() }, ..World0::default() });
+    let mut client = world.connect();
+    client.write_all(b"hello").unwrap();
+    let accepted = |seen| matches!(seen, Seen::Accepted(_)).then_some(());
+    world.await_seen(accepted);
+    let next = world.await_seen(Some);
+    assert_eq!(next, Seen::Received(b"hello".to_vec()));
+    // What comes later is read as ever.
+    client.write_all(b"world").unwrap();
+    world.await_seen(|seen| (seen == Seen::Received(b"world".to_vec())).then_some(()));
+}
+
 /// Set in the environment of the test that is a child process.
 const CHILD: &str = "PGWEIR_NET_TEST_CHILD";
 

@@ -38,6 +38,7 @@ pub(crate) enum Seen {
     Drained,
     Closed(Closed),
     Mail,
+    Turn,
 }
 
 /// What the toy does.
@@ -59,6 +60,8 @@ pub(crate) struct Plan {
     pub(crate) last_words: Option<(Vec<u8>, CloseMode)>,
     /// Report received bytes.
     pub(crate) tell_bytes: bool,
+    /// Report where turns begin.
+    pub(crate) tell_turns: bool,
     /// Send these pieces as soon as a client is there.
     pub(crate) greeting: Vec<Vec<u8>>,
     /// Then have a letter bring these to it.
@@ -118,6 +121,9 @@ impl Toy {
 impl Engine for Toy {
     fn begin_tick(&mut self, now: Now) {
         assert!(now.mono_us > 0);
+        if self.plan.tell_turns {
+            self.say(Seen::Turn);
+        }
     }
 
     fn accepted<D: Driver>(&mut self, d: &mut D, conn: ConnId, peer: Peer) {
