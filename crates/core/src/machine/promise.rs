@@ -5,7 +5,7 @@
 //! The client keeps its place in the queue, and gets the server that it would have got. It must never be told so where its server
 //! might be kept by whom it has now; and there are never more who were told so than servers at work.
 
-use pgweir_settings::DeferBegin;
+use pgweir_settings::{DeferBegin, PoolMode};
 use pgweir_wire::backend::TxStatus;
 
 use super::Machine;
@@ -22,12 +22,14 @@ impl Machine {
         if server.tx == TxStatus::Idle || !server.ledger.is_empty() || self.pools[server.pool].waiting == 0 {
             return false;
         }
-        let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
-            return false;
-        };
-        let stays = link.pin.is_some() || link.touched.is_some() || server.retire.is_some();
+        let Some(client) = self.clients.get(id) else { return false };
+        let ClientState::Linked(link) = &client.state else { return false };
         matches!(link.opening, Opening::Done)
-            && !stays
+            && link.streaming == 0
+            && self.client_mode(client) == PoolMode::Transaction
+            && link.pin.is_none()
+            && link.touched.is_none()
+            && self.reason_to_retire(server_id).is_none()
             && self.defers_begin(id) == DeferBegin::Packet
             && self.end_at_front(id, bytes).is_some_and(|group| group.len == bytes.len())
     }

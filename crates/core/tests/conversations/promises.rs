@@ -186,6 +186,16 @@ fn nothing_is_told_early_where_the_server_may_stay_busy() {
     rig.send(client, &fe::query("select 1"));
     rig.send(client, &fe::query("commit"));
     rig.gets_nothing(others[0]);
+    // What looks like a COMMIT is the end of data for a COPY that has failed.
+    let (mut rig, client, server, others) = waiting(1, "");
+    rig.send(client, &fe::query("copy t from stdin"));
+    rig.send(server, &be::copy_in());
+    let end = fe::query("commit");
+    let data = fe::copy_data(&[vec![0; 100_000], end.clone()].concat());
+    rig.send(client, &data[..data.len() - end.len()]);
+    rig.send(server, &[be::error("22P02", "no"), be::ready('E')].concat());
+    rig.send(client, &end);
+    rig.gets_nothing(others[0]);
     // Somebody else's statement is first in the queue, or goes along with the BEGIN.
     let (mut rig, client, _, others) = waiting(0, "");
     let (asking, after) = (rig.client("alice"), rig.client("alice"));
@@ -201,6 +211,38 @@ fn nothing_is_told_early_where_the_server_may_stay_busy() {
     rig.send(server, &[be::complete("CREATE TABLE"), be::ready('T')].concat());
     rig.send(client, &fe::query("commit"));
     rig.gets_nothing(others[0]);
+}
+
+#[test]
+fn a_server_that_is_to_be_closed_is_for_nobody() {
+    for command in ["PAUSE", "RECONNECT app", "SHUTDOWN WAIT_FOR_SERVERS"] {
+        let (mut rig, client, server, others) = waiting(1, "");
+        let console = rig.console();
+        rig.send(console, &fe::query(command));
+        rig.send(client, &fe::query("commit"));
+        rig.gets(server);
+        assert_ne!(rig.gets(others[0]), OPENED, "{command}");
+    }
+    let (mut rig, client, _, others) = waiting(1, "server_lifetime = 60");
+    rig.pass_s(61);
+    rig.send(client, &fe::query("commit"));
+    rig.gets_nothing(others[0]);
+}
+
+#[test]
+fn where_a_client_keeps_its_server_nobody_is_told_of_it() {
+    let main = "default_pool_size = 1\ndefer_begin = packet\nquery_wait_notify = 0";
+    let mut rig = Rig::with(main, "app = host=pg pool_mode=session", 1);
+    let (client, next) = (rig.client("alice"), rig.client("alice"));
+    let server = rig.dialed();
+    rig.send(client, &fe::query("begin"));
+    rig.send(client, &fe::query("select 2"));
+    assert_eq!(rig.gets(server), FIRST);
+    rig.send(server, &answered());
+    rig.send(next, &fe::query("begin"));
+    rig.send(client, &fe::query("commit"));
+    assert_eq!(rig.gets(server), ["Query commit"]);
+    rig.gets_nothing(next);
 }
 
 #[test]
