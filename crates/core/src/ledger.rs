@@ -187,6 +187,8 @@ pub struct Ledger {
     /// Entries that change what is prepared under which name: in the group that is open, and in those before it.
     changes_open: usize,
     changes_before: usize,
+    /// Since the last message the server was asked to send what it owes.
+    asked: bool,
 }
 
 /// What the server does with the messages it reads, where that is not simply to execute them.
@@ -313,9 +315,16 @@ impl Ledger {
         self.phase == Phase::CopyIn
     }
 
+    /// The server has to be asked (Flush) to send what it owes and may keep back until then: `true` if it was not asked since the
+    /// last message.
+    pub fn ask(&mut self) -> bool {
+        !std::mem::replace(&mut self.asked, true)
+    }
+
     /// Notes that a message was sent (or, for [`Kind::Local`], would have been). [`Ledger::settle`] must be called next.
     #[inline]
     pub fn push(&mut self, entry: Entry) -> Pushed {
+        self.asked = false;
         match (self.phase, entry.kind) {
             (Phase::SkippingToSync, Kind::Sync) => self.phase = Phase::Normal,
             (Phase::SkippingToSync, _) => return Pushed::Ignored,

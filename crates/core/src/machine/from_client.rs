@@ -250,6 +250,8 @@ impl Machine {
     fn group_to_send(&mut self, id: ClientId, server_id: ServerId, bytes: &[u8]) -> Option<Option<Group>> {
         let client = self.clients.get_mut(id)?;
         let ClientState::Linked(link) = &mut client.state else { return Some(None) };
+        // Whether anything still has to wait is to be seen.
+        link.held = false;
         let Some(server) = self.servers.get(server_id) else { return Some(None) };
         if link.kept > 0 || !server.riders.is_alone() {
             return None;
@@ -313,12 +315,9 @@ impl Machine {
         let route = route(header, rest, tracking);
         let uncertain = route == Route::Prepared && names_are_uncertain(link, &server.ledger);
         if uncertain || server.ledger.len() >= LEDGER_ENTRIES_MAX {
-            let asked = std::mem::replace(&mut link.held, uncertain);
+            link.held = uncertain;
             cursor.flush(d, server.conn);
-            if !asked {
-                // The answers may sit in the server's buffer until somebody asks for them.
-                self.ask_for_answers(d, server_id);
-            }
+            self.ask_for_answers(d, server_id);
             if !uncertain {
                 self.pause_client(d, id);
             }
@@ -440,9 +439,8 @@ impl Machine {
         if !uncertain {
             return false;
         }
-        if !std::mem::replace(&mut link.held, true) {
-            self.ask_for_answers(d, server_id);
-        }
+        link.held = true;
+        self.ask_for_answers(d, server_id);
         true
     }
 
@@ -451,11 +449,12 @@ impl Machine {
         Passed::Gone
     }
 
-    /// Has the server send what it holds back until Sync.
+    /// Has the server send what it holds back until Sync: the answers may sit in its buffer until somebody asks for them.
     fn ask_for_answers<D: Driver>(&mut self, d: &mut D, server_id: ServerId) {
-        self.scratch.clear();
-        pgweir_wire::frontend::encode_flush(&mut self.scratch);
-        if let Some(server) = self.servers.get(server_id) {
+        let Some(server) = self.servers.get_mut(server_id) else { return };
+        if server.ledger.ask() {
+            self.scratch.clear();
+            pgweir_wire::frontend::encode_flush(&mut self.scratch);
             d.send(server.conn, &self.scratch);
         }
     }

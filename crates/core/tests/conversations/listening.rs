@@ -365,3 +365,33 @@ fn a_client_that_does_not_take_its_notifications_is_ended() {
     let told = rig.gets(client);
     assert!(told[0].starts_with("FATAL 54000"), "{told:?}");
 }
+
+#[test]
+fn what_waited_for_the_hub_does_not_keep_a_servers_answer_from_being_asked_for() {
+    let mut rig = Rig::new("defer_begin = packet");
+    let (client, server, hub) = listening(&mut rig);
+    let pinned = answer(&[["t", "", ""], ["l", "a", ""]]);
+    rig.send(client, &fe::query("CREATE TEMP TABLE t (a int)"));
+    rig.send(server, &done("CREATE TABLE"));
+    rig.send(server, &pinned);
+    rig.gets_loosely(server);
+    // What the second text names is known when the first is answered; and the ends of both wait for the hub.
+    let (first, second) = ("DEALLOCATE x; NOTIFY a", "DEALLOCATE y; NOTIFY a");
+    rig.send(client, &[fe::query(first), fe::query(second)].concat());
+    assert_eq!(rig.gets(server), [&format!("Query {first}"), "Flush"]);
+    let own = be::notified(4242, "a", "");
+    for _ in 0..2 {
+        let told = [be::complete("DEALLOCATE"), be::complete("NOTIFY"), own.clone(), be::ready('I')];
+        rig.send(server, &told.concat());
+        rig.send(server, &pinned);
+        rig.send(hub, &own);
+        assert_eq!(rig.gets(client).last().map(String::as_str), Some("Ready I"));
+    }
+    rig.gets_loosely(server);
+    rig.send(client, &fe::query("begin"));
+    assert_eq!(rig.gets(client), ["Complete BEGIN", "Ready T"]);
+    rig.send(client, &fe::query("DEALLOCATE x"));
+    assert_eq!(rig.gets_loosely(server).last().map(String::as_str), Some("Flush"));
+    rig.send(server, &[be::parse_complete(), be::bind_complete(), be::complete("BEGIN")].concat());
+    assert_eq!(rig.gets(server), ["Query DEALLOCATE x"]);
+}
