@@ -1,6 +1,7 @@
 //! BEGIN is answered here and travels with the transaction's first statement: a round trip is saved, and an empty transaction
 //! never reaches a server. By `defer_begin` its client has a server meanwhile, as PgBouncer's clients have (`packet`: how
-//! many transactions are open is what it always was), or none is held while the client thinks (`server`).
+//! many transactions are open is what it always was, but that one may begin while another is being ended, see `promise.rs`),
+//! or none is held while the client thinks (`server`).
 //!
 //! Only a text that PostgreSQL answers with nothing but its tag is answered so. It is sent as messages of the extended protocol
 //! without a Sync: if it fails after all (on a standby, or because a cancel request hits it), PostgreSQL ignores what was

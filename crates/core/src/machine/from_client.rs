@@ -435,8 +435,7 @@ impl Machine {
             return false;
         };
         let Some(server) = self.servers.get(server_id) else { return false };
-        let uncertain = link.discards && !server.ledger.is_empty() || server.ledger.awaits_earlier_changes();
-        if !uncertain {
+        if !names_are_uncertain(link, &server.ledger) {
             return false;
         }
         link.held = true;
