@@ -435,7 +435,9 @@ impl Machine {
             return false;
         };
         let Some(server) = self.servers.get(server_id) else { return false };
-        if !names_are_uncertain(link, &server.ledger) {
+        // As `names_are_uncertain`; but a change that this very message makes is not forgotten because nothing is owed yet.
+        let uncertain = link.discards && !server.ledger.is_empty() || server.ledger.awaits_earlier_changes();
+        if !uncertain {
             return false;
         }
         link.held = true;
