@@ -1,6 +1,7 @@
 """LISTEN in transaction pooling: one connection of the pooler listens for all clients of a pool."""
 
 import asyncio
+import contextlib
 import resource
 import threading
 from pathlib import Path
@@ -88,6 +89,48 @@ def test_nothing_is_missed_that_is_sent_after_listen(pooled):
     finally:
         stop.set()
         speaker.join()
+
+
+SPEECH = """do $$ begin
+    for number in 1..10000000 loop
+        perform pg_notify('{}', number::text);
+        commit;
+    end loop;
+end $$"""
+
+
+def test_nothing_is_missed_nor_told_twice_where_several_notify_at_once(pooled, pg):
+    """As above, for eight clients that listen side by side: PostgreSQL signals its listeners one after the other, not all at once."""
+    pooler = pooled(default_pool_size=3)
+    channels = [f"channel_{number}" for number in range(4)]
+
+    def speak(channel):
+        with contextlib.suppress(psycopg.Error), pg.connect() as speaker:
+            speakers.append(speaker)
+            speaker.execute(SPEECH.format(channel))
+
+    speakers = []
+    threads = [threading.Thread(target=speak, args=[channel]) for channel in channels]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(200):
+            sessions = [(channel, pooler.raw()) for channel in channels for _ in range(2)]
+            for channel, session in sessions:
+                session.send(query(f"listen {channel}"))
+            for channel, session in sessions:
+                told = []
+                while len(told) < 12:
+                    message = session.receive()
+                    if message.tag == "A":
+                        told.append(int(message.body[4:].split(b"\0")[1]))
+                assert told == list(range(told[0], told[0] + 12)), channel
+                session.hang_up()
+    finally:
+        for speaker in speakers:
+            speaker.cancel()
+        for thread in threads:
+            thread.join()
 
 
 def test_a_broken_listening_connection_is_not_hidden(pooled, pg):

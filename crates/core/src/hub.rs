@@ -2,6 +2,7 @@
 //! them.
 
 use std::collections::{HashMap, VecDeque};
+use std::fmt::Write as _;
 
 use pgweir_wire::backend::NotificationResponse;
 use pgweir_wire::header::HEADER_LEN;
@@ -19,12 +20,43 @@ pub(crate) struct Hub {
     pub(crate) owed: VecDeque<Vec<ClientId>>,
     /// Who waits for it to be logged in.
     pub(crate) waiting: Vec<ClientId>,
+    /// It listens here for the marks of the servers whose clients it is about to listen for. No other connection knows the name.
+    pub(crate) marks_channel: Box<[u8]>,
+    /// Marks that it has not come to yet, by number, and for whom.
+    marks: Vec<(u64, ClientId)>,
+    marks_sent: u64,
 }
 
 impl Hub {
-    /// One that is being opened.
-    pub(crate) fn new(server: ServerId) -> Hub {
-        Hub { server, is_up: false, channels: HashMap::new(), owed: VecDeque::new(), waiting: Vec::new() }
+    /// One that is being opened; `secret` is random.
+    pub(crate) fn new(server: ServerId, secret: [u8; 8]) -> Hub {
+        let mut name = String::from("pgweir_");
+        for byte in secret {
+            write!(name, "{byte:02x}").expect("a String takes all");
+        }
+        Hub {
+            server,
+            is_up: false,
+            channels: HashMap::new(),
+            owed: VecDeque::new(),
+            waiting: Vec::new(),
+            marks_channel: name.into_bytes().into(),
+            marks: Vec::new(),
+            marks_sent: 0,
+        }
+    }
+
+    /// The number of a client's next mark.
+    pub(crate) fn next_mark(&mut self, client: ClientId) -> u64 {
+        self.marks_sent += 1;
+        self.marks.push((self.marks_sent, client));
+        self.marks_sent
+    }
+
+    /// It has come to this mark; whose it is.
+    pub(crate) fn take_mark(&mut self, payload: &[u8]) -> Option<(u64, ClientId)> {
+        let at = self.marks.iter().position(|(number, _)| number.to_string().as_bytes() == payload)?;
+        Some(self.marks.swap_remove(at))
     }
 
     /// A client wants a channel; `true` if nobody did before.
@@ -46,6 +78,11 @@ impl Hub {
         if let Some(clients) = self.channels.get_mut(channel) {
             clients.retain(|other| *other != client);
         }
+    }
+
+    /// A client's marks are of no use any more.
+    pub(crate) fn forget_marks(&mut self, client: ClientId) {
+        self.marks.retain(|(_, other)| *other != client);
     }
 
     /// Everybody who would miss something without it.
@@ -71,12 +108,16 @@ pub(crate) struct Listener {
     pub(crate) joined: Vec<Box<[u8]>>,
     /// Its transaction listens to these, and the hub does not yet for it.
     pub(crate) joining: Vec<Box<[u8]>>,
-    /// What its server was notified of on channels that are not joined.
+    /// What its server was notified of on channels that are not joined, up to the mark.
     pub(crate) from_server: Vec<Message>,
-    /// What the hub was notified of on those that it is joining.
+    /// What the hub was notified of on those that it is joining; since the mark, once it has come to it.
     pub(crate) from_hub: Vec<Message>,
-    /// What its server was notified of on them since the hub alone counts: needed only if that one is lost now.
+    /// What its server was notified of on them since the mark: needed only if the hub is lost now.
     pub(crate) in_reserve: Vec<Message>,
+    /// The mark that was asked for last.
+    pub(crate) mark: u64,
+    /// The hub has come to it.
+    pub(crate) is_marked: bool,
     /// Its own notifications, as its server was notified of them; they are to come from the hub.
     pub(crate) own: Vec<Message>,
     /// What it can be told when no transaction is open.
@@ -140,16 +181,27 @@ impl Listener {
         self.queue.iter().any(|message| pid_of(message) == Some(server_pid))
     }
 
-    /// What server and hub were notified of, from when the server's transaction listened until both are known to have passed on
-    /// what came before the other began or ended: the end of the one is the beginning of the other.
+    /// The hub has come to a mark: what it was notified of before, the server was before its own.
+    pub(crate) fn hub_marks(&mut self, number: u64) {
+        if number == self.mark {
+            self.from_hub.clear();
+            self.is_marked = true;
+            self.count();
+        }
+    }
+
+    /// Server and hub have come to the mark. What the one was notified of before it and the other behind it is all, and once.
     pub(crate) fn meet(&mut self, server_pid: u32, own_pid: u32) {
-        let (server, hub) = (std::mem::take(&mut self.from_server), std::mem::take(&mut self.from_hub));
         self.in_reserve.clear();
-        let told = told_by_server(&server, &hub);
-        self.queue.extend(server.into_iter().map(|message| as_own(message, server_pid, own_pid)));
-        self.queue.extend(hub.into_iter().zip(told).filter(|(_, told)| !told).map(|(message, _)| message));
+        self.queue.extend(self.from_server.drain(..).map(|message| as_own(message, server_pid, own_pid)));
+        self.queue.append(&mut self.from_hub);
         self.joined.append(&mut self.joining);
-        self.bytes = self.queue.iter().chain(&self.own).map(|message| message.len()).sum();
+        self.count();
+    }
+
+    fn count(&mut self) {
+        let lists = [&self.from_server, &self.from_hub, &self.in_reserve, &self.own, &self.queue];
+        self.bytes = lists.into_iter().flatten().map(|message| message.len()).sum();
     }
 
     /// The hub is lost or was never there: what its server was notified of is all there is, and all that is due.
@@ -157,59 +209,15 @@ impl Listener {
         let told = self.from_server.drain(..).chain(self.in_reserve.drain(..));
         self.queue.extend(told.map(|message| as_own(message, server_pid, own_pid)));
         self.from_hub.clear();
+        self.count();
     }
 
     /// Takes what can be told.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         let queue = std::mem::take(&mut self.queue);
-        self.bytes = self.own.iter().map(|message| message.len()).sum();
+        self.count();
         queue.concat()
     }
-}
-
-/// Which of the hub's notifications the server has told as well, or are older: each channel for itself, as the hub may have
-/// joined one long before another.
-fn told_by_server(server: &[Message], hub: &[Message]) -> Vec<bool> {
-    let mut channels: HashMap<&[u8], (Vec<&Message>, Vec<usize>)> = HashMap::new();
-    for message in server {
-        channels.entry(channel_of(message)).or_default().0.push(message);
-    }
-    for (at, message) in hub.iter().enumerate() {
-        channels.entry(channel_of(message)).or_default().1.push(at);
-    }
-    let mut told = vec![false; hub.len()];
-    for (server, places) in channels.into_values() {
-        // A hub that listened before may be late with what was sent before the server did.
-        let here: Vec<&Message> = places.iter().map(|&at| &hub[at]).collect();
-        let (early, both) = overlap(&server, &here);
-        places[..early + both].iter().for_each(|&at| told[at] = true);
-    }
-    told
-}
-
-/// Where the end of what the server said stands in what the hub said: from which place on, and how much of it. The most that can be
-/// found, and the first place of several.
-fn overlap(server: &[&Message], hub: &[&Message]) -> (usize, usize) {
-    // Both backwards, one behind the other: how far each place agrees with the beginning (the "Z function").
-    let all: Vec<&Message> = server.iter().rev().chain(hub.iter().rev()).copied().collect();
-    let mut agrees = vec![0; all.len()];
-    let (mut from, mut to) = (0, 0);
-    let (mut place, mut most) = (0, 0);
-    for at in 1..all.len() {
-        let mut count = if at < to { agrees[at - from].min(to - at) } else { 0 };
-        while at + count < all.len() && all[count] == all[at + count] {
-            count += 1;
-        }
-        agrees[at] = count;
-        if at + count > to {
-            (from, to) = (at, at + count);
-        }
-        let both = count.min(server.len());
-        if at >= server.len() && both > 0 && both >= most {
-            (place, most) = (all.len() - at - both, both);
-        }
-    }
-    (place, most)
 }
 
 /// A notification as its sender is to see it: what its server's process sent, it sent itself.
@@ -254,8 +262,7 @@ mod tests {
         Listener { from_server: all(server), from_hub: all(hub), ..Listener::default() }
     }
 
-    fn met(server: &[(u32, &str)], hub: &[(u32, &str)]) -> Vec<(u32, String)> {
-        let mut listener = listener(server, hub);
+    fn met(mut listener: Listener) -> Vec<(u32, String)> {
         listener.meet(7, 99);
         let queue = std::mem::take(&mut listener.queue);
         let read = |message: &Message| {
@@ -271,67 +278,38 @@ mod tests {
 
     #[test]
     fn where_server_and_hub_meet_nothing_is_lost_and_nothing_told_twice() {
-        assert_eq!(met(&[], &[]), []);
-        assert_eq!(met(&[(1, "a"), (2, "b")], &[]), told(&[(1, "a"), (2, "b")]));
-        assert_eq!(met(&[], &[(1, "a")]), told(&[(1, "a")]));
-        assert_eq!(
-            met(&[(1, "a"), (2, "b"), (1, "c")], &[(2, "b"), (1, "c"), (3, "d")]),
-            told(&[(1, "a"), (2, "b"), (1, "c"), (3, "d")])
-        );
-        assert_eq!(met(&[(2, "b")], &[(1, "a"), (2, "b"), (3, "c")]), told(&[(2, "b"), (3, "c")]));
-        assert_eq!(met(&[(1, "a"), (1, "a")], &[(1, "a"), (2, "b")]), told(&[(1, "a"), (1, "a"), (2, "b")]));
-        // The hub is late with what was sent before the server listened there, and the server had listened elsewhere before.
-        assert_eq!(
-            met(&[(1, "a"), (2, "b"), (1, "c")], &[(3, "late"), (2, "b"), (1, "c"), (3, "d")]),
-            told(&[(1, "a"), (2, "b"), (1, "c"), (3, "d")])
-        );
-        assert_eq!(met(&[(1, "a")], &[(1, "a"), (1, "a")]), told(&[(1, "a"), (1, "a")]));
+        let behind = |before: &[(u32, &str)], after: &[(u32, &str)]| {
+            let mut listener = listener(&[(1, "a"), (1, "a")], before);
+            listener.mark = 3;
+            listener.hub_marks(2);
+            assert_eq!(listener.from_hub.len(), before.len(), "an older mark says nothing");
+            listener.hub_marks(3);
+            listener.from_hub.extend(after.iter().map(|(pid, payload)| message(*pid, payload)));
+            met(listener)
+        };
+        assert_eq!(behind(&[], &[]), told(&[(1, "a"), (1, "a")]));
+        assert_eq!(behind(&[(1, "a")], &[]), told(&[(1, "a"), (1, "a")]));
+        assert_eq!(behind(&[(9, "early"), (1, "a")], &[(1, "a")]), told(&[(1, "a"), (1, "a"), (1, "a")]));
     }
 
     #[test]
-    fn each_channel_meets_for_itself() {
-        let on = |channel: &[u8], payload: &[u8]| {
-            let mut out = Vec::new();
-            pgweir_wire::backend::encode_notification(&mut out, 1, channel, payload);
-            Message::from(out)
-        };
-        // The hub was on `a` already, and joined `b` later.
-        let mut listener = Listener {
-            from_server: vec![on(b"b", b"1"), on(b"a", b"2"), on(b"b", b"3")],
-            from_hub: vec![on(b"a", b"0"), on(b"a", b"2"), on(b"b", b"4"), on(b"a", b"5")],
-            ..Listener::default()
-        };
-        listener.meet(7, 99);
-        let all = [on(b"b", b"1"), on(b"a", b"2"), on(b"b", b"3"), on(b"b", b"4"), on(b"a", b"5")];
-        assert_eq!(listener.queue, all);
-    }
-
-    #[test]
-    fn the_overlap_is_what_a_slow_search_finds() {
-        let words = |number: u32, base: u32| {
-            let digits = (0..6).map(move |place| number / base.pow(place) % base);
-            digits.map(|digit| message(digit, "x")).collect::<Vec<Message>>()
-        };
-        for number in 0..729 {
-            let (server, hub) = (&words(number, 3)[..2 + (number % 5) as usize], words(number * 31, 3));
-            let found = (1..=server.len().min(hub.len())).rev().find_map(|both| {
-                let end = &server[server.len() - both..];
-                (0..=hub.len() - both).find(|&at| hub[at..].starts_with(end)).map(|at| (at, both))
-            });
-            let (server, hub): (Vec<&Message>, Vec<&Message>) =
-                (server.iter().collect(), hub.iter().collect());
-            assert_eq!(overlap(&server, &hub), found.unwrap_or_default(), "{number}");
-        }
-        let some = message(1, "x");
-        assert_eq!((overlap(&[], &[&some]), overlap(&[&some], &[])), ((0, 0), (0, 0)));
+    fn a_mark_is_taken_once() {
+        let client = ClientId::default();
+        let mut hub = Hub::new(ServerId::default(), *b"\0\x01\xff45678");
+        assert_eq!(*hub.marks_channel, *b"pgweir_0001ff3435363738");
+        assert_eq!((hub.next_mark(client), hub.next_mark(client), hub.next_mark(client)), (1, 2, 3));
+        assert_eq!(hub.take_mark(b"2"), Some((2, client)));
+        assert_eq!((hub.take_mark(b"2"), hub.take_mark(b"x"), hub.take_mark(b"")), (None, None, None));
+        hub.forget_marks(client);
+        assert_eq!(hub.take_mark(b"3"), None);
     }
 
     #[test]
     fn a_clients_own_carries_its_own_process_id() {
         // What the server did not see in the client's transaction is somebody else's, who had it later.
         assert_eq!(
-            met(&[(7, "a"), (7, "b")], &[(7, "b"), (7, "c")]),
-            told(&[(99, "a"), (99, "b"), (7, "c")])
+            met(listener(&[(7, "a"), (7, "b")], &[(7, "b"), (7, "c")])),
+            told(&[(99, "a"), (99, "b"), (7, "b"), (7, "c")])
         );
         for server_first in [true, false] {
             let mut listener = Listener::default();

@@ -28,7 +28,9 @@ pub enum Purpose {
     Introduce,
     /// On the connection that listens for a pool's clients: LISTEN and UNLISTEN, and nothing but a mark in its answers.
     Listen,
-    /// Asks what the session holds when a client's transaction is over.
+    /// On the same connection: it passes on what it was notified of.
+    Meet,
+    /// Asks what the session holds when a client's transaction is over, and the like.
     Audit,
     /// Asks what a SET statement does, with [`Purpose::Audit`].
     Probe,

@@ -197,9 +197,11 @@ pub(crate) enum Stage {
     /// The connection that listens for the pool's clients joins the channels that are new. For these reasons the client will keep
     /// its server.
     Joining(Reasons),
-    /// The server passes on what it was notified of until the channels were joined.
-    Leaving(Reasons),
-    /// The listening connection passes on what the server has passed on before.
+    /// The server passes on what it was notified of before its mark.
+    Marking(Reasons),
+    /// It has come to it, and ceases to listen to marks.
+    Marked(Reasons),
+    /// The listening connection is to come to the mark.
     Meeting(Reasons),
     /// The client's own notifications are to come from the listening connection.
     Owing(Reasons),

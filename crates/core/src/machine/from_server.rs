@@ -477,7 +477,7 @@ impl Machine {
         let (rests, spare) = (server.ledger.is_empty() && status == TxStatus::Idle, &mut self.spare);
         server.first_ask.end(rests, spare);
         self.note_shapes(id, status);
-        if accepted.owner == Owner::Hidden(Purpose::Listen) {
+        if matches!(accepted.owner, Owner::Hidden(Purpose::Listen | Purpose::Meet)) {
             self.hub_answered(d, id);
         }
         if self.reopens(d, id, status) {
@@ -627,6 +627,7 @@ impl Machine {
             Purpose::AuthQuery => ("auth_query", None),
             Purpose::Evict => ("Close", Some("Close failed")),
             Purpose::Listen => ("LISTEN", Some("LISTEN failed")),
+            Purpose::Meet => ("NOTIFY", None),
             Purpose::Rerun | Purpose::Reopen | Purpose::Replay | Purpose::Probe => return,
         };
         let line = format!("{} {what} failed: {text}", self.server_log_name(&self.servers[id]));

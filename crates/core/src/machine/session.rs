@@ -16,6 +16,7 @@ mod audit;
 mod explain;
 mod inspect;
 mod introduce;
+mod join;
 mod lend;
 mod listen;
 mod notes;

@@ -1,5 +1,7 @@
 //! LISTEN in transaction pooling: one connection listens for all clients of a pool.
 
+use std::slice::from_ref;
+
 use crate::rig::{End, Rig, be, fe};
 
 fn answer(rows: &[[&str; 3]]) -> Vec<u8> {
@@ -23,9 +25,8 @@ fn channels(rig: &mut Rig, server: End, channels: &[&str]) {
     rig.send(server, &answer(&rows));
 }
 
-/// A client, its server, and the connection that listens: the client listens to `a`.
-fn listening(rig: &mut Rig) -> (End, End, End) {
-    let client = rig.client("alice");
+/// A client's server and the connection that listens for it, which has just joined its channel `a`.
+fn joining(rig: &mut Rig, client: End) -> (End, End) {
     let server = rig.dialed();
     rig.send(client, &fe::query("LISTEN a"));
     assert_eq!(rig.gets(server), ["Query LISTEN a"]);
@@ -33,21 +34,61 @@ fn listening(rig: &mut Rig) -> (End, End, End) {
     channels(rig, server, &["a"]);
     let hub = rig.dialed();
     rig.greet(hub);
-    assert_eq!(rig.gets(hub), ["Query LISTEN \"a\";"]);
+    let asked = rig.gets(hub).concat();
+    assert!(asked.starts_with("Query LISTEN \"a\";LISTEN \"pgweir_"), "{asked}");
     assert_eq!(rig.gets(client), ["Complete LISTEN"], "it is not told before the hub listens");
-    rig.send(hub, &done("LISTEN"));
-    meet(rig, client, server, hub);
+    rig.send(hub, &[be::complete("LISTEN"), done("LISTEN")].concat());
+    (server, hub)
+}
+
+/// A client, its server, and the connection that listens: the client listens to `a`.
+fn listening(rig: &mut Rig) -> (End, End, End) {
+    let client = rig.client("alice");
+    let (server, hub) = joining(rig, client);
+    let mark = Mark::asked_for(rig, server);
+    rig.send(server, &mark.answered(&[], &[]));
+    rig.gets_nothing(client);
+    mark.reaches(rig, hub, &[], &[]);
+    assert_eq!(rig.gets(client), ["Ready I"]);
     (client, server, hub)
 }
 
-/// Server and hub pass on what they were notified of meanwhile: nothing.
-fn meet(rig: &mut Rig, client: End, server: End, hub: End) {
-    assert_eq!(rig.gets(server), ["Query "]);
-    rig.send(server, &empty());
-    rig.gets_nothing(client);
-    assert_eq!(rig.gets(hub), ["Query "]);
-    rig.send(hub, &empty());
-    assert_eq!(rig.gets(client), ["Ready I"]);
+/// What tells what a server passes on from what the hub does.
+struct Mark {
+    channel: String,
+    number: String,
+}
+
+impl Mark {
+    /// A server was asked for one.
+    fn asked_for(rig: &mut Rig, server: End) -> Mark {
+        let got = rig.gets(server);
+        let parts: Vec<&str> = got[0].split(['"', '\'']).collect();
+        let (channel, number) = (parts[1].to_owned(), parts[5].to_owned());
+        let due = [
+            format!("Query LISTEN \"{channel}\";NOTIFY \"{channel}\",'{number}';"),
+            format!("Query UNLISTEN \"{channel}\";"),
+        ];
+        assert_eq!(got, due);
+        Mark { channel, number }
+    }
+
+    fn told(&self) -> Vec<u8> {
+        be::notified(4242, &self.channel, &self.number)
+    }
+
+    /// The server's answer, with what it was notified of before and behind it.
+    fn answered(&self, before: &[Vec<u8>], behind: &[Vec<u8>]) -> Vec<u8> {
+        let sent = [be::complete("LISTEN"), be::complete("NOTIFY"), before.concat(), self.told()].concat();
+        [sent, behind.concat(), be::ready('I'), done("UNLISTEN")].concat()
+    }
+
+    /// The hub had not come to it when the server had, and is asked.
+    fn reaches(&self, rig: &mut Rig, hub: End, before: &[Vec<u8>], behind: &[Vec<u8>]) {
+        assert_eq!(rig.gets(hub), [format!("Query NOTIFY \"{}\";", self.channel)]);
+        let told = [before.concat(), self.told(), behind.concat()].concat();
+        rig.send(hub, &[be::complete("NOTIFY"), told, be::ready('I')].concat());
+    }
 }
 
 fn pid(rig: &Rig, client: End) -> u32 {
@@ -71,10 +112,9 @@ fn notifications_come_from_the_connection_that_listens_for_all() {
     assert!(got.contains(&"Query select 1".to_owned()), "{got:?}");
 }
 
-#[test]
-fn a_second_listener_needs_no_second_listen() {
-    let mut rig = Rig::new("");
-    let (one, server, hub) = listening(&mut rig);
+/// A client that is told that the hub listens; one more listens to the same, and the hub has just said that it does already.
+fn second_listener(rig: &mut Rig) -> (End, End, End, End) {
+    let (one, server, hub) = listening(rig);
     let two = rig.client("alice");
     rig.send(two, &fe::query("LISTEN a"));
     let replayed = rig.gets(server);
@@ -87,21 +127,116 @@ fn a_second_listener_needs_no_second_listen() {
     }
     answers.extend(done("LISTEN"));
     rig.send(server, &answers);
-    channels(&mut rig, server, &["a"]);
+    channels(rig, server, &["a"]);
     assert_eq!(rig.gets(hub), ["Query "], "it listens already");
     rig.send(hub, &empty());
-    // What was sent meanwhile is told once, and in its order.
-    rig.send(server, &[be::notified(9, "a", "1"), be::notified(9, "a", "2")].concat());
+    (one, two, server, hub)
+}
+
+#[test]
+fn a_second_listener_is_told_once_and_in_order_wherever_the_mark_stands() {
+    let [before, between, behind] = ["1", "2", "3"].map(|number| be::notified(9, "a", number));
+    let due = ["Notification 9 a 1", "Notification 9 a 2", "Notification 9 a 3"];
+    for hub_first in [true, false] {
+        for server_tells_more in [true, false] {
+            let mut rig = Rig::new("");
+            let (one, two, server, hub) = second_listener(&mut rig);
+            let mark = Mark::asked_for(&mut rig, server);
+            let more = if server_tells_more { vec![behind.clone()] } else { Vec::new() };
+            let of_server = mark.answered(&[before.clone(), between.clone()], &more);
+            if hub_first {
+                rig.send(hub, &[before.clone(), between.clone(), mark.told(), behind.clone()].concat());
+                rig.gets_loosely(two);
+                rig.send(server, &of_server);
+                rig.gets_nothing(hub);
+            } else {
+                // It is signalled late.
+                rig.send(server, &of_server);
+                mark.reaches(&mut rig, hub, &[before.clone(), between.clone()], from_ref(&behind));
+            }
+            let told = rig.gets(two);
+            let told: Vec<&String> = told.iter().filter(|told| *told != "Complete LISTEN").collect();
+            assert_eq!(told[..3], due, "{hub_first} {server_tells_more}");
+            assert_eq!(told[3..], ["Ready I"]);
+            assert_eq!(rig.gets(one), due);
+        }
+    }
+}
+
+#[test]
+fn the_same_notification_twice_is_two() {
+    let same = be::notified(9, "a", "");
+    let mut rig = Rig::new("");
+    let (_, two, server, hub) = second_listener(&mut rig);
+    let mark = Mark::asked_for(&mut rig, server);
+    rig.send(server, &mark.answered(from_ref(&same), &[]));
+    mark.reaches(&mut rig, hub, &[same.clone(), same.clone()], &[same]);
+    assert_eq!(rig.gets(two), ["Complete LISTEN", "Notification 9 a ", "Notification 9 a ", "Ready I"]);
+}
+
+#[test]
+fn a_mark_that_is_refused_is_sent_again_and_then_the_client_keeps_its_server() {
+    let refused = [be::error("57014", "canceling statement"), be::ready('I')].concat();
+    for times in [2, 3] {
+        let mut rig = Rig::new("");
+        let client = rig.client("alice");
+        let (server, hub) = joining(&mut rig, client);
+        for _ in 1..times {
+            Mark::asked_for(&mut rig, server);
+            rig.send(server, &[be::notified(9, "a", "1"), refused.clone(), done("UNLISTEN")].concat());
+        }
+        rig.gets_nothing(client);
+        let mark = Mark::asked_for(&mut rig, server);
+        if times == 2 {
+            // The second statement alone is repeated; a mark counts once.
+            rig.send(server, &[be::complete("LISTEN"), be::complete("NOTIFY"), mark.told()].concat());
+            rig.send(server, &[be::ready('I'), refused.clone()].concat());
+            rig.gets_nothing(client);
+            assert_eq!(rig.gets(server), [format!("Query UNLISTEN \"{}\";", mark.channel)]);
+            rig.send(server, &done("UNLISTEN"));
+            mark.reaches(&mut rig, hub, &[], &[]);
+            assert_eq!(rig.gets(client), ["Notification 9 a 1", "Ready I"]);
+            continue;
+        }
+        rig.send(server, &[refused.clone(), done("UNLISTEN")].concat());
+        assert_eq!(rig.gets(client), ["Notification 9 a 1", "Notification 9 a 1", "Ready I"]);
+        rig.send(server, &be::notified(9, "a", "2"));
+        assert_eq!(rig.gets(client), ["Notification 9 a 2"]);
+    }
+}
+
+#[test]
+fn a_hub_that_does_not_hear_the_mark_is_none_for_this_client() {
+    let mut rig = Rig::new("");
+    let client = rig.client("alice");
+    let (server, hub) = joining(&mut rig, client);
+    let mark = Mark::asked_for(&mut rig, server);
+    rig.send(server, &mark.answered(&[be::notified(9, "a", "1")], &[be::notified(9, "a", "2")]));
+    assert_eq!(rig.gets(hub), [format!("Query NOTIFY \"{}\";", mark.channel)]);
+    // It is another PostgreSQL's, or refuses.
+    rig.send(hub, &[be::error("57014", "canceling statement"), be::ready('I')].concat());
+    assert_eq!(rig.gets(client), ["Notification 9 a 1", "Notification 9 a 2", "Ready I"]);
+    rig.send(server, &be::notified(9, "a", "3"));
+    assert_eq!(rig.gets(client), ["Notification 9 a 3"]);
+    assert!(!rig.is_closed(hub), "others may listen through it");
+}
+
+#[test]
+fn who_listens_through_a_hub_that_no_longer_hears_is_told_that_something_may_be_missed() {
+    let mut rig = Rig::new("");
+    let (client, server, hub) = listening(&mut rig);
+    rig.send(client, &fe::query("LISTEN b"));
     rig.gets(server);
-    rig.send(server, &empty());
-    rig.send(hub, &[be::notified(9, "a", "2"), be::notified(9, "a", "3")].concat());
+    rig.send(server, &done("LISTEN"));
+    channels(&mut rig, server, &["a", "b"]);
+    assert_eq!(rig.gets(hub), ["Query LISTEN \"b\";"]);
+    rig.send(hub, &done("LISTEN"));
+    let mark = Mark::asked_for(&mut rig, server);
+    rig.send(server, &mark.answered(&[], &[]));
     rig.gets(hub);
-    rig.send(hub, &empty());
-    assert_eq!(
-        rig.gets(two),
-        ["Complete LISTEN", "Notification 9 a 1", "Notification 9 a 2", "Notification 9 a 3", "Ready I"]
-    );
-    assert_eq!(rig.gets(one), ["Notification 9 a 2", "Notification 9 a 3"]);
+    rig.send(hub, &done("NOTIFY"));
+    let told = rig.gets(client);
+    assert!(told[1].starts_with("FATAL 08006") && told[1].contains("may have been missed"), "{told:?}");
 }
 
 #[test]

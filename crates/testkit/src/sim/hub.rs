@@ -112,8 +112,10 @@ pub enum Event {
     Backend(usize, u64),
     /// An advisory lock was given up, which others may wait for.
     Unlocked,
-    /// A notification was committed: who listens hears it.
+    /// A notification was committed: who listens is signalled.
     Notified,
+    /// The signal reaches a server process.
+    Signalled(usize),
     /// A server process meets its fate.
     Fate(usize),
     /// A cancel request takes effect.

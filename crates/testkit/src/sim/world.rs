@@ -155,6 +155,7 @@ impl<E: Subject> World<E> {
             Event::Backend(pid, alarm) => self.cluster.backends[pid].alarm(&mut self.hub, alarm),
             Event::Unlocked => self.cluster.unlocked(&mut self.hub),
             Event::Notified => self.cluster.notified(&mut self.hub),
+            Event::Signalled(pid) => self.cluster.backends[pid].signalled(&mut self.hub),
             Event::Fate(pid) => self.cluster.backends[pid].terminate(&mut self.hub),
             Event::CancelFires(pid) => self.cluster.cancel(&mut self.hub, pid),
             Event::Client(client, timer) => self.client_timer(client, timer),

@@ -191,12 +191,8 @@ impl Machine {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::Auditing(auditing) = &mut server.state else { return };
         let client_id = auditing.client;
-        if let Stage::Leaving(reasons) = auditing.stage {
-            auditing.stage = Stage::Meeting(reasons);
-            return self.meet(d, id, client_id);
-        }
         if auditing.stage != Stage::Asking {
-            return;
+            return self.mark_answered(d, id, client_id);
         }
         let again = auditing.answer.failed.is_some() && auditing.attempts < AUDIT_ATTEMPTS_MAX;
         if let Some(Probe { set, value: Some(value) }) = auditing.probe.take() {

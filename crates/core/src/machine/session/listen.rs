@@ -3,7 +3,7 @@
 //! A client's LISTEN and UNLISTEN run on whatever server it has. When that transaction is over, the audit says which channels
 //! the session listens to now; rolled back or not, by whatever statement. The hub joins the new ones, and only then
 //! the client is told that its transaction is over: no notification that is sent afterwards can be missed. What
-//! its server was notified of meanwhile is put in front of what the hub was (`hub.rs`).
+//! its server was notified of meanwhile is put in front of what the hub was (`join.rs`).
 //!
 //! Notifications reach a client when none of its transactions is open, as in PostgreSQL, in the order in which the hub got
 //! them, and its own before its ReadyForQuery. Where no hub can be had, a client that listens keeps its server. A
@@ -16,16 +16,15 @@ use pgweir_settings::PoolMode;
 use pgweir_sql::Marks;
 
 use crate::client::{Account, ClientState, Opening};
-use crate::driver::{CloseMode, Driver, Level};
+use crate::driver::Driver;
 use crate::errors::Fault;
-use crate::hub::{Hub, Listener, Message, as_own};
-use crate::ids::{ClientId, PoolId, ServerId};
+use crate::hub::{Listener, Message, as_own};
+use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Accepted, Ledger, Owner, Purpose};
 use crate::limits::NOTIFICATIONS_BYTES_MAX;
-use crate::machine::{Machine, duration_us};
+use crate::machine::Machine;
 use crate::pins::Reasons;
 use crate::server::{Auditing, Replies, ServerState, Stage};
-use crate::session::quote_identifier;
 
 impl Machine {
     // The end of a transaction.
@@ -103,247 +102,17 @@ impl Machine {
         true
     }
 
-    /// The channels of a session are known. `true` if the hub has to join some first; else the reasons have the last word.
-    pub(super) fn join_channels<D: Driver>(
-        &mut self,
-        d: &mut D,
-        id: ServerId,
-        client_id: ClientId,
-        reasons: &mut Reasons,
-    ) -> bool {
-        let session = std::sync::Arc::clone(&self.servers[id].session);
-        let (pool_id, server_pid) = (self.servers[id].pool, self.servers[id].pid);
-        let here = self.listens_here(id) && !session.channels().is_empty();
-        let Some(client) = self.clients.get_mut(client_id) else { return false };
-        let Some(account) = client.account.as_deref_mut() else { return false };
-        if session.channels().is_empty() && account.listener.is_none() {
-            return false;
-        }
-        let listener = account.listener.get_or_insert_default();
-        let hub = self.pools[pool_id].hub.as_deref_mut();
-        let (stay, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut listener.joined)
-            .into_iter()
-            .partition(|channel| session.channels().contains(channel) && !here);
-        if let Some(hub) = hub {
-            gone.iter().for_each(|channel| hub.leave(channel, client_id));
-        }
-        listener.joined = stay;
-        listener.own_without_hub(account.cancel_key.pid());
-        let new: Vec<Box<[u8]>> =
-            session.channels().iter().filter(|channel| !listener.joined.contains(channel)).cloned().collect();
-        if here {
-            *reasons = reasons.with(Reasons::LISTENS);
-        }
-        if here {
-            listener.from_server.clear();
-        } else if listener.told_of_others(&new, server_pid, account.cancel_key.pid()) {
-            self.notified.push(client_id);
-        }
-        if here || new.is_empty() {
-            return false;
-        }
-        listener.joining.clone_from(&new);
-        if !self.has_encoding_of_pool(client_id, pool_id) || !self.join(d, pool_id, client_id, &new) {
-            self.listen_here(client_id);
-            *reasons = reasons.with(Reasons::LISTENS);
-            return false;
-        }
-        if let ServerState::Auditing(auditing) = &mut self.servers[id].state {
-            auditing.stage = Stage::Joining(*reasons);
-        }
-        true
-    }
-
-    /// No hub listens for it: its own server does.
-    fn listen_here(&mut self, id: ClientId) {
-        let Some(client) = self.clients.get_mut(id) else { return };
-        let (ClientState::Linked(link), Some(account)) = (&client.state, client.account.as_deref_mut())
-        else {
-            return;
-        };
-        let server_pid = self.servers[link.server].pid;
-        let own_pid = account.cancel_key.pid();
-        let Some(listener) = &mut account.listener else { return };
-        listener.without_hub(server_pid, own_pid);
-        let mut gone = std::mem::take(&mut listener.joined);
-        gone.append(&mut listener.joining);
-        if let Some(hub) = self.pools[account.pool].hub.as_deref_mut() {
-            gone.iter().for_each(|channel| hub.leave(channel, id));
-        }
-        listener.own_without_hub(own_pid);
-        self.notified.push(id);
-    }
-
-    /// Payloads arrive at the hub in the encoding of its own connection.
-    fn has_encoding_of_pool(&self, id: ClientId, pool_id: PoolId) -> bool {
-        let position = self.tracked.position(b"client_encoding").unwrap_or_default();
-        let account = self.clients.get(id).and_then(|client| client.account.as_deref());
-        let welcome = self.pools[pool_id].welcome.as_deref();
-        account
-            .zip(welcome)
-            .is_some_and(|(account, welcome)| account.params.get(position) == welcome.params.get(position))
-    }
-
-    // The hub.
-
-    /// Has the hub listen to these for a client, too; `false` if there is none to be had.
-    fn join<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, id: ClientId, new: &[Box<[u8]>]) -> bool {
-        if self.pools[pool_id].hub.is_none() {
-            if !self.may_dial(pool_id) || !self.take_place(d, pool_id, true) {
-                return false;
-            }
-            let server = self.dial_server(d, pool_id, None);
-            self.pools[pool_id].hub = Some(Box::new(Hub::new(server)));
-        }
-        let Some(hub) = self.pools[pool_id].hub.as_deref_mut() else { return false };
-        let fresh: Vec<&Box<[u8]>> = new.iter().filter(|channel| hub.join(channel, id)).collect();
-        if !hub.is_up {
-            hub.waiting.push(id);
-            return true;
-        }
-        let text = listen_text(fresh.iter().map(|channel| &***channel));
-        self.ask_hub(d, pool_id, &text, vec![id]);
-        true
-    }
-
-    fn ask_hub<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, text: &[u8], who: Vec<ClientId>) {
-        let Some(hub) = self.pools[pool_id].hub.as_deref_mut() else { return };
-        hub.owed.push_back(who);
-        let server = hub.server;
-        if self.servers[server].ledger.is_empty() {
-            self.servers[server].active_us = self.now.mono_us;
-        }
-        self.send_hidden(d, server, Purpose::Listen, text);
-    }
-
-    /// This connection listens for its pool, or will when it is logged in.
-    pub(in crate::machine) fn is_hub(&self, id: ServerId) -> bool {
-        let Some(server) = self.servers.get(id) else { return false };
-        self.pools[server.pool].hub.as_deref().is_some_and(|hub| hub.server == id)
-    }
-
-    /// The hub is logged in.
-    pub(in crate::machine) fn hub_up<D: Driver>(&mut self, d: &mut D, id: ServerId) {
-        let pool_id = self.servers[id].pool;
-        self.set_server_state(id, ServerState::Listening);
-        self.notice(pool_id);
-        let Some(hub) = self.pools[pool_id].hub.as_deref_mut() else { return };
-        hub.is_up = true;
-        let who = std::mem::take(&mut hub.waiting);
-        let text = listen_text(hub.channels.keys().map(AsRef::as_ref));
-        self.ask_hub(d, pool_id, &text, who);
-        let line = format!("{} listens for the clients of its pool", self.server_log_name(&self.servers[id]));
-        self.log(d, Level::Debug, &line);
-    }
-
-    /// The hub has answered what some have waited for.
-    pub(in crate::machine) fn hub_answered<D: Driver>(&mut self, d: &mut D, id: ServerId) {
-        let Some(server) = self.servers.get(id) else { return };
-        let Some(hub) = self.pools[server.pool].hub.as_deref_mut().filter(|hub| hub.server == id) else {
-            return;
-        };
-        for client in hub.owed.pop_front().unwrap_or_default() {
-            let Some((server_id, stage)) = self.stage_of(client) else { continue };
-            match stage {
-                Stage::Joining(reasons) => {
-                    self.set_stage(server_id, Stage::Leaving(reasons));
-                    self.servers[server_id].active_us = self.now.mono_us;
-                    self.send_hidden(d, server_id, Purpose::Audit, b"");
-                }
-                Stage::Meeting(reasons) => {
-                    let server_pid = self.servers[server_id].pid;
-                    let Some(account) = self.account_mut(client) else { continue };
-                    let own_pid = account.cancel_key.pid();
-                    if let Some(listener) = account.listener.as_deref_mut() {
-                        listener.meet(server_pid, own_pid);
-                    }
-                    self.notified.push(client);
-                    self.audit_over(d, server_id, client, reasons);
-                }
-                Stage::Asking | Stage::Leaving(_) | Stage::Owing(_) => {}
-            }
-        }
-    }
-
-    /// A client's server has passed on what it was notified of before the hub had joined; now the hub is asked for the same.
-    pub(super) fn meet<D: Driver>(&mut self, d: &mut D, id: ServerId, client: ClientId) {
-        let pool_id = self.servers[id].pool;
-        self.ask_hub(d, pool_id, b"", vec![client]);
-    }
-
-    /// The hub ended. Who listened through it may have missed something from here on; who was about to, listens on its server.
-    pub(in crate::machine) fn hub_lost<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, id: ServerId) {
-        let Some(pool) = self.pools.get_mut(pool_id) else { return };
-        let Some(hub) = pool.hub.take_if(|hub| hub.server == id) else { return };
-        let clients = hub.clients();
-        if !clients.is_empty() {
-            let line = format!(
-                "the connection that listened for {} clients of {}/{} is gone",
-                clients.len(),
-                pool.database,
-                pool.user
-            );
-            self.log(d, Level::Warning, &line);
-        }
-        for client in clients {
-            let joining = self.stage_of(client).and_then(|(server, stage)| match stage {
-                Stage::Joining(reasons) | Stage::Leaving(reasons) | Stage::Meeting(reasons) => {
-                    Some((server, reasons))
-                }
-                Stage::Asking | Stage::Owing(_) => None,
-            });
-            let had_some = self.listener(client).is_some_and(|listener| !listener.joined.is_empty());
-            match joining.filter(|(server, _)| !had_some && self.servers[*server].ledger.is_empty()) {
-                Some((server, reasons)) => {
-                    self.listen_here(client);
-                    self.audit_over(d, server, client, reasons.with(Reasons::LISTENS));
-                }
-                None => {
-                    self.refuse_client(d, client, &Fault::NotificationsLost);
-                }
-            }
-        }
-    }
-
-    /// Leaves the channels that nobody wants; a hub without any is closed like an unused server.
-    pub(in crate::machine) fn tend_hub<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
-        let idle_us = duration_us(self.rules.config.main.server_idle_timeout);
-        let stopping = self.stopping.is_some();
-        let Some(hub) = self.pools[pool_id].hub.as_deref_mut().filter(|hub| hub.is_up) else { return };
-        let unwanted: Vec<Box<[u8]>> =
-            hub.channels.extract_if(|_, clients| clients.is_empty()).map(|(channel, _)| channel).collect();
-        let (is_unused, server) = (hub.channels.is_empty(), hub.server);
-        if !unwanted.is_empty() {
-            let text: Vec<u8> =
-                unwanted.iter().flat_map(|channel| statement(b"UNLISTEN ", channel)).collect();
-            return self.ask_hub(d, pool_id, &text, Vec::new());
-        }
-        let Some(found) = self.servers.get(server) else { return };
-        let unused_us = self.now.mono_us.saturating_sub(found.active_us);
-        if is_unused
-            && found.ledger.is_empty()
-            && (stopping || found.retire.is_some() || idle_us > 0 && unused_us >= idle_us)
-        {
-            self.close_server(d, server, "nobody listens any more", CloseMode::Flush);
-        }
-    }
-
-    /// A client leaves.
-    pub(in crate::machine) fn forget_listener(&mut self, account: &Account, id: ClientId) {
-        let Some(listener) = &account.listener else { return };
-        let Some(hub) = self.pools.get_mut(account.pool).and_then(|pool| pool.hub.as_deref_mut()) else {
-            return;
-        };
-        listener.joined.iter().chain(&listener.joining).for_each(|channel| hub.leave(channel, id));
-    }
-
     // Notifications.
 
     /// The hub was notified: everybody who listens is told.
     pub(in crate::machine) fn spread<D: Driver>(&mut self, d: &mut D, id: ServerId, message: &[u8]) {
         let Some(told) = parsed(message) else { return };
         let Some(server) = self.servers.get(id) else { return };
-        let hub = self.pools[server.pool].hub.as_deref();
+        let pool_id = server.pool;
+        if self.is_mark_of_hub(pool_id, &told) {
+            return;
+        }
+        let hub = self.pools[pool_id].hub.as_deref();
         let clients = hub.and_then(|hub| hub.channels.get(told.channel)).cloned().unwrap_or_default();
         for client in clients {
             let Some(account) = self.account_mut(client) else { continue };
@@ -373,6 +142,9 @@ impl Machine {
         message: &[u8],
     ) {
         let Some(told) = parsed(message) else { return };
+        if self.is_mark(id, client_id, &told) {
+            return;
+        }
         let (server_pid, stage) = (self.servers[id].pid, self.stage_of(client_id).map(|(_, stage)| stage));
         let Some(client) = self.clients.get_mut(client_id) else { return };
         let (ClientState::Linked(link), Some(account)) = (&client.state, &mut client.account) else { return };
@@ -390,16 +162,16 @@ impl Machine {
             // Before the session is this client's, it is told of another one's channels.
             None => marked && is_open(link),
             Some(Stage::Asking) => true,
-            Some(Stage::Joining(_) | Stage::Leaving(_)) => {
+            Some(Stage::Joining(_) | Stage::Marking(_)) => {
                 listener.is_some_and(|listener| known(&listener.joining))
             }
-            Some(Stage::Meeting(_) | Stage::Owing(_)) => false,
+            Some(Stage::Marked(_) | Stage::Meeting(_) | Stage::Owing(_)) => false,
         } {
             let listener: &mut Listener = account.listener.get_or_insert_default();
             listener.from_server.push(message.into());
             listener.bytes += message.len();
         } else if let Some(listener) = account.listener.as_deref_mut()
-            && matches!(stage, Some(Stage::Meeting(_)))
+            && matches!(stage, Some(Stage::Marked(_) | Stage::Meeting(_)))
             && known(&listener.joining)
         {
             listener.in_reserve.push(message.into());
@@ -538,28 +310,20 @@ impl Machine {
         }
     }
 
-    fn listener(&self, id: ClientId) -> Option<&Listener> {
+    pub(super) fn listener(&self, id: ClientId) -> Option<&Listener> {
         self.clients.get(id)?.account.as_deref()?.listener.as_deref()
     }
 
-    fn account_mut(&mut self, id: ClientId) -> Option<&mut Account> {
+    pub(super) fn account_mut(&mut self, id: ClientId) -> Option<&mut Account> {
         self.clients.get_mut(id)?.account.as_deref_mut()
     }
 
     /// The server that a client is linked to, and what is waited for on it.
-    fn stage_of(&self, id: ClientId) -> Option<(ServerId, Stage)> {
+    pub(super) fn stage_of(&self, id: ClientId) -> Option<(ServerId, Stage)> {
         let ClientState::Linked(link) = &self.clients.get(id)?.state else { return None };
         match &self.servers.get(link.server)?.state {
             ServerState::Auditing(auditing) => Some((link.server, auditing.stage)),
             _ => None,
-        }
-    }
-
-    fn set_stage(&mut self, id: ServerId, stage: Stage) {
-        if let Some(ServerState::Auditing(auditing)) =
-            self.servers.get_mut(id).map(|server| &mut server.state)
-        {
-            auditing.stage = stage;
         }
     }
 }
@@ -576,15 +340,4 @@ fn is_open(link: &crate::client::Link) -> bool {
 
 fn parsed(message: &[u8]) -> Option<NotificationResponse<'_>> {
     NotificationResponse::parse(message.get(HEADER_LEN..)?).ok()
-}
-
-fn statement(word: &[u8], channel: &[u8]) -> Vec<u8> {
-    let mut text = word.to_vec();
-    quote_identifier(&mut text, channel);
-    text.push(b';');
-    text
-}
-
-fn listen_text<'a>(channels: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
-    channels.flat_map(|channel| statement(b"LISTEN ", channel)).collect()
 }

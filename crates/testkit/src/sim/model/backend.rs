@@ -1,7 +1,7 @@
 //! One server process of the model: a connection from its first packet to its end, in virtual time. Its beginning is in
 //! `login.rs`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pgweir_auth::Guard;
 
@@ -72,10 +72,12 @@ pub struct Backend {
     is_hub: bool,
     /// The lock that it waits for.
     pub(super) waits_for: Option<u64>,
-    /// What it listens to, and how many notifications there were when it began to.
-    pub(super) ears: BTreeMap<String, usize>,
+    /// What it listens to.
+    pub(super) ears: BTreeSet<String>,
     /// Notifications that it has looked at.
     pub(super) heard: usize,
+    /// It was signalled since then, or notified somebody itself.
+    pub(super) signalled: bool,
     alarm: u64,
     pub(super) sleeping: bool,
     /// It answered S to SSLRequest.
@@ -113,8 +115,9 @@ impl Backend {
             prepared_by: BTreeMap::new(),
             is_hub: false,
             waits_for: None,
-            ears: BTreeMap::new(),
+            ears: BTreeSet::new(),
             heard: 0,
+            signalled: false,
             alarm: 0,
             sleeping: false,
             wants_tls: false,

@@ -2,7 +2,7 @@
 
 use super::backend::Backend;
 use super::fate::Fate;
-use crate::sim::hub::{Hub, LinkId};
+use crate::sim::hub::{Event, Hub, LinkId};
 
 /// The model PostgreSQL. A process's number is its place here.
 #[derive(Default)]
@@ -50,9 +50,13 @@ impl Cluster {
         }
     }
 
-    /// A notification was committed: sessions that rest tell their clients at once, the others later.
+    /// A notification was committed: those who listen are signalled one after the other, and who signals may be put aside
+    /// between two of them (`SignalBackends` in PostgreSQL's `async.c`).
     pub fn notified(&mut self, hub: &mut Hub) {
-        self.backends.iter_mut().filter(|backend| backend.listens()).for_each(|backend| backend.go_on(hub));
+        for backend in self.backends.iter().filter(|backend| backend.listens()) {
+            let in_us = hub.rng.skewed(500);
+            hub.after(in_us, Event::Signalled(backend.pid));
+        }
     }
 
     /// Cancel requests that are being carried out.

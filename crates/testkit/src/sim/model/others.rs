@@ -80,7 +80,12 @@ impl Backend {
         let now_us = hub.now_us;
         match what {
             Told::Listens(channel) => {
-                self.ears.insert(channel.clone(), hub.ears.board.len());
+                let all = hub.ears.board.len();
+                if self.ears.is_empty() {
+                    self.heard = all;
+                }
+                // Where it listened already, it is told of what it has not looked at yet (`asyncQueueProcessPageEntries`).
+                self.ears.insert(channel.clone());
                 if let Some(client) = client {
                     hub.count("channels listened to");
                     hub.ears.listens(now_us, client, database, channel);
@@ -97,8 +102,15 @@ impl Backend {
                 hub.ears.sent(now_us, (database, channel, payload), self.pid);
                 let in_us = 1 + hub.rng.skewed(500);
                 hub.after(in_us, Event::Notified);
+                self.signalled = true;
             }
         }
+    }
+
+    /// It is told that there are notifications: between two transactions it looks at once, else at the end of this one.
+    pub fn signalled(&mut self, hub: &mut Hub) {
+        self.signalled = true;
+        self.go_on(hub);
     }
 
     /// Between two transactions it tells at once what it heard.
@@ -111,8 +123,11 @@ impl Backend {
         told
     }
 
-    /// Tells what it heard since it was last asked; `false` if that is nothing.
+    /// Tells what it heard since it last looked, if there is a reason to look; `false` if that is nothing.
     pub(super) fn tell_notifications(&mut self, hub: &mut Hub) -> bool {
+        if !std::mem::take(&mut self.signalled) {
+            return false;
+        }
         let upto = hub.ears.board.len();
         let heard = std::mem::replace(&mut self.heard, upto);
         if self.ears.is_empty() || heard == upto {
@@ -120,9 +135,8 @@ impl Backend {
         }
         let Some((database, _)) = &self.pool else { return false };
         let mut told = Vec::new();
-        for (serial, bulletin) in hub.ears.board.iter().enumerate().skip(heard) {
-            let from = self.ears.get(&bulletin.channel);
-            if bulletin.database == *database && from.is_some_and(|from| serial >= *from) {
+        for bulletin in hub.ears.board.iter().skip(heard) {
+            if bulletin.database == *database && self.ears.contains(&bulletin.channel) {
                 let pid = i32::try_from(bulletin.pid).expect("few processes");
                 told.push(
                     Body::new().int32(pid).text(&bulletin.channel).text(&bulletin.payload).message(b'A'),

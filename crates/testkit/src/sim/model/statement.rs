@@ -340,6 +340,7 @@ fn holds(upper: &[&str], words: &[String]) -> Result<Hold, String> {
         ["UNLISTEN", "*"] => Hold::Unlisten(None),
         ["UNLISTEN", _] => Hold::Unlisten(Some(at(1))),
         ["NOTIFY", _, ",", _] => Hold::Notify(at(1), at(3).trim_start_matches('\'').to_owned()),
+        ["NOTIFY", _] => Hold::Notify(at(1), String::new()),
         ["CREATE", "TEMP", "TABLE", _, ..] => Hold::CreateTable(at(3)),
         ["DROP", "TABLE", _] => Hold::DropTable(at(2)),
         ["PREPARE", _, "AS", ..] => {

@@ -1,0 +1,395 @@
+//! The connection that listens for a pool's clients, its hub: how it comes to listen for a client, and how it ends.
+//!
+//! A client's server and the hub must meet: what is sent before a certain moment the one passes on, and the other what is
+//! sent behind it. PostgreSQL signals those who listen one after the other, so that nobody's silence says anything. But it has
+//! one queue, which all read in its order. When the hub listens, the server sends a mark, a notification on a channel of the
+//! hub's own, and listens to it, too: what each hears on its side of the mark is all there is, and once.
+//! (`SignalBackends` and `asyncQueueReadAllNotifications` in PostgreSQL's `async.c`.)
+
+use pgweir_wire::backend::NotificationResponse;
+
+use crate::client::{Account, ClientState};
+use crate::driver::{CloseMode, Driver, Level};
+use crate::errors::Fault;
+use crate::hub::Hub;
+use crate::ids::{ClientId, PoolId, ServerId};
+use crate::ledger::Purpose;
+use crate::limits::AUDIT_ATTEMPTS_MAX;
+use crate::machine::{Machine, duration_us};
+use crate::pins::Reasons;
+use crate::server::{Replies, ServerState, Stage};
+use crate::session::quote_identifier;
+
+impl Machine {
+    /// The channels of a session are known. `true` if the hub has to join some first; else the reasons have the last word.
+    pub(super) fn join_channels<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ServerId,
+        client_id: ClientId,
+        reasons: &mut Reasons,
+    ) -> bool {
+        let session = std::sync::Arc::clone(&self.servers[id].session);
+        let (pool_id, server_pid) = (self.servers[id].pool, self.servers[id].pid);
+        let here = self.listens_here(id) && !session.channels().is_empty();
+        let Some(client) = self.clients.get_mut(client_id) else { return false };
+        let Some(account) = client.account.as_deref_mut() else { return false };
+        if session.channels().is_empty() && account.listener.is_none() {
+            return false;
+        }
+        let listener = account.listener.get_or_insert_default();
+        let hub = self.pools[pool_id].hub.as_deref_mut();
+        let (stay, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut listener.joined)
+            .into_iter()
+            .partition(|channel| session.channels().contains(channel) && !here);
+        if let Some(hub) = hub {
+            gone.iter().for_each(|channel| hub.leave(channel, client_id));
+        }
+        listener.joined = stay;
+        listener.own_without_hub(account.cancel_key.pid());
+        let new: Vec<Box<[u8]>> =
+            session.channels().iter().filter(|channel| !listener.joined.contains(channel)).cloned().collect();
+        if here {
+            *reasons = reasons.with(Reasons::LISTENS);
+        }
+        if here {
+            listener.from_server.clear();
+        } else if listener.told_of_others(&new, server_pid, account.cancel_key.pid()) {
+            self.notified.push(client_id);
+        }
+        if here || new.is_empty() {
+            return false;
+        }
+        listener.joining.clone_from(&new);
+        if !self.has_encoding_of_pool(client_id, pool_id) || !self.join(d, pool_id, client_id, &new) {
+            self.listen_here(client_id);
+            *reasons = reasons.with(Reasons::LISTENS);
+            return false;
+        }
+        if let ServerState::Auditing(auditing) = &mut self.servers[id].state {
+            auditing.stage = Stage::Joining(*reasons);
+        }
+        true
+    }
+
+    /// No hub listens for it: its own server does.
+    fn listen_here(&mut self, id: ClientId) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let (ClientState::Linked(link), Some(account)) = (&client.state, client.account.as_deref_mut())
+        else {
+            return;
+        };
+        let server_pid = self.servers[link.server].pid;
+        let own_pid = account.cancel_key.pid();
+        let Some(listener) = &mut account.listener else { return };
+        listener.without_hub(server_pid, own_pid);
+        let mut gone = std::mem::take(&mut listener.joined);
+        gone.append(&mut listener.joining);
+        if let Some(hub) = self.pools[account.pool].hub.as_deref_mut() {
+            gone.iter().for_each(|channel| hub.leave(channel, id));
+        }
+        listener.own_without_hub(own_pid);
+        self.notified.push(id);
+    }
+
+    /// Payloads arrive at the hub in the encoding of its own connection.
+    fn has_encoding_of_pool(&self, id: ClientId, pool_id: PoolId) -> bool {
+        let position = self.tracked.position(b"client_encoding").unwrap_or_default();
+        let account = self.clients.get(id).and_then(|client| client.account.as_deref());
+        let welcome = self.pools[pool_id].welcome.as_deref();
+        account
+            .zip(welcome)
+            .is_some_and(|(account, welcome)| account.params.get(position) == welcome.params.get(position))
+    }
+
+    // The hub.
+
+    /// Has the hub listen to these for a client, too; `false` if there is none to be had.
+    fn join<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, id: ClientId, new: &[Box<[u8]>]) -> bool {
+        if self.pools[pool_id].hub.is_none() {
+            if !self.may_dial(pool_id) || !self.take_place(d, pool_id, true) {
+                return false;
+            }
+            let server = self.dial_server(d, pool_id, None);
+            let mut secret = [0; 8];
+            d.random(&mut secret);
+            self.pools[pool_id].hub = Some(Box::new(Hub::new(server, secret)));
+        }
+        let Some(hub) = self.pools[pool_id].hub.as_deref_mut() else { return false };
+        let fresh: Vec<&Box<[u8]>> = new.iter().filter(|channel| hub.join(channel, id)).collect();
+        if !hub.is_up {
+            hub.waiting.push(id);
+            return true;
+        }
+        let text = listen_text(fresh.iter().map(|channel| &***channel));
+        self.ask_hub(d, pool_id, Purpose::Listen, &text, vec![id]);
+        true
+    }
+
+    fn ask_hub<D: Driver>(
+        &mut self,
+        d: &mut D,
+        pool_id: PoolId,
+        purpose: Purpose,
+        text: &[u8],
+        who: Vec<ClientId>,
+    ) {
+        let Some(hub) = self.pools[pool_id].hub.as_deref_mut() else { return };
+        hub.owed.push_back(who);
+        let server = hub.server;
+        if self.servers[server].ledger.is_empty() {
+            self.servers[server].active_us = self.now.mono_us;
+        }
+        self.send_hidden(d, server, purpose, text);
+    }
+
+    /// This connection listens for its pool, or will when it is logged in.
+    pub(in crate::machine) fn is_hub(&self, id: ServerId) -> bool {
+        let Some(server) = self.servers.get(id) else { return false };
+        self.pools[server.pool].hub.as_deref().is_some_and(|hub| hub.server == id)
+    }
+
+    /// The hub is logged in.
+    pub(in crate::machine) fn hub_up<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+        let pool_id = self.servers[id].pool;
+        self.set_server_state(id, ServerState::Listening);
+        self.notice(pool_id);
+        let Some(hub) = self.pools[pool_id].hub.as_deref_mut() else { return };
+        hub.is_up = true;
+        let who = std::mem::take(&mut hub.waiting);
+        let channels = hub.channels.keys().chain([&hub.marks_channel]);
+        let text = listen_text(channels.map(AsRef::as_ref));
+        self.ask_hub(d, pool_id, Purpose::Listen, &text, who);
+        let line = format!("{} listens for the clients of its pool", self.server_log_name(&self.servers[id]));
+        self.log(d, Level::Debug, &line);
+    }
+
+    /// The hub has answered what some have waited for.
+    pub(in crate::machine) fn hub_answered<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+        let Some(server) = self.servers.get(id) else { return };
+        let Some(hub) = self.pools[server.pool].hub.as_deref_mut().filter(|hub| hub.server == id) else {
+            return;
+        };
+        for client in hub.owed.pop_front().unwrap_or_default() {
+            match self.stage_of(client) {
+                Some((server, Stage::Joining(reasons))) => {
+                    if let ServerState::Auditing(auditing) = &mut self.servers[server].state {
+                        auditing.stage = Stage::Marking(reasons);
+                        auditing.attempts = 0;
+                    }
+                    self.mark(d, server, client);
+                }
+                Some((server, Stage::Meeting(reasons))) => self.met(d, server, client, reasons),
+                _ => {}
+            }
+        }
+    }
+
+    /// The client's server sends a mark, and listens to it.
+    fn mark<D: Driver>(&mut self, d: &mut D, id: ServerId, client: ClientId) {
+        let pool_id = self.servers[id].pool;
+        let Some(hub) = self.pools[pool_id].hub.as_deref_mut() else { return };
+        let (channel, number) = (hub.marks_channel.clone(), hub.next_mark(client));
+        let Some(listener) = self.account_mut(client).and_then(|account| account.listener.as_deref_mut())
+        else {
+            return;
+        };
+        (listener.mark, listener.is_marked) = (number, false);
+        let mut text = statement(b"LISTEN ", &channel);
+        text.extend(statement(b"NOTIFY ", &channel));
+        text.pop();
+        text.extend_from_slice(format!(",'{number}';").as_bytes());
+        self.ask_to_mark(d, id, &text);
+        self.send_hidden(d, id, Purpose::Audit, &statement(b"UNLISTEN ", &channel));
+    }
+
+    fn ask_to_mark<D: Driver>(&mut self, d: &mut D, id: ServerId, text: &[u8]) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        server.active_us = self.now.mono_us;
+        if let ServerState::Auditing(auditing) = &mut server.state {
+            auditing.attempts += 1;
+            auditing.answer = Replies::default();
+        }
+        self.send_hidden(d, id, Purpose::Audit, text);
+    }
+
+    /// A notification that a client's server was told of is the mark: behind it, the hub alone counts.
+    pub(super) fn is_mark(
+        &mut self,
+        id: ServerId,
+        client: ClientId,
+        told: &NotificationResponse<'_>,
+    ) -> bool {
+        let server = &self.servers[id];
+        let hub = self.pools[server.pool].hub.as_deref();
+        if hub.is_none_or(|hub| *hub.marks_channel != *told.channel) {
+            return false;
+        }
+        if let Some((server, Stage::Marking(reasons))) = self.stage_of(client)
+            && self
+                .listener(client)
+                .is_some_and(|listener| listener.mark.to_string().as_bytes() == told.payload)
+        {
+            self.set_stage(server, Stage::Marked(reasons));
+        }
+        true
+    }
+
+    /// The same, of the hub: what it was told of before counts no longer.
+    pub(super) fn is_mark_of_hub(&mut self, pool_id: PoolId, told: &NotificationResponse<'_>) -> bool {
+        let Some(hub) = self.pools[pool_id].hub.as_deref_mut() else { return false };
+        if *hub.marks_channel != *told.channel {
+            return false;
+        }
+        if let Some((number, client)) = hub.take_mark(told.payload)
+            && let Some(listener) =
+                self.account_mut(client).and_then(|account| account.listener.as_deref_mut())
+        {
+            listener.hub_marks(number);
+        }
+        true
+    }
+
+    /// All that was asked for with a mark is answered.
+    pub(super) fn mark_answered<D: Driver>(&mut self, d: &mut D, id: ServerId, client: ClientId) {
+        let ServerState::Auditing(auditing) = &self.servers[id].state else { return };
+        let (failed, stage) = (auditing.answer.failed.is_some(), auditing.stage);
+        let again = failed && auditing.attempts < AUDIT_ATTEMPTS_MAX;
+        let pool_id = self.servers[id].pool;
+        let Some(hub) = self.pools[pool_id].hub.as_deref() else { return };
+        let channel = hub.marks_channel.clone();
+        match stage {
+            Stage::Marking(_) if again => self.mark(d, id, client),
+            Stage::Marking(reasons) => self.not_met(d, id, client, reasons),
+            Stage::Marked(_) if again => self.ask_to_mark(d, id, &statement(b"UNLISTEN ", &channel)),
+            Stage::Marked(reasons) => {
+                // It may still listen to marks then.
+                let reasons = if failed { reasons.with(Reasons::UNKNOWN) } else { reasons };
+                if self.listener(client).is_some_and(|listener| listener.is_marked) {
+                    return self.met(d, id, client, reasons);
+                }
+                self.set_stage(id, Stage::Meeting(reasons));
+                // Who notifies reads all that others sent before it is ready.
+                let text = statement(b"NOTIFY ", &channel);
+                self.ask_hub(d, pool_id, Purpose::Meet, &text, vec![client]);
+            }
+            _ => {}
+        }
+    }
+
+    /// The hub has told all that came before the mark, and the mark if it is to come at all.
+    fn met<D: Driver>(&mut self, d: &mut D, id: ServerId, client: ClientId, reasons: Reasons) {
+        let server_pid = self.servers[id].pid;
+        let Some(account) = self.account_mut(client) else { return };
+        let own_pid = account.cancel_key.pid();
+        match account.listener.as_deref_mut() {
+            Some(listener) if listener.is_marked => listener.meet(server_pid, own_pid),
+            _ => return self.not_met(d, id, client, reasons),
+        }
+        self.notified.push(client);
+        self.audit_over(d, id, client, reasons);
+    }
+
+    /// The hub is not where the client's server is, or that one refuses to send a mark.
+    fn not_met<D: Driver>(&mut self, d: &mut D, id: ServerId, client: ClientId, reasons: Reasons) {
+        let line = format!(
+            "{} and the connection that listens for its pool do not hear each other",
+            self.server_log_name(&self.servers[id])
+        );
+        self.log(d, Level::Warning, &line);
+        if self.listener(client).is_some_and(|listener| !listener.joined.is_empty()) {
+            // What the hub has still to tell it of those can not be had from its server any more.
+            self.refuse_client(d, client, &Fault::NotificationsLost);
+            return;
+        }
+        self.listen_here(client);
+        self.audit_over(d, id, client, reasons.with(Reasons::LISTENS));
+    }
+
+    /// The hub ended. Who listened through it may have missed something from here on; who was about to, listens on its server.
+    pub(in crate::machine) fn hub_lost<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, id: ServerId) {
+        let Some(pool) = self.pools.get_mut(pool_id) else { return };
+        let Some(hub) = pool.hub.take_if(|hub| hub.server == id) else { return };
+        let clients = hub.clients();
+        if !clients.is_empty() {
+            let line = format!(
+                "the connection that listened for {} clients of {}/{} is gone",
+                clients.len(),
+                pool.database,
+                pool.user
+            );
+            self.log(d, Level::Warning, &line);
+        }
+        for client in clients {
+            let joining = self.stage_of(client).and_then(|(server, stage)| match stage {
+                Stage::Joining(reasons)
+                | Stage::Marking(reasons)
+                | Stage::Marked(reasons)
+                | Stage::Meeting(reasons) => Some((server, reasons)),
+                Stage::Asking | Stage::Owing(_) => None,
+            });
+            let had_some = self.listener(client).is_some_and(|listener| !listener.joined.is_empty());
+            match joining.filter(|(server, _)| !had_some && self.servers[*server].ledger.is_empty()) {
+                Some((server, reasons)) => {
+                    self.listen_here(client);
+                    self.audit_over(d, server, client, reasons.with(Reasons::LISTENS));
+                }
+                None => {
+                    self.refuse_client(d, client, &Fault::NotificationsLost);
+                }
+            }
+        }
+    }
+
+    /// Leaves the channels that nobody wants; a hub without any is closed like an unused server.
+    pub(in crate::machine) fn tend_hub<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
+        let idle_us = duration_us(self.rules.config.main.server_idle_timeout);
+        let stopping = self.stopping.is_some();
+        let Some(hub) = self.pools[pool_id].hub.as_deref_mut().filter(|hub| hub.is_up) else { return };
+        let unwanted: Vec<Box<[u8]>> =
+            hub.channels.extract_if(|_, clients| clients.is_empty()).map(|(channel, _)| channel).collect();
+        let (is_unused, server) = (hub.channels.is_empty(), hub.server);
+        if !unwanted.is_empty() {
+            let text: Vec<u8> =
+                unwanted.iter().flat_map(|channel| statement(b"UNLISTEN ", channel)).collect();
+            return self.ask_hub(d, pool_id, Purpose::Listen, &text, Vec::new());
+        }
+        let Some(found) = self.servers.get(server) else { return };
+        let unused_us = self.now.mono_us.saturating_sub(found.active_us);
+        if is_unused
+            && found.ledger.is_empty()
+            && (stopping || found.retire.is_some() || idle_us > 0 && unused_us >= idle_us)
+        {
+            self.close_server(d, server, "nobody listens any more", CloseMode::Flush);
+        }
+    }
+
+    /// A client leaves.
+    pub(in crate::machine) fn forget_listener(&mut self, account: &Account, id: ClientId) {
+        let Some(listener) = &account.listener else { return };
+        let Some(hub) = self.pools.get_mut(account.pool).and_then(|pool| pool.hub.as_deref_mut()) else {
+            return;
+        };
+        listener.joined.iter().chain(&listener.joining).for_each(|channel| hub.leave(channel, id));
+        hub.forget_marks(id);
+    }
+
+    fn set_stage(&mut self, id: ServerId, stage: Stage) {
+        if let Some(ServerState::Auditing(auditing)) =
+            self.servers.get_mut(id).map(|server| &mut server.state)
+        {
+            auditing.stage = stage;
+        }
+    }
+}
+
+fn statement(word: &[u8], channel: &[u8]) -> Vec<u8> {
+    let mut text = word.to_vec();
+    quote_identifier(&mut text, channel);
+    text.push(b';');
+    text
+}
+
+fn listen_text<'a>(channels: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+    channels.flat_map(|channel| statement(b"LISTEN ", channel)).collect()
+}
