@@ -52,6 +52,8 @@ pub(crate) enum Fault {
     OutcomeUnknown,
     /// The connection that listened for it ended.
     NotificationsLost,
+    /// A notification came in an encoding that is not the client's any more.
+    NotificationEncoding,
     /// It takes its notifications too slowly.
     TooManyNotifications,
     /// It reads its answer so slowly that others wait for it.
@@ -136,6 +138,9 @@ impl Fault {
             Fault::NotificationsLost => {
                 "the connection that listens for this client ended: notifications may have been missed".into()
             }
+            Fault::NotificationEncoding => {
+                "a notification can not be told in the client_encoding that was set after LISTEN".into()
+            }
             Fault::TooManyNotifications => "too many notifications wait for this client".into(),
             Fault::SlowReader => "client reads too slowly while others wait behind its answer".into(),
             Fault::CanNotMove(reasons) => {
@@ -176,7 +181,9 @@ impl Fault {
             | Fault::SlowReader
             | Fault::NotificationsLost => SqlState::CONNECTION_FAILURE,
             Fault::OutcomeUnknown => SqlState::TRANSACTION_RESOLUTION_UNKNOWN,
-            Fault::TransactionInStatementMode | Fault::SimpleQueryDisabled => SqlState::FEATURE_NOT_SUPPORTED,
+            Fault::TransactionInStatementMode | Fault::SimpleQueryDisabled | Fault::NotificationEncoding => {
+                SqlState::FEATURE_NOT_SUPPORTED
+            }
             Fault::TooLarge(_) | Fault::TooManyNotifications => SqlState::PROGRAM_LIMIT_EXCEEDED,
             Fault::CanNotMove(_) => SqlState::FEATURE_NOT_SUPPORTED,
             Fault::TooManyPinned(_) => SqlState::CONFIGURATION_LIMIT_EXCEEDED,
@@ -232,6 +239,9 @@ impl Fault {
             ),
             Fault::NotificationsLost => {
                 Some("Connect and LISTEN again, then look at what has changed meanwhile.")
+            }
+            Fault::NotificationEncoding => {
+                Some("Set client_encoding before the first LISTEN, or ask for it in the startup packet.")
             }
             Fault::TooManyNotifications => {
                 Some("A client that listens has to read, and to end its transactions.")

@@ -530,3 +530,20 @@ fn what_waited_for_the_hub_does_not_keep_a_servers_answer_from_being_asked_for()
     rig.send(server, &[be::parse_complete(), be::bind_complete(), be::complete("BEGIN")].concat());
     assert_eq!(rig.gets(server), ["Query DEALLOCATE x"]);
 }
+
+#[test]
+fn nobody_is_told_anything_in_an_encoding_that_is_not_its_own() {
+    let mut rig = Rig::new("");
+    let (client, server, hub) = listening(&mut rig);
+    rig.send(client, &fe::query("SET client_encoding = 'LATIN1'"));
+    rig.gets(server);
+    let answer = [be::complete("SET"), be::parameter("client_encoding", "LATIN1"), be::ready('I')];
+    rig.send(server, &answer.concat());
+    rig.gets_loosely(server);
+    rig.gets(client);
+    rig.send(hub, &be::notified(9, "a", "plain"));
+    assert_eq!(rig.gets(client), ["Notification 9 a plain"]);
+    rig.send(hub, &be::notified(9, "a", "\u{e9}"));
+    let told = rig.gets(client);
+    assert!(told[0].starts_with("FATAL 0A000") && told[0].contains("client_encoding"), "{told:?}");
+}

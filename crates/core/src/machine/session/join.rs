@@ -16,6 +16,7 @@ use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::Purpose;
 use crate::limits::AUDIT_ATTEMPTS_MAX;
 use crate::machine::{Machine, duration_us};
+use crate::params::Params;
 use crate::pins::Reasons;
 use crate::server::{Replies, ServerState, Stage};
 use crate::session::quote_identifier;
@@ -94,12 +95,15 @@ impl Machine {
 
     /// Payloads arrive at the hub in the encoding of its own connection.
     fn has_encoding_of_pool(&self, id: ClientId, pool_id: PoolId) -> bool {
+        let welcome = self.pools[pool_id].welcome.as_deref();
+        welcome.is_some_and(|welcome| self.has_encoding_of(id, &welcome.params))
+    }
+
+    /// What one of these was told can be told to a client as it is.
+    pub(super) fn has_encoding_of(&self, id: ClientId, params: &Params) -> bool {
         let position = self.tracked.position(b"client_encoding").unwrap_or_default();
         let account = self.clients.get(id).and_then(|client| client.account.as_deref());
-        let welcome = self.pools[pool_id].welcome.as_deref();
-        account
-            .zip(welcome)
-            .is_some_and(|(account, welcome)| account.params.get(position) == welcome.params.get(position))
+        account.is_some_and(|account| account.params.get(position) == params.get(position))
     }
 
     // The hub.

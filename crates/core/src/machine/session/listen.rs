@@ -108,13 +108,18 @@ impl Machine {
     pub(in crate::machine) fn spread<D: Driver>(&mut self, d: &mut D, id: ServerId, message: &[u8]) {
         let Some(told) = parsed(message) else { return };
         let Some(server) = self.servers.get(id) else { return };
-        let pool_id = server.pool;
+        let (pool_id, params) = (server.pool, std::sync::Arc::clone(&server.params));
         if self.is_mark_of_hub(pool_id, &told) {
             return;
         }
         let hub = self.pools[pool_id].hub.as_deref();
         let clients = hub.and_then(|hub| hub.channels.get(told.channel)).cloned().unwrap_or_default();
+        let is_ascii = told.channel.is_ascii() && told.payload.is_ascii();
         for client in clients {
+            if !is_ascii && !self.has_encoding_of(client, &params) {
+                self.refuse_client(d, client, &Fault::NotificationEncoding);
+                continue;
+            }
             let Some(account) = self.account_mut(client) else { continue };
             let own_pid = account.cancel_key.pid();
             let Some(listener) = account.listener.as_deref_mut() else { continue };
