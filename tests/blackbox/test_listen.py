@@ -104,13 +104,13 @@ def test_nothing_is_missed_nor_told_twice_where_several_notify_at_once(pooled, p
     pooler = pooled(default_pool_size=3)
     channels = [f"channel_{number}" for number in range(4)]
 
-    def speak(channel):
-        with contextlib.suppress(psycopg.Error), pg.connect() as speaker:
-            speakers.append(speaker)
+    speakers = [pg.connect() for _ in channels]
+
+    def speak(speaker, channel):
+        with contextlib.suppress(psycopg.errors.QueryCanceled), speaker:
             speaker.execute(SPEECH.format(channel))
 
-    speakers = []
-    threads = [threading.Thread(target=speak, args=[channel]) for channel in channels]
+    threads = [threading.Thread(target=speak, args=pair) for pair in zip(speakers, channels, strict=True)]
     for thread in threads:
         thread.start()
     try:
