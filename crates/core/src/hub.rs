@@ -2,7 +2,6 @@
 //! them.
 
 use std::collections::{HashMap, VecDeque};
-use std::fmt::Write as _;
 
 use pgweir_wire::backend::NotificationResponse;
 use pgweir_wire::header::HEADER_LEN;
@@ -30,10 +29,7 @@ pub(crate) struct Hub {
 impl Hub {
     /// One that is being opened; `secret` is random.
     pub(crate) fn new(server: ServerId, secret: [u8; 8]) -> Hub {
-        let mut name = String::from("pgweir_");
-        for byte in secret {
-            write!(name, "{byte:02x}").expect("a String takes all");
-        }
+        let name = format!("pgweir_{:016x}", u64::from_be_bytes(secret));
         Hub {
             server,
             is_up: false,
@@ -55,7 +51,7 @@ impl Hub {
 
     /// It has come to this mark; whose it is.
     pub(crate) fn take_mark(&mut self, payload: &[u8]) -> Option<(u64, ClientId)> {
-        let at = self.marks.iter().position(|(number, _)| number.to_string().as_bytes() == payload)?;
+        let at = self.marks.iter().position(|(number, _)| is_number(payload, *number))?;
         Some(self.marks.swap_remove(at))
     }
 
@@ -181,6 +177,11 @@ impl Listener {
         self.queue.iter().any(|message| pid_of(message) == Some(server_pid))
     }
 
+    /// A mark is the one that was asked for last.
+    pub(crate) fn is_its_mark(&self, payload: &[u8]) -> bool {
+        is_number(payload, self.mark)
+    }
+
     /// The hub has come to a mark: what it was notified of before, the server was before its own.
     pub(crate) fn hub_marks(&mut self, number: u64) {
         if number == self.mark {
@@ -218,6 +219,10 @@ impl Listener {
         self.count();
         queue.concat()
     }
+}
+
+fn is_number(payload: &[u8], number: u64) -> bool {
+    payload == number.to_string().as_bytes()
 }
 
 /// A notification as its sender is to see it: what its server's process sent, it sent itself.

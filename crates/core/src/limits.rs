@@ -89,7 +89,7 @@ pub const CUSTOM_NAME_BYTES_MAX: usize = 128;
 /// with more, the client keeps its server.
 pub const SESSION_BYTES_MAX: usize = 256 * 1024;
 
-/// How often a server is asked what its session holds, before its client keeps it for that.
+/// How often a server is asked what its session holds, or to send a mark, before its client keeps it for that.
 pub const AUDIT_ATTEMPTS_MAX: u8 = 3;
 
 /// Routines that are known to ask for drawn values, of a pool.

@@ -547,3 +547,22 @@ fn nobody_is_told_anything_in_an_encoding_that_is_not_its_own() {
     let told = rig.gets(client);
     assert!(told[0].starts_with("FATAL 0A000") && told[0].contains("client_encoding"), "{told:?}");
 }
+
+#[test]
+fn a_mark_counts_once_and_nobody_elses_does() {
+    let [one, two, three] = ["1", "2", "3"].map(|number| be::notified(9, "a", number));
+    let mut rig = Rig::new("");
+    let client = rig.client("alice");
+    let (server, hub) = joining(&mut rig, client);
+    let mark = Mark::asked_for(&mut rig, server);
+    let strange =
+        ["", "x", "99", "18446744073709551616"].map(|number| be::notified(9, &mark.channel, number));
+    let of_server = [one.clone(), strange.concat(), two.clone()];
+    rig.send(server, &mark.answered(&of_server, &[three.clone(), mark.told()]));
+    mark.reaches(&mut rig, hub, &[one, strange.concat(), two], &[three, mark.told(), strange.concat()]);
+    let due = ["Notification 9 a 1", "Notification 9 a 2", "Notification 9 a 3", "Ready I"];
+    assert_eq!(rig.gets(client), due);
+    rig.send(server, &[mark.told(), strange.concat()].concat());
+    rig.send(hub, &mark.told());
+    rig.gets_nothing(client);
+}

@@ -52,8 +52,6 @@ impl Machine {
             session.channels().iter().filter(|channel| !listener.joined.contains(channel)).cloned().collect();
         if here {
             *reasons = reasons.with(Reasons::LISTENS);
-        }
-        if here {
             listener.from_server.clear();
         } else if listener.told_of_others(&new, server_pid, account.cancel_key.pid()) {
             self.notified.push(client_id);
@@ -200,8 +198,8 @@ impl Machine {
         };
         (listener.mark, listener.is_marked) = (number, false);
         let mut text = statement(b"LISTEN ", &channel);
-        text.extend(statement(b"NOTIFY ", &channel));
-        text.pop();
+        text.extend_from_slice(b"NOTIFY ");
+        quote_identifier(&mut text, &channel);
         text.extend_from_slice(format!(",'{number}';").as_bytes());
         self.ask_to_mark(d, id, &text);
         self.send_hidden(d, id, Purpose::Audit, &statement(b"UNLISTEN ", &channel));
@@ -217,8 +215,8 @@ impl Machine {
         self.send_hidden(d, id, Purpose::Audit, text);
     }
 
-    /// A notification that a client's server was told of is the mark: behind it, the hub alone counts.
-    pub(super) fn is_mark(
+    /// A client's server was told of a mark: behind its own, the hub alone counts. `false` if it is something else.
+    pub(super) fn server_marks(
         &mut self,
         id: ServerId,
         client: ClientId,
@@ -230,9 +228,7 @@ impl Machine {
             return false;
         }
         if let Some((server, Stage::Marking(reasons))) = self.stage_of(client)
-            && self
-                .listener(client)
-                .is_some_and(|listener| listener.mark.to_string().as_bytes() == told.payload)
+            && self.listener(client).is_some_and(|listener| listener.is_its_mark(told.payload))
         {
             self.set_stage(server, Stage::Marked(reasons));
         }
@@ -240,7 +236,7 @@ impl Machine {
     }
 
     /// The same, of the hub: what it was told of before counts no longer.
-    pub(super) fn is_mark_of_hub(&mut self, pool_id: PoolId, told: &NotificationResponse<'_>) -> bool {
+    pub(super) fn hub_marks(&mut self, pool_id: PoolId, told: &NotificationResponse<'_>) -> bool {
         let Some(hub) = self.pools[pool_id].hub.as_deref_mut() else { return false };
         if *hub.marks_channel != *told.channel {
             return false;
@@ -310,7 +306,8 @@ impl Machine {
         self.audit_over(d, id, client, reasons.with(Reasons::LISTENS));
     }
 
-    /// The hub ended. Who listened through it may have missed something from here on; who was about to, listens on its server.
+    /// The hub ended. Who listened through it may have missed something from here on; who was about to, listens on its server,
+    /// unless that is just sending its mark.
     pub(in crate::machine) fn hub_lost<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, id: ServerId) {
         let Some(pool) = self.pools.get_mut(pool_id) else { return };
         let Some(hub) = pool.hub.take_if(|hub| hub.server == id) else { return };

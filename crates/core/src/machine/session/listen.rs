@@ -109,7 +109,7 @@ impl Machine {
         let Some(told) = parsed(message) else { return };
         let Some(server) = self.servers.get(id) else { return };
         let (pool_id, params) = (server.pool, std::sync::Arc::clone(&server.params));
-        if self.is_mark_of_hub(pool_id, &told) {
+        if self.hub_marks(pool_id, &told) {
             return;
         }
         let hub = self.pools[pool_id].hub.as_deref();
@@ -147,7 +147,7 @@ impl Machine {
         message: &[u8],
     ) {
         let Some(told) = parsed(message) else { return };
-        if self.is_mark(id, client_id, &told) {
+        if self.server_marks(id, client_id, &told) {
             return;
         }
         let (server_pid, stage) = (self.servers[id].pid, self.stage_of(client_id).map(|(_, stage)| stage));
