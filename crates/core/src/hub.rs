@@ -42,11 +42,11 @@ impl Hub {
         }
     }
 
-    /// The number of a client's next mark.
-    pub(crate) fn next_mark(&mut self, client: ClientId) -> u64 {
+    /// A client's next mark.
+    pub(crate) fn next_mark(&mut self, client: ClientId) -> Mark {
         self.marks_sent += 1;
         self.marks.push((self.marks_sent, client));
-        self.marks_sent
+        Mark { channel: self.marks_channel.clone(), number: self.marks_sent }
     }
 
     /// It has come to this mark; whose it is.
@@ -90,6 +90,13 @@ impl Hub {
     }
 }
 
+/// What a client's server is asked to send, to the hub and to itself.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Mark {
+    pub(crate) channel: Box<[u8]>,
+    pub(crate) number: u64,
+}
+
 /// A NotificationResponse, with its header.
 pub(crate) type Message = Box<[u8]>;
 
@@ -111,7 +118,7 @@ pub(crate) struct Listener {
     /// What its server was notified of on them since the mark: needed only if the hub is lost now.
     pub(crate) in_reserve: Vec<Message>,
     /// The mark that was asked for last.
-    pub(crate) mark: u64,
+    pub(crate) mark: Mark,
     /// The hub has come to it.
     pub(crate) is_marked: bool,
     /// Its own notifications, as its server was notified of them; they are to come from the hub.
@@ -179,12 +186,12 @@ impl Listener {
 
     /// A mark is the one that was asked for last.
     pub(crate) fn is_its_mark(&self, payload: &[u8]) -> bool {
-        is_number(payload, self.mark)
+        is_number(payload, self.mark.number)
     }
 
     /// The hub has come to a mark: what it was notified of before, the server was before its own.
     pub(crate) fn hub_marks(&mut self, number: u64) {
-        if number == self.mark {
+        if number == self.mark.number {
             self.from_hub.clear();
             self.is_marked = true;
             self.count();
@@ -285,7 +292,7 @@ mod tests {
     fn where_server_and_hub_meet_nothing_is_lost_and_nothing_told_twice() {
         let behind = |before: &[(u32, &str)], after: &[(u32, &str)]| {
             let mut listener = listener(&[(1, "a"), (1, "a")], before);
-            listener.mark = 3;
+            listener.mark.number = 3;
             listener.hub_marks(2);
             assert_eq!(listener.from_hub.len(), before.len(), "an older mark says nothing");
             listener.hub_marks(3);
@@ -302,7 +309,9 @@ mod tests {
         let client = ClientId::default();
         let mut hub = Hub::new(ServerId::default(), *b"\0\x01\xff45678");
         assert_eq!(*hub.marks_channel, *b"pgweir_0001ff3435363738");
-        assert_eq!((hub.next_mark(client), hub.next_mark(client), hub.next_mark(client)), (1, 2, 3));
+        for number in 1..=3 {
+            assert_eq!(hub.next_mark(client), Mark { channel: hub.marks_channel.clone(), number });
+        }
         assert_eq!(hub.take_mark(b"2"), Some((2, client)));
         assert_eq!((hub.take_mark(b"2"), hub.take_mark(b"x"), hub.take_mark(b"")), (None, None, None));
         hub.forget_marks(client);

@@ -203,6 +203,8 @@ pub(crate) enum Stage {
     Marked(Reasons),
     /// The listening connection is to come to the mark.
     Meeting(Reasons),
+    /// The listening connection is gone. When the server has answered what it was asked for a mark, it listens for its client.
+    Alone(Reasons),
     /// The client's own notifications are to come from the listening connection.
     Owing(Reasons),
 }

@@ -549,6 +549,51 @@ fn nobody_is_told_anything_in_an_encoding_that_is_not_its_own() {
 }
 
 #[test]
+fn who_listens_through_the_hub_stays_there_in_whatever_encoding() {
+    let mut rig = Rig::new("");
+    let (client, server, hub) = listening(&mut rig);
+    let statement = "SET client_encoding = 'LATIN1'; LISTEN b";
+    rig.send(client, &fe::query(statement));
+    assert_eq!(rig.gets(server), [format!("Query {statement}")]);
+    let set = [be::complete("SET"), be::parameter("client_encoding", "LATIN1"), done("LISTEN")];
+    rig.send(server, &set.concat());
+    channels(&mut rig, server, &["a", "b"]);
+    assert_eq!(rig.gets(hub), ["Query LISTEN \"b\";"]);
+    // It was signalled of what came before late: no server tells that.
+    rig.send(hub, &[be::notified(9, "a", "one"), done("LISTEN")].concat());
+    let mark = Mark::asked_for(&mut rig, server);
+    rig.send(server, &mark.answered(&[be::notified(9, "b", "two")], &[]));
+    mark.reaches(&mut rig, hub, &[be::notified(9, "b", "two")], &[]);
+    let told = rig.gets(client);
+    assert_eq!(told[told.len() - 3..], ["Notification 9 a one", "Notification 9 b two", "Ready I"]);
+}
+
+#[test]
+fn a_hub_that_breaks_while_a_server_sends_its_mark_leaves_the_client_its_server() {
+    let [one, two, three] = ["1", "2", "3"].map(|number| be::notified(9, "a", number));
+    for parts_before in 0..4 {
+        let mut rig = Rig::new("");
+        let client = rig.client("alice");
+        let (server, hub) = joining(&mut rig, client);
+        let mark = Mark::asked_for(&mut rig, server);
+        let parts = [
+            [be::complete("LISTEN"), be::complete("NOTIFY"), one.clone()].concat(),
+            mark.told(),
+            [two.clone(), be::ready('I'), three.clone()].concat(),
+            done("UNLISTEN"),
+        ];
+        rig.send(server, &parts[..parts_before].concat());
+        rig.eof(hub);
+        rig.gets_nothing(client);
+        rig.send(server, &parts[parts_before..].concat());
+        let due = ["Notification 9 a 1", "Notification 9 a 2", "Notification 9 a 3", "Ready I"];
+        assert_eq!(rig.gets(client), due, "{parts_before}");
+        rig.send(server, &be::notified(9, "a", "4"));
+        assert_eq!(rig.gets(client), ["Notification 9 a 4"]);
+    }
+}
+
+#[test]
 fn a_mark_counts_once_and_nobody_elses_does() {
     let [one, two, three] = ["1", "2", "3"].map(|number| be::notified(9, "a", number));
     let mut rig = Rig::new("");

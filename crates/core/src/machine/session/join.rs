@@ -60,7 +60,9 @@ impl Machine {
             return false;
         }
         listener.joining.clone_from(&new);
-        if !self.has_encoding_of_pool(client_id, pool_id) || !self.join(d, pool_id, client_id, &new) {
+        // Who listens through the hub already stays there: what it has still to tell, no server would.
+        let through_hub = !listener.joined.is_empty() || self.has_encoding_of_pool(client_id, pool_id);
+        if !through_hub || !self.join(d, pool_id, client_id, &new) {
             self.listen_here(client_id);
             *reasons = reasons.with(Reasons::LISTENS);
             return false;
@@ -191,18 +193,18 @@ impl Machine {
     fn mark<D: Driver>(&mut self, d: &mut D, id: ServerId, client: ClientId) {
         let pool_id = self.servers[id].pool;
         let Some(hub) = self.pools[pool_id].hub.as_deref_mut() else { return };
-        let (channel, number) = (hub.marks_channel.clone(), hub.next_mark(client));
+        let mark = hub.next_mark(client);
         let Some(listener) = self.account_mut(client).and_then(|account| account.listener.as_deref_mut())
         else {
             return;
         };
-        (listener.mark, listener.is_marked) = (number, false);
-        let mut text = statement(b"LISTEN ", &channel);
+        (listener.mark, listener.is_marked) = (mark.clone(), false);
+        let mut text = statement(b"LISTEN ", &mark.channel);
         text.extend_from_slice(b"NOTIFY ");
-        quote_identifier(&mut text, &channel);
-        text.extend_from_slice(format!(",'{number}';").as_bytes());
+        quote_identifier(&mut text, &mark.channel);
+        text.extend_from_slice(format!(",'{}';", mark.number).as_bytes());
         self.ask_to_mark(d, id, &text);
-        self.send_hidden(d, id, Purpose::Audit, &statement(b"UNLISTEN ", &channel));
+        self.send_hidden(d, id, Purpose::Audit, &statement(b"UNLISTEN ", &mark.channel));
     }
 
     fn ask_to_mark<D: Driver>(&mut self, d: &mut D, id: ServerId, text: &[u8]) {
@@ -216,19 +218,11 @@ impl Machine {
     }
 
     /// A client's server was told of a mark: behind its own, the hub alone counts. `false` if it is something else.
-    pub(super) fn server_marks(
-        &mut self,
-        id: ServerId,
-        client: ClientId,
-        told: &NotificationResponse<'_>,
-    ) -> bool {
-        let server = &self.servers[id];
-        let hub = self.pools[server.pool].hub.as_deref();
-        if hub.is_none_or(|hub| *hub.marks_channel != *told.channel) {
-            return false;
-        }
-        if let Some((server, Stage::Marking(reasons))) = self.stage_of(client)
-            && self.listener(client).is_some_and(|listener| listener.is_its_mark(told.payload))
+    pub(super) fn server_marks(&mut self, client: ClientId, told: &NotificationResponse<'_>) -> bool {
+        let listener = self.listener(client).filter(|listener| *listener.mark.channel == *told.channel);
+        let Some(listener) = listener else { return false };
+        if listener.is_its_mark(told.payload)
+            && let Some((server, Stage::Marking(reasons))) = self.stage_of(client)
         {
             self.set_stage(server, Stage::Marked(reasons));
         }
@@ -256,23 +250,22 @@ impl Machine {
         let (failed, stage) = (auditing.answer.failed.is_some(), auditing.stage);
         let again = failed && auditing.attempts < AUDIT_ATTEMPTS_MAX;
         let pool_id = self.servers[id].pool;
-        let Some(hub) = self.pools[pool_id].hub.as_deref() else { return };
-        let channel = hub.marks_channel.clone();
+        let Some(listener) = self.listener(client) else { return };
+        let (channel, is_marked) = (listener.mark.channel.clone(), listener.is_marked);
+        // It may still listen to marks then.
+        let doubt = if failed { Reasons::UNKNOWN } else { Reasons::NONE };
         match stage {
             Stage::Marking(_) if again => self.mark(d, id, client),
             Stage::Marking(reasons) => self.not_met(d, id, client, reasons),
             Stage::Marked(_) if again => self.ask_to_mark(d, id, &statement(b"UNLISTEN ", &channel)),
+            Stage::Marked(reasons) if is_marked => self.met(d, id, client, reasons.with(doubt)),
             Stage::Marked(reasons) => {
-                // It may still listen to marks then.
-                let reasons = if failed { reasons.with(Reasons::UNKNOWN) } else { reasons };
-                if self.listener(client).is_some_and(|listener| listener.is_marked) {
-                    return self.met(d, id, client, reasons);
-                }
-                self.set_stage(id, Stage::Meeting(reasons));
+                self.set_stage(id, Stage::Meeting(reasons.with(doubt)));
                 // Who notifies reads all that others sent before it is ready.
                 let text = statement(b"NOTIFY ", &channel);
                 self.ask_hub(d, pool_id, Purpose::Meet, &text, vec![client]);
             }
+            Stage::Alone(reasons) => self.listen_alone(d, id, client, reasons.with(doubt)),
             _ => {}
         }
     }
@@ -302,12 +295,16 @@ impl Machine {
             self.refuse_client(d, client, &Fault::NotificationsLost);
             return;
         }
+        self.listen_alone(d, id, client, reasons);
+    }
+
+    /// A client keeps the server that it has just begun to listen on.
+    fn listen_alone<D: Driver>(&mut self, d: &mut D, id: ServerId, client: ClientId, reasons: Reasons) {
         self.listen_here(client);
         self.audit_over(d, id, client, reasons.with(Reasons::LISTENS));
     }
 
-    /// The hub ended. Who listened through it may have missed something from here on; who was about to, listens on its server,
-    /// unless that is just sending its mark.
+    /// The hub ended. Who listened through it may have missed something from here on; who was about to, listens on its server.
     pub(in crate::machine) fn hub_lost<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, id: ServerId) {
         let Some(pool) = self.pools.get_mut(pool_id) else { return };
         let Some(hub) = pool.hub.take_if(|hub| hub.server == id) else { return };
@@ -327,14 +324,14 @@ impl Machine {
                 | Stage::Marking(reasons)
                 | Stage::Marked(reasons)
                 | Stage::Meeting(reasons) => Some((server, reasons)),
-                Stage::Asking | Stage::Owing(_) => None,
+                Stage::Asking | Stage::Alone(_) | Stage::Owing(_) => None,
             });
             let had_some = self.listener(client).is_some_and(|listener| !listener.joined.is_empty());
-            match joining.filter(|(server, _)| !had_some && self.servers[*server].ledger.is_empty()) {
-                Some((server, reasons)) => {
-                    self.listen_here(client);
-                    self.audit_over(d, server, client, reasons.with(Reasons::LISTENS));
+            match joining.filter(|_| !had_some) {
+                Some((server, reasons)) if self.servers[server].ledger.is_empty() => {
+                    self.listen_alone(d, server, client, reasons);
                 }
+                Some((server, reasons)) => self.set_stage(server, Stage::Alone(reasons)),
                 None => {
                     self.refuse_client(d, client, &Fault::NotificationsLost);
                 }

@@ -147,7 +147,7 @@ impl Machine {
         message: &[u8],
     ) {
         let Some(told) = parsed(message) else { return };
-        if self.server_marks(id, client_id, &told) {
+        if self.server_marks(client_id, &told) {
             return;
         }
         let (server_pid, stage) = (self.servers[id].pid, self.stage_of(client_id).map(|(_, stage)| stage));
@@ -170,13 +170,13 @@ impl Machine {
             Some(Stage::Joining(_) | Stage::Marking(_)) => {
                 listener.is_some_and(|listener| known(&listener.joining))
             }
-            Some(Stage::Marked(_) | Stage::Meeting(_) | Stage::Owing(_)) => false,
+            Some(Stage::Marked(_) | Stage::Meeting(_) | Stage::Alone(_) | Stage::Owing(_)) => false,
         } {
             let listener: &mut Listener = account.listener.get_or_insert_default();
             listener.from_server.push(message.into());
             listener.bytes += message.len();
         } else if let Some(listener) = account.listener.as_deref_mut()
-            && matches!(stage, Some(Stage::Marked(_) | Stage::Meeting(_)))
+            && matches!(stage, Some(Stage::Marked(_) | Stage::Meeting(_) | Stage::Alone(_)))
             && known(&listener.joining)
         {
             listener.in_reserve.push(message.into());
