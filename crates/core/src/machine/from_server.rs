@@ -1,13 +1,8 @@
 //! What servers send: whose it is (the ledger says), and how it reaches its owner. Rows and COPY data pass in runs, and in
 //! pieces, as they come.
 
-use std::sync::Arc;
-
 use pgweir_settings::PoolMode;
-use pgweir_wire::backend::{
-    ErrorFields, ParameterStatus, TxStatus, encode_parameter_status, parse_ready, tag,
-};
-use pgweir_wire::error::{Report, SqlState, encode_error};
+use pgweir_wire::backend::{TxStatus, parse_ready, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use super::begin::BeforeReady;
@@ -17,8 +12,8 @@ use super::measure::rows_in_tag;
 use super::plain::{DEALLOCATED, ROLLED_BACK, changes_objects, is_discarding, plain_answers};
 use super::session::waits_for_restore;
 use super::{Machine, Step};
-use crate::client::{ClientState, printable};
-use crate::driver::{CloseMode, Driver, Level};
+use crate::client::ClientState;
+use crate::driver::Driver;
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Accepted, Kind, Owner, Purpose, Unexpected};
@@ -259,7 +254,8 @@ impl Machine {
         }
     }
 
-    fn pass<D: Driver>(&mut self, d: &mut D, id: ServerId, to: Option<ClientId>, bytes: &[u8]) {
+    /// Bytes for a client; its server waits while too many of them do.
+    pub(super) fn pass<D: Driver>(&mut self, d: &mut D, id: ServerId, to: Option<ClientId>, bytes: &[u8]) {
         let Some(client) = to.and_then(|client| self.clients.get(client)) else { return };
         d.send(client.conn, bytes);
         let hurried = self.servers.get(id).is_some_and(|server| server.riders.is_hurried());
@@ -323,7 +319,8 @@ impl Machine {
             tag::ERROR => {
                 self.extend(d, id, run, None, all, at);
                 run.from = at + bytes.len();
-                self.server_error(d, id, bytes)
+                self.server_error(d, id, bytes);
+                Ok(())
             }
             _ => {
                 if message == tag::READY && parse_ready(body).is_err() {
@@ -522,192 +519,6 @@ impl Machine {
             && parse_ready(body).is_ok_and(|status| status != TxStatus::Idle)
     }
 
-    /// ErrorResponse, whole.
-    fn server_error<D: Driver>(&mut self, d: &mut D, id: ServerId, message: &[u8]) -> Result<(), Unexpected> {
-        let body = &message[HEADER_LEN..];
-        let fatal = ErrorFields::parse(body)
-            .ok()
-            .is_some_and(|fields| matches!(fields.severity(), Some(b"FATAL" | b"PANIC")));
-        let Some(server) = self.servers.get_mut(id) else { return Ok(()) };
-        let accepted = match server.ledger.accept(tag::ERROR) {
-            Ok(accepted) => accepted,
-            Err(_) => {
-                self.unasked_error(d, id, message, fatal);
-                return Ok(());
-            }
-        };
-        let renewed = self.renews_statement(id, accepted, body);
-        match accepted.owner {
-            // It runs again: what it resets is reset then.
-            Owner::Client(client) if renewed => self.doubt_session(client),
-            Owner::Client(client) | Owner::Errand(client) => {
-                let server = &mut self.servers[id];
-                if fatal {
-                    server.says_goodbye();
-                }
-                self.note_server_error(id, body);
-                self.statement_failed(client, id);
-                match accepted.ended {
-                    Some(entry) if entry.kind == Kind::ParseAgain && is_provoked(body) => {
-                        self.name_in_use(d, client, entry.ticket);
-                    }
-                    _ => {
-                        let told = self.explain(client, message, fatal);
-                        self.pass(d, id, Some(client), told.as_deref().unwrap_or(message));
-                    }
-                }
-            }
-            Owner::Hidden(Purpose::Replay) => {}
-            Owner::Hidden(purpose) => self.hidden_failed(d, id, purpose, body),
-        }
-        self.undo_failed(id, accepted.ended);
-        if renewed {
-            self.ask_again(d, id);
-        } else if accepted.owner == Owner::Hidden(Purpose::Replay) {
-            self.replay_failed(d, id, message, code_and_text(body));
-        } else {
-            self.begin_failed(d, id, accepted.owner);
-        }
-        self.settle(d, id);
-        Ok(())
-    }
-
-    /// PostgreSQL's error for a name that is in use, which knows the statement by our name for it.
-    fn name_in_use<D: Driver>(&mut self, d: &mut D, client: ClientId, ticket: u32) {
-        let Some(client) = self.clients.get(client) else { return };
-        let name = client
-            .account
-            .as_ref()
-            .and_then(|account| account.statements.as_ref())
-            .and_then(|statements| statements.name(ticket));
-        let text = format!("prepared statement \"{}\" already exists", printable(name.unwrap_or_default()));
-        self.scratch.clear();
-        encode_error(&mut self.scratch, &Report::error(SqlState::DUPLICATE_PREPARED_STATEMENT, &text));
-        d.send(client.conn, &self.scratch);
-    }
-
-    /// An error that answers nothing: the server is about to leave (57P01, 57P05 and their like).
-    fn unasked_error<D: Driver>(&mut self, d: &mut D, id: ServerId, message: &[u8], fatal: bool) {
-        let Some(server) = self.servers.get_mut(id) else { return };
-        if fatal {
-            server.says_goodbye();
-        }
-        match server.state.client() {
-            Some(client) => {
-                let told = self.explain(client, message, fatal);
-                self.pass(d, id, Some(client), told.as_deref().unwrap_or(message));
-            }
-            None => {
-                let text = ErrorFields::parse(&message[HEADER_LEN..])
-                    .ok()
-                    .and_then(|fields| fields.message().map(printable))
-                    .unwrap_or_default();
-                let line = format!("{} idle server said: {text}", self.server_log_name(&self.servers[id]));
-                self.log(d, Level::Warning, &line);
-                self.close_server(d, id, "idle server got dirty", CloseMode::Now);
-            }
-        }
-    }
-
-    fn hidden_failed<D: Driver>(&mut self, d: &mut D, id: ServerId, purpose: Purpose, body: &[u8]) {
-        let (code, text) = code_and_text(body);
-        let (what, reason) = match purpose {
-            Purpose::ConnectQuery => ("connect_query", None),
-            Purpose::Settle => ("SET of a client's parameters", Some("invalid server parameter")),
-            Purpose::Audit | Purpose::Introduce => return self.hidden_refused(id, code, text),
-            Purpose::Restore => ("putting back startup parameters", None),
-            // Where what it follows failed, so does this.
-            Purpose::Lend => return,
-            Purpose::Prepare => return self.prepare_refused(d, id, &text),
-            // The client's statement fails for the same reason.
-            Purpose::Sequences if code == SqlState::IN_FAILED_SQL_TRANSACTION => return,
-            Purpose::Sequences => ("DISCARD SEQUENCES", Some("DISCARD SEQUENCES failed")),
-            Purpose::Reset => ("server_reset_query", Some("reset query failed")),
-            Purpose::Check => ("server_check_query", Some("test query failed")),
-            Purpose::AuthQuery => ("auth_query", None),
-            Purpose::Evict => ("Close", Some("Close failed")),
-            Purpose::Listen => ("LISTEN", Some("LISTEN failed")),
-            Purpose::Meet => ("NOTIFY", None),
-            Purpose::Rerun | Purpose::Reopen | Purpose::Replay | Purpose::Probe => return,
-        };
-        let line = format!("{} {what} failed: {text}", self.server_log_name(&self.servers[id]));
-        self.log(d, Level::Warning, &line);
-        match (purpose, reason) {
-            (Purpose::Settle, _) => self.settle_failed(d, id, code, text),
-            (Purpose::AuthQuery, _) => self.lookup_refused(id),
-            (_, Some(reason)) => self.lose_server(d, id, reason.into()),
-            (_, None) => {}
-        }
-    }
-
-    /// ParameterStatus: the server's value, and (with a client on it) the client's. Returns who is to be told.
-    fn parameter_changed(&mut self, id: ServerId, body: &[u8]) -> Option<ClientId> {
-        let Ok(status) = ParameterStatus::parse(body) else { return None };
-        let server = self.servers.get_mut(id)?;
-        let client_id = server.state.client();
-        let hidden = server.ledger.head().is_some_and(|head| matches!(head.owner, Owner::Hidden(_)));
-        let Some(position) = self.tracked.position(status.name) else {
-            if let ServerState::Introducing(introducing) = &mut server.state
-                && introducing.reported.len() < SERVER_ERROR_BYTES_MAX
-            {
-                encode_parameter_status(&mut introducing.reported, status.name, status.value);
-            }
-            return client_id.filter(|_| !hidden);
-        };
-        let server_knew = server.params.get(position) == Some(status.value);
-        if !server_knew {
-            let mut params = (*server.params).clone();
-            params.set(position, status.value);
-            server.params = self.pools[server.pool].share(params);
-        }
-        let (client_id, server_params) = (client_id?, Arc::clone(&server.params));
-        let client = self.clients.get_mut(client_id)?;
-        if matches!(&client.state, ClientState::Linked(link) if link.opening.has_failed()) {
-            // The server goes back to what was not the client's.
-            return None;
-        }
-        let account = client.account.as_deref_mut()?;
-        let knew = account.params.get(position) == Some(status.value);
-        if account.params.differences(&server_params).next().is_none() {
-            account.params = server_params;
-        } else if !knew {
-            let mut params = (*account.params).clone();
-            params.set(position, status.value);
-            account.params = self.pools[account.pool].share(params);
-        }
-        // What it knew and the server did not is what was replayed.
-        (!knew || (!hidden && server_knew)).then_some(client_id)
-    }
-
-    fn notice_owner(&self, id: ServerId) -> Option<ClientId> {
-        let server = self.servers.get(id)?;
-        match server.ledger.head() {
-            Some(head) => match head.owner {
-                Owner::Client(client) | Owner::Errand(client) => Some(client),
-                Owner::Hidden(_) => None,
-            },
-            None => server.state.client(),
-        }
-    }
-
-    /// Only a client that has its server for itself may be sent what was listened to on it.
-    fn notification_owner<D: Driver>(&mut self, d: &mut D, id: ServerId, message: &[u8]) -> Option<ClientId> {
-        let server = self.servers.get(id)?;
-        if matches!(server.state, ServerState::Listening) {
-            self.spread(d, id, message);
-            return None;
-        }
-        let client = server.state.client()?;
-        if self.pools[server.pool].mode == PoolMode::Session {
-            return (!self.keeps_notification(d, client, message)).then_some(client);
-        }
-        if self.listens_here(id) {
-            return self.passes_notification(id, client, message).then_some(client);
-        }
-        self.note_notification(d, id, client, message);
-        None
-    }
-
     /// A transaction is open where others are aboard behind.
     fn strands_others(&self, id: ServerId, ready: &[u8]) -> bool {
         let riders = self.servers.get(id).map(|server| &server.riders);
@@ -763,20 +574,6 @@ impl Machine {
 /// CommandComplete of `BEGIN`, and of `START TRANSACTION`.
 const BEGUN: &[u8] = b"C\0\0\0\x0aBEGIN\0";
 const STARTED: &[u8] = b"C\0\0\0\x16START TRANSACTION\0";
-
-/// What an error of a server says, for statements of ours.
-fn code_and_text(body: &[u8]) -> (SqlState, String) {
-    let fields = ErrorFields::parse(body).ok();
-    let code = fields.as_ref().and_then(|fields| fields.code().and_then(SqlState::from_bytes));
-    let text = fields.as_ref().and_then(|fields| fields.message().map(printable));
-    (code.unwrap_or(SqlState::CONNECTION_FAILURE), text.unwrap_or_default())
-}
-
-/// The error that was provoked, not another one that came first: the transaction had failed before, the server shuts down.
-fn is_provoked(body: &[u8]) -> bool {
-    let code = ErrorFields::parse(body).ok().and_then(|fields| fields.code().and_then(SqlState::from_bytes));
-    code == Some(SqlState::DUPLICATE_PREPARED_STATEMENT)
-}
 
 /// The client that sees an answer, if anybody does.
 fn visible(owner: Owner) -> Option<ClientId> {

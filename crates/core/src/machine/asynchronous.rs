@@ -1,0 +1,90 @@
+//! What servers say unasked: ParameterStatus, NoticeResponse, NotificationResponse, and who is told.
+//! (PostgreSQL documentation, "Message Flow", "Asynchronous Operations".)
+
+use std::sync::Arc;
+
+use pgweir_settings::PoolMode;
+use pgweir_wire::backend::{ParameterStatus, encode_parameter_status};
+
+use super::Machine;
+use crate::client::ClientState;
+use crate::driver::Driver;
+use crate::ids::{ClientId, ServerId};
+use crate::ledger::Owner;
+use crate::limits::SERVER_ERROR_BYTES_MAX;
+use crate::server::ServerState;
+
+impl Machine {
+    /// ParameterStatus: the server's value, and (with a client on it) the client's. Returns who is to be told.
+    pub(super) fn parameter_changed(&mut self, id: ServerId, body: &[u8]) -> Option<ClientId> {
+        let Ok(status) = ParameterStatus::parse(body) else { return None };
+        let server = self.servers.get_mut(id)?;
+        let client_id = server.state.client();
+        let hidden = server.ledger.head().is_some_and(|head| matches!(head.owner, Owner::Hidden(_)));
+        let Some(position) = self.tracked.position(status.name) else {
+            if let ServerState::Introducing(introducing) = &mut server.state
+                && introducing.reported.len() < SERVER_ERROR_BYTES_MAX
+            {
+                encode_parameter_status(&mut introducing.reported, status.name, status.value);
+            }
+            return client_id.filter(|_| !hidden);
+        };
+        let server_knew = server.params.get(position) == Some(status.value);
+        if !server_knew {
+            let mut params = (*server.params).clone();
+            params.set(position, status.value);
+            server.params = self.pools[server.pool].share(params);
+        }
+        let (client_id, server_params) = (client_id?, Arc::clone(&server.params));
+        let client = self.clients.get_mut(client_id)?;
+        if matches!(&client.state, ClientState::Linked(link) if link.opening.has_failed()) {
+            // The server goes back to what was not the client's.
+            return None;
+        }
+        let account = client.account.as_deref_mut()?;
+        let knew = account.params.get(position) == Some(status.value);
+        if account.params.differences(&server_params).next().is_none() {
+            account.params = server_params;
+        } else if !knew {
+            let mut params = (*account.params).clone();
+            params.set(position, status.value);
+            account.params = self.pools[account.pool].share(params);
+        }
+        // What it knew and the server did not is what was replayed.
+        (!knew || (!hidden && server_knew)).then_some(client_id)
+    }
+
+    pub(super) fn notice_owner(&self, id: ServerId) -> Option<ClientId> {
+        let server = self.servers.get(id)?;
+        match server.ledger.head() {
+            Some(head) => match head.owner {
+                Owner::Client(client) | Owner::Errand(client) => Some(client),
+                Owner::Hidden(_) => None,
+            },
+            None => server.state.client(),
+        }
+    }
+
+    /// Only a client that has its server for itself may be sent what was listened to on it.
+    pub(super) fn notification_owner<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ServerId,
+        message: &[u8],
+    ) -> Option<ClientId> {
+        let server = self.servers.get(id)?;
+        if matches!(server.state, ServerState::Listening) {
+            self.spread(d, id, message);
+            return None;
+        }
+        let client = server.state.client()?;
+        if self.pools[server.pool].mode == PoolMode::Session {
+            return (!self.keeps_notification(d, client, message)).then_some(client);
+        }
+        if self.listens_here(id) {
+            return self.passes_notification(id, client, message).then_some(client);
+        }
+        self.note_notification(d, id, client, message);
+        None
+    }
+}

@@ -1,0 +1,141 @@
+//! What servers refuse: to whom an ErrorResponse is told, and what follows where it answers a statement of ours.
+
+use pgweir_wire::backend::{ErrorFields, tag};
+use pgweir_wire::error::{Report, SqlState, encode_error};
+use pgweir_wire::header::HEADER_LEN;
+
+use super::Machine;
+use crate::client::printable;
+use crate::driver::{CloseMode, Driver, Level};
+use crate::ids::{ClientId, ServerId};
+use crate::ledger::{Kind, Owner, Purpose};
+
+impl Machine {
+    /// ErrorResponse, whole.
+    pub(super) fn server_error<D: Driver>(&mut self, d: &mut D, id: ServerId, message: &[u8]) {
+        let body = &message[HEADER_LEN..];
+        let fatal = ErrorFields::parse(body)
+            .ok()
+            .is_some_and(|fields| matches!(fields.severity(), Some(b"FATAL" | b"PANIC")));
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let accepted = match server.ledger.accept(tag::ERROR) {
+            Ok(accepted) => accepted,
+            Err(_) => return self.unasked_error(d, id, message, fatal),
+        };
+        let renewed = self.renews_statement(id, accepted, body);
+        match accepted.owner {
+            // It runs again: what it resets is reset then.
+            Owner::Client(client) if renewed => self.doubt_session(client),
+            Owner::Client(client) | Owner::Errand(client) => {
+                let server = &mut self.servers[id];
+                if fatal {
+                    server.says_goodbye();
+                }
+                self.note_server_error(id, body);
+                self.statement_failed(client, id);
+                match accepted.ended {
+                    Some(entry) if entry.kind == Kind::ParseAgain && is_provoked(body) => {
+                        self.name_in_use(d, client, entry.ticket);
+                    }
+                    _ => {
+                        let told = self.explain(client, message, fatal);
+                        self.pass(d, id, Some(client), told.as_deref().unwrap_or(message));
+                    }
+                }
+            }
+            Owner::Hidden(Purpose::Replay) => {}
+            Owner::Hidden(purpose) => self.hidden_failed(d, id, purpose, body),
+        }
+        self.undo_failed(id, accepted.ended);
+        if renewed {
+            self.ask_again(d, id);
+        } else if accepted.owner == Owner::Hidden(Purpose::Replay) {
+            self.replay_failed(d, id, message, code_and_text(body));
+        } else {
+            self.begin_failed(d, id, accepted.owner);
+        }
+        self.settle(d, id);
+    }
+
+    /// PostgreSQL's error for a name that is in use, which knows the statement by our name for it.
+    fn name_in_use<D: Driver>(&mut self, d: &mut D, client: ClientId, ticket: u32) {
+        let Some(client) = self.clients.get(client) else { return };
+        let name = client
+            .account
+            .as_ref()
+            .and_then(|account| account.statements.as_ref())
+            .and_then(|statements| statements.name(ticket));
+        let text = format!("prepared statement \"{}\" already exists", printable(name.unwrap_or_default()));
+        self.scratch.clear();
+        encode_error(&mut self.scratch, &Report::error(SqlState::DUPLICATE_PREPARED_STATEMENT, &text));
+        d.send(client.conn, &self.scratch);
+    }
+
+    /// An error that answers nothing: the server is about to leave (57P01, 57P05 and their like).
+    fn unasked_error<D: Driver>(&mut self, d: &mut D, id: ServerId, message: &[u8], fatal: bool) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        if fatal {
+            server.says_goodbye();
+        }
+        match server.state.client() {
+            Some(client) => {
+                let told = self.explain(client, message, fatal);
+                self.pass(d, id, Some(client), told.as_deref().unwrap_or(message));
+            }
+            None => {
+                let text = ErrorFields::parse(&message[HEADER_LEN..])
+                    .ok()
+                    .and_then(|fields| fields.message().map(printable))
+                    .unwrap_or_default();
+                let line = format!("{} idle server said: {text}", self.server_log_name(&self.servers[id]));
+                self.log(d, Level::Warning, &line);
+                self.close_server(d, id, "idle server got dirty", CloseMode::Now);
+            }
+        }
+    }
+
+    fn hidden_failed<D: Driver>(&mut self, d: &mut D, id: ServerId, purpose: Purpose, body: &[u8]) {
+        let (code, text) = code_and_text(body);
+        let (what, reason) = match purpose {
+            Purpose::ConnectQuery => ("connect_query", None),
+            Purpose::Settle => ("SET of a client's parameters", Some("invalid server parameter")),
+            Purpose::Audit | Purpose::Introduce => return self.hidden_refused(id, code, text),
+            Purpose::Restore => ("putting back startup parameters", None),
+            // Where what it follows failed, so does this.
+            Purpose::Lend => return,
+            Purpose::Prepare => return self.prepare_refused(d, id, &text),
+            // The client's statement fails for the same reason.
+            Purpose::Sequences if code == SqlState::IN_FAILED_SQL_TRANSACTION => return,
+            Purpose::Sequences => ("DISCARD SEQUENCES", Some("DISCARD SEQUENCES failed")),
+            Purpose::Reset => ("server_reset_query", Some("reset query failed")),
+            Purpose::Check => ("server_check_query", Some("test query failed")),
+            Purpose::AuthQuery => ("auth_query", None),
+            Purpose::Evict => ("Close", Some("Close failed")),
+            Purpose::Listen => ("LISTEN", Some("LISTEN failed")),
+            Purpose::Meet => ("NOTIFY", None),
+            Purpose::Rerun | Purpose::Reopen | Purpose::Replay | Purpose::Probe => return,
+        };
+        let line = format!("{} {what} failed: {text}", self.server_log_name(&self.servers[id]));
+        self.log(d, Level::Warning, &line);
+        match (purpose, reason) {
+            (Purpose::Settle, _) => self.settle_failed(d, id, code, text),
+            (Purpose::AuthQuery, _) => self.lookup_refused(id),
+            (_, Some(reason)) => self.lose_server(d, id, reason.into()),
+            (_, None) => {}
+        }
+    }
+}
+
+/// What an error of a server says, for statements of ours.
+fn code_and_text(body: &[u8]) -> (SqlState, String) {
+    let fields = ErrorFields::parse(body).ok();
+    let code = fields.as_ref().and_then(|fields| fields.code().and_then(SqlState::from_bytes));
+    let text = fields.as_ref().and_then(|fields| fields.message().map(printable));
+    (code.unwrap_or(SqlState::CONNECTION_FAILURE), text.unwrap_or_default())
+}
+
+/// The error that was provoked, not another one that came first: the transaction had failed before, the server shuts down.
+fn is_provoked(body: &[u8]) -> bool {
+    let code = ErrorFields::parse(body).ok().and_then(|fields| fields.code().and_then(SqlState::from_bytes));
+    code == Some(SqlState::DUPLICATE_PREPARED_STATEMENT)
+}
