@@ -5,7 +5,9 @@
 //! pure state machine and the only one that decides which answer belongs to whom; it must never see a connection.
 //!
 //! The rules are those of PostgreSQL's protocol chapter ("Message Flow") and of `postgres.c` (`ignore_till_sync`) and
-//! `copyfromparse.c` (Sync and Flush are ignored inside COPY FROM STDIN).
+//! `copyfromparse.c` (Sync and Flush are ignored inside COPY FROM STDIN). Nobody can know whether the server still copied when it read
+//! a Sync that was sent inside of a COPY which failed: how many of those it answers is seen only when it answers something
+//! else ([`Purpose::Fence`]).
 
 use std::collections::VecDeque;
 
@@ -52,6 +54,8 @@ pub enum Purpose {
     Reopen,
     /// What a client asked for and what is asked once more: a cancel request of somebody else hit it, or it was outdated.
     Rerun,
+    /// Nothing: where it is answered, no Sync is that was sent before.
+    Fence,
 }
 
 /// Who gets the answer.
@@ -191,6 +195,14 @@ pub struct Ledger {
     changes_before: usize,
     /// Since the last message the server was asked to send what it owes.
     asked: bool,
+    /// A COPY FROM STDIN has begun, and is the head.
+    copies: bool,
+    /// Something of the head's answer has come; known only while there are doubtful Syncs.
+    is_begun: bool,
+    /// Syncs that were sent inside of a COPY: ignored if it still ran when the server read them.
+    doubtful: usize,
+    /// Who sent them.
+    doubtful_owner: Option<Owner>,
 }
 
 /// What the server does with the messages it reads, where that is not simply to execute them.
@@ -209,7 +221,13 @@ impl Ledger {
     /// Nothing is owed, and no extended group is open: the server rests, if its transaction status is idle too.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
-        self.entries.is_empty() && !self.group_open && self.phase == Phase::Normal
+        self.entries.is_empty() && !self.group_open && self.phase == Phase::Normal && self.doubtful == 0
+    }
+
+    /// Nothing is owed but what nobody knows of: a [`Purpose::Fence`] tells.
+    #[must_use]
+    pub fn needs_fence(&self) -> bool {
+        self.doubtful > 0 && self.entries.is_empty() && !self.group_open && self.phase == Phase::Normal
     }
 
     /// Everything that was sent is whole: one more group may follow, whoever it is from.
@@ -253,6 +271,9 @@ impl Ledger {
     #[inline]
     #[must_use]
     pub fn plain_head(&self) -> Option<(ClientId, Kind)> {
+        if self.doubtful > 0 {
+            return None;
+        }
         match self.entries.front()? {
             Entry { owner: Owner::Client(client), kind, statement: None, .. } => Some((*client, *kind)),
             _ => None,
@@ -302,6 +323,7 @@ impl Ledger {
 
     fn leave(&mut self) -> Option<Entry> {
         let entry = self.entries.pop_front()?;
+        (self.copies, self.is_begun) = (false, false);
         match entry.kind {
             Kind::Query | Kind::FunctionCall | Kind::Sync => self.readies -= 1,
             _ if !entry.changes_names() => {}
@@ -334,8 +356,13 @@ impl Ledger {
                 self.phase = Phase::Normal;
                 return Pushed::Ignored;
             }
-            (Phase::CopyIn, Kind::Sync) => return Pushed::Ignored,
-            (Phase::Normal | Phase::CopyIn, _) => {}
+            (Phase::CopyIn, Kind::Sync) => {
+                self.doubt(1, entry.owner);
+                return Pushed::Ignored;
+            }
+            // The server reads it when it copies no longer, if at all.
+            (Phase::CopyIn, _) => self.phase = Phase::Normal,
+            (Phase::Normal, _) => {}
         }
         match entry.kind {
             // A simple query or a function call ends the transaction of the extended messages before it.
@@ -383,6 +410,11 @@ impl Ledger {
     /// [`Unexpected`] when the head of the ledger did not ask for such a message.
     #[inline]
     pub fn accept(&mut self, message: u8) -> Result<Accepted, Unexpected> {
+        if self.doubtful > 0
+            && let Some(accepted) = self.accept_doubtful(message)
+        {
+            return Ok(accepted);
+        }
         let Some(head) = self.entries.front().copied() else {
             return Err(Unexpected { tag: message, expected: "nothing" });
         };
@@ -409,7 +441,7 @@ impl Ledger {
             | (Kind::DescribeStatement, tag::PARAMETER_DESCRIPTION)
             | (Kind::FunctionCall, tag::FUNCTION_RESPONSE) => false,
             (Kind::Query | Kind::Execute, tag::COPY_IN) => {
-                self.enter_copy_in();
+                self.enter_copy_in(head.owner);
                 false
             }
             (Kind::Execute, tag::COMMAND_COMPLETE | tag::EMPTY_QUERY | tag::PORTAL_SUSPENDED)
@@ -430,6 +462,40 @@ impl Ledger {
         Ok(Accepted { owner: head.owner, ended: ends.then_some(head) })
     }
 
+    /// A message that comes while Syncs are doubtful: `Some` if it answers one of them, which the client gets as PostgreSQL's.
+    ///
+    /// ReadyForQuery is nobody else's where nothing is owed, or where the head has to be answered by something else first; before
+    /// that of a Sync that is certain, it is as good as that one. Whatever else comes is about what was sent behind the COPY, or is
+    /// the COPY's success: none of them will be answered any more. Only an error of the COPY itself says nothing.
+    fn accept_doubtful(&mut self, message: u8) -> Option<Accepted> {
+        let head = self.entries.front();
+        let of_its_own = match head {
+            None => true,
+            Some(Entry { kind: Kind::Sync, .. }) => false,
+            Some(_) => !self.is_begun,
+        };
+        if message == tag::READY {
+            let owner = self.doubtful_owner.filter(|_| of_its_own)?;
+            self.doubtful -= 1;
+            if head.is_none() {
+                self.phase = Phase::Normal;
+                self.group_open = false;
+            }
+            return Some(Accepted { owner, ended: None });
+        }
+        if head.is_some() {
+            let fails = message == tag::ERROR && self.copies;
+            self.doubtful = if fails { self.doubtful } else { 0 };
+            self.is_begun = true;
+        }
+        None
+    }
+
+    fn doubt(&mut self, syncs: usize, owner: Owner) {
+        self.doubtful += syncs;
+        self.doubtful_owner = Some(owner);
+    }
+
     fn accept_error(&mut self, head: Entry) -> Accepted {
         if self.phase == Phase::CopyIn {
             self.phase = Phase::Normal;
@@ -445,21 +511,20 @@ impl Ledger {
         }
     }
 
-    /// COPY FROM STDIN began. Whatever Sync was sent before the end of its data is ignored by the server.
-    fn enter_copy_in(&mut self) {
-        let end = self.entries.iter().position(|entry| entry.kind == Kind::CopyEnd);
-        let before_end = end.unwrap_or(self.entries.len());
-        let mut at = 0;
-        let mut syncs = 0;
-        self.entries.retain(|entry| {
-            let ignored_sync = at < before_end && entry.kind == Kind::Sync;
-            syncs += usize::from(ignored_sync);
-            let ignored = ignored_sync || Some(at) == end;
-            at += 1;
-            !ignored
-        });
+    /// COPY FROM STDIN began. The Syncs right behind it are ignored by the server, while it copies; whatever else than the end of the
+    /// data comes then ends the COPY in one way or another.
+    fn enter_copy_in(&mut self, owner: Owner) {
+        let behind = || self.entries.iter().skip(1);
+        let syncs = behind().take_while(|entry| entry.kind == Kind::Sync).count();
+        let next = behind().nth(syncs).map(|entry| entry.kind);
+        let ignored = syncs + usize::from(next == Some(Kind::CopyEnd));
+        self.entries.drain(1..=ignored);
         self.readies -= syncs;
-        if end.is_none() {
+        (self.copies, self.is_begun) = (true, true);
+        if syncs > 0 {
+            self.doubt(syncs, owner);
+        }
+        if next.is_none() {
             self.phase = Phase::CopyIn;
         }
         if self.entries.front().is_some_and(|head| head.kind == Kind::Execute) {

@@ -11,6 +11,10 @@ pub const INBOX_BYTES_MAX: usize = 64 * 1024;
 /// be at most this long; SQLSTATE 54000 beyond it.
 pub const PARSE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
+/// The body of a message that PostgreSQL expects to be small (`PQ_SMALL_MESSAGE_LIMIT`, less the length itself): the connection
+/// that sends more ends, with 08P01.
+pub const SMALL_BODY_BYTES_MAX: usize = 10_000 - 4;
+
 /// Portal and statement names at the front of Bind, Describe, Close.
 pub const NAMES_BYTES_MAX: usize = 16 * 1024;
 

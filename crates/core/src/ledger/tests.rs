@@ -142,6 +142,95 @@ fn copy_in_that_fails_midway_ignores_the_late_end() {
     assert!(ledger.is_at_rest());
 }
 
+/// Who the answers are for: `c` a client, `-` nobody; and at the end whether the server rests.
+fn told(ledger: &mut Ledger, messages: &[u8]) -> (String, bool) {
+    let mut told = String::new();
+    for message in messages {
+        let accepted = ledger.accept(*message).expect("it was due");
+        told.push(if matches!(accepted.owner, Owner::Client(_)) { 'c' } else { '-' });
+        while ledger.settle().is_some() {}
+        if ledger.needs_fence() {
+            assert!(!ledger.is_at_rest());
+            ledger.push(Entry::new(Owner::Hidden(Purpose::Fence), Kind::Query));
+        }
+    }
+    (told, ledger.is_at_rest())
+}
+
+#[test]
+fn a_sync_inside_of_a_copy_is_answered_where_the_copy_failed_before_it_was_read() {
+    for (sent_before, answered) in [(false, 0), (false, 1), (true, 0), (true, 1)] {
+        let mut ledger = Ledger::default();
+        push(&mut ledger, &[Kind::Query]);
+        if sent_before {
+            push(&mut ledger, &[Kind::Sync]);
+        }
+        feed(&mut ledger, b"G");
+        if !sent_before {
+            push(&mut ledger, &[Kind::Sync]);
+        }
+        // The COPY's own, and that of the Sync; the last two are the fence's.
+        let (answers, due): (&[u8], &str) =
+            if answered == 0 { (b"EZIZ", "cc--") } else { (b"EZZIZ", "ccc--") };
+        assert_eq!(told(&mut ledger, answers), (due.to_owned(), true), "{sent_before} {answered}");
+    }
+}
+
+#[test]
+fn the_next_statement_tells_as_well_how_many_syncs_were_answered() {
+    for (answers, due) in [(&b"EZCZ"[..], "cccc"), (b"EZZCZ", "ccccc"), (b"EZZEZ", "ccccc")] {
+        let mut ledger = Ledger::default();
+        push(&mut ledger, &[Kind::Query]);
+        feed(&mut ledger, b"G");
+        push(&mut ledger, &[Kind::Sync, Kind::CopyEnd, Kind::Query]);
+        assert_eq!(told(&mut ledger, answers), (due.to_owned(), true));
+    }
+}
+
+#[test]
+fn a_sync_behind_the_next_statement_is_not_inside_of_the_copy() {
+    for begun in [false, true] {
+        let mut ledger = Ledger::default();
+        push(&mut ledger, &[Kind::Query]);
+        if begun {
+            feed(&mut ledger, b"G");
+        }
+        push(&mut ledger, &[Kind::Sync, Kind::Query, Kind::Sync]);
+        if !begun {
+            feed(&mut ledger, b"G");
+        }
+        assert_eq!(told(&mut ledger, b"EZZGEZZ"), ("ccccccc".to_owned(), false), "{begun}");
+        assert_eq!(told(&mut ledger, b"IZ"), ("--".to_owned(), true));
+    }
+}
+
+#[test]
+fn a_copy_that_succeeds_has_ignored_every_sync_before_its_end() {
+    let mut ledger = Ledger::default();
+    push(&mut ledger, &[Kind::Query]);
+    feed(&mut ledger, b"G");
+    push(&mut ledger, &[Kind::Sync, Kind::Sync, Kind::CopyEnd]);
+    assert_eq!(told(&mut ledger, b"CZ"), ("cc".to_owned(), true));
+    assert!(ledger.accept(b'Z').is_err());
+}
+
+#[test]
+fn an_extended_copy_that_fails_at_once_ends_with_the_sync_behind_it() {
+    let parts = [Kind::Parse, Kind::Bind, Kind::Execute, Kind::Sync];
+    // A trigger fails before anything is read: the Sync was not ignored.
+    let mut ledger = Ledger::default();
+    push(&mut ledger, &parts);
+    assert_eq!(told(&mut ledger, b"12GEZ"), ("ccccc".to_owned(), true));
+    // The data is bad: it was, and the next one counts. That there is no other is seen by the fence.
+    for (answers, due) in [(&b"12GEZIZ"[..], "ccccc--"), (b"12GEZZIZ", "cccccc--")] {
+        let mut ledger = Ledger::default();
+        push(&mut ledger, &parts);
+        told(&mut ledger, &answers[..4]);
+        push(&mut ledger, &[Kind::CopyEnd, Kind::Sync]);
+        assert_eq!(told(&mut ledger, &answers[4..]), (due[4..].to_owned(), true));
+    }
+}
+
 #[test]
 fn copy_data_for_a_statement_that_is_no_copy_is_nothing() {
     let mut ledger = Ledger::default();

@@ -16,6 +16,7 @@ use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Kind, Ledger, Owner, Pushed};
 use crate::limits::{
     BACKLOG_HIGH_BYTES, HOLD_MESSAGE_BYTES, LEDGER_ENTRIES_MAX, NAMES_BYTES_MAX, PARSE_BYTES_MAX,
+    SMALL_BODY_BYTES_MAX,
 };
 use crate::server::ServerState;
 
@@ -488,6 +489,9 @@ pub(super) fn names_are_uncertain(link: &mut Link, ledger: &Ledger) -> bool {
 }
 
 /// Where a message goes; decided by its type byte and, for those that name statements, its first bytes.
+///
+/// What PostgreSQL would refuse without an answer that is accounted for never reaches it: a Flush or Sync with something in it, and
+/// what is longer than it reads of its kind (`PQ_SMALL_MESSAGE_LIMIT`). Whoever had the server next would suffer for it.
 #[inline]
 pub(super) fn route(header: Header, message: &[u8], tracking: bool) -> Route {
     let body = &message[HEADER_LEN..message.len().min(header.total())];
@@ -495,6 +499,12 @@ pub(super) fn route(header: Header, message: &[u8], tracking: bool) -> Route {
     match header.tag {
         tag::QUERY if tracking && may_discard(body) => Route::Discards(Kind::Query),
         tag::QUERY => Route::Pass(Some(Kind::Query)),
+        tag::FLUSH | tag::SYNC if header.body_len != 0 => Route::Malformed,
+        tag::EXECUTE | tag::DESCRIBE | tag::CLOSE | tag::COPY_DONE | tag::COPY_FAIL
+            if header.body_len as usize > SMALL_BODY_BYTES_MAX =>
+        {
+            Route::Malformed
+        }
         tag::EXECUTE => Route::Pass(Some(Kind::Execute)),
         tag::SYNC => Route::Pass(Some(Kind::Sync)),
         tag::BIND if tracking => match pgweir_wire::frontend::BindHead::parse_prefix(body) {

@@ -502,7 +502,9 @@ impl Machine {
             self.trust_lost(d, id);
         }
         let Some(server) = self.servers.get(id) else { return Ok(()) };
-        if server.ledger.is_at_rest() && server.tx == TxStatus::Idle {
+        if server.ledger.needs_fence() && server.tx == TxStatus::Idle {
+            self.send_hidden(d, id, Purpose::Fence, b"");
+        } else if server.ledger.is_at_rest() && server.tx == TxStatus::Idle {
             self.server_rests(d, id);
         } else if !matches!(server.state, ServerState::Busy(_)) && server.ledger.is_at_rest() {
             // A hidden statement left a transaction open: nobody can be given such a server.

@@ -113,7 +113,7 @@ impl Machine {
             Purpose::Evict => ("Close", Some("Close failed")),
             Purpose::Listen => ("LISTEN", Some("LISTEN failed")),
             Purpose::Meet => ("NOTIFY", None),
-            Purpose::Rerun | Purpose::Reopen | Purpose::Replay | Purpose::Probe => return,
+            Purpose::Rerun | Purpose::Reopen | Purpose::Replay | Purpose::Probe | Purpose::Fence => return,
         };
         let line = format!("{} {what} failed: {text}", self.server_log_name(&self.servers[id]));
         self.log(d, Level::Warning, &line);

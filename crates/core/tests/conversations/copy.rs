@@ -215,3 +215,81 @@ fn an_unfinished_message_behind_a_failed_copy_has_the_idle_timeout() {
     rig.pass_s(10);
     assert!(rig.is_closed(client) && rig.is_closed(server), "a server must not be held by nothing");
 }
+
+/// A COPY that fails with a Sync inside of it; whether that is answered, only the next answer tells.
+#[test]
+fn nobody_gets_the_server_of_a_failed_copy_before_every_sync_is_accounted_for() {
+    for answered in [false, true] {
+        for early in [false, true] {
+            let mut rig = Rig::new("default_pool_size = 1");
+            let client = rig.client("alice");
+            let server = rig.dialed();
+            let begin = fe::query("copy t from stdin");
+            let data = [fe::copy_data(b"bad\n"), fe::sync()].concat();
+            if early {
+                rig.send(client, &[begin, data].concat());
+            } else {
+                rig.send(client, &begin);
+                rig.answer(server, &be::copy_in(), client);
+                rig.send(client, &data);
+            }
+            rig.gets(server);
+            let (two, three) = (rig.client("alice"), rig.client("alice"));
+            rig.send(two, &fe::query("select 2"));
+            rig.send(three, &fe::query("select 3"));
+            let failed = [be::error("22P02", "invalid input syntax"), be::ready('I')].concat();
+            let told = if early { [be::copy_in(), failed].concat() } else { failed };
+            let got = rig.answer(server, &told, client);
+            assert_eq!(got.last().map(String::as_str), Some("Ready I"));
+            assert_eq!(rig.gets(server), ["Query "], "nothing of anybody's is sent behind it");
+            if answered {
+                assert_eq!(rig.answer(server, &be::ready('I'), client), ["Ready I"]);
+            }
+            rig.send(server, &[be::empty_query(), be::ready('I')].concat());
+            rig.gets_nothing(client);
+            assert_eq!(rig.gets(server), ["Query select 2"]);
+            let answer = [be::one_row("2"), be::ready('I')].concat();
+            assert_eq!(
+                rig.answer(server, &answer, two),
+                ["Columns", "Row 2", "Complete SELECT 1", "Ready I"]
+            );
+            rig.gets_nothing(three);
+            assert_eq!(rig.gets(server), ["Query select 3"]);
+        }
+    }
+}
+
+#[test]
+fn an_extended_copy_that_fails_before_it_reads_is_over_with_its_sync() {
+    let mut rig = Rig::new("");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    let ask = [fe::parse("", "copy t from stdin"), fe::bind(""), fe::execute(), fe::sync()].concat();
+    rig.send(client, &ask);
+    rig.gets(server);
+    let begin = [be::parse_complete(), be::bind_complete(), be::copy_in()].concat();
+    let failed = [begin, be::error("P0001", "a trigger says no"), be::ready('I')].concat();
+    assert_eq!(rig.answer(server, &failed, client).last().map(String::as_str), Some("Ready I"));
+    // Its late end finds nothing to end.
+    rig.send(client, &[fe::copy_done(), fe::sync()].concat());
+    assert_eq!(rig.gets(client), ["Ready I"]);
+    rig.gets_nothing(server);
+}
+
+#[test]
+fn a_message_that_servers_answer_by_surprise_never_reaches_one() {
+    let long = vec![b'x'; 12_000];
+    for (tag, body) in [(b'H', &b"\0\0\0\0"[..]), (b'S', b"\0"), (b'c', &long), (b'f', &long), (b'E', &long)]
+    {
+        let mut rig = Rig::new("default_pool_size = 1");
+        let client = rig.client("alice");
+        let server = rig.dialed();
+        rig.send(client, &fe::query("select 1"));
+        assert_eq!(rig.gets(server), ["Query select 1"]);
+        rig.send(client, &fe::message(tag, body));
+        let told = rig.gets(client);
+        assert!(told[0].starts_with("FATAL 08P01"), "{told:?}");
+        rig.gets_nothing(server);
+        assert!(rig.is_closed(server), "it still owes an answer");
+    }
+}
