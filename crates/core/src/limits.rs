@@ -86,6 +86,14 @@ pub const TOUCHED_SETS_MAX: usize = 8;
 /// Names of settings of the clients' own (`a.b`) that a pool remembers: no list of PostgreSQL shows them.
 pub const CUSTOM_SETTINGS_MAX: usize = 256;
 
+/// Server connections that end so soon after their login, unused, and so many in a row, count as a login that failed.
+pub const STILLBORN_US: u64 = 1_000_000;
+/// See [`STILLBORN_US`].
+pub const STILLBORN_MAX: u8 = 3;
+
+/// Settings that a pool's user is known to be able to set. PostgreSQL has fewer that anybody would.
+pub const SETTABLE_MAX: usize = 256;
+
 /// A name of such a setting.
 pub const CUSTOM_NAME_BYTES_MAX: usize = 128;
 

@@ -13,7 +13,7 @@ use crate::ids::{ClientId, ServerId};
 use crate::inquiry::Lookup;
 use crate::introductions::Introductions;
 use crate::known_sets::KnownSets;
-use crate::limits::{CUSTOM_SETTINGS_MAX, KNOWN_PARAMS_MAX};
+use crate::limits::{CUSTOM_SETTINGS_MAX, KNOWN_PARAMS_MAX, SETTABLE_MAX};
 use crate::looks::Looks;
 use crate::machine::WaitingCancel;
 use crate::pace::Pace;
@@ -102,6 +102,8 @@ pub(crate) struct Pool {
     /// What servers report at login; the first one's is told to every client.
     pub(crate) welcome: Option<Arc<Welcome>>,
     pub(crate) failure: Option<Failure>,
+    /// So many servers ended right behind their login since one served somebody.
+    pub(crate) stillborn: u8,
     /// Its servers do not negotiate: they refuse whoever asks for more than 3.0.
     pub(crate) speaks_only_3_0: bool,
     /// Connections to PostgreSQL that carry a cancel request.
@@ -137,6 +139,8 @@ pub(crate) struct Pool {
     pub(crate) sessions: KnownSessions,
     /// Names of settings that no list of PostgreSQL shows (`a.b`), as its clients used them.
     pub(crate) customs: Vec<Box<[u8]>>,
+    /// Settings that were found set in a session: its user may set them, and take them back.
+    pub(crate) settable: Vec<Box<[u8]>>,
     pub(crate) introductions: Introductions,
     pub(crate) known_sets: KnownSets,
     /// Who listens to what, where somebody does.
@@ -228,6 +232,7 @@ impl Pool {
             counts: [0; KINDS],
             welcome: None,
             failure: None,
+            stillborn: 0,
             speaks_only_3_0: false,
             cancels: 0,
             waiting_cancels: VecDeque::new(),
@@ -248,6 +253,7 @@ impl Pool {
             known_params: VecDeque::new(),
             sessions: KnownSessions::default(),
             customs: Vec::new(),
+            settable: Vec::new(),
             introductions: Introductions::default(),
             known_sets: KnownSets::default(),
             hub: None,
@@ -285,6 +291,16 @@ impl Pool {
     pub(crate) fn remember_custom(&mut self, name: &[u8]) {
         if !self.customs.iter().any(|known| **known == *name) && self.customs.len() < CUSTOM_SETTINGS_MAX {
             self.customs.push(name.into());
+        }
+    }
+
+    /// These were set in a session.
+    pub(crate) fn note_settable<'a>(&mut self, names: impl Iterator<Item = &'a Box<[u8]>>) {
+        for name in names {
+            let room = self.settable.len() < SETTABLE_MAX;
+            if room && !name.contains(&b'.') && !self.settable.contains(name) {
+                self.settable.push(name.clone());
+            }
         }
     }
 

@@ -70,7 +70,7 @@ impl Prepared {
 }
 
 /// The settings that decide what the others may become: they change last, and back first.
-const IDENTITY: [&[u8]; 2] = [b"session_authorization", b"role"];
+pub(crate) const IDENTITY: [&[u8]; 2] = [b"session_authorization", b"role"];
 
 /// What may cut a statement of ours short.
 const TIMEOUTS: [&[u8]; 2] = [b"statement_timeout", b"transaction_timeout"];

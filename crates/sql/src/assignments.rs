@@ -63,6 +63,10 @@ fn read<'a>(
 ) -> Result<(), Unreadable> {
     let words =
         |at: usize, word: &[u8]| head.get(at).copied().flatten().is_some_and(|lexeme| is(lexeme, word));
+    if words(0, b"discard") && words(1, b"all") && len == 2 {
+        found(Assignment { name: None, to_default: true, local: false });
+        return Ok(());
+    }
     let sets = words(0, b"set");
     if !sets && !words(0, b"reset") {
         return Ok(());
@@ -158,6 +162,8 @@ mod tests {
             ("set x to default", &["x default"]),
             ("reset x", &["x default"]),
             ("RESET ALL", &["* default"]),
+            ("Discard All;", &["* default"]),
+            ("discard plans", &[]),
             ("set time zone 'UTC'", &["TimeZone"]),
             ("set time zone local", &["TimeZone default"]),
             ("set timezone = 'UTC'", &["timezone"]),

@@ -121,7 +121,9 @@ impl Machine {
         };
         let server = &mut self.servers[server_id];
         server.active_us = now_us;
-        server.used = true;
+        if !std::mem::replace(&mut server.used, true) {
+            self.pools[server.pool].stillborn = 0;
+        }
         server.waited_us = waited_us;
         server.unseen = server.unseen.saturating_add(1);
         server.followed.clear();

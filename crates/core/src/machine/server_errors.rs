@@ -9,6 +9,8 @@ use crate::client::printable;
 use crate::driver::{CloseMode, Driver, Level};
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Kind, Owner, Purpose};
+use crate::limits::{CACHED_ERROR_BYTES_MAX, STILLBORN_MAX, STILLBORN_US};
+use crate::pool::Failure;
 
 impl Machine {
     /// ErrorResponse, whole.
@@ -89,8 +91,25 @@ impl Machine {
                     .unwrap_or_default();
                 let line = format!("{} idle server said: {text}", self.server_log_name(&self.servers[id]));
                 self.log(d, Level::Warning, &line);
+                self.note_stillborn(id, &text);
                 self.close_server(d, id, "idle server got dirty", CloseMode::Now);
             }
+        }
+    }
+
+    /// A server ends before it served anybody. Where several do so right behind their login, that is as good as a login that failed:
+    /// the next one would end in the same way, at once, and waits for `server_login_retry`.
+    pub(super) fn note_stillborn(&mut self, id: ServerId, text: &str) {
+        let Some(server) = self.servers.get(id) else { return };
+        let age_us = self.now.mono_us.saturating_sub(server.active_us);
+        if server.used || age_us >= STILLBORN_US {
+            return;
+        }
+        let pool = &mut self.pools[server.pool];
+        pool.stillborn = pool.stillborn.saturating_add(1);
+        if pool.stillborn >= STILLBORN_MAX {
+            let text = text.chars().take(CACHED_ERROR_BYTES_MAX).collect();
+            pool.failure = Some(Failure { at_us: self.now.mono_us, text });
         }
     }
 

@@ -323,6 +323,8 @@ impl Machine {
             } else {
                 self.refuse_client(d, client_id, &fault);
             }
+        } else {
+            self.note_stillborn(id, &reason);
         }
         self.close_server(d, id, &reason, CloseMode::Now);
     }

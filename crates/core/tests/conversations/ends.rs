@@ -311,3 +311,35 @@ fn a_notification_that_is_too_large_or_none_ends_a_server_at_rest() {
         assert!(rig.is_closed(server) && !rig.is_closed(client), "{hostile:?}");
     }
 }
+
+#[test]
+fn servers_that_end_right_behind_their_login_are_not_opened_over_and_over() {
+    let goodbye = be::fatal("57P01", "go away");
+    for behind in [goodbye, be::ready('I')] {
+        let mut rig = Rig::new("server_login_retry = 1");
+        let client = rig.client("alice");
+        rig.send(client, &fe::query("select 1"));
+        let first = rig.dialed();
+        rig.send(first, &[be::complete("SELECT 0"), be::ready('I')].concat());
+        rig.gets(client);
+        rig.eof(first);
+        rig.send(client, &fe::query("select 2"));
+        for times in 1..6 {
+            let server = rig.dialed();
+            rig.connect(server);
+            rig.send(server, &[crate::rig::welcome(), behind.clone()].concat());
+            assert!(rig.is_closed(server));
+            if times >= 3 {
+                assert_eq!(rig.new_dials(), 0, "the next one would end in the same way");
+                rig.pass_s(2);
+            }
+        }
+        let server = rig.dialed();
+        rig.greet(server);
+        assert_eq!(rig.gets(server), ["Query select 2"]);
+        rig.send(server, &[be::complete("SELECT 0"), be::ready('I')].concat());
+        rig.eof(server);
+        rig.send(client, &fe::query("select 3"));
+        assert_eq!(rig.new_dials(), 1, "one that was of use is replaced at once");
+    }
+}

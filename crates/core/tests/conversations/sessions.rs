@@ -215,6 +215,29 @@ fn reset_goes_back_to_what_the_client_started_with_before_anything_else_runs() {
 }
 
 #[test]
+fn the_sync_of_a_reset_that_was_answered_for_a_flush_is_not_kept_back() {
+    let group = [fe::parse("", "RESET ALL"), fe::bind(""), fe::execute(), fe::flush()].concat();
+    let (mut rig, client, server) = resetting(&group);
+    rig.gets(server);
+    rig.send(server, &[be::parse_complete(), be::bind_complete(), be::complete("RESET")].concat());
+    rig.gets(client);
+    rig.send(client, &[fe::sync(), fe::query("select 2")].concat());
+    assert_eq!(rig.gets(server), ["Sync"], "what is behind it waits");
+    rig.send(server, &be::ready('I'));
+    assert_eq!(rig.gets(client), ["Ready I"]);
+    assert_eq!(rig.gets(server), [PUT_BACK, "Query select 2"]);
+}
+
+#[test]
+fn discard_of_something_else_puts_nothing_back() {
+    for what in ["PLANS", "TEMP", "SEQUENCES"] {
+        let (mut rig, _, server) =
+            resetting(&[fe::query(&format!("DISCARD {what}")), fe::query("select 2")].concat());
+        assert_eq!(rig.gets(server), [format!("Query DISCARD {what}"), "Query select 2".to_owned()]);
+    }
+}
+
+#[test]
 fn a_reset_within_a_transaction_is_followed_within_it() {
     let messages = [
         fe::query("begin"),
@@ -379,9 +402,47 @@ fn a_set_in_a_block_counts_when_it_is_committed() {
     };
     set(&mut rig, ("COMMIT", "COMMIT"));
     rig.gets_nothing(server);
-    // Anything that was rolled back, or that failed, is a matter for the server to tell.
+    // Anything that was rolled back, or that failed, is a matter for the server to tell: a value alone does not say whose it is.
     set(&mut rig, ("COMMIT", "ROLLBACK"));
-    assert_eq!(rig.gets(server), ["Query SELECT pg_catalog.current_setting('search_path',true)"]);
+    asked(&mut rig, server);
+}
+
+#[test]
+fn a_set_that_is_refused_leaves_nothing_to_take_back() {
+    let mut rig = Rig::new("default_pool_size = 1");
+    let (one, two) = (rig.client("alice"), rig.client("alice"));
+    let server = rig.dialed();
+    let statement = fe::query("SET log_statement = 'all'");
+    let group = [fe::parse("", "SET port = 1"), fe::bind(""), fe::execute(), fe::sync()].concat();
+    for bytes in [statement, group] {
+        rig.send(one, &bytes);
+        rig.gets(server);
+        rig.send(server, &[be::error("42501", "permission denied"), be::ready('I')].concat());
+        asked(&mut rig, server);
+        rig.send(server, &be::answer(&[]));
+        rig.gets(one);
+    }
+    run(&mut rig, two, server, "select 2");
+}
+
+#[test]
+fn of_what_may_not_have_been_set_a_value_is_no_answer() {
+    let mut rig = Rig::new("default_pool_size = 1");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    let group = [fe::parse("", "SET work_mem = 1"), fe::bind(""), fe::execute(), fe::sync()].concat();
+    let done = [be::parse_complete(), be::bind_complete(), be::complete("SET"), be::ready('I')].concat();
+    rig.send(client, &group);
+    rig.gets(server);
+    rig.send(server, &done);
+    asked(&mut rig, server);
+    rig.send(server, &be::answer(&[&["s", "work_mem", "1kB"]]));
+    rig.gets(client);
+    // From here on it is known that this user can set it, and take it back.
+    rig.send(client, &group);
+    rig.gets(server);
+    rig.send(server, &done);
+    assert_eq!(rig.gets(server), ["Query SELECT pg_catalog.current_setting('work_mem',true)"]);
 }
 
 #[test]

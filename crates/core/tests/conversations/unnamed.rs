@@ -73,7 +73,8 @@ fn what_it_does_to_the_session_is_asked_when_it_is_used() {
     rig.send(client, &use_it());
     rig.gets(server);
     rig.send(server, &[be::parse_complete(), done("SET")].concat());
-    assert_eq!(rig.gets(server), ["Query SELECT pg_catalog.current_setting('work_mem',true)"]);
+    let asked = rig.gets(server);
+    assert!(asked.len() == 1 && asked[0].starts_with("Query ("), "everything is asked for: {asked:?}");
 }
 
 #[test]

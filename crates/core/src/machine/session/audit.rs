@@ -13,7 +13,7 @@ use pgweir_wire::error::SqlState;
 
 use crate::client::ClientState;
 use crate::driver::{Driver, Level};
-use crate::ids::{ClientId, ServerId};
+use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::{Owner, Purpose};
 use crate::limits::{AUDIT_ATTEMPTS_MAX, SERVER_ERROR_BYTES_MAX, SESSION_BYTES_MAX};
 use crate::machine::Machine;
@@ -70,11 +70,13 @@ impl Machine {
         let reshaped =
             touched.reshaped || link.pin.as_ref().is_some_and(|pin| pin.reasons.has(Reasons::PREPARED));
         let sets = if touched.unsure { Vec::new() } else { std::mem::take(&mut touched.sets) };
-        let Some((everything, names)) = self.questions(*touched, pinned) else {
+        let pool_id = self.servers[id].pool;
+        let Some((everything, names)) = self.questions(pool_id, *touched, pinned) else {
             return self.awaits_own(id, client_id) || pinned;
         };
         let mut probe = None;
         if !everything && !sets.is_empty() {
+            self.pools[pool_id].note_settable(names.iter());
             match self.recall(d, id, client_id, &names, sets) {
                 Recalled::Kept(stays) => return self.awaits_own(id, client_id) || stays,
                 Recalled::Unknown(worth) => probe = worth,
@@ -98,13 +100,18 @@ impl Machine {
 
     /// Whether everything is to be asked for, and which settings by name; `None` where the server reports by itself all that was
     /// touched.
-    fn questions(&self, touched: Touched, pinned: bool) -> Option<(bool, Vec<Box<[u8]>>)> {
-        let Touched { marks, mut names, more, .. } = touched;
+    ///
+    /// A name's value does not tell whether it was set here. Where that is not certain, only those are asked for by name that
+    /// this user is known to be able to set, and so to take back.
+    fn questions(&self, pool: PoolId, touched: Touched, pinned: bool) -> Option<(bool, Vec<Box<[u8]>>)> {
+        let Touched { marks, mut names, more, unsure, .. } = touched;
         if marks.is_empty() {
             return None;
         }
         names.retain(|name| self.tracked.position(name).is_none());
-        if more || pinned || marks != Marks::SETTINGS {
+        let pool = &self.pools[pool];
+        let is_settable = |name: &Box<[u8]>| name.contains(&b'.') || pool.settable.contains(name);
+        if more || pinned || marks != Marks::SETTINGS || unsure && !names.iter().all(is_settable) {
             return Some((true, names));
         }
         (!names.is_empty()).then_some((false, names))
@@ -279,7 +286,11 @@ impl Machine {
     ) -> Reasons {
         self.learn_routines(id, answer);
         match self.read_everything(id, answer, reshaped) {
-            Some((session, reasons)) => self.keep_session(id, client_id, session, reasons),
+            Some((session, reasons)) => {
+                let names = session.settings().map(|setting| &setting.name);
+                self.pools[self.servers[id].pool].note_settable(names);
+                self.keep_session(id, client_id, session, reasons)
+            }
             None => Reasons::UNKNOWN,
         }
     }

@@ -9,7 +9,7 @@ use crate::ids::{ClientId, StatementId};
 use crate::known_sets::PlainSet;
 use crate::machine::Machine;
 use crate::pins::{Touched, may_change_pin, may_touch};
-use crate::session::Session;
+use crate::session::{IDENTITY, Session};
 
 impl Machine {
     /// The text of a Query or a Parse, as far as it is there, and what its words tell.
@@ -143,7 +143,8 @@ impl Machine {
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state)
             && let Some(touched) = &mut link.touched
         {
-            touched.unsure = true;
+            // A setting that it named may be as it was, or may never be set by this user: only PostgreSQL knows whose it is.
+            (touched.unsure, touched.more) = (true, true);
         }
     }
 }
@@ -175,15 +176,17 @@ fn note_restore(link: &mut Link, startup: &Session, marks: Marks, text: &[u8]) {
             touched.restore.push((name.to_ascii_lowercase().into(), local));
         }
     };
-    let mut all = marks.contains(Marks::DISCARDS);
+    let mut all = false;
     let read = assignments(text, |assignment| match assignment.name {
         Some(name) if assignment.to_default => add(name, assignment.local),
         None => all = true,
         Some(_) => {}
     });
-    // What can not be read is left to the audit.
+    // What can not be read is left to the audit. RESET ALL, but not DISCARD ALL, leaves role and session user as they are.
     if all && read.is_ok() {
-        startup.settings().for_each(|setting| add(&setting.name, false));
+        let stays = |name: &[u8]| !marks.contains(Marks::DISCARDS) && IDENTITY.contains(&name);
+        let settings = startup.settings().filter(|setting| !stays(&setting.name));
+        settings.for_each(|setting| add(&setting.name, false));
     }
 }
 

@@ -87,7 +87,11 @@ pub(in crate::machine) fn waits_for_restore(link: &Link, ledger: &Ledger, next: 
 fn is_reset(link: &Link, ledger: &Ledger, next: &[u8]) -> bool {
     link.streaming == 0
         && !matches!(next.first(), Some(&(tag::COPY_DATA | tag::COPY_DONE | tag::COPY_FAIL)))
-        && clients_entries(ledger).last().is_none_or(|entry| entry.kind.ends_group())
+        && match clients_entries(ledger).last() {
+            Some(entry) => entry.kind.ends_group(),
+            // A Flush may have brought all answers of a group whose Sync is still to come.
+            None => ledger.is_between_groups(),
+        }
 }
 
 /// The end of a COPY's data has no answer of its own.
