@@ -110,8 +110,8 @@ impl Machine {
         }
         names.retain(|name| self.tracked.position(name).is_none());
         let pool = &self.pools[pool];
-        let is_settable = |name: &Box<[u8]>| name.contains(&b'.') || pool.settable.contains(name);
-        if more || pinned || marks != Marks::SETTINGS || unsure && !names.iter().all(is_settable) {
+        let known = || names.iter().all(|name| name.contains(&b'.') || pool.settable.contains(name));
+        if more || pinned || marks != Marks::SETTINGS || unsure && !known() {
             return Some((true, names));
         }
         (!names.is_empty()).then_some((false, names))
