@@ -58,6 +58,8 @@ impl Machine {
     pub(super) fn maintain<D: Driver>(&mut self, d: &mut D) {
         if self.activity != Activity::Suspended {
             self.client_timeouts(d);
+            // Behind the clients: whose timeout ended just now leaves no server behind.
+            self.close_orphans(d);
         }
         self.server_timeouts(d);
         self.slow_readers(d);

@@ -4,13 +4,15 @@
 //! has the server as any linked client has it; when its answer is complete, the next one becomes the first. What a rider
 //! asked for stays in its inbox until then: while nobody has seen an answer to it, it can be asked again elsewhere.
 
+use std::time::Duration;
+
 use pgweir_wire::backend::TxStatus;
 use pgweir_wire::header::Header;
 
 use super::from_client::{Route, route};
 use super::{Machine, Step};
 use crate::client::{ClientState, Link, Riding, Waiting};
-use crate::driver::{Closed, Driver, Level};
+use crate::driver::{CloseMode, Closed, Driver, Level};
 use crate::errors::Fault;
 use crate::group::Group;
 use crate::held::Look;
@@ -262,6 +264,42 @@ impl Machine {
         pool.rides.requeued += 1;
         pool.queue.push_front(id);
         self.notice(pool_id);
+    }
+
+    /// Servers whose head's client is gone. With nobody left aboard, what one does is of use to nobody, as where a client leaves in
+    /// the middle of a statement. And the head has its time though nobody waits for it: else it would keep those behind it for ever.
+    pub(super) fn close_orphans<D: Driver>(&mut self, d: &mut D) {
+        let orphans: Vec<(ServerId, Option<&'static str>)> = self
+            .servers
+            .iter()
+            .filter(|(_, server)| matches!(server.state, ServerState::Orphaned))
+            .map(|(id, server)| (id, self.orphan_overdue(server)))
+            .collect();
+        for (id, overdue) in orphans {
+            let Some(server) = self.servers.get(id) else { continue };
+            let has_rider = server.riders.behind().any(|rider| self.is_riding(rider.client, id));
+            let reason = match overdue {
+                _ if !has_rider => server.retire.unwrap_or("client disconnect while server was not ready"),
+                Some(reason) => reason,
+                None => continue,
+            };
+            let mode = if d.backlog(server.conn) > 0 { CloseMode::Now } else { CloseMode::Flush };
+            // PostgreSQL may have read what is behind the head already, and sees that nobody is there when it answers.
+            self.rescue_riders(id, &Closed::Broken(reason.to_owned()));
+            self.close_server(d, id, reason, mode);
+        }
+    }
+
+    /// Which timeout of its user a head without a client has exceeded.
+    fn orphan_overdue(&self, server: &Server) -> Option<&'static str> {
+        let (config, user) = (&self.rules.config, &self.pools[server.pool].user);
+        let runs_us = self.now.mono_us.saturating_sub(server.riders.head()?.since_us);
+        let over =
+            |limit: Option<Duration>| limit.is_some_and(|limit| Duration::from_micros(runs_us) >= limit);
+        if over(config.query_timeout(user)) {
+            return Some("query timeout");
+        }
+        over(config.transaction_timeout(user)).then_some("transaction timeout")
     }
 
     /// A server that is not read any more because its client does not keep up, with others aboard behind it: after a while the

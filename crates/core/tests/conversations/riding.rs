@@ -241,6 +241,92 @@ fn a_head_that_leaves_is_answered_to_nobody() {
 }
 
 #[test]
+fn a_server_that_nobody_is_aboard_of_any_more_is_closed() {
+    for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2]] {
+        let (mut rig, clients, server) = pool(4, "");
+        for client in &clients[..3] {
+            rig.send(*client, &fe::query("select 1"));
+        }
+        assert_eq!(rig.gets(server).len(), 3);
+        for at in order {
+            assert!(!rig.is_closed(server), "somebody is aboard");
+            rig.eof(clients[at]);
+        }
+        rig.pass_s(1);
+        assert!(rig.is_closed(server), "{order:?}");
+        rig.send(clients[3], &fe::query("select 3"));
+        let fresh = rig.dialed();
+        rig.greet(fresh);
+        assert_eq!(rig.gets(fresh).last().map(String::as_str), Some("Query select 3"));
+    }
+}
+
+#[test]
+fn a_head_that_is_nobodys_does_not_outlast_reconnect() {
+    let (mut rig, clients, server) = pool(2, "");
+    for client in &clients {
+        rig.send(*client, &fe::query("select 1"));
+    }
+    let console = rig.console();
+    rig.command(console, "RECONNECT");
+    rig.eof(clients[0]);
+    rig.pass_s(1);
+    assert!(!rig.is_closed(server), "its rider is waited for");
+    rig.eof(clients[1]);
+    rig.pass_s(1);
+    assert!(rig.is_closed(server) && rig.logged("obsolete connection"));
+}
+
+#[test]
+fn a_head_has_its_time_with_and_without_its_client_and_who_is_behind_it_runs_elsewhere() {
+    for (timeout, leaves) in
+        [("query", false), ("query", true), ("transaction", false), ("transaction", true)]
+    {
+        let (mut rig, clients, server) = pool(3, &format!("{timeout}_timeout = 5"));
+        rig.send(clients[0], &fe::query("select 0"));
+        rig.pass_us(3_000);
+        rig.send(clients[1], &fe::query("update t set a = 1"));
+        rig.send(clients[2], &fe::query("select 2"));
+        assert_eq!(rig.gets(server).len(), 3);
+        if leaves {
+            rig.eof(clients[0]);
+        }
+        for _ in 0..11 {
+            rig.pass_us(420_000);
+        }
+        assert!(!rig.is_closed(server));
+        // Those behind came later, and have a few milliseconds left.
+        rig.pass_us(378_000);
+        assert!(rig.is_closed(server), "{timeout} {leaves}");
+        if !leaves {
+            assert_eq!(rig.gets(clients[0]).len(), 1);
+        }
+        assert!(rig.gets(clients[1])[0].starts_with("FATAL 08007"));
+        assert!(!rig.is_closed(clients[2]));
+        let fresh = rig.dialed();
+        rig.greet(fresh);
+        assert_eq!(rig.gets(fresh).last().map(String::as_str), Some("Query select 2"));
+        rig.send(fresh, &answer("2"));
+        assert_eq!(rig.gets(clients[2]), answered("2"));
+    }
+}
+
+#[test]
+fn a_server_whose_whole_company_is_too_late_is_closed() {
+    let (mut rig, clients, server) = pool(4, "query_timeout = 5");
+    for client in &clients[..3] {
+        rig.send(*client, &fe::query("select 1"));
+    }
+    rig.pass_s(6);
+    assert!(clients[..3].iter().all(|client| rig.is_closed(*client)));
+    assert!(rig.is_closed(server));
+    rig.send(clients[3], &fe::query("select 3"));
+    let fresh = rig.dialed();
+    rig.greet(fresh);
+    assert_eq!(rig.gets(fresh).last().map(String::as_str), Some("Query select 3"));
+}
+
+#[test]
 fn a_rider_that_pipelines_has_its_next_statement_later() {
     let (mut rig, clients, server) = pool(2, "session_state = pgbouncer");
     rig.send(clients[0], &fe::query("select 0"));
