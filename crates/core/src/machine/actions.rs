@@ -339,6 +339,10 @@ impl Machine {
         if kind != Shutdown::Now {
             d.stop_listening();
         }
+        if self.activity == Activity::Suspended {
+            // Nobody who is not read can finish what is waited for.
+            self.resume(d, None);
+        }
         if kind != Shutdown::WaitForServers {
             return;
         }

@@ -314,7 +314,7 @@ impl Machine {
     /// Ctrl-C on a console that waits (for PAUSE, SUSPEND): undoes it.
     pub(super) fn cancel_console<D: Driver>(&mut self, d: &mut D, id: ClientId) {
         let waits = self.console(id).is_some_and(|console| console.pending.is_some());
-        if waits && self.stopping.is_none() {
+        if waits && self.stopping != Some(Shutdown::WaitForServers) {
             self.distribute_silently(d, Command::Resume(None));
         }
     }
@@ -428,7 +428,13 @@ impl Machine {
             Command::Suspend if self.shared.is_any_paused() => {
                 Err("cannot suspend with paused databases".to_owned())
             }
-            Command::Resume(_) if self.stopping.is_some() => Err("pooler is shutting down".to_owned()),
+            // Where clients are waited for, a pause that nobody may lift would keep them, and the process, for ever.
+            Command::Resume(_)
+                if self.stopping == Some(Shutdown::WaitForServers)
+                    && self.activity != Activity::Suspended =>
+            {
+                Err("pooler is shutting down".to_owned())
+            }
             Command::Resume(None) if idle => Err("pooler is not paused/suspended".to_owned()),
             Command::Resume(Some(name)) if !self.shared.switches(name).paused => {
                 Err(format!("database {name} is not paused"))

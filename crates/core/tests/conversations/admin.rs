@@ -188,6 +188,53 @@ fn shutdown_waits_as_it_is_told() {
 }
 
 #[test]
+fn a_shutdown_ends_suspend() {
+    for kind in [Shutdown::WaitForClients, Shutdown::WaitForServers] {
+        let mut rig = Rig::new("");
+        let (client, server) = busy(&mut rig);
+        let console = rig.console();
+        assert_eq!(rig.command(console, "SUSPEND"), ["Complete SUSPEND", "Ready I"]);
+        assert!(rig.is_paused(client));
+        rig.mail(0, Mail::Shutdown(kind));
+        assert!(!rig.is_paused(client), "it may finish");
+        finish(&mut rig, server);
+        assert_eq!(rig.gets(client), ["Complete SELECT 1", "Ready I"]);
+        if kind == Shutdown::WaitForClients {
+            rig.send(client, &fe::query("select 2"));
+            assert_eq!(rig.gets(server), ["Query select 2"]);
+            rig.eof(client);
+        }
+        assert!(matches!(rig.asked()[..], [Question::Drained(_)]));
+        // What is given later has an end, too.
+        assert_eq!(rig.command(console, "SUSPEND").last().map(String::as_str), Some("Ready I"));
+        assert_eq!(rig.command(console, "RESUME"), ["Complete RESUME", "Ready I"]);
+    }
+}
+
+#[test]
+fn a_pause_can_be_lifted_while_clients_are_waited_for() {
+    for (pause, resume, early) in
+        [("PAUSE", "RESUME", true), ("PAUSE app", "RESUME app", true), ("PAUSE", "RESUME", false)]
+    {
+        let mut rig = Rig::new("");
+        let client = rig.client("alice");
+        let console = rig.console();
+        if early {
+            rig.command(console, pause);
+        }
+        rig.mail(0, Mail::Shutdown(Shutdown::WaitForClients));
+        if !early {
+            rig.command(console, pause);
+        }
+        let before = rig.dials.len();
+        rig.send(client, &fe::query("select 1"));
+        assert_eq!(rig.dials.len(), before, "it is paused");
+        assert_eq!(rig.command(console, resume), ["Complete RESUME", "Ready I"]);
+        assert_eq!(rig.dials.len(), before + 1);
+    }
+}
+
+#[test]
 fn shutdown_now_just_ends() {
     let mut rig = Rig::new("");
     let console = rig.console();
