@@ -60,6 +60,7 @@ impl Machine {
             self.client_timeouts(d);
             // Behind the clients: whose timeout ended just now leaves no server behind.
             self.close_orphans(d);
+            self.close_idle_sessions_fast(d);
         }
         self.server_timeouts(d);
         self.slow_readers(d);

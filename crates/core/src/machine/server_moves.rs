@@ -6,7 +6,7 @@ use pgweir_settings::PoolMode;
 use pgweir_wire::backend::tag;
 
 use super::{Machine, duration_us};
-use crate::client::{ClientState, Link};
+use crate::client::{Client, ClientState, Link, Opening};
 use crate::driver::{CloseMode, Closed, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
@@ -122,14 +122,7 @@ impl Machine {
     pub(super) fn transaction_ended<D: Driver>(&mut self, d: &mut D, id: ServerId, client_id: ClientId) {
         let Some(client) = self.clients.get(client_id) else { return };
         if self.client_mode(client) == PoolMode::Session {
-            let server = &self.servers[id];
-            if let Some(reason) = server.retire
-                && self.rules.config.main.server_fast_close
-                && client.replication() == Replication::None
-            {
-                self.refuse_client(d, client_id, &Fault::ServerLost(reason.into()));
-            }
-            return;
+            return self.close_fast(d, id, client_id);
         }
         if matches!(&client.state, ClientState::Linked(link) if link.streaming > 0) {
             // COPY data whose end is still to come, for a COPY that failed: the server reads it as what it is.
@@ -157,6 +150,50 @@ impl Machine {
         }
         // What it sent behind a DISCARD waited for this; mostly there is nothing.
         self.to_resume.push_back(client_id);
+    }
+
+    /// `server_fast_close`: a session whose server is to be replaced ends with its transaction.
+    fn close_fast<D: Driver>(&mut self, d: &mut D, id: ServerId, client_id: ClientId) {
+        let (Some(server), Some(client)) = (self.servers.get(id), self.clients.get(client_id)) else {
+            return;
+        };
+        if server.retire.is_some()
+            && !server.said_fatal
+            && self.rules.config.main.server_fast_close
+            && client.replication() == Replication::None
+        {
+            // Whatever the reason, as PgBouncer has it.
+            self.refuse_client(d, client_id, &Fault::ServerLost("database configuration changed".into()));
+        }
+    }
+
+    /// The same for sessions that were between two transactions when their server was marked.
+    pub(super) fn close_idle_sessions_fast<D: Driver>(&mut self, d: &mut D) {
+        if !self.rules.config.main.server_fast_close {
+            return;
+        }
+        let rests = |client: &Client| match &client.state {
+            ClientState::Linked(link) => {
+                link.streaming == 0 && !matches!(link.opening, Opening::Unsent(_)) && client.inbox.is_empty()
+            }
+            _ => false,
+        };
+        let marked: Vec<(ServerId, ClientId)> = self
+            .servers
+            .iter()
+            .filter(|(_, server)| server.retire.is_some() && server.is_at_rest())
+            .filter_map(|(id, server)| match server.state {
+                ServerState::Busy(client_id) => Some((id, client_id)),
+                _ => None,
+            })
+            .filter(|(_, client_id)| {
+                let client = self.clients.get(*client_id);
+                client.is_some_and(|client| self.client_mode(client) == PoolMode::Session && rests(client))
+            })
+            .collect();
+        for (id, client_id) in marked {
+            self.close_fast(d, id, client_id);
+        }
     }
 
     /// A client has no more use for this server, which is at rest.

@@ -235,6 +235,36 @@ fn a_pause_can_be_lifted_while_clients_are_waited_for() {
 }
 
 #[test]
+fn with_fast_close_an_idle_session_ends_when_its_server_is_to_be_replaced() {
+    let main = "pool_mode = session\nserver_fast_close = 1";
+    for how in ["RECONNECT", "RELOAD"] {
+        let mut rig = Rig::new(main);
+        let (idle, first) = busy(&mut rig);
+        finish(&mut rig, first);
+        rig.gets(idle);
+        let (within, second) = (rig.client("alice"), rig.dialed());
+        rig.send(within, &fe::query("begin"));
+        rig.send(second, &[be::complete("BEGIN"), be::ready('T')].concat());
+        rig.gets(within);
+        let console = rig.console();
+        match how {
+            "RECONNECT" => drop(rig.command(console, "RECONNECT")),
+            _ => rig.reload(main, "app = host=elsewhere"),
+        }
+        rig.send(console, &fe::query("WAIT_CLOSE app"));
+        rig.pass_s(1);
+        assert_eq!(rig.gets(idle), ["FATAL 08006 database configuration changed"], "{how}");
+        assert!(rig.is_closed(first) && !rig.is_closed(within), "{how}");
+        rig.gets_nothing(console);
+        rig.send(within, &fe::query("commit"));
+        rig.send(second, &[be::complete("COMMIT"), be::ready('I')].concat());
+        let told = rig.gets(within);
+        assert_eq!(told, ["Complete COMMIT", "Ready I", "FATAL 08006 database configuration changed"]);
+        assert_eq!(rig.gets(console), ["Complete WAIT_CLOSE", "Ready I"]);
+    }
+}
+
+#[test]
 fn shutdown_now_just_ends() {
     let mut rig = Rig::new("");
     let console = rig.console();
