@@ -176,6 +176,11 @@ impl Shared {
         before
     }
 
+    /// Databases that are no longer configured lose their switches: under the same name comes another one.
+    pub fn keep_switches(&self, is_kept: impl Fn(&str) -> bool) {
+        self.book().switches.retain(|name, _| is_kept(name));
+    }
+
     /// The worker that owns a pool. The first to ask decides: the first worker with few clients, else the one with fewest.
     #[must_use]
     pub fn owner(&self, database: &str, user: &str) -> WorkerId {

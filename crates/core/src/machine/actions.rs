@@ -305,11 +305,13 @@ impl Machine {
         let diff = old.config.diff(&config);
         self.sampler = Sampler::new(&config.main);
         self.measured.resize(super::measure::share_bytes(&config.main, &self.shared));
+        let is_removed = |name: &str| diff.removed.iter().any(|other| other == name);
+        self.shared.keep_switches(|name| config.database(name).is_some() && !is_removed(name));
         for id in self.pool_ids_of(None) {
             let name = Arc::clone(&self.pools[id].database);
             // A name that `*` stands for now, or did before, is another database than the one of its own entry.
             let is_named = |names: &[String]| names.iter().any(|other| **other == *name);
-            let Some(database) = config.database(&name).filter(|_| !is_named(&diff.removed)) else {
+            let Some(database) = config.database(&name).filter(|_| !is_removed(&name)) else {
                 self.empty_pool(d, id);
                 continue;
             };

@@ -265,6 +265,27 @@ fn with_fast_close_an_idle_session_ends_when_its_server_is_to_be_replaced() {
 }
 
 #[test]
+fn a_database_that_is_removed_takes_its_switches_along() {
+    for with_fallback in ["", "* = host=pg"] {
+        let mut rig = Rig::with("", "app = host=pg\nother = host=pg", 1);
+        let console = rig.console();
+        for command in ["PAUSE app", "DISABLE app", "DISABLE other"] {
+            rig.command(console, command);
+        }
+        rig.reload("", &format!("other = host=pg\n{with_fallback}"));
+        assert_eq!(rig.command(console, "SUSPEND"), ["Complete SUSPEND", "Ready I"]);
+        assert_eq!(rig.command(console, "RESUME"), ["Complete RESUME", "Ready I"]);
+        rig.reload("", "app = host=pg\nother = host=pg");
+        let client = rig.client("alice");
+        rig.send(client, &fe::query("select 1"));
+        let server = rig.dialed();
+        assert_eq!(rig.gets(server), ["Query select 1"], "{with_fallback}");
+        let refused = rig.knock("alice", "other");
+        assert_eq!(rig.gets(refused), ["FATAL 55000 database \"other\" is disabled"], "it stayed");
+    }
+}
+
+#[test]
 fn shutdown_now_just_ends() {
     let mut rig = Rig::new("");
     let console = rig.console();
