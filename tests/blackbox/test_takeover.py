@@ -77,6 +77,22 @@ def test_open_transactions(running, pg, mode):
     assert third.value("show timezone") == "Asia/Tokyo"
 
 
+def test_paused_and_disabled_databases(running):
+    """PAUSE and DISABLE of single databases hold in the new process, from its first client on."""
+    pooler = running()
+    with pooler.raw("app2") as waits:
+        waits.value("select 1")
+        pooler.admin("PAUSE app2")
+        pooler.admin("DISABLE app3")
+        over(successor(pooler))
+        switches = {row["name"]: (row["paused"], row["disabled"]) for row in pooler.show("DATABASES")}
+        assert [switches[name] for name in ("app", "app2", "app3")] == [("0", "0"), ("1", "0"), ("0", "1")]
+        waits.send(query("select 2"))
+        waits.quiet(0.5)
+        pooler.admin("RESUME app2")
+        assert waits.until().rows == [["2"]]
+
+
 def test_prepared_statements(running):
     """Names of prepared statements stay true, in every later process."""
     pooler = running()

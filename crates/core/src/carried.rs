@@ -9,6 +9,9 @@ use std::fmt;
 
 use minicbor::bytes::ByteVec;
 use minicbor::{Decode, Encode};
+use pgweir_settings::Config;
+
+use crate::shared::Shared;
 
 /// One thing that is handed over. Sockets travel beside it: the client's, then the server's.
 #[derive(Encode, Decode, Clone, PartialEq, Eq)]
@@ -29,6 +32,19 @@ pub struct Carried {
     /// A server, with its socket; linked to the client, if there is one.
     #[n(4)]
     pub server: Option<CarriedServer>,
+}
+
+/// What was switched on the console, for the process as a whole. It goes ahead of everything else: nobody is to find a database
+/// open over there that is not. Nothing at all is sent where nothing is switched.
+#[derive(Encode, Decode, Clone, Default, PartialEq, Eq, Debug)]
+#[cbor(map)]
+pub struct CarriedSwitches {
+    /// Databases that are paused.
+    #[n(0)]
+    paused: Vec<String>,
+    /// Databases that are disabled.
+    #[n(1)]
+    disabled: Vec<String>,
 }
 
 /// A parameter's name and value.
@@ -207,6 +223,48 @@ impl Carried {
     }
 }
 
+impl CarriedSwitches {
+    /// Those in force, as bytes.
+    #[must_use]
+    pub fn encode(shared: &Shared) -> Vec<u8> {
+        let mut carried = CarriedSwitches::default();
+        for (name, switches) in shared.all_switches() {
+            if switches.paused {
+                carried.paused.push(name.clone());
+            }
+            if switches.disabled {
+                carried.disabled.push(name);
+            }
+        }
+        match carried == CarriedSwitches::default() {
+            true => Vec::new(),
+            false => minicbor::to_vec(&carried).expect("writing to memory does not fail"),
+        }
+    }
+
+    /// From bytes.
+    ///
+    /// # Errors
+    /// They are no such thing.
+    pub fn decode(bytes: &[u8]) -> Result<CarriedSwitches, CarriedError> {
+        if bytes.is_empty() {
+            return Ok(CarriedSwitches::default());
+        }
+        minicbor::decode(bytes).map_err(|error| CarriedError(error.to_string()))
+    }
+
+    /// Puts them in force here, for the databases that there are.
+    pub fn inherit(&self, shared: &Shared, config: &Config) {
+        let is_known = |name: &&String| config.database(name).is_some();
+        for name in self.paused.iter().filter(is_known) {
+            shared.switch(name, |switches| switches.paused = true);
+        }
+        for name in self.disabled.iter().filter(is_known) {
+            shared.switch(name, |switches| switches.disabled = true);
+        }
+    }
+}
+
 impl fmt::Debug for Carried {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (client, server) = (self.client.is_some(), self.server.is_some());
@@ -260,6 +318,29 @@ mod tests {
         for length in 0..newer.len() {
             assert!(Carried::decode(&newer[..length]).is_err(), "{length} bytes");
         }
+    }
+
+    #[test]
+    fn switches_are_inherited_for_the_databases_that_there_are() {
+        let old = Shared::new(1, [0; 32]);
+        assert!(CarriedSwitches::encode(&old).is_empty(), "an older version expects nothing");
+        for name in ["app", "gone"] {
+            old.switch(name, |switches| switches.paused = true);
+        }
+        old.switch("other", |switches| switches.disabled = true);
+        old.switch("open", |switches| switches.disabled = false);
+        let carried = CarriedSwitches::decode(&CarriedSwitches::encode(&old)).expect("good");
+        let mut read = |_: &str| {
+            Ok("[pgbouncer]\n[databases]\napp = host=pg\nother = host=pg\nopen = host=pg".to_owned())
+        };
+        let config = Config::load("t.ini", &mut read).expect("good");
+        let new = Shared::new(1, [0; 32]);
+        carried.inherit(&new, &config);
+        assert!(new.switches("app").paused && !new.switches("app").disabled);
+        assert!(new.switches("other").disabled && !new.switches("other").paused);
+        assert_eq!(new.all_switches().len(), 2);
+        assert!(CarriedSwitches::decode(b"").expect("nothing is switched") == CarriedSwitches::default());
+        assert!(CarriedSwitches::decode(b"\xff").is_err());
     }
 
     #[test]

@@ -167,6 +167,14 @@ impl Shared {
         self.book().switches.values().any(|switches| switches.paused)
     }
 
+    /// Databases with a switch that is not as it is without any command.
+    #[must_use]
+    pub fn all_switches(&self) -> Vec<(String, Switches)> {
+        let book = self.book();
+        let changed = book.switches.iter().filter(|&(_, switches)| *switches != Switches::default());
+        changed.map(|(name, switches)| (name.clone(), *switches)).collect()
+    }
+
     /// Changes the switches of a database; returns what they were.
     pub fn switch(&self, database: &str, change: impl FnOnce(&mut Switches)) -> Switches {
         let mut book = self.book();

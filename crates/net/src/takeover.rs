@@ -2,7 +2,7 @@
 //!
 //! The new process has logged in to the old one's console and asked for it; from then on both speak in [`frames`]:
 //!
-//! 1. `Doors`: the old one's listening sockets. Both may accept now.
+//! 1. `Doors`: the old one's listening sockets, its generation, and what PAUSE and DISABLE are in force. Both may accept now.
 //! 2. `Ready`: the new one can serve. Until here nothing has changed, and either side may break off.
 //! 3. `Yours`: the old one has removed its pid file and accepts nobody any more.
 //! 4. `Carried`, many times: pools, clients, servers, as they come to rest; `End` when nothing is left. Meanwhile the new one, at whose door

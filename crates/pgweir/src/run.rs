@@ -75,6 +75,9 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
         &format!("workers: {workers} (cores: {cores}, setting: {})", rules.config.main.workers),
     );
     let shared = Arc::new(Shared::new(workers, start::random_seed()?).of_generation(generation));
+    if let Some(old) = &takeover {
+        old.switches().inherit(&shared, &rules.config);
+    }
     let options = SocketOptions::from(&rules.config.main);
     let rules_for_web = rules.clone();
     let clock = log.clone();
@@ -97,7 +100,7 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
     let web_doors = web_sockets.iter().map(|socket| socket.try_clone().map(OwnedFd::from));
     let estate = Estate {
         giver: workers.giver().with_doors(web_doors.collect::<io::Result<_>>()?),
-        generation,
+        shared: Arc::clone(&shared),
         pid_file: Arc::clone(&pid_file),
         events,
         log: log.clone(),

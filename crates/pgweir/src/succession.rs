@@ -97,7 +97,7 @@ pub(crate) fn receive(takeover: Takeover, to: Arrivals, shared: Arc<Shared>, log
 /// What is needed to give our place to another process.
 pub(crate) struct Estate {
     pub(crate) giver: Giver,
-    pub(crate) generation: u32,
+    pub(crate) shared: Arc<Shared>,
     pub(crate) pid_file: SharedPidFile,
     pub(crate) events: Sender<Event>,
     pub(crate) log: Log,
@@ -112,10 +112,10 @@ pub(crate) fn hear_successors(
     let given = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&given);
     let work = move || {
-        let Estate { giver, generation, pid_file, events, log } = estate;
+        let Estate { giver, shared, pid_file, events, log } = estate;
         for successor in successors {
             log.write(Level::Log, "another process takes over: handing over clients and servers");
-            let result = giver.give(successor, generation, || {
+            let result = giver.give(successor, &shared, || {
                 flag.store(true, Ordering::Release);
                 take(&pid_file);
                 // The control loop ends only after the workers have been told to.

@@ -8,7 +8,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use pgweir_core::carried::Carried;
+use pgweir_core::Shared;
+use pgweir_core::carried::{Carried, CarriedSwitches};
 use pgweir_core::mail::Mail;
 use socket2::Socket;
 
@@ -61,11 +62,11 @@ impl Giver {
     pub fn give(
         &self,
         stream: OwnedFd,
-        generation: u32,
+        shared: &Shared,
         taken_over: impl FnOnce(),
     ) -> Result<(), GivingError> {
         let stream = UnixStream::from(stream);
-        self.open_doors(&stream, generation).map_err(GivingError::NotReady)?;
+        self.open_doors(&stream, shared).map_err(GivingError::NotReady)?;
         let (give, packages) = channel();
         self.command(&NetCommand::GiveAway(give));
         taken_over();
@@ -79,13 +80,15 @@ impl Giver {
         frames::write(&stream, Tag::End, &[], &[]).map_err(GivingError::BrokenOff)
     }
 
-    fn open_doors(&self, stream: &UnixStream, generation: u32) -> io::Result<()> {
+    fn open_doors(&self, stream: &UnixStream, shared: &Shared) -> io::Result<()> {
         stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(READY_PATIENCE))?;
         let listeners = self.borrow_listeners()?;
         let own = listeners.iter().map(AsFd::as_fd);
         let listeners: Vec<_> = own.chain(self.doors.iter().map(AsFd::as_fd)).collect();
-        frames::write(stream, Tag::Doors, &generation.to_be_bytes(), &listeners)?;
+        let mut body = shared.generation().to_be_bytes().to_vec();
+        body.extend(CarriedSwitches::encode(shared));
+        frames::write(stream, Tag::Doors, &body, &listeners)?;
         match frames::read(stream)?.tag {
             Tag::Ready => Ok(()),
             _ => Err(io::ErrorKind::InvalidData.into()),

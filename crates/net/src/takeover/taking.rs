@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::channel;
 use std::thread;
 
-use pgweir_core::carried::Carried;
+use pgweir_core::carried::{Carried, CarriedError, CarriedSwitches};
 use pgweir_core::driver::WorkerId;
 use socket2::Socket;
 
@@ -17,6 +17,7 @@ pub struct Takeover {
     stream: UnixStream,
     listeners: Vec<Socket>,
     generation: u32,
+    switches: CarriedSwitches,
 }
 
 /// Why this process can not take another's place.
@@ -38,11 +39,12 @@ impl Takeover {
     /// It refuses, is no pgweir, or is gone.
     pub fn begin(stream: UnixStream) -> Result<Takeover, TakeoverError> {
         let Frame { tag, body, sockets } = frames::read(&stream)?;
-        match (tag, body.as_slice().try_into()) {
-            (Tag::Doors, Ok(generation)) => Ok(Takeover {
+        match (tag, body.split_first_chunk()) {
+            (Tag::Doors, Some((&generation, switches))) => Ok(Takeover {
                 stream,
                 listeners: sockets.into_iter().map(Socket::from).collect(),
                 generation: u32::from_be_bytes(generation),
+                switches: CarriedSwitches::decode(switches).map_err(not_understood)?,
             }),
             (Tag::Refused, _) => Err(TakeoverError::Refused(error_text(&body))),
             _ => Err(io::Error::from(io::ErrorKind::InvalidData).into()),
@@ -53,6 +55,12 @@ impl Takeover {
     #[must_use]
     pub fn generation(&self) -> u32 {
         self.generation
+    }
+
+    /// What was switched on the old process's console. Our machines may not begin without it.
+    #[must_use]
+    pub fn switches(&self) -> &CarriedSwitches {
+        &self.switches
     }
 
     /// The old process's listening sockets, once.
@@ -91,8 +99,7 @@ impl Takeover {
                 Tag::Carried => {}
                 _ => return Err(io::Error::from(io::ErrorKind::InvalidData).into()),
             }
-            let carried = Carried::decode(&body)
-                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+            let carried = Carried::decode(&body).map_err(not_understood)?;
             clients += u64::from(carried.client.is_some());
             servers += u64::from(carried.server.is_some());
             let mut sockets = sockets.into_iter().map(Socket::from);
@@ -130,6 +137,10 @@ impl Takeover {
 #[derive(Clone)]
 pub struct Arrivals {
     pub(crate) mailboxes: Vec<Mailbox>,
+}
+
+fn not_understood(error: CarriedError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error.to_string())
 }
 
 /// The field `M` of an ErrorResponse (PostgreSQL's documentation, "Error and Notice Message Fields").
