@@ -99,7 +99,24 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), BenchError> {
             write(output, &json(&options, &all))?;
         }
     }
-    ended
+    ended.and_then(|()| succeeded(&all))
+}
+
+/// A script is not to take for a measurement what measured how fast errors are.
+fn succeeded(all: &[(String, Vec<Sample>)]) -> Result<(), BenchError> {
+    if all.is_empty() {
+        return Err(BenchError::failed("the load", "nobody was let in"));
+    }
+    for (name, samples) in all {
+        let sum =
+            |count: fn(&Outcome) -> u64| samples.iter().map(|sample| count(&sample.outcome)).sum::<u64>();
+        if sum(|outcome| outcome.done) == 0 && sum(|outcome| outcome.failed) > 0 {
+            let errors = samples.iter().flat_map(|sample| &sample.outcome.errors);
+            let most = errors.max_by_key(|(_, count)| **count).map_or("", |(text, _)| text);
+            return Err(BenchError::failed(format!("{name}: every transaction failed"), most));
+        }
+    }
+    Ok(())
 }
 
 fn parse(args: Vec<OsString>) -> Result<Option<Options>, BenchError> {
@@ -122,7 +139,7 @@ fn parse(args: Vec<OsString>) -> Result<Option<Options>, BenchError> {
             Long("think-ms") => think_ms = within(parser.value()?.parse()?, 0, 3_600_000)?,
             Long("rate") => rate = Some(within(parser.value()?.parse()?, 1, 10_000_000)?),
             Long("mix") => mix = Some(read_mix(Path::new(&parser.value()?))?),
-            Long("statement") => mix = Some(Mix::single(&parser.value()?.string()?)),
+            Long("statement") => mix = Some(Mix::single(&parser.value()?.string()?)?),
             Long("protocol") => {
                 let name = parser.value()?.string()?;
                 protocol = Protocol::by_name(&name).ok_or_else(|| {
@@ -421,8 +438,26 @@ mod tests {
             &["--mix", "/nonexistent"],
             &["--tls"],
             &["--peer", "x=postgres://u@h/d"],
+            &["--statement", ""],
+            &["--statement", "[odd"],
+            &["--statement", "select {9..1}"],
         ] {
             assert_eq!(read(words).err().expect("not good").exit_code(), 2, "{words:?}");
         }
+    }
+
+    #[test]
+    fn a_load_of_errors_is_no_success() {
+        let sample = |done, failed, error: &str| {
+            let errors = std::iter::once((error.to_owned(), failed)).collect();
+            let outcome = Outcome { done, failed, errors, ..Outcome::default() };
+            ("pgweir".to_owned(), vec![Sample { outcome, pooler_us: None, postgres_us: None }])
+        };
+        assert!(succeeded(&[sample(1, 9, "some")]).is_ok());
+        assert!(succeeded(&[sample(0, 0, "too slow to be measured")]).is_ok());
+        let error = succeeded(&[sample(1, 0, "none"), sample(0, 9, "42601: odd")]).expect_err("no success");
+        assert_eq!(error.to_string(), "pgweir: every transaction failed: 42601: odd");
+        assert_eq!(error.exit_code(), 1);
+        assert_eq!(succeeded(&[]).expect_err("nothing").exit_code(), 1);
     }
 }

@@ -56,10 +56,24 @@ impl Mix {
         Self::parse(&text).expect("a good mix")
     }
 
-    /// One statement.
-    #[must_use]
-    pub(crate) fn single(statement: &str) -> Self {
-        Self::parse(&format!("[statement 1]\n{statement}\n")).expect("a good mix")
+    /// One statement, which may have several lines.
+    ///
+    /// # Errors
+    /// [`BenchError::Usage`].
+    pub(crate) fn single(statement: &str) -> Result<Self, BenchError> {
+        let wrong = |why: &str| BenchError::Usage(format!("--statement: {why}"));
+        let text = statement.trim();
+        if text.is_empty() {
+            return Err(wrong("there is none"));
+        }
+        if text.starts_with('[') {
+            return Err(wrong("no statement begins with [; a mix of several comes from a file, with --mix"));
+        }
+        let statements = vec![Statement::parse(text, 0).map_err(wrong)?];
+        Ok(Self {
+            scripts: vec![Script { name: "statement".to_owned(), weight: 1, statements }],
+            total_weight: 1,
+        })
     }
 
     /// Reads a file's text.
@@ -271,6 +285,19 @@ mod tests {
             ("", "needs a statement"),
         ] {
             let error = Mix::parse(text).expect_err("not good");
+            assert!(error.to_string().contains(part), "{error}");
+            assert_eq!(error.exit_code(), 2);
+        }
+    }
+
+    #[test]
+    fn a_single_statement_has_lines_and_faults() {
+        let mix = Mix::single(" SELECT\n# {1..9} ").expect("good");
+        assert_eq!(mix.scripts[0].statements[0].parameterised, "SELECT\n# $1");
+        for (text, part) in
+            [("", "none"), (" \n", "none"), ("[a 1]", "--mix"), ("SELECT {9..1}", "least..most")]
+        {
+            let error = Mix::single(text).expect_err("not good");
             assert!(error.to_string().contains(part), "{error}");
             assert_eq!(error.exit_code(), 2);
         }

@@ -111,7 +111,7 @@ mod tests {
         let plan = Plan {
             login: Login::trusted(Address::Loopback(1), "u", "d", "a"),
             tls: false,
-            mix: Mix::single("SELECT 1"),
+            mix: Mix::single("SELECT 1").expect("good"),
             protocol: Protocol::Simple,
             clients: 11,
             idle_clients: 7,

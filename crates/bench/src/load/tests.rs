@@ -12,7 +12,7 @@ fn plan(port: u16) -> Plan {
     Plan {
         login: Login::trusted(Address::Loopback(port), "u", "d", "load"),
         tls: false,
-        mix: Mix::single("SELECT {1..9}"),
+        mix: Mix::single("SELECT {1..9}").expect("good"),
         protocol: Protocol::Simple,
         clients: 5,
         idle_clients: 0,
