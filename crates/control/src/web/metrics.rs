@@ -87,5 +87,46 @@ fn groups(model: &Model, names: bool) -> Vec<Group<'_>> {
             }),
         }
     }
+    if !names {
+        for group in &mut groups {
+            let Some(past) = model.past(group.database) else { continue };
+            group.sum.add_past(&past.sum);
+            match (&mut group.times, past.times.as_deref()) {
+                (Some(all), Some(its)) => all.to_mut().add(its),
+                (none, its) => *none = none.take().or(its.map(Cow::Borrowed)),
+            }
+        }
+    }
     groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::model::tests::{film, pool};
+    use super::*;
+
+    #[test]
+    fn what_is_added_up_over_pools_does_not_go_backward() {
+        let mut film = film();
+        let steps = [
+            (vec![pool("shop", "ann", 100, None), pool("shop", "bob", 50, None)], Some(150)),
+            (vec![pool("shop", "bob", 51, None)], Some(151)),
+            // Made again, and looked at only when it had counted something.
+            (vec![pool("shop", "bob", 9, None)], Some(160)),
+            (vec![pool("shop", "ann", 1, None), pool("shop", "bob", 9, None)], Some(161)),
+            (vec![pool("other", "ann", 1, None)], None),
+            (vec![pool("shop", "ann", 2, None)], Some(2)),
+        ];
+        for (number, (pools, expected)) in steps.into_iter().enumerate() {
+            film.show(pools);
+            let all = groups(&film.model, false);
+            let sum = all.iter().find(|group| group.database == "shop").map(|group| group.sum.stats.queries);
+            assert_eq!(sum, expected, "step {number}");
+            let mut page = Page::new(Format::wanted(""));
+            pgbouncer::stats(&mut page, &film.model);
+            let text = String::from_utf8(page.finish().to_vec()).expect("text");
+            let line = expected.map(|count| format!("queries_pooled_total{{database=\"shop\"}} {count}\n"));
+            assert!(line.is_none_or(|line| text.contains(&line)), "step {number}: {text}");
+        }
+    }
 }

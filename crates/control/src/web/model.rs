@@ -28,6 +28,8 @@ pub(super) type PoolName = (Arc<str>, Arc<str>);
 pub(super) struct Model {
     pools: BTreeMap<PoolName, PoolState>,
     databases: BTreeMap<Arc<str>, Track>,
+    /// What pools counted that are no more, by database, while that has others.
+    past: BTreeMap<Arc<str>, Past>,
     /// The whole process.
     whole: Track,
     workers: Vec<WorkerState>,
@@ -118,18 +120,44 @@ impl Sum {
         own.used += their.used;
         own.tested += their.tested;
         own.login += their.login;
-        let (own, their) = (&mut self.rides, &pool.rides);
-        own.target += their.target;
-        own.busy += their.busy;
-        own.decisions += their.decisions;
-        own.ridden += their.ridden;
-        own.requeued += their.requeued;
-        own.violations += their.violations;
-        self.stats = self.stats.plus(&pool.stats);
-        self.continuity = self.continuity.plus(&pool.continuity);
-        self.errors += pool.errors;
+        self.rides.target += pool.rides.target;
+        self.rides.busy += pool.rides.busy;
         self.size += u64::from(pool.size);
         self.wait_oldest_us = self.wait_oldest_us.max(pool.wait_oldest_us);
+        self.add_counters(&pool.rides, &pool.stats, &pool.continuity, pool.errors);
+    }
+
+    /// What pools that are no more have counted.
+    pub(super) fn add_past(&mut self, past: &Sum) {
+        self.add_counters(&past.rides, &past.stats, &past.continuity, past.errors);
+    }
+
+    /// What only grows.
+    fn add_counters(&mut self, rides: &RideNumbers, stats: &Stats, continuity: &Continuity, errors: u64) {
+        self.rides.decisions += rides.decisions;
+        self.rides.ridden += rides.ridden;
+        self.rides.requeued += rides.requeued;
+        self.rides.violations += rides.violations;
+        self.stats = self.stats.plus(stats);
+        self.continuity = self.continuity.plus(continuity);
+        self.errors += errors;
+    }
+}
+
+/// Counters of pools that are no more: without them, what is added up over a database's pools would go backward.
+#[derive(Default)]
+pub(super) struct Past {
+    pub(super) sum: Sum,
+    pub(super) times: Option<Box<Times>>,
+}
+
+impl Past {
+    fn add(&mut self, pool: PoolSight) {
+        self.sum.add_counters(&pool.rides, &pool.stats, &pool.continuity, pool.errors);
+        match (&mut self.times, pool.times) {
+            (Some(all), Some(its)) => all.add(&its),
+            (none, its) => *none = none.take().or(its),
+        }
     }
 }
 
@@ -138,6 +166,7 @@ impl Model {
         Model {
             pools: BTreeMap::new(),
             databases: BTreeMap::new(),
+            past: BTreeMap::new(),
             whole: Track::new(true),
             workers: Vec::new(),
             tally: Tally::default(),
@@ -171,10 +200,13 @@ impl Model {
         let mut before = std::mem::take(&mut self.pools);
         for mut sight in pools {
             let name = (Arc::clone(&sight.database), Arc::clone(&sight.user));
-            let (known, mut track) = match before.remove(&name) {
+            let (mut known, mut track) = match before.remove(&name) {
                 Some(known) => (Some(known.sight), known.track),
                 None => (None, Track::new(false)),
             };
+            if let Some(gone) = known.take_if(|known| is_another(known, &sight)) {
+                self.past.entry(Arc::clone(&name.0)).or_default().add(gone);
+            }
             let added = added_times(known, &mut sight);
             if let Some(added) = &added {
                 track.add_times(added);
@@ -183,6 +215,15 @@ impl Model {
             }
             self.pools.insert(name, PoolState { sight, track });
         }
+        for ((database, _), gone) in before {
+            self.past.entry(database).or_default().add(gone.sight);
+        }
+        // A database that comes again begins at 0, as its pools do.
+        let pools = &self.pools;
+        self.past.retain(|database, _| {
+            let first: PoolName = (Arc::clone(database), "".into());
+            pools.range(first..).next().is_some_and(|((name, _), _)| name == database)
+        });
     }
 
     fn take_workers(&mut self, workers: &[WorkerSight], loads: &[Load]) {
@@ -276,6 +317,11 @@ impl Model {
         self.pools.values()
     }
 
+    /// What pools of a database counted that are no more.
+    pub(super) fn past(&self, database: &str) -> Option<&Past> {
+        self.past.get(database)
+    }
+
     pub(super) fn databases(&self) -> impl Iterator<Item = (&Arc<str>, &Track)> {
         self.databases.iter()
     }
@@ -345,10 +391,14 @@ impl Model {
     }
 }
 
+/// A pool was dropped and made again under its name since the look before: it has counted less.
+fn is_another(before: &PoolSight, now: &PoolSight) -> bool {
+    let (before, now) = (before.stats.columns(), now.stats.columns());
+    before.iter().zip(&now).any(|(before, now)| before > now)
+}
+
 /// What was added to a pool's times since the look before; and where nothing was, the times it had stay.
 fn added_times(before: Option<PoolSight>, sight: &mut PoolSight) -> Option<Times> {
-    // A pool that was dropped and made again begins anew.
-    let before = before.filter(|before| before.stats.queries <= sight.stats.queries);
     match (before.and_then(|before| before.times), &sight.times) {
         (Some(before), Some(times)) => Some(times.since(&before)),
         (None, Some(times)) => Some((**times).clone()),
@@ -364,4 +414,4 @@ fn unix_s() -> f64 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -69,7 +69,7 @@ pub(super) fn write(page: &mut Page, model: &Model, groups: &[Group<'_>], tables
     lists(page, tables);
     clients(page, tables);
     databases(page, tables);
-    stats(page, groups);
+    stats(page, model);
     pools(page, model, groups, tables.names);
     process(page, model);
 }
@@ -127,7 +127,7 @@ fn database_labels(row: &Shown, names: bool) -> Labels<'_> {
 }
 
 /// SHOW STATS_TOTALS.
-fn stats(page: &mut Page, groups: &[Group<'_>]) {
+pub(super) fn stats(page: &mut Page, model: &Model) {
     type Column = (&'static str, &'static str, fn(&Stats) -> Number);
     const COLUMNS: [Column; 11] = [
         ("queries_pooled_total", "Total number of SQL queries pooled", |stats| stats.queries.into()),
@@ -177,10 +177,14 @@ fn stats(page: &mut Page, groups: &[Group<'_>]) {
         }),
     ];
     let mut by_database: Vec<(&str, Stats)> = vec![(CONSOLE, Stats::default())];
-    for group in groups {
-        match by_database.last_mut().filter(|(database, _)| *database == group.database) {
-            Some((_, sum)) => *sum = sum.plus(&group.sum.stats),
-            None => by_database.push((group.database, group.sum.stats)),
+    for pool in model.pools() {
+        let (database, stats) = (&*pool.sight.database, &pool.sight.stats);
+        match by_database.last_mut().filter(|(last, _)| *last == database) {
+            Some((_, sum)) => *sum = sum.plus(stats),
+            None => {
+                let past = model.past(database).map(|past| past.sum.stats).unwrap_or_default();
+                by_database.push((database, past.plus(stats)));
+            }
         }
     }
     let rows: Vec<_> =

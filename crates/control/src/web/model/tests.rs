@@ -6,7 +6,7 @@ use pgweir_settings::PoolMode;
 
 use super::*;
 
-fn pool(database: &str, user: &str, queries: u64, times: Option<Times>) -> PoolSight {
+pub(in crate::web) fn pool(database: &str, user: &str, queries: u64, times: Option<Times>) -> PoolSight {
     PoolSight {
         database: database.into(),
         user: user.into(),
@@ -50,13 +50,13 @@ fn took(us: u64, count: usize) -> Times {
 }
 
 /// A model that is shown something each second.
-struct Film {
-    model: Model,
+pub(in crate::web) struct Film {
+    pub(in crate::web) model: Model,
     at: Instant,
 }
 
 impl Film {
-    fn show(&mut self, pools: Vec<PoolSight>) {
+    pub(in crate::web) fn show(&mut self, pools: Vec<PoolSight>) {
         self.at += Duration::from_secs(1);
         let loads = vec![Load { connections: 3, ..Load::default() }];
         self.model.take(self.at, vec![worker()], pools, loads, Process::default());
@@ -64,7 +64,7 @@ impl Film {
     }
 }
 
-fn film() -> Film {
+pub(in crate::web) fn film() -> Film {
     Film { model: Model::new(), at: Instant::now() }
 }
 
