@@ -304,6 +304,8 @@ impl Machine {
         let tls_changed = old.server_tls_epoch != self.rules.server_tls_epoch;
         let diff = old.config.diff(&config);
         self.sampler = Sampler::new(&config.main);
+        // A shorter period begins at once.
+        self.stats_us = self.stats_us.min(self.now.mono_us + super::maintenance::stats_period_us(&config));
         self.measured.resize(super::measure::share_bytes(&config.main, &self.shared));
         let is_removed = |name: &str| diff.removed.iter().any(|other| other == name);
         self.shared.keep_switches(|name| config.database(name).is_some() && !is_removed(name));

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use pgweir_settings::Config;
 use pgweir_wire::backend::TxStatus;
 use pgweir_wire::error::SqlState;
 
@@ -372,9 +373,8 @@ impl Machine {
     }
 
     fn end_stats_period<D: Driver>(&mut self, d: &mut D) {
-        let main = &self.rules.config.main;
-        self.stats_us = self.now.mono_us + duration_us(main.stats_period).max(1_000_000);
-        let log = main.log_stats;
+        self.stats_us = self.now.mono_us + stats_period_us(&self.rules.config);
+        let log = self.rules.config.main.log_stats;
         let mut sum = Window::default();
         for pool in self.pools.values_mut() {
             sum = sum.plus(&pool.end_period(self.now.mono_us));
@@ -383,6 +383,11 @@ impl Machine {
             d.ask(Question::PeriodOver(sum));
         }
     }
+}
+
+/// After how long averages are made anew.
+pub(super) fn stats_period_us(config: &Config) -> u64 {
+    duration_us(config.main.stats_period).max(1_000_000)
 }
 
 /// Takes what is concerned out of a queue, in its order.

@@ -286,6 +286,18 @@ fn a_database_that_is_removed_takes_its_switches_along() {
 }
 
 #[test]
+fn a_shorter_stats_period_begins_at_once() {
+    let mut rig = Rig::new("stats_period = 60\nlog_stats = 1");
+    rig.client("alice");
+    rig.pass_s(3);
+    rig.asked();
+    rig.reload("stats_period = 1\nlog_stats = 1", "app = host=pg");
+    rig.pass_s(3);
+    let periods = rig.asked().iter().filter(|asked| matches!(asked, Question::PeriodOver(_))).count();
+    assert!((2..=3).contains(&periods), "{periods}");
+}
+
+#[test]
 fn shutdown_now_just_ends() {
     let mut rig = Rig::new("");
     let console = rig.console();
