@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 /// The users of an `auth_file`, by name.
 ///
 /// Grammar: a user name and a secret, both in double quotes (`""` stands for one quote), with blanks between;
-/// what follows on the line is ignored. Lines that begin with `;`, and blank lines, are skipped. A line that
-/// is none of these ends the reading, as in PgBouncer: users behind it do not exist. A name that comes twice
-/// has its last secret.
+/// what follows on the line is ignored. Lines that begin with `;`, blanks before it or not, and blank lines
+/// are skipped. A line that is none of these ends the reading, as in PgBouncer: users behind it do not exist.
+/// A name that comes twice has its last secret.
 ///
 /// A clone shares what its plain passwords remember of their derivations, so hand out clones, not fresh
 /// parses.
@@ -24,7 +24,8 @@ impl UserList {
         let mut list = Self::default();
         let mut warnings = Vec::new();
         for (i, line) in text.lines().enumerate() {
-            if line.starts_with(';') || line.trim().is_empty() {
+            let content = line.trim_start();
+            if content.is_empty() || content.starts_with(';') {
                 continue;
             }
             match parse_line(line) {
@@ -104,7 +105,7 @@ mod tests {
 
     #[test]
     fn lines_comments_and_quotes() {
-        let text = "; a comment\n\n\"bob\" \"secret\" ignored\r\n".to_owned()
+        let text = "; a comment\n \t; another\n\n\"bob\" \"secret\" ignored\r\n".to_owned()
             + "  \"al\"\"ice\"\t\"a \"\"b\"\" ; c\"\n\"empty\" \"\"";
         let (list, warnings) = UserList::parse(&text);
         assert_eq!(warnings, Vec::<String>::new());
@@ -124,9 +125,7 @@ mod tests {
 
     #[test]
     fn a_bad_line_ends_the_reading() {
-        for bad in
-            ["bob secret", "\"bob", "\"bob\"", "\"bob\" secret", "\"bob\" \"x", " ; not at the line's start"]
-        {
+        for bad in ["bob secret", "\"bob", "\"bob\"", "\"bob\" secret", "\"bob\" \"x", "# no comment"] {
             let (list, warnings) = UserList::parse(&format!("\"a\" \"1\"\n{bad}\n\"z\" \"26\"\n"));
             assert_eq!(list.names().collect::<Vec<_>>(), ["a"], "{bad}");
             assert_eq!(warnings.len(), 1, "{bad}");
