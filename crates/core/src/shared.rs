@@ -16,7 +16,13 @@ impl Counter {
     /// Takes one if fewer than `limit` are taken; 0 is no limit.
     #[must_use]
     pub fn try_take(&self, limit: u32) -> bool {
-        let below = |taken: u32| (limit == 0 || taken < limit).then_some(taken + 1);
+        self.try_take_below(if limit == 0 { u32::MAX } else { limit })
+    }
+
+    /// Takes one if fewer than `limit` are taken; with 0 nobody gets one.
+    #[must_use]
+    pub fn try_take_below(&self, limit: u32) -> bool {
+        let below = |taken: u32| (taken < limit).then_some(taken + 1);
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, below).is_ok()
     }
 
@@ -243,6 +249,7 @@ mod tests {
         counter.give_back();
         assert!(counter.try_take(2));
         assert!(counter.try_take(0), "0 is no limit");
+        assert!(!Counter::default().try_take_below(0), "0 is nobody");
     }
 
     #[test]

@@ -27,7 +27,7 @@ impl Machine {
         let target = self.target(&login);
         let mut counted = Counted::default();
         if target != Target::Console {
-            if !self.shared.clients.try_take(self.rules.config.main.max_client_conn) {
+            if !self.shared.clients.try_take_below(self.rules.config.main.max_client_conn) {
                 return self.refuse_client(d, id, &Fault::TooManyClients("max_client_conn"));
             }
             counted.total = true;

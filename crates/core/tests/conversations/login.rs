@@ -78,6 +78,16 @@ fn max_client_conn_spares_the_console() {
 }
 
 #[test]
+fn max_client_conn_of_0_lets_nobody_in_but_to_the_console() {
+    let mut rig = Rig::new("max_client_conn = 0");
+    assert_eq!(
+        refusal(&mut rig, &[("user", "alice"), ("database", "app")]),
+        "FATAL 53300 no more connections allowed (max_client_conn)"
+    );
+    rig.console();
+}
+
+#[test]
 fn limits_of_database_and_user() {
     let mut rig = Rig::new("max_db_client_connections = 1");
     let client = rig.client("alice");

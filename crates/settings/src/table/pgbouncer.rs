@@ -91,7 +91,8 @@ settings! {
         /// When a server goes back to its pool: when the client leaves, when the transaction ends, or after
         /// each statement.
         pool_mode: PoolMode = "session", Kind::Choice(PoolMode::WORDS), Reload, PgBouncer, InEffect;
-        /// How many clients may be connected, those that are logging in included. The console is exempt.
+        /// How many clients may be connected, those that are logging in included; with 0 nobody may. The console
+        /// is exempt.
         max_client_conn: u32 = "100", Kind::Count(0, COUNT_MAX), Reload, PgBouncer, InEffect;
         /// How many server connections a pool may have. A pool is what one user has on one database. 0 means
         /// as many as are needed.
