@@ -147,9 +147,11 @@ impl Machine {
             (None, ClientState::Console(console)) => console.request_us,
             (None, _) => client.origin.since.mono_us,
         };
-        let busy =
-            matches!(client.state, ClientState::Linked(_) | ClientState::Waiting(_) | ClientState::Riding(_));
-        let wait_us = if busy { self.now.mono_us.saturating_sub(request_us) } else { 0 };
+        let wait_us = match &client.state {
+            ClientState::Waiting(_) | ClientState::Riding(_) => self.now.mono_us.saturating_sub(request_us),
+            ClientState::Linked(link) => self.answer_wait_us(link, request_us),
+            _ => 0,
+        };
         let link = match &client.state {
             ClientState::Linked(Link { server, .. }) | ClientState::Riding(Riding { server, .. }) => {
                 self.servers.get(*server).map(|server| pointer(server.serial))
@@ -194,6 +196,16 @@ impl Machine {
             cell(statements),
             cell(client.serial),
         ]
+    }
+
+    /// How long a client that has a server waits for an answer. Between its statements it waits for nothing.
+    fn answer_wait_us(&self, link: &Link, request_us: u64) -> u64 {
+        let Some(server) = self.servers.get(link.server) else { return 0 };
+        let since_us = match server.state {
+            ServerState::Settling(_) => request_us,
+            _ => server.query_us,
+        };
+        if since_us > 0 { self.now.mono_us.saturating_sub(since_us) } else { 0 }
     }
 
     fn server_rows<D: Driver>(&self, d: &D, sockets: bool, active: bool) -> Vec<Row> {

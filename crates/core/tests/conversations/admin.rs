@@ -118,6 +118,35 @@ fn kill_client_ends_one() {
 }
 
 #[test]
+fn a_client_waits_while_its_statement_runs_and_not_between_two() {
+    for mode in ["transaction", "session"] {
+        let mut rig = Rig::new(&format!("pool_mode = {mode}\ndefer_begin = off"));
+        let client = rig.client("alice");
+        let server = rig.dialed();
+        let console = rig.console();
+        let wait_s = |rig: &mut Rig| {
+            let rows = rig.command(console, "SHOW CLIENTS");
+            let row = rows.iter().find(|row| row.starts_with("Row C,alice")).expect("a row");
+            row.split(',').nth(11).expect("wait").to_owned()
+        };
+        rig.send(client, &fe::query("begin"));
+        rig.pass_s(3);
+        assert_eq!(wait_s(&mut rig), "3", "{mode}: it runs");
+        rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
+        rig.pass_s(3);
+        assert_eq!(wait_s(&mut rig), "0", "{mode}: it is open");
+        rig.send(client, &fe::query("select 1"));
+        rig.pass_s(2);
+        assert_eq!(wait_s(&mut rig), "2", "{mode}: the next one runs");
+        rig.send(server, &[be::complete("SELECT 1"), be::ready('T')].concat());
+        rig.send(client, &fe::query("commit"));
+        rig.send(server, &[be::complete("COMMIT"), be::ready('I')].concat());
+        rig.pass_s(2);
+        assert_eq!(wait_s(&mut rig), "0", "{mode}: it is over");
+    }
+}
+
+#[test]
 fn disable_refuses_new_clients_only() {
     let mut rig = Rig::new("");
     let client = rig.client("alice");
