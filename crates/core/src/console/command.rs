@@ -345,6 +345,8 @@ pub enum Outcome {
     Sums(Vec<(&'static str, u64)>),
     /// It failed; what the user is told.
     Failed(String),
+    /// It was waited for, and somebody else undid it meanwhile; what the user is told.
+    Undone(&'static str),
 }
 
 /// Who gave a command, and is told what came of it.

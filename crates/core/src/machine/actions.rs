@@ -103,21 +103,41 @@ impl Machine {
             return;
         }
         let tasks = std::mem::take(&mut self.tasks);
-        let (ready, waiting) = tasks.into_iter().partition(|task| self.is_reached(d, &task.until));
-        self.tasks = waiting;
-        for task in ready {
-            if matches!(task.until, Until::Flushed { .. }) {
-                self.close_unflushed(d);
+        for task in tasks {
+            let outcome = match self.undone_by(&task.until) {
+                Some(text) => Outcome::Undone(text),
+                None if self.is_reached(d, &task.until) => {
+                    if matches!(task.until, Until::Flushed { .. }) {
+                        self.close_unflushed(d);
+                    }
+                    Outcome::Done
+                }
+                None => {
+                    self.tasks.push_back(task);
+                    continue;
+                }
+            };
+            self.answer(d, task.from, task.ticket, outcome);
+        }
+    }
+
+    /// Why what is waited for will not be: nobody may be told that all is at rest when it is not.
+    fn undone_by(&self, until: &Until) -> Option<&'static str> {
+        match until {
+            Until::Released(Some(name)) if self.rules.config.database(name).is_none() => {
+                Some("PAUSE was undone: database removed")
             }
-            self.answer(d, task.from, task.ticket, Outcome::Done);
+            Until::Released(Some(name)) if self.shared.switches(name).paused => None,
+            Until::Released(None) if self.activity == Activity::Paused => None,
+            Until::Released(_) => Some("PAUSE was undone by RESUME"),
+            Until::Flushed { .. } if self.activity == Activity::Suspended => None,
+            Until::Flushed { .. } => Some("SUSPEND was undone by RESUME"),
+            Until::Closed(_) => None,
         }
     }
 
     fn is_reached<D: Driver>(&self, d: &D, until: &Until) -> bool {
         match until {
-            // RESUME ends a PAUSE that still waits.
-            Until::Released(None) if self.activity != Activity::Paused => true,
-            Until::Released(Some(name)) if !self.shared.switches(name).paused => true,
             Until::Released(database) => self.pools_of(database.as_deref()).all(|(_, pool)| {
                 pool.servers(ServerKind::Active)
                     + pool.servers(ServerKind::Tested)

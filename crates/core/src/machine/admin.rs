@@ -249,18 +249,15 @@ impl Machine {
             |outcome: &Outcome| matches!(outcome, Outcome::Sums(sums) if sums.iter().any(|(_, n)| *n > 0));
         let failure = match &pending.command {
             Command::KillClient(_) if !pending.outcomes.iter().any(killed) => {
-                Some("client not found".to_owned())
+                Some((SqlState::PROTOCOL_VIOLATION, "client not found".to_owned()))
             }
-            _ => pending.outcomes.iter().find_map(|outcome| match outcome {
-                Outcome::Failed(text) => Some(text.clone()),
-                _ => None,
-            }),
+            command => pending.outcomes.iter().find_map(|outcome| failure_of(command, outcome)),
         };
         let id = match pending.asker {
             Asker::Console(id) => id,
             Asker::Control(ticket) => {
                 let result = match (failure, &pending.command) {
-                    (Some(text), _) => Err(text),
+                    (Some((_, text)), _) => Err(text),
                     (None, Command::Show(topic)) => Ok(self.merge(*topic, pending.outcomes)),
                     (None, _) => Ok(Vec::new()),
                 };
@@ -271,8 +268,7 @@ impl Machine {
             console.pending = None;
         }
         match (failure, &pending.command) {
-            (Some(text), Command::Reload) => self.say_error(d, id, SqlState::CONFIG_FILE_ERROR, &text),
-            (Some(text), _) => self.say_error(d, id, SqlState::PROTOCOL_VIOLATION, &text),
+            (Some((code, text)), _) => self.say_error(d, id, code, &text),
             (None, Command::Show(topic)) => {
                 let rows = self.merge(*topic, pending.outcomes);
                 let columns = table::columns_of(&pending.command);
@@ -311,12 +307,28 @@ impl Machine {
         }
     }
 
-    /// Ctrl-C on a console that waits (for PAUSE, SUSPEND): undoes it.
+    /// Ctrl-C on a console that waits (for PAUSE, SUSPEND, WAIT_CLOSE): it waits no longer, and what it began is undone.
     pub(super) fn cancel_console<D: Driver>(&mut self, d: &mut D, id: ClientId) {
-        let waits = self.console(id).is_some_and(|console| console.pending.is_some());
-        if waits && self.stopping != Some(Shutdown::WaitForServers) {
-            self.distribute_silently(d, Command::Resume(None));
+        let Some(ticket) = self.console(id).and_then(|console| console.pending) else { return };
+        let Some(pending) = self.commands.get(&ticket) else { return };
+        let undo = match &pending.command {
+            // A shutdown relies on it.
+            Command::Pause(_) | Command::Suspend if self.stopping == Some(Shutdown::WaitForServers) => return,
+            Command::Pause(database) => Some(Command::Resume(database.clone())),
+            Command::Suspend => Some(Command::Resume(None)),
+            Command::WaitClose(_) => None,
+            _ => return,
+        };
+        let text = format!("canceling {} due to user request", pending.command.tag());
+        self.commands.remove(&ticket);
+        if let Some(console) = self.console_mut(id) {
+            console.pending = None;
         }
+        if let Some(undo) = undo {
+            self.distribute_silently(d, undo);
+        }
+        self.say_error(d, id, SqlState::QUERY_CANCELED, &text);
+        self.client_resume(d, id);
     }
 
     /// A console client is gone. What it waited for goes on, but a SUSPEND is undone: nobody would end it.
@@ -441,6 +453,18 @@ impl Machine {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// What is said of a worker's outcome, or the control plane's, if the command has failed with it.
+fn failure_of(command: &Command, outcome: &Outcome) -> Option<(SqlState, String)> {
+    match outcome {
+        Outcome::Failed(text) if *command == Command::Reload => {
+            Some((SqlState::CONFIG_FILE_ERROR, text.clone()))
+        }
+        Outcome::Failed(text) => Some((SqlState::PROTOCOL_VIOLATION, text.clone())),
+        Outcome::Undone(text) => Some((SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, (*text).to_owned())),
+        _ => None,
     }
 }
 

@@ -75,7 +75,7 @@ impl Machine {
                 }
                 Outcome::Statements(more) => statements.extend(more),
                 Outcome::Stats(more) => more.into_iter().for_each(|one| add_stats(&mut stats, one)),
-                Outcome::Done | Outcome::Noted(_) | Outcome::Failed(_) => {}
+                Outcome::Done | Outcome::Noted(_) | Outcome::Failed(_) | Outcome::Undone(_) => {}
             }
         }
         stats.sort_by(|one, other| one.0.cmp(&other.0));

@@ -38,13 +38,63 @@ fn pause_waits_for_running_statements_and_resume_goes_on() {
 }
 
 #[test]
-fn resume_ends_a_waiting_pause() {
+fn who_waits_for_a_pause_that_is_undone_is_not_told_that_all_is_paused() {
     let mut rig = Rig::new("");
-    let (_, _) = busy(&mut rig);
+    let (client, server) = busy(&mut rig);
     let (one, two) = (rig.console(), rig.console());
+    for (pause, resume) in [("PAUSE", "RESUME"), ("PAUSE app", "RESUME app")] {
+        assert_eq!(rig.command(one, pause), Vec::<String>::new());
+        assert_eq!(rig.command(two, resume), ["Complete RESUME", "Ready I"]);
+        assert_eq!(rig.gets(one), ["ERROR 55000 PAUSE was undone by RESUME", "Ready I"]);
+    }
     rig.command(one, "PAUSE");
-    assert_eq!(rig.command(two, "RESUME"), ["Complete RESUME", "Ready I"]);
-    assert_eq!(rig.gets(one).last().map(String::as_str), Some("Ready I"), "nothing is left to wait for");
+    rig.mail(0, Mail::Continue);
+    assert_eq!(rig.gets(one), ["ERROR 55000 PAUSE was undone by RESUME", "Ready I"]);
+    rig.command(one, "PAUSE app");
+    rig.reload("", "other = host=pg");
+    assert_eq!(rig.gets(one), ["ERROR 55000 PAUSE was undone: database removed", "Ready I"]);
+    assert!(rig.is_closed(client) && rig.is_closed(server));
+}
+
+#[test]
+fn a_pause_that_is_undone_for_one_worker_is_for_all() {
+    let mut rig = Rig::with("", "app = host=pg", 2);
+    let (_, _) = busy(&mut rig);
+    let (one, two) = (rig.console_at(0), rig.console_at(1));
+    assert_eq!(rig.command(one, "PAUSE"), Vec::<String>::new());
+    rig.command(two, "RESUME");
+    assert_eq!(rig.gets(one), ["ERROR 55000 PAUSE was undone by RESUME", "Ready I"]);
+}
+
+#[test]
+fn a_cancelled_pause_is_undone_and_says_so() {
+    let mut rig = Rig::with("", "app = host=pg\nother = host=pg", 1);
+    let (client, server) = busy(&mut rig);
+    let console = rig.console();
+    for pause in ["PAUSE", "PAUSE app"] {
+        assert_eq!(rig.command(console, pause), Vec::<String>::new());
+        rig.cancel(console);
+        assert_eq!(rig.gets(console), ["ERROR 57014 canceling PAUSE due to user request", "Ready I"]);
+    }
+    finish(&mut rig, server);
+    rig.gets(client);
+    rig.send(client, &fe::query("select 2"));
+    assert_eq!(rig.gets(server), ["Query select 2"], "nothing is paused");
+    assert_eq!(rig.gets(console), Vec::<String>::new(), "nothing more is said");
+}
+
+#[test]
+fn a_cancelled_wait_close_leaves_a_pause_alone() {
+    let mut rig = Rig::with("", "app = host=pg\nother = host=pg", 1);
+    let (_, server) = busy(&mut rig);
+    let (console, other) = (rig.console(), rig.console());
+    rig.command(console, "RECONNECT");
+    assert_eq!(rig.command(console, "WAIT_CLOSE"), Vec::<String>::new());
+    assert_eq!(rig.command(other, "PAUSE"), Vec::<String>::new());
+    rig.cancel(console);
+    assert_eq!(rig.gets(console), ["ERROR 57014 canceling WAIT_CLOSE due to user request", "Ready I"]);
+    finish(&mut rig, server);
+    assert_eq!(rig.gets(other), ["Complete PAUSE", "Ready I"]);
 }
 
 #[test]
@@ -173,6 +223,23 @@ fn suspend_waits_until_all_is_flushed_or_its_time_is_over() {
     assert_eq!(rig.gets(console), ["Complete SUSPEND", "Ready I"]);
     assert!(rig.is_closed(client), "it did not take its bytes in time");
     assert_eq!(rig.command(console, "RESUME"), ["Complete RESUME", "Ready I"]);
+}
+
+#[test]
+fn a_suspend_that_is_undone_disconnects_nobody() {
+    let mut rig = Rig::new("suspend_timeout = 5");
+    let (client, server) = busy(&mut rig);
+    rig.stop_taking(client);
+    rig.send(server, &be::columns());
+    let (one, two) = (rig.console(), rig.console());
+    assert_eq!(rig.command(one, "SUSPEND"), Vec::<String>::new());
+    assert_eq!(rig.command(two, "RESUME"), ["Complete RESUME", "Ready I"]);
+    assert_eq!(rig.gets(one), ["ERROR 55000 SUSPEND was undone by RESUME", "Ready I"]);
+    assert_eq!(rig.command(one, "SUSPEND"), Vec::<String>::new());
+    rig.cancel(one);
+    assert_eq!(rig.gets(one), ["ERROR 57014 canceling SUSPEND due to user request", "Ready I"]);
+    rig.pass_s(7);
+    assert!(!rig.is_closed(client));
 }
 
 #[test]
