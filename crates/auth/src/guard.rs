@@ -84,6 +84,8 @@ pub enum Refusal {
     WrongPassword,
     /// The SCRAM proof is not right; or the user is unknown.
     Sasl,
+    /// The same to the client: SCRAM was asked for, and what is stored is an md5 hash, which never verifies.
+    SaslForMd5,
     /// The client sent an empty password, which never matches.
     EmptyPassword,
     /// Method trust, and the user is unknown.
@@ -102,7 +104,7 @@ impl Refusal {
     pub fn text(&self) -> &'static str {
         match self {
             Self::WrongPassword => "password authentication failed",
-            Self::Sasl | Self::SaslMessage(_) => "SASL authentication failed",
+            Self::Sasl | Self::SaslForMd5 | Self::SaslMessage(_) => "SASL authentication failed",
             Self::EmptyPassword => "empty password returned by client",
             Self::UnknownUser => "\"trust\" authentication failed",
             Self::Pam => "PAM authentication failed",
@@ -115,6 +117,7 @@ impl Refusal {
     pub fn log_text(&self) -> Option<String> {
         match self {
             Self::Sasl => Some("password authentication failed".to_owned()),
+            Self::SaslForMd5 => Some("SCRAM authentication failed: user has MD5 secret".to_owned()),
             Self::PasswordMessage(fault) | Self::SaslMessage(fault) => Some(fault.to_string()),
             Self::WrongPassword | Self::EmptyPassword | Self::UnknownUser | Self::Pam => None,
         }
@@ -124,7 +127,12 @@ impl Refusal {
     pub fn fault(&self) -> Option<ProtocolFault> {
         match self {
             Self::PasswordMessage(fault) | Self::SaslMessage(fault) => Some(*fault),
-            Self::WrongPassword | Self::Sasl | Self::EmptyPassword | Self::UnknownUser | Self::Pam => None,
+            Self::WrongPassword
+            | Self::Sasl
+            | Self::SaslForMd5
+            | Self::EmptyPassword
+            | Self::UnknownUser
+            | Self::Pam => None,
         }
     }
 }

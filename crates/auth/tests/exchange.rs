@@ -263,6 +263,20 @@ fn an_unknown_user_fails_at_the_end_like_a_wrong_password() {
 }
 
 #[test]
+fn the_log_knows_that_an_md5_hash_is_no_use_to_scram() {
+    let [plain, md5, _] = stored("another");
+    let reason = |secret| {
+        let password = Credential::Password(PlainPassword::new("pencil"));
+        let (outcome, _) = exchange(Method::ScramSha256, secret, password);
+        outcome.expect("the guard speaks last").expect_err("nobody is let in").log_text()
+    };
+    assert_eq!(reason(Some(&md5)).as_deref(), Some("SCRAM authentication failed: user has MD5 secret"));
+    for secret in [None, Some(&plain)] {
+        assert_eq!(reason(secret).as_deref(), Some("password authentication failed"));
+    }
+}
+
+#[test]
 fn keys_learned_from_a_client_pass_through_to_a_server_with_the_same_secret() {
     for method in [Method::Md5, Method::ScramSha256] {
         let secret = Secret::Scram(scram("pencil"));

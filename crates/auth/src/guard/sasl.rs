@@ -20,8 +20,8 @@ enum Material {
     /// The user's stored password. Its secret is derived when a proof is there to check, not for everybody
     /// who asks.
     Password { password: PlainPassword, salt: [u8; SALT_LEN], iterations: u32 },
-    /// Nobody's: the exchange goes on to its end, and fails.
-    Mock(ScramSecret),
+    /// Nobody's: the exchange goes on to its end, and fails for this reason.
+    Mock(ScramSecret, Refusal),
 }
 
 impl Material {
@@ -36,22 +36,31 @@ impl Material {
             Some(Secret::Scram(stored)) => Self::Stored(stored.clone()),
             Some(Secret::Plain(password)) => Self::Password { password: password.clone(), salt, iterations },
             Some(Secret::Md5(_)) | None => {
-                Self::Mock(ScramSecret::unknowable(seeded(b"stored key"), &salt, iterations))
+                let mock = ScramSecret::unknowable(seeded(b"stored key"), &salt, iterations);
+                Self::Mock(mock, if secret.is_some() { Refusal::SaslForMd5 } else { Refusal::Sasl })
             }
         }
     }
 
     fn salt(&self) -> &[u8] {
         match self {
-            Self::Stored(secret) | Self::Mock(secret) => secret.salt(),
+            Self::Stored(secret) | Self::Mock(secret, _) => secret.salt(),
             Self::Password { salt, .. } => salt,
         }
     }
 
     fn iterations(&self) -> u32 {
         match self {
-            Self::Stored(secret) | Self::Mock(secret) => secret.iterations(),
+            Self::Stored(secret) | Self::Mock(secret, _) => secret.iterations(),
             Self::Password { iterations, .. } => *iterations,
+        }
+    }
+
+    /// Why who can not prove to know it is refused.
+    fn refusal(&self) -> Refusal {
+        match self {
+            Self::Stored(_) | Self::Password { .. } => Refusal::Sasl,
+            Self::Mock(_, refusal) => *refusal,
         }
     }
 
@@ -67,7 +76,7 @@ impl Material {
                 let keys = secret.check(proof, auth_message)?;
                 Some((keys.server_signature(auth_message), Learned::Nothing))
             }
-            Self::Mock(secret) => {
+            Self::Mock(secret, _) => {
                 // The same work as for a real secret; its outcome does not matter.
                 secret.check(proof, auth_message).and(None)
             }
@@ -170,7 +179,7 @@ impl ExpectClientFinal {
                 backend::encode_auth_sasl_final(&mut send, ServerFinal::encode(&signature).as_bytes());
                 Verdict::Proven { send, learned }
             }
-            None => Verdict::Refused(Refusal::Sasl),
+            None => Verdict::Refused(self.material.refusal()),
         }
     }
 }
@@ -263,7 +272,7 @@ mod tests {
         let secret = ScramSecret::unknowable(keys.stored_key(), b"salt", 1);
         let proof = keys.proof(&conversation);
         assert!(Material::Stored(secret.clone()).check(&proof, &conversation).is_some());
-        assert!(Material::Mock(secret).check(&proof, &conversation).is_none());
+        assert!(Material::Mock(secret, Refusal::Sasl).check(&proof, &conversation).is_none());
     }
 
     #[test]
