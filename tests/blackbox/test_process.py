@@ -282,6 +282,23 @@ def test_int_waits_for_transactions(pooled):
 
 
 @pytest.mark.needs("shutdown waits for clients")
+def test_int_leaves_the_door_open(pooled):
+    """SIGINT: the console can be entered over TCP while transactions finish; others are told why they can not come in."""
+    pooler = pooled()
+    with pooler.raw() as inside, pooler.raw(login=False) as early:
+        inside.query("begin")
+        pooler.signal(signal.SIGINT)
+        pooler.logged("got SIGINT")
+        eventually(lambda: pooler.pool()["sv_idle"] == 0, "the console can be entered")
+        for late in (early, pooler.raw(login=False)):
+            with late, pytest.raises(Closed) as refused:
+                late.login("alice", "app")
+            assert refused.value.error["M"] == "pooler is shutting down"
+        inside.query("commit")
+        assert pooler.wait_exit() == 0
+
+
+@pytest.mark.needs("shutdown waits for clients")
 def test_term_waits_for_clients(pooled):
     """SIGTERM: no new clients, those there go on, the last one to leave ends it with 0."""
     pooler = pooled()

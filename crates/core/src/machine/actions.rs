@@ -360,7 +360,8 @@ impl Machine {
         }
         self.stopping = Some(kind);
         self.said_drained = false;
-        if kind != Shutdown::Now {
+        // Where servers are waited for, the console can still be entered, and others are told why they can not come in.
+        if matches!(kind, Shutdown::WaitForClients | Shutdown::HandOver) {
             d.stop_listening();
         }
         if self.activity == Activity::Suspended {
