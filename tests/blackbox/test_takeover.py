@@ -181,6 +181,7 @@ def test_nobody_to_take_over_from(running):
     pooler.arguments = ["--quiet", "-R"]
     pooler.start()
     assert pooler.alive()
+    assert "LOG old process not found, try to continue normally" in pooler.log()
 
 
 def test_a_successor_that_can_not_start(running):

@@ -121,6 +121,9 @@ pub(crate) fn start(options: RunOptions, log: &Log) -> Result<Ready, StartError>
     tell(&draft, log);
     let tls = fleet::build_tls(&config.main, draft.tls()).map_err(StartError::Tls)?;
     let mut takeover = if options.takeover { succession::ask(&config.main)? } else { None };
+    if options.takeover && takeover.is_none() {
+        log.write(Level::Log, "old process not found, try to continue normally");
+    }
     if takeover.is_none() || config.main.pidfile.is_empty() {
         look_for_pid_file(&config.main.pidfile, options.daemon, log)?;
     }
