@@ -199,7 +199,8 @@ def test_daemon(pooled):
     pooler = pooled(start=False)
     pidfile = pooler.folder / "pooler.pid"
     pooler.write_ini(pidfile=str(pidfile))
-    assert run(pooler, "-d", str(pooler.ini)).returncode == 0
+    done = run(pooler, "-d", str(pooler.ini))
+    assert (done.returncode, done.stdout + done.stderr) == (0, ""), "the terminal hears of what goes wrong only"
     pid = int(eventually(lambda: pidfile.exists() and pidfile.read_text().strip(), "the pid file is written"))
     try:
         with pooler.raw() as session:
@@ -214,7 +215,25 @@ def test_daemon(pooled):
 def test_daemon_without_pidfile(stopped):
     """-d needs a pid file."""
     done = run(stopped, "-d", str(stopped.ini))
-    assert done.returncode == 1 and "pidfile" in done.stderr + done.stdout + stopped.log()
+    assert done.returncode == 1 and "pidfile" in done.stderr and "pidfile" in stopped.log()
+
+
+def test_a_failed_start_is_in_the_log_file(stopped):
+    """What is wrong at a start is in the log file, also a fault of the file that names it; with -q it is nowhere else."""
+    done = run(stopped, "-q", "-u", "nobody_of_this_name", str(stopped.ini))
+    assert done.returncode == 1 and "nobody_of_this_name" in stopped.log()
+    stopped.write_ini(listen_backlog="many")
+    loud, quiet = run(stopped, str(stopped.ini)), run(stopped, "-q", str(stopped.ini))
+    assert stopped.log().count("listen_backlog") == 2 and stopped.log().count("FATAL cannot load config file") == 2
+    assert "listen_backlog" in loud.stderr and done.stderr + quiet.stderr == ""
+
+
+def test_a_daemon_says_on_the_terminal_why_it_can_not_start(stopped):
+    """-d: a port that is in use is named on stderr, and in the log file."""
+    with socket.create_server(("127.0.0.1", stopped.port)):
+        stopped.write_ini(pidfile=str(stopped.folder / "pooler.pid"), unix_socket_dir="")
+        done = run(stopped, "-d", str(stopped.ini))
+    assert done.returncode == 1 and str(stopped.port) in done.stderr and done.stderr in stopped.log()
 
 
 def test_a_pidfile_of_a_living_process(pooled):

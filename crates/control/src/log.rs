@@ -51,6 +51,9 @@ pub struct Targets {
     pub file: Option<PathBuf>,
     /// Write to standard error too.
     pub stderr: bool,
+    /// Until the writer is started, only warnings and worse go to standard error: the terminal of a daemon is to hear of what
+    /// goes wrong, not of each step.
+    pub calm: bool,
     /// Send to the system's logger too.
     pub syslog: Option<syslog::Destination>,
     /// How lines look.
@@ -59,7 +62,7 @@ pub struct Targets {
 
 impl Default for Targets {
     fn default() -> Self {
-        Targets { file: None, stderr: false, syslog: None, format: LogFormat::Text }
+        Targets { file: None, stderr: false, calm: false, syslog: None, format: LogFormat::Text }
     }
 }
 
@@ -198,7 +201,9 @@ impl Log {
             Writer::None => {
                 let mut batch = queue.take();
                 // Still under the queue's lock: lines keep their order.
-                self.shared.outputs().write(&batch);
+                let mut outputs = self.shared.outputs();
+                let calm = outputs.targets.calm && level > Level::Warning;
+                outputs.write(&batch, !calm);
                 batch.clear();
                 queue.lines = batch.lines;
             }
@@ -285,7 +290,7 @@ impl Shared {
         let (mut since, mut bytes) = (Instant::now(), 0);
         loop {
             self.take_lines(&mut batch);
-            self.outputs().write(&batch);
+            self.outputs().write(&batch, true);
             self.queue().written += 1;
             self.written.notify_all();
             if since.elapsed().as_millis() > BURST_MS {
@@ -373,7 +378,7 @@ impl Batch {
 }
 
 impl Outputs {
-    fn write(&mut self, batch: &Batch) {
+    fn write(&mut self, batch: &Batch, to_terminal: bool) {
         let lines = &batch.lines[..];
         if let Some(destination) = &self.targets.syslog {
             for datagram in &batch.datagrams {
@@ -393,7 +398,7 @@ impl Outputs {
                 Err(_) => {}
             }
         }
-        if self.targets.stderr {
+        if self.targets.stderr && to_terminal {
             let _ = io::stderr().write_all(lines);
         }
     }

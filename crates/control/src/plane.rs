@@ -375,7 +375,7 @@ pub fn log_targets(main: &Main, quiet: bool) -> Targets {
         facility: main.syslog_facility.clone(),
         socket: SOCKET.into(),
     });
-    Targets { file, stderr: !quiet, syslog, format: main.log_format }
+    Targets { file, stderr: !quiet, calm: false, syslog, format: main.log_format }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use pgweir_auth::Access;
 use pgweir_core::mail::Rules;
-use pgweir_settings::{Config, LoadError, SetOutcome};
+use pgweir_settings::{Config, LoadError, Main, SetOutcome};
 
 use crate::access_files::AccessFiles;
 use crate::files::{TlsFiles, UsersFile, read_text};
@@ -83,6 +83,16 @@ impl Draft {
         };
         let warnings = config.warnings.iter().map(ToString::to_string).chain(access.warnings).collect();
         Ok(Draft { config, users, access: access.access, tls, warnings, user_faults })
+    }
+
+    /// What can be understood of a file that [`Draft::read`] does not take: it tells where its faults can be reported.
+    #[must_use]
+    pub fn glimpse(command_line: &CommandLine) -> Main {
+        let mut main = Config::glimpse(&command_line.config, &mut read_text);
+        if let Some(user) = &command_line.user {
+            main.user = Some(user.clone());
+        }
+        main
     }
 
     /// The configuration.

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::thread;
 
-use pgweir_control::log::Log;
+use pgweir_control::log::{Log, Targets};
 use pgweir_control::process::{
     BackgroundError, FilesLimit, PidFile, PidFileError, Standing, UserError, expected_files,
     go_to_background, is_root, switch_user,
@@ -21,7 +21,7 @@ use pgweir_net::{
     ListenError, ListenSettings, Listeners, Passed, Socket, Takeover, TakeoverError, TlsConfigs,
     open_listeners,
 };
-use pgweir_settings::Config;
+use pgweir_settings::{Config, Main};
 
 use crate::command_line::RunOptions;
 use crate::{fleet, succession};
@@ -101,24 +101,26 @@ pub(crate) struct Ready {
 pub(crate) fn start(options: RunOptions, log: &Log) -> Result<Ready, StartError> {
     let command_line = CommandLine {
         config: options.config.display().to_string(),
-        user: options.user,
+        user: options.user.clone(),
         verbosity: options.verbosity,
     };
     let passed = Passed::take()?;
     if options.takeover && passed.is_for_clients() {
         return Err(StartError::TakeoverOfPassed);
     }
-    let draft = read(&command_line, log)?;
-    let config = draft.config();
+    let draft = read(&command_line, &options, log)?;
+    let main = &draft.config().main;
+    open_log_unless_root(main, &options, log)?;
     // Before anything is made or opened: root's files could be neither removed nor opened again later.
-    if let Some(user) = &config.main.user {
+    if let Some(user) = &main.user {
         switch_user(user)?;
     }
     if is_root() {
         return Err(StartError::Root);
     }
-    open_log(config, options.quiet, log)?;
+    open_log(main, &options, log)?;
     tell(&draft, log);
+    let config = draft.config();
     let tls = fleet::build_tls(&config.main, draft.tls()).map_err(StartError::Tls)?;
     let mut takeover = if options.takeover { succession::ask(&config.main)? } else { None };
     if options.takeover && takeover.is_none() {
@@ -137,7 +139,7 @@ pub(crate) fn start(options: RunOptions, log: &Log) -> Result<Ready, StartError>
     let (listeners, web_sockets) = open_doors(config, passed, inherited, takeover.is_some(), log)?;
     if options.daemon {
         go_to_background()?;
-        open_log(config, quiet, log)?;
+        open_targets(&config.main, log_targets(&config.main, quiet), log)?;
     }
     let late =
         if options.daemon && takeover.is_none() { create_pid_file(&config.main.pidfile)? } else { None };
@@ -195,8 +197,15 @@ pub(crate) fn create_pid_file(path: &str) -> Result<Option<PidFile>, PidFileErro
     }
 }
 
-fn read(command_line: &CommandLine, log: &Log) -> Result<Draft, StartError> {
+fn read(command_line: &CommandLine, options: &RunOptions, log: &Log) -> Result<Draft, StartError> {
     Draft::read(command_line).map_err(|faults| {
+        let main = Draft::glimpse(command_line);
+        if let Some(user) = main.user.as_deref().filter(|_| is_root()) {
+            // Who can not become another has standard error.
+            let _ = switch_user(user);
+        }
+        // And so has who can not write that file.
+        let _ = open_log_unless_root(&main, options, log);
         for fault in &faults {
             log.write(Level::Error, fault);
         }
@@ -204,10 +213,22 @@ fn read(command_line: &CommandLine, log: &Log) -> Result<Draft, StartError> {
     })
 }
 
-fn open_log(config: &Config, quiet: bool, log: &Log) -> Result<(), StartError> {
-    log.set_verbosity(u8::try_from(config.main.verbose).unwrap_or(u8::MAX));
-    log.open(log_targets(&config.main, quiet))
-        .map_err(|error| StartError::Log { path: config.main.logfile.clone(), error })
+/// Opens the log early, where there is one beside standard error: what goes wrong next is said in it.
+fn open_log_unless_root(main: &Main, options: &RunOptions, log: &Log) -> Result<(), StartError> {
+    if is_root() || (main.logfile.is_empty() && !main.syslog) {
+        return Ok(());
+    }
+    open_log(main, options, log)
+}
+
+fn open_log(main: &Main, options: &RunOptions, log: &Log) -> Result<(), StartError> {
+    let targets = Targets { calm: options.daemon, ..log_targets(main, options.quiet) };
+    open_targets(main, targets, log)
+}
+
+fn open_targets(main: &Main, targets: Targets, log: &Log) -> Result<(), StartError> {
+    log.set_verbosity(u8::try_from(main.verbose).unwrap_or(u8::MAX));
+    log.open(targets).map_err(|error| StartError::Log { path: main.logfile.clone(), error })
 }
 
 fn tell(draft: &Draft, log: &Log) {

@@ -34,6 +34,16 @@ impl Config {
         warn_of_main(&mut config);
         Ok(config)
     }
+
+    /// What can be understood of the settings of the whole process in a file that [`Config::load`] does not take. It tells
+    /// where the faults can be reported, and is good for nothing else.
+    pub fn glimpse(path: &str, read: &mut dyn FnMut(&str) -> Result<String, String>) -> Main {
+        let mut loader = Loader::new(path);
+        if let Ok(text) = read(path) {
+            ini::walk(path, &text, read, &mut loader);
+        }
+        loader.config.main
+    }
 }
 
 /// The section that the next entries belong to.

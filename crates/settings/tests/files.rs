@@ -318,3 +318,14 @@ proptest! {
         prop_assert_eq!(entry.pool_size, Some(size));
     }
 }
+
+#[test]
+fn a_file_that_does_not_load_may_still_say_where_the_log_is() {
+    let text = "[pgbouncer]\nlogfile = /var/log/x\nlisten_backlog = many\nuser = u\n[nothing]\n";
+    let mut read = |_: &str| Ok(text.to_owned());
+    assert!(Config::load("x.ini", &mut read).is_err());
+    let main = Config::glimpse("x.ini", &mut read);
+    assert_eq!((&*main.logfile, main.user.as_deref()), ("/var/log/x", Some("u")));
+    let nothing = Config::glimpse("x.ini", &mut |_| Err("there is none".to_owned()));
+    assert_eq!(nothing.logfile, "");
+}
