@@ -63,6 +63,15 @@ pub struct CarriedPool {
     /// See [`CarriedSecret`].
     #[n(2)]
     pub(crate) learned: Option<CarriedSecret>,
+    /// What its clients begin with besides: settings, by name.
+    #[n(3)]
+    pub(crate) session: Option<Vec<(ByteVec, ByteVec)>>,
+    /// The same: what is prepared by SQL, name and text.
+    #[n(4)]
+    pub(crate) prepared: Option<Vec<(ByteVec, ByteVec)>>,
+    /// The settings that its servers were opened by: by others, they are something else.
+    #[n(5)]
+    pub(crate) opened_by: Option<String>,
 }
 
 /// What a login has revealed that serves to log in to servers.
@@ -344,11 +353,22 @@ mod tests {
     }
 
     #[test]
+    fn a_pool_of_an_older_version_is_read() {
+        // {0: "app", 1: "alice", 2: {0: h'', 1: []}}
+        let older = b"\xa3\x00\x63app\x01\x65alice\x02\xa2\x00\x40\x01\x80";
+        let pool = Carried::decode(older).expect("an older version's").pool.expect("a pool");
+        assert!(pool.session.is_none() && pool.prepared.is_none() && pool.opened_by.is_none());
+    }
+
+    #[test]
     fn secrets_are_not_shown() {
         let pool = CarriedPool {
             learned: Some(CarriedSecret::Password(b"secret".to_vec().into())),
             fixed: Vec::new().into(),
             params: Vec::new(),
+            session: None,
+            prepared: None,
+            opened_by: None,
         };
         let carried = Carried {
             database: "app".to_owned(),

@@ -32,6 +32,15 @@ impl Asked {
         &self.session
     }
 
+    /// The parameters of a server that was opened so: as they were at its login where they were asked for, else as they are.
+    pub(crate) fn params_of(&self, at_login: &Params, now: &Params) -> Params {
+        let mut params = now.clone();
+        for (position, value) in self.params.known() {
+            params.set(position, at_login.get(position).unwrap_or(value));
+        }
+        params
+    }
+
     /// It asks for nothing that a server with these parameters does not have.
     pub(crate) fn is_nothing(&self, tracked: &Tracked, has: &Params) -> bool {
         let same = |position: usize| {

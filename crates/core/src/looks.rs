@@ -17,21 +17,17 @@ pub(crate) struct Looks {
     left: u32,
     /// So many releases are looked at each, because a difference was found and nobody knows whose it is.
     alert: u32,
-    /// The settings that `connect_query` sets: new servers have them, and no client asked for them.
-    given: Vec<Box<[u8]>>,
 }
 
 impl Looks {
     /// Follows the configuration. Where it can not be told what `connect_query` leaves in a session, no session is looked at.
     pub(crate) fn follow(&mut self, one_in: u32, connect_query: &str) {
         let text = connect_query.as_bytes();
-        let mut given = Vec::new();
-        let told = traits(text).marks.without(Marks::SETTINGS).is_empty()
-            && assignments(text, |assignment| given.extend(assignment.name.map(Box::from))).is_ok();
+        let told =
+            traits(text).marks.without(Marks::SETTINGS).is_empty() && assignments(text, |_| ()).is_ok();
         let one_in = if told || text.is_empty() { one_in } else { 0 };
-        self.given = given;
         if one_in != self.one_in {
-            *self = Looks { one_in, left: one_in, alert: 0, given: std::mem::take(&mut self.given) };
+            *self = Looks { one_in, left: one_in, alert: 0 };
         }
     }
 
@@ -65,11 +61,6 @@ impl Looks {
     pub(crate) fn raise_alert(&mut self) {
         self.alert = LOOKS_ALERT;
         self.left = self.left.min(1);
-    }
-
-    /// This setting may be there although no client has it.
-    pub(crate) fn is_given(&self, name: &[u8]) -> bool {
-        self.given.iter().any(|given| given.eq_ignore_ascii_case(name))
     }
 }
 
@@ -151,10 +142,8 @@ mod tests {
     }
 
     #[test]
-    fn what_a_connect_query_sets_is_no_difference() {
-        let looks = looks(1, "set Work_Mem = '1MB'; set a.b = 'c'");
-        assert!(looks.at_each() && looks.is_given(b"work_mem") && looks.is_given(b"a.b"));
-        assert!(!looks.is_given(b"role"));
+    fn where_a_connect_query_does_more_than_set_nothing_is_looked_at() {
+        assert!(looks(1, "set Work_Mem = '1MB'; set a.b = 'c'").at_each());
         for unclear in ["select f(); load 'x'", "select set_config('a.b', 'c', false)", "do $$begin end$$"] {
             assert!(!self::looks(1, unclear).at_each(), "{unclear}");
         }

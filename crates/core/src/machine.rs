@@ -11,6 +11,7 @@ mod asynchronous;
 mod begin;
 mod cancel;
 mod client_moves;
+mod connect_query;
 mod console_extended;
 mod descriptors;
 mod from_client;

@@ -71,6 +71,11 @@ impl Params {
         self.values.get(position)?.as_deref()
     }
 
+    /// The values that are known, by their place.
+    pub(crate) fn known(&self) -> impl Iterator<Item = (usize, &[u8])> {
+        self.values.iter().enumerate().filter_map(|(position, value)| Some((position, value.as_deref()?)))
+    }
+
     /// Appends ParameterStatus of everything known.
     pub fn encode(&self, out: &mut Vec<u8>, tracked: &Tracked) {
         for (position, name) in tracked.names().enumerate() {

@@ -21,7 +21,7 @@ use crate::params::{Params, Tracked};
 use crate::riders::RideStats;
 use crate::routines::Routines;
 use crate::sequences::{Askers, Lingering};
-use crate::session::KnownSessions;
+use crate::session::{KnownSessions, Session};
 use crate::shared::Counts;
 use crate::stats::continuity::Continuity;
 use crate::stats::times::Times;
@@ -99,7 +99,7 @@ pub(crate) struct Pool {
     /// Servers that are reset or checked, in no order: free soon.
     pub(crate) tested: Vec<ServerId>,
     counts: [u32; KINDS],
-    /// What servers report at login; the first one's is told to every client.
+    /// What servers are when they are new; the first one's is told to every client.
     pub(crate) welcome: Option<Arc<Welcome>>,
     pub(crate) failure: Option<Failure>,
     /// So many servers ended right behind their login since one served somebody.
@@ -151,12 +151,16 @@ pub(crate) struct Pool {
     pub(crate) noticed: bool,
 }
 
-/// What a server said at login.
+/// What a server was when it was ready for its first client.
 pub(crate) struct Welcome {
     /// ParameterStatus messages, ready to be sent, of what is not tracked.
     pub(crate) fixed: Vec<u8>,
     /// The tracked ones.
     pub(crate) params: Arc<Params>,
+    /// What its session held besides when `connect_query` was over.
+    pub(crate) session: Arc<Session>,
+    /// Another server may know better: see [`crate::server::AtLogin`].
+    pub(crate) in_doubt: bool,
 }
 
 impl Welcome {
@@ -285,6 +289,24 @@ impl Pool {
             known.told = told.into();
         }
         out.extend_from_slice(&known.told);
+    }
+
+    /// A session has settings of the users' own.
+    pub(crate) fn remember_customs(&mut self, session: &Session) {
+        session.settings().filter(|setting| setting.name.contains(&b'.')).for_each(|setting| {
+            self.remember_custom(&setting.name);
+        });
+    }
+
+    /// What is run on each new server, if anything is.
+    pub(crate) fn connect_query(&self) -> Option<&str> {
+        self.config.connect_query.as_deref().filter(|query| !query.is_empty())
+    }
+
+    /// What every client begins with is known.
+    pub(crate) fn welcome_with(&mut self, welcome: Arc<Welcome>) {
+        self.sessions.begin_with(&welcome.session);
+        self.welcome = Some(welcome);
     }
 
     /// A client used a setting of its own.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use pgweir_auth::Prover;
-use pgweir_wire::backend::TxStatus;
+use pgweir_wire::backend::{TxStatus, encode_parameter_status};
 use pgweir_wire::error::SqlState;
 
 use crate::driver::{ConnId, Endpoint, Now};
@@ -14,6 +14,7 @@ use crate::inquiry::{Answer, Lookup};
 use crate::introductions::Opened;
 use crate::known_sets::PlainSet;
 use crate::ledger::{Ledger, Owner, Purpose};
+use crate::limits::WELCOME_PARAMETERS_MAX;
 use crate::params::Params;
 use crate::pins::Reasons;
 use crate::pool::{Pool, ServerKind};
@@ -124,7 +125,9 @@ pub(crate) enum ServerState {
     /// The startup packet was sent.
     LoggingIn(Box<LoggingIn>),
     /// `connect_query` runs.
-    ConnectQuery,
+    ConnectQuery(Box<ConnectQuery>),
+    /// It is asked what `connect_query` left.
+    Learning(Box<Learning>),
     /// Free.
     Idle,
     /// Linked, and brought to its client's parameters; the client's statement waits for that.
@@ -155,6 +158,49 @@ pub(crate) enum ServerState {
 pub(crate) struct Beginning {
     /// For this replication client alone.
     pub(crate) only_for: Option<ClientId>,
+}
+
+/// `connect_query` runs.
+pub(crate) struct ConnectQuery {
+    /// `None`: it runs again, behind a reset.
+    pub(crate) login: Option<AtLogin>,
+}
+
+/// What `connect_query` left in its session is being asked.
+pub(crate) struct Learning {
+    /// As [`ConnectQuery::login`].
+    pub(crate) login: Option<AtLogin>,
+    pub(crate) answer: Replies,
+    pub(crate) attempts: u8,
+}
+
+/// What a server reported when it was logged in.
+#[derive(Clone)]
+pub(crate) struct AtLogin {
+    /// What is not tracked, as `connect_query` has changed it since.
+    pub(crate) fixed: Vec<Reported>,
+    /// The tracked parameters, as they were at login.
+    pub(crate) params: Arc<Params>,
+    /// `connect_query` failed, or it is not known what it left.
+    pub(crate) in_doubt: bool,
+}
+
+impl AtLogin {
+    /// A parameter that is not tracked was changed by `connect_query`.
+    pub(crate) fn changed(&mut self, name: &[u8], value: &[u8]) {
+        if let Some((_, known)) = self.fixed.iter_mut().find(|(known, _)| **known == *name) {
+            *known = value.into();
+        } else if self.fixed.len() < WELCOME_PARAMETERS_MAX {
+            self.fixed.push((name.into(), value.into()));
+        }
+    }
+
+    /// ParameterStatus of what is not tracked.
+    pub(crate) fn messages(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.fixed.iter().for_each(|(name, value)| encode_parameter_status(&mut out, name, value));
+        out
+    }
 }
 
 /// It is being brought to its client's session.
@@ -267,10 +313,13 @@ impl ServerState {
     /// The list it is in.
     pub(crate) fn kind(&self) -> ServerKind {
         match self {
-            ServerState::Dialing(_)
-            | ServerState::SecuringTls(_)
-            | ServerState::LoggingIn(_)
-            | ServerState::ConnectQuery => ServerKind::Login,
+            ServerState::Dialing(_) | ServerState::SecuringTls(_) | ServerState::LoggingIn(_) => {
+                ServerKind::Login
+            }
+            ServerState::ConnectQuery(_) | ServerState::Learning(_) => match self.at_login() {
+                Some(_) => ServerKind::Login,
+                None => ServerKind::Tested,
+            },
             ServerState::Idle => ServerKind::Idle,
             ServerState::Settling(_)
             | ServerState::Busy(_)
@@ -281,6 +330,24 @@ impl ServerState {
             ServerState::Cleaning | ServerState::Checking | ServerState::Inspecting(_) => ServerKind::Tested,
             ServerState::HeldForCancel => ServerKind::BeingCanceled,
             ServerState::Listening => ServerKind::Listening,
+        }
+    }
+
+    /// What its login reported, while `connect_query` belongs to that.
+    pub(crate) fn at_login(&self) -> Option<&AtLogin> {
+        match self {
+            ServerState::ConnectQuery(state) => state.login.as_ref(),
+            ServerState::Learning(learning) => learning.login.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// As [`ServerState::at_login`].
+    pub(crate) fn at_login_mut(&mut self) -> Option<&mut AtLogin> {
+        match self {
+            ServerState::ConnectQuery(state) => state.login.as_mut(),
+            ServerState::Learning(learning) => learning.login.as_mut(),
+            _ => None,
         }
     }
 

@@ -151,6 +151,13 @@ impl Session {
         self
     }
 
+    /// This session, without the statements that one like `other` would have to prepare for it.
+    #[must_use]
+    pub(crate) fn prepared_as_in(mut self, other: &Session) -> Session {
+        self.prepared.retain(|wants| other.prepared.contains(wants));
+        self
+    }
+
     /// Bytes of names and values.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -275,15 +282,25 @@ pub(crate) fn set_config<'a>(
 #[derive(Default)]
 pub(crate) struct KnownSessions {
     known: VecDeque<Arc<Session>>,
-    /// What most have.
+    /// What a new connection has.
     plain: Arc<Session>,
+    /// What clients begin with, which most have.
+    beginning: Arc<Session>,
 }
 
 impl KnownSessions {
+    /// Clients begin with this from here on.
+    pub(crate) fn begin_with(&mut self, session: &Arc<Session>) {
+        self.beginning = Arc::clone(session);
+    }
+
     /// The object for a session.
     pub(crate) fn share(&mut self, session: Session) -> Arc<Session> {
         if session.is_plain() {
             return Arc::clone(&self.plain);
+        }
+        if session == *self.beginning {
+            return Arc::clone(&self.beginning);
         }
         if let Some(known) = self.known.iter().rev().find(|known| ***known == session) {
             return Arc::clone(known);

@@ -78,12 +78,15 @@ impl Machine {
     }
 
     fn pool_arrives(&mut self, id: PoolId, carried: CarriedPool) {
-        let CarriedPool { fixed, params, learned: secret } = carried;
+        let CarriedPool { fixed, params, learned: secret, session, prepared, opened_by: settings } = carried;
         let params = self.params_of(&params);
+        let session = self.session_of(id, &session.unwrap_or_default(), prepared.as_deref());
         let pool = &mut self.pools[id];
-        if pool.welcome.is_none() && !fixed.is_empty() {
+        let is_same = settings.is_none_or(|settings| settings == opened_by(&pool.config));
+        if pool.welcome.is_none() && !fixed.is_empty() && is_same {
             let params = pool.share(params);
-            pool.welcome = Some(Arc::new(Welcome { fixed: fixed.into(), params }));
+            let welcome = Welcome { fixed: fixed.into(), params, session, in_doubt: false };
+            pool.welcome_with(Arc::new(welcome));
         }
         if secret.is_some() {
             pool.learned = learned(secret);

@@ -27,6 +27,13 @@ impl Machine {
             {
                 encode_parameter_status(&mut introducing.reported, status.name, status.value);
             }
+            // What it was opened with is a client's own wish.
+            let asked = server.opened.asked.as_ref();
+            if let Some(login) = server.state.at_login_mut()
+                && asked.is_none_or(|asked| asked.session().get(status.name).is_none())
+            {
+                login.changed(status.name, status.value);
+            }
             return client_id.filter(|_| !hidden);
         };
         let server_knew = server.params.get(position) == Some(status.value);

@@ -235,6 +235,9 @@ impl Machine {
             server.cancels -= 1;
             match server.state {
                 ServerState::HeldForCancel if server.cancels == 0 => self.free_server(d, cancel.server),
+                ServerState::Cleaning if server.cancels == 0 && server.is_at_rest() => {
+                    self.cleaned(d, cancel.server);
+                }
                 _ => self.restores_behind_cancel(d, cancel.server),
             }
         }

@@ -48,10 +48,14 @@ impl Machine {
 
     fn tell_pool<D: Driver>(&self, d: &mut D, id: PoolId) {
         let pool = &self.pools[id];
+        let welcome = pool.welcome.as_deref();
         let carried = CarriedPool {
-            fixed: pool.welcome.as_ref().map(|welcome| welcome.fixed.clone()).unwrap_or_default().into(),
-            params: pool.welcome.as_ref().map(|welcome| self.pairs(&welcome.params)).unwrap_or_default(),
+            fixed: welcome.map(|welcome| welcome.fixed.clone()).unwrap_or_default().into(),
+            params: welcome.map(|welcome| self.pairs(&welcome.params)).unwrap_or_default(),
             learned: secret(&pool.learned),
+            session: welcome.map(|welcome| settings(&welcome.session)),
+            prepared: welcome.map(|welcome| prepared(&welcome.session)),
+            opened_by: Some(opened_by(&pool.config)),
         };
         d.give_away(None, None, self.carried(id, Some(carried), None, None));
     }

@@ -197,10 +197,12 @@ impl Machine {
                 ServerState::Dialing(_) | ServerState::SecuringTls(_) | ServerState::LoggingIn(_) => {
                     overdue(server.since.mono_us).then_some((id, true))
                 }
-                ServerState::ConnectQuery => overdue(server.since.mono_us).then_some((id, false)),
+                state if state.at_login().is_some() => overdue(server.since.mono_us).then_some((id, false)),
                 // A check that is not answered is the very thing it looks for; a reset, or a SET, is no work either.
                 ServerState::Checking
                 | ServerState::Cleaning
+                | ServerState::ConnectQuery(_)
+                | ServerState::Learning(_)
                 | ServerState::Settling(_)
                 | ServerState::Inquiring(_)
                 | ServerState::Auditing(_)

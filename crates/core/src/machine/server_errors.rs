@@ -134,6 +134,9 @@ impl Machine {
             Purpose::Meet => ("NOTIFY", None),
             Purpose::Rerun | Purpose::Reopen | Purpose::Replay | Purpose::Probe | Purpose::Fence => return,
         };
+        if purpose == Purpose::ConnectQuery {
+            self.doubt_connect_query(id);
+        }
         let line = format!("{} {what} failed: {text}", self.server_log_name(&self.servers[id]));
         self.log(d, Level::Warning, &line);
         match (purpose, reason) {

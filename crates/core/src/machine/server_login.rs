@@ -5,8 +5,7 @@ use std::sync::Arc;
 use pgweir_auth::{Credential, Learned, Proof, Prover, Secret};
 use pgweir_settings::{PoolMode, ServerProtocol, SslMode};
 use pgweir_wire::backend::{
-    Authentication, BackendKeyData, ErrorFields, Negotiate, ParameterStatus, TxStatus,
-    encode_parameter_status, parse_ready, tag,
+    Authentication, BackendKeyData, ErrorFields, Negotiate, ParameterStatus, TxStatus, parse_ready, tag,
 };
 use pgweir_wire::error::SqlState;
 use pgweir_wire::frontend;
@@ -18,14 +17,14 @@ use crate::driver::{CloseMode, Driver, Endpoint, Level, TlsInfo, TlsRole};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::inquiry::Obstacle;
-use crate::ledger::Purpose;
 use crate::limits::{
     CACHED_ERROR_BYTES_MAX, LOGIN_NOTICES_BYTES_MAX, SERVER_ERROR_BYTES_MAX, WELCOME_PARAMETERS_MAX,
 };
 use crate::luggage::Replication;
 use crate::params::Params;
 use crate::pool::{Failure, ServerKind, Welcome};
-use crate::server::{Beginning, LoggingIn, ServerState};
+use crate::server::{AtLogin, Beginning, LoggingIn, ServerState};
+use crate::session::Session;
 
 impl Machine {
     /// The connection is up: asks for TLS, or logs in.
@@ -299,10 +298,10 @@ impl Machine {
         let notices = std::mem::take(&mut login.notices);
         let mut params = Params::unknown(&self.tracked);
         let mut fixed = Vec::new();
-        for (name, value) in &reported {
-            match self.tracked.position(name) {
-                Some(position) => params.set(position, value),
-                None => encode_parameter_status(&mut fixed, name, value),
+        for (name, value) in reported {
+            match self.tracked.position(&name) {
+                Some(position) => params.set(position, &value),
+                None => fixed.push((name, value)),
             }
         }
         let server = &mut self.servers[id];
@@ -313,32 +312,19 @@ impl Machine {
         pool.failure = None;
         let params = pool.share(params);
         server.params = Arc::clone(&params);
-        server.session = pool.sessions.share(crate::session::Session::default());
+        server.session = pool.sessions.share(Session::default());
         server.notices = notices;
-        let plain = server.opened.is_plain() && only_for.is_none();
-        let welcome = Arc::new(Welcome { fixed, params });
-        // Others were started with a client's own parameters.
-        if pool.welcome.is_none() && plain {
-            pool.welcome = Some(Arc::clone(&welcome));
-        }
-        self.learn_opened(id, &welcome);
-        self.notice(pool_id);
+        let login = AtLogin { fixed, params, in_doubt: false };
         match only_for {
-            Some(client) => self.link_replication(d, id, client, &welcome),
-            None => self.first_statement(d, id),
+            Some(client) => {
+                let (params, session) = (Arc::clone(&login.params), Arc::clone(&server.session));
+                let welcome = Welcome { fixed: login.messages(), params, session, in_doubt: false };
+                self.notice(pool_id);
+                self.link_replication(d, id, client, &welcome);
+            }
+            None => self.first_statement(d, id, login),
         }
         self.servers.contains_key(id)
-    }
-
-    fn first_statement<D: Driver>(&mut self, d: &mut D, id: ServerId) {
-        let pool = &self.pools[self.servers[id].pool];
-        match pool.config.connect_query.clone().filter(|query| !query.is_empty()) {
-            Some(query) => {
-                self.set_server_state(id, ServerState::ConnectQuery);
-                self.send_hidden(d, id, Purpose::ConnectQuery, query.as_bytes());
-            }
-            None => self.free_server(d, id),
-        }
     }
 
     /// The replication client's own server is there: the two belong together from here on.

@@ -110,11 +110,10 @@ impl Machine {
             ServerState::Auditing(_) => self.audited(d, id),
             ServerState::Inspecting(_) => self.inspected(d, id),
             ServerState::Introducing(_) => self.introduced(d, id),
-            ServerState::Cleaning => {
-                self.cleaned(id);
-                self.free_server(d, id);
-            }
-            ServerState::ConnectQuery | ServerState::Checking => self.free_server(d, id),
+            ServerState::Cleaning => self.cleaned(d, id),
+            ServerState::ConnectQuery(_) => self.connect_query_ended(d, id),
+            ServerState::Learning(_) => self.learnt(d, id),
+            ServerState::Checking => self.free_server(d, id),
             _ => {}
         }
     }
@@ -343,7 +342,7 @@ impl Machine {
     /// A server that can not be used any more: its client learns why.
     pub(super) fn lose_server<D: Driver>(&mut self, d: &mut D, id: ServerId, reason: Cow<'static, str>) {
         let Some(server) = self.servers.get(id) else { return };
-        if matches!(server.state, ServerState::ConnectQuery) {
+        if server.state.at_login().is_some() {
             // The next one would end in the same way, at once: that waits for `server_login_retry`.
             return self.login_failed(d, id, "connect_query failed", &reason);
         }
@@ -483,9 +482,11 @@ fn is_legal(from: &ServerState, to: &ServerState) -> bool {
         (from, to),
         (S::Dialing(_), S::SecuringTls(_) | S::LoggingIn(_))
             | (S::SecuringTls(_), S::LoggingIn(_))
-            | (S::LoggingIn(_), S::ConnectQuery | S::Idle | S::Busy(_) | S::Listening)
-            | (S::ConnectQuery, S::Listening)
-            | (S::ConnectQuery | S::Cleaning | S::Checking, S::Idle | S::HeldForCancel)
+            | (S::LoggingIn(_), S::ConnectQuery(_) | S::Idle | S::Busy(_) | S::Listening)
+            | (S::ConnectQuery(_), S::Learning(_))
+            | (S::ConnectQuery(_) | S::Learning(_), S::Listening)
+            | (S::ConnectQuery(_) | S::Learning(_) | S::Cleaning | S::Checking, S::Idle | S::HeldForCancel)
+            | (S::Cleaning, S::ConnectQuery(_))
             | (S::Inquiring(_), S::Idle | S::Cleaning | S::HeldForCancel)
             | (
                 S::Busy(_) | S::Orphaned,

@@ -10,6 +10,7 @@ mod basics;
 mod begin;
 mod cancel;
 mod chaos;
+mod connect_query;
 mod copy;
 mod ends;
 mod hba;

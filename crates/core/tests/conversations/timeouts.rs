@@ -168,6 +168,16 @@ fn connect_query_has_the_connect_timeout() {
     assert_eq!(rig.gets(server), ["Query select 1"]);
     rig.pass_s(7);
     assert!(rig.is_closed(server), "a connect_query that hangs would block the pool");
+
+    // So has the question what it left, of the same time.
+    let mut rig = Rig::with("server_connect_timeout = 5", "app = host=pg connect_query='select 1'", 1);
+    rig.knock("alice", "app");
+    let server = rig.dialed();
+    rig.greet(server);
+    rig.pass_s(4);
+    rig.send(server, &[be::one_row("1"), be::ready('I')].concat());
+    rig.pass_s(3);
+    assert!(rig.is_closed(server));
 }
 
 #[test]

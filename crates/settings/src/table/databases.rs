@@ -68,8 +68,9 @@ settings! {
         query_wait_timeout: Option<Duration> = NULL, Kind::OwnSeconds, Reload, PgBouncer, InEffect;
         /// As the global `log_min_duration_ms`, for this database.
         log_min_duration_ms: Option<Duration> = NULL, Kind::Milliseconds, Reload, Ours, InEffect;
-        /// SQL that runs once on each new server connection. An error in it is logged, and the connection is
-        /// used all the same.
+        /// SQL that runs on each new server connection, and again when one was reset. The settings and the role
+        /// that it leaves are what every client begins with. An error in it is logged, and the connection is used
+        /// all the same.
         connect_query: Option<String> = NULL, Kind::Text, Recycle, PgBouncer, InEffect;
         /// How the hosts take turns when there are several; `round-robin` when it is not set.
         load_balance_hosts: Option<LoadBalanceHosts> = NULL, Kind::Choice(LoadBalanceHosts::WORDS), Recycle, PgBouncer, InEffect;

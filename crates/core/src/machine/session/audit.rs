@@ -139,7 +139,7 @@ impl Machine {
     }
 
     /// The statement that asks for everything a session holds, these settings among it whether or not they are set.
-    pub(super) fn everything_of(&mut self, id: ServerId, names: &[Box<[u8]>]) -> Vec<u8> {
+    pub(in crate::machine) fn everything_of(&mut self, id: ServerId, names: &[Box<[u8]>]) -> Vec<u8> {
         let own = names.iter();
         let pool = &mut self.pools[self.servers[id].pool];
         let follows = pool.sequences != SequenceAffinity::Off && pool.routines.is_due(self.now.mono_us);
@@ -174,6 +174,7 @@ impl Machine {
             ServerState::Auditing(auditing) => &mut auditing.answer,
             ServerState::Inspecting(inspecting) => &mut inspecting.answer,
             ServerState::Introducing(introducing) => &mut introducing.answer,
+            ServerState::Learning(learning) => &mut learning.answer,
             _ => return,
         };
         answer.bytes += body.len();
@@ -188,6 +189,7 @@ impl Machine {
             Some(ServerState::Auditing(auditing)) => &mut auditing.answer,
             Some(ServerState::Inspecting(inspecting)) => &mut inspecting.answer,
             Some(ServerState::Introducing(introducing)) => &mut introducing.answer,
+            Some(ServerState::Learning(learning)) => &mut learning.answer,
             _ => return,
         };
         answer.failed.get_or_insert((code, text));
@@ -296,7 +298,7 @@ impl Machine {
     }
 
     /// The names of routines in an answer.
-    pub(super) fn learn_routines(&mut self, id: ServerId, answer: &Replies) {
+    pub(in crate::machine) fn learn_routines(&mut self, id: ServerId, answer: &Replies) {
         let pool = &mut self.pools[self.servers[id].pool];
         for row in &answer.rows {
             if let [Some(kind), Some(name), _] = row.as_slice()
@@ -308,7 +310,7 @@ impl Machine {
     }
 
     /// What the answer to the question for everything says; `None` if it can not be read.
-    pub(super) fn read_everything(
+    pub(in crate::machine) fn read_everything(
         &self,
         id: ServerId,
         answer: &Replies,
@@ -377,9 +379,7 @@ impl Machine {
         }
         let server = &mut self.servers[id];
         let pool = &mut self.pools[server.pool];
-        for setting in session.settings().filter(|setting| setting.name.contains(&b'.')) {
-            pool.remember_custom(&setting.name);
-        }
+        pool.remember_customs(&session);
         server.session = pool.sessions.share(session);
         let Some(account) = self.clients.get_mut(client_id).and_then(|client| client.account.as_deref_mut())
         else {

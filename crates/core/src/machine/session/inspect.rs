@@ -93,13 +93,12 @@ impl Machine {
     fn differences(&self, id: ServerId, answer: &Replies) -> Option<Vec<String>> {
         let server = self.servers.get(id)?;
         let (found, reasons) = self.read_everything(id, answer, false)?;
-        let looks = &self.pools[server.pool].looks;
         let empty = |value: Option<&[u8]>| value.is_none_or(<[u8]>::is_empty);
         // Of a setting of the users' own an empty value is what is left when it is taken back.
         let is_nothing =
             |name: &[u8]| name.contains(&b'.') && empty(found.get(name)) && empty(server.session.get(name));
         let changed = server.session.changed(&found);
-        let settings = changed.iter().filter(|name| !is_nothing(name) && !looks.is_given(name));
+        let settings = changed.iter().filter(|name| !is_nothing(name));
         let mut differences: Vec<String> =
             settings.map(|name| format!("setting {}", printable(name))).collect();
         if !server.session.prepared().eq(found.prepared()) {

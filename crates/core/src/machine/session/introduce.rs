@@ -53,8 +53,8 @@ impl Machine {
         let ClientState::Welcoming(login) = &client.state else { return };
         let Some(welcome) = self.pools[self.servers[server_id].pool].welcome.clone() else { return };
         let params = login.params.or(&welcome.params);
-        let session = login.session.clone();
-        let names: Vec<Box<[u8]>> = session.settings().map(|setting| setting.name.clone()).collect();
+        let names: Vec<Box<[u8]>> = login.session.settings().map(|setting| setting.name.clone()).collect();
+        let session = self.new_session(server_id).with(&login.session);
         let text = (!names.is_empty()).then(|| values_of(&names));
         let introducing = Introducing { client: id, names, answer: Replies::default(), reported: Vec::new() };
         self.set_server_state(server_id, ServerState::Introducing(Box::new(introducing)));
@@ -70,7 +70,11 @@ impl Machine {
 
     /// The server has said what it makes of the startup parameters.
     pub(in crate::machine) fn introduced<D: Driver>(&mut self, d: &mut D, server_id: ServerId) {
-        let Some(server) = self.servers.get_mut(server_id) else { return };
+        if !self.servers.contains_key(server_id) {
+            return;
+        }
+        let new = self.new_session(server_id);
+        let server = &mut self.servers[server_id];
         let pool_id = server.pool;
         let ServerState::Introducing(introducing) = &mut server.state else { return };
         let client_id = introducing.client;
@@ -90,10 +94,10 @@ impl Machine {
             }
         }
         let pool = &mut self.pools[pool_id];
-        server.session = pool.sessions.share(session);
+        server.session = pool.sessions.share(new.with(&session));
         let introduced = Arc::new(Introduced {
             params: Arc::clone(&server.params),
-            session: Arc::clone(&server.session),
+            session: pool.sessions.share(session),
             reported,
         });
         if let Some(client) = self.clients.get(client_id)
@@ -134,7 +138,7 @@ impl Machine {
         let ClientState::Welcoming(login) = &client.state else { return };
         let pool = &mut self.pools[account.pool];
         let mut params: Params = login.params.or(&welcome.params);
-        account.session = pool.sessions.share(Session::default());
+        account.session = Arc::clone(&welcome.session);
         if let Some(introduced) = introduced {
             params = (*introduced.params).clone();
             if let Some(position) = self.tracked.position(b"application_name") {
@@ -144,7 +148,10 @@ impl Machine {
                     params.set(position, own);
                 }
             }
-            account.session = Arc::clone(&introduced.session);
+            account.session = match welcome.session.is_plain() {
+                true => Arc::clone(&introduced.session),
+                false => pool.sessions.share((*welcome.session).clone().with(&introduced.session)),
+            };
         }
         account.params = pool.share(params);
         self.recall_asker(id);
@@ -155,10 +162,12 @@ impl Machine {
         if !pool.tries_startup {
             return;
         }
-        let mut startup = (*account.session).clone();
+        // RESET goes back behind what connect_query has set, reported parameters included.
+        let all = pool.connect_query().is_some();
+        let mut startup = introduced.map(|introduced| (*introduced.session).clone()).unwrap_or_default();
         for (position, name) in self.tracked.names().enumerate() {
             let (own, plain) = (account.params.get(position), welcome.params.get(position));
-            if login.params.get(position).is_some() && own != plain {
+            if login.params.get(position).is_some() && (all || own != plain) {
                 startup.set(name.as_bytes(), own.unwrap_or_default());
             }
         }

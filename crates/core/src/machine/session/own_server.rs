@@ -19,6 +19,7 @@ use crate::ids::{ClientId, PoolId, ServerId};
 use crate::introductions::{Introduced, Opened};
 use crate::luggage::{Login, Replication};
 use crate::machine::Machine;
+use crate::params::Params;
 use crate::pool::{ServerKind, Welcome};
 use crate::server::{Server, ServerState};
 
@@ -105,7 +106,10 @@ impl Machine {
         let wanted = &self.clients.get(client)?.account.as_deref()?.own.as_deref()?.opening;
         let fits = |&id: &ServerId| {
             let server = &self.servers[id];
-            matches!(server.state, ServerState::Cleaning)
+            let resets = matches!(server.state, ServerState::Cleaning);
+            // connect_query runs behind a reset, too.
+            let follows = matches!(server.state, ServerState::ConnectQuery(_) | ServerState::Learning(_));
+            (resets || follows)
                 && server.opened.fits(wanted)
                 && !self.is_kept_for_another(server, id, Some(client))
                 && self.reason_to_retire(id).is_none()
@@ -241,9 +245,18 @@ impl Machine {
         };
         let Some(own) = &mut account.own else { return };
         own.kept = None;
-        if server.opened.asked.is_some() {
-            // It has what the client asked for by itself.
-            server.session = Arc::clone(&account.session);
+        if let Some(asked) = &server.opened.asked {
+            // It has what the client asked for by itself, where connect_query has not set something else since.
+            let mut session = (*server.session).clone();
+            for name in asked.session().settings().map(|setting| &setting.name) {
+                if let (None, Some(value)) = (session.get(name), account.session.get(name)) {
+                    session.set(name, value);
+                }
+            }
+            server.session = match session == *account.session {
+                true => Arc::clone(&account.session),
+                false => self.pools[server.pool].sessions.share(session),
+            };
         }
     }
 
@@ -295,14 +308,15 @@ impl Machine {
         true
     }
 
-    /// A server is logged in: what it reports is what clients are told who ask for the same.
-    pub(in crate::machine) fn learn_opened(&mut self, id: ServerId, reported: &Welcome) {
+    /// A server is ready for its first client: what it reports is what clients are told who ask for the same. Its reported parameters
+    /// were `at_login` what was asked for.
+    pub(in crate::machine) fn learn_opened(&mut self, id: ServerId, reported: &Welcome, at_login: &Params) {
         let server = &self.servers[id];
         let (Some(asked), pool_id) = (server.opened.asked.clone(), server.pool) else { return };
         let pool = &mut self.pools[pool_id];
-        let Some(welcome) = &pool.welcome else { return };
+        let Some(welcome) = pool.welcome.clone() else { return };
         let reported = Introduced {
-            params: Arc::clone(&reported.params),
+            params: pool.share(asked.params_of(at_login, &reported.params)),
             session: pool.sessions.share(asked.session().clone()),
             reported: changed_messages(&welcome.fixed, &reported.fixed),
         };
@@ -315,8 +329,13 @@ impl Machine {
         let pool = &mut self.pools[server.pool];
         let introduced = server.opened.asked.as_ref().map(|asked| {
             pool.introductions.get(asked).unwrap_or_else(|| {
+                let params = match pool.connect_query() {
+                    // What the server has may not be what it was opened with.
+                    Some(_) => pool.share(asked.params_of(&Params::default(), &server.params)),
+                    None => Arc::clone(&server.params),
+                };
                 Arc::new(Introduced {
-                    params: Arc::clone(&server.params),
+                    params,
                     session: pool.sessions.share(asked.session().clone()),
                     reported: Vec::new(),
                 })

@@ -109,13 +109,6 @@ impl Machine {
         self.server_unpause(d, id);
     }
 
-    /// A server was reset.
-    pub(in crate::machine) fn cleaned(&mut self, id: ServerId) {
-        if let Some(server) = self.servers.get_mut(id) {
-            server.session = self.pools[server.pool].sessions.share(crate::session::Session::default());
-        }
-    }
-
     /// Its client listens on this very server.
     pub(in crate::machine) fn listens_here(&self, id: ServerId) -> bool {
         let client = self.servers.get(id).and_then(|server| server.state.client());

@@ -120,16 +120,24 @@ impl Machine {
         true
     }
 
-    /// A free server is to run what is no client's: without any client's settings and role.
+    /// A free server is to run what is no client's: without any client's settings and role, as it was when it was new.
     pub(in crate::machine) fn make_plain<D: Driver>(&mut self, d: &mut D, server_id: ServerId) {
+        let plain = self.new_session(server_id);
         let server = &self.servers[server_id];
         let (params, pool) = (Arc::clone(&server.params), server.pool);
-        if server.session.is_plain() {
+        if *server.session == plain {
             return;
         }
-        let plain = self.pools[pool].sessions.share(Session::default());
         self.send_settle(d, server_id, &params, &plain, Purpose::Settle);
-        self.servers[server_id].session = plain;
+        self.servers[server_id].session = self.pools[pool].sessions.share(plain);
+    }
+
+    /// What every client's session begins with, but for statements that this server would have to prepare for it.
+    pub(super) fn new_session(&self, server_id: ServerId) -> Session {
+        let server = &self.servers[server_id];
+        let welcome = self.pools[server.pool].welcome.as_deref();
+        let session = welcome.map(|welcome| (*welcome.session).clone()).unwrap_or_default();
+        session.prepared_as_in(&server.session)
     }
 
     fn encoding_differs(&self, params: &Params, server: &Server) -> bool {

@@ -1,0 +1,157 @@
+//! `connect_query`: what the operator has run on each new server connection. What it leaves in the server's session is what every
+//! client of the pool begins with; so the server is asked what that is, and nobody is welcomed before it is known. A reset of a
+//! server takes it away with the rest: it runs again then, and is asked about again.
+//!
+//! No client ever has a server here. What a client asked for itself must never be decided here, nor be mixed up with what
+//! `connect_query` left: a client's RESET goes back to the former alone.
+
+use std::sync::Arc;
+
+use pgweir_sql::assignments;
+
+use super::Machine;
+use crate::driver::{Driver, Level};
+use crate::ids::ServerId;
+use crate::ledger::Purpose;
+use crate::limits::{AUDIT_ATTEMPTS_MAX, SESSION_BYTES_MAX};
+use crate::pins::Touched;
+use crate::pool::Welcome;
+use crate::server::{AtLogin, ConnectQuery, Learning, Replies, ServerState};
+use crate::session::Session;
+
+impl Machine {
+    /// The server is logged in, as `login` says.
+    pub(super) fn first_statement<D: Driver>(&mut self, d: &mut D, id: ServerId, login: AtLogin) {
+        match self.pools[self.servers[id].pool].connect_query() {
+            Some(_) => self.run_connect_query(d, id, Some(login)),
+            None => self.session_begins(d, id, Some(login), Session::default()),
+        }
+    }
+
+    /// The server was reset.
+    pub(super) fn cleaned<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+        let closes = self.reason_to_close(id).is_some();
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let pool = &mut self.pools[server.pool];
+        server.session = pool.sessions.share(Session::default());
+        if closes || !pool.tries_startup || pool.connect_query().is_none() {
+            return self.free_server(d, id);
+        }
+        if server.cancels > 0 {
+            // What is on its way is not meant for it: it goes on when that is over.
+            return;
+        }
+        self.run_connect_query(d, id, None);
+    }
+
+    fn run_connect_query<D: Driver>(&mut self, d: &mut D, id: ServerId, login: Option<AtLogin>) {
+        let query = self.pools[self.servers[id].pool].connect_query().unwrap_or_default().to_owned();
+        self.set_server_state(id, ServerState::ConnectQuery(Box::new(ConnectQuery { login })));
+        self.servers[id].active_us = self.now.mono_us;
+        self.send_hidden(d, id, Purpose::ConnectQuery, query.as_bytes());
+    }
+
+    /// `connect_query` failed: the pool's other servers may have more luck.
+    pub(super) fn doubt_connect_query(&mut self, id: ServerId) {
+        let login = self.servers.get_mut(id).and_then(|server| server.state.at_login_mut());
+        if let Some(login) = login {
+            login.in_doubt = true;
+        }
+    }
+
+    /// `connect_query` is answered.
+    pub(super) fn connect_query_ended<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+        let Some(server) = self.servers.get(id) else { return };
+        let ServerState::ConnectQuery(state) = &server.state else { return };
+        let login = state.login.clone();
+        if !self.pools[server.pool].tries_startup {
+            // Sessions are nobody's here.
+            return self.session_begins(d, id, login, Session::default());
+        }
+        let learning = Learning { login, answer: Replies::default(), attempts: 0 };
+        self.set_server_state(id, ServerState::Learning(Box::new(learning)));
+        self.ask_what_is_left(d, id);
+    }
+
+    fn ask_what_is_left<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let ServerState::Learning(learning) = &mut server.state else { return };
+        learning.attempts += 1;
+        learning.answer = Replies::default();
+        server.active_us = self.now.mono_us;
+        let names = custom_names(self.pools[server.pool].connect_query().unwrap_or_default().as_bytes());
+        let text = self.everything_of(id, &names);
+        self.send_hidden(d, id, Purpose::Audit, &text);
+    }
+
+    /// The server has said what `connect_query` left, or that it does not say.
+    pub(super) fn learnt<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let ServerState::Learning(learning) = &mut server.state else { return };
+        if learning.answer.failed.is_some() && learning.attempts < AUDIT_ATTEMPTS_MAX {
+            return self.ask_what_is_left(d, id);
+        }
+        let answer = std::mem::take(&mut learning.answer);
+        let mut login = learning.login.clone();
+        self.learn_routines(id, &answer);
+        let session = match &answer.failed {
+            Some((_, text)) => Err(text.clone()),
+            None => self.what_is_left(id, &answer).ok_or_else(|| "its answer can not be read".to_owned()),
+        };
+        let session = session.unwrap_or_else(|why| {
+            login.iter_mut().for_each(|login| login.in_doubt = true);
+            let name = self.server_log_name(&self.servers[id]);
+            self.log(d, Level::Warning, &format!("{name} does not tell what its session holds: {why}"));
+            Session::default()
+        });
+        self.session_begins(d, id, login, session);
+    }
+
+    /// What can move. The rest (temporary tables, locks) is this server's alone: whoever touches it finds out, and keeps it.
+    fn what_is_left(&self, id: ServerId, answer: &Replies) -> Option<Session> {
+        let (mut session, _) = self.read_everything(id, answer, false)?;
+        // Nobody asked for its notifications.
+        session.listen(Vec::new());
+        (session.bytes() <= SESSION_BYTES_MAX).then_some(session)
+    }
+
+    /// This is what the server's session begins with. A pool's first server says so what its clients begin with; the next one does
+    /// if the first was of no help.
+    fn session_begins<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ServerId,
+        login: Option<AtLogin>,
+        session: Session,
+    ) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let pool_id = server.pool;
+        let pool = &mut self.pools[pool_id];
+        pool.remember_customs(&session);
+        server.session = pool.sessions.share(session);
+        if let Some(login) = login {
+            let (params, session) = (Arc::clone(&server.params), Arc::clone(&server.session));
+            let (fixed, in_doubt) = (login.messages(), login.in_doubt);
+            let welcome = Arc::new(Welcome { fixed, params, session, in_doubt });
+            let lacks = pool.welcome.as_ref().is_none_or(|known| known.in_doubt && !in_doubt);
+            // Others were started with a client's own parameters.
+            if lacks && server.opened.is_plain() {
+                pool.welcome_with(Arc::clone(&welcome));
+            }
+            self.learn_opened(id, &welcome, &login.params);
+            self.notice(pool_id);
+        }
+        self.free_server(d, id);
+    }
+}
+
+/// The settings `a.b` that a text may be about: no list of PostgreSQL shows them.
+fn custom_names(text: &[u8]) -> Vec<Box<[u8]>> {
+    let mut touched = Touched::default();
+    touched.custom_names(text);
+    // What can not be read has been looked at by word.
+    let _ = assignments(text, |assignment| {
+        assignment.name.into_iter().filter(|name| name.contains(&b'.')).for_each(|name| touched.name(name));
+    });
+    touched.names
+}
