@@ -2,12 +2,15 @@
 self-contained leaves nothing behind on a real PostgreSQL."""
 
 import itertools
+import os
 import random
+import signal
 import threading
 
 import pytest
 
-from harness.wire import group
+from harness.machine import eventually
+from harness.wire import group, query
 
 #: Texts that could deceive a reader of SQL: quotes, comments, transactions where nobody looks for them, and what only begins like one.
 HANDWRITTEN = [
@@ -134,3 +137,24 @@ def test_what_is_taken_for_self_contained_leaves_nothing_behind(pooled, scratch,
             session.send(group("", text))
             session.until()
     assert pooler.pool()["total_ride_violations"] == 0
+
+
+def test_a_backend_that_hangs_does_not_keep_its_place(pooled):
+    """query_timeout ends everybody aboard, and the pool's one server with them: later clients get another."""
+    pooler = pooled(default_pool_size=1, query_timeout=1)
+    aboard = [pooler.raw() for _ in range(4)]
+    for session in aboard:
+        for _ in range(5):
+            session.value("select 1")
+    backend = int(aboard[0].value("select pg_backend_pid()"))
+    os.kill(backend, signal.SIGSTOP)
+    try:
+        for session in aboard:
+            session.send(query("select 1"))
+        for session in aboard:
+            session.until_closed()
+        with pooler.raw() as later:
+            assert int(later.value("select pg_backend_pid()")) != backend
+        eventually(lambda: len(pooler.show("SERVERS", database="app")) == 1, "the old one is gone")
+    finally:
+        os.kill(backend, signal.SIGCONT)

@@ -483,6 +483,20 @@ def test_idle_costs_no_cpu(pooled):
         client.hang_up()
 
 
+@pytest.mark.needs("a signal to stop ends SUSPEND")
+def test_a_signal_to_stop_ends_suspend(pooled):
+    """SIGTERM during SUSPEND: clients finish what they do, and the process ends when they are gone."""
+    pooler = pooled()
+    with pooler.raw() as session:
+        session.query("begin")
+        with pooler.console() as console:
+            console.query("suspend")
+            pooler.signal(signal.SIGTERM)
+            assert session.value("select 1") == "1"
+            assert session.query("commit").status == "I"
+    assert pooler.wait_exit() == 0
+
+
 def test_the_file_descriptor_limit_is_logged(pooled):
     """The start says how many descriptors there are and how many may be needed."""
     pooler = pooled()

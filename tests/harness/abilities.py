@@ -49,6 +49,7 @@ SINCE = {
     "cancel requests of senders that do not wait": None,
     "peers": (1, 19),
     "online restart over a unix socket": None,
+    "a signal to stop ends SUSPEND": None,
     "workers": None,
     "worker scheduling": None,
     "any parameter value kept": None,
