@@ -16,7 +16,8 @@ use crate::inquiry::Checker;
 use crate::introductions::Opened;
 use crate::luggage::{Counted, Login, Origin, Replication};
 use crate::params::Params;
-use crate::pins::{Pin, Touched};
+use crate::pins::{Pin, Reasons, Touched};
+use crate::readings;
 use crate::sequences::{Drawing, Draws};
 use crate::session::Session;
 use crate::statements::ClientStatements;
@@ -57,6 +58,8 @@ pub(crate) struct Account {
     pub(crate) statements: Option<Box<ClientStatements>>,
     /// What it prepared without a name and did not use at once.
     pub(crate) unnamed: Option<Box<Unnamed>>,
+    /// How it reads, as last found.
+    pub(crate) reading: Option<readings::Known>,
     /// What is known of its use of sequences.
     pub(crate) draws: Draws,
     /// What it listens to in transaction pooling, and what it is still to be told.
@@ -323,6 +326,8 @@ pub(crate) struct Link {
     pub(crate) asked_again: u8,
     /// What the transaction may have done to the session.
     pub(crate) touched: Option<Box<Touched>>,
+    /// The transaction has settings of its own (SET LOCAL).
+    pub(crate) reads_locally: bool,
     /// What it did with sequences.
     pub(crate) drawing: Drawing,
     /// It keeps the server when its transaction is over.
@@ -347,10 +352,18 @@ impl Link {
             lent: None,
             asked_again: 0,
             touched: None,
+            reads_locally: false,
             drawing: Drawing::Nothing,
             pin: None,
             ready_due: false,
         }
+    }
+
+    /// What a text means here is not what it means under the settings that are known of the client.
+    pub(crate) fn reads_alone(&self) -> bool {
+        self.reads_locally
+            || self.touched.as_deref().is_some_and(|touched| !touched.keeps_reading())
+            || self.pin.as_deref().is_some_and(|pin| pin.reasons.has(Reasons::READS_ALONE))
     }
 }
 

@@ -9,7 +9,7 @@ use pgweir_wire::frontend::{BindHead, Close, Describe, Parse, Query, Target, tag
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::limits::{GROUP_BYTES_MAX, GROUP_MESSAGES_MAX};
-use crate::pins::may_touch;
+use crate::pins::is_notable;
 use crate::sequences::{asks, draws};
 use crate::texts::Texts;
 
@@ -66,7 +66,7 @@ pub(crate) fn group_at_front(
         statement: traits.fingerprint,
         only_reads: reads(&traits),
         names_statements: false,
-        may_touch: may_touch(traits.marks),
+        may_touch: is_notable(traits.marks),
         draws: draws(&traits),
         asks: asks(traits.marks),
     })
@@ -141,7 +141,7 @@ impl Extended {
         }
         self.names_statements |= !name.is_empty();
         self.writes |= !reads(&traits);
-        self.may_touch |= may_touch(traits.marks);
+        self.may_touch |= is_notable(traits.marks);
         self.draws |= draws(&traits);
         self.asks |= asks(traits.marks);
         self.fingerprint = self.fingerprint.rotate_left(7) ^ traits.fingerprint;

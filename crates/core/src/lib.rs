@@ -37,6 +37,7 @@ pub mod pairs;
 pub mod params;
 mod pins;
 mod pool;
+pub mod readings;
 mod riders;
 mod routines;
 mod sequences;

@@ -101,6 +101,13 @@ pub const CUSTOM_NAME_BYTES_MAX: usize = 128;
 /// with more, the client keeps its server.
 pub const SESSION_BYTES_MAX: usize = 256 * 1024;
 
+/// Settings under which clients of a worker prepare that are told apart; with more, those that were not used for longest are forgotten,
+/// and what was prepared under them is not shared any more.
+pub const READINGS_MAX: usize = 256;
+
+/// Names and values of such settings together; what is prepared under larger ones is not shared.
+pub const READING_BYTES_MAX: usize = 8 * 1024;
+
 /// How often a server is asked what its session holds, or to send a mark, before its client keeps it for that.
 pub const AUDIT_ATTEMPTS_MAX: u8 = 3;
 

@@ -23,8 +23,8 @@ impl Looks {
     /// Follows the configuration. Where it can not be told what `connect_query` leaves in a session, no session is looked at.
     pub(crate) fn follow(&mut self, one_in: u32, connect_query: &str) {
         let text = connect_query.as_bytes();
-        let told =
-            traits(text).marks.without(Marks::SETTINGS).is_empty() && assignments(text, |_| ()).is_ok();
+        let told = traits(text).marks.without(Marks::SETTINGS.and(Marks::READS_LOCALLY)).is_empty()
+            && assignments(text, |_| ()).is_ok();
         let one_in = if told || text.is_empty() { one_in } else { 0 };
         if one_in != self.one_in {
             *self = Looks { one_in, left: one_in, alert: 0 };

@@ -31,6 +31,7 @@ mod plain;
 mod prepared;
 mod promise;
 mod proof;
+mod reading;
 mod replication;
 mod report;
 mod riding;
@@ -62,6 +63,7 @@ use crate::luggage::{Luggage, Origin};
 use crate::mail::{Mail, Rules, Scarce, Shutdown};
 use crate::params::Tracked;
 use crate::pool::Pool;
+use crate::readings::Readings;
 use crate::server::Server;
 use crate::shared::Shared;
 use crate::sight::{SlowSight, Tally};
@@ -106,6 +108,7 @@ pub struct Machine {
     /// Clients by the head of their cancel key.
     cancel_keys: HashMap<KeyHead, ClientId, foldhash::fast::FixedState>,
     statements: Statements,
+    readings: Readings,
     /// What was found in texts that come again.
     texts: Texts,
     /// What statements cost.
@@ -232,6 +235,7 @@ impl Machine {
             wake_us: None,
             to_resume: VecDeque::new(),
             statements: Statements::numbered_from(first_serial),
+            readings: Readings::default(),
             answers: Vec::new(),
             notified: Vec::new(),
             noticed: Vec::new(),

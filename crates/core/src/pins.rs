@@ -1,7 +1,7 @@
 //! What a client's transaction may have done to its session, and what keeps a client on its server when its transaction is
 //! over: things that live in one server process and can not move. Values only; `machine/session` decides by them.
 
-use pgweir_sql::Marks;
+use pgweir_sql::{Marks, keeps_reading};
 
 use crate::known_sets::PlainSet;
 use crate::limits::{CUSTOM_NAME_BYTES_MAX, TOUCHED_NAMES_MAX, TOUCHED_SETS_MAX};
@@ -26,6 +26,9 @@ impl Reasons {
     pub(crate) const SEQUENCES: Reasons = Reasons(1 << 10);
     /// What nobody can see from outside: it stays until the client leaves, and its server goes with it.
     pub(crate) const STICKY: Reasons = Reasons(Self::LIBRARY.0 | Self::SEED.0);
+
+    /// Under these a text may not mean what it means elsewhere.
+    pub(crate) const READS_ALONE: Reasons = Reasons(Self::TEMPORARY.0 | Self::LIBRARY.0 | Self::UNKNOWN.0);
 
     /// What no answer of the server takes back.
     pub(crate) const LASTING: Reasons = Reasons(Self::STICKY.0 | Self::SEQUENCES.0);
@@ -80,14 +83,30 @@ impl Reasons {
 
 /// Whether what carries these marks may leave something behind on a server where nothing is held: only then is the server asked.
 pub(crate) fn may_touch(marks: Marks) -> bool {
-    const HARMLESS: Marks =
-        Marks::ENDS.and(Marks::ASKS_SEQUENCE).and(Marks::DRAWS_SEQUENCE).and(Marks::SHOWS_PREPARED);
-    !marks.without(HARMLESS).is_empty()
+    !marks.without(LEAVES_NOTHING.and(Marks::ENDS)).is_empty()
 }
+
+/// What is over with its transaction, or changes nothing.
+const LEAVES_NOTHING: Marks =
+    Marks::ASKS_SEQUENCE.and(Marks::DRAWS_SEQUENCE).and(Marks::SHOWS_PREPARED).and(Marks::READS_LOCALLY);
+
+/// Whether what carries these marks has to be noted, for its session or for its transaction.
+pub(crate) fn is_notable(marks: Marks) -> bool {
+    may_touch(marks) || marks.intersects(Marks::READS_LOCALLY)
+}
+
+/// What may change how texts are read: settings, and tables that hide others.
+const CHANGES_READING: Marks = Marks::SETTINGS
+    .and(Marks::RESETS)
+    .and(Marks::CALLS_SETTINGS)
+    .and(Marks::DISCARDS)
+    .and(Marks::ROUTINES)
+    .and(Marks::TEMPORARY)
+    .and(Marks::LIBRARY);
 
 /// Whether what carries these marks may end what keeps a client on its server, or add to it.
 pub(crate) fn may_change_pin(marks: Marks) -> bool {
-    !marks.without(Marks::ASKS_SEQUENCE.and(Marks::DRAWS_SEQUENCE).and(Marks::SHOWS_PREPARED)).is_empty()
+    !marks.without(LEAVES_NOTHING).is_empty()
 }
 
 /// A client keeps its server.
@@ -119,6 +138,13 @@ pub(crate) struct Touched {
 }
 
 impl Touched {
+    /// The session reads texts as it did before, whatever became of this.
+    pub(crate) fn keeps_reading(&self) -> bool {
+        let changing = self.marks.only(CHANGES_READING);
+        let names = || !self.more && self.names.iter().all(|name| keeps_reading(name));
+        changing.is_empty() || changing == Marks::SETTINGS && names()
+    }
+
     /// Notes what may be names of settings of the client's own (`a.b`), which no list of settings shows.
     pub(crate) fn custom_names(&mut self, bytes: &[u8]) {
         for word in bytes.split(|byte| !is_name(*byte)) {

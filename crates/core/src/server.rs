@@ -18,6 +18,7 @@ use crate::limits::WELCOME_PARAMETERS_MAX;
 use crate::params::Params;
 use crate::pins::Reasons;
 use crate::pool::{Pool, ServerKind};
+use crate::readings::Reading;
 use crate::riders::Riders;
 use crate::sequences::Users;
 use crate::session::Session;
@@ -221,6 +222,10 @@ pub(crate) struct Auditing {
     pub(crate) sticky: Reasons,
     /// Statements prepared by SQL keep the client here.
     pub(crate) reshaped: bool,
+    /// How the client reads, if that is known and was so all the time.
+    pub(crate) reading: Option<Reading>,
+    /// It may have prepared by SQL, also what it had prepared before.
+    pub(crate) prepares: bool,
     pub(crate) answer: Replies,
     pub(crate) attempts: u8,
     /// What is found out besides, for the next time.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use crate::limits::KNOWN_SESSIONS_MAX;
 use crate::params::quote_literal;
+use crate::readings::Reading;
 
 /// A setting that is as the client wants it, not as a new connection has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,12 +39,14 @@ pub struct Prepared {
     pub name: Box<[u8]>,
     /// The PREPARE as it was written.
     pub text: Box<[u8]>,
+    /// How whoever wrote it reads.
+    pub reading: Reading,
 }
 
 impl Prepared {
     /// One that can be prepared again elsewhere by the same text.
     #[must_use]
-    pub fn movable(name: &[u8], text: &[u8]) -> Option<Prepared> {
+    pub fn movable(name: &[u8], text: &[u8], reading: Reading) -> Option<Prepared> {
         let statement = text.trim_ascii();
         let statement = statement.strip_suffix(b";").unwrap_or(statement);
         // Letters mean what client_encoding says, and a backslash what standard_conforming_strings says; of what stands behind
@@ -51,8 +54,11 @@ impl Prepared {
         let plain = |byte: &u8| byte.is_ascii() && *byte != b';' && *byte != b'\\';
         let prepares = statement.get(..7).is_some_and(|verb| verb.eq_ignore_ascii_case(b"prepare"));
         let ours = name.starts_with(b"PGWEIR_");
-        (prepares && !ours && statement.iter().all(plain) && name.is_ascii())
-            .then(|| Prepared { name: name.into(), text: text.into() })
+        (prepares && !ours && statement.iter().all(plain) && name.is_ascii()).then(|| Prepared {
+            name: name.into(),
+            text: text.into(),
+            reading,
+        })
     }
 
     /// What ends it.
@@ -97,6 +103,11 @@ impl Session {
     /// The statement of this name is not prepared any more.
     pub fn deallocate(&mut self, name: &[u8]) {
         self.prepared.retain(|known| *known.name != *name);
+    }
+
+    /// Tells how each statement is read, in place of what was known of it.
+    pub(crate) fn reread(&mut self, mut reading: impl FnMut(&Prepared) -> Reading) {
+        self.prepared.iter_mut().for_each(|prepared| prepared.reading = reading(prepared));
     }
 
     /// What has to be prepared on a server that carries this session and is to carry `wanted`.
@@ -331,6 +342,10 @@ mod tests {
         String::from_utf8(out).expect("text").replace("pg_catalog.set_config", "set")
     }
 
+    fn movable(name: &[u8], text: &[u8]) -> Option<Prepared> {
+        Prepared::movable(name, text, Reading::of_statement(1))
+    }
+
     #[test]
     fn only_the_difference_is_set() {
         assert_eq!(settle(&[("a", "1"), ("B", "2")], &[("A", "1"), ("b", "2")]), "");
@@ -373,18 +388,18 @@ mod tests {
     #[test]
     fn prepared_statements_that_are_not_wanted_go_first() {
         let mut has = session(&[("a", "1")]);
-        has.prepare(Prepared::movable(b"p\"q", b"PREPARE x AS SELECT 1").expect("plain"));
-        has.prepare(Prepared::movable(b"kept", b"prepare kept as select 2").expect("plain"));
+        has.prepare(movable(b"p\"q", b"PREPARE x AS SELECT 1").expect("plain"));
+        has.prepare(movable(b"kept", b"prepare kept as select 2").expect("plain"));
         let mut wanted = session(&[]);
-        wanted.prepare(Prepared::movable(b"kept", b"prepare kept as select 2").expect("plain"));
-        wanted.prepare(Prepared::movable(b"new", b"prepare new as select 3").expect("plain"));
+        wanted.prepare(movable(b"kept", b"prepare kept as select 2").expect("plain"));
+        wanted.prepare(movable(b"new", b"prepare new as select 3").expect("plain"));
         let statements = has.settle_statements(&wanted);
         assert_eq!(statements[0], b"DEALLOCATE \"p\"\"q\";");
         assert_eq!(statements.len(), 2, "and the setting");
         let lacking: Vec<_> = has.lacking(&wanted).map(|prepared| &*prepared.name).collect();
         assert_eq!(lacking, [b"new"]);
-        assert!(Prepared::movable(b"p", b"prepare p as select 1; select 2").is_none());
-        assert!(Prepared::movable(b"p", b"begin").is_none());
+        assert!(movable(b"p", b"prepare p as select 1; select 2").is_none());
+        assert!(movable(b"p", b"begin").is_none());
     }
 
     #[test]
@@ -397,5 +412,19 @@ mod tests {
             settle(&[("statement_timeout", "1ms"), ("a", "1")], &[("statement_timeout", "1ms")]),
             "SET statement_timeout=0;SELECT set('a',NULL,false),set('statement_timeout','1ms',false);"
         );
+    }
+
+    #[test]
+    fn a_text_that_was_prepared_under_other_settings_is_another_statement() {
+        let prepared = |reading| {
+            let mut session = Session::default();
+            let text = b"prepare p as select '1/2/2024'::date";
+            session.prepare(Prepared::movable(b"p", text, reading).expect("plain"));
+            session
+        };
+        let (one, other) = (prepared(Reading::of_statement(1)), prepared(Reading::of_statement(2)));
+        assert_eq!(one.settle_statements(&other), [b"DEALLOCATE \"p\";"]);
+        assert_eq!(one.lacking(&other).count(), 1);
+        assert_eq!(one.lacking(&prepared(Reading::of_statement(1))).count(), 0);
     }
 }

@@ -1,5 +1,5 @@
-//! Prepared statements by content: one text with its parameter types is one statement, whoever prepared it under
-//! whatever name. Clients keep names, servers keep a bounded list of what they have; both point here.
+//! Prepared statements by content: one text with its parameter types, read under the same settings, is one statement,
+//! whoever prepared it under whatever name. Clients keep names, servers keep a bounded list of what they have; both point here.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -11,6 +11,7 @@ use slotmap::{SlotMap, SparseSecondaryMap};
 use crate::ids::StatementId;
 use crate::limits::{BEGIN_BYTES_MAX, LEXED_BYTES_MAX};
 use crate::names::Names;
+use crate::readings::Reading;
 
 /// What a statement is, and how servers call it.
 pub(crate) struct Statement {
@@ -22,6 +23,8 @@ pub(crate) struct Statement {
     pub(crate) traits: Option<Traits>,
     /// It is nothing but the begin or end of a transaction block.
     pub(crate) block: Option<Block>,
+    /// How whoever prepared it reads.
+    pub(crate) reading: Reading,
     serial: u64,
     name: ServerName,
     users: u32,
@@ -39,6 +42,10 @@ impl Statement {
     /// What it may do to a session; what was not looked at may do anything.
     pub(crate) fn marks(&self) -> pgweir_sql::Marks {
         self.traits.map_or(pgweir_sql::Marks::ROUTINES, |traits| traits.marks)
+    }
+
+    fn is(&self, query: &[u8], types: &[u8], reading: Reading) -> bool {
+        self.reading == reading && *self.query == *query && *self.types == *types
     }
 
     /// The name servers know it by.
@@ -75,7 +82,7 @@ impl ServerName {
 #[derive(Default)]
 pub(crate) struct Statements {
     all: SlotMap<StatementId, Statement>,
-    /// Those of the present age, by hash of text and types; the content decides.
+    /// Those of the present age, by hash of text, types and reading; the content decides.
     by_hash: HashMap<u64, Vec<StatementId>>,
     age: u64,
     hasher: std::hash::RandomState,
@@ -88,17 +95,13 @@ impl Statements {
         Statements { serial, ..Statements::default() }
     }
 
-    /// A statement that another process has given this number, with one user more; `None` if it has another one here.
-    pub(crate) fn adopt(&mut self, query: &[u8], types: &[u8], serial: u64) -> Option<StatementId> {
+    /// A statement that another process has given this number, with one user more. Who it was shared with is not known: it is
+    /// theirs who come with the same number.
+    pub(crate) fn adopt(&mut self, query: &[u8], types: &[u8], serial: u64) -> StatementId {
         let own = std::mem::replace(&mut self.serial, serial.wrapping_sub(1));
-        let id = self.take(query, types);
+        let id = self.take(query, types, Some(Reading::of_statement(serial)));
         self.serial = own;
-        if self.all[id].serial != serial {
-            self.give_back(id);
-            return None;
-        }
-        self.note_parsed(id);
-        Some(id)
+        id
     }
 
     pub(crate) fn get(&self, id: StatementId) -> Option<&Statement> {
@@ -117,18 +120,21 @@ impl Statements {
         self.all.len()
     }
 
-    /// The statement of this content, with one user more.
-    pub(crate) fn take(&mut self, query: &[u8], types: &[u8]) -> StatementId {
-        let hash = self.hasher.hash_one((query, types));
+    /// The statement of this content, with one user more. Where nobody knows how it is read, it is a new one, and stays its user's
+    /// alone.
+    pub(crate) fn take(&mut self, query: &[u8], types: &[u8], reading: Option<Reading>) -> StatementId {
+        let serial = self.serial.wrapping_add(1);
+        let reading = reading.unwrap_or_else(|| Reading::of_statement(serial));
+        let hash = self.hasher.hash_one((query, types, reading));
         let same = self.by_hash.entry(hash).or_default();
         for &id in same.iter() {
             let statement = &mut self.all[id];
-            if *statement.query == *query && *statement.types == *types {
+            if statement.is(query, types, reading) {
                 statement.users += 1;
                 return id;
             }
         }
-        self.serial += 1;
+        self.serial = serial;
         let statement = Statement {
             query: query.into(),
             types: types.into(),
@@ -138,8 +144,9 @@ impl Statements {
                 None
             },
             traits: (query.len() <= LEXED_BYTES_MAX).then(|| pgweir_sql::traits(query)),
-            serial: self.serial,
-            name: ServerName::new(self.serial),
+            reading,
+            serial,
+            name: ServerName::new(serial),
             users: 1,
             hash,
             parsed: false,
@@ -149,25 +156,32 @@ impl Statements {
         id
     }
 
+    /// Nobody but one client's name has it.
+    pub(crate) fn is_unshared(&self, id: StatementId) -> bool {
+        self.all
+            .get(id)
+            .is_some_and(|known| known.users == 1 && known.reading == Reading::of_statement(known.serial))
+    }
+
     /// Whoever prepares its content now gets this statement.
     pub(crate) fn is_of_this_age(&self, id: StatementId) -> bool {
         let hash = self.all.get(id).map(|statement| statement.hash);
         hash.and_then(|hash| self.by_hash.get(&hash)).is_some_and(|same| same.contains(&id))
     }
 
-    /// The statement of the same content in this age, with one user more.
-    pub(crate) fn take_anew(&mut self, id: StatementId) -> Option<StatementId> {
+    /// The statement of the same text and types in this age, for somebody who reads it so, with one user more.
+    pub(crate) fn take_anew(&mut self, id: StatementId, reading: Option<Reading>) -> Option<StatementId> {
         let old = self.all.get(id)?;
         let (query, types) = (old.query.clone(), old.types.clone());
-        Some(self.take(&query, &types))
+        Some(self.take(&query, &types, reading))
     }
 
     /// The statement of this content, if a server has accepted it once.
-    pub(crate) fn find(&self, query: &[u8], types: &[u8]) -> Option<StatementId> {
-        let hash = self.hasher.hash_one((query, types));
+    pub(crate) fn find(&self, query: &[u8], types: &[u8], reading: Reading) -> Option<StatementId> {
+        let hash = self.hasher.hash_one((query, types, reading));
         self.by_hash.get(&hash)?.iter().copied().find(|&id| {
             let statement = &self.all[id];
-            statement.parsed && *statement.query == *query && *statement.types == *types
+            statement.parsed && statement.is(query, types, reading)
         })
     }
 
@@ -360,5 +374,50 @@ impl ServerStatements {
 
     pub(crate) fn len(&self) -> usize {
         self.count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KNOWN: Option<Reading> = Some(Reading::UNTOLD);
+
+    #[test]
+    fn a_text_that_is_read_in_another_way_is_another_statement() {
+        let mut statements = Statements::default();
+        let one = statements.take(b"select '1/2/2024'", b"", KNOWN);
+        assert_eq!(statements.take(b"select '1/2/2024'", b"", KNOWN), one);
+        let other = Reading::of_statement(7);
+        assert_eq!(
+            statements.find(b"select '1/2/2024'", b"", Reading::UNTOLD),
+            None,
+            "no server has taken it"
+        );
+        statements.note_parsed(one);
+        assert_eq!(statements.find(b"select '1/2/2024'", b"", Reading::UNTOLD), Some(one));
+        assert_eq!(statements.find(b"select '1/2/2024'", b"", other), None);
+        assert_ne!(statements.take(b"select '1/2/2024'", b"", Some(other)), one);
+    }
+
+    #[test]
+    fn what_nobody_knows_how_to_read_is_shared_with_nobody() {
+        let mut statements = Statements::default();
+        let (one, two) = (statements.take(b"select 1", b"", None), statements.take(b"select 1", b"", None));
+        assert_ne!(one, two);
+        assert!(statements.is_unshared(one));
+        let known = statements.take_anew(one, KNOWN).expect("it is there");
+        assert_eq!(statements.take(b"select 1", b"", KNOWN), known);
+        assert!(!statements.is_unshared(known));
+    }
+
+    #[test]
+    fn who_comes_with_the_same_number_has_the_same_statement() {
+        let mut statements = Statements::numbered_from(1 << 40);
+        let one = statements.adopt(b"select 1", b"", 5);
+        assert_eq!(statements.adopt(b"select 1", b"", 5), one);
+        assert_ne!(statements.adopt(b"select 1", b"", 6), one, "of other clients, or of an earlier age");
+        assert_eq!(statements.get(one).map(Statement::serial), Some(5));
+        assert_ne!(statements.take(b"select 1", b"", KNOWN), one);
     }
 }

@@ -8,7 +8,7 @@ use crate::words::{self, Keyword, may_be_session_name, session_name};
 
 /// A set of marks.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
-pub struct Marks(u16);
+pub struct Marks(u32);
 
 impl Marks {
     /// None: an ordinary statement.
@@ -46,6 +46,8 @@ impl Marks {
     pub const SHOWS_PREPARED: Marks = Marks(1 << 15);
     /// DISCARD, of whatever kind.
     pub const DISCARDS: Marks = Marks(1 << 13);
+    /// SET LOCAL of what may change how other texts are read ([`keeps_reading`]), until the transaction ends.
+    pub const READS_LOCALLY: Marks = Marks(1 << 16);
 
     /// Whether all of `other` are among these.
     #[must_use]
@@ -77,6 +79,12 @@ impl Marks {
         Marks(self.0 & !other.0)
     }
 
+    /// Those of these that are among the others.
+    #[must_use]
+    pub const fn only(self, other: Marks) -> Marks {
+        Marks(self.0 & other.0)
+    }
+
     /// Adds some.
     pub const fn add(&mut self, other: Marks) {
         self.0 |= other.0;
@@ -85,7 +93,7 @@ impl Marks {
 
 impl std::fmt::Debug for Marks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        const NAMES: [&str; 16] = [
+        const NAMES: [&str; 17] = [
             "SETTINGS",
             "RESETS",
             "PREPARED",
@@ -102,6 +110,7 @@ impl std::fmt::Debug for Marks {
             "DISCARDS",
             "CALLS_SETTINGS",
             "SHOWS_PREPARED",
+            "READS_LOCALLY",
         ];
         let set = NAMES.iter().enumerate().filter(|&(bit, _)| self.0 & (1 << bit) != 0);
         f.debug_set().entries(set.map(|(_, name)| name)).finish()
@@ -125,6 +134,8 @@ enum Open {
     Set,
     /// In a SET that outlives its transaction.
     SetSession,
+    /// SET LOCAL were the words before.
+    Local,
     /// In a SET LOCAL, SET TRANSACTION or SET CONSTRAINTS.
     SetLocal,
     /// PREPARE was the word before.
@@ -165,7 +176,11 @@ impl Marker {
             Open::Set => {
                 let local =
                     matches!(word, Some(Keyword::Local | Keyword::Transaction | Keyword::Constraints));
-                self.open = if local { Open::SetLocal } else { Open::SetSession };
+                self.open = match word {
+                    Some(Keyword::Local) => Open::Local,
+                    _ if local => Open::SetLocal,
+                    _ => Open::SetSession,
+                };
                 if !local {
                     self.marks.add(Marks::SETTINGS);
                     self.marks.add(if text.eq_ignore_ascii_case(b"seed") {
@@ -175,7 +190,11 @@ impl Marker {
                     });
                 }
             }
-            Open::SetSession | Open::SetLocal => {
+            Open::SetSession | Open::Local | Open::SetLocal => {
+                if self.open == Open::Local {
+                    self.open = Open::SetLocal;
+                    self.marks.add(if keeps_reading(text) { Marks::NONE } else { Marks::READS_LOCALLY });
+                }
                 // SET TIME ZONE LOCAL is SET TIME ZONE DEFAULT.
                 if matches!(word, Some(Keyword::Default | Keyword::Local)) {
                     self.marks.add(Marks::RESETS);
@@ -216,6 +235,10 @@ impl Marker {
             Open::Set => {
                 self.open = Open::SetSession;
                 self.marks.add(Marks::SETTINGS);
+            }
+            Open::Local => {
+                self.open = Open::SetLocal;
+                self.marks.add(Marks::READS_LOCALLY);
             }
             Open::Prepare => {
                 self.open = Open::No;
@@ -267,6 +290,32 @@ impl Marker {
     }
 }
 
+/// Settings that certainly do not change how PostgreSQL reads the text of a statement: what it means, what it returns, what its
+/// parameters are. Few, and those that clients set most.
+const KEEP_READING: [&[u8]; 15] = [
+    b"application_name",
+    b"client_min_messages",
+    b"idle_in_transaction_session_timeout",
+    b"idle_session_timeout",
+    b"jit",
+    b"lock_timeout",
+    b"log_min_duration_statement",
+    b"log_min_messages",
+    b"log_statement",
+    b"maintenance_work_mem",
+    b"random_page_cost",
+    b"statement_timeout",
+    b"synchronous_commit",
+    b"transaction_timeout",
+    b"work_mem",
+];
+
+/// Whether a setting, by name in any case, is one that certainly does not change how PostgreSQL reads the text of a statement.
+#[must_use]
+pub fn keeps_reading(name: &[u8]) -> bool {
+    KEEP_READING.iter().any(|known| known.eq_ignore_ascii_case(name))
+}
+
 /// What a statement that begins so may do, where that word alone tells.
 fn verb_marks(word: Keyword) -> Marks {
     match word {
@@ -302,7 +351,8 @@ mod tests {
             "update t set a = default where b = 'set x'",
             "insert into t values (1) on conflict do update set a = 1",
             "begin; savepoint a; rollback to a; commit and chain",
-            "set local x = 1",
+            "set local work_mem = '1MB'",
+            "SET LOCAL Lock_Timeout TO 1",
             "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE",
             "set constraints all deferred",
             "select temp, hold, session from weather where local = 'do'",
@@ -335,7 +385,12 @@ mod tests {
             ("/* a */ ; ;set time zone 'UTC'", Marks::SETTINGS),
             ("set time zone local", resets),
             ("set x to default", resets),
-            ("set local x to default", Marks::RESETS),
+            ("set local x = 1", Marks::READS_LOCALLY),
+            ("SET LOCAL TIME ZONE 'UTC'", Marks::READS_LOCALLY),
+            ("begin; set local \"X\" = 1", Marks::READS_LOCALLY),
+            ("set local U&\"x\" = 1", Marks::READS_LOCALLY.and(Marks::ROUTINES)),
+            ("set local x to default", Marks::RESETS.and(Marks::READS_LOCALLY)),
+            ("set local work_mem to default", Marks::RESETS),
             ("set session characteristics as transaction read only", Marks::SETTINGS),
             ("begin; set role a", Marks::SETTINGS),
             ("reset all", resets),

@@ -20,6 +20,7 @@ use crate::luggage::{Counted, Login, Origin, Replication};
 use crate::params::Params;
 use crate::pins::Touched;
 use crate::pool::{ServerKind, Welcome};
+use crate::readings::Reading;
 use crate::sequences::{Drawing, Draws, Users};
 use crate::server::{Server, ServerState};
 use crate::session::{Prepared, Session};
@@ -137,11 +138,9 @@ impl Machine {
             server.retire = Some("obsolete connection");
         }
         for (serial, query, types) in statements {
-            match self.statements.adopt(&query, &types, serial) {
-                Some(statement) => server.statements.insert(statement),
-                // It is known here by another name: this server can not be told of it.
-                None => server.retire = Some("obsolete connection"),
-            }
+            let statement = self.statements.adopt(&query, &types, serial);
+            self.statements.note_parsed(statement);
+            server.statements.insert(statement);
         }
         self.enlist(conn, pool_id, server)
     }
@@ -263,6 +262,7 @@ impl Machine {
             session,
             startup,
             own: None,
+            reading: None,
             draws: Draws::default(),
             listener: None,
             cancel_key,
@@ -295,6 +295,7 @@ impl Machine {
                 pin: None,
                 ready_due: false,
                 touched: carried.touched.map(touched),
+                reads_locally: false,
                 // Perhaps, in the transaction that is open.
                 drawing: Drawing::Drew,
                 lent: None,
@@ -314,9 +315,7 @@ impl Machine {
         }
         let mut statements = ClientStatements::default();
         for (name, serial, query, types) in &carried.statements {
-            let adopted = self.statements.adopt(query, types, *serial);
-            let statement = adopted.unwrap_or_else(|| self.statements.take(query, types));
-            statements.insert(name, statement);
+            statements.insert(name, self.statements.adopt(query, types, *serial));
         }
         Some(Box::new(statements))
     }
@@ -345,7 +344,10 @@ impl Machine {
         for (name, _) in settings.iter().filter(|(name, _)| name.contains(&b'.')) {
             pool.remember_custom(name);
         }
-        pool.sessions.share(session(settings, prepared))
+        let mut session = session(settings, prepared);
+        // Under which settings it was prepared is not carried.
+        session.reread(|_| self.readings.alone());
+        pool.sessions.share(session)
     }
 
     fn params_of(&self, pairs: &[Pair]) -> Params {
@@ -372,7 +374,7 @@ fn session(settings: &[(ByteVec, ByteVec)], prepared: Option<&[(ByteVec, ByteVec
     }
     let prepared = prepared.into_iter().flatten();
     prepared
-        .filter_map(|(name, text)| Prepared::movable(name, text))
+        .filter_map(|(name, text)| Prepared::movable(name, text, Reading::UNTOLD))
         .for_each(|known| session.prepare(known));
     session
 }

@@ -108,8 +108,12 @@ impl Machine {
     }
 
     /// What can move. The rest (temporary tables, locks) is this server's alone: whoever touches it finds out, and keeps it.
-    fn what_is_left(&self, id: ServerId, answer: &Replies) -> Option<Session> {
+    fn what_is_left(&mut self, id: ServerId, answer: &Replies) -> Option<Session> {
         let (mut session, _) = self.read_everything(id, answer, false)?;
+        let params = Arc::clone(&self.servers.get(id)?.params);
+        let known = self.readings.find(&self.tracked, &params, &Arc::new(session.clone()));
+        let reading = known.reading().unwrap_or_else(|| self.readings.alone());
+        session.reread(|_| reading);
         // Nobody asked for its notifications.
         session.listen(Vec::new());
         (session.bytes() <= SESSION_BYTES_MAX).then_some(session)

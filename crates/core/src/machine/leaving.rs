@@ -180,6 +180,8 @@ impl Machine {
             startup,
             // The servers that it could tell apart by this do not travel.
             own: _,
+            // What it prepared is read as nobody else's there.
+            reading: _,
             // A server that has travelled is not known to be used by this client alone.
             draws: _,
             listener,

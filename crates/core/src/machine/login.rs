@@ -223,6 +223,7 @@ impl Machine {
             listener: None,
             statements: None,
             unnamed: None,
+            reading: None,
             draws: crate::sequences::Draws::default(),
             cancel_key: key,
             request_us: now_us,

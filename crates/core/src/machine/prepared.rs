@@ -75,6 +75,7 @@ impl Machine {
             self.parse_under_own_name(d, id, server_id, parse);
             return Ok(());
         }
+        let reading = self.reading_of(id);
         let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut()) else {
             return Ok(());
         };
@@ -89,7 +90,7 @@ impl Machine {
             ));
         }
         self.statements.enter_age(self.shared.age());
-        let statement = self.statements.take(parse.query, parse.param_types);
+        let statement = self.statements.take(parse.query, parse.param_types, reading);
         let ticket = statements.insert(parse.name, statement);
         let owner = Owner::Client(id);
         let server = &mut self.servers[server_id];
@@ -158,7 +159,8 @@ impl Machine {
             return None;
         }
         self.statements.enter_age(self.shared.age());
-        let known = self.statements.find(parse.query, parse.param_types)?;
+        let reading = self.reading_of(id)?;
+        let known = self.statements.find(parse.query, parse.param_types, reading)?;
         let client = self.clients.get_mut(id)?;
         let account = client.account.as_deref_mut()?;
         if account.listener.is_some() {
@@ -244,25 +246,36 @@ impl Machine {
         }
     }
 
-    /// Makes sure that the server has a statement when the next message arrives there.
-    fn provide<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId, statement: StatementId) {
-        if !self.servers[server_id].statements.touch(statement) {
-            self.send_parse(d, server_id, statement, Owner::Errand(id), 0);
+    /// Makes sure that the server has what a client's name stands for when the next message arrives there.
+    fn provide<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        server_id: ServerId,
+        (name, statement): (&[u8], StatementId),
+    ) -> StatementId {
+        if self.servers[server_id].statements.touch(statement) {
+            return statement;
         }
+        let reread = self.reread_statement(id, name, statement);
+        if reread == statement || !self.servers[server_id].statements.touch(reread) {
+            self.send_parse(d, server_id, reread, Owner::Errand(id), 0);
+        }
+        reread
     }
 
-    /// The name by which this server knows a client's statement, once [`Machine::provide`] saw to it; a name that the
-    /// client never prepared goes as it is, for the server's own error.
+    /// The statement that a client's name stands for, and the name by which this server knows it, once [`Machine::provide`] saw
+    /// to it; a name that the client never prepared goes as it is, for the server's own error.
     fn server_name<D: Driver>(
         &mut self,
         d: &mut D,
         id: ClientId,
         server: ServerId,
-        statement: Option<StatementId>,
-    ) -> Option<ServerName> {
-        let statement = statement?;
-        self.provide(d, id, server, statement);
-        self.statements.get(statement).map(|known| known.server_name())
+        name: &[u8],
+    ) -> Option<(StatementId, ServerName)> {
+        let statement = self.client_statement(id, name)?;
+        let statement = self.provide(d, id, server, (name, statement));
+        Some((statement, self.statements.get(statement)?.server_name()))
     }
 
     fn client_statement(&self, id: ClientId, name: &[u8]) -> Option<StatementId> {
@@ -290,12 +303,12 @@ impl Machine {
             self.use_sequences(d, id, server_id, (&text, &traits), false);
         }
         self.lend_for_bind(d, id, server_id, (head.statement, statement));
-        let name = self.server_name(d, id, server_id, statement);
-        if let Some(statement) = statement {
+        let known = self.server_name(d, id, server_id, head.statement);
+        if let Some((statement, _)) = known {
             self.note_statement(id, statement);
             self.note_values(id, &body[head.tail..]);
         }
-        let name = name.as_ref().map_or(head.statement, ServerName::as_bytes);
+        let name = known.as_ref().map_or(head.statement, |(_, name)| name.as_bytes());
         let tail_len = header.body_len as usize - head.tail;
         self.scratch.clear();
         frontend::encode_bind_head(&mut self.scratch, head.portal, name, tail_len);
@@ -316,9 +329,8 @@ impl Machine {
         server_id: ServerId,
         describe: &Describe<'_>,
     ) -> Result<(), Fault> {
-        let statement = self.client_statement(id, describe.name);
-        let name = self.server_name(d, id, server_id, statement);
-        let name = name.as_ref().map_or(describe.name, ServerName::as_bytes);
+        let known = self.server_name(d, id, server_id, describe.name);
+        let name = known.as_ref().map_or(describe.name, |(_, name)| name.as_bytes());
         self.scratch.clear();
         frontend::encode_describe(&mut self.scratch, Target::Statement, name);
         let server = &mut self.servers[server_id];

@@ -66,6 +66,7 @@ impl Machine {
         if !ErrorFields::parse(body).is_ok_and(|fields| is_outdated(&fields)) {
             return false;
         }
+        let reading = self.reading_of(client_id);
         let Some(server) = self.servers.get(id) else { return false };
         let Some(client) = self.clients.get_mut(client_id) else { return false };
         let (ClientState::Linked(link), Some(account)) = (&client.state, &mut client.account) else {
@@ -88,11 +89,13 @@ impl Machine {
         let Some(name) = outdated_name(bytes, failed.kind, types) else { return false };
         let Some(old) = names.get(name) else { return false };
         self.statements.enter_age(self.shared.age());
-        if self.statements.is_of_this_age(old) {
+        // Who has another search_path than when it was prepared has met no change.
+        let reads_as_before = self.statements.get(old).is_some_and(|known| reading == Some(known.reading));
+        if reads_as_before && self.statements.is_of_this_age(old) {
             self.shared.begin_age();
             self.statements.enter_age(self.shared.age());
         }
-        let Some(new) = self.statements.take_anew(old) else { return false };
+        let Some(new) = self.statements.take_anew(old, reading) else { return false };
         names.renew(name, new);
         self.statements.give_back(old);
         true

@@ -27,6 +27,7 @@ mod pools;
 mod prepared;
 mod pressure;
 mod promises;
+mod readings;
 mod replay;
 mod replication;
 mod riding;

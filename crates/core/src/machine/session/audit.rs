@@ -19,6 +19,7 @@ use crate::limits::{AUDIT_ATTEMPTS_MAX, SERVER_ERROR_BYTES_MAX, SESSION_BYTES_MA
 use crate::machine::Machine;
 use crate::params::quote_literal;
 use crate::pins::{Reasons, Touched};
+use crate::readings::Reading;
 use crate::routines;
 use crate::server::{Auditing, Probe, Replies, ServerState, Stage};
 use crate::session::{Prepared, Session};
@@ -62,6 +63,8 @@ impl Machine {
         let Some(client) = self.clients.get_mut(client_id) else { return false };
         let ClientState::Linked(link) = &mut client.state else { return false };
         let pinned = link.pin.is_some();
+        let alone = link.reads_alone();
+        link.reads_locally = false;
         let Some(mut touched) = link.touched.take() else {
             return self.awaits_own(id, client_id) || pinned;
         };
@@ -69,6 +72,7 @@ impl Machine {
         let sticky = sticky.with(Reasons::of_marks(touched.marks));
         let reshaped =
             touched.reshaped || link.pin.as_ref().is_some_and(|pin| pin.reasons.has(Reasons::PREPARED));
+        let prepares = touched.marks.intersects(Marks::PREPARED.and(Marks::DISCARDS));
         let sets = if touched.unsure { Vec::new() } else { std::mem::take(&mut touched.sets) };
         let pool_id = self.servers[id].pool;
         let Some((everything, names)) = self.questions(pool_id, *touched, pinned) else {
@@ -82,12 +86,15 @@ impl Machine {
                 Recalled::Unknown(worth) => probe = worth,
             }
         }
+        let reading = if alone { None } else { self.settled_reading(client_id) };
         let auditing = Auditing {
             client: client_id,
             everything,
             names,
             sticky,
             reshaped,
+            reading,
+            prepares,
             answer: Replies::default(),
             attempts: 0,
             probe,
@@ -105,6 +112,7 @@ impl Machine {
     /// this user is known to be able to set, and so to take back.
     fn questions(&self, pool: PoolId, touched: Touched, pinned: bool) -> Option<(bool, Vec<Box<[u8]>>)> {
         let Touched { marks, mut names, more, unsure, .. } = touched;
+        let marks = marks.without(Marks::READS_LOCALLY);
         if marks.is_empty() {
             return None;
         }
@@ -211,10 +219,11 @@ impl Machine {
             return self.ask_session(d, id);
         }
         let (everything, sticky, reshaped) = (auditing.everything, auditing.sticky, auditing.reshaped);
+        let prepared = (auditing.reading, auditing.prepares);
         let names = std::mem::take(&mut auditing.names);
         let answer = std::mem::take(&mut auditing.answer);
         let reasons = match &answer.failed {
-            None if everything => self.learn_everything(id, client_id, &answer, reshaped),
+            None if everything => self.learn_everything(id, client_id, &answer, reshaped, prepared),
             None => self.learn_values(id, client_id, &names, &answer),
             Some((_, text)) => {
                 let server = &self.servers[id];
@@ -285,10 +294,17 @@ impl Machine {
         client_id: ClientId,
         answer: &Replies,
         reshaped: bool,
+        (reading, prepares): (Option<Reading>, bool),
     ) -> Reasons {
         self.learn_routines(id, answer);
         match self.read_everything(id, answer, reshaped) {
-            Some((session, reasons)) => {
+            Some((mut session, reasons)) => {
+                session.reread(|prepared| match prepared.reading {
+                    // PostgreSQL does not tell: by now it may be another one of the same name and text.
+                    Reading::UNTOLD => reading.unwrap_or_else(|| self.readings.alone()),
+                    known if prepares && reading != Some(known) => self.readings.alone(),
+                    known => known,
+                });
                 let names = session.settings().map(|setting| &setting.name);
                 self.pools[self.servers[id].pool].note_settable(names);
                 self.keep_session(id, client_id, session, reasons)
@@ -330,10 +346,12 @@ impl Machine {
                 (b"s" | b"m" | b"n", Some(name)) => {
                     self.learn_value(id, &mut session, name, value.as_deref());
                 }
-                (b"p", Some(name)) => match Prepared::movable(name, value.as_deref().unwrap_or_default()) {
-                    Some(prepared) if !reshaped => session.prepare(prepared),
-                    _ => reasons = reasons.with(Reasons::PREPARED),
-                },
+                (b"p", Some(name)) => {
+                    match self.read_prepared(id, name, value.as_deref().unwrap_or_default()) {
+                        Some(prepared) if !reshaped => session.prepare(prepared),
+                        _ => reasons = reasons.with(Reasons::PREPARED),
+                    }
+                }
                 (b"c", _) => reasons = reasons.with(Reasons::CURSORS),
                 (b"l", Some(name)) => channels.push(name.clone()),
                 (b"t", _) => reasons = reasons.with(Reasons::TEMPORARY),
@@ -345,6 +363,13 @@ impl Machine {
         }
         session.listen(channels);
         Some((session, reasons))
+    }
+
+    /// A statement that was prepared by SQL. How it is read was known before, or is still to be told.
+    fn read_prepared(&self, id: ServerId, name: &[u8], text: &[u8]) -> Option<Prepared> {
+        let mut known = self.servers[id].session.prepared();
+        let known = known.find(|known| *known.name == *name && *known.text == *text);
+        Prepared::movable(name, text, known.map_or(Reading::UNTOLD, |known| known.reading))
     }
 
     /// One setting of the server's session.

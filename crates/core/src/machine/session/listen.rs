@@ -93,6 +93,8 @@ impl Machine {
             names: Vec::new(),
             sticky: Reasons::NONE,
             reshaped: false,
+            reading: None,
+            prepares: false,
             answer: Replies::default(),
             attempts: 0,
             probe: None,

@@ -101,6 +101,7 @@ impl Machine {
             Some(_) => marks,
         };
         let keeps = self.pools[account.pool].keeps_sessions;
+        link.reads_locally |= marks.contains(Marks::READS_LOCALLY);
         if keeps && (link.pin.is_some() && may_change_pin(marks) || may_touch(marks)) {
             note_touched(link, marks, text);
             if let Some(touched) = &mut link.touched {

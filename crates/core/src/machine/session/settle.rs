@@ -63,7 +63,7 @@ impl Machine {
             }
             self.servers[server_id].session = session;
             let mut preparing = Vec::with_capacity(lacking.len());
-            for Prepared { name, text } in lacking {
+            for Prepared { name, text, .. } in lacking {
                 self.send_hidden(d, server_id, Purpose::Prepare, &text);
                 preparing.push(name);
             }

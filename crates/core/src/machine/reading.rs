@@ -1,0 +1,79 @@
+//! How a client's session reads the texts that it prepares (`readings.rs`), and what becomes of a statement where it reads in
+//! another way by now: it is prepared anew under the settings of today, and is another statement from then on.
+
+use std::sync::Arc;
+
+use super::Machine;
+use crate::client::ClientState;
+use crate::ids::{ClientId, ServerId, StatementId};
+use crate::readings::Reading;
+
+impl Machine {
+    /// How the client reads now; `None` where nobody knows: its transaction may have changed settings, which its server will be
+    /// asked for when it is over.
+    pub(super) fn reading_of(&mut self, id: ClientId) -> Option<Reading> {
+        match &self.clients.get(id)?.state {
+            ClientState::Linked(link) if link.reads_alone() => None,
+            _ => self.settled_reading(id),
+        }
+    }
+
+    /// As [`Machine::reading_of`], by what was known of it before its transaction.
+    pub(super) fn settled_reading(&mut self, id: ClientId) -> Option<Reading> {
+        let account = self.clients.get_mut(id)?.account.as_deref_mut()?;
+        let known = account.reading.as_ref();
+        if let Some(reading) = known.and_then(|known| known.of(&account.params, &account.session)) {
+            return reading;
+        }
+        let known = self.readings.find(&self.tracked, &account.params, &account.session);
+        account.reading.insert(known).reading()
+    }
+
+    /// A client's statement is to be prepared on another server, under the settings that the client has now. If they are not those
+    /// that it was prepared under before, nobody who has these may be given it: the name stands for another statement then.
+    pub(super) fn reread_statement(&mut self, id: ClientId, name: &[u8], old: StatementId) -> StatementId {
+        let reading = self.reading_of(id);
+        let same = match reading {
+            Some(reading) => self.statements.get(old).is_none_or(|known| known.reading == reading),
+            None => self.statements.is_unshared(old),
+        };
+        if same {
+            return old;
+        }
+        self.statements.enter_age(self.shared.age());
+        let account = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut());
+        let Some(names) = account.and_then(|account| account.statements.as_deref_mut()) else { return old };
+        let Some(new) = self.statements.take_anew(old, reading) else { return old };
+        names.renew(name, new);
+        self.statements.give_back(old);
+        new
+    }
+
+    /// The same for what the client prepared by SQL and this server lacks.
+    pub(super) fn reread_prepared(&mut self, id: ClientId, server_id: ServerId) {
+        let Some(server) = self.servers.get(server_id) else { return };
+        let session_of = |machine: &Machine| {
+            let account = machine.clients.get(id)?.account.as_deref()?;
+            Some(Arc::clone(&account.session))
+        };
+        let Some(session) = session_of(self).filter(|own| !Arc::ptr_eq(own, &server.session)) else { return };
+        if server.session.lacking(&session).next().is_none() {
+            return;
+        }
+        let has = Arc::clone(&server.session);
+        let reading = self.settled_reading(id);
+        let lacks = |prepared: &_| has.lacking(&session).any(|lacking| lacking == prepared);
+        let mut reread = (*session).clone();
+        reread.reread(|prepared| match reading {
+            _ if !lacks(prepared) => prepared.reading,
+            Some(reading) => reading,
+            None => self.readings.alone(),
+        });
+        if reread == *session {
+            return;
+        }
+        if let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut()) {
+            account.session = self.pools[account.pool].sessions.share(reread);
+        }
+    }
+}
