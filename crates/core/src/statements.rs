@@ -260,9 +260,15 @@ impl ClientStatements {
         self.names.get(name).map(|named| named.ticket)
     }
 
-    /// See [`ClientStatements::ticket`].
+    /// See [`ClientStatements::ticket`]. The name may be closed by a message that is on its way.
     pub(crate) fn name(&self, ticket: u32) -> Option<&[u8]> {
-        self.names.iter().find(|(_, named)| named.ticket == ticket).map(|(name, _)| name)
+        let closing = self.closing.iter().map(|(name, named)| (&**name, named));
+        self.names.iter().chain(closing).find(|(_, named)| named.ticket == ticket).map(|(name, _)| name)
+    }
+
+    /// What a name stands for, and its ticket.
+    pub(crate) fn named(&self, name: &[u8]) -> Option<(StatementId, u32)> {
+        self.names.get(name).map(|named| (named.statement, named.ticket))
     }
 
     /// Takes back a name whose Parse failed. Failures are rare, so it is looked for.

@@ -14,6 +14,15 @@ use crate::ledger::{Entry, Kind, Local, Owner, Purpose, Pushed, Settled};
 use crate::limits::{CLIENT_STATEMENTS_MAX, NAMES_BYTES_MAX, PARSE_BYTES_MAX};
 use crate::statements::{ClientStatements, ServerName};
 
+/// A client's statement on a server.
+struct Provided {
+    statement: StatementId,
+    /// What the server calls it.
+    name: ServerName,
+    /// What the client calls it.
+    ticket: u32,
+}
+
 /// The name by which servers know a statement that was prepared under a name in use.
 const PREPARED_TWICE: &[u8] = b"PGWEIR_0";
 
@@ -267,18 +276,19 @@ impl Machine {
         reread
     }
 
-    /// The statement that a client's name stands for, and the name by which this server knows it, once [`Machine::provide`] saw
-    /// to it; a name that the client never prepared goes as it is, for the server's own error.
+    /// What a client's name stands for on this server, once [`Machine::provide`] saw to it; a name that the client never prepared goes as it is, for the server's own error.
     fn server_name<D: Driver>(
         &mut self,
         d: &mut D,
         id: ClientId,
         server: ServerId,
         name: &[u8],
-    ) -> Option<(StatementId, ServerName)> {
-        let statement = self.client_statement(id, name)?;
+    ) -> Option<Provided> {
+        let account = self.clients.get(id)?.account.as_deref()?;
+        let (statement, ticket) = account.statements.as_ref()?.named(name)?;
         let statement = self.provide(d, id, server, (name, statement));
-        Some((statement, self.statements.get(statement)?.server_name()))
+        let name = self.statements.get(statement)?.server_name();
+        Some(Provided { statement, name, ticket })
     }
 
     fn client_statement(&self, id: ClientId, name: &[u8]) -> Option<StatementId> {
@@ -307,16 +317,16 @@ impl Machine {
         }
         self.lend_for_bind(d, id, server_id, (head.statement, statement));
         let known = self.server_name(d, id, server_id, head.statement);
-        if let Some((statement, _)) = known {
-            self.note_statement(id, statement);
+        if let Some(known) = &known {
+            self.note_statement(id, known.statement);
             self.note_values(id, &body[head.tail..]);
         }
-        let name = known.as_ref().map_or(head.statement, |(_, name)| name.as_bytes());
+        let (name, ticket) = told(&known, head.statement);
         let tail_len = header.body_len as usize - head.tail;
         self.scratch.clear();
         frontend::encode_bind_head(&mut self.scratch, head.portal, name, tail_len);
         let server = &mut self.servers[server_id];
-        server.ledger.push(Entry::new(Owner::Client(id), Kind::Bind));
+        server.ledger.push(Entry { ticket, ..Entry::new(Owner::Client(id), Kind::Bind) });
         d.send(server.conn, &self.scratch);
         d.send(server.conn, &body[head.tail..]);
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
@@ -333,11 +343,11 @@ impl Machine {
         describe: &Describe<'_>,
     ) -> Result<(), Fault> {
         let known = self.server_name(d, id, server_id, describe.name);
-        let name = known.as_ref().map_or(describe.name, |(_, name)| name.as_bytes());
+        let (name, ticket) = told(&known, describe.name);
         self.scratch.clear();
         frontend::encode_describe(&mut self.scratch, Target::Statement, name);
         let server = &mut self.servers[server_id];
-        server.ledger.push(Entry::new(Owner::Client(id), Kind::DescribeStatement));
+        server.ledger.push(Entry { ticket, ..Entry::new(Owner::Client(id), Kind::DescribeStatement) });
         d.send(server.conn, &self.scratch);
         Ok(())
     }
@@ -530,4 +540,9 @@ impl Machine {
             self.statements.give_back(statement);
         }
     }
+}
+
+/// The name that goes to the server, and the ticket of the client's; what the client never prepared has none.
+fn told<'a>(known: &'a Option<Provided>, name: &'a [u8]) -> (&'a [u8], u32) {
+    known.as_ref().map_or((name, 0), |known| (known.name.as_bytes(), known.ticket))
 }

@@ -40,7 +40,8 @@ impl Machine {
                         self.name_in_use(d, client, entry.ticket);
                     }
                     _ => {
-                        let told = self.explain(client, message, fatal);
+                        let told = self.by_own_name(client, accepted.ended, message);
+                        let told = told.or_else(|| self.explain(client, message, fatal));
                         self.pass(d, id, Some(client), told.as_deref().unwrap_or(message));
                     }
                 }

@@ -86,6 +86,38 @@ fn a_name_in_use_is_an_error_as_postgresql_says_it() {
 }
 
 #[test]
+fn a_name_in_use_that_is_closed_behind_is_told_all_the_same() {
+    let mut rig = Rig::new("");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    prepare(&mut rig, client, server, "s1", "select 1");
+    rig.send(client, &group(&[fe::parse("s1", "select 2"), fe::close("s1")]));
+    let refused = be::error("42P05", "prepared statement \"PGWEIR_0\" already exists");
+    rig.send(server, &[be::close_complete(), be::parse_complete(), refused, be::ready('I')].concat());
+    assert_eq!(rig.gets(client), ["ERROR 42P05 prepared statement \"s1\" already exists", "Ready I"]);
+}
+
+#[test]
+fn errors_call_a_statement_as_its_client_calls_it() {
+    let mut rig = Rig::new("");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    prepare(&mut rig, client, server, "one", "select $1");
+    rig.send(client, &group(&[fe::parse("two", "select $1")]));
+    assert_eq!(rig.gets(client), ["ParseComplete", "Ready I"]);
+    for (message, code) in [(fe::bind("two"), "08P01"), (fe::describe("two"), "26000")] {
+        rig.send(client, &group(&[message]));
+        rig.gets(server);
+        let error = be::error(code, "prepared statement \"PGWEIR_1\" is not so");
+        rig.send(server, &[error, be::ready('I')].concat());
+        assert_eq!(rig.gets(client)[0], format!("ERROR {code} prepared statement \"two\" is not so"));
+    }
+    rig.send(client, &group(&[fe::bind("two")]));
+    rig.send(server, &[be::error("22P02", "no number: \"PGWEIR_1\""), be::ready('I')].concat());
+    assert_eq!(rig.gets(client)[0], "ERROR 22P02 no number: \"PGWEIR_1\"", "that is a value");
+}
+
+#[test]
 fn a_fatal_error_in_place_of_a_name_in_use_is_told_as_it_is() {
     let mut rig = Rig::new("");
     let client = rig.client("alice");
