@@ -80,7 +80,7 @@ impl Machine {
         self.pools[account.pool].stats.client_parses += 1;
         let by_sql = account.session.prepared().any(|prepared| *prepared.name == *parse.name);
         let is_new = account.statement(parse.name).is_none();
-        if by_sql && is_new && !self.may_have_prepared(id) {
+        if by_sql && is_new && !self.prepares_unseen(id) {
             self.parse_under_own_name(d, id, server_id, parse);
             return Ok(());
         }

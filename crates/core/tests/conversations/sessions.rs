@@ -600,3 +600,19 @@ fn two_clients_set_the_same_parameter_in_turn_for_ever() {
         rig.raw(client);
     }
 }
+
+#[test]
+fn a_client_that_keeps_its_server_is_told_of_a_name_in_use_by_sql() {
+    let mut rig = Rig::new("");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    for (text, held) in [("PREPARE p AS SELECT 1", false), ("SELECT pg_advisory_lock(1)", true)] {
+        run(&mut rig, client, server, text);
+        asked(&mut rig, server);
+        let prepared: &[&str] = &["p", "p", "PREPARE p AS SELECT 1"];
+        let rows: Vec<&[&str]> = if held { vec![prepared, &["a", "", ""]] } else { vec![prepared] };
+        rig.send(server, &be::answer(&rows));
+    }
+    rig.send(client, &[fe::parse("p", "select 2"), fe::sync()].concat());
+    assert_eq!(rig.gets(server), ["Parse p select 2", "Sync"]);
+}

@@ -127,12 +127,18 @@ impl Machine {
         !is_ours(name) && (self.may_have_prepared(id) || self.prepared_by_sql(id, name).is_some())
     }
 
+    /// It may have prepared something by SQL of which nothing is known, or ended what it had.
+    fn may_have_prepared(&self, id: ClientId) -> bool {
+        let state = self.clients.get(id).map(|client| &client.state);
+        let pinned = matches!(state, Some(ClientState::Linked(link)) if link.pin.is_some());
+        pinned || self.prepares_unseen(id)
+    }
+
     /// Since its session was asked for, it may have prepared by SQL, or ended what it had.
-    pub(in crate::machine) fn may_have_prepared(&self, id: ClientId) -> bool {
+    pub(in crate::machine) fn prepares_unseen(&self, id: ClientId) -> bool {
         let changes = |touched: &Touched| touched.marks.intersects(Marks::PREPARED.and(Marks::ROUTINES));
         let state = self.clients.get(id).map(|client| &client.state);
-        matches!(state, Some(ClientState::Linked(link))
-            if link.pin.is_some() || link.touched.as_deref().is_some_and(changes))
+        matches!(state, Some(ClientState::Linked(link)) if link.touched.as_deref().is_some_and(changes))
     }
 
     /// The client closes what it may have prepared by SQL: its session is asked.
