@@ -543,7 +543,7 @@ pub(super) fn route(header: Header, message: &[u8], tracking: bool) -> Route {
 /// A text that begins with DEALLOCATE or DISCARD. Where one of them stands elsewhere in a text, prepared statements that
 /// are used in the same pipeline get PostgreSQL's error that they do not exist, or that they do.
 #[inline]
-fn may_discard(text: &[u8]) -> bool {
+pub(super) fn may_discard(text: &[u8]) -> bool {
     let text = text.trim_ascii_start();
     let begins = |word: &[u8]| text.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word));
     matches!(text.first(), Some(b'd' | b'D')) && (begins(b"deallocate") || begins(b"discard"))

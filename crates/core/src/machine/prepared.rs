@@ -1,10 +1,12 @@
 //! Protocol-level prepared statements where servers change hands: a client's names become names by content, a server that
 //! lacks a statement gets it in the same packet, and what a server is known to have is answered here, in its turn.
 
+use pgweir_sql::Marks;
 use pgweir_wire::backend::{self, TxStatus};
 use pgweir_wire::frontend::{self, BindHead, Close, Describe, Parse, Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
+use super::from_client::may_discard;
 use super::{Machine, Step};
 use crate::client::ClientState;
 use crate::driver::Driver;
@@ -318,6 +320,7 @@ impl Machine {
         self.lend_for_bind(d, id, server_id, (head.statement, statement));
         let known = self.server_name(d, id, server_id, head.statement);
         if let Some(known) = &known {
+            self.note_discard(id, known.statement);
             self.note_statement(id, known.statement);
             self.note_values(id, &body[head.tail..]);
         }
@@ -350,6 +353,18 @@ impl Machine {
         server.ledger.push(Entry { ticket, ..Entry::new(Owner::Client(id), Kind::DescribeStatement) });
         d.send(server.conn, &self.scratch);
         Ok(())
+    }
+
+    /// A statement is bound that may end all names: what they mean is uncertain until it is answered.
+    fn note_discard(&mut self, id: ClientId, statement: StatementId) {
+        let Some(known) = self.statements.get(statement) else { return };
+        let discards = known.marks().contains(Marks::DISCARDS)
+            || known.marks().contains(Marks::PREPARED) && may_discard(&known.query);
+        if discards
+            && let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state)
+        {
+            link.discards = true;
+        }
     }
 
     /// Servers keep the statement for whoever else uses it; the client's name goes.

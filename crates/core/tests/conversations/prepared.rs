@@ -344,3 +344,20 @@ fn names_survive_a_reload_that_ends_tracking() {
     rig.send(client, &group(&[fe::bind("s1")]));
     assert_eq!(rig.gets(server), ["Bind PGWEIR_1", "Sync"]);
 }
+
+#[test]
+fn what_is_prepared_behind_a_prepared_deallocate_all_waits_for_it() {
+    let mut rig = Rig::new("");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    let first = [fe::parse("k", "DEALLOCATE ALL"), fe::bind("k"), fe::execute()];
+    rig.send(client, &group(&[first.concat(), fe::parse("k", "select 7"), fe::bind("k")]));
+    assert_eq!(rig.gets(server), ["Parse PGWEIR_1 DEALLOCATE ALL", "Bind PGWEIR_1", "Execute", "Flush"]);
+    let done = [be::parse_complete(), be::bind_complete(), be::complete("DEALLOCATE ALL")];
+    rig.send(server, &done.concat());
+    assert_eq!(
+        rig.gets(server),
+        ["Parse PGWEIR_2 select 7", "Bind PGWEIR_2", "Sync"],
+        "the name is free again"
+    );
+}
