@@ -99,6 +99,38 @@ def test_copy_in_by_the_extended_protocol(talk):
     assert session.value("select count(*) from scratch where who = 24") == "1"
 
 
+def test_a_sync_inside_of_a_copy_that_fails(pooled):
+    """Whether PostgreSQL answers it is for its sender alone: who waits for the same server gets what he asked for."""
+    pooler = pooled(default_pool_size=1)
+    with pooler.raw() as one, pooler.raw() as two, pooler.raw() as three:
+        for turn in range(40):
+            one.send(query("copy scratch from stdin"))
+            one.until("G")
+            two.send(query(f"select 'two {turn}'"))
+            three.send(query(f"select 'three {turn}'"))
+            one.send(copy_data(b"bad\n") + SYNC * (turn % 3))
+            assert two.until("Z").rows == [[f"two {turn}"]]
+            assert three.until("Z").rows == [[f"three {turn}"]]
+            told = one.until("Z")
+            assert told.error["C"] in ("22P02", "22P04")
+            for _ in range(turn % 3):
+                assert one.until("Z").tags == "Z"
+
+
+def test_an_extended_copy_that_fails_before_it_reads(talk):
+    """A trigger of the statement: the Sync behind Execute is not ignored."""
+    session = talk()
+    session.query("create function no_copy() returns trigger language plpgsql as $$ begin raise 'no'; end $$")
+    session.query("create table unloved (a int); create trigger no before insert on unloved execute function no_copy()")
+    session.send(parse("", "copy unloved from stdin") + bind("", "") + execute() + SYNC)
+    answer = session.until("Z")
+    assert answer.tags == "12GEZ" and answer.error["C"] == "P0001"
+    session.send(COPY_DONE + SYNC)
+    assert session.until("Z").tags == "Z"
+    assert session.value("select 1") == "1"
+    session.query("drop table unloved; drop function no_copy()")
+
+
 def test_copy_in_by_the_extended_protocol_failing(talk):
     """An error in an extended COPY: everything up to Sync is dropped."""
     session = talk()

@@ -9,7 +9,8 @@ import time
 import pytest
 
 from harness.machine import eventually
-from harness.wire import GSSENC_REQUEST, PROTOCOL_3_0, SSL_REQUEST, Closed, Raw, cancel_request, cstr, query, startup
+from harness.pooler import kind
+from harness.wire import GSSENC_REQUEST, PROTOCOL_3_0, SSL_REQUEST, Closed, Raw, cancel_request, cstr, message, query, startup
 
 
 @pytest.fixture
@@ -173,6 +174,22 @@ def test_a_stopped_half_message_holds_no_server_for_ever(pooled):
         assert other.value("select 1") == "1"
         lazy.send(query("select 'lazy'")[7:])
         assert lazy.until("Z").rows == [["lazy"]]
+
+
+@pytest.mark.parametrize("tag, body", [("H", b"\0\0\0\0"), ("S", b"\0"), ("c", b"x" * 12_000), ("f", b"x" * 12_000), ("H", b"x" * 12_000)])
+@pytest.mark.skipif(kind() == "pgbouncer", reason="PgBouncer passes them on, and the next client suffers")
+def test_what_postgresql_answers_by_surprise_hurts_its_sender_alone(pooled, tag, body):
+    """Such a message would be read when the server is somebody else's."""
+    pooler = pooled(default_pool_size=1)
+    with pooler.raw() as one, pooler.raw() as two:
+        one.send(query("select pg_sleep(0.2)") + message(tag, body))
+        two.send(query("select 'two'"))
+        with pytest.raises(Closed) as end:
+            while True:
+                one.until("Z")
+        assert end.value.error["C"] == "08P01"
+        assert two.until("Z").rows == [["two"]]
+        assert two.value("select 2") == "2"
 
 
 def test_random_bytes_before_login(pooler):

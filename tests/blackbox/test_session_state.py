@@ -6,7 +6,7 @@ import pytest
 from harness.machine import eventually
 from harness.pooler import kind
 from harness.scripts import Others, run_psql
-from harness.wire import SYNC, Closed, Raw, bind, describe, execute, parse, startup
+from harness.wire import FLUSH, SYNC, Closed, Raw, bind, describe, execute, parse, startup
 
 pytestmark = pytest.mark.skipif(kind() == "pgbouncer", reason="PgBouncer does not keep sessions")
 
@@ -236,3 +236,50 @@ def test_two_clients_set_the_same_parameter_in_turn(pooled):
                 session.query(f"set app.who = '{name}{turn % 7}'")
             assert one.value("show app.who") == f"one{turn % 7}"
             assert two.value("show app.who") == f"two{turn % 7}"
+
+
+@pytest.mark.parametrize("setting", ["log_statement = 'all'", "port = 1", "session_replication_role = replica", "lc_collate = 'C'"])
+def test_a_set_that_was_refused_is_nobodys_to_take_back(pooled, setting):
+    """The value of what could not be set is no part of anybody's session."""
+    pooler = pooled(default_pool_size=1)
+    with pooler.raw() as one, pooler.raw() as two:
+        assert one.query(f"set {setting}").error["C"] in ("42501", "55P02")
+        assert two.value("select 2") == "2"
+        one.send(parse("", f"set {setting}") + bind("", "") + execute() + SYNC)
+        assert one.until().error is not None
+        assert two.value("select 2") == "2"
+        assert one.value("select 1") == "1"
+
+
+def test_reset_answered_for_a_flush(pooled, pg):
+    """The Sync that ends the group comes later than the answers; what was started with comes back behind it."""
+    pooler = pooled(default_pool_size=1)
+    for statement in ("reset all", "set work_mem to default", "discard all"):
+        with pooler.raw(work_mem="5MB") as one, pooler.raw() as two:
+            one.query("set work_mem = '6MB'")
+            one.send(parse("", statement) + bind("", "") + execute() + FLUSH)
+            one.until("C")
+            one.send(SYNC)
+            assert one.until().tags == "Z"
+            assert one.value("show work_mem") == "5MB"
+            assert two.value("show work_mem") == "4MB"
+
+
+@pytest.mark.parametrize("what", ["plans", "temp", "sequences"])
+def test_discard_of_something_else_resets_nothing(pooled, what):
+    """Only DISCARD ALL goes back to what the client started with."""
+    with pooled(default_pool_size=1).raw(TimeZone="Asia/Tokyo", work_mem="5MB") as one:
+        one.query("set timezone = 'UTC'; set work_mem = '6MB'")
+        one.query(f"discard {what}")
+        assert (one.value("show timezone"), one.value("show work_mem")) == ("UTC", "6MB")
+
+
+def test_reset_all_leaves_the_role(pooled, pg):
+    """As in PostgreSQL: RESET ALL is about neither role nor session user."""
+    give_role(pg)
+    with pooled(default_pool_size=1).raw(role="bob") as one:
+        one.query("set role alice")
+        one.query("reset all")
+        assert one.value("select current_user") == "alice"
+        one.query("discard all")
+        assert one.value("select current_user") == "bob"
