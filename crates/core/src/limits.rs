@@ -86,7 +86,7 @@ pub const TOUCHED_SETS_MAX: usize = 8;
 /// Names of settings of the clients' own (`a.b`) that a pool remembers: no list of PostgreSQL shows them.
 pub const CUSTOM_SETTINGS_MAX: usize = 256;
 
-/// Server connections that end so soon after their login, unused, and so many in a row, count as a login that failed.
+/// Server connections that end so soon after their login, unused, and so many in a row, keep the next one waiting.
 pub const STILLBORN_US: u64 = 1_000_000;
 /// See [`STILLBORN_US`].
 pub const STILLBORN_MAX: u8 = 3;

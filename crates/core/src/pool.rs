@@ -104,6 +104,8 @@ pub(crate) struct Pool {
     pub(crate) failure: Option<Failure>,
     /// So many servers ended right behind their login since one served somebody.
     pub(crate) stillborn: u8,
+    /// If there were several, no other is opened before this (monotonic, µs).
+    pub(crate) dial_after_us: u64,
     /// Its servers do not negotiate: they refuse whoever asks for more than 3.0.
     pub(crate) speaks_only_3_0: bool,
     /// Connections to PostgreSQL that carry a cancel request.
@@ -237,6 +239,7 @@ impl Pool {
             welcome: None,
             failure: None,
             stillborn: 0,
+            dial_after_us: 0,
             speaks_only_3_0: false,
             cancels: 0,
             waiting_cancels: VecDeque::new(),

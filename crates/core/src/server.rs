@@ -450,6 +450,13 @@ impl Server {
             && self.ledger.entries().all(|entry| entry.owner == Owner::Hidden(Purpose::Restore))
     }
 
+    /// It owes nothing but the answer that tells which Syncs of a failed COPY it has answered, outside of a transaction.
+    pub(crate) fn only_fenced(&self) -> bool {
+        self.tx == TxStatus::Idle
+            && !self.ledger.is_empty()
+            && self.ledger.entries().all(|entry| entry.owner == Owner::Hidden(Purpose::Fence))
+    }
+
     /// Where to reach this very server again, though its host may have further addresses.
     pub(crate) fn place(&self) -> Endpoint {
         match self.remote {

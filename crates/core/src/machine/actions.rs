@@ -259,6 +259,7 @@ impl Machine {
         let pool = &mut self.pools[id];
         pool.welcome = None;
         pool.failure = None;
+        pool.dial_after_us = 0;
         pool.speaks_only_3_0 = false;
         let servers: Vec<ServerId> =
             self.servers.iter().filter(|(_, server)| server.pool == id).map(|(server, _)| server).collect();

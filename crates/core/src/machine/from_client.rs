@@ -490,8 +490,8 @@ pub(super) fn names_are_uncertain(link: &mut Link, ledger: &Ledger) -> bool {
 
 /// Where a message goes; decided by its type byte and, for those that name statements, its first bytes.
 ///
-/// What PostgreSQL would refuse without an answer that is accounted for never reaches it: a Flush or Sync with something in it, and
-/// what is longer than it reads of its kind (`PQ_SMALL_MESSAGE_LIMIT`). Whoever had the server next would suffer for it.
+/// What PostgreSQL would refuse without an answer that is accounted for never reaches it: a Flush or Sync with something in it, and the
+/// end of a COPY that is longer than it reads (`PQ_SMALL_MESSAGE_LIMIT`). Whoever had the server next would suffer for it.
 #[inline]
 pub(super) fn route(header: Header, message: &[u8], tracking: bool) -> Route {
     let body = &message[HEADER_LEN..message.len().min(header.total())];
@@ -500,9 +500,7 @@ pub(super) fn route(header: Header, message: &[u8], tracking: bool) -> Route {
         tag::QUERY if tracking && may_discard(body) => Route::Discards(Kind::Query),
         tag::QUERY => Route::Pass(Some(Kind::Query)),
         tag::FLUSH | tag::SYNC if header.body_len != 0 => Route::Malformed,
-        tag::EXECUTE | tag::DESCRIBE | tag::CLOSE | tag::COPY_DONE | tag::COPY_FAIL
-            if header.body_len as usize > SMALL_BODY_BYTES_MAX =>
-        {
+        tag::COPY_DONE | tag::COPY_FAIL if header.body_len as usize > SMALL_BODY_BYTES_MAX => {
             Route::Malformed
         }
         tag::EXECUTE => Route::Pass(Some(Kind::Execute)),

@@ -121,6 +121,7 @@ impl Machine {
             .as_ref()
             .is_some_and(|failure| self.now.mono_us < failure.at_us.saturating_add(retry_us));
         !failing
+            && self.now.mono_us >= pool.dial_after_us
             && !pool.paused
             && self.activity == Activity::Active
             && self.stopping != Some(Shutdown::WaitForServers)

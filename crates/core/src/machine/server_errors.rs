@@ -4,13 +4,12 @@ use pgweir_wire::backend::{ErrorFields, tag};
 use pgweir_wire::error::{Report, SqlState, encode_error};
 use pgweir_wire::header::HEADER_LEN;
 
-use super::Machine;
+use super::{Machine, duration_us};
 use crate::client::printable;
 use crate::driver::{CloseMode, Driver, Level};
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Kind, Owner, Purpose};
-use crate::limits::{CACHED_ERROR_BYTES_MAX, STILLBORN_MAX, STILLBORN_US};
-use crate::pool::Failure;
+use crate::limits::{STILLBORN_MAX, STILLBORN_US};
 
 impl Machine {
     /// ErrorResponse, whole.
@@ -92,15 +91,15 @@ impl Machine {
                     .unwrap_or_default();
                 let line = format!("{} idle server said: {text}", self.server_log_name(&self.servers[id]));
                 self.log(d, Level::Warning, &line);
-                self.note_stillborn(id, &text);
+                self.note_stillborn(id);
                 self.close_server(d, id, "idle server got dirty", CloseMode::Now);
             }
         }
     }
 
-    /// A server ends before it served anybody. Where several do so right behind their login, that is as good as a login that failed:
-    /// the next one would end in the same way, at once, and waits for `server_login_retry`.
-    pub(super) fn note_stillborn(&mut self, id: ServerId, text: &str) {
+    /// A server ends before it served anybody. Where several do so right behind their login, the next one would end in the same way, at
+    /// once: it waits for `server_login_retry`, as behind a login that failed.
+    pub(super) fn note_stillborn(&mut self, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
         let age_us = self.now.mono_us.saturating_sub(server.active_us);
         if server.used || age_us >= STILLBORN_US {
@@ -109,8 +108,8 @@ impl Machine {
         let pool = &mut self.pools[server.pool];
         pool.stillborn = pool.stillborn.saturating_add(1);
         if pool.stillborn >= STILLBORN_MAX {
-            let text = text.chars().take(CACHED_ERROR_BYTES_MAX).collect();
-            pool.failure = Some(Failure { at_us: self.now.mono_us, text });
+            let retry_us = duration_us(self.rules.config.main.server_login_retry);
+            pool.dial_after_us = self.now.mono_us.saturating_add(retry_us);
         }
     }
 

@@ -195,7 +195,7 @@ impl Machine {
         }
     }
 
-    /// A client has no more use for this server, which is at rest.
+    /// A client has no more use for this server, which is at rest but for a question of ours.
     pub(super) fn release_server<D: Driver>(&mut self, d: &mut D, id: ServerId, mode: PoolMode) {
         let main = &self.rules.config.main;
         let reset = mode == PoolMode::Session || main.server_reset_query_always;
@@ -204,6 +204,8 @@ impl Machine {
             self.set_server_state(id, ServerState::Cleaning);
             self.servers[id].active_us = self.now.mono_us;
             self.send_hidden(d, id, Purpose::Reset, text.as_bytes());
+        } else if self.servers[id].only_fenced() {
+            self.set_server_state(id, ServerState::Checking);
         } else {
             self.free_server(d, id);
         }
@@ -301,7 +303,7 @@ impl Machine {
         }
         let settling = matches!(server.state, ServerState::Settling(_));
         let because = |reason| server.retire.unwrap_or(reason);
-        let rests = server.is_at_rest() || server.only_restores();
+        let rests = server.is_at_rest() || server.only_restores() || server.only_fenced();
         if d.backlog(server.conn) > 0 && !rests {
             let reason = because("client disconnect before everything was sent to the server");
             self.close_server(d, id, reason, CloseMode::Now);
@@ -360,7 +362,7 @@ impl Machine {
                 self.refuse_client(d, client_id, &fault);
             }
         } else {
-            self.note_stillborn(id, &reason);
+            self.note_stillborn(id);
         }
         self.close_server(d, id, &reason, CloseMode::Now);
     }
@@ -490,7 +492,13 @@ fn is_legal(from: &ServerState, to: &ServerState) -> bool {
             | (S::Inquiring(_), S::Idle | S::Cleaning | S::HeldForCancel)
             | (
                 S::Busy(_) | S::Orphaned,
-                S::Busy(_) | S::Orphaned | S::Settling(_) | S::Idle | S::Cleaning | S::HeldForCancel
+                S::Busy(_)
+                    | S::Orphaned
+                    | S::Settling(_)
+                    | S::Idle
+                    | S::Checking
+                    | S::Cleaning
+                    | S::HeldForCancel
             )
             | (S::Idle, S::Busy(_) | S::Checking | S::Inquiring(_) | S::Introducing(_))
             | (S::Introducing(_), S::Idle | S::Cleaning | S::HeldForCancel)

@@ -279,8 +279,7 @@ fn an_extended_copy_that_fails_before_it_reads_is_over_with_its_sync() {
 #[test]
 fn a_message_that_servers_answer_by_surprise_never_reaches_one() {
     let long = vec![b'x'; 12_000];
-    for (tag, body) in [(b'H', &b"\0\0\0\0"[..]), (b'S', b"\0"), (b'c', &long), (b'f', &long), (b'E', &long)]
-    {
+    for (tag, body) in [(b'H', &b"\0\0\0\0"[..]), (b'S', b"\0"), (b'c', &long), (b'f', &long)] {
         let mut rig = Rig::new("default_pool_size = 1");
         let client = rig.client("alice");
         let server = rig.dialed();
@@ -291,5 +290,32 @@ fn a_message_that_servers_answer_by_surprise_never_reaches_one() {
         assert!(told[0].starts_with("FATAL 08P01"), "{told:?}");
         rig.gets_nothing(server);
         assert!(rig.is_closed(server), "it still owes an answer");
+    }
+}
+
+#[test]
+fn who_leaves_behind_a_failed_copy_leaves_the_server_to_others() {
+    for answered in [false, true] {
+        let mut rig = Rig::new("default_pool_size = 1");
+        let client = rig.client("alice");
+        let server = rig.dialed();
+        rig.send(client, &fe::query("copy t from stdin"));
+        rig.answer(server, &be::copy_in(), client);
+        rig.send(client, &[fe::copy_data(b"bad\n"), fe::sync()].concat());
+        rig.gets(server);
+        let failed = [be::error("22P02", "invalid input syntax"), be::ready('I')].concat();
+        rig.answer(server, &failed, client);
+        assert_eq!(rig.gets(server), ["Query "]);
+        rig.send(client, &fe::terminate());
+        let two = rig.client("alice");
+        rig.send(two, &fe::query("select 2"));
+        rig.gets_nothing(server);
+        if answered {
+            rig.send(server, &be::ready('I'));
+            rig.gets_nothing(server);
+        }
+        rig.send(server, &[be::empty_query(), be::ready('I')].concat());
+        assert_eq!(rig.gets(server), ["Query select 2"]);
+        rig.gets_nothing(two);
     }
 }
