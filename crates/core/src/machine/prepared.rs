@@ -122,7 +122,7 @@ impl Machine {
 
     /// The name is in use. PostgreSQL says so with an error, which also ends the client's transaction, and only after it has
     /// looked at the text: so it is asked to prepare the text twice under a name of ours, and that name is corrected in
-    /// its error. What is left there is closed behind the group, as what a server was lent: nobody else sees it.
+    /// its error. What the error leaves there is closed the next time.
     fn parse_again<D: Driver>(
         &mut self,
         d: &mut D,
@@ -141,9 +141,6 @@ impl Machine {
             frontend::encode_parse(&mut self.scratch, PREPARED_TWICE, parse.query, parse.param_types);
         }
         d.send(server.conn, &self.scratch);
-        if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
-            link.lent.get_or_insert_default().names.push(PREPARED_TWICE.into());
-        }
     }
 
     /// The client has prepared something else by SQL under this name: PostgreSQL says so, once it has looked at the text.
