@@ -145,7 +145,7 @@ impl Machine {
             && let Some(touched) = &mut link.touched
         {
             // A setting that it named may be as it was, or may never be set by this user: only PostgreSQL knows whose it is.
-            (touched.unsure, touched.more) = (true, true);
+            touched.more = true;
         }
     }
 }
