@@ -127,7 +127,8 @@ pub struct Entry {
     pub kind: Kind,
     /// For Parse (and its local answer): the statement, to be forgotten if it fails.
     pub statement: Option<StatementId>,
-    /// For Parse of a client: takes the client's name back if it fails. For a DEALLOCATE: ends the name if it succeeds.
+    /// For Parse of a client: takes the client's name back if it fails. For a DEALLOCATE: ends the name if it succeeds. For Bind and
+    /// Describe: the name that they were about, for an error's text.
     pub ticket: u32,
 }
 
