@@ -361,6 +361,8 @@ impl Ledger {
                 self.doubt(1, entry.owner);
                 return Pushed::Ignored;
             }
+            // The server never sees it.
+            (Phase::CopyIn, Kind::Local(_)) => {}
             // The server reads it when it copies no longer, if at all.
             (Phase::CopyIn, _) => self.phase = Phase::Normal,
             (Phase::Normal, _) => {}
@@ -512,20 +514,33 @@ impl Ledger {
         }
     }
 
-    /// COPY FROM STDIN began. The Syncs right behind it are ignored by the server, while it copies; whatever else than the end of the
-    /// data comes then ends the COPY in one way or another.
+    /// COPY FROM STDIN began. The Syncs right behind it are ignored by the server, while it copies; whatever else it gets than the end of
+    /// the data ends the COPY in one way or another. Answers of our own stay where they are: the server never saw what they answer.
     fn enter_copy_in(&mut self, owner: Owner) {
-        let behind = || self.entries.iter().skip(1);
-        let syncs = behind().take_while(|entry| entry.kind == Kind::Sync).count();
-        let next = behind().nth(syncs).map(|entry| entry.kind);
-        let ignored = syncs + usize::from(next == Some(Kind::CopyEnd));
-        self.entries.drain(1..=ignored);
+        let Some(head) = self.entries.pop_front() else { return };
+        let (mut copies, mut syncs) = (true, 0);
+        self.entries.retain(|entry| match entry.kind {
+            Kind::Sync if copies => {
+                syncs += 1;
+                false
+            }
+            Kind::CopyEnd if copies => {
+                copies = false;
+                false
+            }
+            Kind::Local(_) => true,
+            _ => {
+                copies = false;
+                true
+            }
+        });
+        self.entries.push_front(head);
         self.readies -= syncs;
         (self.copies, self.is_begun) = (true, true);
         if syncs > 0 {
             self.doubt(syncs, owner);
         }
-        if next.is_none() {
+        if copies {
             self.phase = Phase::CopyIn;
         }
         if self.entries.front().is_some_and(|head| head.kind == Kind::Execute) {

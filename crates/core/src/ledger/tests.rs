@@ -205,6 +205,28 @@ fn a_sync_behind_the_next_statement_is_not_inside_of_the_copy() {
 }
 
 #[test]
+fn what_is_answered_here_does_not_end_a_copy() {
+    for begun in [false, true] {
+        let mut ledger = Ledger::default();
+        push(&mut ledger, &[Kind::Query]);
+        if begun {
+            feed(&mut ledger, b"G");
+        }
+        push(&mut ledger, &[Kind::Local(Local::ParseComplete), Kind::Sync]);
+        if !begun {
+            feed(&mut ledger, b"G");
+        }
+        assert!(ledger.is_copying_in(), "{begun}");
+        push(&mut ledger, &[Kind::CopyEnd]);
+        feed(&mut ledger, b"CZ");
+        assert!(ledger.is_empty(), "{begun}: the Sync was ignored");
+        push(&mut ledger, &[Kind::Sync]);
+        feed(&mut ledger, b"Z");
+        assert!(ledger.is_at_rest(), "{begun}");
+    }
+}
+
+#[test]
 fn a_copy_that_succeeds_has_ignored_every_sync_before_its_end() {
     let mut ledger = Ledger::default();
     push(&mut ledger, &[Kind::Query]);
