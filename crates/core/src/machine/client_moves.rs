@@ -135,7 +135,6 @@ impl Machine {
         self.use_server(id, server_id);
         self.end_linger(pool_id, Some(server_id), id);
         if replication == Replication::None {
-            self.reread_prepared(id, server_id);
             self.settle_server(d, id, server_id);
         }
     }

@@ -275,23 +275,28 @@ impl Machine {
         reread
     }
 
-    /// What a client's name stands for on this server, once [`Machine::provide`] saw to it; a name that the client never prepared goes as it is, for the server's own error.
+    /// What a client's name stands for on this server, once [`Machine::provide`] saw to it; a name that the client never prepared
+    /// goes as it is, for the server's own error.
     fn server_name<D: Driver>(
         &mut self,
         d: &mut D,
         id: ClientId,
         server: ServerId,
-        name: &[u8],
+        (name, named): (&[u8], Option<(StatementId, u32)>),
     ) -> Option<Provided> {
-        let account = self.clients.get(id)?.account.as_deref()?;
-        let (statement, ticket) = account.statements.as_ref()?.named(name)?;
+        let (statement, ticket) = named?;
         let statement = self.provide(d, id, server, (name, statement));
         let name = self.statements.get(statement)?.server_name();
         Some(Provided { statement, name, ticket })
     }
 
     fn client_statement(&self, id: ClientId, name: &[u8]) -> Option<StatementId> {
-        self.clients.get(id)?.account.as_deref()?.statement(name)
+        self.client_named(id, name).map(|(statement, _)| statement)
+    }
+
+    /// What a name of the client's stands for, and its ticket.
+    fn client_named(&self, id: ClientId, name: &[u8]) -> Option<(StatementId, u32)> {
+        self.clients.get(id)?.account.as_deref()?.statements.as_ref()?.named(name)
     }
 
     fn bind<D: Driver>(
@@ -306,7 +311,8 @@ impl Machine {
         let Some(head) = BindHead::parse_prefix(body) else { return Step::Wait };
         let pool = self.servers[server_id].pool;
         self.pools[pool].stats.binds += 1;
-        let statement = self.client_statement(id, head.statement);
+        let named = self.client_named(id, head.statement);
+        let statement = named.map(|(statement, _)| statement);
         if let Some(known) = statement.and_then(|statement| self.statements.get(statement))
             && let Some(traits) = known.traits
             && self.concerns_sequences(id, &known.query, &traits)
@@ -315,7 +321,7 @@ impl Machine {
             self.use_sequences(d, id, server_id, (&text, &traits), false);
         }
         self.lend_for_bind(d, id, server_id, (head.statement, statement));
-        let known = self.server_name(d, id, server_id, head.statement);
+        let known = self.server_name(d, id, server_id, (head.statement, named));
         if let Some(known) = &known {
             self.note_discard(id, known.statement);
             self.note_statement(id, known.statement);
@@ -342,7 +348,8 @@ impl Machine {
         server_id: ServerId,
         describe: &Describe<'_>,
     ) -> Result<(), Fault> {
-        let known = self.server_name(d, id, server_id, describe.name);
+        let named = self.client_named(id, describe.name);
+        let known = self.server_name(d, id, server_id, (describe.name, named));
         let (name, ticket) = told(&known, describe.name);
         self.scratch.clear();
         frontend::encode_describe(&mut self.scratch, Target::Statement, name);

@@ -7,6 +7,7 @@ use super::Machine;
 use crate::client::ClientState;
 use crate::ids::{ClientId, ServerId, StatementId};
 use crate::readings::Reading;
+use crate::session::Session;
 
 impl Machine {
     /// How the client reads now; `None` where nobody knows: its transaction may have changed settings, which its server will be
@@ -49,18 +50,17 @@ impl Machine {
         new
     }
 
-    /// The same for what the client prepared by SQL and this server lacks.
-    pub(super) fn reread_prepared(&mut self, id: ClientId, server_id: ServerId) {
-        let Some(server) = self.servers.get(server_id) else { return };
-        let session_of = |machine: &Machine| {
-            let account = machine.clients.get(id)?.account.as_deref()?;
-            Some(Arc::clone(&account.session))
-        };
-        let Some(session) = session_of(self).filter(|own| !Arc::ptr_eq(own, &server.session)) else { return };
-        if server.session.lacking(&session).next().is_none() {
-            return;
+    /// The same for what the client prepared by SQL and this server lacks: the client's session, as it is from here on.
+    pub(super) fn reread_prepared(
+        &mut self,
+        id: ClientId,
+        server_id: ServerId,
+        session: Arc<Session>,
+    ) -> Arc<Session> {
+        let has = Arc::clone(&self.servers[server_id].session);
+        if has.lacking(&session).next().is_none() {
+            return session;
         }
-        let has = Arc::clone(&server.session);
         let reading = self.settled_reading(id);
         let lacks = |prepared: &_| has.lacking(&session).any(|lacking| lacking == prepared);
         let mut reread = (*session).clone();
@@ -69,11 +69,13 @@ impl Machine {
             Some(reading) => reading,
             None => self.readings.alone(),
         });
-        if reread == *session {
-            return;
-        }
-        if let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut()) {
-            account.session = self.pools[account.pool].sessions.share(reread);
+        let account = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut());
+        match account.filter(|_| reread != *session) {
+            Some(account) => {
+                account.session = self.pools[account.pool].sessions.share(reread);
+                Arc::clone(&account.session)
+            }
+            None => session,
         }
     }
 }

@@ -1,17 +1,7 @@
 //! `connect_query`: what it leaves in a server's session is what every client of the pool begins with.
 
 use crate::rig::{End, REPORTED, Rig, be, fe};
-
-fn finish(rig: &mut Rig, server: End, tag: &str) {
-    rig.send(server, &[be::complete(tag), be::ready('I')].concat());
-}
-
-fn run(rig: &mut Rig, client: End, server: End, text: &str) {
-    rig.send(client, &fe::query(text));
-    assert_eq!(rig.gets(server), [format!("Query {text}")]);
-    finish(rig, server, "OK");
-    assert_eq!(rig.gets(client), ["Complete OK", "Ready I"]);
-}
+use crate::sessions::{finish, run};
 
 /// The question for everything that a session holds is answered.
 fn tells(rig: &mut Rig, server: End, rows: &[&[&str]]) {

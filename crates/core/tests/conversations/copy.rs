@@ -1,6 +1,6 @@
 //! COPY, in every shape that the protocol knows, and FunctionCall.
 
-use crate::rig::{Rig, be, fe};
+use crate::rig::{End, Rig, be, fe};
 
 #[test]
 fn copy_in_holds_the_server_until_it_is_complete() {
@@ -22,15 +22,20 @@ fn copy_in_holds_the_server_until_it_is_complete() {
     assert_eq!(rig.gets(server), ["Query select 2"]);
 }
 
-#[test]
-fn copy_in_by_extended_messages_ignores_the_sync_before_its_end() {
+/// A client has asked for a COPY by messages of the extended protocol, with its Sync; and how the server's answer begins.
+fn extended_copy() -> (Rig, End, End, Vec<u8>) {
     let mut rig = Rig::new("");
     let client = rig.client("alice");
     let server = rig.dialed();
     let ask = [fe::parse("", "copy t from stdin"), fe::bind(""), fe::execute(), fe::sync()].concat();
     rig.send(client, &ask);
     rig.gets(server);
-    let begin = [be::parse_complete(), be::bind_complete(), be::copy_in()].concat();
+    (rig, client, server, [be::parse_complete(), be::bind_complete(), be::copy_in()].concat())
+}
+
+#[test]
+fn copy_in_by_extended_messages_ignores_the_sync_before_its_end() {
+    let (mut rig, client, server, begin) = extended_copy();
     assert_eq!(rig.answer(server, &begin, client), ["ParseComplete", "BindComplete", "CopyIn"]);
     rig.send(client, &[fe::copy_data(b"1\n"), fe::copy_done(), fe::sync()].concat());
     assert_eq!(rig.gets(server), ["CopyData 1\n", "CopyDone", "Sync"]);
@@ -261,13 +266,7 @@ fn nobody_gets_the_server_of_a_failed_copy_before_every_sync_is_accounted_for() 
 
 #[test]
 fn an_extended_copy_that_fails_before_it_reads_is_over_with_its_sync() {
-    let mut rig = Rig::new("");
-    let client = rig.client("alice");
-    let server = rig.dialed();
-    let ask = [fe::parse("", "copy t from stdin"), fe::bind(""), fe::execute(), fe::sync()].concat();
-    rig.send(client, &ask);
-    rig.gets(server);
-    let begin = [be::parse_complete(), be::bind_complete(), be::copy_in()].concat();
+    let (mut rig, client, server, begin) = extended_copy();
     let failed = [begin, be::error("P0001", "a trigger says no"), be::ready('I')].concat();
     assert_eq!(rig.answer(server, &failed, client).last().map(String::as_str), Some("Ready I"));
     // Its late end finds nothing to end.

@@ -2,12 +2,13 @@
 
 use crate::rig::{End, Rig, be, fe};
 
-fn finish(rig: &mut Rig, server: End, tag: &str) {
+/// A statement's answer.
+pub(crate) fn finish(rig: &mut Rig, server: End, tag: &str) {
     rig.send(server, &[be::complete(tag), be::ready('I')].concat());
 }
 
 /// The client sends a text, and the server that has it answers.
-fn run(rig: &mut Rig, client: End, server: End, text: &str) {
+pub(crate) fn run(rig: &mut Rig, client: End, server: End, text: &str) {
     rig.send(client, &fe::query(text));
     assert_eq!(rig.gets(server), [format!("Query {text}")]);
     finish(rig, server, "OK");

@@ -36,6 +36,8 @@ impl Machine {
             return;
         }
         let (params, session) = (Arc::clone(&account.params), Arc::clone(&account.session));
+        let session = self.reread_prepared(id, server_id, session);
+        let server = &self.servers[server_id];
         let mut statements = self.settle_pieces(server_id, &params, &session);
         if clears {
             statements.push(sequences::DISCARD.to_vec());
