@@ -2,9 +2,11 @@
 
 import time
 
+import psycopg
 import pytest
 
-from harness.machine import eventually
+from harness.cluster import DISTRIBUTION, Cluster
+from harness.machine import eventually, give
 from harness.wire import Closed, query
 
 
@@ -190,6 +192,34 @@ def test_a_list_of_hosts(pooled, pg, cluster_of):
     assert len(pg.backends("app")) == 4
     for session in sessions:
         session.hang_up()
+
+
+@pytest.fixture
+def standby(certificates):
+    """A server in recovery that can be promoted."""
+    server = Cluster(DISTRIBUTION, certificates)
+    server.stop()
+    (server.data / "standby.signal").touch()
+    give(server.data)
+    server.start()
+    yield server
+    server.discard()
+
+
+@pytest.mark.needs("promotions told")
+def test_new_clients_hear_of_a_promotion(poolers, standby):
+    """target_session_attrs, as drivers have it, goes by what clients are told at login: with the servers that are there."""
+    pooler = poolers({"app": standby.at("app")})
+    with pooler.connect() as reader:
+        assert reader.execute("select pg_is_in_recovery()").fetchone() == (True,)
+        with pytest.raises(psycopg.OperationalError, match="standby"):
+            pooler.connect(target_session_attrs="primary")
+        standby.sql("select pg_promote()")
+        assert reader.execute("select pg_is_in_recovery()").fetchone() == (False,)
+    with pooler.connect(target_session_attrs="primary") as writer:
+        writer.execute("insert into scratch values (1, 1)")
+    with pytest.raises(psycopg.OperationalError, match="standby"):
+        pooler.connect(target_session_attrs="standby")
 
 
 def test_server_release_is_immediate(pooled):

@@ -58,6 +58,7 @@ SINCE = {
     "extended protocol on the console": None,
     "metrics over HTTP": None,
     "cancel of a queued statement": None,
+    "promotions told": None,
     "a limit of the queue": None,
     "changed results noticed": None,
     "auth_dbname": (1, 19),

@@ -5,8 +5,6 @@ use std::sync::Arc;
 
 use pgweir_auth::Learned;
 use pgweir_settings::{Config, Database, PoolMode, SequenceAffinity, SessionState};
-use pgweir_wire::backend::ParameterStatus;
-use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::hub::Hub;
 use crate::ids::{ClientId, ServerId};
@@ -26,6 +24,7 @@ use crate::shared::Counts;
 use crate::stats::continuity::Continuity;
 use crate::stats::times::Times;
 use crate::stats::{Stats, Window};
+use crate::welcome::Welcome;
 
 /// The lists a server can be in, as SHOW POOLS counts them (its `sv_used` is a server that idled for long).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -151,34 +150,6 @@ pub(crate) struct Pool {
     pub(crate) learned: Learned,
     /// It is in the list of pools to look at when the tick ends.
     pub(crate) noticed: bool,
-}
-
-/// What a server was when it was ready for its first client.
-pub(crate) struct Welcome {
-    /// ParameterStatus messages, ready to be sent, of what is not tracked.
-    pub(crate) fixed: Vec<u8>,
-    /// The tracked ones.
-    pub(crate) params: Arc<Params>,
-    /// What its session held besides when `connect_query` was over.
-    pub(crate) session: Arc<Session>,
-    /// Another server may know better: see [`crate::server::AtLogin`].
-    pub(crate) in_doubt: bool,
-}
-
-impl Welcome {
-    /// Servers report this parameter by themselves, and it is not tracked.
-    pub(crate) fn reports(&self, name: &[u8]) -> bool {
-        let mut rest = self.fixed.as_slice();
-        while let Ok(Some(header)) = Header::peek(rest) {
-            let Some((message, behind)) = rest.split_at_checked(header.total()) else { return false };
-            let status = message.get(HEADER_LEN..).and_then(|body| ParameterStatus::parse(body).ok());
-            if status.is_some_and(|status| status.name.eq_ignore_ascii_case(name)) {
-                return true;
-            }
-            rest = behind;
-        }
-        false
-    }
 }
 
 /// A set of parameters that clients or servers of the pool have.
@@ -310,6 +281,13 @@ impl Pool {
     pub(crate) fn welcome_with(&mut self, welcome: Arc<Welcome>) {
         self.sessions.begin_with(&welcome.session);
         self.welcome = Some(welcome);
+    }
+
+    /// A server says what it is now: new clients are told so.
+    pub(crate) fn welcome_telling(&mut self, name: &[u8], value: &[u8]) {
+        if let Some(welcome) = self.welcome.as_deref().and_then(|welcome| welcome.telling(name, value)) {
+            self.welcome = Some(Arc::new(welcome));
+        }
     }
 
     /// A client used a setting of its own.

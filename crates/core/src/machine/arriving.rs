@@ -19,12 +19,13 @@ use crate::ids::{ClientId, PoolId, ServerId};
 use crate::luggage::{Counted, Login, Origin, Replication};
 use crate::params::Params;
 use crate::pins::Touched;
-use crate::pool::{ServerKind, Welcome};
+use crate::pool::ServerKind;
 use crate::readings::Reading;
 use crate::sequences::{Drawing, Draws, Users};
 use crate::server::{Server, ServerState};
 use crate::session::{Prepared, Session};
 use crate::statements::ClientStatements;
+use crate::welcome::Welcome;
 
 impl Machine {
     pub(super) fn arrive<D: Driver>(

@@ -13,6 +13,7 @@ use crate::ids::{ClientId, ServerId};
 use crate::ledger::Owner;
 use crate::limits::SERVER_ERROR_BYTES_MAX;
 use crate::server::ServerState;
+use crate::welcome::IN_HOT_STANDBY;
 
 impl Machine {
     /// ParameterStatus: the server's value, and (with a client on it) the client's. Returns who is to be told.
@@ -22,6 +23,9 @@ impl Machine {
         let client_id = server.state.client();
         let hidden = server.ledger.head().is_some_and(|head| matches!(head.owner, Owner::Hidden(_)));
         let Some(position) = self.tracked.position(status.name) else {
+            if status.name == IN_HOT_STANDBY {
+                self.pools[server.pool].welcome_telling(status.name, status.value);
+            }
             if let ServerState::Introducing(introducing) = &mut server.state
                 && introducing.reported.len() < SERVER_ERROR_BYTES_MAX
             {

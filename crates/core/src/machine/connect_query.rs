@@ -15,9 +15,9 @@ use crate::ids::ServerId;
 use crate::ledger::Purpose;
 use crate::limits::{AUDIT_ATTEMPTS_MAX, SESSION_BYTES_MAX};
 use crate::pins::Touched;
-use crate::pool::Welcome;
 use crate::server::{AtLogin, ConnectQuery, Learning, Replies, ServerState};
 use crate::session::Session;
+use crate::welcome::{TOLD_ANEW, Welcome};
 
 impl Machine {
     /// The server is logged in, as `login` says.
@@ -141,6 +141,9 @@ impl Machine {
             // Others were started with a client's own parameters.
             if lacks && server.opened.is_plain() {
                 pool.welcome_with(Arc::clone(&welcome));
+            }
+            for name in TOLD_ANEW {
+                welcome.told(name).into_iter().for_each(|value| pool.welcome_telling(name, value));
             }
             self.learn_opened(id, &welcome, &login.params);
             self.notice(pool_id);

@@ -19,7 +19,8 @@ use crate::ids::{ClientId, PoolId, ServerId};
 use crate::introductions::Introduced;
 use crate::luggage::{Counted, Login, Luggage, Replication};
 use crate::mail::Shutdown;
-use crate::pool::{ServerKind, Welcome};
+use crate::pool::ServerKind;
+use crate::welcome::Welcome;
 
 impl Machine {
     /// The startup packet is understood: counts the client and asks for its password.

@@ -22,9 +22,10 @@ use crate::limits::{
 };
 use crate::luggage::Replication;
 use crate::params::Params;
-use crate::pool::{Failure, ServerKind, Welcome};
+use crate::pool::{Failure, ServerKind};
 use crate::server::{AtLogin, Beginning, LoggingIn, ServerState};
 use crate::session::Session;
+use crate::welcome::Welcome;
 
 impl Machine {
     /// The connection is up: asks for TLS, or logs in.

@@ -129,6 +129,51 @@ fn everybody_is_told_what_the_first_server_said() {
     assert_eq!(rig.new_dials(), 0, "no server is needed for that");
 }
 
+/// A server logs in and says whether it is a standby.
+fn greet_as(rig: &mut Rig, server: End, standby: &str) {
+    let said = welcome();
+    let (auth_ok, rest) = said.split_at(be::auth_ok().len());
+    rig.connect(server);
+    rig.send(server, &[auth_ok, &be::parameter("in_hot_standby", standby), rest].concat());
+}
+
+/// What a new client is told of that.
+fn told_now(rig: &mut Rig) -> Option<String> {
+    let client = rig.knock("alice", "app");
+    rig.gets(client).into_iter().find(|told| told.starts_with("Parameter in_hot_standby"))
+}
+
+#[test]
+fn new_clients_are_told_of_a_promotion_that_a_server_reports() {
+    let mut rig = Rig::new("");
+    let client = rig.knock("alice", "app");
+    let server = rig.dialed();
+    greet_as(&mut rig, server, "on");
+    assert!(rig.gets(client).contains(&"Parameter in_hot_standby=on".to_owned()));
+    rig.send(client, &fe::query("select 1"));
+    assert_eq!(rig.gets(server), ["Query select 1"]);
+    let promoted = be::parameter("in_hot_standby", "off");
+    rig.send(server, &[be::complete("SELECT 0"), promoted, be::ready('I')].concat());
+    assert_eq!(rig.gets(client), ["Complete SELECT 0", "Parameter in_hot_standby=off", "Ready I"]);
+    assert_eq!(told_now(&mut rig).as_deref(), Some("Parameter in_hot_standby=off"));
+}
+
+#[test]
+fn new_clients_are_told_what_the_newest_server_says_it_is() {
+    let mut rig = Rig::new("");
+    let client = rig.knock("alice", "app");
+    let old = rig.dialed();
+    greet_as(&mut rig, old, "on");
+    rig.gets(client);
+    assert_eq!(told_now(&mut rig).as_deref(), Some("Parameter in_hot_standby=on"));
+    rig.eof(old);
+    rig.send(client, &fe::query("select 1"));
+    let new = rig.dialed();
+    greet_as(&mut rig, new, "off");
+    assert_eq!(rig.gets(new), ["Query select 1"]);
+    assert_eq!(told_now(&mut rig).as_deref(), Some("Parameter in_hot_standby=off"));
+}
+
 #[test]
 fn a_client_that_leaves_while_its_server_is_settled_takes_it_along() {
     let mut rig = Rig::new("");

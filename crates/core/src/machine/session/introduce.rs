@@ -13,9 +13,9 @@ use crate::ledger::Purpose;
 use crate::luggage::Replication;
 use crate::machine::Machine;
 use crate::params::Params;
-use crate::pool::Welcome;
 use crate::server::{Introducing, Replies, ServerState};
 use crate::session::Session;
+use crate::welcome::Welcome;
 
 use super::audit::values_of;
 

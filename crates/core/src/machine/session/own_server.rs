@@ -20,8 +20,9 @@ use crate::introductions::{Introduced, Opened};
 use crate::luggage::{Login, Replication};
 use crate::machine::Machine;
 use crate::params::Params;
-use crate::pool::{ServerKind, Welcome};
+use crate::pool::ServerKind;
 use crate::server::{Server, ServerState};
+use crate::welcome::Welcome;
 
 /// What a free server is for a client, the best first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -318,7 +319,7 @@ impl Machine {
         let reported = Introduced {
             params: pool.share(asked.params_of(at_login, &reported.params)),
             session: pool.sessions.share(asked.session().clone()),
-            reported: changed_messages(&welcome.fixed, &reported.fixed),
+            reported: welcome.changes(reported),
         };
         pool.introductions.insert(asked, Arc::new(reported));
     }
@@ -371,19 +372,4 @@ impl Machine {
         }
         notices
     }
-}
-
-/// The messages of `now` that are not among those of `before`.
-fn changed_messages(before: &[u8], now: &[u8]) -> Vec<u8> {
-    let known: Vec<&[u8]> = messages(before).collect();
-    messages(now).filter(|message| !known.contains(message)).flatten().copied().collect()
-}
-
-fn messages(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
-    std::iter::from_fn(move || {
-        let header = pgweir_wire::header::Header::peek(bytes).ok().flatten()?;
-        let (message, rest) = bytes.split_at_checked(header.total())?;
-        bytes = rest;
-        Some(message)
-    })
 }
