@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from harness.pooler import kind
-from harness.wire import group
+from harness.wire import SYNC, bind, execute, group, parse
 
 pytestmark = pytest.mark.skipif(kind() == "pgbouncer", reason="PgBouncer does not look after sequences")
 
@@ -97,6 +97,11 @@ def test_what_others_drew_is_not_there(pooled, orders):
             told = two.query(text).error
             assert told["C"] == "55000" and "sequence_affinity" in told["H"], told
             insert(one, orders, "one")
+        # The same SQLSTATE for something else.
+        two.send(parse("", "begin") + bind("", "") + execute(max_rows=1) + execute() + SYNC)
+        told = two.until("Z").error
+        assert told["C"] == "55000" and "H" not in told, told
+        two.query("rollback")
         two.query("begin")
         two.query("select 1")
         assert two.query("select lastval()").error["C"] == "55000"

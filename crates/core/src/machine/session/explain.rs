@@ -24,10 +24,8 @@ impl Machine {
         if !link.drawing.took_away() {
             return None;
         }
-        let code = ErrorFields::parse(message.get(HEADER_LEN..)?).ok()?.code().and_then(SqlState::from_bytes);
-        (code == Some(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE))
-            .then(|| with_field(message, b'H', DRAWN_BEFORE))
-            .flatten()
+        let fields = ErrorFields::parse(message.get(HEADER_LEN..)?).ok()?;
+        asks_for_drawn(&fields).then(|| with_field(message, b'H', DRAWN_BEFORE)).flatten()
     }
 
     /// An ErrorResponse that answers a Bind or a Describe and names the statement as the server knows it: with the client's own name
@@ -56,6 +54,14 @@ impl Machine {
         let reasons = link.pin.as_ref()?.reasons;
         Some(format!("Lost with the server, which this client kept: {}.", reasons.text()))
     }
+}
+
+/// `currval` or `lastval` has no value to give. 55000 is the code of much else (a portal that was run already, a slot that is
+/// in use), and the text may be in any language: PostgreSQL's function is named (sequence.c).
+fn asks_for_drawn(fields: &ErrorFields<'_>) -> bool {
+    let code = fields.code().and_then(SqlState::from_bytes);
+    code == Some(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE)
+        && matches!(fields.field(b'R'), Some(b"currval_oid" | b"lastval"))
 }
 
 /// An ErrorResponse with a field more; `None` if it has that field, or is no such message.
