@@ -134,3 +134,66 @@ def test_under_load(pooled, table, block):
     for thread in threads:
         thread.join()
     assert not faults and set(rows) == {1}
+
+
+def parameter_types(session, name, sql):
+    """Prepares a text under this name; the types of its parameters."""
+    session.send(parse(name, sql) + describe("S", name) + SYNC)
+    answer = session.until("Z")
+    assert not answer.errors, answer.errors
+    return answer.of("t")[0].body
+
+
+def test_who_comes_after_a_table_was_made_anew(pooled, pg):
+    """Dropped and created with a wider key: a statement that is prepared then takes the wider type. A temporary table is no reason."""
+    pooler = pooled(default_pool_size=1)
+    pg.sql("drop table if exists anew")
+    pg.sql("create schema if not exists anew")
+    pg.sql("grant all on schema anew to public")
+    sql = "select v from anew.t where id = $1"
+    with pooler.raw() as owner, pooler.raw() as late:
+        owner.query("drop table if exists anew.t; create table anew.t (id int, v text)")
+        narrow = parameter_types(owner, "s", sql)
+        owner.query("create temp table t (n int)")
+        owner.query("drop table t")
+        parses = pooler.show("STATS", database="app")[0]["total_server_parse_count"]
+        assert parameter_types(late, "a", sql) == narrow
+        assert pooler.show("STATS", database="app")[0]["total_server_parse_count"] == parses
+        owner.query("drop table anew.t")
+        owner.query("create table anew.t (id bigint, v text)")
+        assert parameter_types(late, "b", sql) != narrow
+        late.send(bind("", "b", ["3000000000"]) + describe("P", "") + execute() + SYNC)
+        assert not late.until("Z").errors
+
+
+def test_a_type_that_was_made_anew(pooled, pg):
+    """Past the pooler: neither who comes later nor who prepared before, and asks for the columns, is told of a type that is gone."""
+    pooler = pooled(default_pool_size=1)
+    sql = "select $1::made_anew"
+    pg.sql("drop type if exists made_anew")
+    pg.sql("create type made_anew as enum ('a')")
+    with pooler.raw() as early, pooler.raw() as late:
+        parameter_types(early, "s", sql)
+        pg.sql("drop type made_anew")
+        pg.sql("create type made_anew as enum ('b')")
+        parameter_types(late, "t", sql)
+        for session, name in ((late, "t"), (early, "s")):
+            session.send(bind("", name, ["b"]) + describe("P", "") + execute() + SYNC)
+            assert session.until("Z").rows == [["b"]]
+
+
+def test_a_parameter_whose_type_changed_past_the_pooler(pooled, pg):
+    """Nothing but a value that does not fit tells of it: who prepares the text from then on has it as it is now."""
+    pooler = pooled(default_pool_size=1)
+    pg.sql("drop table if exists wider")
+    pg.sql("create table wider (id int, v text)")
+    pg.sql("grant all on wider to public")
+    sql, run = "select v from wider where id = $1", describe("P", "") + execute() + SYNC
+    with pooler.raw() as early, pooler.raw() as late:
+        narrow = parameter_types(early, "s", sql)
+        pg.sql("alter table wider alter id type bigint")
+        early.send(bind("", "s", ["3000000000"]) + run)
+        assert early.until("Z").error["C"] == "22003", "as on a connection of its own"
+        assert parameter_types(late, "t", sql) != narrow
+        late.send(bind("", "t", ["3000000000"]) + run)
+        assert not late.until("Z").errors

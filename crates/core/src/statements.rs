@@ -116,6 +116,14 @@ impl Statements {
         }
     }
 
+    /// Whoever prepares the same from here on gets another statement; those who have this one keep it.
+    pub(crate) fn retire(&mut self, id: StatementId) {
+        let hash = self.all.get(id).map(|statement| statement.hash);
+        if let Some(same) = hash.and_then(|hash| self.by_hash.get_mut(&hash)) {
+            same.retain(|&other| other != id);
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.all.len()
     }

@@ -24,6 +24,7 @@ impl Machine {
             Err(_) => return self.unasked_error(d, id, message, fatal),
         };
         let renewed = self.renews_statement(id, accepted, body);
+        self.note_misfit(accepted, body);
         match accepted.owner {
             // It runs again: what it resets is reset then.
             Owner::Client(client) if renewed => self.doubt_session(client),

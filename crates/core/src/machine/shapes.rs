@@ -3,11 +3,15 @@
 //! that error must not reach a client that prepared its statement after the change.
 //!
 //! So each change begins a new age of statements: a text that is prepared from then on is another statement than the same text
-//! before, and servers get it anew. A client that prepared before the change keeps what it has until PostgreSQL refuses to run it.
-//! Then its name stands for the statement of the new age, and what it asked for is asked again, where that is right
-//! (`first_ask.rs`): nothing was done yet, nothing was answered, and the client is about to be told the columns. Elsewhere it is
-//! told the error, as on a connection of its own: what it knows of the result may be wrong now.
+//! before, and servers get it anew. The same where a table, a type or a function goes, which often comes again in another form:
+//! PostgreSQL keeps the parameter types of what was prepared before, even those that are gone.
+//!
+//! A client that prepared before the change keeps what it has until PostgreSQL refuses to run it. Then its name stands for the
+//! statement of the new age, and what it asked for is asked again, where that is right (`first_ask.rs`): nothing was done yet,
+//! nothing was answered, and the client is about to be told the columns. Elsewhere it is told the error, as on a connection of its
+//! own: what it knows of the result may be wrong now.
 
+use pgweir_sql::Marks;
 use pgweir_wire::backend::{ErrorFields, TxStatus};
 
 use super::Machine;
@@ -15,29 +19,55 @@ use crate::client::{Again, ClientState, Opening};
 use crate::driver::{Driver, Level};
 use crate::first_ask::{FirstAsk, outdated_name};
 use crate::ids::{ClientId, ServerId};
-use crate::ledger::{Accepted, Owner, Purpose};
+use crate::ledger::{Accepted, Entry, Kind, Owner, Purpose};
 use crate::limits::ASKED_AGAIN_MAX;
+use crate::pins::Reasons;
 use crate::server::ServerState;
 
-/// Commands that can change what statements return, by the beginning of their tag. What is dropped and made anew is known by its
-/// errors alone: temporary tables come and go all the time.
-const CHANGES: [&[u8]; 5] =
-    [b"ALTER TABLE", b"ALTER VIEW", b"ALTER MATERIALIZED VIEW", b"ALTER FOREIGN TABLE", b"CREATE VIEW"];
+/// Commands that can change what statements return or take, by the beginning of their tag.
+const CHANGES: [&[u8]; 12] = [
+    b"ALTER TABLE",
+    b"ALTER VIEW",
+    b"ALTER MATERIALIZED VIEW",
+    b"ALTER FOREIGN TABLE",
+    b"ALTER TYPE",
+    b"CREATE VIEW",
+    b"DROP MATERIALIZED VIEW",
+    b"DROP FOREIGN TABLE",
+    b"DROP TYPE",
+    b"DROP DOMAIN",
+    b"DROP SCHEMA",
+    b"DROP EXTENSION",
+];
+
+/// The same of what may be temporary. Such come and go all the time, and nobody else's statements are about them.
+const DROPS: [&[u8]; 3] = [b"DROP TABLE", b"DROP VIEW", b"DROP FUNCTION"];
 
 /// The tag of a command that can change what statements return.
 #[inline]
 pub(super) fn is_reshaping(tag: &[u8]) -> bool {
-    matches!(tag.first(), Some(b'A' | b'C')) && CHANGES.iter().any(|change| tag.starts_with(change))
+    matches!(tag.first(), Some(b'A' | b'C' | b'D')) && CHANGES.iter().any(|change| tag.starts_with(change))
 }
 
 impl Machine {
     /// CommandComplete: a change counts for others when its transaction is over.
     pub(super) fn note_command(&mut self, id: ServerId, tag: &[u8]) {
-        if is_reshaping(tag)
+        if (is_reshaping(tag) || DROPS.iter().any(|drop| tag.starts_with(drop)) && self.drops_lasting(id))
             && let Some(server) = self.servers.get_mut(id)
         {
             server.reshapes = true;
         }
+    }
+
+    /// What the client of this server drops is not temporary, as far as one knows.
+    #[cold]
+    fn drops_lasting(&self, id: ServerId) -> bool {
+        let Some(server) = self.servers.get(id) else { return false };
+        let client = server.state.client().and_then(|id| self.clients.get(id));
+        let Some(ClientState::Linked(link)) = client.map(|client| &client.state) else { return false };
+        let touches = link.touched.as_ref().is_some_and(|touched| touched.marks.intersects(Marks::TEMPORARY));
+        let has = link.pin.as_ref().is_some_and(|pin| pin.reasons.has(Reasons::TEMPORARY));
+        self.pools[server.pool].keeps_sessions && !touches && !has
     }
 
     /// ReadyForQuery.
@@ -54,6 +84,26 @@ impl Machine {
     pub(super) fn note_shape_error(&mut self, fields: &ErrorFields<'_>) {
         if is_outdated(fields) {
             self.shared.begin_age();
+        }
+    }
+
+    /// A value is none of the type that a statement takes. It may be of the type that it would take now: a change that was made
+    /// elsewhere shows in no other way where the result is as before. So whoever prepares this text from now on has it prepared anew.
+    pub(super) fn note_misfit(&mut self, accepted: Accepted, body: &[u8]) {
+        let (Owner::Client(id), Some(Entry { kind: Kind::Bind, ticket, .. })) =
+            (accepted.owner, accepted.ended)
+        else {
+            return;
+        };
+        if !ErrorFields::parse(body)
+            .is_ok_and(|fields| fields.code().is_some_and(|code| code.starts_with(b"22")))
+        {
+            return;
+        }
+        let account = self.clients.get(id).and_then(|client| client.account.as_deref());
+        let names = account.and_then(|account| account.statements.as_deref());
+        if let Some(statement) = names.and_then(|names| names.get(names.name(ticket)?)) {
+            self.statements.retire(statement);
         }
     }
 
@@ -154,7 +204,13 @@ impl Machine {
     }
 }
 
-/// PostgreSQL's function is named, as the text may be in any language (plancache.c).
+/// PostgreSQL's function is named, as the text may be in any language (plancache.c). That the type of a parameter is gone is
+/// an internal error, whose text is in none (lsyscache.c).
 fn is_outdated(fields: &ErrorFields<'_>) -> bool {
-    fields.code() == Some(b"0A000") && fields.field(b'R') == Some(b"RevalidateCachedQuery")
+    let gone = |text: &[u8]| text.starts_with(b"cache lookup failed for type ");
+    match fields.code() {
+        Some(b"0A000") => fields.field(b'R') == Some(b"RevalidateCachedQuery"),
+        Some(b"XX000") => fields.message().is_some_and(gone),
+        _ => false,
+    }
 }

@@ -99,6 +99,33 @@ const OLD: &str = "Bind PGWEIR_1";
 const ANEW: &str = "Parse PGWEIR_2 select * from t";
 
 #[test]
+fn what_is_dropped_may_come_again_in_another_form() {
+    for tag in ["DROP TABLE", "DROP TYPE"] {
+        let (mut rig, clients, server) = pool(2, "");
+        rig.send(clients[1], &fe::query("drop something"));
+        rig.gets(server);
+        rig.send(server, &[be::complete(tag), be::ready('I')].concat());
+        rig.gets(clients[1]);
+        assert_eq!(prepared(&mut rig, clients[1], server, "x")[0], ANEW, "{tag}");
+    }
+}
+
+#[test]
+fn a_type_that_is_gone_and_a_value_that_does_not_fit_tell_of_a_change_made_elsewhere() {
+    for (code, text) in [("XX000", "cache lookup failed for type 16384"), ("22003", "value is out of range")]
+    {
+        let (mut rig, clients, server) = pool(2, "");
+        // Nobody asks for the columns: it is told the error.
+        rig.send(clients[0], &[fe::bind("a"), fe::execute(), fe::sync()].concat());
+        rig.gets(server);
+        rig.send(server, &[be::error(code, text), be::ready('I')].concat());
+        assert_eq!(rig.gets(clients[0]), [format!("ERROR {code} {text}"), "Ready I".to_owned()]);
+        assert_eq!(prepared(&mut rig, clients[1], server, "x")[0], ANEW, "{code}");
+        assert_eq!(prepared(&mut rig, clients[1], server, "y")[0], "Bind PGWEIR_2", "{code}: once");
+    }
+}
+
+#[test]
 fn what_was_outdated_is_prepared_anew_and_runs_again_unseen() {
     let (mut rig, clients, server) = pool(2, "");
     let client = clients[0];
