@@ -283,3 +283,37 @@ def test_reset_all_leaves_the_role(pooled, pg):
         assert one.value("select current_user") == "alice"
         one.query("discard all")
         assert one.value("select current_user") == "bob"
+
+
+@pytest.fixture
+def tenants(pg):
+    """A table whose policy goes by a setting that only a routine names."""
+    pg.sql("drop table if exists tenants")
+    pg.sql("create table tenants (tenant text)")
+    pg.sql("insert into tenants values ('one'), ('two'), ('begins')")
+    pg.sql("alter table tenants enable row level security")
+    pg.sql("create policy own on tenants using (tenant = current_setting('shop.tenant', true))")
+    pg.sql("grant select on tenants to public")
+    pg.sql("create or replace procedure enter(text) language plpgsql as 'begin perform set_config(''shop.tenant'', $1, false); end'")
+    yield
+    pg.sql("alter role alice reset shop.tenant")
+
+
+@pytest.mark.parametrize("begins", [[], ["begins"]], ids=["with nothing", "with what the role has"])
+def test_a_setting_that_only_a_routine_names(pooled, pg, tenants, begins):
+    """What a procedure sets is its caller's: nobody else works under it, also where each new connection begins with a value."""
+    for value in begins:
+        pg.sql(f"alter role alice set shop.tenant = '{value}'")
+    pooler = pooled(default_pool_size=1, session_audit_sample=1)
+    with pooler.raw() as one, pooler.raw() as two, pooler.raw() as three:
+
+        def seen():
+            return [[row[0] for row in client.query("select tenant from tenants").rows] for client in (one, two, three)]
+
+        one.query("call enter('one')")
+        assert seen() == [["one"], begins, begins]
+        two.query("call enter('two')")
+        assert seen() == [["one"], ["two"], begins]
+        one.query("reset shop.tenant")
+        assert seen() == [begins, ["two"], begins]
+    assert "not what it should be" not in pooler.log()

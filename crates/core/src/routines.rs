@@ -1,5 +1,6 @@
-//! Routines of a pool's database that ask for drawn values inside of their bodies, as its catalog says: a text that names one may
-//! ask, although no word of its own tells. Values only; `machine/session/audit.rs` has the catalog asked, together with
+//! What the catalog of a pool's database says of its routines, because no text of a client does: which of them ask for drawn values
+//! inside of their bodies, so that a text that names one may ask; and which settings of the users' own (`app.tenant`) they set, as
+//! PostgreSQL has no list of those that a session has. Values only; `machine/session/audit.rs` has the catalog asked, together with
 //! what a session holds.
 
 use crate::limits::{ROUTINES_AGE_US, ROUTINES_MAX};
@@ -10,6 +11,19 @@ pub(crate) const QUESTION: &[u8] =
 FROM pg_catalog.pg_proc WHERE prolang OPERATOR(pg_catalog.<>) ALL ('{12,13}'::pg_catalog.oid[]) \
 AND CASE WHEN prosrc OPERATOR(pg_catalog.=) '' THEN pg_catalog.pg_get_functiondef(oid) ELSE prosrc END \
 OPERATOR(pg_catalog.~*) '(currval|lastval)' LIMIT 100) AS routine";
+
+/// Another part: settings of the users' own that routines set by a literal name, and their values in this session. No backslash
+/// stands in it: what that means in a string is the session's own matter.
+pub(crate) const SETTINGS_QUESTION: &[u8] =
+    b" UNION ALL SELECT 'u', setting.name, pg_catalog.current_setting(setting.name, true) FROM (\
+SELECT DISTINCT pg_catalog.lower(COALESCE(found.parts[1], found.parts[2])) AS name FROM pg_catalog.pg_proc, \
+LATERAL pg_catalog.regexp_matches(CASE WHEN prosrc OPERATOR(pg_catalog.=) '' \
+THEN pg_catalog.pg_get_functiondef(oid) ELSE prosrc END, \
+'set_config[[:space:]]*[(][[:space:]]*''([a-z_][a-z0-9_$]*(?:[.][a-z_][a-z0-9_$]*)+)''\
+|[[:<:]]set[[:space:]]+(?:session[[:space:]]+)?([a-z_][a-z0-9_$]*(?:[.][a-z_][a-z0-9_$]*)+)[[:space:]]*(?:=|to[[:>:]])', 'gi') \
+AS found(parts) WHERE prolang OPERATOR(pg_catalog.<>) ALL ('{12,13}'::pg_catalog.oid[]) LIMIT 50) AS setting \
+WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_settings AS known \
+WHERE pg_catalog.lower(known.name) OPERATOR(pg_catalog.=) setting.name)";
 
 /// See the head of this file.
 #[derive(Default)]

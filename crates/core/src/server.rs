@@ -290,6 +290,16 @@ pub(crate) struct Replies {
     pub(crate) failed: Option<(SqlState, String)>,
 }
 
+impl Replies {
+    /// What a new connection has for a setting of the users' own, where the answer says that it has something.
+    pub(crate) fn default_of(&self, name: &[u8]) -> Option<&[u8]> {
+        self.rows.iter().find_map(|row| match row.as_slice() {
+            [Some(kind), Some(known), Some(value)] if **kind == *b"d" && **known == *name => Some(&**value),
+            _ => None,
+        })
+    }
+}
+
 /// A login exchange with PostgreSQL.
 pub(crate) struct LoggingIn {
     pub(crate) only_for: Option<ClientId>,

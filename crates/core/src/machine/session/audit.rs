@@ -15,7 +15,7 @@ use crate::client::ClientState;
 use crate::driver::{Driver, Level};
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::{Owner, Purpose};
-use crate::limits::{AUDIT_ATTEMPTS_MAX, SERVER_ERROR_BYTES_MAX, SESSION_BYTES_MAX};
+use crate::limits::{AUDIT_ATTEMPTS_MAX, CUSTOM_NAME_BYTES_MAX, SERVER_ERROR_BYTES_MAX, SESSION_BYTES_MAX};
 use crate::machine::Machine;
 use crate::params::quote_literal;
 use crate::pins::{Reasons, Touched};
@@ -43,6 +43,20 @@ UNION ALL SELECT 'a', NULL, NULL WHERE EXISTS (SELECT FROM pg_catalog.pg_locks \
 WHERE locktype OPERATOR(pg_catalog.=) 'advisory' AND pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid()) \
 UNION ALL SELECT 'r', slot_name::pg_catalog.text, NULL FROM pg_catalog.pg_replication_slots \
 WHERE temporary AND active_pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid()";
+
+/// Settings of the users' own that a new connection of a user begins with: what ALTER ROLE and ALTER DATABASE gave it, the nearest
+/// first (`process_settings` in `postinit.c`). No list of PostgreSQL tells where such a setting has its value from.
+const DEFAULTS: &[u8] = b" UNION ALL SELECT 'd', given.name, given.value FROM (\
+SELECT DISTINCT ON (1) pg_catalog.lower(pg_catalog.split_part(item, '=', 1)) AS name, \
+pg_catalog.substr(item, pg_catalog.strpos(item, '=') OPERATOR(pg_catalog.+) 1) AS value \
+FROM pg_catalog.pg_db_role_setting AS wide, pg_catalog.unnest(wide.setconfig) AS item \
+WHERE wide.setdatabase OPERATOR(pg_catalog.=) ANY (SELECT '0'::pg_catalog.oid UNION ALL SELECT oid FROM pg_catalog.pg_database \
+WHERE datname OPERATOR(pg_catalog.=) pg_catalog.current_database()) \
+AND wide.setrole OPERATOR(pg_catalog.=) ANY (SELECT '0'::pg_catalog.oid UNION ALL SELECT oid FROM pg_catalog.pg_roles \
+WHERE rolname OPERATOR(pg_catalog.=) ";
+const DEFAULTS_END: &[u8] =
+    b") AND pg_catalog.strpos(pg_catalog.split_part(item, '=', 1), '.') OPERATOR(pg_catalog.>) 0 \
+ORDER BY 1, wide.setrole OPERATOR(pg_catalog.=) '0', wide.setdatabase OPERATOR(pg_catalog.=) '0') AS given";
 
 /// These are each transaction's own; what `pg_settings` says of them is about the last one.
 const OF_TRANSACTIONS: [&[u8]; 3] =
@@ -150,11 +164,19 @@ impl Machine {
     pub(in crate::machine) fn everything_of(&mut self, id: ServerId, names: &[Box<[u8]>]) -> Vec<u8> {
         let own = names.iter();
         let pool = &mut self.pools[self.servers[id].pool];
-        let follows = pool.sequences != SequenceAffinity::Off && pool.routines.is_due(self.now.mono_us);
+        let due = pool.routines.is_due(self.now.mono_us);
         let known = pool.customs.iter().filter(|name| !names.contains(name));
         let mut text = EVERYTHING.to_vec();
-        if follows {
+        if due {
+            text.extend_from_slice(routines::SETTINGS_QUESTION);
+        }
+        if due && pool.sequences != SequenceAffinity::Off {
             text.extend_from_slice(routines::QUESTION);
+        }
+        if due || !pool.customs.is_empty() {
+            text.extend_from_slice(DEFAULTS);
+            quote_literal(&mut text, pool.user.as_bytes());
+            text.extend_from_slice(DEFAULTS_END);
         }
         for (kind, name) in own.map(|name| (b'm', name)).chain(known.map(|name| (b'n', name))) {
             text.extend_from_slice(b" UNION ALL SELECT '");
@@ -313,14 +335,16 @@ impl Machine {
         }
     }
 
-    /// The names of routines in an answer.
+    /// The names of routines, and of what routines set, in an answer.
     pub(in crate::machine) fn learn_routines(&mut self, id: ServerId, answer: &Replies) {
         let pool = &mut self.pools[self.servers[id].pool];
         for row in &answer.rows {
-            if let [Some(kind), Some(name), _] = row.as_slice()
-                && **kind == *b"f"
-            {
-                pool.routines.learn(name);
+            match row.as_slice() {
+                [Some(kind), Some(name), _] if **kind == *b"f" => pool.routines.learn(name),
+                [Some(kind), Some(name), _] if **kind == *b"u" && name.len() <= CUSTOM_NAME_BYTES_MAX => {
+                    pool.remember_custom(name);
+                }
+                _ => {}
             }
         }
     }
@@ -342,8 +366,9 @@ impl Machine {
             let [Some(kind), name, value] = row.as_slice() else { return None };
             match (&**kind, name) {
                 // Whoever had the server before may have left it empty: that is as near as PostgreSQL comes to taking it away.
-                (b"n", Some(_)) if value.as_ref().is_none_or(|value| value.is_empty()) => {}
-                (b"s" | b"m" | b"n", Some(name)) => {
+                (b"n" | b"u", Some(_)) if value.as_ref().is_none_or(|value| value.is_empty()) => {}
+                (b"n" | b"u", Some(name)) if answer.default_of(name) == value.as_deref() => {}
+                (b"s" | b"m" | b"n" | b"u", Some(name)) => {
                     self.learn_value(id, &mut session, name, value.as_deref());
                 }
                 (b"p", Some(name)) => {
@@ -357,7 +382,7 @@ impl Machine {
                 (b"t", _) => reasons = reasons.with(Reasons::TEMPORARY),
                 (b"a", _) => reasons = reasons.with(Reasons::LOCKS),
                 (b"r", _) => reasons = reasons.with(Reasons::SLOTS),
-                (b"f", _) => {}
+                (b"f" | b"d", _) => {}
                 _ => return None,
             }
         }

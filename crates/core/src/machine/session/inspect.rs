@@ -93,10 +93,11 @@ impl Machine {
     fn differences(&self, id: ServerId, answer: &Replies) -> Option<Vec<String>> {
         let server = self.servers.get(id)?;
         let (found, reasons) = self.read_everything(id, answer, false)?;
-        let empty = |value: Option<&[u8]>| value.is_none_or(<[u8]>::is_empty);
-        // Of a setting of the users' own an empty value is what is left when it is taken back.
-        let is_nothing =
-            |name: &[u8]| name.contains(&b'.') && empty(found.get(name)) && empty(server.session.get(name));
+        // Of a setting of the users' own an empty value, or what a new connection begins with, is what is left when it is taken back.
+        let is_nothing = |name: &[u8]| {
+            let beyond = |value: &&[u8]| !value.is_empty() && answer.default_of(name) != Some(*value);
+            name.contains(&b'.') && found.get(name).filter(beyond) == server.session.get(name).filter(beyond)
+        };
         let changed = server.session.changed(&found);
         let settings = changed.iter().filter(|name| !is_nothing(name));
         let mut differences: Vec<String> =
