@@ -87,17 +87,16 @@ impl Machine {
         }
     }
 
-    /// A value is none of the type that a statement takes. It may be of the type that it would take now: a change that was made
-    /// elsewhere shows in no other way where the result is as before. So whoever prepares this text from now on has it prepared anew.
+    /// A value is beyond the type that a statement takes, as text (22003) or in binary form (22P03). It may be of the type that it would take
+    /// now: that a column was made wider elsewhere shows in no other way where the result is as before. So whoever prepares this text from
+    /// now on has it prepared anew. A text that is no such value at all (22P02) is a user's mistake, and too common for that.
     pub(super) fn note_misfit(&mut self, accepted: Accepted, body: &[u8]) {
         let (Owner::Client(id), Some(Entry { kind: Kind::Bind, ticket, .. })) =
             (accepted.owner, accepted.ended)
         else {
             return;
         };
-        if !ErrorFields::parse(body)
-            .is_ok_and(|fields| fields.code().is_some_and(|code| code.starts_with(b"22")))
-        {
+        if !ErrorFields::parse(body).is_ok_and(|fields| matches!(fields.code(), Some(b"22003" | b"22P03"))) {
             return;
         }
         let account = self.clients.get(id).and_then(|client| client.account.as_deref());
