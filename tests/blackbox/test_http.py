@@ -25,7 +25,7 @@ class Http:
         self.pooler, self.port, self.context = pooler, port, context
         self.base = f"{'https' if context else 'http'}://127.0.0.1:{port}"
 
-    def ask(self, path, method="GET", user=None, body=None, headers=()):
+    def ask(self, path, method="GET", user=None, body=None, headers=(), timeout_s=10):
         """Status, headers and text of an answer."""
         request = urllib.request.Request(self.base + path, method=method, headers=dict(headers))
         if user:
@@ -35,7 +35,7 @@ class Http:
             request.data = json.dumps(body).encode()
             request.add_header("Content-Type", "application/json")
         try:
-            with urllib.request.urlopen(request, timeout=10, context=self.context) as answer:
+            with urllib.request.urlopen(request, timeout=timeout_s, context=self.context) as answer:
                 return answer.status, answer.headers, answer.read().decode()
         except urllib.error.HTTPError as refused:
             return refused.code, refused.headers, refused.read().decode()
@@ -452,3 +452,61 @@ def test_https(pooled, certificates):
     with socket.create_connection(("127.0.0.1", port), timeout=10) as stream:
         stream.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b"HTTP" not in stream.recv(4096), "plain text is not answered"
+
+
+PATIENCE_S = 6
+"""Less than the ten seconds after which a silent connection is given up."""
+
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def connections(http, count, first=b""):
+    """So many connections that have sent something, or nothing."""
+    found = []
+    for _ in range(count):
+        found.append(socket.create_connection(("127.0.0.1", http.port), timeout=10))
+        found[-1].sendall(first)
+    return found
+
+
+SIGN_IN = b"POST /api/v1/session HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+
+
+@pytest.mark.parametrize("whole, first", [(HEALTH, 0), (HEALTH, 20), (SIGN_IN, -1)], ids=["nothing", "half a head", "half a body"])
+def test_nobody_waits_behind_silent_connections(http, whole, first):
+    """More than there are places for: who was silent for longest leaves for who comes, and the others stay."""
+    http = http()
+    silent = connections(http, 150, whole[:first])
+    assert http.ask("/healthz", timeout_s=PATIENCE_S)[0] == 200
+    assert silent[0].recv(1) == b"", "the first has left"
+    silent[60].sendall(whole[first:])
+    assert silent[60].recv(4096).startswith(b"HTTP/1.1 "), "nobody had to wait until this one was given up"
+    for one in silent:
+        one.close()
+
+
+def test_nobody_waits_behind_those_that_do_not_read(http):
+    http = http()
+    deaf = []
+    for _ in range(150):
+        deaf.append(socket.socket())
+        deaf[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf[-1].settimeout(10)
+        deaf[-1].connect(("127.0.0.1", http.port))
+        deaf[-1].sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 200)
+    assert http.ask("/healthz")[0] == 200
+    for one in deaf:
+        one.close()
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/metrics", "/api/v1/overview"])
+def test_who_has_said_all_is_answered(http, path):
+    """A client may close its half behind the request, as `nc -N` does."""
+    http = http()
+    with socket.create_connection(("127.0.0.1", http.port), timeout=10) as stream:
+        stream.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        stream.shutdown(socket.SHUT_WR)
+        received = b""
+        while piece := stream.recv(65536):
+            received += piece
+    assert received.startswith(b"HTTP/1.1 200 ")

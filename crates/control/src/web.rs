@@ -16,6 +16,7 @@ mod process;
 mod reply;
 mod route;
 mod sampler;
+mod seats;
 mod serve;
 mod tls;
 
@@ -191,6 +192,7 @@ struct House {
     rules: std::cell::RefCell<Rules>,
     tls: std::cell::RefCell<tls::Tls>,
     door: access::Door,
+    seats: Rc<seats::Seats>,
     log: Log,
     version: &'static str,
     sampling: tokio::sync::Mutex<()>,
@@ -233,6 +235,7 @@ async fn run(setup: WebSetup, tls: tls::Tls) {
         rules: std::cell::RefCell::new(rules),
         tls: std::cell::RefCell::new(tls),
         door: access::Door::new(),
+        seats: Rc::default(),
         log,
         version,
         sampling: tokio::sync::Mutex::new(()),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Connections at the same time; further ones wait in the system's queue. Browsers open six each.
+/// Connections at the same time; one more takes the place of who was silent for longest. Browsers open six each.
 pub(super) const CONNECTIONS_MAX: usize = 128;
 
 /// Streams of `/api/v1/live` at the same time.
@@ -16,6 +16,9 @@ pub(super) const HEAD_BYTES_MAX: usize = 16 * 1024;
 
 /// How long a TLS handshake, the head of a request and its body may take.
 pub(super) const RECEIVE_S_MAX: Duration = Duration::from_secs(10);
+
+/// How long a peer may take none of what it is sent: it holds a page of metrics in memory, which may be large.
+pub(super) const SEND_S_MAX: Duration = Duration::from_secs(30);
 
 /// How long a worker may take to answer a look. One that takes longer is not well.
 pub(super) const LOOK_S_MAX: Duration = Duration::from_secs(5);

@@ -2,26 +2,23 @@
 
 use std::convert::Infallible;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use pgweir_core::driver::Level;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 
 use super::House;
-use super::limits::{CONNECTIONS_MAX, HEAD_BYTES_MAX, RECEIVE_S_MAX};
+use super::limits::{HEAD_BYTES_MAX, RECEIVE_S_MAX, SEND_S_MAX};
 use super::route::route;
+use super::seats::Seat;
 
 /// Serves what connects to a socket, until the process ends.
 pub(super) async fn serve(house: Rc<House>, listener: TcpListener) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -31,32 +28,43 @@ pub(super) async fn serve(house: Rc<House>, listener: TcpListener) {
                 continue;
             }
         };
-        let house = Rc::clone(&house);
+        let (house, seat) = (Rc::clone(&house), house.seats.take());
         tokio::task::spawn_local(async move {
-            let acceptor = house.tls.borrow().acceptor();
-            match acceptor {
-                None => talk(house, stream).await,
-                Some(acceptor) => {
-                    if let Ok(Ok(stream)) = timeout(RECEIVE_S_MAX, acceptor.accept(stream)).await {
-                        talk(house, stream).await;
-                    }
-                }
+            tokio::select! {
+                () = attend(house, stream, &seat) => {}
+                () = seat.lost() => {}
             }
-            drop(place);
         });
     }
 }
 
-async fn talk<S: AsyncRead + AsyncWrite + Unpin + 'static>(house: Rc<House>, stream: S) {
+/// Serves a connection to its end.
+async fn attend(house: Rc<House>, stream: TcpStream, seat: &Seat) {
+    let stream = seat.watch(stream, SEND_S_MAX);
+    let acceptor = house.tls.borrow().acceptor();
+    match acceptor {
+        None => talk(house, stream, seat).await,
+        Some(acceptor) => {
+            if let Ok(Ok(stream)) = timeout(RECEIVE_S_MAX, acceptor.accept(stream)).await {
+                talk(house, stream, seat).await;
+            }
+        }
+    }
+}
+
+async fn talk<S: AsyncRead + AsyncWrite + Unpin + 'static>(house: Rc<House>, stream: S, seat: &Seat) {
+    let asker = seat.asker();
     let service = service_fn(move |request| {
-        let house = Rc::clone(&house);
-        async move { Ok::<_, Infallible>(route(&house, request).await) }
+        let (house, asker) = (Rc::clone(&house), asker.clone());
+        async move { Ok::<_, Infallible>(asker.answered(route(&house, request)).await) }
     });
-    // A peer that breaks the protocol or leaves ends its connection, and nothing else.
+    // A peer that breaks the protocol or leaves ends its connection, and nothing else. One that has sent all it will send (a
+    // closed half) is answered nevertheless.
     let _ = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(RECEIVE_S_MAX)
         .max_buf_size(HEAD_BYTES_MAX)
+        .half_close(true)
         .serve_connection(TokioIo::new(stream), service)
         .await;
 }

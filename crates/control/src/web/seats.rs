@@ -1,0 +1,238 @@
+//! Who is connected to the HTTP server. When all places are taken, whoever has been silent for longest leaves for who comes: a
+//! scraper must not wait behind connections that ask for nothing, or that do not read what they are told.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
+use tokio::time::{Sleep, sleep};
+
+use super::limits::CONNECTIONS_MAX;
+
+/// The places, of all addresses together.
+#[derive(Default)]
+pub(super) struct Seats {
+    taken: RefCell<BTreeMap<u64, Rc<State>>>,
+    next: Cell<u64>,
+}
+
+/// A connection's place. Dropping it gives it back.
+pub(super) struct Seat {
+    seats: Rc<Seats>,
+    number: u64,
+    state: Rc<State>,
+}
+
+struct State {
+    /// When a byte last came or went.
+    moved: Cell<Instant>,
+    /// A request of it is being answered.
+    answering: Cell<bool>,
+    /// Its place is somebody else's now.
+    leave: Notify,
+}
+
+impl Seats {
+    /// A place for who comes; if need be, that of who has been silent for longest and is not being answered.
+    pub(super) fn take(self: &Rc<Seats>) -> Seat {
+        let mut taken = self.taken.borrow_mut();
+        while taken.len() >= CONNECTIONS_MAX {
+            let silent = taken.iter().min_by_key(|(_, state)| (state.answering.get(), state.moved.get()));
+            let Some(number) = silent.map(|(number, _)| *number) else { break };
+            if let Some(state) = taken.remove(&number) {
+                state.leave.notify_one();
+            }
+        }
+        let number = self.next.get();
+        self.next.set(number + 1);
+        let state = Rc::new(State {
+            moved: Cell::new(Instant::now()),
+            answering: Cell::new(false),
+            leave: Notify::new(),
+        });
+        taken.insert(number, Rc::clone(&state));
+        Seat { seats: Rc::clone(self), number, state }
+    }
+}
+
+impl Seat {
+    /// Returns when the place is somebody else's.
+    pub(super) async fn lost(&self) {
+        self.state.leave.notified().await;
+    }
+
+    /// Its requests are answered through this.
+    pub(super) fn asker(&self) -> Asker {
+        Asker(Rc::clone(&self.state))
+    }
+
+    /// Its stream, which may not stand still for longer than `patience` while something is written.
+    pub(super) fn watch<S>(&self, stream: S, patience: Duration) -> Watched<S> {
+        Watched { stream, state: Rc::clone(&self.state), patience, stalled: None }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.seats.taken.borrow_mut().remove(&self.number);
+    }
+}
+
+/// Notes while a request is being answered.
+#[derive(Clone)]
+pub(super) struct Asker(Rc<State>);
+
+impl Asker {
+    pub(super) async fn answered<T>(self, answer: impl Future<Output = T>) -> T {
+        self.0.answering.set(true);
+        let answer = answer.await;
+        self.0.answering.set(false);
+        answer
+    }
+}
+
+/// A connection's stream: notes when a byte comes or goes, and fails when nobody reads what is written.
+pub(super) struct Watched<S> {
+    stream: S,
+    state: Rc<State>,
+    patience: Duration,
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Watched<S> {
+    fn moved(&self) {
+        self.state.moved.set(Instant::now());
+    }
+
+    /// What became of a write.
+    fn written(
+        &mut self,
+        context: &mut Context<'_>,
+        result: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if result.is_ready() {
+            self.stalled = None;
+            self.moved();
+            return result;
+        }
+        let patience = self.patience;
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(patience)));
+        ready!(stalled.as_mut().poll(context));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        if buffer.filled().len() > before {
+            self.moved();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.written(context, result)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.stream).poll_write_vectored(context, pieces);
+        self.written(context, result)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+
+    use super::*;
+
+    fn run(test: impl Future<Output = ()>) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(test);
+    }
+
+    async fn is_lost(seat: &Seat) -> bool {
+        tokio::select! {
+            biased;
+            () = seat.lost() => true,
+            () = std::future::ready(()) => false,
+        }
+    }
+
+    #[test]
+    fn the_one_that_was_silent_for_longest_leaves() {
+        run(async {
+            let seats = Rc::new(Seats::default());
+            let all: Vec<Seat> = (0..CONNECTIONS_MAX).map(|_| seats.take()).collect();
+            let long_ago = Instant::now() - Duration::from_secs(60);
+            // The first was silent for longest, but is being answered.
+            all[0].state.moved.set(long_ago - Duration::from_secs(1));
+            all[0].state.answering.set(true);
+            all[7].state.moved.set(long_ago);
+            let newcomer = seats.take();
+            assert!(is_lost(&all[7]).await && !is_lost(&all[0]).await && !is_lost(&newcomer).await);
+            drop(all);
+            assert_eq!(seats.taken.borrow().len(), 1, "places are given back, the lost one too");
+        });
+    }
+
+    #[test]
+    fn where_all_are_being_answered_one_leaves_nevertheless() {
+        let seats = Rc::new(Seats::default());
+        let all: Vec<Seat> = (0..CONNECTIONS_MAX).map(|_| seats.take()).collect();
+        all.iter().for_each(|seat| seat.state.answering.set(true));
+        let _newcomer = seats.take();
+        assert_eq!(seats.taken.borrow().len(), CONNECTIONS_MAX);
+    }
+
+    #[test]
+    fn who_does_not_read_is_not_waited_for() {
+        run(async {
+            let seats = Rc::new(Seats::default());
+            let (ours, mut theirs) = duplex(16);
+            let mut stream = seats.take().watch(ours, Duration::from_millis(20));
+            stream.write_all(&[1; 16]).await.expect("there is room");
+            let error = stream.write_all(&[2; 16]).await.expect_err("nobody reads");
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+            // Who reads on is written to on.
+            let mut read = [0; 16];
+            theirs.read_exact(&mut read).await.expect("what came before");
+            stream.write_all(&[3; 8]).await.expect("there is room again");
+        });
+    }
+}
