@@ -510,3 +510,10 @@ def test_who_has_said_all_is_answered(http, path):
         while piece := stream.recv(65536):
             received += piece
     assert received.startswith(b"HTTP/1.1 200 ")
+
+
+def test_other_methods_are_told_which_there_are(http):
+    http = http()
+    for path, methods in (("/metrics", "GET, HEAD"), ("/api/v1/session", "GET, HEAD, POST, DELETE"), ("/api/v1/actions/pause", "POST")):
+        status, headers, _ = http.ask(path, "OPTIONS")
+        assert (status, headers["Allow"]) == (405, methods), path

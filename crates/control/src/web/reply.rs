@@ -62,8 +62,8 @@ pub(super) enum Refusal {
     Forbidden(&'static str),
     /// There is no such thing.
     NotFound(&'static str),
-    /// Not by this method.
-    Method,
+    /// Not by this method, but by these.
+    Method(&'static str),
     /// It is larger than it may be.
     TooLarge,
     /// The command failed.
@@ -81,7 +81,7 @@ impl Refusal {
             Refusal::SignIn | Refusal::WrongPassword => StatusCode::UNAUTHORIZED,
             Refusal::Forbidden(_) => StatusCode::FORBIDDEN,
             Refusal::NotFound(_) => StatusCode::NOT_FOUND,
-            Refusal::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Refusal::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
             Refusal::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Refusal::Failed(_) => StatusCode::CONFLICT,
             Refusal::SlowDown(_) => StatusCode::TOO_MANY_REQUESTS,
@@ -96,7 +96,7 @@ impl Refusal {
             Refusal::WrongPassword => "wrong_password",
             Refusal::Forbidden(_) => "forbidden",
             Refusal::NotFound(_) => "not_found",
-            Refusal::Method => "method_not_allowed",
+            Refusal::Method(_) => "method_not_allowed",
             Refusal::TooLarge => "too_large",
             Refusal::Failed(_) => "failed",
             Refusal::SlowDown(_) => "slow_down",
@@ -112,7 +112,7 @@ impl Refusal {
             Refusal::Forbidden(text) | Refusal::NotFound(text) | Refusal::Unavailable(text) => {
                 (*text).to_owned()
             }
-            Refusal::Method => "This address does not take this method.".to_owned(),
+            Refusal::Method(others) => format!("This address takes other methods: {others}."),
             Refusal::TooLarge => "The request is too large.".to_owned(),
             Refusal::SlowDown(seconds) => format!("Too many failed attempts; try again in {seconds} s."),
         }
@@ -127,8 +127,14 @@ impl Refusal {
             let realm = HeaderValue::from_static("Basic realm=\"pgweir\", charset=\"UTF-8\"");
             headers.insert(hyper::header::WWW_AUTHENTICATE, realm);
         }
-        if let Refusal::SlowDown(seconds) = self {
-            headers.insert(hyper::header::RETRY_AFTER, HeaderValue::from(*seconds));
+        match self {
+            Refusal::SlowDown(seconds) => {
+                headers.insert(hyper::header::RETRY_AFTER, HeaderValue::from(*seconds));
+            }
+            Refusal::Method(others) => {
+                headers.insert(hyper::header::ALLOW, HeaderValue::from_static(others));
+            }
+            _ => {}
         }
         reply
     }

@@ -45,7 +45,7 @@ async fn answer(house: &std::rc::Rc<House>, request: Request<Incoming>, path: &s
     }
     if let Some(action) = path.strip_prefix("/api/v1/actions/") {
         if *request.method() != Method::POST {
-            return Err(Refusal::Method);
+            return Err(Refusal::Method("POST"));
         }
         allow_change(request.headers(), &reader)?;
         if reader.role != Role::Admin {
@@ -56,7 +56,7 @@ async fn answer(house: &std::rc::Rc<House>, request: Request<Incoming>, path: &s
         return actions::act(house, &reader, &action, &body).await;
     }
     if !reading {
-        return Err(Refusal::Method);
+        return Err(Refusal::Method("GET, HEAD"));
     }
     if path == "/metrics" {
         let accept =
@@ -143,7 +143,7 @@ async fn session(house: &House, request: Request<Incoming>) -> Outcome {
             set_cookie(&mut reply, &no_session_cookie());
             Ok(reply)
         }
-        _ => Err(Refusal::Method),
+        _ => Err(Refusal::Method("GET, HEAD, POST, DELETE")),
     }
 }
 
