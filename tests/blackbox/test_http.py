@@ -5,6 +5,7 @@ import json
 import re
 import socket
 import ssl
+import time
 import urllib.error
 import urllib.request
 
@@ -12,6 +13,7 @@ import pytest
 
 from harness.machine import eventually, free_port
 from harness.pooler import kind
+from harness.wire import Raw, query, startup
 
 pytestmark = pytest.mark.skipif(kind() != "pgweir", reason="PgBouncer has no HTTP server")
 
@@ -334,7 +336,7 @@ def test_clients_and_servers_are_listed(http):
 
         def pinned():
             clients = http.get("/api/v1/clients")["clients"]
-            return next((c for c in clients if c["application_name"] == "second" and c["reason"]), None)
+            return next((c for c in clients if c["application_name"] == "second" and (c["reason"] or "").startswith("keeps")), None)
 
         client = eventually(pinned, "the client has a reason")
         assert (client["state"], client["reason"]) == ("active", "keeps its server: temporary objects")
@@ -517,3 +519,35 @@ def test_other_methods_are_told_which_there_are(http):
     for path, methods in (("/metrics", "GET, HEAD"), ("/api/v1/session", "GET, HEAD, POST, DELETE"), ("/api/v1/actions/pause", "POST")):
         status, headers, _ = http.ask(path, "OPTIONS")
         assert (status, headers["Allow"]) == (405, methods), path
+
+
+def test_why_a_client_is_in_its_state(http):
+    """Who keeps others out comes before who works, and the reason says what is the matter."""
+    http = http(default_pool_size=2, databases={"gone": "host=127.0.0.1 port=1"}, query_wait_timeout=60)
+
+    def reasons(database="app"):
+        clients = http.get(f"/api/v1/clients?database={database}")["clients"]
+        return [(one["application_name"], one["state"], one["reason"]) for one in clients]
+
+    def say(session, statement):
+        session.send(query(statement))
+
+    with http.pooler.raw(application_name="thinker") as thinker, http.pooler.raw(application_name="worker") as worker:
+        thinker.query("begin; select 1")
+        time.sleep(1.1)  # times of requests are told in seconds
+        say(worker, "select pg_sleep(60)")
+        idle, busy = ("thinker", "active", "in a transaction, asks for nothing now"), ("worker", "active", None)
+        eventually(lambda: reasons() == [idle, busy], f"{idle}, {busy}")
+        with http.pooler.raw(application_name="third") as third:
+            say(third, "select 1")
+            eventually(lambda: reasons()[0] == ("third", "waiting", "all servers of its pool are busy"), "the reason of who waits")
+    with http.pooler.raw("app2", application_name="fourth") as fourth:
+        fourth.query("select 1")
+        http.pooler.admin("PAUSE app2")
+        say(fourth, "select 1")
+        eventually(lambda: reasons("app2") == [("fourth", "waiting", "its database is paused")], "the reason while paused")
+        http.pooler.admin("RESUME app2")
+    with Raw(http.pooler.address) as fifth:
+        fifth.send(startup({"user": "alice", "database": "gone"}))
+        eventually(lambda: reasons("gone") == [(None, "waiting", "connections to the server can not be opened")], "the reason of who waits for nobody")
+    assert http.ask("/api/v1/series?user=alice", user="stats")[0] == 400, "a user alone has no series"

@@ -162,7 +162,7 @@ export interface Server {
   database: string;
   user: string | null;
   address: string | null;
-  state: "active" | "idle" | "used" | "tested" | "login" | "being_canceled";
+  state: "active" | "idle" | "used" | "tested" | "login" | "being_canceled" | "listening";
   reason: string | null;
   since_s: number;
   request_s: number | null;

@@ -10,7 +10,7 @@ import { Table, type ColumnOf } from "../parts/table";
 import type { Route } from "../route";
 import { relaxed, Shown } from "./clients";
 
-const STATES = { active: "busy", idle: "ready", used: "ready, to be checked", tested: "being checked", login: "being opened", being_canceled: "held for a cancel" } as const;
+const STATES = { active: "busy", idle: "ready", used: "ready, to be checked", tested: "being checked", login: "being opened", being_canceled: "held for a cancel", listening: "listens for notifications" } as const;
 const MOST = 200;
 
 export function ServersPage({ route }: { route: Route }) {

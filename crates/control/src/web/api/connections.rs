@@ -5,10 +5,13 @@ use std::cmp::Reverse;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use pgweir_core::console::command::Topic;
+use pgweir_core::sight::PoolSight;
+use pgweir_settings::PoolMode;
 use serde_json::{Value, json};
 
 use super::super::House;
 use super::super::access::Reader;
+use super::super::model::{Activity, Model};
 use super::super::reply::Refusal;
 use super::query::Query;
 use super::tables::Shown;
@@ -21,16 +24,17 @@ pub(super) async fn clients(house: &House, reader: &Reader, query: &Query) -> Re
     let limit = query.number("limit", 1, LIMIT.0, LIMIT.1)?;
     refuse_names(reader, query)?;
     let mut rows = chosen(house.show(Topic::Clients).await?, query, state);
-    // Who waits longest first, then who is served longest, then the rest.
-    rows.sort_by_key(|row| (rank(state_of(row)), Reverse(waited_us(row))));
+    rows.sort_by(|one, other| place(one).cmp(&place(other)));
     let total = rows.len();
     let names = reader.sees_names();
-    let rows: Vec<Value> = rows.iter().take(limit).map(|row| client(row, names)).collect();
-    Ok(json!({ "time_s": house.model.borrow().sampled_s(), "total": total, "clients": rows }))
+    let model = house.model.borrow();
+    let rows: Vec<Value> = rows.iter().take(limit).map(|row| client(row, &model, names)).collect();
+    Ok(json!({ "time_s": model.sampled_s(), "total": total, "clients": rows }))
 }
 
 pub(super) async fn servers(house: &House, reader: &Reader, query: &Query) -> Result<Value, Refusal> {
-    let state = query.word("state", &["active", "idle", "used", "tested", "login", "being_canceled"])?;
+    let states = ["active", "idle", "used", "tested", "login", "being_canceled", "listening"];
+    let state = query.word("state", &states)?;
     let limit = query.number("limit", 1, LIMIT.0, LIMIT.1)?;
     refuse_names(reader, query)?;
     let mut rows = chosen(house.show(Topic::Servers).await?, query, state);
@@ -64,12 +68,16 @@ fn state_of(row: &Shown) -> &str {
     }
 }
 
-fn rank(state: &str) -> u8 {
-    match state {
-        "waiting" => 0,
-        "active" => 1,
-        _ => 2,
-    }
+/// Who waits longest comes first, then those that have a server, by when they last asked for something: who asks for nothing in
+/// the midst of a transaction keeps others out. Then the rest.
+fn place(row: &Shown) -> (u8, &str, Reverse<u64>) {
+    let (rank, asked) = match state_of(row) {
+        "waiting" => (0, ""),
+        // Times of this form are in order as texts.
+        "active" => (1, row.get("request_time").unwrap_or_default()),
+        _ => (2, ""),
+    };
+    (rank, asked, Reverse(waited_us(row)))
 }
 
 fn waited_us(row: &Shown) -> u64 {
@@ -77,7 +85,7 @@ fn waited_us(row: &Shown) -> u64 {
     part("wait") * 1_000_000 + part("wait_us")
 }
 
-fn client(row: &Shown, names: bool) -> Value {
+fn client(row: &Shown, model: &Model, names: bool) -> Value {
     let shown = |name: &str| row.get(name).filter(|text| names && !text.is_empty());
     let text = |name: &str| row.get(name).filter(|text| !text.is_empty());
     json!({
@@ -87,7 +95,7 @@ fn client(row: &Shown, names: bool) -> Value {
         "application_name": shown("application_name"),
         "address": address(row).filter(|_| names),
         "state": state_of(row),
-        "reason": client_reason(row),
+        "reason": client_reason(row, model),
         "since_s": unix_s(row.get("connect_time")),
         "request_s": unix_s(row.get("request_time")),
         "wait_us": waited_us(row),
@@ -126,7 +134,7 @@ fn server(row: &Shown, names: bool) -> Value {
 }
 
 /// Why a client is in its state, where the state does not say it all.
-fn client_reason(row: &Shown) -> Option<String> {
+fn client_reason(row: &Shown, model: &Model) -> Option<String> {
     match row.get("pinned") {
         Some(reasons) if !reasons.is_empty() => return Some(format!("keeps its server: {reasons}")),
         _ => {}
@@ -134,7 +142,32 @@ fn client_reason(row: &Shown) -> Option<String> {
     if row.number("riding").is_some_and(|riding| riding > 0) {
         return Some("its statement was sent behind another client's".to_owned());
     }
-    (state_of(row) == "waiting").then(|| "all servers of its pool are busy".to_owned())
+    let pool = pool_of(row, model);
+    let reason = match state_of(row) {
+        "waiting" if model.activity() == Activity::Paused => "everything is paused",
+        "waiting" if pool.is_some_and(|pool| pool.paused) => "its database is paused",
+        "waiting" if pool.is_some_and(|pool| pool.failure.is_some() && pool.servers.total() == 0) => {
+            "connections to the server can not be opened"
+        }
+        "waiting" => "all servers of its pool are busy",
+        "active" if linked(row).is_some() && waited_us(row) == 0 => {
+            let replicates = row.get("replication").is_some_and(|text| text != "none");
+            if replicates || pool.is_some_and(|pool| pool.mode == PoolMode::Session) {
+                "session pooling keeps its server"
+            } else {
+                "in a transaction, asks for nothing now"
+            }
+        }
+        _ => return None,
+    };
+    Some(reason.to_owned())
+}
+
+/// The pool of a client; of a database that has a user of its own, any.
+fn pool_of<'a>(row: &'a Shown, model: &'a Model) -> Option<&'a PoolSight> {
+    let mut pools = model.pools_of(Some(row.get("database")?)).map(|pool| &pool.sight).peekable();
+    let first = pools.peek().copied();
+    pools.find(|pool| Some(&*pool.user) == row.get("user")).or(first)
 }
 
 fn address(row: &Shown) -> Option<String> {

@@ -21,6 +21,9 @@ pub(super) fn series(house: &House, reader: &Reader, query: &Query) -> Result<Va
     let user = query.get("user");
     if user.is_some() {
         super::need_names(reader)?;
+        if query.get("database").is_none() {
+            return Err(Refusal::Bad("\"user\" needs \"database\" beside it".to_owned()));
+        }
     }
     let model = house.model.borrow();
     let found = model.series(query.get("database"), user);
