@@ -2,8 +2,9 @@
 //!
 //! What this file is for: statistics and the log show statements, and nobody who reads them may learn a value from it: no
 //! string, number or parameter in any spelling, no comment, no value of a SET, nothing behind PASSWORD, and nothing at all
-//! from the first place on that can not be lexed with certainty. Where it is in doubt it shows less. Texts with the same
-//! fingerprint look alike, but for the case of their words.
+//! from the first place on that can not be lexed with certainty, or where a word stands right behind a string: there a quote may be
+//! missing or too many (`'O'Brien', 'secret'`), and what looks like words are values. Where it is in doubt it shows less. Texts with
+//! the same fingerprint look alike otherwise, but for the case of their words.
 
 use crate::lexer::{Kind, Lexeme, Lexer};
 
@@ -19,12 +20,17 @@ pub fn without_literals(sql: &[u8], put: impl FnMut(&[u8]) -> bool) {
     let mut bare =
         Bare { put, more: true, held: Held::Nothing, gap: false, begun: false, place: Place::default() };
     let mut lexer = Lexer::new(sql);
+    let mut behind_text = false;
     while bare.more {
         let rest = lexer.rest();
-        bare.gap |= begins_with_gap(rest);
+        let gap = begins_with_gap(rest);
+        bare.gap |= gap;
         match lexer.next() {
-            Some(Ok(lexeme)) => bare.see(lexeme),
-            Some(Err(_)) => {
+            Some(Ok(lexeme)) if !(behind_text && !gap && is_word(lexeme.kind)) => {
+                behind_text = is_text(lexeme.kind);
+                bare.see(lexeme);
+            }
+            Some(Ok(_) | Err(_)) => {
                 bare.gap = true;
                 bare.release();
                 bare.write(REST);
@@ -37,6 +43,14 @@ pub fn without_literals(sql: &[u8], put: impl FnMut(&[u8]) -> bool) {
 
 fn begins_with_gap(rest: &[u8]) -> bool {
     matches!(rest, [b' ' | b'\t' | b'\n' | 0x0b | 0x0c | b'\r', ..] | [b'-', b'-', ..] | [b'/', b'*', ..])
+}
+
+fn is_text(kind: Kind) -> bool {
+    matches!(kind, Kind::Text | Kind::EscapeText | Kind::UnicodeText | Kind::DollarText)
+}
+
+fn is_word(kind: Kind) -> bool {
+    matches!(kind, Kind::Word | Kind::QuotedWord | Kind::UnicodeWord)
 }
 
 /// What may yet turn out to be the inside of a list of literals.
@@ -271,11 +285,20 @@ mod tests {
             "select 12secret",
             "select $1secret",
             "select 'a'\x01secret",
+            "insert into t values ('O'Brien', 'secret')",
+            "insert into t values ('O'Brien', 'secret', 'x')",
+            "insert into t values ('x, 'secret')",
+            "insert into t values ('x'', 'secret')",
+            "insert into t values (x', 'secret')",
+            "select E'x'a, 'secret'",
+            "select 'x'\"y\", 'secret'",
         ] {
             let shown = bare(sql.as_bytes());
             assert!(!shown.contains("secret"), "{sql} | {shown}");
         }
         assert_eq!(bare(b"alter role a password null"), "alter role a password null");
+        assert_eq!(bare(b"select 'a' b, N'c'::text, x'1f'"), "select ? b, N?::text, x?");
+        assert_eq!(bare(b"insert into t values ('O'Brien', 'secret')"), "insert into t values (? ...");
         assert_eq!(bare(b"select password from users"), "select password from users");
         assert_eq!(bare(b"update t set a = b, c = 1 where d"), "update t set a = b, c = ? where d");
         assert_eq!(bare(b"set a to b; select c"), "set a to ?; select c");
