@@ -58,7 +58,7 @@ def mounted(target, options):
 class Bench:
     """A running pgweir bench, with everything it starts."""
 
-    def __init__(self, folder, words, mounts, wrapper):
+    def __init__(self, folder, words, mounts, wrapper, terminal=None):
         self.folder, self.temporary, self.output = folder, folder / "tmp", folder / "out"
         for name in ["tmp", *mounts]:
             (folder / name).mkdir(exist_ok=True)
@@ -68,14 +68,16 @@ class Bench:
             wrapper = [*wrapper, *mounted(folder / name, options)]
         self.process = subprocess.Popen(
             [*wrapper, binary(), "bench", *words, "--no-peer", "--output", self.output],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE if terminal is None else terminal,
+            stderr=subprocess.PIPE if terminal is None else terminal,
             text=True,
             env=os.environ | {"TMPDIR": str(self.temporary)},
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         self.lines, self.text, self.seen = [], "", {}
         self.readers = [threading.Thread(target=self.lines.extend, args=(self.process.stderr,)), threading.Thread(target=self.read)]
+        if terminal is not None:
+            self.readers = []
         for reader in self.readers:
             reader.start()
 
@@ -133,8 +135,8 @@ def bench():
     folder, started = Path(tempfile.mkdtemp(prefix="bench-", dir="/tmp")), []
     folder.chmod(0o755)
 
-    def start(*words, mounts={}, wrapper=()):
-        started.append(Bench(folder, words, mounts, wrapper))
+    def start(*words, mounts={}, wrapper=(), terminal=None):
+        started.append(Bench(folder, words, mounts, wrapper, terminal))
         return started[-1]
 
     yield start
@@ -253,3 +255,46 @@ def test_side_by_side_keeps_what_it_measured(tmp_path):
     assert "select1: " in rest and "written to" in rest, rest
     runs = json.loads((tmp_path / "out" / "report.json").read_text())
     assert "select1" in json.dumps(runs)
+
+
+@pytest.mark.parametrize("phase", ["initdb", "filling", "through the pooler"])
+def test_killed(bench, phase):
+    """Whatever ends it, its processes end too, and its folder goes."""
+    one = bench("overhead", "--quick", "--seconds", "6", "--rounds", "1")
+    one.wait_for(phase, PHASES[phase])
+    one.seen |= family(one.process.pid)
+    assert any("postgres -D" in command or "initdb" in command for command in one.seen.values())
+    one.process.kill()
+    one.process.wait()
+    eventually(lambda: not any(is_there(*seen) for seen in one.seen), "all processes are gone", timeout_s=60)
+    eventually(lambda: not list(one.temporary.iterdir()), "the folder is gone", timeout_s=60)
+
+
+def test_the_terminal_is_closed(bench):
+    """Who closes the window leaves nothing behind, and is not answered by a panic."""
+    ours, theirs = os.openpty()
+    one = bench("overhead", "--quick", "--seconds", "60", "--rounds", "1", terminal=theirs)
+    os.close(theirs)
+    one.wait_for("first round", PHASES["first round"])
+    one.seen |= family(one.process.pid)
+    os.close(ours)
+    one.process.send_signal(signal.SIGHUP)
+    code, _ = one.end()
+    assert code == 130
+
+
+def test_nobody_reads_the_help():
+    """`pgweir bench --help | true`: an early end of the reader is no failure."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    for words in (["bench", "--help"], ["bench", "load", "--help"], ["demo", "--help"]):
+        done = subprocess.run([binary(), *words], stdout=writer, stderr=subprocess.PIPE, text=True)
+        assert (done.returncode, done.stderr) == (0, ""), words
+    os.close(writer)
+
+
+def test_a_report_that_can_not_be_written(tmp_path):
+    """Told before anything is measured, not after."""
+    for words in (["overhead"], ["load"], ["peers"]):
+        done = subprocess.run([binary(), "bench", *words, "--output", "/proc/self"], capture_output=True, text=True, timeout=20)
+        assert done.returncode == 1 and "--output: writing to /proc/self: " in done.stderr, (words, done.stderr)

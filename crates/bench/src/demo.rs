@@ -15,7 +15,7 @@ use crate::login::Address;
 use crate::machine;
 use crate::pgbench::{Load, Outcome, Pgbench, Protocol, Script};
 use crate::pooler::{Pooler, PoolerOptions, PoolerProgram};
-use crate::progress::Progress;
+use crate::progress::{Progress, say};
 use crate::sampler::{ConnectionCounter, CpuMark};
 use crate::scratch::{RunAs, Scratch};
 use crate::stats::short;
@@ -74,7 +74,7 @@ struct Stage {
 /// Runs the demo; see [`crate::demo`].
 pub(crate) fn run(args: Vec<OsString>) -> Result<(), BenchError> {
     let Some(options) = parse(args)? else {
-        print!("{HELP}");
+        say!("{HELP}");
         return Ok(());
     };
     let once = options.once;
@@ -82,7 +82,7 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), BenchError> {
     let mut stage = Stage::set(options, &mut progress)?;
     let table = stage.compare(&mut progress)?;
     drop(progress);
-    print!("\n{table}");
+    say!("\n{table}");
     if once { Ok(()) } else { stage.serve() }
 }
 
@@ -253,17 +253,17 @@ impl Stage {
     fn serve(&mut self) -> Result<(), BenchError> {
         let psql = self.tools.psql.display();
         let (pooler, server) = (self.pooler.port(), self.cluster.port());
-        println!(
+        say!(
             "\nStill serving. In another terminal:\n\n\
              through pgweir  {psql} -h 127.0.0.1 -p {pooler} -U {USER} {DATABASE}\n\
              its console     {psql} -h 127.0.0.1 -p {pooler} -U {USER} pgbouncer -c 'SHOW POOLS'\n\
              direct          {psql} -h 127.0.0.1 -p {server} -U {USER} {DATABASE}\n\n\
-             Ctrl-C stops and removes everything.",
+             Ctrl-C stops and removes everything.\n",
         );
         while self.interrupt.sleep(Duration::from_millis(500)).is_ok() {
             self.check()?;
         }
-        println!();
+        say!("\n");
         Ok(())
     }
 }

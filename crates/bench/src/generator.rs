@@ -19,7 +19,7 @@ use crate::load::{self, Mix, Pace, Plan, Protocol, StandIn};
 use crate::login::{Address, Login};
 use crate::pgbench_output::{Latencies, summary};
 use crate::process::{self, Process, STOP_PLAIN};
-use crate::progress::Progress;
+use crate::progress::{Progress, note, say};
 use crate::scratch::{RunAs, Scratch};
 use crate::stats::{median, short};
 use crate::table::Table;
@@ -79,7 +79,7 @@ struct Server {
 /// Runs the comparison.
 pub(crate) fn run(args: Vec<OsString>) -> Result<(), BenchError> {
     let Some(options) = parse(args)? else {
-        print!("{HELP}");
+        say!("{HELP}");
         return Ok(());
     };
     let interrupt = Interrupt::install()?;
@@ -128,7 +128,7 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), BenchError> {
         }
     }
     drop(progress);
-    print!("\n{}\n{}\n", rows.render(), verdicts.join("\n"));
+    say!("\n{}\n{}\n", rows.render(), verdicts.join("\n"));
     Ok(())
 }
 
@@ -163,7 +163,7 @@ pub(crate) fn stand_in(args: Vec<OsString>) -> Result<(), BenchError> {
     while let Some(arg) = parser.next()? {
         match arg {
             Short('h') | Long("help") => {
-                print!("{STAND_IN_HELP}");
+                say!("{STAND_IN_HELP}");
                 return Ok(());
             }
             Long("port") => port = parser.value()?.parse()?,
@@ -179,7 +179,7 @@ pub(crate) fn stand_in(args: Vec<OsString>) -> Result<(), BenchError> {
     };
     let server = server.delayed(Duration::from_millis(delay_ms.into()));
     let place = sockets.map_or_else(|| "127.0.0.1".to_owned(), |directory| directory.display().to_string());
-    eprintln!("answering on {place}, port {}", server.port());
+    note!("answering on {place}, port {}", server.port());
     server.serve(&interrupt)
 }
 

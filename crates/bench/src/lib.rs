@@ -3,7 +3,7 @@
 //! Two entry points, [`demo`] and [`bench`], are subcommands of the `pgweir` binary. Both start a throw-away PostgreSQL
 //! cluster of their own, put poolers in front of it as separate processes, and load them with pgbench. Nothing here is
 //! part of the data plane: this crate may block, sleep and look at the clock. It must never touch a database that it did
-//! not create, and whatever ends it (the end, an error, Ctrl-C), it leaves neither processes nor files behind.
+//! not create, and whatever ends it (the end, an error, Ctrl-C, SIGKILL), it leaves neither processes nor files behind.
 #![allow(
     clippy::disallowed_methods,
     reason = "a tool with a process of its own: it measures time, waits and has threads that read pipes"
@@ -22,6 +22,7 @@ mod idle;
 mod install;
 mod interrupt;
 mod json;
+mod keeper;
 mod load;
 mod login;
 mod machine;
@@ -42,6 +43,7 @@ mod tools;
 mod url;
 
 pub use error::BenchError;
+use progress::{note, say};
 
 const BENCH_HELP: &str = "\
 usage: pgweir bench EXPERIMENT [options]
@@ -83,7 +85,7 @@ pub fn bench(args: Vec<OsString>) -> ExitCode {
         Some("generator") => generator::run(args.collect()),
         Some("stand-in") => generator::stand_in(args.collect()),
         Some("-h" | "--help" | "help") | None => {
-            print!("{}", bench_help());
+            say!("{}", bench_help());
             Ok(())
         }
         Some(other) => {
@@ -103,11 +105,11 @@ fn finish(program: &str, result: Result<(), BenchError>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(BenchError::Interrupted) => {
-            eprintln!("{program}: interrupted; everything it had started is stopped and removed");
+            note!("{program}: interrupted; everything it had started is stopped and removed");
             ExitCode::from(BenchError::Interrupted.exit_code())
         }
         Err(error) => {
-            eprintln!("{program}: {error}");
+            note!("{program}: {error}");
             ExitCode::from(error.exit_code())
         }
     }

@@ -15,6 +15,7 @@ use nix::unistd::Pid;
 
 use crate::error::BenchError;
 use crate::interrupt::Interrupt;
+use crate::keeper::{self, Kept};
 use crate::{scratch, tools};
 
 /// How often a wait looks at its process.
@@ -62,6 +63,8 @@ pub(crate) struct Process {
     child: Child,
     name: String,
     plan: StopPlan,
+    /// If we are killed.
+    kept: Option<Kept>,
 }
 
 impl Process {
@@ -100,7 +103,8 @@ impl Process {
                 BenchError::Io { what: format!("starting {name} ({program})"), source }
             }
         })?;
-        Ok(Self { child, name: name.to_owned(), plan })
+        let kept = plan.first().and_then(|(signal, _)| keeper::keep_process(child.id(), *signal));
+        Ok(Self { child, name: name.to_owned(), plan, kept })
     }
 
     /// Its process id.
@@ -117,7 +121,10 @@ impl Process {
 
     /// `Some` once it has ended.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
-        self.child.try_wait().ok().flatten()
+        let status = self.child.try_wait().ok().flatten()?;
+        // From now on its id may be another's.
+        self.kept = None;
+        Some(status)
     }
 
     /// Stops it as planned and reaps it. Does nothing if it has ended.

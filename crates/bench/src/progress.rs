@@ -1,7 +1,29 @@
 //! What a waiting user sees: on a terminal one line that is rewritten, elsewhere one line for each phase.
 
+use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::time::Instant;
+
+/// Prints on standard output, as `print!` does. Where that can not be written (a terminal that was closed, a pipe that nobody reads any
+/// more), it is not: a panic would be in the way of cleaning up.
+macro_rules! say {
+    ($($words:tt)*) => { $crate::progress::write(&mut std::io::stdout(), format_args!($($words)*)) };
+}
+
+/// The same with a line on standard error.
+macro_rules! note {
+    ($($words:tt)*) => {
+        $crate::progress::write(&mut std::io::stderr(), format_args!("{}\n", format_args!($($words)*)))
+    };
+}
+
+pub(crate) use {note, say};
+
+/// See [`say`].
+pub(crate) fn write(to: &mut dyn Write, words: fmt::Arguments<'_>) {
+    let _ = to.write_fmt(words);
+    let _ = to.flush();
+}
 
 /// A line is cut here, so that rewriting works on an 80-column terminal.
 const WIDTH: usize = 78;
@@ -42,20 +64,18 @@ impl Progress {
         let separator = if result.is_empty() { "" } else { ": " };
         let line = format!("{}{separator}{result} ({:.1} s)", self.phase, self.since.elapsed().as_secs_f64());
         self.clear();
-        eprintln!("{line}");
+        note!("{line}");
     }
 
     /// Removes a line that is being rewritten.
     pub(crate) fn clear(&mut self) {
         if self.live {
-            eprint!("\r\x1b[2K");
-            let _ = io::stderr().flush();
+            write(&mut io::stderr(), format_args!("\r\x1b[2K"));
         }
     }
 
     fn rewrite(&self, line: &str) {
-        eprint!("\r\x1b[2K{}", cut(line));
-        let _ = io::stderr().flush();
+        write(&mut io::stderr(), format_args!("\r\x1b[2K{}", cut(line)));
     }
 }
 
@@ -78,6 +98,13 @@ fn cut(line: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_can_not_be_written_is_not() {
+        let (reader, mut writer) = io::pipe().expect("a pipe");
+        drop(reader);
+        write(&mut writer, format_args!("to nobody"));
+    }
 
     #[test]
     fn long_lines_are_cut_between_characters() {

@@ -14,6 +14,7 @@ use crate::cluster::free_port;
 use crate::error::BenchError;
 use crate::interrupt::Interrupt;
 use crate::process::{self, Process, STOP_PLAIN};
+use crate::progress::say;
 
 const HELP: &str = "\
 usage: pgweir bench relay --to PORT [--port N] [--round-trip-us N]
@@ -69,7 +70,7 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), BenchError> {
     while let Some(arg) = parser.next()? {
         match arg {
             Short('h') | Long("help") => {
-                print!("{HELP}");
+                say!("{HELP}");
                 return Ok(());
             }
             Long("port") => port = parser.value()?.parse()?,

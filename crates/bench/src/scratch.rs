@@ -11,6 +11,8 @@ use std::process::Command;
 use nix::unistd::{Gid, Uid, User, chown, geteuid, mkdtemp};
 
 use crate::error::BenchError;
+use crate::keeper::{self, Kept};
+use crate::progress::note;
 
 /// Longest path of a unix socket that the kernel takes is 107 bytes; this much of it is ours: `/pg/.s.PGSQL.65535`.
 const SOCKET_PATH_MAX: usize = 107 - 20;
@@ -78,6 +80,8 @@ impl RunAs {
 pub(crate) struct Scratch {
     path: PathBuf,
     run_as: RunAs,
+    /// If we are killed.
+    _kept: Option<Kept>,
 }
 
 impl Scratch {
@@ -95,7 +99,8 @@ impl Scratch {
             what: format!("a directory in {}", parent.display()),
             source: errno.into(),
         })?;
-        let scratch = Self { path, run_as };
+        let _kept = keeper::keep_folder(&path);
+        let scratch = Self { path, run_as, _kept };
         // Others may pass through (the unprivileged user must reach its folders), not list.
         fs::set_permissions(&scratch.path, fs::Permissions::from_mode(0o711))
             .map_err(BenchError::io("chmod of the temporary directory"))?;
@@ -141,7 +146,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.path) {
-            eprintln!("could not remove {}: {error}", self.path.display());
+            note!("could not remove {}: {error}", self.path.display());
         }
     }
 }
@@ -159,17 +164,45 @@ fn check_room(path: &Path, needed_mb: u64, option: &'static str) -> Result<(), B
     Ok(())
 }
 
-/// Refuses to measure what could not be reported afterwards.
+/// Makes the folder for a report. Refuses to measure what could not be reported afterwards.
 ///
 /// # Errors
-/// The folder's file system has no room for a report.
-pub(crate) fn check_output(folder: &Path) -> Result<(), BenchError> {
-    check_room(folder, REPORT_MB, "--output")
+/// There is no such folder and none can be made, it can not be written to, or its file system has no room for a report. A folder that
+/// was made is gone then.
+pub(crate) fn prepare_output(folder: &Path) -> Result<(), BenchError> {
+    let made = !folder.exists();
+    fs::create_dir_all(folder).map_err(BenchError::io(format!("making {}", folder.display())))?;
+    let usable = check_writable(folder).and_then(|()| check_room(folder, REPORT_MB, "--output"));
+    if usable.is_err() && made {
+        let _ = fs::remove_dir(folder);
+    }
+    usable
+}
+
+fn check_writable(folder: &Path) -> Result<(), BenchError> {
+    let path = folder.join(format!(".pgweir-{}", std::process::id()));
+    let tried = fs::File::create(&path).and_then(|_| fs::remove_file(&path));
+    tried.map_err(|source| match source.kind() {
+        std::io::ErrorKind::StorageFull => output_full(folder),
+        _ => BenchError::Io { what: format!("--output: writing to {}", folder.display()), source },
+    })
+}
+
+/// Writes a file of a report.
+///
+/// # Errors
+/// It can not be written; [`BenchError::DiskFull`] where there is no room for it.
+pub(crate) fn write_output(folder: &Path, name: &str, content: &str) -> Result<(), BenchError> {
+    let path = folder.join(name);
+    fs::write(&path, content).map_err(|source| match source.kind() {
+        std::io::ErrorKind::StorageFull => output_full(folder),
+        _ => BenchError::Io { what: format!("writing {}", path.display()), source },
+    })
 }
 
 /// A report could not be written.
 #[must_use]
-pub(crate) fn output_full(folder: &Path) -> BenchError {
+fn output_full(folder: &Path) -> BenchError {
     BenchError::DiskFull { path: folder.to_owned(), needed_mb: REPORT_MB, option: "--output" }
 }
 
@@ -205,6 +238,20 @@ mod tests {
         assert!(folder.join("file").exists());
         drop(scratch);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn where_no_report_can_be_written_it_is_said_before() {
+        let scratch = Scratch::create(RunAs(None), 1).expect("a temporary directory");
+        let file = scratch.path().join("file");
+        fs::write(&file, "").expect("written");
+        assert!(prepare_output(&file).is_err() && prepare_output(&file.join("deeper")).is_err());
+        // Not even root can make files there.
+        let error = prepare_output(Path::new("/proc/self")).expect_err("no files there");
+        assert!(error.to_string().starts_with("--output: writing to /proc/self: "), "{error}");
+        let folder = scratch.path().join("new/folder");
+        prepare_output(&folder).expect("it can be made");
+        assert_eq!(fs::read_dir(&folder).expect("made").count(), 0);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::json::FORMAT;
 use super::results::Metric;
 use crate::error::BenchError;
+use crate::progress::say;
 use crate::stats::short;
 use crate::table::Table;
 
@@ -25,8 +26,8 @@ type Place = (String, String, String);
 pub(crate) fn run(args: Vec<OsString>) -> Result<(), BenchError> {
     let paths: Vec<&Path> = args.iter().map(Path::new).collect();
     match paths.as_slice() {
-        [word] if ["-h", "--help"].iter().any(|help| word == &Path::new(help)) => print!("{HELP}"),
-        [before, after] => print!("{}", compare(&read(before)?, &read(after)?)),
+        [word] if ["-h", "--help"].iter().any(|help| word == &Path::new(help)) => say!("{HELP}"),
+        [before, after] => say!("{}", compare(&read(before)?, &read(after)?)),
         _ => return Err(BenchError::Usage("compare takes two files".to_owned())),
     }
     Ok(())

@@ -15,9 +15,9 @@ use crate::load::{self, Latency, Mix, Outcome, Pace, Plan, Protocol};
 use crate::login::Login;
 use crate::machine;
 use crate::pooler::{Pooler, PoolerOptions, PoolerProgram};
-use crate::progress::Progress;
+use crate::progress::{Progress, say};
 use crate::sampler::CpuMark;
-use crate::scratch::{RunAs, Scratch};
+use crate::scratch::{RunAs, Scratch, prepare_output, write_output};
 use crate::stats::{median, short};
 use crate::table::Table;
 use crate::tools::{self, find_program};
@@ -79,9 +79,12 @@ struct Sample {
 /// Runs the load; see [`crate::bench`].
 pub(crate) fn run(args: Vec<OsString>) -> Result<(), BenchError> {
     let Some(options) = parse(args)? else {
-        print!("{HELP}");
+        say!("{HELP}");
         return Ok(());
     };
+    if let Some(output) = &options.output {
+        prepare_output(output)?;
+    }
     let interrupt = Interrupt::install()?;
     machine::raise_file_limit((options.plan.clients + options.plan.idle_clients) * 2)?;
     let mut progress = Progress::new();
@@ -94,10 +97,13 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), BenchError> {
     drop(progress);
     all.retain(|(_, samples)| !samples.is_empty());
     if !all.is_empty() {
-        print!("{}", text(&options, &all));
+        say!("{}", text(&options, &all));
         if let Some(output) = &options.output {
             write(output, &json(&options, &all))?;
         }
+    } else if let Some(output) = &options.output {
+        // Only removed if nothing is in it.
+        let _ = std::fs::remove_dir(output);
     }
     ended.and_then(|()| succeeded(&all))
 }
@@ -407,9 +413,8 @@ fn json(options: &Options, all: &[(String, Vec<Sample>)]) -> Value {
 }
 
 fn write(folder: &Path, report: &Value) -> Result<(), BenchError> {
-    std::fs::create_dir_all(folder).map_err(BenchError::io(format!("making {}", folder.display())))?;
-    super::write(folder, "load.json", &report.to_string())?;
-    println!("written to {}: load.json", folder.display());
+    write_output(folder, "load.json", &report.to_string())?;
+    say!("written to {}: load.json\n", folder.display());
     Ok(())
 }
 

@@ -18,7 +18,7 @@ mod server;
 
 use std::ffi::OsString;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::cluster::RESERVED;
@@ -27,9 +27,9 @@ use crate::interrupt::Interrupt;
 use crate::machine;
 use crate::pgpool;
 use crate::pooler::{Pooler, PoolerOptions};
-use crate::progress::Progress;
+use crate::progress::{Progress, note, say};
 use crate::sampler::MachineCpu;
-use crate::scratch::{self, RunAs, Scratch};
+use crate::scratch::{self, RunAs, Scratch, write_output};
 use crate::tools::{self, PostgresTools, find_pgbench};
 use catalog::{ALL, Experiment, Step};
 use monitor::{Monitor, Watched};
@@ -88,7 +88,7 @@ struct Bench {
 /// Runs experiments; see [`crate::bench`].
 pub(crate) fn run(experiment: &str, args: Vec<OsString>) -> Result<(), BenchError> {
     let Some(options) = Options::parse(experiment, args)? else {
-        print!("{}", options::help());
+        say!("{}", options::help());
         return Ok(());
     };
     let interrupt = Interrupt::install()?;
@@ -105,14 +105,7 @@ pub(crate) fn run(experiment: &str, args: Vec<OsString>) -> Result<(), BenchErro
         .clone()
         .unwrap_or_else(|| PathBuf::from(format!("pgweir-bench-{experiment}-{started}")));
     // Told before half an hour has gone by, not after.
-    let made = !output.exists();
-    fs::create_dir_all(&output).map_err(BenchError::io(format!("making {}", output.display())))?;
-    if let Err(full) = scratch::check_output(&output) {
-        if made {
-            let _ = fs::remove_dir(&output);
-        }
-        return Err(full);
-    }
+    scratch::prepare_output(&output)?;
     let load_before = load_average();
     let mut bench = Bench { options, tools, pgbench, interrupt, progress, load_before };
     let mut all = Vec::new();
@@ -126,16 +119,16 @@ pub(crate) fn run(experiment: &str, args: Vec<OsString>) -> Result<(), BenchErro
     drop(bench);
     all.retain(|results| !results.runs.is_empty());
     for results in &all {
-        print!("{}", results.text());
+        say!("{}", results.text());
     }
     if all.is_empty() {
         // Only removed if nothing is in it.
         let _ = fs::remove_dir(&output);
         return ended;
     }
-    write(&output, "report.json", &json::report(&all, &started).to_string())?;
-    write(&output, "report.html", &html::page(&all, &started))?;
-    println!("\nwritten to {}: report.html, report.json", output.display());
+    write_output(&output, "report.json", &json::report(&all, &started).to_string())?;
+    write_output(&output, "report.html", &html::page(&all, &started))?;
+    say!("\nwritten to {}: report.html, report.json\n", output.display());
     ended?;
     match all
         .iter()
@@ -157,7 +150,7 @@ impl Bench {
         experiment: &'static Experiment,
         all: &mut Vec<Results>,
     ) -> Result<(), BenchError> {
-        eprintln!("{}: {}", experiment.key, experiment.title);
+        note!("{}: {}", experiment.key, experiment.title);
         let needed_mb = if self.options.quick { NEEDED_QUICK_MB } else { NEEDED_MB };
         let needed_mb = if self.options.postgres.is_some() { 500 } else { needed_mb };
         let scratch = Scratch::create(RunAs::detect()?, needed_mb)?;
@@ -402,14 +395,6 @@ fn civil(days: u64) -> (u64, u64, u64) {
     let day = of_year - (153 * shifted_month + 2) / 5 + 1;
     let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
     (year_of_era + era * 400 + u64::from(month <= 2), month, day)
-}
-
-fn write(folder: &Path, name: &str, content: &str) -> Result<(), BenchError> {
-    let path = folder.join(name);
-    fs::write(&path, content).map_err(|source| match source.kind() {
-        std::io::ErrorKind::StorageFull => scratch::output_full(folder),
-        _ => BenchError::Io { what: format!("writing {}", path.display()), source },
-    })
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::error::BenchError;
 use crate::interrupt::Interrupt;
 use crate::login::Login;
 use crate::process;
-use crate::progress::Progress;
+use crate::progress::{Progress, note};
 use crate::scratch::Scratch;
 use crate::tools::PostgresTools;
 
@@ -175,7 +175,7 @@ impl Drop for OwnSchema {
         let dropped = Client::log_in(&self.0)
             .and_then(|mut client| client.query(&format!("DROP SCHEMA {SCHEMA} CASCADE")).map(drop));
         if let Err(error) = dropped {
-            eprintln!("could not drop schema {SCHEMA}: {error}");
+            note!("could not drop schema {SCHEMA}: {error}");
         }
     }
 }

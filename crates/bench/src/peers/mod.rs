@@ -9,7 +9,6 @@ mod workload;
 
 use std::ffi::OsString;
 use std::fs;
-use std::path::Path;
 
 use crate::cluster::{Cluster, ClusterOptions, Entry};
 use crate::error::BenchError;
@@ -18,10 +17,10 @@ use crate::interrupt::Interrupt;
 use crate::machine;
 use crate::pgbench::Pgbench;
 use crate::pooler::PoolerProgram;
-use crate::progress::Progress;
+use crate::progress::{Progress, say};
 use crate::relay::Relay;
 use crate::sampler::MachineCpu;
-use crate::scratch::{RunAs, Scratch};
+use crate::scratch::{RunAs, Scratch, prepare_output, write_output};
 use crate::svg;
 use crate::tools::{self, find_program};
 
@@ -39,11 +38,11 @@ const MAX_CONNECTIONS_PGPOOL: u32 = 700;
 /// Runs the comparison; see [`crate::bench`].
 pub(crate) fn run(args: Vec<OsString>) -> Result<(), BenchError> {
     let Some(options) = Options::parse(args)? else {
-        print!("{}", options::help());
+        say!("{}", options::help());
         return Ok(());
     };
     if let Some(output) = &options.output {
-        fs::create_dir_all(output).map_err(BenchError::io(format!("making {}", output.display())))?;
+        prepare_output(output)?;
     }
     let interrupt = Interrupt::install()?;
     let mut progress = Progress::new();
@@ -81,6 +80,10 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), BenchError> {
     };
     let (results, ended) = measure_all(&mut bench, &targets);
     if results.is_empty() {
+        if let Some(output) = &options.output {
+            // Only removed if nothing is in it.
+            let _ = fs::remove_dir(output);
+        }
         return ended;
     }
     let report = Report {
@@ -92,12 +95,12 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), BenchError> {
     };
     drop(bench);
     let text = report.text();
-    print!("{text}");
+    say!("{text}");
     if let Some(output) = &options.output {
-        write(output, "report.txt", &text)?;
-        write(output, "report.json", &report.json().to_string())?;
-        write(output, "report.svg", &svg::panels(&report.panels()))?;
-        println!("written to {}: report.txt, report.json, report.svg", output.display());
+        write_output(output, "report.txt", &text)?;
+        write_output(output, "report.json", &report.json().to_string())?;
+        write_output(output, "report.svg", &svg::panels(&report.panels()))?;
+        say!("written to {}: report.txt, report.json, report.svg\n", output.display());
     }
     ended
 }
@@ -164,9 +167,4 @@ fn find_pgbouncer(
         install::packages(&["pgbouncer"], "PgBouncer can not be installed from here", interrupt, say)?;
     }
     Ok(find_program("pgbouncer"))
-}
-
-fn write(folder: &Path, name: &str, content: &str) -> Result<(), BenchError> {
-    let path = folder.join(name);
-    fs::write(&path, content).map_err(BenchError::io(format!("writing {}", path.display())))
 }
