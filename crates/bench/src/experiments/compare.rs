@@ -27,7 +27,7 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), BenchError> {
     let paths: Vec<&Path> = args.iter().map(Path::new).collect();
     match paths.as_slice() {
         [word] if ["-h", "--help"].iter().any(|help| word == &Path::new(help)) => say!("{HELP}"),
-        [before, after] => say!("{}", compare(&read(before)?, &read(after)?)),
+        [before, after] => say!("{}", compare(&read(before)?, &read(after)?)?),
         _ => return Err(BenchError::Usage("compare takes two files".to_owned())),
     }
     Ok(())
@@ -46,7 +46,7 @@ fn read(path: &Path) -> Result<Value, BenchError> {
     }
 }
 
-fn compare(before: &Value, after: &Value) -> String {
+fn compare(before: &Value, after: &Value) -> Result<String, BenchError> {
     let mut text = String::new();
     for part in ["cpu", "cpus", "kernel"] {
         let (old, new) = (&before["machine"][part], &after["machine"][part]);
@@ -54,9 +54,18 @@ fn compare(before: &Value, after: &Value) -> String {
             text.push_str(&format!("Careful: another machine, {part} {old} and {new}\n"));
         }
     }
+    text.push_str(&other_settings(before, after));
+    let (earlier, later) = (targets(before), targets(after));
+    for (name, these, those) in [("A", &earlier, &later), ("B", &later, &earlier)] {
+        for ((experiment, step, through), _) in these.iter().filter(|(place, _)| !has(those, place)) {
+            text.push_str(&format!("Only in {name}: {experiment}, {step}, {through}\n"));
+        }
+    }
+    if !earlier.iter().any(|(place, _)| has(&later, place)) {
+        return Err(BenchError::Usage("nothing was measured in both reports".to_owned()));
+    }
     let mut table = Table::new(&["experiment", "step", "through", "figure", "A", "B", "B / A"], 4);
-    let later = targets(after);
-    for (place, old) in targets(before) {
+    for (place, old) in earlier {
         let Some((_, new)) = later.iter().find(|(other, _)| *other == place) else { continue };
         for metric in [
             Metric::Tps,
@@ -78,7 +87,30 @@ fn compare(before: &Value, after: &Value) -> String {
             table.row(vec![experiment, step, through, label.to_owned(), short(a), short(b), ratio]);
         }
     }
-    text + &table.render()
+    Ok(text + &table.render())
+}
+
+fn has(all: &[(Place, &Value)], place: &Place) -> bool {
+    all.iter().any(|(other, _)| other == place)
+}
+
+/// What is not the same load, or not on the same server.
+fn other_settings(before: &Value, after: &Value) -> String {
+    let mut text = String::new();
+    for old in before["experiments"].as_array().into_iter().flatten() {
+        let others = after["experiments"].as_array().into_iter().flatten();
+        let Some(new) = others.into_iter().find(|new| new["experiment"] == old["experiment"]) else {
+            continue;
+        };
+        let settings = old["settings"].as_object().into_iter().flatten();
+        let pairs = settings.map(|(key, value)| (key.as_str(), value, &new["settings"][key]));
+        let whole = ["quick", "postgres"].map(|key| (key, &old[key], &new[key]));
+        for (key, a, b) in pairs.chain(whole).filter(|(_, a, b)| a != b) {
+            let name = old["experiment"].as_str().unwrap_or_default();
+            text.push_str(&format!("Careful: {name} was run otherwise, {key} {a} and {b}\n"));
+        }
+    }
+    text
 }
 
 /// Every target of every step, with where it stands.
@@ -119,9 +151,9 @@ mod tests {
 
     #[test]
     fn ratios_are_told_and_small_ones_marked() {
-        let text = compare(&report(&[100.0, 101.0]), &report(&[200.0, 202.0]));
+        let text = compare(&report(&[100.0, 101.0]), &report(&[200.0, 202.0])).expect("the same load");
         assert!(text.contains("100  200  2.00x"), "{text}");
-        let text = compare(&report(&[100.0, 120.0]), &report(&[110.0, 110.0]));
+        let text = compare(&report(&[100.0, 120.0]), &report(&[110.0, 110.0])).expect("the same load");
         assert!(text.contains("~ 1.10x"), "{text}");
     }
 
@@ -129,7 +161,34 @@ mod tests {
     fn another_machine_is_told() {
         let mut other = report(&[1.0]);
         other["machine"]["kernel"] = json!("other");
-        assert!(compare(&report(&[1.0]), &other).contains("another machine"));
+        assert!(compare(&report(&[1.0]), &other).expect("the same load").contains("another machine"));
+    }
+
+    #[test]
+    fn another_load_is_told() {
+        let mut other = report(&[2.0]);
+        let experiment = &mut other["experiments"][0];
+        experiment["settings"] = json!({"scale": 10});
+        experiment["quick"] = json!(true);
+        let mut one = report(&[1.0]);
+        one["experiments"][0]["settings"] = json!({"scale": 100});
+        let mut more = one["experiments"][0]["steps"][0].clone();
+        more["name"] = json!("400 clients");
+        one["experiments"][0]["steps"].as_array_mut().expect("a list").push(more);
+        let text = compare(&one, &other).expect("one step is in both");
+        assert!(text.contains("storm was run otherwise, scale 100 and 10"), "{text}");
+        assert!(text.contains("quick null and true") && text.contains("2.00x"), "{text}");
+        assert!(
+            text.contains("Only in A: storm, 400 clients, pgweir\n") && !text.contains("Only in B"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn reports_with_nothing_in_common_are_refused() {
+        let mut other = report(&[1.0]);
+        other["experiments"][0]["experiment"] = json!("overhead");
+        assert_eq!(compare(&report(&[1.0]), &other).expect_err("nothing to compare").exit_code(), 2);
     }
 
     #[test]
