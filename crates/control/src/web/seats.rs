@@ -1,5 +1,5 @@
-//! Who is connected to the HTTP server. When all places are taken, whoever has been silent for longest leaves for who comes: a
-//! scraper must not wait behind connections that ask for nothing, or that do not read what they are told.
+//! Who is connected to the HTTP server. When all places are taken, whoever was told something longest ago leaves for who comes: a
+//! scraper must not wait behind connections that ask for nothing, or for nothing whole, or that do not read what they are told.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -30,16 +30,16 @@ pub(super) struct Seat {
 }
 
 struct State {
-    /// When a byte last came or went.
+    /// When it came, or was last told something.
     moved: Cell<Instant>,
-    /// A request of it is being answered.
+    /// A whole request of it is being answered.
     answering: Cell<bool>,
     /// Its place is somebody else's now.
     leave: Notify,
 }
 
 impl Seats {
-    /// A place for who comes; if need be, that of who has been silent for longest and is not being answered.
+    /// A place for who comes; if need be, that of who was told nothing for longest and is not being answered.
     pub(super) fn take(self: &Rc<Seats>) -> Seat {
         let mut taken = self.taken.borrow_mut();
         while taken.len() >= CONNECTIONS_MAX {
@@ -97,7 +97,7 @@ impl Asker {
     }
 }
 
-/// A connection's stream: notes when a byte comes or goes, and fails when nobody reads what is written.
+/// A connection's stream: notes when a byte goes out, and fails when nobody reads what is written.
 pub(super) struct Watched<S> {
     stream: S,
     state: Rc<State>,
@@ -106,10 +106,6 @@ pub(super) struct Watched<S> {
 }
 
 impl<S> Watched<S> {
-    fn moved(&self) {
-        self.state.moved.set(Instant::now());
-    }
-
     /// What became of a write.
     fn written(
         &mut self,
@@ -118,7 +114,7 @@ impl<S> Watched<S> {
     ) -> Poll<io::Result<usize>> {
         if result.is_ready() {
             self.stalled = None;
-            self.moved();
+            self.state.moved.set(Instant::now());
             return result;
         }
         let patience = self.patience;
@@ -134,12 +130,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
-        if buffer.filled().len() > before {
-            self.moved();
-        }
-        Poll::Ready(Ok(()))
+        // What trickles in counts for nothing: half a request is none.
+        Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }
 

@@ -3,6 +3,8 @@
 use std::convert::Infallible;
 use std::rc::Rc;
 
+use hyper::Request;
+use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -54,9 +56,13 @@ async fn attend(house: Rc<House>, stream: TcpStream, seat: &Seat) {
 
 async fn talk<S: AsyncRead + AsyncWrite + Unpin + 'static>(house: Rc<House>, stream: S, seat: &Seat) {
     let asker = seat.asker();
-    let service = service_fn(move |request| {
+    let service = service_fn(move |request: Request<Incoming>| {
         let (house, asker) = (Rc::clone(&house), asker.clone());
-        async move { Ok::<_, Infallible>(asker.answered(route(&house, request)).await) }
+        async move {
+            let is_whole = request.body().is_end_stream();
+            let reply = route(&house, request);
+            Ok::<_, Infallible>(if is_whole { asker.answered(reply).await } else { reply.await })
+        }
     });
     // A peer that breaks the protocol or leaves ends its connection, and nothing else. One that has sent all it will send (a
     // closed half) is answered nevertheless.
