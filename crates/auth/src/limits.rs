@@ -28,9 +28,9 @@ pub const DERIVE_ITERATIONS_MAX: u32 = 1_000_000;
 /// integer.
 pub const ITERATIONS_MAX: u32 = i32::MAX as u32;
 
-/// How many derivations a password remembers: the guard's own and those of a few servers with different
-/// salts.
-pub const DERIVATIONS_KEPT: usize = 4;
+/// How many derivations a password remembers: the guard's own, and one for each cluster that the user has servers
+/// of, as each has its own salt.
+pub const DERIVATIONS_KEPT: usize = 32;
 
 /// Random bytes in a nonce of ours, before base64 (PostgreSQL's `SCRAM_RAW_NONCE_LEN`).
 pub const RAW_NONCE_LEN: usize = 18;

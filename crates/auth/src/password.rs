@@ -18,7 +18,7 @@ pub struct PlainPassword(Arc<Inner>);
 
 struct Inner {
     bytes: Box<[u8]>,
-    /// Newest last. Held for a look only, never while deriving.
+    /// What was used last stands last. Held for a look only, never while deriving.
     derived: Mutex<VecDeque<Arc<ScramKeys>>>,
 }
 
@@ -47,16 +47,27 @@ impl PlainPassword {
         }
         let keys = Arc::new(ScramKeys::derive(self.as_bytes(), salt, count));
         let mut derived = self.0.derived.lock().unwrap_or_else(PoisonError::into_inner);
-        if derived.len() >= DERIVATIONS_KEPT {
-            derived.pop_front();
+        // Another thread may have derived the same meanwhile.
+        if !derived.iter().any(|known| known.fits(salt, iterations)) {
+            if derived.len() >= DERIVATIONS_KEPT {
+                derived.pop_front();
+            }
+            derived.push_back(Arc::clone(&keys));
         }
-        derived.push_back(Arc::clone(&keys));
         Some(keys)
     }
 
+    /// Whether the keys for this salt and iteration count need not be derived, or can not be.
+    pub(crate) fn has_scram_keys(&self, salt: &[u8], iterations: u32) -> bool {
+        !(1..=DERIVE_ITERATIONS_MAX).contains(&iterations) || self.remembered(salt, iterations).is_some()
+    }
+
     fn remembered(&self, salt: &[u8], iterations: u32) -> Option<Arc<ScramKeys>> {
-        let derived = self.0.derived.lock().unwrap_or_else(PoisonError::into_inner);
-        derived.iter().find(|keys| keys.fits(salt, iterations)).cloned()
+        let mut derived = self.0.derived.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = derived.iter().position(|keys| keys.fits(salt, iterations))?;
+        let keys = derived.remove(place)?;
+        derived.push_back(Arc::clone(&keys));
+        Some(keys)
     }
 }
 
@@ -98,6 +109,18 @@ mod tests {
         let anew = password.scram_keys(b"0", 1).expect("1 iteration is computed");
         assert!(!Arc::ptr_eq(&first, &anew));
         assert!(first.client_key_equals(&anew));
+    }
+
+    #[test]
+    fn what_is_in_use_is_not_forgotten_for_what_is_new() {
+        let password = PlainPassword::new("pencil");
+        let first = password.scram_keys(b"0", 1).expect("1 iteration is computed");
+        for i in 1..=DERIVATIONS_KEPT {
+            password.scram_keys(&[i as u8], 1).expect("1 iteration is computed");
+            let again = password.scram_keys(b"0", 1).expect("1 iteration is computed");
+            assert!(Arc::ptr_eq(&first, &again), "with {i} others");
+        }
+        assert_eq!(password.0.derived.lock().expect("nobody panicked").len(), DERIVATIONS_KEPT);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 /// A name that comes twice has its last secret.
 ///
 /// A clone shares what its plain passwords remember of their derivations, so hand out clones, not fresh
-/// parses.
+/// parses; a fresh one is to [`inherit`](UserList::inherit) from the one before.
 #[derive(Debug, Clone, Default)]
 pub struct UserList {
     secrets: BTreeMap<Box<str>, Secret>,
@@ -46,6 +46,23 @@ impl UserList {
     /// The secret of a user.
     pub fn get(&self, user: &str) -> Option<&Secret> {
         self.secrets.get(user)
+    }
+
+    /// Takes over from an older list what is the same in both, so that a password which has not changed goes on remembering its
+    /// derivations.
+    pub fn inherit(&mut self, older: &Self) {
+        for (user, secret) in &mut self.secrets {
+            if let (Secret::Plain(new), Some(Secret::Plain(old))) = (&*secret, older.get(user))
+                && new.as_bytes() == old.as_bytes()
+            {
+                *secret = Secret::Plain(old.clone());
+            }
+        }
+    }
+
+    /// All users and their secrets, in the order of their names.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Secret)> {
+        self.secrets.iter().map(|(user, secret)| (&**user, secret))
     }
 
     /// The names of all users, in order.

@@ -45,8 +45,8 @@ pub(crate) struct UsersFile {
 }
 
 impl UsersFile {
-    /// The users that `auth_file` has now. The file is read again only if it is another one or was changed, as secrets
-    /// remember what was derived from them. The texts are what is wrong with it: then the list is as far as it goes.
+    /// The users that `auth_file` has now. The file is read again only if it is another one or was changed, and passwords that
+    /// have not changed remember what was derived from them. The texts are what is wrong with it: then the list is as far as it goes.
     pub(crate) fn refresh(&self, auth_file: Option<&str>) -> (UsersFile, Vec<String>) {
         let Some(path) = auth_file.filter(|path| !path.is_empty()) else {
             return (UsersFile::default(), Vec::new());
@@ -64,7 +64,8 @@ impl UsersFile {
         }
         match read_text(path) {
             Ok(text) => {
-                let (users, faults) = UserList::parse(&text);
+                let (mut users, faults) = UserList::parse(&text);
+                users.inherit(&self.users);
                 // A broken file is looked at again at each reload, so that each says what is wrong.
                 let from = faults.is_empty().then(|| (path.to_owned(), fingerprint));
                 let faults = faults.into_iter().map(|fault| format!("{fault} (auth_file {path})")).collect();
@@ -144,6 +145,8 @@ impl TlsFiles {
 
 #[cfg(test)]
 mod tests {
+    use pgweir_auth::{Guard, GuardEnv};
+
     use super::*;
     use crate::scratch::Scratch;
 
@@ -166,6 +169,23 @@ mod tests {
         assert_eq!(fourth.users.names().collect::<Vec<_>>(), ["c"]);
         let (none, faults) = fourth.refresh(None);
         assert!(none.users.is_empty() && faults.is_empty());
+    }
+
+    #[test]
+    fn a_password_that_stays_is_not_derived_again() {
+        let scratch = Scratch::new("users-keys");
+        let path = scratch.write("users", "\"a\" \"1\"\n\"b\" \"2\"\n");
+        let path = path.to_str();
+        let env = GuardEnv { mock_seed: &[7; 32], scram_iterations: 2, end_point: None };
+        let derives = |file: &UsersFile| -> Vec<String> {
+            let done = |(user, secret)| Guard::prepare(user, secret, &env).then(|| user.to_owned());
+            file.users.iter().filter_map(done).collect()
+        };
+        let (first, _) = UsersFile::default().refresh(path);
+        assert_eq!(derives(&first), ["a", "b"]);
+        scratch.write("users", "\"a\" \"1\"\n\"b\" \"new\"\n\"c\" \"3\"\n");
+        let (second, _) = first.refresh(path);
+        assert_eq!(derives(&second), ["b", "c"]);
     }
 
     #[test]

@@ -10,6 +10,7 @@
 mod access_files;
 mod askers;
 mod files;
+mod keys;
 mod ldap;
 pub mod log;
 mod plane;
@@ -23,6 +24,7 @@ pub mod web;
 
 pub use askers::{ASKER_THREAD, AskPam, Askers};
 pub use files::{TlsFiles, TlsSide};
+pub use keys::Keys;
 pub use plane::{Event, Fleet, Plane, log_targets};
 pub use rulebook::{CommandLine, Draft, Rulebook};
 

@@ -14,6 +14,7 @@ use pgweir_settings::Main;
 
 use crate::askers::Askers;
 use crate::files::TlsFiles;
+use crate::keys::Keys;
 use crate::log::syslog::{Destination, SOCKET};
 use crate::log::{Log, Targets};
 use crate::rulebook::{Draft, Rulebook, SetDraft, is_about_tls};
@@ -74,6 +75,7 @@ pub struct Plane<F> {
     periods: Vec<Option<Window>>,
     web: Option<Web>,
     askers: Option<Askers>,
+    keys: Option<Keys>,
     #[cfg(any(feature = "traces", test))]
     traces: Option<Traces>,
 }
@@ -92,6 +94,7 @@ impl<F: Fleet> Plane<F> {
             periods,
             web: None,
             askers: None,
+            keys: None,
             #[cfg(any(feature = "traces", test))]
             traces: None,
         }
@@ -110,11 +113,18 @@ impl<F: Fleet> Plane<F> {
         Plane { askers: Some(askers), ..self }
     }
 
+    /// With a thread that derives keys before logins need them.
+    #[must_use]
+    pub fn with_keys(self, keys: Keys) -> Plane<F> {
+        Plane { keys: Some(keys), ..self }
+    }
+
     /// Handles events until the process is to end, and gives the fleet back. Also ends when nobody is left who could
     /// send an event.
     #[must_use]
     pub fn run(mut self, events: &Receiver<Event>) -> F {
         self.follow_traces();
+        self.follow_users();
         while let Ok(event) = events.recv() {
             match event {
                 Event::Signal(signal) => self.signal(signal),
@@ -289,7 +299,15 @@ impl<F: Fleet> Plane<F> {
         if let Some(web) = &self.web {
             web.follow(rules.clone());
         }
+        self.follow_users();
         Ok(())
+    }
+
+    /// The keys of who may log in are derived from now on.
+    fn follow_users(&mut self) {
+        if let Some(keys) = &mut self.keys {
+            keys.follow(self.book.rules());
+        }
     }
 
     #[cfg(any(feature = "traces", test))]

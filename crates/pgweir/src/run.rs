@@ -14,7 +14,7 @@ use pgweir_control::process::PidFile;
 use pgweir_control::stopping::SIGNALS;
 use pgweir_control::supervisor::{self, News};
 use pgweir_control::web::{self, Web, WebSetup};
-use pgweir_control::{ASKER_THREAD, Askers, Event, Plane, Rulebook};
+use pgweir_control::{ASKER_THREAD, Askers, Event, Keys, Plane, Rulebook};
 use pgweir_core::driver::{Level, Now, WorkerId};
 use pgweir_core::mail::Question;
 use pgweir_core::{Machine, Shared};
@@ -74,7 +74,9 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
         Level::Log,
         &format!("workers: {workers} (cores: {cores}, setting: {})", rules.config.main.workers),
     );
-    let shared = Arc::new(Shared::new(workers, start::random_seed()?).of_generation(generation));
+    let mock_seed = start::random_seed()?;
+    let keys = Keys::new(mock_seed, log);
+    let shared = Arc::new(Shared::new(workers, mock_seed).of_generation(generation));
     if let Some(old) = &takeover {
         old.switches().inherit(&shared, &rules.config);
     }
@@ -124,7 +126,8 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
     }
     log.write(Level::Log, &version::process_up());
     supervisor::tell(log, News::Ready);
-    let plane = Plane::new(Crew(workers), book, log.clone(), quiet).with_web(web).with_askers(askers);
+    let plane = Plane::new(Crew(workers), book, log.clone(), quiet);
+    let plane = plane.with_web(web).with_askers(askers).with_keys(keys);
     let Crew(mut workers) = plane.run(&event_queue);
     let given = given.load(Ordering::Acquire);
     if given {

@@ -17,7 +17,7 @@ use pgweir_wire::frontend::SaslInitial;
 enum Material {
     /// The user's stored SCRAM secret.
     Stored(ScramSecret),
-    /// The user's stored password. Its secret is derived when a proof is there to check, not for everybody
+    /// The user's stored password. Its secret is derived beforehand ([`prepare`]), or when a proof is there to check; not for everybody
     /// who asks.
     Password { password: PlainPassword, salt: [u8; SALT_LEN], iterations: u32 },
     /// Nobody's: the exchange goes on to its end, and fails for this reason.
@@ -81,6 +81,16 @@ impl Material {
                 secret.check(proof, auth_message).and(None)
             }
         }
+    }
+}
+
+/// Derives what [`Material::check`] would have to. Returns whether there was anything to do.
+pub(super) fn prepare(user: &str, secret: &Secret, env: &GuardEnv<'_>) -> bool {
+    match Material::new(user, Some(secret), env) {
+        Material::Password { password, salt, iterations } => {
+            !password.has_scram_keys(&salt, iterations) && password.scram_keys(&salt, iterations).is_some()
+        }
+        Material::Stored(_) | Material::Mock(..) => false,
     }
 }
 

@@ -1,6 +1,7 @@
 use super::*;
 use crate::limits::{DERIVE_ITERATIONS_MAX, SASL_MESSAGE_LEN_MAX};
 use crate::scram::ScramSecret;
+use crate::scram::message::ServerFirst;
 use pgweir_wire::backend::Authentication;
 
 const SEED: [u8; 32] = [9; 32];
@@ -92,6 +93,22 @@ fn each_method_asks_its_question() {
         matches!(Authentication::parse(&body), Ok(Authentication::Sasl { .. })),
         "md5 with a SCRAM secret"
     );
+}
+
+#[test]
+fn what_is_prepared_is_what_the_proof_needs() {
+    let secret = Secret::parse("pencil");
+    assert!(Guard::prepare("user", &secret, &env()) && !Guard::prepare("user", &secret, &env()));
+    assert!(Guard::prepare("another", &secret, &env()), "each user has its salt");
+    for nothing in
+        [Secret::parse(""), Secret::parse("md50123456789abcdef0123456789abcdef"), scram_secret("pencil")]
+    {
+        assert!(!Guard::prepare("user", &nothing, &env()), "{nothing:?}");
+    }
+    let challenge = challenge("user", Some(&secret), 3);
+    let challenge = ServerFirst::parse(challenge.as_bytes(), b"abc").expect("well-formed");
+    let Secret::Plain(password) = &secret else { panic!("it is one") };
+    assert!(password.has_scram_keys(&challenge.salt, challenge.iterations), "nothing is left to derive");
 }
 
 #[test]
