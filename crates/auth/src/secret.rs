@@ -29,6 +29,11 @@ impl Secret {
         }
     }
 
+    /// Whether it can serve to log in to a server: a SCRAM secret is made for checking, and an empty password matches nowhere.
+    pub fn opens_servers(&self) -> bool {
+        self.can_match() && !matches!(self, Self::Scram(_))
+    }
+
     /// Whether any client can ever prove to know this secret.
     pub(crate) fn can_match(&self) -> bool {
         !matches!(self, Self::Plain(password) if password.is_empty())

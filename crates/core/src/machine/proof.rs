@@ -358,7 +358,9 @@ impl Machine {
                 }
                 attempt.login.learned = match (learned, &attempt.record) {
                     // Nobody else could tell it again when a server asks for it.
-                    (Learned::Nothing, Record::Found(secret)) => Learned::Secret(secret.clone()),
+                    (Learned::Nothing, Record::Found(secret)) if secret.opens_servers() => {
+                        Learned::Secret(secret.clone())
+                    }
                     (learned, _) => learned,
                 };
                 self.proven(d, id, attempt)

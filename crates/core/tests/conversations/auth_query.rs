@@ -1,5 +1,6 @@
 //! `auth_query`: who is asked, what that server gets to see, and what becomes of the client.
 
+use pgweir_auth::{PlainPassword, ScramSecret};
 use pgweir_core::driver::Closed;
 
 use crate::rig::{End, Rig, be, fe, welcome};
@@ -303,6 +304,32 @@ fn a_paused_database_answers_later_and_a_stopping_pooler_not_at_all() {
     assert_eq!(rig.gets(client), ["Auth 3"], "an answer on its way is not lost");
     let late = rig.knock("emma", "app");
     assert_eq!(rig.gets(late), ["FATAL 57P01 server shutting down"]);
+}
+
+#[test]
+fn who_needs_no_password_leaves_the_one_that_another_gave() {
+    let doras = ScramSecret::derive(&PlainPassword::new("doras"), b"salt", 2).expect("2 are computed");
+    let found = answer(&[row(&["dora", &doras.format()])]);
+    let mut rig = Rig::new(MAIN);
+    let main = MAIN.replace("auth_type = plain\n", "");
+    rig.reload_access(&main, "host all all all password\nlocal all all trust\n", "");
+    let (client, asker) = stranger(&mut rig, "dora");
+    rig.send(asker, &found);
+    rig.send(client, &fe::password("doras"));
+    let server = rig.dialed();
+    rig.greet(server);
+    rig.end(server, Closed::Eof);
+    rig.gets(asker);
+    let local = rig.accept_unix(1000);
+    rig.send(local, &fe::startup(&[("user", "dora"), ("database", "app")]));
+    assert_eq!(rig.gets(asker), asked());
+    rig.send(asker, &found);
+    assert_eq!(rig.gets(local).last().map(String::as_str), Some("Ready I"));
+    rig.send(local, &fe::query("select 1"));
+    let server = rig.dialed();
+    rig.connect(server);
+    rig.send(server, &be::auth_cleartext());
+    assert_eq!(rig.raw(server), fe::password("doras"), "the SCRAM secret that was found opens nothing");
 }
 
 #[test]
