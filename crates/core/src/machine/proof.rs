@@ -278,14 +278,15 @@ impl Machine {
             let text = format!("no such user: {}", printable(user.as_bytes()));
             self.log_of_login(d, id, &attempt.login, &text);
         }
-        let verdict = match (then, &attempt.record) {
-            (Then::Exchange(method), _) => {
+        let verdict = match then {
+            Then::Exchange(method) => {
                 Guard::begin(method, user, secret, &env, &mut |out: &mut [u8]| d.random(out))
             }
-            (Then::Admit, Record::Missing) => {
+            // By certificate or by the operating system's word come those who are known, as by trust.
+            Then::Admit if secret.is_none() => {
                 return self.refuse_attempt(d, id, attempt, &Fault::NotAllowedIn("no such user"));
             }
-            (Then::Admit, _) => Verdict::Proven { send: Vec::new(), learned: Learned::Nothing },
+            Then::Admit => Verdict::Proven { send: Vec::new(), learned: Learned::Nothing },
         };
         self.follow_verdict(d, id, attempt, verdict)
     }

@@ -51,6 +51,18 @@ fn is_in(rig: &mut Rig, client: End) -> bool {
 }
 
 #[test]
+fn who_is_not_known_does_not_come_in_by_certificate_or_peer() {
+    let mut rig = rig("hostssl all all all cert\nlocal all all peer\n", "");
+    let stranger = knock_tls(&mut rig, &["stranger"], "stranger");
+    assert_eq!(rig.gets(stranger), ["FATAL 28000 no such user"]);
+    let stranger = knock_unix(&mut rig, 1000, "stranger");
+    let (client, _) = question(&mut rig);
+    rig.mail(0, Mail::Answered { client, answer: Answer::OsUser(Some("stranger".into())) });
+    assert_eq!(rig.gets(stranger), ["FATAL 28000 no such user"]);
+    assert_eq!(rig.new_dials(), 0);
+}
+
+#[test]
 fn each_rule_asks_in_its_own_way() {
     let hba = "host all alice 10.0.0.0/8 scram-sha-256\nhost all bob all md5\nhost all carol all password\n\
                host all admin all reject\nlocal all all trust\n";
