@@ -131,7 +131,7 @@ pub(crate) struct Pool {
     pub(crate) next_host: usize,
     /// When a server was last closed for its age: closings are spread (monotonic, µs).
     pub(crate) aged_us: u64,
-    /// When the last client left (monotonic, µs).
+    /// When the last client left, or the last question of a login came (monotonic, µs).
     pub(crate) empty_us: u64,
     /// PAUSE or KILL of its database: no server is handed out.
     pub(crate) paused: bool,

@@ -49,7 +49,10 @@ impl Machine {
         if self.known_failure(pool_id).is_some() {
             return self.answer_lookup(d, &lookup, Answer::Nobody(Obstacle::Unreachable));
         }
-        self.pools[pool_id].lookups.push_back(lookup);
+        let now_us = self.now.mono_us;
+        let pool = &mut self.pools[pool_id];
+        pool.empty_us = now_us;
+        pool.lookups.push_back(lookup);
         self.notice(pool_id);
     }
 

@@ -337,8 +337,13 @@ impl Machine {
         let unknown = config.database(&pool.database).is_none();
         let limit = |limit: Duration| !limit.is_zero() && unused >= limit;
         let pool_is_idle = pool.servers_total() == 0 && limit(config.main.pool_idle_timeout);
-        let database_is_idle = automatic && limit(config.main.autodb_idle_timeout);
-        if !unknown && !pool_is_idle && !database_is_idle {
+        // A pool that is asked by logins (`auth_query`) may have no client ever.
+        let is_asked = pool.servers(ServerKind::Active) > 0;
+        let database_is_idle = automatic && !is_asked && limit(config.main.autodb_idle_timeout);
+        // Whoever is asked in the client's own database is asked for any name that a stranger makes up.
+        let never_served = pool.servers_total() == 0 && pool.welcome.is_none();
+        let is_made_up = automatic && never_served && unused >= config.main.server_login_retry;
+        if !unknown && !pool_is_idle && !database_is_idle && !is_made_up {
             return;
         }
         if automatic {

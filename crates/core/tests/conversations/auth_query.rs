@@ -333,6 +333,40 @@ fn who_needs_no_password_leaves_the_one_that_another_gave() {
 }
 
 #[test]
+fn a_database_that_is_asked_is_in_use() {
+    let mut rig = Rig::with(&format!("{MAIN}\nautodb_idle_timeout = 10"), "* = host=pg", 1);
+    let (client, server) = stranger(&mut rig, "dora");
+    rig.gets(server);
+    rig.send(server, &answer(&[row(&["dora", "doras"])]));
+    rig.eof(client);
+    rig.pass_s(8);
+    let next = rig.knock("emma", "app");
+    assert_eq!(rig.gets(server), asked());
+    rig.pass_s(4);
+    rig.send(server, &answer(&[row(&["emma", "emmas"])]));
+    assert_eq!(rig.gets(next), ["Auth 3"], "12 seconds after the pool was made, 4 after it was last asked");
+    rig.pass_s(12);
+    assert!(rig.is_closed(server), "now it is idle");
+}
+
+#[test]
+fn databases_that_strangers_make_up_are_soon_forgotten() {
+    let mut rig = Rig::with(MAIN, "* = host=pg", 1);
+    let admin = rig.knock("admin", "pgbouncer");
+    rig.send(admin, &fe::password("admins"));
+    rig.gets(admin);
+    let pools = |rig: &mut Rig| rig.command(admin, "SHOW POOLS").join("\n").matches("made_up").count();
+    let client = rig.knock("dora", "made_up");
+    let server = rig.dialed();
+    rig.connect(server);
+    rig.send(server, &be::fatal("3D000", "database \"made_up\" does not exist"));
+    assert!(rig.is_closed(client));
+    assert_eq!(pools(&mut rig), 1, "for a moment it is known that it fails");
+    rig.pass_s(16);
+    assert_eq!(pools(&mut rig), 0);
+}
+
+#[test]
 fn what_a_client_sent_early_waits_for_the_answer() {
     let mut rig = Rig::new(MAIN);
     let client = rig.accept();
