@@ -29,6 +29,14 @@ impl Secret {
         }
     }
 
+    /// The same of bytes: what is no text can only be a password.
+    pub(crate) fn of(bytes: &[u8]) -> Self {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Self::parse(text),
+            Err(_) => Self::Plain(PlainPassword::new(bytes)),
+        }
+    }
+
     /// Whether it can serve to log in to a server: a SCRAM secret is made for checking, and an empty password matches nowhere.
     pub fn opens_servers(&self) -> bool {
         self.can_match() && !matches!(self, Self::Scram(_))

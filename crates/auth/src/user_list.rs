@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 /// Grammar: a user name and a secret, both in double quotes (`""` stands for one quote), with blanks between;
 /// what follows on the line is ignored. Lines that begin with `;`, blanks before it or not, and blank lines
 /// are skipped. A line that is none of these ends the reading, as in PgBouncer: users behind it do not exist.
-/// A name that comes twice has its last secret.
+/// A name that comes twice has its last secret. Comments and passwords may be in any encoding: a password is the bytes that
+/// clients send. Only a name has to be UTF-8, as nobody gets in under another.
 ///
 /// A clone shares what its plain passwords remember of their derivations, so hand out clones, not fresh
 /// parses; a fresh one is to [`inherit`](UserList::inherit) from the one before.
@@ -20,17 +21,19 @@ pub struct UserList {
 
 impl UserList {
     /// Reads a file's text; with it, what is wrong with the text, for the log (no secret is in there).
-    pub fn parse(text: &str) -> (Self, Vec<String>) {
+    pub fn parse(text: impl AsRef<[u8]>) -> (Self, Vec<String>) {
         let mut list = Self::default();
         let mut warnings = Vec::new();
-        for (i, line) in text.lines().enumerate() {
-            let content = line.trim_start();
-            if content.is_empty() || content.starts_with(';') {
+        for (i, line) in text.as_ref().split(|&byte| byte == b'\n').enumerate() {
+            let content = line.trim_ascii_start();
+            if content.is_empty() || content.starts_with(b";") {
                 continue;
             }
-            match parse_line(line) {
+            match parse_line(content) {
                 Ok((user, secret)) => {
-                    list.secrets.insert(user.into(), Secret::parse(&secret));
+                    if let Ok(user) = String::from_utf8(user) {
+                        list.secrets.insert(user.into(), Secret::of(&secret));
+                    }
                 }
                 Err(reason) => {
                     let line_number = i + 1;
@@ -81,12 +84,12 @@ impl UserList {
     }
 }
 
-fn parse_line(line: &str) -> Result<(String, String), String> {
-    let (user, rest) = quoted(line.trim_start()).ok_or("expected a user name in double quotes")?;
+fn parse_line(line: &[u8]) -> Result<(Vec<u8>, Vec<u8>), String> {
+    let (user, rest) = quoted(line).ok_or("expected a user name in double quotes")?;
     if user.len() > USER_LEN_MAX {
         return Err(format!("user name is longer than {USER_LEN_MAX} bytes"));
     }
-    let (secret, _ignored) = quoted(rest.trim_start()).ok_or("expected a secret in double quotes")?;
+    let (secret, _ignored) = quoted(rest.trim_ascii_start()).ok_or("expected a secret in double quotes")?;
     if secret.len() > SECRET_LEN_MAX {
         return Err(format!("secret is longer than {SECRET_LEN_MAX} bytes"));
     }
@@ -94,17 +97,18 @@ fn parse_line(line: &str) -> Result<(String, String), String> {
 }
 
 /// Takes a double-quoted string off the front: `(what it says, what follows)`.
-fn quoted(text: &str) -> Option<(String, &str)> {
-    let mut rest = text.strip_prefix('"')?;
-    let mut out = String::new();
+fn quoted(text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
+    let mut rest = text.strip_prefix(b"\"")?;
+    let mut out = Vec::new();
     loop {
-        let (piece, behind) = rest.split_once('"')?;
-        out.push_str(piece);
-        match behind.strip_prefix('"') {
+        let end = rest.iter().position(|&byte| byte == b'"')?;
+        out.extend_from_slice(&rest[..end]);
+        rest = &rest[end + 1..];
+        match rest.strip_prefix(b"\"") {
             Some(more) => rest = more,
-            None => return Some((out, behind)),
+            None => return Some((out, rest)),
         }
-        out.push('"');
+        out.push(b'"');
     }
 }
 
@@ -131,6 +135,15 @@ mod tests {
         assert_eq!(plain(&list, "al\"ice").as_deref(), Some(&b"a \"b\" ; c"[..]));
         assert_eq!(plain(&list, "empty").as_deref(), Some(&b""[..]));
         assert!(list.get("Bob").is_none());
+    }
+
+    #[test]
+    fn one_line_in_another_encoding_locks_nobody_out() {
+        let text = b"; f\xfcr alle\n\"bob\" \"p\xe4ss\" ; f\xfcr bob\n\"j\xfcrgen\" \"x\"\n\"carol\" \"c\"\n";
+        let (list, warnings) = UserList::parse(text);
+        assert_eq!(warnings, Vec::<String>::new());
+        assert_eq!(list.names().collect::<Vec<_>>(), ["bob", "carol"]);
+        assert_eq!(plain(&list, "bob").as_deref(), Some(&b"p\xe4ss"[..]));
     }
 
     #[test]
