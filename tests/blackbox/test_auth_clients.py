@@ -299,6 +299,18 @@ def test_user_list_syntax(pooled):
     assert "no such database" in refused.value.error["M"]
 
 
+def test_a_user_list_in_another_encoding(pooled):
+    """A comment or a password in Latin-1 is nobody else's affair: the password is those bytes."""
+    pooler = pooled(auth_type="plain", start=False)
+    pooler.userlist_path.write_bytes('; für alle\n"alice" "pw-of-alice"\n"bob" "pässword"\n"admin" "pw-of-admin"\n'.encode("latin-1"))
+    pooler.start()
+    for user, password in (("alice", PASSWORD), ("bob", "pässword".encode("latin-1"))):
+        with pooler.raw(user=user, password=password) as session:
+            assert session.value("select current_user") == user
+    with pytest.raises(Closed):
+        pooler.raw(user="bob", password="pässword")
+
+
 def test_the_console_asks_for_the_password_too(pooled):
     """admin_users are authenticated like everybody."""
     pooler = pooled(auth_type="scram-sha-256")

@@ -153,6 +153,13 @@ def test_peer_without_a_map(ruled):
     assert refused(pooler, OURSELVES) == "unix socket login rejected"
 
 
+def test_peer_has_to_be_known(ruled):
+    """Who the operating system vouches for and no list knows stays outside, from the console too."""
+    pooler = ruled("local all all peer\n", userlist={"admin": "pw-of-admin"}, admin_users=f"admin,{OURSELVES}")
+    for database in ("app", "pgbouncer"):
+        assert refused(pooler, OURSELVES, database, unix=True) in ("no such user", "unix socket login rejected")
+
+
 def secured(pooler, certificates, user, name=None, **options):
     """A psycopg connection over TLS, with the certificate `name`."""
     if name:
