@@ -21,7 +21,7 @@ pub struct UserList {
 
 impl UserList {
     /// Reads a file's text; with it, what is wrong with the text, for the log (no secret is in there).
-    pub fn parse(text: impl AsRef<[u8]>) -> (Self, Vec<String>) {
+    pub fn parse(text: &(impl AsRef<[u8]> + ?Sized)) -> (Self, Vec<String>) {
         let mut list = Self::default();
         let mut warnings = Vec::new();
         for (i, line) in text.as_ref().split(|&byte| byte == b'\n').enumerate() {
