@@ -19,7 +19,7 @@ const MESSAGES_MAX: usize = 16;
 /// The input is an `auth_file`, and each line of it a stored secret.
 pub fn auth_user_list(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
-    let (list, warnings) = UserList::parse(&text);
+    let (list, warnings) = UserList::parse(data);
     assert!(warnings.len() <= 1, "a bad line ends the reading");
     assert!(list.len() <= text.lines().count());
     assert_eq!(list.len(), list.names().count());
