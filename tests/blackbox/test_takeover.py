@@ -124,6 +124,34 @@ def test_statements_under_way(running, pg):
     assert busy.value("select 1") == waiting.value("select 1") == "1"
 
 
+@pytest.mark.parametrize("way", ["restarted again", "killed"])
+def test_a_statement_outlasts_two_processes(running, pg, way):
+    """A statement runs in the first process while the second is replaced, or lost: its client gets the answer, and goes on."""
+    pooler = running(default_pool_size=2)
+    busy, inside = pooler.raw(), pooler.raw()
+    inside.query("begin")
+    inside.send(query("select pg_sleep(4), 'inside'"))
+    busy.send(query("select pg_sleep(4), 'done'"))
+    eventually(lambda: len(pg.running("pg_sleep(4)")) == 2, "the statements run")
+    old = [successor(pooler)]
+    if way == "killed":
+        pooler.expect_exit = True
+        pooler.process.kill()
+    else:
+        old.append(successor(pooler))
+        busy.cancel()
+        assert busy.until().error["C"] == "57014"
+        busy.send(query("select 'done'"))
+    assert busy.until().rows[0][-1] == "done"
+    assert inside.until().rows == [["", "inside"]]
+    assert busy.value("select 1") == inside.value("select 1") == "1"
+    assert inside.query("commit").commands == ["COMMIT"]
+    busy.terminate()
+    inside.terminate()
+    for process in old:
+        over(process)
+
+
 def test_cancel_keys(running, pg):
     """A key that the old process gave cancels in the new one."""
     pooler = running()

@@ -148,6 +148,8 @@ pub struct Machine {
     /// The console client that ended a SUSPEND would be missed for.
     suspended_by: Option<ClientId>,
     said_drained: bool,
+    /// The process whose place this one has taken may have more to hand over.
+    awaits_arrivals: bool,
     /// Pools that our successor was told of.
     told_pools: leaving::ToldPools,
     /// When to look again whether what was queued has left, so that more can be handed over (monotonic, µs).
@@ -212,6 +214,7 @@ impl Machine {
         let measured_bytes = measure::share_bytes(&setup.rules.config.main, &setup.shared);
         let sampler = Sampler::new(&setup.rules.config.main);
         let first_serial = first_serial(setup.shared.generation(), setup.worker);
+        let awaits_arrivals = setup.shared.generation() > 0;
         Machine {
             worker: setup.worker,
             now: setup.now,
@@ -251,6 +254,7 @@ impl Machine {
             asked_to_evict: Vec::new(),
             suspended_by: None,
             said_drained: false,
+            awaits_arrivals,
             told_pools: leaving::ToldPools::new(),
             leave_us: None,
             rounds: Rounds::from(setup.now.mono_us),

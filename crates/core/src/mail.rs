@@ -110,6 +110,8 @@ pub enum Mail {
     Continue,
     /// Stop (signal, or SHUTDOWN on any console).
     Shutdown(Shutdown),
+    /// The process whose place this one has taken hands over nothing more.
+    AllArrived,
     /// The control plane looks; [`Question::Seen`] answers.
     Look {
         /// The control plane's number for it.

@@ -42,6 +42,6 @@ pub use io::DEEP_BACKLOG_BYTES;
 pub use listen::{ListenError, ListenSettings, Listeners, open_listeners};
 pub use options::SocketOptions;
 pub use socket2::Socket;
-pub use takeover::{Arrivals, Giver, GivingError, Takeover, TakeoverError};
+pub use takeover::{Arrivals, Giver, GivingError, Leftovers, Takeover, TakeoverError};
 pub use tls::{Pems, Side, TlsConfigs, TlsSetupError};
 pub use workers::{Log, LogSink, Post, Setup, WorkerLoad, Workers};

@@ -14,6 +14,6 @@ mod frames;
 mod giving;
 mod taking;
 
-pub use giving::{Giver, GivingError};
+pub use giving::{Giver, GivingError, Leftovers};
 pub(crate) use giving::{Lend, Package};
 pub use taking::{Arrivals, Takeover, TakeoverError};

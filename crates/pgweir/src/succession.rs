@@ -123,8 +123,12 @@ pub(crate) fn hear_successors(
             });
             match result {
                 Err(error @ GivingError::NotReady(_)) => log.write(Level::Warning, &error.to_string()),
-                Err(error @ GivingError::BrokenOff(_)) => {
-                    return log.write(Level::Error, &error.to_string());
+                Err(error) => {
+                    log.write(Level::Error, &error.to_string());
+                    if let GivingError::BrokenOff(_, leftovers) = error {
+                        leftovers.take_back(&shared);
+                    }
+                    return;
                 }
                 Ok(()) => return,
             }

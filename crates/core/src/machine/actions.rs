@@ -32,6 +32,7 @@ impl Machine {
             Mail::Room => self.notice_starving(),
             Mail::Continue => self.resume_by_signal(d),
             Mail::Shutdown(kind) => self.begin_stopping(d, kind),
+            Mail::AllArrived => self.awaits_arrivals = false,
             Mail::Look { ticket, look } => self.look(d, ticket, &look),
             Mail::Operate { ticket, command } => self.operate(d, ticket, command),
         }
@@ -353,7 +354,9 @@ impl Machine {
 
     /// A shutdown begins, or becomes more urgent.
     pub(super) fn begin_stopping<D: Driver>(&mut self, d: &mut D, kind: Shutdown) {
-        if self.stopping.is_some_and(|present| urgency(present) >= urgency(kind)) {
+        // Nobody is there any more to hand over to: who is here is served here.
+        let stays = self.stopping == Some(Shutdown::HandOver) && kind == Shutdown::WaitForClients;
+        if !stays && self.stopping.is_some_and(|present| urgency(present) >= urgency(kind)) {
             return;
         }
         if self.stopping.is_none() {
@@ -397,6 +400,8 @@ impl Machine {
                 let waited_for = |kind| !matches!(kind, ServerKind::Login | ServerKind::Listening);
                 !self.servers.values().any(|server| waited_for(server.state.kind()))
             }
+            // Clients that the process before this one still serves come to the next one through here, and no other way.
+            Some(Shutdown::HandOver) if self.awaits_arrivals => false,
             Some(Shutdown::WaitForClients | Shutdown::HandOver) => {
                 !self.clients.values().any(|client| !matches!(client.state, ClientState::Console(_)))
             }

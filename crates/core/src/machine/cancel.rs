@@ -13,7 +13,7 @@ use crate::client::ClientState;
 use crate::driver::{CloseMode, Closed, ConnId, Driver, Endpoint, Level, TlsRole};
 use crate::errors::Refusal;
 use crate::ids::{CancelId, ClientId, PoolId, ServerId};
-use crate::mail::Mail;
+use crate::mail::{Mail, Shutdown};
 use crate::server::ServerState;
 
 /// A connection to PostgreSQL for one cancel.
@@ -93,6 +93,9 @@ impl Machine {
     pub(super) fn cancel_by_mail<D: Driver>(&mut self, d: &mut D, key: &[u8]) {
         if let Some(target) = self.shown_by(key) {
             self.cancel_target(d, None, target);
+        } else if self.awaits_arrivals && self.stopping == Some(Shutdown::HandOver) && self.worker.0 == 0 {
+            // The next process asks; the one before this may have the client.
+            d.pass_back(key);
         }
     }
 

@@ -2,7 +2,7 @@
 //! rest, what can not travel stays.
 
 use pgweir_core::driver::TlsInfo;
-use pgweir_core::mail::Question;
+use pgweir_core::mail::{Mail, Question, Shutdown};
 
 use crate::rig::{End, Rig, be, fe};
 
@@ -247,4 +247,43 @@ fn a_begin_of_one_who_waits_for_a_server_goes_over_too() {
     rig.greet(fresh);
     let got = sent(&mut rig, fresh);
     assert!(got.find("begin").is_some_and(|place| place < got.find("insert").unwrap()), "{got}");
+}
+
+#[test]
+fn whoever_is_late_goes_through_the_process_between() {
+    let mut rig = Rig::new("");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(client, &fe::query("select pg_sleep(60)"));
+    rig.gets(server);
+    succeed(&mut rig);
+    succeed(&mut rig);
+    assert!(!old_is_done(&mut rig), "the process between is the late one's only way");
+    rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
+    rig.pass_us(5_000);
+    assert_eq!((rig.worker_of(client), rig.worker_of(server)), (NEW + 1, NEW + 1));
+    assert_eq!(rig.gets(client), ["Complete SELECT 1", "Ready I"]);
+    rig.asked();
+    rig.mail(NEW, Mail::AllArrived);
+    assert!(old_is_done(&mut rig), "nobody else is late");
+    rig.send(client, &fe::query("select 1"));
+    assert_eq!(rig.gets(server), ["Query select 1"]);
+}
+
+#[test]
+fn who_is_late_stays_when_the_new_process_is_gone() {
+    let mut rig = Rig::new("");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(client, &fe::query("select pg_sleep(60)"));
+    rig.gets(server);
+    succeed(&mut rig);
+    rig.mail(0, Mail::Shutdown(Shutdown::WaitForClients));
+    rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
+    rig.pass_us(5_000);
+    assert_eq!((rig.worker_of(client), rig.worker_of(server)), (0, 0));
+    assert_eq!(rig.gets(client), ["Complete SELECT 1", "Ready I"]);
+    assert!(!old_is_done(&mut rig));
+    rig.eof(client);
+    assert!(old_is_done(&mut rig));
 }

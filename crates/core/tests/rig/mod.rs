@@ -213,7 +213,7 @@ impl Rig {
 
     /// As it goes between processes: as bytes.
     fn inherit(&mut self, from: usize, client: Option<ConnId>, server: Option<ConnId>, carried: &Carried) {
-        let to = self.workers.len() - 1;
+        let to = from + 1;
         let [client, server] = [client, server].map(|conn| conn.map(|conn| self.move_wire(from, conn, to)));
         let carried = Carried::decode(&carried.encode()).expect("it was encoded just now");
         self.turn(to, |machine, driver| machine.carried(driver, client, server, Box::new(carried)));

@@ -4,17 +4,17 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
 use pgweir_core::Shared;
 use pgweir_core::carried::{Carried, CarriedSwitches};
-use pgweir_core::mail::Mail;
+use pgweir_core::mail::{Mail, Shutdown};
 use socket2::Socket;
 
 use super::frames::{self, Frame, Tag};
-use crate::mesh::{Letter, Mailbox, NetCommand};
+use crate::mesh::{Arrival, Letter, Mailbox, NetCommand};
 
 /// How long the new process may take from our listeners to being ready: it starts threads, nothing else.
 const READY_PATIENCE: Duration = Duration::from_secs(60);
@@ -41,9 +41,43 @@ pub enum GivingError {
     /// Nothing was given: this process goes on as before.
     #[error("the new process did not get ready, this one goes on: {0}")]
     NotReady(io::Error),
-    /// What was not given yet stays here, without a way in.
+    /// What was not given yet stays here, without a way in; see [`Leftovers`].
     #[error("the new process is gone before everything was handed over: {0}")]
-    BrokenOff(io::Error),
+    BrokenOff(io::Error, Leftovers),
+}
+
+/// What could not be given, because the new process is gone.
+pub struct Leftovers {
+    /// What the workers have given away, and nobody took.
+    packages: Receiver<Package>,
+    first: Option<Package>,
+    giver: Giver,
+}
+
+impl std::fmt::Debug for Leftovers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Leftovers").finish_non_exhaustive()
+    }
+}
+
+impl Leftovers {
+    /// Has the workers serve on whom they have, until the last client leaves, and gives back to them what they gave away meanwhile.
+    /// Returns after they have ended.
+    pub fn take_back(self, shared: &Shared) {
+        for mailbox in &self.giver.mailboxes {
+            mailbox.send(Letter::Mail(Mail::Shutdown(Shutdown::WaitForClients)));
+        }
+        for Package { sockets, carried } in self.first.into_iter().chain(self.packages) {
+            // Who logs in to PostgreSQL anew is told what there is to tell: what was known of a pool is known here.
+            let mut sockets = sockets.into_iter();
+            let client = carried.client.as_ref().and_then(|_| sockets.next());
+            let server = carried.server.as_ref().and_then(|_| sockets.next());
+            let owner = shared.owner(&carried.database, &carried.pool_user);
+            if let Some(mailbox) = self.giver.mailboxes.get(usize::from(owner.0)) {
+                mailbox.send(Letter::Arrival(Box::new(Arrival { client, server, carried })));
+            }
+        }
+    }
 }
 
 impl Giver {
@@ -70,14 +104,31 @@ impl Giver {
         let (give, packages) = channel();
         self.command(&NetCommand::GiveAway(give));
         taken_over();
-        frames::write(&stream, Tag::Yours, &[], &[]).map_err(GivingError::BrokenOff)?;
-        self.hear_cancels(&stream).map_err(GivingError::BrokenOff)?;
-        for Package { sockets, carried } in packages {
-            let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
-            frames::write(&stream, Tag::Carried, &carried.encode(), &sockets)
-                .map_err(GivingError::BrokenOff)?;
+        let mut first = None;
+        self.give_all(&stream, &packages, &mut first).map_err(|error| {
+            GivingError::BrokenOff(error, Leftovers { packages, first, giver: self.clone() })
+        })
+    }
+
+    /// The one that could not be given is left in `failed`.
+    fn give_all(
+        &self,
+        stream: &UnixStream,
+        packages: &Receiver<Package>,
+        failed: &mut Option<Package>,
+    ) -> io::Result<()> {
+        frames::write(stream, Tag::Yours, &[], &[])?;
+        self.hear_cancels(stream)?;
+        for package in packages {
+            let sockets: Vec<_> = package.sockets.iter().map(AsFd::as_fd).collect();
+            let written = frames::write(stream, Tag::Carried, &package.carried.encode(), &sockets);
+            drop(sockets);
+            if written.is_err() {
+                *failed = Some(package);
+                return written;
+            }
         }
-        frames::write(&stream, Tag::End, &[], &[]).map_err(GivingError::BrokenOff)
+        frames::write(stream, Tag::End, &[], &[])
     }
 
     fn open_doors(&self, stream: &UnixStream, shared: &Shared) -> io::Result<()> {

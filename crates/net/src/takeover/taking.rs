@@ -7,6 +7,7 @@ use std::thread;
 
 use pgweir_core::carried::{Carried, CarriedError, CarriedSwitches};
 use pgweir_core::driver::WorkerId;
+use pgweir_core::mail::Mail;
 use socket2::Socket;
 
 use super::frames::{self, Frame, Tag};
@@ -80,13 +81,25 @@ impl Takeover {
         }
     }
 
-    /// Receives what the old process hands over until it has nothing more. `owner` says which worker a pool (database,
-    /// user) lives on. Returns how many clients and servers came.
+    /// Receives what the old process hands over until it has nothing more, which the machines are told then. `owner` says which
+    /// worker a pool (database, user) lives on. Returns how many clients and servers came.
     ///
     /// # Errors
     /// The old process ended without a word.
     pub fn receive(
         self,
+        to: &Arrivals,
+        owner: impl Fn(&str, &str) -> WorkerId,
+    ) -> Result<(u64, u64), TakeoverError> {
+        let received = self.receive_all(to, owner);
+        for mailbox in &to.mailboxes {
+            mailbox.send(Letter::Mail(Mail::AllArrived));
+        }
+        received
+    }
+
+    fn receive_all(
+        &self,
         to: &Arrivals,
         owner: impl Fn(&str, &str) -> WorkerId,
     ) -> Result<(u64, u64), TakeoverError> {
