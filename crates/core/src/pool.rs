@@ -6,6 +6,7 @@ use std::sync::Arc;
 use pgweir_auth::Learned;
 use pgweir_settings::{Config, Database, PoolMode, SequenceAffinity, SessionState};
 
+use crate::driver::Endpoint;
 use crate::hub::Hub;
 use crate::ids::{ClientId, ServerId};
 use crate::inquiry::Lookup;
@@ -129,6 +130,8 @@ pub(crate) struct Pool {
     pub(crate) user_counts: Arc<Counts>,
     /// Which host of a list is next.
     pub(crate) next_host: usize,
+    /// Which of them failed last, and when (monotonic, µs): for `server_login_retry` others are tried.
+    pub(crate) failed_hosts: Vec<(Endpoint, u64)>,
     /// When a server was last closed for its age: closings are spread (monotonic, µs).
     pub(crate) aged_us: u64,
     /// When the last client left, or the last question of a login came (monotonic, µs).
@@ -225,6 +228,7 @@ impl Pool {
             database_counts: counts.0,
             user_counts: counts.1,
             next_host: 0,
+            failed_hosts: Vec::new(),
             aged_us: 0,
             empty_us: now_us,
             paused: false,
@@ -363,6 +367,11 @@ impl Pool {
         self.slow_us = slow.map_or(u64::MAX, |slow| u64::try_from(slow.as_micros()).unwrap_or(u64::MAX));
         self.introductions.clear();
         self.known_sets.clear();
+    }
+
+    /// A connection to this host failed a short time ago.
+    pub(crate) fn has_failed(&self, host: &Endpoint) -> bool {
+        self.failed_hosts.iter().any(|(failed, _)| failed == host)
     }
 
     /// Clients that can not go on before there is a server.

@@ -260,6 +260,7 @@ impl Machine {
         let pool = &mut self.pools[id];
         pool.welcome = None;
         pool.failure = None;
+        pool.failed_hosts.clear();
         pool.dial_after_us = 0;
         pool.speaks_only_3_0 = false;
         let servers: Vec<ServerId> =

@@ -304,35 +304,46 @@ impl Machine {
         }
     }
 
-    /// The host whose turn it is. (Later: which nodes may serve this group of messages?)
+    /// The host whose turn it is, but for those that failed just now. (Later: which nodes may serve this group of messages?)
     fn next_endpoint(&mut self, pool_id: PoolId) -> Endpoint {
+        let retry_us = duration_us(self.rules.config.main.server_login_retry);
         let pool = &mut self.pools[pool_id];
-        let port = pool.config.port;
-        let hosts = &pool.config.hosts;
-        if hosts.is_empty() {
-            return unix_endpoint(&self.rules.config.main.unix_socket_dir, port);
+        let count = pool.config.hosts.len();
+        if count == 0 {
+            return unix_endpoint(&self.rules.config.main.unix_socket_dir, pool.config.port);
         }
-        let host = &hosts[pool.next_host % hosts.len()];
-        let endpoint = if host.starts_with('/') || host.starts_with('@') {
-            unix_endpoint(host, port)
-        } else {
-            Endpoint::Tcp { host: host.as_str().into(), port }
-        };
+        let after = self.now.mono_us.saturating_sub(retry_us);
+        pool.failed_hosts.retain(|(_, at_us)| *at_us > after);
+        let turn = pool.next_host % count;
+        let in_turn = || (turn..turn + count).map(|place| place % count);
+        let place = in_turn().find(|&place| !pool.has_failed(&host_endpoint(pool, place))).unwrap_or(turn);
         if pool.config.load_balance_hosts.unwrap_or(LoadBalanceHosts::RoundRobin)
             == LoadBalanceHosts::RoundRobin
         {
-            pool.next_host = (pool.next_host + 1) % hosts.len();
+            pool.next_host = (place + 1) % count;
         }
-        endpoint
+        host_endpoint(pool, place)
     }
 
-    /// `load_balance_hosts=disable`: the next host's turn comes when a connection attempt failed.
-    pub(super) fn next_host(&mut self, pool_id: PoolId) {
+    /// A connection could not be opened. Returns whether it is another host's turn, of which nothing bad is known.
+    ///
+    /// With `load_balance_hosts=disable` it is from now on: once, however many connections to this host fail together.
+    pub(super) fn host_failed(&mut self, pool_id: PoolId, endpoint: &Endpoint) -> bool {
+        let now_us = self.now.mono_us;
         let pool = &mut self.pools[pool_id];
-        if pool.config.load_balance_hosts == Some(LoadBalanceHosts::Disable) && !pool.config.hosts.is_empty()
-        {
-            pool.next_host = (pool.next_host + 1) % pool.config.hosts.len();
+        let count = pool.config.hosts.len();
+        if count < 2 {
+            return false;
         }
+        let turn = pool.next_host % count;
+        if pool.config.load_balance_hosts == Some(LoadBalanceHosts::Disable)
+            && host_endpoint(pool, turn) == *endpoint
+        {
+            pool.next_host = (turn + 1) % count;
+        }
+        pool.failed_hosts.retain(|(failed, _)| failed != endpoint);
+        pool.failed_hosts.push((endpoint.clone(), now_us));
+        (0..count).any(|place| !pool.has_failed(&host_endpoint(pool, place)))
     }
 
     /// The pool of a database and a server user, made if there is none; `None` if there is no such database.
@@ -362,6 +373,16 @@ impl Machine {
     /// Free servers of a pool.
     pub(super) fn idle_servers(&self, pool_id: PoolId) -> Vec<ServerId> {
         self.pools.get(pool_id).map(|pool| pool.idle.iter().copied().collect()).unwrap_or_default()
+    }
+}
+
+/// The host at this place of a pool's list.
+fn host_endpoint(pool: &Pool, place: usize) -> Endpoint {
+    let (host, port) = (&pool.config.hosts[place], pool.config.port);
+    if host.starts_with('/') || host.starts_with('@') {
+        unix_endpoint(host, port)
+    } else {
+        Endpoint::Tcp { host: host.as_str().into(), port }
     }
 }
 

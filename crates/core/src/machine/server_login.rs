@@ -311,6 +311,7 @@ impl Machine {
         let pool_id = server.pool;
         let pool = &mut self.pools[pool_id];
         pool.failure = None;
+        pool.failed_hosts.retain(|(failed, _)| *failed != server.endpoint);
         let params = pool.share(params);
         server.params = Arc::clone(&params);
         server.session = pool.sessions.share(Session::default());
@@ -364,10 +365,11 @@ impl Machine {
         if self.asks_for_less(d, id, code) || self.refuse_opening(d, id, code, &message) {
             return;
         }
-        self.fail_login(d, id, "login failed", &message, Some(code));
+        let goes_on = self.fail_login(d, id, "login failed", &message, Some(code));
         // 57P03: starting up or shutting down. It will be there in a moment: whoever waits goes on waiting.
         let usable = self.pools[pool_id].servers_total() > self.pools[pool_id].servers(ServerKind::Login);
-        if code != SqlState::CANNOT_CONNECT_NOW && !usable && !only_for_replication {
+        let waits = goes_on || code == SqlState::CANNOT_CONNECT_NOW;
+        if !waits && !usable && !only_for_replication {
             self.refuse_waiting(d, pool_id, &Fault::ServerRefused(code, message));
         }
     }
@@ -401,15 +403,16 @@ impl Machine {
             && reason == "login failed"
             && !server.replication;
         let told = if reason == text { text.to_owned() } else { format!("{reason}: {text}") };
-        self.fail_login(d, id, reason, &told, None);
+        let goes_on = self.fail_login(d, id, reason, &told, None);
         let usable = self.pools[pool_id].servers_total() > self.pools[pool_id].servers(ServerKind::Login);
-        if in_exchange && !usable {
+        if in_exchange && !usable && !goes_on {
             let text = format!("server login failed: {text}");
             self.refuse_waiting(d, pool_id, &Fault::ServerRefused(SqlState::CONNECTION_FAILURE, text));
         }
     }
 
-    /// Notes the failure and closes the connection; the replication client it was for learns of it.
+    /// Notes the failure and closes the connection; the replication client it was for learns of it. Returns whether another host of
+    /// the list is tried at once: as long as there is one, nothing has failed for the pool.
     fn fail_login<D: Driver>(
         &mut self,
         d: &mut D,
@@ -417,10 +420,11 @@ impl Machine {
         reason: &str,
         text: &str,
         code: Option<SqlState>,
-    ) {
-        let Some(server) = self.servers.get(id) else { return };
-        let (pool_id, only_for) = (server.pool, server.state.client());
+    ) -> bool {
+        let Some(server) = self.servers.get(id) else { return false };
+        let (pool_id, only_for, endpoint) = (server.pool, server.state.client(), server.endpoint.clone());
         self.tally.connect_failures += 1;
+        let goes_on = self.host_failed(pool_id, &endpoint);
         match only_for {
             Some(client) => {
                 let code = code.unwrap_or(SqlState::CONNECTION_FAILURE);
@@ -428,13 +432,14 @@ impl Machine {
                 // The client leaves in state Welcoming, which would close this connection by itself.
                 self.refuse_client(d, client, &Fault::ServerRefused(code, text.to_owned()));
             }
+            None if goes_on => {}
             None => {
                 let text = text.chars().take(CACHED_ERROR_BYTES_MAX).collect();
                 self.pools[pool_id].failure = Some(Failure { at_us: self.now.mono_us, text });
-                self.next_host(pool_id);
             }
         }
         self.close_server(d, id, reason, CloseMode::Now);
+        goes_on
     }
 
     /// Everybody who waits for a server of this pool is told why there is none.

@@ -79,3 +79,63 @@ fn a_cancel_request_goes_to_the_address_of_the_server_it_is_meant_for() {
         assert_eq!(rig.endpoint(cancel), place);
     }
 }
+
+/// Nobody listens at the host that the pooler has just dialed.
+fn nobody_listens(rig: &mut Rig, server: End) {
+    rig.refuse_dial(server, "connection refused");
+}
+
+#[test]
+fn another_host_of_the_list_is_tried_at_once() {
+    let mut rig = Rig::with("server_login_retry = 15", "app = host=dead,pg", 1);
+    let client = rig.knock("alice", "app");
+    let dead = rig.dialed();
+    assert_eq!(rig.endpoint(dead), "dead:5432");
+    nobody_listens(&mut rig, dead);
+    let server = rig.dialed();
+    assert_eq!(rig.endpoint(server), "pg:5432");
+    rig.greet(server);
+    rig.gets_raw(client);
+    rig.send(client, &fe::query("begin"));
+    rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
+    rig.gets_raw(client);
+    let other = rig.knock("alice", "app");
+    rig.gets_raw(other);
+    rig.send(other, &fe::query("select 1"));
+    let second = rig.dialed();
+    assert_eq!(rig.endpoint(second), "pg:5432", "it was the other one's turn, but that failed just now");
+    nobody_listens(&mut rig, second);
+    rig.gets_nothing(other);
+    rig.pass_s(1);
+    assert_eq!(rig.dials.len(), 3, "all have failed: that is waited for");
+    rig.pass_s(15);
+    assert_eq!(rig.dials.len(), 4);
+}
+
+#[test]
+fn connections_that_fail_together_are_one_failure_of_their_host() {
+    let line = "app = host=dead,pg load_balance_hosts=disable";
+    let mut rig = Rig::with("server_login_retry = 15", line, 1);
+    let clients = [rig.knock("alice", "app"), rig.knock("alice", "app")];
+    let first = rig.dialed();
+    rig.greet(first);
+    for client in clients {
+        rig.gets_raw(client);
+    }
+    rig.eof(first);
+    rig.send(clients[0], &fe::query("select 1"));
+    rig.send(clients[1], &fe::query("select 2"));
+    let dead = [rig.dialed(), rig.dialed()];
+    for server in dead {
+        assert_eq!(rig.endpoint(server), "dead:5432");
+    }
+    for server in dead {
+        nobody_listens(&mut rig, server);
+    }
+    for _ in clients {
+        let server = rig.dialed();
+        assert_eq!(rig.endpoint(server), "pg:5432");
+        rig.greet(server);
+    }
+    assert_eq!(rig.dials.len(), 5);
+}
