@@ -112,6 +112,8 @@ pub enum Mail {
     Shutdown(Shutdown),
     /// The process whose place this one has taken hands over nothing more.
     AllArrived,
+    /// The process that took our place is gone before everything was handed over: who is here is served here.
+    SuccessorGone,
     /// The control plane looks; [`Question::Seen`] answers.
     Look {
         /// The control plane's number for it.

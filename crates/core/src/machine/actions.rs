@@ -33,6 +33,7 @@ impl Machine {
             Mail::Continue => self.resume_by_signal(d),
             Mail::Shutdown(kind) => self.begin_stopping(d, kind),
             Mail::AllArrived => self.awaits_arrivals = false,
+            Mail::SuccessorGone => self.serve_on(),
             Mail::Look { ticket, look } => self.look(d, ticket, &look),
             Mail::Operate { ticket, command } => self.operate(d, ticket, command),
         }
@@ -353,11 +354,16 @@ impl Machine {
         }
     }
 
+    /// Nobody is there any more to hand over to.
+    fn serve_on(&mut self) {
+        if self.stopping == Some(Shutdown::HandOver) {
+            self.stopping = Some(Shutdown::WaitForClients);
+        }
+    }
+
     /// A shutdown begins, or becomes more urgent.
     pub(super) fn begin_stopping<D: Driver>(&mut self, d: &mut D, kind: Shutdown) {
-        // Nobody is there any more to hand over to: who is here is served here.
-        let stays = self.stopping == Some(Shutdown::HandOver) && kind == Shutdown::WaitForClients;
-        if !stays && self.stopping.is_some_and(|present| urgency(present) >= urgency(kind)) {
+        if self.stopping.is_some_and(|present| urgency(present) >= urgency(kind)) {
             return;
         }
         if self.stopping.is_none() {

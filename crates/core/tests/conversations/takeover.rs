@@ -271,7 +271,7 @@ fn whoever_is_late_goes_through_the_process_between() {
 }
 
 #[test]
-fn who_is_late_stays_when_the_new_process_is_gone() {
+fn a_signal_to_stop_keeps_nobody_from_going_over() {
     let mut rig = Rig::new("");
     let client = rig.client("alice");
     let server = rig.dialed();
@@ -279,6 +279,20 @@ fn who_is_late_stays_when_the_new_process_is_gone() {
     rig.gets(server);
     succeed(&mut rig);
     rig.mail(0, Mail::Shutdown(Shutdown::WaitForClients));
+    rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
+    rig.pass_us(5_000);
+    assert_eq!(rig.worker_of(client), NEW);
+}
+
+#[test]
+fn who_is_late_stays_when_the_new_process_is_gone() {
+    let mut rig = Rig::new("");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(client, &fe::query("select pg_sleep(60)"));
+    rig.gets(server);
+    succeed(&mut rig);
+    rig.mail(0, Mail::SuccessorGone);
     rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
     rig.pass_us(5_000);
     assert_eq!((rig.worker_of(client), rig.worker_of(server)), (0, 0));

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use pgweir_core::Shared;
 use pgweir_core::carried::{Carried, CarriedSwitches};
-use pgweir_core::mail::{Mail, Shutdown};
+use pgweir_core::mail::Mail;
 use socket2::Socket;
 
 use super::frames::{self, Frame, Tag};
@@ -65,7 +65,7 @@ impl Leftovers {
     /// Returns after they have ended.
     pub fn take_back(self, shared: &Shared) {
         for mailbox in &self.giver.mailboxes {
-            mailbox.send(Letter::Mail(Mail::Shutdown(Shutdown::WaitForClients)));
+            mailbox.send(Letter::Mail(Mail::SuccessorGone));
         }
         for Package { sockets, carried } in self.first.into_iter().chain(self.packages) {
             // Who logs in to PostgreSQL anew is told what there is to tell: what was known of a pool is known here.
