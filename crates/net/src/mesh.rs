@@ -60,6 +60,16 @@ pub(crate) struct Arrival {
     pub(crate) carried: Box<Carried>,
 }
 
+impl Arrival {
+    /// With the sockets in the order in which they are handed over: the client's, then the server's.
+    pub(crate) fn new(carried: Box<Carried>, sockets: impl IntoIterator<Item = Socket>) -> Arrival {
+        let mut sockets = sockets.into_iter();
+        let client = carried.client.as_ref().and_then(|_| sockets.next());
+        let server = carried.server.as_ref().and_then(|_| sockets.next());
+        Arrival { client, server, carried }
+    }
+}
+
 /// The way into a worker. Letters of one sender arrive in order.
 #[derive(Clone)]
 pub(crate) struct Mailbox {

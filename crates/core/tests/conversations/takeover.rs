@@ -249,18 +249,29 @@ fn a_begin_of_one_who_waits_for_a_server_goes_over_too() {
     assert!(got.find("begin").is_some_and(|place| place < got.find("insert").unwrap()), "{got}");
 }
 
-#[test]
-fn whoever_is_late_goes_through_the_process_between() {
+/// A client whose statement runs while another process takes the place of this one, and its server.
+fn late() -> (Rig, End, End) {
     let mut rig = Rig::new("");
     let client = rig.client("alice");
     let server = rig.dialed();
     rig.send(client, &fe::query("select pg_sleep(60)"));
     rig.gets(server);
     succeed(&mut rig);
-    succeed(&mut rig);
-    assert!(!old_is_done(&mut rig), "the process between is the late one's only way");
+    (rig, client, server)
+}
+
+/// The statement ends; whoever can go over goes.
+fn comes_to_rest(rig: &mut Rig, server: End) {
     rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
     rig.pass_us(5_000);
+}
+
+#[test]
+fn whoever_is_late_goes_through_the_process_between() {
+    let (mut rig, client, server) = late();
+    succeed(&mut rig);
+    assert!(!old_is_done(&mut rig), "the process between is the late one's only way");
+    comes_to_rest(&mut rig, server);
     assert_eq!((rig.worker_of(client), rig.worker_of(server)), (NEW + 1, NEW + 1));
     assert_eq!(rig.gets(client), ["Complete SELECT 1", "Ready I"]);
     rig.asked();
@@ -272,29 +283,17 @@ fn whoever_is_late_goes_through_the_process_between() {
 
 #[test]
 fn a_signal_to_stop_keeps_nobody_from_going_over() {
-    let mut rig = Rig::new("");
-    let client = rig.client("alice");
-    let server = rig.dialed();
-    rig.send(client, &fe::query("select pg_sleep(60)"));
-    rig.gets(server);
-    succeed(&mut rig);
+    let (mut rig, client, server) = late();
     rig.mail(0, Mail::Shutdown(Shutdown::WaitForClients));
-    rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
-    rig.pass_us(5_000);
+    comes_to_rest(&mut rig, server);
     assert_eq!(rig.worker_of(client), NEW);
 }
 
 #[test]
 fn who_is_late_stays_when_the_new_process_is_gone() {
-    let mut rig = Rig::new("");
-    let client = rig.client("alice");
-    let server = rig.dialed();
-    rig.send(client, &fe::query("select pg_sleep(60)"));
-    rig.gets(server);
-    succeed(&mut rig);
+    let (mut rig, client, server) = late();
     rig.mail(0, Mail::SuccessorGone);
-    rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
-    rig.pass_us(5_000);
+    comes_to_rest(&mut rig, server);
     assert_eq!((rig.worker_of(client), rig.worker_of(server)), (0, 0));
     assert_eq!(rig.gets(client), ["Complete SELECT 1", "Ready I"]);
     assert!(!old_is_done(&mut rig));

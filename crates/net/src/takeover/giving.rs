@@ -50,7 +50,8 @@ pub enum GivingError {
 pub struct Leftovers {
     /// What the workers have given away, and nobody took.
     packages: Receiver<Package>,
-    first: Option<Package>,
+    /// The one at which that was noticed.
+    failed: Option<Package>,
     giver: Giver,
 }
 
@@ -67,14 +68,11 @@ impl Leftovers {
         for mailbox in &self.giver.mailboxes {
             mailbox.send(Letter::Mail(Mail::SuccessorGone));
         }
-        for Package { sockets, carried } in self.first.into_iter().chain(self.packages) {
+        for Package { sockets, carried } in self.failed.into_iter().chain(self.packages) {
             // Who logs in to PostgreSQL anew is told what there is to tell: what was known of a pool is known here.
-            let mut sockets = sockets.into_iter();
-            let client = carried.client.as_ref().and_then(|_| sockets.next());
-            let server = carried.server.as_ref().and_then(|_| sockets.next());
             let owner = shared.owner(&carried.database, &carried.pool_user);
             if let Some(mailbox) = self.giver.mailboxes.get(usize::from(owner.0)) {
-                mailbox.send(Letter::Arrival(Box::new(Arrival { client, server, carried })));
+                mailbox.send(Letter::Arrival(Box::new(Arrival::new(carried, sockets))));
             }
         }
     }
@@ -104,9 +102,9 @@ impl Giver {
         let (give, packages) = channel();
         self.command(&NetCommand::GiveAway(give));
         taken_over();
-        let mut first = None;
-        self.give_all(&stream, &packages, &mut first).map_err(|error| {
-            GivingError::BrokenOff(error, Leftovers { packages, first, giver: self.clone() })
+        let mut failed = None;
+        self.give_all(&stream, &packages, &mut failed).map_err(|error| {
+            GivingError::BrokenOff(error, Leftovers { packages, failed, giver: self.clone() })
         })
     }
 

@@ -115,12 +115,9 @@ impl Takeover {
             let carried = Carried::decode(&body).map_err(not_understood)?;
             clients += u64::from(carried.client.is_some());
             servers += u64::from(carried.server.is_some());
-            let mut sockets = sockets.into_iter().map(Socket::from);
-            let client = carried.client.as_ref().and_then(|_| sockets.next());
-            let server = carried.server.as_ref().and_then(|_| sockets.next());
             let worker = owner(&carried.database, &carried.pool_user);
             if let Some(mailbox) = to.mailboxes.get(usize::from(worker.0)) {
-                let arrival = Arrival { client, server, carried: Box::new(carried) };
+                let arrival = Arrival::new(Box::new(carried), sockets.into_iter().map(Socket::from));
                 mailbox.send(Letter::Arrival(Box::new(arrival)));
             }
         }
