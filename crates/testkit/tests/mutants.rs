@@ -1,6 +1,7 @@
 //! A simulator that can not fail is worth nothing: the machine, broken on purpose in one way at a time, must be caught,
 //! and by the check that is meant for it.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 
 use pgweir_core::carried::Carried;
@@ -15,8 +16,14 @@ use pgweir_testkit::sim::report::run_seed;
 use pgweir_testkit::sim::subject::Subject;
 use pgweir_testkit::sim::trace::Trace;
 
-/// One way to be wrong. Numbers, because the mutants are types.
+/// One way to be wrong.
 type Way = usize;
+
+thread_local! {
+    /// How the machines of this thread's world are wrong. (As a parameter of the type it would have the whole simulator compiled
+    /// once for each way.)
+    static WAY: Cell<Way> = const { Cell::new(SWAPS_ANSWERS) };
+}
 
 /// Sends an answer to another client.
 const SWAPS_ANSWERS: Way = 0;
@@ -54,7 +61,8 @@ const WASTES_SERVERS: Way = 15;
 const PANICS: Way = 16;
 
 /// The machine, broken.
-struct Mutant<const WAY: Way> {
+struct Mutant {
+    way: Way,
     machine: Machine,
     mischief: Mischief,
 }
@@ -77,15 +85,16 @@ impl Mischief {
 }
 
 /// The driver, as a broken machine uses it.
-struct Bent<'a, D: Driver, const WAY: Way> {
+struct Bent<'a, D: Driver> {
+    way: Way,
     d: &'a mut D,
     mischief: &'a mut Mischief,
 }
 
-impl<D: Driver, const WAY: Way> Driver for Bent<'_, D, WAY> {
+impl<D: Driver> Driver for Bent<'_, D> {
     fn send(&mut self, conn: ConnId, bytes: &[u8]) {
         let to_client = self.mischief.clients.contains(&conn);
-        match WAY {
+        match self.way {
             SWAPS_ANSWERS if to_client && self.mischief.every(40) => {
                 let other = self.mischief.clients.iter().copied().find(|&other| other != conn);
                 self.d.send(other.unwrap_or(conn), bytes);
@@ -110,7 +119,7 @@ impl<D: Driver, const WAY: Way> Driver for Bent<'_, D, WAY> {
     }
 
     fn backlog(&self, conn: ConnId) -> usize {
-        if WAY == NEVER_PAUSES { 0 } else { self.d.backlog(conn) }
+        if self.way == NEVER_PAUSES { 0 } else { self.d.backlog(conn) }
     }
 
     fn dial(&mut self, endpoint: &Endpoint) -> ConnId {
@@ -120,7 +129,7 @@ impl<D: Driver, const WAY: Way> Driver for Bent<'_, D, WAY> {
     fn close(&mut self, conn: ConnId, mode: CloseMode) {
         let is_client = self.mischief.clients.contains(&conn);
         self.mischief.clients.retain(|&client| client != conn);
-        if WAY == NEVER_CLOSES_SERVERS && !is_client {
+        if self.way == NEVER_CLOSES_SERVERS && !is_client {
             return;
         }
         let sent = self.mischief.cancels.contains(&conn);
@@ -173,9 +182,9 @@ impl<D: Driver, const WAY: Way> Driver for Bent<'_, D, WAY> {
     }
 }
 
-impl<const WAY: Way> Mutant<WAY> {
-    fn bend<D: Driver>(&mut self, d: &mut D, verb: impl FnOnce(&mut Machine, &mut Bent<'_, D, WAY>)) {
-        verb(&mut self.machine, &mut Bent { d, mischief: &mut self.mischief });
+impl Mutant {
+    fn bend<D: Driver>(&mut self, d: &mut D, verb: impl FnOnce(&mut Machine, &mut Bent<'_, D>)) {
+        verb(&mut self.machine, &mut Bent { way: self.way, d, mischief: &mut self.mischief });
     }
 
     fn told<D: Driver>(&mut self, d: &mut D, conn: ConnId, bytes: &[u8]) {
@@ -183,12 +192,12 @@ impl<const WAY: Way> Mutant<WAY> {
     }
 }
 
-impl<const WAY: Way> Subject for Mutant<WAY> {
+impl Subject for Mutant {
     type Shared = <Machine as Subject>::Shared;
 
     fn profile() -> Profile {
         let profile = <Machine as Subject>::profile();
-        match WAY {
+        match WAY.get() {
             NEVER_RESETS => {
                 Profile { modes: &[Mode::Session], bears_faults: false, has_console: false, ..profile }
             }
@@ -199,7 +208,7 @@ impl<const WAY: Way> Subject for Mutant<WAY> {
 
     fn shared(plan: &Plan) -> Self::Shared {
         let mut told = plan.clone();
-        match WAY {
+        match WAY.get() {
             OVERFILLS_POOLS => told.pool_size += 2,
             OVERFILLS_DATABASES => told.max_db_connections = 0,
             LETS_EVERYBODY_IN => told.max_client_conn += 3,
@@ -212,7 +221,7 @@ impl<const WAY: Way> Subject for Mutant<WAY> {
 
     fn start(plan: &Plan, shared: &Self::Shared, worker: WorkerId, now: Now) -> Self {
         let machine = <Machine as Subject>::start(plan, shared, worker, now);
-        Mutant { machine, mischief: Mischief::default() }
+        Mutant { way: WAY.get(), machine, mischief: Mischief::default() }
     }
 
     fn answer(plan: &Plan, shared: &Self::Shared, question: Question) -> Vec<(WorkerId, Mail)> {
@@ -220,7 +229,7 @@ impl<const WAY: Way> Subject for Mutant<WAY> {
     }
 }
 
-impl<const WAY: Way> Engine for Mutant<WAY> {
+impl Engine for Mutant {
     fn begin_tick(&mut self, now: Now) {
         self.machine.begin_tick(now);
     }
@@ -237,7 +246,7 @@ impl<const WAY: Way> Engine for Mutant<WAY> {
 
     fn received<D: Driver>(&mut self, d: &mut D, conn: ConnId, bytes: &[u8]) {
         let from_client = self.mischief.clients.contains(&conn);
-        match WAY {
+        match self.way {
             LOSES_REQUESTS if from_client && self.mischief.every(20) => {}
             SHARES_TRANSACTIONS if !from_client => {
                 let mut bytes = bytes.to_vec();
@@ -297,13 +306,13 @@ impl<const WAY: Way> Engine for Mutant<WAY> {
 
     fn timeout<D: Driver>(&mut self, d: &mut D) {
         self.bend(d, |machine, d| machine.timeout(d));
-        if WAY == HANDS_OUT_LATE {
+        if self.way == HANDS_OUT_LATE {
             self.bend(d, |machine, d| machine.end_tick(d));
         }
     }
 
     fn end_tick<D: Driver>(&mut self, d: &mut D) {
-        if WAY != HANDS_OUT_LATE {
+        if self.way != HANDS_OUT_LATE {
             self.bend(d, |machine, d| machine.end_tick(d));
         }
     }
@@ -317,10 +326,11 @@ impl<const WAY: Way> Engine for Mutant<WAY> {
 const SEEDS: u64 = 1500;
 
 /// The mutant is caught within [`SEEDS`] seeds by this check.
-fn is_caught<const WAY: Way>(check: &str) {
+fn is_caught(way: Way, check: &str) {
+    WAY.set(way);
     let mut others: Vec<String> = Vec::new();
     for seed in 1..=SEEDS {
-        match run_seed::<Mutant<WAY>>(seed, &Trace::off()).violation {
+        match run_seed::<Mutant>(seed, &Trace::off()).violation {
             Some(violation) if violation.check == check => return,
             Some(violation) => others.push(format!("{seed}: {}", violation.check)),
             None => {}
@@ -333,65 +343,65 @@ const ANSWERS: &str = "every client gets exactly its own answers, in order";
 
 #[test]
 fn wrong_answers() {
-    is_caught::<SWAPS_ANSWERS>(ANSWERS);
-    is_caught::<LOSES_ANSWERS>(ANSWERS);
-    is_caught::<DOUBLES_ANSWERS>(ANSWERS);
-    is_caught::<FLIPS_BITS>(ANSWERS);
+    is_caught(SWAPS_ANSWERS, ANSWERS);
+    is_caught(LOSES_ANSWERS, ANSWERS);
+    is_caught(DOUBLES_ANSWERS, ANSWERS);
+    is_caught(FLIPS_BITS, ANSWERS);
 }
 
 #[test]
 fn lost_requests() {
-    is_caught::<LOSES_REQUESTS>("nobody is forgotten");
+    is_caught(LOSES_REQUESTS, "nobody is forgotten");
 }
 
 #[test]
 fn broken_limits() {
-    is_caught::<OVERFILLS_POOLS>("pool_size");
-    is_caught::<OVERFILLS_DATABASES>("max_db_connections");
-    is_caught::<LETS_EVERYBODY_IN>("max_client_conn");
+    is_caught(OVERFILLS_POOLS, "pool_size");
+    is_caught(OVERFILLS_DATABASES, "max_db_connections");
+    is_caught(LETS_EVERYBODY_IN, "max_client_conn");
 }
 
 #[test]
 fn shared_transactions() {
-    is_caught::<SHARES_TRANSACTIONS>("a server is not shared inside a transaction");
+    is_caught(SHARES_TRANSACTIONS, "a server is not shared inside a transaction");
 }
 
 #[test]
 fn strayed_cancels() {
-    is_caught::<FORGETS_CANCELS>("a cancel hits only its target");
+    is_caught(FORGETS_CANCELS, "a cancel hits only its target");
 }
 
 #[test]
 fn waiters_that_only_a_timer_finds() {
-    is_caught::<HANDS_OUT_LATE>("no waiter is forgotten while a server idles");
+    is_caught(HANDS_OUT_LATE, "no waiter is forgotten while a server idles");
 }
 
 #[test]
 fn unbounded_queues() {
-    is_caught::<NEVER_PAUSES>("back-pressure");
+    is_caught(NEVER_PAUSES, "back-pressure");
 }
 
 #[test]
 fn connections_left_over() {
-    is_caught::<NEVER_CLOSES_SERVERS>("no connection is left over");
+    is_caught(NEVER_CLOSES_SERVERS, "no connection is left over");
 }
 
 #[test]
 fn leaking_sessions() {
-    is_caught::<NEVER_RESETS>(ANSWERS);
+    is_caught(NEVER_RESETS, ANSWERS);
 }
 
 #[test]
 fn clients_without_luck() {
-    is_caught::<DROPS_CLIENTS>("no client is disconnected without a reason");
+    is_caught(DROPS_CLIENTS, "no client is disconnected without a reason");
 }
 
 #[test]
 fn wasted_servers() {
-    is_caught::<WASTES_SERVERS>("a client that vanishes costs at most one server");
+    is_caught(WASTES_SERVERS, "a client that vanishes costs at most one server");
 }
 
 #[test]
 fn panics() {
-    is_caught::<PANICS>("the machine never panics");
+    is_caught(PANICS, "the machine never panics");
 }
