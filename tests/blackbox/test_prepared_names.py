@@ -59,6 +59,21 @@ SCRIPTS = {
     "a name by the protocol that sql had": [
         query("prepare p as select 'sql'"), query("begin"), query("deallocate p"), PREPARES, run("p", 4), query("commit"), run("p", 5),
     ],
+    "a name by the protocol that sql prepared in the same block": [
+        query("begin"), query("prepare p as select 'sql'"), PREPARES, query("rollback"), run("p"), query("deallocate p"), PREPARES, run("p", 4),
+    ],
+    "a name by the protocol that sql prepares ahead of it": [query("prepare p as select 'sql'") + PREPARES + query("execute p"), run("p"), run("p", 2)],
+    "a name by the protocol that a routine gave back": [
+        query("prepare p as select 'sql'"), query("begin"), query("do $$ begin execute 'deallocate p'; end $$"), PREPARES, run("p", 4),
+        query("commit"), run("p", 5), query("execute p(6)"),
+    ],
+    "a name by the protocol that sql has, closed behind an error": [
+        query("prepare p as select 'sql'"), bind("", "p", [1, 2]) + execute() + close("S", "p") + SYNC + PREPARES + run("p"), run("p", 1), query("execute p"),
+    ],
+    "a name by the protocol that sql has, closed ahead of it": [
+        query("prepare p as select 'sql'"), close("S", "p") + SYNC + PREPARES + run("p", 1), run("p", 2), query("execute p(3)"),
+        query("prepare q as select 'sql'"), close("S", "q") + parse("q", "select 'by the protocol'") + SYNC + run("q"), run("q"), query("deallocate q"), run("q"),
+    ],
     "deallocate all": [PREPARES, query("prepare s as select 's'"), query("deallocate all"), run("p", 1), query("execute s"), query(SHOWN)],
     "shown": [
         query(SHOWN), PREPARES, query("prepare s(text) as select $1"), parse("b", "select 'x', $1::text") + SYNC, query(SHOWN),

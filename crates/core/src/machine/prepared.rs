@@ -80,11 +80,8 @@ impl Machine {
             return Ok(());
         };
         self.pools[account.pool].stats.client_parses += 1;
-        let by_sql = account.session.prepared().any(|prepared| *prepared.name == *parse.name);
-        let is_new = account.statement(parse.name).is_none();
-        if by_sql && is_new && !self.prepares_unseen(id) {
-            self.parse_under_own_name(d, id, server_id, parse);
-            return Ok(());
+        if account.statement(parse.name).is_none() && self.may_be_taken_by_sql(id, parse.name) {
+            self.try_own_name(d, id, server_id, parse);
         }
         let reading = self.reading_of(id);
         let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut()) else {
@@ -143,18 +140,15 @@ impl Machine {
         d.send(server.conn, &self.scratch);
     }
 
-    /// The client has prepared something else by SQL under this name: PostgreSQL says so, once it has looked at the text.
-    fn parse_under_own_name<D: Driver>(
-        &mut self,
-        d: &mut D,
-        id: ClientId,
-        server_id: ServerId,
-        parse: &Parse<'_>,
-    ) {
+    /// The client may have prepared something else by SQL under this name. Only the server knows, and only in its turn: if so, it
+    /// says so once it has looked at the text, and skips what follows; if not, the name is given back.
+    fn try_own_name<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId, parse: &Parse<'_>) {
         let server = &mut self.servers[server_id];
-        server.ledger.push(Entry::new(Owner::Client(id), Kind::Parse));
+        server.ledger.push(Entry::new(Owner::Errand(id), Kind::Parse));
+        server.ledger.push(Entry::new(Owner::Errand(id), Kind::Close));
         self.scratch.clear();
         frontend::encode_parse(&mut self.scratch, parse.name, parse.query, parse.param_types);
+        frontend::encode_close(&mut self.scratch, Target::Statement, parse.name);
         d.send(server.conn, &self.scratch);
     }
 

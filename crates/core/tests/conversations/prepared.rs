@@ -354,7 +354,7 @@ fn what_is_prepared_behind_a_prepared_deallocate_all_waits_for_it() {
     rig.send(server, &done.concat());
     assert_eq!(
         rig.gets(server),
-        ["Parse PGWEIR_2 select 7", "Bind PGWEIR_2", "Sync"],
-        "the name is free again"
+        ["Parse k select 7", "Close S k", "Parse PGWEIR_2 select 7", "Bind PGWEIR_2", "Sync"],
+        "the name is free again, as far as the protocol is concerned"
     );
 }

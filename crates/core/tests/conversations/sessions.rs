@@ -615,5 +615,33 @@ fn a_client_that_keeps_its_server_is_told_of_a_name_in_use_by_sql() {
         rig.send(server, &be::answer(&rows));
     }
     rig.send(client, &[fe::parse("p", "select 2"), fe::sync()].concat());
-    assert_eq!(rig.gets(server), ["Parse p select 2", "Sync"]);
+    assert_eq!(rig.gets(server), ["Parse p select 2", "Close S p", "Parse PGWEIR_1 select 2", "Sync"]);
+    rig.send(server, &[be::error("42P05", "\"p\" already exists"), be::ready('I')].concat());
+    assert_eq!(rig.gets(client), ["ERROR 42P05 \"p\" already exists", "Ready I"]);
+    // Of another name it is known that there is none.
+    rig.send(client, &[fe::parse("q", "select 2"), fe::sync()].concat());
+    assert_eq!(rig.gets(server), ["Parse PGWEIR_2 select 2", "Sync"]);
+}
+
+#[test]
+fn behind_a_close_of_what_sql_prepared_the_server_is_asked_whether_the_name_is_free() {
+    let mut rig = Rig::new("");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    run(&mut rig, client, server, "PREPARE p AS SELECT 1");
+    asked(&mut rig, server);
+    rig.send(server, &be::answer(&[&["p", "p", "PREPARE p AS SELECT 1"]]));
+    let parse = fe::parse("p", "select 2");
+    rig.send(client, &[fe::bind("p"), fe::close("p"), fe::sync(), parse, fe::sync()].concat());
+    let tried = ["Parse p select 2", "Close S p", "Parse PGWEIR_1 select 2", "Sync"];
+    assert_eq!(rig.gets(server)[..], [&["Bind p", "Close S p", "Sync"][..], &tried].concat());
+    rig.send(server, &[be::bind_complete(), be::close_complete(), be::ready('I')].concat());
+    assert_eq!(rig.gets(client), ["BindComplete", "CloseComplete", "Ready I"]);
+    rig.send(
+        server,
+        &[be::parse_complete(), be::close_complete(), be::parse_complete(), be::ready('I')].concat(),
+    );
+    asked(&mut rig, server);
+    rig.send(server, &be::answer(&[]));
+    assert_eq!(rig.gets(client), ["ParseComplete", "Ready I"]);
 }

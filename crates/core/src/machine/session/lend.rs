@@ -14,7 +14,7 @@ use crate::ids::{ClientId, ServerId, StatementId};
 use crate::ledger::{Entry, Kind, Owner, Purpose};
 use crate::limits::LENT_STATEMENTS_MAX;
 use crate::machine::Machine;
-use crate::pins::Touched;
+use crate::pins::{Reasons, Touched};
 use crate::session::Prepared;
 
 /// What a server is to be lent for a text.
@@ -127,6 +127,16 @@ impl Machine {
         !is_ours(name) && (self.may_have_prepared(id) || self.prepared_by_sql(id, name).is_some())
     }
 
+    /// The same, of a name that it is about to prepare through the protocol: where it keeps its server for another reason than what
+    /// it prepared, that is known.
+    pub(in crate::machine) fn may_be_taken_by_sql(&self, id: ClientId, name: &[u8]) -> bool {
+        let untold = Reasons::PREPARED.with(Reasons::UNKNOWN);
+        let state = self.clients.get(id).map(|client| &client.state);
+        let pin = if let Some(ClientState::Linked(link)) = state { link.pin.as_ref() } else { None };
+        let unknown = pin.is_some_and(|pin| pin.reasons.has(untold)) || self.prepares_unseen(id);
+        !is_ours(name) && (unknown || self.prepared_by_sql(id, name).is_some())
+    }
+
     /// It may have prepared something by SQL of which nothing is known, or ended what it had.
     fn may_have_prepared(&self, id: ClientId) -> bool {
         let state = self.clients.get(id).map(|client| &client.state);
@@ -135,7 +145,7 @@ impl Machine {
     }
 
     /// Since its session was asked for, it may have prepared by SQL, or ended what it had.
-    pub(in crate::machine) fn prepares_unseen(&self, id: ClientId) -> bool {
+    fn prepares_unseen(&self, id: ClientId) -> bool {
         let changes = |touched: &Touched| touched.marks.intersects(Marks::PREPARED.and(Marks::ROUTINES));
         let state = self.clients.get(id).map(|client| &client.state);
         matches!(state, Some(ClientState::Linked(link)) if link.touched.as_deref().is_some_and(changes))
