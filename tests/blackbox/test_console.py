@@ -395,7 +395,7 @@ def test_the_owner_over_the_unix_socket(pooled):
 
     pooler = pooled(auth_type="scram-sha-256")
     command = ["psql", "-h", str(pooler.folder), "-p", str(pooler.port), "-U", "pgbouncer", "-d", "pgbouncer", "-Atc", "SHOW VERSION"]
-    own = subprocess.run(command, capture_output=True, text=True, **as_service(), cwd="/", env={"PATH": "/usr/bin:/bin", "PGCONNECT_TIMEOUT": "5"})
+    own = subprocess.run(as_service(*command), capture_output=True, text=True, cwd="/", env={"PATH": "/usr/bin:/bin", "PGCONNECT_TIMEOUT": "5"})
     assert own.returncode == 0 and own.stdout, own.stderr
     if ACCOUNT is not None:
         other = subprocess.run(command, capture_output=True, text=True, cwd="/", env={"PATH": "/usr/bin:/bin", "PGCONNECT_TIMEOUT": "5"})

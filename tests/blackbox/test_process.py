@@ -16,7 +16,7 @@ from harness.wire import Closed, Raw, query, startup
 
 def run(pooler, *arguments, timeout_s=10, **options):
     """Runs the binary to its end; returns the finished process."""
-    return subprocess.run(pooler.command(*arguments), capture_output=True, text=True, timeout=timeout_s, cwd=pooler.folder, **as_service(), **options)
+    return subprocess.run(as_service(*pooler.command(*arguments)), capture_output=True, text=True, timeout=timeout_s, cwd=pooler.folder, **options)
 
 
 @pytest.fixture
@@ -241,7 +241,7 @@ def test_a_pidfile_of_a_living_process(pooled):
     pooler = pooled(start=False)
     pidfile = pooler.folder / "pooler.pid"
     pooler.write_ini(pidfile=str(pidfile))
-    sleeper = subprocess.Popen(["sleep", "60"], **as_service())
+    sleeper = subprocess.Popen(as_service("sleep", "60"))
     try:
         pidfile.write_text(f"{sleeper.pid}\n")
         give(pidfile)

@@ -36,6 +36,9 @@ os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(len(names)), "L
 os.execvp(sys.argv[cut + 1], sys.argv[cut + 1 :])
 """
 
+PYTHON = ["env", "python3"]
+"""Looked for by a program that has nothing but the service account's rights: ours may be in a place that only root can read."""
+
 
 class Manager:
     """The service manager's ear."""
@@ -126,7 +129,7 @@ def passed(pooled, *sockets, **settings):
     """A pooler that is started as by socket activation."""
     pooler = pooled(start=False, listen_addr="", unix_socket_dir="", **settings)
     pooler.sockets = [one.format(port=pooler.port, folder=pooler.folder) for one in sockets]
-    pooler.limits = ["python3", "-c", PASSES, *pooler.sockets, "--"]
+    pooler.limits = [*PYTHON, "-c", PASSES, *pooler.sockets, "--"]
     pooler.start(wait=False)
     return pooler
 
@@ -153,7 +156,7 @@ def test_sockets_that_can_not_be_used(pooled):
     assert pooler.wait_exit() == 1
     assert "no listening stream socket" in pooler.output()
     pooler = pooled(start=False)
-    pooler.limits = ["python3", "-c", PASSES, f"pgweir.socket=tcp={pooler.port}", "--"]
+    pooler.limits = [*PYTHON, "-c", PASSES, f"pgweir.socket=tcp={pooler.port}", "--"]
     pooler.arguments = ["-R"]
     pooler.start(wait=False)
     assert pooler.wait_exit() == 1

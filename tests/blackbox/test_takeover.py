@@ -218,11 +218,11 @@ def test_a_successor_that_can_not_start(running):
     session = pooler.raw()
     broken = pooler.folder / "broken.ini"
     broken.write_text(pooler.ini.read_text() + "\nno_such_setting = 1\n")
-    done = subprocess.run(pooler.command("-R", str(broken)), capture_output=True, cwd=pooler.folder, **as_service())
+    done = subprocess.run(as_service(*pooler.command("-R", str(broken))), capture_output=True, cwd=pooler.folder)
     assert done.returncode == 1
     nowhere = pooler.folder / "nowhere.ini"
     nowhere.write_text(pooler.ini.read_text().replace("listen_addr = 127.0.0.1", "listen_addr = 192.0.2.1"))
-    done = subprocess.run(pooler.command("-R", str(nowhere)), capture_output=True, cwd=pooler.folder, **as_service())
+    done = subprocess.run(as_service(*pooler.command("-R", str(nowhere))), capture_output=True, cwd=pooler.folder)
     assert done.returncode == 1, done
     assert session.value("select 1") == "1"
     assert pooler.alive() and (pooler.folder / "pid").read_text() == f"{pooler.pid}\n"

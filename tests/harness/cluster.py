@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psycopg
 
-from .machine import CACHE, TESTS, as_service, dies_with_us, eventually, free_port, give, reachable, run_as_service, scratch_folder
+from .machine import CACHE, TESTS, as_service, eventually, free_port, give, reachable, run_as_service, scratch_folder
 
 
 def _distribution():
@@ -157,19 +157,26 @@ class Cluster:
         """Starts the server and waits until it takes connections."""
         with open(self.log_path, "ab") as log:
             self._process = subprocess.Popen(
-                [*dies_with_us("QUIT"), self.postgres, "-D", self.data, "-p", str(self.port), "-h", "127.0.0.1", "-k", str(self.folder)],
-                stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd="/", **as_service(),
+                as_service(
+                    self.postgres, "-D", self.data, "-p", str(self.port), "-h", "127.0.0.1", "-k", str(self.folder), signal_name="QUIT"
+                ),
+                stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd="/",
             )  # fmt: skip
         eventually(self._ready, f"PostgreSQL {self.major} is up: {self.log_path}", timeout_s=30)
 
     def _ready(self):
         if self._process.poll() is not None:
             raise RuntimeError(f"PostgreSQL {self.major} did not start:\n{self.log_path.read_text()}")
+        connection = self._beside()
+        if connection:
+            connection.close()
+        return connection is not None
+
+    def _beside(self):
         try:
-            self.connect("postgres").close()
-            return True
+            return self.connect("postgres")
         except psycopg.OperationalError:
-            return False
+            return None
 
     def stop(self, how=signal.SIGINT):
         """Stops the server; SIGINT ends its sessions, SIGQUIT drops them as a crash would."""
@@ -251,8 +258,7 @@ class Cluster:
 
     def end_all_backends(self):
         """Ends every client connection and waits until they are gone: each test starts with a quiet server."""
-        eventually(self._ready, f"PostgreSQL {self.major} takes connections", timeout_s=30)
-        with self.connect("postgres") as connection:
+        with eventually(self._beside, f"PostgreSQL {self.major} takes connections", timeout_s=30) as connection:
 
             def none_left():
                 left = connection.execute(

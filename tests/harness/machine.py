@@ -1,5 +1,7 @@
 """The machine the tests run on: whose account programs run under, ports that are free, and waiting without guessing."""
 
+import functools
+import itertools
 import os
 import pwd
 import shutil
@@ -33,16 +35,25 @@ ACCOUNT = service_account()
 ACCOUNT_NAME = ACCOUNT.pw_name if ACCOUNT else pwd.getpwuid(os.geteuid()).pw_name
 
 
-def as_service():
-    """Arguments for subprocess that make the program run under the service account."""
-    if ACCOUNT is None:
-        return {}
-    return {"user": ACCOUNT.pw_uid, "group": ACCOUNT.pw_gid, "extra_groups": []}
+SETPRIV = shutil.which("setpriv")
 
 
 def dies_with_us(signal_name):
     """Words before a command line: the program gets this signal when this test process ends, however it ends."""
-    return ["setpriv", "--pdeathsig", signal_name, "--"] if shutil.which("setpriv") else []
+    return [SETPRIV, "--pdeathsig", signal_name, "--"] if SETPRIV else []
+
+
+def as_service(*command, signal_name=None):
+    """The command line that runs a program under the service account, and (with a signal) as `dies_with_us` says.
+
+    Not subprocess's `user`: for it Python copies this whole process, which costs more than what most programs do here.
+    """
+    if ACCOUNT is None:
+        return [*(dies_with_us(signal_name) if signal_name else []), *command]
+    if SETPRIV is None:
+        raise RuntimeError("running as root, and there is no setpriv (Debian: util-linux) to run servers under another account")
+    account = ["--reuid", str(ACCOUNT.pw_uid), "--regid", str(ACCOUNT.pw_gid), "--clear-groups"]
+    return [SETPRIV, *account, *(["--pdeathsig", signal_name] if signal_name else []), "--", *command]
 
 
 def give(path):
@@ -58,10 +69,15 @@ def give(path):
 
 def run_as_service(*command, **options):
     """Runs a program to its end under the service account; its output is part of the error when it fails."""
-    done = subprocess.run([str(part) for part in command], text=True, capture_output=True, cwd="/", **as_service(), **options)
+    done = subprocess.run(as_service(*map(str, command)), text=True, capture_output=True, cwd="/", **options)
     if done.returncode != 0:
         raise RuntimeError(f"{command[0]} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
     return done.stdout
+
+
+@functools.cache
+def _is_reachable(path):
+    return subprocess.run(as_service("test", "-r", str(path), "-a", "-x", str(path)), cwd="/").returncode == 0
 
 
 def reachable(path, scratch):
@@ -69,8 +85,7 @@ def reachable(path, scratch):
     path = Path(path).resolve()
     if ACCOUNT is None:
         return path
-    test = ["test", "-r", str(path), "-a", "-x", str(path)]
-    if subprocess.run(test, **as_service(), cwd="/").returncode == 0:
+    if _is_reachable(path):
         return path
     copy = Path(scratch) / "copied" / path.name
     if not copy.exists():
@@ -89,6 +104,9 @@ def scratch_folder(purpose):
 
 
 _kept = []
+_ports = itertools.cycle(range(FIRST_PORT, LAST_PORT))
+# Each test process begins elsewhere: what another one has claimed is not tried first.
+_ports = itertools.islice(_ports, os.getpid() * 37 % (LAST_PORT - FIRST_PORT), None)
 
 
 def free_port():
@@ -96,9 +114,7 @@ def free_port():
 
     The claim is a bound abstract unix socket: the kernel drops it when this process ends, however it ends.
     """
-    start = FIRST_PORT + (os.getpid() * 37) % (LAST_PORT - FIRST_PORT)
-    for step in range(LAST_PORT - FIRST_PORT):
-        port = FIRST_PORT + (start - FIRST_PORT + step) % (LAST_PORT - FIRST_PORT)
+    for port in itertools.islice(_ports, LAST_PORT - FIRST_PORT):
         claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             claim.bind(f"\0pgweir-test-port-{port}")

@@ -7,7 +7,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-from .machine import CACHE, TESTS, as_service, dies_with_us, eventually, free_port, give, reachable, scratch_folder
+from .machine import CACHE, TESTS, as_service, eventually, free_port, give, reachable, scratch_folder
 
 
 def program(name):
@@ -31,9 +31,9 @@ class Service:
     def __init__(self, name, arguments, folder, port, ready, environment=None):
         self.port = port
         self._log = open(folder / f"{name}.log", "wb")
-        command = [*dies_with_us("KILL"), str(reachable(program(name), folder)), *arguments]
+        command = as_service(str(reachable(program(name), folder)), *arguments, signal_name="KILL")
         self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, cwd=folder, env=environment or {}, **as_service()
+            command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, cwd=folder, env=environment or {}
         )
         eventually(lambda: self._answers(ready), f"{name} answers: {(folder / f'{name}.log').read_text()[-2000:]}", timeout_s=20)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 
 from .cluster import PASSWORDS
-from .machine import REPOSITORY, as_service, dies_with_us, eventually, free_port, give, reachable, scratch_folder
+from .machine import REPOSITORY, as_service, eventually, free_port, give, reachable, scratch_folder
 from .wire import Raw
 
 CRASH = re.compile(r"panicked at|assertion .*failed|stack overflow|SIGSEGV|@\S+\.c:\d+ in function")
@@ -97,9 +97,9 @@ class Pooler:
         self.started_s = time.monotonic()
         stderr = open(self.stderr_path, "ab")
         self.process = subprocess.Popen(
-            [*dies_with_us("KILL"), *self.command(*self.arguments, str(self.ini))],
+            as_service(*self.command(*self.arguments, str(self.ini)), signal_name="KILL"),
             stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr, cwd=self.folder,
-            env=os.environ | {"RUST_BACKTRACE": "1"}, preexec_fn=self.sandbox, **as_service(),
+            env=os.environ | {"RUST_BACKTRACE": "1"}, preexec_fn=self.sandbox,
         )  # fmt: skip
         if wait:
             eventually(self._listening, f"the pooler listens on {self.port}", timeout_s=15)
