@@ -25,7 +25,8 @@ demo: build ## a throw-away PostgreSQL, pgweir in front, the same load on both, 
 test: prepare ## everything that CI tests: unit, simulation, fuzz corpus, black box, demo
 	$(CARGO) test --workspace --quiet
 	@$(MAKE) web-test
-	@$(MAKE) build sim fuzz
+	$(CARGO) run --quiet -p pgweir-testkit --bin sim -- --seeds $(SEEDS)
+	@$(MAKE) fuzz
 	@$(MAKE) blackbox demo-smoke
 
 check: ## before each commit, about a minute: format, clippy, unit tests, tidy
@@ -48,7 +49,7 @@ mutants: ## small faults in a copy of the sources, and what finds each of them; 
 	$(CARGO) xtask mutants $(ARGS)
 
 fuzz: ## runs every fuzz target over its corpus and mutations of it
-	$(CARGO) test --release --quiet --manifest-path fuzz/Cargo.toml
+	$(CARGO) test --quiet --manifest-path fuzz/Cargo.toml --target-dir "$(TARGET)"
 
 blackbox: build ## the binary against real PostgreSQL versions and real drivers (ARGS="-k copy --slow")
 	POOLER="$(PGWEIR)" tests/run.sh $(ARGS)
