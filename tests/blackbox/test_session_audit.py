@@ -10,15 +10,17 @@ pytestmark = pytest.mark.skipif(kind() == "pgbouncer", reason="PgBouncer does no
 
 SNEAKY = """
 create or replace function sneaky(value text) returns text language plpgsql as $$
-begin perform set_config('work_mem', value, false); perform set_config('sneaky.who', value, false); return 'done'; end $$;
+begin execute concat('se', 't work_mem = ', quote_literal(value)); return set_what('sneaky.who', value); end $$;
+create or replace function set_what(name text, value text) returns text language plpgsql as $$
+begin execute concat('se', 't ', name, ' = ', quote_literal(value)); return 'done'; end $$;
 create or replace function hoard() returns text language plpgsql as $$
-begin perform pg_advisory_lock(4711); create temp table if not exists hoarded (a int); return 'done'; end $$;
+begin execute concat('select pg_advisory', '_lock(4711)'); execute concat('create te', 'mp table if not exists hoarded (a int)'); return 'done'; end $$;
 """
 
 
 @pytest.fixture
 def functions(pg):
-    """Functions of the users' own that change their session."""
+    """Functions of the users' own that change their session, and in whose bodies no word tells."""
     with psycopg.connect(host="127.0.0.1", port=pg.port, user="postgres", dbname="app", autocommit=True) as admin:
         admin.execute(SNEAKY)
 

@@ -119,7 +119,7 @@ class Conversation:
         self.peer.sendall(b"".join(parts))
 
     def wait_for_query(self):
-        """Answers empty queries and SETs of the pooler until a query comes that is neither; returns its text."""
+        """Answers empty queries, SETs and the question for routines of the pooler until another query comes; returns its text."""
         while True:
             tag, body = self.read()
             if tag == "X":
@@ -129,6 +129,8 @@ class Conversation:
                 self.send(message("I"), READY)
             elif tag == "Q" and text.upper().startswith(("SET ", "DISCARD", "RESET")):
                 self.send(message("C", b"SET\0"), READY)
+            elif tag == "Q" and text.startswith("SELECT 'g', NULL"):
+                self.send(message("C", b"SELECT 0\0"), READY)
             elif tag == "Q":
                 return text
 

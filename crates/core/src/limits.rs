@@ -114,7 +114,13 @@ pub const AUDIT_ATTEMPTS_MAX: u8 = 3;
 /// Routines that are known to ask for drawn values, of a pool.
 pub const ROUTINES_MAX: usize = 100;
 
-/// After so long (µs) the catalog may be asked for them again.
+/// Routines that are known to change their session, and tables whose triggers do, of a pool. The question for them names this number.
+pub const CHANGERS_MAX: usize = 1000;
+
+/// After so long (µs) the catalog is asked for these again: it reads all bodies.
+pub const CHANGERS_AGE_US: u64 = 600_000_000;
+
+/// After so long (µs) the catalog may be asked for those that ask again.
 pub const ROUTINES_AGE_US: u64 = 60_000_000;
 
 /// Prepared statements of a client's own that `pg_prepared_statements` shows.

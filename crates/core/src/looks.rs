@@ -31,6 +31,12 @@ impl Looks {
         }
     }
 
+    /// Some releases are.
+    #[inline]
+    pub(crate) fn are_taken(&self) -> bool {
+        self.one_in > 0
+    }
+
     /// A server is released: whether it is to be looked at. If so, [`Looks::plan`] says when the next one is.
     #[inline]
     pub(crate) fn is_due(&mut self) -> bool {

@@ -367,6 +367,7 @@ impl Pool {
         self.slow_us = slow.map_or(u64::MAX, |slow| u64::try_from(slow.as_micros()).unwrap_or(u64::MAX));
         self.introductions.clear();
         self.known_sets.clear();
+        self.routines.doubt();
     }
 
     /// A connection to this host failed a short time ago.

@@ -1,9 +1,9 @@
 //! What the catalog of a pool's database says of its routines, because no text of a client does: which of them ask for drawn values
-//! inside of their bodies, so that a text that names one may ask; and which settings of the users' own (`app.tenant`) they set, as
-//! PostgreSQL has no list of those that a session has. Values only; `machine/session/audit.rs` has the catalog asked, together with
-//! what a session holds.
+//! inside of their bodies, so that a text that names one may ask; which of them change their session, so that the session is asked
+//! for behind a text that names one; and which settings of the users' own (`app.tenant`) they set, as PostgreSQL has no list of those
+//! that a session has. Values only; `machine/session/catalog.rs` and `audit.rs` have the catalog asked.
 
-use crate::limits::{ROUTINES_AGE_US, ROUTINES_MAX};
+use crate::limits::{CHANGERS_AGE_US, CHANGERS_MAX, ROUTINES_AGE_US, ROUTINES_MAX};
 
 /// Another part of the question for everything: names of such routines. Those of a body in standard SQL are found by its text.
 pub(crate) const QUESTION: &[u8] =
@@ -25,15 +25,98 @@ AS found(parts) WHERE prolang OPERATOR(pg_catalog.<>) ALL ('{12,13}'::pg_catalog
 WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_settings AS known \
 WHERE pg_catalog.lower(known.name) OPERATOR(pg_catalog.=) setting.name)";
 
+/// Another part: names of routines that change their session beyond their transaction, of those that call them, and of tables whose
+/// triggers do. By words, as texts of clients are read: what is only prepared to be undone (SET LOCAL, ON COMMIT DROP) is no change.
+/// A body written in standard SQL is read as PostgreSQL spells it.
+pub(crate) const CHANGES_QUESTION: &[u8] =
+    b" UNION ALL SELECT 'g', changer.name, NULL FROM (WITH RECURSIVE bodies AS (SELECT oid, proname::pg_catalog.text AS name, \
+pg_catalog.lower(CASE WHEN prosrc OPERATOR(pg_catalog.=) '' THEN pg_catalog.pg_get_functiondef(oid) ELSE prosrc END) AS body \
+FROM pg_catalog.pg_proc WHERE prolang OPERATOR(pg_catalog.<>) ALL ('{12,13}'::pg_catalog.oid[]) \
+AND pronamespace OPERATOR(pg_catalog.<>) '11'), \
+changing AS (SELECT oid, name FROM bodies WHERE body OPERATOR(pg_catalog.~) pg_catalog.concat(\
+'set_config[[:space:]]*[(](?!(?:(?!set_config)[^;])*,[[:space:]]*true[[:space:]]*[)])\
+|(?:^|[;''$]|[[:<:]](?:begin|then|else|loop|as|return|do)[[:>:]])(?:[[:space:]]|--[^',pg_catalog.chr(10),']*',pg_catalog.chr(10),')*\
+(?:set[[:space:]]+(?!(?:local|transaction|constraints)[[:>:]])|(?:reset|discard|listen|unlisten|prepare|deallocate)[[:space:]])\
+|advisory_(?:un)?lock\
+|[[:<:]](?:temp|temporary)[[:space:]]+(?:table|view|sequence)[[:>:]](?![^;]*on[[:space:]]+commit[[:space:]]+drop)\
+|into[[:space:]]+(?:temp|temporary)[[:>:]]|[[:<:]]with[[:space:]]+hold[[:>:]]') \
+UNION SELECT caller.oid, caller.name FROM bodies AS caller, changing WHERE pg_catalog.length(changing.name) OPERATOR(pg_catalog.>) 2 \
+AND pg_catalog.strpos(caller.body, pg_catalog.lower(changing.name)) OPERATOR(pg_catalog.>) 0) \
+SELECT name FROM changing UNION SELECT relname::pg_catalog.text FROM pg_catalog.pg_trigger, pg_catalog.pg_class, changing \
+WHERE tgfoid OPERATOR(pg_catalog.=) changing.oid AND pg_class.oid OPERATOR(pg_catalog.=) tgrelid LIMIT 1000) AS changer";
+
+/// Names that texts are searched for.
+#[derive(Default)]
+struct Names {
+    /// In lower case, in order.
+    words: Vec<Box<[u8]>>,
+    /// Those that are no single word.
+    others: Vec<Box<[u8]>>,
+}
+
+impl Names {
+    fn is_empty(&self) -> bool {
+        self.words.is_empty() && self.others.is_empty()
+    }
+
+    fn learn(&mut self, name: &[u8], max: usize) {
+        let name = name.to_ascii_lowercase();
+        if name.is_empty() || self.words.len() + self.others.len() >= max {
+            return;
+        }
+        let names = if name.iter().all(|byte| is_word(*byte)) { &mut self.words } else { &mut self.others };
+        if let Err(place) = names.binary_search_by(|known| (**known).cmp(&*name)) {
+            names.insert(place, name.into());
+        }
+    }
+
+    /// One of them stands in it, in whatever case.
+    fn are_named_in(&self, bytes: &[u8]) -> bool {
+        let mut lower = [0; NAME_BYTES_MAX];
+        let mut is_known = |word: &[u8]| {
+            let Some(lower) = lower.get_mut(..word.len()).filter(|lower| !lower.is_empty()) else {
+                return false;
+            };
+            lower.copy_from_slice(word);
+            lower.make_ascii_lowercase();
+            self.words.binary_search_by(|known| (**known).cmp(lower)).is_ok()
+        };
+        let words = !self.words.is_empty() && bytes.split(|byte| !is_word(*byte)).any(&mut is_known);
+        let stands = |name: &[u8]| bytes.windows(name.len()).any(|part| part.eq_ignore_ascii_case(name));
+        words || self.others.iter().any(|name| stands(name))
+    }
+}
+
+/// PostgreSQL's names are not longer (`NAMEDATALEN`), unless it was built for that.
+const NAME_BYTES_MAX: usize = 256;
+
+fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | 0x80..)
+}
+
+/// What is known of the routines that change their sessions.
+#[derive(Clone, Copy, Default)]
+enum Changes {
+    /// Nothing: no server was asked.
+    #[default]
+    Unread,
+    /// What the catalog said then (monotonic, µs), at this age of routines.
+    Read { at_us: u64, age: u64 },
+    /// The servers do not say.
+    Untold,
+}
+
 /// See the head of this file.
 #[derive(Default)]
 pub(crate) struct Routines {
-    names: Vec<Box<[u8]>>,
+    askers: Names,
+    changers: Names,
+    changes: Changes,
     asked_us: Option<u64>,
 }
 
 impl Routines {
-    /// The catalog is to be asked again; it is taken as asked from here on, whatever comes of it.
+    /// The catalog is to be asked again for those that ask; it is taken as asked from here on, whatever comes of it.
     pub(crate) fn is_due(&mut self, now_us: u64) -> bool {
         let due = self.asked_us.is_none_or(|asked_us| now_us.saturating_sub(asked_us) >= ROUTINES_AGE_US);
         if due {
@@ -42,26 +125,83 @@ impl Routines {
         due
     }
 
-    /// There is none that asks.
+    /// Nobody may have a server before one was asked which routines change their session; or it is time to ask again.
     #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.names.is_empty()
-    }
-
-    /// This one asks.
-    pub(crate) fn learn(&mut self, name: &[u8]) {
-        if self.names.len() < ROUTINES_MAX
-            && !name.is_empty()
-            && !self.names.iter().any(|known| **known == *name)
-        {
-            self.names.push(name.into());
+    pub(crate) fn are_to_be_read(&self, now_us: u64, age: u64) -> bool {
+        match self.changes {
+            Changes::Unread => true,
+            Changes::Read { at_us, age: then } => {
+                then != age || now_us.saturating_sub(at_us) >= CHANGERS_AGE_US
+            }
+            Changes::Untold => false,
         }
     }
 
-    /// A text, or what carries one, may call one of them.
+    /// A server is asked, at this age of routines. As long as there is no answer to the first question, others are asked, too.
+    pub(crate) fn begin_reading(&mut self, now_us: u64, age: u64) {
+        if let Changes::Read { .. } = self.changes {
+            self.changes = Changes::Read { at_us: now_us, age };
+        }
+    }
+
+    /// A server has answered; [`Routines::learn_changer`] is told what.
+    pub(crate) fn read(&mut self, now_us: u64, age: u64) {
+        self.changes = Changes::Read { at_us: now_us, age };
+        self.changers = Names::default();
+    }
+
+    /// A server could not answer. Returns whether that is news.
+    pub(crate) fn give_up(&mut self) -> bool {
+        let news = matches!(self.changes, Changes::Unread);
+        if news {
+            self.changes = Changes::Untold;
+        }
+        news
+    }
+
+    /// The configuration was read again: so is the catalog.
+    pub(crate) fn doubt(&mut self) {
+        if let Changes::Read { at_us, .. } = &mut self.changes {
+            *at_us = 0;
+        }
+    }
+
+    /// There is none that asks for drawn values.
+    #[inline]
+    pub(crate) fn none_asks(&self) -> bool {
+        self.askers.is_empty()
+    }
+
+    /// This one asks for drawn values.
+    pub(crate) fn learn_asker(&mut self, name: &[u8]) {
+        self.askers.learn(name, ROUTINES_MAX);
+    }
+
+    /// There is none that changes its session.
+    pub(crate) fn none_changes(&self) -> bool {
+        self.changers.is_empty()
+    }
+
+    /// This one changes its session.
+    pub(crate) fn learn_changer(&mut self, name: &[u8]) {
+        self.changers.learn(name, CHANGERS_MAX);
+    }
+
+    /// A text, or what carries one, may call one that asks.
+    pub(crate) fn asks_in(&self, bytes: &[u8]) -> bool {
+        self.askers.are_named_in(bytes)
+    }
+
+    /// A text, or what carries one, may call one that changes its session.
+    #[inline]
+    pub(crate) fn changes_in(&self, bytes: &[u8]) -> bool {
+        !self.none_changes() && self.changers.are_named_in(bytes)
+    }
+
+    /// It is one of either kind.
+    #[inline]
     pub(crate) fn are_named_in(&self, bytes: &[u8]) -> bool {
-        let names = |name: &[u8]| bytes.windows(name.len()).any(|part| part.eq_ignore_ascii_case(name));
-        self.names.iter().any(|name| names(name))
+        !self.none_asks() && self.asks_in(bytes) || self.changes_in(bytes)
     }
 }
 
@@ -73,12 +213,38 @@ mod tests {
     fn a_text_that_names_one_is_found() {
         let mut routines = Routines::default();
         assert!(routines.is_due(5) && !routines.is_due(6) && routines.is_due(5 + ROUTINES_AGE_US));
-        assert!(routines.is_empty() && !routines.are_named_in(b"select last_id()"));
-        for name in [&b"last_id"[..], b"last_id", b""] {
-            routines.learn(name);
+        assert!(routines.none_asks() && !routines.asks_in(b"select last_id()"));
+        for name in [&b"last_id"[..], b"last_id", b"", b"Of Quotes"] {
+            routines.learn_asker(name);
         }
-        assert!(routines.are_named_in(b"select app.LAST_ID()") && !routines.are_named_in(b"select last()"));
-        (0..2 * ROUTINES_MAX).for_each(|number| routines.learn(format!("f{number}").as_bytes()));
-        assert_eq!(routines.names.len(), ROUTINES_MAX);
+        assert!(routines.asks_in(b"select app.LAST_ID()") && !routines.asks_in(b"select last()"));
+        assert!(!routines.asks_in(b"select last_ids, a_last_id"), "a name is a whole word");
+        assert!(routines.asks_in(b"select \"of quotes\"()") && !routines.changes_in(b"select last_id()"));
+        (0..2 * ROUTINES_MAX).for_each(|number| routines.learn_asker(format!("f{number}").as_bytes()));
+        assert_eq!(routines.askers.words.len() + routines.askers.others.len(), ROUTINES_MAX);
+    }
+
+    #[test]
+    fn those_that_change_sessions_are_read_before_anything_else_and_again_when_there_are_others() {
+        let mut routines = Routines::default();
+        assert!(routines.are_to_be_read(5, 0), "nothing is known");
+        routines.begin_reading(5, 0);
+        assert!(routines.are_to_be_read(6, 0), "an answer may never come");
+        routines.read(7, 0);
+        routines.learn_changer(b"Set_Tenant");
+        assert!(routines.changes_in(b"select SET_tenant('x')") && routines.are_named_in(b"set_tenant"));
+        assert!(!routines.are_to_be_read(8, 0) && routines.are_to_be_read(8, 1), "others were made");
+        routines.begin_reading(8, 1);
+        assert!(
+            !routines.are_to_be_read(9, 1) && routines.changes_in(b"set_tenant"),
+            "what is known counts meanwhile"
+        );
+        routines.read(10, 1);
+        assert!(!routines.changes_in(b"set_tenant"), "it is gone");
+        assert!(routines.are_to_be_read(10 + CHANGERS_AGE_US, 1) && !routines.give_up());
+        routines.doubt();
+        assert!(routines.are_to_be_read(11 + CHANGERS_AGE_US, 1));
+        let mut untold = Routines::default();
+        assert!(untold.give_up() && !untold.are_to_be_read(u64::MAX, 7));
     }
 }

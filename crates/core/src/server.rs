@@ -103,6 +103,8 @@ pub(crate) struct Server {
     pub(crate) said_fatal: bool,
     /// Its transaction has changed what statements return.
     pub(crate) reshapes: bool,
+    /// It has made routines or triggers.
+    pub(crate) makes_routines: bool,
     /// It serves one replication client and ends with it.
     pub(crate) replication: bool,
     /// Its end is being dealt with: whoever leaves it now need not clean up.
@@ -143,6 +145,8 @@ pub(crate) enum ServerState {
     Auditing(Box<Auditing>),
     /// Nobody has it, and it is asked whether its session is what it should be.
     Inspecting(Box<Inspecting>),
+    /// Nobody has it, and the catalog is asked which routines change their sessions.
+    Reading(Box<CatalogReading>),
     /// Free, and tries the startup parameters of a client that logs in.
     Introducing(Box<Introducing>),
     /// `server_reset_query` runs.
@@ -270,6 +274,13 @@ pub(crate) struct Inspecting {
     pub(crate) statements: Vec<(u64, Box<str>)>,
 }
 
+/// The catalog is being asked.
+pub(crate) struct CatalogReading {
+    pub(crate) answer: Replies,
+    /// The age of routines when it was asked.
+    pub(crate) age: u64,
+}
+
 /// Startup parameters are being tried.
 pub(crate) struct Introducing {
     pub(crate) client: ClientId,
@@ -342,7 +353,10 @@ impl ServerState {
             | ServerState::Inquiring(_)
             | ServerState::Auditing(_)
             | ServerState::Introducing(_) => ServerKind::Active,
-            ServerState::Cleaning | ServerState::Checking | ServerState::Inspecting(_) => ServerKind::Tested,
+            ServerState::Cleaning
+            | ServerState::Checking
+            | ServerState::Inspecting(_)
+            | ServerState::Reading(_) => ServerKind::Tested,
             ServerState::HeldForCancel => ServerKind::BeingCanceled,
             ServerState::Listening => ServerKind::Listening,
         }

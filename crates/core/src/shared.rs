@@ -66,6 +66,8 @@ pub struct Shared {
     serial: AtomicU64,
     /// How often statements began to return something else.
     age: AtomicU64,
+    /// How often routines or triggers were made.
+    routines: AtomicU64,
     /// Seed of the salts that unknown users are shown; stable while the process lives.
     pub mock_seed: [u8; 32],
     workers: u16,
@@ -96,6 +98,7 @@ impl Shared {
             clients: Counter::default(),
             serial: AtomicU64::new(0),
             age: AtomicU64::new(0),
+            routines: AtomicU64::new(0),
             mock_seed,
             workers: workers.max(1),
             generation: 0,
@@ -124,6 +127,17 @@ impl Shared {
     #[must_use]
     pub fn age(&self) -> u64 {
         self.age.load(Ordering::Acquire)
+    }
+
+    /// Routines or triggers were made, which may be others than those that are known.
+    pub fn begin_routines(&self) {
+        self.routines.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The age of routines.
+    #[must_use]
+    pub fn routines(&self) -> u64 {
+        self.routines.load(Ordering::Acquire)
     }
 
     /// How many workers there are.

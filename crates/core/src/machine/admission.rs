@@ -61,9 +61,7 @@ impl Machine {
         });
         // Where sessions are kept, its server has to be looked at before anybody else may have it.
         group.filter(|group| {
-            let asks = group.asks
-                || !routines.is_empty()
-                    && routines.are_named_in(&bytes[..bytes.len().min(group.len as usize)]);
+            let asks = group.asks || routines.are_named_in(&bytes[..bytes.len().min(group.len as usize)]);
             let touches = group.may_touch || asks || group.draws && keeps_draws;
             !(keeps_sessions && (touches || self.is_group_watched(pool_id, group)))
         })

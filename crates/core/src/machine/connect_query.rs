@@ -148,7 +148,9 @@ impl Machine {
             self.learn_opened(id, &welcome, &login.params);
             self.notice(pool_id);
         }
-        self.free_server(d, id);
+        if !self.reads_catalog(d, id) {
+            self.free_server(d, id);
+        }
     }
 }
 

@@ -207,6 +207,7 @@ impl Machine {
                 | ServerState::Inquiring(_)
                 | ServerState::Auditing(_)
                 | ServerState::Inspecting(_)
+                | ServerState::Reading(_)
                 | ServerState::Introducing(_)
                 | ServerState::Listening
                     if !server.ledger.is_empty() =>

@@ -11,7 +11,7 @@ use pgweir_wire::header::{HEADER_LEN, Header};
 use super::Machine;
 use super::from_client::{Cursor, Route, route};
 use super::measure::rows_in_tag;
-use super::shapes::is_reshaping;
+use super::shapes::{is_reshaping, makes_routines};
 use crate::client::{Client, ClientState, Opening};
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Kind, Ledger, Owner, Pushed};
@@ -101,7 +101,7 @@ pub(super) fn plain_answers(ledger: &mut Ledger, bytes: &[u8]) -> Option<PlainAn
     (end > 0).then_some(PlainAnswers { client, len: end, rows })
 }
 
-/// The tag of a command that changes what is known of a session, or of what statements return.
+/// The tag of a command that changes what is known of a session, of what statements return, or of routines.
 #[inline]
 fn is_telling(command: &[u8]) -> bool {
     is_discarding(command)
@@ -109,6 +109,7 @@ fn is_telling(command: &[u8]) -> bool {
         || command == DEALLOCATED
         || command == ROLLED_BACK
         || changes_objects(command)
+        || makes_routines(command)
 }
 
 /// The tag of a command that changes or drops a table, a view or the like.

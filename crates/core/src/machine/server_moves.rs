@@ -109,6 +109,7 @@ impl Machine {
             ServerState::Inquiring(_) => self.lookup_ended(d, id),
             ServerState::Auditing(_) => self.audited(d, id),
             ServerState::Inspecting(_) => self.inspected(d, id),
+            ServerState::Reading(_) => self.catalog_read(d, id),
             ServerState::Introducing(_) => self.introduced(d, id),
             ServerState::Cleaning => self.cleaned(d, id),
             ServerState::ConnectQuery(_) => self.connect_query_ended(d, id),
@@ -141,7 +142,7 @@ impl Machine {
         });
         self.unlink(client_id);
         self.end_cancels_for(d, self.servers[id].pool, client_id);
-        if !self.inspects(d, id) {
+        if !self.inspects(d, id, made_in) {
             self.release_server(d, id, made_in);
         }
         if drew {
@@ -484,9 +485,9 @@ fn is_legal(from: &ServerState, to: &ServerState) -> bool {
         (from, to),
         (S::Dialing(_), S::SecuringTls(_) | S::LoggingIn(_))
             | (S::SecuringTls(_), S::LoggingIn(_))
-            | (S::LoggingIn(_), S::ConnectQuery(_) | S::Idle | S::Busy(_) | S::Listening)
+            | (S::LoggingIn(_), S::ConnectQuery(_) | S::Reading(_) | S::Idle | S::Busy(_) | S::Listening)
             | (S::ConnectQuery(_), S::Learning(_))
-            | (S::ConnectQuery(_) | S::Learning(_), S::Listening)
+            | (S::ConnectQuery(_) | S::Learning(_), S::Reading(_) | S::Listening)
             | (S::ConnectQuery(_) | S::Learning(_) | S::Cleaning | S::Checking, S::Idle | S::HeldForCancel)
             | (S::Cleaning, S::ConnectQuery(_))
             | (S::Inquiring(_), S::Idle | S::Cleaning | S::HeldForCancel)
@@ -502,8 +503,8 @@ fn is_legal(from: &ServerState, to: &ServerState) -> bool {
             )
             | (S::Idle, S::Busy(_) | S::Checking | S::Inquiring(_) | S::Introducing(_))
             | (S::Introducing(_), S::Idle | S::Cleaning | S::HeldForCancel)
-            | (S::Busy(_), S::Auditing(_) | S::Inspecting(_))
-            | (S::Inspecting(_), S::Idle | S::HeldForCancel)
+            | (S::Busy(_), S::Auditing(_) | S::Inspecting(_) | S::Reading(_))
+            | (S::Inspecting(_) | S::Reading(_), S::Idle | S::HeldForCancel)
             | (S::Auditing(_), S::Busy(_) | S::Cleaning)
             | (S::Settling(_), S::Busy(_))
             | (S::HeldForCancel, S::Idle)

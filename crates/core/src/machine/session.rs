@@ -1,6 +1,6 @@
 //! Session continuity: a client's session is its own, although its servers change.
 //!
-//! What a client sends is looked at for words that may touch a session (`notes.rs`). When such a transaction is over, its
+//! What a client sends is looked at for words that may touch a session (`notes.rs`), names of routines that do among them (`catalog.rs`). When such a transaction is over, its
 //! server is asked what its session holds (`audit.rs`), unless it is known what the statements do (`recall.rs`): what can
 //! move is brought to the next server with the client's next statement (`settle.rs`, `replay.rs`), what can not keeps the
 //! client on its server (`pin.rs`). The statement without a name that a client prepared and did not use yet goes with it,
@@ -14,6 +14,7 @@ pub(in crate::machine) use introduce::Known;
 pub(in crate::machine) use restore::{has_to_restore, waits_for_restore};
 
 mod audit;
+mod catalog;
 mod explain;
 mod inspect;
 mod introduce;

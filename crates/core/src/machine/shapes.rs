@@ -43,10 +43,26 @@ const CHANGES: [&[u8]; 12] = [
 /// The same of what may be temporary. Such come and go all the time, and nobody else's statements are about them.
 const DROPS: [&[u8]; 3] = [b"DROP TABLE", b"DROP VIEW", b"DROP FUNCTION"];
 
+/// Commands that can make a routine that changes its session, or have one called, by the beginning of their tag. (A DO block may hide them.)
+const MAKES: [&[u8]; 6] = [
+    b"CREATE FUNCTION",
+    b"CREATE PROCEDURE",
+    b"CREATE TRIGGER",
+    b"CREATE EXTENSION",
+    b"ALTER FUNCTION",
+    b"ALTER PROCEDURE",
+];
+
 /// The tag of a command that can change what statements return.
 #[inline]
 pub(super) fn is_reshaping(tag: &[u8]) -> bool {
     matches!(tag.first(), Some(b'A' | b'C' | b'D')) && CHANGES.iter().any(|change| tag.starts_with(change))
+}
+
+/// The tag of a command that can make a routine or have one called.
+#[inline]
+pub(super) fn makes_routines(tag: &[u8]) -> bool {
+    matches!(tag.first(), Some(b'A' | b'C')) && MAKES.iter().any(|make| tag.starts_with(make))
 }
 
 impl Machine {
@@ -56,6 +72,11 @@ impl Machine {
             && let Some(server) = self.servers.get_mut(id)
         {
             server.reshapes = true;
+        }
+        if makes_routines(tag)
+            && let Some(server) = self.servers.get_mut(id)
+        {
+            server.makes_routines = true;
         }
     }
 
@@ -72,10 +93,11 @@ impl Machine {
 
     /// ReadyForQuery.
     pub(super) fn note_shapes(&mut self, id: ServerId, status: TxStatus) {
-        if status == TxStatus::Idle
-            && let Some(server) = self.servers.get_mut(id)
-            && std::mem::take(&mut server.reshapes)
-        {
+        let Some(server) = self.servers.get_mut(id).filter(|_| status == TxStatus::Idle) else { return };
+        if std::mem::take(&mut server.makes_routines) {
+            self.shared.begin_routines();
+        }
+        if std::mem::take(&mut server.reshapes) {
             self.shared.begin_age();
         }
     }

@@ -9,6 +9,7 @@ mod auth_query;
 mod basics;
 mod begin;
 mod cancel;
+mod catalog;
 mod chaos;
 mod connect_query;
 mod copy;

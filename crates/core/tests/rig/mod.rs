@@ -54,9 +54,14 @@ pub(crate) struct Rig {
     greeted: Vec<End>,
     /// What the machine allocated, all in all.
     pub(crate) allocations: u64,
+    /// What servers say of their routines; `None`: nothing.
+    pub(crate) catalog: Option<Vec<[&'static str; 3]>>,
     /// Cancel keys that clients were told.
     keys: Vec<(End, Vec<u8>)>,
 }
+
+/// How the question for routines begins.
+pub(crate) const CATALOG: &[u8] = b"SELECT 'g', NULL";
 
 const USERS: &str = "\"alice\" \"alices\"\n\"bob\" \"bobs\"\n\"admin\" \"admins\"\n\"carol\" \"carols\"\n";
 
@@ -118,6 +123,7 @@ impl Rig {
             greeted: Vec::new(),
             keys: Vec::new(),
             allocations: 0,
+            catalog: Some(Vec::new()),
         }
     }
 
@@ -179,6 +185,33 @@ impl Rig {
             self.post.push_back(Post::Mail(usize::from(to.0), mail));
         }
         self.deliver();
+        self.tell_catalog(worker);
+    }
+
+    /// Servers say which routines change their sessions: [`Rig::catalog`], or what follows from it is not what a test is about.
+    fn tell_catalog(&mut self, worker: usize) {
+        let asked = |wire: &Wire| {
+            // Not looked for in what is longer than that question and a startup packet.
+            if wire.arrived.len() > 8192 {
+                return None;
+            }
+            let at = wire.arrived.windows(CATALOG.len()).position(|part| part == CATALOG)?.checked_sub(5)?;
+            Some((
+                at,
+                at + 1 + usize::try_from(u32::from_be_bytes(*wire.arrived[at + 1..].first_chunk()?)).ok()?,
+            ))
+        };
+        let wires = &self.workers[worker].driver.wires;
+        let Some((index, (at, end))) =
+            wires.iter().enumerate().find_map(|(index, wire)| Some((index, asked(wire)?)))
+        else {
+            return;
+        };
+        let Some(catalog) = self.catalog.clone() else { return };
+        self.workers[worker].driver.wires[index].arrived.drain(at..end);
+        let rows: Vec<&[&str]> = catalog.iter().map(|row| &row[..]).collect();
+        let conn = ConnId { index: u32::try_from(index).expect("few connections"), generation: 0 };
+        self.turn(worker, |machine, driver| machine.received(driver, conn, &be::answer(&rows)));
     }
 
     /// What goes between workers arrives in order, each in a turn of its own.

@@ -144,7 +144,7 @@ settings! {
         /// Of so many releases of servers in transaction and statement pooling, about one is followed by a look at the server's
         /// session: where it is not what it should be, because a function changed it where nobody could see it, the
         /// server is closed, and the log names the statement. 1 looks each time (and then no two clients' statements
-        /// share a packet), 0 never.
+        /// share a packet), 0 never: then the catalog is not read for functions that change their session either.
         session_audit_sample: u32 = "5000", Kind::Count(0, COUNT_MAX), Reload, Ours, InEffect;
         /// How many connections to servers one pool opens at the same time.
         max_parallel_connects: u32 = "16", Kind::Count(1, 65535), Reload, Ours, InEffect;

@@ -203,6 +203,7 @@ impl Machine {
             }
             ServerState::Auditing(auditing) => &mut auditing.answer,
             ServerState::Inspecting(inspecting) => &mut inspecting.answer,
+            ServerState::Reading(reading) => &mut reading.answer,
             ServerState::Introducing(introducing) => &mut introducing.answer,
             ServerState::Learning(learning) => &mut learning.answer,
             _ => return,
@@ -218,6 +219,7 @@ impl Machine {
         let answer = match self.servers.get_mut(id).map(|server| &mut server.state) {
             Some(ServerState::Auditing(auditing)) => &mut auditing.answer,
             Some(ServerState::Inspecting(inspecting)) => &mut inspecting.answer,
+            Some(ServerState::Reading(reading)) => &mut reading.answer,
             Some(ServerState::Introducing(introducing)) => &mut introducing.answer,
             Some(ServerState::Learning(learning)) => &mut learning.answer,
             _ => return,
@@ -340,7 +342,8 @@ impl Machine {
         let pool = &mut self.pools[self.servers[id].pool];
         for row in &answer.rows {
             match row.as_slice() {
-                [Some(kind), Some(name), _] if **kind == *b"f" => pool.routines.learn(name),
+                [Some(kind), Some(name), _] if **kind == *b"f" => pool.routines.learn_asker(name),
+                [Some(kind), Some(name), _] if **kind == *b"g" => pool.routines.learn_changer(name),
                 [Some(kind), Some(name), _] if **kind == *b"u" && name.len() <= CUSTOM_NAME_BYTES_MAX => {
                     pool.remember_custom(name);
                 }

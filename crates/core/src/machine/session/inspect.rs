@@ -5,6 +5,7 @@
 //! The server belongs to nobody meanwhile. A difference closes it, so that nobody gets it; and the statement, where it is
 //! known which it was, is asked about each time from then on.
 
+use pgweir_settings::PoolMode;
 use pgweir_sql::{Verb, traits};
 
 use crate::client::printable;
@@ -17,12 +18,23 @@ use crate::machine::Machine;
 use crate::server::{Inspecting, Replies, ServerState};
 
 impl Machine {
-    /// A client in transaction pooling has left its server, which is at rest. `true` if the server is looked at before it is
-    /// released.
+    /// A client has left its server, which is at rest. `true` if the server is looked at before it is released: not where a reset
+    /// is due, as behind session pooling.
     #[inline]
-    pub(in crate::machine) fn inspects<D: Driver>(&mut self, d: &mut D, id: ServerId) -> bool {
-        let Some(server) = self.servers.get(id) else { return false };
-        self.pools[server.pool].looks.is_due() && self.inspect(d, id)
+    pub(in crate::machine) fn inspects<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ServerId,
+        made_in: PoolMode,
+    ) -> bool {
+        let Some(server) = self.servers.get(id).filter(|_| made_in != PoolMode::Session) else {
+            return false;
+        };
+        let main = &self.rules.config.main;
+        if main.server_reset_query_always && !main.server_reset_query.is_empty() {
+            return false;
+        }
+        self.pools[server.pool].looks.is_due() && self.inspect(d, id) || self.reads_catalog(d, id)
     }
 
     #[cold]
@@ -32,9 +44,7 @@ impl Machine {
         let Some(server) = self.servers.get(id) else { return false };
         self.pools[server.pool].looks.plan(u32::from_le_bytes(random));
         let is_sound = server.is_at_rest() && server.opened.is_plain() && server.cancels == 0;
-        let main = &self.rules.config.main;
-        let resets = main.server_reset_query_always && !main.server_reset_query.is_empty();
-        if !is_sound || resets || self.reason_to_close(id).is_some() {
+        if !is_sound || self.reason_to_close(id).is_some() {
             return false;
         }
         let statements = self.measured.recent(&server.recent);

@@ -110,7 +110,8 @@ impl Machine {
         if self.concerns_sequences(id, &text, &traits) {
             self.use_sequences(d, id, server_id, (&text, &traits), false);
         }
-        let marks = traits.marks.without(Marks::PREPARED);
+        let inside = if self.changes_inside(id, &text) { Marks::ROUTINES } else { Marks::NONE };
+        let marks = traits.marks.without(Marks::PREPARED).and(inside);
         if !marks.is_empty() {
             self.note_marks(id, marks, b"", false);
         }

@@ -9,6 +9,7 @@ use crate::ids::{ClientId, StatementId};
 use crate::known_sets::PlainSet;
 use crate::machine::Machine;
 use crate::pins::{Touched, may_change_pin, may_touch};
+use crate::routines::Routines;
 use crate::session::{IDENTITY, Session};
 
 impl Machine {
@@ -57,7 +58,10 @@ impl Machine {
         let Some((text, traits)) = noted else { return };
         self.measure_text(id, header.tag, body, &traits, text);
         let mut marks = traits.marks;
-        if body.len() < header.body_len as usize || self.is_watched(id, traits.fingerprint) {
+        if body.len() < header.body_len as usize
+            || self.is_watched(id, traits.fingerprint)
+            || self.changes_inside(id, text)
+        {
             // Of what is still to come nothing is known; or it is known that the words do not tell.
             marks.add(Marks::ROUTINES);
         }
@@ -81,7 +85,8 @@ impl Machine {
     pub(in crate::machine) fn note_statement(&mut self, id: ClientId, statement: StatementId) {
         self.measure_statement(id, statement);
         let Some(known) = self.statements.get(statement) else { return };
-        let watched = known.traits.is_some_and(|traits| self.is_watched(id, traits.fingerprint));
+        let watched = known.traits.is_some_and(|traits| self.is_watched(id, traits.fingerprint))
+            || self.changes_inside(id, &known.query);
         let marks = if watched { known.marks().and(Marks::ROUTINES) } else { known.marks() };
         if marks.is_empty() {
             return;
@@ -96,7 +101,10 @@ impl Machine {
         let Some(account) = client.account.as_deref() else { return };
         let ClientState::Linked(link) = &mut client.state else { return };
         let marks = match &link.touched {
-            None => executed(&account.session, text, marks).unwrap_or(marks),
+            None => {
+                let routines = &self.pools[account.pool].routines;
+                executed(&account.session, text, marks, routines).unwrap_or(marks)
+            }
             // What is prepared may be another one by now.
             Some(_) => marks,
         };
@@ -192,12 +200,15 @@ fn note_restore(link: &mut Link, startup: &Session, marks: Marks, text: &[u8]) {
 }
 
 /// What an EXECUTE does, where it is known what is executed.
-fn executed(session: &Session, text: &[u8], marks: Marks) -> Option<Marks> {
+fn executed(session: &Session, text: &[u8], marks: Marks, routines: &Routines) -> Option<Marks> {
     if marks != Marks::PREPARED.and(Marks::ROUTINES) {
         return None;
     }
     let name = executed_name(text)?;
     let prepared = session.prepared().find(|prepared| *prepared.name == *name)?;
+    if routines.changes_in(&prepared.text) {
+        return None;
+    }
     Some(pgweir_sql::traits(&prepared.text).marks.without(Marks::PREPARED))
 }
 

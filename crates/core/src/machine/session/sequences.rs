@@ -46,7 +46,7 @@ impl Machine {
         let account = self.clients.get(id).and_then(|client| client.account.as_deref());
         account.is_some_and(|account| {
             let routines = &self.pools[account.pool].routines;
-            !routines.is_empty() && routines.are_named_in(text)
+            !routines.none_asks() && routines.asks_in(text)
         })
     }
 

@@ -295,6 +295,7 @@ fn verb(words: &[String]) -> Result<Verb, String> {
     Ok(match upper.as_slice() {
         ["SELECT", "PG_CATALOG.CURRENT_SETTING", ..] => Verb::Values(literals(words).collect()),
         ["SELECT", "PG_CATALOG.SET_CONFIG", ..] => set_config(words)?,
+        ["SELECT", "'G", ..] => Verb::SelectNone,
         ["SELECT", "'S", ..] => Verb::Everything(asked_by_name(words)),
         ["SELECT", name, "(", ..] if name.contains("ADVISORY") => locks(&upper)?,
         ["SELECT", "FAIL", ..] => Verb::Fail,

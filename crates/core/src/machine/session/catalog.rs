@@ -1,0 +1,96 @@
+//! Which routines change their sessions: the catalog is asked when a pool's first server is logged in, before anybody gets it, and
+//! at a release when others were made through the pooler, or some time has passed. A text that names one is looked at
+//! behind its transaction as CALL is. What was made past the pooler meanwhile is left to the looks (`inspect.rs`).
+
+use crate::client::ClientState;
+use crate::driver::{Driver, Level};
+use crate::ids::{ClientId, PoolId, ServerId};
+use crate::ledger::Purpose;
+use crate::machine::Machine;
+use crate::routines::{CHANGES_QUESTION, SETTINGS_QUESTION};
+use crate::server::{CatalogReading, Replies, ServerState};
+
+/// What the parts of the question are added to: no row.
+const NOTHING: &[u8] = b"SELECT 'g', NULL, NULL WHERE false";
+
+impl Machine {
+    /// A server is about to be free. `true` if the catalog is read before.
+    #[inline]
+    pub(in crate::machine) fn reads_catalog<D: Driver>(&mut self, d: &mut D, id: ServerId) -> bool {
+        let Some(server) = self.servers.get(id) else { return false };
+        let pool = &self.pools[server.pool];
+        pool.looks.are_taken()
+            && pool.routines.are_to_be_read(self.now.mono_us, self.shared.routines())
+            && self.read_catalog(d, id)
+    }
+
+    #[cold]
+    fn read_catalog<D: Driver>(&mut self, d: &mut D, id: ServerId) -> bool {
+        if self.is_hub(id) || self.reason_to_close(id).is_some() {
+            return false;
+        }
+        let age = self.shared.routines();
+        let server = &mut self.servers[id];
+        if !server.is_at_rest() || server.cancels > 0 {
+            return false;
+        }
+        server.active_us = self.now.mono_us;
+        self.pools[server.pool].routines.begin_reading(self.now.mono_us, age);
+        self.set_server_state(
+            id,
+            ServerState::Reading(Box::new(CatalogReading { answer: Replies::default(), age })),
+        );
+        let text = [NOTHING, CHANGES_QUESTION, SETTINGS_QUESTION].concat();
+        self.send_hidden(d, id, Purpose::Audit, &text);
+        self.server_unpause(d, id);
+        true
+    }
+
+    /// The answer is complete.
+    pub(in crate::machine) fn catalog_read<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let ServerState::Reading(reading) = &mut server.state else { return };
+        let (answer, age) = (std::mem::take(&mut reading.answer), reading.age);
+        let now_us = self.now.mono_us;
+        let routines = &mut self.pools[server.pool].routines;
+        match &answer.failed {
+            None => {
+                routines.read(now_us, age);
+                let pool_id = server.pool;
+                self.learn_routines(id, &answer);
+                self.judge_waiting_anew(pool_id);
+            }
+            // Perhaps no PostgreSQL.
+            Some((_, text)) => {
+                if routines.give_up() {
+                    let name = self.server_log_name(&self.servers[id]);
+                    let line = format!("{name} does not tell which routines change their session: {text}");
+                    self.log(d, Level::Warning, &line);
+                }
+            }
+        }
+        self.free_server(d, id);
+    }
+
+    /// What clients ask for that wait was judged by what was known before.
+    fn judge_waiting_anew(&mut self, pool_id: PoolId) {
+        let pool = &self.pools[pool_id];
+        if pool.routines.none_changes() {
+            return;
+        }
+        for id in &pool.queue {
+            if let Some(ClientState::Waiting(waiting)) =
+                self.clients.get_mut(*id).map(|client| &mut client.state)
+            {
+                waiting.group = None;
+            }
+        }
+    }
+
+    /// A routine that changes its session is named in a text of this client's.
+    #[inline]
+    pub(in crate::machine) fn changes_inside(&self, id: ClientId, text: &[u8]) -> bool {
+        let account = self.clients.get(id).and_then(|client| client.account.as_deref());
+        account.is_some_and(|account| self.pools[account.pool].routines.changes_in(text))
+    }
+}

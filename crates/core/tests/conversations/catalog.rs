@@ -1,0 +1,166 @@
+//! Routines that change their session: nobody gets a server before it is known which do, and who calls one has its session asked.
+
+use crate::rig::{End, Rig, be, fe};
+
+/// A pool whose catalog says this.
+fn with_catalog(settings: &str, rows: &[[&'static str; 3]]) -> (Rig, End, End) {
+    let mut rig = Rig::new(settings);
+    rig.catalog = Some(rows.to_vec());
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    (rig, client, server)
+}
+
+/// A statement, answered; returns what its server is asked behind it.
+fn run(rig: &mut Rig, client: End, server: End, text: &str) -> Vec<String> {
+    rig.send(client, &fe::query(text));
+    assert_eq!(rig.gets(server), [format!("Query {text}")]);
+    rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
+    let asked = rig.gets(server);
+    if asked.is_empty() {
+        assert_eq!(rig.gets(client), ["Complete SELECT 1", "Ready I"]);
+    }
+    asked
+}
+
+#[test]
+fn nobody_gets_a_server_before_it_has_said_what_changes_sessions() {
+    let mut rig = Rig::new("default_pool_size = 2");
+    rig.catalog = None;
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(client, &fe::query("select set_tenant('a')"));
+    let asked = rig.gets(server);
+    assert!(asked.len() == 1 && asked[0].contains("bytes"), "the question is a long text: {asked:?}");
+    rig.send(server, &be::answer(&[&["g", "set_tenant", ""], &["u", "app.tenant", ""]]));
+    assert_eq!(rig.gets(server), ["Query select set_tenant('a')"]);
+    rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
+    assert_eq!(rig.gets(server).len(), 1, "its session is asked");
+    assert_eq!(rig.gets(client), ["Complete SELECT 1", "Ready I"]);
+}
+
+#[test]
+fn who_calls_one_has_its_session_asked() {
+    let rows = [["g", "Set_Tenant", ""], ["g", "audited things", ""]];
+    let (mut rig, client, server) = with_catalog("default_pool_size = 1", &rows);
+    assert!(run(&mut rig, client, server, "select 1, set_tenants()").is_empty());
+    for text in
+        ["SELECT app.SET_TENANT($$x$$)", "insert into \"audited things\" values (1)", "do_it(set_tenant)"]
+    {
+        assert_eq!(run(&mut rig, client, server, text).len(), 1, "{text}");
+        rig.send(server, &be::answer(&[&["s", "role", "none"]]));
+        assert_eq!(rig.gets(client), ["Complete SELECT 1", "Ready I"]);
+    }
+    let named = [fe::parse("p", "select set_tenant($1)"), fe::bind("p"), fe::execute(), fe::sync()].concat();
+    for round in 0..2 {
+        rig.send(
+            client,
+            if round == 0 { &named } else { &named[fe::parse("p", "select set_tenant($1)").len()..] },
+        );
+        rig.gets(server);
+        let parsed = if round == 0 { be::parse_complete() } else { Vec::new() };
+        rig.send(server, &[parsed, be::bind_complete(), be::complete("SELECT 1"), be::ready('I')].concat());
+        assert_eq!(rig.gets(server).len(), 1, "round {round}");
+        rig.send(server, &be::answer(&[&["s", "role", "none"]]));
+        assert_eq!(rig.gets(client).last().map(String::as_str), Some("Ready I"));
+    }
+}
+
+#[test]
+fn what_sql_prepared_calls_one_too() {
+    let (mut rig, client, server) = with_catalog("default_pool_size = 1", &[["g", "set_tenant", ""]]);
+    let text = "PREPARE p AS SELECT set_tenant('a')";
+    assert_eq!(run(&mut rig, client, server, text).len(), 1);
+    rig.send(server, &be::answer(&[&["p", "p", text]]));
+    rig.gets(client);
+    assert_eq!(run(&mut rig, client, server, "EXECUTE p").len(), 1);
+    rig.send(server, &be::answer(&[&["p", "p", text]]));
+    rig.gets(client);
+    rig.send(client, &[fe::bind("p"), fe::execute(), fe::sync()].concat());
+    assert_eq!(rig.gets(server), ["Bind p", "Execute", "Sync"]);
+    rig.send(server, &[be::bind_complete(), be::complete("SELECT 1"), be::ready('I')].concat());
+    assert_eq!(rig.gets(server).len(), 1);
+}
+
+#[test]
+fn nobody_rides_with_one() {
+    let settings = "default_pool_size = 1\nmultiplex_servers = 1";
+    for (rows, rides) in [(vec![], true), (vec![["g", "set_tenant", ""]], false)] {
+        let (mut rig, one, server) = with_catalog(settings, &rows);
+        let two = rig.client("alice");
+        for _ in 0..3 {
+            rig.send(one, &fe::query("select set_tenant('a')"));
+            rig.gets(server);
+            rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
+            if !rides {
+                rig.gets(server);
+                rig.send(server, &be::answer(&[&["s", "role", "none"]]));
+            }
+        }
+        rig.send(one, &fe::query("select set_tenant('a')"));
+        rig.gets(server);
+        rig.send(two, &fe::query("select set_tenant('b')"));
+        assert_eq!(rig.gets(server).len(), usize::from(rides), "{rows:?}");
+    }
+}
+
+#[test]
+fn what_is_made_meanwhile_is_read_at_the_next_release() {
+    let (mut rig, client, server) = with_catalog("default_pool_size = 1", &[]);
+    assert!(run(&mut rig, client, server, "select set_tenant('a')").is_empty());
+    rig.catalog = Some(vec![["g", "set_tenant", ""]]);
+    rig.send(client, &fe::query("create function set_tenant(text) ..."));
+    rig.gets(server);
+    rig.send(server, &[be::complete("CREATE FUNCTION"), be::ready('I')].concat());
+    assert_eq!(rig.gets(client), ["Complete CREATE FUNCTION", "Ready I"]);
+    assert_eq!(run(&mut rig, client, server, "select set_tenant('a')").len(), 1);
+}
+
+#[test]
+fn it_is_read_again_after_some_time_and_with_the_configuration() {
+    for reload in [false, true] {
+        let settings = "default_pool_size = 1\nserver_idle_timeout = 0\nserver_check_delay = 10000";
+        let (mut rig, client, server) = with_catalog(settings, &[["g", "set_tenant", ""]]);
+        rig.catalog = Some(vec![]);
+        if reload {
+            rig.reload(settings, "app = host=pg");
+        } else {
+            rig.pass_s(601);
+        }
+        assert!(run(&mut rig, client, server, "select 1").is_empty());
+        assert!(run(&mut rig, client, server, "select set_tenant('a')").is_empty(), "it is gone");
+    }
+}
+
+#[test]
+fn a_server_that_does_not_say_serves_all_the_same() {
+    let mut rig = Rig::new("default_pool_size = 1");
+    rig.catalog = None;
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.gets(server);
+    rig.send(server, &[be::error("42P01", "no pg_proc"), be::ready('I')].concat());
+    assert!(rig.logged("does not tell which routines change their session: no pg_proc"));
+    assert!(run(&mut rig, client, server, "select 1").is_empty());
+    assert!(run(&mut rig, client, server, "select 2").is_empty());
+}
+
+#[test]
+fn without_looks_it_is_not_read() {
+    let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 0");
+    rig.catalog = None;
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    assert!(run(&mut rig, client, server, "select 1").is_empty());
+}
+
+#[test]
+fn behind_session_pooling_a_reset_comes_first() {
+    let mut rig = Rig::with("", "app = host=pg pool_mode=session", 1);
+    rig.catalog = None;
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    assert!(run(&mut rig, client, server, "select 1").is_empty());
+    rig.reload("", "app = host=pg pool_mode=transaction");
+    assert_eq!(run(&mut rig, client, server, "select 1"), ["Query DISCARD ALL"]);
+}
