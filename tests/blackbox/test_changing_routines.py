@@ -111,3 +111,13 @@ def test_a_function_made_through_the_pooler(pooled, pg):
         one.query("select pick('one')")
         assert tenant(two) == "" and tenant(one) == "one"
         one.query("drop function pick")
+
+
+def test_every_version_says_which(poolers, pg_other):
+    """The question is one that each version of PostgreSQL understands."""
+    pg_other.sql("create or replace function pick(t text) returns text language sql as 'select set_config(''app.tenant'', t, false)'", database="app")
+    pooler = poolers({"app": pg_other.at()}, default_pool_size=1)
+    with pooler.raw() as one, pooler.raw() as two:
+        one.query("select pick('one')")
+        assert tenant(two) == "" and tenant(one) == "one"
+    assert "does not tell which routines" not in pooler.log()

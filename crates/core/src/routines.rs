@@ -102,8 +102,8 @@ enum Changes {
     Unread,
     /// What the catalog said then (monotonic, µs), at this age of routines.
     Read { at_us: u64, age: u64 },
-    /// The servers do not say.
-    Untold,
+    /// The servers did not say, then.
+    Untold { at_us: u64 },
 }
 
 /// See the head of this file.
@@ -133,7 +133,7 @@ impl Routines {
             Changes::Read { at_us, age: then } => {
                 then != age || now_us.saturating_sub(at_us) >= CHANGERS_AGE_US
             }
-            Changes::Untold => false,
+            Changes::Untold { at_us } => now_us.saturating_sub(at_us) >= CHANGERS_AGE_US,
         }
     }
 
@@ -150,18 +150,23 @@ impl Routines {
         self.changers = Names::default();
     }
 
-    /// A server could not answer. Returns whether that is news.
-    pub(crate) fn give_up(&mut self) -> bool {
+    /// A server could not answer: for a while no other one is asked. Returns whether that is news.
+    pub(crate) fn give_up(&mut self, now_us: u64) -> bool {
         let news = matches!(self.changes, Changes::Unread);
-        if news {
-            self.changes = Changes::Untold;
+        if !matches!(self.changes, Changes::Read { .. }) {
+            self.changes = Changes::Untold { at_us: now_us };
         }
         news
     }
 
+    /// There may be more that change their session than were learned.
+    pub(crate) fn are_too_many(&self) -> bool {
+        self.changers.words.len() + self.changers.others.len() >= CHANGERS_MAX
+    }
+
     /// The configuration was read again: so is the catalog.
     pub(crate) fn doubt(&mut self) {
-        if let Changes::Read { at_us, .. } = &mut self.changes {
+        if let Changes::Read { at_us, .. } | Changes::Untold { at_us } = &mut self.changes {
             *at_us = 0;
         }
     }
@@ -241,10 +246,15 @@ mod tests {
         );
         routines.read(10, 1);
         assert!(!routines.changes_in(b"set_tenant"), "it is gone");
-        assert!(routines.are_to_be_read(10 + CHANGERS_AGE_US, 1) && !routines.give_up());
+        assert!(routines.are_to_be_read(10 + CHANGERS_AGE_US, 1) && !routines.give_up(12));
         routines.doubt();
         assert!(routines.are_to_be_read(11 + CHANGERS_AGE_US, 1));
         let mut untold = Routines::default();
-        assert!(untold.give_up() && !untold.are_to_be_read(u64::MAX, 7));
+        assert!(untold.give_up(5) && !untold.are_to_be_read(6, 7));
+        assert!(untold.are_to_be_read(5 + CHANGERS_AGE_US, 7) && !untold.give_up(6));
+        untold.doubt();
+        assert!(untold.are_to_be_read(CHANGERS_AGE_US, 7) && !untold.are_too_many());
+        (0..2 * CHANGERS_MAX).for_each(|number| untold.learn_changer(format!("f{number}").as_bytes()));
+        assert!(untold.are_too_many());
     }
 }

@@ -143,6 +143,10 @@ fn a_server_that_does_not_say_serves_all_the_same() {
     assert!(rig.logged("does not tell which routines change their session: no pg_proc"));
     assert!(run(&mut rig, client, server, "select 1").is_empty());
     assert!(run(&mut rig, client, server, "select 2").is_empty());
+    rig.catalog = Some(vec![["g", "set_tenant", ""]]);
+    rig.reload("default_pool_size = 1", "app = host=pg");
+    assert!(run(&mut rig, client, server, "select 3").is_empty());
+    assert_eq!(run(&mut rig, client, server, "select set_tenant('a')").len(), 1, "it is asked again");
 }
 
 #[test]

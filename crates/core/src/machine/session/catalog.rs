@@ -59,10 +59,17 @@ impl Machine {
                 let pool_id = server.pool;
                 self.learn_routines(id, &answer);
                 self.judge_waiting_anew(pool_id);
+                if self.pools[pool_id].routines.are_too_many() {
+                    let name = self.server_log_name(&self.servers[id]);
+                    let line = format!(
+                        "{name} has so many routines that change their session that not all are known; session_audit_sample = 1 looks behind each"
+                    );
+                    self.log(d, Level::Warning, &line);
+                }
             }
             // Perhaps no PostgreSQL.
             Some((_, text)) => {
-                if routines.give_up() {
+                if routines.give_up(now_us) {
                     let name = self.server_log_name(&self.servers[id]);
                     let line = format!("{name} does not tell which routines change their session: {text}");
                     self.log(d, Level::Warning, &line);
