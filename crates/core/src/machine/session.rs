@@ -1,7 +1,7 @@
 //! Session continuity: a client's session is its own, although its servers change.
 //!
-//! What a client sends is looked at for words that may touch a session (`notes.rs`), names of routines that do among them (`catalog.rs`). When such a transaction is over, its
-//! server is asked what its session holds (`audit.rs`), unless it is known what the statements do (`recall.rs`): what can
+//! What a client sends is looked at for words that may touch a session (`notes.rs`), and for the names of routines that do
+//! (`catalog.rs`). When such a transaction is over, its server is asked what its session holds (`audit.rs`), unless it is known what the statements do (`recall.rs`): what can
 //! move is brought to the next server with the client's next statement (`settle.rs`, `replay.rs`), what can not keeps the
 //! client on its server (`pin.rs`). The statement without a name that a client prepared and did not use yet goes with it,
 //! too (`unnamed.rs`); and what SQL names is there under that name (`lend.rs`). What a client asks for in its startup packet is tried on a server before the client is let in
