@@ -104,9 +104,8 @@ def scratch_folder(purpose):
 
 
 _kept = []
-_ports = itertools.cycle(range(FIRST_PORT, LAST_PORT))
 # Each test process begins elsewhere: what another one has claimed is not tried first.
-_ports = itertools.islice(_ports, os.getpid() * 37 % (LAST_PORT - FIRST_PORT), None)
+_ports = itertools.islice(itertools.cycle(range(FIRST_PORT, LAST_PORT)), os.getpid() * 37 % (LAST_PORT - FIRST_PORT), None)
 
 
 def free_port():

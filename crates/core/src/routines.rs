@@ -55,13 +55,13 @@ struct Names {
 }
 
 impl Names {
-    fn is_empty(&self) -> bool {
-        self.words.is_empty() && self.others.is_empty()
+    fn len(&self) -> usize {
+        self.words.len() + self.others.len()
     }
 
     fn learn(&mut self, name: &[u8], max: usize) {
         let name = name.to_ascii_lowercase();
-        if name.is_empty() || self.words.len() + self.others.len() >= max {
+        if name.is_empty() || self.len() >= max {
             return;
         }
         let names = if name.iter().all(|byte| is_word(*byte)) { &mut self.words } else { &mut self.others };
@@ -71,24 +71,38 @@ impl Names {
     }
 
     /// One of them stands in it, in whatever case.
+    #[inline]
     fn are_named_in(&self, bytes: &[u8]) -> bool {
+        self.len() > 0 && self.stand_in(bytes)
+    }
+
+    fn stand_in(&self, bytes: &[u8]) -> bool {
         let mut lower = [0; NAME_BYTES_MAX];
         let mut is_known = |word: &[u8]| {
-            let Some(lower) = lower.get_mut(..word.len()).filter(|lower| !lower.is_empty()) else {
-                return false;
-            };
-            lower.copy_from_slice(word);
+            let lower = &mut lower[..word.len().min(NAME_BYTES_MAX)];
+            lower.copy_from_slice(&word[..lower.len()]);
             lower.make_ascii_lowercase();
             self.words.binary_search_by(|known| (**known).cmp(lower)).is_ok()
+                || lower.len() > CUT_BYTES_MIN && self.is_cut_to_one(lower)
         };
         let words = !self.words.is_empty() && bytes.split(|byte| !is_word(*byte)).any(&mut is_known);
         let stands = |name: &[u8]| bytes.windows(name.len()).any(|part| part.eq_ignore_ascii_case(name));
         words || self.others.iter().any(|name| stands(name))
     }
+
+    /// PostgreSQL cuts a longer word to one of these.
+    #[cold]
+    fn is_cut_to_one(&self, word: &[u8]) -> bool {
+        self.words.iter().any(|name| name.len() >= CUT_BYTES_MIN && word.starts_with(name))
+    }
 }
 
-/// PostgreSQL's names are not longer (`NAMEDATALEN`), unless it was built for that.
+/// What is longer than PostgreSQL's names are (`NAMEDATALEN`), unless it was built for that, is looked at up to here.
 const NAME_BYTES_MAX: usize = 256;
+
+/// A word that is too long is cut to 63 bytes, and in front of a character that would be cut in two (`truncate_identifier` in
+/// `scansup.c`).
+const CUT_BYTES_MIN: usize = 60;
 
 fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | 0x80..)
@@ -161,7 +175,7 @@ impl Routines {
 
     /// There may be more that change their session than were learned.
     pub(crate) fn are_too_many(&self) -> bool {
-        self.changers.words.len() + self.changers.others.len() >= CHANGERS_MAX
+        self.changers.len() >= CHANGERS_MAX
     }
 
     /// The configuration was read again: so is the catalog.
@@ -171,12 +185,6 @@ impl Routines {
         }
     }
 
-    /// There is none that asks for drawn values.
-    #[inline]
-    pub(crate) fn none_asks(&self) -> bool {
-        self.askers.is_empty()
-    }
-
     /// This one asks for drawn values.
     pub(crate) fn learn_asker(&mut self, name: &[u8]) {
         self.askers.learn(name, ROUTINES_MAX);
@@ -184,7 +192,7 @@ impl Routines {
 
     /// There is none that changes its session.
     pub(crate) fn none_changes(&self) -> bool {
-        self.changers.is_empty()
+        self.changers.len() == 0
     }
 
     /// This one changes its session.
@@ -193,6 +201,7 @@ impl Routines {
     }
 
     /// A text, or what carries one, may call one that asks.
+    #[inline]
     pub(crate) fn asks_in(&self, bytes: &[u8]) -> bool {
         self.askers.are_named_in(bytes)
     }
@@ -200,13 +209,13 @@ impl Routines {
     /// A text, or what carries one, may call one that changes its session.
     #[inline]
     pub(crate) fn changes_in(&self, bytes: &[u8]) -> bool {
-        !self.none_changes() && self.changers.are_named_in(bytes)
+        self.changers.are_named_in(bytes)
     }
 
     /// It is one of either kind.
     #[inline]
     pub(crate) fn are_named_in(&self, bytes: &[u8]) -> bool {
-        !self.none_asks() && self.asks_in(bytes) || self.changes_in(bytes)
+        self.asks_in(bytes) || self.changes_in(bytes)
     }
 }
 
@@ -218,7 +227,7 @@ mod tests {
     fn a_text_that_names_one_is_found() {
         let mut routines = Routines::default();
         assert!(routines.is_due(5) && !routines.is_due(6) && routines.is_due(5 + ROUTINES_AGE_US));
-        assert!(routines.none_asks() && !routines.asks_in(b"select last_id()"));
+        assert!(!routines.asks_in(b"select last_id()"));
         for name in [&b"last_id"[..], b"last_id", b"", b"Of Quotes"] {
             routines.learn_asker(name);
         }
@@ -226,7 +235,23 @@ mod tests {
         assert!(!routines.asks_in(b"select last_ids, a_last_id"), "a name is a whole word");
         assert!(routines.asks_in(b"select \"of quotes\"()") && !routines.changes_in(b"select last_id()"));
         (0..2 * ROUTINES_MAX).for_each(|number| routines.learn_asker(format!("f{number}").as_bytes()));
-        assert_eq!(routines.askers.words.len() + routines.askers.others.len(), ROUTINES_MAX);
+        assert_eq!(routines.askers.len(), ROUTINES_MAX);
+    }
+
+    #[test]
+    fn a_word_that_is_too_long_is_the_name_that_it_is_cut_to() {
+        let mut routines = Routines::default();
+        let name = "n".repeat(63);
+        routines.learn_changer(name.as_bytes());
+        assert!(routines.changes_in(name.as_bytes()) && !routines.changes_in(&name.as_bytes()[1..]));
+        for more in ["s", "_of_a_tenant", &"x".repeat(300)] {
+            assert!(
+                routines.changes_in(format!("select {name}{more}()").to_uppercase().as_bytes()),
+                "{more}"
+            );
+        }
+        routines.learn_changer(b"short");
+        assert!(!routines.changes_in(b"select shorts()") && !routines.changes_in("x".repeat(400).as_bytes()));
     }
 
     #[test]

@@ -4,8 +4,13 @@ use crate::rig::{End, Rig, be, fe};
 
 /// A pool whose catalog says this.
 fn with_catalog(settings: &str, rows: &[[&'static str; 3]]) -> (Rig, End, End) {
+    begun(settings, Some(rows.to_vec()))
+}
+
+/// The same, or (`None`) one whose servers are asked and have not answered yet.
+fn begun(settings: &str, catalog: Option<Vec<[&'static str; 3]>>) -> (Rig, End, End) {
     let mut rig = Rig::new(settings);
-    rig.catalog = Some(rows.to_vec());
+    rig.catalog = catalog;
     let client = rig.client("alice");
     let server = rig.dialed();
     (rig, client, server)
@@ -25,10 +30,7 @@ fn run(rig: &mut Rig, client: End, server: End, text: &str) -> Vec<String> {
 
 #[test]
 fn nobody_gets_a_server_before_it_has_said_what_changes_sessions() {
-    let mut rig = Rig::new("default_pool_size = 2");
-    rig.catalog = None;
-    let client = rig.client("alice");
-    let server = rig.dialed();
+    let (mut rig, client, server) = begun("default_pool_size = 2", None);
     rig.send(client, &fe::query("select set_tenant('a')"));
     let asked = rig.gets(server);
     assert!(asked.len() == 1 && asked[0].contains("bytes"), "the question is a long text: {asked:?}");
@@ -51,12 +53,10 @@ fn who_calls_one_has_its_session_asked() {
         rig.send(server, &be::answer(&[&["s", "role", "none"]]));
         assert_eq!(rig.gets(client), ["Complete SELECT 1", "Ready I"]);
     }
-    let named = [fe::parse("p", "select set_tenant($1)"), fe::bind("p"), fe::execute(), fe::sync()].concat();
+    let parse = fe::parse("p", "select set_tenant($1)");
+    let runs = [fe::bind("p"), fe::execute(), fe::sync()].concat();
     for round in 0..2 {
-        rig.send(
-            client,
-            if round == 0 { &named } else { &named[fe::parse("p", "select set_tenant($1)").len()..] },
-        );
+        rig.send(client, &if round == 0 { [&*parse, &*runs].concat() } else { runs.clone() });
         rig.gets(server);
         let parsed = if round == 0 { be::parse_complete() } else { Vec::new() };
         rig.send(server, &[parsed, be::bind_complete(), be::complete("SELECT 1"), be::ready('I')].concat());
@@ -134,10 +134,7 @@ fn it_is_read_again_after_some_time_and_with_the_configuration() {
 
 #[test]
 fn a_server_that_does_not_say_serves_all_the_same() {
-    let mut rig = Rig::new("default_pool_size = 1");
-    rig.catalog = None;
-    let client = rig.client("alice");
-    let server = rig.dialed();
+    let (mut rig, client, server) = begun("default_pool_size = 1", None);
     rig.gets(server);
     rig.send(server, &[be::error("42P01", "no pg_proc"), be::ready('I')].concat());
     assert!(rig.logged("does not tell which routines change their session: no pg_proc"));
@@ -150,11 +147,25 @@ fn a_server_that_does_not_say_serves_all_the_same() {
 }
 
 #[test]
+fn rows_that_nobody_asked_for_are_nobodys_names() {
+    let (mut rig, client, server) = begun("default_pool_size = 1", None);
+    rig.gets(server);
+    let rows: &[&[&str]] = &[
+        &["g"],
+        &["g", "one", "two", "three"],
+        &[],
+        &["x", "select", ""],
+        &["g", "", ""],
+        &["g", "set_tenant", "x"],
+    ];
+    rig.send(server, &be::answer(rows));
+    assert!(run(&mut rig, client, server, "select one").is_empty());
+    assert_eq!(run(&mut rig, client, server, "select set_tenant('a')").len(), 1);
+}
+
+#[test]
 fn without_looks_it_is_not_read() {
-    let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 0");
-    rig.catalog = None;
-    let client = rig.client("alice");
-    let server = rig.dialed();
+    let (mut rig, client, server) = begun("default_pool_size = 1\nsession_audit_sample = 0", None);
     assert!(run(&mut rig, client, server, "select 1").is_empty());
 }
 

@@ -6,12 +6,16 @@ use crate::client::ClientState;
 use crate::driver::{Driver, Level};
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::Purpose;
+use crate::limits::SERVER_ERROR_BYTES_MAX;
 use crate::machine::Machine;
 use crate::routines::{CHANGES_QUESTION, SETTINGS_QUESTION};
 use crate::server::{CatalogReading, Replies, ServerState};
 
 /// What the parts of the question are added to: no row.
 const NOTHING: &[u8] = b"SELECT 'g', NULL, NULL WHERE false";
+
+const TOO_MANY: &str = "has so many routines that change their session that not all are known; session_audit_sample = 1 \
+looks behind each transaction";
 
 impl Machine {
     /// A server is about to be free. `true` if the catalog is read before.
@@ -51,30 +55,25 @@ impl Machine {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::Reading(reading) = &mut server.state else { return };
         let (answer, age) = (std::mem::take(&mut reading.answer), reading.age);
-        let now_us = self.now.mono_us;
-        let routines = &mut self.pools[server.pool].routines;
-        match &answer.failed {
+        let (now_us, pool_id) = (self.now.mono_us, server.pool);
+        let routines = &mut self.pools[pool_id].routines;
+        let news = match &answer.failed {
             None => {
                 routines.read(now_us, age);
-                let pool_id = server.pool;
                 self.learn_routines(id, &answer);
                 self.judge_waiting_anew(pool_id);
-                if self.pools[pool_id].routines.are_too_many() {
-                    let name = self.server_log_name(&self.servers[id]);
-                    let line = format!(
-                        "{name} has so many routines that change their session that not all are known; session_audit_sample = 1 looks behind each"
-                    );
-                    self.log(d, Level::Warning, &line);
-                }
+                let cut =
+                    answer.bytes > SERVER_ERROR_BYTES_MAX || self.pools[pool_id].routines.are_too_many();
+                cut.then(|| TOO_MANY.to_owned())
             }
             // Perhaps no PostgreSQL.
-            Some((_, text)) => {
-                if routines.give_up(now_us) {
-                    let name = self.server_log_name(&self.servers[id]);
-                    let line = format!("{name} does not tell which routines change their session: {text}");
-                    self.log(d, Level::Warning, &line);
-                }
-            }
+            Some((_, text)) => routines
+                .give_up(now_us)
+                .then(|| format!("does not tell which routines change their session: {text}")),
+        };
+        if let Some(news) = news {
+            let line = format!("{} {news}", self.server_log_name(&self.servers[id]));
+            self.log(d, Level::Warning, &line);
         }
         self.free_server(d, id);
     }

@@ -44,10 +44,7 @@ impl Machine {
     #[inline]
     fn asks_inside(&self, id: ClientId, text: &[u8]) -> bool {
         let account = self.clients.get(id).and_then(|client| client.account.as_deref());
-        account.is_some_and(|account| {
-            let routines = &self.pools[account.pool].routines;
-            !routines.none_asks() && routines.asks_in(text)
-        })
+        account.is_some_and(|account| self.pools[account.pool].routines.asks_in(text))
     }
 
     /// A statement of a linked client, which [`Machine::concerns_sequences`], is about to go to its server. `simple`: it is a Query;
