@@ -10,6 +10,7 @@ use super::from_client::names_are_uncertain;
 use super::lookup::Row;
 use super::measure::rows_in_tag;
 use super::plain::{DEALLOCATED, ROLLED_BACK, changes_objects, is_discarding, plain_answers};
+use super::server_moves::comes_unasked;
 use super::session::waits_for_restore;
 use super::{Machine, Step};
 use crate::client::ClientState;
@@ -353,6 +354,7 @@ impl Machine {
                 }
                 let Some(server) = self.servers.get_mut(id) else { return Ok(()) };
                 let accepted = server.ledger.accept(message)?;
+                let owed_nothing = server.ledger.is_at_rest();
                 let before = if message == tag::READY { self.before_ready(id) } else { BeforeReady::Nothing };
                 let hidden = matches!(before, BeforeReady::Hidden)
                     || message == tag::READY && self.delays_ready(id, accepted, body);
@@ -373,7 +375,8 @@ impl Machine {
                     let end = at + bytes.len();
                     self.flush(d, id, run, &all[..end]);
                     *run = Run { from: end, to: None };
-                    self.ready(d, id, accepted, body, all.len() - end)
+                    self.ready(d, id, accepted, body, all.len() - end)?;
+                    if owed_nothing { self.was_asked_first(id, &all[end..]) } else { Ok(()) }
                 } else if accepted.ended.is_some() {
                     let end = at + bytes.len();
                     self.ended(d, id, message, accepted, body, run, &all[..end]);
@@ -509,6 +512,21 @@ impl Machine {
         } else if !matches!(server.state, ServerState::Busy(_)) && server.ledger.is_at_rest() {
             // A hidden statement left a transaction open: nobody can be given such a server.
             self.lose_server(d, id, "a hidden statement left a transaction open".into());
+        }
+        Ok(())
+    }
+
+    /// A server that owed nothing has sent this: it does not answer what the server was asked for only now.
+    pub(super) fn was_asked_first(&self, id: ServerId, mut behind: &[u8]) -> Result<(), Unexpected> {
+        if self.servers.get(id).is_none_or(|server| server.ledger.is_at_rest()) {
+            return Ok(());
+        }
+        while let Some(&tag) = behind.first() {
+            if !comes_unasked(tag) {
+                return Err(Unexpected { tag, expected: "nothing" });
+            }
+            let Ok(Some(header)) = Header::peek(behind) else { break };
+            behind = behind.get(header.total()..).unwrap_or_default();
         }
         Ok(())
     }

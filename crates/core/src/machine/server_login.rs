@@ -217,9 +217,15 @@ impl Machine {
             }
             tag::READY => match parse_ready(body) {
                 Ok(TxStatus::Idle) => {
-                    return match self.logged_in(d, id) {
-                        true => Step::Used(header.total()),
-                        false => Step::Gone,
+                    if !self.logged_in(d, id) {
+                        return Step::Gone;
+                    }
+                    return match self.was_asked_first(id, &bytes[header.total()..]) {
+                        Ok(()) => Step::Used(header.total()),
+                        Err(error) => {
+                            self.lose_server(d, id, error.to_string().into());
+                            Step::Gone
+                        }
                     };
                 }
                 _ => Err("the server is not idle after login".to_owned()),

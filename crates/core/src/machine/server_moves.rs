@@ -512,6 +512,6 @@ fn is_legal(from: &ServerState, to: &ServerState) -> bool {
 }
 
 /// A message that PostgreSQL may send to a session at rest: "Asynchronous Operations" of its page on the message flow.
-fn comes_unasked(tag: u8) -> bool {
+pub(super) fn comes_unasked(tag: u8) -> bool {
     matches!(tag, tag::NOTICE | tag::NOTIFICATION | tag::PARAMETER_STATUS)
 }

@@ -2,7 +2,7 @@
 
 use pgweir_core::driver::Closed;
 
-use crate::rig::{End, Rig, be, fe};
+use crate::rig::{End, Rig, be, fe, welcome};
 
 fn busy(rig: &mut Rig) -> (End, End) {
     let client = rig.client("alice");
@@ -315,6 +315,31 @@ fn a_server_at_rest_with_half_of_an_answer_is_not_used_again() {
     rig.send(client, &fe::query("select 2"));
     rig.gets_nothing(server);
     assert!(rig.is_closed(server) && rig.logged("idle server got dirty"));
+}
+
+#[test]
+fn what_a_server_says_behind_its_login_answers_no_question_of_ours() {
+    let stray = [be::complete("SELECT"), be::ready('I')].concat();
+    for (query, behind) in [("", &stray[..]), ("", &stray[..1]), ("connect_query='select 1'", &stray[..])] {
+        let mut rig = Rig::with("default_pool_size = 1", &format!("app = host=pg {query}"), 1);
+        rig.catalog = None;
+        rig.knock("alice", "app");
+        let server = rig.dialed();
+        rig.connect(server);
+        rig.send(server, &[&welcome()[..], &be::parameter("TimeZone", "UTC"), behind].concat());
+        assert!(rig.is_closed(server), "{query}");
+        assert!(rig.logged("server sent message 'C' where nothing was due"), "{query}");
+    }
+}
+
+#[test]
+fn what_a_server_says_behind_its_answer_is_not_that_of_a_reset() {
+    let mut rig = Rig::new("server_reset_query = DISCARD ALL\nserver_reset_query_always = 1");
+    let (client, server) = busy(&mut rig);
+    let stray = [be::complete("SELECT"), be::ready('I')].concat();
+    rig.send(server, &[&stray[..], &be::complete("DISCARD ALL"), &be::ready('I')].concat());
+    assert_eq!(rig.gets(client), ["Complete SELECT", "Ready I"]);
+    assert!(rig.is_closed(server) && rig.logged("server sent message 'C' where nothing was due"));
 }
 
 #[test]
