@@ -2,7 +2,8 @@
 //!
 //! A client must hear what it would hear on a connection of its own: everything that is committed from the commit of its
 //! LISTEN to its UNLISTEN, once, and on each channel in the order of the commits. Around both ends what is under way may be
-//! heard or not. (Between channels the order may differ while one of them is being joined.)
+//! heard or not; so may be what a server that listened already was not told of before, as its transaction was open
+//! (`asyncQueueReadAllNotifications` of PostgreSQL: the channels are compared when the queue is read). (Between channels the order may differ while one of them is being joined.)
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,6 +27,8 @@ struct Span {
     channel: String,
     from: usize,
     from_us: u64,
+    /// The first that its server had not read when it was committed.
+    unread: usize,
     /// Where its UNLISTEN was committed.
     to: Option<(usize, u64)>,
     /// Where the client was told so.
@@ -64,12 +67,13 @@ impl Ears {
         });
     }
 
-    /// A client's LISTEN is committed.
-    pub fn listens(&mut self, now_us: u64, client: u32, database: &str, channel: &str) {
+    /// A client's LISTEN is committed, by a server that has read the notifications before `unread`.
+    pub fn listens(&mut self, now_us: u64, client: u32, database: &str, channel: &str, unread: usize) {
         let from = self.board.len();
         let listener = self.listeners.entry(client).or_default();
         database.clone_into(&mut listener.database);
-        let span = Span { channel: channel.to_owned(), from, from_us: now_us, to: None, told: None };
+        let channel = channel.to_owned();
+        let span = Span { channel, from, from_us: now_us, unread, to: None, told: None };
         listener.spans.push(span);
     }
 
@@ -164,7 +168,7 @@ impl Span {
     }
 
     fn allows(&self, serial: usize, bulletin: &Bulletin) -> bool {
-        let begun = serial >= self.from || bulletin.at_us + UNDER_WAY_US >= self.from_us;
+        let begun = serial >= self.from.min(self.unread) || bulletin.at_us + UNDER_WAY_US >= self.from_us;
         self.channel == bulletin.channel && begun && self.told.is_none_or(|told| serial < told)
     }
 }
@@ -176,7 +180,7 @@ mod tests {
     /// Client 1 listens to `a`; four notifications follow, two of them there.
     fn ears() -> Ears {
         let mut ears = Ears::default();
-        ears.listens(10_000_000, 1, "db", "a");
+        ears.listens(10_000_000, 1, "db", "a", 0);
         for (number, channel) in ["a", "b", "a", "a"].iter().enumerate() {
             ears.sent(20_000_000, ("db", channel, &format!("c=2 n={number}")), 5);
         }
@@ -218,8 +222,20 @@ mod tests {
         let mut ears = Ears::default();
         ears.sent(1, ("db", "a", "c=2 n=1"), 5);
         ears.sent(5_000_000, ("db", "a", "c=2 n=2"), 5);
-        ears.listens(5_000_001, 1, "db", "a");
+        ears.listens(5_000_001, 1, "db", "a", 2);
         assert!(ears.heard(1, "a", "c=2 n=1").is_err());
         assert!(ears.heard(1, "a", "c=2 n=2").is_ok());
+    }
+
+    #[test]
+    fn what_its_server_had_not_read_may_be_heard() {
+        for (unread, may) in [(0, true), (1, true), (2, false)] {
+            let mut ears = Ears::default();
+            ears.sent(1, ("db", "b", "c=2 n=1"), 5);
+            ears.sent(2, ("db", "a", "c=2 n=2"), 5);
+            ears.listens(5_000_001, 1, "db", "a", unread);
+            assert_eq!(ears.heard(1, "a", "c=2 n=2").is_ok(), may, "unread from {unread}");
+            assert_eq!(ears.missing(1), None);
+        }
     }
 }

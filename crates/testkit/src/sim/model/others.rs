@@ -88,7 +88,7 @@ impl Backend {
                 self.ears.insert(channel.clone());
                 if let Some(client) = client {
                     hub.count("channels listened to");
-                    hub.ears.listens(now_us, client, database, channel);
+                    hub.ears.listens(now_us, client, database, channel, self.heard);
                 }
             }
             Told::Leaves(channel) => {
