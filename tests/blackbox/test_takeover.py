@@ -129,19 +129,21 @@ def test_a_statement_outlasts_two_processes(running, pg, way):
     """A statement runs in the first process while the second is replaced, or lost: its client gets the answer, and goes on."""
     pooler = running(default_pool_size=2)
     busy, inside = pooler.raw(), pooler.raw()
-    inside.query("begin")
-    inside.send(query("select pg_sleep(4), 'inside'"))
-    busy.send(query("select pg_sleep(4), 'done'"))
-    eventually(lambda: len(pg.running("pg_sleep(4)")) == 2, "the statements run")
-    old = [successor(pooler)]
-    if way == "killed":
-        pooler.expect_exit = True
-        pooler.process.kill()
-    else:
-        old.append(successor(pooler))
-        busy.cancel()
-        assert busy.until().error["C"] == "57014"
-        busy.send(query("select 'done'"))
+    with pg.connect() as holder:
+        holder.execute("select pg_advisory_lock(4078)")
+        inside.query("begin")
+        inside.send(query("select pg_advisory_xact_lock_shared(4078), 'inside'"))
+        busy.send(query("select pg_advisory_xact_lock_shared(4078), 'done'"))
+        eventually(lambda: len(pg.running("pg_advisory_xact_lock_shared")) == 2, "the statements run")
+        old = [successor(pooler)]
+        if way == "killed":
+            pooler.expect_exit = True
+            pooler.process.kill()
+        else:
+            old.append(successor(pooler))
+            busy.cancel()
+            assert busy.until().error["C"] == "57014"
+            busy.send(query("select 'done'"))
     assert busy.until().rows[0][-1] == "done"
     assert inside.until().rows == [["", "inside"]]
     assert busy.value("select 1") == inside.value("select 1") == "1"
