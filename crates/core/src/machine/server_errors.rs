@@ -10,6 +10,7 @@ use crate::driver::{CloseMode, Driver, Level};
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Kind, Owner, Purpose};
 use crate::limits::{STILLBORN_MAX, STILLBORN_US};
+use crate::server::ServerState;
 
 impl Machine {
     /// ErrorResponse, whole.
@@ -47,6 +48,8 @@ impl Machine {
                 }
             }
             Owner::Hidden(Purpose::Replay) => {}
+            // It is no answer. What those aboard behind asked for has not begun, and runs elsewhere when the connection ends.
+            Owner::Hidden(_) if fatal && self.is_busy(id) => self.unasked_error(d, id, message, fatal),
             Owner::Hidden(purpose) => self.hidden_failed(d, id, purpose, body),
         }
         self.undo_failed(id, accepted.ended);
@@ -58,6 +61,10 @@ impl Machine {
             self.begin_failed(d, id, accepted.owner);
         }
         self.settle(d, id);
+    }
+
+    fn is_busy(&self, id: ServerId) -> bool {
+        self.servers.get(id).is_some_and(|server| matches!(server.state, ServerState::Busy(_)))
     }
 
     /// PostgreSQL's error for a name that is in use, which knows the statement by our name for it.

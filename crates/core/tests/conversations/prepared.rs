@@ -233,6 +233,23 @@ fn a_skipped_pipeline_of_evictions_leaves_the_truth() {
 }
 
 #[test]
+fn a_server_that_ends_instead_of_an_eviction_says_why_itself() {
+    let mut rig = Rig::new("max_prepared_statements = 1");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    prepare(&mut rig, client, server, "b", "select 'b'");
+    prepare(&mut rig, client, server, "a", "select 'a'");
+    rig.send(client, &group(&[fe::bind("b")]));
+    assert_eq!(rig.gets(server)[0], "Close S PGWEIR_2");
+    rig.send(server, &be::fatal("57P01", "going"));
+    assert_eq!(rig.gets(client), ["FATAL 57P01 going"]);
+    assert!(!rig.is_closed(server), "what it ends with, those behind need to see");
+    rig.eof(server);
+    assert!(rig.is_closed(client));
+    rig.gets_nothing(client);
+}
+
+#[test]
 fn discard_all_forgets_on_both_sides() {
     let mut rig = Rig::new("session_state = pgbouncer");
     let client = rig.client("alice");
