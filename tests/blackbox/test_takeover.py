@@ -139,6 +139,8 @@ def test_a_statement_outlasts_two_processes(running, pg, way):
         if way == "killed":
             pooler.expect_exit = True
             pooler.process.kill()
+            # What is given to a process that is just being killed is lost with it.
+            pooler.process.wait()
         else:
             old.append(successor(pooler))
             busy.cancel()
