@@ -132,7 +132,7 @@ def test_a_server_that_is_gone(pooled, pg):
     with pooler.raw() as session:
         pid = session.value("select pg_backend_pid()")
         session.send(query("select pg_sleep(30)"))
-        eventually(lambda: [b for b in pg.backends("app") if b[2] == "active"], "the statement runs")
+        eventually(lambda: pg.running("pg_sleep(30)"), "the statement runs")
         pg.sql(f"select pg_terminate_backend({pid})")
         codes = [error["C"] for error in session.until_closed().errors]
         assert codes and all(code in ("57P01", "08006") for code in codes)

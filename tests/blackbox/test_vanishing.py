@@ -180,7 +180,7 @@ def test_a_busy_server_that_dies(pooled, pg):
         other.query("begin")
         pid = victim.value("select pg_backend_pid()")
         victim.send(query("select pg_sleep(30)"))
-        eventually(lambda: [b for b in pg.backends("app") if b[0] == int(pid) and b[2] == "active"], "the statement runs")
+        eventually(lambda: pg.running("pg_sleep(30)"), "the statement runs")
         pg.sql(f"select pg_terminate_backend({pid})")
         ended = victim.until_closed()
         assert ended.errors and ended.errors[0]["C"] in ("57P01", "08P01", "08006")

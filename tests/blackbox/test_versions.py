@@ -119,7 +119,7 @@ def test_protocol_3_2(poolers, pg18):
         else:
             assert len(session.key) == 4
         session.send(query("select pg_sleep(30)"))
-        eventually(lambda: [b for b in pg18.backends("app") if b[2] == "active"], "the statement runs")
+        eventually(lambda: pg18.running("pg_sleep(30)"), "the statement runs")
         session.cancel()
         assert session.until("Z").error["C"] == "57014"
 

@@ -113,7 +113,7 @@ def test_cancel_from_any_worker(start, pg):
     for _ in range(8):
         with pooler.raw() as session:
             session.send(query("select pg_sleep(30)"))
-            eventually(lambda: [b for b in pg.backends("app") if b[2] == "active"], "the statement runs")
+            eventually(lambda: pg.running("pg_sleep(30)"), "the statement runs")
             session.cancel()
             assert session.until("Z").error["C"] == "57014"
 
