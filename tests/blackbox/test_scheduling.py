@@ -57,12 +57,11 @@ def test_a_busy_worker_tries_to_wait_and_an_idle_one_does_not(poolers, bench):
 
 def test_a_policy_that_was_chosen_is_left_alone(poolers, bench):
     """Whoever starts it with a policy of his own keeps that."""
-    pooler = poolers({"bench": bench.at("bench")}, limits=["chrt", "--idle", "0"])
-    began_as(pooler, os.SCHED_IDLE)
+    pooler = poolers({"bench": bench.at("bench")}, limits=["chrt", "--batch", "0"])
+    began_as(pooler, os.SCHED_BATCH)
     clients = load(pooler, LOAD_S)
     try:
-        assert not seen(pooler, os.SCHED_BATCH, 1)
-        assert policies(pooler.pid) == {os.SCHED_IDLE}
+        assert not seen(pooler, os.SCHED_OTHER, 5)
     finally:
         clients.terminate()
         clients.wait()
@@ -116,7 +115,7 @@ def test_a_worker_with_one_client_tries_to_stay_awake(one_client):
     eventually(lambda: awake_s() > before, "it is tried again", WITHIN_S)
 
 
-@pytest.mark.parametrize("one_client", [{"limits": ["taskset", "1"]}, {"limits": ["chrt", "--idle", "0"]}], indirect=True)
+@pytest.mark.parametrize("one_client", [{"limits": ["taskset", "1"]}, {"limits": ["chrt", "--batch", "0"]}], indirect=True)
 def test_a_worker_that_is_in_the_way_of_others_sleeps(one_client):
     """On one processor, and with a policy of somebody else's choice, nothing is tried."""
     _, awake_s = one_client
