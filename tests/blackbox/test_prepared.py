@@ -560,3 +560,27 @@ def test_a_table_that_changes(pooled, pg, by):
         assert early.until("Z").error["C"] == "0A000"
         for session in (early, late, latest):
             assert columns(session, "again") == ["a", "b"]
+
+
+@pytest.mark.needs("changed results noticed")
+@pytest.mark.parametrize("end", ["rollback", "commit"])
+def test_what_a_transaction_has_made_is_not_prepared_for_others(pooled, pg, end):
+    """A test suite makes its tables and types in a transaction, and rolls back: the next test's are others by the same name."""
+    pooler = pooled(default_pool_size=1)
+    pg.sql("drop schema if exists making cascade")
+    pg.sql("create schema making authorization alice")
+    insert, select = "insert into making.made values ($1::making.mood[])", "select * from making.made"
+    for column in ("a", "b", "c"):
+        with pooler.raw() as session:
+            session.query("begin")
+            session.query("create type making.mood as enum ('fine')")
+            session.query(f"create table making.made ({column} making.mood[])")
+            session.send(parse("i", insert) + bind("", "i", ["{fine}"]) + execute() + SYNC)
+            assert not session.until("Z").errors
+            session.send(parse("s", select) + bind("", "s") + describe("P", "") + execute() + SYNC)
+            answer = session.until("Z")
+            assert (answer.columns, answer.rows) == ([column], [["{fine}"]])
+            assert session.query(end).status == "I"
+            if end == "commit":
+                session.query("drop table making.made")
+                session.query("drop type making.mood")

@@ -11,10 +11,15 @@ use crate::session::Session;
 
 impl Machine {
     /// How the client reads now; `None` where nobody knows: its transaction may have changed settings, which its server will be
-    /// asked for when it is over.
+    /// asked for when it is over, or what statements are about.
     pub(super) fn reading_of(&mut self, id: ClientId) -> Option<Reading> {
         match &self.clients.get(id)?.state {
-            ClientState::Linked(link) if link.reads_alone() => None,
+            ClientState::Linked(link)
+                if link.reads_alone()
+                    || self.servers.get(link.server).is_some_and(|server| server.makes_objects) =>
+            {
+                None
+            }
             _ => self.settled_reading(id),
         }
     }

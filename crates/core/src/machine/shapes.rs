@@ -6,6 +6,9 @@
 //! before, and servers get it anew. The same where a table, a type or a function goes, which often comes again in another form:
 //! PostgreSQL keeps the parameter types of what was prepared before, even those that are gone.
 //!
+//! Until a change is committed nobody else knows of it, and after a rollback nobody does: what is prepared behind one in the same
+//! transaction is its client's alone.
+//!
 //! A client that prepared before the change keeps what it has until PostgreSQL refuses to run it. Then its name stands for the
 //! statement of the new age, and what it asked for is asked again, where that is right (`first_ask.rs`): nothing was done yet,
 //! nothing was answered, and the client is about to be told the columns. Elsewhere it is told the error, as on a connection of its
@@ -53,6 +56,10 @@ const MAKES: [&[u8]; 6] = [
     b"ALTER PROCEDURE",
 ];
 
+/// Commands that can make or change what statements are about, by the beginning of their tag: what is prepared behind one is read as
+/// nobody else reads it, and as nobody reads it when it is rolled back.
+const OBJECTS: [&[u8]; 5] = [b"ALTER ", b"CREATE ", b"DROP ", b"DO\0", b"CALL\0"];
+
 /// The tag of a command that can change what statements return.
 #[inline]
 pub(super) fn is_reshaping(tag: &[u8]) -> bool {
@@ -65,6 +72,12 @@ pub(super) fn makes_routines(tag: &[u8]) -> bool {
     matches!(tag.first(), Some(b'A' | b'C')) && MAKES.iter().any(|make| tag.starts_with(make))
 }
 
+/// The tag of a command that can make or change something that statements are about.
+#[inline]
+pub(super) fn makes_objects(tag: &[u8]) -> bool {
+    matches!(tag.first(), Some(b'A' | b'C' | b'D')) && OBJECTS.iter().any(|command| tag.starts_with(command))
+}
+
 impl Machine {
     /// CommandComplete: a change counts for others when its transaction is over.
     pub(super) fn note_command(&mut self, id: ServerId, tag: &[u8]) {
@@ -72,6 +85,11 @@ impl Machine {
             && let Some(server) = self.servers.get_mut(id)
         {
             server.reshapes = true;
+        }
+        if makes_objects(tag)
+            && let Some(server) = self.servers.get_mut(id)
+        {
+            server.makes_objects = true;
         }
         if makes_routines(tag)
             && let Some(server) = self.servers.get_mut(id)
@@ -94,6 +112,7 @@ impl Machine {
     /// ReadyForQuery.
     pub(super) fn note_shapes(&mut self, id: ServerId, status: TxStatus) {
         let Some(server) = self.servers.get_mut(id).filter(|_| status == TxStatus::Idle) else { return };
+        server.makes_objects = false;
         if std::mem::take(&mut server.makes_routines) {
             self.shared.begin_routines();
         }

@@ -46,6 +46,39 @@ fn what_is_prepared_after_a_change_of_the_table_is_prepared_anew() {
 }
 
 #[test]
+fn what_is_prepared_behind_a_change_in_its_transaction_is_its_clients_alone() {
+    let mut rig = Rig::new("default_pool_size = 1");
+    let (one, two) = (rig.client("alice"), rig.client("alice"));
+    let server = rig.dialed();
+    assert!(prepared(&mut rig, two, server, "b")[0].starts_with("Parse PGWEIR_1"));
+    let mut names = Vec::new();
+    for (attempt, tag) in
+        ["CREATE TABLE", "CREATE TYPE", "ALTER TABLE", "DROP TABLE", "DO", "CALL"].iter().enumerate()
+    {
+        rig.send(one, &fe::query("BEGIN; ..."));
+        rig.gets(server);
+        rig.send(server, &[be::complete("BEGIN"), be::complete(tag), be::ready('T')].concat());
+        rig.gets(one);
+        // Neither the statement of before, nor that of an attempt that was rolled back.
+        rig.send(one, &[fe::parse(&format!("a{attempt}"), "select * from t"), fe::sync()].concat());
+        let got = rig.gets(server);
+        assert!(got[0].starts_with("Parse ") && got[0].ends_with("select * from t"), "{tag}: {got:?}");
+        names.push(got[0].clone());
+        rig.send(server, &[be::parse_complete(), be::ready('T')].concat());
+        rig.send(one, &fe::query("ROLLBACK"));
+        rig.gets(server);
+        rig.send(server, &[be::complete("ROLLBACK"), be::ready('I')].concat());
+        rig.gets(one);
+    }
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), 6, "{names:?}");
+    // Behind the transactions it is shared again.
+    prepared(&mut rig, two, server, "c");
+    assert_eq!(prepared(&mut rig, one, server, "d").len(), 3);
+}
+
+#[test]
 fn a_change_that_was_made_elsewhere_is_known_by_the_first_error() {
     let mut rig = Rig::new("default_pool_size = 1");
     let (one, two) = (rig.client("alice"), rig.client("alice"));
