@@ -286,6 +286,8 @@ impl Machine {
         if matches!(server.state, ServerState::Settling(_) | ServerState::Auditing(_)) {
             return Passed::NoMore;
         }
+        // Who sends something is not idle, though it be nothing that is answered.
+        server.active_us = self.now.mono_us;
         if link.streaming > 0 {
             let used = link.streaming.min(cursor.rest().len());
             link.streaming -= used;

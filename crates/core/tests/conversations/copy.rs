@@ -221,6 +221,24 @@ fn an_unfinished_message_behind_a_failed_copy_has_the_idle_timeout() {
     assert!(rig.is_closed(client) && rig.is_closed(server), "a server must not be held by nothing");
 }
 
+#[test]
+fn a_message_that_arrives_slowly_behind_a_failed_copy_is_no_idle_transaction() {
+    let mut rig = Rig::new("idle_transaction_timeout = 5");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(client, &fe::query("begin; copy t from stdin"));
+    rig.send(server, &[be::complete("BEGIN"), be::error("22P02", "bad line"), be::ready('E')].concat());
+    rig.gets(client);
+    let data = fe::copy_data(&[b'x'; 50_000]);
+    for piece in data.chunks(10_000) {
+        rig.send(client, piece);
+        rig.pass_s(3);
+        assert!(!rig.is_closed(client));
+    }
+    rig.pass_s(5);
+    assert_eq!(rig.gets(client), ["FATAL 25P03 idle transaction timeout"]);
+}
+
 /// A COPY that fails with a Sync inside of it; whether that is answered, only the next answer tells.
 #[test]
 fn nobody_gets_the_server_of_a_failed_copy_before_every_sync_is_accounted_for() {
