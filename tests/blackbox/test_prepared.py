@@ -584,3 +584,22 @@ def test_what_a_transaction_has_made_is_not_prepared_for_others(pooled, pg, end)
             if end == "commit":
                 session.query("drop table making.made")
                 session.query("drop type making.mood")
+
+
+@pytest.mark.needs("changed results noticed")
+@pytest.mark.parametrize("piped", [False, True])
+@pytest.mark.parametrize("makes", ["create table made_of as select {} as x", "select {} as x into made_of"])
+def test_a_table_that_a_query_has_made_is_not_prepared_for_others(pooled, pg, makes, piped):
+    """These are answered as the query is (`SELECT 1`)."""
+    pooler = pooled(default_pool_size=1)
+    for value, told in (("1", "1"), ("'a'::text", "a"), ("date '2000-01-01'", "2000-01-01")):
+        with pooler.raw() as session:
+            assert session.query("begin").status == "T"
+            if piped:
+                session.send(parse("", makes.format(value)) + bind("", "") + execute())
+            else:
+                assert not session.query(makes.format(value)).errors
+            session.send(parse("s", "select x from made_of") + bind("", "s") + describe("P", "") + execute() + SYNC)
+            answer = session.until("Z")
+            assert (answer.errors, answer.rows) == ([], [[told]])
+            assert session.query("rollback").status == "I"

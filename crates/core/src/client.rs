@@ -326,7 +326,7 @@ pub(crate) struct Link {
     pub(crate) asked_again: u8,
     /// What the transaction may have done to the session.
     pub(crate) touched: Option<Box<Touched>>,
-    /// The transaction has settings of its own (SET LOCAL).
+    /// Texts may mean something else in this transaction: it has settings of its own (SET LOCAL), or tables that others lack.
     pub(crate) reads_locally: bool,
     /// What it did with sequences.
     pub(crate) drawing: Drawing,

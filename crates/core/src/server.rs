@@ -103,8 +103,6 @@ pub(crate) struct Server {
     pub(crate) said_fatal: bool,
     /// Its transaction has changed what statements return.
     pub(crate) reshapes: bool,
-    /// Its transaction has made or changed what statements are about.
-    pub(crate) makes_objects: bool,
     /// It has made routines or triggers.
     pub(crate) makes_routines: bool,
     /// It serves one replication client and ends with it.

@@ -46,7 +46,8 @@ impl Marks {
     pub const SHOWS_PREPARED: Marks = Marks(1 << 15);
     /// DISCARD, of whatever kind.
     pub const DISCARDS: Marks = Marks(1 << 13);
-    /// SET LOCAL of what may change how other texts are read ([`keeps_reading`]), until the transaction ends.
+    /// Other texts may be read in another way until the transaction ends: SET LOCAL of what they are read under
+    /// ([`keeps_reading`]), and what makes or changes that which they are about (ALTER, CREATE, DROP, SELECT ... INTO, DO, CALL).
     pub const READS_LOCALLY: Marks = Marks(1 << 16);
 
     /// Whether all of `other` are among these.
@@ -121,6 +122,8 @@ impl std::fmt::Debug for Marks {
 #[derive(Default)]
 pub(crate) struct Marker {
     marks: Marks,
+    /// How the statement began.
+    first: Option<Keyword>,
     open: Open,
 }
 
@@ -155,6 +158,7 @@ impl Marker {
     /// The first word of a statement.
     #[inline]
     pub(crate) fn first_word(&mut self, word: Option<Keyword>) {
+        self.first = word;
         match word {
             Some(Keyword::Set) => self.open = Open::Set,
             Some(Keyword::Prepare) => self.open = Open::Prepare,
@@ -213,6 +217,12 @@ impl Marker {
         match (word, before) {
             // CREATE TABLE ... AS EXECUTE, EXPLAIN ANALYZE EXECUTE.
             (Some(Keyword::Execute), _) => self.marks.add(Marks::PREPARED.and(Marks::ROUTINES)),
+            // CREATE is reserved; it may be behind EXPLAIN ANALYZE.
+            (Some(Keyword::Create), _) => self.marks.add(Marks::READS_LOCALLY),
+            // INSERT and MERGE may be names of columns.
+            (Some(Keyword::Into), Some(Keyword::Insert | Keyword::Merge))
+                if self.first != Some(Keyword::Select) => {}
+            (Some(Keyword::Into), _) => self.marks.add(Marks::READS_LOCALLY),
             (Some(Keyword::Hold), Some(Keyword::With)) => self.marks.add(Marks::CURSORS),
             (
                 Some(Keyword::Temp),
@@ -281,6 +291,7 @@ impl Marker {
             Some(Keyword::Prepare) => self.marks.add(Marks::PREPARED),
             Some(Keyword::Hold) => self.marks.add(Marks::CURSORS),
             Some(Keyword::Temp) => self.marks.add(Marks::TEMPORARY),
+            Some(Keyword::Into) => self.marks.add(Marks::READS_LOCALLY),
             Some(word) => self.marks.add(verb_marks(word)),
             None => {}
         }
@@ -325,8 +336,10 @@ fn verb_marks(word: Keyword) -> Marks {
         Keyword::Deallocate => Marks::PREPARED,
         Keyword::Listen | Keyword::Unlisten => Marks::LISTENS,
         Keyword::Load => Marks::LIBRARY,
-        Keyword::Do | Keyword::Call => Marks::ROUTINES,
-        Keyword::Close | Keyword::Drop => Marks::ENDS,
+        Keyword::Do | Keyword::Call => Marks::ROUTINES.and(Marks::READS_LOCALLY),
+        Keyword::Close => Marks::ENDS,
+        Keyword::Drop => Marks::ENDS.and(Marks::READS_LOCALLY),
+        Keyword::Alter | Keyword::Create => Marks::READS_LOCALLY,
         _ => Marks::NONE,
     }
 }
@@ -359,15 +372,14 @@ mod tests {
             "declare c cursor for select 1",
             "declare c cursor without hold for select 1",
             "prepare transaction 'x'",
-            "create table t (a int default 1)",
-            "create function f() returns int language sql set search_path = a as 'select 1'",
-            "alter role r set work_mem = '1MB'",
-            "alter system set work_mem = '1MB'",
             "select pg_advisory_xact_lock(1), pg_try_advisory_xact_lock_shared(2)",
             "show all",
             "notify a",
             "copy t from stdin",
             "commit prepared 'x'",
+            "with a as (insert into t values (1) returning *) select * from a",
+            "merge into t using s on t.a = s.a when matched then do nothing",
+            "select \"into\", alter, drop from t",
             "insert into t values ('c:\\temp\\x', 'say')",
             "",
         ] {
@@ -378,6 +390,7 @@ mod tests {
     #[test]
     fn what_touches_a_session_is_marked() {
         let resets = Marks::SETTINGS.and(Marks::RESETS);
+        let makes = Marks::READS_LOCALLY;
         for (sql, expected) in [
             ("set x = 1", Marks::SETTINGS),
             ("SET SESSION x TO 1", Marks::SETTINGS),
@@ -403,24 +416,36 @@ mod tests {
             ("select setseed(0.5)", Marks::SEED),
             ("prepare p as select 1", Marks::PREPARED),
             ("prepare \"p\" as select 1", Marks::PREPARED),
-            ("create table t as execute p(1)", Marks::PREPARED.and(Marks::ROUTINES)),
+            ("create table t as execute p(1)", makes.and(Marks::PREPARED).and(Marks::ROUTINES)),
             ("deallocate p", Marks::PREPARED),
             ("listen a", Marks::LISTENS),
             ("unlisten *", Marks::LISTENS),
             ("declare c cursor with hold for select 1", Marks::CURSORS),
             ("close c", Marks::ENDS),
-            ("create temp table t (a int)", Marks::TEMPORARY),
-            ("create or replace temporary view v as select 1", Marks::TEMPORARY),
-            ("create local temporary table t ()", Marks::TEMPORARY),
-            ("select 1 into temp t", Marks::TEMPORARY),
-            ("create function pg_temp.f() returns int language sql as 'select 1'", Marks::TEMPORARY),
+            ("create temp table t (a int)", makes.and(Marks::TEMPORARY)),
+            ("create or replace temporary view v as select 1", makes.and(Marks::TEMPORARY)),
+            ("create local temporary table t ()", makes.and(Marks::TEMPORARY)),
+            ("select 1 into temp t", makes.and(Marks::TEMPORARY)),
+            (
+                "create function pg_temp.f() returns int language sql as 'select 1'",
+                makes.and(Marks::TEMPORARY),
+            ),
             ("select pg_advisory_lock(1)", Marks::LOCKS),
             ("select pg_try_advisory_lock_shared(1)", Marks::LOCKS),
             ("load 'x'", Marks::LIBRARY),
-            ("do $$begin end$$", Marks::ROUTINES),
-            ("call p()", Marks::ROUTINES),
+            ("do $$begin end$$", makes.and(Marks::ROUTINES)),
+            ("call p()", makes.and(Marks::ROUTINES)),
             ("select lastval(), currval('s')", Marks::ASKS_SEQUENCE),
             ("select nextval('s')", Marks::DRAWS_SEQUENCE),
+            ("create table t (a int default 1)", makes),
+            ("create function f() returns int language sql set search_path = a as 'select 1'", makes),
+            ("explain analyze create table t as select 1", makes),
+            ("alter role r set work_mem = '1MB'", makes),
+            ("alter system set work_mem = '1MB'", makes),
+            ("begin; drop table t", makes.and(Marks::ENDS)),
+            ("select a into t from u", makes),
+            ("with u as (select 1) select * into unlogged t from u", makes),
+            ("insert into u select 1; select insert into t from u", makes),
         ] {
             assert_eq!(marks(sql), expected, "{sql}");
         }
@@ -434,6 +459,8 @@ mod tests {
             (r"update t set a = 'C:\x'", Marks::NONE),
             (r"select 'C:\x', set_config('a', 'b', false)", Marks::CALLS_SETTINGS),
             (r"select 'C:\x'; listen a", Marks::LISTENS),
+            (r"select 'C:\x'; create table t ()", Marks::READS_LOCALLY),
+            (r"select 'C:\x' into t", Marks::READS_LOCALLY),
         ] {
             assert_eq!(marks(sql), expected, "{sql}");
         }

@@ -389,7 +389,8 @@ fn verb_of(word: Option<Keyword>) -> Verb {
         Some(Keyword::Notify) => Verb::Notify,
         Some(Keyword::Copy) => Verb::Copy,
         Some(
-            Keyword::Call
+            Keyword::Alter
+            | Keyword::Call
             | Keyword::Close
             | Keyword::Constraints
             | Keyword::Create

@@ -10,6 +10,7 @@ use crate::marks::Marks;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Keyword {
     Abort,
+    Alter,
     Begin,
     Call,
     Close,
@@ -136,8 +137,9 @@ const fn spread(heads: &[u64], shift: u32) -> u64 {
 }
 
 /// The keywords in the order of the alphabet.
-const SPELLED: [(&[u8], Keyword); 43] = [
+const SPELLED: [(&[u8], Keyword); 44] = [
     (b"abort", Keyword::Abort),
+    (b"alter", Keyword::Alter),
     (b"begin", Keyword::Begin),
     (b"call", Keyword::Call),
     (b"close", Keyword::Close),

@@ -299,7 +299,6 @@ impl Machine {
             retire: None,
             said_fatal: false,
             reshapes: false,
-            makes_objects: false,
             makes_routines: false,
             replication: only_for.is_some(),
             lost: false,

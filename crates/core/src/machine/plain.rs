@@ -11,7 +11,7 @@ use pgweir_wire::header::{HEADER_LEN, Header};
 use super::Machine;
 use super::from_client::{Cursor, Route, route};
 use super::measure::rows_in_tag;
-use super::shapes::{is_reshaping, makes_objects};
+use super::shapes::{is_reshaping, makes_routines};
 use crate::client::{Client, ClientState, Opening};
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Kind, Ledger, Owner, Pushed};
@@ -108,7 +108,8 @@ fn is_telling(command: &[u8]) -> bool {
         || command.starts_with(b"DISCARD")
         || command == DEALLOCATED
         || command == ROLLED_BACK
-        || makes_objects(command)
+        || changes_objects(command)
+        || makes_routines(command)
 }
 
 /// The tag of a command that changes or drops a table, a view or the like.

@@ -14,12 +14,7 @@ impl Machine {
     /// asked for when it is over, or what statements are about.
     pub(super) fn reading_of(&mut self, id: ClientId) -> Option<Reading> {
         match &self.clients.get(id)?.state {
-            ClientState::Linked(link)
-                if link.reads_alone()
-                    || self.servers.get(link.server).is_some_and(|server| server.makes_objects) =>
-            {
-                None
-            }
+            ClientState::Linked(link) if link.reads_alone() => None,
             _ => self.settled_reading(id),
         }
     }

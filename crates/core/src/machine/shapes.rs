@@ -56,10 +56,6 @@ const MAKES: [&[u8]; 6] = [
     b"ALTER PROCEDURE",
 ];
 
-/// Commands that can make or change what statements are about, by the beginning of their tag: what is prepared behind one is read as
-/// nobody else reads it, and as nobody reads it when it is rolled back.
-const OBJECTS: [&[u8]; 5] = [b"ALTER ", b"CREATE ", b"DROP ", b"DO\0", b"CALL\0"];
-
 /// The tag of a command that can change what statements return.
 #[inline]
 pub(super) fn is_reshaping(tag: &[u8]) -> bool {
@@ -72,12 +68,6 @@ pub(super) fn makes_routines(tag: &[u8]) -> bool {
     matches!(tag.first(), Some(b'A' | b'C')) && MAKES.iter().any(|make| tag.starts_with(make))
 }
 
-/// The tag of a command that can make or change something that statements are about.
-#[inline]
-pub(super) fn makes_objects(tag: &[u8]) -> bool {
-    matches!(tag.first(), Some(b'A' | b'C' | b'D')) && OBJECTS.iter().any(|command| tag.starts_with(command))
-}
-
 impl Machine {
     /// CommandComplete: a change counts for others when its transaction is over.
     pub(super) fn note_command(&mut self, id: ServerId, tag: &[u8]) {
@@ -85,11 +75,6 @@ impl Machine {
             && let Some(server) = self.servers.get_mut(id)
         {
             server.reshapes = true;
-        }
-        if makes_objects(tag)
-            && let Some(server) = self.servers.get_mut(id)
-        {
-            server.makes_objects = true;
         }
         if makes_routines(tag)
             && let Some(server) = self.servers.get_mut(id)
@@ -112,7 +97,6 @@ impl Machine {
     /// ReadyForQuery.
     pub(super) fn note_shapes(&mut self, id: ServerId, status: TxStatus) {
         let Some(server) = self.servers.get_mut(id).filter(|_| status == TxStatus::Idle) else { return };
-        server.makes_objects = false;
         if std::mem::take(&mut server.makes_routines) {
             self.shared.begin_routines();
         }

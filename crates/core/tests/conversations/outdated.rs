@@ -52,30 +52,63 @@ fn what_is_prepared_behind_a_change_in_its_transaction_is_its_clients_alone() {
     let server = rig.dialed();
     assert!(prepared(&mut rig, two, server, "b")[0].starts_with("Parse PGWEIR_1"));
     let mut names = Vec::new();
-    for (attempt, tag) in
-        ["CREATE TABLE", "CREATE TYPE", "ALTER TABLE", "DROP TABLE", "DO", "CALL"].iter().enumerate()
-    {
-        rig.send(one, &fe::query("BEGIN; ..."));
-        rig.gets(server);
-        rig.send(server, &[be::complete("BEGIN"), be::complete(tag), be::ready('T')].concat());
-        rig.gets(one);
-        // Neither the statement of before, nor that of an attempt that was rolled back.
-        rig.send(one, &[fe::parse(&format!("a{attempt}"), "select * from t"), fe::sync()].concat());
-        let got = rig.gets(server);
-        assert!(got[0].starts_with("Parse ") && got[0].ends_with("select * from t"), "{tag}: {got:?}");
-        names.push(got[0].clone());
-        rig.send(server, &[be::parse_complete(), be::ready('T')].concat());
-        rig.send(one, &fe::query("ROLLBACK"));
-        rig.gets(server);
-        rig.send(server, &[be::complete("ROLLBACK"), be::ready('I')].concat());
-        rig.gets(one);
+    let changes = [
+        ("create table t (a int)", "CREATE TABLE"),
+        ("create table t as select 1", "SELECT 1"),
+        ("explain analyze create table t as select 1", "EXPLAIN"),
+        ("select 1 as a into t", "SELECT 1"),
+        ("select insert into t from u", "SELECT 1"),
+        ("alter table t add b int", "ALTER TABLE"),
+        ("drop table t", "DROP TABLE"),
+    ];
+    for (attempt, (text, tag)) in changes.into_iter().enumerate() {
+        // Also before the change is answered.
+        for answered in [true, false] {
+            rig.send(one, &fe::query(&format!("begin; {text}")));
+            rig.gets(server);
+            let answers = [be::complete("BEGIN"), be::complete(tag), be::ready('T')].concat();
+            if answered {
+                rig.send(server, &answers);
+            }
+            // Neither the statement of before, nor that of an attempt that was rolled back.
+            let name = format!("a{attempt}{answered}");
+            rig.send(one, &[fe::parse(&name, "select * from t"), fe::sync()].concat());
+            let got = rig.gets(server);
+            assert!(got[0].starts_with("Parse ") && got[0].ends_with("select * from t"), "{text}: {got:?}");
+            names.push(got[0].clone());
+            if !answered {
+                rig.send(server, &answers);
+            }
+            rig.send(server, &[be::parse_complete(), be::ready('T')].concat());
+            rig.send(one, &fe::query("ROLLBACK"));
+            rig.gets(server);
+            rig.send(server, &[be::complete("ROLLBACK"), be::ready('I')].concat());
+            rig.gets(one);
+        }
     }
     names.sort();
     names.dedup();
-    assert_eq!(names.len(), 6, "{names:?}");
+    assert_eq!(names.len(), 2 * changes.len(), "{names:?}");
     // Behind the transactions it is shared again.
     prepared(&mut rig, two, server, "c");
     assert_eq!(prepared(&mut rig, one, server, "d").len(), 3);
+}
+
+#[test]
+fn what_is_prepared_behind_a_routine_in_its_transaction_is_its_clients_alone() {
+    for (text, tag) in [("do 'begin end'", "DO"), ("call p()", "CALL")] {
+        let mut rig = Rig::new("default_pool_size = 1");
+        let client = rig.client("alice");
+        let server = rig.dialed();
+        assert!(prepared(&mut rig, client, server, "a")[0].starts_with("Parse PGWEIR_1"));
+        rig.send(client, &fe::query(&format!("begin; {text}")));
+        rig.gets(server);
+        rig.send(server, &[be::complete("BEGIN"), be::complete(tag), be::ready('T')].concat());
+        rig.gets(client);
+        rig.send(client, &[fe::parse("b", "select * from t"), fe::sync()].concat());
+        let got = rig.gets(server);
+        assert!(got.contains(&"Parse PGWEIR_2 select * from t".to_owned()), "{text}: {got:?}");
+    }
 }
 
 #[test]
