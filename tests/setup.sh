@@ -37,6 +37,12 @@ if ! [ -x /usr/sbin/slapd ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/nu
         echo "slapd could not be installed: tests of LDAP are skipped" >&2
 fi
 
+# Debian's PgBouncer: the tests hold the console's tables against it. Not started by its installation either.
+if ! [ -x /usr/sbin/pgbouncer ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends pgbouncer ||
+        echo "pgbouncer could not be installed: the comparison with it is skipped" >&2
+fi
+
 venv="$root/.cache/venv"
 want=$(cksum < requirements.txt)
 if [ ! -x "$venv/bin/pytest" ] || [ "$(cat "$venv/.ready" 2>/dev/null)" != "$want" ]; then

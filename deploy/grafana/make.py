@@ -135,7 +135,7 @@ PGWEIR = [
     graph(
         "Clients that keep their server",
         ("now", ours("clients_pinned")),
-        hint="Between their transactions, because they left something there that can not move: temporary tables, advisory locks, LISTEN, ... SHOW CLIENTS says what.",
+        hint="Between their transactions, because they left something there that can not move: temporary tables, advisory locks, LISTEN, ... SHOW CLIENTS_EXTENDED says what.",
     ),
     graph(
         "Session continuity",
@@ -159,7 +159,7 @@ PGWEIR = [
     ),
     graph(
         "Statements that share a server",
-        ("ridden", f"sum(rate(pgweir_multiplex_ridden_total{{{POOL}}}[$__rate_interval]))"),
+        ("multiplexed", f"sum(rate(pgweir_multiplexed_total{{{POOL}}}[$__rate_interval]))"),
         ("run again", f"sum(rate(pgweir_multiplex_requeued_total{{{POOL}}}[$__rate_interval]))"),
         unit="ops",
         hint="Short statements that were sent behind another client's, in the same packet.",

@@ -99,7 +99,7 @@ def test_what_lasts_for_the_transaction_costs_nothing(pooled, made):
             assert session.query(f"select changing.for_now('{number}')").rows == [[str(number)]]
         assert tenant(session) == ""
         assert session.query("select changing.set_tenant('x')").rows == [["x"]]
-    [row] = pooler.show("POOLS", database="app")
+    [row] = pooler.show("POOLS_EXTENDED", database="app")
     assert row["total_session_audits"] == "1"
 
 

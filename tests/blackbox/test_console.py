@@ -1,7 +1,4 @@
-"""The console: what SHOW shows, column by column, and who may see it.
-
-The column lists are those of PgBouncer 1.25: exporters, dashboards and scripts read them by name and by place.
-"""
+"""The console: what SHOW shows, and who may see it. Its tables' columns are in test_console_columns.py."""
 
 import datetime
 
@@ -11,91 +8,6 @@ import pytest
 from harness.machine import eventually
 from harness.pooler import kind
 from harness.wire import Closed, message, query
-
-SOCKET_COLUMNS = [
-    "type", "user", "database", "replication", "state", "addr", "port", "local_addr", "local_port", "connect_time", "request_time",
-    "wait", "wait_us", "close_needed", "ptr", "link", "remote_pid", "tls", "application_name", "prepared_statements", "id",
-]  # fmt: skip
-
-BUFFER_COLUMNS = ["recv_pos", "pkt_pos", "pkt_remain", "send_pos", "send_remain", "pkt_avail", "send_avail"]
-
-COUNTERS = [
-    "server_assignment_count", "xact_count", "query_count", "bytes_received", "bytes_sent", "xact_time", "query_time", "wait_time",
-]  # fmt: skip
-
-COLUMNS = {
-    "CLIENTS": [*SOCKET_COLUMNS, "riding"],
-    "SERVERS": [*SOCKET_COLUMNS, "riding"],
-    "SOCKETS": SOCKET_COLUMNS + BUFFER_COLUMNS,
-    "ACTIVE_SOCKETS": SOCKET_COLUMNS + BUFFER_COLUMNS,
-    "CONFIG": ["key", "value", "default", "changeable"],
-    "DATABASES": [
-        "name", "host", "port", "database", "force_user", "pool_size", "min_pool_size", "reserve_pool_size", "server_lifetime", "pool_mode",
-        "load_balance_hosts", "max_connections", "current_connections", "max_client_connections", "current_client_connections", "paused",
-        "disabled",
-    ],
-    "LISTS": ["list", "items"],
-    "MEM": ["name", "size", "used", "free", "memtotal"],
-    "PEERS": ["peer_id", "host", "port", "pool_size"],
-    "PEER_POOLS": ["peer_id", "cl_active_cancel_req", "cl_waiting_cancel_req", "sv_active_cancel", "sv_login"],
-    "POOLS": [
-        "database", "user", "cl_active", "cl_waiting", "cl_active_cancel_req", "cl_waiting_cancel_req", "sv_active", "sv_active_cancel",
-        "sv_being_canceled", "sv_idle", "sv_used", "sv_tested", "sv_login", "maxwait", "maxwait_us", "pool_mode", "load_balance_hosts",
-        "sv_short_target", "sv_short", "cl_riding", "total_ridden", "total_requeued", "total_ride_violations", "total_target_changes",
-    ],
-    "STATE": ["key", "value"],
-    "STATS": [
-        "database", "total_server_assignment_count", "total_xact_count", "total_query_count", "total_received", "total_sent",
-        "total_xact_time", "total_query_time", "total_wait_time", "total_client_parse_count", "total_server_parse_count",
-        "total_bind_count", "total_client_login_count", "avg_server_assignment_count", "avg_xact_count", "avg_query_count", "avg_recv",
-        "avg_sent", "avg_xact_time", "avg_query_time", "avg_wait_time", "avg_client_parse_count", "avg_server_parse_count",
-        "avg_bind_count", "avg_client_login_count",
-    ],
-    "STATS_AVERAGES": ["database", *COUNTERS, "avg_client_parse_count", "avg_server_parse_count", "avg_bind_count", "avg_client_login_count"],
-    "STATS_TOTALS": ["database", *COUNTERS, "client_parse_count", "server_parse_count", "bind_count", "client_login_count"],
-    "TOTALS": ["name", "value"],
-    "USERS": [
-        "name", "pool_size", "reserve_pool_size", "pool_mode", "max_user_connections", "current_connections", "max_user_client_connections",
-        "current_client_connections",
-    ],
-    "VERSION": ["version"],
-    "DNS_HOSTS": ["hostname", "ttl", "addrs"],
-    "DNS_ZONES": ["zonename", "serial", "count"],
-}  # fmt: skip
-
-FOUNDING = [
-    "POOLS",
-    "CLIENTS",
-    "SERVERS",
-    "DATABASES",
-    "USERS",
-    "STATS",
-    "STATS_TOTALS",
-    "STATS_AVERAGES",
-    "TOTALS",
-    "LISTS",
-    "CONFIG",
-    "VERSION",
-    "MEM",
-    "STATE",
-]
-"""The commands every release has."""
-
-TEXT, INT4, INT8, NUMERIC = 25, 23, 20, 1700
-
-
-@pytest.mark.needs("current console columns")
-@pytest.mark.parametrize("what", FOUNDING)
-def test_columns(pooled, what):
-    """The columns and their order; columns of our own may follow, but none may be missing or moved."""
-    pooler = pooled()
-    with pooler.raw() as session, pooler.console() as console:
-        session.value("select 1")
-        answer = console.query(f"SHOW {what}")
-        assert answer.columns[: len(COLUMNS[what])] == COLUMNS[what]
-        assert answer.commands == ["SHOW"] and answer.status == "I"
-        assert {oid for _, oid in answer.of("T")[0].columns()} <= {TEXT, INT4, INT8, NUMERIC, 17}
-
 
 @pytest.mark.parametrize("what", ["POOLS", "CLIENTS", "SERVERS", "DATABASES", "USERS", "STATS", "LISTS", "CONFIG", "VERSION", "MEM"])
 def test_every_show_works_in_any_case(pooled, what):

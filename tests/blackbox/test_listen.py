@@ -37,7 +37,7 @@ def test_many_listen_through_one_connection(pooled):
         for number, session in enumerate(sessions):
             session.execute(f"listen channel_{number % 10}")
         assert len(listening(pooler)) == 1
-        assert sum(int(row["sv_pinned"]) for row in pooler.show("pools")) == 0
+        assert sum(int(row["sv_pinned"]) for row in pooler.show("pools_extended")) == 0
         with connect(pooler) as speaker:
             for number in range(50):
                 speaker.execute("select pg_notify(%s, %s)", [f"channel_{number % 10}", str(number)])
@@ -193,7 +193,7 @@ def listen_at_size(pooled, pg, clients, channels, rounds):
         idle_kb = resident_kb(pooler)
         crowd = Crowd(pooler, clients, channels)
         assert len(listening(pooler)) == 1
-        assert sum(int(row["sv_pinned"]) for row in pooler.show("pools")) == 0
+        assert sum(int(row["sv_pinned"]) for row in pooler.show("pools_extended")) == 0
         for turn in range(rounds):
             speaker.query("; ".join(f"notify channel_{channel}, '{turn}'" for channel in range(channels)))
             # Many in one transaction, and others' work between.

@@ -143,10 +143,10 @@ def test_a_pin_for_sequences_is_shown(pooled, orders):
     pooler = pooled(default_pool_size=3, sequence_affinity="pin")
     with pooler.raw() as one:
         insert(one, orders, "one")
-        assert [row["pinned"] for row in pooler.show("clients") if row["database"] == "app"] == ["sequences"]
+        assert [row["pinned"] for row in pooler.show("clients_extended") if row["database"] == "app"] == ["sequences"]
         one.query("discard all")
         assert one.value("select 1") == "1"
-        assert [row["pinned"] for row in pooler.show("clients") if row["database"] == "app"] == [""]
+        assert [row["pinned"] for row in pooler.show("clients_extended") if row["database"] == "app"] == [""]
 
 
 LATE = {

@@ -64,7 +64,7 @@ def test_what_can_not_be_taken_back_ends_with_its_server(pooled, text, reason):
     with pooler.raw() as session:
         session.query(text)
         own = session.value("select pg_backend_pid()")
-        assert [row["pinned"].lower() for row in pooler.show("clients") if row["database"] == "app"][0] != "", reason
+        assert [row["pinned"].lower() for row in pooler.show("clients_extended") if row["database"] == "app"][0] != "", reason
         assert session.value("select pg_backend_pid()") == own
         session.terminate()
     with pooler.raw() as other:
@@ -102,7 +102,7 @@ def test_a_blocking_lock_waits_for_the_other_client(pooled):
         assert waiter.until("Z").commands == ["SELECT 1"]
         waiter.terminate()
         holder.hang_up()
-        eventually(lambda: sum(int(row["sv_pinned"]) for row in pooler.show("pools")) == 0, "nobody holds anything")
+        eventually(lambda: sum(int(row["sv_pinned"]) for row in pooler.show("pools_extended")) == 0, "nobody holds anything")
 
 
 def test_in_session_pooling_the_process_id_is_the_servers(pooled, pg):

@@ -17,7 +17,7 @@ def admin(pg):
 
 
 def pinned(pooler):
-    return sum(int(row["sv_pinned"]) for row in pooler.show("pools"))
+    return sum(int(row["sv_pinned"]) for row in pooler.show("pools_extended"))
 
 
 def test_a_pinned_client_is_told_what_it_lost(pooled, pg):

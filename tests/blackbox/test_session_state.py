@@ -139,10 +139,10 @@ def test_pins_are_shown_and_end(pooled):
     pooler = pooled(default_pool_size=2)
 
     def pinned():
-        return sum(int(row["sv_pinned"]) for row in pooler.show("pools"))
+        return sum(int(row["sv_pinned"]) for row in pooler.show("pools_extended"))
 
     def reasons():
-        return [row["pinned"] for topic in ("clients", "servers") for row in pooler.show(topic) if row["database"] == "app"]
+        return [row["pinned"] for topic in ("clients_extended", "servers_extended") for row in pooler.show(topic) if row["database"] == "app"]
 
     with pooler.raw() as session:
         session.query("create temp table t (a int)")
@@ -195,7 +195,7 @@ def test_statements_prepared_by_sql_follow_their_client(pooled):
         one.query("deallocate p")
         assert two.value("execute p") == "two"
         assert one.query("execute p").error["C"] == "26000"
-        assert sum(int(row["sv_pinned"]) for row in pooler.show("pools")) == 0
+        assert sum(int(row["sv_pinned"]) for row in pooler.show("pools_extended")) == 0
 
 
 def test_the_unnamed_statement_lasts_between_groups(pooled):

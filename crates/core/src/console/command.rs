@@ -15,6 +15,7 @@ use crate::stats::{Stats, Window};
 pub enum Topic {
     ActiveSockets,
     Clients,
+    ClientsExtended,
     Config,
     Databases,
     DnsHosts,
@@ -27,12 +28,15 @@ pub enum Topic {
     PeerPools,
     Percentiles,
     Pools,
+    PoolsExtended,
     Servers,
+    ServersExtended,
     Sockets,
     State,
     Statements,
     Stats,
     StatsAverages,
+    StatsExtended,
     StatsTotals,
     Totals,
     Users,
@@ -40,9 +44,10 @@ pub enum Topic {
 }
 
 /// Every topic by its word.
-pub(crate) const TOPICS: [(&str, Topic); 24] = [
+pub(crate) const TOPICS: [(&str, Topic); 28] = [
     ("active_sockets", Topic::ActiveSockets),
     ("clients", Topic::Clients),
+    ("clients_extended", Topic::ClientsExtended),
     ("config", Topic::Config),
     ("databases", Topic::Databases),
     ("dns_hosts", Topic::DnsHosts),
@@ -55,12 +60,15 @@ pub(crate) const TOPICS: [(&str, Topic); 24] = [
     ("peer_pools", Topic::PeerPools),
     ("percentiles", Topic::Percentiles),
     ("pools", Topic::Pools),
+    ("pools_extended", Topic::PoolsExtended),
     ("servers", Topic::Servers),
+    ("servers_extended", Topic::ServersExtended),
     ("sockets", Topic::Sockets),
     ("state", Topic::State),
     ("statements", Topic::Statements),
     ("stats", Topic::Stats),
     ("stats_averages", Topic::StatsAverages),
+    ("stats_extended", Topic::StatsExtended),
     ("stats_totals", Topic::StatsTotals),
     ("totals", Topic::Totals),
     ("users", Topic::Users),

@@ -1,4 +1,7 @@
-//! The tables that SHOW answers with: column names and types, in PgBouncer's order. Columns of ours come at the end.
+//! The tables that SHOW answers with: column names and types.
+//!
+//! A table that PgBouncer has, has exactly the columns of PgBouncer 1.25, in its order: tools read them by position. What pgweir
+//! adds to such a table is in a second table, `<name>_extended`: PgBouncer's columns first, then pgweir's.
 
 use std::borrow::Cow;
 
@@ -43,10 +46,9 @@ const SOCKET: [(&str, Type); 21] = [
     ("id", Int8),
 ];
 
-/// Of a client: whether it is aboard a server behind others. Of a server: how many are.
-const RIDING: (&str, Type) = ("riding", Int4);
-/// Ours: why a client keeps its server between transactions, and since when.
-const PINS: [(&str, Type); 2] = [("pinned", Text), ("pinned_since", Text)];
+/// What CLIENTS_EXTENDED and SERVERS_EXTENDED add. `multiplexed`: 1 for a client whose statement is queued on a server after another
+/// client's; for a server, the number of these clients. Then why a client keeps its server between transactions, and since when.
+const SOCKET_OURS: [(&str, Type); 3] = [("multiplexed", Int4), ("pinned", Text), ("pinned_since", Text)];
 
 const SOCKET_BUFFERS: [(&str, Type); 7] = [
     ("recv_pos", Int4),
@@ -58,7 +60,7 @@ const SOCKET_BUFFERS: [(&str, Type); 7] = [
     ("send_avail", Int4),
 ];
 
-const STATS: [(&str, Type); 25] = [
+const STATS: [(&str, Type); 23] = [
     ("database", Text),
     ("total_server_assignment_count", Numeric),
     ("total_xact_count", Numeric),
@@ -71,7 +73,6 @@ const STATS: [(&str, Type); 25] = [
     ("total_client_parse_count", Numeric),
     ("total_server_parse_count", Numeric),
     ("total_bind_count", Numeric),
-    ("total_client_login_count", Numeric),
     ("avg_server_assignment_count", Numeric),
     ("avg_xact_count", Numeric),
     ("avg_query_count", Numeric),
@@ -83,10 +84,13 @@ const STATS: [(&str, Type); 25] = [
     ("avg_client_parse_count", Numeric),
     ("avg_server_parse_count", Numeric),
     ("avg_bind_count", Numeric),
-    ("avg_client_login_count", Numeric),
 ];
 
-const STATS_AVERAGES: [(&str, Type); 13] = [
+/// What STATS_EXTENDED adds.
+const STATS_OURS: [(&str, Type); 2] =
+    [("total_client_login_count", Numeric), ("avg_client_login_count", Numeric)];
+
+const STATS_AVERAGES: [(&str, Type); 12] = [
     ("database", Text),
     ("server_assignment_count", Numeric),
     ("xact_count", Numeric),
@@ -99,10 +103,9 @@ const STATS_AVERAGES: [(&str, Type); 13] = [
     ("avg_client_parse_count", Numeric),
     ("avg_server_parse_count", Numeric),
     ("avg_bind_count", Numeric),
-    ("avg_client_login_count", Numeric),
 ];
 
-const STATS_TOTALS: [(&str, Type); 13] = [
+const STATS_TOTALS: [(&str, Type); 12] = [
     ("database", Text),
     ("server_assignment_count", Numeric),
     ("xact_count", Numeric),
@@ -115,11 +118,10 @@ const STATS_TOTALS: [(&str, Type); 13] = [
     ("client_parse_count", Numeric),
     ("server_parse_count", Numeric),
     ("bind_count", Numeric),
-    ("client_login_count", Numeric),
 ];
 
 /// The counters by the names of SHOW TOTALS, which differ from the columns of SHOW STATS.
-pub(crate) const TOTALS: [&str; 12] = [
+pub(crate) const TOTALS: [&str; 11] = [
     "server_assignment_count",
     "xact_count",
     "query_count",
@@ -131,10 +133,9 @@ pub(crate) const TOTALS: [&str; 12] = [
     "ps_client_parse_count",
     "ps_server_parse_count",
     "ps_bind_count",
-    "client_login_count",
 ];
 
-const POOLS: [(&str, Type); 31] = [
+const POOLS: [(&str, Type); 17] = [
     ("database", Text),
     ("user", Text),
     ("cl_active", Int4),
@@ -152,19 +153,23 @@ const POOLS: [(&str, Type); 31] = [
     ("maxwait_us", Int4),
     ("pool_mode", Text),
     ("load_balance_hosts", Text),
+];
+
+/// What POOLS_EXTENDED adds.
+const POOLS_OURS: [(&str, Type); 14] = [
     ("sv_short_target", Int4),
     ("sv_short", Int4),
-    ("cl_riding", Int4),
-    ("total_ridden", Int8),
+    ("cl_multiplexed", Int4),
+    ("total_multiplexed", Int8),
     ("total_requeued", Int8),
-    ("total_ride_violations", Int8),
+    ("total_multiplex_violations", Int8),
     ("total_target_changes", Int8),
     ("sv_pinned", Int4),
     ("total_session_replays", Int8),
     ("total_session_audits", Int8),
     ("total_session_remembered", Int8),
     ("total_pins", Int8),
-    ("total_session_looks", Int8),
+    ("total_session_checks", Int8),
     ("total_session_differences", Int8),
 ];
 
@@ -251,8 +256,9 @@ const STATEMENTS: [(&str, Type); 16] = [
 
 fn columns(topic: Topic) -> Vec<(&'static str, Type)> {
     match topic {
-        Topic::Clients | Topic::Servers => SOCKET.into_iter().chain([RIDING]).chain(PINS).collect(),
-        Topic::Sockets | Topic::ActiveSockets => SOCKET.into_iter().chain(SOCKET_BUFFERS).collect(),
+        Topic::Clients | Topic::Servers => SOCKET.to_vec(),
+        Topic::ClientsExtended | Topic::ServersExtended => [&SOCKET[..], &SOCKET_OURS].concat(),
+        Topic::Sockets | Topic::ActiveSockets => [&SOCKET[..], &SOCKET_BUFFERS].concat(),
         Topic::Config => vec![("key", Text), ("value", Text), ("default", Text), ("changeable", Text)],
         Topic::Databases => DATABASES.to_vec(),
         Topic::DnsHosts => vec![("hostname", Text), ("ttl", Int8), ("addrs", Text)],
@@ -261,7 +267,7 @@ fn columns(topic: Topic) -> Vec<(&'static str, Type)> {
         Topic::Help => Vec::new(),
         Topic::Lists => vec![("list", Text), ("items", Int4)],
         Topic::Mem => {
-            vec![("name", Text), ("size", Int4), ("used", Int4), ("free", Int4), ("memtotal", Int8)]
+            vec![("name", Text), ("size", Int4), ("used", Int4), ("free", Int4), ("memtotal", Int4)]
         }
         Topic::Peers => vec![("peer_id", Int4), ("host", Text), ("port", Int4), ("pool_size", Int4)],
         Topic::PeerPools => vec![
@@ -273,9 +279,11 @@ fn columns(topic: Topic) -> Vec<(&'static str, Type)> {
         ],
         Topic::Percentiles => PERCENTILES.to_vec(),
         Topic::Pools => POOLS.to_vec(),
+        Topic::PoolsExtended => [&POOLS[..], &POOLS_OURS].concat(),
         Topic::Statements => STATEMENTS.to_vec(),
         Topic::State => vec![("key", Text), ("value", Text)],
         Topic::Stats => STATS.to_vec(),
+        Topic::StatsExtended => [&STATS[..], &STATS_OURS].concat(),
         Topic::StatsAverages => STATS_AVERAGES.to_vec(),
         Topic::StatsTotals => STATS_TOTALS.to_vec(),
         Topic::Totals => vec![("name", Text), ("value", Numeric)],

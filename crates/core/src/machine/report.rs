@@ -8,7 +8,7 @@ use super::observe::shown_state;
 use super::{Activity, Machine};
 use crate::client::{Client, ClientState, Link, Riding};
 use crate::console::command::{Outcome, Topic};
-use crate::console::table::TOTALS;
+use crate::console::table::{TOTALS, column_names};
 use crate::driver::{Driver, Endpoint, NamesSeen, Peer};
 use crate::luggage::Replication;
 use crate::mail::Shutdown;
@@ -29,18 +29,20 @@ impl Machine {
     pub(super) fn report<D: Driver>(&mut self, d: &D, topic: Topic) -> Outcome {
         let first = self.worker.0 == 0;
         match topic {
-            Topic::Clients => Outcome::Rows(self.client_rows(d, false, false)),
-            Topic::Servers => Outcome::Rows(self.server_rows(d, false, false)),
+            Topic::Clients | Topic::ClientsExtended => Outcome::Rows(self.client_rows(d, false, false)),
+            Topic::Servers | Topic::ServersExtended => Outcome::Rows(self.server_rows(d, false, false)),
             Topic::Sockets | Topic::ActiveSockets => {
                 let active = topic == Topic::ActiveSockets;
                 let mut rows = self.client_rows(d, true, active);
                 rows.extend(self.server_rows(d, true, active));
                 Outcome::Rows(rows)
             }
-            Topic::Pools => Outcome::Rows(self.pool_rows()),
-            Topic::Stats | Topic::StatsAverages | Topic::StatsTotals | Topic::Totals => {
-                Outcome::Stats(self.stats_by_database())
-            }
+            Topic::Pools | Topic::PoolsExtended => Outcome::Rows(self.pool_rows()),
+            Topic::Stats
+            | Topic::StatsAverages
+            | Topic::StatsExtended
+            | Topic::StatsTotals
+            | Topic::Totals => Outcome::Stats(self.stats_by_database()),
             Topic::Lists => Outcome::Sums(self.list_sums(&d.names())),
             Topic::Mem => Outcome::Sums(self.memory_sums()),
             Topic::PeerPools => Outcome::Rows(self.peer_pool_rows()),
@@ -62,6 +64,14 @@ impl Machine {
 
     /// Puts the workers' answers together.
     pub(super) fn merge(&self, topic: Topic, outcomes: Vec<Outcome>) -> Vec<Row> {
+        let mut rows = Machine::merged(topic, outcomes);
+        // Rows are made for the extended tables. The other ones lack the columns at the end.
+        let width = column_names(topic).len();
+        rows.iter_mut().for_each(|row| row.truncate(width));
+        rows
+    }
+
+    fn merged(topic: Topic, outcomes: Vec<Outcome>) -> Vec<Row> {
         let mut rows = Vec::new();
         let mut sums: Vec<(&'static str, u64)> = Vec::new();
         let mut stats: Vec<(String, Stats, Window)> = Vec::new();
@@ -82,18 +92,25 @@ impl Machine {
         match topic {
             Topic::Lists => sums.into_iter().map(|(name, sum)| vec![cell(name), cell(sum)]).collect(),
             Topic::Mem => sums.chunks(2).filter_map(memory_row).collect(),
-            Topic::Stats => stats.iter().map(|one| stats_row(one, true, true)).collect(),
+            Topic::Stats | Topic::StatsExtended => {
+                stats.iter().map(|one| stats_row(one, true, true)).collect()
+            }
             Topic::StatsTotals => stats.iter().map(|one| stats_row(one, true, false)).collect(),
             Topic::StatsAverages => stats.iter().map(|one| stats_row(one, false, true)).collect(),
             Topic::Totals => total_rows(&stats),
             Topic::PeerPools => sum_rows(rows),
             Topic::Statements => statement_rows(statements),
-            Topic::Pools | Topic::Percentiles => {
+            Topic::Pools | Topic::PoolsExtended | Topic::Percentiles => {
                 rows.sort();
                 rows
             }
             // By pool, in the order of SHOW POOLS.
-            Topic::Clients | Topic::Servers | Topic::Sockets | Topic::ActiveSockets => {
+            Topic::Clients
+            | Topic::ClientsExtended
+            | Topic::Servers
+            | Topic::ServersExtended
+            | Topic::Sockets
+            | Topic::ActiveSockets => {
                 let place = |row: &Row| (row[2].clone(), row[1].clone(), row[0].clone());
                 rows.sort_by_cached_key(place);
                 rows
@@ -598,15 +615,13 @@ fn add_stats(all: &mut Vec<(String, Stats, Window)>, (name, stats, window): (Str
     }
 }
 
+/// PgBouncer's counters, then the logins, which only the extended table shows.
 fn stats_row((name, stats, window): &(String, Stats, Window), totals: bool, averages: bool) -> Row {
-    let mut row = vec![cell(name)];
-    if totals {
-        row.extend(stats.columns().iter().map(cell));
-    }
-    if averages {
-        row.extend(window.averages().iter().map(cell));
-    }
-    row
+    let parts = [(totals, stats.columns()), (averages, window.averages())];
+    let shown = || parts.iter().filter(|(shown, _)| *shown).map(|(_, columns)| columns);
+    let theirs = shown().flat_map(|columns| &columns[..TOTALS.len()]);
+    let ours = shown().flat_map(|columns| &columns[TOTALS.len()..]);
+    std::iter::once(cell(name)).chain(theirs.chain(ours).map(cell)).collect()
 }
 
 fn total_rows(stats: &[(String, Stats, Window)]) -> Vec<Row> {
@@ -633,7 +648,9 @@ fn memory_row(pair: &[(&'static str, u64)]) -> Option<Row> {
         _ => 64,
     } as u64;
     let free = room.saturating_sub(*used);
-    Some(vec![cell(name), cell(size), cell(used), cell(free), cell((used + free) * size)])
+    // PgBouncer announces an int4.
+    let total = ((used + free) * size).min(i32::MAX.unsigned_abs().into());
+    Some(vec![cell(name), cell(size), cell(used), cell(free), cell(total)])
 }
 
 fn buffer_cells(received: usize, queued: usize) -> [Option<String>; 7] {

@@ -18,7 +18,7 @@ pub struct Continuity {
 }
 
 impl Continuity {
-    /// The counters by name, as SHOW POOLS and the metrics list them, with a sentence for each.
+    /// The counters by name, as SHOW POOLS_EXTENDED and the metrics list them, with a sentence for each.
     #[must_use]
     pub fn each(&self) -> [(&'static str, &'static str, u64); 6] {
         [
@@ -34,7 +34,7 @@ impl Continuity {
                 self.remembered,
             ),
             ("session_pins", "Clients that began to keep their server between transactions", self.pins),
-            ("session_looks", "Looks at the sessions of released servers", self.looks),
+            ("session_checks", "Released servers whose session was checked", self.looks),
             ("session_differences", "Of these, sessions that were not what they should be", self.differences),
         ]
     }

@@ -331,7 +331,7 @@ fn with_pin_a_client_keeps_its_server_until_it_discards_what_it_drew() {
     run(&mut rig, one, server, ASK);
     rig.gets_nothing(server);
     let console = rig.console();
-    assert!(rig.command(console, "SHOW CLIENTS").iter().any(|row| row.contains(",sequences,")));
+    assert!(rig.command(console, "SHOW CLIENTS_EXTENDED").iter().any(|row| row.contains(",sequences,")));
     rig.send(one, &fe::query("discard sequences"));
     assert_eq!(rig.gets(server), ["Query discard sequences"]);
     rig.send(server, &discarded());

@@ -610,9 +610,9 @@ impl Rig {
         self.workers.iter_mut().flat_map(|worker| std::mem::take(&mut worker.driver.asked)).collect()
     }
 
-    /// The row of SHOW POOLS for a database and user, by column name.
+    /// The row of SHOW POOLS_EXTENDED for a database and user, by column name.
     pub(crate) fn pool(&mut self, console: End, name: &str) -> Vec<String> {
-        let rows = self.command(console, "SHOW POOLS");
+        let rows = self.command(console, "SHOW POOLS_EXTENDED");
         let row = rows.iter().find(|row| row.starts_with(&format!("Row {name},")));
         let row = row.unwrap_or_else(|| panic!("no pool {name} in {rows:?}"));
         row.split(',').map(str::to_owned).collect()

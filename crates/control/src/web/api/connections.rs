@@ -23,7 +23,7 @@ pub(super) async fn clients(house: &House, reader: &Reader, query: &Query) -> Re
     let state = query.word("state", &["active", "waiting", "idle", "login", "cancel"])?;
     let limit = query.number("limit", 1, LIMIT.0, LIMIT.1)?;
     refuse_names(reader, query)?;
-    let mut rows = chosen(house.show(Topic::Clients).await?, query, state);
+    let mut rows = chosen(house.show(Topic::ClientsExtended).await?, query, state);
     rows.sort_by(|one, other| place(one).cmp(&place(other)));
     let total = rows.len();
     let names = reader.sees_names();
@@ -37,7 +37,7 @@ pub(super) async fn servers(house: &House, reader: &Reader, query: &Query) -> Re
     let state = query.word("state", &states)?;
     let limit = query.number("limit", 1, LIMIT.0, LIMIT.1)?;
     refuse_names(reader, query)?;
-    let mut rows = chosen(house.show(Topic::Servers).await?, query, state);
+    let mut rows = chosen(house.show(Topic::ServersExtended).await?, query, state);
     rows.sort_by_key(|row| Reverse(waited_us(row)));
     let total = rows.len();
     let names = reader.sees_names();
@@ -139,7 +139,7 @@ fn client_reason(row: &Shown, model: &Model) -> Option<String> {
         Some(reasons) if !reasons.is_empty() => return Some(format!("keeps its server: {reasons}")),
         _ => {}
     }
-    if row.number("riding").is_some_and(|riding| riding > 0) {
+    if row.number("multiplexed").is_some_and(|count| count > 0) {
         return Some("its statement was sent behind another client's".to_owned());
     }
     let pool = pool_of(row, model);

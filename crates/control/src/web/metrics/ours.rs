@@ -53,8 +53,8 @@ fn pools(page: &mut Page, groups: &[Group<'_>]) {
     );
     each(
         false,
-        "pgweir_pool_clients_riding",
-        "Clients whose statement was sent behind another client's",
+        "pgweir_pool_clients_multiplexed",
+        "Clients whose statement is queued on a server after another client's",
         |sum| sum.clients.riding.into(),
     );
     each(false, "pgweir_multiplex_target", "Servers that are to be busy with short statements", |sum| {
@@ -66,9 +66,12 @@ fn pools(page: &mut Page, groups: &[Group<'_>]) {
     each(true, "pgweir_multiplex_decisions_total", "How often the target was looked at anew", |sum| {
         sum.rides.decisions.into()
     });
-    each(true, "pgweir_multiplex_ridden_total", "Statements that were sent behind another client's", |sum| {
-        sum.rides.ridden.into()
-    });
+    each(
+        true,
+        "pgweir_multiplexed_total",
+        "Statements that were queued on a server after another client's",
+        |sum| sum.rides.ridden.into(),
+    );
     each(true, "pgweir_multiplex_requeued_total", "Of these, how many had to be run elsewhere", |sum| {
         sum.rides.requeued.into()
     });
