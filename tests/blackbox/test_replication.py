@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from harness.cluster import program
+from harness.cluster import DISTRIBUTION, Cluster, program
 from harness.machine import eventually
 from harness.wire import Closed, copy_data, message, query, startup
 
@@ -75,6 +75,44 @@ def test_logical_streaming(replicated, pg):
         assert "c" in answer.tags and answer.commands
         assert session.value("select 1") == "1"
     eventually(lambda: pg.sql("select count(*) from pg_replication_slots") == [(0,)], "the temporary slot is gone with its session")
+
+
+@pytest.fixture(scope="module")
+def subscriber(certificates):
+    """A second cluster of the same version, which subscribes to tables of the first."""
+    cluster = Cluster(DISTRIBUTION, certificates)
+    yield cluster
+    cluster.discard()
+
+
+@pytest.mark.parametrize("mode", ["session", "transaction", "statement"])
+def test_a_subscription_through_the_pooler(pooled, pg, subscriber, mode):
+    """A subscription of another cluster copies what is there, and then gets what changes, in each pool mode."""
+    pooler = pooled(pool_mode=mode)
+    for table in ("copied", "filtered"):
+        subscriber.sql(f"drop table if exists {table}; create table {table} (n serial primary key, v text)")
+        pg.sql(f"drop table if exists {table} cascade; create table {table} (n serial primary key, v text); grant all on {table} to public")
+        pg.sql(f"insert into {table} (v) select 'value ' || g from generate_series(1, 5000) g")
+    pg.sql("drop publication if exists copies; create publication copies for table copied, filtered where (n > 4000)")
+    subscriber.sql(f"create subscription copies connection '{pooler.dsn('app', 'u_repl').replace(chr(39), chr(39) * 2)}' publication copies")
+    try:
+        for table, count in (("copied", 5000), ("filtered", 1000)):
+            eventually(lambda: subscriber.sql(f"select count(*) from {table}") == [(count,)], f"{table} is copied", timeout_s=30)  # noqa: B023
+        eventually(
+            lambda: subscriber.sql("select count(*) from pg_subscription_rel where srsubstate = 'r'") == [(2,)], "both follow", timeout_s=30
+        )
+        pg.sql("insert into copied (v) values ('later'); update copied set v = 'changed' where n = 17; delete from copied where n = 18")
+        pg.sql("insert into filtered (v) values ('later')")
+        eventually(
+            lambda: subscriber.sql("select n, v from copied where v in ('later', 'changed') or n = 18 order by n") == [(17, "changed"), (5001, "later")],
+            "the changes arrive",
+        )  # fmt: skip
+        eventually(lambda: subscriber.sql("select n from filtered where v = 'later'") == [(5001,)], "those of the other table, too")
+        with pooler.raw("app", "u_repl") as plain:
+            assert plain.value("select backend_type from pg_stat_activity where pid = pg_backend_pid()") == "client backend"
+    finally:
+        subscriber.sql("drop subscription copies")
+    assert pg.sql("select count(*) from pg_replication_slots where slot_name = 'copies'") == [(0,)]
 
 
 def test_a_streaming_client_that_vanishes(replicated, pg):

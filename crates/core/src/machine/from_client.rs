@@ -292,7 +292,7 @@ impl Machine {
             let used = link.streaming.min(cursor.rest().len());
             link.streaming -= used;
             cursor.at += used;
-            if link.streaming == 0 && server.is_at_rest() && !server.replication {
+            if link.streaming == 0 && server.is_at_rest() {
                 // The answer was there before the message was whole: the server could not be released then.
                 cursor.flush(d, server.conn);
                 self.server_rests(d, server_id);
@@ -348,21 +348,21 @@ impl Machine {
                 self.client_left(d, id, "client close request");
                 Passed::Gone
             }
-            Route::Endless | Route::Malformed | Route::Unknown => self.reject(d, id, route, header.tag),
+            Route::Endless | Route::Malformed | Route::Unknown => {
+                self.reject(d, id, route, header.tag);
+                Passed::Gone
+            }
         }
     }
 
     /// A message that can not be passed on ends its client.
-    fn reject<D: Driver>(&mut self, d: &mut D, id: ClientId, route: Route, tag: u8) -> Passed {
+    pub(super) fn reject<D: Driver>(&mut self, d: &mut D, id: ClientId, route: Route, tag: u8) -> Step {
         let fault = match route {
             Route::Endless => Fault::TooLarge("portal and statement names are too long".into()),
-            Route::Unknown => {
-                self.unknown_message(d, id, tag);
-                return Passed::Gone;
-            }
+            Route::Unknown => return self.unknown_message(d, id, tag),
             _ => Fault::Protocol(format!("invalid message format: '{}'", tag.escape_ascii()).into()),
         };
-        self.refused(d, id, &fault)
+        self.refuse_client(d, id, &fault)
     }
 
     /// A message that servers get as it is; what they will owe for it is noted.
@@ -398,7 +398,7 @@ impl Machine {
         }
         let ticket = kind.map_or(0, |kind| self.ending_ticket(id, kind));
         let Some(server) = self.servers.get_mut(server_id) else { return Passed::Gone };
-        if let Some(kind) = kind.filter(|_| !server.replication) {
+        if let Some(kind) = kind {
             let pushed = server.ledger.push(Entry { ticket, ..Entry::new(Owner::Client(id), kind) });
             if pushed == Pushed::Queued && kind != Kind::CopyEnd {
                 server.note_begin(self.now.mono_us);
@@ -477,7 +477,7 @@ impl Machine {
 }
 
 /// `max_packet_size`.
-fn oversized(main: &Main, header: Header) -> Option<Fault> {
+pub(super) fn oversized(main: &Main, header: Header) -> Option<Fault> {
     let too_large = header.total() > main.max_packet_size as usize;
     too_large.then(|| Fault::TooLarge("message is larger than max_packet_size".into()))
 }

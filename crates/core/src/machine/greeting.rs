@@ -10,6 +10,7 @@ use crate::driver::{Driver, Peer, TlsInfo, TlsRole};
 use crate::errors::Fault;
 use crate::ids::ClientId;
 use crate::limits::{BACKLOG_HIGH_BYTES, INBOX_BYTES_MAX};
+use crate::luggage::Replication;
 
 impl Machine {
     /// Bytes of a client, in whatever state it is.
@@ -94,6 +95,10 @@ impl Machine {
                 ClientState::Idle => self.idle_client_sent(d, id, rest),
                 ClientState::Begun(_) => self.begun_client_sent(d, id, rest),
                 ClientState::Ignoring => self.ignoring_client_sent(d, id, rest),
+                ClientState::Linked(link) if client.replication() != Replication::None => {
+                    let server = link.server;
+                    self.replication_client_sent(d, id, server, rest)
+                }
                 ClientState::Linked(link) => {
                     let server = link.server;
                     self.linked_client_sent(d, id, server, rest)

@@ -30,7 +30,6 @@ impl Machine {
         let Some(Client { state: ClientState::Linked(link), .. }) = self.clients.get(id) else { return };
         let Some(server) = self.servers.get_mut(server_id) else { return };
         let ordinary = matches!(server.state, ServerState::Busy(_))
-            && !server.replication
             && link.streaming == 0
             && link.touched.is_none()
             && link.lent.is_none()

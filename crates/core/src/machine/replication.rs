@@ -1,12 +1,30 @@
-//! Replication clients: each has a connection of its own, which counts as one of the pool's. Who finds no room waits, as others
-//! wait for a server; the first of all who wait is next.
+//! Replication clients: each has a connection of its own, which counts as one of the pool's. A client that finds no room waits, as
+//! others wait for a server; the first of all that wait is next. Nothing of ours is ever sent on such a connection after its login.
 
 use std::sync::Arc;
 
-use super::Machine;
+use pgweir_wire::frontend::tag;
+use pgweir_wire::header::Header;
+
+use super::from_client::{Route, oversized, route};
+use super::{Machine, Step};
+use crate::client::ClientState;
 use crate::driver::{CloseMode, Driver};
-use crate::ids::{ClientId, PoolId};
+use crate::errors::Fault;
+use crate::ids::{ClientId, PoolId, ServerId};
+use crate::limits::{BACKLOG_HIGH_BYTES, HOLD_MESSAGE_BYTES};
 use crate::pool::ServerKind;
+
+/// What becomes of the front of a replication client's bytes.
+enum Front {
+    /// So many of them go to the server.
+    Passes(usize),
+    /// The rest of the message is needed first.
+    Waits,
+    Leaves,
+    Refused(Fault),
+    Rejected(Route, u8),
+}
 
 impl Machine {
     /// A replication client that is proven needs its connection.
@@ -59,6 +77,78 @@ impl Machine {
             server.pool == pool_id && server.replication && server.state.kind() == ServerKind::Login
         });
         reserved.count() as u32
+    }
+
+    /// What a linked replication client sends goes to its server as it is. pgweir adds nothing and notes nothing: the server is
+    /// this client's alone, and ends with it.
+    pub(super) fn replication_client_sent<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        server_id: ServerId,
+        bytes: &[u8],
+    ) -> Step {
+        let mut used = 0;
+        let end = loop {
+            match self.replication_front(id, &bytes[used..]) {
+                Front::Passes(len) if len > 0 => used += len,
+                end => break end,
+            }
+        };
+        let Some(server) = self.servers.get_mut(server_id) else { return Step::Gone };
+        server.active_us = self.now.mono_us;
+        let conn = server.conn;
+        if used > 0 {
+            d.send(conn, &bytes[..used]);
+        }
+        match end {
+            Front::Leaves => return self.client_left(d, id, "client close request"),
+            Front::Refused(fault) => return self.refuse_client(d, id, &fault),
+            Front::Rejected(route, tag) => return self.reject(d, id, route, tag),
+            Front::Passes(_) | Front::Waits => {}
+        }
+        if d.backlog(conn) > BACKLOG_HIGH_BYTES {
+            self.pause_client(d, id);
+        }
+        if used == 0 { Step::Wait } else { Step::Used(used) }
+    }
+
+    /// The next message, or the rest of one.
+    fn replication_front(&mut self, id: ClientId, rest: &[u8]) -> Front {
+        let main = &self.rules.config.main;
+        let Some(client) = self.clients.get_mut(id) else { return Front::Waits };
+        let ClientState::Linked(link) = &mut client.state else { return Front::Waits };
+        if link.streaming > 0 {
+            let len = link.streaming.min(rest.len());
+            link.streaming -= len;
+            return Front::Passes(len);
+        }
+        let header = match Header::peek(rest) {
+            Ok(Some(header)) => header,
+            Ok(None) => return Front::Waits,
+            Err(error) => return Front::Refused(Fault::Protocol(error.to_string().into())),
+        };
+        if let Some(fault) = oversized(main, header) {
+            return Front::Refused(fault);
+        }
+        if header.tag == tag::QUERY && main.disable_pqexec {
+            return Front::Refused(Fault::SimpleQueryDisabled);
+        }
+        let len = rest.len().min(header.total());
+        if len < header.total() && header.total() <= HOLD_MESSAGE_BYTES {
+            return Front::Waits;
+        }
+        match route(header, rest, false) {
+            Route::Pass(_) | Route::Prepared | Route::Discards(_) => {
+                link.streaming = header.total() - len;
+                Front::Passes(len)
+            }
+            Route::More => Front::Waits,
+            Route::Leave => Front::Leaves,
+            route @ (Route::Endless | Route::Malformed | Route::Unknown) => {
+                Front::Rejected(route, header.tag)
+            }
+        }
     }
 
     /// A replication client that is not linked yet leaves: its connection is not opened any further.

@@ -54,6 +54,58 @@ fn both_directions_flow() {
 }
 
 #[test]
+fn nothing_of_ours_is_sent_on_it() {
+    for mode in ["session", "transaction", "statement"] {
+        let mut rig = Rig::new(&format!("pool_mode = {mode}\nsequence_affinity = pin"));
+        let (client, server) = standby(&mut rig);
+        rig.send(server, &welcome());
+        rig.gets(client);
+        let texts = [
+            "begin read only isolation level repeatable read",
+            "create_replication_slot s logical pgoutput (snapshot 'use')",
+            "select nextval('s'), currval('s'), lastval()",
+            "select set_config('a.b', 'c', false), f()",
+            "prepare p as select nextval('s')",
+            "execute p",
+            "deallocate p",
+            "copy public.t to stdout",
+            "reset all",
+            "discard all",
+            "commit",
+        ];
+        for text in texts {
+            rig.send(client, &fe::query(text));
+            assert_eq!(rig.gets(server), [format!("Query {text}")], "{mode}");
+            rig.send(server, &[be::one_row("1"), be::ready('I')].concat());
+            assert_eq!(rig.gets(client).last().map(String::as_str), Some("Ready I"), "{mode}");
+        }
+        let group = [fe::parse("", "select lastval()"), fe::bind(""), fe::execute(), fe::sync()].concat();
+        rig.send_bytewise(client, &group);
+        assert_eq!(rig.gets(server), ["Parse  select lastval()", "Bind ", "Execute", "Sync"], "{mode}");
+        rig.send(client, &fe::terminate());
+        assert!(rig.is_closed(server), "{mode}");
+    }
+}
+
+#[test]
+fn its_messages_are_bounded_and_known() {
+    for (main, message) in [
+        ("", b"!\0\0\0\x04".to_vec()),
+        ("", b"Q\0\0\0\x03".to_vec()),
+        ("max_packet_size = 100", fe::query(&"x".repeat(200))),
+        ("disable_pqexec = 1", fe::query("IDENTIFY_SYSTEM")),
+    ] {
+        let mut rig = Rig::new(main);
+        let (client, server) = standby(&mut rig);
+        rig.send(server, &welcome());
+        rig.gets(client);
+        rig.send(client, &message);
+        assert!(rig.is_closed(client) && rig.is_closed(server), "{main}: {message:?}");
+        assert_eq!(rig.gets(server), ["Terminate"], "{main}: {message:?}");
+    }
+}
+
+#[test]
 fn its_server_ends_with_it() {
     let mut rig = Rig::new("");
     let (client, server) = streaming(&mut rig);

@@ -119,10 +119,7 @@ impl Machine {
         if marks.contains(Marks::RESETS)
             && let Some(startup) = &account.startup
         {
-            let Some(server) = self.servers.get_mut(link.server).filter(|server| !server.replication) else {
-                // It was opened with all that this client asked for, and goes back to that itself.
-                return;
-            };
+            let Some(server) = self.servers.get_mut(link.server) else { return };
             server.resets = true;
             let exact = server.opened.asked.is_some();
             note_restore(link, startup, marks, text);

@@ -74,10 +74,7 @@ impl Machine {
         let (ClientState::Linked(link), Some(account)) = (&mut client.state, &client.account) else { return };
         let Some(unnamed) = &account.unnamed else { return };
         let Some(server) = self.servers.get_mut(server_id) else { return };
-        if link.streaming > 0
-            || server.replication
-            || matches!(server.state, ServerState::Settling(_) | ServerState::Auditing(_))
-        {
+        if link.streaming > 0 || matches!(server.state, ServerState::Settling(_) | ServerState::Auditing(_)) {
             return;
         }
         link.unnamed = false;
