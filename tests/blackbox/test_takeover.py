@@ -10,7 +10,7 @@ import pytest
 
 from harness.cluster import PASSWORDS
 from harness.machine import as_service, dies_with_us, eventually
-from harness.wire import SYNC, Raw, bind, describe, execute, parse, query
+from harness.wire import SYNC, Closed, Raw, bind, describe, execute, parse, query
 
 pytestmark = pytest.mark.needs("online restart over a unix socket")
 
@@ -139,8 +139,6 @@ def test_a_statement_outlasts_two_processes(running, pg, way):
         if way == "killed":
             pooler.expect_exit = True
             pooler.process.kill()
-            # What is given to a process that is just being killed is lost with it.
-            pooler.process.wait()
         else:
             old.append(successor(pooler))
             busy.cancel()
@@ -154,6 +152,84 @@ def test_a_statement_outlasts_two_processes(running, pg, way):
     inside.terminate()
     for process in old:
         over(process)
+
+
+LOST_SUCCESSOR = """
+import os, signal, socket, struct, sys
+path, expected, to_take = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+old = socket.socket(socket.AF_UNIX)
+old.connect(path)
+
+def exactly(length):
+    got = b""
+    while len(got) < length:
+        part = old.recv(length - len(got))
+        if not part:
+            sys.exit("the old process has closed the connection")
+        got += part
+    return got
+
+def frame():
+    tag, sockets, _, _ = socket.recv_fds(old, 1, 64)
+    return tag, exactly(struct.unpack("!i", exactly(4))[0] - 4), sockets
+
+def say(tag, body=b""):
+    old.sendall(tag + struct.pack("!i", len(body) + 4) + body)
+
+startup = struct.pack("!i", 196608) + b"user\\0pgbouncer\\0database\\0pgbouncer\\0\\0"
+old.sendall(struct.pack("!i", len(startup) + 4) + startup)
+while frame()[0] != b"Z":
+    pass
+say(b"Q", b"TAKE_OVER;\\0")
+assert frame()[0] == b"d"
+say(b"r", b"\\1")
+assert frame()[0] == b"y"
+sockets = 0
+while sockets < expected:
+    tag, body, more = frame()
+    assert tag == b"c", tag
+    sockets += len(more)
+    if to_take > 0 or not more:
+        say(b"t")
+        to_take -= bool(more)
+print("it has everything", flush=True)
+sys.stdin.read()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+"""Takes over as the next process does, acknowledges the first things with sockets, and is lost with all of them."""
+
+
+@pytest.mark.parametrize("taken", [0, 1])
+def test_a_successor_lost_with_everything(running, taken):
+    """Clients and servers that a lost process was given and had not acknowledged go on in the old one; what it had acknowledged is its."""
+    pooler = running(default_pool_size=2)
+    sessions = [pooler.raw() for _ in range(4)]
+    sessions[3].query("begin")
+    backend = sessions[3].value("select pg_backend_pid()")
+    assert [session.value("select 1") for session in sessions[:3]] == ["1"] * 3
+    # Three clients; a client and its server; a server.
+    command = ["/usr/bin/python3", "-c", LOST_SUCCESSOR, pooler.unix_address, "6", str(taken)]
+    lost = subprocess.Popen(as_service(*command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/")
+    assert lost.stdout.readline() == "it has everything\n"
+    lost.stdin.close()
+    assert lost.wait() == -signal.SIGKILL
+    gone = [session for session in sessions[:3] if not answers(session)]
+    assert len(gone) == taken
+    assert sessions[3].value("select pg_backend_pid()") == backend
+    assert sessions[3].query("commit").commands == ["COMMIT"]
+    for session in sessions:
+        if session not in gone:
+            session.terminate()
+    pooler.logged("the new process is gone before everything was handed over")
+    assert pooler.wait_exit() == 0
+
+
+def answers(session):
+    """Whether the client is served; if not, its connection has been closed."""
+    try:
+        return session.value("select 1") == "1"
+    except (Closed, ConnectionError):
+        return False
 
 
 def test_cancel_keys(running, pg):

@@ -259,6 +259,11 @@ pub trait Driver {
     /// Hands something over to the process that takes our place. The connections leave the machine.
     fn give_away(&mut self, client: Option<ConnId>, server: Option<ConnId>, carried: Box<Carried>);
 
+    /// Something that was given away has no new owner yet: it may come back with `Machine::carried`.
+    fn is_giving(&self) -> bool {
+        false
+    }
+
     /// Passes the key of a cancel request, whose client is unknown here, to the process whose place this one takes, while that is there:
     /// it may have clients that could not travel. [`Mail::Cancel`] tells its machines.
     fn pass_back(&mut self, key: &[u8]) {

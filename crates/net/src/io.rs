@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use mio::{Interest, Registry};
@@ -23,7 +24,7 @@ use crate::out::BufferPool;
 use crate::resolve::Names;
 use crate::sys;
 use crate::table::{State, Table, token};
-use crate::takeover::Package;
+use crate::takeover::{Package, Parting};
 use crate::tls::TlsConfigs;
 use crate::tls::stream::{SCRATCH_BYTES, TlsStream};
 use crate::volley::Volley;
@@ -79,7 +80,9 @@ pub(crate) struct Io {
     /// Messages that left together with others, since the worker began.
     pub(crate) batched_sends: u64,
     /// Takes what the machine gives away, during an online restart.
-    pub(crate) successor: Option<Sender<Package>>,
+    pub(crate) successor: Option<Arc<Sender<Parting>>>,
+    /// How many things were given away that have no new owner yet.
+    pub(crate) on_their_way: u64,
     /// Takes keys of cancel requests that mean nothing here, after an online restart.
     pub(crate) predecessor: Option<Sender<Vec<u8>>>,
     surrendered: Sender<OwnedFd>,
@@ -126,6 +129,7 @@ impl Io {
             volley: Volley::default(),
             batched_sends: 0,
             successor: None,
+            on_their_way: 0,
             predecessor: None,
             surrendered: parts.surrendered,
             questions: parts.questions,
@@ -323,9 +327,23 @@ impl Driver for Io {
         let sockets: Option<Vec<Socket>> =
             [client, server].into_iter().flatten().map(|id| self.detach(id)).collect();
         let sent = self.successor.as_ref().zip(sockets);
-        if sent.is_none_or(|(to, sockets)| to.send(Package { sockets, carried }).is_err()) {
-            self.say(Level::Error, "a connection was to be handed over and there is no process to take it");
+        let from = self.me;
+        let send = |(to, sockets): (&Arc<Sender<Parting>>, _)| {
+            to.send(Parting::Package(Package { from, sockets, carried })).is_ok()
+        };
+        match sent.is_some_and(send) {
+            true => self.on_their_way += 1,
+            false => {
+                self.say(
+                    Level::Error,
+                    "a connection was to be handed over and there is no process to take it",
+                );
+            }
         }
+    }
+
+    fn is_giving(&self) -> bool {
+        self.on_their_way > 0
     }
 
     fn pass_back(&mut self, key: &[u8]) {

@@ -13,7 +13,7 @@ use socket2::Socket;
 use crate::conn::Conn;
 use crate::options::SocketOptions;
 use crate::resolve::Answer;
-use crate::takeover::{Lend, Package};
+use crate::takeover::{Lend, Parting};
 use crate::tls::TlsConfigs;
 
 /// What the binary tells a worker's event loop (not its machine).
@@ -26,7 +26,9 @@ pub(crate) enum NetCommand {
     /// Answer with duplicates of the listeners.
     LendListeners(Lend),
     /// Accept nobody any more, and hand over what the machine gives away through this.
-    GiveAway(Sender<Package>),
+    GiveAway(Arc<Sender<Parting>>),
+    /// Something that was given away has a new owner, or is back.
+    Received,
     /// Pass keys of cancel requests that mean nothing here through this, to the process whose place we take.
     PassBack(Sender<Vec<u8>>),
     /// End the loop.

@@ -5,8 +5,10 @@
 //! 1. `Doors`: the old one's listening sockets, its generation, and what PAUSE and DISABLE are in force. Both may accept now.
 //! 2. `Ready`: the new one can serve. Until here nothing has changed, and either side may break off.
 //! 3. `Yours`: the old one has removed its pid file and accepts nobody any more.
-//! 4. `Carried`, many times: pools, clients, servers, as they come to rest; `End` when nothing is left. Meanwhile the new one, at whose door
-//!    all cancel requests arrive, sends back with `Cancel` what it does not know: clients that can not travel are the old one's.
+//! 4. `Carried`, many times: pools, clients, servers, as they come to rest; `End` when nothing is left. The new one answers each with `Taken`
+//!    *before* it serves the client. Until then the old one keeps its descriptors: if the new process is killed, the old one serves on
+//!    what was not taken. So no client is lost on the way, and none is served by both. Meanwhile the new one, at whose door all cancel
+//!    requests arrive, sends back with `Cancel` what it does not know: clients that cannot travel are the old one's.
 //!
 //! Here is how it travels; what may travel is the machine's affair.
 
@@ -15,5 +17,5 @@ mod giving;
 mod taking;
 
 pub use giving::{Giver, GivingError, Leftovers};
-pub(crate) use giving::{Lend, Package};
+pub(crate) use giving::{Lend, Package, Parting};
 pub use taking::{Arrivals, Takeover, TakeoverError};

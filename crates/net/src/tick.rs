@@ -417,6 +417,7 @@ impl<E: Engine> Worker<E> {
                 self.acceptor.close(&mut self.io, |_| true);
                 self.io.successor = Some(successor);
             }
+            NetCommand::Received => self.io.on_their_way = self.io.on_their_way.saturating_sub(1),
             NetCommand::PassBack(predecessor) => self.io.predecessor = Some(predecessor),
             NetCommand::Stop => return Next::Stop,
         }

@@ -108,7 +108,7 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
         log: log.clone(),
     };
     let (given, giving) = succession::hear_successors(estate, successors)?;
-    if let Some(old) = takeover {
+    if let Some(mut old) = takeover {
         old.ready()?;
         *pid_file.lock().unwrap_or_else(PoisonError::into_inner) =
             start::create_pid_file(&book.rules().config.main.pidfile)?;

@@ -126,7 +126,7 @@ pub(crate) fn hear_successors(
                 Err(error) => {
                     log.write(Level::Error, &error.to_string());
                     if let GivingError::BrokenOff(_, leftovers) = error {
-                        leftovers.take_back(&shared);
+                        leftovers.take_back();
                     }
                     return;
                 }

@@ -409,6 +409,8 @@ impl Machine {
             }
             // Clients that the process before this one still serves come to the next one through here, and no other way.
             Some(Shutdown::HandOver) if self.awaits_arrivals => false,
+            // What is on its way to a successor comes back if that is lost.
+            Some(Shutdown::WaitForClients | Shutdown::HandOver) if d.is_giving() => false,
             Some(Shutdown::WaitForClients | Shutdown::HandOver) => {
                 !self.clients.values().any(|client| !matches!(client.state, ClientState::Console(_)))
             }

@@ -14,6 +14,8 @@ pub(super) enum Tag {
     Ready = b'r' as isize,
     Yours = b'y' as isize,
     Carried = b'c' as isize,
+    /// The other way: the new process is about to serve the oldest `Carried` that it has not acknowledged yet.
+    Taken = b't' as isize,
     End = b'e' as isize,
     /// The other way: the key of a cancel request for a client that may have stayed.
     Cancel = b'k' as isize,
@@ -27,6 +29,10 @@ const SOCKETS_MAX: usize = 64;
 const BODY_BYTES_MAX: usize = 1 << 30;
 const HEADER_BYTES: usize = 5;
 
+/// The body of `Ready`: this process sends a [`Tag::Taken`] for each [`Tag::Carried`]. The body of `Yours`: it may. A process of
+/// an older version sends neither.
+pub(super) const ACKNOWLEDGES: &[u8] = &[1];
+
 /// A frame as it arrives.
 pub(super) struct Frame {
     pub(super) tag: Tag,
@@ -35,8 +41,8 @@ pub(super) struct Frame {
 }
 
 impl Tag {
-    const ALL: [Tag; 7] =
-        [Tag::Doors, Tag::Ready, Tag::Yours, Tag::Carried, Tag::End, Tag::Cancel, Tag::Refused];
+    const ALL: [Tag; 8] =
+        [Tag::Doors, Tag::Ready, Tag::Yours, Tag::Carried, Tag::Taken, Tag::End, Tag::Cancel, Tag::Refused];
 
     fn of(byte: u8) -> Option<Tag> {
         Tag::ALL.into_iter().find(|&tag| tag as u8 == byte)

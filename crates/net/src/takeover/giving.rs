@@ -1,19 +1,22 @@
 //! The old process's side.
 
+use std::collections::VecDeque;
 use std::io;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
 use pgweir_core::Shared;
 use pgweir_core::carried::{Carried, CarriedSwitches};
+use pgweir_core::driver::WorkerId;
 use pgweir_core::mail::Mail;
 use socket2::Socket;
 
-use super::frames::{self, Frame, Tag};
+use super::frames::{self, ACKNOWLEDGES, Frame, Tag};
 use crate::mesh::{Arrival, Letter, Mailbox, NetCommand};
 
 /// How long the new process may take from our listeners to being ready: it starts threads, nothing else.
@@ -23,8 +26,20 @@ const WORKER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// One thing to be handed over, with its sockets: the client's, then the server's.
 pub(crate) struct Package {
+    /// The worker whose it was.
+    pub(crate) from: WorkerId,
     pub(crate) sockets: Vec<Socket>,
     pub(crate) carried: Box<Carried>,
+}
+
+/// What the thread that gives hears. Only the workers own the sender: when the last of them ends, nothing more comes.
+pub(crate) enum Parting {
+    /// From a worker: to be handed over.
+    Package(Package),
+    /// From the new process: it is about to serve the oldest package that it has not acknowledged yet.
+    Taken,
+    /// The new process has closed the stream: what it has not acknowledged, it never serves.
+    Gone,
 }
 
 /// Gives everything the workers have to a new process.
@@ -48,10 +63,10 @@ pub enum GivingError {
 
 /// What could not be given, because the new process is gone.
 pub struct Leftovers {
-    /// What the workers have given away, and nobody took.
-    packages: Receiver<Package>,
-    /// The one at which that was noticed.
-    failed: Option<Package>,
+    /// What the workers have given away, and the new process did not take.
+    untaken: VecDeque<Package>,
+    /// What they give away until they know.
+    partings: Receiver<Parting>,
     giver: Giver,
 }
 
@@ -62,17 +77,17 @@ impl std::fmt::Debug for Leftovers {
 }
 
 impl Leftovers {
-    /// Has the workers serve on whom they have, until the last client leaves, and gives back to them what they gave away meanwhile.
+    /// Has the workers serve on the clients they have, until the last client leaves, and gives back to them what they gave away meanwhile.
     /// Returns after they have ended.
-    pub fn take_back(self, shared: &Shared) {
-        for mailbox in &self.giver.mailboxes {
+    pub fn take_back(self) {
+        let Leftovers { untaken, partings, giver } = self;
+        for mailbox in &giver.mailboxes {
             mailbox.send(Letter::Mail(Mail::SuccessorGone));
         }
-        for Package { sockets, carried } in self.failed.into_iter().chain(self.packages) {
-            // Who logs in to PostgreSQL anew is told what there is to tell: what was known of a pool is known here.
-            let owner = shared.owner(&carried.database, &carried.pool_user);
-            if let Some(mailbox) = self.giver.mailboxes.get(usize::from(owner.0)) {
-                mailbox.send(Letter::Arrival(Box::new(Arrival::new(carried, sockets))));
+        untaken.into_iter().for_each(|package| giver.return_package(package));
+        for parting in partings {
+            if let Parting::Package(package) = parting {
+                giver.return_package(package);
             }
         }
     }
@@ -98,38 +113,81 @@ impl Giver {
         taken_over: impl FnOnce(),
     ) -> Result<(), GivingError> {
         let stream = UnixStream::from(stream);
-        self.open_doors(&stream, shared).map_err(GivingError::NotReady)?;
-        let (give, packages) = channel();
+        let acknowledges = self.open_doors(&stream, shared).map_err(GivingError::NotReady)?;
+        let (give, partings) = channel();
+        let give = Arc::new(give);
+        let hears = Arc::downgrade(&give);
         self.command(&NetCommand::GiveAway(give));
         taken_over();
-        let mut failed = None;
-        self.give_all(&stream, &packages, &mut failed).map_err(|error| {
-            GivingError::BrokenOff(error, Leftovers { packages, failed, giver: self.clone() })
+        let mut untaken = VecDeque::new();
+        let given = self
+            .hear(&stream, hears)
+            .and_then(|()| self.give_all(&stream, &partings, &mut untaken, acknowledges));
+        given.map_err(|error| {
+            GivingError::BrokenOff(error, Leftovers { untaken, partings, giver: self.clone() })
         })
     }
 
-    /// The one that could not be given is left in `failed`.
+    /// Returns when the workers have ended, or with an error when the new process is gone: then `untaken` is what it has not
+    /// acknowledged, and never does.
     fn give_all(
         &self,
         stream: &UnixStream,
-        packages: &Receiver<Package>,
-        failed: &mut Option<Package>,
+        partings: &Receiver<Parting>,
+        untaken: &mut VecDeque<Package>,
+        acknowledges: bool,
     ) -> io::Result<()> {
-        frames::write(stream, Tag::Yours, &[], &[])?;
-        self.hear_cancels(stream)?;
-        for package in packages {
-            let sockets: Vec<_> = package.sockets.iter().map(AsFd::as_fd).collect();
-            let written = frames::write(stream, Tag::Carried, &package.carried.encode(), &sockets);
-            drop(sockets);
+        let mut written =
+            frames::write(stream, Tag::Yours, if acknowledges { ACKNOWLEDGES } else { &[] }, &[]);
+        for parting in partings {
+            match parting {
+                Parting::Package(package) => {
+                    if written.is_ok() {
+                        written = write_package(stream, &package);
+                    }
+                    untaken.push_back(package);
+                    if !acknowledges && written.is_ok() {
+                        self.forget_oldest(untaken);
+                    }
+                }
+                Parting::Taken => self.forget_oldest(untaken),
+                Parting::Gone => return Err(written.err().unwrap_or(io::ErrorKind::UnexpectedEof.into())),
+            }
             if written.is_err() {
-                *failed = Some(package);
-                return written;
+                // What it has taken, and only that, is known when it has closed the stream: it does when it finds the end of ours.
+                let _ = stream.shutdown(Shutdown::Write);
+                if !acknowledges {
+                    return written;
+                }
             }
         }
         frames::write(stream, Tag::End, &[], &[])
     }
 
-    fn open_doors(&self, stream: &UnixStream, shared: &Shared) -> io::Result<()> {
+    /// The new process has it: our descriptors are closed, and its worker may end.
+    fn forget_oldest(&self, untaken: &mut VecDeque<Package>) {
+        if let Some(Package { from, sockets, .. }) = untaken.pop_front() {
+            drop(sockets);
+            self.tell(from, Letter::Command(Box::new(NetCommand::Received)));
+        }
+    }
+
+    /// Back to the worker whose it was. A client that is still logging in to PostgreSQL is told what there is to tell: what was known of
+    /// its pool is known here.
+    fn return_package(&self, package: Package) {
+        let Package { from, sockets, carried } = package;
+        self.tell(from, Letter::Arrival(Box::new(Arrival::new(carried, sockets))));
+        self.tell(from, Letter::Command(Box::new(NetCommand::Received)));
+    }
+
+    fn tell(&self, worker: WorkerId, letter: Letter) {
+        if let Some(mailbox) = self.mailboxes.get(usize::from(worker.0)) {
+            mailbox.send(letter);
+        }
+    }
+
+    /// `true`: the new process acknowledges what it takes.
+    fn open_doors(&self, stream: &UnixStream, shared: &Shared) -> io::Result<bool> {
         stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(READY_PATIENCE))?;
         let listeners = self.borrow_listeners()?;
@@ -138,23 +196,41 @@ impl Giver {
         let mut body = shared.generation().to_be_bytes().to_vec();
         body.extend(CarriedSwitches::encode(shared));
         frames::write(stream, Tag::Doors, &body, &listeners)?;
-        match frames::read(stream)?.tag {
-            Tag::Ready => Ok(()),
+        match frames::read(stream)? {
+            Frame { tag: Tag::Ready, body, .. } => Ok(body == ACKNOWLEDGES),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
     }
 
-    /// Cancel requests for clients that are here still come in at the new process: it passes them on. The thread ends with the stream.
-    fn hear_cancels(&self, stream: &UnixStream) -> io::Result<()> {
+    /// Hears what the new process says, in a thread that ends with the stream: what it has taken, and cancel requests for clients
+    /// that are here, which still come in there.
+    fn hear(&self, stream: &UnixStream, partings: Weak<Sender<Parting>>) -> io::Result<()> {
         stream.set_read_timeout(None)?;
-        let (stream, mailboxes) = (stream.try_clone()?, self.mailboxes.clone());
-        thread::Builder::new().name("cancels".into()).spawn(move || {
-            while let Ok(Frame { tag: Tag::Cancel, body: key, .. }) = frames::read(&stream) {
-                for mailbox in &mailboxes {
-                    mailbox.send(Letter::Mail(Mail::Cancel { key: key.clone() }));
+        let (mut stream, mailboxes) = (stream.try_clone()?, self.mailboxes.clone());
+        let tell = move |parting| {
+            if let Some(partings) = partings.upgrade() {
+                // The other end is there as long as a worker is.
+                let _ = partings.send(parting);
+            }
+        };
+        let listen = move || {
+            loop {
+                match frames::read(&stream) {
+                    Ok(Frame { tag: Tag::Taken, .. }) => tell(Parting::Taken),
+                    Ok(Frame { tag: Tag::Cancel, body: key, .. }) => {
+                        for mailbox in &mailboxes {
+                            mailbox.send(Letter::Mail(Mail::Cancel { key: key.clone() }));
+                        }
+                    }
+                    Ok(_) | Err(_) => break,
                 }
             }
-        })?;
+            // If it made no sense, nothing more is given; still only the stream's end says that nothing more is taken.
+            let _ = stream.shutdown(Shutdown::Write);
+            let _ = io::copy(&mut stream, &mut io::sink());
+            tell(Parting::Gone);
+        };
+        thread::Builder::new().name("successor".into()).spawn(listen)?;
         Ok(())
     }
 
@@ -172,6 +248,11 @@ impl Giver {
             mailbox.send(Letter::Command(Box::new(command.clone())));
         }
     }
+}
+
+fn write_package(stream: &UnixStream, package: &Package) -> io::Result<()> {
+    let sockets: Vec<_> = package.sockets.iter().map(AsFd::as_fd).collect();
+    frames::write(stream, Tag::Carried, &package.carried.encode(), &sockets)
 }
 
 /// Where a worker puts duplicates of its listeners.

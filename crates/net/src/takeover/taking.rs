@@ -1,6 +1,7 @@
 //! The new process's side.
 
 use std::io;
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::channel;
 use std::thread;
@@ -10,7 +11,7 @@ use pgweir_core::driver::WorkerId;
 use pgweir_core::mail::Mail;
 use socket2::Socket;
 
-use super::frames::{self, Frame, Tag};
+use super::frames::{self, ACKNOWLEDGES, Frame, Tag};
 use crate::mesh::{Arrival, Letter, Mailbox, NetCommand};
 
 /// An old process that is about to be replaced by this one.
@@ -19,6 +20,8 @@ pub struct Takeover {
     listeners: Vec<Socket>,
     generation: u32,
     switches: CarriedSwitches,
+    /// The old process waits to hear what was taken.
+    acknowledges: bool,
 }
 
 /// Why this process can not take another's place.
@@ -46,6 +49,7 @@ impl Takeover {
                 listeners: sockets.into_iter().map(Socket::from).collect(),
                 generation: u32::from_be_bytes(generation),
                 switches: CarriedSwitches::decode(switches).map_err(not_understood)?,
+                acknowledges: false,
             }),
             (Tag::Refused, _) => Err(TakeoverError::Refused(error_text(&body))),
             _ => Err(io::Error::from(io::ErrorKind::InvalidData).into()),
@@ -73,10 +77,13 @@ impl Takeover {
     ///
     /// # Errors
     /// The old process is gone.
-    pub fn ready(&self) -> Result<(), TakeoverError> {
-        frames::write(&self.stream, Tag::Ready, &[], &[])?;
-        match frames::read(&self.stream)?.tag {
-            Tag::Yours => Ok(()),
+    pub fn ready(&mut self) -> Result<(), TakeoverError> {
+        frames::write(&self.stream, Tag::Ready, ACKNOWLEDGES, &[])?;
+        match frames::read(&self.stream)? {
+            Frame { tag: Tag::Yours, body, .. } => {
+                self.acknowledges = body == ACKNOWLEDGES;
+                Ok(())
+            }
             _ => Err(io::Error::from(io::ErrorKind::InvalidData).into()),
         }
     }
@@ -92,6 +99,8 @@ impl Takeover {
         owner: impl Fn(&str, &str) -> WorkerId,
     ) -> Result<(u64, u64), TakeoverError> {
         let received = self.receive_all(to, owner);
+        // The old process takes this as our word that nothing more is taken; the other thread has the stream, too.
+        let _ = self.stream.shutdown(Shutdown::Both);
         for mailbox in &to.mailboxes {
             mailbox.send(Letter::Mail(Mail::AllArrived));
         }
@@ -113,6 +122,10 @@ impl Takeover {
                 _ => return Err(io::Error::from(io::ErrorKind::InvalidData).into()),
             }
             let carried = Carried::decode(&body).map_err(not_understood)?;
+            if self.acknowledges {
+                // Before it is served. If the old process has ended, only we have the sockets: no acknowledgement is needed.
+                let _ = frames::write(&self.stream, Tag::Taken, &[], &[]);
+            }
             clients += u64::from(carried.client.is_some());
             servers += u64::from(carried.server.is_some());
             let worker = owner(&carried.database, &carried.pool_user);
