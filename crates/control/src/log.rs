@@ -404,6 +404,12 @@ impl Outputs {
     }
 }
 
+/// The longest beginning of `message` that has at most `bytes_max` bytes and ends between two characters.
+fn beginning(message: &str, bytes_max: usize) -> &str {
+    let end = (0..=bytes_max).rev().find(|&end| message.is_char_boundary(end)).unwrap_or(0);
+    &message[..end]
+}
+
 fn open_for_append(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).open(path)
 }
@@ -422,6 +428,15 @@ mod tests {
     fn messages(path: &Path) -> Vec<String> {
         let text = std::fs::read_to_string(path).expect("readable");
         text.lines().map(|line| line.split("] ").nth(1).unwrap_or(line).to_owned()).collect()
+    }
+
+    #[test]
+    fn a_long_message_is_cut_between_characters() {
+        for (message, kept) in
+            [("", ""), ("abc", "abc"), ("abcd", "abcd"), ("abcde", "abcd"), ("abcé", "abc"), ("€€", "€")]
+        {
+            assert_eq!(beginning(message, 4), kept, "{message}");
+        }
     }
 
     #[test]

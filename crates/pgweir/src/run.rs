@@ -199,7 +199,10 @@ fn end_on_panic(log: Log, pid_file: SharedPidFile) {
         if name == ASKER_THREAD {
             // It goes on with the next question.
             let place = info.location().map_or_else(String::new, |place| format!(" ({place})"));
-            let what = info.payload_as_str().unwrap_or("unknown");
+            let payload = info.payload();
+            let what = payload.downcast_ref::<&str>().copied();
+            let what =
+                what.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("unknown");
             return log.write(
                 Level::Error,
                 &format!("an answer to a login's question makes no sense: {what}{place}"),

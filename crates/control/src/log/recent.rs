@@ -6,6 +6,8 @@ use std::time::SystemTime;
 
 use pgweir_core::driver::Level;
 
+use super::beginning;
+
 /// Lines that are kept.
 const LINES_MAX: usize = 200;
 
@@ -32,8 +34,8 @@ impl Recent {
         if level > Level::Warning {
             return;
         }
-        let end = message.floor_char_boundary(MESSAGE_BYTES_MAX);
-        let line = Notable { at: SystemTime::now(), level, message: message[..end].to_owned() };
+        let message = beginning(message, MESSAGE_BYTES_MAX).to_owned();
+        let line = Notable { at: SystemTime::now(), level, message };
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if lines.len() >= LINES_MAX {
             lines.pop_front();

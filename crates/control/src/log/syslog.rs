@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use pgweir_core::driver::Level;
 
+use super::beginning;
+
 /// Where the system's logger listens.
 pub const SOCKET: &str = "/dev/log";
 
@@ -36,8 +38,8 @@ impl Destination {
             Level::Debug | Level::Noise => return None,
         };
         let priority = facility(&self.facility) * 8 + severity;
-        let end = message.floor_char_boundary(MESSAGE_BYTES_MAX);
-        let printable = message[..end].chars().map(|c| if c.is_control() { ' ' } else { c });
+        let printable =
+            beginning(message, MESSAGE_BYTES_MAX).chars().map(|c| if c.is_control() { ' ' } else { c });
         Some(format!("<{priority}>{}[{pid}]: {}", self.ident, printable.collect::<String>()).into_bytes())
     }
 }
