@@ -82,8 +82,9 @@ install: build ## copies the binary and the manual pages (PREFIX=/usr/local, DES
 	install -D -m 644 docs/man/pgweir.1 "$(DESTDIR)$(PREFIX)/share/man/man1/pgweir.1"
 	install -D -m 644 docs/man/pgweir.ini.5 "$(DESTDIR)$(PREFIX)/share/man/man5/pgweir.ini.5"
 
-docs: ## writes the generated pages anew and builds the API documentation
+docs: ## writes the generated pages and completions again, and builds the API documentation
 	UPDATE=1 $(CARGO) test --quiet -p pgweir-settings --test reference
+	UPDATE=1 $(CARGO) test --quiet -p pgweir completions
 	$(CARGO) doc --workspace --no-deps --document-private-items
 
 clean: ## removes what was built

@@ -326,7 +326,7 @@ impl<F: Fleet> Plane<F> {
     fn follow_traces(&mut self) {
         let endpoint = self.book.rules().config.main.otlp_endpoint.clone();
         if self.traces.is_none() && !endpoint.is_empty() {
-            self.traces = Traces::start(self.log.clone(), env!("CARGO_PKG_VERSION"));
+            self.traces = Traces::start(self.log.clone(), pgweir_version::VERSION);
         }
         if let Some(traces) = &self.traces {
             traces.follow(&endpoint);

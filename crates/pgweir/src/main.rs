@@ -8,6 +8,8 @@
 
 mod check;
 mod command_line;
+#[cfg(test)]
+mod completions;
 mod fleet;
 mod run;
 mod start;

@@ -121,7 +121,7 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
             rules: rules_for_web,
             workforce: Box::new(Watched(workers.post())),
             log: log.clone(),
-            version: env!("CARGO_PKG_VERSION"),
+            version: pgweir_version::VERSION,
         })?;
     }
     log.write(Level::Log, &version::process_up());

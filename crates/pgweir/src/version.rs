@@ -2,18 +2,17 @@
 
 use std::fmt::Write as _;
 
+use pgweir_version::VERSION;
+
 /// The PgBouncer release whose behaviour is the measure.
 const COMPATIBLE_WITH: &str = "PgBouncer 1.25.2";
 
 /// The versions that this binary was built with.
 const LOCK_FILE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.lock"));
 
-/// `pgweir 0.1.0`
-pub(crate) const NAME_AND_VERSION: &str = concat!("pgweir ", env!("CARGO_PKG_VERSION"));
-
 /// What `-V` prints.
 pub(crate) fn page() -> String {
-    let mut page = format!("{NAME_AND_VERSION} (compatible with {COMPATIBLE_WITH})\n");
+    let mut page = format!("pgweir {VERSION} (compatible with {COMPATIBLE_WITH})\n");
     for part in PARTS {
         let _ = writeln!(page, "{}: {}", part.does, part.name_and_version());
     }
@@ -25,7 +24,7 @@ pub(crate) fn page() -> String {
 pub(crate) fn process_up() -> String {
     let parts: Vec<String> =
         PARTS.iter().map(|part| format!("{}: {}", part.does, part.name_and_version())).collect();
-    format!("process up: {NAME_AND_VERSION} (compatible with {COMPATIBLE_WITH}), {}", parts.join(", "))
+    format!("process up: pgweir {VERSION} (compatible with {COMPATIBLE_WITH}), {}", parts.join(", "))
 }
 
 struct Part {

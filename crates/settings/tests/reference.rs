@@ -1,31 +1,62 @@
-//! The pages in docs are made from the tables; this fails when they are stale. `UPDATE=1` writes them anew.
+//! The pages in docs and the packages' configuration file are made from the tables; this fails when they are stale. `UPDATE=1`
+//! writes them again.
 
 use std::fs;
 use std::path::Path;
 
-use pgweir_settings::{DATABASE_ROWS, MAIN_ROWS, PEER_ROWS, USER_ROWS, ini_man_page, reference_markdown};
+use pgweir_settings::{
+    Config, DATABASE_ROWS, MAIN_ROWS, PEER_ROWS, USER_ROWS, ini_man_page, packaged_ini, reference_markdown,
+};
 
 #[test]
 fn the_reference_page_is_fresh() {
-    is_fresh("reference.md", &reference_markdown());
+    is_fresh("docs/reference.md", &reference_markdown());
 }
 
 #[test]
 fn the_manual_page_is_fresh() {
-    is_fresh("man/pgweir.ini.5", &ini_man_page());
+    is_fresh("docs/man/pgweir.ini.5", &ini_man_page());
+}
+
+#[test]
+fn the_packaged_file_is_fresh() {
+    is_fresh("deploy/packages/pgweir.ini", &packaged_ini());
+}
+
+/// The file as it is, and with every line of `[pgbouncer]` that it has in a comment.
+#[test]
+fn the_packaged_file_loads_and_has_every_setting_at_its_default() {
+    let load = |text: &str| Config::load("pgweir.ini", &mut |_| Ok(text.to_owned()));
+    let text = packaged_ini();
+    let packaged = load(&text).expect("it has no fault");
+    assert!(packaged.warnings.is_empty(), "{:?}", packaged.warnings);
+    assert!(
+        text.lines().filter(|line| line.starts_with("; ")).all(|line| line.len() <= 120),
+        "a line is too long"
+    );
+    let (_, main) = text.split_once("[pgbouncer]").expect("the main section");
+    let lines = main.lines().filter(|line| !line.starts_with("; ") && !line.starts_with(";;"));
+    for row in MAIN_ROWS {
+        let found =
+            lines.clone().filter(|line| line.trim_start_matches(';').split(' ').next() == Some(row.name));
+        assert_eq!(found.count(), 1, "{}", row.name);
+    }
+    let with_value = lines.filter(|line| !line.ends_with(" =")).map(|line| line.trim_start_matches(';'));
+    let uncommented = format!("[pgbouncer]\n{}\n", with_value.collect::<Vec<_>>().join("\n"));
+    let explicit = load(&uncommented).expect("every default can be written");
+    for row in MAIN_ROWS.iter().filter(|row| row.name != "conffile") {
+        assert_eq!(row.render(&explicit.main), row.render(&packaged.main), "{}", row.name);
+    }
 }
 
 fn is_fresh(name: &str, page: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name);
     if std::env::var_os("UPDATE").is_some() {
         fs::create_dir_all(path.parent().expect("it has a folder")).expect("the folder can be made");
         fs::write(&path, page).expect("the page can be written");
     }
     let there = fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        there == page,
-        "docs/{name} is stale: run UPDATE=1 cargo test -p pgweir-settings --test reference"
-    );
+    assert!(there == page, "{name} is stale: run UPDATE=1 cargo test -p pgweir-settings --test reference");
 }
 
 #[test]

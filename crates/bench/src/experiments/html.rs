@@ -78,7 +78,7 @@ pub(super) fn page(all: &[Results], started: &str) -> String {
         escape(&cpu),
         memory_mib / 1024,
         escape(&kernel),
-        env!("CARGO_PKG_VERSION")
+        pgweir_version::VERSION
     );
     html.push_str(INTRODUCTION);
     if all.len() > 1 {

@@ -16,7 +16,7 @@ pub(super) fn report(all: &[Results], started: &str) -> Value {
     json!({
         "format": FORMAT,
         "tool": "pgweir bench",
-        "version": env!("CARGO_PKG_VERSION"),
+        "version": pgweir_version::VERSION,
         "started": started,
         "machine": {
             "cpu": machine.cpu, "cpus": machine.cpus, "memory_mib": machine.memory_mib, "kernel": machine.kernel,

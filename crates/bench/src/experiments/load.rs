@@ -400,7 +400,7 @@ fn json(options: &Options, all: &[(String, Vec<Sample>)]) -> Value {
     let plan = &options.plan;
     json!({
         "tool": "pgweir bench load",
-        "version": env!("CARGO_PKG_VERSION"),
+        "version": pgweir_version::VERSION,
         "clients": plan.clients,
         "idle_clients": plan.idle_clients,
         "seconds": plan.duration.as_secs(),

@@ -1,0 +1,139 @@
+//! The shell completions in deploy/packages/completions are made from what `pgweir --help` prints; this fails when they are stale.
+//! `UPDATE=1 cargo test -p pgweir completions` writes them again.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use crate::command_line::HELP;
+
+/// A line of `--help` for an option.
+struct Flag {
+    short: &'static str,
+    long: &'static str,
+    has_value: bool,
+    does: &'static str,
+}
+
+fn flags() -> Vec<Flag> {
+    let lines = HELP.lines().filter_map(|line| line.strip_prefix("  -"));
+    let parse = |line: &'static str| {
+        let (short, rest) = line.split_once(", --").expect("a short and a long name");
+        let (long, does) = rest.split_once("  ").expect("what it does");
+        let long = long.split_once('=');
+        let whole = rest.split_once(' ').expect("a name").0;
+        Flag {
+            short,
+            long: long.map_or(whole, |(name, _)| name),
+            has_value: long.is_some(),
+            does: does.trim(),
+        }
+    };
+    lines.map(parse).collect()
+}
+
+/// The subcommands, each with what it does.
+fn subcommands() -> Vec<(&'static str, &'static str)> {
+    let lines = HELP.lines().filter_map(|line| line.strip_prefix("  pgweir "));
+    let parse = |line: &'static str| {
+        let (usage, does) = line.split_once("  ").expect("what it does");
+        let name = usage.split(' ').next().expect("a word");
+        name.starts_with(|first: char| first.is_ascii_lowercase()).then_some((name, does.trim()))
+    };
+    lines.filter_map(parse).collect()
+}
+
+const HEAD: &str =
+    "# Made from `pgweir --help`. To write it again: UPDATE=1 cargo test -p pgweir completions\n";
+
+fn bash() -> String {
+    let with_value = flags()
+        .iter()
+        .filter(|flag| flag.has_value)
+        .map(|flag| format!("-{} | --{}", flag.short, flag.long))
+        .collect::<Vec<_>>();
+    let names = flags().iter().map(|flag| format!("-{} --{}", flag.short, flag.long)).collect::<Vec<_>>();
+    let words = subcommands().iter().map(|(name, _)| *name).collect::<Vec<_>>();
+    format!(
+        r#"# shellcheck shell=bash
+{HEAD}_pgweir() {{
+    local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD - 1]}} first=""
+    case $before in
+        {with_value})
+            mapfile -t COMPREPLY < <(compgen -u -- "$word")
+            return
+            ;;
+    esac
+    case $word in
+        -*) mapfile -t COMPREPLY < <(compgen -W "{names}" -- "$word") ;;
+        *)
+            if [ "$COMP_CWORD" = 1 ]; then first="{words}"; fi
+            mapfile -t COMPREPLY < <(
+                compgen -W "$first" -- "$word"
+                compgen -f -X '!*.ini' -- "$word"
+                compgen -d -- "$word"
+            )
+            ;;
+    esac
+}}
+complete -o filenames -F _pgweir pgweir
+"#,
+        with_value = with_value.join(" | "),
+        names = names.join(" "),
+        words = words.join(" "),
+    )
+}
+
+fn zsh() -> String {
+    let mut page = format!("#compdef pgweir\n{HEAD}local -a commands=(\n");
+    for (name, does) in subcommands() {
+        let _ = writeln!(page, "    {}", quoted(&format!("{name}:{does}")));
+    }
+    page.push_str(")\n_arguments -s \\\n");
+    for Flag { short, long, has_value, does } in flags() {
+        let (plus, equals, value) = if has_value { ("+", "=", ":user:_users") } else { ("", "", "") };
+        let does = quoted(&format!("[{does}]{value}"));
+        let _ = writeln!(page, "    '(-{short} --{long})'{{-{short}{plus},--{long}{equals}}}{does} \\");
+    }
+    page.push_str("    '1: :{ _describe command commands; _files -g \"*.ini\" }' \\\n    '*:file:_files -g \"*.ini\"'\n");
+    page
+}
+
+fn fish() -> String {
+    let mut page = HEAD.to_owned();
+    for (name, does) in subcommands() {
+        let _ = writeln!(page, "complete -c pgweir -n __fish_use_subcommand -a {name} -d {}", quoted(does));
+    }
+    for Flag { short, long, has_value, does } in flags() {
+        let value = if has_value { " -x -a '(__fish_complete_users)'" } else { "" };
+        let _ = writeln!(page, "complete -c pgweir -s {short} -l {long}{value} -d {}", quoted(does));
+    }
+    page
+}
+
+/// In single quotes, for a shell.
+fn quoted(text: &str) -> String {
+    assert!(!text.contains(['\'', '\\']), "this needs more care in a shell: {text}");
+    format!("'{text}'")
+}
+
+#[test]
+fn the_completions_are_fresh() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/packages/completions");
+    for (name, page) in [("pgweir.bash", bash()), ("_pgweir", zsh()), ("pgweir.fish", fish())] {
+        let path = folder.join(name);
+        if std::env::var_os("UPDATE").is_some() {
+            fs::create_dir_all(&folder).expect("the folder can be made");
+            fs::write(&path, &page).expect("the file can be written");
+        }
+        let there = fs::read_to_string(&path).unwrap_or_default();
+        assert!(there == page, "{name} is stale: run UPDATE=1 cargo test -p pgweir completions");
+    }
+}
+
+#[test]
+fn help_has_options_and_subcommands_to_complete() {
+    assert_eq!(flags().len(), HELP.matches("\n  -").count());
+    assert!(flags().iter().any(|flag| flag.long == "user" && flag.has_value && flag.short == "u"));
+    assert!(subcommands().iter().any(|&(name, does)| name == "check" && does.contains("faults")));
+}

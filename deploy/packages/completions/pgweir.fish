@@ -1,0 +1,11 @@
+# Made from `pgweir --help`. To write it again: UPDATE=1 cargo test -p pgweir completions
+complete -c pgweir -n __fish_use_subcommand -a check -d 'report all faults and warnings of the file'
+complete -c pgweir -n __fish_use_subcommand -a demo -d 'show what pooling does, on a throw-away cluster'
+complete -c pgweir -n __fish_use_subcommand -a bench -d 'load and comparison'
+complete -c pgweir -s d -l daemon -d 'run in background (as a daemon)'
+complete -c pgweir -s q -l quiet -d 'run quietly: no log on standard error'
+complete -c pgweir -s R -l reboot -d 'do an online restart: take over from the running process'
+complete -c pgweir -s u -l user -x -a '(__fish_complete_users)' -d 'assume identity of USERNAME'
+complete -c pgweir -s v -l verbose -d 'increase verbosity'
+complete -c pgweir -s V -l version -d 'show version, then exit'
+complete -c pgweir -s h -l help -d 'show this help, then exit'
