@@ -1,12 +1,12 @@
 """SHOW's tables, column by column: tools read them by position, so a table that PgBouncer has, has exactly PgBouncer's columns."""
 
+import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
-from harness.machine import as_service, eventually, free_port, give, scratch_folder
+from harness.machine import REPOSITORY, as_service, eventually, free_port, give, scratch_folder
 from harness.pooler import kind
 from harness.wire import Raw
 
@@ -99,6 +99,20 @@ def test_what_pgweir_adds_has_a_table_of_its_own(pooled, what):
         assert {len(row) for row in answer.rows} == {width + len(columns(ADDED[what]))}
         told = console.query("SHOW HELP").of("N")[0].fields()["D"]
         assert f"{what}_EXTENDED" in told
+
+
+def test_every_column_is_explained():
+    """docs/operate/console.md has a section for each table, which names its columns in their order."""
+    text = (REPOSITORY / "docs" / "operate" / "console.md").read_text()
+    sections = {}
+    for heading, section in re.findall(r"^### (SHOW .*?)$(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL):
+        for table in heading.split(", "):
+            sections[table.removeprefix("SHOW ")] = re.findall(r"`(\w+)`", section)
+    for table, listed in [*TABLES.items(), *((f"{table}_EXTENDED", listed) for table, listed in ADDED.items())]:
+        beginning = TABLES["CLIENTS"] + " " if table in ("SOCKETS", "ACTIVE_SOCKETS") else ""
+        told = iter(sections[table])
+        missing = [name for name, _ in columns(listed.removeprefix(beginning.strip())) if not any(name == known for known in told)]
+        assert not missing, (table, missing)
 
 
 @pytest.fixture
