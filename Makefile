@@ -1,7 +1,7 @@
 # The menu. `make` alone lists the verbs; each is a line or two, so that it can be run by hand as well.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt build sim mutants fuzz blackbox demo-smoke web web-test tidy prepare bench-peers bench-instructions install docs clean
+.PHONY: help demo test check fmt build packages release reproducible sim mutants fuzz blackbox demo-smoke web web-test tidy prepare bench-peers bench-instructions install docs clean
 MAKEFLAGS += --no-print-directory
 
 CARGO ?= cargo
@@ -42,6 +42,15 @@ fmt: ## formats the code
 build: ## the release binary
 	$(CARGO) build --release -p pgweir
 
+packages: ## deb, rpm and tar.gz of this checkout in target/packages, with checksums (ARCH=arm64 for another architecture)
+	deploy/packages/build.py $(if $(ARCH),--arch $(ARCH)) $(ARGS)
+
+release: ## the same, refused if the checkout is not exactly the tag of the version in Cargo.toml
+	@$(MAKE) packages ARGS=--release
+
+reproducible: ## builds the packages of this commit in two directories, and compares every byte; takes two release builds
+	deploy/packages/reproducible
+
 sim: ## simulated networks and servers, a world for each seed (SEEDS=2000; SEED=7 repeats one)
 	$(CARGO) run --release --quiet -p pgweir-testkit --bin sim -- $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
 
@@ -77,10 +86,13 @@ bench-peers: build ## pgweir, PgBouncer and direct, side by side (ARGS="--only s
 bench-instructions: ## counts the hot paths' instructions with valgrind, compares with the baseline (ARGS="--only=lex --update")
 	@$(CARGO) xtask instructions $(ARGS)
 
-install: build ## copies the binary and the manual pages (PREFIX=/usr/local, DESTDIR)
+install: build ## copies the binary, the manual pages and the shell completions (PREFIX=/usr/local, DESTDIR)
 	install -D -m 755 "$(PGWEIR)" "$(DESTDIR)$(PREFIX)/bin/pgweir"
 	install -D -m 644 docs/man/pgweir.1 "$(DESTDIR)$(PREFIX)/share/man/man1/pgweir.1"
 	install -D -m 644 docs/man/pgweir.ini.5 "$(DESTDIR)$(PREFIX)/share/man/man5/pgweir.ini.5"
+	install -D -m 644 deploy/packages/completions/pgweir.bash "$(DESTDIR)$(PREFIX)/share/bash-completion/completions/pgweir"
+	install -D -m 644 deploy/packages/completions/_pgweir "$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_pgweir"
+	install -D -m 644 deploy/packages/completions/pgweir.fish "$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/pgweir.fish"
 
 docs: ## writes the generated pages and completions again, and builds the API documentation
 	UPDATE=1 $(CARGO) test --quiet -p pgweir-settings --test reference

@@ -30,6 +30,7 @@ fi
 pg/install.sh
 browser/install.sh
 monitoring/install.sh
+packaging/install.sh
 
 # OpenLDAP's server: some tests are skipped without it. It is not to be started by its installation.
 if ! [ -x /usr/sbin/slapd ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then

@@ -127,6 +127,8 @@ def compile_program(arch, release, target_dir):
     run("cargo", *arguments, "--target-dir", target_dir, env=environment)
     program = target_dir / triple / "dist" / "pgweir"
     content = program.read_bytes()
+    if arch == HOST and not output(str(program), "--version").startswith(f"pgweir {release} "):
+        fail(f"the program does not say that its version is {release}")
     for path in {str(ROOT), str(home), str(Path.home())} - {"/"}:
         if path.encode() in content:
             fail(f"the program has the path {path} in it")
@@ -158,22 +160,24 @@ def files(package, program):
         if place.endswith("/"):
             place += path.name
         content = path.read_bytes()
-        if place.startswith("usr/share/man/"):
+        if place.startswith("usr/share/man/") or place.endswith("/changelog"):
             place, content = place + ".gz", compressed(content)
         found.append((place, content, int(mode, 8)))
     return sorted(found)
 
 
 def build_deb(arch, release, target_dir, to, program):
-    """The .deb. cargo-deb takes the program from where cargo would have put it."""
+    """The .deb, without a Debian revision: its changelog is the project's. cargo-deb takes the program from where cargo would have put it."""
+    shutil.which("dpkg-shlibdeps") or fail("no dpkg-shlibdeps, which finds the libraries that a program needs (Debian: dpkg-dev)")
     triple = ARCHITECTURES[arch][0]
     place = target_dir / triple / "dist" / "pgweir"
+    arguments = ["--package", "pgweir", "--no-build", "--no-strip", "--profile", "dist", "--target", triple]
     if program != place:
+        arguments.append("--fast")  # A test of the package does not need the smallest one.
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(program, place)
         place.chmod(0o755)
-    arguments = ["--package", "pgweir", "--no-build", "--no-strip", "--profile", "dist", "--target", triple]
-    name = f"{package_version(release)}-1"
+    name = package_version(release)
     environment = os.environ | {"CARGO_TARGET_DIR": str(target_dir)}
     run(tool("cargo-deb"), *arguments, "--deb-version", name, "--output", to / f"pgweir_{name}_{arch}.deb", env=environment)
 
@@ -240,6 +244,7 @@ def arguments_of(words):
     parser.add_argument("--output", type=Path, help="folder for the packages (target/packages)")
     parser.add_argument("--program", type=Path, help="package this program instead of building one; the tests use it")
     parser.add_argument("--release-version", help="version instead of that of git; the tests use it")
+    parser.add_argument("--install-tool", choices=TOOLS, help="only install this tool of cargo, if it is not there")
     parser.add_argument("--print-version", action="store_true", help="print the version and end")
     parser.add_argument("--release", action="store_true", help="refuse a checkout that is not exactly a tagged version")
     return parser.parse_args(words)
@@ -248,6 +253,8 @@ def arguments_of(words):
 def main():
     """See the module's head."""
     options = arguments_of(sys.argv[1:])
+    if options.install_tool:
+        return tool(options.install_tool)
     whole, package = metadata()
     release = options.release_version or version(package["version"])
     if options.print_version:

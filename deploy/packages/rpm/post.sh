@@ -2,7 +2,10 @@
 if ! [ -d /var/log/pgweir ]; then
     install -d -o pgweir -g pgweir -m 0750 /var/log/pgweir
 fi
-chown root:pgweir /etc/pgweir && chmod 0750 /etc/pgweir
+if [ "$1" = 1 ]; then
+    chown root:pgweir /etc/pgweir
+    chmod 0750 /etc/pgweir
+fi
 if [ -d /run/systemd/system ]; then
     systemctl daemon-reload || :
     if [ "$1" -gt 1 ] && systemctl --quiet is-active pgweir.service; then
