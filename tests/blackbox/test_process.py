@@ -6,12 +6,13 @@ import signal
 import socket
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
 from harness.machine import ACCOUNT_NAME, accepts, as_service, eventually, free_port, give
 from harness.pooler import binary, kind
-from harness.wire import Closed, Raw, query, startup
+from harness.wire import SSL_REQUEST, Closed, Raw, query, startup
 
 
 def run(pooler, *arguments, timeout_s=10, **options):
@@ -301,20 +302,65 @@ def test_int_waits_for_transactions(pooled):
 
 
 @pytest.mark.needs("shutdown waits for clients")
-def test_int_leaves_the_door_open(pooled):
-    """SIGINT: the console can be entered over TCP while transactions finish; others are told why they can not come in."""
+@pytest.mark.parametrize("way", ["SIGINT", "SHUTDOWN WAIT_FOR_SERVERS", "SIGTERM", "SHUTDOWN WAIT_FOR_CLIENTS"])
+def test_only_the_console_is_open_during_a_shutdown(pooled, way):
+    """Over TCP nothing is accepted any more; the unix socket stays open for the console, other clients are refused there. Where clients are
+    waited for, those that had connected before are let in."""
     pooler = pooled()
     with pooler.raw() as inside, pooler.raw(login=False) as early:
         inside.query("begin")
-        pooler.signal(signal.SIGINT)
-        pooler.logged("got SIGINT")
-        eventually(lambda: pooler.pool()["sv_idle"] == 0, "the console can be entered")
-        for late in (early, pooler.raw(login=False)):
-            with late, pytest.raises(Closed) as refused:
+        # Accepted, whatever `tcp_defer_accept` is.
+        early.send(SSL_REQUEST)
+        assert early.socket.recv(1) == b"N"
+        if way.startswith("SIG"):
+            pooler.signal(getattr(signal, way))
+        else:
+            pooler.admin(way)
+        eventually(lambda: not accepts(pooler.port), "the TCP listener is closed")
+        waits_for_clients = way in ("SIGTERM", "SHUTDOWN WAIT_FOR_CLIENTS")
+        if waits_for_clients:
+            early.login("alice", "app")
+            early.terminate()
+        for late in (pooler.raw(login=False, unix=True), *(() if waits_for_clients else (early,))):
+            with pytest.raises(Closed) as refused:
                 late.login("alice", "app")
             assert refused.value.error["M"] == "pooler is shutting down"
+        with pooler.raw("pgbouncer", "admin", password="pw-of-admin", unix=True) as console:
+            assert console.query("SHOW POOLS").rows
+            assert inside.query("select 1").status == "T"
+            inside.query("commit")
+            if waits_for_clients:
+                inside.terminate()
+            assert pooler.wait_exit() == 0
+
+
+def listeners(port):
+    """How many sockets listen on a TCP port of this machine."""
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    sockets = (line.split() for line in lines)
+    return sum(words[1].endswith(f":{port:04X}") and words[3] == "0A" for words in sockets)
+
+
+@pytest.mark.needs("shutdown waits for clients")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_of_two_with_one_port_shuts_down(pooled, number):
+    """Under so_reuseport the process that shuts down takes no connection from then on: all go to the other."""
+    leaving = pooled(so_reuseport=1)
+    staying = pooled(start=False, so_reuseport=1)
+    staying.port = leaving.port
+    staying.write_ini(listen_port=leaving.port)
+    staying.start()
+    with leaving.raw(unix=True) as inside:
+        inside.query("begin")
+        leaving.signal(number)
+        eventually(lambda: listeners(leaving.port) == 1, "its listener is closed")
+        for _ in range(40):
+            with staying.raw() as client:
+                assert client.value("select 1") == "1"
         inside.query("commit")
-        assert pooler.wait_exit() == 0
+        if number == signal.SIGTERM:
+            inside.terminate()
+        assert leaving.wait_exit() == 0
 
 
 @pytest.mark.needs("shutdown waits for clients")

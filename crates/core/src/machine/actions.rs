@@ -371,8 +371,8 @@ impl Machine {
         }
         self.stopping = Some(kind);
         self.said_drained = false;
-        // Where servers are waited for, the console can still be entered, and others are told why they can not come in.
-        if matches!(kind, Shutdown::WaitForClients | Shutdown::HandOver) {
+        // Unix sockets stay, for the console.
+        if kind != Shutdown::Now {
             d.stop_listening();
         }
         if self.activity == Activity::Suspended {

@@ -267,7 +267,7 @@ fn shutdown_waits_as_it_is_told() {
         assert_eq!(told, ["Complete SHUTDOWN", "Ready I"]);
         assert!(matches!(rig.asked()[..], [Question::Shutdown(asked)] if asked == kind));
         rig.mail(0, Mail::Shutdown(kind));
-        assert_eq!(rig.stopped_listening(), kind == Shutdown::WaitForClients);
+        assert!(rig.stopped_listening());
         rig.pass_us(1);
         let late = rig.knock("alice", "app");
         assert_eq!(rig.gets(late), ["FATAL 57P03 pooler is shutting down"]);
