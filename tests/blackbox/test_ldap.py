@@ -65,6 +65,15 @@ def test_names_that_mean_something_to_a_filter(pooled, directory):
     pooler.logged("more than one entry")
 
 
+def test_starttls_towards_a_port_of_ldaps(pooled, directory):
+    """A mistake in the settings: the login fails soon and the log says why; the next login is answered, too."""
+    options = f'ldapserver=localhost ldapport={directory.tls_port} ldaptls=1 ldapprefix="uid=" ldapsuffix=",dc=example,dc=net"'
+    pooler = pooled(auth_type="ldap", userlist={"admin": "x"}, auth_ldap_options=options)
+    for _ in range(2):
+        assert refused(pooler, "alice", "of the directory")["C"] in ("28P01", "08P01", "28000")
+    pooler.logged("could not connect to LDAP server localhost: .*StartTLS.*set ldapscheme=ldaps instead of ldaptls=1")
+
+
 @pytest.mark.parametrize("scheme, said", [("ldaps", "ldap.conf"), ("starttls", "LDAPTLS_CACERT"), ("starttls", "SSL_CERT_FILE")])
 def test_encrypted(pooled, directory, certificates, scheme, said, monkeypatch):
     """TLS from the first byte or by StartTLS; the server's certificate has to be good, by whom OpenLDAP's settings trust."""

@@ -8,7 +8,7 @@ mod tokens;
 use crate::ldap_options::LdapOptions;
 use std::sync::Arc;
 
-pub(crate) use tokens::words;
+pub(crate) use tokens::options;
 
 pub use hba::{Arrival, Hba, HbaMethod, HbaRule, Way};
 pub use ident::IdentMaps;

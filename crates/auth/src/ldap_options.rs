@@ -1,7 +1,7 @@
 //! The options of LDAP authentication: how a directory server is reached and what it is asked (PostgreSQL's chapter "LDAP
 //! Authentication"). Only the words are read here; who speaks with the server is elsewhere.
 
-use crate::access::words;
+use crate::access::options;
 use crate::password::PlainPassword;
 use std::fmt;
 use thiserror::Error;
@@ -134,7 +134,7 @@ impl LdapOptions {
     /// The first thing that is wrong.
     pub fn parse(text: &str) -> Result<Self, LdapOptionsError> {
         let mut given = Given::default();
-        for word in words(text).map_err(|_| LdapOptionsError::Shape)? {
+        for word in options(text).map_err(|_| LdapOptionsError::Shape)? {
             let (name, value) = word.split_once('=').ok_or(LdapOptionsError::Shape)?;
             given.take(name, value)?;
         }

@@ -2,12 +2,16 @@
 //!
 //! Servers are tried in turn. Each step has a time limit, as one client's login waits for it.
 
+mod start_tls;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use std::{env, fs};
 
-use ldap3::{LdapConn, LdapConnSettings, ResultEntry, Scope, SearchOptions, dn_escape, ldap_escape};
+use ldap3::{
+    LdapConn, LdapConnSettings, ResultEntry, Scope, SearchOptions, StdStream, dn_escape, ldap_escape,
+};
 use pgweir_auth::{LdapOptions, LdapScope, LdapWay};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
@@ -54,15 +58,19 @@ pub(crate) fn check_password(options: &LdapOptions, user: &str, password: &[u8])
 }
 
 fn connect(options: &LdapOptions, server: &str) -> Result<LdapConn, String> {
-    let scheme = if options.ldaps { "ldaps" } else { "ldap" };
+    let scheme = if options.ldaps || options.start_tls { "ldaps" } else { "ldap" };
     // An IPv6 address stands in brackets in a URL.
     let bare_ipv6 = server.contains(':') && !server.starts_with('[');
     let server = if bare_ipv6 { format!("[{server}]") } else { server.to_owned() };
-    let mut settings = LdapConnSettings::new().set_conn_timeout(STEP_MAX).set_starttls(options.start_tls);
+    let mut settings = LdapConnSettings::new().set_conn_timeout(STEP_MAX);
     if (options.ldaps || options.start_tls)
         && let Some(path) = authorities()
     {
         settings = settings.set_config(trusting(&path)?);
+    }
+    if options.start_tls {
+        let stream = start_tls::connect(&server, options.port, STEP_MAX)?;
+        settings = settings.set_std_stream(StdStream::Tcp(stream));
     }
     LdapConn::with_settings(settings, &format!("{scheme}://{server}:{}", options.port))
         .map_err(|error| error.to_string())

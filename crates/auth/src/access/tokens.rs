@@ -20,16 +20,28 @@ impl Word {
 /// Words with commas between them.
 pub(super) type Field = Vec<Word>;
 
-/// The words of a text that is not cut into fields: commas do not matter.
-pub(crate) fn words(text: &str) -> Result<Vec<String>, &'static str> {
-    let mut words = Vec::new();
-    let mut rest = text.trim_start();
+/// The options of a text, `name=value` each, with blanks or commas between them. A comma that stands within a value, as in the names
+/// of a directory, belongs to it: one separates only beside a blank and before another option of LDAP.
+pub(crate) fn options(text: &str) -> Result<Vec<String>, &'static str> {
+    let separates = |letter: char| letter.is_ascii_whitespace() || letter == ',';
+    let mut options = Vec::new();
+    let mut rest = text.trim_start_matches(separates);
     while !rest.is_empty() {
-        let (word, behind) = word_until(rest, |letter| letter.is_ascii_whitespace())?;
-        words.push(word.text);
-        rest = behind.trim_start();
+        let (option, behind) = word_until(rest, |letter, behind| {
+            letter.is_ascii_whitespace() || letter == ',' && begins_option(behind)
+        })?;
+        options.push(option.text);
+        rest = behind.trim_start_matches(separates);
     }
-    Ok(words)
+    Ok(options)
+}
+
+/// After a comma: nothing of the value follows.
+fn begins_option(text: &str) -> bool {
+    let name = text.trim_start_matches(|letter: char| letter.is_ascii_alphanumeric());
+    text.is_empty()
+        || text.starts_with(|letter: char| letter.is_ascii_whitespace() || letter == ',')
+        || text.starts_with("ldap") && name.starts_with('=')
 }
 
 /// What stands behind the first so many fields of a line, as it is.
@@ -77,10 +89,11 @@ fn with_ends(line: &str) -> Result<Vec<(Field, usize)>, &'static str> {
 
 /// Takes a word off the front. Quotes may stand anywhere in it, and a doubled one stands for itself, as in PostgreSQL's `next_token`.
 fn word(text: &str) -> Result<(Word, &str), &'static str> {
-    word_until(text, |letter| matches!(letter, ',' | '#') || letter.is_ascii_whitespace())
+    word_until(text, |letter, _| matches!(letter, ',' | '#') || letter.is_ascii_whitespace())
 }
 
-fn word_until(text: &str, ends: impl Fn(char) -> bool) -> Result<(Word, &str), &'static str> {
+/// `ends` gets a character outside of quotes and what follows it.
+fn word_until(text: &str, ends: impl Fn(char, &str) -> bool) -> Result<(Word, &str), &'static str> {
     let mut word = Word { text: String::new(), quoted: false };
     let mut inside = false;
     let mut letters = text.char_indices().peekable();
@@ -94,7 +107,7 @@ fn word_until(text: &str, ends: impl Fn(char) -> bool) -> Result<(Word, &str), &
                 inside = !inside;
                 word.quoted = true;
             }
-            _ if !inside && ends(letter) => return Ok((word, &text[at..])),
+            _ if !inside && ends(letter, &text[at + letter.len_utf8()..]) => return Ok((word, &text[at..])),
             _ => word.text.push(letter),
         }
     }
@@ -121,6 +134,23 @@ mod tests {
         assert!(fields("a \"b").is_err());
         assert!(fields(&"x".repeat(ACCESS_WORD_LEN_MAX + 1)).is_err());
         assert!(fields(&"x ".repeat(ACCESS_FIELDS_MAX + 1)).is_err());
+    }
+
+    #[test]
+    fn commas_between_options() {
+        let dn = "ldapbasedn=dc=x,dc=y";
+        for text in [
+            "a=1 ldapbasedn=\"dc=x,dc=y\" ldapport=2",
+            "a=1 ldapbasedn=\"dc=x,dc=y\" ,ldapport=2",
+            "a=1, ldapbasedn=\"dc=x,dc=y\",ldapport=2,",
+            " , a=1 , ldapbasedn=dc=x,dc=y , ldapport=2",
+            "a=1,ldapbasedn=dc=x,dc=y,,ldapport=2 ,",
+        ] {
+            assert_eq!(options(text), Ok(["a=1", dn, "ldapport=2"].map(str::to_owned).to_vec()), "{text}");
+        }
+        assert_eq!(options("p=a,b ldapx"), Ok(vec!["p=a,b".to_owned(), "ldapx".to_owned()]));
+        assert_eq!(options(" , "), Ok(Vec::new()));
+        assert!(options("a=\"x").is_err());
     }
 
     proptest! {
