@@ -1,7 +1,5 @@
 """TLS between the pooler and PostgreSQL: the six modes against servers with TLS, without it, and with wrong certificates."""
 
-import ssl
-
 import pytest
 
 from harness.wire import Closed
@@ -52,19 +50,6 @@ def test_a_name_that_does_not_match(pooled, pg, certificates, mode):
         pooler = pooled(server_tls_sslmode=mode, server_tls_ca_file=certificates.crt("ca"), **IMPATIENT)
         seen = tls_in_use(pooler)
         assert isinstance(seen, str) if mode == "verify-full" else seen is True
-
-
-@pytest.mark.parametrize("mode", ["require", "verify-ca"])
-def test_a_certificate_of_version_1(pooled, pg, certificates, mode):
-    """Where it is checked it is refused, and the log says what to do; else it serves."""
-    with pg.configured(ssl_cert_file=certificates.crt("plain"), ssl_key_file=certificates.key("plain")):
-        pooler = pooled(server_tls_sslmode=mode, server_tls_ca_file=certificates.crt("ca"), **IMPATIENT)
-        seen = tls_in_use(pooler)
-        if mode == "require":
-            assert seen is True
-        elif ssl._ssl._test_decode_cert(certificates.crt("plain"))["version"] == 1:  # later OpenSSL makes version 3
-            assert isinstance(seen, str)
-            assert "makes version 3 with -extfile" in pooler.log()
 
 
 def test_the_host_name_is_what_the_line_says(pooled, pg, certificates):

@@ -1,9 +1,9 @@
-//! The few primitives the methods are made of, over `ring` and `md-5`.
+//! The few primitives the methods are made of, over `aws-lc-rs` and `md-5`.
 
+use aws_lc_rs::{digest, hmac, pbkdf2};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use md5::{Digest, Md5};
-use ring::{digest, hmac, pbkdf2};
 use std::fmt;
 use std::hint::black_box;
 use std::num::NonZeroU32;
@@ -78,7 +78,7 @@ pub(crate) fn hi(password: &[u8], salt: &[u8], iterations: NonZeroU32) -> Key {
 
 /// Whether two byte strings are the same, in a time that tells nothing about where they differ.
 ///
-/// Both are put through HMAC first, so that lengths do not show either, and the tags are compared by `ring`'s
+/// Both are put through HMAC first, so that lengths do not show either, and the tags are compared by `aws-lc-rs`'s
 /// constant-time `verify`: its bare comparison function is deprecated for outside use.
 pub(crate) fn same(a: &[u8], b: &[u8]) -> bool {
     let key = hmac::Key::new(hmac::HMAC_SHA256, b"pgweir comparison");

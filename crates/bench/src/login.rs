@@ -100,8 +100,8 @@ impl fmt::Debug for Login {
 
 /// Random bytes for nonces.
 pub(crate) fn random(out: &mut [u8]) {
-    use ring::rand::SecureRandom;
-    ring::rand::SystemRandom::new().fill(out).expect("the system has random bytes");
+    use aws_lc_rs::rand::SecureRandom;
+    aws_lc_rs::rand::SystemRandom::new().fill(out).expect("the system has random bytes");
 }
 
 #[cfg(test)]

@@ -34,6 +34,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::LocalSet;
 
 use crate::log::Log;
+pub use tls::Present;
+
 use desk::Desk;
 use model::Model;
 
@@ -177,6 +179,8 @@ pub struct WebSetup {
     pub inbox: WebInbox,
     /// The rules to begin with.
     pub rules: Rules,
+    /// How a certificate is presented.
+    pub present: Present,
     /// The workers.
     pub workforce: Box<dyn Workforce>,
     /// Where log lines go.
@@ -203,8 +207,8 @@ struct House {
 
 /// What is wrong with `http_tls_cert_file` and `http_tls_key_file`, if anything is.
 #[must_use]
-pub fn tls_fault(main: &Main) -> Option<String> {
-    tls::Tls::read(main).err()
+pub fn tls_fault(main: &Main, present: Present) -> Option<String> {
+    tls::Tls::read(main, present).err()
 }
 
 /// Starts the HTTP server's thread.
@@ -212,7 +216,7 @@ pub fn tls_fault(main: &Main) -> Option<String> {
 /// # Errors
 /// A certificate or its key can not be used, or the system refuses a thread.
 pub fn start(setup: WebSetup) -> io::Result<()> {
-    let tls = tls::Tls::read(&setup.rules.config.main).map_err(io::Error::other)?;
+    let tls = tls::Tls::read(&setup.rules.config.main, setup.present).map_err(io::Error::other)?;
     for socket in &setup.sockets {
         if let Ok(address) = socket.local_addr() {
             let scheme = if tls.is_on() { "https" } else { "http" };
@@ -228,7 +232,7 @@ pub fn start(setup: WebSetup) -> io::Result<()> {
 }
 
 async fn run(setup: WebSetup, tls: tls::Tls) {
-    let WebSetup { sockets, inbox, rules, workforce, log, version } = setup;
+    let WebSetup { sockets, inbox, rules, present, workforce, log, version } = setup;
     let house = Rc::new(House {
         desk: Desk::new(workforce),
         model: std::cell::RefCell::new(Model::new()),
@@ -252,18 +256,18 @@ async fn run(setup: WebSetup, tls: tls::Tls) {
         }
     }
     tokio::task::spawn_local(sampler::run(Rc::clone(&house)));
-    listen(&house, inbox, &doors).await;
+    listen(&house, inbox, &doors, present).await;
 }
 
 /// Hears what the rest of the process says, until it has nothing more to say.
-async fn listen(house: &House, mut inbox: WebInbox, doors: &[tokio::task::JoinHandle<()>]) {
+async fn listen(house: &House, mut inbox: WebInbox, doors: &[tokio::task::JoinHandle<()>], present: Present) {
     while let Some(note) = inbox.notes.recv().await {
         match note {
             Note::Seen { worker, ticket, sight } => house.desk.seen(worker, ticket, sight),
             Note::Operated { ticket, result } => house.desk.operated(ticket, result),
             Note::Close => doors.iter().for_each(tokio::task::JoinHandle::abort),
             Note::Rules(rules) => {
-                match tls::Tls::read(&rules.config.main) {
+                match tls::Tls::read(&rules.config.main, present) {
                     Ok(tls) => *house.tls.borrow_mut() = tls,
                     Err(text) => house.log.write(
                         Level::Warning,

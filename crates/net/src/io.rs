@@ -133,7 +133,7 @@ impl Io {
             predecessor: None,
             surrendered: parts.surrendered,
             questions: parts.questions,
-            randomness: rustls::crypto::ring::default_provider().secure_random,
+            randomness: rustls::crypto::aws_lc_rs::default_provider().secure_random,
             log: parts.log,
         }
     }

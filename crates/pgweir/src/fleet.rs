@@ -68,7 +68,11 @@ pub(crate) fn build_tls(main: &Main, files: &TlsFiles) -> Result<TlsConfigs, Str
 /// Everything that is wrong with it, on both sides and with the HTTP server's certificate.
 pub(crate) fn tls_faults(main: &Main, files: &TlsFiles) -> Vec<String> {
     let faults = TlsConfigs::faults(main, pems(&files.clients), pems(&files.servers));
-    faults.iter().map(ToString::to_string).chain(pgweir_control::web::tls_fault(main)).collect()
+    faults
+        .iter()
+        .map(ToString::to_string)
+        .chain(pgweir_control::web::tls_fault(main, pgweir_net::own_certificate))
+        .collect()
 }
 
 fn pems(side: &TlsSide) -> Pems<'_> {

@@ -119,6 +119,7 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
             sockets: web_sockets,
             inbox: web_inbox,
             rules: rules_for_web,
+            present: pgweir_net::own_certificate,
             workforce: Box::new(Watched(workers.post())),
             log: log.clone(),
             version: pgweir_version::VERSION,

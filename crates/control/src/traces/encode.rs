@@ -5,8 +5,8 @@
 
 use std::fmt::Write as _;
 
+use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use pgweir_core::trace::TracedStatement;
-use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::{Value, json};
 
 /// Kinds of spans, by their numbers in opentelemetry/proto/trace/v1/trace.proto.

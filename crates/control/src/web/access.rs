@@ -5,14 +5,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
+use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::rand::{SecureRandom as _, SystemRandom};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hyper::header::{AUTHORIZATION, COOKIE, HOST, HeaderMap, ORIGIN};
 use pgweir_auth::{Guard, GuardEnv, Method, UserList, Verdict};
 use pgweir_core::mail::Rules;
 use pgweir_settings::{Anonymous, Main};
-use ring::digest::{SHA256, digest};
-use ring::rand::{SecureRandom as _, SystemRandom};
 
 use super::limits::{FAILURES_MAX, FAILURES_WINDOW, SESSION_AGE_MAX, SESSION_IDLE, SESSIONS_MAX};
 use super::reply::Refusal;

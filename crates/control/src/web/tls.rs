@@ -5,9 +5,18 @@ use std::sync::Arc;
 
 use pgweir_settings::Main;
 use rustls::ServerConfig;
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::SingleCertAndKey;
 use tokio_rustls::TlsAcceptor;
+
+/// Makes what is presented of a certificate with its chain and its key, as towards PostgreSQL's clients.
+pub type Present = fn(
+    &CryptoProvider,
+    Vec<CertificateDer<'static>>,
+    PrivateKeyDer<'static>,
+) -> Result<Arc<SingleCertAndKey>, rustls::Error>;
 
 /// TLS for connections that begin from now on, if it is spoken.
 #[derive(Clone)]
@@ -15,7 +24,7 @@ pub(super) struct Tls(Option<TlsAcceptor>);
 
 impl Tls {
     /// Reads the files. The error says what is wrong with which setting, and never what is in a file.
-    pub(super) fn read(main: &Main) -> Result<Tls, String> {
+    pub(super) fn read(main: &Main, present: Present) -> Result<Tls, String> {
         let (cert, key) = (main.http_tls_cert_file.as_str(), main.http_tls_key_file.as_str());
         match (cert, key) {
             ("", "") => return Ok(Tls(None)),
@@ -28,13 +37,14 @@ impl Tls {
             .map_err(|_| format!("http_tls_cert_file {cert} is no PEM certificate"))?;
         let key = PrivateKeyDer::from_pem_slice(&read("http_tls_key_file", key)?)
             .map_err(|_| format!("http_tls_key_file {key} has no PEM private key that is not encrypted"))?;
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let own = present(&provider, chain, key)
+            .map_err(|error| format!("http_tls_cert_file {cert} and its key can not be used: {error}"))?;
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?
             .with_no_client_auth()
-            .with_single_cert(chain, key)
-            .map_err(|error| format!("http_tls_cert_file {cert} and its key can not be used: {error}"))?;
+            .with_cert_resolver(own);
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Tls(Some(TlsAcceptor::from(Arc::new(config)))))
     }

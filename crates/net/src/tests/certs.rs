@@ -77,12 +77,13 @@ impl Identity {
     /// A TLS server with this certificate, as a PostgreSQL server would be.
     pub(crate) fn server(&self) -> Arc<ServerConfig> {
         let (chain, key) = self.der();
-        let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(chain, key)
-            .unwrap();
+        let config =
+            ServerConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
+                .with_safe_default_protocol_versions()
+                .unwrap()
+                .with_no_client_auth()
+                .with_single_cert(chain, key)
+                .unwrap();
         Arc::new(config)
     }
 }
@@ -126,10 +127,11 @@ impl<'a> ClientSetup<'a> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(self.ca.as_bytes()).unwrap()).unwrap();
         let versions: &[_] = if self.old_version { &[&rustls::version::TLS12] } else { rustls::ALL_VERSIONS };
-        let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_protocol_versions(versions)
-            .unwrap()
-            .with_root_certificates(roots);
+        let builder =
+            ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
+                .with_protocol_versions(versions)
+                .unwrap()
+                .with_root_certificates(roots);
         let mut config = match self.own {
             Some(own) => {
                 let (chain, key) = own.der();

@@ -126,7 +126,7 @@ fn a_server_may_ask_for_our_certificate() {
     let authority = Authority::new("ours");
     let server = authority.sign("server", &[HOST]);
     let own = authority.sign("pooler", &[]);
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut roots = RootCertStore::empty();
     roots.add(authority.root()).unwrap();
     let verifier =

@@ -6,11 +6,13 @@ mod setup;
 pub(crate) mod stream;
 mod suites;
 mod verify;
+mod version1;
 
 #[cfg(test)]
 mod tests;
 
 pub use setup::{Pems, Side, TlsConfigs, TlsSetupError};
+pub use version1::own_certificate;
 
 /// The protocol that PostgreSQL registered for ALPN.
 pub(crate) const ALPN_POSTGRESQL: &[u8] = b"postgresql";

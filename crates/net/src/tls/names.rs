@@ -3,7 +3,7 @@
 //! It is used on certificates that were verified, or that are compared byte for byte with configured ones; still it
 //! must not fail worse than by "nothing found", whatever the bytes are.
 
-use ring::digest;
+use aws_lc_rs::digest;
 
 /// Names taken from one certificate at most.
 const NAMES_MAX: usize = 64;
@@ -11,7 +11,7 @@ const NAMES_MAX: usize = 64;
 const OID_COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 const OID_SUBJECT_ALT_NAME: &[u8] = &[0x55, 0x1d, 0x11];
 
-const SEQUENCE: u8 = 0x30;
+pub(super) const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
 const OID: u8 = 0x06;
 const OCTET_STRING: u8 = 0x04;
@@ -107,7 +107,7 @@ const HASHES: [(&[u8], &digest::Algorithm); 3] = [
 ];
 
 /// A run of DER elements.
-struct Der<'a>(&'a [u8]);
+pub(super) struct Der<'a>(pub(super) &'a [u8]);
 
 impl<'a> Der<'a> {
     /// The next element's tag and content. Only short tags exist in what is read here.
@@ -127,9 +127,17 @@ impl<'a> Der<'a> {
         Some((tag, content))
     }
 
-    fn take(&mut self, wanted: u8) -> Option<&'a [u8]> {
+    pub(super) fn take(&mut self, wanted: u8) -> Option<&'a [u8]> {
         let (tag, content) = self.next()?;
         (tag == wanted).then_some(content)
+    }
+
+    pub(super) fn is_at_end(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn rest(&self) -> &'a [u8] {
+        self.0
     }
 }
 

@@ -14,7 +14,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use thiserror::Error;
 
 use crate::tls::verify::{AcceptAnything, Pinned, VerifyClient, VerifyServer};
-use crate::tls::{ALPN_POSTGRESQL, names, suites};
+use crate::tls::{ALPN_POSTGRESQL, names, suites, version1};
 
 /// TLS towards both sides; `None` where it is switched off.
 #[derive(Clone, Default)]
@@ -58,11 +58,11 @@ pub enum Side {
 
 /// Why a TLS configuration is impossible. The text names the setting and never contains file contents.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("{side}_tls_{setting}: {problem}")]
+#[error("{side}_{}{setting}: {problem}", if setting.starts_with("tls13_") { "" } else { "tls_" })]
 pub struct TlsSetupError {
     /// Which side's settings.
     pub side: Side,
-    /// The setting, without its prefix.
+    /// The setting, without the side and `tls_` before it; `tls13_ciphers` as a whole.
     pub setting: &'static str,
     /// What is wrong with it, and what to do.
     pub problem: String,
@@ -157,7 +157,10 @@ impl Maker<'_> {
             None if mode >= SslMode::VerifyCa => return Err(self.no_authorities(mode)),
             None => builder.with_no_client_auth(),
             Some((roots, pinned)) => {
-                let mut inner = WebPkiClientVerifier::builder_with_provider(roots.into(), provider);
+                let mut inner = WebPkiClientVerifier::builder_with_provider(
+                    roots.into(),
+                    version1::for_chains(&provider),
+                );
                 if mode < SslMode::VerifyCa {
                     inner = inner.allow_unauthenticated();
                 }
@@ -165,8 +168,8 @@ impl Maker<'_> {
                 builder.with_client_cert_verifier(Arc::new(VerifyClient { inner, pinned }))
             }
         };
-        let mut config =
-            builder.with_single_cert(chain, key).map_err(|e| self.error("cert_file", e.to_string()))?;
+        let own = version1::own_certificate(&provider, chain, key);
+        let mut config = builder.with_cert_resolver(own.map_err(|e| self.error("cert_file", e.to_string()))?);
         config.alpn_protocols = vec![ALPN_POSTGRESQL.to_vec()];
         // As PostgreSQL: no resumption, by neither of the two means, so that every session was verified as configured.
         config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -188,18 +191,20 @@ impl Maker<'_> {
             .dangerous();
         let builder = if mode >= SslMode::VerifyCa {
             let (roots, pinned) = self.authorities()?.ok_or_else(|| self.no_authorities(mode))?;
-            let inner = WebPkiServerVerifier::builder_with_provider(roots.into(), provider)
-                .build()
-                .map_err(|e| self.error("ca_file", e.to_string()))?;
+            let inner =
+                WebPkiServerVerifier::builder_with_provider(roots.into(), version1::for_chains(&provider))
+                    .build()
+                    .map_err(|e| self.error("ca_file", e.to_string()))?;
             let check_name = mode == SslMode::VerifyFull;
             builder.with_custom_certificate_verifier(Arc::new(VerifyServer { inner, pinned, check_name }))
         } else {
-            builder.with_custom_certificate_verifier(Arc::new(AcceptAnything(provider)))
+            builder.with_custom_certificate_verifier(Arc::new(AcceptAnything(Arc::clone(&provider))))
         };
         let mut config = match self.own_certificate()? {
-            Some((chain, key)) => builder
-                .with_client_auth_cert(chain, key)
-                .map_err(|e| self.error("cert_file", e.to_string()))?,
+            Some((chain, key)) => {
+                let own = version1::own_certificate(&provider, chain, key);
+                builder.with_client_cert_resolver(own.map_err(|e| self.error("cert_file", e.to_string()))?)
+            }
             None => builder.with_no_client_auth(),
         };
         config.resumption = Resumption::disabled();
@@ -214,7 +219,7 @@ impl Maker<'_> {
     ) -> Result<Arc<CryptoProvider>, TlsSetupError> {
         suites::provider(ciphers, tls13, curve)
             .map(Arc::new)
-            .map_err(|problem| self.error("ciphers", problem))
+            .map_err(|(setting, problem)| self.error(setting, problem))
     }
 
     fn versions(&self, list: &str) -> Result<Vec<&'static rustls::SupportedProtocolVersion>, TlsSetupError> {

@@ -409,7 +409,7 @@ fn describe(state: &CommonState, verified: bool) -> TlsInfo {
 fn explained(error: String) -> String {
     match error.contains("UnsupportedCertVersion") {
         true => format!(
-            "{error} (an X.509 certificate of version 1; `openssl x509 -req` makes version 3 with -extfile)"
+            "{error} (an authority's certificate of X.509 version 1; `openssl x509 -req` makes version 3 with -extfile)"
         ),
         false => error,
     }

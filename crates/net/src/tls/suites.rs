@@ -76,13 +76,18 @@ pub(crate) fn versions(list: &str) -> Result<Vec<&'static SupportedProtocolVersi
 }
 
 /// What the settings want of rustls' cryptography. TLS 1.2's and 1.3's suites are configured apart, as in OpenSSL; an
-/// empty text means all.
-pub(crate) fn provider(ciphers: &str, tls13_ciphers: &str, curve: &str) -> Result<CryptoProvider, String> {
-    let mut provider = rustls::crypto::ring::default_provider();
-    let old = selected(ciphers, false, &provider.cipher_suites)?;
-    let new = selected(tls13_ciphers, true, &provider.cipher_suites)?;
+/// empty text means all. An error names the setting, as `TlsSetupError` has it, and what is wrong with it.
+pub(crate) fn provider(
+    ciphers: &str,
+    tls13_ciphers: &str,
+    curve: &str,
+) -> Result<CryptoProvider, (&'static str, String)> {
+    let mut provider = rustls::crypto::aws_lc_rs::default_provider();
+    let of = |setting: &'static str| move |problem: String| (setting, problem);
+    let old = selected(ciphers, false, &provider.cipher_suites).map_err(of("ciphers"))?;
+    let new = selected(tls13_ciphers, true, &provider.cipher_suites).map_err(of("tls13_ciphers"))?;
     provider.cipher_suites = new.into_iter().chain(old).collect();
-    if let Some(group) = group(curve)? {
+    if let Some(group) = group(curve).map_err(of("ecdhcurve"))? {
         provider.kx_groups.retain(|known| known.name() == group.name());
     }
     Ok(provider)
@@ -138,13 +143,16 @@ fn selected(
 }
 
 fn group(curve: &str) -> Result<Option<&'static dyn SupportedKxGroup>, String> {
-    use rustls::crypto::ring::kx_group;
+    use rustls::crypto::aws_lc_rs::kx_group;
     match curve.to_ascii_lowercase().as_str() {
         "" | "auto" | "none" => Ok(None),
+        "x25519mlkem768" => Ok(Some(kx_group::X25519MLKEM768)),
         "x25519" => Ok(Some(kx_group::X25519)),
         "prime256v1" | "secp256r1" | "p-256" => Ok(Some(kx_group::SECP256R1)),
         "secp384r1" | "p-384" => Ok(Some(kx_group::SECP384R1)),
-        _ => Err(format!("unknown curve \"{curve}\": known are auto, X25519, prime256v1, secp384r1")),
+        _ => Err(format!(
+            "unknown curve \"{curve}\": known are auto, X25519MLKEM768, X25519, prime256v1, secp384r1"
+        )),
     }
 }
 
@@ -211,14 +219,18 @@ mod tests {
 
     #[test]
     fn every_suite_has_its_openssl_name() {
-        for suite in rustls::crypto::ring::default_provider().cipher_suites {
+        for suite in rustls::crypto::aws_lc_rs::default_provider().cipher_suites {
             assert_ne!(openssl_name(suite.suite()), "unknown", "{suite:?}");
         }
     }
 
     #[test]
     fn curves() {
-        assert_eq!(provider("", "", "auto").unwrap().kx_groups.len(), 3);
+        let names: Vec<_> =
+            provider("", "", "auto").unwrap().kx_groups.iter().map(|group| group.name()).collect();
+        use rustls::NamedGroup::{X25519, X25519MLKEM768, secp256r1, secp384r1};
+        assert_eq!(names, [X25519MLKEM768, X25519, secp256r1, secp384r1]);
+        assert_eq!(provider("", "", "X25519MLKEM768").unwrap().kx_groups.len(), 1);
         assert_eq!(provider("", "", "prime256v1").unwrap().kx_groups.len(), 1);
         assert!(provider("", "", "sect113r1").is_err());
     }

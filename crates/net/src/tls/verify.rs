@@ -1,8 +1,8 @@
 //! Which certificates are accepted: PgBouncer's modes on top of rustls' own verification.
 //!
-//! Two things differ from what rustls does by itself. A certificate that is itself listed among the authorities is
-//! accepted (a self-signed server certificate used as its own root is a common set-up, and OpenSSL accepts it). And a
-//! certificate without any alternative name is matched by its common name, as libpq and PgBouncer match it.
+//! Three things differ from what rustls does by itself. A leaf certificate may be of X.509 version 1 (see [`super::version1`]). A
+//! certificate that is itself listed among the authorities is accepted (a self-signed server certificate used as its own root is a
+//! common set-up, and OpenSSL accepts it). And a certificate without any alternative name is matched by its common name, as libpq and PgBouncer match it.
 
 use std::sync::Arc;
 
@@ -15,6 +15,7 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 
 use crate::tls::names;
+use crate::tls::version1::as_version_3;
 
 /// Whether a handshake was signed by the certificate's owner is rustls' affair, towards servers and clients alike: both of its traits have
 /// these three methods.
@@ -26,7 +27,7 @@ macro_rules! signatures_by_inner {
             certificate: &CertificateDer<'_>,
             signed: &DigitallySignedStruct,
         ) -> Result<HandshakeSignatureValid, Error> {
-            self.inner.verify_tls12_signature(message, certificate, signed)
+            self.inner.verify_tls12_signature(message, &as_version_3(certificate), signed)
         }
 
         fn verify_tls13_signature(
@@ -35,7 +36,7 @@ macro_rules! signatures_by_inner {
             certificate: &CertificateDer<'_>,
             signed: &DigitallySignedStruct,
         ) -> Result<HandshakeSignatureValid, Error> {
-            self.inner.verify_tls13_signature(message, certificate, signed)
+            self.inner.verify_tls13_signature(message, &as_version_3(certificate), signed)
         }
 
         fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -72,8 +73,12 @@ fn in_time(certificate: &[u8], now: UnixTime) -> Result<(), Error> {
     Ok(())
 }
 
+/// rsa_pss_pss_sha256, rsa_pss_pss_sha384, rsa_pss_pss_sha512 (RFC 8446 section 4.2.3): what keys sign that are for RSASSA-PSS alone.
+/// rustls cannot check them.
+const RSA_PSS_KEYS: [u16; 3] = [0x0809, 0x080a, 0x080b];
+
 /// `sslmode` allow, prefer and require: nothing is checked, so the signature that proves possession of the key proves
-/// nothing either (and would fail for the version 1 certificates that old recipes make).
+/// nothing either.
 #[derive(Debug)]
 pub(crate) struct AcceptAnything(pub(crate) Arc<CryptoProvider>);
 
@@ -108,7 +113,8 @@ impl ServerCertVerifier for AcceptAnything {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
+        let known = self.0.signature_verification_algorithms.supported_schemes();
+        known.into_iter().chain(RSA_PSS_KEYS.map(SignatureScheme::from)).collect()
     }
 }
 
@@ -130,7 +136,7 @@ impl VerifyServer {
         if !self.check_name {
             return Ok(());
         }
-        match verify_server_name(&ParsedCertificate::try_from(certificate)?, host) {
+        match verify_server_name(&ParsedCertificate::try_from(&*as_version_3(certificate))?, host) {
             Err(e) if is_about_name(&e) && matches_common_name(certificate, host) => Ok(()),
             result => result,
         }
@@ -151,7 +157,7 @@ impl ServerCertVerifier for VerifyServer {
             self.check_pinned_name(certificate, host)?;
             return Ok(ServerCertVerified::assertion());
         }
-        match self.inner.verify_server_cert(certificate, intermediates, host, ocsp, now) {
+        match self.inner.verify_server_cert(&as_version_3(certificate), intermediates, host, ocsp, now) {
             // rustls looks at the name last: the chain is good.
             Err(e) if is_about_name(&e) => {
                 if self.check_name && !matches_common_name(certificate, host) {
@@ -226,7 +232,7 @@ impl ClientCertVerifier for VerifyClient {
         if let Some(pinned) = self.pinned.accepts(certificate, now) {
             return pinned.map(|()| ClientCertVerified::assertion());
         }
-        self.inner.verify_client_cert(certificate, intermediates, now)
+        self.inner.verify_client_cert(&as_version_3(certificate), intermediates, now)
     }
 
     signatures_by_inner!();
