@@ -8,9 +8,11 @@ import ssl
 import time
 import urllib.error
 import urllib.request
+from http.client import HTTPConnection
 
 import pytest
 
+from harness.cluster import PASSWORDS
 from harness.machine import eventually, free_port
 from harness.pooler import kind
 from harness.wire import Raw, query, startup
@@ -292,6 +294,40 @@ def test_sessions_sign_in_and_out(http):
     assert status == 429 and int(headers["Retry-After"]) > 0
 
 
+def test_guessing_elsewhere_locks_nobody_out(http):
+    """Wrong passwords make the address wait from which they come, and no other."""
+    http = http(http_anonymous="none")
+
+    def sign_in(source, password):
+        connection = HTTPConnection("127.0.0.1", http.port, timeout=10, source_address=(source, 0))
+        body = json.dumps({"user": "admin", "password": password})
+        connection.request("POST", "/api/v1/session", body, {"Content-Type": "application/json"})
+        return connection.getresponse().status
+
+    answers = [sign_in("127.0.0.9", "guess") for _ in range(25)]
+    assert set(answers) == {401, 429} and answers[-1] == 429
+    assert sign_in("127.0.0.9", "pw-of-admin") == 429
+    assert sign_in("127.0.0.1", "pw-of-admin") == 200
+
+
+def test_another_password_ends_sign_ins(http):
+    """A session ends when its user's password is changed; those of others go on."""
+    http = http(http_anonymous="none")
+
+    def signed_in(user):
+        _, headers, _ = http.ask("/api/v1/session", "POST", body={"user": user, "password": f"pw-of-{user}"})
+        return {"Cookie": headers["Set-Cookie"].split(";")[0]}
+
+    admin, stats = signed_in("admin"), signed_in("stats")
+    sees = lambda who: http.ask("/api/v1/overview", headers=who)[0]  # noqa: E731
+    http.pooler.reload()
+    assert (sees(admin), sees(stats)) == (200, 200)
+    http.pooler.write_userlist(PASSWORDS | {"admin": "pw-of-admin", "stats": "another"})
+    http.pooler.reload()
+    eventually(lambda: sees(stats) == 401, "the session is over")
+    assert sees(admin) == 200
+
+
 def test_numbers_move_and_series_grow(http):
     http = http()
     with http.pooler.connect() as connection:
@@ -442,11 +478,15 @@ def test_hostile_requests_are_refused_and_nothing_else(http, request_bytes):
     assert http.ask("/healthz")[0] == 200
 
 
-def test_https(pooled, certificates):
+@pytest.mark.parametrize("name", ["pooler", "plain"])
+def test_https(pooled, certificates, name):
+    """With a certificate of X.509 version 3 or 1, which OpenSSL takes."""
     port = free_port()
-    files = {"http_tls_cert_file": certificates.crt("pooler"), "http_tls_key_file": certificates.key("pooler")}
+    files = {"http_tls_cert_file": certificates.crt(name), "http_tls_key_file": certificates.key(name)}
     pooler = pooled(http_listen=f"127.0.0.1:{port}", **files)
     context = ssl.create_default_context(cafile=certificates.crt("ca"))
+    # Python does not compare host names with common names.
+    context.check_hostname = name == "pooler"
     client = Http(pooler, port, context)
     eventually(lambda: client.ask("/readyz")[0] == 200, "it is ready")
     _, headers, _ = client.ask("/api/v1/session", "POST", body={"user": "admin", "password": "pw-of-admin"})

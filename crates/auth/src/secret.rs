@@ -17,6 +17,17 @@ pub enum Secret {
 }
 
 impl Secret {
+    /// Whether both are stored the same: the same password, or the same hash of one.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Plain(one), Self::Plain(other)) => one.as_bytes() == other.as_bytes(),
+            (Self::Md5(one), Self::Md5(other)) => one.format() == other.format(),
+            (Self::Scram(one), Self::Scram(other)) => one.format() == other.format(),
+            _ => false,
+        }
+    }
+
     /// Tells the kind by the text's shape, as PostgreSQL's `get_password_type` (crypt.c) does: what is
     /// neither exactly an md5 hash nor exactly a SCRAM secret is a password.
     pub fn parse(text: &str) -> Self {

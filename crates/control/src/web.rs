@@ -8,6 +8,7 @@ mod access;
 mod actions;
 mod api;
 mod desk;
+mod failures;
 mod limits;
 mod metrics;
 mod model;

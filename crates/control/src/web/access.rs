@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,11 +11,12 @@ use aws_lc_rs::rand::{SecureRandom as _, SystemRandom};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hyper::header::{AUTHORIZATION, COOKIE, HOST, HeaderMap, ORIGIN};
-use pgweir_auth::{Guard, GuardEnv, Method, UserList, Verdict};
+use pgweir_auth::{Guard, GuardEnv, Method, Secret, UserList, Verdict};
 use pgweir_core::mail::Rules;
 use pgweir_settings::{Anonymous, Main};
 
-use super::limits::{FAILURES_MAX, FAILURES_WINDOW, SESSION_AGE_MAX, SESSION_IDLE, SESSIONS_MAX};
+use super::failures::Failures;
+use super::limits::{SESSION_AGE_MAX, SESSION_IDLE, SESSIONS_MAX};
 use super::reply::Refusal;
 
 /// The cookie's name.
@@ -58,6 +60,8 @@ struct Session {
     token: String,
     csrf: String,
     user: String,
+    /// What the password was checked against: with another one, the session is over.
+    secret: Secret,
     began: Instant,
     used: Instant,
 }
@@ -71,7 +75,7 @@ struct Verified {
 /// The door: sessions, and how many tried in vain.
 pub(super) struct Door {
     sessions: RefCell<VecDeque<Session>>,
-    failures: RefCell<VecDeque<Instant>>,
+    failures: Failures,
     verified: RefCell<Option<Verified>>,
     random: SystemRandom,
     seed: [u8; 32],
@@ -85,26 +89,28 @@ impl Door {
         let _ = random.fill(&mut seed);
         Door {
             sessions: RefCell::default(),
-            failures: RefCell::default(),
+            failures: Failures::default(),
             verified: RefCell::new(None),
             random,
             seed,
         }
     }
 
-    /// Who sends these headers. Wrong credentials are refused, not taken for nobody's.
-    pub(super) fn reader(&self, headers: &HeaderMap, rules: &Rules) -> Result<Reader, Refusal> {
+    /// Who sends these headers, from this address. Wrong credentials are refused, not taken for nobody's.
+    pub(super) fn reader(&self, headers: &HeaderMap, from: IpAddr, rules: &Rules) -> Result<Reader, Refusal> {
         let main = &rules.config.main;
         let nobody = Reader { role: Role::Anonymous, user: None, csrf: None, anonymous: main.http_anonymous };
         if let Some(value) = headers.get(AUTHORIZATION) {
             let (user, password) = value.to_str().ok().and_then(basic).ok_or(Refusal::WrongPassword)?;
-            let role = self.check(&user, &password, rules)?;
+            let role = self.check(&user, &password, from, rules)?;
             return Ok(Reader { role, user: Some(user), ..nobody });
         }
         let Some(token) = cookie(headers) else { return Ok(nobody) };
         let mut sessions = self.sessions.borrow_mut();
         sessions.retain(|session| {
-            session.used.elapsed() < SESSION_IDLE && session.began.elapsed() < SESSION_AGE_MAX
+            session.used.elapsed() < SESSION_IDLE
+                && session.began.elapsed() < SESSION_AGE_MAX
+                && rules.users.get(&session.user).is_some_and(|secret| secret.is_same(&session.secret))
         });
         let found = sessions.iter_mut().find(|session| is_same(&session.token, &token));
         let Some(session) = found else { return Ok(nobody) };
@@ -120,15 +126,18 @@ impl Door {
         &self,
         user: &str,
         password: &str,
+        from: IpAddr,
         rules: &Rules,
     ) -> Result<(Reader, String), Refusal> {
-        let role = self.check(user, password, rules)?;
+        let role = self.check(user, password, from, rules)?;
+        let secret = rules.users.get(user).cloned().ok_or(Refusal::WrongPassword)?;
         let (token, csrf) = (self.token()?, self.token()?);
         let now = Instant::now();
         let session = Session {
             token: token.clone(),
             csrf: csrf.clone(),
             user: user.to_owned(),
+            secret,
             began: now,
             used: now,
         };
@@ -156,32 +165,23 @@ impl Door {
 
     /// The role of a console user with this password. Who has no rights on the console learns no more than who has a wrong
     /// password.
-    fn check(&self, user: &str, password: &str, rules: &Rules) -> Result<Role, Refusal> {
+    fn check(&self, user: &str, password: &str, from: IpAddr, rules: &Rules) -> Result<Role, Refusal> {
         let digest = self.digest(user, password);
         let role = role(&rules.config.main, user);
         if let Some(role) = role.filter(|_| self.is_verified(&digest, &rules.users)) {
             // Whoever was let in before does not suffer from others' guessing.
             return Ok(role);
         }
-        self.admit_attempt()?;
+        if let Some(wait) = self.failures.wait(from) {
+            return Err(Refusal::SlowDown(wait.as_secs() + 1));
+        }
         let fits = self.password_fits(user, password, rules);
         if let Some(role) = role.filter(|_| fits) {
             self.remember(digest, &rules.users);
             return Ok(role);
         }
-        self.failures.borrow_mut().push_back(Instant::now());
+        self.failures.note(from);
         Err(Refusal::WrongPassword)
-    }
-
-    fn admit_attempt(&self) -> Result<(), Refusal> {
-        let mut failures = self.failures.borrow_mut();
-        failures.retain(|at| at.elapsed() < FAILURES_WINDOW);
-        match failures.front() {
-            Some(first) if failures.len() >= FAILURES_MAX as usize => {
-                Err(Refusal::SlowDown(FAILURES_WINDOW.saturating_sub(first.elapsed()).as_secs() + 1))
-            }
-            _ => Ok(()),
-        }
     }
 
     fn password_fits(&self, user: &str, password: &str, rules: &Rules) -> bool {
@@ -310,7 +310,10 @@ fn is_same(one: &str, other: &str) -> bool {
 mod tests {
     use pgweir_settings::Config;
 
+    use super::super::limits::FAILURES_MAX;
     use super::*;
+
+    const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
     fn rules(anonymous: &str) -> Rules {
         let text = format!(
@@ -341,7 +344,7 @@ mod tests {
     #[test]
     fn only_console_users_with_their_password_come_in() {
         let (door, rules) = (Door::new(), rules("numbers"));
-        let role = |text: &str| door.reader(&basic_header(text), &rules).map(|reader| reader.role);
+        let role = |text: &str| door.reader(&basic_header(text), HERE, &rules).map(|reader| reader.role);
         assert_eq!(role("root:secret"), Ok(Role::Admin));
         assert_eq!(role("root:secret"), Ok(Role::Admin), "remembered");
         assert_eq!(role("ann:wonder"), Ok(Role::Stats));
@@ -349,46 +352,67 @@ mod tests {
             assert_eq!(role(wrong), Err(Refusal::WrongPassword), "{wrong}");
         }
         let other = headers(&[("authorization", "Bearer x".to_owned())]);
-        assert_eq!(door.reader(&other, &rules).map(|reader| reader.role), Err(Refusal::WrongPassword));
+        assert_eq!(door.reader(&other, HERE, &rules).map(|reader| reader.role), Err(Refusal::WrongPassword));
     }
 
     #[test]
     fn guessing_is_slowed_down() {
         let (door, rules) = (Door::new(), rules("numbers"));
         for _ in 0..FAILURES_MAX {
-            assert_eq!(door.sign_in("root", "guess", &rules).map(|_| ()), Err(Refusal::WrongPassword));
+            assert_eq!(door.sign_in("root", "guess", HERE, &rules).map(|_| ()), Err(Refusal::WrongPassword));
         }
-        let refused = door.sign_in("root", "secret", &rules).map(|_| ());
+        let refused = door.sign_in("root", "secret", HERE, &rules).map(|_| ());
         assert!(matches!(refused, Err(Refusal::SlowDown(1..=61))), "{refused:?}");
+        let elsewhere = "192.0.2.7".parse().expect("an address");
+        assert!(door.sign_in("root", "secret", elsewhere, &rules).is_ok(), "another address");
 
         let door = Door::new();
-        door.sign_in("ann", "wonder", &rules).expect("right");
+        door.sign_in("ann", "wonder", HERE, &rules).expect("right");
         for _ in 0..FAILURES_MAX {
-            assert!(door.sign_in("root", "guess", &rules).is_err());
+            assert!(door.sign_in("root", "guess", HERE, &rules).is_err());
         }
-        assert!(door.sign_in("ann", "wonder", &rules).is_ok(), "known from before");
+        assert!(door.sign_in("ann", "wonder", HERE, &rules).is_ok(), "known from before");
     }
 
     #[test]
     fn a_session_lives_until_it_is_ended_or_its_user_loses_the_rights() {
         let (door, rules_now) = (Door::new(), rules("none"));
-        let (reader, token) = door.sign_in("ann", "wonder", &rules_now).expect("right");
+        let (reader, token) = door.sign_in("ann", "wonder", HERE, &rules_now).expect("right");
         assert!(reader.sees_names());
         let sent = headers(&[("cookie", format!("a=b; pgweir_session={token}"))]);
-        assert_eq!(door.reader(&sent, &rules_now), Ok(reader.clone()));
+        assert_eq!(door.reader(&sent, HERE, &rules_now), Ok(reader.clone()));
         let mut config = (*rules_now.config).clone();
         config.main.stats_users.clear();
         let fired = Rules { config: Arc::new(config), ..rules_now.clone() };
-        let nobody = door.reader(&sent, &fired).expect("nobody is somebody");
+        let nobody = door.reader(&sent, HERE, &fired).expect("nobody is somebody");
         assert!(nobody.role == Role::Anonymous && !nobody.sees_anything());
         door.sign_out(&sent);
-        assert_eq!(door.reader(&sent, &rules_now).map(|reader| reader.role), Ok(Role::Anonymous));
+        assert_eq!(door.reader(&sent, HERE, &rules_now).map(|reader| reader.role), Ok(Role::Anonymous));
+    }
+
+    #[test]
+    fn another_password_ends_the_sessions_of_its_user() {
+        let (door, before) = (Door::new(), rules("none"));
+        let (_, anns) = door.sign_in("ann", "wonder", HERE, &before).expect("right");
+        let (_, roots) = door.sign_in("root", "secret", HERE, &before).expect("right");
+        let role = |token: &str, rules: &Rules| {
+            let sent = headers(&[("cookie", format!("pgweir_session={token}"))]);
+            door.reader(&sent, HERE, rules).map(|reader| reader.role)
+        };
+        let with = |users: &str| Rules { users: Arc::new(UserList::parse(users).0), ..before.clone() };
+        let same = with("\"root\" \"secret\"\n\"ann\" \"wonder\"\n");
+        assert_eq!(role(&anns, &same), Ok(Role::Stats), "read again");
+        let changed = with("\"root\" \"secret\"\n\"ann\" \"land\"\n");
+        assert_eq!(role(&anns, &changed), Ok(Role::Anonymous));
+        assert_eq!(role(&roots, &changed), Ok(Role::Admin));
+        assert_eq!(role(&anns, &before), Ok(Role::Anonymous), "over is over");
+        assert_eq!(role(&roots, &with("\"ann\" \"land\"\n")), Ok(Role::Anonymous), "no such user any more");
     }
 
     #[test]
     fn changing_requests_carry_the_token_and_come_from_our_own_pages() {
         let (door, rules) = (Door::new(), rules("numbers"));
-        let (reader, _) = door.sign_in("root", "secret", &rules).expect("right");
+        let (reader, _) = door.sign_in("root", "secret", HERE, &rules).expect("right");
         let csrf = reader.csrf.clone().expect("a session has one");
         assert_eq!(check_csrf(&headers(&[("x-csrf-token", csrf)]), &reader), Ok(()));
         assert!(check_csrf(&headers(&[("x-csrf-token", "1".to_owned())]), &reader).is_err());
@@ -404,7 +428,7 @@ mod tests {
     fn anonymous_readers_see_what_the_setting_says() {
         for (word, anything, names) in [("none", false, false), ("numbers", true, false), ("all", true, true)]
         {
-            let reader = Door::new().reader(&HeaderMap::new(), &rules(word)).expect("nobody");
+            let reader = Door::new().reader(&HeaderMap::new(), HERE, &rules(word)).expect("nobody");
             assert_eq!((reader.sees_anything(), reader.sees_names()), (anything, names));
         }
     }

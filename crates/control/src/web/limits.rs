@@ -50,12 +50,15 @@ pub(super) const SESSION_IDLE: Duration = Duration::from_secs(30 * 60);
 /// ... and every session is over after this.
 pub(super) const SESSION_AGE_MAX: Duration = Duration::from_secs(12 * 60 * 60);
 
-/// Failed sign-ins within [`FAILURES_WINDOW`] after which everybody has to wait: a password costs milliseconds to check, and
+/// Failed sign-ins of one address within [`FAILURES_WINDOW`] after which it has to wait: a password costs milliseconds to check, and
 /// guessing must not pay.
 pub(super) const FAILURES_MAX: u32 = 20;
 
 /// See [`FAILURES_MAX`].
 pub(super) const FAILURES_WINDOW: Duration = Duration::from_secs(60);
+
+/// Addresses whose failures are known; with more, the one that failed longest ago is forgotten.
+pub(super) const FAILING_ADDRESSES_MAX: usize = 1024;
 
 /// Databases in an overview.
 pub(super) const OVERVIEW_DATABASES_MAX: usize = 50;

@@ -1,5 +1,7 @@
 //! Which request is answered by what, and who may ask it.
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::Incoming;
@@ -39,7 +41,7 @@ async fn answer(house: &std::rc::Rc<House>, request: Request<Incoming>, path: &s
         return Ok(page_reply(file));
     }
     let rules = house.rules.borrow().clone();
-    let reader = house.door.reader(request.headers(), &rules)?;
+    let reader = house.door.reader(request.headers(), address(&request), &rules)?;
     if !reader.sees_anything() {
         return Err(Refusal::SignIn);
     }
@@ -108,16 +110,22 @@ async fn readiness(house: &House) -> Reply {
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
+/// Where the connection comes from.
+fn address(request: &Request<Incoming>) -> IpAddr {
+    let seen = request.extensions().get::<SocketAddr>();
+    seen.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), SocketAddr::ip)
+}
+
 /// `/api/v1/session`: who am I, sign in, sign out.
 async fn session(house: &House, request: Request<Incoming>) -> Outcome {
     let rules = house.rules.borrow().clone();
     let secure = house.tls.borrow().is_on();
-    let (headers, method) = (request.headers().clone(), request.method().clone());
-    let anonymous = || house.door.reader(&HeaderMap::new(), &rules);
+    let (headers, method, from) = (request.headers().clone(), request.method().clone(), address(&request));
+    let anonymous = || house.door.reader(&HeaderMap::new(), from, &rules);
     match method {
         Method::GET | Method::HEAD => {
             // Credentials that are none make an anonymous reader here: this address is never refused.
-            let reader = house.door.reader(&headers, &rules).or_else(|_| anonymous())?;
+            let reader = house.door.reader(&headers, from, &rules).or_else(|_| anonymous())?;
             Ok(json_reply(StatusCode::OK, &api::session(&reader, &rules)))
         }
         Method::POST => {
@@ -128,13 +136,13 @@ async fn session(house: &House, request: Request<Incoming>) -> Outcome {
             let (Some(user), Some(password)) = (text("user"), text("password")) else {
                 return Err(Refusal::Bad("\"user\" and \"password\" are needed".to_owned()));
             };
-            let (reader, token) = house.door.sign_in(user, password, &rules)?;
+            let (reader, token) = house.door.sign_in(user, password, from, &rules)?;
             let mut reply = json_reply(StatusCode::OK, &api::session(&reader, &rules));
             set_cookie(&mut reply, &session_cookie(&token, secure));
             Ok(reply)
         }
         Method::DELETE => {
-            let reader = house.door.reader(&headers, &rules)?;
+            let reader = house.door.reader(&headers, from, &rules)?;
             if reader.csrf.is_some() {
                 allow_change(&headers, &reader)?;
             }

@@ -1,6 +1,7 @@
 //! Connections: accepted, TLS where it is spoken, HTTP/1.1.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use hyper::Request;
@@ -21,8 +22,8 @@ use super::seats::Seat;
 /// Serves what connects to a socket, until the process ends.
 pub(super) async fn serve(house: Rc<House>, listener: TcpListener) {
     loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, from) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(error) => {
                 // Out of descriptors, mostly: clients of the pooler need them more.
                 house.log.write(Level::Warning, &format!("HTTP server: could not accept: {error}"));
@@ -33,7 +34,7 @@ pub(super) async fn serve(house: Rc<House>, listener: TcpListener) {
         let (house, seat) = (Rc::clone(&house), house.seats.take());
         tokio::task::spawn_local(async move {
             tokio::select! {
-                () = attend(house, stream, &seat) => {}
+                () = attend(house, stream, from, &seat) => {}
                 () = seat.lost() => {}
             }
         });
@@ -41,22 +42,28 @@ pub(super) async fn serve(house: Rc<House>, listener: TcpListener) {
 }
 
 /// Serves a connection to its end.
-async fn attend(house: Rc<House>, stream: TcpStream, seat: &Seat) {
+async fn attend(house: Rc<House>, stream: TcpStream, from: SocketAddr, seat: &Seat) {
     let stream = seat.watch(stream, SEND_S_MAX);
     let acceptor = house.tls.borrow().acceptor();
     match acceptor {
-        None => talk(house, stream, seat).await,
+        None => talk(house, stream, from, seat).await,
         Some(acceptor) => {
             if let Ok(Ok(stream)) = timeout(RECEIVE_S_MAX, acceptor.accept(stream)).await {
-                talk(house, stream, seat).await;
+                talk(house, stream, from, seat).await;
             }
         }
     }
 }
 
-async fn talk<S: AsyncRead + AsyncWrite + Unpin + 'static>(house: Rc<House>, stream: S, seat: &Seat) {
+async fn talk<S: AsyncRead + AsyncWrite + Unpin + 'static>(
+    house: Rc<House>,
+    stream: S,
+    from: SocketAddr,
+    seat: &Seat,
+) {
     let asker = seat.asker();
-    let service = service_fn(move |request: Request<Incoming>| {
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(from);
         let (house, asker) = (Rc::clone(&house), asker.clone());
         async move {
             let is_whole = request.body().is_end_stream();
