@@ -127,7 +127,7 @@ def compile_program(arch, release, target_dir):
     run("cargo", *arguments, "--target-dir", target_dir, env=environment)
     program = target_dir / triple / "dist" / "pgweir"
     content = program.read_bytes()
-    if arch == HOST and not output(str(program), "--version").startswith(f"pgweir {release} "):
+    if arch == HOST and f"\npgweir {release}\n" not in output(str(program), "--version"):
         fail(f"the program does not say that its version is {release}")
     for path in {str(ROOT), str(home), str(Path.home())} - {"/"}:
         if path.encode() in content:

@@ -1,12 +1,13 @@
 """The console: what SHOW shows, and who may see it. Its tables' columns are in test_console_columns.py."""
 
 import datetime
+import subprocess
 
 import psycopg
 import pytest
 
 from harness.machine import eventually
-from harness.pooler import kind
+from harness.pooler import binary, kind
 from harness.wire import Closed, message, query
 
 @pytest.mark.parametrize("what", ["POOLS", "CLIENTS", "SERVERS", "DATABASES", "USERS", "STATS", "LISTS", "CONFIG", "VERSION", "MEM"])
@@ -27,6 +28,27 @@ def test_version(pooled):
         assert console.parameters["server_version"].endswith("/bouncer")
         assert console.parameters["client_encoding"] in ("UTF8", "UTF-8")
         assert console.parameters["standard_conforming_strings"] == "on"
+
+
+def test_the_version_is_that_of_the_command_line(pooled):
+    """SHOW VERSION answers with the first line of --version."""
+    shown = subprocess.run([binary(), "--version"], capture_output=True, text=True, check=True).stdout
+    assert pooled().show("VERSION") == [{"version": shown.splitlines()[0]}]
+
+
+@pytest.mark.needs("client logins in SHOW STATS")
+def test_logins_are_counted(pooled):
+    """Every login counts for its database, the console's for its own."""
+    pooler = pooled()
+    for _ in range(3):
+        with pooler.raw() as session:
+            session.value("select 1")
+    with pooler.console() as console:
+        answer = console.query("SHOW STATS")
+        logins = {row[0]: row[answer.columns.index("total_client_login_count")] for row in answer.rows}
+        assert logins == {"app": "3", "pgbouncer": "1"}
+        totals = dict(console.query("SHOW TOTALS").rows)
+        assert totals["total_client_login_count"] == "4"
 
 
 def test_pools_count_clients_and_servers(pooled):

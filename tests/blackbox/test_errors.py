@@ -56,6 +56,13 @@ def test_an_unsupported_startup_parameter(pooled):
     assert "extra_float_digits" in error["M"] and "ignore_startup_parameters" in error["H"]
 
 
+@pytest.mark.needs("options in the startup packet")
+@pytest.mark.parametrize("options", ["-d 5", "-c", "-c datestyle", "--", "nonsense"])
+def test_options_that_are_no_settings(pooled, options):
+    """PgBouncer's words, which tools look for."""
+    assert refusal(pooled(), options=options)["M"].startswith("unsupported options startup parameter: only '-c config=val'")
+
+
 def test_the_console_is_not_for_everybody(pooled):
     """28000."""
     error = refusal(pooled(), "pgbouncer")

@@ -7,7 +7,7 @@ import pytest
 
 from harness.cluster import PASSWORDS
 from harness.machine import eventually
-from harness.wire import Closed, group, query
+from harness.wire import SYNC, Closed, bind, close, describe, execute, group, parse, query
 
 
 def rush(pooler, clients, seconds=1.0, database="app", users=("alice",), watch=None, expected=0):
@@ -369,3 +369,38 @@ def test_every_user_of_the_list_has_a_pool(pooled):
         assert user in PASSWORDS
         with pooler.raw("app", user) as session:
             assert session.value("select current_user") == user
+
+
+@pytest.mark.needs("prepared statement errors keep the session")
+@pytest.mark.parametrize("length", [16_383, 16_384, 16_385])
+@pytest.mark.parametrize("cut", [None, 7_000])
+def test_long_statement_names(pooled, length, cut):
+    """A name of 16 kB and a little more is as good as any, in every message, also when it comes in pieces."""
+    name = "n" * length
+    with pooled().raw() as session:
+        for messages in (
+            parse(name, "select 42") + SYNC,
+            describe("S", name) + SYNC,
+            bind("", name) + execute() + SYNC,
+            close("S", name) + SYNC,
+        ):
+            for piece in (messages[:cut], messages[cut:]) if cut else (messages,):
+                session.send(piece)
+            answer = session.until()
+            assert not answer.errors, answer.errors
+        assert session.value("select 1") == "1"
+
+
+@pytest.mark.needs("prepared statement errors keep the session")
+@pytest.mark.parametrize("length", [65_529, 65_530, 65_531])
+def test_long_passwords(pooled, length):
+    """A password may be as long as the longest secret of PgBouncer, 65,530 bytes; a longer one is refused, and nothing else."""
+    secret = "x" * min(length, 65_530)
+    pooler = pooled(auth_type="plain", userlist={"alice": secret, "admin": "pw-of-admin"})
+    if length <= 65_530:
+        with pooler.raw(password=secret):
+            pass
+    else:
+        with pytest.raises(Closed), pooler.raw(password="x" * length):
+            pass
+    assert pooler.alive()

@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from harness.machine import eventually
+from harness.pooler import kind
 from harness.wire import Closed, Raw, query
 
 STAMP = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} \S+ \[\d+\] "
@@ -180,3 +181,52 @@ def test_switched_off(pooled):
         for word in ("login attempt", "closing because", "pooler error"):
             assert (word in text) == (word not in silent), f"{setting}: {word}"
         assert not any(word in text for word in silent)
+
+
+@pytest.mark.parametrize("change", ["connect string", "TLS"])
+def test_a_reload_closes_servers(pooled, certificates, change):
+    """An idle server that the new configuration would open otherwise is closed by RELOAD."""
+    pooler = pooled(server_tls_sslmode="require")
+    with pooler.raw() as session:
+        session.query("select 1")
+        if change == "TLS":
+            pooler.write_ini(server_tls_protocols="tlsv1.2")
+        else:
+            pooler.databases["app"] += " connect_query='select 1'"
+            pooler.write_ini()
+        pooler.reload()
+        line(pooler, r"LOG S-0x[0-9a-f]+: app/alice@127\.0\.0\.1:\d+ closing because: (database configuration changed|obsolete connection) \(age=\d+s\)")
+
+
+def test_a_refused_login_to_a_server(pooled, pg):
+    """The server's own text stands on the server's line."""
+    pooler = pooled(databases={"app": pg.at("app").replace("dbname=app", "dbname=nowhere")})
+    turned_away(pooler, password=None)
+    line(pooler, r'WARNING S-0x[0-9a-f]+: app/alice@127\.0\.0\.1:\d+ server login failed: FATAL database "nowhere" does not exist')
+    line(pooler, r"LOG S-0x[0-9a-f]+: app/alice@127\.0\.0\.1:\d+ closing because: login failed \(age=\d+s\)")
+
+
+@pytest.mark.parametrize("setting", ["client_tls_ciphers", "client_tls13_ciphers", "client_tls_ecdhcurve", "server_tls13_ciphers"])
+def test_the_tls_setting_that_is_wrong_is_named(pooled, certificates, setting):
+    """A start that fails because of one names it."""
+    if kind() != "pgweir":
+        pytest.skip("an old PgBouncer does not know all of them")
+    pooler = pooled(
+        start=False, client_tls_sslmode="require", server_tls_sslmode="require", client_tls_key_file=certificates.key("pooler"),
+        client_tls_cert_file=certificates.crt("pooler"), **{setting: "nonsense"},
+    )  # fmt: skip
+    pooler.start(wait=False)
+    assert pooler.wait_exit() == 1
+    line(pooler, rf"FATAL TLS setup failed: {setting}: .*")
+
+
+def test_what_a_client_is_told_is_in_the_log_already(pooled):
+    """A client that is told of an event, and looks into the log, finds its line there."""
+    pooler = pooled(auth_type="plain")
+    # Few lines: in a burst they are written together, a moment later.
+    for number in range(4):
+        with pooler.raw(user="alice", application_name=f"n{number}"):
+            assert len(re.findall("login attempt: db=app user=alice", pooler.log())) == number + 1
+        with pytest.raises(Closed), Raw(pooler.address) as session:
+            session.login("bob", "app", "wrong")
+        assert len(re.findall("app/bob@.* closing because: password authentication failed", pooler.log())) == number + 1

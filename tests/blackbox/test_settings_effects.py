@@ -175,6 +175,7 @@ def test_pool_idle_timeout(pooled):
         session.query("select 1")
     assert pooler.show("POOLS", database="app")
     eventually(lambda: not pooler.show("POOLS", database="app"), "the pool is gone", timeout_s=15)
+    pooler.logged("cleaning up idle pool")
 
 
 def test_admin_users(pooled):

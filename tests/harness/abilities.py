@@ -45,6 +45,8 @@ SINCE = {
     "all settings of 1.25": (1, 25),
     "login notice": (1, 26),
     "pool idle timeout": (1, 26),
+    "client logins in SHOW STATS": (1, 26),
+    "options in the startup packet": (1, 20),
     "scram iterations": (1, 25),
     "cancel requests of senders that do not wait": None,
     "peers": (1, 19),

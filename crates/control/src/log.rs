@@ -1,7 +1,7 @@
 //! The log: where the lines of all planes end up.
 //!
 //! A worker must never wait for a disk or a pipe, so [`Log::write`] only puts the finished line into a bounded queue;
-//! one thread writes what has collected. When the queue is full, lines are lost and counted, and the count is logged.
+//! one thread writes what has collected. Before a worker tells clients what it has logged, it gives that thread a moment ([`Log::settle`]). When the queue is full, lines are lost and counted, and the count is logged.
 //! Before [`Log::start_writer`] (while the process starts, and in tools) lines are written at once.
 
 mod json;
@@ -40,6 +40,9 @@ const BURST_BYTES: usize = 8 << 10;
 
 /// See [`BURST_BYTES`].
 const BURST_MS: u128 = 100;
+
+/// How long [`Log::settle`] waits for the writer. If that was not enough, nothing waits until the writer has caught up.
+const SETTLE_MS_MAX: u64 = 250;
 
 /// How long [`Log::flush`] waits for the writer before it gives up.
 const FLUSH_MS_MAX: u64 = 2_000;
@@ -95,6 +98,8 @@ struct Queue {
     /// How often the writer took what had collected, and how many of these batches are written.
     taken: u64,
     written: u64,
+    /// A worker has waited in vain for this batch to be written; none waits again before it is.
+    late: u64,
     stamp: Stamp,
     format: LogFormat,
     writer: Writer,
@@ -106,8 +111,10 @@ enum Writer {
     None,
     /// It waits on `filled` and has to be woken.
     Waiting,
-    /// It writes or pauses, and will look at the queue again by itself.
+    /// It writes, and will look at the queue again by itself.
     Awake,
+    /// It pauses in a burst, and will look at the queue again by itself.
+    Pausing,
 }
 
 /// The opened targets.
@@ -131,6 +138,7 @@ impl Log {
             lost: 0,
             taken: 0,
             written: 0,
+            late: 0,
             stamp: Stamp::local(std::process::id()),
             format: LogFormat::Text,
             writer: Writer::None,
@@ -192,7 +200,7 @@ impl Log {
         let mut queue = self.shared.queue();
         queue.push(level, message);
         match queue.writer {
-            Writer::Awake => {}
+            Writer::Awake | Writer::Pausing => {}
             Writer::Waiting => {
                 queue.writer = Writer::Awake;
                 drop(queue);
@@ -262,6 +270,24 @@ impl Log {
         self.shared.recent.lines()
     }
 
+    /// Gives the writer a moment to write the lines so far, so that a client that is told of an event finds its line in the log. In
+    /// a burst, and while the writer is late, it returns at once.
+    pub fn settle(&self) {
+        let queue = self.shared.queue();
+        let is_settling = |queue: &Queue| matches!(queue.writer, Writer::Waiting | Writer::Awake);
+        if !is_settling(&queue) || queue.written < queue.late {
+            return;
+        }
+        let batch = queue.taken + u64::from(!queue.lines.is_empty());
+        let patience = Duration::from_millis(SETTLE_MS_MAX);
+        let is_due = |queue: &mut Queue| queue.written < batch && is_settling(queue);
+        let waited = self.shared.written.wait_timeout_while(queue, patience, is_due);
+        let (mut queue, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        if timeout.timed_out() {
+            queue.late = batch;
+        }
+    }
+
     /// Waits until all lines so far are written, at most two seconds: for the end of the process.
     pub fn flush(&self) {
         let queue = self.shared.queue();
@@ -291,14 +317,21 @@ impl Shared {
         loop {
             self.take_lines(&mut batch);
             self.outputs().write(&batch, true);
-            self.queue().written += 1;
-            self.written.notify_all();
             if since.elapsed().as_millis() > BURST_MS {
                 (since, bytes) = (Instant::now(), 0);
             }
             bytes += batch.lines.len();
             batch.clear();
-            if bytes > BURST_BYTES {
+            let is_burst = bytes > BURST_BYTES;
+            {
+                let mut queue = self.queue();
+                queue.written += 1;
+                if is_burst {
+                    queue.writer = Writer::Pausing;
+                }
+            }
+            self.written.notify_all();
+            if is_burst {
                 thread::sleep(Duration::from_millis(COLLECT_MS));
             }
         }
@@ -498,6 +531,7 @@ mod tests {
             lost: 0,
             taken: 0,
             written: 0,
+            late: 0,
             stamp: Stamp::local(1),
             format: LogFormat::Text,
             writer: Writer::Awake,

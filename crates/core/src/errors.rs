@@ -22,8 +22,13 @@ pub(crate) enum Fault {
     NoUser,
     /// The client did not prove itself; the text does not say why.
     Authentication(&'static str, Unproven),
-    /// Nobody can be asked for the secrets of users at present; which server failed, and how, is for the log alone.
+    /// The password could not be checked: the server or directory that knows it cannot be reached. Which one failed, and how, is for the
+    /// log alone.
     NobodyToAsk,
+    /// The same, and it is not even asked until `server_login_retry` is over.
+    NobodyAsked,
+    /// PostgreSQL refused the login of a replication client: its own code and text.
+    ReplicationRefused(SqlState, String),
     /// No rule of the HBA file is about this connection, or one that refuses it.
     NotAllowedIn(&'static str),
     /// auth_type=any without a forced user.
@@ -98,7 +103,9 @@ impl Fault {
             | Fault::PinnedServerLost(text, _)
             | Fault::TooLarge(text) => Cow::Borrowed(text),
             Fault::Authentication(text, _) | Fault::NotAllowedIn(text) => Cow::Borrowed(text),
-            Fault::NobodyToAsk => {
+            Fault::NobodyToAsk => "the password could not be checked".into(),
+            Fault::ReplicationRefused(..) => "login failed".into(),
+            Fault::NobodyAsked => {
                 "server login has been failing, try again later (server_login_retry)".into()
             }
             Fault::UnsupportedParameter(name) => format!("unsupported startup parameter: {name}").into(),
@@ -172,10 +179,11 @@ impl Fault {
             Fault::ServerShuttingDown | Fault::DatabaseRemoved | Fault::ForcedDisconnect => {
                 SqlState::ADMIN_SHUTDOWN
             }
-            Fault::Timeout(_, code) | Fault::ServerRefused(code, _) | Fault::SessionNotRestored(code, _) => {
-                *code
-            }
-            Fault::ServerFailing(_) | Fault::NobodyToAsk => SqlState::CANNOT_CONNECT,
+            Fault::Timeout(_, code)
+            | Fault::ServerRefused(code, _)
+            | Fault::ReplicationRefused(code, _)
+            | Fault::SessionNotRestored(code, _) => *code,
+            Fault::ServerFailing(_) | Fault::NobodyToAsk | Fault::NobodyAsked => SqlState::CANNOT_CONNECT,
             Fault::ServerLost(_)
             | Fault::PinnedServerLost(..)
             | Fault::SlowReader
@@ -201,7 +209,9 @@ impl Fault {
 
     fn detail(&self) -> Option<Cow<'_, str>> {
         match self {
-            Fault::PinnedServerLost(_, lost) => Some(Cow::Borrowed(lost)),
+            Fault::PinnedServerLost(_, text) | Fault::ReplicationRefused(_, text) => {
+                Some(Cow::Borrowed(text))
+            }
             // The same for a user that exists and one that does not, and wherever it was looked for.
             Fault::Authentication(..) => Some("There is no such user, or the password is wrong.".into()),
             Fault::UnknownParameter(text) => Some(unsupported_parameter(text).into()),
@@ -231,6 +241,7 @@ impl Fault {
                 Some("Keep it inside one transaction, use session pooling, or set session_state to preserve.")
             }
             Fault::TooManyPinned(_) => Some("Raise max_pinned, or do without in transactions of their own."),
+            Fault::NobodyToAsk => Some("Try again later; the pooler's log has the details."),
             Fault::ServerFailing(_) => {
                 Some("The next attempt comes after server_login_retry; the pooler's log has the details.")
             }

@@ -92,8 +92,10 @@ pub enum Answer {
 pub enum Obstacle {
     /// The configuration does not allow an answer: no such database, a query that fails.
     Misconfigured,
-    /// No server can be reached at present.
+    /// The server or directory that would know cannot be reached.
     Unreachable,
+    /// It could not be reached just now, and is not asked again until `server_login_retry` is over.
+    Failing,
     /// The process ends.
     ShuttingDown,
 }

@@ -2,7 +2,7 @@
 
 /// A client's message up to this size is held until it is whole before a server is asked for: a client that sends
 /// slowly then does not hold a server while it does so. Larger ones stream.
-pub const HOLD_MESSAGE_BYTES: usize = 16 * 1024;
+pub const HOLD_MESSAGE_BYTES: usize = NAMES_BYTES_MAX;
 
 /// Bytes a client may have waiting for a server before its reads are paused.
 pub const INBOX_BYTES_MAX: usize = 64 * 1024;
@@ -15,8 +15,8 @@ pub const PARSE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// that sends more ends, with 08P01.
 pub const SMALL_BODY_BYTES_MAX: usize = 10_000 - 4;
 
-/// Portal and statement names at the front of Bind, Describe, Close.
-pub const NAMES_BYTES_MAX: usize = 16 * 1024;
+/// Portal and statement names at the front of Bind, and Describe and Close as a whole: a name of 16 kB, and what is around it.
+pub const NAMES_BYTES_MAX: usize = 16 * 1024 + 64;
 
 /// Bytes queued for one connection above which its source is no longer read ...
 pub const BACKLOG_HIGH_BYTES: usize = 256 * 1024;
@@ -28,7 +28,7 @@ pub const LEDGER_ENTRIES_MAX: usize = 16 * 1024;
 /// one that can pass in pieces (rows, COPY data, notices and errors for a client).
 pub const SERVER_ERROR_BYTES_MAX: usize = 1024 * 1024;
 
-/// A password or SASL message of a client; PostgreSQL's PG_MAX_AUTH_TOKEN_LENGTH is 65535.
+/// The body of a client's password or SASL message; PostgreSQL's PG_MAX_AUTH_TOKEN_LENGTH is 65535.
 pub const PASSWORD_BYTES_MAX: usize = 65_535;
 
 /// A row of `auth_query`: a name and a secret. PgBouncer's longest secret has 65,530 bytes.

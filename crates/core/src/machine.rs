@@ -133,6 +133,8 @@ pub struct Machine {
     /// For messages that are put together before they are sent.
     scratch: Vec<u8>,
     spare: Spare,
+    /// Clients that have logged in to the console, for SHOW STATS.
+    console_logins: u64,
     activity: Activity,
     stopping: Option<Shutdown>,
     /// When that began (monotonic, µs).
@@ -244,6 +246,7 @@ impl Machine {
             noticed: Vec::new(),
             scratch: Vec::new(),
             spare: Spare::default(),
+            console_logins: 0,
             activity: Activity::Active,
             stopping: None,
             stopping_us: 0,

@@ -1,5 +1,6 @@
 //! What a worker owns beside the machine, and the machine's requests ([`Driver`]) carried out on it.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -89,6 +90,8 @@ pub(crate) struct Io {
     questions: Sender<(WorkerId, Question)>,
     randomness: &'static dyn SecureRandom,
     log: Log,
+    /// A line was logged since the log was settled.
+    has_said: Cell<bool>,
 }
 
 /// What an [`Io`] is made of.
@@ -135,11 +138,21 @@ impl Io {
             questions: parts.questions,
             randomness: rustls::crypto::aws_lc_rs::default_provider().secure_random,
             log: parts.log,
+            has_said: Cell::new(false),
         }
     }
 
     pub(crate) fn say(&self, level: Level, line: &str) {
         self.log.write(level, line);
+        self.has_said.set(true);
+    }
+
+    /// Before anything is sent or closed: what it is about can be read in the log.
+    #[inline]
+    pub(crate) fn settle_log(&self) {
+        if self.has_said.take() {
+            self.log.settle();
+        }
     }
 
     /// Takes a socket into the table and watches it.
@@ -280,7 +293,10 @@ impl Driver for Io {
         match self.table.state(id) {
             Some(State::Dialing(_)) => self.discard(id),
             Some(State::Open(_)) if mode == CloseMode::Flush => self.linger(id),
-            Some(State::Open(_)) => self.discard(id),
+            Some(State::Open(_)) => {
+                self.settle_log();
+                self.discard(id);
+            }
             Some(State::Lingering(_) | State::Free) | None => {}
         }
     }

@@ -172,6 +172,7 @@ impl<E: Engine> Worker<E> {
             self.engine.timeout(&mut self.io);
         }
         self.engine.end_tick(&mut self.io);
+        self.io.settle_log();
         self.io.flush_dirty();
         self.io.mesh.wake();
         self.end_turn(now.mono_us);

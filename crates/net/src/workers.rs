@@ -36,6 +36,9 @@ pub trait LogSink: Send + Sync {
         let _ = level;
         true
     }
+
+    /// Clients are about to be told of what the lines so far say: these should be readable then.
+    fn settle(&self) {}
 }
 
 impl<F: Fn(Level, &str) + Send + Sync> LogSink for F {

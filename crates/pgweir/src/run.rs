@@ -189,6 +189,10 @@ impl LogSink for WorkersLog {
     fn reaches_anybody(&self, level: Level) -> bool {
         self.0.reaches_anybody(level)
     }
+
+    fn settle(&self) {
+        self.0.settle();
+    }
 }
 
 /// A panic in any thread ends the process, with exit code 1 and a FATAL line: a worker less would leave its clients

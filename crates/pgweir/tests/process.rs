@@ -130,7 +130,7 @@ fn pages_go_to_standard_output() {
     for args in [["-V"], ["--version"]] {
         let (code, out, err) = finished(&mut pgweir(&args));
         assert_eq!((code, err.as_str()), (Some(0), ""));
-        assert!(out.starts_with("pgweir ") && out.contains("(compatible with PgBouncer"), "{out}");
+        assert!(out.starts_with("PgBouncer ") && out.contains("\npgweir "), "{out}");
     }
     for args in [["-h"], ["--help"]] {
         let (code, out, err) = finished(&mut pgweir(&args));

@@ -73,7 +73,9 @@ pub enum WireError {
         got: u32,
     },
     /// The `options` of a startup packet hold something else than settings.
-    #[error("startup parameter \"options\": {problem}; use -c name=value or --name=value")]
+    #[error(
+        "unsupported options startup parameter: only '-c config=val' and '--config=val' are allowed ({problem})"
+    )]
     Options {
         /// What is wrong.
         problem: &'static str,

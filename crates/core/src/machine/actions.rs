@@ -345,10 +345,9 @@ impl Machine {
             let pool = &mut self.pools[id];
             pool.config = Arc::new(database.into_owned());
             pool.follow(&config);
-            if recycled {
+            // PgBouncer's words for TLS, too.
+            if recycled || tls_changed {
                 self.recycle_pool(d, id, "database configuration changed");
-            } else if tls_changed {
-                self.recycle_pool(d, id, "TLS configuration changed");
             }
             self.notice(id);
         }

@@ -54,6 +54,7 @@ impl Machine {
         let user = Arc::clone(&login.user);
         let session = ConsoleSession::new(user, application, self.now.mono_us, rights, key);
         client.state = ClientState::Console(Box::new(session));
+        self.console_logins += 1;
         d.send(client.conn, &self.scratch);
         Step::Used(0)
     }

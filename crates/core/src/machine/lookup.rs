@@ -47,7 +47,7 @@ impl Machine {
             return self.answer_lookup(d, &lookup, Answer::Nobody(Obstacle::ShuttingDown));
         }
         if self.known_failure(pool_id).is_some() {
-            return self.answer_lookup(d, &lookup, Answer::Nobody(Obstacle::Unreachable));
+            return self.answer_lookup(d, &lookup, Answer::Nobody(Obstacle::Failing));
         }
         let now_us = self.now.mono_us;
         let pool = &mut self.pools[pool_id];

@@ -347,7 +347,10 @@ impl Machine {
         if !unknown && !pool_is_idle && !database_is_idle && !is_made_up {
             return;
         }
-        if automatic {
+        if pool_is_idle && !unknown {
+            let line = format!("cleaning up idle pool {}/{}", pool.database, pool.user);
+            self.log(d, Level::Log, &line);
+        } else if automatic {
             let line = format!(
                 "dropping database '{}' as it does not exist anymore or inactive auto-database",
                 pool.database

@@ -251,6 +251,9 @@ impl Machine {
             (_, Answer::Nobody(Obstacle::Unreachable)) => {
                 self.refuse_attempt(d, id, attempt, &Fault::NobodyToAsk);
             }
+            (_, Answer::Nobody(Obstacle::Failing)) => {
+                self.refuse_attempt(d, id, attempt, &Fault::NobodyAsked);
+            }
             (_, Answer::Nobody(Obstacle::ShuttingDown)) => {
                 self.refuse_attempt(d, id, attempt, &Fault::ServerShuttingDown);
             }
@@ -301,9 +304,11 @@ impl Machine {
         if header.tag == tag::TERMINATE {
             return self.client_left(d, id, "client close request");
         }
-        if header.tag != tag::PASSWORD || header.total() > PASSWORD_BYTES_MAX {
-            let text = "expected a password message";
-            return self.refuse_client(d, id, &Fault::Protocol(text.into()));
+        if header.tag != tag::PASSWORD {
+            return self.refuse_client(d, id, &Fault::Protocol("expected a password message".into()));
+        }
+        if header.total() - HEADER_LEN > PASSWORD_BYTES_MAX {
+            return self.refuse_client(d, id, &Fault::Protocol("the password message is too long".into()));
         }
         let Some(body) = bytes.get(HEADER_LEN..header.total()) else { return Step::Wait };
         let Some(client) = self.clients.get_mut(id) else { return Step::Gone };

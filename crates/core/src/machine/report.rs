@@ -380,8 +380,9 @@ impl Machine {
 
     fn stats_by_database(&self) -> Vec<(String, Stats, Window)> {
         let mut all = Vec::new();
-        if self.worker.0 == 0 {
-            all.push((crate::console::DATABASE.to_owned(), Stats::default(), Window::default()));
+        if self.worker.0 == 0 || self.console_logins > 0 {
+            let stats = Stats { client_logins: self.console_logins, ..Stats::default() };
+            all.push((crate::console::DATABASE.to_owned(), stats, Window::default()));
         }
         for pool in self.pools.values() {
             add_stats(&mut all, (pool.database.to_string(), pool.stats, pool.window(self.now.mono_us)));

@@ -436,7 +436,7 @@ impl Machine {
                 let code = code.unwrap_or(SqlState::CONNECTION_FAILURE);
                 self.servers[id].lost = true;
                 // The client leaves in state Welcoming, which would close this connection by itself.
-                self.refuse_client(d, client, &Fault::ServerRefused(code, text.to_owned()));
+                self.refuse_client(d, client, &Fault::ReplicationRefused(code, text.to_owned()));
             }
             None if goes_on => {}
             None => {
