@@ -211,6 +211,7 @@ def test_the_life_of_a_package(debian, bench, tmp_path):
     assert debian.main_pid() is None
 
     debian.run("dpkg", "--remove", "pgweir")
+    assert not debian.path("/run/pgweir").exists()
     left = debian.files() - before
     assert {"/etc/pgweir/pgweir.ini", "/etc/pgweir/userlist.txt", "/etc/logrotate.d/pgweir"} <= left
     assert not any(name.startswith("/usr") for name in left), left
@@ -300,3 +301,12 @@ def test_the_version_comes_from_git(tmp_path):
     assert said() == "8.0.0"
     (inner / "CHANGELOG.md").write_text("changed")
     assert said() == "8.0.0+dirty"
+
+
+def test_the_lowest_rust_version_is_stated_once():
+    """Pages say the one of Cargo.toml, both workspaces have it, and the test workflow reads it from there."""
+    stated = re.search(r'^rust-version = "(.*)"', (REPOSITORY / "Cargo.toml").read_text(), re.MULTILINE)[1]
+    for name in ("README.md", "docs/start/install.md"):
+        assert set(re.findall(r"Rust (\d+\.\d+)", (REPOSITORY / name).read_text())) == {stated}, name
+    assert f'rust-version = "{stated}"' in (REPOSITORY / "fuzz" / "Cargo.toml").read_text()
+    assert "rust-version = " in (REPOSITORY / ".github/workflows/test.yml").read_text()
