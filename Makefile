@@ -1,7 +1,7 @@
 # The menu. `make` alone lists the verbs; each is a line or two, so that it can be run by hand as well.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt build packages release reproducible sim mutants fuzz blackbox demo-smoke web web-test tidy prepare bench-peers bench-instructions install docs clean
+.PHONY: help demo test check fmt build packages release reproducible sim mutants fuzz fuzz-sessions blackbox demo-smoke web web-test tidy prepare bench-peers bench-instructions install docs clean
 MAKEFLAGS += --no-print-directory
 
 CARGO ?= cargo
@@ -59,6 +59,11 @@ mutants: ## small faults in a copy of the sources, and what finds each of them; 
 
 fuzz: ## runs every fuzz target over its corpus and mutations of it
 	$(CARGO) test --quiet --manifest-path fuzz/Cargo.toml --target-dir "$(TARGET)"
+
+fuzz-sessions: build ## random sessions of several clients against real PostgreSQL (ROUNDS=3000 SEED=1 CLIENTS=4 MAJOR=17 ARGS="--set sequence_affinity=pin")
+	@tests/setup.sh
+	cd tests && POOLER="$(PGWEIR)" ../.cache/venv/bin/python -m sessions.fuzz --rounds $(or $(ROUNDS),3000) $(if $(SEED),--seed $(SEED)) \
+		$(if $(CLIENTS),--clients $(CLIENTS)) $(if $(MAJOR),--major $(MAJOR)) $(ARGS)
 
 blackbox: build ## the binary against real PostgreSQL versions and real drivers (ARGS="-k copy --slow")
 	POOLER="$(PGWEIR)" tests/run.sh $(ARGS)

@@ -1,0 +1,1 @@
+"""The session fuzzer: random sessions of several clients, each played directly and through the pooler, answers compared."""

@@ -1,0 +1,164 @@
+"""Where rounds are played: one cluster, a database with what the sessions use, and a pooler for each size of a pool.
+
+Each round gets a pool of its own (a database name that the pooler has not heard before), so that nothing is known there of the
+rounds before. `clean` puts the tables and sequences back between two plays.
+"""
+
+import itertools
+from dataclasses import dataclass
+
+from harness.pooler import Pooler
+from sessions import rules
+from sessions.play import Player
+
+DATABASE = "sessions"
+CLIENTS = 8
+"""For how many clients there are objects: the schemas c0, c1, ..."""
+
+OBJECTS = """
+create schema fz;
+grant usage on schema fz to public;
+create function fz.put(text, text) returns text language plpgsql as 'begin return set_config($1, $2, false); end';
+create function fz.put_local(text, text) returns text language plpgsql as 'begin return set_config($1, $2, true); end';
+create function fz.tenant(text) returns void language plpgsql as 'begin perform set_config(''body.tenant'', $1, false); end';
+create function fz.zone(text) returns void language plpgsql as 'begin execute format(''set timezone = %L'', $1); end';
+create function fz.reset_zone() returns void language plpgsql as 'begin execute ''reset timezone''; end';
+create function fz.reset_all() returns void language plpgsql as 'begin reset all; end';
+create function fz.own_value() returns text language sql set work_mem = '9MB' as 'select current_setting(''work_mem'')';
+create function fz.sql_tenant(text) returns text language sql as 'select set_config(''body.tenant'', $1, false)';
+create function fz.prepare_it(text, text) returns void language plpgsql as 'begin execute format(''prepare %I as select %L'', $1, $2); end';
+create function fz.deallocate_it(text) returns void language plpgsql as 'begin execute format(''deallocate %I'', $1); end';
+create function fz.temporary(text) returns void language plpgsql as 'begin execute format(''create temp table %I (v text)'', $1); end';
+create function fz.fail() returns int language plpgsql as 'begin perform set_config(''body.tenant'', ''failed'', false); return 1/0; end';
+create procedure fz.enter(text) language plpgsql as 'begin perform set_config(''body.tenant'', $1, false); end';
+create procedure fz.enter_twice(text) language plpgsql
+    as 'begin perform set_config(''body.tenant'', $1, false); commit; set work_mem = ''6MB''; end';
+create function fz.on_insert() returns trigger language plpgsql
+    as 'begin perform set_config(''body.trigger'', new.v, false); return new; end';
+grant execute on all functions in schema fz to public;
+grant bob to alice;
+"""
+
+OF_CLIENT = """
+create schema c{n};
+grant all on schema c{n} to public;
+create table c{n}.t (id serial primary key, v text);
+create table c{n}.watched (v text);
+create trigger on_insert before insert on c{n}.watched for each row execute function fz.on_insert();
+create sequence c{n}.s;
+grant all on all tables in schema c{n} to public;
+grant all on all sequences in schema c{n} to public;
+"""
+
+CLEAN = """
+do $$
+declare r record;
+begin
+    while exists (select from pg_locks where locktype = 'advisory') loop perform pg_sleep(0.001); end loop;
+    for r in select c.oid::regclass as name from pg_class c join pg_namespace n on n.oid = c.relnamespace
+        where n.nspname ~ '^(c[0-9]|public)' and c.relname like 'made%' and c.relkind = 'r' loop
+        execute 'drop table ' || r.name;
+    end loop;
+    for n in 0..{last} loop
+        execute format('delete from c%s.t; delete from c%s.watched', n, n);
+        perform setval(format('c%s.t_id_seq', n)::regclass, 1, false), setval(format('c%s.s', n)::regclass, 1, false);
+    end loop;
+end $$
+"""
+
+
+class Invalid(Exception):
+    """A round that hangs with PostgreSQL itself: nothing can be compared."""
+
+
+@dataclass
+class Difference:
+    """Two answers that should have been equal."""
+
+    client: int
+    group: int
+    wanted: list
+    got: list
+
+    def signature(self):
+        """What kind of difference it is: shrinking keeps to it."""
+        first = next((p for p in itertools.zip_longest(self.wanted, self.got) if p[0] != p[1]), (None, None))
+        return tuple(m and (m[0], dict(m[1]).get("C") if m[0] in ("E", "N") else None) for m in first)
+
+    def __str__(self):
+        lines = [f"client {self.client}, its answer {self.group + 1}:"]
+        lines += ["  PostgreSQL: " + " ".join(map(rules.shown, self.wanted))]
+        lines += ["  the pooler: " + " ".join(map(rules.shown, self.got))]
+        return "\n".join(lines)
+
+
+class Arena:
+    """Plays rounds on this cluster. `settings` go to the poolers."""
+
+    def __init__(self, cluster, **settings):
+        self.cluster = cluster
+        self.settings = settings
+        self.poolers = {}
+        self.consoles = {}
+        self.numbers = itertools.count()
+        self.rules = rules.RULES
+        self._make_database()
+        self.beside = cluster.connect(DATABASE)
+        self.lasting = {oid for (oid,) in self.beside.execute("select oid::int8 from pg_class where oid >= 16384").fetchall()}
+
+    def _make_database(self):
+        if self.cluster.sql("select 1 from pg_database where datname = %s", [DATABASE]):
+            return
+        self.cluster.sql(f"create database {DATABASE}")
+        self.cluster.sql(OBJECTS, database=DATABASE)
+        for n in range(CLIENTS):
+            self.cluster.sql(OF_CLIENT.format(n=n), database=DATABASE)
+
+    def pooler(self, servers):
+        """The pooler whose pools have this many servers."""
+        if servers not in self.poolers:
+            where = {"*": self.cluster.at(DATABASE), "sessions": self.cluster.at(DATABASE)}
+            options = {"default_pool_size": servers, "autodb_idle_timeout": 3, "query_wait_timeout": 60, **self.settings}
+            self.poolers[servers] = Pooler(where, **options)
+            self.consoles[servers] = self.poolers[servers].console()
+        return self.poolers[servers]
+
+    def clean(self):
+        """Everything as it was before the first round."""
+        self.beside.execute(CLEAN.replace("{last}", str(CLIENTS - 1)))
+
+    def direct(self, played):
+        """The clients, played to PostgreSQL itself."""
+        self.clean()
+        player = Player(f"{self.cluster.folder}/.s.PGSQL.{self.cluster.port}", DATABASE)
+        clients = player.play(played)
+        if player.hung:
+            raise Invalid(str(played))
+        return clients
+
+    def pooled(self, played):
+        """The clients, played through a pool that has just been opened."""
+        pooler = self.pooler(played.servers)
+        self.clean()
+        database = f"round{next(self.numbers)}"
+        try:
+            return Player(pooler.unix_address, database).play(played)
+        finally:
+            self.consoles[played.servers].query(f"RECONNECT {database}")
+
+    def compare(self, played):
+        """Plays the round on both sides; the first difference of any client, or None."""
+        direct, pooled = self.direct(played), self.pooled(played)
+        for number in played.startups:
+            wanted, got = (rules.groups(side[number], self.lasting) for side in (direct, pooled))
+            found = rules.difference(wanted, got, played.started(number), self.rules)
+            if found:
+                return Difference(number, *found)
+        return None
+
+    def finish(self):
+        """Stops the poolers; what was wrong with them."""
+        self.beside.close()
+        for console in self.consoles.values():
+            console.hang_up()
+        return [fault for pooler in self.poolers.values() for fault in pooler.finish()]

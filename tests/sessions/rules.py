@@ -1,0 +1,220 @@
+"""What may differ between a client's answers from PostgreSQL and through the pooler. Everything else has to be equal to the byte.
+
+`masked` takes out of both sides what no two connections share: process ids, cancel keys, object ids made meanwhile. `RULES` are the
+documented differences: each has a name, the place that documents it, and a function of the two answers. A rule looks at
+one group (the messages up to one ReadyForQuery) and says whether the difference there is what the page describes.
+"""
+
+import re
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+FIRST_OWN_OID = 16384
+"""Object ids from here on are given to objects that users make."""
+
+
+def fields(body):
+    """An error's or notice's fields by their letter."""
+    return {part[:1].decode(): part[1:].decode(errors="replace") for part in body.split(b"\0") if part}
+
+
+def value(body):
+    """(name, value) of a ParameterStatus."""
+    name, shown = body.split(b"\0")[:2]
+    return name.decode(), shown.decode(errors="replace")
+
+
+class Masks:
+    """Names for what differs from connection to connection, given in the order in which a client meets it."""
+
+    def __init__(self, pids, lasting):
+        self.pids = set(pids)
+        self.lasting = lasting
+        self.oids = {}
+
+    def masked(self, tag, body):
+        """The message as it is compared."""
+        if tag == "K":
+            return tag, b"%d bytes" % len(body)
+        if tag == "A" and body[:4] in self.pids:
+            return tag, b"own" + body[4:]
+        if tag == "T":
+            return tag, self._columns(body)
+        if tag in "EN" and len(tag) == 1:
+            return tag, tuple(sorted(fields(body).items()))
+        return tag, body
+
+    def _columns(self, body):
+        """A RowDescription without the object ids of tables that were made meanwhile."""
+        cut, at = [], 2
+        try:
+            for _ in range(struct.unpack_from("!h", body)[0]):
+                end = body.index(b"\0", at) + 1
+                (oid,) = struct.unpack_from("!I", body, end)
+                shown = oid if oid < FIRST_OWN_OID or oid in self.lasting else self.oids.setdefault(oid, f"new{len(self.oids)}")
+                cut.append((body[at:end], shown, body[end + 4 : end + 18]))
+                at = end + 18
+        except (ValueError, struct.error):
+            return body
+        return tuple(cut) if at == len(body) else body
+
+
+def groups(client, lasting):
+    """A client's answers, masked, cut behind each ReadyForQuery."""
+    masks = Masks(client.pids, lasting)
+    cut, group = [], []
+    for tag, body in client.told:
+        group.append(masks.masked(tag, body))
+        if tag == "Z":
+            cut.append(group)
+            group = []
+    return [*cut, group] if group else cut
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A documented difference."""
+
+    name: str
+    place: str
+    excuses: Callable
+    """Of a group: (what PostgreSQL said, what the pooler said)."""
+
+
+def pairs(wanted, got):
+    """The messages that differ, in pairs, if there are equally many on both sides."""
+    return [(w, g) for w, g in zip(wanted, got) if w != g] if len(wanted) == len(got) else None
+
+
+def only(difference):
+    """A rule's function: each pair of messages that differ satisfies `difference(wanted, got)`."""
+
+    def excuses(wanted, got):
+        different = pairs(wanted, got)
+        return bool(different) and all(difference(w, g) for w, g in different)
+
+    return excuses
+
+
+PLACES = set("FLR")
+"""The fields of an error that say where in PostgreSQL's sources it was raised."""
+
+
+def _our_words(wanted, got):
+    """The same error, in the pooler's own message: without a place in PostgreSQL's sources."""
+    if not (wanted[0] == got[0] == "E") or "R" in dict(got[1]):
+        return False
+    return [f for f in wanted[1] if f[0] not in PLACES] == [f for f in got[1] if f[0] not in PLACES]
+
+
+def _unknown_sequence(wanted, got):
+    """A value from a sequence that another client may have used since, or none at all: 55000."""
+    return got[0] == "E" and dict(got[1])["C"] == "55000" and (wanted[0] in "DT" or wanted[0] == "E" and dict(wanted[1])["C"] == "55000")
+
+
+def _sequence(wanted, got):
+    tail = [(w, g) for w, g in zip(wanted, got) if w != g]
+    return bool(tail) and any(g[0] == "E" and dict(g[1])["C"] == "55000" for g in got) and _unknown_sequence(*tail[0])
+
+
+def _empty_for_null(wanted, got):
+    """current_setting('a.b', true) of a name that another client has made known: empty in place of NULL."""
+    null, empty = b"\xff\xff\xff\xff", b"\0\0\0\0"
+    return wanted[0] == got[0] == "D" and wanted[1].replace(null, empty) == got[1].replace(null, empty)
+
+
+def _no_temporary_schema(wanted, got):
+    """What is named in pg_temp on a connection that never had anything there: no such schema, or nothing of the name in it."""
+    if not (wanted[0] == got[0] == "E"):
+        return False
+    return dict(wanted[1])["C"] == "3F000" and "pg_temp" in dict(wanted[1])["M"] and dict(got[1])["C"] in ("42883", "42P01")
+
+
+RULES = [
+    Rule("places in PostgreSQL's sources", "session-state.md, What differs in an error", only(_our_words)),
+    Rule("a sequence's value from an earlier transaction", "session-state.md, currval and lastval", _sequence),
+    Rule("empty in place of NULL", "session-state.md, What is not seen: current_setting('a.b', true)", only(_empty_for_null)),
+    Rule("a temporary schema that is there", "session-state.md, What is not seen: pg_temp", only(_no_temporary_schema)),
+]
+
+
+def difference(wanted, got, started, rules=RULES):
+    """The first group that differs and that no rule excuses: (its number, PostgreSQL's, the pooler's). None: the answers are equal.
+
+    `started`: the names in the client's startup packets.
+    """
+    reports = Reports(started)
+    for number in range(max(len(wanted), len(got))):
+        ours = got[number] if number < len(got) else []
+        theirs = wanted[number] if number < len(wanted) else []
+        if not reports.excuse(theirs, ours):
+            return number, theirs, ours
+        theirs, ours = _unreported(theirs), _unreported(ours)
+        if theirs != ours and not any(rule.excuses(theirs, ours) for rule in rules):
+            return number, wanted[number] if number < len(wanted) else [], got[number] if number < len(got) else []
+    return None
+
+
+class Reports:
+    """Compares what is reported of parameters: the same, in the same group.
+
+    Documented (session-state.md, What is not seen, "After RESET of a parameter that the server reports"): what a client
+    set at login may be reported with the server's value first and with its own right behind: before the next group's end at the latest.
+    """
+
+    def __init__(self, started):
+        self.started = {REPORTED.get(name.lower()) for name in started} - {None}
+        self.wanted, self.got = {}, {}
+        self.late = set()
+
+    def excuse(self, wanted, got):
+        """Notes what a group reports; whether that is right."""
+        theirs, ours = ([value(body) for tag, body in group if tag == "S"] for group in (wanted, got))
+        if wanted and wanted[0][0] == "connect":
+            self.late.clear()
+            theirs, ours = sorted(theirs), sorted(ours)
+        self.wanted.update(theirs)
+        self.got.update(ours)
+        differs = {name for name in self.wanted | self.got if self.wanted.get(name) != self.got.get(name)}
+        of = lambda reports, name: [shown for other, shown in reports if other == name]  # noqa: E731
+        said_twice = {name for name, _ in theirs + ours if of(theirs, name) != of(ours, name)}
+        if not (differs | said_twice) <= self.started | self.late or differs & self.late:
+            return False
+        self.late = differs
+        return True
+
+
+REPORTED = {name.lower(): name for name in ("TimeZone", "DateStyle", "IntervalStyle", "application_name", "client_encoding")} | {"options": None}
+"""The parameters that PostgreSQL reports and that a startup packet here sets."""
+
+
+def _unreported(group):
+    return [m for m in group if m[0] != "S"]
+
+
+def shown(message):
+    """A message in words."""
+    tag, body = message
+    if tag in ("connect", "closed", "hangs"):
+        return tag
+    if tag in "EN":
+        kept = dict(body)
+        return f"{tag}({kept.get('S')} {kept.get('C')}: {kept.get('M')}" + "".join(f"; {k}={kept[k]}" for k in "DHPWR" if k in kept) + ")"
+    if tag == "T" and isinstance(body, tuple):
+        return "T(" + ", ".join(f"{name[:-1].decode(errors='replace')}" + (f" of {oid}" if oid else "") for name, oid, _ in body) + ")"
+    if tag == "D":
+        return f"D({', '.join(map(str, _row(body)))})"
+    if tag == "S":
+        return "S({}={})".format(*value(body))
+    return f"{tag}({re.sub(r'[^ -~]', '.', body.rstrip(bytes(1)).decode('latin-1'))})" if body else tag
+
+
+def _row(body):
+    values, at = [], 2
+    for _ in range(struct.unpack_from("!h", body)[0]):
+        (length,) = struct.unpack_from("!i", body, at)
+        at += 4
+        values.append("NULL" if length < 0 else repr(body[at : at + length].decode(errors="replace")))
+        at += max(length, 0)
+    return values
