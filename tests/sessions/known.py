@@ -20,15 +20,15 @@ class Known:
 KNOWN = [
     Known(
         "names of settings that the scan cannot read",
-        ("quoted names", "comments", "names of three parts"),
-        ("quoted-name", "name-with-blanks", "name-of-three-parts", "long-name"),
+        ("quoted names", "comments", "names of three parts", "computed names", "backslashes"),
+        ("backslash-in-a-value", "computed-name", "quoted-name", "name-with-blanks", "name-of-three-parts", "long-name"),
     ),
     Known("more names than a list holds", ("many names",), ("many-names-in-one-statement", "many-names-in-one-string")),
     Known("a custom setting of the startup packet", ("custom startup parameters",), ("custom-startup-parameter",)),
     Known(
         "the unnamed statement of another client",
         ("unnamed without parse",),
-        ("unnamed-statement-of-another", "unnamed-statement-closed"),
+        ("unnamed-statement-of-another", "unnamed-statement-closed", "unnamed-statement-after-a-failed-parse"),
     ),
     Known(
         "names prepared by SQL and by protocol",
@@ -38,7 +38,6 @@ KNOWN = [
     Known(
         "startup values after a reset",
         ("errors in a group", "resets in a body", "null settings"),
-        ("discard-and-an-error", "reset-commit-and-an-error", "reset-in-a-body", "null-setting"),
+        ("discard-and-an-error", "reset-commit-and-an-error", "reset-in-a-body", "null-setting", "set-names"),
     ),
-    Known("a notification to itself in a group that a simple query ends", ("notify in a group",), ("notify-in-an-open-group",)),
 ]

@@ -144,16 +144,40 @@ def difference(wanted, got, started, rules=RULES):
 
     `started`: the names in the client's startup packets.
     """
-    reports = Reports(started)
+    reports, notices = Reports(started), Notifications()
     for number in range(max(len(wanted), len(got))):
         ours = got[number] if number < len(got) else []
         theirs = wanted[number] if number < len(wanted) else []
-        if not reports.excuse(theirs, ours):
+        if not reports.excuse(theirs, ours) or not notices.excuse(theirs, ours):
             return number, theirs, ours
-        theirs, ours = _unreported(theirs), _unreported(ours)
+        theirs, ours = _asked_for(theirs), _asked_for(ours)
         if theirs != ours and not any(rule.excuses(theirs, ours) for rule in rules):
             return number, wanted[number] if number < len(wanted) else [], got[number] if number < len(got) else []
+    if notices.late:
+        return len(wanted), notices.late, []
     return None
+
+
+class Notifications:
+    """Compares what a client is notified of: the same, in the same order.
+
+    Documented (session-state.md, LISTEN and NOTIFY, "in a pipeline"): a client that sends more at once is told of its own notifications
+    behind the last answer.
+    """
+
+    def __init__(self):
+        self.late = []
+
+    def excuse(self, wanted, got):
+        """Notes what a group tells; whether that is right."""
+        if wanted and wanted[0][0] == "connect" and self.late:
+            return False
+        self.late += [message for message in wanted if message[0] == "A"]
+        for message in (message for message in got if message[0] == "A"):
+            if self.late[:1] != [message]:
+                return False
+            del self.late[0]
+        return True
 
 
 class Reports:
@@ -179,7 +203,10 @@ class Reports:
         differs = {name for name in self.wanted | self.got if self.wanted.get(name) != self.got.get(name)}
         of = lambda reports, name: [shown for other, shown in reports if other == name]  # noqa: E731
         said_twice = {name for name, _ in theirs + ours if of(theirs, name) != of(ours, name)}
-        if not (differs | said_twice) <= self.started | self.late or differs & self.late:
+        if not (differs | said_twice) <= self.started | self.late:
+            return False
+        # It must have been told its own value since, even if another reset followed.
+        if any(self.wanted.get(name) not in of(ours, name) for name in differs & self.late):
             return False
         self.late = differs
         return True
@@ -189,8 +216,8 @@ REPORTED = {name.lower(): name for name in ("TimeZone", "DateStyle", "IntervalSt
 """The parameters that PostgreSQL reports and that a startup packet here sets."""
 
 
-def _unreported(group):
-    return [m for m in group if m[0] != "S"]
+def _asked_for(group):
+    return [m for m in group if m[0] not in "SA"]
 
 
 def shown(message):

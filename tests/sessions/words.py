@@ -31,7 +31,6 @@ BUILTIN = {
     "default_transaction_isolation": ["serializable"],
     "enable_seqscan": ["off"],
     "lock_timeout": ["59s"],
-    "quote_all_identifiers": ["on"],
     "standard_conforming_strings": ["off", "on"],
 }
 CUSTOM = ["tenant.id", "app.user_id", "a.b", "Shop.Tenant", "body.tenant", "body.trigger", "deep.er.name"]
@@ -48,7 +47,7 @@ def literal(text):
 def value(at):
     """A value that tells whose it is."""
     at.values += 1
-    return f"{at.client}v{at.values}" + at.pick(["", "", "", " x", "'q", "\\", "ä"])
+    return f"{at.client}v{at.values}" + at.pick(["", "", "", " x", "'q", "\\" if at.may("backslashes") else "", "ä"])
 
 
 def cased(at, word):
@@ -98,7 +97,8 @@ def sets(at):
     name, shown = setting(at)
     how = at.chance.random()
     if how < 0.1:
-        return Statement(at.pick(["set time zone 'Europe/Paris'", "SET TIME ZONE -7", "set time zone local", "set names 'LATIN1'", "set names",
+        return Statement(at.pick(["set time zone 'Europe/Paris'", "SET TIME ZONE -7", "set time zone local", "set names 'LATIN1'", 
+            "set names" if at.may("null settings") else "set names 'UTF8'",
                                   "set session characteristics as transaction isolation level serializable",
                                   "set time zone interval '+02' hour to minute"]))  # fmt: skip
     words = [cased(at, "set")]
@@ -127,7 +127,7 @@ def set_config(at):
         return Statement(f"select set_config({literal(name)}, null, {keeps})")
     if how < 0.35:
         return Statement(f"select set_config($1, $2, {keeps})", (name, shown))
-    if how < 0.5:
+    if how < 0.5 and at.may("computed names"):
         return Statement(f"select set_config({literal(name[:2])} || {literal(name[2:])}, {literal(shown)}, {keeps})")
     if how < 0.6:
         return Statement(f"with x as (select set_config({literal(name)}, {literal(shown)}, {keeps}) as v) select v from x")
