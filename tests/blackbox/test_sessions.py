@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.cluster import DISTRIBUTION
+from harness.machine import REPOSITORY
 from harness.pooler import kind
 from sessions import rules, words
 from sessions.arena import Arena
@@ -118,6 +119,13 @@ NOT_EXCUSED = {
     "empty in place of NULL": (row(NULL), row(b"\0\0\0\1x")),
     "a temporary schema that is there": (error(C="3F000", M='schema "x" does not exist'), error(C="42883", M="no function")),
 }
+
+
+def test_what_is_excused_is_documented():
+    """The words that each rule names stand in the page."""
+    page = " ".join((REPOSITORY / "docs" / "session-state.md").read_text().split())
+    for words_of_page in [*(rule.place for rule in rules.RULES), rules.NOTIFIED_LATE, rules.REPORTED_TWICE]:
+        assert words_of_page in page, words_of_page
 
 
 @pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.name)

@@ -9,13 +9,14 @@ from sessions.rounds import Round, Turn
 STARTUPS = {
     "TimeZone": ["Asia/Tokyo", "PST8PDT"], "DateStyle": ["German", "Postgres, MDY"], "application_name": ["began", "Two Words"],
     "client_encoding": ["UTF8", "LATIN1"], "search_path": ["public, pg_catalog", "nowhere"], "work_mem": ["5MB"], "extra_float_digits": ["2"],
-    "tenant.id": ["began"], "options": ["-c work_mem=7MB", "-c a.b=began -c statement_timeout=50s"], "role": ["bob"], "IntervalStyle": ["iso_8601"],
+    "tenant.id": ["began"], "options": ["-c work_mem=7MB", "-c a.b=began -c statement_timeout=50s"], "role": ["bob"], "user": ["postgres", "bob"],
+    "IntervalStyle": ["iso_8601"],
 }  # fmt: skip
 """What a client may ask for in its startup packet."""
 
 FEATURES = {
     "comments", "quoted names", "null settings", "many names", "resets in a body", "prepared in a body", "pg_prepared_statements",
-    "unnamed without parse", "mixed names", "errors in a group", "computed names", "backslashes",
+    "unnamed without parse", "mixed names", "errors in a group", "computed names", "backslashes", "superusers", "long identifiers",
     "pipelined rollback", "names of three parts", "custom startup parameters",
 }  # fmt: skip
 """What can be left out of rounds by name, while it is known to fail."""
@@ -209,7 +210,19 @@ class Client:
         ask = self.pick([f"select currval('c{n}.s')", "select lastval()"])
         if self.chance.random() < 0.6:
             return [self.turn([("Q", f"begin; select nextval('c{n}.s')")], True), self.turn([("Q", ask)]), self.turn([("Q", "commit")])]
-        return [self.turn([("Q", ask)], True)] if self.may("late values") else [self.turn([("Q", f"select nextval('c{n}.s'); {ask}")])]
+        # Outside of a transaction: it may fail where PostgreSQL alone would answer.
+        return [self.turn([("Q", "commit")], True), self.turn([("Q", ask)], True)]
+
+    def portal(self):
+        """A portal with a name, read in parts."""
+        made = words.Statement(self.pick(["select generate_series(1, 4)", f"select v from c{self.client}.t order by id", "values ('a'), ('b')"]))
+        name = self.pick(["c1", "c3"])
+        turns = [self.turn([("P", "", made.sql, []), ("B", name, "", []), ("E", name, 1), ("S",)])]
+        rest = [[("E", name, 1)], [("D", "P", name), ("E", name, 0)], [("C", "P", name)], [("B", name, "", [])], [("Q", f"fetch 1 from {name}")]]
+        for _ in range(self.pick([1, 2, 3])):
+            said = self.pick(rest)
+            turns.append(self.turn(said if said[0][0] == "Q" else [*said, ("S",)]))
+        return turns if self.chance.random() < 0.3 else [self.turn([("Q", "begin")]), *turns, self.turn([("Q", "commit")])]
 
     def block(self, depth=0):
         """A transaction."""
@@ -248,6 +261,8 @@ class Client:
             ways += [(self.unnamed, 2)] if self.may("unnamed without parse") else []
         if "resets" in self.topics and self.may("errors in a group"):
             ways.append((self.reset_with_error, 2))
+        if "cursors" in self.topics:
+            ways.append((self.portal, 4))
         if "sequences" in self.topics:
             ways.append((self.asks, 4))
         made = []
@@ -263,6 +278,8 @@ def startup(chance, features, topics):
     """
     count = chance.choice([0, 0, 1, 1, 2, 3])
     made = {name: chance.choice(STARTUPS[name]) for name in chance.sample(sorted(STARTUPS), count)}
+    if made.get("user") == "postgres" and "superusers" not in features:
+        del made["user"]
     return {
         k: v for k, v in made.items()
         if ("." not in f"{k} {v}" or "custom startup parameters" in features) and (k != "role" or "roles" not in topics)

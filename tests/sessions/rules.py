@@ -1,14 +1,15 @@
 """What may differ between a client's answers from PostgreSQL and through the pooler. Everything else has to be equal to the byte.
 
-`masked` takes out of both sides what no two connections share: process ids, cancel keys, object ids made meanwhile. `RULES` are the
-documented differences: each has a name, the place that documents it, and a function of the two answers. A rule looks at
-one group (the messages up to one ReadyForQuery) and says whether the difference there is what the page describes.
+`Masks` takes out of both sides what no two connections share: process ids, cancel keys, object ids made meanwhile. `RULES` are the
+documented differences between two messages. `Reports` and `Notifications` know the two of order. Each names the words of
+docs/session-state.md that document it.
 """
 
 import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import zip_longest
 
 FIRST_OWN_OID = 16384
 """Object ids from here on are given to objects that users make."""
@@ -78,23 +79,11 @@ class Rule:
 
     name: str
     place: str
+    """The words of docs/session-state.md that document it."""
     excuses: Callable
-    """Of a group: (what PostgreSQL said, what the pooler said)."""
-
-
-def pairs(wanted, got):
-    """The messages that differ, in pairs, if there are equally many on both sides."""
-    return [(w, g) for w, g in zip(wanted, got) if w != g] if len(wanted) == len(got) else None
-
-
-def only(difference):
-    """A rule's function: each pair of messages that differ satisfies `difference(wanted, got)`."""
-
-    def excuses(wanted, got):
-        different = pairs(wanted, got)
-        return bool(different) and all(difference(w, g) for w, g in different)
-
-    return excuses
+    """Of two messages that differ: (what PostgreSQL said, what the pooler said)."""
+    ends: bool = False
+    """Whether the rest of the group differs, too, because one side failed."""
 
 
 PLACES = set("FLR")
@@ -108,14 +97,9 @@ def _our_words(wanted, got):
     return [f for f in wanted[1] if f[0] not in PLACES] == [f for f in got[1] if f[0] not in PLACES]
 
 
-def _unknown_sequence(wanted, got):
-    """A value from a sequence that another client may have used since, or none at all: 55000."""
+def _other_drew(wanted, got):
+    """A value from a sequence that another client may have used since."""
     return got[0] == "E" and dict(got[1])["C"] == "55000" and (wanted[0] in "DT" or wanted[0] == "E" and dict(wanted[1])["C"] == "55000")
-
-
-def _sequence(wanted, got):
-    tail = [(w, g) for w, g in zip(wanted, got) if w != g]
-    return bool(tail) and any(g[0] == "E" and dict(g[1])["C"] == "55000" for g in got) and _unknown_sequence(*tail[0])
 
 
 def _empty_for_null(wanted, got):
@@ -125,18 +109,36 @@ def _empty_for_null(wanted, got):
 
 
 def _no_temporary_schema(wanted, got):
-    """What is named in pg_temp on a connection that never had anything there: no such schema, or nothing of the name in it."""
+    """What does not exist in pg_temp: no such schema, or nothing of the name in it. It depends on what the server had there before."""
     if not (wanted[0] == got[0] == "E"):
         return False
-    return dict(wanted[1])["C"] == "3F000" and "pg_temp" in dict(wanted[1])["M"] and dict(got[1])["C"] in ("42883", "42P01")
+    codes = {dict(side[1])["C"] for side in (wanted, got)}
+    schema = next((dict(side[1])["M"] for side in (wanted, got) if dict(side[1])["C"] == "3F000"), "")
+    return "pg_temp" in schema and len(codes & {"42883", "42P01"}) == 1
 
 
 RULES = [
-    Rule("places in PostgreSQL's sources", "session-state.md, What differs in an error", only(_our_words)),
-    Rule("a sequence's value from an earlier transaction", "session-state.md, currval and lastval", _sequence),
-    Rule("empty in place of NULL", "session-state.md, What is not seen: current_setting('a.b', true)", only(_empty_for_null)),
-    Rule("a temporary schema that is there", "session-state.md, What is not seen: pg_temp", only(_no_temporary_schema)),
+    Rule("places in PostgreSQL's sources", "An error that pgweir raises in PostgreSQL's place", _our_words),
+    Rule("a sequence's value from an earlier transaction", "gets SQLSTATE 55000", _other_drew, ends=True),
+    Rule("empty in place of NULL", "may be empty instead of NULL", _empty_for_null),
+    Rule("a temporary schema that is there", "A name in `pg_temp` that does not exist", _no_temporary_schema),
 ]
+NOTIFIED_LATE = "A client that sends a pipeline is told of its own notifications after the pipeline's last answer"
+REPORTED_TWICE = "a client that set it at login is told the server's value first"
+"""The words that document what `Notifications` and `Reports` allow."""
+
+
+def excused(wanted, got, rules):
+    """Whether all that differs in a group is documented."""
+    for theirs, ours in zip_longest(wanted, got, fillvalue=("nothing", b"")):
+        if theirs == ours:
+            continue
+        by = next((rule for rule in rules if rule.excuses(theirs, ours)), None)
+        if by is None:
+            return False
+        if by.ends:
+            return wanted[-1:] == got[-1:]
+    return True
 
 
 def difference(wanted, got, started, rules=RULES):
@@ -151,7 +153,7 @@ def difference(wanted, got, started, rules=RULES):
         if not reports.excuse(theirs, ours) or not notices.excuse(theirs, ours):
             return number, theirs, ours
         theirs, ours = _asked_for(theirs), _asked_for(ours)
-        if theirs != ours and not any(rule.excuses(theirs, ours) for rule in rules):
+        if not excused(theirs, ours, rules):
             return number, wanted[number] if number < len(wanted) else [], got[number] if number < len(got) else []
     if notices.late:
         return len(wanted), notices.late, []
@@ -161,8 +163,8 @@ def difference(wanted, got, started, rules=RULES):
 class Notifications:
     """Compares what a client is notified of: the same, in the same order.
 
-    Documented (session-state.md, LISTEN and NOTIFY, "in a pipeline"): a client that sends more at once is told of its own notifications
-    behind the last answer.
+    Documented (`NOTIFIED_LATE`): a client that sends more at once is told of its
+    own notifications after the last answer.
     """
 
     def __init__(self):
@@ -183,7 +185,7 @@ class Notifications:
 class Reports:
     """Compares what is reported of parameters: the same, in the same group.
 
-    Documented (session-state.md, What is not seen, "After RESET of a parameter that the server reports"): what a client
+    Documented (`REPORTED_TWICE`): what a client
     set at login may be reported with the server's value first and with its own right behind: before the next group's end at the latest.
     """
 

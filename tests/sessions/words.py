@@ -97,7 +97,7 @@ def sets(at):
     name, shown = setting(at)
     how = at.chance.random()
     if how < 0.1:
-        return Statement(at.pick(["set time zone 'Europe/Paris'", "SET TIME ZONE -7", "set time zone local", "set names 'LATIN1'", 
+        return Statement(at.pick(["set time zone 'Europe/Paris'", "SET TIME ZONE -7", "set time zone local", "set names 'LATIN1'",
             "set names" if at.may("null settings") else "set names 'UTF8'",
                                   "set session characteristics as transaction isolation level serializable",
                                   "set time zone interval '+02' hour to minute"]))  # fmt: skip
@@ -168,7 +168,7 @@ def many(at):
         return Statement("select " + ", ".join(f"set_config('many.n{n}', '{who}', false)" for n in range(count)))
     if how < 0.8:
         return Statement(f"select count(set_config('many.n' || g, '{who}', false)) from generate_series(0, {count - 1}) g")
-    long = "long." + "x" * at.pick([40, 58, 120, 130])
+    long = "long." + "x" * at.pick([40, 58, 120, 130] if at.may("long identifiers") else [40, 58])
     return Statement(f"set {long} = '{who}'")
 
 
