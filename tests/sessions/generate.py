@@ -16,7 +16,8 @@ STARTUPS = {
 
 FEATURES = {
     "comments", "quoted names", "null settings", "many names", "resets in a body", "prepared in a body", "pg_prepared_statements",
-    "unnamed without parse", "mixed names", "errors in a group", "computed names", "backslashes", "superusers", "long identifiers",
+    "unnamed without parse", "mixed names", "errors in a group", "computed names", "backslashes", "prepared settings",
+    "superusers", "long identifiers",
     "pipelined rollback", "names of three parts", "custom startup parameters",
 }  # fmt: skip
 """What can be left out of rounds by name, while it is known to fail."""
@@ -218,7 +219,8 @@ class Client:
         made = words.Statement(self.pick(["select generate_series(1, 4)", f"select v from c{self.client}.t order by id", "values ('a'), ('b')"]))
         name = self.pick(["c1", "c3"])
         turns = [self.turn([("P", "", made.sql, []), ("B", name, "", []), ("E", name, 1), ("S",)])]
-        rest = [[("E", name, 1)], [("D", "P", name), ("E", name, 0)], [("C", "P", name)], [("B", name, "", [])], [("Q", f"fetch 1 from {name}")]]
+        rest = [[("E", name, 1)], [("D", "P", name), ("E", name, 0)], [("C", "P", name)], [("Q", f"fetch 1 from {name}")]]
+        rest += [[("B", name, "", [])]] if self.may("unnamed without parse") else []
         for _ in range(self.pick([1, 2, 3])):
             said = self.pick(rest)
             turns.append(self.turn(said if said[0][0] == "Q" else [*said, ("S",)]))

@@ -20,8 +20,8 @@ class Known:
 KNOWN = [
     Known(
         "names of settings that the scan cannot read",
-        ("quoted names", "comments", "names of three parts", "computed names", "backslashes"),
-        ("backslash-in-a-value", "computed-name", "quoted-name", "name-with-blanks", "name-of-three-parts", "long-name"),
+        ("quoted names", "comments", "names of three parts", "computed names", "backslashes", "prepared settings"),
+        ("backslash-in-a-value", "computed-name", "execute-that-sets", "quoted-name", "name-with-blanks", "name-of-three-parts", "long-name"),
     ),
     Known("more names than a list holds", ("many names",), ("many-names-in-one-statement", "many-names-in-one-string")),
     Known("a custom setting of the startup packet", ("custom startup parameters",), ("custom-startup-parameter",)),

@@ -124,6 +124,7 @@ RULES = [
     Rule("a temporary schema that is there", "A name in `pg_temp` that does not exist", _no_temporary_schema),
 ]
 NOTIFIED_LATE = "A client that sends a pipeline is told of its own notifications after the pipeline's last answer"
+NOTIFIED_MORE = "behind an `UNLISTEN` in a pipeline it may still be notified until then"
 REPORTED_TWICE = "a client that set it at login is told the server's value first"
 """The words that document what `Notifications` and `Reports` allow."""
 
@@ -169,16 +170,23 @@ class Notifications:
 
     def __init__(self):
         self.late = []
+        self.since_unlisten = self.WHILE
+
+    WHILE = 8
+    """For how many groups after an UNLISTEN in a pipeline or transaction a client may still be notified (`NOTIFIED_MORE`)."""
 
     def excuse(self, wanted, got):
         """Notes what a group tells; whether that is right."""
+        ends = any(tag == "C" and body in (b"UNLISTEN\0", b"DISCARD ALL\0") for tag, body in got)
+        self.since_unlisten = 0 if ends else self.since_unlisten + 1
         if wanted and wanted[0][0] == "connect" and self.late:
             return False
         self.late += [message for message in wanted if message[0] == "A"]
         for message in (message for message in got if message[0] == "A"):
-            if self.late[:1] != [message]:
+            if self.late[:1] == [message]:
+                del self.late[0]
+            elif self.since_unlisten >= self.WHILE:
                 return False
-            del self.late[0]
         return True
 
 

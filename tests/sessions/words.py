@@ -195,7 +195,8 @@ def prepared(at):
     if how < 0.35:
         body = at.pick([f"select {literal(value(at))}", "select current_setting('tenant' || '.id', true)",
         f"select v from c{at.client}.t order by id",
-                        f"select set_config('tenant.id', {literal(value(at))}, false)", "select now() is null, 'copy'"])  # fmt: skip
+                        f"select set_config('{'tenant.id' if at.may('prepared settings') else 'work_mem'}', '{at.client}MB', false)",
+                        "select now() is null, 'copy'"])  # fmt: skip
         return Statement(f"{cased(at, 'prepare')} {quoted} as {body}")
     if how < 0.4:
         return Statement(f"prepare {quoted} (int, text) as select $1 + 1, $2")
