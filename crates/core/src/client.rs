@@ -160,6 +160,8 @@ pub(crate) enum Asked {
     Secret {
         /// The pool: database and user.
         pool: (Arc<str>, Arc<str>),
+        /// Since when (monotonic, µs).
+        since_us: u64,
         /// What is to be done with it.
         then: Then,
     },

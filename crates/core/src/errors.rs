@@ -35,6 +35,8 @@ pub(crate) enum Fault {
     NoForcedUser,
     NoSuchDatabase(String),
     DatabaseDisabled(String),
+    /// DISABLE of the database that `auth_query` is asked in.
+    AuthDatabaseDisabled(String),
     NotAllowedOnConsole,
     TooManyClients(&'static str),
     ShuttingDown,
@@ -43,6 +45,8 @@ pub(crate) enum Fault {
     ForcedDisconnect,
     /// A timeout of the settings, by the text PgBouncer gives.
     Timeout(&'static str, SqlState),
+    /// The same while the client waited for a server; and why the last attempt to open one failed, if it did.
+    Unserved(&'static str, SqlState, Option<String>),
     /// Servers can not be opened at the moment; what the last attempt said.
     ServerFailing(String),
     /// PostgreSQL refused the login: its own code and text.
@@ -118,6 +122,9 @@ impl Fault {
             Fault::NoForcedUser => "bouncer config error".into(),
             Fault::NoSuchDatabase(name) => format!("no such database: {name}").into(),
             Fault::DatabaseDisabled(name) => format!("database \"{name}\" is disabled").into(),
+            Fault::AuthDatabaseDisabled(name) => {
+                format!("authentication database \"{name}\" is disabled").into()
+            }
             Fault::NotAllowedOnConsole => "not allowed".into(),
             Fault::TooManyClients("max_client_conn") => {
                 "no more connections allowed (max_client_conn)".into()
@@ -127,7 +134,7 @@ impl Fault {
             Fault::ServerShuttingDown => "server shutting down".into(),
             Fault::DatabaseRemoved => "database removed".into(),
             Fault::ForcedDisconnect => "admin forced disconnect".into(),
-            Fault::Timeout(text, _) => Cow::Borrowed(text),
+            Fault::Timeout(text, _) | Fault::Unserved(text, ..) => Cow::Borrowed(text),
             Fault::ServerFailing(last) => {
                 format!("server login has been failing, cached error: {last} (server_login_retry)").into()
             }
@@ -173,13 +180,16 @@ impl Fault {
             Fault::Authentication(..) => SqlState::INVALID_PASSWORD,
             Fault::NoForcedUser => SqlState::CONFIG_FILE_ERROR,
             Fault::NoSuchDatabase(_) => SqlState::INVALID_CATALOG_NAME,
-            Fault::DatabaseDisabled(_) => SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+            Fault::DatabaseDisabled(_) | Fault::AuthDatabaseDisabled(_) => {
+                SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE
+            }
             Fault::TooManyClients(_) => SqlState::TOO_MANY_CONNECTIONS,
             Fault::ShuttingDown => SqlState::CANNOT_CONNECT_NOW,
             Fault::ServerShuttingDown | Fault::DatabaseRemoved | Fault::ForcedDisconnect => {
                 SqlState::ADMIN_SHUTDOWN
             }
             Fault::Timeout(_, code)
+            | Fault::Unserved(_, code, _)
             | Fault::ServerRefused(code, _)
             | Fault::ReplicationRefused(code, _)
             | Fault::SessionNotRestored(code, _) => *code,
@@ -211,6 +221,16 @@ impl Fault {
         match self {
             Fault::PinnedServerLost(_, text) | Fault::ReplicationRefused(_, text) => {
                 Some(Cow::Borrowed(text))
+            }
+            Fault::Unserved(.., failure) => {
+                let last = failure.as_deref()?;
+                Some(
+                    format!(
+                        "The last attempt to open a server connection failed: {}.",
+                        last.trim_end_matches('.')
+                    )
+                    .into(),
+                )
             }
             // The same for a user that exists and one that does not, and wherever it was looked for.
             Fault::Authentication(..) => Some("There is no such user, or the password is wrong.".into()),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use pgweir_auth::Learned;
 use pgweir_settings::{Config, Database, PoolMode, SequenceAffinity, SessionState};
+use pgweir_wire::error::SqlState;
 
 use crate::driver::Endpoint;
 use crate::hub::Hub;
@@ -168,6 +169,8 @@ pub(crate) struct Failure {
     pub(crate) at_us: u64,
     /// What PostgreSQL or the operating system said.
     pub(crate) text: String,
+    /// PostgreSQL's SQLSTATE, if it refused the login.
+    pub(crate) code: Option<SqlState>,
 }
 
 impl Pool {

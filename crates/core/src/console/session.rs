@@ -7,6 +7,7 @@ use super::Rights;
 use super::command::Command;
 use super::table::Formats;
 use crate::cancel_key::CancelKey;
+use crate::luggage::Counted;
 
 /// Who is at the console, and whether a command of theirs is still being carried out.
 pub(crate) struct ConsoleSession {
@@ -19,6 +20,7 @@ pub(crate) struct ConsoleSession {
     /// The ticket of the command that is being carried out; what is typed meanwhile waits.
     pub(crate) pending: Option<u64>,
     pub(crate) cancel_key: CancelKey,
+    pub(crate) counted: Counted,
     pub(crate) reply: Reply,
     pub(crate) extended: Extended,
 }
@@ -68,6 +70,7 @@ impl ConsoleSession {
         request_us: u64,
         rights: Rights,
         cancel_key: CancelKey,
+        counted: Counted,
     ) -> ConsoleSession {
         ConsoleSession {
             user,
@@ -76,6 +79,7 @@ impl ConsoleSession {
             rights,
             pending: None,
             cancel_key,
+            counted,
             reply: Reply::Query,
             extended: Extended::default(),
         }

@@ -381,20 +381,19 @@ impl Machine {
         if kind != Shutdown::WaitForServers {
             return;
         }
-        let waiting: Vec<ClientId> = self
+        let logging_in: Vec<ClientId> = self
             .clients
             .iter()
-            .filter(|(_, client)| matches!(client.state, ClientState::Waiting(_) | ClientState::Welcoming(_)))
+            .filter(|(_, client)| matches!(client.state, ClientState::Welcoming(_)))
             .map(|(id, _)| id)
             .collect();
-        for id in waiting {
+        for id in logging_in {
             self.refuse_client(d, id, &Fault::ServerShuttingDown);
         }
         for id in self.pool_ids_of(None) {
             self.refuse_lookups(d, id, Obstacle::ShuttingDown);
-            for server in self.idle_servers(id) {
-                self.close_server(d, server, "server shutting down", CloseMode::Flush);
-            }
+            // What was asked before this is served by the servers that are there.
+            self.hand_out(d, id);
         }
     }
 

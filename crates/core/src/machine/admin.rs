@@ -20,7 +20,7 @@ use crate::driver::{CloseMode, Driver, Level, Peer};
 use crate::errors::Fault;
 use crate::ids::ClientId;
 use crate::limits::{BACKLOG_HIGH_BYTES, CONSOLE_QUERY_BYTES_MAX};
-use crate::luggage::Login;
+use crate::luggage::{Counted, Login};
 use crate::mail::{Mail, Question, Shutdown};
 
 impl Machine {
@@ -31,6 +31,7 @@ impl Machine {
         id: ClientId,
         login: &Login,
         rights: Rights,
+        counted: Counted,
     ) -> Step {
         let key = self.new_cancel_key(d, id, 0, None);
         let application = self.application_name(&login.params).map(Box::from);
@@ -52,7 +53,7 @@ impl Machine {
         backend::encode_backend_key_data(out, key.pid(), &key.secret());
         backend::encode_ready(out, TxStatus::Idle);
         let user = Arc::clone(&login.user);
-        let session = ConsoleSession::new(user, application, self.now.mono_us, rights, key);
+        let session = ConsoleSession::new(user, application, self.now.mono_us, rights, key, counted);
         client.state = ClientState::Console(Box::new(session));
         self.console_logins += 1;
         d.send(client.conn, &self.scratch);

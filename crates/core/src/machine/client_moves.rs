@@ -255,7 +255,10 @@ impl Machine {
                     self.forget_lookup(d, self.worker, id, pool);
                 }
             }
-            ClientState::Console(console) => self.console_left(d, id, &console),
+            ClientState::Console(console) => {
+                self.uncount(&console.counted);
+                self.console_left(d, id, &console);
+            }
             ClientState::Linked(link) => {
                 self.leave_pool(id, client.account, |pool| pool.linked -= 1);
                 self.forget_pin(link.server, link.pin.as_deref());

@@ -8,7 +8,9 @@ use pgweir_settings::LoadBalanceHosts;
 use super::admission::Admission;
 use super::session::Known;
 use super::{Activity, Machine, Role, duration_us};
+use crate::client::ClientState;
 use crate::driver::{CloseMode, ConnId, Driver, Endpoint, Level, WorkerId};
+use crate::errors::Fault;
 use crate::first_ask::FirstAsk;
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::introductions::Opened;
@@ -39,6 +41,30 @@ impl Machine {
             self.serve_replication(d, pool_id);
         }
         self.shorten_queue(d, pool_id);
+        if self.stopping == Some(Shutdown::WaitForServers) {
+            self.end_queue(d, pool_id);
+        }
+    }
+
+    /// No server is opened any more. The clients that wait longest keep their place, as many as there are servers that only
+    /// a question of ours keeps from being free; the others are told. A free server that no client waits for goes.
+    fn end_queue<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
+        let serves = !self.pools[pool_id].paused && self.activity == Activity::Active;
+        let will_serve = |server: &&Server| serves && server.pool == pool_id && will_be_free(server);
+        let coming = self.servers.values().filter(will_serve).count();
+        let waits = |id: &ClientId| {
+            self.clients.get(*id).is_some_and(|client| matches!(client.state, ClientState::Waiting(_)))
+        };
+        let unserved: Vec<ClientId> =
+            self.pools[pool_id].queue.iter().copied().filter(waits).skip(coming).collect();
+        for id in unserved {
+            self.refuse_client(d, id, &Fault::ServerShuttingDown);
+        }
+        for id in self.idle_servers(pool_id) {
+            if let Some(reason) = self.reason_to_close(id) {
+                self.close_server(d, id, reason, CloseMode::Flush);
+            }
+        }
     }
 
     /// Places for those that wait. Returns whether servers are lacking. `replicates`: some wait for a connection of their own.
@@ -375,6 +401,14 @@ impl Machine {
     pub(super) fn idle_servers(&self, pool_id: PoolId) -> Vec<ServerId> {
         self.pools.get(pool_id).map(|pool| pool.idle.iter().copied().collect()).unwrap_or_default()
     }
+}
+
+/// No client has it, and none needs to leave before one gets it.
+fn will_be_free(server: &Server) -> bool {
+    let answers_us = matches!(server.state, ServerState::Inquiring(_) | ServerState::Introducing(_));
+    let kind = server.state.kind();
+    let is_nobodys = matches!(kind, ServerKind::Idle | ServerKind::Tested | ServerKind::BeingCanceled);
+    (answers_us || is_nobodys) && server.retire.is_none()
 }
 
 /// The host at this place of a pool's list.

@@ -12,14 +12,13 @@ use super::session::Known;
 use super::{Activity, Machine, Step};
 use crate::cancel_key::CancelKey;
 use crate::client::{Account, Attempt, Client, ClientState, Greeting, HandingOver, Record, Target};
-use crate::console;
+use crate::console::{self, Rights};
 use crate::driver::{ConnId, Driver, Peer};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::introductions::Introduced;
 use crate::luggage::{Counted, Login, Luggage, Replication};
 use crate::mail::Shutdown;
-use crate::pool::ServerKind;
 use crate::welcome::Welcome;
 
 impl Machine {
@@ -36,7 +35,9 @@ impl Machine {
         if target == Target::Console && self.is_house_user(id, &login) {
             self.log_of_login(d, id, &login, "pgbouncer access from unix socket");
             self.log_attempt(d, id, &login);
-            return self.open_console(d, id, &login, console::Rights::Admin);
+            let database = self.shared.database(console::DATABASE);
+            counted.database = database.clients.try_take(0).then_some(database);
+            return self.open_console(d, id, &login, Rights::Admin, counted);
         }
         self.log_attempt(d, id, &login);
         self.begin_proof(d, id, Attempt { login, counted, target, record: Record::NotAsked })
@@ -65,9 +66,9 @@ impl Machine {
     pub(super) fn proven<D: Driver>(&mut self, d: &mut D, id: ClientId, attempt: Attempt) -> Step {
         let Attempt { login, mut counted, target, record: _ } = attempt;
         if target == Target::Console {
-            return match console::rights(&self.rules.config.main, &login.user) {
-                Some(rights) => self.open_console(d, id, &login, rights),
-                None => self.refuse_login(d, id, login, &counted, &Fault::NotAllowedOnConsole),
+            return match self.admit_to_console(&login, &mut counted) {
+                Ok(rights) => self.open_console(d, id, &login, rights, counted),
+                Err(fault) => self.refuse_login(d, id, login, &counted, &fault),
             };
         }
         let since_us = self.clients.get(id).map_or(u64::MAX, |client| client.origin.since.mono_us);
@@ -127,13 +128,40 @@ impl Machine {
         let Some(database) = config.database(&login.database) else {
             return Err(Fault::NoSuchDatabase(login.database.to_string()));
         };
-        let counts = self.shared.database(&login.database);
-        if !counts.clients.try_take(config.max_db_client_connections(&database)) {
+        let limits =
+            (config.max_db_client_connections(&database), config.max_user_client_connections(&login.user));
+        self.count_client(&login.database, &login.user, limits, counted)
+    }
+
+    /// The console counts as a database of its own. No limit keeps an admin from it.
+    fn admit_to_console(&self, login: &Login, counted: &mut Counted) -> Result<Rights, Fault> {
+        let config = &self.rules.config;
+        let rights = console::rights(&config.main, &login.user).ok_or(Fault::NotAllowedOnConsole)?;
+        let limits = match rights {
+            Rights::Admin => (0, 0),
+            Rights::Stats => {
+                (config.main.max_db_client_connections, config.max_user_client_connections(&login.user))
+            }
+        };
+        self.count_client(console::DATABASE, &login.user, limits, counted)?;
+        Ok(rights)
+    }
+
+    /// Counts a client towards the limits of its database and of its user, in this order; 0 is no limit.
+    fn count_client(
+        &self,
+        database: &str,
+        user: &str,
+        (database_max, user_max): (u32, u32),
+        counted: &mut Counted,
+    ) -> Result<(), Fault> {
+        let counts = self.shared.database(database);
+        if !counts.clients.try_take(database_max) {
             return Err(Fault::TooManyClients("max_db_client_connections"));
         }
         counted.database = Some(counts);
-        let counts = self.shared.user(&login.user);
-        if !counts.clients.try_take(config.max_user_client_connections(&login.user)) {
+        let counts = self.shared.user(user);
+        if !counts.clients.try_take(user_max) {
             return Err(Fault::TooManyClients("max_user_client_connections"));
         }
         counted.user = Some(counts);
@@ -240,7 +268,6 @@ impl Machine {
         }
         let gets_own = self.gets_own_server(pool_id);
         let known = self.pools[pool_id].welcome.clone();
-        let was_up = known.is_some();
         let welcome = known.filter(|_| !gets_own);
         match welcome.as_ref().map(|welcome| (welcome, self.known_startup(id, welcome))) {
             Some((welcome, Known::Plain)) => self.welcome_client(d, id, welcome, None, None),
@@ -248,8 +275,7 @@ impl Machine {
                 self.welcome_client(d, id, welcome, Some(&known), None);
             }
             Some((_, Known::Unknown)) | None => {
-                // Whoever comes before a pool's first server waits for that, as in PgBouncer.
-                if was_up && let Some(fault) = self.known_failure(pool_id) {
+                if let Some(fault) = self.known_failure(pool_id) {
                     return self.refuse_client(d, id, &fault);
                 }
                 self.pools[pool_id].welcoming.push(id);
@@ -273,8 +299,10 @@ impl Machine {
         let failure = pool.failure.as_ref()?;
         let retry_us = super::duration_us(self.rules.config.main.server_login_retry);
         let fresh = self.now.mono_us < failure.at_us.saturating_add(retry_us);
-        let none_left = pool.servers_total() == pool.servers(ServerKind::Login);
-        (fresh && none_left).then(|| Fault::ServerFailing(failure.text.clone()))
+        // A server that starts up will be there in a moment: clients that come before the pool's first server wait for it.
+        let passes = failure.code == Some(SqlState::CANNOT_CONNECT_NOW) && pool.welcome.is_none();
+        (fresh && !passes && !self.has_usable_server(pool_id))
+            .then(|| Fault::ServerFailing(failure.text.clone()))
     }
 
     /// Everything a client must know, in one burst. In a session of its own it is told of its server's process.

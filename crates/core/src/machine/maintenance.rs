@@ -8,7 +8,7 @@ use pgweir_wire::backend::TxStatus;
 use pgweir_wire::error::SqlState;
 
 use super::{Activity, Machine, WaitingCancel, duration_us};
-use crate::client::{ClientState, Opening, Riding, Waiting};
+use crate::client::{Account, Asked, Client, ClientState, Opening, Riding, Waiting};
 use crate::driver::{CloseMode, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{CancelId, ClientId, PoolId, ServerId};
@@ -115,30 +115,18 @@ impl Machine {
     fn client_overdue(&self, id: ClientId) -> Option<Fault> {
         let client = self.clients.get(id)?;
         let config = &self.rules.config;
-        let since = |start_us: u64| Duration::from_micros(self.now.mono_us.saturating_sub(start_us));
-        let over =
-            |limit: Option<Duration>, start_us: u64| limit.is_some_and(|limit| since(start_us) >= limit);
+        let over = |limit, start_us| self.is_over(limit, start_us);
         match &client.state {
-            ClientState::Greeting(_)
-            | ClientState::Authenticating(_)
-            | ClientState::AwaitingAnswer(_)
-            | ClientState::HandingOver(_)
-            | ClientState::Welcoming(_) => {
-                if let Some(account) = client.account.as_deref() {
-                    let pool = &self.pools[account.pool];
-                    if over(config.query_wait_timeout(&pool.config, &account.user), account.request_us) {
-                        return Some(Fault::Timeout("query_wait_timeout", SqlState::CANNOT_CONNECT_NOW));
-                    }
-                }
-                let limit = config.main.client_login_timeout;
-                if limit.is_zero() || since(client.origin.since.mono_us) < limit {
-                    return None;
-                }
-                let text = match client.state {
-                    ClientState::Welcoming(_) => "client_login_timeout (server down)",
-                    _ => "client_login_timeout",
-                };
-                Some(Fault::Timeout(text, SqlState::CONNECTION_FAILURE))
+            ClientState::Welcoming(_) => {
+                let account = client.account.as_deref()?;
+                let overdue = self.wait_overdue(account, account.request_us);
+                overdue.or_else(|| self.login_overdue(client, Some(account)))
+            }
+            ClientState::AwaitingAnswer(waiting) => {
+                self.lookup_overdue(&waiting.asked).or_else(|| self.login_overdue(client, None))
+            }
+            ClientState::Greeting(_) | ClientState::Authenticating(_) | ClientState::HandingOver(_) => {
+                self.login_overdue(client, None)
             }
             ClientState::Begun(begun) => {
                 let account = client.account.as_deref()?;
@@ -153,14 +141,7 @@ impl Machine {
                     .then_some(Fault::Timeout("client_idle_timeout", SqlState::IDLE_SESSION_TIMEOUT))
             }
             ClientState::Waiting(Waiting { since_us, .. }) | ClientState::Riding(Riding { since_us, .. }) => {
-                let account = client.account.as_deref()?;
-                let pool = &self.pools[account.pool];
-                let user = &account.user;
-                if over(config.query_wait_timeout(&pool.config, user), *since_us) {
-                    return Some(Fault::Timeout("query_wait_timeout", SqlState::CANNOT_CONNECT_NOW));
-                }
-                over(config.query_timeout(&pool.user), account.request_us)
-                    .then_some(Fault::Timeout("query_timeout", SqlState::QUERY_CANCELED))
+                self.wait_overdue(client.account.as_deref()?, *since_us)
             }
             ClientState::Linked(link) => {
                 let server = self.servers.get(link.server).filter(|server| !server.replication)?;
@@ -182,6 +163,55 @@ impl Machine {
             }
             ClientState::Console(_) | ClientState::Cancelling => None,
         }
+    }
+
+    /// The limits for a client that has waited for a server since this time, also for its pool's first one.
+    fn wait_overdue(&self, account: &Account, since_us: u64) -> Option<Fault> {
+        let (config, pool) = (&self.rules.config, &self.pools[account.pool]);
+        let failure = || self.failure_while_waiting(account.pool, since_us);
+        if self.is_over(config.query_wait_timeout(&pool.config, &account.user), since_us) {
+            return Some(Fault::Unserved("query_wait_timeout", SqlState::CANNOT_CONNECT_NOW, failure()));
+        }
+        self.is_over(config.query_timeout(&pool.user), account.request_us)
+            .then(|| Fault::Unserved("query_timeout", SqlState::QUERY_CANCELED, failure()))
+    }
+
+    /// `client_login_timeout`. `account`: the client is proven, and only its pool keeps it waiting.
+    fn login_overdue(&self, client: &Client, account: Option<&Account>) -> Option<Fault> {
+        let limit = self.rules.config.main.client_login_timeout;
+        if limit.is_zero() || !self.is_over(Some(limit), client.origin.since.mono_us) {
+            return None;
+        }
+        let code = SqlState::CONNECTION_FAILURE;
+        Some(match account {
+            Some(account) => {
+                let failure = self.failure_while_waiting(account.pool, account.request_us);
+                Fault::Unserved("client_login_timeout (server down)", code, failure)
+            }
+            None => Fault::Timeout("client_login_timeout", code),
+        })
+    }
+
+    /// A login whose user is looked up (`auth_query`) waits for a server as a client of that pool does. It is not told what keeps the
+    /// servers away.
+    fn lookup_overdue(&self, asked: &Asked) -> Option<Fault> {
+        let Asked::Secret { pool: (database, user), since_us, .. } = asked else { return None };
+        let config = &self.rules.config;
+        let limit = config.query_wait_timeout(&*config.database(database)?, user);
+        self.is_over(limit, *since_us)
+            .then_some(Fault::Timeout("query_wait_timeout", SqlState::CANNOT_CONNECT_NOW))
+    }
+
+    /// What kept the pool from opening a server while a client waited since this time.
+    fn failure_while_waiting(&self, pool_id: PoolId, since_us: u64) -> Option<String> {
+        let failure = self.pools[pool_id].failure.as_ref()?;
+        let retry_us = duration_us(self.rules.config.main.server_login_retry);
+        (failure.at_us.saturating_add(retry_us) >= since_us).then(|| failure.text.clone())
+    }
+
+    fn is_over(&self, limit: Option<Duration>, start_us: u64) -> bool {
+        let passed = Duration::from_micros(self.now.mono_us.saturating_sub(start_us));
+        limit.is_some_and(|limit| passed >= limit)
     }
 
     fn server_timeouts<D: Driver>(&mut self, d: &mut D) {

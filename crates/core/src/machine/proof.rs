@@ -139,9 +139,14 @@ impl Machine {
     fn go_on<D: Driver>(&mut self, d: &mut D, id: ClientId, attempt: Attempt, then: Then) -> Step {
         let listed = self.rules.users.get(&attempt.login.user).is_some();
         match self.lookup_for(id, &attempt) {
+            Some(lookup) if !listed && self.shared.switches(&lookup.database).disabled => {
+                let fault = Fault::AuthDatabaseDisabled(lookup.database.to_string());
+                self.refuse_attempt(d, id, attempt, &fault)
+            }
             Some(lookup) if !listed => {
+                let since_us = self.now.mono_us;
                 let pool = (Arc::clone(&lookup.database), Arc::clone(&lookup.auth_user));
-                self.await_answer(id, attempt, Asked::Secret { pool, then });
+                self.await_answer(id, attempt, Asked::Secret { pool, since_us, then });
                 self.look_up(d, lookup);
                 Step::Used(0)
             }

@@ -498,11 +498,12 @@ impl Machine {
     }
 
     fn console_database_row(&self) -> Row {
-        let consoles = self.clients.values().filter(|client| matches!(client.state, ClientState::Console(_)));
         let name = crate::console::DATABASE;
-        let port = self.rules.config.main.listen_port;
+        let clients = self.shared.database(name).clients.taken();
+        let main = &self.rules.config.main;
+        let (port, clients_max) = (main.listen_port, main.max_db_client_connections);
         let mut row = vec![cell(name), None, cell(port), cell(name), cell(name), cell(2), cell(0), cell(0)];
-        row.extend([cell(3600), cell("statement"), None, cell(0), cell(0), cell(0), cell(consoles.count())]);
+        row.extend([cell(3600), cell("statement"), None, cell(0), cell(0), cell(clients_max), cell(clients)]);
         row.extend([cell(0), cell(0)]);
         row
     }

@@ -100,9 +100,24 @@ impl Machine {
                 let line = format!("{} idle server said: {text}", self.server_log_name(&self.servers[id]));
                 self.log(d, Level::Warning, &line);
                 self.note_stillborn(id);
+                if fatal {
+                    self.end_session_of(d, id, message, &text);
+                }
                 self.close_server(d, id, "idle server got dirty", CloseMode::Now);
             }
         }
+    }
+
+    /// In session pooling the client that was told of this server ends with it, as on a connection of its own, though it has not asked
+    /// for anything yet.
+    fn end_session_of<D: Driver>(&mut self, d: &mut D, id: ServerId, message: &[u8], text: &str) {
+        let Some(client_id) = self.idle_keeper(id) else { return };
+        let code = ErrorFields::parse(&message[HEADER_LEN..]).ok().and_then(|fields| fields.code());
+        self.note_error(client_id, code.unwrap_or_default());
+        if let Some(client) = self.clients.get(client_id) {
+            d.send(client.conn, message);
+        }
+        self.remove_client(d, client_id, text, CloseMode::Flush);
     }
 
     /// A server ends before it served anybody. Where several do so right behind their login, the next one would end in the same way, at

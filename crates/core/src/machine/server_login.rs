@@ -23,7 +23,7 @@ use crate::limits::{
 use crate::luggage::Replication;
 use crate::params::Params;
 use crate::pool::{Failure, ServerKind};
-use crate::server::{AtLogin, Beginning, LoggingIn, ServerState};
+use crate::server::{AtLogin, Beginning, LoggingIn, Server, ServerState};
 use crate::session::Session;
 use crate::welcome::Welcome;
 
@@ -373,9 +373,8 @@ impl Machine {
         }
         let goes_on = self.fail_login(d, id, "login failed", &message, Some(code));
         // 57P03: starting up or shutting down. It will be there in a moment: whoever waits goes on waiting.
-        let usable = self.pools[pool_id].servers_total() > self.pools[pool_id].servers(ServerKind::Login);
         let waits = goes_on || code == SqlState::CANNOT_CONNECT_NOW;
-        if !waits && !usable && !only_for_replication {
+        if !waits && !only_for_replication && !self.has_usable_server(pool_id) {
             self.refuse_waiting(d, pool_id, &Fault::ServerRefused(code, message));
         }
     }
@@ -410,8 +409,7 @@ impl Machine {
             && !server.replication;
         let told = if reason == text { text.to_owned() } else { format!("{reason}: {text}") };
         let goes_on = self.fail_login(d, id, reason, &told, None);
-        let usable = self.pools[pool_id].servers_total() > self.pools[pool_id].servers(ServerKind::Login);
-        if in_exchange && !usable && !goes_on {
+        if in_exchange && !goes_on && !self.has_usable_server(pool_id) {
             let text = format!("server login failed: {text}");
             self.refuse_waiting(d, pool_id, &Fault::ServerRefused(SqlState::CONNECTION_FAILURE, text));
         }
@@ -441,11 +439,25 @@ impl Machine {
             None if goes_on => {}
             None => {
                 let text = text.chars().take(CACHED_ERROR_BYTES_MAX).collect();
-                self.pools[pool_id].failure = Some(Failure { at_us: self.now.mono_us, text });
+                self.pools[pool_id].failure = Some(Failure { at_us: self.now.mono_us, text, code });
             }
         }
         self.close_server(d, id, reason, CloseMode::Now);
         goes_on
+    }
+
+    /// A server of the pool may still serve a client that waits: it has logged in, stays when it is free, and belongs to no
+    /// replication client.
+    pub(super) fn has_usable_server(&self, pool_id: PoolId) -> bool {
+        let pool = &self.pools[pool_id];
+        let is_usable = |server: &Server| {
+            let kind = server.state.kind();
+            server.pool == pool_id
+                && !matches!(kind, ServerKind::Login | ServerKind::Listening)
+                && server.retire.is_none()
+                && !server.replication
+        };
+        pool.servers_total() > pool.servers(ServerKind::Login) && self.servers.values().any(is_usable)
     }
 
     /// Everybody who waits for a server of this pool is told why there is none.

@@ -264,7 +264,7 @@ impl Machine {
         if !server.opened.is_plain() && !self.gets_own_server(server.pool) {
             return Some("opened for a session");
         }
-        if self.stopping == Some(Shutdown::WaitForServers) {
+        if self.stopping == Some(Shutdown::WaitForServers) && pool.waiting == 0 {
             return Some("server shutting down");
         }
         if pool.paused || self.activity == super::Activity::Paused {

@@ -211,6 +211,45 @@ fn disable_refuses_new_clients_only() {
     rig.client("alice");
 }
 
+/// The end of a row of SHOW DATABASES or SHOW USERS: what is counted, and what may be.
+fn shown(rig: &mut Rig, console: End, what: &str, name: &str) -> Vec<String> {
+    let rows = rig.command(console, what);
+    let row = rows.iter().find(|row| row.starts_with(&format!("Row {name},"))).expect("a row");
+    row.split(',').map(str::to_owned).collect()
+}
+
+#[test]
+fn limits_of_users_and_databases_count_the_console() {
+    for (main, name) in [
+        ("max_user_client_connections = 2", "max_user_client_connections"),
+        ("max_db_client_connections = 2", "max_db_client_connections"),
+    ] {
+        let mut rig = Rig::new(&format!("stats_users = bob, carol\n{main}"));
+        let admins: Vec<End> = (0..3).map(|_| rig.console()).collect();
+        for admin in &admins[1..] {
+            rig.eof(*admin);
+        }
+        let first = rig.knock("bob", "pgbouncer");
+        let second = rig.knock("bob", "pgbouncer");
+        if name == "max_user_client_connections" {
+            assert_eq!(rig.gets(second).last().map(String::as_str), Some("Ready I"), "{name}");
+            let elsewhere = rig.knock("bob", "app");
+            assert_eq!(rig.gets(elsewhere), [format!("FATAL 53300 client connections exceeded ({name})")]);
+            let row = shown(&mut rig, admins[0], "SHOW USERS", "bob");
+            assert_eq!(row[6..], ["2", "2"]);
+            assert_eq!(shown(&mut rig, admins[0], "SHOW USERS", "admin")[7], "1", "admins are counted");
+        } else {
+            assert_eq!(rig.gets(second), [format!("FATAL 53300 client connections exceeded ({name})")]);
+            let row = shown(&mut rig, admins[0], "SHOW DATABASES", "pgbouncer");
+            assert_eq!(row[13..15], ["2", "2"]);
+        }
+        rig.console();
+        rig.eof(first);
+        let third = rig.knock("carol", "pgbouncer");
+        assert_eq!(rig.gets(third).last().map(String::as_str) == Some("Ready I"), name.contains("user"));
+    }
+}
+
 #[test]
 fn suspend_waits_until_all_is_flushed_or_its_time_is_over() {
     let mut rig = Rig::new("suspend_timeout = 5");
@@ -411,6 +450,77 @@ fn a_shutdown_for_servers_refuses_who_waits() {
     rig.send(waiting, &fe::query("select 2"));
     rig.mail(0, Mail::Shutdown(Shutdown::WaitForServers));
     assert_eq!(rig.gets(waiting), ["FATAL 57P01 server shutting down"]);
+}
+
+#[test]
+fn a_shutdown_for_servers_serves_what_was_asked_before_while_a_server_comes() {
+    for mode in ["transaction", "statement", "session"] {
+        let mut rig = Rig::new(&format!("pool_mode = {mode}\ndefault_pool_size = 1"));
+        rig.catalog = None;
+        let client = rig.client("alice");
+        let later = if mode == "session" { None } else { Some(rig.client("alice")) };
+        let server = rig.dialed();
+        rig.send(client, &fe::query("select 1"));
+        later.into_iter().for_each(|later| rig.send(later, &fe::query("select 2")));
+        if mode != "session" {
+            assert_eq!(rig.gets(server).len(), 1, "it is asked for its routines: not free yet");
+        }
+        rig.mail(0, Mail::Shutdown(Shutdown::WaitForServers));
+        rig.gets_nothing(client);
+        assert!(!rig.is_closed(client), "{mode}");
+        if let Some(later) = later {
+            assert_eq!(
+                rig.gets(later),
+                ["FATAL 57P01 server shutting down"],
+                "{mode}: no server comes for it"
+            );
+        }
+        if mode != "session" {
+            rig.send(server, &be::answer(&[]));
+        }
+        assert_eq!(rig.gets(server), ["Query select 1"], "{mode}");
+        assert!(rig.asked().is_empty(), "{mode}: the server is waited for");
+        rig.send(server, &[be::one_row("1"), be::ready('I')].concat());
+        assert_eq!(rig.gets(client).last().map(String::as_str), Some("Ready I"), "{mode}");
+        if mode != "session" {
+            assert!(rig.is_closed(server), "{mode}");
+            assert!(matches!(rig.asked()[..], [Question::Drained(_)]), "{mode}");
+        }
+        rig.send(client, &fe::query("select 3"));
+        if mode != "session" {
+            assert_eq!(rig.gets(client), ["FATAL 57P01 server shutting down"], "{mode}");
+        }
+    }
+}
+
+#[test]
+fn a_client_whose_server_is_lost_during_a_shutdown_for_servers_is_told() {
+    let mut rig = Rig::new("");
+    rig.catalog = None;
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(client, &fe::query("select 1"));
+    rig.mail(0, Mail::Shutdown(Shutdown::WaitForServers));
+    rig.gets_nothing(client);
+    rig.eof(server);
+    assert_eq!(rig.gets(client), ["FATAL 57P01 server shutting down"]);
+    assert!(matches!(rig.asked()[..], [Question::Drained(_)]));
+}
+
+#[test]
+fn a_shutdown_for_servers_serves_nobody_of_a_paused_pool() {
+    let mut rig = Rig::new("");
+    rig.catalog = None;
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(client, &fe::query("select 1"));
+    let console = rig.console();
+    rig.send(console, &fe::query("PAUSE app"));
+    rig.mail(0, Mail::Shutdown(Shutdown::WaitForServers));
+    assert_eq!(rig.gets(client), ["FATAL 57P01 server shutting down"]);
+    rig.gets(server);
+    rig.send(server, &be::answer(&[]));
+    assert!(rig.is_closed(server));
 }
 
 #[test]

@@ -52,6 +52,45 @@ fn a_user_that_is_not_listed_is_looked_up() {
 }
 
 #[test]
+fn a_disabled_database_is_not_asked() {
+    for main in [format!("{MAIN}\nauth_dbname = authdb"), MAIN.to_owned()] {
+        let asked = if main.contains("authdb") { "authdb" } else { "app" };
+        let mut rig = Rig::with(&main, "app = host=pg\nauthdb = host=pg", 1);
+        let console = rig.accept();
+        rig.send(console, &fe::startup(&[("user", "admin"), ("database", "pgbouncer")]));
+        rig.send(console, &fe::password("admins"));
+        rig.gets(console);
+        rig.command(console, &format!("DISABLE {asked}"));
+        let client = rig.knock("dora", "app");
+        let told = [format!("FATAL 55000 authentication database \"{asked}\" is disabled")];
+        assert_eq!(rig.gets(client), told);
+        assert_eq!(rig.new_dials(), 0);
+        assert_eq!(rig.shared.clients.taken(), 0);
+        let listed = rig.knock("alice", "app");
+        assert_eq!(rig.gets(listed), ["Auth 3"], "it needs nobody");
+        rig.command(console, &format!("ENABLE {asked}"));
+        rig.knock("dora", "app");
+        assert_eq!(rig.new_dials(), 1);
+    }
+}
+
+#[test]
+fn a_login_waits_for_its_question_no_longer_than_a_client_would() {
+    let mut rig = Rig::new(&format!("{MAIN}\nquery_wait_timeout = 3\nserver_login_retry = 1"));
+    let client = rig.knock("dora", "app");
+    let server = rig.dialed();
+    rig.connect(server);
+    rig.pass_s(2);
+    rig.gets_nothing(client);
+    rig.pass_s(2);
+    assert_eq!(rig.gets(client), ["FATAL 57P03 query_wait_timeout"]);
+    assert!(rig.is_closed(client));
+    assert_eq!(rig.shared.clients.taken(), 0);
+    rig.send(server, &welcome());
+    assert_eq!(rig.gets(server), [""; 0], "its question is forgotten");
+}
+
+#[test]
 fn listed_users_need_nobody() {
     let mut rig = Rig::new(MAIN);
     let client = rig.knock("alice", "app");

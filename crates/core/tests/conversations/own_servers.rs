@@ -269,3 +269,43 @@ fn a_cancel_request_needs_the_clients_own_secret() {
     rig.cancel(two);
     assert_eq!(rig.new_dials(), 1);
 }
+
+#[test]
+fn a_client_that_has_asked_for_nothing_ends_with_the_words_of_its_server() {
+    for (code, text) in [
+        ("57P01", "terminating connection due to administrator command"),
+        ("57P05", "terminating connection due to idle-session timeout"),
+    ] {
+        let mut rig = session("");
+        let (client, server, _) = opened(&mut rig, 7, &[]);
+        rig.gets(client);
+        rig.send(server, &be::fatal(code, text));
+        assert_eq!(rig.gets(client), [format!("FATAL {code} {text}")]);
+        assert!(rig.is_closed(client) && rig.is_closed(server));
+        assert_eq!(rig.shared.clients.taken(), 0);
+    }
+}
+
+#[test]
+fn a_server_that_ends_without_a_word_is_replaced_for_a_client_that_has_asked_for_nothing() {
+    let mut rig = session("");
+    let (client, server, _) = opened(&mut rig, 7, &[]);
+    rig.gets(client);
+    rig.eof(server);
+    assert!(!rig.is_closed(client));
+    rig.send(client, &fe::query("select 1"));
+    let next = rig.dialed();
+    rig.greet(next);
+    assert_eq!(rig.gets(next), ["Query select 1"]);
+}
+
+#[test]
+fn a_free_server_that_is_terminated_ends_nobody_else() {
+    let mut rig = session("");
+    let free = known(&mut rig);
+    let (client, _, _) = opened(&mut rig, 7, &[("work_mem", "5MB")]);
+    rig.gets(client);
+    rig.send(free, &be::fatal("57P01", "terminating connection due to administrator command"));
+    rig.gets_nothing(client);
+    assert!(!rig.is_closed(client));
+}

@@ -209,19 +209,114 @@ fn a_reset_that_hangs_costs_the_server_not_the_pool() {
 }
 
 #[test]
-fn before_a_pools_first_server_everybody_waits() {
-    let mut rig = Rig::new("server_login_retry = 5");
+fn a_client_that_comes_after_a_cold_pool_failed_is_told_why() {
+    for mode in ["session", "transaction", "statement"] {
+        let mut rig = Rig::new(&format!("server_login_retry = 5\npool_mode = {mode}"));
+        let first = rig.knock("alice", "app");
+        let server = rig.dialed();
+        rig.refuse_dial(server, "connection refused");
+        assert_eq!(rig.gets(first), [""; 0], "{mode}: it goes on waiting");
+        let second = rig.knock("alice", "app");
+        let told = rig.gets(second);
+        let reason = "server login has been failing, cached error: connect failed: connection refused";
+        assert!(told[0].starts_with(&format!("FATAL 08001 {reason}")), "{mode}: {told:?}");
+        assert!(rig.is_closed(second), "{mode}");
+        assert_eq!(rig.new_dials(), 0, "{mode}");
+        rig.pass_s(6);
+        let server = rig.dialed();
+        rig.greet(server);
+        assert_eq!(rig.gets(first).last().map(String::as_str), Some("Ready I"), "{mode}");
+    }
+}
+
+#[test]
+fn a_client_of_a_cold_pool_waits_for_a_server_that_starts_up() {
+    let mut rig = Rig::new("server_login_retry = 1");
     let first = rig.knock("alice", "app");
     let server = rig.dialed();
-    rig.refuse_dial(server, "connection refused");
+    rig.connect(server);
+    rig.send(server, &be::fatal("57P03", "the database system is starting up"));
     let second = rig.knock("alice", "app");
-    assert_eq!(rig.gets(second), [""; 0]);
-    assert_eq!(rig.new_dials(), 0);
-    rig.pass_s(6);
+    rig.gets_nothing(second);
+    rig.pass_s(2);
+    while rig.new_dials() > 0 {
+        let server = rig.dialed();
+        rig.greet(server);
+    }
+    for client in [first, second] {
+        assert_eq!(rig.gets(client).last().map(String::as_str), Some("Ready I"));
+    }
+}
+
+/// The DETAIL of the error that a client was sent last.
+fn detail(rig: &mut Rig, client: End) -> Option<String> {
+    let raw = rig.raw(client);
+    let at = raw.windows(2).position(|part| part == b"\0D")? + 2;
+    let end = raw[at..].iter().position(|byte| *byte == 0)? + at;
+    Some(String::from_utf8_lossy(&raw[at..end]).into_owned())
+}
+
+#[test]
+fn the_timeout_of_a_client_that_waited_names_the_last_failure() {
+    let why = "The last attempt to open a server connection failed: connect failed: connection refused.";
+    for (main, text) in [
+        ("query_wait_timeout = 3", "query_wait_timeout"),
+        ("query_timeout = 3", "query_timeout"),
+        ("client_login_timeout = 3", "client_login_timeout (server down)"),
+    ] {
+        let mut rig = Rig::new(&format!("server_login_retry = 15\n{main}"));
+        let cold = rig.knock("alice", "app");
+        let server = rig.dialed();
+        rig.refuse_dial(server, "connection refused");
+        rig.pass_s(4);
+        assert!(rig.peek(cold)[0].contains(text), "{text}");
+        assert_eq!(detail(&mut rig, cold).as_deref(), Some(why), "{text}");
+        assert!(rig.is_closed(cold), "{text}");
+    }
+    let mut rig = Rig::new("server_login_retry = 15\nquery_wait_timeout = 3");
+    let warm = rig.client("alice");
+    let server = rig.dialed();
+    rig.eof(server);
+    rig.send(warm, &fe::query("select 1"));
+    let server = rig.dialed();
+    rig.refuse_dial(server, "connection refused");
+    rig.pass_s(4);
+    assert_eq!(detail(&mut rig, warm).as_deref(), Some(why));
+}
+
+#[test]
+fn a_failure_before_a_client_waited_is_not_its_reason() {
+    let mut rig = Rig::new("server_login_retry = 1\nquery_wait_timeout = 3\ndefault_pool_size = 1");
+    let first = rig.client("alice");
+    let server = rig.dialed();
+    rig.eof(server);
+    rig.send(first, &fe::query("begin"));
+    let server = rig.dialed();
+    rig.refuse_dial(server, "connection refused");
+    rig.pass_s(2);
     let server = rig.dialed();
     rig.greet(server);
-    assert_eq!(rig.gets(first).last().map(String::as_str), Some("Ready I"));
-    assert_eq!(rig.gets(second).last().map(String::as_str), Some("Ready I"));
+    rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
+    let second = rig.client("alice");
+    rig.send(second, &fe::query("select 1"));
+    rig.pass_s(4);
+    assert_eq!(rig.peek(second), ["FATAL 57P03 query_wait_timeout"]);
+    assert_eq!(detail(&mut rig, second), None);
+}
+
+#[test]
+fn query_timeout_holds_for_a_client_that_waits_for_the_pools_first_server() {
+    for mode in ["session", "transaction", "statement"] {
+        let mut rig = Rig::new(&format!("query_timeout = 3\nquery_wait_timeout = 9\npool_mode = {mode}"));
+        let client = rig.knock("alice", "app");
+        let server = rig.dialed();
+        rig.connect(server);
+        rig.pass_s(2);
+        assert_eq!(rig.gets(client), [""; 0], "{mode}");
+        rig.pass_s(2);
+        assert_eq!(rig.gets(client), ["FATAL 57014 query_timeout"], "{mode}");
+        assert!(rig.is_closed(client), "{mode}");
+    }
 }
 
 #[test]
@@ -272,6 +367,59 @@ fn a_refused_login_is_told_with_the_servers_code() {
     rig.connect(server);
     rig.send(server, &be::fatal("3D000", "database \"app\" does not exist"));
     assert_eq!(rig.gets(client), ["FATAL 3D000 database \"app\" does not exist"]);
+}
+
+#[test]
+fn a_refused_login_is_told_to_clients_that_no_other_server_will_serve() {
+    for makes_useless in ["RECONNECT", "replication"] {
+        let mut rig = Rig::new("server_login_retry = 5");
+        let (holder, server) = in_transaction(&mut rig);
+        let waits = rig.client("alice");
+        if makes_useless == "RECONNECT" {
+            let console = rig.console();
+            rig.command(console, "RECONNECT");
+        } else {
+            let standby = rig.accept();
+            let params = [("user", "alice"), ("database", "app"), ("replication", "true")];
+            rig.send(standby, &fe::startup(&params));
+            let own = rig.dialed();
+            rig.greet(own);
+            rig.eof(holder);
+            assert!(rig.is_closed(server));
+        }
+        rig.send(waits, &fe::query("select 1"));
+        let new = rig.dialed();
+        rig.connect(new);
+        rig.send(new, &be::fatal("28P01", "password authentication failed for user \"alice\""));
+        let told = ["FATAL 28P01 password authentication failed for user \"alice\""];
+        assert_eq!(rig.gets(waits), told, "{makes_useless}");
+        assert!(rig.is_closed(waits), "{makes_useless}");
+        let later = rig.knock("alice", "app");
+        let mut told = rig.gets(later);
+        if !rig.is_closed(later) {
+            rig.send(later, &fe::query("select 1"));
+            told = rig.gets(later);
+        }
+        assert!(
+            told[0].starts_with("FATAL 08001 server login has been failing"),
+            "{makes_useless}: {told:?}"
+        );
+    }
+}
+
+#[test]
+fn a_refused_login_leaves_clients_waiting_for_a_server_that_is_busy() {
+    let mut rig = Rig::new("server_login_retry = 5");
+    let (holder, server) = in_transaction(&mut rig);
+    let waits = rig.client("alice");
+    rig.send(waits, &fe::query("select 1"));
+    let new = rig.dialed();
+    rig.connect(new);
+    rig.send(new, &be::fatal("53300", "sorry, too many clients already"));
+    rig.gets_nothing(waits);
+    rig.send(holder, &fe::query("commit"));
+    rig.send(server, &[be::complete("COMMIT"), be::ready('I')].concat());
+    assert_eq!(rig.gets(server), ["Query begin", "Query commit", "Query select 1"]);
 }
 
 #[test]

@@ -540,7 +540,7 @@ impl Rig {
         self.cancel_at(0, client)
     }
 
-    fn peek(&mut self, end: End) -> Vec<String> {
+    pub(crate) fn peek(&mut self, end: End) -> Vec<String> {
         messages(&self.wire(end).arrived, false).0
     }
 

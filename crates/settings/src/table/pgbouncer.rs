@@ -106,11 +106,11 @@ settings! {
         reserve_pool_timeout: Duration = "5", Kind::Seconds, Reload, PgBouncer, InEffect;
         /// How many server connections a database may have over all its users.
         max_db_connections: u32 = "0", Kind::Limit, Reload, PgBouncer, InEffect;
-        /// How many clients may be connected to a database.
+        /// How many clients may be connected to a database. The console counts as one; admins are never refused there.
         max_db_client_connections: u32 = "0", Kind::Limit, Reload, PgBouncer, InEffect;
         /// How many server connections a user may have over all databases.
         max_user_connections: u32 = "0", Kind::Limit, Reload, PgBouncer, InEffect;
-        /// How many clients may be connected as one user.
+        /// How many clients may be connected as one user, to the console included; admins are never refused there.
         max_user_client_connections: u32 = "0", Kind::Limit, Reload, PgBouncer, InEffect;
         /// How many clients of one pool may wait for a server connection. Those that come later are told an error (SQLSTATE
         /// 53300), and their session goes on. 0 means that there is no limit.
@@ -231,7 +231,8 @@ settings! {
         client_login_timeout: Duration = "60", Kind::Seconds, Reload, PgBouncer, InEffect;
         /// How long a client may be idle outside a transaction; 0 means without limit.
         client_idle_timeout: Duration = "0", Kind::Seconds, Reload, PgBouncer, InEffect;
-        /// How long a statement may run before its server and its client are closed; 0 means without limit.
+        /// How long a statement may wait and run before its server and its client are closed; 0 means without limit. A client that
+        /// waits for its pool's first server waits no longer either.
         query_timeout: Duration = "0", Kind::Seconds, Reload, PgBouncer, InEffect;
         /// How long a client waits for a server; 0 means without limit.
         query_wait_timeout: Duration = "120", Kind::Seconds, Reload, PgBouncer, InEffect;

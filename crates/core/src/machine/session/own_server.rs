@@ -123,6 +123,12 @@ impl Machine {
         server.kept_for.is_some_and(|keeper| Some(keeper) != client && self.kept(keeper) == Some(id))
     }
 
+    /// The client that was told of this server, if it has not asked for anything yet.
+    pub(in crate::machine) fn idle_keeper(&self, id: ServerId) -> Option<ClientId> {
+        let keeper = self.servers.get(id)?.kept_for.filter(|&keeper| self.kept(keeper) == Some(id))?;
+        matches!(self.clients.get(keeper)?.state, ClientState::Idle).then_some(keeper)
+    }
+
     fn keep(&mut self, client: ClientId, server: ServerId) {
         let account = self.clients.get_mut(client).and_then(|client| client.account.as_deref_mut());
         if let Some(own) = account.and_then(|account| account.own.as_deref_mut()) {
