@@ -228,9 +228,10 @@ def build_tar(arch, release, listed, epoch, to):
     (to / f"{top}.tar.gz").write_bytes(compressed(packed.getvalue()))
 
 
-def write_checksums(to):
-    """SHA256SUMS of the packages in the folder, for `sha256sum --check`."""
-    packages = sorted(path for path in to.iterdir() if path.suffix in (".deb", ".rpm", ".gz"))
+def write_checksums(release, to):
+    """SHA256SUMS of this version's packages in the folder, of all architectures, for `sha256sum --check`."""
+    begins = tuple(f"pgweir{text}" for name in (release, package_version(release)) for text in (f"_{name}_", f"-{name}-"))
+    packages = sorted(path for path in to.iterdir() if path.name.startswith(begins))
     lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in packages]
     (to / "SHA256SUMS").write_text("".join(lines))
     print("".join(lines), end="")
@@ -276,7 +277,7 @@ def main():
         build_rpm(options.arch, release, listed, build_dir, to)
     if "tar" in kinds:
         build_tar(options.arch, release, listed, epoch, to)
-    write_checksums(to)
+    write_checksums(release, to)
 
 
 if __name__ == "__main__":
