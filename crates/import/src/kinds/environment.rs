@@ -1,0 +1,358 @@
+//! The environment of PgBouncer's images by edoburu and Bitnami: a variable a line.
+
+use pgweir_settings::{MAIN_ROWS, row as setting};
+
+use super::{add_database, has_line};
+use crate::dialect;
+use crate::dialect::Takes::{Anything, Count, Flag, Port, Text};
+use crate::kinds::Kind;
+use crate::mapping::Fate::{Missing, Needless, Reader as ByReader};
+use crate::mapping::{Row, row};
+use crate::plan::{Database, Pool};
+use crate::reader::{Reader, Scope};
+use crate::tree::{Node, Table, Value};
+
+const STARTS: &str = "pgweir waits for servers by itself";
+
+#[rustfmt::skip]
+pub(super) const ROWS: &[Row] = &[
+    Row::new("DATABASE_URL", Text, ByReader("an entry of `[databases]` and a user"), &[]).noted("edoburu"),
+    Row::new("DATABASE_URLS", Text, ByReader("the same, for several, with commas between"), &[]).noted("edoburu"),
+    Row::new("DB_HOST", Text, ByReader("`host`"), &[]).noted("edoburu"),
+    Row::new("DB_PORT", Port, ByReader("`port`"), &[]).noted("edoburu"),
+    Row::new("DB_USER", Text, ByReader("the list of users"), &[]).noted("edoburu"),
+    Row::new("DB_PASSWORD", Text, ByReader("the list of users"), &[]).noted("edoburu"),
+    Row::new("DB_NAME", Text, ByReader("the name of the entry; `*` if it is not set"), &[]).noted("edoburu"),
+    Row::new("CLIENT_ENCODING", Text, ByReader("`client_encoding` of the database"), &[]).noted("edoburu"),
+    Row::new("POSTGRESQL_HOST", Text, ByReader("`host`; postgresql if it is not set"), &[]).noted("Bitnami"),
+    Row::new("POSTGRESQL_PORT", Port, ByReader("`port`; 5432 if it is not set"), &[]).noted("Bitnami"),
+    Row::new("POSTGRESQL_USERNAME", Text, ByReader("the list of users; postgres if it is not set"), &[]).noted("Bitnami"),
+    Row::new("POSTGRESQL_PASSWORD", Text, ByReader("the list of users"), &[]).noted("Bitnami"),
+    Row::new("POSTGRESQL_DATABASE", Text, ByReader("`dbname`; postgres if it is not set"), &[]).noted("Bitnami"),
+    Row::new("PGBOUNCER_DATABASE", Text, ByReader("the name of the entry; postgres if it is not set"), &[]).noted("Bitnami"),
+    Row::new("PGBOUNCER_SET_DATABASE_USER", Flag, ByReader("`user` of the entry"), &[]).noted("Bitnami"),
+    Row::new("PGBOUNCER_SET_DATABASE_PASSWORD", Flag, Needless("the password is in the list of users"), &[]).noted("Bitnami"),
+    Row::new("PGBOUNCER_PORT", Port, ByReader("`listen_port`; 6432 if it is not set"), &[]).noted("Bitnami"),
+    Row::new("PGBOUNCER_BIND_ADDRESS", Text, ByReader("`listen_addr`; 0.0.0.0 if it is not set"), &[]).noted("Bitnami"),
+    Row::new("PGBOUNCER_LISTEN_ADDRESS", Text, ByReader("`listen_addr`"), &[]).noted("Bitnami"),
+    Row::new("PGBOUNCER_SOCKET_DIR", Text, ByReader("`unix_socket_dir`"), &[]).noted("Bitnami"),
+    Row::new("PGBOUNCER_SOCKET_MODE", Text, ByReader("`unix_socket_mode`"), &[]).noted("Bitnami"),
+    Row::new("PGBOUNCER_SOCKET_GROUP", Text, ByReader("`unix_socket_group`"), &[]).noted("Bitnami"),
+    Row::new("PGBOUNCER_CONNECT_QUERY", Text, ByReader("`connect_query` of the database"), &[]).noted("Bitnami"),
+    Row::new("PGBOUNCER_USERLIST", Text, ByReader("the list of users"), &[]).noted("Bitnami"),
+    Row::new("PGBOUNCER_DSN_#", Text, Missing("write it as an entry of `[databases]`: it has that form already"), &[]).noted("Bitnami"),
+    Row::new("PGBOUNCER_EXTRA_ARGS", Text, Missing("give the options to pgweir: they are the same"), &[""]).noted("Bitnami"),
+    Row::new("PGBOUNCER_EXTRA_FLAGS", Text, Missing("give the options to pgweir: they are the same"), &[""]).noted("Bitnami"),
+    Row::new("PGBOUNCER_INIT_SLEEP_TIME", Count, Needless(STARTS), &[]).noted("Bitnami"),
+    Row::new("PGBOUNCER_INIT_MAX_RETRIES", Count, Needless(STARTS), &[]).noted("Bitnami"),
+    Row::new("PGBOUNCER_FORCE_INITSCRIPTS", Anything, Missing("pgweir runs no scripts when it starts"), &["false", "no"]).noted("Bitnami"),
+    Row::new("PGBOUNCER_DAEMON_USER", Text, Needless("it is of the image"), &[]).noted("Bitnami"),
+    Row::new("PGBOUNCER_DAEMON_GROUP", Text, Needless("it is of the image"), &[]).noted("Bitnami"),
+    Row::new("BITNAMI_DEBUG", Anything, Needless("it is of the image"), &[]).noted("Bitnami"),
+    Row::new("TZ", Anything, Needless("set it for pgweir as well"), &[]),
+];
+
+pub(super) fn looks_like(text: &str) -> bool {
+    let keys = ["DATABASE_URL=", "DB_HOST=", "POSTGRESQL_HOST=", "PGBOUNCER_"];
+    keys.iter().any(|key| has_line(text, key) || has_line(text, &format!("export {key}")))
+}
+
+pub(super) fn read(text: &str, reader: &mut Reader<'_, '_>) {
+    let Some(variables) = parse(text, reader) else { return };
+    let variables = secret_files(variables, reader);
+    let is_bitnami =
+        variables.0.iter().any(|(key, _)| key.starts_with("PGBOUNCER_") || key.starts_with("POSTGRESQL_"));
+    // What has a row of its own, and then the settings by their names.
+    let (known, settings): (Vec<_>, Vec<_>) =
+        variables.0.into_iter().partition(|(key, _)| row(ROWS, key).is_some());
+    let known = Table(known);
+    reader.table(ROWS, Scope { prefix: "", shown: "" }, &known, None);
+    defaults(is_bitnami, reader);
+    for (key, node) in &settings {
+        named_setting(reader, key, node);
+    }
+    if is_bitnami { bitnami(&known, reader) } else { edoburu(&known, reader) }
+}
+
+/// `KEY=value`, with `export` before it or quotes around the value.
+fn parse(text: &str, reader: &mut Reader<'_, '_>) -> Option<Table> {
+    let mut table = Table::default();
+    let mut whole = true;
+    for (line, content) in (1..).zip(text.lines()) {
+        let content = content.trim();
+        if content.is_empty() || content.starts_with('#') {
+            continue;
+        }
+        let content = content.strip_prefix("export ").unwrap_or(content);
+        let is_name = |key: &str| {
+            !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        };
+        let Some((key, value)) = content.split_once('=').filter(|(key, _)| is_name(key)) else {
+            reader.fault(line, "a line must be NAME=value");
+            whole = false;
+            continue;
+        };
+        let quoted = ['"', '\''].iter().find_map(|quote| value.strip_prefix(*quote)?.strip_suffix(*quote));
+        let value = Value::Text(quoted.unwrap_or(value).to_owned());
+        // The last one counts.
+        table.0.retain(|(known, _)| known != key);
+        table.0.push((key.to_owned(), Node { line, value }));
+    }
+    whole.then_some(table)
+}
+
+/// `X_FILE` names a file whose content is the value of `X`.
+fn secret_files(variables: Table, reader: &mut Reader<'_, '_>) -> Table {
+    let mut out = Table::default();
+    for (key, node) in variables.0 {
+        let Some(name) = key.strip_suffix("_FILE").filter(|name| row(ROWS, name).is_some()) else {
+            out.0.push((key, node));
+            continue;
+        };
+        let path = node.text().unwrap_or_default().to_owned();
+        match reader.open(&path) {
+            Ok(text) => {
+                let value = Value::Text(text.trim_end_matches(['\n', '\r']).to_owned());
+                out.0.push((name.to_owned(), Node { line: node.line, value }));
+            }
+            Err(why) => reader.missing(node.line, &key, &format!("its file could not be read ({why})")),
+        }
+    }
+    out
+}
+
+/// What the images set without being asked to.
+fn defaults(is_bitnami: bool, reader: &mut Reader<'_, '_>) {
+    reader.set("listen_addr", "0.0.0.0");
+    reader.set("listen_port", if is_bitnami { "6432" } else { "5432" });
+    reader.set("ignore_startup_parameters", "extra_float_digits");
+    if is_bitnami {
+        reader.set("server_tls_sslmode", "disable");
+    }
+}
+
+/// A setting by its own name in upper case; Bitnami's have a prefix.
+fn named_setting(reader: &mut Reader<'_, '_>, key: &str, node: &Node) {
+    let name = key.strip_prefix("PGBOUNCER_").unwrap_or(key).to_ascii_lowercase();
+    let text = node.text().unwrap_or_default();
+    match setting(MAIN_ROWS, &name) {
+        Some(row) if ["auth_file", "auth_hba_file", "conffile"].contains(&row.name) => {
+            reader.missing(node.line, key, "copy the file, and name it in the ini yourself");
+        }
+        Some(row) if !text.is_empty() => reader.set(row.name, text),
+        Some(_) => {}
+        None => {
+            let why =
+                "it is neither a variable of the images nor a setting, so nothing was carried over for it";
+            reader.finding(node.line, crate::FindingKind::Unknown, key, why);
+        }
+    }
+}
+
+fn edoburu(table: &Table, reader: &mut Reader<'_, '_>) {
+    let mut found = false;
+    for key in ["DATABASE_URL", "DATABASE_URLS"] {
+        let Some(node) = table.get(key) else { continue };
+        for address in node.text().unwrap_or_default().split(',').filter(|address| !address.trim().is_empty())
+        {
+            found |= url(reader, node.line, key, address.trim());
+        }
+    }
+    if let Some(host) = table.get("DB_HOST") {
+        let database = Entry {
+            host: host.text().unwrap_or_default(),
+            port: table.text("DB_PORT").unwrap_or("5432"),
+            name: table.text("DB_NAME").filter(|name| !name.is_empty()).unwrap_or("*"),
+            dbname: None,
+            user: table.text("DB_USER"),
+            password: table.text("DB_PASSWORD"),
+        };
+        database.add(reader, host.line);
+        found = true;
+    }
+    if !found {
+        reader.fault(0, "it has neither DATABASE_URL nor DB_HOST");
+    }
+    if let Some(encoding) = table.text("CLIENT_ENCODING") {
+        for database in &mut reader.plan.databases {
+            database.options.insert("client_encoding", encoding.to_owned());
+        }
+    }
+}
+
+fn bitnami(table: &Table, reader: &mut Reader<'_, '_>) {
+    for (key, name) in [
+        ("PGBOUNCER_PORT", "listen_port"),
+        ("PGBOUNCER_BIND_ADDRESS", "listen_addr"),
+        ("PGBOUNCER_LISTEN_ADDRESS", "listen_addr"),
+        ("PGBOUNCER_SOCKET_DIR", "unix_socket_dir"),
+        ("PGBOUNCER_SOCKET_MODE", "unix_socket_mode"),
+        ("PGBOUNCER_SOCKET_GROUP", "unix_socket_group"),
+    ] {
+        if let Some(text) = table.text(key).filter(|text| !text.is_empty()) {
+            reader.set(name, text);
+        }
+    }
+    let user = table.text("POSTGRESQL_USERNAME").unwrap_or("postgres");
+    let database = table.text("POSTGRESQL_DATABASE").unwrap_or("postgres");
+    let name = table.text("PGBOUNCER_DATABASE").unwrap_or("postgres");
+    let name = if name == "$POSTGRESQL_DATABASE" { database } else { name };
+    let entry = Entry {
+        host: table.text("POSTGRESQL_HOST").unwrap_or("postgresql"),
+        port: table.text("POSTGRESQL_PORT").unwrap_or("5432"),
+        name,
+        dbname: (name != "*").then_some(database),
+        user: Some(user),
+        password: table.text("POSTGRESQL_PASSWORD"),
+    };
+    entry.add(reader, 0);
+    let forced = table
+        .text("PGBOUNCER_SET_DATABASE_USER")
+        .is_some_and(|text| dialect::flag(Kind::Environment, text) == Ok(true));
+    if let Some(database) = reader.plan.databases.first_mut() {
+        if forced {
+            database.user = Some(user.to_owned());
+        }
+        if let Some(query) = table.text("PGBOUNCER_CONNECT_QUERY").filter(|query| !query.is_empty()) {
+            database.options.insert("connect_query", query.to_owned());
+        }
+    }
+    if let Some(node) = table.get("PGBOUNCER_USERLIST") {
+        userlist(reader, node);
+    }
+}
+
+/// Lines of a list of users in a variable; a line break is written as backslash and n.
+fn userlist(reader: &mut Reader<'_, '_>, node: &Node) {
+    let text = node.text().unwrap_or_default().replace("\\n", "\n");
+    for line in text.lines().filter(|line| !line.trim().is_empty()) {
+        let mut parts = line.split('"');
+        let (_, user, _, secret) = (parts.next(), parts.next(), parts.next(), parts.next());
+        match (user, secret) {
+            (Some(user), Some(secret)) => reader.secret(node.line, user, secret),
+            _ => reader.fault(node.line, "PGBOUNCER_USERLIST: a line must be \"user\" \"password\""),
+        }
+    }
+}
+
+struct Entry<'a> {
+    host: &'a str,
+    port: &'a str,
+    name: &'a str,
+    dbname: Option<&'a str>,
+    user: Option<&'a str>,
+    password: Option<&'a str>,
+}
+
+impl Entry<'_> {
+    fn add(&self, reader: &mut Reader<'_, '_>, line: u32) {
+        let Some(port) = self.port.parse::<u16>().ok().filter(|port| *port > 0) else {
+            return reader.fault(line, "the port must be 1 to 65535");
+        };
+        let database = Database {
+            name: self.name.to_owned(),
+            host: self.host.to_owned(),
+            port,
+            dbname: self.dbname.filter(|own| *own != self.name).map(str::to_owned),
+            ..Database::default()
+        };
+        add_database(&mut reader.plan, database);
+        if let (Some(user), Some(password)) = (self.user, self.password) {
+            reader.secret(line, user, password);
+        } else if reader.plan.secrets.is_empty() && !reader.plan.settings.contains_key("auth_user") {
+            reader.missing(
+                line,
+                "users",
+                "there is no password: list the users in `auth_file`, or set `auth_user` and `auth_query`",
+            );
+        }
+        reader.plan.pools.push(Pool { database: self.name.to_owned(), line, ..Pool::default() });
+    }
+}
+
+/// `postgres://user:password@host:port/database?...`.
+fn url(reader: &mut Reader<'_, '_>, line: u32, key: &str, address: &str) -> bool {
+    let wrong = "it must be postgres://user:password@host:port/database";
+    let parts = address.strip_prefix("postgres://").or(address.strip_prefix("postgresql://"));
+    let Some(rest) = parts else {
+        reader.fault(line, format!("{key}: {wrong}"));
+        return true;
+    };
+    let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
+    let (authority, name) = rest.split_once('/').unwrap_or((rest, ""));
+    let (login, host) = authority.rsplit_once('@').unwrap_or(("", authority));
+    let (user, password) =
+        login.split_once(':').map_or((login, None), |(user, password)| (user, Some(password)));
+    let (host, port) = match host.strip_prefix('[').and_then(|host| host.split_once(']')) {
+        Some((host, rest)) => (host, rest.strip_prefix(':').unwrap_or("5432")),
+        None => host.rsplit_once(':').unwrap_or((host, "5432")),
+    };
+    let decoded = (
+        decode(user),
+        password.map_or(Some(None), |text| decode(text).map(Some)),
+        decode(name),
+        decode(host),
+    );
+    let (Some(user), Some(password), Some(name), Some(host)) = decoded else {
+        reader.fault(line, format!("{key}: {wrong}; a % must be followed by two hexadecimal digits"));
+        return true;
+    };
+    for option in options.split('&').filter(|option| !option.is_empty()) {
+        match option.split_once('=') {
+            Some(("sslmode", mode)) => reader.set("server_tls_sslmode", mode),
+            _ => {
+                let name = option.split('=').next().unwrap_or_default();
+                reader.missing(line, &format!("{key}: {name}"), "set it at the role, or by `connect_query`");
+            }
+        }
+    }
+    let entry = Entry {
+        host: &host,
+        port,
+        name: if name.is_empty() { "*" } else { &name },
+        dbname: None,
+        user: (!user.is_empty()).then_some(user.as_str()),
+        password: password.as_deref(),
+    };
+    entry.add(reader, line);
+    true
+}
+
+/// Percent-encoding; `None` if it is broken.
+fn decode(text: &str) -> Option<String> {
+    let mut bytes = Vec::new();
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let digit = |byte: u8| char::from(byte).to_digit(16);
+        let value = digit(rest.next()?)? * 16 + digit(rest.next()?)?;
+        bytes.push(u8::try_from(value).ok()?);
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use pgweir_settings::DATABASE_ROWS;
+
+    use super::*;
+
+    #[test]
+    fn percent_encoding() {
+        assert_eq!(decode("a%40b%3A").as_deref(), Some("a@b:"));
+        assert_eq!(decode("%"), None);
+        assert_eq!(decode("%zz"), None);
+        assert_eq!(decode("%ff"), None);
+        assert_eq!(decode("\u{e9}").as_deref(), Some("\u{e9}"));
+    }
+
+    #[test]
+    fn options_of_databases_are_known() {
+        for name in ["client_encoding", "connect_query"] {
+            assert!(setting(DATABASE_ROWS, name).is_some());
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! pgpool-II: `pgpool.conf` in the manner of postgresql.conf, `pool_hba.conf` and `pool_passwd`.
+//!
+//! pgpool pools by session only and has a process for each client: that many server connections a pool gets.
+
+use std::collections::BTreeMap;
+
+use super::pgpool_rows::ROWS;
+use super::{add_database, has_line, standbys};
+use crate::dialect::{self, Given, Takes};
+use crate::kinds::Kind;
+use crate::plan::{Database, Pool};
+use crate::reader::{Reader, Scope};
+use crate::tree::{Node, Table, Value};
+
+/// pgpool's own numbers where the file has none.
+const CHILDREN: u32 = 32;
+const BACKLOG_MULTIPLIER: u32 = 2;
+const CHILD_LIFE_TIME_MS: u64 = 300_000;
+
+pub(super) fn looks_like(text: &str) -> bool {
+    ["backend_hostname", "num_init_children", "backend_clustering_mode"].iter().any(|key| has_line(text, key))
+}
+
+pub(super) fn read(text: &str, reader: &mut Reader<'_, '_>) {
+    let Some(table) = parse(text, reader) else { return };
+    reader.table(ROWS, Scope { prefix: "", shown: "" }, &table, None);
+    replication(&table, reader);
+    listening(&table, reader);
+    sizes(&table, reader);
+    sessions(&table, reader);
+    tls(&table, reader);
+    logging(&table, reader);
+    backends(&table, reader);
+    users(&table, reader);
+    if is_on(&table, "enable_pool_hba") {
+        rules(reader);
+    }
+}
+
+/// `key = value` lines, with `#` comments and single quotes; the last of a key counts.
+fn parse(text: &str, reader: &mut Reader<'_, '_>) -> Option<Table> {
+    let mut values: BTreeMap<String, (u32, String)> = BTreeMap::new();
+    let mut order = Vec::new();
+    let mut whole = true;
+    for (number, line) in (1..).zip(text.lines()) {
+        match assignment(line) {
+            Ok(None) => {}
+            Ok(Some((key, value))) => {
+                if values.insert(key.clone(), (number, value)).is_none() {
+                    order.push(key);
+                }
+            }
+            Err(why) => {
+                reader.fault(number, why);
+                whole = false;
+            }
+        }
+    }
+    let node = |key: String| {
+        let (line, text) = values.remove(&key)?;
+        Some((key, Node { line, value: Value::Text(text) }))
+    };
+    whole.then(|| Table(order.into_iter().filter_map(node).collect()))
+}
+
+fn assignment(line: &str) -> Result<Option<(String, String)>, &'static str> {
+    let line = line.trim();
+    if line.is_empty() || line.starts_with('#') {
+        return Ok(None);
+    }
+    let end =
+        line.find(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_')).unwrap_or(line.len());
+    let (key, rest) = line.split_at(end);
+    if key.is_empty() {
+        return Err("a line must be key = value");
+    }
+    let rest = rest.trim_start();
+    let rest = rest.strip_prefix('=').unwrap_or(rest).trim_start();
+    let (value, rest) = match rest.strip_prefix('\'') {
+        Some(rest) => quoted(rest).ok_or("a quote is not closed")?,
+        None => {
+            let end = rest.find(|letter: char| letter.is_whitespace() || letter == '#').unwrap_or(rest.len());
+            (rest[..end].to_owned(), &rest[end..])
+        }
+    };
+    let rest = rest.trim_start();
+    if !rest.is_empty() && !rest.starts_with('#') {
+        return Err("a value with blanks must be in single quotes");
+    }
+    Ok(Some((key.to_owned(), value)))
+}
+
+/// Up to the closing quote: two quotes, or one after a backslash, mean one.
+fn quoted(text: &str) -> Option<(String, &str)> {
+    let mut value = String::new();
+    let mut letters = text.char_indices().peekable();
+    while let Some((at, letter)) = letters.next() {
+        match letter {
+            '\\' => value.push(letters.next()?.1),
+            '\'' if letters.peek().is_some_and(|(_, next)| *next == '\'') => {
+                letters.next();
+                value.push('\'');
+            }
+            '\'' => return Some((value, &text[at + 1..])),
+            _ => value.push(letter),
+        }
+    }
+    None
+}
+
+fn is_on(table: &Table, key: &str) -> bool {
+    table.text(key).is_some_and(|text| dialect::flag(Kind::Pgpool, text) == Ok(true))
+}
+
+/// The value of a key that was found good before, or the default.
+fn number(table: &Table, key: &str, default: u32) -> u32 {
+    table.text(key).and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+fn line(table: &Table, key: &str) -> u32 {
+    table.get(key).map_or(0, |node| node.line)
+}
+
+/// Modes in which pgpool itself sends each change to all nodes.
+fn replication(table: &Table, reader: &mut Reader<'_, '_>) {
+    let mode = table.text("backend_clustering_mode").unwrap_or("streaming_replication");
+    if ["native_replication", "snapshot_isolation"].iter().any(|own| own.eq_ignore_ascii_case(mode)) {
+        let why = "backend_clustering_mode: pgweir sends a statement to one server, and this mode sends changes to all: set up PostgreSQL's \
+                   own replication first";
+        reader.fault(line(table, "backend_clustering_mode"), why);
+    }
+}
+
+fn listening(table: &Table, reader: &mut Reader<'_, '_>) {
+    let Some(directories) = table.text("unix_socket_directories") else {
+        if table.get("socket_dir").is_none() {
+            reader.set("unix_socket_dir", "/tmp");
+        }
+        return;
+    };
+    let mut directories = directories.split(',').map(str::trim);
+    reader.set("unix_socket_dir", directories.next().unwrap_or_default());
+    if directories.next().is_some() {
+        reader.missing(
+            line(table, "unix_socket_directories"),
+            "unix_socket_directories",
+            "pgweir has one directory: the first",
+        );
+    }
+}
+
+/// A process for each client is a server connection for each client.
+fn sizes(table: &Table, reader: &mut Reader<'_, '_>) {
+    let children = number(table, "num_init_children", CHILDREN).max(1);
+    let waiting = children.saturating_mul(number(table, "listen_backlog_multiplier", BACKLOG_MULTIPLIER));
+    reader.set("pool_mode", "session");
+    reader.set("default_pool_size", children.to_string());
+    let clients = children.saturating_add(waiting).min(i32::MAX.unsigned_abs());
+    reader.set("max_client_conn", clients.to_string());
+}
+
+fn sessions(table: &Table, reader: &mut Reader<'_, '_>) {
+    let seconds = |key: &str| {
+        let text = table.text(key)?;
+        dialect::understand_text(Takes::Seconds, Kind::Pgpool, text).ok()
+    };
+    let idle = match (seconds("connection_life_time"), seconds("child_life_time")) {
+        (Some(Given::TimeMs(ms)), _) if ms > 0 => Given::TimeMs(ms),
+        (_, Some(given)) => given,
+        _ => Given::TimeMs(CHILD_LIFE_TIME_MS),
+    };
+    reader.set_given("server_idle_timeout", &idle);
+    if let Some(queries) = table.text("reset_query_list") {
+        let queries = queries.split(';').map(str::trim);
+        let queries: Vec<&str> =
+            queries.filter(|query| !query.is_empty() && !query.eq_ignore_ascii_case("abort")).collect();
+        reader.set("server_reset_query", queries.join("; "));
+    }
+}
+
+fn tls(table: &Table, reader: &mut Reader<'_, '_>) {
+    if !is_on(table, "ssl") {
+        reader.set("server_tls_sslmode", "disable");
+        return;
+    }
+    let authorities = table.text("ssl_ca_cert").filter(|path| !path.is_empty());
+    reader.set("client_tls_sslmode", "allow");
+    reader.set("client_tls_key_file", table.text("ssl_key").unwrap_or("server.key"));
+    reader.set("client_tls_cert_file", table.text("ssl_cert").unwrap_or("server.crt"));
+    match authorities {
+        Some(path) => {
+            reader.set("client_tls_ca_file", path);
+            reader.set("server_tls_ca_file", path);
+            reader.set("server_tls_sslmode", "verify-ca");
+            let why = "server_tls_sslmode = verify-ca: a server without TLS is refused now, where pgpool would have gone on without";
+            reader.differs(line(table, "ssl_ca_cert"), "ssl_ca_cert", why);
+        }
+        None => reader.set("server_tls_sslmode", "prefer"),
+    }
+}
+
+fn logging(table: &Table, reader: &mut Reader<'_, '_>) {
+    let destinations = table.text("log_destination").unwrap_or("stderr");
+    if destinations.split(',').any(|destination| destination.trim().eq_ignore_ascii_case("syslog")) {
+        reader.set("syslog", "1");
+        reader.set("syslog_facility", table.text("syslog_facility").unwrap_or("local0").to_ascii_lowercase());
+        reader.set("syslog_ident", table.text("syslog_ident").unwrap_or("pgpool"));
+    }
+}
+
+struct Backend {
+    line: u32,
+    host: String,
+    port: u16,
+    is_primary: bool,
+}
+
+fn backends(table: &Table, reader: &mut Reader<'_, '_>) {
+    let mut backends = BTreeMap::new();
+    for (key, node) in &table.0 {
+        let Some(index) = key.strip_prefix("backend_hostname") else { continue };
+        let (Ok(number), Some(host)) = (index.parse::<u32>(), node.text()) else { continue };
+        let port =
+            table.text(&format!("backend_port{index}")).and_then(|port| port.parse().ok()).unwrap_or(5432);
+        let flags = table.text(&format!("backend_flag{index}")).unwrap_or_default();
+        let is_primary = flags.split('|').any(|flag| flag.trim().eq_ignore_ascii_case("ALWAYS_PRIMARY"));
+        backends.insert(number, Backend { line: node.line, host: host.to_owned(), port, is_primary });
+    }
+    let mut backends: Vec<Backend> = backends.into_values().collect();
+    if backends.is_empty() {
+        return reader.fault(0, "it has no backend_hostname0");
+    }
+    let at = backends.iter().position(|backend| backend.is_primary).unwrap_or(0);
+    let primary = backends.remove(at);
+    let mut database =
+        Database { name: "*".to_owned(), host: primary.host, port: primary.port, ..Database::default() };
+    let others: Vec<(String, u16)> = backends.iter().map(|other| (other.host.clone(), other.port)).collect();
+    let line = backends.first().map_or(0, |other| other.line);
+    standbys(reader, line, &mut database, &others);
+    if !others.is_empty() && !is_known_primary(table) {
+        let why = format!(
+            "{} is taken for the primary, as the first node; pgpool asks the servers. Change `host` if it is another one",
+            database.host
+        );
+        reader.differs(primary.line, "primary", &why);
+    }
+    add_database(&mut reader.plan, database);
+    let pool = Pool { database: "*".to_owned(), method: "md5", ..Pool::default() };
+    reader.plan.pools.push(pool);
+}
+
+fn is_known_primary(table: &Table) -> bool {
+    table.0.iter().any(|(key, node)| {
+        key.starts_with("backend_flag") && node.text().is_some_and(|flags| flags.contains("ALWAYS_PRIMARY"))
+    })
+}
+
+/// `pool_passwd`: `user:md5...`, `user:TEXTpassword`, `user:AES...`.
+fn users(table: &Table, reader: &mut Reader<'_, '_>) {
+    let name = reader.users_file().or(table.text("pool_passwd")).unwrap_or("pool_passwd").to_owned();
+    if name.is_empty() {
+        return reader.missing(
+            line(table, "pool_passwd"),
+            "pool_passwd",
+            "there is none: list the users in `auth_file`, or set `auth_query`",
+        );
+    }
+    let text = match reader.open(&name) {
+        Ok(text) => text,
+        Err(why) => {
+            let why = format!(
+                "{name} could not be read ({why}): give its place with --users, or list the users in `auth_file` yourself"
+            );
+            return reader.missing(line(table, "pool_passwd"), "pool_passwd", &why);
+        }
+    };
+    let main = std::mem::replace(&mut reader.file, name);
+    for (number, entry) in (1..).zip(text.lines()) {
+        user(reader, number, entry.trim_end());
+    }
+    reader.file = main;
+}
+
+fn user(reader: &mut Reader<'_, '_>, number: u32, entry: &str) {
+    if entry.is_empty() || entry.starts_with('#') {
+        return;
+    }
+    let Some((name, secret)) = entry.split_once(':').filter(|(name, _)| !name.is_empty()) else {
+        return reader.fault(number, "a line must be user:password");
+    };
+    // A further field is not read by pgpool either.
+    let is_md5 = secret.len() >= 35 && secret.starts_with("md5");
+    match secret.strip_prefix("TEXT") {
+        Some(password) => reader.secret(number, name, password),
+        None if is_md5 => reader.secret(number, name, secret.split(':').next().unwrap_or(secret)),
+        None if secret.starts_with("SCRAM-SHA-256$") => reader.secret(number, name, secret),
+        None if secret.starts_with("AES") => {
+            let why = "it is encrypted with pgpool's key; enter the password, or what `pg_authid` has for it, in the list of users";
+            reader.missing(number, &format!("password of {name}"), why);
+        }
+        None => reader.missing(
+            number,
+            &format!("password of {name}"),
+            "its form is not known: it is neither md5, TEXT nor AES",
+        ),
+    }
+}
+
+/// `pool_hba.conf`, which has pg_hba.conf's form.
+fn rules(reader: &mut Reader<'_, '_>) {
+    let name = reader.rules_file().unwrap_or("pool_hba.conf").to_owned();
+    let text = match reader.open(&name) {
+        Ok(text) => text,
+        Err(why) => {
+            return reader.fault(
+                0,
+                format!(
+                    "enable_pool_hba is on, and {name} could not be read ({why}): give its place with --hba"
+                ),
+            );
+        }
+    };
+    let main = std::mem::replace(&mut reader.file, name);
+    let mut rules = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        rules.extend(rule(reader, number, line.trim()));
+    }
+    reader.file = main;
+    reader.plan.rules = Some(rules);
+}
+
+/// A rule as pgweir takes it. One that pgweir cannot take is told of; if it keeps clients out, that is a fault.
+pub(super) fn rule(reader: &mut Reader<'_, '_>, number: u32, line: &str) -> Option<String> {
+    if line.is_empty() || line.starts_with('#') {
+        return None;
+    }
+    let mut words: Vec<&str> = line.split_whitespace().collect();
+    let mut rule = line.to_owned();
+    if let Some(at) = words.iter().position(|word| *word == "pam")
+        && at + 1 < words.len()
+    {
+        let why = "the name of the PAM service is not carried over: pgweir's is pgbouncer";
+        reader.differs(number, "pam", why);
+        words.truncate(at + 1);
+        rule = words.join(" ");
+    }
+    let (_, warnings) =
+        pgweir_auth::Hba::parse(&rule, &mut |_| Err("files of names are not imported".to_owned()));
+    match warnings.first() {
+        None => Some(rule),
+        Some(_) if words.contains(&"reject") => {
+            reader.fault(number, "this rule rejects clients, and pgweir cannot take it: it would let them in. Write it in another way first");
+            None
+        }
+        Some(why) => {
+            let why = why.split_once(": ").map_or(why.as_str(), |(_, why)| why);
+            reader.missing(number, "rule", why);
+            None
+        }
+    }
+}

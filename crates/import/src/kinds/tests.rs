@@ -1,0 +1,390 @@
+//! Each kind with a sample configuration, written after its project's documentation.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use crate::{Fault, FindingKind, Import, Kind, Places, Source, import};
+
+/// Passwords in the samples: none of them may be shown.
+const SECRETS: [&str; 4] = ["hunter2", "hunter3", "hunter4", "hunter5"];
+
+const PGPOOL: &str = include_str!("../../tests/samples/pgpool.conf");
+const ODYSSEY: &str = include_str!("../../tests/samples/odyssey.conf");
+const PGCAT: &str = include_str!("../../tests/samples/pgcat.toml");
+const PGDOG: &str = include_str!("../../tests/samples/pgdog.toml");
+const DOORMAN_YAML: &str = include_str!("../../tests/samples/pg_doorman.yaml");
+const DOORMAN_TOML: &str = include_str!("../../tests/samples/pg_doorman.toml");
+const EDOBURU: &str = include_str!("../../tests/samples/edoburu.env");
+const BITNAMI: &str = include_str!("../../tests/samples/bitnami.env");
+
+const FILES: [(&str, &str); 3] = [
+    ("pool_hba.conf", include_str!("../../tests/samples/pool_hba.conf")),
+    ("pool_passwd", include_str!("../../tests/samples/pool_passwd")),
+    ("users.toml", include_str!("../../tests/samples/users.toml")),
+];
+
+fn read_with(kind: Kind, text: &str, files: &[(&str, &str)]) -> Result<Import, Vec<Fault>> {
+    let files: BTreeMap<&str, &str> = files.iter().copied().collect();
+    let source = Source { name: "sample", text, ..Source::default() };
+    import(kind, &source, &mut |name| {
+        files.get(name).map(|text| (*text).to_owned()).ok_or_else(|| "no such file".to_owned())
+    })
+}
+
+/// Reads a configuration that is good, and sees to it that nothing said of it is secret.
+fn read(kind: Kind, text: &str) -> Import {
+    let read = match read_with(kind, text, &FILES) {
+        Ok(read) => read,
+        Err(faults) => panic!("{kind:?}: {faults:?}"),
+    };
+    let shown = Places { hide_secrets: true, ..Places::default() };
+    let said: Vec<String> = read.findings().iter().map(ToString::to_string).collect();
+    for secret in SECRETS {
+        assert!(!said.iter().any(|line| line.contains(secret)), "{kind:?}: {said:?}");
+        assert!(!read.ini(&shown).contains(secret), "{kind:?}: {}", read.ini(&shown));
+    }
+    read
+}
+
+fn faults(kind: Kind, text: &str) -> Vec<String> {
+    match read_with(kind, text, &FILES) {
+        Ok(_) => panic!("{kind:?}: it was read"),
+        Err(faults) => faults.iter().map(ToString::to_string).collect(),
+    }
+}
+
+/// What was said of a kind: the names of the things, in order.
+fn about(read: &Import, kind: FindingKind) -> Vec<&str> {
+    read.findings()
+        .iter()
+        .filter(|finding| finding.kind == kind)
+        .map(|finding| finding.what.as_str())
+        .collect()
+}
+
+fn has(read: &Import, lines: &[&str]) {
+    let ini = read.ini(&Places::default());
+    for line in lines {
+        assert!(ini.lines().any(|own| own == *line), "{line:?} is not in\n{ini}");
+    }
+}
+
+#[test]
+fn kinds_are_told_by_their_contents() {
+    for (kind, text) in [
+        (Kind::Pgpool, PGPOOL),
+        (Kind::Odyssey, ODYSSEY),
+        (Kind::PgCat, PGCAT),
+        (Kind::PgDog, PGDOG),
+        (Kind::PgDoorman, DOORMAN_YAML),
+        (Kind::PgDoorman, DOORMAN_TOML),
+        (Kind::Environment, EDOBURU),
+        (Kind::Environment, BITNAMI),
+    ] {
+        assert_eq!(Kind::of(text), Some(kind));
+        assert_eq!(Kind::named(kind.name()), Some(kind));
+    }
+    for text in ["", "[databases]\na = host=b\n[pgbouncer]\nlisten_port = 6432\n", "hello"] {
+        assert_eq!(Kind::of(text), None, "{text}");
+    }
+}
+
+#[test]
+fn pgpool() {
+    let read = read(Kind::Pgpool, PGPOOL);
+    has(
+        &read,
+        &[
+            "; database_standby1 = host=db2.example port=5433 dbname=database",
+            "* = host=db1.example port=5432",
+            "listen_addr = *",
+            "listen_port = 9999",
+            "unix_socket_dir = /var/run/postgresql",
+            "pool_mode = session",
+            "default_pool_size = 40",
+            "max_client_conn = 120",
+            "server_idle_timeout = 300",
+            "client_idle_timeout = 300",
+            "server_reset_query = DISCARD ALL",
+            "auth_type = hba",
+            "server_tls_sslmode = disable",
+        ],
+    );
+    let users = read.users().unwrap();
+    assert_eq!(users, "\"alice\" \"hunter2\"\n\"bob\" \"md5a3556571e93b0d20722ba62be61e8c2d\"\n");
+    let rules = read.rules().unwrap();
+    assert!(rules.contains("host    all       all   0.0.0.0/0     reject\n"), "{rules}");
+    assert_eq!(about(&read, FindingKind::Unknown), ["no_such_key"]);
+    assert_eq!(
+        about(&read, FindingKind::Missing),
+        [
+            "health_check_period",
+            "health_check_timeout",
+            "failover_command",
+            "reads from standbys (db2.example:5433)",
+            "password of carol"
+        ],
+        "what is switched off is not told"
+    );
+    assert!(read.findings().iter().any(|finding| finding.line == 35 && finding.what == "no_such_key"));
+}
+
+#[test]
+fn pgpool_refuses_what_would_be_wrong() {
+    let native =
+        "backend_clustering_mode = 'native_replication'\nbackend_hostname0 = 'a'\npool_passwd = ''\n";
+    assert!(faults(Kind::Pgpool, native)[0].contains("sample:1: backend_clustering_mode"));
+    let all = faults(Kind::Pgpool, "port = 99999\nssl = maybe\nbackend_hostname0 = 'a\n= y\n");
+    assert_eq!(all.len(), 2, "{all:?}");
+    let values =
+        faults(Kind::Pgpool, "backend_hostname0 = 'a'\nport = 99999\nssl = maybe\nclient_idle_limit = 5m\n");
+    assert_eq!(values.len(), 3, "all of them: {values:?}");
+    let rules =
+        [("pool_hba.conf", "host all all evil.example reject\nhost all all all md5\n"), ("pool_passwd", "")];
+    let refused = read_with(Kind::Pgpool, "backend_hostname0 = 'a'\nenable_pool_hba = on\n", &rules);
+    let refused = refused.err().expect("a rule that keeps clients out must not be lost");
+    assert!(refused[0].to_string().contains("pool_hba.conf:1: this rule rejects clients"), "{refused:?}");
+}
+
+#[test]
+fn pgpool_with_tls() {
+    let text = "backend_hostname0 = 'a'\nssl = on\nssl_key = '/k'\nssl_cert = '/c'\nssl_ca_cert = '/ca'\n";
+    let read = read(Kind::Pgpool, text);
+    has(
+        &read,
+        &[
+            "client_tls_sslmode = allow",
+            "client_tls_key_file = /k",
+            "server_tls_sslmode = verify-ca",
+            "auth_type = md5",
+        ],
+    );
+    assert_eq!(about(&read, FindingKind::Differs), ["ssl_ca_cert"]);
+}
+
+#[test]
+fn odyssey() {
+    let read = read(Kind::Odyssey, ODYSSEY);
+    has(
+        &read,
+        &[
+            "shop = host=db1.example port=5432 dbname=shop_live pool_mode=transaction pool_size=20",
+            "; shop_standby1 = host=db2.example port=5433 dbname=shop_live",
+            "report = pool_mode=session pool_size=5",
+            "listen_addr = *",
+            "max_client_conn = 500",
+            "stats_period = 60",
+            "query_wait_timeout = 4",
+            "server_idle_timeout = 60",
+            "admin_users = admin",
+            "auth_type = hba",
+        ],
+    );
+    let rules = read.rules().unwrap();
+    let expected = [
+        "host \"pgbouncer\" \"admin\" all scram-sha-256",
+        "host \"shop\" \"alice\" all scram-sha-256",
+        "host \"shop\" \"report\" all md5",
+        "host all all all reject",
+    ];
+    let hosts: Vec<&str> = rules.lines().filter(|line| line.starts_with("host")).collect();
+    assert_eq!(hosts, expected);
+    assert_eq!(about(&read, FindingKind::Missing), ["reads from standbys (db2.example:5433)"]);
+}
+
+#[test]
+fn odyssey_with_rules_by_address() {
+    let text = ODYSSEY.replace("daemonize no", "daemonize no\nhba_file \"odyssey_hba.conf\"");
+    let rules = [("odyssey_hba.conf", "# all\nhost all evil all deny\nhost shop all 10.0.0.0/8 allow\n")];
+    let read = read_with(Kind::Odyssey, &text, &rules).expect("it is good");
+    let rules = read.rules().unwrap();
+    let hosts: Vec<&str> = rules.lines().filter(|line| line.starts_with("host")).collect();
+    assert_eq!(
+        hosts[1..],
+        [
+            "host all evil all reject",
+            "host \"shop\" \"alice\" 10.0.0.0/8 scram-sha-256",
+            "host \"shop\" \"report\" 10.0.0.0/8 md5",
+            "host shop all 10.0.0.0/8 reject"
+        ]
+    );
+}
+
+#[test]
+fn odyssey_includes_and_their_loops() {
+    let main = "include \"more\"\n";
+    let read = read_with(Kind::Odyssey, main, &[("more", ODYSSEY)]);
+    assert!(read.is_ok());
+    let looped = read_with(Kind::Odyssey, main, &[("more", main)]).err().expect("a loop ends");
+    assert!(looped[0].text.contains("more than 64 files"), "{looped:?}");
+    assert!(faults(Kind::Odyssey, "storage \"a\" { host \"b\" }\ndatabase \"x\" { user \"u\" { storage \"c\" authentication \"md5\" } }\n")[0]
+        .contains("sample:2: user u: its storage is not there"));
+}
+
+#[test]
+fn pgcat() {
+    let read = read(Kind::PgCat, PGCAT);
+    has(
+        &read,
+        &[
+            "shop = host=db1.example port=5432 dbname=shop_live pool_size=9",
+            "; shop_standby1 = host=db2.example port=5432 dbname=shop_live",
+            "report = pool_size=3 query_timeout=60",
+            "listen_addr = 0.0.0.0",
+            "pool_mode = transaction",
+            "server_connect_timeout = 5",
+            "server_idle_timeout = 30",
+            "server_lifetime = 86400",
+            "server_tls_sslmode = disable",
+            "log_connections = 0",
+            "admin_users = admin",
+            "auth_type = md5",
+        ],
+    );
+    assert_eq!(read.rules(), None);
+    let missing = about(&read, FindingKind::Missing);
+    assert_eq!(missing, ["pools.shop.query_parser_enabled", "reads from standbys (db2.example:5432)"]);
+}
+
+#[test]
+fn pgcat_does_not_shard() {
+    let text =
+        format!("{PGCAT}\n[pools.shop.shards.1]\nservers = [[\"c\", 5432, \"primary\"]]\ndatabase = \"x\"\n");
+    assert!(faults(Kind::PgCat, &text)[0].contains("no server that pgweir could use"));
+    let broken =
+        PGCAT.replace("5432, \"primary\"", "0, \"primary\"").replace("port = 6432", "port = \"6432x\"");
+    assert_eq!(faults(Kind::PgCat, &broken).len(), 2);
+}
+
+#[test]
+fn pgdog() {
+    let read = read(Kind::PgDog, PGDOG);
+    has(
+        &read,
+        &[
+            "shop = host=10.0.0.1 port=5432 dbname=shop_live pool_mode=transaction pool_size=10",
+            "stock = host=10.0.0.3 port=5432 user=stock_owner pool_mode=session pool_size=5",
+            "query_wait_timeout = 5",
+            "server_lifetime = 86400",
+            "tcp_keepidle = 60",
+            "stats_period = 15",
+            "admin_users = admin",
+            "auth_type = hba",
+        ],
+    );
+    // Only bob may ask for a database whose server connections have a user of their own.
+    let rules = read.rules().unwrap();
+    assert!(rules.contains("host \"stock\" \"bob\" all scram-sha-256\n"), "{rules}");
+    assert!(!rules.contains("\"stock\" \"alice\""), "{rules}");
+    assert!(read.users().unwrap().contains("\"stock_owner\" \"hunter5\"\n"));
+    assert_eq!(about(&read, FindingKind::Missing), ["reads from standbys (10.0.0.2:5432)"]);
+    let alone = read_with(Kind::PgDog, PGDOG, &[]).err().expect("without users there is nothing to be done");
+    assert!(alone[0].text.contains("--users"));
+}
+
+#[test]
+fn pg_doorman() {
+    let read = read(Kind::PgDoorman, DOORMAN_YAML);
+    has(
+        &read,
+        &[
+            "shop = host=db1.example port=5432",
+            "default_pool_size = 40",
+            "max_client_conn = 8192",
+            "server_idle_timeout = 300",
+            "server_lifetime = 300",
+            "server_tls_sslmode = allow",
+            "auth_type = hba",
+        ],
+    );
+    assert!(
+        read.rules()
+            .unwrap()
+            .contains("hostssl all all 0.0.0.0/0 scram-sha-256\nhost all all 10.0.0.0/8 md5\n")
+    );
+    assert_eq!(about(&read, FindingKind::Missing), ["pools.shop.users.token.password"]);
+
+    let read = self::read(Kind::PgDoorman, DOORMAN_TOML);
+    let ini = read.ini(&Places::default());
+    assert!(ini.contains("auth_user=auth_lookup"), "{ini}");
+    assert!(ini.contains("host=/var/run/postgresql"), "{ini}");
+    assert!(ini.contains("(SELECT passwd FROM lookup($1)) AS found"), "{ini}");
+    assert!(read.findings().is_empty(), "{:?}", read.findings());
+}
+
+#[test]
+fn environments() {
+    let read = read(Kind::Environment, EDOBURU);
+    has(
+        &read,
+        &[
+            "shop = host=db1.example port=5433",
+            "listen_port = 5432",
+            "pool_mode = transaction",
+            "max_client_conn = 200",
+            "default_pool_size = 25",
+            "server_tls_sslmode = require",
+        ],
+    );
+    assert_eq!(read.users().as_deref(), Some("\"alice\" \"hunter2\"\n"), "the address is decoded");
+    assert!(read.findings().is_empty(), "{:?}", read.findings());
+
+    let read = self::read(Kind::Environment, BITNAMI);
+    has(
+        &read,
+        &[
+            "shop = host=db1.example port=5432 dbname=shop_live",
+            "listen_port = 6432",
+            "pool_mode = transaction",
+        ],
+    );
+    assert_eq!(about(&read, FindingKind::Missing), ["PGBOUNCER_EXTRA_ARGS"]);
+
+    let file = [("/run/secrets/db", "hunter2\n")];
+    let text = "DB_HOST=a\nDB_USER=alice\nDB_PASSWORD_FILE=/run/secrets/db\nNO_SUCH=hunter3\n";
+    let read = read_with(Kind::Environment, text, &file).expect("it is good");
+    assert_eq!(read.users().as_deref(), Some("\"alice\" \"hunter2\"\n"));
+    assert_eq!(about(&read, FindingKind::Unknown), ["NO_SUCH"]);
+}
+
+#[test]
+fn values_that_no_file_can_hold_are_refused() {
+    let text = PGCAT.replace("\"hunter2\"", "\"a\\nb\"");
+    assert!(faults(Kind::PgCat, &text)[0].contains("line breaks"));
+    let reserved = PGCAT.replace("pools.shop", "pools.pgbouncer");
+    assert!(faults(Kind::PgCat, &reserved)[0].contains("reserved"));
+    let injected = PGCAT.replace("db1.example", "a' user=postgres password='x");
+    let read = read_with(Kind::PgCat, &injected, &[]).expect("it is quoted");
+    assert!(read.ini(&Places::default()).contains("host='a'' user=postgres password=''x'"));
+}
+
+proptest! {
+    /// A damaged file gives an error, or a result that loads.
+    #[test]
+    fn damaged_samples_do_no_harm(
+        which in 0usize..8,
+        at in 0.0f64..1.0,
+        cut in 0usize..40,
+        noise in "[\\[\\]{}=:#'\"\\\\ \n\ta-z0-9*$%.,-]{0,12}|\\PC{0,4}",
+    ) {
+        let samples = [PGPOOL, ODYSSEY, PGCAT, PGDOG, DOORMAN_YAML, DOORMAN_TOML, EDOBURU, BITNAMI];
+        let kinds = [Kind::Pgpool, Kind::Odyssey, Kind::PgCat, Kind::PgDog, Kind::PgDoorman, Kind::PgDoorman];
+        let kind = kinds.get(which).copied().unwrap_or(Kind::Environment);
+        let letters: Vec<char> = samples[which].chars().collect();
+        let begin = (letters.len() as f64 * at) as usize;
+        let end = (begin + cut).min(letters.len());
+        let text: String = letters[..begin].iter().copied().chain(noise.chars()).chain(letters[end..].iter().copied()).collect();
+        match read_with(kind, &text, &FILES) {
+            // The last look is part of it: what was read has been loaded again.
+            Ok(read) => prop_assert!(read.ini(&Places::default()).contains("[databases]")),
+            Err(faults) => {
+                prop_assert!(!faults.is_empty());
+                prop_assert!(faults.iter().all(|fault| !fault.to_string().contains('\n')));
+            }
+        }
+        for kind in Kind::ALL {
+            let _ = read_with(kind, &text, &[]);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Reads the configurations of other poolers and writes them as PgBouncer's ini, a list of users and rules of access.
+//!
+//! A reader for each kind (`kinds/`) turns text into one neutral form ([`plan`]), and one writer ([`write`]) turns that into files.
+//! What a key becomes stands in the kind's table of [`Row`]s, from which the pages in `docs/migrate` are written as well.
+//!
+//! This crate must never open a file, read the environment, or put a secret into a message: file contents come through a function that the
+//! caller passes in, and messages name keys and lines.
+
+mod dialect;
+mod finding;
+mod kinds;
+pub mod limits;
+mod mapping;
+mod plan;
+mod reader;
+mod resolve;
+mod tree;
+mod write;
+
+pub use finding::{Fault, Finding, FindingKind};
+pub use kinds::Kind;
+pub use mapping::{Fate, Row, Table, markdown, tables};
+pub use write::Places;
+
+use pgweir_settings::Config;
+use plan::Plan;
+
+/// Reads a further file by the name that the configuration has for it; the error says why it cannot be read.
+pub type Read<'a> = dyn FnMut(&str) -> Result<String, String> + 'a;
+
+/// The files of a configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Source<'a> {
+    /// The name of the main file, for messages.
+    pub name: &'a str,
+    /// Its text.
+    pub text: &'a str,
+    /// The file of users and passwords, if it is not where the main file says (`pool_passwd`, `users.toml`).
+    pub users: Option<&'a str>,
+    /// The file of access rules, if it is not where the main file says (`pool_hba.conf`).
+    pub rules: Option<&'a str>,
+}
+
+/// A configuration that was read.
+pub struct Import {
+    plan: Plan,
+    findings: Vec<Finding>,
+}
+
+/// Reads a configuration of this kind. `read` gives the text of the further files that it names.
+///
+/// # Errors
+/// All faults: what is no configuration of this kind, and values that its own pooler would not take.
+pub fn import(kind: Kind, source: &Source<'_>, read: &mut Read<'_>) -> Result<Import, Vec<Fault>> {
+    let mut reader = reader::Reader::new(kind, source, read);
+    if source.text.len() > limits::TEXT_LEN_MAX {
+        reader.fault(0, format!("the file has more than {} bytes", limits::TEXT_LEN_MAX));
+    } else {
+        kinds::read(kind, source.text, &mut reader);
+    }
+    let (plan, findings, mut faults) = reader.finish();
+    if faults.is_empty() && plan.databases.is_empty() {
+        faults.push(Fault::of_file(source.name, "it names no server that pgweir could use"));
+    }
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+    let import = Import { plan, findings };
+    import.check(source.name)?;
+    Ok(import)
+}
+
+impl Import {
+    /// What was not carried over, or means something else, in the order of the files.
+    #[must_use]
+    pub fn findings(&self) -> &[Finding] {
+        &self.findings
+    }
+
+    /// The configuration file.
+    #[must_use]
+    pub fn ini(&self, places: &Places) -> String {
+        write::ini(&self.plan, places)
+    }
+
+    /// The list of users, if the configuration has any.
+    #[must_use]
+    pub fn users(&self) -> Option<String> {
+        write::users(&self.plan)
+    }
+
+    /// The rules of access, if `auth_type = hba` is needed.
+    #[must_use]
+    pub fn rules(&self) -> Option<String> {
+        write::rules(&self.plan)
+    }
+
+    /// Whether the configuration file has a password in it: one that a database needs and the list of users cannot have.
+    #[must_use]
+    pub fn ini_has_secret(&self) -> bool {
+        self.plan.databases.iter().any(|database| database.password.is_some())
+    }
+
+    /// The last look: what was written is read again, so that nothing leaves here that pgweir would refuse.
+    fn check(&self, name: &str) -> Result<(), Vec<Fault>> {
+        let unwritable = write::unwritable(&self.plan);
+        if !unwritable.is_empty() {
+            return Err(unwritable.iter().map(|what| Fault::of_file(name, what)).collect());
+        }
+        let ini = self.ini(&Places::default());
+        let mut faults = Vec::new();
+        if let Err(errors) = Config::load("pgweir.ini", &mut |_| Ok(ini.clone())) {
+            faults.extend(errors.iter().map(|error| format!("the result is not valid: {}", error.text)));
+        }
+        if let Some(users) = self.users() {
+            faults.extend(pgweir_auth::UserList::parse(&users).1);
+        }
+        if let Some(rules) = self.rules() {
+            faults.extend(pgweir_auth::Hba::parse(&rules, &mut |_| Err("it was not imported".to_owned())).1);
+        }
+        if faults.is_empty() {
+            return Ok(());
+        }
+        Err(faults.iter().map(|what| Fault::of_file(name, what)).collect())
+    }
+}

@@ -1,0 +1,174 @@
+//! What each key becomes: the tables that the readers work by and that the pages in `docs/migrate` show.
+
+use std::fmt::Write as _;
+
+use crate::dialect::Takes;
+use crate::kinds;
+
+/// What becomes of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// A setting of the whole process.
+    Setting(&'static str),
+    /// A setting of pools: of a database or a user where they differ, else of the process.
+    Pool(&'static str),
+    /// The reader of the kind takes it; the text says what it becomes.
+    Reader(&'static str),
+    /// Nothing needs to be carried over; the text says why.
+    Needless(&'static str),
+    /// There is no counterpart; the text says why and what to do.
+    Missing(&'static str),
+    /// It belongs to another key, and does nothing unless that is switched on.
+    With(&'static str),
+}
+
+/// A key of a configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// Its name with the tables it is in, `*` for a table of any name. A `#` at the end stands for a number, a `*` for any ending.
+    pub key: &'static str,
+    /// What it takes.
+    pub takes: Takes,
+    /// What it becomes.
+    pub fate: Fate,
+    /// For what is carried over: the value that holds when the key is not there, if that is not pgweir's own default. For what is not: the
+    /// values that ask for nothing.
+    pub usual: &'static [&'static str],
+    /// What else is to be known, for the page.
+    pub note: &'static str,
+}
+
+/// The keys of one file.
+pub struct Table {
+    /// The name of the table on the page.
+    pub name: &'static str,
+    /// Its rows.
+    pub rows: &'static [Row],
+}
+
+impl Row {
+    /// A key that is carried over, or not, as `fate` says.
+    pub(crate) const fn new(
+        key: &'static str,
+        takes: Takes,
+        fate: Fate,
+        usual: &'static [&'static str],
+    ) -> Row {
+        Row { key, takes, fate, usual, note: "" }
+    }
+
+    /// The same, with a note for the page.
+    pub(crate) const fn noted(self, note: &'static str) -> Row {
+        Row { note, ..self }
+    }
+
+    /// Whether this row is about the key.
+    pub(crate) fn is_for(&self, key: &str) -> bool {
+        match (self.key.strip_suffix('#'), self.key.strip_suffix('*')) {
+            (Some(stem), _) => key
+                .strip_prefix(stem)
+                .is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())),
+            (_, Some(stem)) => key.starts_with(stem),
+            _ => self.key == key,
+        }
+    }
+}
+
+/// The row for a key; a row with its very name goes before one with a pattern.
+pub(crate) fn row(rows: &'static [Row], key: &str) -> Option<&'static Row> {
+    rows.iter().find(|row| row.key == key).or_else(|| rows.iter().find(|row| row.is_for(key)))
+}
+
+/// The tables of all kinds, by the names that the pages have for them.
+#[must_use]
+pub fn tables() -> Vec<Table> {
+    kinds::tables()
+}
+
+/// A table as Markdown.
+#[must_use]
+pub fn markdown(table: &Table) -> String {
+    let mut out = String::from("| Key | pgweir | Notes |\n|---|---|---|\n");
+    for row in table.rows {
+        let (becomes, why) = match row.fate {
+            Fate::Setting(name) | Fate::Pool(name) => (format!("`{name}`"), String::new()),
+            Fate::Reader(what) => (what.to_owned(), String::new()),
+            Fate::Needless(why) => ("not needed".to_owned(), sentence(why)),
+            Fate::Missing(why) => ("no counterpart".to_owned(), sentence(why)),
+            Fate::With(key) => (format!("see `{key}`"), String::new()),
+        };
+        let default = match (row.fate, row.usual) {
+            (Fate::Setting(_) | Fate::Pool(_), [default, ..]) => {
+                format!("Written as {default} if it is not set.")
+            }
+            _ => String::new(),
+        };
+        let notes = [why, sentence(row.note), default];
+        let notes: Vec<&str> = notes.iter().map(String::as_str).filter(|note| !note.is_empty()).collect();
+        let _ = writeln!(out, "| `{}` | {becomes} | {} |", row.key, notes.join(" "));
+    }
+    out.replace("|  |", "| |")
+}
+
+/// A note as a sentence of its own.
+fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    match letters.next() {
+        Some(first) => {
+            let end = if text.ends_with('.') { "" } else { "." };
+            let keep = text.starts_with("pgweir");
+            let first = if keep { first.to_string() } else { first.to_uppercase().to_string() };
+            format!("{first}{}{end}", letters.as_str())
+        }
+        None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use pgweir_settings::{DATABASE_ROWS, MAIN_ROWS, USER_ROWS, row as setting};
+
+    use super::*;
+    use crate::resolve::global_name;
+
+    #[test]
+    fn settings_that_keys_become_exist() {
+        for table in tables() {
+            for row in table.rows {
+                match row.fate {
+                    Fate::Setting(name) => assert!(setting(MAIN_ROWS, name).is_some(), "{}: {name}", row.key),
+                    Fate::Pool(name) => assert!(
+                        setting(DATABASE_ROWS, name).is_some()
+                            || setting(USER_ROWS, name).is_some()
+                            || setting(MAIN_ROWS, global_name(name)).is_some(),
+                        "{}: {name}",
+                        row.key
+                    ),
+                    Fate::With(key) => {
+                        assert!(table.rows.iter().any(|row| row.key == key), "{}: {key}", row.key);
+                    }
+                    Fate::Reader(_) | Fate::Needless(_) | Fate::Missing(_) => {}
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_key_stands_twice_in_a_table() {
+        for table in tables() {
+            let keys: BTreeSet<_> = table.rows.iter().map(|row| row.key).collect();
+            assert_eq!(keys.len(), table.rows.len(), "{}", table.name);
+        }
+    }
+
+    #[test]
+    fn patterns() {
+        let numbered = Row::new("backend_weight#", Takes::Count, Fate::Needless("x"), &[]);
+        assert!(numbered.is_for("backend_weight0") && numbered.is_for("backend_weight12"));
+        assert!(!numbered.is_for("backend_weight") && !numbered.is_for("backend_weight0x"));
+        let any = Row::new("wd_*", Takes::Anything, Fate::Needless("x"), &[]);
+        assert!(any.is_for("wd_port0") && !any.is_for("wc"));
+    }
+}

@@ -1,0 +1,77 @@
+//! The neutral form between a reader and the writer: what any pooler's configuration says, in pgweir's terms.
+
+use std::collections::BTreeMap;
+
+use crate::dialect::Given;
+
+/// A whole configuration.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Plan {
+    /// Settings of the process: where it listens, timeouts, TLS, logging.
+    pub(crate) settings: BTreeMap<&'static str, String>,
+    /// The databases that clients may ask for.
+    pub(crate) databases: Vec<Database>,
+    /// Settings of users.
+    pub(crate) users: BTreeMap<String, BTreeMap<&'static str, String>>,
+    /// Passwords, or what is stored in their place, by user.
+    pub(crate) secrets: BTreeMap<String, Secret>,
+    /// Who may ask for what, in order; and what the settings of pools are worth there.
+    pub(crate) pools: Vec<Pool>,
+    /// Rules of access that the configuration itself has, in PostgreSQL's format.
+    pub(crate) rules: Option<Vec<String>>,
+    /// The users of the console.
+    pub(crate) admins: Vec<String>,
+}
+
+/// An entry of `[databases]`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Database {
+    /// The name that clients ask for; `*` is every other name.
+    pub(crate) name: String,
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    /// Its name on the server, if that is another one.
+    pub(crate) dbname: Option<String>,
+    /// The user of all its server connections, if that is not the client's.
+    pub(crate) user: Option<String>,
+    /// That user's password, if the list of users has another one for this name.
+    pub(crate) password: Option<Secret>,
+    pub(crate) options: BTreeMap<&'static str, String>,
+    /// Lines that stand above the entry.
+    pub(crate) comments: Vec<String>,
+}
+
+/// Clients of one database and one user.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pool {
+    pub(crate) database: String,
+    /// `None` is every user that is not named for this database.
+    pub(crate) user: Option<String>,
+    /// How the clients prove who they are: a method of pg_hba.conf.
+    pub(crate) method: &'static str,
+    pub(crate) line: u32,
+    pub(crate) settings: BTreeMap<&'static str, Given>,
+    /// The server connections' user and password, if they are not the client's.
+    pub(crate) server: Option<(String, Option<Secret>)>,
+}
+
+/// A password, or what PostgreSQL stores in its place. It is not shown.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Secret(String);
+
+impl Secret {
+    pub(crate) fn new(text: impl Into<String>) -> Secret {
+        Secret(text.into())
+    }
+
+    /// The text itself, for the list of users.
+    pub(crate) fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("(redacted)")
+    }
+}

@@ -1,0 +1,239 @@
+//! What all readers share: classifying the keys of a table by its rows, collecting faults and findings, reading further files.
+
+use pgweir_settings::{Kind as SettingKind, MAIN_ROWS, row as setting};
+
+use crate::dialect::{self, Given, Takes};
+use crate::finding::{Fault, Finding, FindingKind, shown};
+use crate::kinds::Kind;
+use crate::limits::{FILES_MAX, FINDINGS_MAX, SHOWN_LEN_MAX, TEXT_LEN_MAX};
+use crate::mapping::{Fate, Row, row};
+use crate::plan::{Plan, Pool, Secret};
+use crate::resolve;
+use crate::tree::{Node, Table, Value};
+use crate::{Read, Source};
+
+/// What a lifetime of 0 becomes: elsewhere it means "never", and in pgweir "used once".
+const NEVER_S: &str = "315360000";
+
+pub(crate) struct Reader<'a, 'r> {
+    pub(crate) kind: Kind,
+    pub(crate) plan: Plan,
+    /// The file that is being read, for messages.
+    pub(crate) file: String,
+    source: &'a Source<'a>,
+    read: &'a mut Read<'r>,
+    files: usize,
+    findings: Vec<Finding>,
+    faults: Vec<Fault>,
+}
+
+/// A table's place in the configuration: what its rows begin with, and what a message calls it.
+#[derive(Clone, Copy)]
+pub(crate) struct Scope<'s> {
+    pub(crate) prefix: &'static str,
+    pub(crate) shown: &'s str,
+}
+
+impl<'a, 'r> Reader<'a, 'r> {
+    pub(crate) fn new(kind: Kind, source: &'a Source<'a>, read: &'a mut Read<'r>) -> Reader<'a, 'r> {
+        let file = source.name.to_owned();
+        let (findings, faults) = (Vec::new(), Vec::new());
+        Reader { kind, plan: Plan::default(), file, source, read, files: 0, findings, faults }
+    }
+
+    pub(crate) fn finish(mut self) -> (Plan, Vec<Finding>, Vec<Fault>) {
+        for (line, what, why) in resolve::resolve(&mut self.plan) {
+            self.finding(line, FindingKind::Differs, &what, &why);
+        }
+        if self.findings.len() > FINDINGS_MAX {
+            self.findings.truncate(FINDINGS_MAX);
+            let file = self.file.clone();
+            let why = format!("only the first {FINDINGS_MAX} are listed");
+            self.findings.push(Finding {
+                file,
+                line: 0,
+                kind: FindingKind::Unknown,
+                what: "more findings".to_owned(),
+                why,
+            });
+        }
+        (self.plan, self.findings, self.faults)
+    }
+
+    /// The name of the file of users, if the caller named one.
+    pub(crate) fn users_file(&self) -> Option<&'a str> {
+        self.source.users
+    }
+
+    /// The name of the file of rules, if the caller named one.
+    pub(crate) fn rules_file(&self) -> Option<&'a str> {
+        self.source.rules
+    }
+
+    pub(crate) fn fault(&mut self, line: u32, text: impl Into<String>) {
+        self.faults.push(Fault { file: self.file.clone(), line, text: text.into() });
+    }
+
+    pub(crate) fn finding(&mut self, line: u32, kind: FindingKind, what: &str, why: &str) {
+        // One more than is kept, so that it is seen that there are more.
+        if self.findings.len() <= FINDINGS_MAX {
+            let (file, what, why) = (self.file.clone(), what.to_owned(), why.to_owned());
+            self.findings.push(Finding { file, line, kind, what, why });
+        }
+    }
+
+    pub(crate) fn missing(&mut self, line: u32, what: &str, why: &str) {
+        self.finding(line, FindingKind::Missing, what, why);
+    }
+
+    pub(crate) fn differs(&mut self, line: u32, what: &str, why: &str) {
+        self.finding(line, FindingKind::Differs, what, why);
+    }
+
+    /// Reads a further file.
+    pub(crate) fn open(&mut self, name: &str) -> Result<String, String> {
+        self.files += 1;
+        if self.files > FILES_MAX {
+            return Err(format!("the configuration has more than {FILES_MAX} files"));
+        }
+        let text = (self.read)(name)?;
+        if text.len() > TEXT_LEN_MAX {
+            return Err(format!("the file has more than {TEXT_LEN_MAX} bytes"));
+        }
+        Ok(text)
+    }
+
+    /// Sets a setting of the process, as pgweir writes it.
+    pub(crate) fn set(&mut self, name: &'static str, text: impl Into<String>) {
+        let text = text.into();
+        let text = if name == "server_lifetime" && text == "0" { NEVER_S.to_owned() } else { text };
+        self.plan.settings.insert(name, text);
+    }
+
+    pub(crate) fn set_given(&mut self, name: &'static str, given: &Given) {
+        let kind = setting(MAIN_ROWS, name).map_or(SettingKind::Text, |row| row.kind);
+        self.set(name, given.write(kind));
+    }
+
+    /// A secret of a user; a second one for the same user that is another is told of.
+    pub(crate) fn secret(&mut self, line: u32, user: &str, secret: &str) {
+        let secret = Secret::new(secret);
+        match self.plan.secrets.get(user) {
+            Some(known) if *known != secret => {
+                let why = "the same user has another password elsewhere in the configuration; pgweir's list of users has one for each \
+                           user: the first one holds";
+                self.differs(line, &format!("password of {user}"), why);
+            }
+            Some(_) => {}
+            None => {
+                self.plan.secrets.insert(user.to_owned(), secret);
+            }
+        }
+    }
+
+    /// Classifies the keys of a table. Settings of the process go into the plan, those of pools into `pool`.
+    pub(crate) fn table(
+        &mut self,
+        rows: &'static [Row],
+        scope: Scope<'_>,
+        table: &Table,
+        mut pool: Option<&mut Pool>,
+    ) {
+        for (key, node) in &table.0 {
+            let full = format!("{}{key}", scope.prefix);
+            let label = format!("{}{key}", scope.shown);
+            let Some(row) = row(rows, &full) else {
+                let why = "pgweir does not know this key, so nothing was carried over for it";
+                self.finding(node.line, FindingKind::Unknown, &label, why);
+                continue;
+            };
+            self.key(rows, row, &label, node, table, scope, pool.as_deref_mut());
+        }
+        self.defaults(rows, scope, table, pool);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one key in its surroundings")]
+    fn key(
+        &mut self,
+        rows: &'static [Row],
+        row: &'static Row,
+        label: &str,
+        node: &Node,
+        table: &Table,
+        scope: Scope<'_>,
+        pool: Option<&mut Pool>,
+    ) {
+        let given = match dialect::understand(row.takes, self.kind, node) {
+            Ok(given) => given,
+            Err(right) => return self.fault(node.line, wrong(label, node, row.takes, &right)),
+        };
+        match row.fate {
+            Fate::Setting(name) => self.set_given(name, &given),
+            Fate::Pool(name) => {
+                if let Some(pool) = pool {
+                    pool.settings.insert(name, given);
+                } else {
+                    self.set_given(resolve::global_name(name), &given);
+                }
+            }
+            Fate::Missing(why) if self.asks(row, node) => self.missing(node.line, label, why),
+            Fate::With(master) => {
+                let master_key = master.strip_prefix(scope.prefix).unwrap_or(master);
+                let master_row = rows.iter().find(|row| row.key == master);
+                let on =
+                    table.get(master_key).zip(master_row).is_some_and(|(node, row)| self.asks(row, node));
+                if on {
+                    self.missing(node.line, label, &format!("it belongs to {master_key}"));
+                }
+            }
+            Fate::Reader(_) | Fate::Needless(_) | Fate::Missing(_) => {}
+        }
+    }
+
+    /// Whether a key without counterpart asks for anything.
+    fn asks(&self, row: &Row, node: &Node) -> bool {
+        let Some(text) = node.text() else { return !matches!(node.value, Value::Null) };
+        let is_off = row.takes == Takes::Flag && dialect::flag(self.kind, text) == Ok(false);
+        let usual_on = row.usual.iter().any(|usual| dialect::flag(self.kind, usual) == Ok(true));
+        let usual = row.usual.iter().any(|usual| usual.eq_ignore_ascii_case(text));
+        !(usual || is_off && !usual_on && row.usual.is_empty())
+    }
+
+    /// Writes out the defaults of what is carried over and is not in the table.
+    fn defaults(
+        &mut self,
+        rows: &'static [Row],
+        scope: Scope<'_>,
+        table: &Table,
+        mut pool: Option<&mut Pool>,
+    ) {
+        let here = |row: &&Row| {
+            row.key
+                .strip_prefix(scope.prefix)
+                .is_some_and(|key| !key.contains('.') && table.get(key).is_none())
+        };
+        for row in rows.iter().filter(here) {
+            let Some(default) = row.usual.first() else { continue };
+            let Ok(given) = dialect::understand_text(row.takes, self.kind, default) else { continue };
+            match (row.fate, pool.as_deref_mut()) {
+                (Fate::Setting(name), _) if !self.plan.settings.contains_key(name) => {
+                    self.set_given(name, &given);
+                }
+                (Fate::Pool(name), Some(pool)) => {
+                    pool.settings.entry(name).or_insert(given);
+                }
+                (Fate::Pool(name), None) => self.set_given(resolve::global_name(name), &given),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// What is said of a value that its own pooler would not take. Texts are not repeated: they may be secrets.
+fn wrong(label: &str, node: &Node, takes: Takes, right: &str) -> String {
+    let value = match (takes, node.text()) {
+        (Takes::Text | Takes::List | Takes::Anything, _) | (_, None) => String::new(),
+        (_, Some(text)) => format!(" \"{}\"", shown(text, SHOWN_LEN_MAX)),
+    };
+    format!("invalid value{value} for {}: {right}", shown(label, SHOWN_LEN_MAX))
+}
