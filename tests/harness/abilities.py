@@ -75,6 +75,7 @@ SINCE = {
     "nothing of a client reaches auth_query": (1, 25),
     "unknown users of auth_query are not told": None,
     "reasons of servers stay in the log": None,
+    "pgweir import": None,
 }
 
 

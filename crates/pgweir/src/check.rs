@@ -15,13 +15,15 @@ pub(crate) fn check(config: &Path) -> ExitCode {
     if report.faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-struct Report {
+/// What is wrong with a configuration, and what its administrator should know.
+pub(crate) struct Report {
     file: String,
-    faults: Vec<String>,
-    warnings: Vec<String>,
+    pub(crate) faults: Vec<String>,
+    pub(crate) warnings: Vec<String>,
 }
 
-fn report(config: &Path) -> Report {
+/// Reads a configuration as a start would.
+pub(crate) fn report(config: &Path) -> Report {
     let file = config.display().to_string();
     let command_line = CommandLine { config: file.clone(), ..CommandLine::default() };
     match Draft::read(&command_line) {

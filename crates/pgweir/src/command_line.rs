@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use lexopt::prelude::*;
+use pgweir_import::Kind;
 
 /// What the user asks for.
 #[derive(Debug, PartialEq, Eq)]
@@ -15,6 +16,8 @@ pub(crate) enum Command {
         /// The configuration file.
         config: PathBuf,
     },
+    /// Write another pooler's configuration as pgweir's.
+    Import(ImportOptions),
     /// A throw-away cluster, a load, a table.
     Demo(Vec<OsString>),
     /// Load and comparison tools.
@@ -23,6 +26,8 @@ pub(crate) enum Command {
     Version,
     /// `-h`
     Help,
+    /// `import -h`
+    ImportHelp,
 }
 
 /// How to run.
@@ -42,6 +47,23 @@ pub(crate) struct RunOptions {
     pub(crate) verbosity: u8,
 }
 
+/// What to import, and where to.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct ImportOptions {
+    /// The other pooler's configuration file.
+    pub(crate) file: PathBuf,
+    /// `--from`: what it is; otherwise its contents say so.
+    pub(crate) kind: Option<Kind>,
+    /// `--output`: the directory that the files are written to; standard output if there is none.
+    pub(crate) output: Option<PathBuf>,
+    /// `--force`: files that exist are replaced, and a result that `check` refuses is written.
+    pub(crate) force: bool,
+    /// `--users`: the file of users, if it is not where the configuration says.
+    pub(crate) users: Option<String>,
+    /// `--hba`: the file of access rules, if it is not where the configuration says.
+    pub(crate) rules: Option<String>,
+}
+
 /// The command line can not be understood, or asks for what is not there.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum UsageError {
@@ -51,6 +73,12 @@ pub(crate) enum UsageError {
     /// No configuration file.
     #[error("need a config file")]
     NoConfig,
+    /// `import` without a file.
+    #[error("need the configuration file of another pooler")]
+    NoImport,
+    /// `--from` with something else.
+    #[error("unknown kind {0:?}: it must be one of {kinds}", kinds = kinds())]
+    UnknownKind(String),
     /// More than one argument that is no option.
     #[error("only one config file can be given, not also {0:?}")]
     SecondConfig(OsString),
@@ -69,6 +97,7 @@ pgweir: PostgreSQL connection pooler.
 Usage:
   pgweir [OPTION]... CONFIG.INI     pool connections as the file says
   pgweir check CONFIG.INI           report all faults and warnings of the file
+  pgweir import [OPTION]... FILE    write another pooler's configuration as pgweir's
   pgweir demo [OPTION]...           show what pooling does, on a throw-away cluster
   pgweir bench [OPTION]...          load and comparison
 
@@ -85,6 +114,34 @@ The options and the configuration file are PgBouncer's. A configuration file tha
 is called like a subcommand can be given as ./check.
 ";
 
+/// What `import -h` prints.
+pub(crate) const IMPORT_HELP: &str = "\
+pgweir import: write another pooler's configuration as pgweir's.
+
+Usage:
+  pgweir import [OPTION]... FILE
+
+FILE is pgpool.conf, odyssey.conf, pgcat.toml, pgdog.toml, a configuration of
+pg_doorman (TOML or YAML), or the environment file of a PgBouncer image.
+
+Options:
+      --from=KIND        what FILE is, if its contents do not tell:
+                         pgpool, odyssey, pgcat, pgdog, pg_doorman, env
+      --output=DIR       write pgweir.ini, userlist.txt and hba.conf to DIR;
+                         without it, the ini goes to standard output
+      --force            replace files that exist, and write a result that
+                         pgweir check refuses
+      --users=FILE       the file of users (pool_passwd, users.toml)
+      --hba=FILE         the file of access rules (pool_hba.conf)
+  -h, --help             show this help, then exit
+
+Standard error lists what has no counterpart, with the reason. Passwords are
+written to userlist.txt (mode 0600) and never shown.
+
+Exit code: 0 everything was carried over; 1 something has no counterpart or
+differs; 2 nothing was written.
+";
+
 /// Understands `args`, which is without the program's name.
 pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, UsageError> {
     let mut args: Vec<OsString> = args.into_iter().collect();
@@ -92,6 +149,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
         Some("demo") => Ok(Command::Demo(args.split_off(1))),
         Some("bench") => Ok(Command::Bench(args.split_off(1))),
         Some("check") => parse_check(args.split_off(1)),
+        Some("import") => parse_import(args.split_off(1)),
         _ => parse_run(args),
     }
 }
@@ -107,6 +165,33 @@ fn parse_check(args: Vec<OsString>) -> Result<Command, UsageError> {
         }
     }
     Ok(Command::Check { config: config.ok_or(UsageError::NoConfig)? })
+}
+
+fn parse_import(args: Vec<OsString>) -> Result<Command, UsageError> {
+    let mut parser = lexopt::Parser::from_args(args);
+    let mut options = ImportOptions::default();
+    let mut file = None;
+    while let Some(arg) = parser.next()? {
+        match arg {
+            Long("from") => {
+                let name = parser.value()?.string()?;
+                options.kind = Some(Kind::named(&name).ok_or(UsageError::UnknownKind(name))?);
+            }
+            Long("output") => options.output = Some(parser.value()?.into()),
+            Long("force") => options.force = true,
+            Long("users") => options.users = Some(parser.value()?.string()?),
+            Long("hba") => options.rules = Some(parser.value()?.string()?),
+            Short('h') | Long("help") => return Ok(Command::ImportHelp),
+            Value(value) => take_config(&mut file, value)?,
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    options.file = file.ok_or(UsageError::NoImport)?;
+    Ok(Command::Import(options))
+}
+
+fn kinds() -> String {
+    Kind::ALL.map(Kind::name).join(", ")
 }
 
 fn parse_run(args: Vec<OsString>) -> Result<Command, UsageError> {
@@ -179,6 +264,22 @@ mod tests {
             ("check -- -a.ini", Command::Check { config: "-a.ini".into() }),
             ("check -h", Command::Help),
             ("demo --seconds 5", Command::Demo(words("--seconds 5").collect())),
+            (
+                "import a.toml",
+                Command::Import(ImportOptions { file: "a.toml".into(), ..ImportOptions::default() }),
+            ),
+            (
+                "import --from pgdog --users u.toml --hba=h --output out --force a.toml",
+                Command::Import(ImportOptions {
+                    file: "a.toml".into(),
+                    kind: Some(Kind::PgDog),
+                    output: Some("out".into()),
+                    force: true,
+                    users: Some("u.toml".to_owned()),
+                    rules: Some("h".to_owned()),
+                }),
+            ),
+            ("import --help", Command::ImportHelp),
             ("bench -h", Command::Bench(words("-h").collect())),
         ];
         for (line, expected) in table {
@@ -193,6 +294,11 @@ mod tests {
             ("-d", "need a config file"),
             ("check", "need a config file"),
             ("a.ini b.ini", "only one config file can be given, not also \"b.ini\""),
+            ("import", "need the configuration file of another pooler"),
+            (
+                "import --from x a",
+                "unknown kind \"x\": it must be one of pgpool, odyssey, pgcat, pgdog, pg_doorman, env",
+            ),
             ("check a.ini b.ini", "only one config file can be given, not also \"b.ini\""),
             ("-x a.ini", "invalid option '-x'"),
             ("--fast a.ini", "invalid option '--fast'"),
@@ -220,7 +326,12 @@ mod tests {
             assert!(page.contains(&format!(".BR {short} \", \" {long}")), "{short} {long}");
         }
         assert_eq!(options.count(), page.matches(".BR -").count());
-        for command in ["check", "demo", "bench"] {
+        let import = IMPORT_HELP.lines().filter_map(|line| line.strip_prefix("      --"));
+        for option in import {
+            let name = option.split([' ', '=']).next().expect("a name");
+            assert!(page.contains(&format!(".B --{name}")), "{name}");
+        }
+        for command in ["check", "import", "demo", "bench"] {
             assert!(
                 HELP.contains(&format!("pgweir {command} "))
                     && page.contains(&format!(".TP\n.B {command}\n"))

@@ -11,6 +11,7 @@ mod command_line;
 #[cfg(test)]
 mod completions;
 mod fleet;
+mod import;
 mod run;
 mod start;
 mod succession;
@@ -25,13 +26,17 @@ fn main() -> ExitCode {
     match command_line::parse(std::env::args_os().skip(1)) {
         Ok(Command::Run(options)) => run::run(options),
         Ok(Command::Check { config }) => check::check(&config),
+        Ok(Command::Import(options)) => import::import(&options),
         Ok(Command::Demo(args)) => pgweir_bench::demo(args),
         Ok(Command::Bench(args)) => pgweir_bench::bench(args),
         Ok(Command::Version) => show(&version::page()),
         Ok(Command::Help) => show(command_line::HELP),
+        Ok(Command::ImportHelp) => show(command_line::IMPORT_HELP),
         Err(error) => {
             eprintln!("pgweir: {error}\nSee pgweir -h for usage.");
-            ExitCode::FAILURE
+            // For import, 1 says that the result can be used.
+            let import = std::env::args_os().nth(1).is_some_and(|word| word == "import");
+            if import { ExitCode::from(import::UNREADABLE) } else { ExitCode::FAILURE }
         }
     }
 }
