@@ -407,7 +407,8 @@ impl Machine {
 fn will_be_free(server: &Server) -> bool {
     let answers_us = matches!(server.state, ServerState::Inquiring(_) | ServerState::Introducing(_));
     let kind = server.state.kind();
-    let is_nobodys = matches!(kind, ServerKind::Idle | ServerKind::Tested | ServerKind::BeingCanceled);
+    // One that is free already is of no use to the clients that wait: it would have been handed out.
+    let is_nobodys = matches!(kind, ServerKind::Tested | ServerKind::BeingCanceled);
     (answers_us || is_nobodys) && server.retire.is_none()
 }
 

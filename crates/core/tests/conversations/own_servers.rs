@@ -1,5 +1,7 @@
 //! Session pooling: a client has a server of its own from its login on, opened with its own startup packet.
 
+use pgweir_core::mail::{Mail, Shutdown};
+
 use crate::rig::{End, REPORTED, Rig, be, fe};
 
 fn session(main: &str) -> Rig {
@@ -308,4 +310,19 @@ fn a_free_server_that_is_terminated_ends_nobody_else() {
     rig.send(free, &be::fatal("57P01", "terminating connection due to administrator command"));
     rig.gets_nothing(client);
     assert!(!rig.is_closed(client));
+}
+
+#[test]
+fn a_shutdown_for_servers_serves_a_client_that_waits_on_a_server_that_was_kept_for_another() {
+    let mut rig = session("");
+    let (idle, kept, _) = opened(&mut rig, 7, &[]);
+    rig.gets(idle);
+    let (waits, lost, _) = opened(&mut rig, 8, &[]);
+    rig.gets(waits);
+    rig.eof(lost);
+    rig.send(waits, &fe::query("select 1"));
+    rig.gets_nothing(waits);
+    rig.mail(0, Mail::Shutdown(Shutdown::WaitForServers));
+    assert_eq!(rig.gets(kept), ["Query select 1"], "no other one is opened");
+    assert_eq!(rig.answer(kept, &[be::one_row("1"), be::ready('I')].concat(), waits).len(), 4);
 }
