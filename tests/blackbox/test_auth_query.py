@@ -142,6 +142,30 @@ def test_another_database_is_asked(asking, pg):
     assert refused(pooler, "u_scram", PASSWORDS["u_scram"])["M"] == "bouncer config error"
 
 
+@pytest.mark.needs("auth_query of a disabled database refused")
+def test_a_disabled_database_is_not_asked(asking, pg):
+    """DISABLE of the database that answers auth_query: users that no file knows are refused at once, whatever their password."""
+    pooler = asking(auth_dbname="app2")
+    with pooler.raw("app", "u_scram") as session:
+        assert session.value("select 1") == "1"
+    pooler.admin("DISABLE app2")
+    for password in (PASSWORDS["u_scram"], "wrong"):
+        assert refused(pooler, "u_scram", password)["M"] == 'authentication database "app2" is disabled'
+    with pooler.raw("app", "poolauth") as listed:
+        assert listed.value("select 1") == "1"
+    pooler.admin("ENABLE app2")
+    with pooler.raw("app", "u_scram") as session:
+        assert session.value("select 1") == "1"
+
+
+@pytest.mark.needs("auth_dbname")
+def test_a_login_does_not_wait_for_ever_for_its_secret(asking):
+    """query_wait_timeout holds for a login whose secret is asked for in a database that is paused."""
+    pooler = asking(auth_dbname="app2", query_wait_timeout=1)
+    pooler.admin("PAUSE app2")
+    assert refused(pooler, "u_scram", PASSWORDS["u_scram"])["M"] == "query_wait_timeout"
+
+
 @pytest.mark.needs("auth_dbname")
 def test_a_database_that_can_not_be_asked(asking, pg):
     """An auth_dbname that is not configured is said in the log; the client learns that the fault is not its own."""

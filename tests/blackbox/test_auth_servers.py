@@ -1,10 +1,12 @@
 """How the pooler logs in to PostgreSQL: each method, with each kind of secret it may have, and what clients see when it fails."""
 
+import time
+
 import pytest
 
 from harness.cluster import PASSWORDS
 from harness.machine import eventually
-from harness.wire import Closed, md5_secret
+from harness.wire import Closed, md5_secret, query
 
 ADMIN = {"admin": "pw-of-admin"}
 
@@ -71,6 +73,41 @@ def test_the_wrong_password_for_the_server(pooled, user):
         session.query("select 1")
     assert f'password authentication failed for user "{user}"' in refused.value.error["M"]
     assert refused.value.error["C"] in ("28P01", "08P01")
+
+
+@pytest.mark.needs("waiting clients told when no server is usable")
+def test_a_password_that_was_changed_while_a_server_is_busy(pooled, pg):
+    """The login of a new server fails, and the other one will serve nobody else (RECONNECT): clients are told at once, in the server's words."""
+    pooler = pooled(default_pool_size=3, server_login_retry=30, query_wait_timeout=20)
+    with pooler.raw(user="u_scram") as busy, pooler.raw(user="u_scram") as waits:
+        busy.query("begin")
+        pg.sql("alter role u_scram password 'another'")
+        try:
+            pooler.admin("RECONNECT")
+            start = time.monotonic()
+            with pytest.raises(Closed) as refused:
+                waits.query("select 1")
+            assert time.monotonic() - start < 10
+            assert refused.value.error["M"] == 'password authentication failed for user "u_scram"'
+            assert refused.value.error["C"] == "28P01"
+            assert busy.value("select 1") == "1"
+        finally:
+            pg.sql("alter role u_scram password 'pw-of-u_scram'")
+
+
+def test_a_login_that_fails_while_another_server_is_of_use(pooled, pg):
+    """As long as a server of the pool may be free again, clients wait for it: a login that PostgreSQL refuses ends nobody."""
+    pooler = pooled(default_pool_size=3, server_login_retry=1, query_wait_timeout=20)
+    with pooler.raw(user="u_scram") as busy, pooler.raw(user="u_scram") as waits:
+        busy.query("begin")
+        pg.sql("alter role u_scram password 'another'")
+        try:
+            waits.send(query("select 1"))
+            pooler.logged('password authentication failed for user "u_scram"')
+            busy.query("commit")
+            assert waits.until("Z").rows == [["1"]]
+        finally:
+            pg.sql("alter role u_scram password 'pw-of-u_scram'")
 
 
 def test_a_database_that_postgres_does_not_have(pooled, pg):

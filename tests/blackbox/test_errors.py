@@ -156,6 +156,39 @@ def test_no_server_can_be_reached(pooled):
         assert time.monotonic() - start < 8
 
 
+@pytest.mark.parametrize("mode", ["session", "transaction"])
+@pytest.mark.parametrize(
+    "where, settings, reason",
+    [
+        ("host=127.0.0.1 port=1", {}, "connect failed: connect to 127.0.0.1:1 failed: "),
+        ("host=no-such-host.invalid", {}, "server DNS lookup failed: "),
+        ("host=127.0.0.1 port={port}", {"server_tls_sslmode": "verify-full"}, "TLS handshake failed: "),
+    ],
+    ids=["refused", "no such host", "TLS"],
+)
+def test_why_no_server_can_be_reached(pooled, pg, mode, where, settings, reason):
+    """A cold pool: the client that waited is told the last failure in the timeout's detail, one that comes meanwhile at once."""
+    line = where.format(port=pg.port)
+    pooler = pooled(databases={"nowhere": line}, pool_mode=mode, query_wait_timeout=4, server_login_retry=60, **settings)
+    with Raw(pooler.address) as first:
+        first.send(startup({"user": "alice", "database": "nowhere"}))
+        pooler.logged("closing because: (connect failed|server DNS lookup failed|TLS handshake failed)")
+        error = refusal(pooler, "nowhere")
+        assert error["C"] == "08001"
+        assert error["M"].startswith(f"server login has been failing, cached error: {reason}"), error
+        error = first.until_closed().errors[-1]
+    assert (error["C"], error["M"]) == ("57P03", "query_wait_timeout")
+    assert error["D"].startswith(f"The last attempt to open a server connection failed: {reason}"), error
+
+
+def test_a_login_that_was_refused_is_told_at_once_until_the_retry(pooled, pg):
+    """PostgreSQL refuses the first login: who comes before the next attempt is told why, and does not wait for it."""
+    pooler = pooled(databases={"ghost": pg.at("not_there")}, server_login_retry=60, query_wait_timeout=20)
+    assert refusal(pooler, "ghost")["C"] == "3D000"
+    error = refusal(pooler, "ghost")
+    assert error["C"] == "08001" and 'database "not_there" does not exist' in error["M"], error
+
+
 def test_the_servers_own_refusal(pooled, pg):
     """The server's code and text as they are."""
     pooler = pooled(databases={"ghost": pg.at("not_there")}, query_wait_timeout=5, client_login_timeout=5)

@@ -295,6 +295,36 @@ def test_max_user_client_connections(pooled):
         session.hang_up()
 
 
+@pytest.mark.needs("client limits per user")
+@pytest.mark.parametrize("limit, who", [("max_user_client_connections", "USERS"), ("max_db_client_connections", "DATABASES")])
+def test_limits_of_clients_count_the_console(pooled, limit, who):
+    """Clients of the console are counted for their user and for the database pgbouncer, and shown; only admins are never refused."""
+    pooler = pooled(**{limit: 2})
+    name = "stats" if who == "USERS" else "pgbouncer"
+
+    def counted():
+        row = pooler.show(who, name=name)[0]
+        return int(row["current_client_connections"]), row.get("max_client_connections", row.get(limit))
+
+    # The client of the console that asks for this is one of the database's own.
+    asking = 1 if who == "DATABASES" else 0
+    sessions = [pooler.console("stats"), pooler.console("stats")]
+    eventually(lambda: counted() == (2 + asking, "2"), "both are counted")
+    with pytest.raises(Closed) as refused:
+        pooler.console("stats")
+    assert refused.value.error["M"] == f"client connections exceeded ({limit})"
+    for _ in range(3):
+        sessions.append(pooler.console("admin"))
+    if who == "USERS":
+        with pytest.raises(Closed):
+            pooler.raw("app", "stats")
+        assert pooler.show("USERS", name="admin")[0]["current_client_connections"] == "4"
+    for session in sessions:
+        session.terminate()
+    eventually(lambda: counted()[0] == asking, "none is counted any more")
+    pooler.console("stats").hang_up()
+
+
 def test_a_limit_changed_by_reload(pooled, pg):
     """default_pool_size raised by RELOAD: the waiting clients get servers at once; lowered: surplus servers go."""
     pooler = pooled(default_pool_size=1)

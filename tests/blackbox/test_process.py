@@ -301,6 +301,19 @@ def test_int_waits_for_transactions(pooled):
         assert pooler.wait_exit() == 0
 
 
+@pytest.mark.needs("what is asked before SIGINT is answered")
+@pytest.mark.parametrize("mode", ["session", "transaction", "statement"])
+def test_int_answers_what_a_fresh_pool_was_asked_before(pooled, mode):
+    """A statement that reached the pooler before the shutdown is answered, though the pool's first server was just opened."""
+    for _ in range(10):
+        pooler = pooled(pool_mode=mode)
+        with pooler.console() as console, pooler.raw() as session:
+            session.send(query("select 'answered'"))
+            console.send(query("SHUTDOWN WAIT_FOR_SERVERS"))
+            assert session.until("Z").rows == [["answered"]]
+        assert pooler.wait_exit() == 0
+
+
 @pytest.mark.needs("shutdown waits for clients")
 @pytest.mark.parametrize("way", ["SIGINT", "SHUTDOWN WAIT_FOR_SERVERS", "SIGTERM", "SHUTDOWN WAIT_FOR_CLIENTS"])
 def test_only_the_console_is_open_during_a_shutdown(pooled, way):

@@ -118,6 +118,18 @@ def test_in_session_pooling_the_process_id_is_the_servers(pooled, pg):
         assert two.value("select pg_backend_pid()") == str(two.pid)
 
 
+@pytest.mark.needs("a server from the login on in session pooling")
+def test_in_session_pooling_a_client_ends_with_its_server_before_it_has_asked_for_anything(pooled, pg):
+    """Its server is terminated: it is told 57P01 at once, as on a connection of its own; another client goes on."""
+    pooler = pooled(pool_mode="session", default_pool_size=3)
+    with pooler.raw() as one, pooler.raw() as two:
+        pg.sql("select pg_terminate_backend(%s)", (one.pid,))
+        error = one.until_closed().errors[-1]
+        assert (error["S"], error["C"]) == ("FATAL", "57P01")
+        assert error["M"] == "terminating connection due to administrator command"
+        assert two.value("select pg_backend_pid()") == str(two.pid)
+
+
 def test_a_table_that_another_client_drops_is_no_loss_of_a_session(pooled):
     """Statements by SQL over it can not be prepared anew: they are an error for their client, which goes on."""
     pooler = pooled(default_pool_size=2)

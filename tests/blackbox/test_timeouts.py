@@ -58,6 +58,15 @@ def test_query_timeout(pooled, pg):
     eventually(lambda: len(pooler.servers()) <= 1, "its server is out of the pool")
 
 
+@pytest.mark.parametrize("mode", ["session", "transaction", "statement"])
+def test_query_timeout_before_a_pools_first_server(pooled, pg, mode):
+    """A client whose pool has no server yet does not wait longer than query_timeout."""
+    pooler = pooled(pool_mode=mode, query_timeout=1, query_wait_timeout=20, server_connect_timeout=20)
+    with pg.frozen(), pytest.raises(Closed) as refused, pooler.raw() as session:
+        session.query("select 1")
+    assert refused.value.error["M"] == "query_timeout"
+
+
 @pytest.mark.needs("query_timeout spares idle transactions")
 def test_query_timeout_spares_idle_transactions(pooled):
     """query_timeout is about running statements, not about time between them."""
