@@ -102,6 +102,7 @@ class Arena:
         self.consoles = {}
         self.numbers = itertools.count()
         self.rules = rules.RULES
+        self.incomparable = 0
         self._make_database()
         self.beside = cluster.connect(DATABASE)
         self.lasting = {oid for (oid,) in self.beside.execute("select oid::int8 from pg_class where oid >= 16384").fetchall()}
@@ -133,6 +134,7 @@ class Arena:
         player = Player(f"{self.cluster.folder}/.s.PGSQL.{self.cluster.port}", DATABASE)
         clients = player.play(played)
         if player.hung:
+            self.incomparable += 1
             raise Invalid(str(played))
         return clients
 

@@ -135,7 +135,10 @@ def hunt(arena, given):
             given.keep.mkdir(parents=True, exist_ok=True)
             (given.keep / f"seed-{finding.seed}.session").write_text(f"{finding.played}")
             (given.keep / f"seed-{finding.seed}.txt").write_text(str(finding))
-    print(f"{given.rounds} rounds from seed {given.seed} on PostgreSQL {given.major}, {time.monotonic() - begin:.0f} s: {failed} failed")
+    print(
+        f"{given.rounds} rounds from seed {given.seed} on PostgreSQL {given.major}, {time.monotonic() - begin:.0f} s: {failed} failed, "
+        f"{arena.incomparable} cannot be compared"
+    )
     return failed
 
 

@@ -17,7 +17,7 @@ STARTUPS = {
 FEATURES = {
     "comments", "quoted names", "null settings", "many names", "resets in a body", "prepared in a body", "pg_prepared_statements",
     "unnamed without parse", "mixed names", "errors in a group", "computed names", "backslashes", "prepared settings",
-    "superusers", "long identifiers",
+    "long identifiers",
     "pipelined rollback", "names of three parts", "custom startup parameters",
 }  # fmt: skip
 """What can be left out of rounds by name, while it is known to fail."""
@@ -229,11 +229,10 @@ class Client:
     def block(self, depth=0):
         """A transaction."""
         said = lambda text: self.turn([("Q", text)] if self.chance.random() < 0.7 else [*self.run(words.Statement(text)), ("S",)])  # noqa: E731
+        named = self.may("mixed names") or "prepared" not in self.topics
         turns = [said(self.pick(["begin", "BEGIN", "start transaction", "begin isolation level serializable"]))]
         for _ in range(self.pick([1, 2, 3, 5])):
-            turns += self.pick(
-                [self.simple, self.simple, self.string, self.extended, self.pipeline, self.names if self.may("mixed names") else self.simple]
-            )()
+            turns += self.pick([self.simple, self.simple, self.string, self.extended, self.pipeline, self.names if named else self.simple])()
             if self.chance.random() < 0.15:
                 turns.append(said(self.pick(["savepoint a", "rollback to a", "release a", "savepoint b"])))
         if depth or self.chance.random() < 0.95:
@@ -258,8 +257,9 @@ class Client:
         ways = [(self.simple, 8), (self.string, 2), (self.extended, 4), (self.pipeline, 2), (self.apart, 1), (self.block, 3), (self.again, 1)]
         if self.may("pipelined rollback"):
             ways.append((self.failed_block, 1))
+        if "prepared" not in self.topics or self.may("mixed names"):
+            ways.append((self.names, 6 if "prepared" in self.topics else 2))
         if "prepared" in self.topics:
-            ways += [(self.names, 6)] if self.may("mixed names") else []
             ways += [(self.unnamed, 2)] if self.may("unnamed without parse") else []
         if "resets" in self.topics and self.may("errors in a group"):
             ways.append((self.reset_with_error, 2))
@@ -280,8 +280,6 @@ def startup(chance, features, topics):
     """
     count = chance.choice([0, 0, 1, 1, 2, 3])
     made = {name: chance.choice(STARTUPS[name]) for name in chance.sample(sorted(STARTUPS), count)}
-    if made.get("user") == "postgres" and "superusers" not in features:
-        del made["user"]
     return {
         k: v for k, v in made.items()
         if ("." not in f"{k} {v}" or "custom startup parameters" in features) and (k != "role" or "roles" not in topics)

@@ -40,6 +40,8 @@ KNOWN = [
         ("errors in a group", "resets in a body", "null settings"),
         ("discard-and-an-error", "reset-commit-and-an-error", "reset-in-a-body", "null-setting", "set-names"),
     ),
-    Known("reports of a superuser's role", ("superusers",), ("superuser-with-a-role",)),
     Known("notices of a Parse", ("long identifiers",), ("notice-of-parse",)),
 ]
+
+UNFOLLOWED = {"is_superuser", "search_path"}
+"""Parameters whose reports are not compared yet: those of what the pooler replays are passed on. (PostgreSQL 18 reports search_path.)"""

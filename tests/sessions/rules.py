@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import zip_longest
 
+from sessions.known import UNFOLLOWED
+
 FIRST_OWN_OID = 16384
 """Object ids from here on are given to objects that users make."""
 
@@ -90,11 +92,24 @@ PLACES = set("FLR")
 """The fields of an error that say where in PostgreSQL's sources it was raised."""
 
 
-def _our_words(wanted, got):
-    """The same error, in the pooler's own message: without a place in PostgreSQL's sources."""
-    if not (wanted[0] == got[0] == "E") or "R" in dict(got[1]):
+def _other_place(wanted, got):
+    """The same error, from the pooler itself, or of a Parse that the pooler sent ahead: with no place in PostgreSQL's sources, or another."""
+    if not (wanted[0] == got[0] == "E") or ("R" in dict(got[1]) and dict(got[1])["R"] != "exec_parse_message"):
         return False
     return [f for f in wanted[1] if f[0] not in PLACES] == [f for f in got[1] if f[0] not in PLACES]
+
+
+def _not_prepared(wanted, got):
+    """A statement that the present server does not have, in a failed transaction."""
+    return got[0] == "E" and dict(got[1])["C"] == "25P02" and dict(got[1])["R"] == "exec_parse_message" and wanted[0] in "23tTnE"
+
+
+def _two_faults(wanted, got):
+    """A Parse whose name is in use and whose text is refused."""
+    if not (wanted[0] == got[0] == "E"):
+        return False
+    codes = {dict(side[1])["C"] for side in (wanted, got)}
+    return "42P05" in codes and codes <= {"42P05", "42601", "42703", "42P01", "42883", "25P02"}
 
 
 def _other_drew(wanted, got):
@@ -118,14 +133,16 @@ def _no_temporary_schema(wanted, got):
 
 
 RULES = [
-    Rule("places in PostgreSQL's sources", "An error that pgweir raises in PostgreSQL's place", _our_words),
+    Rule("places in PostgreSQL's sources", "An error that pgweir raises in PostgreSQL's place", _other_place),
+    Rule("a statement not prepared in a failed transaction", "cannot be prepared there", _not_prepared, ends=True),
+    Rule("a Parse with two faults", "may be refused for either", _two_faults),
     Rule("a sequence's value from an earlier transaction", "gets SQLSTATE 55000", _other_drew, ends=True),
     Rule("empty in place of NULL", "may be empty instead of NULL", _empty_for_null),
     Rule("a temporary schema that is there", "A name in `pg_temp` that does not exist", _no_temporary_schema),
 ]
 NOTIFIED_LATE = "A client that sends a pipeline is told of its own notifications after the pipeline's last answer"
 NOTIFIED_MORE = "behind an `UNLISTEN` in a pipeline it may still be notified until then"
-REPORTED_TWICE = "a client that set it at login is told the server's value first"
+REPORTED_TWICE = "a client that set it at login is told the server's value first and its own right behind; so it is at login"
 """The words that document what `Notifications` and `Reports` allow."""
 
 
@@ -195,6 +212,7 @@ class Reports:
 
     Documented (`REPORTED_TWICE`): what a client
     set at login may be reported with the server's value first and with its own right behind: before the next group's end at the latest.
+    What counts at login is the last report of each.
     """
 
     def __init__(self, started):
@@ -204,10 +222,10 @@ class Reports:
 
     def excuse(self, wanted, got):
         """Notes what a group reports; whether that is right."""
-        theirs, ours = ([value(body) for tag, body in group if tag == "S"] for group in (wanted, got))
+        theirs, ours = ([value(body) for tag, body in group if tag == "S" and value(body)[0] not in UNFOLLOWED] for group in (wanted, got))
         if wanted and wanted[0][0] == "connect":
             self.late.clear()
-            theirs, ours = sorted(theirs), sorted(ours)
+            theirs, ours = sorted(dict(theirs).items()), sorted(dict(ours).items())
         self.wanted.update(theirs)
         self.got.update(ours)
         differs = {name for name in self.wanted | self.got if self.wanted.get(name) != self.got.get(name)}
@@ -222,7 +240,9 @@ class Reports:
         return True
 
 
-REPORTED = {name.lower(): name for name in ("TimeZone", "DateStyle", "IntervalStyle", "application_name", "client_encoding")} | {"options": None}
+REPORTED = {name.lower(): name for name in ("TimeZone", "DateStyle", "IntervalStyle", "application_name", "client_encoding", "search_path")} | {
+    "options": None
+}
 """The parameters that PostgreSQL reports and that a startup packet here sets."""
 
 
