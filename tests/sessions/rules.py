@@ -173,8 +173,8 @@ def difference(wanted, got, started, rules=RULES):
         theirs, ours = _asked_for(theirs), _asked_for(ours)
         if not excused(theirs, ours, rules):
             return number, wanted[number] if number < len(wanted) else [], got[number] if number < len(got) else []
-    if notices.late:
-        return len(wanted), notices.late, []
+    if lost := notices.lost():
+        return len(wanted), lost, []
     return None
 
 
@@ -188,6 +188,7 @@ class Notifications:
     def __init__(self):
         self.late = []
         self.since_unlisten = self.WHILE
+        self.idle = True
 
     WHILE = 8
     """For how many groups after an UNLISTEN in a pipeline or transaction a client may still be notified (`NOTIFIED_MORE`)."""
@@ -196,8 +197,9 @@ class Notifications:
         """Notes what a group tells; whether that is right."""
         ends = any(tag == "C" and body in (b"UNLISTEN\0", b"DISCARD ALL\0") for tag, body in got)
         self.since_unlisten = 0 if ends else self.since_unlisten + 1
-        if wanted and wanted[0][0] == "connect" and self.late:
+        if wanted and wanted[0][0] == "connect" and self.lost():
             return False
+        self.idle = got[-1:] == [("Z", b"I")]
         self.late += [message for message in wanted if message[0] == "A"]
         for message in (message for message in got if message[0] == "A"):
             if self.late[:1] == [message]:
@@ -205,6 +207,11 @@ class Notifications:
             elif self.since_unlisten >= self.WHILE:
                 return False
         return True
+
+    def lost(self):
+        """What the client was not told before it left; within a transaction it is told nothing."""
+        late, self.late = self.late, []
+        return late if self.idle else []
 
 
 class Reports:
