@@ -151,8 +151,9 @@ class Arena:
     def compare(self, played):
         """Plays the round on both sides; the first difference of any client, or None."""
         direct, pooled = self.direct(played), self.pooled(played)
+        made_up = self.settings.get("pool_mode") == "session"
         for number in played.startups:
-            wanted, got = (rules.groups(side[number], self.lasting) for side in (direct, pooled))
+            wanted, got = (rules.groups(side[number], self.lasting, made_up) for side in (direct, pooled))
             found = rules.difference(wanted, got, played.started(number), self.rules)
             if found:
                 return Difference(number, *found)

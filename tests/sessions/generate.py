@@ -31,6 +31,8 @@ class Client:
 
     def __init__(self, chance, number, topics, features):
         self.started = {}
+        self.custom = words.CUSTOM
+        self.secretive = False
         self.chance, self.client, self.topics, self.features = chance, number, topics, features
         self.pick = chance.choice
         self.values = 0
@@ -294,7 +296,11 @@ def round_of(seed, clients=4, features=FEATURES):
     if chance.random() < 0.5:
         chosen.append("plain")
     players = [Client(chance, number, chosen, features) for number in range(clients)]
+    # In some rounds the names of settings stand nowhere in plain words: the pool must not depend on having read them before.
+    known = words.CUSTOM if "names of three parts" in features else words.CUSTOM[:-1]
+    secretive, custom = chance.random() < 0.4, chance.sample(known, chance.choice([1, 2, len(known)]))
     for player in players:
+        player.secretive, player.custom = secretive, custom
         player.started = startup(chance, features, chosen)
     startups = {player.client: player.started for player in players}
     left = {player.client: player.turns(chance.choice([2, 3, 4, 6, 9])) for player in players}

@@ -31,8 +31,9 @@ def value(body):
 class Masks:
     """Names for what differs from connection to connection, given in the order in which a client meets it."""
 
-    def __init__(self, pids, lasting):
+    def __init__(self, pids, lasting, made_up=False):
         self.pids = set(pids)
+        self.made_up = made_up
         self.lasting = lasting
         self.oids = {}
 
@@ -40,7 +41,7 @@ class Masks:
         """The message as it is compared."""
         if tag == "K":
             return tag, b"%d bytes" % len(body)
-        if tag == "A" and body[:4] in self.pids:
+        if tag == "A" and (self.made_up or body[:4] in self.pids):
             return tag, b"own" + body[4:]
         if tag == "T":
             return tag, self._columns(body)
@@ -63,9 +64,12 @@ class Masks:
         return tuple(cut) if at == len(body) else body
 
 
-def groups(client, lasting):
-    """A client's answers, masked, cut behind each ReadyForQuery."""
-    masks = Masks(client.pids, lasting)
+def groups(client, lasting, made_up=False):
+    """A client's answers, masked, cut behind each ReadyForQuery.
+
+    `made_up`: the process id that the client was told may not be its server's (`MADE_UP_PID`).
+    """
+    masks = Masks(client.pids, lasting, made_up)
     cut, group = [], []
     for tag, body in client.told:
         group.append(masks.masked(tag, body))
@@ -142,6 +146,7 @@ RULES = [
 ]
 NOTIFIED_LATE = "A client that sends a pipeline is told of its own notifications after the pipeline's last answer"
 NOTIFIED_MORE = "behind an `UNLISTEN` in a pipeline it may still be notified until then"
+MADE_UP_PID = "The process id it is told is a made-up one then"
 REPORTED_TWICE = "a client that set it at login is told the server's value first and its own right behind; so it is at login"
 """The words that document what `Notifications` and `Reports` allow."""
 

@@ -63,7 +63,7 @@ def gap(at):
 def spelled(at, name):
     """The name of a setting as it may be written."""
     how = at.chance.random()
-    if how < 0.6 or not at.may("quoted names"):
+    if not at.may("quoted names") or how < (0.1 if at.secretive else 0.6):
         return at.pick([name, name, name.lower(), name.upper()])
     parts = name.split(".")
     if how < 0.75:
@@ -82,7 +82,7 @@ def spelled(at, name):
 def setting(at):
     """A name and a value for it."""
     if at.chance.random() < 0.5:
-        return at.pick(CUSTOM if at.may("names of three parts") else CUSTOM[:-1]), value(at)
+        return at.pick(at.custom), value(at)
     name = at.pick(list(BUILTIN))
     return name, at.pick(BUILTIN[name])
 
@@ -122,7 +122,7 @@ def set_config(at):
     """set_config, with literals, computed or bound."""
     name, shown = setting(at)
     keeps = at.pick(["false", "false", "false", "true"])
-    how = at.chance.random()
+    how = at.chance.random() * (0.5 if at.secretive else 1)
     if how < 0.1 and at.may("null settings"):
         return Statement(f"select set_config({literal(name)}, null, {keeps})")
     if how < 0.35:
@@ -138,9 +138,9 @@ def set_config(at):
 
 def looks(at):
     """Reads settings: its own and what is not its own."""
-    how = at.chance.random()
+    how = at.chance.random() * (0.8 if at.secretive else 1)
     name = setting(at)[0]
-    if how < 0.25:
+    if how < (0.5 if at.secretive else 0.25):
         names = at.chance.sample(CUSTOM, at.pick([1, 2, len(CUSTOM)]))
         return Statement("select " + ", ".join(f"current_setting('{n[:3]}' || '{n[3:]}', true)" for n in names))
     if how < 0.35:
