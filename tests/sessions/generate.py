@@ -295,6 +295,8 @@ def round_of(seed, clients=4, features=FEATURES):
     chosen = chance.sample(topics, chance.choice([1, 2, 3, 5])) + ["looks"]
     if chance.random() < 0.5:
         chosen.append("plain")
+    if "mixed names" in features and chance.random() < 0.3:
+        chosen.append("prepared")
     players = [Client(chance, number, chosen, features) for number in range(clients)]
     # In some rounds the names of settings stand nowhere in plain words: the pool must not depend on having read them before.
     known = words.CUSTOM if "names of three parts" in features else words.CUSTOM[:-1]
