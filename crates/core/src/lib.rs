@@ -50,6 +50,7 @@ mod statements;
 pub mod stats;
 mod texts;
 pub mod trace;
+mod untold;
 mod welcome;
 
 pub use engine::Engine;

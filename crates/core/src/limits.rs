@@ -71,7 +71,8 @@ pub const KNOWN_PARAMS_MAX: usize = 16;
 /// Sessions that a pool remembers, so that clients and servers that have the same share one object.
 pub const KNOWN_SESSIONS_MAX: usize = 64;
 
-/// Settings that a transaction names and that are asked for one by one; with more, all are asked for.
+/// Settings that a transaction names and that are asked for one by one. With more, its client keeps its server, unless PostgreSQL lists
+/// them.
 pub const TOUCHED_NAMES_MAX: usize = 64;
 
 /// Texts of SET statements whose effect a pool remembers; with more, it begins anew.
@@ -83,8 +84,13 @@ pub const SET_BYTES_MAX: usize = 512;
 /// SET statements of one transaction whose texts are kept until it ends; with more, its server is asked.
 pub const TOUCHED_SETS_MAX: usize = 8;
 
-/// Names of settings of the clients' own (`a.b`) that a pool remembers: no list of PostgreSQL shows them.
-pub const CUSTOM_SETTINGS_MAX: usize = 256;
+/// Settings of its own (`a.b`), which no list of PostgreSQL shows, that follow a client from server to server. With more, it keeps its
+/// server.
+pub const CUSTOM_SETTINGS_MAX: usize = 64;
+
+/// Settings of the users' own that the routines of a database are known to set. With more, a client that calls such a routine keeps its
+/// server.
+pub const ROUTINE_SETTINGS_MAX: usize = 500;
 
 /// Server connections that end so soon after their login, unused, and so many in a row, keep the next one waiting.
 pub const STILLBORN_US: u64 = 1_000_000;
@@ -94,7 +100,7 @@ pub const STILLBORN_MAX: u8 = 3;
 /// Settings that a pool's user is known to be able to set. PostgreSQL has fewer that anybody would.
 pub const SETTABLE_MAX: usize = 256;
 
-/// A name of such a setting.
+/// A name of a setting; a client that names a longer one keeps its server.
 pub const CUSTOM_NAME_BYTES_MAX: usize = 128;
 
 /// Bytes of a session's state (names and values of settings, texts of prepared statements) that can move to another server;
@@ -111,11 +117,13 @@ pub const READING_BYTES_MAX: usize = 8 * 1024;
 /// How often a server is asked what its session holds, or to send a mark, before its client keeps it for that.
 pub const AUDIT_ATTEMPTS_MAX: u8 = 3;
 
-/// Routines that are known to ask for drawn values, of a pool.
-pub const ROUTINES_MAX: usize = 100;
+/// Routines that are known to ask for drawn values, of a pool; with more, every statement is taken for one that asks. The question for
+/// them names this number.
+pub const ROUTINES_MAX: usize = 1000;
 
-/// Routines that are known to change their session, and tables whose triggers do, of a pool. The question for them names this number.
-pub const CHANGERS_MAX: usize = 1000;
+/// Routines that are known to change their session, and tables whose triggers do, of a pool; with more, every statement is taken for one
+/// that calls such a routine. The question for them names this number.
+pub const CHANGERS_MAX: usize = 3000;
 
 /// After so long (µs) the catalog is asked for these again: it reads all bodies.
 pub const CHANGERS_AGE_US: u64 = 600_000_000;

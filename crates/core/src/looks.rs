@@ -11,7 +11,9 @@ use crate::limits::{LOOKS_ALERT, WATCHED_STATEMENTS_MAX};
 /// Which of a pool's releases are followed by a look.
 #[derive(Default)]
 pub(crate) struct Looks {
-    /// Of so many releases about one; 0: none.
+    /// Of so many releases about one, as the configuration has it.
+    wanted: u32,
+    /// The same; 0: none.
     one_in: u32,
     /// Releases until the next look, that one included; 0: there is none.
     left: u32,
@@ -25,16 +27,17 @@ impl Looks {
         let text = connect_query.as_bytes();
         let told = traits(text).marks.without(Marks::SETTINGS.and(Marks::READS_LOCALLY)).is_empty()
             && assignments(text, |_| ()).is_ok();
+        self.wanted = one_in;
         let one_in = if told || text.is_empty() { one_in } else { 0 };
         if one_in != self.one_in {
-            *self = Looks { one_in, left: one_in, alert: 0 };
+            *self = Looks { wanted: self.wanted, one_in, left: one_in, alert: 0 };
         }
     }
 
-    /// Some releases are.
+    /// What is changed unseen is looked for, if not by looks at sessions, then by the catalog.
     #[inline]
-    pub(crate) fn are_taken(&self) -> bool {
-        self.one_in > 0
+    pub(crate) fn are_wanted(&self) -> bool {
+        self.wanted > 0
     }
 
     /// A server is released: whether it is to be looked at. If so, [`Looks::plan`] says when the next one is.

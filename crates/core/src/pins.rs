@@ -1,10 +1,12 @@
 //! What a client's transaction may have done to its session, and what keeps a client on its server when its transaction is
 //! over: things that live in one server process and can not move. Values only; `machine/session` decides by them.
 
-use pgweir_sql::{Marks, keeps_reading};
+use pgweir_sql::{Marks, SettingNames, keeps_reading};
 
 use crate::known_sets::PlainSet;
 use crate::limits::{CUSTOM_NAME_BYTES_MAX, TOUCHED_NAMES_MAX, TOUCHED_SETS_MAX};
+use crate::routines::Routines;
+use crate::untold::PartReader;
 
 /// Why a client keeps its server. A set.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -24,6 +26,10 @@ impl Reasons {
     pub(crate) const UNKNOWN: Reasons = Reasons(1 << 9);
     /// What it drew from sequences.
     pub(crate) const SEQUENCES: Reasons = Reasons(1 << 10);
+    /// More settings than follow a client from server to server.
+    pub(crate) const SETTINGS: Reasons = Reasons(1 << 11);
+    /// Settings whose names are not known: no server can be asked for them.
+    pub(crate) const UNTOLD: Reasons = Reasons(1 << 12);
     /// What nobody can see from outside: it stays until the client leaves, and its server goes with it.
     pub(crate) const STICKY: Reasons = Reasons(Self::LIBRARY.0 | Self::SEED.0);
 
@@ -31,9 +37,9 @@ impl Reasons {
     pub(crate) const READS_ALONE: Reasons = Reasons(Self::TEMPORARY.0 | Self::LIBRARY.0 | Self::UNKNOWN.0);
 
     /// What no answer of the server takes back.
-    pub(crate) const LASTING: Reasons = Reasons(Self::STICKY.0 | Self::SEQUENCES.0);
+    pub(crate) const LASTING: Reasons = Reasons(Self::STICKY.0 | Self::SEQUENCES.0 | Self::UNTOLD.0);
 
-    const NAMES: [(Reasons, &'static str); 11] = [
+    const NAMES: [(Reasons, &'static str); 13] = [
         (Reasons::TEMPORARY, "temporary objects"),
         (Reasons::CURSORS, "held cursors"),
         (Reasons::LOCKS, "advisory locks"),
@@ -45,6 +51,8 @@ impl Reasons {
         (Reasons::SEED, "random seed"),
         (Reasons::UNKNOWN, "unknown state"),
         (Reasons::SEQUENCES, "sequences"),
+        (Reasons::SETTINGS, "many settings"),
+        (Reasons::UNTOLD, "settings of unknown names"),
     ];
 
     pub(crate) fn is_none(self) -> bool {
@@ -124,8 +132,16 @@ pub(crate) struct Touched {
     pub(crate) marks: Marks,
     /// The settings that its SET statements were about, letters in lower case.
     pub(crate) names: Vec<Box<[u8]>>,
-    /// There may be settings that are not among the names.
+    /// There may be settings that are not among the names: the server is asked for all that it lists.
     pub(crate) more: bool,
+    /// Whether there may be settings that no server lists, either.
+    pub(crate) told: Told,
+    /// Parameters whose values are names of settings, counted from 1.
+    pub(crate) parameters: Vec<usize>,
+    /// What values that are bound may be.
+    pub(crate) values: Values,
+    /// A message of which not all has come yet.
+    pub(crate) part: PartReader,
     /// SET statements that certainly took effect when the transaction is committed, in order.
     pub(crate) sets: Vec<PlainSet>,
     /// What was noted may not have taken effect, or not only that.
@@ -145,18 +161,32 @@ impl Touched {
         changing.is_empty() || changing == Marks::SETTINGS && names()
     }
 
-    /// Notes what may be names of settings of the client's own (`a.b`), which no list of settings shows.
-    pub(crate) fn custom_names(&mut self, bytes: &[u8]) {
-        for word in bytes.split(|byte| !is_name(*byte)) {
-            let dotted = word.iter().position(|byte| *byte == b'.').is_some_and(|dot| dot > 0);
-            if dotted
-                && !word.ends_with(b".")
-                && !word[0].is_ascii_digit()
-                && word.len() <= CUSTOM_NAME_BYTES_MAX
-            {
-                self.name(word);
+    /// Notes settings of the client's own (`a.b`), which no list of settings shows.
+    pub(crate) fn learn(&mut self, found: &SettingNames) {
+        found.names.iter().for_each(|name| self.name(name));
+        for number in &found.parameters {
+            if !self.parameters.contains(number) {
+                self.parameters.push(*number);
             }
         }
+        if found.unreadable {
+            self.doubt_names();
+        }
+    }
+
+    /// Another piece of a message whose text is not there as a whole.
+    pub(crate) fn read_piece(&mut self, piece: &[u8], is_last: bool, routines: &Routines) {
+        let (names, text) = self.part.pass(piece, is_last);
+        self.learn(&names);
+        if routines.hides_in(&text) {
+            self.doubt_names();
+        }
+    }
+
+    /// There may be settings whose names are not known.
+    pub(crate) fn doubt_names(&mut self) {
+        self.more = true;
+        self.told = Told::Unknown;
     }
 
     /// Notes a SET statement that runs exactly once if nothing fails, or (`None`) something else.
@@ -173,14 +203,36 @@ impl Touched {
         if self.names.contains(&name) {
             return;
         }
-        if self.names.len() >= TOUCHED_NAMES_MAX {
-            self.more = true;
-        } else {
+        if name.len() > CUSTOM_NAME_BYTES_MAX || !name.is_ascii() {
+            self.doubt_names();
+        } else if self.names.len() < TOUCHED_NAMES_MAX {
             self.names.push(name);
+        } else if name.contains(&b'.') {
+            self.doubt_names();
+        } else {
+            self.more = true;
         }
     }
 }
 
-fn is_name(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || byte >= 0x80 || matches!(byte, b'_' | b'$' | b'.')
+/// What the values may be that are bound to a statement.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) enum Values {
+    /// Data, or names of settings.
+    #[default]
+    Data,
+    /// SQL that is run.
+    Run,
+}
+
+/// Whether the names of all settings are known that a transaction may have set.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) enum Told {
+    /// They are, or PostgreSQL lists them.
+    #[default]
+    Known,
+    /// They are, and all that the session held before is gone: it ran DISCARD ALL or RESET ALL, and nothing else.
+    Cleared,
+    /// Not all.
+    Unknown,
 }

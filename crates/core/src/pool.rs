@@ -13,7 +13,7 @@ use crate::ids::{ClientId, ServerId};
 use crate::inquiry::Lookup;
 use crate::introductions::Introductions;
 use crate::known_sets::KnownSets;
-use crate::limits::{CUSTOM_SETTINGS_MAX, KNOWN_PARAMS_MAX, SETTABLE_MAX};
+use crate::limits::{KNOWN_PARAMS_MAX, SETTABLE_MAX};
 use crate::looks::Looks;
 use crate::machine::WaitingCancel;
 use crate::pace::Pace;
@@ -21,7 +21,7 @@ use crate::params::{Params, Tracked};
 use crate::riders::RideStats;
 use crate::routines::Routines;
 use crate::sequences::{Askers, Lingering};
-use crate::session::{KnownSessions, Session};
+use crate::session::KnownSessions;
 use crate::shared::Counts;
 use crate::stats::continuity::Continuity;
 use crate::stats::times::Times;
@@ -142,8 +142,6 @@ pub(crate) struct Pool {
     /// Sets of parameters seen last, the newest at the end.
     known_params: VecDeque<KnownParams>,
     pub(crate) sessions: KnownSessions,
-    /// Names of settings that no list of PostgreSQL shows (`a.b`), as its clients used them.
-    pub(crate) customs: Vec<Box<[u8]>>,
     /// Settings that were found set in a session: its user may set them, and take them back.
     pub(crate) settable: Vec<Box<[u8]>>,
     pub(crate) introductions: Introductions,
@@ -237,7 +235,6 @@ impl Pool {
             paused: false,
             known_params: VecDeque::new(),
             sessions: KnownSessions::default(),
-            customs: Vec::new(),
             settable: Vec::new(),
             introductions: Introductions::default(),
             known_sets: KnownSets::default(),
@@ -272,13 +269,6 @@ impl Pool {
         out.extend_from_slice(&known.told);
     }
 
-    /// A session has settings of the users' own.
-    pub(crate) fn remember_customs(&mut self, session: &Session) {
-        session.settings().filter(|setting| setting.name.contains(&b'.')).for_each(|setting| {
-            self.remember_custom(&setting.name);
-        });
-    }
-
     /// What is run on each new server, if anything is.
     pub(crate) fn connect_query(&self) -> Option<&str> {
         self.config.connect_query.as_deref().filter(|query| !query.is_empty())
@@ -294,13 +284,6 @@ impl Pool {
     pub(crate) fn welcome_telling(&mut self, name: &[u8], value: &[u8]) {
         if let Some(welcome) = self.welcome.as_deref().and_then(|welcome| welcome.telling(name, value)) {
             self.welcome = Some(Arc::new(welcome));
-        }
-    }
-
-    /// A client used a setting of its own.
-    pub(crate) fn remember_custom(&mut self, name: &[u8]) {
-        if !self.customs.iter().any(|known| **known == *name) && self.customs.len() < CUSTOM_SETTINGS_MAX {
-            self.customs.push(name.into());
         }
     }
 

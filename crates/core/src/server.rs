@@ -235,6 +235,8 @@ pub(crate) struct Auditing {
     /// What is found out besides, for the next time.
     pub(crate) probe: Option<Probe>,
     pub(crate) stage: Stage,
+    /// What the session holds when the client's startup values are back.
+    pub(crate) restored: Option<Arc<Session>>,
 }
 
 /// Which value a setting has after a SET statement.
@@ -249,6 +251,8 @@ pub(crate) struct Probe {
 pub(crate) enum Stage {
     /// The server says what its session holds.
     Asking,
+    /// The server puts back what its client started with and what was reset unseen.
+    Restoring(Reasons),
     /// The connection that listens for the pool's clients joins the channels that are new. For these reasons the client will keep
     /// its server.
     Joining(Reasons),
@@ -302,6 +306,14 @@ pub(crate) struct Replies {
 }
 
 impl Replies {
+    /// The answer lists a setting of PostgreSQL's own as set in the session.
+    pub(crate) fn holds(&self, name: &[u8]) -> bool {
+        self.rows.iter().any(|row| match row.as_slice() {
+            [Some(kind), Some(known), _] => **kind == *b"s" && known.eq_ignore_ascii_case(name),
+            _ => false,
+        })
+    }
+
     /// What a new connection has for a setting of the users' own, where the answer says that it has something.
     pub(crate) fn default_of(&self, name: &[u8]) -> Option<&[u8]> {
         self.rows.iter().find_map(|row| match row.as_slice() {

@@ -4,14 +4,17 @@
 //! that a client started with can be put back behind its RESET. It must never guess: what is not plainly one of the forms of
 //! PostgreSQL's documentation (SET, RESET, SET ROLE, SET SESSION AUTHORIZATION) is [`Unreadable`].
 
+use std::borrow::Cow;
+
+use crate::identifiers::dotted_name;
 use crate::lexer::{Kind, Lexeme, Lexer};
 
 /// What a statement of a text does to a setting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Assignment<'a> {
-    /// The setting's name, as it was written (letters in any case), or its canonical name where SQL has a phrase for it
+    /// The setting's name, without quotes and blanks (letters in any case), or its canonical name where SQL has a phrase for it
     /// (`TIME ZONE`); `None` means all of them.
-    pub name: Option<&'a [u8]>,
+    pub name: Option<Cow<'a, [u8]>>,
     /// It goes back to what the session started with.
     pub to_default: bool,
     /// Until the transaction ends.
@@ -41,7 +44,7 @@ pub fn assignments<'a>(sql: &'a [u8], mut found: impl FnMut(Assignment<'a>)) -> 
                 last = Some(lexeme);
             }
             end => {
-                read(sql, &statement[..len.min(HEAD)], len, last, &mut found)?;
+                read(&statement[..len.min(HEAD)], len, last, &mut found)?;
                 (len, last) = (0, None);
                 if end.is_none() {
                     return Ok(());
@@ -51,11 +54,10 @@ pub fn assignments<'a>(sql: &'a [u8], mut found: impl FnMut(Assignment<'a>)) -> 
     }
 }
 
-/// How many lexemes of a statement decide: `SET SESSION a . b =` and what follows.
-const HEAD: usize = 7;
+/// How many lexemes of a statement decide: `SET SESSION a . b . c =` and what follows; a name of more parts is not read.
+const HEAD: usize = 12;
 
 fn read<'a>(
-    sql: &'a [u8],
     head: &[Option<Lexeme<'a>>],
     len: usize,
     last: Option<Lexeme<'a>>,
@@ -78,13 +80,14 @@ fn read<'a>(
     }
     let to_default = !sets || last.is_some_and(|last| is(last, b"default")) && len > at + 1;
     let mut tell = |name| found(Assignment { name, to_default, local });
+    let known = |name: &'static [u8]| Some(Cow::Borrowed(name));
     match head.get(at).copied().flatten() {
         Some(word) if is(word, b"all") && !sets && len == 2 => tell(None),
         Some(word) if sets && (is(word, b"transaction") || is(word, b"constraints")) => {}
         Some(word) if is(word, b"session") && words(at + 1, b"authorization") => {
-            tell(Some(b"session_authorization"));
+            tell(known(b"session_authorization"));
             // It ends a SET ROLE, too.
-            tell(Some(b"role"));
+            tell(known(b"role"));
         }
         Some(word) if is(word, b"session") => {
             for name in [
@@ -92,40 +95,33 @@ fn read<'a>(
                 "default_transaction_read_only",
                 "default_transaction_deferrable",
             ] {
-                tell(Some(name.as_bytes()));
+                tell(known(name.as_bytes()));
             }
         }
         Some(word) if is(word, b"time") && words(at + 1, b"zone") => {
             let to_default = to_default || last.is_some_and(|last| is(last, b"local"));
-            found(Assignment { name: Some(b"TimeZone"), to_default, local });
+            found(Assignment { name: known(b"TimeZone"), to_default, local });
         }
         Some(word) if is(word, b"names") && sets && !is_sign(head, at + 1) => {
             let to_default = to_default || len == at + 1;
-            found(Assignment { name: Some(b"client_encoding"), to_default, local });
+            found(Assignment { name: known(b"client_encoding"), to_default, local });
         }
-        Some(word) if is(word, b"schema") && sets && !is_sign(head, at + 1) => tell(Some(b"search_path")),
-        Some(word) if is(word, b"role") && sets && !is_sign(head, at + 1) => tell(Some(b"role")),
-        Some(word) if word.kind == Kind::Word && (is_sign(head, at + 1) || !sets && len == 2) => {
-            tell(Some(word.text));
+        Some(word) if is(word, b"schema") && sets && !is_sign(head, at + 1) => tell(known(b"search_path")),
+        Some(word) if is(word, b"role") && sets && !is_sign(head, at + 1) => tell(known(b"role")),
+        _ => {
+            let named = dotted_name(|at| head.get(at).copied().flatten(), at);
+            if named.is_none() && local && !to_default && head.get(at).is_some() {
+                // Whatever it is, it goes back when the transaction ends.
+                return Ok(());
+            }
+            let (name, next) = named.ok_or(Unreadable)?;
+            if !is_sign(head, next) && (sets || len != next) {
+                return Err(Unreadable);
+            }
+            tell(Some(name));
         }
-        Some(word) if word.kind == Kind::Word && (is_sign(head, at + 3) || !sets && len == 4) => {
-            tell(Some(dotted(sql, head, at).ok_or(Unreadable)?));
-        }
-        _ => return Err(Unreadable),
     }
     Ok(())
-}
-
-/// `a.b`, written without blanks.
-fn dotted<'a>(sql: &'a [u8], head: &[Option<Lexeme<'a>>], at: usize) -> Option<&'a [u8]> {
-    let [first, dot, second] = head.get(at..at + 3)? else { return None };
-    let (first, dot, second) = ((*first)?, (*dot)?, (*second)?);
-    if dot.text != b"." || second.kind != Kind::Word {
-        return None;
-    }
-    let start = first.text.as_ptr() as usize - sql.as_ptr() as usize;
-    let name = sql.get(start..start + first.text.len() + 1 + second.text.len())?;
-    name.ends_with(second.text).then_some(name).filter(|name| name.get(first.text.len()) == Some(&b'.'))
 }
 
 /// `=` or TO.
@@ -145,7 +141,8 @@ mod tests {
     fn read(sql: &str) -> Result<Vec<String>, Unreadable> {
         let mut all = Vec::new();
         assignments(sql.as_bytes(), |found| {
-            let name = found.name.map_or("*".into(), String::from_utf8_lossy);
+            let name = found.name.map_or(Cow::Borrowed(&b"*"[..]), |name| name);
+            let name = String::from_utf8_lossy(&name);
             let default = if found.to_default { " default" } else { "" };
             let local = if found.local { " local" } else { "" };
             all.push(format!("{name}{default}{local}"));
@@ -175,6 +172,11 @@ mod tests {
             ("set session role a", &["role"]),
             ("set a.b_c = 1; select 1; reset y; set transaction read only", &["a.b_c", "y default"]),
             ("begin; update t set a = 1; commit", &[]),
+            (
+                "set \"X\" = 1; set a . \"B.c\" to default; reset U&\"d\\002ee\"",
+                &["X", "a.B.c default", "d.e default"],
+            ),
+            ("set local a./**/b = 1; set local größe.x = 1", &["a.b local"]),
         ] {
             assert_eq!(
                 read(sql).as_deref(),
@@ -186,7 +188,15 @@ mod tests {
 
     #[test]
     fn what_is_not_plain_is_not_read() {
-        for sql in ["set \"X\" = 1", "set xml option document", "set 1", "select 'a\\'", "set", "reset a b"] {
+        for sql in [
+            "set größe.x = 1",
+            "set a.b.c.d.e.f = 1",
+            "set xml option document",
+            "set 1",
+            "select 'a\\'",
+            "set",
+            "reset a b",
+        ] {
             assert_eq!(read(sql), Err(Unreadable), "{sql}");
         }
     }

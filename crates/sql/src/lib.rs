@@ -9,7 +9,7 @@
 //! with `standard_conforming_strings` on or off, in any client encoding, in every supported major version. Everything
 //! else is "don't know", and costs speed, never correctness. New marks may make fewer texts certain at any time.
 //!
-//! What it must never do: allocate, panic on any bytes, interpret a statement beyond its tokens, or know about pools.
+//! What it must never do: allocate (but for the names of settings, in texts that set some), panic on any bytes, interpret a statement beyond its tokens, or know about pools.
 
 pub mod lexer;
 
@@ -19,9 +19,11 @@ mod blocks;
 mod chunks;
 mod exchange;
 mod fingerprint;
+mod identifiers;
 mod marks;
 mod prepared;
 mod questions;
+mod setting_names;
 mod traits;
 mod words;
 
@@ -33,4 +35,5 @@ pub use lexer::{Doubt, Kind, Lexeme, Lexer};
 pub use marks::{Marks, keeps_reading};
 pub use prepared::{NameUse, prepared_names};
 pub use questions::{Question, questions};
+pub use setting_names::SettingNames;
 pub use traits::{Statements, Traits, Verb, traits};

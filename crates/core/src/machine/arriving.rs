@@ -342,9 +342,6 @@ impl Machine {
         prepared: Option<&[(ByteVec, ByteVec)]>,
     ) -> Arc<Session> {
         let pool = &mut self.pools[pool_id];
-        for (name, _) in settings.iter().filter(|(name, _)| name.contains(&b'.')) {
-            pool.remember_custom(name);
-        }
         let mut session = session(settings, prepared);
         // Under which settings it was prepared is not carried.
         session.reread(|_| self.readings.alone());

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use pgweir_sql::assignments;
+use pgweir_sql::{SettingNames, assignments};
 
 use super::Machine;
 use crate::driver::{Driver, Level};
@@ -35,7 +35,10 @@ impl Machine {
         let pool = &mut self.pools[server.pool];
         server.session = pool.sessions.share(Session::default());
         if closes || !pool.tries_startup || pool.connect_query().is_none() {
-            return self.free_server(d, id);
+            if closes || !self.reads_catalog(d, id) {
+                self.free_server(d, id);
+            }
+            return;
         }
         if server.cancels > 0 {
             // What is on its way is not meant for it: it goes on when that is over.
@@ -131,7 +134,6 @@ impl Machine {
         let Some(server) = self.servers.get_mut(id) else { return };
         let pool_id = server.pool;
         let pool = &mut self.pools[pool_id];
-        pool.remember_customs(&session);
         server.session = pool.sessions.share(session);
         if let Some(login) = login {
             let (params, session) = (Arc::clone(&server.params), Arc::clone(&server.session));
@@ -157,10 +159,10 @@ impl Machine {
 /// The settings `a.b` that a text may be about: no list of PostgreSQL shows them.
 fn custom_names(text: &[u8]) -> Vec<Box<[u8]>> {
     let mut touched = Touched::default();
-    touched.custom_names(text);
-    // What can not be read has been looked at by word.
+    touched.learn(&SettingNames::of(text, true));
+    // What can not be read is the same in the sessions of all servers.
     let _ = assignments(text, |assignment| {
-        assignment.name.into_iter().filter(|name| name.contains(&b'.')).for_each(|name| touched.name(name));
+        assignment.name.iter().filter(|name| name.contains(&b'.')).for_each(|name| touched.name(name));
     });
     touched.names
 }

@@ -291,6 +291,12 @@ impl Machine {
         if link.streaming > 0 {
             let used = link.streaming.min(cursor.rest().len());
             link.streaming -= used;
+            if let Some(touched) = link.touched.as_deref_mut().filter(|touched| touched.part.is_open())
+                && let Some(account) = &client.account
+            {
+                let routines = &self.pools[account.pool].routines;
+                touched.read_piece(&cursor.rest()[..used], link.streaming == 0, routines);
+            }
             cursor.at += used;
             if link.streaming == 0 && server.is_at_rest() {
                 // The answer was there before the message was whole: the server could not be released then.

@@ -17,6 +17,7 @@ use crate::ids::{ClientId, PoolId, ServerId};
 use crate::luggage::{Login, Origin, Replication};
 use crate::mail::Shutdown;
 use crate::params::Params;
+use crate::pins::Told;
 use crate::pool::ServerKind;
 use crate::server::{Server, ServerState};
 use crate::session::Session;
@@ -116,6 +117,7 @@ impl Machine {
             && link.kept == 0
             // What keeps a server would have to be known over there.
             && link.pin.is_none()
+            && link.touched.as_ref().is_none_or(|touched| touched.told != Told::Unknown)
             && !link.ready_due
             && !has_to_restore(link)
             && link.group.is_none()

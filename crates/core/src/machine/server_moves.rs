@@ -489,7 +489,7 @@ fn is_legal(from: &ServerState, to: &ServerState) -> bool {
             | (S::ConnectQuery(_), S::Learning(_))
             | (S::ConnectQuery(_) | S::Learning(_), S::Reading(_) | S::Listening)
             | (S::ConnectQuery(_) | S::Learning(_) | S::Cleaning | S::Checking, S::Idle | S::HeldForCancel)
-            | (S::Cleaning, S::ConnectQuery(_))
+            | (S::Cleaning, S::ConnectQuery(_) | S::Reading(_))
             | (S::Inquiring(_), S::Idle | S::Cleaning | S::HeldForCancel)
             | (
                 S::Busy(_) | S::Orphaned,

@@ -133,17 +133,27 @@ fn it_is_read_again_after_some_time_and_with_the_configuration() {
 }
 
 #[test]
-fn a_server_that_does_not_say_serves_all_the_same() {
+fn where_a_server_does_not_say_each_client_keeps_its_server() {
     let (mut rig, client, server) = begun("default_pool_size = 1", None);
     rig.gets(server);
     rig.send(server, &[be::error("42P01", "no pg_proc"), be::ready('I')].concat());
     assert!(rig.logged("does not tell which routines change their session: no pg_proc"));
-    assert!(run(&mut rig, client, server, "select 1").is_empty());
-    assert!(run(&mut rig, client, server, "select 2").is_empty());
+    assert_eq!(run(&mut rig, client, server, "select 1").len(), 1, "any text may change a session");
+    rig.send(server, &be::answer(&[&["s", "role", "none"]]));
+    rig.gets(client);
+    let other = rig.client("alice");
+    rig.send(other, &fe::query("select 2"));
+    rig.gets_nothing(server);
+    rig.eof(client);
+    assert_eq!(rig.gets(server), ["Query DISCARD ALL"]);
     rig.catalog = Some(vec![["g", "set_tenant", ""]]);
     rig.reload("default_pool_size = 1", "app = host=pg");
-    assert!(run(&mut rig, client, server, "select 3").is_empty());
-    assert_eq!(run(&mut rig, client, server, "select set_tenant('a')").len(), 1, "it is asked again");
+    rig.send(server, &[be::complete("DISCARD ALL"), be::ready('I')].concat());
+    assert_eq!(rig.gets(server), ["Query select 2"], "it is asked again, and says so");
+    rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
+    rig.gets(other);
+    assert!(run(&mut rig, other, server, "select 3").is_empty());
+    assert_eq!(run(&mut rig, other, server, "select set_tenant('a')").len(), 1);
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod hosts;
 mod listening;
 mod login;
 mod looks;
+mod names;
 mod outdated;
 mod own_servers;
 mod params;

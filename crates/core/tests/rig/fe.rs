@@ -66,6 +66,18 @@ pub(crate) fn bind_with(statement: &str, bytes: usize) -> Vec<u8> {
     })
 }
 
+/// Bind with these values, as text.
+pub(crate) fn bind_values(statement: &str, values: &[&str]) -> Vec<u8> {
+    let count = u16::try_from(values.len()).expect("few values").to_be_bytes();
+    let mut body = [b"\0", statement.as_bytes(), b"\0\0\0", &count].concat();
+    for value in values {
+        body.extend_from_slice(&u32::try_from(value.len()).expect("short values").to_be_bytes());
+        body.extend_from_slice(value.as_bytes());
+    }
+    body.extend_from_slice(&[0, 0]);
+    message(b'B', &body)
+}
+
 pub(crate) fn describe(statement: &str) -> Vec<u8> {
     encoded(|out| frontend::encode_describe(out, Target::Statement, statement.as_bytes()))
 }

@@ -15,12 +15,12 @@ use crate::client::ClientState;
 use crate::driver::{Driver, Level};
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::{Owner, Purpose};
-use crate::limits::{AUDIT_ATTEMPTS_MAX, CUSTOM_NAME_BYTES_MAX, SERVER_ERROR_BYTES_MAX, SESSION_BYTES_MAX};
+use crate::limits::{AUDIT_ATTEMPTS_MAX, CUSTOM_SETTINGS_MAX, SERVER_ERROR_BYTES_MAX, SESSION_BYTES_MAX};
 use crate::machine::Machine;
 use crate::params::quote_literal;
-use crate::pins::{Reasons, Touched};
+use crate::pins::{Reasons, Told, Touched};
 use crate::readings::Reading;
-use crate::routines;
+use crate::routines::{self, Body};
 use crate::server::{Auditing, Probe, Replies, ServerState, Stage};
 use crate::session::{Prepared, Session};
 
@@ -58,6 +58,14 @@ const DEFAULTS_END: &[u8] =
     b") AND pg_catalog.strpos(pg_catalog.split_part(item, '=', 1), '.') OPERATOR(pg_catalog.>) 0 \
 ORDER BY 1, wide.setrole OPERATOR(pg_catalog.=) '0', wide.setdatabase OPERATOR(pg_catalog.=) '0') AS given";
 
+/// Settings of the users' own, each with its kind: by name, as no list of PostgreSQL shows them. A value that is longer than a session
+/// may be is not told, only that it is.
+const CUSTOM: &[u8] = b" UNION ALL SELECT CASE WHEN pg_catalog.octet_length(custom.value) OPERATOR(pg_catalog.>) '262144' \
+THEN 'o' ELSE custom.kind END, custom.name, CASE WHEN pg_catalog.octet_length(custom.value) OPERATOR(pg_catalog.<=) '262144' \
+THEN custom.value END FROM (SELECT named.kind, named.name, pg_catalog.current_setting(named.name, true) AS value FROM (VALUES ";
+const CUSTOM_END: &[u8] = b") AS named(kind, name)) AS custom";
+const _: () = assert!(SESSION_BYTES_MAX == 262_144, "the question names this number");
+
 /// These are each transaction's own; what `pg_settings` says of them is about the last one.
 const OF_TRANSACTIONS: [&[u8]; 3] =
     [b"transaction_isolation", b"transaction_read_only", b"transaction_deferrable"];
@@ -83,6 +91,11 @@ impl Machine {
             return self.awaits_own(id, client_id) || pinned;
         };
         let sticky = link.pin.as_ref().map_or(Reasons::NONE, |pin| pin.reasons.only(Reasons::LASTING));
+        let sticky = match touched.told {
+            Told::Known => sticky,
+            Told::Cleared => sticky.without(Reasons::UNTOLD),
+            Told::Unknown => sticky.with(Reasons::UNTOLD),
+        };
         let sticky = sticky.with(Reasons::of_marks(touched.marks));
         let reshaped =
             touched.reshaped || link.pin.as_ref().is_some_and(|pin| pin.reasons.has(Reasons::PREPARED));
@@ -113,6 +126,7 @@ impl Machine {
             attempts: 0,
             probe,
             stage: Stage::Asking,
+            restored: None,
         };
         self.set_server_state(id, ServerState::Auditing(Box::new(auditing)));
         self.ask_session(d, id);
@@ -162,10 +176,9 @@ impl Machine {
 
     /// The statement that asks for everything a session holds, these settings among it whether or not they are set.
     pub(in crate::machine) fn everything_of(&mut self, id: ServerId, names: &[Box<[u8]>]) -> Vec<u8> {
-        let own = names.iter();
-        let pool = &mut self.pools[self.servers[id].pool];
+        let server = &self.servers[id];
+        let pool = &mut self.pools[server.pool];
         let due = pool.routines.is_due(self.now.mono_us);
-        let known = pool.customs.iter().filter(|name| !names.contains(name));
         let mut text = EVERYTHING.to_vec();
         if due {
             text.extend_from_slice(routines::SETTINGS_QUESTION);
@@ -173,18 +186,27 @@ impl Machine {
         if due && pool.sequences != SequenceAffinity::Off {
             text.extend_from_slice(routines::QUESTION);
         }
-        if due || !pool.customs.is_empty() {
+        // What it held, and what routines may have set: no list of PostgreSQL shows them.
+        let held = server.session.settings().map(|setting| &setting.name).filter(|name| name.contains(&b'.'));
+        let mut others: Vec<_> =
+            held.chain(pool.routines.settings()).filter(|name| !names.contains(name)).collect();
+        others.sort_unstable();
+        others.dedup();
+        if due || !others.is_empty() || !names.is_empty() {
             text.extend_from_slice(DEFAULTS);
             quote_literal(&mut text, pool.user.as_bytes());
             text.extend_from_slice(DEFAULTS_END);
         }
-        for (kind, name) in own.map(|name| (b'm', name)).chain(known.map(|name| (b'n', name))) {
-            text.extend_from_slice(b" UNION ALL SELECT '");
-            text.extend_from_slice(&[kind, b'\'', b',']);
+        let asked = names.iter().map(|name| (b'm', name)).chain(others.into_iter().map(|name| (b'n', name)));
+        let mut opening = CUSTOM;
+        for (kind, name) in asked {
+            text.extend_from_slice(std::mem::replace(&mut opening, b","));
+            text.extend_from_slice(&[b'(', b'\'', kind, b'\'', b',']);
             quote_literal(&mut text, name);
-            text.extend_from_slice(b",pg_catalog.current_setting(");
-            quote_literal(&mut text, name);
-            text.extend_from_slice(b",true)");
+            text.push(b')');
+        }
+        if opening != CUSTOM {
+            text.extend_from_slice(CUSTOM_END);
         }
         text
     }
@@ -232,8 +254,10 @@ impl Machine {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::Auditing(auditing) = &mut server.state else { return };
         let client_id = auditing.client;
-        if auditing.stage != Stage::Asking {
-            return self.mark_answered(d, id, client_id);
+        match auditing.stage {
+            Stage::Asking => {}
+            Stage::Restoring(reasons) => return self.startup_restored(d, id, client_id, reasons),
+            _ => return self.mark_answered(d, id, client_id),
         }
         let again = auditing.answer.failed.is_some() && auditing.attempts < AUDIT_ATTEMPTS_MAX;
         if let Some(Probe { set, value: Some(value) }) = auditing.probe.take() {
@@ -257,9 +281,23 @@ impl Machine {
                 Reasons::UNKNOWN
             }
         };
-        let mut reasons = reasons.with(sticky);
-        let joins = answer.failed.is_none() && everything;
-        if !joins || !self.join_channels(d, id, client_id, &mut reasons) {
+        let reasons = reasons.with(sticky);
+        if answer.failed.is_some() || !everything {
+            self.audit_over(d, id, client_id, reasons);
+        } else if !self.restores_startup(d, id, client_id, (reasons, &answer)) {
+            self.join_or_end(d, id, client_id, reasons);
+        }
+    }
+
+    /// What the session holds is known, and is what the client's should hold.
+    pub(super) fn join_or_end<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ServerId,
+        client_id: ClientId,
+        mut reasons: Reasons,
+    ) {
+        if !self.join_channels(d, id, client_id, &mut reasons) {
             self.audit_over(d, id, client_id, reasons);
         }
     }
@@ -339,16 +377,22 @@ impl Machine {
 
     /// The names of routines, and of what routines set, in an answer.
     pub(in crate::machine) fn learn_routines(&mut self, id: ServerId, answer: &Replies) {
-        let pool = &mut self.pools[self.servers[id].pool];
+        let routines = &mut self.pools[self.servers[id].pool].routines;
+        let (mut bodies, mut tables) = (Vec::new(), Vec::new());
         for row in &answer.rows {
-            match row.as_slice() {
-                [Some(kind), Some(name), _] if **kind == *b"f" => pool.routines.learn_asker(name),
-                [Some(kind), Some(name), _] if **kind == *b"g" => pool.routines.learn_changer(name),
-                [Some(kind), Some(name), _] if **kind == *b"u" && name.len() <= CUSTOM_NAME_BYTES_MAX => {
-                    pool.remember_custom(name);
+            let [Some(kind), Some(name), value] = row.as_slice() else { continue };
+            match (&**kind, value) {
+                (b"f", _) => routines.learn_asker(name),
+                (b"g" | b"e", text) => {
+                    bodies.push(Body { name, text: text.as_deref(), changes: **kind == *b"g" });
                 }
+                (b"w", Some(routine)) => tables.push((&**name, &**routine)),
+                (b"u", _) => routines.learn_setting(name),
                 _ => {}
             }
+        }
+        if !bodies.is_empty() {
+            routines.learn_bodies(&bodies, &tables);
         }
     }
 
@@ -385,6 +429,7 @@ impl Machine {
                 (b"t", _) => reasons = reasons.with(Reasons::TEMPORARY),
                 (b"a", _) => reasons = reasons.with(Reasons::LOCKS),
                 (b"r", _) => reasons = reasons.with(Reasons::SLOTS),
+                (b"o", _) => reasons = reasons.with(Reasons::SETTINGS),
                 (b"f" | b"d", _) => {}
                 _ => return None,
             }
@@ -427,29 +472,18 @@ impl Machine {
             // What is made without a schema's name is temporary then.
             reasons = reasons.with(Reasons::TEMPORARY);
         }
-        if session.bytes() > SESSION_BYTES_MAX {
-            reasons = reasons.with(Reasons::UNKNOWN);
+        let own = session.settings().filter(|setting| setting.name.contains(&b'.')).count();
+        if own > CUSTOM_SETTINGS_MAX || session.bytes() > SESSION_BYTES_MAX {
+            reasons = reasons.with(Reasons::SETTINGS);
         }
         let server = &mut self.servers[id];
         let pool = &mut self.pools[server.pool];
-        pool.remember_customs(&session);
         server.session = pool.sessions.share(session);
         let Some(account) = self.clients.get_mut(client_id).and_then(|client| client.account.as_deref_mut())
         else {
             return reasons;
         };
-        let lacks = |name: &[u8]| server.session.get(name).is_none() && self.tracked.position(name).is_none();
         account.session = Arc::clone(&server.session);
-        if let Some(startup) = &account.startup
-            && startup.settings().any(|setting| lacks(&setting.name))
-        {
-            // It was reset where nobody could see it.
-            let mut own = (*server.session).clone();
-            startup.settings().filter(|setting| lacks(&setting.name)).for_each(|setting| {
-                own.set(&setting.name, &setting.value);
-            });
-            account.session = pool.sessions.share(own);
-        }
         reasons
     }
 }

@@ -14,8 +14,10 @@ use crate::server::{CatalogReading, Replies, ServerState};
 /// What the parts of the question are added to: no row.
 const NOTHING: &[u8] = b"SELECT 'g', NULL, NULL WHERE false";
 
-const TOO_MANY: &str = "has so many routines that change their session that not all are known; session_audit_sample = 1 \
-looks behind each transaction";
+const TOO_MANY: &str =
+    "has so many routines that change their session that not all are known; each client keeps its server";
+
+const UNTOLD: &str = "does not tell which routines change their session";
 
 impl Machine {
     /// A server is about to be free. `true` if the catalog is read before.
@@ -23,7 +25,7 @@ impl Machine {
     pub(in crate::machine) fn reads_catalog<D: Driver>(&mut self, d: &mut D, id: ServerId) -> bool {
         let Some(server) = self.servers.get(id) else { return false };
         let pool = &self.pools[server.pool];
-        pool.looks.are_taken()
+        pool.looks.are_wanted()
             && pool.routines.are_to_be_read(self.now.mono_us, self.shared.routines())
             && self.read_catalog(d, id)
     }
@@ -61,15 +63,20 @@ impl Machine {
             None => {
                 routines.read(now_us, age);
                 self.learn_routines(id, &answer);
+                let routines = &mut self.pools[pool_id].routines;
+                if answer.bytes > SERVER_ERROR_BYTES_MAX {
+                    routines.cut();
+                }
+                let cut = routines.are_too_many();
                 self.judge_waiting_anew(pool_id);
-                let cut =
-                    answer.bytes > SERVER_ERROR_BYTES_MAX || self.pools[pool_id].routines.are_too_many();
                 cut.then(|| TOO_MANY.to_owned())
             }
             // Perhaps no PostgreSQL.
-            Some((_, text)) => routines
-                .give_up(now_us)
-                .then(|| format!("does not tell which routines change their session: {text}")),
+            Some((_, text)) => {
+                let is_news = routines.give_up(now_us);
+                self.judge_waiting_anew(pool_id);
+                is_news.then(|| format!("{UNTOLD}: {text}; each client keeps its server"))
+            }
         };
         if let Some(news) = news {
             let line = format!("{} {news}", self.server_log_name(&self.servers[id]));

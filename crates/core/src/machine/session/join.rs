@@ -324,7 +324,7 @@ impl Machine {
                 | Stage::Marking(reasons)
                 | Stage::Marked(reasons)
                 | Stage::Meeting(reasons) => Some((server, reasons)),
-                Stage::Asking | Stage::Alone(_) | Stage::Owing(_) => None,
+                Stage::Asking | Stage::Restoring(_) | Stage::Alone(_) | Stage::Owing(_) => None,
             });
             let had_some = self.listener(client).is_some_and(|listener| !listener.joined.is_empty());
             match joining.filter(|_| !had_some) {

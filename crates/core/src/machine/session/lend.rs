@@ -113,7 +113,7 @@ impl Machine {
         let inside = if self.changes_inside(id, &text) { Marks::ROUTINES } else { Marks::NONE };
         let marks = traits.marks.without(Marks::PREPARED).and(inside);
         if !marks.is_empty() {
-            self.note_marks(id, marks, b"", false);
+            self.note_marks(id, marks, &text, false);
         }
     }
 

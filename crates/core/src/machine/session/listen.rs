@@ -99,6 +99,7 @@ impl Machine {
             attempts: 0,
             probe: None,
             stage: Stage::Owing(reasons),
+            restored: None,
         };
         self.set_server_state(id, ServerState::Auditing(Box::new(auditing)));
         true
@@ -168,7 +169,7 @@ impl Machine {
         } else if match stage {
             // Before the session is this client's, it is told of another one's channels.
             None => marked && is_open(link),
-            Some(Stage::Asking) => true,
+            Some(Stage::Asking | Stage::Restoring(_)) => true,
             Some(Stage::Joining(_) | Stage::Marking(_)) => {
                 listener.is_some_and(|listener| known(&listener.joining))
             }

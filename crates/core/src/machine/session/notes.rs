@@ -1,16 +1,18 @@
 //! What a client's messages may do to its session, noted while they pass.
 
-use pgweir_sql::{Marks, Traits, assignments};
+use pgweir_sql::{Marks, SettingNames, Traits, assignments, traits};
 use pgweir_wire::frontend::tag;
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::client::{ClientState, Link};
 use crate::ids::{ClientId, StatementId};
 use crate::known_sets::PlainSet;
+use crate::limits::LEXED_BYTES_MAX;
 use crate::machine::Machine;
-use crate::pins::{Touched, may_change_pin, may_touch};
+use crate::pins::{Reasons, Told, Touched, Values, may_change_pin, may_touch};
 use crate::routines::Routines;
 use crate::session::{IDENTITY, Session};
+use crate::untold::{behind_names, bound_values};
 
 impl Machine {
     /// The text of a Query or a Parse, as far as it is there, and what its words tell.
@@ -49,20 +51,19 @@ impl Machine {
             }
             tag::BIND => {
                 self.measure_bind(id, body);
-                return self.note_values(id, body);
+                return self.note_values(id, behind_names(body));
             }
-            // Which function it is stands there as a number.
-            tag::FUNCTION_CALL => return self.note_marks(id, Marks::ROUTINES, b"", false),
+            tag::FUNCTION_CALL => return self.note_function(id, body),
             _ => return,
         }
         let Some((text, traits)) = noted else { return };
         self.measure_text(id, header.tag, body, &traits, text);
+        if body.len() < header.body_len as usize {
+            return self.note_beginning(id, traits.marks, body);
+        }
         let mut marks = traits.marks;
-        if body.len() < header.body_len as usize
-            || self.is_watched(id, traits.fingerprint)
-            || self.changes_inside(id, text)
-        {
-            // Of what is still to come nothing is known; or it is known that the words do not tell.
+        if self.is_watched(id, traits.fingerprint) || self.changes_inside(id, text) {
+            // It is known that the words do not tell.
             marks.add(Marks::ROUTINES);
         }
         if !marks.is_empty() {
@@ -70,14 +71,60 @@ impl Machine {
         }
     }
 
+    /// Only the beginning of a message is here. Of what is still to come nothing is known yet.
+    #[cold]
+    fn note_beginning(&mut self, id: ClientId, marks: Marks, body: &[u8]) {
+        self.note_marks(id, marks.and(Marks::ROUTINES), b"", false);
+        let Some(client) = self.clients.get_mut(id) else { return };
+        if let ClientState::Linked(link) = &mut client.state
+            && let (Some(touched), Some(account)) = (link.touched.as_deref_mut(), &client.account)
+        {
+            touched.more = true;
+            touched.part.begin();
+            touched.read_piece(body, false, &self.pools[account.pool].routines);
+        }
+    }
+
+    /// A function is called by its number.
+    fn note_function(&mut self, id: ClientId, body: &[u8]) {
+        self.note_marks(id, Marks::ROUTINES, b"", false);
+        let number = body.first_chunk::<4>().map(|number| u32::from_be_bytes(*number));
+        if !number.is_some_and(|number| LARGE_OBJECT_FUNCTIONS.contains(&number)) {
+            self.doubt_names(id);
+        }
+    }
+
     /// Values are bound: in a transaction that sets settings by calls, these may be their names.
     pub(in crate::machine) fn note_values(&mut self, id: ClientId, values: &[u8]) {
-        let Some(client) = self.clients.get_mut(id) else { return };
-        let ClientState::Linked(link) = &mut client.state else { return };
-        if let Some(touched) = &mut link.touched
-            && touched.marks.intersects(Marks::CALLS_SETTINGS.and(Marks::ROUTINES))
-        {
-            touched.custom_names(values);
+        let Some(touched) = self.touched_mut(id) else { return };
+        if touched.parameters.is_empty() && touched.values == Values::Data {
+            return;
+        }
+        let Some(values) = bound_values(values) else { return touched.doubt_names() };
+        for (at, value) in values.into_iter().enumerate() {
+            let Some(value) = value else { continue };
+            if touched.parameters.contains(&(at + 1)) {
+                let mut named = SettingNames::default();
+                named.add(value);
+                touched.learn(&named);
+            }
+            if touched.values == Values::Run {
+                touched.learn(&SettingNames::of_value(value));
+            }
+        }
+    }
+
+    fn touched_mut(&mut self, id: ClientId) -> Option<&mut Touched> {
+        match &mut self.clients.get_mut(id)?.state {
+            ClientState::Linked(link) => link.touched.as_deref_mut(),
+            _ => None,
+        }
+    }
+
+    /// There may be settings in the client's session whose names are not known.
+    fn doubt_names(&mut self, id: ClientId) {
+        if let Some(touched) = self.touched_mut(id) {
+            touched.doubt_names();
         }
     }
 
@@ -97,6 +144,7 @@ impl Machine {
 
     /// `runs_once`: exactly once, and now, if nothing fails.
     pub(super) fn note_marks(&mut self, id: ClientId, marks: Marks, text: &[u8], runs_once: bool) {
+        let beyond = self.names_beyond(id, marks, text);
         let Some(client) = self.clients.get_mut(id) else { return };
         let Some(account) = client.account.as_deref() else { return };
         let ClientState::Linked(link) = &mut client.state else { return };
@@ -111,9 +159,14 @@ impl Machine {
         let keeps = self.pools[account.pool].keeps_sessions;
         link.reads_locally |= marks.contains(Marks::READS_LOCALLY);
         if keeps && (link.pin.is_some() && may_change_pin(marks) || may_touch(marks)) {
+            let is_first = link.touched.is_none();
             note_touched(link, marks, text);
             if let Some(touched) = &mut link.touched {
                 touched.set(runs_once.then(|| PlainSet::of(text, marks)).flatten());
+                touched.learn(&beyond);
+                if touched.told == Told::Known && is_first && runs_once && clears_settings(text) {
+                    touched.told = Told::Cleared;
+                }
             }
         }
         if marks.contains(Marks::RESETS)
@@ -151,19 +204,82 @@ impl Machine {
         {
             // A setting that it named may be as it was, or may never be set by this user: only PostgreSQL knows whose it is.
             touched.more = true;
+            if touched.told == Told::Cleared {
+                touched.told = Told::Known;
+            }
         }
     }
+
+    /// Names of settings that a text may set and that do not stand in it.
+    fn names_beyond(&self, id: ClientId, marks: Marks, text: &[u8]) -> SettingNames {
+        let mut found = SettingNames::default();
+        let Some(client) = self.clients.get(id) else { return found };
+        let Some(account) = client.account.as_deref() else { return found };
+        let routines = &self.pools[account.pool].routines;
+        found.unreadable = marks.contains(Marks::ROUTINES) && routines.hides_in(text);
+        if marks.contains(Marks::PREPARED.and(Marks::CALLS_SETTINGS)) {
+            // The values come with an EXECUTE.
+            found.unreadable |= !SettingNames::of(text, false).parameters.is_empty();
+        }
+        if !marks.contains(Marks::PREPARED.and(Marks::ROUTINES)) {
+            return found;
+        }
+        // An EXECUTE, of what was prepared before.
+        let pinned = matches!(&client.state, ClientState::Linked(link)
+            if link.pin.as_ref().is_some_and(|pin| pin.reasons.has(Reasons::PREPARED)));
+        found.unreadable |= pinned;
+        let mut learn = |query: &[u8], marks: Marks| {
+            found.unreadable |= routines.hides_in(query);
+            if marks.contains(Marks::CALLS_SETTINGS) {
+                let names = SettingNames::of(query, true);
+                found.unreadable |= names.unreadable || !names.parameters.is_empty();
+                names.names.iter().for_each(|name| found.add(name));
+            }
+        };
+        for known in account.session.prepared() {
+            learn(&known.text, traits(&known.text).marks);
+        }
+        for (_, statement) in account.statements.iter().flat_map(|statements| statements.iter()) {
+            if let Some(known) = self.statements.get(statement) {
+                // What was not looked at may do anything.
+                learn(&known.query, known.traits.map_or(Marks::CALLS_SETTINGS, |traits| traits.marks));
+            }
+        }
+        found
+    }
+}
+
+/// Functions of large objects, which libpq and drivers call by number (`pg_proc.dat`): they set nothing.
+const LARGE_OBJECT_FUNCTIONS: [u32; 13] =
+    [715, 764, 952, 953, 954, 955, 956, 957, 958, 964, 1004, 3170, 3171];
+
+/// A text that takes all settings of the session back, and does nothing else.
+fn clears_settings(text: &[u8]) -> bool {
+    let text = text.trim_ascii();
+    let text = text.strip_suffix(b";").unwrap_or(text);
+    let mut words = text.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    let verb = words.next().unwrap_or_default();
+    (verb.eq_ignore_ascii_case(b"discard") || verb.eq_ignore_ascii_case(b"reset"))
+        && words.next().is_some_and(|word| word.eq_ignore_ascii_case(b"all"))
+        && words.next().is_none()
 }
 
 fn note_touched(link: &mut Link, marks: Marks, text: &[u8]) {
     let touched = link.touched.get_or_insert_default();
     touched.marks.add(marks);
     if marks.intersects(Marks::CALLS_SETTINGS.and(Marks::ROUTINES)) {
-        touched.custom_names(text);
+        let runs_strings = marks.contains(Marks::ROUTINES) && traits(text).marks.contains(Marks::ROUTINES);
+        touched.learn(&match text.len() {
+            ..=LEXED_BYTES_MAX => SettingNames::of(text, runs_strings),
+            _ => SettingNames::of_part(text, 0),
+        });
+        if runs_strings {
+            touched.values = Values::Run;
+        }
     }
     // Only values that were set can be told one by one: what a RESET goes back to may be no value of the session's at all.
     let mut resets = false;
-    let read = assignments(text, |assignment| match assignment.name {
+    let read = assignments(text, |assignment| match &assignment.name {
         Some(name) if !assignment.to_default => {
             if !assignment.local {
                 touched.name(name);
@@ -171,7 +287,11 @@ fn note_touched(link: &mut Link, marks: Marks, text: &[u8]) {
         }
         _ => resets |= !assignment.local,
     });
-    touched.more |= read.is_err() || resets;
+    touched.more |= resets;
+    if read.is_err() {
+        touched.learn(&SettingNames::of_part(text, 0));
+        touched.more = true;
+    }
 }
 
 /// Which of the values that the client started with are to be put back.
@@ -183,7 +303,7 @@ fn note_restore(link: &mut Link, startup: &Session, marks: Marks, text: &[u8]) {
         }
     };
     let mut all = false;
-    let read = assignments(text, |assignment| match assignment.name {
+    let read = assignments(text, |assignment| match &assignment.name {
         Some(name) if assignment.to_default => add(name, assignment.local),
         None => all = true,
         Some(_) => {}

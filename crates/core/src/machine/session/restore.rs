@@ -1,17 +1,23 @@
 //! RESET and DISCARD go back to what the client started with. A server goes back to what it started with itself; so the
 //! client's own values follow once the server has said that it did, in the same transaction: with it they come, and with it
 //! they go. What failed or was cancelled has reset nothing, and nothing follows it. The client's next messages wait for that.
+//!
+//! No word tells of every reset. So when its server has said what a session holds, what the client started with and what is not
+//! there is put back, before the session counts as known.
+
+use std::sync::Arc;
 
 use pgweir_wire::backend::TxStatus;
 use pgweir_wire::frontend::tag;
 
 use crate::client::{ClientState, Link};
-use crate::driver::Driver;
+use crate::driver::{Driver, Level};
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Kind, Ledger, Purpose};
 use crate::machine::Machine;
-use crate::server::ServerState;
-use crate::session::set_config;
+use crate::pins::Reasons;
+use crate::server::{Replies, ServerState, Stage};
+use crate::session::{Setting, set_config};
 
 impl Machine {
     /// An answer of the client's ended with ReadyForQuery: its startup values follow, if what ran has reset them. `true` if
@@ -43,6 +49,65 @@ impl Machine {
             self.send_hidden(d, server_id, Purpose::Restore, &text);
         }
         false
+    }
+
+    /// The server has said what its session holds. `true` if that lacks what the client started with, which is put back first: it was
+    /// reset where no word told, or together with something that failed.
+    pub(super) fn restores_startup<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ServerId,
+        client_id: ClientId,
+        (reasons, answer): (Reasons, &Replies),
+    ) -> bool {
+        let account = self.clients.get(client_id).and_then(|client| client.account.as_deref());
+        let Some(startup) = account.and_then(|account| account.startup.clone()) else { return false };
+        let Some(server) = self.servers.get(id) else { return false };
+        let (mut params, mut session) = ((*server.params).clone(), (*server.session).clone());
+        for Setting { name, value } in startup.settings() {
+            match self.tracked.position(name) {
+                Some(position) if !answer.holds(name) => params.set(position, value),
+                None if session.get(name).is_none() => session.set(name, value),
+                _ => {}
+            }
+        }
+        if !self.send_settle(d, id, &params, &session, Purpose::Audit) {
+            return false;
+        }
+        let restored = self.pools[self.servers[id].pool].sessions.share(session);
+        if let Some(ServerState::Auditing(auditing)) =
+            self.servers.get_mut(id).map(|server| &mut server.state)
+        {
+            auditing.stage = Stage::Restoring(reasons);
+            auditing.restored = Some(restored);
+        }
+        true
+    }
+
+    /// What the client started with is back on its server, or could not be brought back.
+    pub(super) fn startup_restored<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ServerId,
+        client_id: ClientId,
+        mut reasons: Reasons,
+    ) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let ServerState::Auditing(auditing) = &mut server.state else { return };
+        let failed = std::mem::take(&mut auditing.answer).failed;
+        if let Some((_, text)) = failed {
+            reasons = reasons.with(Reasons::UNKNOWN);
+            let name = self.server_log_name(&self.servers[id]);
+            self.log(d, Level::Warning, &format!("{name} does not go back to startup parameters: {text}"));
+        } else if let Some(session) = auditing.restored.take() {
+            server.session = session;
+            if let Some(account) =
+                self.clients.get_mut(client_id).and_then(|client| client.account.as_deref_mut())
+            {
+                account.session = Arc::clone(&server.session);
+            }
+        }
+        self.join_or_end(d, id, client_id, reasons);
     }
 
     /// No cancel is on its way to this server any longer.

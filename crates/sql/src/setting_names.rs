@@ -1,0 +1,278 @@
+//! The names of the settings that a text may set by other ways than a SET of its own: by `set_config`, and by SQL that stands in
+//! strings and in the bodies of routines.
+//!
+//! What this file is for: no list of PostgreSQL shows settings of the users' own (`app.tenant`), so a server can be asked only for
+//! those whose names are known. It finds names too many, and says where a name cannot be read. It must never take a name for
+//! read that may be another one.
+
+use std::borrow::Cow;
+
+use crate::identifiers::{dotted_name, undouble};
+use crate::lexer::{Kind, Lexeme, Lexer};
+
+mod dynamic;
+mod raw;
+
+#[cfg(test)]
+mod tests;
+
+/// See the head of this file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SettingNames {
+    /// Names with a dot in them, letters in lower case. The others are PostgreSQL's own, which its lists show.
+    pub names: Vec<Box<[u8]>>,
+    /// Parameters of the statement whose values are such names, counted from 1.
+    pub parameters: Vec<usize>,
+    /// There may be other names.
+    pub unreadable: bool,
+}
+
+/// Strings in strings that are read.
+const DEPTH_MAX: usize = 4;
+
+impl SettingNames {
+    /// Of a text that a client sends. `in_strings`: strings in it may be SQL that is run.
+    #[must_use]
+    pub fn of(sql: &[u8], in_strings: bool) -> SettingNames {
+        let mut names = SettingNames::default();
+        names.read(sql, 0, in_strings);
+        names
+    }
+
+    /// Of the body of a routine.
+    #[must_use]
+    pub fn of_body(body: &[u8]) -> SettingNames {
+        let mut names = SettingNames::default();
+        names.read(body, 1, true);
+        names
+    }
+
+    /// Of a value that is given to a statement, which may run it as SQL.
+    #[must_use]
+    pub fn of_value(value: &[u8]) -> SettingNames {
+        let mut names = SettingNames::default();
+        names.read_string(value, 0);
+        names
+    }
+
+    /// Of what is not known from its beginning, or may be read in more than one way: every word counts, wherever it stands. What
+    /// begins in the last `overlap` bytes is left for another time.
+    #[must_use]
+    pub fn of_part(part: &[u8], overlap: usize) -> SettingNames {
+        let mut names = SettingNames::default();
+        names.read_raw(part, part.len().saturating_sub(overlap));
+        names
+    }
+
+    /// A name that was read, which may have any form.
+    pub fn add(&mut self, name: &[u8]) {
+        if !name.is_ascii() {
+            // PostgreSQL reads it under the encoding that its client has then.
+            self.unreadable = true;
+        } else if name.contains(&b'.') {
+            let name = name.to_ascii_lowercase();
+            if !self.names.iter().any(|known| **known == *name) {
+                self.names.push(name.into());
+            }
+        }
+    }
+
+    fn read(&mut self, sql: &[u8], depth: usize, in_strings: bool) {
+        let mut lexer = Lexer::new(sql);
+        let mut lexemes = Vec::new();
+        let doubtful = loop {
+            let rest = lexer.rest();
+            match lexer.next() {
+                Some(Ok(lexeme)) => lexemes.push(lexeme),
+                Some(Err(_)) => break rest,
+                None => break &[],
+            }
+        };
+        let text = Text { lexemes: &lexemes };
+        for at in 0..lexemes.len() {
+            self.read_lexeme(text, at, depth, in_strings);
+        }
+        if !doubtful.is_empty() {
+            self.read_raw(doubtful, doubtful.len());
+        }
+    }
+
+    fn read_lexeme(&mut self, text: Text<'_, '_>, at: usize, depth: usize, in_strings: bool) {
+        let Some(lexeme) = text.get(at) else { return };
+        match lexeme.kind {
+            Kind::Word if depth > 0 && text.is(at, b"set") && text.begins_statement(at) => {
+                self.read_set(text, at + 1);
+            }
+            Kind::Word if depth > 0 && text.is(at, b"execute") && !text.is_known_statement(at) => {
+                self.unreadable = true;
+            }
+            Kind::Word if text.is(at, b"set_config") => self.read_call(text, at),
+            Kind::QuotedWord if lexeme.text == b"set_config" => self.read_call(text, at),
+            // It may be the name of any function.
+            Kind::UnicodeWord if text.is_symbol(at + 1, b"(") => self.unreadable = true,
+            Kind::Text if in_strings && !text.is_definition(at) => {
+                self.read_string(&undouble(lexeme.text, b'\''), depth);
+            }
+            Kind::DollarText if in_strings && !text.is_definition(at) => {
+                self.read_string(lexeme.text, depth);
+            }
+            Kind::EscapeText | Kind::UnicodeText if in_strings => match unescape(lexeme) {
+                Some(string) => self.read_string(&string, depth),
+                None => self.unreadable = true,
+            },
+            _ => {}
+        }
+    }
+
+    /// What may be SQL that is run.
+    fn read_string(&mut self, string: &[u8], depth: usize) {
+        let telling = [&b"set"[..], b"execute", b"u&\""];
+        let has = |word: &&[u8]| string.windows(word.len()).any(|part| part.eq_ignore_ascii_case(word));
+        if !telling.iter().any(has) {
+            return;
+        }
+        if depth < DEPTH_MAX {
+            self.read(string, depth + 1, true);
+        } else {
+            self.read_raw(string, string.len());
+        }
+    }
+
+    /// What follows SET.
+    fn read_set(&mut self, text: Text<'_, '_>, mut at: usize) {
+        let names_one = |at| text.is_symbol(at, b".") || text.is_sign(at);
+        if !names_one(at + 1) {
+            if text.is(at, b"local") {
+                return;
+            }
+            at += usize::from(text.is(at, b"session"));
+        }
+        match dotted_name(|at| text.get(at), at) {
+            Some((name, next)) if text.is_sign(next) || text.is(next, b"from") => self.add(&name),
+            // A phrase, or prose.
+            Some((_, next)) if text.get(next).is_some_and(|next| next.kind != Kind::Operator) => {}
+            _ => self.unreadable = true,
+        }
+    }
+
+    /// A call of `set_config`.
+    fn read_call(&mut self, text: Text<'_, '_>, at: usize) {
+        if !text.is_symbol(at + 1, b"(") {
+            // At the end of a string, whatever follows is put behind it.
+            self.unreadable |= text.get(at + 1).is_none();
+            return;
+        }
+        if text.lasts_for_transaction(at + 1) {
+            return;
+        }
+        let behind = if text.is_cast_to_text(at + 3) { at + 6 } else { at + 3 };
+        let argument = text.get(at + 2).filter(|_| text.is_symbol(behind, b","));
+        let Some(argument) = argument else {
+            self.unreadable = true;
+            return;
+        };
+        match argument.kind {
+            Kind::Text if !argument.text.contains(&b'\\') => self.add(&undouble(argument.text, b'\'')),
+            Kind::DollarText => self.add(argument.text),
+            Kind::EscapeText if !argument.text.contains(&b'\\') => self.add(&undouble(argument.text, b'\'')),
+            Kind::Param => match std::str::from_utf8(argument.text).map(str::parse) {
+                Ok(Ok(number)) => self.parameters.push(number),
+                _ => self.unreadable = true,
+            },
+            Kind::Word if text.is(at + 2, b"null") => {}
+            _ => self.unreadable = true,
+        }
+    }
+}
+
+/// The lexemes of a text.
+#[derive(Clone, Copy)]
+struct Text<'t, 'a> {
+    lexemes: &'t [Lexeme<'a>],
+}
+
+impl<'a> Text<'_, 'a> {
+    fn get(self, at: usize) -> Option<Lexeme<'a>> {
+        self.lexemes.get(at).copied()
+    }
+
+    fn is(self, at: usize, word: &[u8]) -> bool {
+        self.get(at).is_some_and(|lexeme| lexeme.kind == Kind::Word && lexeme.text.eq_ignore_ascii_case(word))
+    }
+
+    fn is_symbol(self, at: usize, symbol: &[u8]) -> bool {
+        self.get(at).is_some_and(|lexeme| lexeme.kind == Kind::Symbol && lexeme.text == symbol)
+    }
+
+    fn is_operator(self, at: usize, operator: &[u8]) -> bool {
+        self.get(at).is_some_and(|lexeme| lexeme.kind == Kind::Operator && lexeme.text == operator)
+    }
+
+    /// `=` or TO.
+    fn is_sign(self, at: usize) -> bool {
+        self.is_operator(at, b"=") || self.is(at, b"to")
+    }
+
+    /// A statement may begin here; in an UPDATE, the word before is a name.
+    fn begins_statement(self, at: usize) -> bool {
+        let Some(before) = at.checked_sub(1) else { return true };
+        let opens = [&b"begin"[..], b"then", b"else", b"loop", b"atomic"];
+        self.get(before).is_some_and(|lexeme| !matches!(lexeme.kind, Kind::Word | Kind::QuotedWord))
+            || opens.iter().any(|word| self.is(before, word))
+    }
+
+    /// `::text`
+    fn is_cast_to_text(self, at: usize) -> bool {
+        self.is_symbol(at, b":")
+            && self.is_symbol(at + 1, b":")
+            && (self.is(at + 2, b"text") || self.is(at + 2, b"varchar"))
+    }
+
+    /// The last argument of the call whose parenthesis opens at `open` is TRUE.
+    fn lasts_for_transaction(self, open: usize) -> bool {
+        let mut depth = 0usize;
+        for at in open..self.lexemes.len() {
+            if self.is_symbol(at, b"(") || self.is_symbol(at, b"[") {
+                depth += 1;
+            } else if self.is_symbol(at, b")") || self.is_symbol(at, b"]") {
+                depth -= 1;
+                if depth == 0 {
+                    return self.is(at - 1, b"true") && self.is_symbol(at - 2, b",");
+                }
+            }
+        }
+        false
+    }
+
+    /// It stands in a statement that makes a routine: it is not run now.
+    fn is_definition(self, at: usize) -> bool {
+        let from = (0..at).rev().find(|at| self.is_symbol(*at, b";")).map_or(0, |at| at + 1);
+        let replaces = self.is(from + 1, b"or") && self.is(from + 2, b"replace");
+        let kind = if replaces { from + 3 } else { from + 1 };
+        self.is(from, b"create") && (self.is(kind, b"function") || self.is(kind, b"procedure"))
+    }
+}
+
+/// What a string says whose escapes are those of every text. `None`: it has others.
+fn unescape(lexeme: Lexeme<'_>) -> Option<Cow<'_, [u8]>> {
+    let text = undouble(lexeme.text, b'\'');
+    if !text.contains(&b'\\') {
+        return Some(text);
+    }
+    if lexeme.kind == Kind::UnicodeText {
+        return None;
+    }
+    let mut out = Vec::with_capacity(text.len());
+    let mut bytes = text.iter();
+    while let Some(&byte) = bytes.next() {
+        out.push(match byte {
+            b'\\' => match bytes.next()? {
+                b'n' | b'r' | b't' => b' ',
+                &other @ (b'\\' | b'\'' | b'"') => other,
+                _ => return None,
+            },
+            _ => byte,
+        });
+    }
+    Some(Cow::Owned(out))
+}

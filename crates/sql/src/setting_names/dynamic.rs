@@ -1,0 +1,94 @@
+//! EXECUTE in a body, and whether the SQL that it runs stands in the body itself, where it was read as the strings are.
+
+use super::Text;
+use crate::lexer::Kind;
+
+/// Statements that call nothing that is put behind this word.
+const HARMLESS: [&[u8]; 16] = [
+    b"alter",
+    b"analyze",
+    b"cluster",
+    b"comment",
+    b"create",
+    b"delete",
+    b"drop",
+    b"grant",
+    b"insert",
+    b"lock",
+    b"notify",
+    b"refresh",
+    b"reindex",
+    b"revoke",
+    b"truncate",
+    b"vacuum",
+];
+
+impl Text<'_, '_> {
+    /// The statement that an EXECUTE runs begins with a string of the body, or it is none of PL/pgSQL.
+    pub(super) fn is_known_statement(self, at: usize) -> bool {
+        // GRANT EXECUTE ON, CREATE TRIGGER ... EXECUTE FUNCTION.
+        let grants =
+            at.checked_sub(1).is_some_and(|before| self.is(before, b"grant") || self.is(before, b"revoke"));
+        let defines = [&b"on"[..], b"function", b"procedure"];
+        grants
+            || defines.iter().any(|word| self.is(at + 1, word))
+            || self.begins_with_string(at + 1)
+            || self.is_variable_of_strings(at + 1)
+    }
+
+    /// An expression whose value begins with what a string of the body says.
+    fn begins_with_string(self, at: usize) -> bool {
+        let formats = self.is(at, b"format") && self.is_symbol(at + 1, b"(");
+        let at = if formats { at + 2 } else { at };
+        let Some(string) = self.get(at) else { return false };
+        let text = string.text.trim_ascii();
+        let is_string = matches!(string.kind, Kind::Text | Kind::DollarText | Kind::EscapeText);
+        // Of a single word, it decides what is put behind it.
+        let whole = formats || !self.is_operator(at + 1, b"||") || text.iter().any(u8::is_ascii_whitespace);
+        let harmless = whole || HARMLESS.iter().any(|verb| text.eq_ignore_ascii_case(verb));
+        is_string && harmless && !text.is_empty() && !(formats && text.starts_with(b"%"))
+    }
+
+    /// A variable that only strings of the body are assigned to, with what is put behind them.
+    fn is_variable_of_strings(self, at: usize) -> bool {
+        let Some(name) = self.get(at).filter(|name| name.kind == Kind::Word).map(|name| name.text) else {
+            return false;
+        };
+        if self.is_symbol(at + 1, b".") || self.is_symbol(at + 1, b"(") {
+            return false;
+        }
+        let mut assigned = false;
+        for place in (0..self.lexemes.len()).filter(|place| self.is(*place, name)) {
+            let sign = self.assignment_sign(place);
+            let filled = place.checked_sub(1).is_some_and(|before| {
+                self.is(before, b"into")
+                    || self.is(before, b"strict")
+                    || self.is(before, b"for")
+                    || self.is_symbol(before, b",")
+            });
+            if filled && !self.is(place + 1, b":") && sign.is_none() {
+                return false;
+            }
+            let Some(value) = sign else { continue };
+            let grows = self.is(value, name) && self.is_operator(value + 1, b"||");
+            if !grows && !self.begins_with_string(value) {
+                return false;
+            }
+            assigned |= !grows;
+        }
+        assigned
+    }
+
+    /// Where the value begins that is assigned to the variable at this place, if one is: `v := ...`, `v text := ...`.
+    fn assignment_sign(self, at: usize) -> Option<usize> {
+        let begins = |at: usize| self.is_symbol(at, b":") && self.is_operator(at + 1, b"=");
+        if begins(at + 1) {
+            return Some(at + 3);
+        }
+        let declares = self.get(at + 1).is_some_and(|kind| kind.kind == Kind::Word);
+        if declares && begins(at + 2) {
+            return Some(at + 4);
+        }
+        (self.is_operator(at + 1, b"=") && self.begins_statement(at)).then_some(at + 2)
+    }
+}
