@@ -220,7 +220,7 @@ class Hunt:
             self.leave(hunter)
 
     def pinned(self):
-        return sum(bool(row["pinned"]) for row in self.pooler.servers(database="app"))
+        return sum(bool(row["pinned"]) for row in self.pooler.show("SERVERS_EXTENDED", database="app"))
 
 
 @pytest.mark.timeout(90 + STEPS)

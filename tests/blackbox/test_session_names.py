@@ -121,7 +121,7 @@ def test_many_names(pooled, pg, way, count):
         owner = pooler.raw()
         assert not owner.query(MANY[way](names)).errors
         assert owner.value(found) == str(count) and other.value(found) == "0" and third.value(found) == "0"
-        [row] = [row for row in pooler.show("CLIENTS") if row["pinned"]]
+        [row] = [row for row in pooler.show("CLIENTS_EXTENDED") if row["pinned"]]
         assert row["pinned"] in ("settings of unknown names", "many settings")
         owner.terminate()
         other.query("begin")
@@ -177,7 +177,7 @@ def test_what_clients_make_up_is_theirs_alone(pooled, made):
                 client.terminate()
         one.query("select naming.literal('tenantA')")
         assert value(other, "naming.literal") == "" and value(one, "naming.literal") == "tenantA"
-        assert not [row for row in pooler.show("CLIENTS") if row["pinned"]]
+        assert not [row for row in pooler.show("CLIENTS_EXTENDED") if row["pinned"]]
 
 
 def test_more_routines_than_a_thousand(pooled, pg):
@@ -206,10 +206,10 @@ def test_taking_all_back_ends_the_pin(pooled, pg, ending):
     with pooler.raw() as one, pooler.raw() as other:
         name = f"ends{next(NUMBERS)}"
         one.query(f"select set_config('{name}' || '.id', 'secret', false)")
-        eventually(lambda: pooler.servers(database="app")[0]["pinned"] == "settings of unknown names", "the client keeps its server")
+        eventually(lambda: pooler.show("SERVERS_EXTENDED", database="app")[0]["pinned"] == "settings of unknown names", "the client keeps its server")
         one.query("begin; select 1/0")
         one.query("rollback")
-        assert one.value("select 1") == "1" and pooler.servers(database="app")[0]["pinned"] == "settings of unknown names"
+        assert one.value("select 1") == "1" and pooler.show("SERVERS_EXTENDED", database="app")[0]["pinned"] == "settings of unknown names"
         one.query(ending)
         assert other.query("select 1").rows == [["1"]]
         assert value(other, f"{name}.id") == "" and value(one, f"{name}.id") == ""
