@@ -162,13 +162,15 @@ def test_no_server_can_be_reached(pooled):
     [
         ("host=127.0.0.1 port=1", {}, "connect failed: connect to 127.0.0.1:1 failed: "),
         ("host=no-such-host.invalid", {}, "server DNS lookup failed: "),
-        ("host=127.0.0.1 port={port}", {"server_tls_sslmode": "verify-full"}, "TLS handshake failed: "),
+        ("host=127.0.0.1 port={port}", {"server_tls_sslmode": "verify-ca"}, "TLS handshake failed: "),
     ],
     ids=["refused", "no such host", "TLS"],
 )
-def test_why_no_server_can_be_reached(pooled, pg, mode, where, settings, reason):
+def test_why_no_server_can_be_reached(pooled, pg, certificates, mode, where, settings, reason):
     """A cold pool: the client that waited is told the last failure in the timeout's detail, one that comes meanwhile at once."""
     line = where.format(port=pg.port)
+    if settings:
+        settings = settings | {"server_tls_ca_file": certificates.crt("stranger")}
     pooler = pooled(databases={"nowhere": line}, pool_mode=mode, query_wait_timeout=4, server_login_retry=60, **settings)
     with Raw(pooler.address) as first:
         first.send(startup({"user": "alice", "database": "nowhere"}))
