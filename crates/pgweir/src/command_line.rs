@@ -16,7 +16,7 @@ pub(crate) enum Command {
         /// The configuration file.
         config: PathBuf,
     },
-    /// Write another pooler's configuration as pgweir's.
+    /// Convert the configuration of another pooler.
     Import(ImportOptions),
     /// A throw-away cluster, a load, a table.
     Demo(Vec<OsString>),
@@ -97,7 +97,7 @@ pgweir: PostgreSQL connection pooler.
 Usage:
   pgweir [OPTION]... CONFIG.INI     pool connections as the file says
   pgweir check CONFIG.INI           report all faults and warnings of the file
-  pgweir import [OPTION]... FILE    write another pooler's configuration as pgweir's
+  pgweir import [OPTION]... FILE    convert the configuration of another pooler
   pgweir demo [OPTION]...           show what pooling does, on a throw-away cluster
   pgweir bench [OPTION]...          load and comparison
 
@@ -116,7 +116,7 @@ is called like a subcommand can be given as ./check.
 
 /// What `import -h` prints.
 pub(crate) const IMPORT_HELP: &str = "\
-pgweir import: write another pooler's configuration as pgweir's.
+pgweir import: convert the configuration of another pooler.
 
 Usage:
   pgweir import [OPTION]... FILE

@@ -11,7 +11,7 @@ _pgweir() {
     case $word in
         -*) mapfile -t COMPREPLY < <(compgen -W "-d --daemon -q --quiet -R --reboot -u --user -v --verbose -V --version -h --help" -- "$word") ;;
         *)
-            if [ "$COMP_CWORD" = 1 ]; then first="check demo bench"; fi
+            if [ "$COMP_CWORD" = 1 ]; then first="check import demo bench"; fi
             mapfile -t COMPREPLY < <(
                 compgen -W "$first" -- "$word"
                 compgen -f -X '!*.ini' -- "$word"

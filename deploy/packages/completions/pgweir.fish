@@ -1,5 +1,6 @@
 # Made from `pgweir --help`. To write it again: UPDATE=1 cargo test -p pgweir completions
 complete -c pgweir -n __fish_use_subcommand -a check -d 'report all faults and warnings of the file'
+complete -c pgweir -n __fish_use_subcommand -a import -d 'convert the configuration of another pooler'
 complete -c pgweir -n __fish_use_subcommand -a demo -d 'show what pooling does, on a throw-away cluster'
 complete -c pgweir -n __fish_use_subcommand -a bench -d 'load and comparison'
 complete -c pgweir -s d -l daemon -d 'run in background (as a daemon)'

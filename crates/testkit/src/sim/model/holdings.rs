@@ -44,6 +44,8 @@ pub(super) struct Holdings {
     locks: BTreeMap<u64, Vec<Tag>>,
     statements: BTreeMap<String, PreparedBySql>,
     channels: BTreeSet<String>,
+    /// A function was called by its number: what that left in the session is not known.
+    called: bool,
     /// Who made or dropped tables and the like: what that client prepared by SQL, also in the same transaction, may stay here.
     reshaped_by: Option<u32>,
     /// Tables as they were when the open transaction began, and cursors that are not its own.
@@ -196,8 +198,14 @@ impl Holdings {
     pub(super) fn discard(&mut self, whose: &Tag) {
         self.tables.clear();
         self.cursors.clear();
+        self.called = false;
         self.deallocate_all();
         self.promise_to_leave_all(whose);
+    }
+
+    /// A FunctionCall.
+    pub(super) fn call_by_number(&mut self) {
+        self.called = true;
     }
 
     /// The channels it listens to.
@@ -209,6 +217,7 @@ impl Holdings {
     pub(super) fn is_bound_to_process(&self) -> bool {
         let mut prepared = self.statements.values().filter_map(|known| known.tag.client);
         !(self.tables.is_empty() && self.cursors.is_empty() && self.locks.is_empty())
+            || self.called
             || prepared.any(|client| self.reshaped_by == Some(client))
     }
 

@@ -508,6 +508,7 @@ impl Session {
         {
             tag.absorb(&String::from_utf8_lossy(argument));
         }
+        self.holdings.call_by_number();
         self.doing = Doing::Call { tag, fails: oid == 9999, started: false };
     }
 
