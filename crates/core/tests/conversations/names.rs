@@ -165,3 +165,29 @@ fn what_was_reset_unseen_goes_back_to_what_the_client_started_with() {
         rig.gets_nothing(server);
     }
 }
+
+/// A replay sends nothing for a value that the server has from its login, so the server does not list it as set.
+#[test]
+fn a_value_that_the_client_set_itself_is_no_reset() {
+    let mut rig = Rig::new("default_pool_size = 1");
+    rig.client("alice");
+    let server = rig.dialed();
+    let client = rig.accept();
+    rig.send(client, &fe::startup(&[("user", "alice"), ("database", "app"), ("TimeZone", "Asia/Tokyo")]));
+    assert_eq!(rig.gets(server), ["Query SET TimeZone='Asia/Tokyo';"]);
+    let told = |value, tag| [be::parameter("TimeZone", value), be::complete(tag), be::ready('I')].concat();
+    rig.send(server, &told("Asia/Tokyo", "SET"));
+    rig.gets(client);
+    rig.send(client, &fe::query("set timezone = 'UTC'"));
+    rig.gets(server);
+    rig.send(server, &told("UTC", "SET"));
+    rig.gets(client);
+    rig.send(client, &fe::query("do 'begin end'"));
+    rig.gets(server);
+    rig.send(server, &[be::complete("DO"), be::ready('I')].concat());
+    rig.gets(client);
+    let asked = question(&mut rig, server);
+    assert!(asked.contains("pg_settings"), "{asked}");
+    rig.send(server, &be::answer(&[AS_ALICE]));
+    rig.gets_nothing(server);
+}

@@ -63,10 +63,16 @@ impl Machine {
         let account = self.clients.get(client_id).and_then(|client| client.account.as_deref());
         let Some(startup) = account.and_then(|account| account.startup.clone()) else { return false };
         let Some(server) = self.servers.get(id) else { return false };
+        let ServerState::Auditing(auditing) = &server.state else { return false };
+        // A value that did not change was not reset. A server does not list it as set if the server has it from its login.
+        let changed = |position| {
+            let before = auditing.params_before.as_ref();
+            before.is_some_and(|before| before.get(position) != server.params.get(position))
+        };
         let (mut params, mut session) = ((*server.params).clone(), (*server.session).clone());
         for Setting { name, value } in startup.settings() {
             match self.tracked.position(name) {
-                Some(position) if !answer.holds(name) => params.set(position, value),
+                Some(position) if !answer.holds(name) && changed(position) => params.set(position, value),
                 None if session.get(name).is_none() => session.set(name, value),
                 _ => {}
             }
