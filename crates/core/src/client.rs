@@ -303,6 +303,25 @@ impl Opening {
     }
 }
 
+/// The tracked parameters that were set on a server for its client, or that its statements have changed there.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct ChangedParameters(u64);
+
+impl ChangedParameters {
+    /// Positions beyond the last bit share it.
+    fn bit(position: usize) -> u64 {
+        1 << position.min(63)
+    }
+
+    pub(crate) fn add(&mut self, position: usize) {
+        self.0 |= ChangedParameters::bit(position);
+    }
+
+    pub(crate) fn has(self, position: usize) -> bool {
+        self.0 & ChangedParameters::bit(position) != 0
+    }
+}
+
 /// Has a server.
 pub(crate) struct Link {
     pub(crate) server: ServerId,
@@ -328,6 +347,8 @@ pub(crate) struct Link {
     pub(crate) asked_again: u8,
     /// What the transaction may have done to the session.
     pub(crate) touched: Option<Box<Touched>>,
+    /// Parameters that were set for it on this server, or that its statements have changed.
+    pub(crate) changed: ChangedParameters,
     /// Texts may mean something else in this transaction: it has settings of its own (SET LOCAL), or tables that others lack.
     pub(crate) reads_locally: bool,
     /// What it did with sequences.
@@ -354,6 +375,7 @@ impl Link {
             lent: None,
             asked_again: 0,
             touched: None,
+            changed: ChangedParameters::default(),
             reads_locally: false,
             drawing: Drawing::Nothing,
             pin: None,

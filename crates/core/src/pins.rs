@@ -1,13 +1,10 @@
 //! What a client's transaction may have done to its session, and what keeps a client on its server when its transaction is
 //! over: things that live in one server process and can not move. Values only; `machine/session` decides by them.
 
-use std::sync::Arc;
-
 use pgweir_sql::{Marks, SettingNames, keeps_reading};
 
 use crate::known_sets::PlainSet;
 use crate::limits::{CUSTOM_NAME_BYTES_MAX, TOUCHED_NAMES_MAX, TOUCHED_SETS_MAX};
-use crate::params::Params;
 use crate::routines::Routines;
 use crate::untold::PartReader;
 
@@ -154,8 +151,6 @@ pub(crate) struct Touched {
     /// Settings that go back to what this client started with, where the server would go back to its own; and whether only
     /// until the transaction ends. For the group of messages that is being sent.
     pub(crate) restore: Vec<(Box<[u8]>, bool)>,
-    /// The client's parameters before the first one changed.
-    pub(crate) params_before: Option<Arc<Params>>,
 }
 
 impl Touched {

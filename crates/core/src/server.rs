@@ -237,8 +237,6 @@ pub(crate) struct Auditing {
     pub(crate) stage: Stage,
     /// What the session holds when the client's startup values are back.
     pub(crate) restored: Option<Arc<Session>>,
-    /// The client's parameters before the transaction, if it changed one.
-    pub(crate) params_before: Option<Arc<Params>>,
 }
 
 /// Which value a setting has after a SET statement.

@@ -12,7 +12,9 @@ use super::leaving::{learned, opened_by, replication, shared_name, unpack_peer};
 use super::{Activity, Machine, Role, Step};
 use crate::cancel_key::CancelKey;
 use crate::carried::{Carried, CarriedClient, CarriedPool, CarriedServer, Pair};
-use crate::client::{Account, Begun, Client, ClientState, Greeting, Link, Opening, Unnamed};
+use crate::client::{
+    Account, Begun, ChangedParameters, Client, ClientState, Greeting, Link, Opening, Unnamed,
+};
 use crate::driver::{CloseMode, ConnId, Driver, Endpoint, Level, Now, Peer};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
@@ -296,6 +298,7 @@ impl Machine {
                 pin: None,
                 ready_due: false,
                 touched: carried.touched.map(touched),
+                changed: ChangedParameters::default(),
                 reads_locally: false,
                 // Perhaps, in the transaction that is open.
                 drawing: Drawing::Drew,

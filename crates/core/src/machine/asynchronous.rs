@@ -52,14 +52,13 @@ impl Machine {
             // The server goes back to what was not the client's.
             return None;
         }
+        if let ClientState::Linked(link) = &mut client.state
+            && !hidden
+        {
+            link.changed.add(position);
+        }
         let account = client.account.as_deref_mut()?;
         let knew = account.params.get(position) == Some(status.value);
-        if !knew
-            && let ClientState::Linked(link) = &mut client.state
-            && let Some(touched) = link.touched.as_mut()
-        {
-            touched.params_before.get_or_insert_with(|| Arc::clone(&account.params));
-        }
         if account.params.differences(&server_params).next().is_none() {
             account.params = server_params;
         } else if !knew {

@@ -101,7 +101,6 @@ impl Machine {
             touched.reshaped || link.pin.as_ref().is_some_and(|pin| pin.reasons.has(Reasons::PREPARED));
         let prepares = touched.marks.intersects(Marks::PREPARED.and(Marks::DISCARDS));
         let sets = if touched.unsure { Vec::new() } else { std::mem::take(&mut touched.sets) };
-        let params_before = touched.params_before.take();
         let pool_id = self.servers[id].pool;
         let Some((everything, names)) = self.questions(pool_id, *touched, pinned) else {
             return self.awaits_own(id, client_id) || pinned;
@@ -128,7 +127,6 @@ impl Machine {
             probe,
             stage: Stage::Asking,
             restored: None,
-            params_before,
         };
         self.set_server_state(id, ServerState::Auditing(Box::new(auditing)));
         self.ask_session(d, id);

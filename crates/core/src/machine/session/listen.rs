@@ -100,7 +100,6 @@ impl Machine {
             probe: None,
             stage: Stage::Owing(reasons),
             restored: None,
-            params_before: None,
         };
         self.set_server_state(id, ServerState::Auditing(Box::new(auditing)));
         true

@@ -60,19 +60,19 @@ impl Machine {
         client_id: ClientId,
         (reasons, answer): (Reasons, &Replies),
     ) -> bool {
-        let account = self.clients.get(client_id).and_then(|client| client.account.as_deref());
-        let Some(startup) = account.and_then(|account| account.startup.clone()) else { return false };
+        let Some(client) = self.clients.get(client_id) else { return false };
+        let ClientState::Linked(link) = &client.state else { return false };
+        let startup = client.account.as_deref().and_then(|account| account.startup.clone());
+        let Some(startup) = startup else { return false };
         let Some(server) = self.servers.get(id) else { return false };
-        let ServerState::Auditing(auditing) = &server.state else { return false };
-        // A value that did not change was not reset. A server does not list it as set if the server has it from its login.
-        let changed = |position| {
-            let before = auditing.params_before.as_ref();
-            before.is_some_and(|before| before.get(position) != server.params.get(position))
-        };
         let (mut params, mut session) = ((*server.params).clone(), (*server.session).clone());
         for Setting { name, value } in startup.settings() {
             match self.tracked.position(name) {
-                Some(position) if !answer.holds(name) && changed(position) => params.set(position, value),
+                // A server whose own value is the client's was told nothing, and does not list it. Only a change can be a reset.
+                Some(position) if !answer.holds(name) && link.changed.has(position) => {
+                    params.set(position, value);
+                }
+                Some(_) => {}
                 None if session.get(name).is_none() => session.set(name, value),
                 _ => {}
             }

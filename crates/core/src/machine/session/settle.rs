@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pgweir_wire::backend::encode_parameter_status;
 
-use crate::client::printable;
+use crate::client::{ClientState, printable};
 use crate::driver::{Driver, Level};
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::{Entry, Owner, Purpose};
@@ -36,6 +36,10 @@ impl Machine {
             return;
         }
         let (params, session) = (Arc::clone(&account.params), Arc::clone(&account.session));
+        if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
+            // What is set here and reset by the client's statement in the same packet is reported by no server.
+            params.differences(&server.params).for_each(|position| link.changed.add(position));
+        }
         let session = self.reread_prepared(id, server_id, session);
         let server = &self.servers[server_id];
         let mut statements = self.settle_pieces(server_id, &params, &session);
