@@ -96,7 +96,7 @@ impl Door {
         }
     }
 
-    /// Who sends these headers, from this address. Wrong credentials are refused, not taken for nobody's.
+    /// The user that sends these headers, from this address. Wrong credentials are refused; they do not count as none.
     pub(super) fn reader(&self, headers: &HeaderMap, from: IpAddr, rules: &Rules) -> Result<Reader, Refusal> {
         let main = &rules.config.main;
         let nobody = Reader { role: Role::Anonymous, user: None, csrf: None, anonymous: main.http_anonymous };

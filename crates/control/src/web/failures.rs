@@ -1,4 +1,4 @@
-//! How often a password was wrong, for each address that tried: who guesses waits, and nobody elsewhere does.
+//! How often a password was wrong, for each address that tried: an address that guesses must wait, and no other address does.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
