@@ -80,6 +80,59 @@ SCRIPTS = {
         by_protocol(SHOWN), run("p", 1), query("begin"), query(SHOWN), query("deallocate b"), query(SHOWN), query("commit"),
         query(SHOWN), close("S", "p") + SYNC, query(SHOWN), run("p", 1),
     ],
+    "an unnamed statement that was never prepared": [describe("S", "") + SYNC, run(""), bind("", "") + describe("P", "") + execute() + SYNC],
+    "an unnamed statement that was closed": [
+        parse("", "select 1") + SYNC, close("S", "") + SYNC, run(""), describe("S", "") + SYNC,
+        parse("", "select 1") + close("S", "") + SYNC + run(""),
+    ],
+    "an unnamed statement that was never prepared, in a block": [
+        query("begin"), run(""), query("select 1"), query("rollback"), query("begin"), query("select 1"), describe("S", "") + SYNC, query("commit"),
+    ],
+    "an unnamed statement that was never prepared, pipelined": [
+        query("begin") + run("") + query("select 1") + query("rollback") + run("") + query("select 2"),
+    ],
+    "an unnamed statement that was never prepared, behind a replay": [query("set a.b = 'x'"), run(""), describe("S", "") + SYNC],
+    "an unnamed statement that does not parse": [
+        parse("", "selec") + SYNC, run(""), parse("", "select 1") + SYNC, parse("", "selec") + SYNC, run(""), run(""),
+    ],
+    "an unnamed statement that is skipped": [
+        bind("", "nothing") + execute() + parse("", "select 1") + SYNC, run(""),
+        bind("", "nothing") + execute() + parse("", "select 1") + SYNC + run("") + run(""),
+    ],
+    "an unnamed statement in pipelines": [
+        parse("", "select 1") + SYNC + run("") + run(""), run(""), PREPARES, run("p", 1) + parse("", "select 2") + SYNC + run("") + run("p", 2), run(""),
+    ],
+    "an unnamed statement that a query ends": [parse("", "select 1") + SYNC, query("select 2"), run(""), parse("", "select 1") + SYNC + query("select 2") + run("")],
+    "an unnamed portal that was never bound": [
+        execute() + SYNC, describe("P", "") + SYNC, query("begin"), execute() + SYNC, query("rollback"), query("begin"), describe("P", "") + SYNC, query("rollback"),
+        query("begin"), close("P", "") + execute() + SYNC, query("rollback"),
+    ],
+    "execute, close and parse in one group": [
+        PREPARES, parse("", "execute p(1)") + bind("", "") + execute() + close("S", "p") + parse("p", "select 'new'") + bind("", "p") + execute() + SYNC,
+        run("p"), query("execute p"),
+    ],
+    "execute behind a rollback": [
+        PREPARES, query("begin"), query("x"), query("rollback") + query("execute p(1)"), query("execute p(2)"),
+        query("begin") + query("x") + query("rollback") + query("deallocate p") + run("p", 1) + PREPARES + query("execute p(3)"),
+    ],
+    "several statements in one string": [
+        PREPARES, query("select 1; execute p(1)"), query("select 'copy'; execute p(2)"), query("deallocate p; select 3"), run("p", 4), query("execute p(5)"),
+    ],
+    "describe of execute": [
+        PREPARES, parse("", "execute p(1)") + describe("S", "") + bind("", "") + describe("P", "") + execute() + SYNC,
+        parse("", "execute p(2)") + describe("S", "") + SYNC, run(""), parse("e", "execute p(3)") + describe("S", "e") + SYNC, run("e"),
+    ],
+    "a block that prepares a name of the protocol": [
+        PREPARES, query("do $$ begin execute 'prepare p as select 4'; end $$"), query("execute p(1)"), run("p", 2),
+        query("do $$ begin execute 'deallocate p'; end $$"), run("p", 3), query("execute p(4)"),
+    ],
+    "shown by a prepared statement": [
+        PREPARES, parse("shows", SHOWN.replace("order", "where name <> 'shows' order")) + SYNC, run("shows"), run("shows"), close("S", "p") + SYNC, run("shows"),
+    ],
+    "names of the pooler's own": [
+        run("PGWEIR_1", 1), run("PGWEIR_2"), query('execute "PGWEIR_1"(1)'), query('deallocate "PGWEIR_2"'), describe("S", "PGWEIR_1") + SYNC,
+        parse("PGWEIR_1", "select 'mine'") + SYNC, run("PGWEIR_1"), query('execute "PGWEIR_1"'),
+    ],
     "a session that follows": [
         query("set search_path = pg_catalog"), query("set a.b = 'x'"), PREPARES, query("execute p(1)"), query("deallocate p"), query("show a.b"),
     ],
@@ -184,3 +237,33 @@ def test_a_drivers_own_evictions(pooled):
                     assert session.until("Z").error["C"] == "26000"
                     if number % 3 == 0:
                         session.query("rollback")
+
+
+def test_what_is_unnamed_ends_with_its_session(pooled):
+    """In session pooling, too, nobody uses the unnamed statement of the client before it, though the server is not reset."""
+    pooler = pooled(pool_mode="session", default_pool_size=1, server_reset_query="")
+    with pooler.raw() as stranger:
+        stranger.send(parse("", "select 'stranger'") + SYNC)
+        stranger.until("Z")
+    with pooler.raw() as session:
+        for ask in (describe("S", "") + SYNC, run("")):
+            session.send(ask)
+            assert session.until("Z").error["C"] == "26000"
+    with pooler.raw() as session:
+        session.send(query("begin") + run(""))
+        session.until("Z")
+        error = session.until("Z").error
+        assert (error["C"], error["M"]) == ("26000", "unnamed prepared statement does not exist")
+
+
+def test_a_session_that_leaves_harms_nobody_else(pooled):
+    """What a block prepares under a name of the protocol ends with its client: the next one is served."""
+    pooler = pooled(default_pool_size=1)
+    with pooler.raw() as session:
+        session.send(parse("p1", "select 1") + SYNC)
+        session.until("Z")
+        session.query("do $$begin execute 'prepare p1 as select 4'; end$$")
+        session.query("execute p1")
+    with pooler.raw() as later:
+        assert later.value("select 'served'") == "served"
+        assert later.query("select name from pg_prepared_statements").rows == []

@@ -157,6 +157,9 @@ pub struct CarriedClient {
     /// What it prepared by SQL: name, text.
     #[n(18)]
     pub(crate) prepared: Option<Vec<(ByteVec, ByteVec)>>,
+    /// The unnamed statement of the server that it is linked to is its own.
+    #[n(19)]
+    pub(crate) owns_unnamed: Option<bool>,
 }
 
 /// A server that owes nothing.

@@ -71,6 +71,8 @@ pub(crate) struct Account {
     /// Last activity, for `client_idle_timeout`.
     pub(crate) active_us: u64,
     pub(crate) counted: Counted,
+    /// Servers that could not be brought to its session, since it asked for one.
+    pub(crate) refused_servers: u8,
 }
 
 /// The unnamed statement, as Parse gave it.
@@ -78,6 +80,18 @@ pub(crate) struct Unnamed {
     pub(crate) query: Box<[u8]>,
     /// Four bytes each.
     pub(crate) types: Box<[u8]>,
+}
+
+/// Whose unnamed statement a linked server has.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) enum UnnamedOnServer {
+    /// Perhaps another client's, or one of our own.
+    #[default]
+    NotOwn,
+    /// Its client's, or none, unless the server skips the message that makes it so.
+    OwnUnlessSkipped,
+    /// Its client's, or none.
+    Own,
 }
 
 /// The life of a client. Greeting, AwaitingAnswer, Authenticating, Welcoming happen once and in this order; then Idle, Waiting, Linked in
@@ -335,14 +349,14 @@ pub(crate) struct Link {
     pub(crate) group: Option<Group>,
     /// The BEGIN that was answered before there was a server.
     pub(crate) opening: Opening,
-    /// The server may lack the client's unnamed statement.
-    pub(crate) unnamed: bool,
+    /// Whose unnamed statement the server has.
+    pub(crate) unnamed: UnnamedOnServer,
     /// Bytes at the front of the inbox that were sent while it was riding.
     pub(crate) kept: usize,
     /// The pool's mode when it was made: a session's traces are there, even if RELOAD has changed the mode since.
     pub(crate) made_in: PoolMode,
-    /// What its server was lent for the text that runs.
-    pub(crate) lent: Option<Box<Lent>>,
+    /// What its server knows by the client's own names of prepared statements.
+    pub(crate) own_names: OwnNames,
     /// How often its first group was asked again.
     pub(crate) asked_again: u8,
     /// What the transaction may have done to the session.
@@ -369,10 +383,10 @@ impl Link {
             held: false,
             group: None,
             opening: Opening::Done,
-            unnamed: false,
+            unnamed: UnnamedOnServer::NotOwn,
             kept: 0,
             made_in,
-            lent: None,
+            own_names: OwnNames::Hidden,
             asked_again: 0,
             touched: None,
             changed: ChangedParameters::default(),
@@ -391,12 +405,16 @@ impl Link {
     }
 }
 
-/// Statements that a server knows by its client's own names for a moment.
-#[derive(Default)]
-pub(crate) struct Lent {
-    pub(crate) names: Vec<Box<[u8]>>,
-    /// The ticket of the name that the next message to be executed deallocates; 0: none.
-    pub(crate) ends: u32,
+/// What a server knows by its client's own names of the statements that the client prepared through the protocol.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) enum OwnNames {
+    /// Nothing: it knows them by content.
+    #[default]
+    Hidden,
+    /// This name, for a text that deallocates it; and the ticket of the name, until the message that does so is sent.
+    Ending(Box<[u8]>, u32),
+    /// All of them, and none of another client's: the client's messages pass unchanged.
+    Exposed,
 }
 
 /// What makes a server a client's own in session pooling.

@@ -34,12 +34,26 @@ pub(crate) struct Kept {
     pub(crate) begin: Option<Vec<u8>>,
     /// The bytes as the client sent them.
     pub(crate) bytes: Vec<u8>,
+    /// All of it is kept, whatever it is: the client's session went ahead of it, and may be refused.
+    pub(crate) behind_replay: bool,
 }
 
 impl FirstAsk {
     /// A BEGIN that was answered already is sent.
     pub(crate) fn note_begin(&mut self, text: Vec<u8>) {
-        *self = FirstAsk::Kept(Kept { begin: Some(text), bytes: Vec::new() });
+        let behind_replay = self.keeps_all();
+        *self = FirstAsk::Kept(Kept { begin: Some(text), bytes: Vec::new(), behind_replay });
+    }
+
+    /// The client's session is sent: what the client asks for after it can be asked on another server, if this one refuses it.
+    pub(crate) fn note_replay(&mut self) {
+        *self = FirstAsk::Kept(Kept { behind_replay: true, ..Kept::default() });
+    }
+
+    /// See [`Kept::behind_replay`].
+    #[inline]
+    pub(crate) fn keeps_all(&self) -> bool {
+        matches!(self, FirstAsk::Kept(kept) if kept.behind_replay)
     }
 
     /// So much of what the client sent was passed on.
@@ -48,6 +62,7 @@ impl FirstAsk {
         let fits = match self {
             FirstAsk::Lost => return,
             FirstAsk::Nothing => names_statement(passed),
+            FirstAsk::Kept(kept) if kept.behind_replay => true,
             FirstAsk::Kept(kept) if kept.bytes.is_empty() => names_statement(passed),
             FirstAsk::Kept(kept) => !kept.bytes.ends_with(&SYNC),
         };
@@ -55,7 +70,7 @@ impl FirstAsk {
             return self.end(false, spare);
         }
         if matches!(self, FirstAsk::Nothing) {
-            *self = FirstAsk::Kept(Kept { begin: None, bytes: spare.take() });
+            *self = FirstAsk::Kept(Kept { bytes: spare.take(), ..Kept::default() });
         }
         if let FirstAsk::Kept(kept) = self
             && kept.bytes.len() + passed.len() <= GROUP_BYTES_MAX

@@ -46,8 +46,8 @@ pub enum Purpose {
     Check,
     /// `auth_query`, for a client that logs in.
     AuthQuery,
-    /// Lends a server what its client prepared, under the client's own name, and takes it back.
-    Lend,
+    /// Has a server know what its client prepared by the client's own name, or forget that.
+    OwnName,
     /// Close of a prepared statement that fell out of the server's list.
     Evict,
     /// After a BEGIN that was answered before it was sent, and that failed: brings the server to a failed transaction.
@@ -118,6 +118,9 @@ pub enum Local {
     CloseComplete,
 }
 
+/// In place of a name's ticket: the message is about the unnamed statement.
+const UNNAMED: u32 = u32::MAX;
+
 /// One thing the server owes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
@@ -142,6 +145,18 @@ impl Entry {
     #[must_use]
     pub fn new(owner: Owner, kind: Kind) -> Entry {
         Entry { owner, kind, statement: None, ticket: 0 }
+    }
+
+    /// Parse or Close of the unnamed statement: if it is skipped, that statement stays what it was.
+    #[must_use]
+    pub fn unnamed(owner: Owner, kind: Kind) -> Entry {
+        Entry { ticket: UNNAMED, ..Entry::new(owner, kind) }
+    }
+
+    /// See [`Entry::unnamed`].
+    #[must_use]
+    pub fn is_unnamed(&self) -> bool {
+        self.ticket == UNNAMED
     }
 }
 
@@ -247,6 +262,18 @@ impl Ledger {
                 return;
             }
         }
+    }
+
+    /// The group that is being sent says itself whose the unnamed statement is.
+    #[must_use]
+    pub fn is_unnamed_in_group(&self) -> bool {
+        self.entries.iter().rev().take_while(|entry| !entry.kind.ends_group()).any(Entry::is_unnamed)
+    }
+
+    /// The server certainly executes the message that was sent last: nothing that could fail was sent ahead of it.
+    #[must_use]
+    pub fn is_last_certain(&self) -> bool {
+        self.entries.len() == 1 && self.phase == Phase::Normal && self.doubtful == 0
     }
 
     /// Nothing is owed right now.

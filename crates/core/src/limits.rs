@@ -131,8 +131,8 @@ pub const CHANGERS_AGE_US: u64 = 600_000_000;
 /// After so long (µs) the catalog may be asked for those that ask again.
 pub const ROUTINES_AGE_US: u64 = 60_000_000;
 
-/// Prepared statements of a client's own that `pg_prepared_statements` shows.
-pub const LENT_STATEMENTS_MAX: usize = 1000;
+/// Servers that are tried for one request of a client, where they cannot be brought to its session.
+pub const REFUSED_SERVERS_MAX: u8 = 3;
 
 /// Transactions in which a client drew from a sequence that show whether it asks for the value in a later one.
 pub const DRAWS_TRIED: u8 = 3;

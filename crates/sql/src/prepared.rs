@@ -1,7 +1,9 @@
 //! Which prepared statements a text names: EXECUTE, DEALLOCATE, PREPARE.
 //!
 //! What this file is for: what a client prepared through the protocol is known to servers by another name; where SQL names it, that
-//! name has to mean it. It must never guess: a name that can not be read is not told.
+//! name has to mean it. It must never guess: of a name that it cannot read it says so.
+
+use std::borrow::Cow;
 
 use crate::lexer::{Kind, Lexeme, Lexer};
 
@@ -16,11 +18,17 @@ pub enum NameUse {
     Prepares,
 }
 
-/// Tells `found` of every name, and whether its letters are to be folded to lower case.
-pub fn prepared_names<'a>(sql: &'a [u8], mut found: impl FnMut(NameUse, &'a [u8], bool)) {
+/// Longer names are cut (`NAMEDATALEN`).
+const NAME_BYTES_MAX: usize = 63;
+
+/// Tells `found` of every name, as PostgreSQL reads it; `None` where that cannot be told.
+pub fn prepared_names<'a>(sql: &'a [u8], mut found: impl FnMut(NameUse, Option<Cow<'a, [u8]>>)) {
     let mut open = None;
-    // What can not be lexed any more names nothing that could be told.
-    for lexeme in Lexer::new(sql).map_while(Result::ok) {
+    for lexeme in Lexer::new(sql) {
+        let Ok(lexeme) = lexeme else {
+            // What comes after this may name anything.
+            return found(NameUse::Executes, None);
+        };
         let opens = match lexeme.kind {
             Kind::Word if is(&lexeme, b"execute") => Some(NameUse::Executes),
             Kind::Word if is(&lexeme, b"deallocate") => Some(NameUse::Ends),
@@ -32,15 +40,25 @@ pub fn prepared_names<'a>(sql: &'a [u8], mut found: impl FnMut(NameUse, &'a [u8]
             open = opens;
             continue;
         }
+        let readable = lexeme.text.len() <= NAME_BYTES_MAX;
         match (open.take(), lexeme.kind) {
             (Some(NameUse::Ends), Kind::Word) if is(&lexeme, b"all") => {}
             (Some(NameUse::Prepares), Kind::Word) if is(&lexeme, b"transaction") => {}
-            (Some(name_use), Kind::Word) => found(name_use, lexeme.text, true),
-            (Some(name_use), Kind::QuotedWord) if !lexeme.text.contains(&b'"') => {
-                found(name_use, lexeme.text, false);
+            (Some(name_use), Kind::Word) => found(name_use, readable.then(|| folded(lexeme.text))),
+            (Some(name_use), Kind::QuotedWord) => {
+                let readable = readable && !lexeme.text.contains(&b'"');
+                found(name_use, readable.then_some(Cow::Borrowed(lexeme.text)));
             }
+            (Some(name_use), Kind::UnicodeWord) => found(name_use, None),
             _ => {}
         }
+    }
+}
+
+fn folded(name: &[u8]) -> Cow<'_, [u8]> {
+    match name.iter().any(u8::is_ascii_uppercase) {
+        true => Cow::Owned(name.to_ascii_lowercase()),
+        false => Cow::Borrowed(name),
     }
 }
 
@@ -56,24 +74,30 @@ mod tests {
     fn names_are_told_with_what_is_done_to_them() {
         use NameUse::{Ends, Executes, Prepares};
         for (sql, expected) in [
-            ("EXECUTE a1 (1, 'deallocate b')", vec![(Executes, "a1", true)]),
-            ("deallocate \"A b\"", vec![(Ends, "A b", false)]),
+            ("EXECUTE A1 (1, 'deallocate b')", vec![(Executes, Some("a1"))]),
+            ("deallocate \"A b\"", vec![(Ends, Some("A b"))]),
             (
                 "deallocate prepare x; /* execute y */ prepare z as select 1",
-                vec![(Ends, "x", true), (Prepares, "z", true)],
+                vec![(Ends, Some("x")), (Prepares, Some("z"))],
             ),
-            ("create table t as execute q", vec![(Executes, "q", true)]),
+            ("create table t as execute q", vec![(Executes, Some("q"))]),
             ("deallocate all", vec![]),
             ("prepare transaction 'x'", vec![]),
-            ("deallocate \"a\"\"b\"", vec![]),
-            ("select execute from t", vec![(Executes, "from", true)]),
-            ("execute 'x", vec![]),
+            ("deallocate \"a\"\"b\"", vec![(Ends, None)]),
+            ("execute U&\"\\0061\"", vec![(Executes, None)]),
+            ("select execute from t", vec![(Executes, Some("from"))]),
+            ("execute a; select 'x", vec![(Executes, Some("a")), (Executes, None)]),
         ] {
             let mut all = Vec::new();
-            prepared_names(sql.as_bytes(), |name_use, name, folds| {
-                all.push((name_use, std::str::from_utf8(name).expect("it is ASCII"), folds));
+            prepared_names(sql.as_bytes(), |name_use, name| {
+                let name = name.map(|name| String::from_utf8(name.into_owned()).expect("it is ASCII"));
+                all.push((name_use, name));
             });
+            let expected: Vec<_> =
+                expected.into_iter().map(|(name_use, name)| (name_use, name.map(str::to_owned))).collect();
             assert_eq!(all, expected, "{sql}");
         }
+        let long = format!("execute {}", "x".repeat(64));
+        prepared_names(long.as_bytes(), |_, name| assert_eq!(name, None, "PostgreSQL cuts it"));
     }
 }

@@ -13,7 +13,8 @@ use super::{Activity, Machine, Role, Step};
 use crate::cancel_key::CancelKey;
 use crate::carried::{Carried, CarriedClient, CarriedPool, CarriedServer, Pair};
 use crate::client::{
-    Account, Begun, ChangedParameters, Client, ClientState, Greeting, Link, Opening, Unnamed,
+    Account, Begun, ChangedParameters, Client, ClientState, Greeting, Link, Opening, OwnNames, Unnamed,
+    UnnamedOnServer,
 };
 use crate::driver::{CloseMode, ConnId, Driver, Endpoint, Level, Now, Peer};
 use crate::errors::Fault;
@@ -272,6 +273,7 @@ impl Machine {
             request_us: now_us,
             active_us: now_us,
             counted,
+            refused_servers: 0,
         };
         let is_replication = account.replication != Replication::None;
         let made_in =
@@ -293,7 +295,11 @@ impl Machine {
                 held: false,
                 group: None,
                 opening: begun.map_or(Opening::Done, Opening::Unsent),
-                unnamed: false,
+                unnamed: if carried.owns_unnamed == Some(true) || is_replication {
+                    UnnamedOnServer::Own
+                } else {
+                    UnnamedOnServer::NotOwn
+                },
                 kept: 0,
                 pin: None,
                 ready_due: false,
@@ -302,7 +308,7 @@ impl Machine {
                 reads_locally: false,
                 // Perhaps, in the transaction that is open.
                 drawing: Drawing::Drew,
-                lent: None,
+                own_names: OwnNames::Hidden,
                 made_in,
                 asked_again: 0,
             });

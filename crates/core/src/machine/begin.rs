@@ -16,6 +16,7 @@ use pgweir_wire::frontend::{self, BindHead, Describe, Execute, Parse, Query, Tar
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use super::from_client::Cursor;
+use super::session::uses_earlier_portal;
 use super::{Machine, Step};
 use crate::client::{Begun, ClientState, Opening};
 use crate::driver::Driver;
@@ -292,7 +293,13 @@ impl Machine {
     }
 
     /// The BEGIN that was answered goes to the server, in front of the client's next message.
-    pub(super) fn send_begin_first<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId) {
+    pub(super) fn send_begin_first<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        server_id: ServerId,
+        bytes: &[u8],
+    ) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let ClientState::Linked(link) = &mut client.state else { return };
         if !matches!(link.opening, Opening::Unsent(_))
@@ -312,6 +319,11 @@ impl Machine {
         frontend::encode_bind_head(&mut self.scratch, b"", b"", NO_PARAMETERS.len());
         self.scratch.extend_from_slice(&NO_PARAMETERS);
         frontend::encode_execute(&mut self.scratch, b"", 0);
+        if uses_earlier_portal(bytes) {
+            // It would be that of BEGIN.
+            frontend::encode_close(&mut self.scratch, Target::Portal, b"");
+            server.ledger.push(Entry::new(Owner::Errand(id), Kind::Close));
+        }
         d.send(server.conn, &self.scratch);
         server.first_ask.note_begin(text);
     }

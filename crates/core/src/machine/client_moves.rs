@@ -31,6 +31,7 @@ impl Machine {
         let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
         let Some(account) = &mut client.account else { return Step::Wait };
         account.request_us = now_us;
+        account.refused_servers = 0;
         // Whatever it asks for is looked at message by message then.
         let group = group.filter(|_| account.unnamed.is_none());
         let pool_id = account.pool;
@@ -111,7 +112,6 @@ impl Machine {
         client.state = ClientState::Linked(Link {
             group: waiting.group,
             opening: waiting.begin.take().map_or(Opening::Done, Opening::Unsent),
-            unnamed: account.unnamed.is_some(),
             ..Link::new(server_id, pool.mode)
         });
         self.set_server_state(server_id, ServerState::Busy(id));

@@ -6,7 +6,7 @@ use pgweir_wire::backend::{self, TxStatus};
 use pgweir_wire::frontend::{Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
-use super::session::waits_for_restore;
+use super::session::{Named, waits_for_restore};
 use super::{Machine, Step};
 use crate::client::{ClientState, Link};
 use crate::driver::{ConnId, Driver};
@@ -27,6 +27,8 @@ pub(super) enum Route {
     Pass(Option<Kind>),
     /// It names a prepared statement: servers know it by another name.
     Prepared,
+    /// As it is, once the unnamed statement that it uses or closes is certainly its client's own.
+    Unnamed(Kind),
     /// As it is; but it may end prepared statements, so what names one waits for its answer.
     Discards(Kind),
     /// The rest of it is needed to tell.
@@ -205,9 +207,8 @@ impl Machine {
             return step;
         }
         let releases = self.will_release(id, server_id, bytes);
-        self.send_begin_first(d, id, server_id);
-        self.send_unnamed_first(d, id, server_id, bytes);
-        let tracking = self.client_tracks_statements(id);
+        self.send_begin_first(d, id, server_id, bytes);
+        let mut tracking = self.client_tracks_statements(id) && !self.has_exposed_names(id);
         let judged = group.filter(|group| !group.may_touch).map_or(0, |group| group.len as usize);
         let mut cursor = Cursor { bytes, at: 0, span: 0, judged };
         loop {
@@ -216,14 +217,14 @@ impl Machine {
                 break;
             }
             match self.pass_message(d, id, server_id, tracking, &mut cursor) {
-                Passed::Message => {}
+                Passed::Message => tracking = tracking && !self.has_exposed_names(id),
                 Passed::NoMore => break,
                 Passed::Released => return Step::Used(cursor.at),
                 Passed::Gone => return Step::Gone,
             }
         }
         if let Some(server) = self.servers.get_mut(server_id) {
-            if tracking && cursor.at > 0 {
+            if cursor.at > 0 && (tracking || server.first_ask.keeps_all()) {
                 server.first_ask.note(&bytes[..cursor.at], &mut self.spare);
             }
             cursor.flush(d, server.conn);
@@ -334,6 +335,15 @@ impl Machine {
         }
         match route {
             Route::Pass(kind) => self.pass_unchanged(d, id, server_id, header, kind, cursor),
+            Route::Unnamed(kind) => {
+                if !server.replication {
+                    cursor.flush(d, server.conn);
+                    if !self.owns_unnamed(d, id, server_id, kind) {
+                        return Passed::NoMore;
+                    }
+                }
+                self.pass_unchanged(d, id, server_id, header, Some(kind), cursor)
+            }
             Route::Discards(kind) => {
                 link.discards = true;
                 self.pass_unchanged(d, id, server_id, header, Some(kind), cursor)
@@ -394,24 +404,32 @@ impl Machine {
             self.use_sequences(d, id, server_id, (text, traits), header.tag == tag::QUERY);
         }
         if let Some((text, traits)) = &noted
-            && self.may_name_prepared(id, traits)
+            && self.may_meet_names(id, traits)
         {
             self.flush_cursor(d, server_id, cursor);
-            if self.waits_for_names(d, id, server_id) {
+            if self.meet_names(d, id, server_id, (text, traits), false) == Named::Waits {
                 return Passed::NoMore;
             }
-            self.lend(d, id, server_id, (text, traits), header.tag == tag::QUERY);
         }
         let ticket = kind.map_or(0, |kind| self.ending_ticket(id, kind));
         let Some(server) = self.servers.get_mut(server_id) else { return Passed::Gone };
         if let Some(kind) = kind {
-            let pushed = server.ledger.push(Entry { ticket, ..Entry::new(Owner::Client(id), kind) });
+            let unnamed = kind == Kind::Parse && cursor.rest().get(HEADER_LEN) == Some(&0);
+            let entry = if unnamed {
+                Entry::unnamed(Owner::Client(id), kind)
+            } else {
+                Entry::new(Owner::Client(id), kind)
+            };
+            let pushed = server.ledger.push(if unnamed { entry } else { Entry { ticket, ..entry } });
             if pushed == Pushed::Queued && kind != Kind::CopyEnd {
                 server.note_begin(self.now.mono_us);
             }
         }
         if notable {
             self.note_message(id, header, cursor.rest(), noted);
+        }
+        if matches!(header.tag, tag::BIND | tag::CLOSE) && self.has_exposed_names(id) {
+            self.note_exposed(id, header.tag, cursor.rest().get(HEADER_LEN..).unwrap_or_default());
         }
         let here = cursor.rest().len();
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
@@ -424,9 +442,9 @@ impl Machine {
         if kind == Some(Kind::CopyEnd) {
             self.settle(d, server_id);
         }
-        if self.has_lent(id, header.tag) {
+        if self.is_ending_name(id, header.tag) {
             self.flush_cursor(d, server_id, cursor);
-            self.take_back(d, id, server_id);
+            self.take_name_back(d, id, server_id);
         }
         Passed::Message
     }
@@ -439,14 +457,20 @@ impl Machine {
     }
 
     /// What a text names depends on answers that are owed: it waits for them.
-    fn waits_for_names<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId) -> bool {
+    pub(super) fn waits_for_names<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        server_id: ServerId,
+    ) -> bool {
         let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) else {
             return false;
         };
         let Some(server) = self.servers.get(server_id) else { return false };
         // As `names_are_uncertain`; but a change that this very message makes is not forgotten because nothing is owed yet.
         let uncertain = link.discards && !server.ledger.is_empty() || server.ledger.awaits_earlier_changes();
-        if !uncertain {
+        // Whether the transaction has failed decides what can be done.
+        if !uncertain && server.ledger.is_status_known() {
             return false;
         }
         link.held = true;
@@ -460,7 +484,7 @@ impl Machine {
     }
 
     /// Has the server send what it holds back until Sync: the answers may sit in its buffer until somebody asks for them.
-    fn ask_for_answers<D: Driver>(&mut self, d: &mut D, server_id: ServerId) {
+    pub(super) fn ask_for_answers<D: Driver>(&mut self, d: &mut D, server_id: ServerId) {
         let Some(server) = self.servers.get_mut(server_id) else { return };
         if server.ledger.ask() {
             self.scratch.clear();
@@ -513,14 +537,14 @@ pub(super) fn route(header: Header, message: &[u8], tracking: bool) -> Route {
         }
         tag::EXECUTE => Route::Pass(Some(Kind::Execute)),
         tag::SYNC => Route::Pass(Some(Kind::Sync)),
-        tag::BIND if tracking => match pgweir_wire::frontend::BindHead::parse_prefix(body) {
-            Some(head) if head.statement.is_empty() => Route::Pass(Some(Kind::Bind)),
-            Some(_) => Route::Prepared,
+        tag::BIND => match pgweir_wire::frontend::BindHead::parse_prefix(body) {
+            Some(head) if head.statement.is_empty() => Route::Unnamed(Kind::Bind),
+            Some(_) if tracking => Route::Prepared,
+            Some(_) => Route::Pass(Some(Kind::Bind)),
             None if body.len() > NAMES_BYTES_MAX => Route::Endless,
             None if incomplete => Route::More,
             None => Route::Malformed,
         },
-        tag::BIND => Route::Pass(Some(Kind::Bind)),
         tag::PARSE => match body.first() {
             Some(&first) if tracking && first != 0 => Route::Prepared,
             Some(_) if tracking && may_discard(&body[1..]) => Route::Discards(Kind::Parse),
@@ -531,6 +555,9 @@ pub(super) fn route(header: Header, message: &[u8], tracking: bool) -> Route {
         tag::DESCRIBE | tag::CLOSE if incomplete && body.len() < 2 => Route::More,
         tag::DESCRIBE | tag::CLOSE => match (body, target(body)) {
             ([_, first, ..], Some(Target::Statement)) if tracking && *first != 0 => Route::Prepared,
+            ([_, first, ..], Some(Target::Statement)) if *first == 0 => {
+                Route::Unnamed(if header.tag == tag::CLOSE { Kind::Close } else { Kind::DescribeStatement })
+            }
             (_, Some(target)) => Route::Pass(Some(match (header.tag, target) {
                 (tag::CLOSE, _) => Kind::Close,
                 (_, Target::Statement) => Kind::DescribeStatement,

@@ -11,7 +11,7 @@ use pgweir_settings::{Database, PoolMode};
 use super::Machine;
 use super::session::has_to_restore;
 use crate::carried::{Carried, CarriedClient, CarriedPeer, CarriedPool, CarriedSecret, CarriedServer, Pair};
-use crate::client::{Account, Client, ClientState, Link, Opening};
+use crate::client::{Account, Client, ClientState, Link, Opening, OwnNames, UnnamedOnServer};
 use crate::driver::{CloseMode, Driver, Endpoint, Peer};
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::luggage::{Login, Origin, Replication};
@@ -118,6 +118,7 @@ impl Machine {
             // What keeps a server would have to be known over there.
             && link.pin.is_none()
             && link.touched.as_ref().is_none_or(|touched| touched.told != Told::Unknown)
+            && link.own_names == OwnNames::Hidden
             && !link.ready_due
             && !has_to_restore(link)
             && link.group.is_none()
@@ -190,6 +191,7 @@ impl Machine {
             request_us: _,
             active_us: _,
             counted: _,
+            refused_servers: _,
         } = account.as_deref()?;
         if listener.as_deref().is_some_and(|listener| !listener.is_idle()) {
             // What it listens to, somebody would have to listen to without a gap.
@@ -219,6 +221,7 @@ impl Machine {
                 _ => None,
             },
             begun: begun(state).map(bytes),
+            owns_unnamed: Some(owns_unnamed(state)),
             as_session: matches!(state, ClientState::Linked(link) if link.made_in == PoolMode::Session),
         };
         if let ClientState::Welcoming(login) = state {
@@ -396,4 +399,9 @@ pub(super) fn replication(text: &str) -> Replication {
 /// A name that is shared where the pool's own is meant.
 pub(super) fn shared_name(name: String, own: &Arc<str>) -> Arc<str> {
     if *name == **own { Arc::clone(own) } else { name.into() }
+}
+
+/// At rest, nothing can be skipped any more.
+fn owns_unnamed(state: &ClientState) -> bool {
+    matches!(state, ClientState::Linked(link) if link.unnamed != UnnamedOnServer::NotOwn)
 }

@@ -252,6 +252,7 @@ impl Machine {
             listener: None,
             statements: None,
             unnamed: None,
+            refused_servers: 0,
             reading: None,
             draws: crate::sequences::Draws::default(),
             cancel_key: key,

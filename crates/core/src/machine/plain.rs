@@ -12,7 +12,7 @@ use super::Machine;
 use super::from_client::{Cursor, Route, route};
 use super::measure::rows_in_tag;
 use super::shapes::{is_reshaping, makes_routines};
-use crate::client::{Client, ClientState, Opening};
+use crate::client::{Client, ClientState, Opening, OwnNames};
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Kind, Ledger, Owner, Pushed};
 use crate::limits::LEDGER_ENTRIES_MAX;
@@ -32,7 +32,7 @@ impl Machine {
         let ordinary = matches!(server.state, ServerState::Busy(_))
             && link.streaming == 0
             && link.touched.is_none()
-            && link.lent.is_none()
+            && link.own_names == OwnNames::Hidden
             && matches!(link.opening, Opening::Done);
         if !ordinary {
             return;
@@ -48,14 +48,17 @@ impl Machine {
             if notable && !cursor.is_judged() || header.tag == tag::QUERY && main.disable_pqexec {
                 return;
             }
-            match route(header, cursor.rest(), tracking) {
-                Route::Pass(None) => {}
-                Route::Pass(Some(kind)) if kind != Kind::CopyEnd => {
-                    if server.ledger.push(Entry::new(Owner::Client(id), kind)) == Pushed::Queued {
-                        server.note_begin(self.now.mono_us);
-                    }
-                }
+            let kind = match route(header, cursor.rest(), tracking) {
+                Route::Pass(None) => None,
+                Route::Pass(Some(kind)) if kind != Kind::CopyEnd => Some(kind),
+                // A group that was looked at as a whole prepares the unnamed statement itself.
+                Route::Unnamed(kind) if cursor.is_judged() => Some(kind),
                 _ => return,
+            };
+            if let Some(kind) = kind
+                && server.ledger.push(Entry::new(Owner::Client(id), kind)) == Pushed::Queued
+            {
+                server.note_begin(self.now.mono_us);
             }
             cursor.pass(header.total());
         }

@@ -7,6 +7,7 @@ use pgweir_wire::frontend::{self, BindHead, Close, Describe, Parse, Target, tag}
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use super::from_client::may_discard;
+use super::session::{Named, is_ours};
 use super::{Machine, Step};
 use crate::client::ClientState;
 use crate::driver::Driver;
@@ -25,8 +26,11 @@ struct Provided {
     ticket: u32,
 }
 
+/// Names by which servers know the protocol's statements begin so.
+pub(super) const OUR_PREFIX: &[u8] = b"PGWEIR_";
+
 /// The name by which servers know a statement that was prepared under a name in use.
-const PREPARED_TWICE: &[u8] = b"PGWEIR_0";
+pub(super) const PREPARED_TWICE: &[u8] = b"PGWEIR_0";
 
 impl Machine {
     /// Statements of this client are known by content: it shares servers with others, and `max_prepared_statements` is on.
@@ -57,6 +61,12 @@ impl Machine {
             return self.refuse_client(d, id, &Fault::TooLarge(text.into()));
         }
         let Some(body) = message.get(HEADER_LEN..header.total()) else { return Step::Wait };
+        match self.named_in(d, id, server, header, message) {
+            Named::Unchanged => {}
+            // It is looked at once more, as a message that passes.
+            Named::Exposed => return Step::Used(0),
+            Named::Waits => return Step::Wait,
+        }
         let handled = match header.tag {
             tag::PARSE => Parse::parse(body).map(|parse| self.parse(d, id, server, &parse)),
             tag::DESCRIBE => Describe::parse(body).map(|describe| self.describe(d, id, server, &describe)),
@@ -66,6 +76,33 @@ impl Machine {
             Ok(Ok(())) => Step::Used(header.total()),
             Ok(Err(fault)) => self.refuse_client(d, id, &fault),
             Err(error) => self.refuse_client(d, id, &Fault::Protocol(error.to_string().into())),
+        }
+    }
+
+    /// What a Parse or a Describe has to do with the client's own names.
+    fn named_in<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        server: ServerId,
+        header: Header,
+        message: &[u8],
+    ) -> Named {
+        match header.tag {
+            tag::PARSE => match self.text_of(header, message) {
+                Some((text, traits)) if self.may_meet_names(id, &traits) => {
+                    self.meet_names(d, id, server, (text, &traits), true)
+                }
+                _ => Named::Unchanged,
+            },
+            tag::DESCRIBE => {
+                let name = message.get(HEADER_LEN..).and_then(|body| Describe::parse(body).ok());
+                match name.and_then(|describe| self.client_statement(id, describe.name)) {
+                    Some(statement) => self.meet_names_of(d, id, server, statement),
+                    None => Named::Unchanged,
+                }
+            }
+            _ => Named::Unchanged,
         }
     }
 
@@ -166,6 +203,11 @@ impl Machine {
         self.statements.enter_age(self.shared.age());
         let reading = self.reading_of(id)?;
         let known = self.statements.find(parse.query, parse.param_types, reading)?;
+        let marks = self.statements.get(known)?.marks();
+        if marks.intersects(Marks::PREPARED.and(Marks::SHOWS_PREPARED)) {
+            // Its server may have to know the client's own names.
+            return None;
+        }
         let client = self.clients.get_mut(id)?;
         let account = client.account.as_deref_mut()?;
         if account.listener.is_some() {
@@ -278,7 +320,13 @@ impl Machine {
         server: ServerId,
         (name, named): (&[u8], Option<(StatementId, u32)>),
     ) -> Option<Provided> {
-        let (statement, ticket) = named?;
+        let Some((statement, ticket)) = named else {
+            if is_ours(name) {
+                // Servers know another client's statement by it.
+                self.hide_names(d, server);
+            }
+            return None;
+        };
         let statement = self.provide(d, id, server, (name, statement));
         let name = self.statements.get(statement)?.server_name();
         Some(Provided { statement, name, ticket })
@@ -314,7 +362,14 @@ impl Machine {
             let text = known.query.clone();
             self.use_sequences(d, id, server_id, (&text, &traits), false);
         }
-        self.lend_for_bind(d, id, server_id, (head.statement, statement));
+        match statement {
+            None => self.note_bound_by_sql(d, id, server_id, head.statement),
+            Some(statement) => match self.meet_names_of(d, id, server_id, statement) {
+                Named::Unchanged => {}
+                Named::Exposed => return Step::Used(0),
+                Named::Waits => return Step::Wait,
+            },
+        }
         let known = self.server_name(d, id, server_id, (head.statement, named));
         if let Some(known) = &known {
             self.note_discard(id, known.statement);
@@ -494,6 +549,12 @@ impl Machine {
                 Some(server) => server.statements.insert(statement),
                 None => self.statements.give_back(statement),
             },
+            (Kind::Parse | Kind::Close, None) if entry.is_unnamed() => self.unnamed_undone(server_id, entry),
+            (Kind::Parse | Kind::Close, None)
+                if entry.ticket != 0 && matches!(entry.owner, Owner::Errand(_)) =>
+            {
+                self.exposing_undone(server_id, entry);
+            }
             _ => {}
         }
     }

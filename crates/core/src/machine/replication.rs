@@ -139,7 +139,7 @@ impl Machine {
             return Front::Waits;
         }
         match route(header, rest, false) {
-            Route::Pass(_) | Route::Prepared | Route::Discards(_) => {
+            Route::Pass(_) | Route::Prepared | Route::Unnamed(_) | Route::Discards(_) => {
                 link.streaming = header.total() - len;
                 Front::Passes(len)
             }

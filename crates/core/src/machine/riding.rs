@@ -95,6 +95,10 @@ impl Machine {
                         server.ledger.push(Entry::new(Owner::Client(id), kind));
                     }
                 }
+                // It is prepared in this very group.
+                Route::Unnamed(kind) => {
+                    server.ledger.push(Entry::new(Owner::Client(id), kind));
+                }
                 Route::Prepared => {
                     d.send(server.conn, &bytes[sent..at]);
                     sent = at + header.total();

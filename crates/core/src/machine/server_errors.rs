@@ -143,8 +143,8 @@ impl Machine {
             Purpose::Settle => ("SET of a client's parameters", Some("invalid server parameter")),
             Purpose::Audit | Purpose::Introduce => return self.hidden_refused(id, code, text),
             Purpose::Restore => ("putting back startup parameters", None),
-            // Where what it follows failed, so does this.
-            Purpose::Lend => return,
+            // What cannot be prepared is not there: the client learns so when it uses it.
+            Purpose::OwnName => return,
             Purpose::Prepare => return self.prepare_refused(d, id, &text),
             // The client's statement fails for the same reason.
             Purpose::Sequences if code == SqlState::IN_FAILED_SQL_TRANSACTION => return,

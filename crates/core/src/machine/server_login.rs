@@ -12,7 +12,7 @@ use pgweir_wire::frontend;
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use super::{Machine, Step};
-use crate::client::{ClientState, printable};
+use crate::client::{ClientState, Link, UnnamedOnServer, printable};
 use crate::driver::{CloseMode, Driver, Endpoint, Level, TlsInfo, TlsRole};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
@@ -345,7 +345,9 @@ impl Machine {
     ) {
         self.welcome_client(d, client_id, welcome, None, Some(id));
         let Some(client) = self.clients.get_mut(client_id) else { return };
-        client.state = ClientState::Linked(crate::client::Link::new(id, PoolMode::Session));
+        // Its messages pass as they are, and nobody else had this server.
+        let unnamed = UnnamedOnServer::Own;
+        client.state = ClientState::Linked(Link { unnamed, ..Link::new(id, PoolMode::Session) });
         let server = &self.servers[id];
         self.pools[server.pool].linked += 1;
         self.set_server_state(id, ServerState::Busy(client_id));

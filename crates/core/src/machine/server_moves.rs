@@ -349,6 +349,12 @@ impl Machine {
             // The next one would end in the same way, at once: that waits for `server_login_retry`.
             return self.login_failed(d, id, "connect_query failed", &reason);
         }
+        let prepares = matches!(server.state, ServerState::Settling(_));
+        if prepares && self.gets_another_server(d, id) {
+            // Nothing of what its client asked for was sent.
+            return self.close_server(d, id, &reason, CloseMode::Now);
+        }
+        let Some(server) = self.servers.get(id) else { return };
         let (client, said_fatal) = (server.state.client(), server.said_fatal);
         if let Some(client_id) = client.filter(|&client| self.clients.contains_key(client)) {
             let fault = match self.lost_with_server(client_id) {

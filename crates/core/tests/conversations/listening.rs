@@ -511,12 +511,12 @@ fn what_waited_for_the_hub_does_not_keep_a_servers_answer_from_being_asked_for()
     rig.send(server, &pinned);
     rig.gets_loosely(server);
     // What the second text names is known when the first is answered; and the ends of both wait for the hub.
-    let (first, second) = ("DEALLOCATE x; NOTIFY a", "DEALLOCATE y; NOTIFY a");
+    let (first, second) = ("DEALLOCATE x; NOTIFY a", "DEALLOCATE \"PGWEIR_9\"; NOTIFY a");
     rig.send(client, &[fe::query(first), fe::query(second)].concat());
     assert_eq!(rig.gets(server), [&format!("Query {first}"), "Flush"]);
     let own = be::notified(4242, "a", "");
-    for _ in 0..2 {
-        let told = [be::complete("DEALLOCATE"), be::complete("NOTIFY"), own.clone(), be::ready('I')];
+    for closes in [Vec::new(), be::close_complete()] {
+        let told = [closes, be::complete("DEALLOCATE"), be::complete("NOTIFY"), own.clone(), be::ready('I')];
         rig.send(server, &told.concat());
         rig.send(server, &pinned);
         rig.send(hub, &own);
@@ -525,10 +525,10 @@ fn what_waited_for_the_hub_does_not_keep_a_servers_answer_from_being_asked_for()
     rig.gets_loosely(server);
     rig.send(client, &fe::query("begin"));
     assert_eq!(rig.gets(client), ["Complete BEGIN", "Ready T"]);
-    rig.send(client, &fe::query("DEALLOCATE x"));
+    rig.send(client, &fe::query("DEALLOCATE \"PGWEIR_9\""));
     assert_eq!(rig.gets_loosely(server).last().map(String::as_str), Some("Flush"));
     rig.send(server, &[be::parse_complete(), be::bind_complete(), be::complete("BEGIN")].concat());
-    assert_eq!(rig.gets(server), ["Query DEALLOCATE x"]);
+    assert_eq!(rig.gets(server), ["Close S PGWEIR_0", "Query DEALLOCATE \"PGWEIR_9\""]);
 }
 
 #[test]

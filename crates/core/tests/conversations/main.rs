@@ -21,6 +21,7 @@ mod login;
 mod looks;
 mod names;
 mod outdated;
+mod own_names;
 mod own_servers;
 mod params;
 mod peers;

@@ -83,6 +83,14 @@ fn a_value_that_no_server_takes_ends_the_client() {
     let client = rig.client_with(&[("user", "alice"), ("database", "app"), ("TimeZone", "Mars")]);
     let server = rig.dialed();
     rig.send(client, &fe::query("select 1"));
+    let mut server = server;
+    for _ in 0..2 {
+        rig.send(server, &be::error("22023", "invalid value"));
+        assert!(rig.is_closed(server));
+        rig.gets_nothing(client);
+        server = rig.dialed();
+        rig.greet(server);
+    }
     rig.send(server, &be::error("22023", "invalid value"));
     let told = rig.gets(client);
     assert!(told[0].starts_with("FATAL 22023") && told[0].contains("invalid value"), "{told:?}");

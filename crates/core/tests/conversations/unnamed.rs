@@ -51,7 +51,7 @@ fn the_next_one_replaces_it() {
     assert_eq!(rig.gets(server), ["Parse  select 3", "Bind ", "Execute", "Sync"]);
     rig.send(server, &[be::parse_complete(), done("SELECT 1")].concat());
     rig.send(client, &use_it());
-    assert_eq!(rig.gets(server), ["Bind ", "Execute", "Sync"], "nobody gets the older one");
+    assert_eq!(rig.gets(server), ["Close S ", "Bind ", "Execute", "Sync"], "nobody gets the older one");
 }
 
 #[test]
@@ -99,5 +99,64 @@ fn a_simple_query_ends_it_and_other_statements_do_not_need_it() {
     rig.gets(server);
     rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
     rig.send(client, &use_it());
-    assert_eq!(rig.gets(server), ["Bind ", "Execute", "Sync"]);
+    assert_eq!(rig.gets(server), ["Close S ", "Bind ", "Execute", "Sync"]);
+}
+
+#[test]
+fn a_client_without_one_never_uses_that_of_another_client() {
+    let (mut rig, owner, server) = prepared("select 'secret'");
+    let client = rig.client("alice");
+    for message in [fe::describe(""), fe::bind("")] {
+        rig.send(owner, &use_it());
+        rig.gets(server);
+        rig.send(server, &[be::parse_complete(), done("SELECT 1")].concat());
+        rig.gets(owner);
+        rig.send(client, &[message.clone(), fe::sync()].concat());
+        let sent = rig.gets(server);
+        assert_eq!(sent[0], "Close S ", "what others left goes first: {sent:?}");
+        let error = be::error("26000", "unnamed prepared statement does not exist");
+        rig.send(server, &[be::close_complete(), error, be::ready('I')].concat());
+        assert_eq!(rig.gets(client), ["ERROR 26000 unnamed prepared statement does not exist", "Ready I"]);
+    }
+}
+
+#[test]
+fn a_closed_one_is_gone() {
+    let (mut rig, client, server) = prepared("select 1");
+    rig.send(client, &[fe::close(""), fe::sync()].concat());
+    rig.gets(server);
+    rig.send(server, &[be::close_complete(), be::ready('I')].concat());
+    assert_eq!(rig.gets(client), ["CloseComplete", "Ready I"]);
+    rig.send(client, &use_it());
+    assert_eq!(rig.gets(server), ["Close S ", "Bind ", "Execute", "Sync"]);
+}
+
+#[test]
+fn a_skipped_parse_does_not_make_what_is_there_its_clients() {
+    let mut rig = Rig::new("default_pool_size = 1");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    let skipped = [fe::bind("nothing"), fe::parse("", "select 1"), fe::sync()].concat();
+    rig.send(client, &[skipped, use_it()].concat());
+    let first = ["Bind nothing", "Parse  select 1", "Sync", "Flush"];
+    assert_eq!(rig.gets(server), first, "the next group waits for what becomes of the Parse");
+    rig.send(server, &[be::error("26000", "no such statement"), be::ready('I')].concat());
+    assert_eq!(rig.gets(client), ["ERROR 26000 no such statement", "Ready I"]);
+    assert_eq!(rig.gets(server), ["Close S ", "Bind ", "Execute", "Sync"]);
+}
+
+#[test]
+fn a_begin_that_was_answered_leaves_nothing_to_use() {
+    let portal = [fe::execute(), fe::sync()].concat();
+    for (asks, sent) in [
+        (portal, vec!["Close P ", "Execute", "Sync"]),
+        (use_it(), vec!["Close S ", "Bind ", "Execute", "Sync"]),
+    ] {
+        let mut rig = Rig::new("default_pool_size = 1\ndefer_begin = server");
+        let client = rig.client("alice");
+        let server = rig.dialed();
+        rig.send(client, &fe::query("BEGIN"));
+        rig.send(client, &asks);
+        assert_eq!(rig.gets(server), [vec!["Parse  BEGIN", "Bind ", "Execute"], sent].concat());
+    }
 }

@@ -11,7 +11,7 @@ use pgweir_sql::Marks;
 use pgweir_wire::backend::DataRow;
 use pgweir_wire::error::SqlState;
 
-use crate::client::ClientState;
+use crate::client::{ClientState, UnnamedOnServer};
 use crate::driver::{Driver, Level};
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::{Owner, Purpose};
@@ -65,6 +65,10 @@ THEN 'o' ELSE custom.kind END, custom.name, CASE WHEN pg_catalog.octet_length(cu
 THEN custom.value END FROM (SELECT named.kind, named.name, pg_catalog.current_setting(named.name, true) AS value FROM (VALUES ";
 const CUSTOM_END: &[u8] = b") AS named(kind, name)) AS custom";
 const _: () = assert!(SESSION_BYTES_MAX == 262_144, "the question names this number");
+
+/// Whether anything is prepared through the protocol.
+const BY_PROTOCOL: &[u8] = b" UNION ALL SELECT 'h', NULL, NULL \
+WHERE EXISTS (SELECT FROM pg_catalog.pg_prepared_statements WHERE NOT from_sql)";
 
 /// These are each transaction's own; what `pg_settings` says of them is about the last one.
 const OF_TRANSACTIONS: [&[u8]; 3] =
@@ -208,6 +212,9 @@ impl Machine {
         if opening != CUSTOM {
             text.extend_from_slice(CUSTOM_END);
         }
+        if self.servers[id].state.client().is_some_and(|client| self.has_exposed_names(client)) {
+            text.extend_from_slice(BY_PROTOCOL);
+        }
         text
     }
 
@@ -281,8 +288,16 @@ impl Machine {
                 Reasons::UNKNOWN
             }
         };
-        let reasons = reasons.with(sticky);
-        if answer.failed.is_some() || !everything {
+        let mut reasons = reasons.with(sticky);
+        let is_told = answer.failed.is_none() && everything;
+        if self.has_exposed_names(client_id) {
+            if is_told && !answer.rows.iter().any(|row| row.first() == Some(&Some(b"h".as_slice().into()))) {
+                self.conceal_names(client_id);
+            } else {
+                reasons = reasons.with(Reasons::PREPARED);
+            }
+        }
+        if !is_told {
             self.audit_over(d, id, client_id, reasons);
         } else if !self.restores_startup(d, id, client_id, (reasons, &answer)) {
             self.join_or_end(d, id, client_id, reasons);
@@ -326,7 +341,7 @@ impl Machine {
                 && let ClientState::Linked(link) = &mut client.state
             {
                 // The question ended the unnamed statement.
-                link.unnamed = client.account.as_ref().is_some_and(|account| account.unnamed.is_some());
+                link.unnamed = UnnamedOnServer::NotOwn;
                 // It may have sent more meanwhile.
                 self.to_resume.push_back(client_id);
             }
@@ -430,7 +445,8 @@ impl Machine {
                 (b"a", _) => reasons = reasons.with(Reasons::LOCKS),
                 (b"r", _) => reasons = reasons.with(Reasons::SLOTS),
                 (b"o", _) => reasons = reasons.with(Reasons::SETTINGS),
-                (b"f" | b"d", _) => {}
+                // What it prepared through the protocol is asked for where that has its own names.
+                (b"f" | b"d" | b"h", _) => {}
                 _ => return None,
             }
         }

@@ -338,7 +338,7 @@ impl Machine {
 
 /// Nothing but our own statement behind a RESET or DISCARD is left to be answered.
 fn is_being_restored(ledger: &Ledger) -> bool {
-    ledger.entries().all(|entry| matches!(entry.owner, Owner::Hidden(Purpose::Restore | Purpose::Lend)))
+    ledger.entries().all(|entry| matches!(entry.owner, Owner::Hidden(Purpose::Restore | Purpose::OwnName)))
 }
 
 /// Nothing of our own stands between the client and its server's answers.

@@ -7,17 +7,23 @@
 
 use std::sync::Arc;
 
+use pgweir_settings::PoolMode;
 use pgweir_wire::error::SqlState;
 use pgweir_wire::frontend;
 
-use crate::client::{ClientState, Opening};
-use crate::driver::Driver;
+use crate::client::{ClientState, Opening, Waiting};
+use crate::driver::{CloseMode, Driver, Level};
 use crate::errors::Fault;
+use crate::first_ask::FirstAsk;
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Kind, Owner, Purpose};
+use crate::limits::REFUSED_SERVERS_MAX;
 use crate::machine::Machine;
 use crate::machine::begin::NO_PARAMETERS;
 use crate::server::{ServerState, Settling};
+
+/// Why a server is closed that does not become what its client needs.
+const NOT_RESTORED: &str = "session could not be restored";
 
 impl Machine {
     /// Sends what brings the server to its client's session, for the client's next message to stand right behind it. `false` if that
@@ -59,6 +65,7 @@ impl Machine {
             }
         }
         let pool = server.pool;
+        server.first_ask.note_replay();
         d.send(server.conn, &self.scratch);
         self.pools[pool].continuity.replays += 1;
         true
@@ -107,8 +114,8 @@ impl Machine {
         self.adopt_params(d, server_id, id);
     }
 
-    /// The client's session can not be brought to this server. A cancel request or a timeout ended the replay: that is the end of
-    /// the client's statement, no more. Anything else will be so again: the client is told, and ends.
+    /// The client's session cannot be brought to this server. If a cancel request or a timeout ended the replay, only the client's
+    /// statement ends. Anything else is not the client's fault.
     pub(in crate::machine) fn replay_failed<D: Driver>(
         &mut self,
         d: &mut D,
@@ -134,7 +141,7 @@ impl Machine {
             d.send(client.conn, message);
             if self.servers[server_id].session.prepared().next().is_some() {
                 // A DEALLOCATE is not taken back with its transaction.
-                self.servers[server_id].retire.get_or_insert("session could not be restored");
+                self.servers[server_id].retire.get_or_insert(NOT_RESTORED);
             }
             if simple {
                 self.send_sync(d, server_id);
@@ -144,7 +151,8 @@ impl Machine {
         self.settle_failed(d, server_id, code, text);
     }
 
-    /// The server does not become what it should: whoever it was for is told, and it is not used any more.
+    /// The server does not become what it should: its client gets another one, up to a number of times, and then is told. The server
+    /// is not used any more.
     pub(in crate::machine) fn settle_failed<D: Driver>(
         &mut self,
         d: &mut D,
@@ -153,12 +161,67 @@ impl Machine {
         text: String,
     ) {
         let Some(server) = self.servers.get_mut(server_id) else { return };
-        server.retire.get_or_insert("session could not be restored");
+        server.retire.get_or_insert(NOT_RESTORED);
+        if self.gets_another_server(d, server_id) {
+            let line = format!(
+                "{} could not be brought to a session: {text}",
+                self.server_log_name(&self.servers[server_id])
+            );
+            self.log(d, Level::Warning, &line);
+            return self.close_server(d, server_id, NOT_RESTORED, CloseMode::Now);
+        }
+        let Some(server) = self.servers.get(server_id) else { return };
         match server.state {
             ServerState::Busy(client) | ServerState::Settling(Settling { client, .. }) => {
                 self.refuse_client(d, client, &Fault::SessionNotRestored(code, text));
             }
             _ => self.lose_server(d, server_id, format!("session could not be restored: {text}").into()),
         }
+    }
+
+    /// The client whose session this server is being brought to waits for another one, ahead of all others, with all that it asked
+    /// for. `false` where that is not possible: it was refused too often, or it asked for more than is kept.
+    pub(in crate::machine) fn gets_another_server<D: Driver>(
+        &mut self,
+        d: &mut D,
+        server_id: ServerId,
+    ) -> bool {
+        let Some(server) = self.servers.get_mut(server_id) else { return false };
+        let Some(id) = server.state.client() else { return false };
+        let Some(client) = self.clients.get_mut(id) else { return false };
+        let (ClientState::Linked(link), Some(account)) = (&mut client.state, &mut client.account) else {
+            return false;
+        };
+        if account.refused_servers + 1 >= REFUSED_SERVERS_MAX || link.made_in == PoolMode::Session {
+            return false;
+        }
+        let (mut begin, mut sent) = (None, Vec::new());
+        if matches!(server.state, ServerState::Busy(_)) {
+            let FirstAsk::Kept(kept) = std::mem::replace(&mut server.first_ask, FirstAsk::Lost) else {
+                return false;
+            };
+            if !kept.behind_replay {
+                return false;
+            }
+            (begin, sent) = (kept.begin, kept.bytes);
+        }
+        if let Opening::Unsent(text) = &mut link.opening {
+            begin = Some(std::mem::take(text));
+        }
+        account.refused_servers += 1;
+        let (pool_id, since_us) = (account.pool, account.request_us);
+        if !sent.is_empty() {
+            sent.extend_from_slice(&client.inbox);
+            self.spare.give_back(std::mem::replace(&mut client.inbox, sent));
+        }
+        client.state = ClientState::Waiting(Waiting { since_us, notified: false, group: None, begin });
+        let pool = &mut self.pools[pool_id];
+        pool.linked -= 1;
+        pool.waiting += 1;
+        pool.queue.push_front(id);
+        self.end_cancels_for(d, pool_id, id);
+        self.notice(pool_id);
+        self.client_unpause(d, id);
+        true
     }
 }

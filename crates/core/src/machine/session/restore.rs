@@ -10,7 +10,7 @@ use std::sync::Arc;
 use pgweir_wire::backend::TxStatus;
 use pgweir_wire::frontend::tag;
 
-use crate::client::{ClientState, Link};
+use crate::client::{ClientState, Link, UnnamedOnServer};
 use crate::driver::{Driver, Level};
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Kind, Ledger, Purpose};
@@ -45,7 +45,7 @@ impl Machine {
             let mut text = Vec::new();
             set_config(&mut text, calls);
             // A simple query ends the unnamed statement.
-            link.unnamed = client.account.as_ref().is_some_and(|account| account.unnamed.is_some());
+            link.unnamed = UnnamedOnServer::NotOwn;
             self.send_hidden(d, server_id, Purpose::Restore, &text);
         }
         false

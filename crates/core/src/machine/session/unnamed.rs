@@ -1,38 +1,35 @@
-//! The unnamed statement survives between a client's groups, whichever servers they run on: what was prepared and not used at
-//! once is prepared again in front of the message that uses it.
+//! The unnamed statement is its client's own: it survives between that client's groups, whichever servers they run on, and no other
+//! client uses it.
 //!
-//! This costs those who do so, and nobody else: a Parse with its Bind right behind it is never kept.
+//! What a client prepared and did not use at once is prepared again ahead of the message that uses it. A client that has no unnamed
+//! statement gets PostgreSQL's own error: what another client, or a hidden statement, left on its server is closed first. Both
+//! cost those who use the unnamed statement of an earlier group, and no other client: a Parse with its Bind right after it is
+//! never kept, and never closed.
 
 use pgweir_settings::PoolMode;
-use pgweir_wire::frontend::{self, BindHead, Parse, tag};
+use pgweir_wire::frontend::{self, Execute, Parse, Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
-use crate::client::{ClientState, Unnamed};
+use crate::client::{ClientState, Link, Unnamed, UnnamedOnServer};
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
-use crate::ledger::{Entry, Kind, Owner};
+use crate::ledger::{Entry, Kind, Ledger, Owner};
 use crate::limits::UNNAMED_BYTES_MAX;
 use crate::machine::Machine;
-use crate::server::ServerState;
-
-/// The first message is a Bind or a Describe of the unnamed statement.
-fn uses_unnamed(bytes: &[u8]) -> bool {
-    let Some(body) = bytes.get(HEADER_LEN..) else { return false };
-    match bytes.first() {
-        Some(&tag::BIND) => BindHead::parse_prefix(body).is_some_and(|head| head.statement.is_empty()),
-        Some(&tag::DESCRIBE) => body.starts_with(b"S\0"),
-        _ => false,
-    }
-}
+use crate::machine::session::Named;
 
 impl Machine {
-    /// Parse without a name goes to the client's server; what follows it in the same read may be there.
+    /// Parse without a name was sent to the client's server; what follows it in the same read may be there.
     pub(super) fn note_unnamed(&mut self, id: ClientId, header: Header, message: &[u8]) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let (ClientState::Linked(link), Some(account)) = (&mut client.state, &mut client.account) else {
             return;
         };
-        link.unnamed = false;
+        let Some(server) = self.servers.get(link.server) else { return };
+        if server.ledger.is_skipping() {
+            return;
+        }
+        own_from_here(link, &server.ledger);
         let used = message.get(header.total()) == Some(&tag::BIND);
         if used && account.unnamed.is_none() {
             return;
@@ -45,53 +42,158 @@ impl Machine {
             .map(|parse| Box::new(Unnamed { query: parse.query.into(), types: parse.param_types.into() }));
     }
 
-    /// The client's unnamed statement goes in front of a message that may use it, if the server may lack it.
+    /// A simple query was sent to the client's server: PostgreSQL forgets the unnamed statement.
     #[inline]
-    pub(in crate::machine) fn send_unnamed_first<D: Driver>(
+    pub(super) fn forget_unnamed(&mut self, id: ClientId) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let (ClientState::Linked(link), Some(account)) = (&mut client.state, &mut client.account) else {
+            return;
+        };
+        let Some(server) = self.servers.get(link.server) else { return };
+        if server.ledger.is_skipping() {
+            return;
+        }
+        account.unnamed = None;
+        if server.ledger.is_last_certain() {
+            link.unnamed = UnnamedOnServer::Own;
+        }
+    }
+
+    /// The client's next message uses the unnamed statement, or closes it. `false` if it has to wait: answers that are owed tell
+    /// whose that statement is.
+    pub(in crate::machine) fn owns_unnamed<D: Driver>(
         &mut self,
         d: &mut D,
         id: ClientId,
         server_id: ServerId,
-        bytes: &[u8],
-    ) {
-        let state = self.clients.get(id).map(|client| &client.state);
-        let Some(ClientState::Linked(link)) = state else { return };
-        if link.unnamed && !link.opening.holds() && uses_unnamed(bytes) {
+        kind: Kind,
+    ) -> bool {
+        let Some(client) = self.clients.get_mut(id) else { return false };
+        let (ClientState::Linked(link), Some(account)) = (&mut client.state, &mut client.account) else {
+            return false;
+        };
+        let Some(server) = self.servers.get(server_id) else { return false };
+        if kind == Kind::Close && !server.ledger.is_skipping() {
+            account.unnamed = None;
+            return true;
+        }
+        if link.unnamed == UnnamedOnServer::OwnUnlessSkipped && server.ledger.is_at_rest() {
+            link.unnamed = UnnamedOnServer::Own;
+        }
+        if waits_for_unnamed(link, &server.ledger) {
+            link.held = true;
+            self.ask_for_answers(d, server_id);
+            return false;
+        }
+        if server.ledger.is_skipping() {
+            return true;
+        }
+        let text =
+            account.unnamed.as_ref().filter(|_| kind == Kind::Bind).map(|unnamed| unnamed.query.clone());
+        let lacks = link.unnamed == UnnamedOnServer::NotOwn;
+        if let Some(text) = text {
+            let traits = pgweir_sql::traits(&text);
+            if self.may_meet_names(id, &traits)
+                && self.meet_names(d, id, server_id, (&text, &traits), false) == Named::Waits
+            {
+                return false;
+            }
+        }
+        if lacks {
             self.send_unnamed(d, id, server_id);
         }
+        true
     }
 
-    /// A simple query goes to the client's server: PostgreSQL forgets the unnamed statement.
-    #[inline]
-    pub(super) fn forget_unnamed(&mut self, id: ClientId) {
-        if let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut()) {
-            account.unnamed = None;
-        }
-    }
-
+    /// The server gets the client's unnamed statement, or none where the client has none.
     fn send_unnamed<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId) {
-        let Some(client) = self.clients.get_mut(id) else { return };
-        let (ClientState::Linked(link), Some(account)) = (&mut client.state, &client.account) else { return };
-        let Some(unnamed) = &account.unnamed else { return };
-        let Some(server) = self.servers.get_mut(server_id) else { return };
-        if link.streaming > 0 || matches!(server.state, ServerState::Settling(_) | ServerState::Auditing(_)) {
-            return;
-        }
-        link.unnamed = false;
-        let (query, types) = (unnamed.query.clone(), unnamed.types.clone());
-        let traits = pgweir_sql::traits(&query);
-        if self.concerns_sequences(id, &query, &traits) {
-            self.use_sequences(d, id, server_id, (&query, &traits), false);
+        let Some(client) = self.clients.get(id) else { return };
+        let unnamed = client.account.as_ref().and_then(|account| account.unnamed.as_ref());
+        let unnamed = unnamed.map(|unnamed| (unnamed.query.clone(), unnamed.types.clone()));
+        if let Some((query, _)) = &unnamed {
+            let traits = pgweir_sql::traits(query);
+            if self.concerns_sequences(id, query, &traits) {
+                self.use_sequences(d, id, server_id, (query, &traits), false);
+            }
         }
         let server = &mut self.servers[server_id];
         self.scratch.clear();
-        frontend::encode_parse(&mut self.scratch, b"", &query, &types);
-        server.ledger.push(Entry::new(Owner::Errand(id), Kind::Parse));
+        let kind = match &unnamed {
+            Some((query, types)) => {
+                frontend::encode_parse(&mut self.scratch, b"", query, types);
+                Kind::Parse
+            }
+            None => {
+                frontend::encode_close(&mut self.scratch, Target::Statement, b"");
+                Kind::Close
+            }
+        };
+        server.ledger.push(Entry::unnamed(Owner::Errand(id), kind));
         server.note_begin(self.now.mono_us);
         d.send(server.conn, &self.scratch);
-        let marks = pgweir_sql::traits(&query).marks;
-        if !marks.is_empty() {
-            self.note_marks(id, marks, &query, false);
+        if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
+            own_from_here(link, &server.ledger);
+        }
+        if let Some((query, _)) = unnamed {
+            let marks = pgweir_sql::traits(&query).marks;
+            if !marks.is_empty() {
+                self.note_marks(id, marks, &query, false);
+            }
         }
     }
+
+    /// An error ended or skipped a Parse or a Close of the unnamed statement.
+    #[cold]
+    pub(in crate::machine) fn unnamed_undone(&mut self, server_id: ServerId, entry: Entry) {
+        let Some(id) = entry.owner.client() else { return };
+        let Some(server) = self.servers.get(server_id) else { return };
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let (ClientState::Linked(link), Some(account)) = (&mut client.state, &mut client.account) else {
+            return;
+        };
+        if server.ledger.entries().any(|later| later.is_unnamed() && later.kind == Kind::Parse) {
+            // That one counts.
+            return;
+        }
+        let own = matches!(entry.owner, Owner::Client(_));
+        if own {
+            account.unnamed = None;
+        }
+        if !own || link.unnamed == UnnamedOnServer::OwnUnlessSkipped {
+            link.unnamed = UnnamedOnServer::NotOwn;
+        }
+    }
+}
+
+/// What was sent last makes the server's unnamed statement the client's.
+fn own_from_here(link: &mut Link, ledger: &Ledger) {
+    if ledger.is_last_certain() {
+        link.unnamed = UnnamedOnServer::Own;
+    } else if link.unnamed == UnnamedOnServer::NotOwn {
+        link.unnamed = UnnamedOnServer::OwnUnlessSkipped;
+    }
+}
+
+/// Whose unnamed statement the server has depends on answers to earlier groups. In the same group it does not: what skips the one
+/// message skips the other.
+fn waits_for_unnamed(link: &Link, ledger: &Ledger) -> bool {
+    link.unnamed == UnnamedOnServer::OwnUnlessSkipped
+        && !ledger.is_status_known()
+        && !ledger.is_unnamed_in_group()
+}
+
+/// The unnamed portal is used before these messages make one.
+pub(in crate::machine) fn uses_earlier_portal(mut bytes: &[u8]) -> bool {
+    while let Ok(Some(header)) = Header::peek(bytes)
+        && let Some(body) = bytes.get(HEADER_LEN..header.total())
+    {
+        match header.tag {
+            tag::EXECUTE => return Execute::parse(body).is_ok_and(|execute| execute.portal.is_empty()),
+            tag::DESCRIBE if body == b"P\0" => return true,
+            tag::PARSE | tag::DESCRIBE | tag::CLOSE | tag::FLUSH => {}
+            _ => return false,
+        }
+        bytes = bytes.get(header.total()..).unwrap_or_default();
+    }
+    false
 }

@@ -231,6 +231,9 @@ impl Run {
                 for row in session.holdings.rows() {
                     say_row(session, &row);
                 }
+                if session.prepared.keys().any(|name| !name.is_empty()) {
+                    say_row(session, &[Some("h".to_owned()), None, None]);
+                }
                 for name in names {
                     let value = known(name).map(|name| session.settings.get(name).to_owned());
                     say_row(session, &[Some("m".to_owned()), Some(name.clone()), value]);

@@ -1,0 +1,403 @@
+//! SQL that names what its client prepared through the protocol: EXECUTE, DEALLOCATE, PREPARE, and `pg_prepared_statements`.
+//!
+//! PostgreSQL has one set of names for both ways to prepare. Servers know the protocol's statements by content, under names of
+//! ours. When SQL meets a name of the protocol, the server forgets our names, gets the client's statements under the client's own
+//! names, and stays with the client until none of them is left: its messages pass unchanged from there on. A plain DEALLOCATE
+//! of one name is all that needs no pin: the name stands for an empty statement while it runs.
+//!
+//! This file never tells one client's names or texts to another: before a client may see names, those that are not its own go.
+
+use pgweir_sql::{Marks, NameUse, Statements, Traits, prepared_names};
+use pgweir_wire::backend::TxStatus;
+use pgweir_wire::frontend::{self, Target, tag};
+
+use crate::client::{ClientState, OwnNames};
+use crate::driver::Driver;
+use crate::ids::{ClientId, ServerId, StatementId};
+use crate::ledger::{Entry, Kind, Owner, Purpose};
+use crate::machine::Machine;
+use crate::machine::prepared::{OUR_PREFIX, PREPARED_TWICE};
+use crate::pins::{Reasons, Touched};
+use crate::session::Prepared;
+
+/// What a text has to do with names of prepared statements.
+#[derive(PartialEq, Eq, Debug)]
+enum Concern {
+    Nothing,
+    /// It may see or use our names.
+    Ours,
+    /// It ends this name of the protocol, which has this ticket, and does nothing else.
+    Ends(Box<[u8]>, u32),
+    /// It meets names of the protocol.
+    Meets,
+}
+
+/// What is to be done with a message whose text was looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::machine) enum Named {
+    /// It goes as it would have gone.
+    Unchanged,
+    /// The server knows the client's own names from here on.
+    Exposed,
+    /// It waits for answers.
+    Waits,
+}
+
+impl Machine {
+    /// [`Machine::meet_names`] may have something to do.
+    #[inline]
+    pub(in crate::machine) fn may_meet_names(&self, id: ClientId, traits: &Traits) -> bool {
+        let telling = Marks::PREPARED.and(Marks::SHOWS_PREPARED).and(Marks::ROUTINES);
+        traits.marks.intersects(telling) && self.may_expose(id)
+    }
+
+    #[cold]
+    fn may_expose(&self, id: ClientId) -> bool {
+        let Some(client) = self.clients.get(id) else { return false };
+        let (ClientState::Linked(link), Some(account)) = (&client.state, &client.account) else {
+            return false;
+        };
+        self.pools[account.pool].keeps_sessions
+            && link.own_names != OwnNames::Exposed
+            && self.client_tracks_statements(id)
+    }
+
+    /// A text of a linked client is about to go to its server. `is_named`: as a statement that has a name.
+    pub(in crate::machine) fn meet_names<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        server_id: ServerId,
+        (text, traits): (&[u8], &Traits),
+        is_named: bool,
+    ) -> Named {
+        let concern = self.concern(id, text, traits, is_named);
+        if concern == Concern::Nothing || self.servers[server_id].ledger.is_skipping() {
+            return Named::Unchanged;
+        }
+        if self.waits_for_names(d, id, server_id) {
+            return Named::Waits;
+        }
+        // Whatever is prepared or executed in a failed transaction fails.
+        let has_failed = self.servers[server_id].tx == TxStatus::Failed;
+        match concern {
+            Concern::Ours => self.hide_names(d, server_id),
+            Concern::Ends(name, ticket) if !has_failed => self.lend_name(d, id, server_id, name, ticket),
+            Concern::Meets if !has_failed => {
+                self.expose_names(d, id, server_id);
+                return Named::Exposed;
+            }
+            _ => {}
+        }
+        Named::Unchanged
+    }
+
+    /// The same for a statement of the client's that is about to be bound or described under its name.
+    pub(in crate::machine) fn meet_names_of<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        server_id: ServerId,
+        statement: StatementId,
+    ) -> Named {
+        let Some(known) = self.statements.get(statement) else { return Named::Unchanged };
+        match known.traits {
+            Some(traits) if self.may_meet_names(id, &traits) => {
+                let text = known.query.clone();
+                self.meet_names(d, id, server_id, (&text, &traits), true)
+            }
+            _ => Named::Unchanged,
+        }
+    }
+
+    fn concern(&self, id: ClientId, text: &[u8], traits: &Traits, is_named: bool) -> Concern {
+        let Some(account) = self.clients.get(id).and_then(|client| client.account.as_deref()) else {
+            return Concern::Nothing;
+        };
+        let own = account.statements.as_deref().filter(|statements| statements.len() > 0);
+        let shows = traits.marks.intersects(Marks::SHOWS_PREPARED);
+        if shows && (own.is_some() || is_named) {
+            return Concern::Meets;
+        }
+        if let Some(own) = own {
+            let (mut met, mut ends, mut names, mut unread) = (false, None, 0, false);
+            prepared_names(text, |name_use, name| {
+                names += 1;
+                let Some(name) = name else {
+                    unread = true;
+                    return;
+                };
+                let Some(ticket) = own.ticket(&name) else { return };
+                met = true;
+                if name_use == NameUse::Ends {
+                    ends = Some((name.into_owned().into_boxed_slice(), ticket));
+                }
+            });
+            let inside = traits.marks.intersects(Marks::ROUTINES)
+                && [&b"prepare"[..], b"deallocate"].iter().any(|word| mentions(text, word));
+            let executes = traits.marks.intersects(Marks::PREPARED);
+            match ends {
+                Some((name, ticket)) if names == 1 && traits.statements == Statements::One => {
+                    return Concern::Ends(name, ticket);
+                }
+                _ if met || unread || inside && !executes => return Concern::Meets,
+                _ => {}
+            }
+        }
+        if shows || mentions(text, OUR_PREFIX) { Concern::Ours } else { Concern::Nothing }
+    }
+
+    /// The server forgets the names by which it knows the protocol's statements.
+    pub(in crate::machine) fn hide_names<D: Driver>(&mut self, d: &mut D, server_id: ServerId) {
+        let ours: Vec<StatementId> = self.servers[server_id].statements.iter().collect();
+        ours.into_iter().for_each(|statement| self.evict_statement(d, server_id, statement));
+        let server = &mut self.servers[server_id];
+        self.scratch.clear();
+        frontend::encode_close(&mut self.scratch, Target::Statement, PREPARED_TWICE);
+        server.ledger.push(Entry::new(Owner::Hidden(Purpose::Evict), Kind::Close));
+        d.send(server.conn, &self.scratch);
+    }
+
+    /// The server knows the client's statements by the client's own names from here on, and no others.
+    ///
+    /// Between two groups each is prepared in a group of its own: what cannot be prepared any more is missing then, as no other
+    /// statement fails with it. In the middle of a group the first that fails ends that group.
+    fn expose_names<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId) {
+        let alone = self.servers[server_id].ledger.is_between_groups();
+        self.hide_names(d, server_id);
+        let account = self.clients.get(id).and_then(|client| client.account.as_deref());
+        let Some(own) = account.and_then(|account| account.statements.as_deref()) else { return };
+        let mut names: Vec<(&[u8], StatementId)> = own.iter().collect();
+        names.sort_unstable_by_key(|(name, _)| *name);
+        let server = &mut self.servers[server_id];
+        let owner = if alone { Owner::Hidden(Purpose::OwnName) } else { Owner::Errand(id) };
+        self.scratch.clear();
+        let out = &mut self.scratch;
+        for (name, statement) in names {
+            let Some(known) = self.statements.get(statement) else { continue };
+            let ticket = own.ticket(name).unwrap_or_default();
+            frontend::encode_close(out, Target::Statement, name);
+            frontend::encode_parse(out, name, &known.query, &known.types);
+            server.ledger.push(Entry { ticket, ..Entry::new(owner, Kind::Close) });
+            server.ledger.push(Entry { ticket, ..Entry::new(owner, Kind::Parse) });
+            if alone {
+                frontend::encode_sync(out);
+                server.ledger.push(Entry::new(owner, Kind::Sync));
+            }
+        }
+        d.send(server.conn, &self.scratch);
+        if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
+            link.own_names = OwnNames::Exposed;
+        }
+        self.note_marks(id, Marks::PREPARED, b"", false);
+    }
+
+    /// An error ended or skipped what was to expose a name in the middle of a group.
+    #[cold]
+    pub(in crate::machine) fn exposing_undone(&mut self, server_id: ServerId, entry: Entry) {
+        let id = entry.owner.client();
+        if let Some(ClientState::Linked(link)) =
+            id.and_then(|id| self.clients.get_mut(id)).map(|client| &mut client.state)
+            && link.own_names == OwnNames::Exposed
+        {
+            link.own_names = OwnNames::Hidden;
+            if let Some(server) = self.servers.get_mut(server_id) {
+                // Some of the names may be there.
+                server.retire.get_or_insert("session could not be restored");
+            }
+        }
+    }
+
+    /// The server has none of the client's statements any more: the client has none.
+    pub(super) fn conceal_names(&mut self, id: ClientId) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let (ClientState::Linked(link), Some(account)) = (&mut client.state, &mut client.account) else {
+            return;
+        };
+        link.own_names = OwnNames::Hidden;
+        let own = account.statements.as_deref_mut();
+        for statement in own.map(|own| own.discard(|_| false)).unwrap_or_default() {
+            self.statements.give_back(statement);
+        }
+    }
+
+    /// The client's own names are on its server.
+    pub(in crate::machine) fn has_exposed_names(&self, id: ClientId) -> bool {
+        let state = self.clients.get(id).map(|client| &client.state);
+        matches!(state, Some(ClientState::Linked(link)) if link.own_names == OwnNames::Exposed)
+    }
+
+    /// A message of a client whose names are exposed passes: what it may do to its session is noted.
+    #[cold]
+    pub(in crate::machine) fn note_exposed(&mut self, id: ClientId, message: u8, body: &[u8]) {
+        match message {
+            tag::CLOSE if body.first() == Some(&b'S') => self.note_marks(id, Marks::PREPARED, b"", false),
+            tag::BIND => {
+                let name = frontend::BindHead::parse_prefix(body).map(|head| head.statement);
+                let Some(name) = name.filter(|name| !name.is_empty()) else { return };
+                let account = self.clients.get(id).and_then(|client| client.account.as_deref());
+                match account.and_then(|account| account.statement(name)) {
+                    Some(statement) => self.note_statement(id, statement),
+                    // It was prepared since.
+                    None => self.note_marks(id, Marks::ROUTINES, b"", false),
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The name stands for an empty statement while the text that ends it runs. What is left of it is closed after that.
+    fn lend_name<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        server_id: ServerId,
+        name: Box<[u8]>,
+        ticket: u32,
+    ) {
+        let server = &mut self.servers[server_id];
+        let alone = server.ledger.is_between_groups();
+        let owner = if alone { Owner::Hidden(Purpose::OwnName) } else { Owner::Errand(id) };
+        self.scratch.clear();
+        frontend::encode_close(&mut self.scratch, Target::Statement, &name);
+        frontend::encode_parse(&mut self.scratch, &name, b"", b"");
+        server.ledger.push(Entry::new(owner, Kind::Close));
+        server.ledger.push(Entry::new(owner, Kind::Parse));
+        if alone {
+            frontend::encode_sync(&mut self.scratch);
+            server.ledger.push(Entry::new(owner, Kind::Sync));
+        }
+        d.send(server.conn, &self.scratch);
+        if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
+            link.discards = true;
+            link.own_names = OwnNames::Ending(name, ticket);
+        }
+    }
+
+    /// The ticket of the name that is deallocated by what is sent now.
+    #[inline]
+    pub(in crate::machine) fn ending_ticket(&mut self, id: ClientId, kind: Kind) -> u32 {
+        match self.clients.get_mut(id).map(|client| &mut client.state) {
+            Some(ClientState::Linked(link)) if matches!(kind, Kind::Query | Kind::Execute) => {
+                match &mut link.own_names {
+                    OwnNames::Ending(_, ticket) => std::mem::take(ticket),
+                    _ => 0,
+                }
+            }
+            _ => 0,
+        }
+    }
+
+    /// What ends a group of messages was passed on: the server forgets the name that the group was about.
+    pub(in crate::machine) fn take_name_back<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        server_id: ServerId,
+    ) {
+        let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) else {
+            return;
+        };
+        let OwnNames::Ending(name, _) = &link.own_names else { return };
+        let owner = Owner::Hidden(Purpose::OwnName);
+        let server = &mut self.servers[server_id];
+        self.scratch.clear();
+        frontend::encode_close(&mut self.scratch, Target::Statement, name);
+        frontend::encode_sync(&mut self.scratch);
+        server.ledger.push(Entry::new(owner, Kind::Close));
+        server.ledger.push(Entry::new(owner, Kind::Sync));
+        link.own_names = OwnNames::Hidden;
+        d.send(server.conn, &self.scratch);
+    }
+
+    /// See [`Machine::take_name_back`].
+    #[inline]
+    pub(in crate::machine) fn is_ending_name(&self, id: ClientId, message: u8) -> bool {
+        matches!(message, tag::QUERY | tag::SYNC)
+            && matches!(self.clients.get(id).map(|client| &client.state),
+                Some(ClientState::Linked(link))
+                    if matches!(link.own_names, OwnNames::Ending(..)) && link.streaming == 0)
+    }
+
+    /// A DEALLOCATE succeeded; `entry` is that of its message.
+    pub(in crate::machine) fn deallocated(&mut self, entry: Entry) {
+        if entry.ticket != 0 {
+            self.forget_name(entry);
+        }
+    }
+}
+
+/// What the client prepared by SQL and uses through the protocol: servers know that by the client's own names.
+impl Machine {
+    /// A statement that the client did not prepare through the protocol is bound: perhaps it did so by SQL.
+    pub(in crate::machine) fn note_bound_by_sql<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        server_id: ServerId,
+        name: &[u8],
+    ) {
+        let prepared = self.prepared_by_sql(id, name);
+        let text = prepared.map(|prepared| prepared.text.to_vec());
+        let Some(text) = text else { return };
+        let traits = pgweir_sql::traits(&text);
+        if self.concerns_sequences(id, &text, &traits) {
+            self.use_sequences(d, id, server_id, (&text, &traits), false);
+        }
+        let inside = if self.changes_inside(id, &text) { Marks::ROUTINES } else { Marks::NONE };
+        let marks = traits.marks.without(Marks::PREPARED).and(inside);
+        if !marks.is_empty() {
+            self.note_marks(id, marks, &text, false);
+        }
+    }
+
+    /// The client prepared this by SQL, in a transaction that is over.
+    pub(in crate::machine) fn prepared_by_sql(&self, id: ClientId, name: &[u8]) -> Option<&Prepared> {
+        let account = self.clients.get(id)?.account.as_deref()?;
+        account.session.prepared().find(|prepared| *prepared.name == *name)
+    }
+
+    /// It may have prepared something by SQL that this name means.
+    pub(in crate::machine) fn may_be_prepared_by_sql(&self, id: ClientId, name: &[u8]) -> bool {
+        !is_ours(name) && (self.may_have_prepared(id) || self.prepared_by_sql(id, name).is_some())
+    }
+
+    /// The same, of a name that it is about to prepare through the protocol: where it keeps its server for another reason than what
+    /// it prepared, that is known.
+    pub(in crate::machine) fn may_be_taken_by_sql(&self, id: ClientId, name: &[u8]) -> bool {
+        let untold = Reasons::PREPARED.with(Reasons::UNKNOWN);
+        let state = self.clients.get(id).map(|client| &client.state);
+        let pin = if let Some(ClientState::Linked(link)) = state { link.pin.as_ref() } else { None };
+        let unknown = pin.is_some_and(|pin| pin.reasons.has(untold)) || self.prepares_unseen(id);
+        !is_ours(name) && (unknown || self.prepared_by_sql(id, name).is_some())
+    }
+
+    /// It may have prepared something by SQL of which nothing is known, or ended what it had.
+    fn may_have_prepared(&self, id: ClientId) -> bool {
+        let state = self.clients.get(id).map(|client| &client.state);
+        let pinned = matches!(state, Some(ClientState::Linked(link)) if link.pin.is_some());
+        pinned || self.prepares_unseen(id)
+    }
+
+    /// Since its session was asked for, it may have prepared by SQL, or ended what it had.
+    fn prepares_unseen(&self, id: ClientId) -> bool {
+        let changes = |touched: &Touched| touched.marks.intersects(Marks::PREPARED.and(Marks::ROUTINES));
+        let state = self.clients.get(id).map(|client| &client.state);
+        matches!(state, Some(ClientState::Linked(link)) if link.touched.as_deref().is_some_and(changes))
+    }
+
+    /// The client closes what it may have prepared by SQL: its session is asked.
+    pub(in crate::machine) fn note_closed_by_protocol(&mut self, id: ClientId) {
+        self.note_marks(id, Marks::PREPARED, b"", false);
+    }
+}
+
+/// A name by which servers know the protocol's statements: no client's.
+pub(in crate::machine) fn is_ours(name: &[u8]) -> bool {
+    name.starts_with(OUR_PREFIX)
+}
+
+/// The word stands in the text, in letters of any case.
+fn mentions(text: &[u8], word: &[u8]) -> bool {
+    text.windows(word.len()).any(|part| part.eq_ignore_ascii_case(word))
+}

@@ -1,0 +1,101 @@
+//! SQL that names what was prepared through the protocol: which names the server knows, and for how long it stays with its client.
+
+use crate::rig::{End, Rig, be, fe};
+
+/// A client that has prepared `p`, and its server.
+fn prepared() -> (Rig, End, End) {
+    let mut rig = Rig::new("default_pool_size = 1");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    rig.send(client, &[fe::parse("p", "select 1"), fe::sync()].concat());
+    assert_eq!(rig.gets(server), ["Parse PGWEIR_1 select 1", "Sync"]);
+    rig.send(server, &[be::parse_complete(), be::ready('I')].concat());
+    assert_eq!(rig.gets(client), ["ParseComplete", "Ready I"]);
+    (rig, client, server)
+}
+
+/// What has the server know `p` by its own name, and no other.
+const EXPOSES: [&str; 5] = ["Close S PGWEIR_1", "Close S PGWEIR_0", "Close S p", "Parse p select 1", "Sync"];
+
+fn exposed() -> Vec<u8> {
+    [be::close_complete(), be::close_complete(), be::close_complete(), be::parse_complete(), be::ready('I')]
+        .concat()
+}
+
+/// The answer to the question what the session holds; `by_protocol`: something that was prepared through the protocol.
+fn holds(by_protocol: bool) -> Vec<u8> {
+    let row = be::row_values(&[Some(b"h"), None, None]);
+    let rows = if by_protocol { row } else { Vec::new() };
+    [be::columns(), rows, be::complete("SELECT"), be::ready('I')].concat()
+}
+
+#[test]
+fn execute_keeps_the_server_with_the_clients_own_names() {
+    let (mut rig, client, server) = prepared();
+    rig.send(client, &fe::query("execute p"));
+    assert_eq!(rig.gets(server), [&EXPOSES[..], &["Query execute p"]].concat());
+    rig.send(server, &[exposed(), be::one_row("1"), be::ready('I')].concat());
+    assert_eq!(rig.gets(client).last().map(String::as_str), Some("Ready I"));
+    let asked = rig.gets(server);
+    assert_eq!(asked.len(), 1, "it is asked what is left: {asked:?}");
+    rig.send(server, &holds(true));
+    // What passes, passes as it is.
+    let group = [fe::bind("p"), fe::parse("q", "select 2"), fe::describe("q"), fe::sync()].concat();
+    rig.send(client, &group);
+    assert_eq!(rig.gets(server), ["Bind p", "Parse q select 2", "Describe S q", "Sync"]);
+    let other = rig.client("alice");
+    rig.send(other, &fe::query("select 3"));
+    rig.gets_nothing(server);
+}
+
+#[test]
+fn when_no_name_is_left_the_server_is_given_back() {
+    let (mut rig, client, server) = prepared();
+    rig.send(client, &fe::query("execute p"));
+    rig.gets(server);
+    rig.send(server, &[exposed(), be::one_row("1"), be::ready('I')].concat());
+    rig.gets(server);
+    rig.send(server, &holds(true));
+    rig.send(client, &[fe::close("p"), fe::sync()].concat());
+    assert_eq!(rig.gets(server), ["Close S p", "Sync"]);
+    rig.send(server, &[be::close_complete(), be::ready('I')].concat());
+    assert_eq!(rig.gets(server).len(), 1, "it is asked what is left");
+    rig.send(server, &holds(false));
+    rig.gets(client);
+    let other = rig.client("alice");
+    rig.send(other, &fe::query("select 3"));
+    assert_eq!(rig.gets(server), ["Query select 3"]);
+    rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
+    rig.send(client, &[fe::parse("p", "select 4"), fe::sync()].concat());
+    assert_eq!(rig.gets(server), ["Parse PGWEIR_2 select 4", "Sync"], "the name is free");
+}
+
+#[test]
+fn a_plain_deallocate_keeps_no_server() {
+    let (mut rig, client, server) = prepared();
+    rig.send(client, &fe::query("DEALLOCATE p"));
+    let asked = rig.gets(server);
+    assert_eq!(asked[..4], ["Close S p", "Parse p ", "Sync", "Query DEALLOCATE p"]);
+    assert_eq!(asked[4..], ["Close S p", "Sync"], "whatever became of it, the name is gone");
+    let lent = [be::close_complete(), be::parse_complete(), be::ready('I')].concat();
+    let done = [be::complete("DEALLOCATE"), be::ready('I')].concat();
+    rig.send(server, &[lent, done, be::close_complete(), be::ready('I')].concat());
+    assert_eq!(rig.gets(client), ["Complete DEALLOCATE", "Ready I"]);
+    rig.gets(server);
+    rig.send(server, &holds(false));
+    rig.send(client, &[fe::bind("p"), fe::sync()].concat());
+    assert_eq!(rig.gets(server), ["Bind p", "Sync"], "PostgreSQL says that there is no such name");
+}
+
+#[test]
+fn names_of_ours_are_no_clients() {
+    let (mut rig, owner, server) = prepared();
+    let client = rig.client("alice");
+    rig.send(client, &[fe::bind("PGWEIR_1"), fe::sync()].concat());
+    assert_eq!(rig.gets(server), ["Close S PGWEIR_1", "Close S PGWEIR_0", "Bind PGWEIR_1", "Sync"]);
+    let error = be::error("26000", "prepared statement \"PGWEIR_1\" does not exist");
+    rig.send(server, &[be::close_complete(), be::close_complete(), error, be::ready('I')].concat());
+    rig.gets(client);
+    rig.send(owner, &[fe::bind("p"), fe::sync()].concat());
+    assert_eq!(rig.gets(server), ["Parse PGWEIR_1 select 1", "Bind PGWEIR_1", "Sync"]);
+}
