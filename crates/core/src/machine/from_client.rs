@@ -6,7 +6,7 @@ use pgweir_wire::backend::{self, TxStatus};
 use pgweir_wire::frontend::{Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
-use super::session::{Named, waits_for_restore};
+use super::session::{Named, Sent, waits_for_restore};
 use super::{Machine, Step};
 use crate::client::{ClientState, Link};
 use crate::driver::{ConnId, Driver};
@@ -407,7 +407,7 @@ impl Machine {
             && self.may_meet_names(id, traits)
         {
             self.flush_cursor(d, server_id, cursor);
-            if self.meet_names(d, id, server_id, (text, traits), false) == Named::Waits {
+            if self.meet_names(d, id, server_id, (text, traits), Sent::Unnamed) == Named::Waits {
                 return Passed::NoMore;
             }
         }

@@ -7,7 +7,7 @@ use pgweir_wire::frontend::{self, BindHead, Close, Describe, Parse, Target, tag}
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use super::from_client::may_discard;
-use super::session::{Named, is_ours};
+use super::session::{Named, Sent, is_ours};
 use super::{Machine, Step};
 use crate::client::ClientState;
 use crate::driver::Driver;
@@ -91,14 +91,14 @@ impl Machine {
         match header.tag {
             tag::PARSE => match self.text_of(header, message) {
                 Some((text, traits)) if self.may_meet_names(id, &traits) => {
-                    self.meet_names(d, id, server, (text, &traits), true)
+                    self.meet_names(d, id, server, (text, &traits), Sent::Named)
                 }
                 _ => Named::Unchanged,
             },
             tag::DESCRIBE => {
                 let name = message.get(HEADER_LEN..).and_then(|body| Describe::parse(body).ok());
                 match name.and_then(|describe| self.client_statement(id, describe.name)) {
-                    Some(statement) => self.meet_names_of(d, id, server, statement),
+                    Some(statement) => self.meet_names_of(d, id, server, statement, Sent::Named),
                     None => Named::Unchanged,
                 }
             }
@@ -364,7 +364,7 @@ impl Machine {
         }
         match statement {
             None => self.note_bound_by_sql(d, id, server_id, head.statement),
-            Some(statement) => match self.meet_names_of(d, id, server_id, statement) {
+            Some(statement) => match self.meet_names_of(d, id, server_id, statement, Sent::Bound) {
                 Named::Unchanged => {}
                 Named::Exposed => return Step::Used(0),
                 Named::Waits => return Step::Wait,

@@ -11,7 +11,7 @@
 //! connection of its pool does so for it (`listen.rs`, `join.rs`). No guess ever counts more than what the server says;
 //! and after some releases it is asked whether nothing was overlooked (`inspect.rs`).
 
-pub(in crate::machine) use exposed_names::{Named, is_ours};
+pub(in crate::machine) use exposed_names::{Named, Sent, is_ours};
 pub(in crate::machine) use introduce::Known;
 pub(in crate::machine) use restore::{has_to_restore, waits_for_restore};
 pub(in crate::machine) use unnamed::uses_earlier_portal;

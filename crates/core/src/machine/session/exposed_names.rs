@@ -32,6 +32,17 @@ enum Concern {
     Meets,
 }
 
+/// How a client sends a text.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::machine) enum Sent {
+    /// As a simple query or as the unnamed statement.
+    Unnamed,
+    /// As a statement that has a name: Parse or Describe, which execute nothing.
+    Named,
+    /// As a statement that has a name, in a Bind.
+    Bound,
+}
+
 /// What is to be done with a message whose text was looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::machine) enum Named {
@@ -62,16 +73,16 @@ impl Machine {
             && self.client_tracks_statements(id)
     }
 
-    /// A text of a linked client is about to go to its server. `is_named`: as a statement that has a name.
+    /// A text of a linked client is about to go to its server.
     pub(in crate::machine) fn meet_names<D: Driver>(
         &mut self,
         d: &mut D,
         id: ClientId,
         server_id: ServerId,
         (text, traits): (&[u8], &Traits),
-        is_named: bool,
+        sent: Sent,
     ) -> Named {
-        let concern = self.concern(id, text, traits, is_named);
+        let concern = self.concern(id, text, traits, sent);
         if concern == Concern::Nothing || self.servers[server_id].ledger.is_skipping() {
             return Named::Unchanged;
         }
@@ -99,24 +110,25 @@ impl Machine {
         id: ClientId,
         server_id: ServerId,
         statement: StatementId,
+        sent: Sent,
     ) -> Named {
         let Some(known) = self.statements.get(statement) else { return Named::Unchanged };
         match known.traits {
             Some(traits) if self.may_meet_names(id, &traits) => {
                 let text = known.query.clone();
-                self.meet_names(d, id, server_id, (&text, &traits), true)
+                self.meet_names(d, id, server_id, (&text, &traits), sent)
             }
             _ => Named::Unchanged,
         }
     }
 
-    fn concern(&self, id: ClientId, text: &[u8], traits: &Traits, is_named: bool) -> Concern {
+    fn concern(&self, id: ClientId, text: &[u8], traits: &Traits, sent: Sent) -> Concern {
         let Some(account) = self.clients.get(id).and_then(|client| client.account.as_deref()) else {
             return Concern::Nothing;
         };
         let own = account.statements.as_deref().filter(|statements| statements.len() > 0);
         let shows = traits.marks.intersects(Marks::SHOWS_PREPARED);
-        if shows && (own.is_some() || is_named) {
+        if shows && (own.is_some() || sent != Sent::Unnamed) {
             return Concern::Meets;
         }
         if let Some(own) = own {
@@ -138,7 +150,8 @@ impl Machine {
             let executes = traits.marks.intersects(Marks::PREPARED);
             match ends {
                 Some((name, ticket)) if names == 1 && traits.statements == Statements::One => {
-                    return Concern::Ends(name, ticket);
+                    // The name is not lent until the text runs.
+                    return if sent == Sent::Named { Concern::Nothing } else { Concern::Ends(name, ticket) };
                 }
                 _ if met || unread || inside && !executes => return Concern::Meets,
                 _ => {}

@@ -16,7 +16,7 @@ use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Kind, Ledger, Owner};
 use crate::limits::UNNAMED_BYTES_MAX;
 use crate::machine::Machine;
-use crate::machine::session::Named;
+use crate::machine::session::{Named, Sent};
 
 impl Machine {
     /// Parse without a name was sent to the client's server; what follows it in the same read may be there.
@@ -94,7 +94,7 @@ impl Machine {
         if let Some(text) = text {
             let traits = pgweir_sql::traits(&text);
             if self.may_meet_names(id, &traits)
-                && self.meet_names(d, id, server_id, (&text, &traits), false) == Named::Waits
+                && self.meet_names(d, id, server_id, (&text, &traits), Sent::Unnamed) == Named::Waits
             {
                 return false;
             }
