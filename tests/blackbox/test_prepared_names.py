@@ -179,9 +179,9 @@ def starts(data):
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_mix_of_both_is_as_on_a_direct_connection(pooled, pg, name):
-    """The same script directly and through one shared server, with others between its steps."""
+    """The same script directly and through the pool, with other clients between its steps: a client that mixes keeps its server."""
     script = SCRIPTS[name]
-    pooler = pooled(default_pool_size=1)
+    pooler = pooled(default_pool_size=2)
     with Raw(("127.0.0.1", pg.port)) as direct:
         direct.login("alice", "app", PASSWORDS["alice"])
         expected = play(direct, script)
@@ -205,7 +205,7 @@ def test_a_mix_of_both_is_as_on_a_direct_connection(pooled, pg, name):
 
 def test_nobody_sees_what_others_prepared(pooled):
     """`pg_prepared_statements` shows each client its own, by its own names, whoever prepared the same text first."""
-    pooler = pooled(default_pool_size=1)
+    pooler = pooled(default_pool_size=4)
     sessions = [pooler.raw() for _ in range(4)]
     for number, session in enumerate(sessions):
         session.send(parse(f"own{number}", "select 'the same'") + parse(f"other{number}", f"select {number}") + SYNC)

@@ -128,6 +128,7 @@ def row(length):
     return [("D", b"\0\1" + length), ("Z", b"I")]
 
 
+BEGAN = b"\0\0\0\5began"
 NULL, EMPTY = b"\xff\xff\xff\xff", b"\0\0\0\0"
 OURS = [("E", tuple(f for f in error()[0][1] if f[0] not in "FLR")), ("Z", b"I")]
 
@@ -137,6 +138,8 @@ EXCUSED = {
     "a Parse with two faults": (error(C="42601"), error(C="42P05")),
     "a sequence's value from an earlier transaction": (row(EMPTY), error(C="55000")),
     "empty in place of NULL": (row(NULL), row(EMPTY)),
+    "empty in place of the startup value": (row(BEGAN), row(EMPTY)),
+    "an unnamed statement from an earlier transaction": ([("2", b""), ("Z", b"I")], error(M="unnamed prepared statement does not exist")),
     "a temporary schema that is there": (error(C="3F000", M='schema "pg_temp" does not exist'), error(C="42883", M="no function")),
 }
 NOT_EXCUSED = {
@@ -145,6 +148,8 @@ NOT_EXCUSED = {
     "a Parse with two faults": (error(C="42601"), error(C="42703")),
     "a sequence's value from an earlier transaction": (row(EMPTY), error(C="42P01")),
     "empty in place of NULL": (row(NULL), row(b"\0\0\0\1x")),
+    "empty in place of the startup value": (row(EMPTY), row(BEGAN)),
+    "an unnamed statement from an earlier transaction": ([("2", b""), ("Z", b"I")], error(M='prepared statement "x" does not exist')),
     "a temporary schema that is there": (error(C="3F000", M='schema "x" does not exist'), error(C="42883", M="no function")),
 }
 
@@ -179,7 +184,8 @@ def test_a_report_that_stays_wrong_is_found():
     began = [("connect", b""), report("TimeZone", "Asia/Tokyo"), end]
     assert rules.difference([began, [end], [end]], [began, *late], {"TimeZone"}) is None
     assert rules.difference([began, [end], [end]], [began, *late], set()) is not None
-    assert rules.difference([began, [end], [end]], [began, late[0], [end]], {"TimeZone"}) is not None
+    after = [[end]] * rules.Reports.WHILE
+    assert rules.difference([began, [end], *after], [began, late[0], *after], {"TimeZone"}) is not None
 
 
 def test_a_lost_or_foreign_notification_is_found():

@@ -119,10 +119,14 @@ class Arena:
         """The pooler whose pools have this many servers."""
         if servers not in self.poolers:
             where = {"*": self.cluster.at(DATABASE), "sessions": self.cluster.at(DATABASE)}
-            options = {"default_pool_size": servers, "autodb_idle_timeout": 3, "query_wait_timeout": 60, **self.settings}
+            options = {"default_pool_size": servers, "autodb_idle_timeout": 3, "query_wait_timeout": 60, **self.followed(), **self.settings}
             self.poolers[servers] = Pooler(where, **options)
             self.consoles[servers] = self.poolers[servers].console()
         return self.poolers[servers]
+
+    def followed(self):
+        """PostgreSQL 18 is the first to report search_path. (session-state.md, What is not seen.)"""
+        return {"track_extra_parameters": "IntervalStyle,search_path"} if int(self.cluster.major) >= 18 else {}
 
     def clean(self):
         """Everything as it was before the first round."""

@@ -24,6 +24,8 @@ FEATURES = {
 
 
 RESETS = re.compile(r"reset|discard|default|null|zone local|set names|from stdin|fz\.", re.IGNORECASE)
+UNSEEN = re.compile(r"fz\.reset|do \$\$.*reset", re.IGNORECASE)
+"""Resets without a telling word: what the client started with comes back when its transaction is over. (session-state.md, What is not seen.)"""
 
 
 class Client:
@@ -191,7 +193,8 @@ class Client:
             said = [("Q", f"{reset}; {error}")]
         else:
             said = [("Q", "begin"), ("Q", reset), ("Q", self.pick(["commit", "rollback"])), ("Q", error)]
-        return [self.turn(said), self.turn([("Q", self.pick(["show timezone", "show datestyle", "show application_name"]))])]
+        # In a pipeline what it started with comes back after the last answer. (session-state.md, What is not seen.)
+        return [self.turn(said, True), self.turn([("Q", self.pick(["show timezone", "show datestyle", "show application_name"]))])]
 
     def failed_block(self):
         """A transaction that fails, and what is pipelined behind its ROLLBACK."""
@@ -233,11 +236,21 @@ class Client:
         said = lambda text: self.turn([("Q", text)] if self.chance.random() < 0.7 else [*self.run(words.Statement(text)), ("S",)])  # noqa: E731
         named = self.may("mixed names") or "prepared" not in self.topics
         turns = [said(self.pick(["begin", "BEGIN", "start transaction", "begin isolation level serializable"]))]
+        ends = depth > 0
         for _ in range(self.pick([1, 2, 3, 5])):
-            turns += self.pick([self.simple, self.simple, self.string, self.extended, self.pipeline, self.names if named else self.simple])()
+            act = self.pick([self.simple, self.simple, self.string, self.extended, self.pipeline, self.names if named else self.simple])()
+            texts = [text for turn in act for message in turn.messages for text in message if isinstance(text, str)]
+            if self.started and any(map(UNSEEN.search, texts)):
+                if sum(message[0] in "PQ" for message in act[0].messages) > 1 or act[0].messages[0][0] == "P" and act[0].messages[0][1]:
+                    continue
+                # What it would read in the rest of this transaction is not what it started with.
+                turns += act
+                ends = True
+                break
+            turns += act
             if self.chance.random() < 0.15:
                 turns.append(said(self.pick(["savepoint a", "rollback to a", "release a", "savepoint b"])))
-        if depth or self.chance.random() < 0.95:
+        if ends or self.chance.random() < 0.95:
             turns.append(said(self.pick(["commit", "commit", "rollback", "end", "rollback and chain" if not depth else "rollback"])))
         return turns
 

@@ -127,6 +127,12 @@ def _empty_for_null(wanted, got):
     return wanted[0] == got[0] == "D" and wanted[1].replace(null, empty) == got[1].replace(null, empty)
 
 
+def _empty_for_began(wanted, got):
+    """A custom setting from the startup packet that was set to NULL by `set_config`."""
+    began, empty = (struct.pack("!i", len(text)) + text for text in (b"began", b""))
+    return wanted[0] == got[0] == "D" and wanted[1].replace(began, empty) == got[1]
+
+
 def _no_temporary_schema(wanted, got):
     """What does not exist in pg_temp: no such schema, or nothing of the name in it. It depends on what the server had there before."""
     if not (wanted[0] == got[0] == "E"):
@@ -136,18 +142,25 @@ def _no_temporary_schema(wanted, got):
     return "pg_temp" in schema and len(codes & {"42883", "42P01"}) == 1
 
 
+def _unnamed_is_gone(wanted, got):
+    """The unnamed statement, after the transaction in which it was prepared and bound."""
+    return got[0] == "E" and dict(got[1])["C"] == "26000" and "unnamed" in dict(got[1])["M"] and wanted[0] in "2tTnE"
+
+
 RULES = [
     Rule("places in PostgreSQL's sources", "An error that pgweir raises in PostgreSQL's place", _other_place),
     Rule("a statement not prepared in a failed transaction", "cannot be prepared there", _not_prepared, ends=True),
     Rule("a Parse with two faults", "may be refused for either", _two_faults),
     Rule("a sequence's value from an earlier transaction", "gets SQLSTATE 55000", _other_drew, ends=True),
     Rule("empty in place of NULL", "may be empty instead of NULL", _empty_for_null),
+    Rule("empty in place of the startup value", "of a custom setting from the startup packet leaves it empty", _empty_for_began),
+    Rule("an unnamed statement from an earlier transaction", "later `Bind` or `Describe` of it fails with SQLSTATE 26000", _unnamed_is_gone, ends=True),
     Rule("a temporary schema that is there", "A name in `pg_temp` that does not exist", _no_temporary_schema),
 ]
 NOTIFIED_LATE = "A client that sends a pipeline is told of its own notifications after the pipeline's last answer"
 NOTIFIED_MORE = "behind an `UNLISTEN` in a pipeline it may still be notified until then"
 MADE_UP_PID = "The process id it is told is a made-up one then"
-REPORTED_TWICE = "a client that set it at login is told the server's value first and its own right behind; so it is at login"
+REPORTED_TWICE = "a client that set it at login is told the server's value first and its own right behind"
 """The words that document what `Notifications` and `Reports` allow."""
 
 
@@ -223,14 +236,17 @@ class Reports:
     """Compares what is reported of parameters: the same, in the same group.
 
     Documented (`REPORTED_TWICE`): what a client
-    set at login may be reported with the server's value first and with its own right behind: before the next group's end at the latest.
+    set at login may be reported with the server's value first and with its own right behind, in a pipeline after its last answer.
     What counts at login is the last report of each.
     """
 
     def __init__(self, started):
         self.started = {REPORTED.get(name.lower()) for name in started} - {None}
         self.wanted, self.got = {}, {}
-        self.late = set()
+        self.late = {}
+
+    WHILE = 8
+    """How many groups of a pipeline may end after the transaction before the client's own value is reported."""
 
     def excuse(self, wanted, got):
         """Notes what a group reports; whether that is right."""
@@ -243,13 +259,15 @@ class Reports:
         differs = {name for name in self.wanted | self.got if self.wanted.get(name) != self.got.get(name)}
         of = lambda reports, name: [shown for other, shown in reports if other == name]  # noqa: E731
         said_twice = {name for name, _ in theirs + ours if of(theirs, name) != of(ours, name)}
-        if not (differs | said_twice) <= self.started | self.late:
+        if not (differs | said_twice) <= self.started | self.late.keys():
             return False
-        # It must have been told its own value since, even if another reset followed.
-        if any(self.wanted.get(name) not in of(ours, name) for name in differs & self.late):
+        # The next value that it is told is its own. After that another reset may follow.
+        told = {name for name in self.late if of(ours, name)}
+        if any(self.wanted.get(name) not in of(ours, name) for name in told):
             return False
-        self.late = differs
-        return True
+        over = got[-1:] == [("Z", b"I")]
+        self.late = {name: (0 if name in told else self.late.get(name, 0)) + over for name in differs}
+        return all(groups <= self.WHILE for groups in self.late.values())
 
 
 REPORTED = {name.lower(): name for name in ("TimeZone", "DateStyle", "IntervalStyle", "application_name", "client_encoding", "search_path")} | {

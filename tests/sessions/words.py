@@ -124,7 +124,8 @@ def set_config(at):
     keeps = at.pick(["false", "false", "false", "true"])
     how = at.chance.random() * (0.5 if at.secretive else 1)
     if how < 0.1 and at.may("null settings"):
-        return Statement(f"select set_config({literal(name)}, null, {keeps})")
+        # The value that it returns is the server's until the statement is over. (session-state.md, What is not seen.)
+        return Statement(f"select set_config({literal(name)}, null, {keeps}) is null")
     if how < 0.35:
         return Statement(f"select set_config($1, $2, {keeps})", (name, shown))
     if how < 0.5 and at.may("computed names"):

@@ -82,6 +82,8 @@ fn reads(traits: &Traits) -> bool {
 struct Extended {
     /// Of the unnamed statement, once it was prepared in this very group.
     unnamed: Option<Traits>,
+    /// The unnamed statement was not bound since: a later group may use it.
+    leaves_unnamed: bool,
     fingerprint: u64,
     statement: u64,
     executes: bool,
@@ -109,9 +111,13 @@ impl Extended {
                 return None;
             }
             match header.tag {
-                tag::SYNC => return self.executes.then(|| self.finish(at)),
+                tag::SYNC => return (self.executes && !self.leaves_unnamed).then(|| self.finish(at)),
                 tag::PARSE => self.parse(&Parse::parse(body).ok()?, texts)?,
-                tag::BIND => self.uses(BindHead::parse_prefix(body)?.statement, &statement)?,
+                tag::BIND => {
+                    let name = BindHead::parse_prefix(body)?.statement;
+                    self.leaves_unnamed &= !name.is_empty();
+                    self.uses(name, &statement)?;
+                }
                 tag::DESCRIBE => match Describe::parse(body).ok()? {
                     Describe { target: Target::Statement, name } => self.uses(name, &statement)?,
                     Describe { target: Target::Portal, .. } => {}
@@ -131,6 +137,7 @@ impl Extended {
             return None;
         }
         self.unnamed = Some(texts.traits(parse.query));
+        self.leaves_unnamed = true;
         Some(())
     }
 
@@ -243,6 +250,7 @@ mod tests {
         assert_eq!(of(&[&parse("s", "select 1"), &bind("s"), &execute(), &SYNC]), None);
         assert_eq!(of(&[&parse("", "select 1"), &query("select 1"), &SYNC]), None);
         assert_eq!(of(&[&SYNC]), None);
+        assert_eq!(of(&[&parse("", "select 1"), &execute(), &SYNC]), None, "a later group may bind it");
         let many = execute().repeat(GROUP_MESSAGES_MAX);
         assert_eq!(of(&[&parse("", "select 1"), &bind(""), &many, &SYNC]), None);
     }

@@ -10,7 +10,7 @@ use super::Machine;
 use crate::client::ClientState;
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
-use crate::ledger::Owner;
+use crate::ledger::{Kind, Owner};
 use crate::limits::SERVER_ERROR_BYTES_MAX;
 use crate::server::ServerState;
 use crate::welcome::IN_HOT_STANDBY;
@@ -74,6 +74,8 @@ impl Machine {
         let server = self.servers.get(id)?;
         match server.ledger.head() {
             Some(head) => match head.owner {
+                // The client is told when its own Parse is answered, or was.
+                Owner::Errand(_) if head.kind == Kind::Parse => None,
                 Owner::Client(client) | Owner::Errand(client) => Some(client),
                 Owner::Hidden(_) => None,
             },

@@ -26,7 +26,7 @@ enum Concern {
     Nothing,
     /// It may see or use our names.
     Ours,
-    /// It ends this name of the protocol, which has this ticket, and does nothing else.
+    /// It ends this name of the protocol, which has this ticket and cannot be one of SQL, and does nothing else.
     Ends(Box<[u8]>, u32),
     /// It meets names of the protocol.
     Meets,
@@ -89,6 +89,9 @@ impl Machine {
         if self.waits_for_names(d, id, server_id) {
             return Named::Waits;
         }
+        if concern != Concern::Ours && self.asks_status(d, id, server_id) {
+            return Named::Waits;
+        }
         // Whatever is prepared or executed in a failed transaction fails.
         let has_failed = self.servers[server_id].tx == TxStatus::Failed;
         match concern {
@@ -101,6 +104,29 @@ impl Machine {
             _ => {}
         }
         Named::Unchanged
+    }
+
+    /// The transaction had failed when the open group began, and this group may have rolled it back: only a ReadyForQuery tells.
+    /// In a failed transaction, and after its end, a Sync changes nothing else.
+    fn asks_status<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId) -> bool {
+        let server = &mut self.servers[server_id];
+        if server.tx != TxStatus::Failed || server.ledger.is_between_groups() {
+            return false;
+        }
+        let is_answered = server.ledger.is_empty();
+        if is_answered {
+            server.ledger.push(Entry::new(Owner::Hidden(Purpose::OwnName), Kind::Sync));
+            self.scratch.clear();
+            frontend::encode_sync(&mut self.scratch);
+            d.send(server.conn, &self.scratch);
+        }
+        if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
+            link.held = true;
+        }
+        if !is_answered {
+            self.ask_for_answers(d, server_id);
+        }
+        true
     }
 
     /// The same for a statement of the client's that is about to be bound or described under its name.
@@ -149,7 +175,11 @@ impl Machine {
                 && [&b"prepare"[..], b"deallocate"].iter().any(|word| mentions(text, word));
             let executes = traits.marks.intersects(Marks::PREPARED);
             match ends {
-                Some((name, ticket)) if names == 1 && traits.statements == Statements::One => {
+                Some((name, ticket))
+                    if names == 1
+                        && traits.statements == Statements::One
+                        && !self.may_be_taken_by_sql(id, &name) =>
+                {
                     // The name is not lent until the text runs.
                     return if sent == Sent::Named { Concern::Nothing } else { Concern::Ends(name, ticket) };
                 }
@@ -179,16 +209,19 @@ impl Machine {
         let alone = self.servers[server_id].ledger.is_between_groups();
         self.hide_names(d, server_id);
         let account = self.clients.get(id).and_then(|client| client.account.as_deref());
-        let Some(own) = account.and_then(|account| account.statements.as_deref()) else { return };
-        let mut names: Vec<(&[u8], StatementId)> = own.iter().collect();
-        names.sort_unstable_by_key(|(name, _)| *name);
+        let own = account.and_then(|account| account.statements.as_deref());
+        let mut names: Vec<_> = own
+            .into_iter()
+            .flat_map(|own| own.iter().map(|(name, id)| (name, id, own.ticket(name).unwrap_or_default())))
+            .collect();
+        // As the client prepared them: one may execute another.
+        names.sort_unstable_by_key(|(.., ticket)| *ticket);
         let server = &mut self.servers[server_id];
         let owner = if alone { Owner::Hidden(Purpose::OwnName) } else { Owner::Errand(id) };
         self.scratch.clear();
         let out = &mut self.scratch;
-        for (name, statement) in names {
+        for (name, statement, ticket) in names {
             let Some(known) = self.statements.get(statement) else { continue };
-            let ticket = own.ticket(name).unwrap_or_default();
             frontend::encode_close(out, Target::Statement, name);
             frontend::encode_parse(out, name, &known.query, &known.types);
             server.ledger.push(Entry { ticket, ..Entry::new(owner, Kind::Close) });

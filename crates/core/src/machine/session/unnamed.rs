@@ -7,6 +7,7 @@
 //! never kept, and never closed.
 
 use pgweir_settings::PoolMode;
+use pgweir_sql::{Marks, Traits};
 use pgweir_wire::frontend::{self, Execute, Parse, Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
@@ -98,6 +99,7 @@ impl Machine {
             {
                 return false;
             }
+            self.note_unnamed_bound(d, id, server_id, (&text, &traits));
         }
         if lacks {
             self.send_unnamed(d, id, server_id);
@@ -110,12 +112,6 @@ impl Machine {
         let Some(client) = self.clients.get(id) else { return };
         let unnamed = client.account.as_ref().and_then(|account| account.unnamed.as_ref());
         let unnamed = unnamed.map(|unnamed| (unnamed.query.clone(), unnamed.types.clone()));
-        if let Some((query, _)) = &unnamed {
-            let traits = pgweir_sql::traits(query);
-            if self.concerns_sequences(id, query, &traits) {
-                self.use_sequences(d, id, server_id, (query, &traits), false);
-            }
-        }
         let server = &mut self.servers[server_id];
         self.scratch.clear();
         let kind = match &unnamed {
@@ -134,11 +130,26 @@ impl Machine {
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
             own_from_here(link, &server.ledger);
         }
-        if let Some((query, _)) = unnamed {
-            let marks = pgweir_sql::traits(&query).marks;
-            if !marks.is_empty() {
-                self.note_marks(id, marks, &query, false);
-            }
+    }
+
+    /// The unnamed statement of an earlier group is bound: what it may do to its session is noted as if it came now.
+    #[cold]
+    fn note_unnamed_bound<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        server_id: ServerId,
+        (text, traits): (&[u8], &Traits),
+    ) {
+        if self.concerns_sequences(id, text, traits) {
+            self.use_sequences(d, id, server_id, (text, traits), false);
+        }
+        let mut marks = traits.marks;
+        if self.is_watched(id, traits.fingerprint) || self.changes_inside(id, text) {
+            marks.add(Marks::ROUTINES);
+        }
+        if !marks.is_empty() {
+            self.note_marks(id, marks, text, false);
         }
     }
 
