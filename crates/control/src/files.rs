@@ -112,6 +112,12 @@ pub struct TlsFiles {
 impl TlsFiles {
     /// Reads the files that the settings name. A side that is switched off reads nothing.
     pub(crate) fn read(main: &Main) -> Result<TlsFiles, Vec<String>> {
+        let (files, faults) = TlsFiles::read_what_is_there(main);
+        if faults.is_empty() { Ok(files) } else { Err(faults) }
+    }
+
+    /// The same for a report: files that cannot be read are faults, and missing.
+    pub(crate) fn read_what_is_there(main: &Main) -> (TlsFiles, Vec<String>) {
         let mut faults = Vec::new();
         let mut side = |prefix: &str, mode, files: [&String; 3]| {
             let rows = MAIN_ROWS.iter().filter(|row| row.name.starts_with(prefix));
@@ -139,7 +145,7 @@ impl TlsFiles {
             main.server_tls_sslmode,
             [&main.server_tls_key_file, &main.server_tls_cert_file, &main.server_tls_ca_file],
         );
-        if faults.is_empty() { Ok(TlsFiles { clients, servers }) } else { Err(faults) }
+        (TlsFiles { clients, servers }, faults)
     }
 }
 

@@ -26,7 +26,7 @@ pub use askers::{ASKER_THREAD, AskPam, Askers};
 pub use files::{TlsFiles, TlsSide};
 pub use keys::Keys;
 pub use plane::{Event, Fleet, Plane, log_targets};
-pub use rulebook::{CommandLine, Draft, Rulebook};
+pub use rulebook::{CommandLine, Draft, Examination, Rulebook};
 
 #[cfg(test)]
 mod scratch;

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use pgweir_auth::Access;
+use pgweir_auth::{Access, UserList};
 use pgweir_core::mail::Rules;
 use pgweir_settings::{Config, LoadError, Main, SetOutcome};
 
@@ -64,6 +64,24 @@ pub struct Draft {
     pub user_faults: Vec<String>,
 }
 
+/// Everything that the files of a configuration say, faulty or not.
+pub struct Examination {
+    /// The configuration, as far as it can be understood. Its warnings are in it.
+    pub config: Config,
+    /// The users of `auth_file`; `None` if it cannot be read to its end.
+    pub users: Option<Arc<UserList>>,
+    /// The rules of `auth_hba_file` and their maps.
+    pub access: Arc<Access>,
+    /// What TLS is to be built from; files that cannot be read are missing.
+    pub tls: TlsFiles,
+    /// Faults of the configuration's own files.
+    pub load_faults: Vec<LoadError>,
+    /// Faults of the files that it names.
+    pub faults: Vec<String>,
+    /// What the administrator should know of these files.
+    pub warnings: Vec<String>,
+}
+
 impl Draft {
     /// Reads the files for a start.
     ///
@@ -85,10 +103,25 @@ impl Draft {
         Ok(Draft { config, users, access: access.access, tls, warnings, user_faults })
     }
 
+    /// Reads as [`Draft::read`] does, but goes on after each fault: everything that is wrong, in one report.
+    #[must_use]
+    pub fn examine(command_line: &CommandLine) -> Examination {
+        let (mut config, load_faults) = Config::survey(&command_line.config, &mut read_text);
+        obey(&mut config, command_line);
+        let (users, mut faults) = UsersFile::default().refresh(config.main.auth_file.as_deref());
+        let users = faults.is_empty().then_some(users.users);
+        let access = AccessFiles::read(&config.main);
+        faults.extend(access.faults);
+        let (tls, tls_faults) = TlsFiles::read_what_is_there(&config.main);
+        faults.extend(tls_faults);
+        let warnings = access.warnings;
+        Examination { config, users, access: access.access, tls, load_faults, faults, warnings }
+    }
+
     /// What can be understood of a file that [`Draft::read`] does not take: it tells where its faults can be reported.
     #[must_use]
     pub fn glimpse(command_line: &CommandLine) -> Main {
-        let mut main = Config::glimpse(&command_line.config, &mut read_text);
+        let mut main = Config::survey(&command_line.config, &mut read_text).0.main;
         if let Some(user) = &command_line.user {
             main.user = Some(user.clone());
         }
@@ -216,13 +249,18 @@ impl Rulebook {
 fn read_config(path: &str, command_line: &CommandLine) -> Result<Config, Vec<String>> {
     let mut config = Config::load(path, &mut read_text)
         .map_err(|faults| faults.iter().map(text_of).collect::<Vec<_>>())?;
+    obey(&mut config, command_line);
+    Ok(config)
+}
+
+/// Applies the command line.
+fn obey(config: &mut Config, command_line: &CommandLine) {
     if let Some(user) = &command_line.user {
         config.main.user = Some(user.clone());
     }
     if !config.given.contains_key("verbose") {
         config.main.verbose = u32::from(command_line.verbosity);
     }
-    Ok(config)
 }
 
 fn text_of(fault: &LoadError) -> String {

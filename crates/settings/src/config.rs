@@ -28,6 +28,8 @@ pub struct Config {
     pub warnings: Vec<Warning>,
     /// Where the file sets each setting of the process that it sets.
     pub given: BTreeMap<&'static str, Place>,
+    /// Where the entries of `[databases]` are, `*` among them.
+    pub database_places: BTreeMap<String, Place>,
 }
 
 /// A line of a file.
@@ -46,8 +48,9 @@ impl fmt::Display for Place {
 }
 
 impl Place {
-    pub(crate) fn error(&self, text: String) -> LoadError {
-        LoadError { file: self.file.clone(), line: self.line, text }
+    /// A fault of this line: in PgBouncer's words, with the place, and in ours, without it.
+    pub(crate) fn error(&self, text: String, problem: String) -> LoadError {
+        LoadError { file: self.file.clone(), line: self.line, text, problem }
     }
 
     pub(crate) fn warning(&self, text: String) -> Warning {

@@ -6,9 +6,10 @@ use crate::ADMIN_DATABASE;
 use crate::config::{DATABASE_NAME_MAX, Place};
 use crate::connstr;
 use crate::error::{LoadError, Warning};
-use crate::password::masked;
+use crate::password::masked_pairs;
+use crate::slips::did_you_mean;
 use crate::table::{
-    DATABASE_ROWS, Database, PEER_ID_MAX, PEER_ROWS, Peer, Row, Status, USER_ROWS, UserOptions, row,
+    DATABASE_ROWS, Database, Kind, PEER_ID_MAX, PEER_ROWS, Peer, Row, Status, USER_ROWS, UserOptions, row,
 };
 
 /// A `name = value` line.
@@ -19,10 +20,9 @@ pub(crate) struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// The fault in PgBouncer's words, with the reason behind them and with secrets hidden.
-    pub(crate) fn fault(&self, reason: &str) -> LoadError {
-        let Self { name, value, place } = self;
-        let value = masked(value);
+    /// The fault in PgBouncer's words, with the reason after them. `value` is what may be shown of the value.
+    pub(crate) fn fault(&self, value: &str, reason: &str) -> LoadError {
+        let Self { name, place, .. } = self;
         let remark = if [" ;", " #"].iter().any(|sign| value.contains(sign)) {
             " (a comment is a line of its own)"
         } else {
@@ -31,8 +31,22 @@ impl Entry<'_> {
         let text = format!(
             "invalid value \"{value}\" for parameter {name} in configuration ({place}): {reason}{remark}"
         );
-        place.error(text)
+        place.error(text, format!("invalid value \"{value}\" for \"{name}\": {reason}{remark}"))
     }
+
+    /// The same for an entry with pairs, of which these are the known keys.
+    fn fault_of_pairs<T>(&self, rows: &'static [Row<T>], reason: &str) -> LoadError {
+        self.fault(&shown(self.value, rows), reason)
+    }
+}
+
+/// What may be shown of the pairs of an entry.
+fn shown<T>(value: &str, rows: &'static [Row<T>]) -> String {
+    let kind = |key: &str| row(rows, key).map(|row| row.kind);
+    masked_pairs(value, |key| {
+        key == "reserve_pool"
+            || kind(key).is_some_and(|kind| !matches!(kind, Kind::Secret | Kind::TextWithSecret))
+    })
 }
 
 /// What was read from an entry.
@@ -57,14 +71,33 @@ pub(crate) fn not_yet(what: &str) -> String {
 pub(crate) fn database(entry: &Entry<'_>) -> Outcome<Database> {
     let name = entry.name;
     if name == ADMIN_DATABASE {
-        return Outcome::refused(entry.fault(&format!("database name \"{name}\" is reserved")));
+        return Outcome::refused(
+            entry.fault_of_pairs(DATABASE_ROWS, &format!("database name \"{name}\" is reserved")),
+        );
     }
     if name.len() > DATABASE_NAME_MAX {
         let reason = format!("too long db name: it has more than {DATABASE_NAME_MAX} bytes");
-        return Outcome::refused(entry.fault(&reason));
+        return Outcome::refused(entry.fault_of_pairs(DATABASE_ROWS, &reason));
     }
     let empty = Database { name: name.to_owned(), ..Database::default() };
-    options(entry, empty, DATABASE_ROWS, "connection")
+    let mut outcome = options(entry, empty, DATABASE_ROWS, "connection");
+    outcome.warnings.extend(empty_host(entry));
+    outcome
+}
+
+/// `host=a,,b` and `host=,`: the empty host is left out, and a list of nothing else means the unix socket.
+fn empty_host(entry: &Entry<'_>) -> Option<Warning> {
+    let pairs = connstr::pairs(entry.value).unwrap_or_default();
+    let (_, list) = pairs.into_iter().rev().find(|(key, _)| *key == "host")?;
+    let (empty, hosts): (Vec<&str>, Vec<&str>) =
+        list.split(',').map(str::trim).partition(|host| host.is_empty());
+    let name = entry.name;
+    let text = match (empty.is_empty(), hosts.is_empty()) {
+        (true, _) => return None,
+        (_, true) => format!("database \"{name}\": the host list is empty, so the unix socket is used"),
+        _ => format!("database \"{name}\": the host list has an empty host, which is ignored"),
+    };
+    Some(entry.place.warning(text))
 }
 
 pub(crate) fn user(entry: &Entry<'_>) -> Outcome<UserOptions> {
@@ -75,11 +108,11 @@ pub(crate) fn peer(entry: &Entry<'_>) -> Outcome<Peer> {
     let id = entry.name.parse().ok().filter(|id| (1..=PEER_ID_MAX).contains(id));
     let Some(id) = id else {
         let reason = format!("the id of a peer has to be between 1 and {PEER_ID_MAX}");
-        return Outcome::refused(entry.fault(&reason));
+        return Outcome::refused(entry.fault_of_pairs(PEER_ROWS, &reason));
     };
     let mut outcome = options(entry, Peer { id, ..Peer::default() }, PEER_ROWS, "peer");
     if outcome.faults.is_empty() && outcome.options.as_ref().is_some_and(|peer| peer.host.is_empty()) {
-        outcome.faults.push(entry.fault("a peer needs a host"));
+        outcome.faults.push(entry.fault_of_pairs(PEER_ROWS, "a peer needs a host"));
     }
     outcome
 }
@@ -88,23 +121,27 @@ pub(crate) fn peer(entry: &Entry<'_>) -> Outcome<Peer> {
 fn options<T: Clone>(entry: &Entry<'_>, empty: T, rows: &'static [Row<T>], what: &str) -> Outcome<T> {
     let pairs = match connstr::pairs(entry.value) {
         Ok(pairs) => pairs,
-        Err(reason) => return Outcome::refused(entry.fault(reason)),
+        Err(reason) => return Outcome::refused(entry.fault_of_pairs(rows, reason)),
     };
-    let shown = masked(entry.value);
+    let shown = shown(entry.value, rows);
     let mut options = empty.clone();
     let mut faults = Vec::new();
     let mut given = BTreeMap::new();
     for (key, text) in pairs {
         let key = if key == "reserve_pool" { "reserve_pool_size" } else { key };
         let Some(row) = row(rows, key) else {
-            faults.push(entry.fault(&format!("unrecognized {what} parameter: {}", visible(key, &shown))));
+            let meant = did_you_mean(key, rows.iter().map(|row| row.name));
+            let reason = format!("unrecognized {what} parameter: {}{meant}", visible(key, &shown));
+            faults.push(entry.fault(&shown, &reason));
             continue;
         };
         match row.assign(&mut options, &text) {
             Ok(()) => {
                 given.insert(row.name, row);
             }
-            Err(reason) => faults.push(entry.fault(&wrong_value(key, visible(&text, &shown), &reason))),
+            Err(reason) => {
+                faults.push(entry.fault(&shown, &wrong_value(key, visible(&text, &shown), &reason)));
+            }
         }
     }
     let silent = given.values().filter(|row| row.status == Status::NotYet && !row.same(&options, &empty));

@@ -15,6 +15,8 @@ pub struct LoadError {
     pub line: u32,
     /// The whole message, with file and line where there is one. It holds no secret.
     pub text: String,
+    /// What is wrong, and what may be meant, without file and line: for a report that names the place itself.
+    pub problem: String,
 }
 
 /// Something about a configuration that the administrator should know, and that does not stop anything.

@@ -64,7 +64,7 @@ impl Walk<'_, '_> {
                 Line::Broken => {
                     let known = "a line is [section], key = value, %include file or a comment";
                     let text = format!("syntax error in configuration ({place}): {known}");
-                    self.visitor.fault(place.error(text));
+                    self.visitor.fault(place.error(text, format!("syntax error: {known}")));
                 }
             }
         }
@@ -75,18 +75,22 @@ impl Walk<'_, '_> {
         if self.includes > INCLUDES_MAX {
             // Said once: everything after it would be the same.
             if self.includes == INCLUDES_MAX + 1 {
-                self.visitor.fault(place.error(format!("more than {INCLUDES_MAX} includes ({place})")));
+                let problem = format!("more than {INCLUDES_MAX} includes");
+                self.visitor.fault(place.error(format!("{problem} ({place})"), problem));
             }
             return;
         }
         if depth == INCLUDE_DEPTH_MAX {
-            return self.visitor.fault(place.error(format!("include nesting level too deep ({place})")));
+            let problem = "include nesting level too deep".to_owned();
+            return self.visitor.fault(place.error(format!("{problem} ({place})"), problem));
         }
         match (self.read)(path) {
             Ok(text) => self.file(path, &text, depth + 1),
-            Err(why) => self.visitor.fault(place.error(format!(
-                "error processing include file in configuration ({place}): could not load file \"{path}\": {why}"
-            ))),
+            Err(why) => {
+                let problem = format!("could not load file \"{path}\": {why}");
+                let text = format!("error processing include file in configuration ({place}): {problem}");
+                self.visitor.fault(place.error(text, problem));
+            }
         }
     }
 }

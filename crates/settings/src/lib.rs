@@ -23,6 +23,7 @@ mod packaged;
 mod password;
 mod reference;
 mod reload;
+mod slips;
 mod table;
 mod value;
 

@@ -5,6 +5,8 @@ use crate::config::{Config, Place};
 use crate::entries::{self, Entry, Outcome, not_yet};
 use crate::error::{LoadError, Warning};
 use crate::ini::{self, Visitor};
+use crate::password::masked;
+use crate::slips::did_you_mean;
 use crate::table::{MAIN_ROWS, Main, Origin, Status, row};
 
 impl Config {
@@ -17,34 +19,37 @@ impl Config {
         path: &str,
         read: &mut dyn FnMut(&str) -> Result<String, String>,
     ) -> Result<Config, Vec<LoadError>> {
-        let text = read(path).map_err(|why| {
-            let text = format!("could not load file \"{path}\": {why}");
-            vec![LoadError { file: path.to_owned(), line: 0, text }]
-        })?;
+        let (config, faults) = Config::survey(path, read);
+        if faults.is_empty() { Ok(config) } else { Err(faults) }
+    }
+
+    /// What can be understood of the files, and all their faults. With faults, the configuration is good for a report only:
+    /// what else is wrong with it, and where the faults can be logged.
+    pub fn survey(
+        path: &str,
+        read: &mut dyn FnMut(&str) -> Result<String, String>,
+    ) -> (Config, Vec<LoadError>) {
         let mut loader = Loader::new(path);
-        ini::walk(path, &text, read, &mut loader);
-        if !loader.main_seen {
-            let text = format!("main section missing from config file ({path}): it needs [pgbouncer]");
-            loader.errors.push(LoadError { file: path.to_owned(), line: 0, text });
-        }
-        if !loader.errors.is_empty() {
-            return Err(loader.errors);
+        let whole_file =
+            |text: String| LoadError { file: path.to_owned(), line: 0, problem: text.clone(), text };
+        match read(path) {
+            Err(why) => loader.errors.push(whole_file(format!("could not load file \"{path}\": {why}"))),
+            Ok(text) => {
+                ini::walk(path, &text, read, &mut loader);
+                if !loader.main_seen {
+                    let text =
+                        format!("main section missing from config file ({path}): it needs [pgbouncer]");
+                    loader.errors.push(whole_file(text));
+                }
+            }
         }
         let mut config = loader.config;
         warn_of_main(&mut config);
-        Ok(config)
-    }
-
-    /// What can be understood of the settings of the whole process in a file that [`Config::load`] does not take. It tells
-    /// where the faults can be reported, and is good for nothing else.
-    pub fn glimpse(path: &str, read: &mut dyn FnMut(&str) -> Result<String, String>) -> Main {
-        let mut loader = Loader::new(path);
-        if let Ok(text) = read(path) {
-            ini::walk(path, &text, read, &mut loader);
-        }
-        loader.config.main
+        (config, loader.errors)
     }
 }
+
+const SECTIONS: [&str; 5] = ["databases", "users", "peers", "pgbouncer", "pgweir"];
 
 /// The section that the next entries belong to.
 #[derive(Clone, Copy)]
@@ -85,8 +90,10 @@ impl Visitor for Loader {
             "peers" => Section::Peers,
             _ => {
                 let known = "there are databases, users, peers, pgbouncer and pgweir";
-                let text = format!("invalid section \"{name}\" in configuration ({place}): {known}");
-                self.errors.push(place.error(text));
+                let meant = did_you_mean(name, SECTIONS.into_iter());
+                let text = format!("invalid section \"{name}\" in configuration ({place}): {known}{meant}");
+                let problem = format!("unknown section \"{name}\": {known}{meant}");
+                self.errors.push(place.error(text, problem));
                 Section::Unknown
             }
         };
@@ -98,14 +105,19 @@ impl Visitor for Loader {
         match self.section {
             Section::None => {
                 let text = format!("value without section: {key} in configuration ({place})");
-                self.errors.push(place.error(text));
+                let problem = format!("\"{key}\" stands before the first section header");
+                self.errors.push(place.error(text, problem));
             }
             Section::Unknown => {}
             Section::Main => self.main(&entry),
             Section::Databases => match self.keep(entries::database(&entry)) {
-                Some(options) if key == FALLBACK_DATABASE => self.config.fallback = Some(options),
                 Some(options) => {
-                    self.config.databases.insert(key, options);
+                    self.config.database_places.insert(key.clone(), place);
+                    if key == FALLBACK_DATABASE {
+                        self.config.fallback = Some(options);
+                    } else {
+                        self.config.databases.insert(key, options);
+                    }
                 }
                 None => {}
             },
@@ -161,18 +173,19 @@ impl Loader {
 
     fn main(&mut self, entry: &Entry<'_>) {
         let Some(row) = row(MAIN_ROWS, entry.name) else {
-            let near = nearest(entry.name).map(|near| format!(": is {near} meant?")).unwrap_or_default();
+            let meant = did_you_mean(entry.name, MAIN_ROWS.iter().map(|row| row.name));
             let text = format!(
-                "unknown parameter: pgbouncer/{} in configuration ({}){near}",
+                "unknown parameter: pgbouncer/{} in configuration ({}){meant}",
                 entry.name, entry.place
             );
-            return self.errors.push(entry.place.error(text));
+            let problem = format!("unknown setting \"{}\"{meant}", entry.name);
+            return self.errors.push(entry.place.error(text, problem));
         };
         match row.assign(&mut self.config.main, entry.value) {
             Ok(()) => {
                 self.config.given.insert(row.name, entry.place.clone());
             }
-            Err(reason) => self.errors.push(entry.fault(&reason)),
+            Err(reason) => self.errors.push(entry.fault(&masked(entry.value), &reason)),
         }
     }
 
@@ -223,30 +236,4 @@ fn means_default(name: &str, value: Option<&str>) -> bool {
         "client_tls_protocols" | "server_tls_protocols" => matches!(value, Some("secure" | "default")),
         _ => false,
     }
-}
-
-/// The setting whose name is nearest to `key`, if one is near enough to be a slip of the pen.
-fn nearest(key: &str) -> Option<&'static str> {
-    const SLIPS_MAX: usize = 2;
-    const KEY_MAX: usize = 64;
-    if key.len() > KEY_MAX {
-        return None;
-    }
-    let near = MAIN_ROWS.iter().map(|row| (distance(key, row.name), row.name)).min()?;
-    (near.0 <= SLIPS_MAX).then_some(near.1)
-}
-
-/// How many letters have to change to make one word from the other (Levenshtein).
-fn distance(one: &str, other: &str) -> usize {
-    let mut costs: Vec<usize> = (0..=other.len()).collect();
-    for (i, a) in one.bytes().enumerate() {
-        let mut diagonal = costs[0];
-        costs[0] = i + 1;
-        for (j, b) in other.bytes().enumerate() {
-            let replace = diagonal + usize::from(!a.eq_ignore_ascii_case(&b));
-            diagonal = costs[j + 1];
-            costs[j + 1] = replace.min(diagonal + 1).min(costs[j] + 1);
-        }
-    }
-    costs[other.len()]
 }

@@ -25,17 +25,89 @@ impl fmt::Debug for Password {
     }
 }
 
+/// What is shown in place of a secret.
+const HIDDEN: &str = "***";
+
 /// The part of `text` that may be shown: from the value of the first key that has "pass" in its name on,
-/// everything is hidden.
+/// everything is hidden, and so are user and password of a URL.
 ///
 /// Made for texts that did not parse, so it trusts no quoting.
 pub(crate) fn masked(text: &str) -> String {
     let lower = text.to_ascii_lowercase();
     let secret = lower.find("pass").and_then(|at| lower[at..].find('=').map(|eq| at + eq + 1));
     match secret {
-        Some(from) => format!("{}***", &text[..from]),
-        None => text.to_owned(),
+        Some(from) => format!("{}{HIDDEN}", without_accounts(&text[..from])),
+        None => without_accounts(text),
     }
+}
+
+/// Hides what stands before the host of each URL: `scheme://***@host`.
+fn without_accounts(text: &str) -> String {
+    let mut shown = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find("://") {
+        let (before, after) = rest.split_at(at + "://".len());
+        shown.push_str(before);
+        let end = after.find(|c: char| c.is_ascii_whitespace()).unwrap_or(after.len());
+        // A password may have any character in it, also `/` and `@`: the last `@` ends it.
+        rest = match after[..end].rfind('@') {
+            Some(host) => {
+                shown.push_str(HIDDEN);
+                &after[host..]
+            }
+            None => after,
+        };
+    }
+    shown + rest
+}
+
+/// The part of a connection string that may be shown: its pairs up to the first whose key is secret or unknown,
+/// because an unknown key may be a misspelled `password`. The name of that key is shown, its value is not.
+pub(crate) fn masked_pairs(text: &str, is_plain: impl Fn(&str) -> bool) -> String {
+    let mut from = 0;
+    loop {
+        let rest = &text[from..];
+        let key_at = from + (rest.len() - rest.trim_start_matches(' ').len());
+        let key_len = text[key_at..].find([' ', '=']).unwrap_or(text.len() - key_at);
+        let key = &text[key_at..key_at + key_len];
+        if key.is_empty() {
+            return if key_at == text.len() {
+                text.to_owned()
+            } else {
+                format!("{}{HIDDEN}", &text[..key_at])
+            };
+        }
+        let after = &text[key_at + key_len..];
+        let value =
+            after.trim_start_matches(' ').strip_prefix('=').map(|value| value.trim_start_matches(' '));
+        let value = value.filter(|_| is_plain(key));
+        let Some(value) = value else {
+            let is_name = key.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'));
+            let end = if is_name && after.trim_start_matches(' ').starts_with('=') {
+                key_at + key_len + after.find('=').map_or(0, |at| at + 1)
+            } else {
+                key_at
+            };
+            return format!("{}{HIDDEN}", &text[..end]);
+        };
+        from = text.len() - value.len() + value_len(value);
+    }
+}
+
+/// How long a value is, with its quotes. One whose quotes do not close goes on to the end.
+fn value_len(value: &str) -> usize {
+    let Some(quoted) = value.strip_prefix('\'') else {
+        return value.find(' ').unwrap_or(value.len());
+    };
+    let mut at = 0;
+    while let Some(quote) = quoted[at..].find('\'') {
+        at += quote + 1;
+        if !quoted[at..].starts_with('\'') {
+            return at + 1;
+        }
+        at += 1;
+    }
+    value.len()
 }
 
 #[cfg(test)]
@@ -55,5 +127,31 @@ mod tests {
         assert_eq!(masked("host=a password=x port=1"), "host=a password=***");
         assert_eq!(masked("host=a PASSWORD = 'x"), "host=a PASSWORD =***");
         assert_eq!(masked("ldapbindpasswd=x"), "ldapbindpasswd=***");
+    }
+
+    #[test]
+    fn the_account_of_a_url_is_hidden() {
+        assert_eq!(masked("postgres://u:s3cret@h:1/d"), "postgres://***@h:1/d");
+        assert_eq!(masked("a://u:p/w@x@h b://c http://t0ken@e"), "a://***@h b://c http://***@e");
+        assert_eq!(masked("http://h/p"), "http://h/p");
+    }
+
+    #[test]
+    fn pairs_are_shown_up_to_the_first_that_may_be_secret() {
+        let is_plain = |key: &str| matches!(key, "host" | "port");
+        for (text, shown) in [
+            ("", ""),
+            ("host=a  port = 1 ", "host=a  port = 1 "),
+            ("host='a ''b' port=x", "host='a ''b' port=x"),
+            ("host=a pasword=s3cret port=1", "host=a pasword=***"),
+            ("host=a password = s3cret", "host=a password =***"),
+            ("host=a s3cret port=1", "host=a ***"),
+            ("postgres://u:s3cret@h/d", "***"),
+            ("postgres://u:s3cret@h/d?sslmode=x", "***"),
+            ("host='a s3cret", "host='a s3cret"),
+            ("=s3cret", "***"),
+        ] {
+            assert_eq!(masked_pairs(text, is_plain), shown, "{text}");
+        }
     }
 }

@@ -103,7 +103,7 @@ fn faults_of_lines_have_pgbouncers_words() {
         assert!(found[0].starts_with(words), "{line}:\n{}\n{words}", found[0]);
     }
     let near = &faults("[pgbouncer]\nmax_client_con = 1\n")[0];
-    assert!(near.ends_with(": is max_client_conn meant?"), "{near}");
+    assert!(near.ends_with("; did you mean \"max_client_conn\"?"), "{near}");
     assert_eq!(faults("a = 1\n[pgbouncer]\n"), ["value without section: a in configuration (t.ini:1)"]);
     for text in ["", "[databases]\na = host=b\n"] {
         assert!(faults(text)[0].starts_with("main section missing from config file"));
@@ -117,7 +117,6 @@ fn wrong_values_have_pgbouncers_words_and_the_reason() {
         ("pgbouncer", "max_client_conn", "", "it has to be a whole number"),
         ("pgbouncer", "listen_port", "65536", "it has to be between 0 and 65535"),
         ("pgbouncer", "pool_mode", "bad", "it has to be one of session, transaction, statement"),
-        ("databases", "x", "host=a foo=1", "unrecognized connection parameter: foo"),
         ("databases", "x", "port=0", "invalid port: 0: it has to be between 1 and 65535"),
         ("databases", "x", "port=65536", "invalid port: 65536: it has to be between 1 and 65535"),
         (
@@ -127,7 +126,6 @@ fn wrong_values_have_pgbouncers_words_and_the_reason() {
             "invalid pool mode: b: it has to be one of session, transaction, statement",
         ),
         ("databases", "x", "pool_size=abc", "invalid pool_size: abc: it has to be a whole number"),
-        ("databases", "x", "host", "syntax error in connection string"),
         (
             "databases",
             "x",
@@ -136,10 +134,7 @@ fn wrong_values_have_pgbouncers_words_and_the_reason() {
         ),
         ("databases", "pgbouncer", "host=a", "database name \"pgbouncer\" is reserved"),
         ("databases", &"d".repeat(64), "host=a", "too long db name: it has more than 63 bytes"),
-        ("users", "x", "foo=1", "unrecognized user parameter: foo"),
-        ("users", "x", "host=a", "unrecognized user parameter: host"),
         ("peers", "1", "port=1", "a peer needs a host"),
-        ("peers", "1", "host=a user=b", "unrecognized peer parameter: user"),
         ("peers", "0", "host=a", "the id of a peer has to be between 1 and 65535"),
         ("peers", "65536", "host=a", "the id of a peer has to be between 1 and 65535"),
         ("peers", "99999999999", "host=a", "the id of a peer has to be between 1 and 65535"),
@@ -148,6 +143,19 @@ fn wrong_values_have_pgbouncers_words_and_the_reason() {
         let found = faults(&format!("[pgbouncer]\n[{section}]\n{key} = {value}\n"));
         let expected =
             format!("invalid value \"{value}\" for parameter {key} in configuration (t.ini:3): {reason}");
+        assert_eq!(found, [expected]);
+    }
+    // An unknown key may be a misspelled password: its value is not shown.
+    for (section, value, shown, reason) in [
+        ("databases", "host=a foo=1", "host=a foo=***", "unrecognized connection parameter: foo"),
+        ("databases", "host", "***", "syntax error in connection string"),
+        ("users", "foo=1", "foo=***", "unrecognized user parameter: foo"),
+        ("users", "host=a", "host=***", "unrecognized user parameter: host"),
+        ("peers", "host=a user=b", "host=a user=***", "unrecognized peer parameter: user"),
+    ] {
+        let found = faults(&format!("[pgbouncer]\n[{section}]\n1 = {value}\n"));
+        let expected =
+            format!("invalid value \"{shown}\" for parameter 1 in configuration (t.ini:3): {reason}");
         assert_eq!(found, [expected]);
     }
 }
@@ -324,8 +332,71 @@ fn a_file_that_does_not_load_may_still_say_where_the_log_is() {
     let text = "[pgbouncer]\nlogfile = /var/log/x\nlisten_backlog = many\nuser = u\n[nothing]\n";
     let mut read = |_: &str| Ok(text.to_owned());
     assert!(Config::load("x.ini", &mut read).is_err());
-    let main = Config::glimpse("x.ini", &mut read);
+    let (Config { main, .. }, found) = Config::survey("x.ini", &mut read);
     assert_eq!((&*main.logfile, main.user.as_deref()), ("/var/log/x", Some("u")));
-    let nothing = Config::glimpse("x.ini", &mut |_| Err("there is none".to_owned()));
+    assert_eq!(found.iter().map(|fault| fault.line).collect::<Vec<_>>(), [3, 5]);
+    let (Config { main: nothing, .. }, _) = Config::survey("x.ini", &mut |_| Err("there is none".to_owned()));
     assert_eq!(nothing.logfile, "");
+}
+
+/// What a report says beside the place: names in quotes, and what may be meant.
+#[test]
+fn problems_are_told_without_their_place() {
+    for (text, problem) in [
+        ("[pgbouncer]\npool_mod = session\n", "unknown setting \"pool_mod\"; did you mean \"pool_mode\"?"),
+        ("[pgbouncer]\nnosuch = 1\n", "unknown setting \"nosuch\""),
+        (
+            "[pgbouncer]\n[database]\n",
+            "unknown section \"database\": there are databases, users, peers, pgbouncer and pgweir; did you mean \"databases\"?",
+        ),
+        (
+            "[pgbouncer]\nauth_type = md6\n",
+            "invalid value \"md6\" for \"auth_type\": it has to be one of any, trust, plain, md5, cert, hba, ldap, pam, scram-sha-256",
+        ),
+        (
+            "[pgbouncer]\n[databases]\na = hots=x\n",
+            "invalid value \"hots=***\" for \"a\": unrecognized connection parameter: hots; did you mean \"host\"?",
+        ),
+    ] {
+        let faults = Config::load("t.ini", &mut |_| Ok(text.to_owned())).expect_err(text);
+        assert_eq!(faults.iter().map(|fault| &*fault.problem).collect::<Vec<_>>(), [problem]);
+        assert!(faults[0].text.contains("(t.ini:") && faults[0].line > 0, "{faults:?}");
+    }
+}
+
+#[test]
+fn no_fault_shows_a_password() {
+    for line in [
+        "a = postgres://u:s3cret@h/d",
+        "a = postgres://u:s3cret@h/d?pool_size=many",
+        "a = host=h pasword=s3cret",
+        "a = host=h pasword=s3cret port=x",
+        "a = host=h password=s3cret port=x",
+        "a = host=h password=my s3cret pool_mode=x",
+        "a = host=h port=x password='s3cret",
+        "pgbouncer = host=h password=s3cret",
+    ] {
+        let text = format!("[pgbouncer]\nlisten_port = postgres://u:s3cret@h\n[databases]\n{line}\n");
+        let faults = Config::load("t.ini", &mut |_| Ok(text.clone())).expect_err(line);
+        assert!(faults.len() >= 2, "{faults:?}");
+        assert!(!format!("{faults:?}").contains("s3cret"), "{line}: {faults:?}");
+    }
+}
+
+#[test]
+fn an_empty_host_in_a_list_is_a_warning() {
+    for (hosts, warning) in [
+        ("a,b", None),
+        ("a, ,b", Some("database \"d\": the host list has an empty host, which is ignored (t.ini:2)")),
+        ("a,", Some("database \"d\": the host list has an empty host, which is ignored (t.ini:2)")),
+        ("','", Some("database \"d\": the host list is empty, so the unix socket is used (t.ini:2)")),
+    ] {
+        let text = format!("[databases]\nd = host={}\n[pgbouncer]\n", hosts.replace(", ,", ",,"));
+        let config = Config::load("t.ini", &mut |_| Ok(text.clone())).expect("a good file");
+        assert_eq!(
+            config.warnings.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            Vec::from_iter(warning)
+        );
+        assert_eq!(config.database_places["d"].line, 2);
+    }
 }
