@@ -208,8 +208,8 @@ struct House {
 
 /// What is wrong with `http_tls_cert_file` and `http_tls_key_file`, if anything is.
 #[must_use]
-pub fn tls_fault(main: &Main, present: Present) -> Option<String> {
-    tls::Tls::read(main, present).err()
+pub fn tls_faults(main: &Main, present: Present) -> Vec<String> {
+    tls::Tls::build(main, present).err().unwrap_or_default()
 }
 
 /// Starts the HTTP server's thread.

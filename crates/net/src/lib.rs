@@ -43,5 +43,5 @@ pub use listen::{ListenError, ListenSettings, Listeners, open_listeners};
 pub use options::SocketOptions;
 pub use socket2::Socket;
 pub use takeover::{Arrivals, Giver, GivingError, Leftovers, Takeover, TakeoverError};
-pub use tls::{Pems, Side, TlsConfigs, TlsSetupError, own_certificate};
+pub use tls::{Pems, ServerTls, Side, TlsConfigs, TlsSetupError, certificate_end_point, own_certificate};
 pub use workers::{Log, LogSink, Post, Setup, WorkerLoad, Workers};

@@ -6,7 +6,7 @@ use pgweir_control::web::{Load, Workforce};
 use pgweir_control::{Fleet, TlsFiles, TlsSide};
 use pgweir_core::driver::WorkerId;
 use pgweir_core::mail::Mail;
-use pgweir_net::{Pems, Post, SocketOptions, TlsConfigs, WorkerLoad, Workers};
+use pgweir_net::{Pems, Post, Side, SocketOptions, TlsConfigs, TlsSetupError, WorkerLoad, Workers};
 use pgweir_settings::Main;
 
 /// The workers under the control plane's name for them.
@@ -70,9 +70,30 @@ pub(crate) fn tls_faults(main: &Main, files: &TlsFiles) -> Vec<String> {
     let faults = TlsConfigs::faults(main, pems(&files.clients), pems(&files.servers));
     faults
         .iter()
+        .filter(|fault| !is_unread(fault, main, files))
         .map(ToString::to_string)
-        .chain(pgweir_control::web::tls_fault(main, pgweir_net::own_certificate))
+        .chain(pgweir_control::web::tls_faults(main, pgweir_net::own_certificate))
         .collect()
+}
+
+/// A file of this side could not be read, which is a fault by itself: what lacks for that reason is none.
+fn is_unread(fault: &TlsSetupError, main: &Main, files: &TlsFiles) -> bool {
+    let (side, named) = match fault.side {
+        Side::Client => (
+            &files.clients,
+            [&main.client_tls_cert_file, &main.client_tls_key_file, &main.client_tls_ca_file],
+        ),
+        Side::Server => (
+            &files.servers,
+            [&main.server_tls_cert_file, &main.server_tls_key_file, &main.server_tls_ca_file],
+        ),
+    };
+    let unread = |named: &String, read: &Option<Vec<u8>>| !named.is_empty() && read.is_none();
+    match fault.setting {
+        "cert_file" | "key_file" => unread(named[0], &side.cert) || unread(named[1], &side.key),
+        "ca_file" => unread(named[2], &side.ca),
+        _ => false,
+    }
 }
 
 fn pems(side: &TlsSide) -> Pems<'_> {

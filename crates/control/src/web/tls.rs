@@ -25,24 +25,44 @@ pub(super) struct Tls(Option<TlsAcceptor>);
 impl Tls {
     /// Reads the files. The error says what is wrong with which setting, and never what is in a file.
     pub(super) fn read(main: &Main, present: Present) -> Result<Tls, String> {
+        Tls::build(main, present).map_err(|faults| faults.join("; "))
+    }
+
+    /// The same with all faults, for a report.
+    pub(super) fn build(main: &Main, present: Present) -> Result<Tls, Vec<String>> {
         let (cert, key) = (main.http_tls_cert_file.as_str(), main.http_tls_key_file.as_str());
+        let half = |set: &str, other: &str| vec![format!("{set} is set, but {other} is not")];
         match (cert, key) {
             ("", "") => return Ok(Tls(None)),
-            ("", _) => return Err("http_tls_key_file is set, but http_tls_cert_file is not".to_owned()),
-            (_, "") => return Err("http_tls_cert_file is set, but http_tls_key_file is not".to_owned()),
+            ("", _) => return Err(half("http_tls_key_file", "http_tls_cert_file")),
+            (_, "") => return Err(half("http_tls_cert_file", "http_tls_key_file")),
             _ => {}
         }
-        let chain = CertificateDer::pem_slice_iter(&read("http_tls_cert_file", cert)?)
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|_| format!("http_tls_cert_file {cert} is no PEM certificate"))?;
-        let key = PrivateKeyDer::from_pem_slice(&read("http_tls_key_file", key)?)
-            .map_err(|_| format!("http_tls_key_file {key} has no PEM private key that is not encrypted"))?;
+        let chain = read("http_tls_cert_file", cert).and_then(|text| {
+            let chain = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
+            chain.map_err(|_| format!("http_tls_cert_file {cert} is no PEM certificate"))
+        });
+        let key = read("http_tls_key_file", key).and_then(|text| {
+            PrivateKeyDer::from_pem_slice(&text)
+                .map_err(|_| format!("http_tls_key_file {key} has no PEM private key that is not encrypted"))
+        });
+        let (chain, key) = match (chain, key) {
+            (Ok(chain), Ok(key)) => (chain, key),
+            (chain, key) => return Err(chain.err().into_iter().chain(key.err()).collect()),
+        };
+        Tls::present(chain, key, present)
+            .map_err(|error| vec![format!("http_tls_cert_file {cert} and its key cannot be used: {error}")])
+    }
+
+    fn present(
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+        present: Present,
+    ) -> Result<Tls, rustls::Error> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let own = present(&provider, chain, key)
-            .map_err(|error| format!("http_tls_cert_file {cert} and its key can not be used: {error}"))?;
+        let own = present(&provider, chain, key)?;
         let mut config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?
+            .with_safe_default_protocol_versions()?
             .with_no_client_auth()
             .with_cert_resolver(own);
         config.alpn_protocols = vec![b"http/1.1".to_vec()];

@@ -11,7 +11,8 @@ mod version1;
 #[cfg(test)]
 mod tests;
 
-pub use setup::{Pems, Side, TlsConfigs, TlsSetupError};
+pub use names::end_point as certificate_end_point;
+pub use setup::{Pems, ServerTls, Side, TlsConfigs, TlsSetupError};
 pub use version1::own_certificate;
 
 /// The protocol that PostgreSQL registered for ALPN.

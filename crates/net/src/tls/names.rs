@@ -66,7 +66,8 @@ pub(crate) fn read(certificate: &[u8]) -> Option<Facts> {
 
 /// The hash of a certificate that a login over its session can be bound to (`tls-server-end-point`, RFC 5929 section 4.1): with the hash
 /// function of the certificate's signature, or SHA-256 where that is weaker. `None` where there is none, or none that is known here.
-pub(crate) fn end_point(certificate: &[u8]) -> Option<Box<[u8]>> {
+#[must_use]
+pub fn end_point(certificate: &[u8]) -> Option<Box<[u8]>> {
     let mut parts = Der(Der(certificate).take(SEQUENCE)?);
     parts.take(SEQUENCE)?;
     let mut algorithm = Der(parts.take(SEQUENCE)?);

@@ -88,12 +88,37 @@ impl TlsConfigs {
         Ok(Self { clients, servers })
     }
 
-    /// The first thing that is wrong with each of the two sides, for a report of everything at once.
+    /// Everything that is wrong with the two sides, for a report.
     #[must_use]
     pub fn faults(main: &Main, client: Pems<'_>, server: Pems<'_>) -> Vec<TlsSetupError> {
-        let clients = Maker { side: Side::Client, pems: client }.towards_clients(main).err();
-        let servers = Maker { side: Side::Server, pems: server }.towards_servers(main).err();
-        clients.into_iter().chain(servers).collect()
+        let clients = Maker { side: Side::Client, pems: client };
+        let servers = Maker { side: Side::Server, pems: server };
+        let mut faults = Vec::new();
+        if main.client_tls_sslmode != SslMode::Disable {
+            let tls13 = main.client_tls13_ciphers.as_deref().unwrap_or_default();
+            let lists = (&*main.client_tls_ciphers, tls13, &*main.client_tls_ecdhcurve);
+            faults.extend(clients.faults_of_parts(lists, &main.client_tls_protocols));
+        }
+        add_if_new(&mut faults, clients.towards_clients(main).err());
+        if main.server_tls_sslmode != SslMode::Disable {
+            let tls13 = main.server_tls13_ciphers.as_deref().unwrap_or_default();
+            faults.extend(
+                servers
+                    .faults_of_parts((&main.server_tls_ciphers, tls13, "auto"), &main.server_tls_protocols),
+            );
+        }
+        add_if_new(&mut faults, servers.towards_servers(main).err());
+        faults
+    }
+
+    /// How a blocking client speaks TLS with this host; `None` if it is switched off.
+    ///
+    /// # Errors
+    /// The host has no name that a certificate could have, and that is verified.
+    pub fn for_server(&self, host: &str) -> Result<Option<ServerTls>, String> {
+        let Some(servers) = &self.servers else { return Ok(None) };
+        let is_required = servers.mode > SslMode::Prefer;
+        Ok(Some(ServerTls { config: Arc::clone(&servers.config), name: servers.name(host)?, is_required }))
     }
 
     /// `true` when clients can be offered TLS.
@@ -103,26 +128,43 @@ impl TlsConfigs {
     }
 }
 
+/// TLS with a server for a blocking client, as workers speak it.
+pub struct ServerTls {
+    /// Versions, ciphers, our certificate, and how the server's is verified.
+    pub config: Arc<ClientConfig>,
+    /// The server's name, for its certificate.
+    pub name: ServerName<'static>,
+    /// A server that does not speak TLS is refused.
+    pub is_required: bool,
+}
+
 impl TowardsServers {
     /// Begins a session with `host`; the text of an error is for the log.
     pub(crate) fn connect(&self, host: &str) -> Result<UnbufferedClientConnection, String> {
-        let name = match ServerName::try_from(host.to_owned()) {
-            Ok(name) => name,
-            Err(_) if self.mode == SslMode::VerifyFull => {
-                return Err(format!(
-                    "\"{host}\" is no host name that a certificate could have (verify-full)"
-                ));
-            }
-            // Nobody looks at it, and an address is not sent (SNI).
-            Err(_) => ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into()),
-        };
+        let name = self.name(host)?;
         UnbufferedClientConnection::new(Arc::clone(&self.config), name).map_err(|e| e.to_string())
+    }
+
+    fn name(&self, host: &str) -> Result<ServerName<'static>, String> {
+        match ServerName::try_from(host.to_owned()) {
+            Ok(name) => Ok(name),
+            Err(_) if self.mode == SslMode::VerifyFull => {
+                Err(format!("\"{host}\" is no host name that a certificate could have (verify-full)"))
+            }
+            // It is not verified, and an address is not sent (SNI).
+            Err(_) => Ok(ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into())),
+        }
     }
 
     /// `true` when the server's certificate was checked.
     pub(crate) fn verifies(&self) -> bool {
         self.mode >= SslMode::VerifyCa
     }
+}
+
+/// A fault of one setting is told once.
+fn add_if_new(faults: &mut Vec<TlsSetupError>, fault: Option<TlsSetupError>) {
+    faults.extend(fault.filter(|fault| !faults.contains(fault)));
 }
 
 type Certificates = Vec<CertificateDer<'static>>;
@@ -209,6 +251,18 @@ impl Maker<'_> {
         };
         config.resumption = Resumption::disabled();
         Ok(Some(Arc::new(TowardsServers { config: Arc::new(config), mode })))
+    }
+
+    /// What is wrong with the parts, each looked at without the others.
+    fn faults_of_parts(&self, lists: (&str, &str, &str), protocols: &str) -> Vec<TlsSetupError> {
+        let (ciphers, tls13, curve) = lists;
+        let parts = [
+            self.provider(ciphers, tls13, curve).err(),
+            self.versions(protocols).err(),
+            self.own_certificate().err(),
+            self.authorities().err(),
+        ];
+        parts.into_iter().flatten().collect()
     }
 
     fn provider(
