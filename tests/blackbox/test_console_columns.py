@@ -56,7 +56,7 @@ ADDED = {
     "SERVERS": "multiplexed# pinned pinned_since",
     "POOLS": "sv_short_target# sv_short# cl_multiplexed# total_multiplexed## total_requeued## total_multiplex_violations## total_target_changes## "
     "sv_pinned# total_session_replays## total_session_audits## total_session_remembered## total_pins## total_session_checks## "
-    "total_session_differences##",
+    "total_session_differences## connect_failure",
     "STATS": "total_client_login_count! avg_client_login_count!",
 }
 

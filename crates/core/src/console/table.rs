@@ -156,7 +156,7 @@ const POOLS: [(&str, Type); 17] = [
 ];
 
 /// What POOLS_EXTENDED adds.
-const POOLS_OURS: [(&str, Type); 14] = [
+const POOLS_OURS: [(&str, Type); 15] = [
     ("sv_short_target", Int4),
     ("sv_short", Int4),
     ("cl_multiplexed", Int4),
@@ -171,6 +171,7 @@ const POOLS_OURS: [(&str, Type); 14] = [
     ("total_pins", Int8),
     ("total_session_checks", Int8),
     ("total_session_differences", Int8),
+    ("connect_failure", Text),
 ];
 
 const DATABASES: [(&str, Type); 17] = [

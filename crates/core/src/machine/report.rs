@@ -365,6 +365,7 @@ impl Machine {
             cell(pool.pinned),
         ];
         row.extend(pool.continuity.each().map(|(_, _, count)| cell(count)));
+        row.push(pool.failure.as_ref().map(|failure| failure.text.clone()));
         row
     }
 
@@ -375,6 +376,7 @@ impl Machine {
         row.extend((0..12).map(|_| cell(0)));
         row.extend([cell("statement"), None]);
         row.extend((0..14).map(|_| cell(0)));
+        row.push(None);
         row
     }
 
