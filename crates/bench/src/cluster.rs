@@ -9,15 +9,15 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use pgweir_auth::PlainPassword;
+use pgweir_auth::{Credential, PlainPassword};
 
-use crate::client::Client;
 use crate::error::BenchError;
 use crate::interrupt::Interrupt;
-use crate::login::{Address, Login};
 use crate::process::{self, Process, STOP_POSTGRES};
 use crate::scratch::{self, Scratch};
 use crate::tools::PostgresTools;
+use pgweir_client::Client;
+use pgweir_client::{Address, Login};
 
 /// The role that makes the load; it owns [`DATABASE`].
 pub(crate) const USER: &str = "bench";
@@ -187,7 +187,8 @@ impl Cluster {
     #[must_use]
     pub(crate) fn login(&self) -> Login {
         let password = self.entry.password().map(PlainPassword::new);
-        Login { password, ..Login::trusted(self.address(), USER, DATABASE, "direct") }
+        let credential = password.map_or(Credential::None, Credential::Password);
+        Login { credential, ..Login::trusted(self.address(), USER, DATABASE, "direct") }
     }
 
     /// The postmaster's process id.

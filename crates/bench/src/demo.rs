@@ -11,7 +11,6 @@ use lexopt::prelude::*;
 use crate::cluster::{Cluster, ClusterOptions, DATABASE, Entry, RESERVED, USER, free_port, port_is_free};
 use crate::error::BenchError;
 use crate::interrupt::Interrupt;
-use crate::login::Address;
 use crate::machine;
 use crate::pgbench::{Load, Outcome, Pgbench, Protocol, Script};
 use crate::pooler::{Pooler, PoolerOptions, PoolerProgram};
@@ -21,6 +20,7 @@ use crate::scratch::{RunAs, Scratch};
 use crate::stats::short;
 use crate::table::Table;
 use crate::tools::{self, PostgresTools};
+use pgweir_client::Address;
 
 const HELP: &str = "\
 usage: pgweir demo [options]

@@ -79,6 +79,12 @@ impl BenchError {
     }
 }
 
+impl From<pgweir_client::UrlError> for BenchError {
+    fn from(error: pgweir_client::UrlError) -> Self {
+        Self::Usage(error.to_string())
+    }
+}
+
 impl From<lexopt::Error> for BenchError {
     fn from(error: lexopt::Error) -> Self {
         Self::Usage(error.to_string())

@@ -11,12 +11,10 @@ use lexopt::prelude::*;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 
-use crate::client::Client;
 use crate::cluster::free_port;
 use crate::error::BenchError;
 use crate::interrupt::Interrupt;
 use crate::load::{self, Mix, Pace, Plan, Protocol, StandIn};
-use crate::login::{Address, Login};
 use crate::pgbench_output::{Latencies, summary};
 use crate::process::{self, Process, STOP_PLAIN};
 use crate::progress::{Progress, note, say};
@@ -24,6 +22,8 @@ use crate::scratch::{RunAs, Scratch};
 use crate::stats::{median, short};
 use crate::table::Table;
 use crate::tools::find_pgbench;
+use pgweir_client::Client;
+use pgweir_client::{Address, Login};
 
 const HELP: &str = "\
 usage: pgweir bench generator [options]

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::client::Client;
 use crate::cluster::{DATABASE, USER};
 use crate::error::BenchError;
 use crate::interrupt::Interrupt;
-use crate::login::Address;
 use crate::sampler::{Memory, memory};
+use pgweir_client::Address;
+use pgweir_client::Client;
 
 /// A pooler may give buffers back a moment after a client went quiet.
 const SETTLE: Duration = Duration::from_secs(1);

@@ -12,7 +12,6 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-mod client;
 mod cluster;
 mod demo;
 mod error;
@@ -24,7 +23,6 @@ mod interrupt;
 mod json;
 mod keeper;
 mod load;
-mod login;
 mod machine;
 mod peers;
 mod pgbench;
@@ -40,7 +38,6 @@ mod stats;
 mod svg;
 mod table;
 mod tools;
-mod url;
 
 pub use error::BenchError;
 use progress::{note, say};

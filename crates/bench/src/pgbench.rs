@@ -9,10 +9,10 @@ use std::time::Duration;
 use crate::cluster::{DATABASE, USER};
 use crate::error::BenchError;
 use crate::interrupt::Interrupt;
-use crate::login::Address;
 use crate::pgbench_output::{Latencies, progress, summary};
 use crate::process::{self, Finished};
 use crate::scratch::Scratch;
+use pgweir_client::Address;
 
 /// How long after its time a run may take to end before it is called stuck.
 const GRACE: Duration = Duration::from_secs(60);

@@ -10,10 +10,10 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::error::BenchError;
-use crate::login::Login;
 use crate::pooler::PoolerOptions;
 use crate::process;
 use crate::scratch::Scratch;
+use pgweir_client::Login;
 
 /// For the tools' own logins while a load's clients have all others.
 pub(crate) const SPARE_CHILDREN: u32 = 2;
@@ -36,7 +36,7 @@ pub(crate) fn prepare(
     scratch.write(&conf, &conf_text(port, folder, options, server))?;
     scratch.write(&hba, &format!("host all all 127.0.0.1/32 {}\n", options.entry.name()))?;
     scratch.write(&pcp, "")?;
-    let password = server.password.as_ref().map(|password| String::from_utf8_lossy(password.as_bytes()));
+    let password = server.password().map(|password| String::from_utf8_lossy(password.as_bytes()));
     let users = format!("{}:TEXT{}\n", server.user, password.unwrap_or_default());
     scratch.write(&folder.join("pool_passwd"), &users)?;
     let mut command = process::service_command(program);
@@ -82,7 +82,7 @@ fn conf_text(port: u16, folder: &Path, options: &PoolerOptions, server: &Login) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::login::Address;
+    use pgweir_client::Address;
 
     #[test]
     fn there_are_as_many_processes_as_clients() {

@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::client::Client;
 use crate::cluster::{Entry, free_port, port_is_free};
 use crate::error::BenchError;
 use crate::interrupt::Interrupt;
-use crate::login::{Address, Login};
 use crate::pgpool;
 use crate::process::{self, Process, STOP_PGPOOL, STOP_POOLER};
 use crate::scratch::Scratch;
 use crate::tools::version_of;
+use pgweir_client::Client;
+use pgweir_client::{Address, Login};
 
 const START_LIMIT: Duration = Duration::from_secs(15);
 
@@ -240,7 +240,7 @@ fn command(
 ) -> Result<Command, BenchError> {
     let ini = folder.join("pgweir.ini");
     let quoted = |text: &str| text.replace('"', "\"\"");
-    let password = server.password.as_ref().map(|password| String::from_utf8_lossy(password.as_bytes()));
+    let password = server.password().map(|password| String::from_utf8_lossy(password.as_bytes()));
     let users = format!("\"{}\" \"{}\"\n", quoted(&server.user), quoted(&password.unwrap_or_default()));
     scratch.write(&folder.join("users.txt"), &users)?;
     scratch.write(&ini, &ini_text(port, folder, options, server))?;

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::client::Client;
 use crate::cluster::{Cluster, connections};
 use crate::error::BenchError;
+use pgweir_client::Client;
 
 /// `/proc/*/stat` counts in ticks of USER_HZ, which is 100 on every Linux that user space can see.
 const NS_PER_TICK: u64 = 10_000_000;

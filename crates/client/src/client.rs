@@ -1,35 +1,59 @@
 //! The smallest PostgreSQL client that can log in and run a statement: it watches `pg_stat_activity`, and thousands of it
 //! are the idle clients whose memory is weighed.
 
-use std::io::{self, Read, Write};
-use std::net::TcpStream;
-use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
 
 use pgweir_auth::{Credential, Proof, Prover};
-use pgweir_wire::backend::{Authentication, DataRow, tag};
-use pgweir_wire::frontend::{encode_query, encode_terminate};
+use pgweir_wire::backend::{Authentication, DataRow, ErrorFields, ParameterStatus, tag};
+use pgweir_wire::frontend::{
+    Target, encode_bind_head, encode_describe, encode_execute, encode_parse, encode_query, encode_sync,
+    encode_terminate,
+};
 use pgweir_wire::{HEADER_LEN, Header};
 
-use crate::load::words;
 use crate::login::{Address, Login, random};
+use crate::stream::Stream;
 
 /// Messages that a server sends to this client are small; a longer one is not the answer to anything that is asked here.
 const BODY_MAX: u32 = 16 * 1024 * 1024;
-/// Nothing that is asked here takes longer.
-const IO_LIMIT: Duration = Duration::from_secs(60);
-#[derive(Debug)]
-enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
+
+/// What a server said in an ErrorResponse.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{code}: {message}")]
+pub struct ServerError {
+    /// The SQLSTATE.
+    pub code: String,
+    /// The primary message.
+    pub message: String,
+}
+
+impl ServerError {
+    /// Reads the body of an ErrorResponse.
+    #[must_use]
+    pub fn parse(body: &[u8]) -> ServerError {
+        let text = |field: Option<&[u8]>| String::from_utf8_lossy(field.unwrap_or_default()).into_owned();
+        match ErrorFields::parse(body) {
+            Ok(fields) => ServerError { code: text(fields.code()), message: text(fields.message()) },
+            Err(_) => ServerError { code: String::new(), message: "an error without a text".to_owned() },
+        }
+    }
+
+    /// What the server said, if that is why something failed.
+    #[must_use]
+    pub fn of(error: &io::Error) -> Option<&ServerError> {
+        error.get_ref()?.downcast_ref()
+    }
 }
 
 /// A logged-in connection.
 #[derive(Debug)]
-pub(crate) struct Client {
+pub struct Client {
     stream: Stream,
     /// Names of the columns of the last result.
     columns: Vec<String>,
+    /// What the server told of itself at login.
+    parameters: Vec<(String, String)>,
 }
 
 impl Client {
@@ -37,38 +61,87 @@ impl Client {
     ///
     /// # Errors
     /// No connection, or the server refused; the text then is the server's.
-    pub(crate) fn connect(address: &Address, user: &str, database: &str) -> io::Result<Self> {
+    pub fn connect(address: &Address, user: &str, database: &str) -> io::Result<Self> {
         Self::log_in(&Login::trusted(address.clone(), user, database, "pgweir-tools"))
     }
 
     /// Connects and logs in.
     ///
     /// # Errors
-    /// No connection, or the server refused; the text then is the server's.
-    pub(crate) fn log_in(login: &Login) -> io::Result<Self> {
+    /// No connection, or the server refused: then the error holds a [`ServerError`].
+    pub fn log_in(login: &Login) -> io::Result<Self> {
+        let tcp = |host: &str, port: u16| {
+            let stream = Stream::tcp(host, port, login.wait_max)?;
+            match &login.tls {
+                Some(tls) => Stream::secure(stream, tls),
+                None => Ok(Stream::Tcp(stream)),
+            }
+        };
         let stream = match &login.address {
             Address::Loopback(port) => tcp("127.0.0.1", *port)?,
             Address::Tcp(host, port) => tcp(host, *port)?,
-            Address::Unix(directory, port) => {
-                let stream = UnixStream::connect(directory.join(format!(".s.PGSQL.{port}")))?;
-                stream.set_read_timeout(Some(IO_LIMIT))?;
-                Stream::Unix(stream)
-            }
+            Address::Unix(directory, port) => Stream::unix(directory, *port, login.wait_max)?,
         };
-        let mut client = Self { stream, columns: Vec::new() };
-        client.write(&login.startup())?;
-        client.until_ready(login.prover(), &mut |_| Ok(()))?;
+        let prover = login.prover().bound_to(stream.end_point(login.tls.as_ref()));
+        let mut client = Self { stream, columns: Vec::new(), parameters: Vec::new() };
+        client.stream.write_all(&login.startup())?;
+        client.until_ready(prover, &mut |_| Ok(()))?;
         Ok(client)
+    }
+
+    /// A parameter that the server reported (`server_version`).
+    #[must_use]
+    pub fn parameter(&self, name: &str) -> Option<&str> {
+        self.parameters.iter().rev().find(|(known, _)| known == name).map(|(_, value)| &**value)
+    }
+
+    /// The socket, if it is a unix socket: the operating system knows the process at its other end.
+    #[must_use]
+    pub fn unix_socket(&self) -> Option<BorrowedFd<'_>> {
+        match &self.stream {
+            Stream::Unix(stream) => Some(stream.as_fd()),
+            Stream::Tcp(_) | Stream::Tls(_) => None,
+        }
+    }
+
+    /// Runs a statement with one parameter `$1`; gives the number of its columns, and its rows with NULL as none.
+    ///
+    /// # Errors
+    /// As [`Client::query`].
+    pub fn ask(&mut self, sql: &str, parameter: &str) -> io::Result<(usize, Vec<Vec<Option<String>>>)> {
+        let mut tail = Vec::new();
+        // No format codes: text. One value. Results as text.
+        tail.extend_from_slice(&[0, 0, 0, 1]);
+        tail.extend_from_slice(&u32::try_from(parameter.len()).map_err(io::Error::other)?.to_be_bytes());
+        tail.extend_from_slice(parameter.as_bytes());
+        tail.extend_from_slice(&[0, 0]);
+        let mut out = Vec::new();
+        encode_parse(&mut out, b"", sql.as_bytes(), b"");
+        encode_bind_head(&mut out, b"", b"", tail.len());
+        out.extend_from_slice(&tail);
+        encode_describe(&mut out, Target::Portal, b"");
+        encode_execute(&mut out, b"", 0);
+        encode_sync(&mut out);
+        self.stream.write_all(&out)?;
+        self.columns.clear();
+        let mut rows = Vec::new();
+        self.until_ready(Prover::new("", Credential::None), &mut |body| {
+            let row = DataRow::parse(body).map_err(io::Error::other)?;
+            let text = |value: Option<&[u8]>| value.map(|value| String::from_utf8_lossy(value).into_owned());
+            rows.push(row.columns().map(text).collect());
+            Ok(())
+        })?;
+        Ok((self.columns.len(), rows))
     }
 
     /// Runs a statement; gives its rows as text, NULL as an empty one.
     ///
     /// # Errors
     /// The connection broke, or the server refused; the text then is the server's.
-    pub(crate) fn query(&mut self, sql: &str) -> io::Result<Vec<Vec<String>>> {
+    pub fn query(&mut self, sql: &str) -> io::Result<Vec<Vec<String>>> {
         let mut message = Vec::new();
         encode_query(&mut message, sql.as_bytes());
-        self.write(&message)?;
+        self.stream.write_all(&message)?;
         let mut rows = Vec::new();
         self.until_ready(Prover::new("", Credential::None), &mut |body| {
             let row = DataRow::parse(body).map_err(io::Error::other)?;
@@ -83,7 +156,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::query`].
-    pub(crate) fn table(&mut self, sql: &str) -> io::Result<(Vec<String>, Vec<Vec<String>>)> {
+    pub fn table(&mut self, sql: &str) -> io::Result<(Vec<String>, Vec<Vec<String>>)> {
         self.columns.clear();
         let rows = self.query(sql)?;
         Ok((self.columns.clone(), rows))
@@ -105,22 +178,23 @@ impl Client {
             };
             match kind {
                 tag::READY => return refused.map_or(Ok(()), Err),
-                tag::ERROR => refused = Some(io::Error::other(words(&body))),
+                tag::ERROR => refused = Some(io::Error::other(ServerError::parse(&body))),
                 tag::AUTHENTICATION => {
                     let request = Authentication::parse(&body).map_err(io::Error::other)?;
                     prover = match prover.handle(request, &mut random) {
                         Proof::Reply(next, message) => {
-                            self.write(&message)?;
+                            self.stream.write_all(&message)?;
                             next
                         }
                         Proof::Waiting(next) => next,
                         Proof::Done => Prover::new("", Credential::None),
-                        Proof::Failed(error) => {
-                            return Err(io::Error::other(format!(
-                                "the server asks for a password, and there is none or not a fitting one: {error}"
-                            )));
-                        }
+                        Proof::Failed(error) => return Err(io::Error::other(error)),
                     };
+                }
+                tag::PARAMETER_STATUS => {
+                    let told = ParameterStatus::parse(&body).map_err(io::Error::other)?;
+                    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+                    self.parameters.push((text(told.name), text(told.value)));
                 }
                 tag::ROW_DESCRIPTION => self.columns = column_names(&body),
                 tag::DATA_ROW => on_row(&body)?,
@@ -131,28 +205,14 @@ impl Client {
 
     fn read_message(&mut self) -> io::Result<(u8, Vec<u8>)> {
         let mut head = [0; HEADER_LEN];
-        self.read_exact(&mut head)?;
+        self.stream.read_exact(&mut head)?;
         let header = Header::peek(&head).map_err(io::Error::other)?.expect("all of the header was read");
         if header.body_len > BODY_MAX {
             return Err(io::Error::other("a message that is longer than any answer"));
         }
         let mut body = vec![0; header.total() - HEADER_LEN];
-        self.read_exact(&mut body)?;
+        self.stream.read_exact(&mut body)?;
         Ok((header.tag, body))
-    }
-
-    fn read_exact(&mut self, into: &mut [u8]) -> io::Result<()> {
-        match &mut self.stream {
-            Stream::Tcp(stream) => stream.read_exact(into),
-            Stream::Unix(stream) => stream.read_exact(into),
-        }
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        match &mut self.stream {
-            Stream::Tcp(stream) => stream.write_all(bytes),
-            Stream::Unix(stream) => stream.write_all(bytes),
-        }
     }
 }
 
@@ -160,7 +220,7 @@ impl Drop for Client {
     fn drop(&mut self) {
         let mut message = Vec::new();
         encode_terminate(&mut message);
-        let _ = self.write(&message);
+        let _ = self.stream.write_all(&message);
     }
 }
 
@@ -174,13 +234,6 @@ fn column_names(body: &[u8]) -> Vec<String> {
         rest = rest.get(end + 1 + BEHIND..).unwrap_or_default();
     }
     names
-}
-
-fn tcp(host: &str, port: u16) -> io::Result<Stream> {
-    let stream = TcpStream::connect((host, port))?;
-    stream.set_read_timeout(Some(IO_LIMIT))?;
-    stream.set_nodelay(true)?;
-    Ok(Stream::Tcp(stream))
 }
 
 #[cfg(test)]

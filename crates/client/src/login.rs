@@ -2,16 +2,22 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use pgweir_auth::{Credential, PlainPassword, Prover};
 use pgweir_wire::frontend::encode_startup;
 
+use crate::stream::Tls;
+
 /// What the tools' clients speak.
 const PROTOCOL: (u16, u16) = (3, 0);
 
+/// How long a client waits for a server that is expected to answer.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
 /// Where a server or pooler listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Address {
+pub enum Address {
     /// A TCP port on 127.0.0.1.
     Loopback(u16),
     /// A TCP port of a host.
@@ -23,7 +29,7 @@ pub(crate) enum Address {
 impl Address {
     /// What `--host` and `--port` of PostgreSQL's programs take.
     #[must_use]
-    pub(crate) fn host_and_port(&self) -> (String, String) {
+    pub fn host_and_port(&self) -> (String, String) {
         match self {
             Self::Loopback(port) => ("127.0.0.1".to_owned(), port.to_string()),
             Self::Tcp(host, port) => (host.clone(), port.to_string()),
@@ -34,44 +40,62 @@ impl Address {
 
 /// Everything that a client needs to get in.
 #[derive(Clone)]
-pub(crate) struct Login {
+pub struct Login {
     /// Where.
-    pub(crate) address: Address,
+    pub address: Address,
     /// The role.
-    pub(crate) user: String,
+    pub user: String,
     /// The database.
-    pub(crate) database: String,
-    /// Its password; none where the server trusts.
-    pub(crate) password: Option<PlainPassword>,
+    pub database: String,
+    /// What proves that the client is this role; nothing where the server trusts.
+    pub credential: Credential,
     /// By which it is known in `pg_stat_activity`.
-    pub(crate) application_name: String,
+    pub application_name: String,
     /// The schema that unqualified names mean; the server's default if none.
-    pub(crate) search_path: Option<String>,
+    pub search_path: Option<String>,
+    /// Further parameters of the session.
+    pub parameters: Vec<(String, String)>,
+    /// TLS, over TCP; without it, the client does not ask for it.
+    pub tls: Option<Tls>,
+    /// No single wait (for the connection, for a message) lasts longer.
+    pub wait_max: Duration,
 }
 
 impl Login {
     /// A login without a password.
     #[must_use]
-    pub(crate) fn trusted(address: Address, user: &str, database: &str, application_name: &str) -> Self {
+    pub fn trusted(address: Address, user: &str, database: &str, application_name: &str) -> Self {
         Self {
             address,
             user: user.to_owned(),
             database: database.to_owned(),
-            password: None,
+            credential: Credential::None,
             application_name: application_name.to_owned(),
             search_path: None,
+            parameters: Vec::new(),
+            tls: None,
+            wait_max: WAIT_MAX,
         }
     }
 
     /// The same under another application_name.
     #[must_use]
-    pub(crate) fn named(&self, application_name: &str) -> Self {
+    pub fn named(&self, application_name: &str) -> Self {
         Self { application_name: application_name.to_owned(), ..self.clone() }
+    }
+
+    /// Its password, if that is what it logs in with.
+    #[must_use]
+    pub fn password(&self) -> Option<&PlainPassword> {
+        match &self.credential {
+            Credential::Password(password) => Some(password),
+            _ => None,
+        }
     }
 
     /// The startup packet.
     #[must_use]
-    pub(crate) fn startup(&self) -> Vec<u8> {
+    pub fn startup(&self) -> Vec<u8> {
         let options = self.search_path.as_ref().map(|path| format!("-c search_path={path}"));
         let mut parameters: Vec<(&[u8], &[u8])> = vec![
             (b"user", self.user.as_bytes()),
@@ -79,6 +103,7 @@ impl Login {
             (b"application_name", self.application_name.as_bytes()),
         ];
         parameters.extend(options.as_ref().map(|options| (&b"options"[..], options.as_bytes())));
+        parameters.extend(self.parameters.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())));
         let mut packet = Vec::new();
         encode_startup(&mut packet, PROTOCOL, &parameters);
         packet
@@ -86,9 +111,8 @@ impl Login {
 
     /// Answers the server's questions.
     #[must_use]
-    pub(crate) fn prover(&self) -> Prover {
-        let credential = self.password.clone().map_or(Credential::None, Credential::Password);
-        Prover::new(&self.user, credential)
+    pub fn prover(&self) -> Prover {
+        Prover::new(&self.user, self.credential.clone())
     }
 }
 
@@ -99,7 +123,10 @@ impl fmt::Debug for Login {
 }
 
 /// Random bytes for nonces.
-pub(crate) fn random(out: &mut [u8]) {
+///
+/// # Panics
+/// The system has none.
+pub fn random(out: &mut [u8]) {
     use aws_lc_rs::rand::SecureRandom;
     aws_lc_rs::rand::SystemRandom::new().fill(out).expect("the system has random bytes");
 }
@@ -111,7 +138,7 @@ mod tests {
     #[test]
     fn a_password_is_not_shown() {
         let mut login = Login::trusted(Address::Loopback(1), "u", "d", "a");
-        login.password = Some(PlainPassword::new("secret"));
+        login.credential = Credential::Password(PlainPassword::new("secret"));
         assert!(!format!("{login:?}").contains("secret"));
     }
 

@@ -2,21 +2,24 @@
 
 use std::path::PathBuf;
 
-use pgweir_auth::PlainPassword;
+use pgweir_auth::{Credential, PlainPassword};
 
-use crate::error::BenchError;
 use crate::login::{Address, Login};
 
 const DEFAULT_PORT: u16 = 5432;
+
+/// Why a text is no URL that can be used. It never holds the password.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct UrlError(String);
 
 /// Reads a URL as libpq does, without further parameters; a host that begins with a slash (`%2F`) is a unix socket's directory.
 /// The user's password may also come from PGPASSWORD.
 ///
 /// # Errors
-/// [`BenchError::Usage`]. The text never holds the password.
-pub(crate) fn parse(url: &str, application_name: &str) -> Result<Login, BenchError> {
-    let wrong =
-        |why: &str| BenchError::Usage(format!("{why}: a URL is postgres://user:password@host:port/database"));
+/// It is no such URL.
+pub fn parse(url: &str, application_name: &str) -> Result<Login, UrlError> {
+    let wrong = |why: &str| UrlError(format!("{why}: a URL is postgres://user:password@host:port/database"));
     let rest = url
         .strip_prefix("postgres://")
         .or_else(|| url.strip_prefix("postgresql://"))
@@ -45,14 +48,9 @@ pub(crate) fn parse(url: &str, application_name: &str) -> Result<Login, BenchErr
         Some(word) => Some(decode(word).ok_or_else(|| wrong("the password"))?),
         None => std::env::var("PGPASSWORD").ok(),
     };
-    Ok(Login {
-        address,
-        database: if database.is_empty() { user.clone() } else { database },
-        user,
-        password: password.map(PlainPassword::new),
-        application_name: application_name.to_owned(),
-        search_path: None,
-    })
+    let database = if database.is_empty() { &user } else { &database };
+    let credential = password.map_or(Credential::None, |word| Credential::Password(PlainPassword::new(word)));
+    Ok(Login { credential, ..Login::trusted(address, &user, database, application_name) })
 }
 
 /// Undoes `%2F`; `None` if that is not UTF-8 or not whole.
@@ -78,7 +76,7 @@ mod tests {
         let login = parse("postgres://me:p%40ss@db.example:6432/app", "x").expect("good");
         assert_eq!((login.user.as_str(), login.database.as_str()), ("me", "app"));
         assert_eq!(login.address, Address::Tcp("db.example".to_owned(), 6432));
-        assert_eq!(login.password.expect("given").as_bytes(), b"p@ss");
+        assert!(matches!(login.credential, Credential::Password(word) if word.as_bytes() == b"p@ss"));
         let login = parse("postgresql://me:x@%2Ftmp", "x").expect("good");
         assert_eq!((login.address, login.database.as_str()), (Address::Unix("/tmp".into(), 5432), "me"));
         let login = parse("postgres://me:x@[::1]:5433/d", "x").expect("good");
@@ -91,7 +89,6 @@ mod tests {
             ["http://x", "postgres://host/db", "postgres://u:secret@h:port/d", "postgres://u:secret@h/d?x=y"]
         {
             let error = parse(url, "x").expect_err("not good");
-            assert_eq!(error.exit_code(), 2);
             assert!(!error.to_string().contains("secret"), "{error}");
         }
     }

@@ -12,7 +12,6 @@ use crate::cluster::{Cluster, ClusterOptions, Entry};
 use crate::error::BenchError;
 use crate::interrupt::Interrupt;
 use crate::load::{self, Latency, Mix, Outcome, Pace, Plan, Protocol};
-use crate::login::Login;
 use crate::machine;
 use crate::pooler::{Pooler, PoolerOptions, PoolerProgram};
 use crate::progress::{Progress, say};
@@ -21,7 +20,8 @@ use crate::scratch::{RunAs, Scratch, prepare_output, write_output};
 use crate::stats::{median, short};
 use crate::table::Table;
 use crate::tools::{self, find_program};
-use crate::url;
+use pgweir_client::Login;
+use pgweir_client::parse_url;
 
 const HELP: &str = "\
 usage: pgweir bench load [options]
@@ -156,7 +156,7 @@ fn parse(args: Vec<OsString>) -> Result<Option<Options>, BenchError> {
             Long("tls") => tls = true,
             Long("peer") => peers.push(peer(&parser.value()?.string()?)?),
             Long("no-peer") => no_peer = true,
-            Long("postgres") => login = Some(url::parse(&parser.value()?.string()?, "pgweir-bench")?),
+            Long("postgres") => login = Some(parse_url(&parser.value()?.string()?, "pgweir-bench")?),
             Long("output") => output = Some(parser.value()?.into()),
             _ => return Err(arg.unexpected().into()),
         }
@@ -173,7 +173,7 @@ fn parse(args: Vec<OsString>) -> Result<Option<Options>, BenchError> {
     let postgres = login.is_some();
     let plan = Plan {
         // Without --postgres each target brings its own.
-        login: login.unwrap_or_else(|| Login::trusted(crate::login::Address::Loopback(0), "", "", "")),
+        login: login.unwrap_or_else(|| Login::trusted(pgweir_client::Address::Loopback(0), "", "", "")),
         tls,
         mix: mix.unwrap_or_else(|| Mix::select_only(scale)),
         protocol,

@@ -292,7 +292,7 @@ impl Bench {
             _ => None,
         };
         let login = match (&target.kind, &pooler) {
-            (TargetKind::Running(login), _) => crate::login::Login {
+            (TargetKind::Running(login), _) => pgweir_client::Login {
                 search_path: server.login.search_path.clone(),
                 ..login.named(&target.name)
             },
@@ -354,7 +354,7 @@ impl Bench {
         }
         // On a user's server clients prove themselves with the same password, if there is one.
         let entry = match server.is_users() {
-            true if server.login.password.is_none() => crate::cluster::Entry::Trust,
+            true if server.login.password().is_none() => crate::cluster::Entry::Trust,
             true => crate::cluster::Entry::Scram,
             false => experiment.entry,
         };

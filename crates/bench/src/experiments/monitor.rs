@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::client::Client;
 use crate::error::BenchError;
-use crate::login::Login;
 use crate::sampler::{children_cpu_ns, family_cpu_ns};
+use pgweir_client::Client;
+use pgweir_client::Login;
 
 /// How often is looked.
 const EVERY: Duration = Duration::from_millis(500);

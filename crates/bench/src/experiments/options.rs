@@ -8,10 +8,10 @@ use lexopt::prelude::*;
 
 use super::catalog::{ALL, Experiment};
 use crate::error::BenchError;
-use crate::login::Login;
 use crate::pooler::PoolerProgram;
 use crate::tools::find_program;
-use crate::url;
+use pgweir_client::Login;
+use pgweir_client::parse_url;
 
 /// What a load goes through.
 #[derive(Clone, Debug)]
@@ -109,7 +109,7 @@ impl Options {
                 Long("seconds") => seconds = Some(number(parser.value()?.parse()?, "--seconds", 86_400)?),
                 Long("force") => force = true,
                 Long("no-peer") => no_peer = true,
-                Long("postgres") => postgres = Some(url::parse(&parser.value()?.string()?, "direct")?),
+                Long("postgres") => postgres = Some(parse_url(&parser.value()?.string()?, "direct")?),
                 Long("peer") => peers.push(peer(&parser.value()?.string()?)?),
                 Long("config") => config = settings_of(Path::new(&parser.value()?))?,
                 Long("output") => output = Some(parser.value()?.into()),
@@ -165,7 +165,7 @@ fn program(name: &str, path: PathBuf) -> Target {
 
 pub(super) fn peer(text: &str) -> Result<Target, BenchError> {
     if text.starts_with("postgres://") || text.starts_with("postgresql://") {
-        return Ok(Target { name: "peer".to_owned(), kind: TargetKind::Running(url::parse(text, "peer")?) });
+        return Ok(Target { name: "peer".to_owned(), kind: TargetKind::Running(parse_url(text, "peer")?) });
     }
     let Some((name, place)) = text.split_once('=') else {
         let path = find_program(text).ok_or_else(|| {
@@ -180,7 +180,7 @@ pub(super) fn peer(text: &str) -> Result<Target, BenchError> {
         return Err(BenchError::Usage("--peer: a name has letters, digits, - _ .".to_owned()));
     }
     if place.starts_with("postgres") && place.contains("://") {
-        return Ok(Target { name: name.to_owned(), kind: TargetKind::Running(url::parse(place, name)?) });
+        return Ok(Target { name: name.to_owned(), kind: TargetKind::Running(parse_url(place, name)?) });
     }
     Ok(program(name, place.into()))
 }

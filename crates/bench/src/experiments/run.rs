@@ -10,10 +10,10 @@ use super::monitor::Reading;
 use super::server::environment;
 use crate::error::BenchError;
 use crate::interrupt::Interrupt;
-use crate::login::Login;
 use crate::pgbench_output::{Latencies, average_connection_ms, progress, summary};
 use crate::process;
 use crate::scratch::Scratch;
+use pgweir_client::Login;
 
 /// How long after its time a run may take to end before it is called stuck.
 const GRACE: Duration = Duration::from_secs(120);

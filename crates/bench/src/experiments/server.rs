@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use super::catalog::Experiment;
 use super::options::Options;
-use crate::client::Client;
 use crate::cluster::{Cluster, ClusterOptions, tuples_done};
 use crate::error::BenchError;
 use crate::interrupt::Interrupt;
-use crate::login::Login;
 use crate::process;
 use crate::progress::{Progress, note};
 use crate::scratch::Scratch;
 use crate::tools::PostgresTools;
+use pgweir_client::Client;
+use pgweir_client::Login;
 
 /// Where the tables are on a user's server.
 pub(super) const SCHEMA: &str = "pgweir_bench";
@@ -182,7 +182,7 @@ impl Drop for OwnSchema {
 
 /// pgbench's environment for a login: what does not go on its command line.
 pub(super) fn environment(command: &mut Command, login: &Login) {
-    if let Some(password) = &login.password {
+    if let Some(password) = login.password() {
         command.env("PGPASSWORD", String::from_utf8_lossy(password.as_bytes()).into_owned());
     }
     if let Some(schema) = &login.search_path {

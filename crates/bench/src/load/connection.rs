@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
 use pgweir_auth::{Proof, Prover};
-use pgweir_wire::backend::{Authentication, ErrorFields, tag};
+use pgweir_wire::backend::{Authentication, tag};
 use pgweir_wire::frontend::{encode_ssl_request, encode_terminate};
 use rustls::ClientConnection;
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -14,7 +14,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use super::mix::Mix;
 use super::scan::Scanner;
 use super::tls::Tls;
-use crate::login::{Address, Login, random};
+use pgweir_client::{Address, Login, ServerError, random};
 
 /// What arrived in one go.
 #[derive(Debug, Default)]
@@ -290,7 +290,7 @@ impl Connection {
         self.scanner
             .feed(bytes, |kind, body| match kind {
                 tag::READY => seen.ready = body.first().copied(),
-                tag::ERROR => seen.error = Some(words(body)),
+                tag::ERROR => seen.error = Some(ServerError::parse(body).to_string()),
                 tag::AUTHENTICATION => questions.push(body.to_vec()),
                 _ => {}
             })
@@ -339,11 +339,4 @@ impl Connection {
         encode_terminate(&mut message);
         let _ = self.send(&message);
     }
-}
-
-/// `SQLSTATE: message` out of an ErrorResponse.
-pub(crate) fn words(body: &[u8]) -> String {
-    let Ok(fields) = ErrorFields::parse(body) else { return "an error without a text".to_owned() };
-    let text = |field: Option<&[u8]>| String::from_utf8_lossy(field.unwrap_or_default()).into_owned();
-    format!("{}: {}", text(fields.code()), text(fields.message()))
 }

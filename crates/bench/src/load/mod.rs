@@ -20,7 +20,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-pub(crate) use connection::words;
 pub(crate) use mix::Mix;
 pub(crate) use outcome::{Latency, Outcome};
 pub(crate) use plan::{Pace, Plan, Protocol};

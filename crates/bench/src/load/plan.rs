@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::mix::Mix;
-use crate::login::Login;
+use pgweir_client::Login;
 
 /// How statements are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +104,7 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::login::Address;
+    use pgweir_client::Address;
 
     #[test]
     fn shares_add_up() {

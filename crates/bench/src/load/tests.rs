@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::*;
-use crate::login::{Address, Login};
+use pgweir_client::{Address, Login};
 
 fn plan(port: u16) -> Plan {
     Plan {

@@ -8,7 +8,6 @@ use crate::cluster::{Cluster, DATABASE, USER};
 use crate::error::BenchError;
 use crate::idle;
 use crate::interrupt::Interrupt;
-use crate::login::{Address, Login};
 use crate::peers::options::Options;
 use crate::peers::report::Results;
 use crate::peers::syscalls::SyscallCounter;
@@ -21,6 +20,7 @@ use crate::relay::Relay;
 use crate::sampler::{ConnectionCounter, CpuMark};
 use crate::scratch::Scratch;
 use crate::stats::short;
+use pgweir_client::{Address, Login};
 
 /// Before the first round every target runs for this long, unmeasured: caches fill and pools open.
 const WARM_UP_S: u32 = 1;

@@ -1,0 +1,82 @@
+//! A finding: what was found, with its figures, and what to do.
+
+use std::fmt;
+
+/// How much a finding matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Clients are refused or wait now, or will be as soon as the pools fill.
+    Error,
+    /// Something is near a limit, or set so that it does harm under load.
+    Warning,
+    /// It is good to know, and nothing is wrong.
+    Note,
+}
+
+impl Severity {
+    /// The word for reports.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+            Severity::Note => "note",
+        }
+    }
+}
+
+/// One finding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// How much it matters.
+    pub severity: Severity,
+    /// A name that stays the same, for machines (`pool_at_limit`).
+    pub code: &'static str,
+    /// What was found, with its figures. It holds no secret.
+    pub text: String,
+    /// What to do, in one sentence.
+    pub remedy: String,
+}
+
+impl Finding {
+    pub(crate) fn error(code: &'static str, text: String, remedy: impl Into<String>) -> Finding {
+        Finding { severity: Severity::Error, code, text, remedy: remedy.into() }
+    }
+
+    pub(crate) fn warning(code: &'static str, text: String, remedy: impl Into<String>) -> Finding {
+        Finding { severity: Severity::Warning, code, text, remedy: remedy.into() }
+    }
+
+    pub(crate) fn note(code: &'static str, text: String, remedy: impl Into<String>) -> Finding {
+        Finding { severity: Severity::Note, code, text, remedy: remedy.into() }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:<7}  {}\n         {}", self.severity.word(), self.text, self.remedy)
+    }
+}
+
+/// `1 client`, `2 clients`.
+pub(crate) fn count(number: u64, what: &str) -> String {
+    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
+}
+
+/// `3.2 s`.
+pub(crate) fn seconds(us: u64) -> String {
+    format!("{}.{} s", us / 1_000_000, us % 1_000_000 / 100_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finding_is_shown_with_its_remedy() {
+        let finding = Finding::warning("x", format!("{} wait", count(2, "client")), "raise it");
+        assert_eq!(finding.to_string(), "warning  2 clients wait\n         raise it");
+        assert_eq!(count(1, "client"), "1 client");
+        assert_eq!(seconds(3_250_000), "3.2 s");
+    }
+}

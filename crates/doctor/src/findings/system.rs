@@ -1,0 +1,175 @@
+//! The machine and the process: open files, the kernel's limits, what a reload or a restart would change.
+
+use crate::finding::Finding;
+use crate::snapshot::{Changed, Snapshot, Source};
+
+/// Files that are neither clients nor servers: log, pid file, listeners, event queues.
+const FILES_OF_OUR_OWN: u64 = 32;
+
+/// Of a hundred files that may be open, from so many open ones on the limit is near.
+const FILES_NEAR_PERCENT: u64 = 90;
+
+/// Values of a setting that are shown.
+const VALUE_SHOWN_CHARS: usize = 60;
+
+pub(super) fn suspended(snapshot: &Snapshot) -> Option<Finding> {
+    snapshot.is_suspended.then(|| {
+        Finding::error(
+            "suspended",
+            "the pooler is suspended: it reads and accepts nothing".to_owned(),
+            "run RESUME on the console",
+        )
+    })
+}
+
+/// As many files as clients and servers may need.
+pub(super) fn open_files(snapshot: &Snapshot) -> Option<Finding> {
+    let limit = snapshot.files?;
+    if let Some(open) = limit.open.filter(|open| open * 100 >= limit.max * FILES_NEAR_PERCENT) {
+        return Some(Finding::error(
+            "open_files_near_limit",
+            format!("{open} of {} files are open", limit.max),
+            "raise the limit of open files (LimitNOFILE in the systemd unit, ulimit -n) and restart pgweir",
+        ));
+    }
+    let clients = snapshot.settings.max_client_conn;
+    let servers: u64 = snapshot.databases.iter().filter_map(|database| database.servers_max()).sum();
+    let needed = clients + servers + FILES_OF_OUR_OWN;
+    if limit.max >= needed {
+        return None;
+    }
+    let whose = match snapshot.source {
+        Source::Console => "of the pooler",
+        Source::File => "of this shell",
+    };
+    Some(Finding::warning(
+        "open_files_limit",
+        format!(
+            "the limit of open files {whose} is {}; max_client_conn ({clients}), the pools ({servers}) and \
+             pgweir itself ({FILES_OF_OUR_OWN}) may need {needed}",
+            limit.max
+        ),
+        format!(
+            "raise the limit to {needed} (LimitNOFILE in the systemd unit, ulimit -n), or lower max_client_conn or the pool sizes"
+        ),
+    ))
+}
+
+/// The kernel cuts `listen_backlog` without a word.
+pub(super) fn backlog(snapshot: &Snapshot) -> Option<Finding> {
+    let (backlog, somaxconn) = (snapshot.settings.listen_backlog, snapshot.somaxconn?);
+    (somaxconn < backlog).then(|| {
+        Finding::warning(
+            "listen_backlog",
+            format!("listen_backlog is {backlog}, but the kernel's net.core.somaxconn is {somaxconn}, which counts"),
+            format!("set net.core.somaxconn to {backlog} with sysctl, then restart pgweir"),
+        )
+    })
+}
+
+/// What the file says, and the running pooler does not know.
+pub(super) fn changed(snapshot: &Snapshot) -> Vec<Finding> {
+    let say = |needs_restart: bool, code, remedy: &str| {
+        let names: Vec<String> = snapshot
+            .changed
+            .iter()
+            .filter(|changed| changed.needs_restart == needs_restart)
+            .map(|Changed { name, running, file, .. }| {
+                format!("{name} ({} runs, {} in the file)", shown(running), shown(file))
+            })
+            .collect();
+        let text = format!("the running pooler differs from the file: {}", names.join(", "));
+        (!names.is_empty()).then(|| Finding::note(code, text, remedy))
+    };
+    let reload = say(false, "reload_pending", "run RELOAD on the console to apply the file");
+    let restart =
+        say(true, "restart_pending", "start the new process with -R to apply the file without a disconnect");
+    reload.into_iter().chain(restart).collect()
+}
+
+fn shown(value: &str) -> String {
+    match value.char_indices().nth(VALUE_SHOWN_CHARS) {
+        Some((end, _)) => format!("\"{}...\"", &value[..end]),
+        None if value.is_empty() => "nothing".to_owned(),
+        None => value.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::finding::Severity;
+    use crate::snapshot::{Database, FilesLimit, Settings};
+
+    fn snapshot(max: u64, open: Option<u64>) -> Snapshot {
+        Snapshot {
+            settings: Settings { max_client_conn: 100, listen_backlog: 128, ..Settings::default() },
+            databases: vec![
+                Database {
+                    name: "a".into(),
+                    pools: 2,
+                    pool_size: 10,
+                    reserve_pool_size: 1,
+                    ..Database::default()
+                },
+                Database { name: "b".into(), pools: 9, pool_size: 0, ..Database::default() },
+            ],
+            files: Some(FilesLimit { max, open }),
+            ..Snapshot::default()
+        }
+    }
+
+    #[test]
+    fn fewer_files_than_clients_and_servers_need() {
+        // 100 clients, 2 pools of 11, 32 of its own.
+        assert_eq!(open_files(&snapshot(154, None)), None);
+        let found = open_files(&snapshot(153, None)).expect("one too few");
+        assert_eq!((found.severity, found.code), (Severity::Warning, "open_files_limit"));
+        assert!(found.text.contains("is 153;") && found.text.ends_with("may need 154"), "{}", found.text);
+        assert!(found.text.contains("of this shell") && found.remedy.contains("154"), "{found}");
+        let running = Snapshot { source: Source::Console, ..snapshot(153, None) };
+        assert!(open_files(&running).expect("the same").text.contains("of the pooler"));
+        assert_eq!(open_files(&Snapshot { files: None, ..snapshot(1, None) }), None);
+    }
+
+    #[test]
+    fn nearly_all_files_are_open() {
+        assert_eq!(open_files(&snapshot(1000, Some(899))), None);
+        let found = open_files(&snapshot(1000, Some(900))).expect("near");
+        assert_eq!((found.severity, &*found.text), (Severity::Error, "900 of 1000 files are open"));
+    }
+
+    #[test]
+    fn the_kernel_cuts_the_backlog() {
+        let of = |somaxconn| backlog(&Snapshot { somaxconn, ..snapshot(1, None) });
+        assert_eq!((of(None), of(Some(128)), of(Some(4096))), (None, None, None));
+        let found = of(Some(127)).expect("cut");
+        assert!(found.text.contains("128") && found.text.contains("127"), "{found}");
+        assert_eq!(found.severity, Severity::Warning);
+    }
+
+    #[test]
+    fn a_suspended_pooler() {
+        assert_eq!(suspended(&Snapshot::default()), None);
+        let found = suspended(&Snapshot { is_suspended: true, ..Snapshot::default() }).expect("found");
+        assert!(found.remedy.contains("RESUME"));
+    }
+
+    #[test]
+    fn settings_that_wait_for_a_reload_or_a_restart() {
+        let change = |name: &str, file: &str, needs_restart| Changed {
+            name: name.into(),
+            running: "1".into(),
+            file: file.into(),
+            needs_restart,
+        };
+        assert_eq!(changed(&Snapshot::default()), []);
+        let long = "x".repeat(100);
+        let both = vec![change("a", "2", false), change("b", "", true), change("c", &long, false)];
+        let found = changed(&Snapshot { changed: both, ..Snapshot::default() });
+        let codes: Vec<_> = found.iter().map(|finding| (finding.code, finding.severity)).collect();
+        assert_eq!(codes, [("reload_pending", Severity::Note), ("restart_pending", Severity::Note)]);
+        assert!(found[0].text.contains("a (1 runs, 2 in the file), c (1 runs, \"xxx"), "{}", found[0].text);
+        assert!(found[0].text.len() < 200 && found[1].text.contains("b (1 runs, nothing in the file)"));
+    }
+}

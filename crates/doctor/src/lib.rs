@@ -1,0 +1,17 @@
+//! What an administrator should know: [`advice`] about a configuration that can be read and cannot work, and [`findings`] about a
+//! pooler, its machine and its PostgreSQL servers, from a [`Snapshot`] of their numbers.
+//!
+//! Everything here is a function of a value. This crate must never read a file, open a socket or know the time: `pgweir check` and
+//! `pgweir doctor` collect what it is given.
+
+mod advice;
+mod finding;
+mod findings;
+mod snapshot;
+
+pub use advice::advice;
+pub use finding::{Finding, Severity};
+pub use findings::findings;
+pub use snapshot::{
+    Changed, Database, FilesLimit, Lagging, Limits, Pinned, Pool, Probe, Settings, Snapshot, Source,
+};
