@@ -80,6 +80,8 @@ SINCE = {
     "unknown users of auth_query are not told": None,
     "reasons of servers stay in the log": None,
     "pgweir import": None,
+    "pgweir check": None,
+    "pgweir doctor": None,
 }
 
 

@@ -1,46 +1,124 @@
-//! `pgweir check file.ini`: everything that is wrong with a configuration, in one run, without starting anything.
+//! `pgweir check FILE`: everything that is wrong with a configuration, in one run, without starting anything. With `--connect`, whether
+//! PostgreSQL lets its pools in.
 
+mod connect;
+mod files;
+
+use std::fmt;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use pgweir_control::{CommandLine, Draft};
+use pgweir_control::{CommandLine, Draft, Examination};
+use pgweir_doctor::advice;
+use pgweir_net::TlsConfigs;
+use pgweir_settings::{LoadError, Warning};
+use serde_json::{Value, json};
 
+use crate::command_line::CheckOptions;
 use crate::fleet;
+use crate::probe;
 
-/// Prints the report; exit code 0 means that the configuration can be used (warnings do not count).
-pub(crate) fn check(config: &Path) -> ExitCode {
-    let report = report(config);
-    let _ = std::io::stdout().write_all(report.text().as_bytes());
-    if report.faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+/// Prints the report. Exit code 0 means that the configuration can be used, and that every login succeeded if they were asked for;
+/// warnings count with `--strict` only.
+pub(crate) fn check(options: &CheckOptions) -> ExitCode {
+    let (mut report, seen) = examine(&options.config);
+    let is_usable = report.faults.is_empty();
+    let (logins, impossible) = match options.connect {
+        true if is_usable => connect::log_in(&seen, options.user.as_deref()),
+        _ => (Vec::new(), Vec::new()),
+    };
+    report.faults.extend(impossible.into_iter().map(Message::new));
+    let text = if options.json {
+        format!("{:#}\n", report.json(&logins))
+    } else {
+        let hint =
+            if options.connect && !is_usable { "no login was tried, because of the errors\n" } else { "" };
+        format!("{}{}{hint}", connect::table(&logins), report.text())
+    };
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    let is_good = report.faults.is_empty() && !logins.iter().any(|login| login.outcome.is_failure());
+    let is_clean = report.warnings.is_empty() || !options.strict;
+    if is_good && is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// A fault or a warning, with its place if it is about a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Message {
+    place: Option<(String, u32)>,
+    text: String,
+}
+
+impl Message {
+    fn new(text: String) -> Message {
+        Message { place: None, text }
+    }
+
+    fn json(&self) -> Value {
+        let (file, line) = self.place.as_ref().map(|(file, line)| (file, line)).unzip();
+        json!({ "file": file, "line": line, "text": self.text })
+    }
+}
+
+impl fmt::Display for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some((file, line)) = &self.place {
+            write!(f, "{file}:{line}: ")?;
+        }
+        f.write_str(&self.text)
+    }
+}
+
+impl From<&LoadError> for Message {
+    fn from(fault: &LoadError) -> Message {
+        let place = (fault.line > 0).then(|| (fault.file.clone(), fault.line));
+        Message { place, text: fault.problem.clone() }
+    }
+}
+
+impl From<&Warning> for Message {
+    fn from(warning: &Warning) -> Message {
+        let place = (warning.line > 0).then(|| (warning.file.clone(), warning.line));
+        Message { place, text: warning.text.clone() }
+    }
 }
 
 /// What is wrong with a configuration, and what its administrator should know.
 pub(crate) struct Report {
     file: String,
-    pub(crate) faults: Vec<String>,
-    pub(crate) warnings: Vec<String>,
+    pub(crate) faults: Vec<Message>,
+    pub(crate) warnings: Vec<Message>,
 }
 
 /// Reads a configuration as a start would.
 pub(crate) fn report(config: &Path) -> Report {
+    examine(config).0
+}
+
+/// The report, and what it is about.
+pub(crate) fn examine(config: &Path) -> (Report, Examination) {
     let file = config.display().to_string();
-    let command_line = CommandLine { config: file.clone(), ..CommandLine::default() };
-    match Draft::read(&command_line) {
-        Err(faults) => Report { file, faults, warnings: Vec::new() },
-        Ok(draft) => {
-            let mut faults = draft.user_faults.clone();
-            faults.extend(fleet::tls_faults(&draft.config().main, draft.tls()));
-            Report { file, faults, warnings: draft.warnings }
-        }
-    }
+    let seen = Draft::examine(&CommandLine { config: file.clone(), ..CommandLine::default() });
+    let mut faults: Vec<Message> = seen.load_faults.iter().map(Message::from).collect();
+    faults.extend(seen.faults.iter().cloned().map(Message::new));
+    faults.extend(fleet::tls_faults(&seen.config.main, &seen.tls).into_iter().map(Message::new));
+    let mut warnings: Vec<Message> = seen.config.warnings.iter().map(Message::from).collect();
+    warnings.extend(seen.warnings.iter().cloned().map(Message::new));
+    warnings.extend(advice(&seen.config, seen.users.as_deref(), &seen.access).iter().map(Message::from));
+    warnings.extend(files::warnings(&seen.config));
+    (Report { file, faults, warnings }, seen)
+}
+
+/// TLS with servers as the configuration says; switched off if it cannot be built.
+pub(crate) fn server_tls(seen: &Examination) -> TlsConfigs {
+    fleet::build_tls(&seen.config.main, &seen.tls).unwrap_or_default()
 }
 
 impl Report {
     fn text(&self) -> String {
-        let line = |kind: &str, text: &String| format!("{kind}: {text}\n");
-        let mut lines: Vec<String> = self.faults.iter().map(|text| line("error", text)).collect();
-        lines.extend(self.warnings.iter().map(|text| line("warning", text)));
+        let line = |kind: &str, message: &Message| format!("{kind}: {message}\n");
+        let mut lines: Vec<String> = self.faults.iter().map(|message| line("error", message)).collect();
+        lines.extend(self.warnings.iter().map(|message| line("warning", message)));
         lines.push(format!(
             "{}: {} and {}\n",
             self.file,
@@ -49,9 +127,19 @@ impl Report {
         ));
         lines.concat()
     }
+
+    fn json(&self, logins: &[probe::Login]) -> Value {
+        let all = |messages: &[Message]| messages.iter().map(Message::json).collect::<Vec<_>>();
+        json!({
+            "file": self.file,
+            "errors": all(&self.faults),
+            "warnings": all(&self.warnings),
+            "logins": logins.iter().map(connect::json).collect::<Vec<_>>(),
+        })
+    }
 }
 
-fn count(number: usize, what: &str) -> String {
+pub(crate) fn count(number: usize, what: &str) -> String {
     match number {
         0 => format!("no {what}s"),
         1 => format!("1 {what}"),
@@ -76,8 +164,30 @@ mod tests {
         let report = checked("faults", "listen_port = many\nno_such = 1");
         assert_eq!(report.faults.len(), 2);
         let text = report.text();
-        assert!(text.contains(".ini:2") && text.contains(".ini:3"), "{text}");
+        assert!(text.contains(".ini:2: ") && text.contains(".ini:3: "), "{text}");
         assert!(text.ends_with("2 errors and no warnings\n"), "{text}");
+    }
+
+    #[test]
+    fn no_fault_hides_another() {
+        let main = "auth_type = md6\npool_mod = x\nauth_file = /no/such/users\nclient_tls_sslmode = require\n\
+                    client_tls_cert_file = /no/such/cert\nclient_tls_key_file = /no/such/key\nclient_tls_ciphers = nonsense\n\
+                    client_tls_protocols = tlsv1.9\nhttp_tls_cert_file = /no/such/a\nhttp_tls_key_file = /no/such/b";
+        let text = checked("hidden", main).text();
+        for words in [
+            ".ini:2: invalid value \"md6\" for \"auth_type\"",
+            ".ini:3: unknown setting \"pool_mod\"; did you mean \"pool_mode\"?\n",
+            "auth_file /no/such/users",
+            "client_tls_cert_file: /no/such/cert",
+            "client_tls_key_file: /no/such/key",
+            "error: client_tls_ciphers",
+            "error: client_tls_protocols",
+            "http_tls_cert_file /no/such/a",
+            "http_tls_key_file /no/such/b",
+        ] {
+            assert!(text.contains(words), "{words}\n{text}");
+        }
+        assert!(text.ends_with("9 errors and no warnings\n"), "each once: {text}");
     }
 
     #[test]
@@ -106,5 +216,14 @@ mod tests {
         let report = checked("warnings", "sbuf_loopcnt = 7");
         assert!(report.faults.is_empty());
         assert!(report.text().contains("warning: ") && report.text().ends_with("no errors and 1 warning\n"));
+    }
+
+    #[test]
+    fn a_report_for_machines_has_places() {
+        let report = checked("json", "no_such = 1\nmin_pool_size = 30");
+        let json = report.json(&[]);
+        assert_eq!(json["errors"][0]["line"], 2);
+        assert_eq!(json["errors"][0]["text"], "unknown setting \"no_such\"");
+        assert!(json["warnings"][0]["file"].as_str().expect("a file").ends_with("-json.ini"), "{json}");
     }
 }

@@ -12,10 +12,9 @@ pub(crate) enum Command {
     /// Pool connections as the configuration says.
     Run(RunOptions),
     /// Report everything that is wrong with a configuration.
-    Check {
-        /// The configuration file.
-        config: PathBuf,
-    },
+    Check(CheckOptions),
+    /// Report what is wrong with a running pooler, or near a limit.
+    Doctor(DoctorOptions),
     /// Convert the configuration of another pooler.
     Import(ImportOptions),
     /// A throw-away cluster, a load, a table.
@@ -28,6 +27,38 @@ pub(crate) enum Command {
     Help,
     /// `import -h`
     ImportHelp,
+    /// `check -h`
+    CheckHelp,
+    /// `doctor -h`
+    DoctorHelp,
+}
+
+/// What to check, and how.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct CheckOptions {
+    /// The configuration file.
+    pub(crate) config: PathBuf,
+    /// `--connect`: log in to PostgreSQL as the pools would.
+    pub(crate) connect: bool,
+    /// `--strict`: warnings count.
+    pub(crate) strict: bool,
+    /// `--json`: a report for machines.
+    pub(crate) json: bool,
+    /// `--user`: who logs in where no user is forced.
+    pub(crate) user: Option<String>,
+}
+
+/// What the doctor looks at.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct DoctorOptions {
+    /// The URL of a console.
+    pub(crate) console: Option<String>,
+    /// The configuration file.
+    pub(crate) config: Option<PathBuf>,
+    /// `--json`: a report for machines.
+    pub(crate) json: bool,
+    /// `--user`: who logs in to PostgreSQL where no user is forced.
+    pub(crate) user: Option<String>,
 }
 
 /// How to run.
@@ -73,6 +104,9 @@ pub(crate) enum UsageError {
     /// No configuration file.
     #[error("need a config file")]
     NoConfig,
+    /// `doctor` without anything.
+    #[error("need a config file, or the URL of a console")]
+    NoPatient,
     /// `import` without a file.
     #[error("need the configuration file of another pooler")]
     NoImport,
@@ -96,7 +130,8 @@ pgweir: PostgreSQL connection pooler.
 
 Usage:
   pgweir [OPTION]... CONFIG.INI     pool connections as the file says
-  pgweir check CONFIG.INI           report all faults and warnings of the file
+  pgweir check [OPTION]... FILE     report all faults and warnings of a config file
+  pgweir doctor [OPTION]... TARGET  report what is wrong or near a limit, and the remedy
   pgweir import [OPTION]... FILE    convert the configuration of another pooler
   pgweir demo [OPTION]...           show what pooling does, on a throw-away cluster
   pgweir bench [OPTION]...          load and comparison
@@ -112,6 +147,50 @@ Options:
 
 The options and the configuration file are PgBouncer's. A configuration file that
 is called like a subcommand can be given as ./check.
+";
+
+/// What `check -h` prints.
+pub(crate) const CHECK_HELP: &str = "\
+pgweir check: report all faults and warnings of a configuration, without starting.
+
+Usage:
+  pgweir check [OPTION]... CONFIG.INI
+
+Options:
+      --connect          log in to each database as a pool would, run auth_query,
+                         and report in one table
+      --user=NAME        who logs in to databases without a forced user; otherwise
+                         the first user of auth_file whose password is known
+      --strict           warnings count for the exit code
+      --json             write the report as JSON
+  -h, --help             show this help, then exit
+
+No password is shown. Exit code: 0 the configuration can be used; 1 there are
+errors, a login failed, or with --strict there are warnings.
+";
+
+/// What `doctor -h` prints.
+pub(crate) const DOCTOR_HELP: &str = "\
+pgweir doctor: report what is wrong or near a limit, with its remedy.
+
+Usage:
+  pgweir doctor [OPTION]... CONFIG.INI
+  pgweir doctor [OPTION]... postgres://USER:PASSWORD@HOST:PORT [CONFIG.INI]
+
+It looks at the running pooler's console (pools, waiting clients, pins, clients
+that do not read), the configuration file, limits of the operating system, and
+PostgreSQL's limits. The console is entered over the unix socket, or as a user of
+admin_users or stats_users whose password is in auth_file, or by the URL. If the
+pooler does not run, the file is looked at alone.
+
+Options:
+      --user=NAME        who logs in to databases without a forced user; otherwise
+                         the first user of auth_file whose password is known
+      --json             write the report as JSON
+  -h, --help             show this help, then exit
+
+Exit code: 0 no errors and no warnings; 1 there are some; 2 nothing could be
+looked at.
 ";
 
 /// What `import -h` prints.
@@ -149,6 +228,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
         Some("demo") => Ok(Command::Demo(args.split_off(1))),
         Some("bench") => Ok(Command::Bench(args.split_off(1))),
         Some("check") => parse_check(args.split_off(1)),
+        Some("doctor") => parse_doctor(args.split_off(1)),
         Some("import") => parse_import(args.split_off(1)),
         _ => parse_run(args),
     }
@@ -156,15 +236,50 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
 
 fn parse_check(args: Vec<OsString>) -> Result<Command, UsageError> {
     let mut parser = lexopt::Parser::from_args(args);
+    let mut options = CheckOptions::default();
     let mut config = None;
     while let Some(arg) = parser.next()? {
         match arg {
-            Short('h') | Long("help") => return Ok(Command::Help),
+            Long("connect") => options.connect = true,
+            Long("strict") => options.strict = true,
+            Long("json") => options.json = true,
+            Long("user") => options.user = Some(parser.value()?.string()?),
+            Short('h') | Long("help") => return Ok(Command::CheckHelp),
             Value(value) => take_config(&mut config, value)?,
             other => return Err(other.unexpected().into()),
         }
     }
-    Ok(Command::Check { config: config.ok_or(UsageError::NoConfig)? })
+    options.config = config.ok_or(UsageError::NoConfig)?;
+    Ok(Command::Check(options))
+}
+
+fn parse_doctor(args: Vec<OsString>) -> Result<Command, UsageError> {
+    let mut parser = lexopt::Parser::from_args(args);
+    let mut options = DoctorOptions::default();
+    while let Some(arg) = parser.next()? {
+        match arg {
+            Long("json") => options.json = true,
+            Long("user") => options.user = Some(parser.value()?.string()?),
+            Short('h') | Long("help") => return Ok(Command::DoctorHelp),
+            Value(value) => match value.to_str() {
+                Some(url) if is_url(url) && options.console.is_none() => {
+                    options.console = Some(url.to_owned())
+                }
+                // It may hold a password.
+                Some(url) if is_url(url) => return Err(UsageError::SecondConfig("postgres://...".into())),
+                _ => take_config(&mut options.config, value)?,
+            },
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    if options.console.is_none() && options.config.is_none() {
+        return Err(UsageError::NoPatient);
+    }
+    Ok(Command::Doctor(options))
+}
+
+fn is_url(text: &str) -> bool {
+    ["postgres://", "postgresql://"].iter().any(|scheme| text.starts_with(scheme))
 }
 
 fn parse_import(args: Vec<OsString>) -> Result<Command, UsageError> {
@@ -231,6 +346,10 @@ mod tests {
         line.split_whitespace().map(OsString::from)
     }
 
+    fn check(config: &str) -> CheckOptions {
+        CheckOptions { config: config.into(), ..CheckOptions::default() }
+    }
+
     fn run(config: &str) -> RunOptions {
         RunOptions { config: config.into(), ..RunOptions::default() }
     }
@@ -260,9 +379,37 @@ mod tests {
             ("--version", Command::Version),
             ("-h -x", Command::Help),
             ("--help", Command::Help),
-            ("check a.ini", Command::Check { config: "a.ini".into() }),
-            ("check -- -a.ini", Command::Check { config: "-a.ini".into() }),
-            ("check -h", Command::Help),
+            ("check a.ini", Command::Check(check("a.ini"))),
+            ("check -- -a.ini", Command::Check(check("-a.ini"))),
+            (
+                "check --connect --strict --json --user=u a.ini",
+                Command::Check(CheckOptions {
+                    connect: true,
+                    strict: true,
+                    json: true,
+                    user: Some("u".to_owned()),
+                    ..check("a.ini")
+                }),
+            ),
+            ("check -h", Command::CheckHelp),
+            (
+                "doctor a.ini --json --user u",
+                Command::Doctor(DoctorOptions {
+                    config: Some("a.ini".into()),
+                    json: true,
+                    user: Some("u".to_owned()),
+                    ..DoctorOptions::default()
+                }),
+            ),
+            (
+                "doctor postgres://u@h a.ini",
+                Command::Doctor(DoctorOptions {
+                    console: Some("postgres://u@h".to_owned()),
+                    config: Some("a.ini".into()),
+                    ..DoctorOptions::default()
+                }),
+            ),
+            ("doctor --help", Command::DoctorHelp),
             ("demo --seconds 5", Command::Demo(words("--seconds 5").collect())),
             (
                 "import a.toml",
@@ -293,6 +440,11 @@ mod tests {
             ("", "need a config file"),
             ("-d", "need a config file"),
             ("check", "need a config file"),
+            ("doctor --json", "need a config file, or the URL of a console"),
+            (
+                "doctor postgres://u:s@h postgres://v:s@h",
+                "only one config file can be given, not also \"postgres://...\"",
+            ),
             ("a.ini b.ini", "only one config file can be given, not also \"b.ini\""),
             ("import", "need the configuration file of another pooler"),
             (
@@ -326,12 +478,14 @@ mod tests {
             assert!(page.contains(&format!(".BR {short} \", \" {long}")), "{short} {long}");
         }
         assert_eq!(options.count(), page.matches(".BR -").count());
-        let import = IMPORT_HELP.lines().filter_map(|line| line.strip_prefix("      --"));
+        let helps = [IMPORT_HELP, CHECK_HELP, DOCTOR_HELP];
+        let import =
+            helps.iter().flat_map(|help| help.lines()).filter_map(|line| line.strip_prefix("      --"));
         for option in import {
             let name = option.split([' ', '=']).next().expect("a name");
             assert!(page.contains(&format!(".B --{name}")), "{name}");
         }
-        for command in ["check", "import", "demo", "bench"] {
+        for command in ["check", "doctor", "import", "demo", "bench"] {
             assert!(
                 HELP.contains(&format!("pgweir {command} "))
                     && page.contains(&format!(".TP\n.B {command}\n"))

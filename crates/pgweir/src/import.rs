@@ -95,7 +95,9 @@ fn checked(import: &Import) -> Result<(Vec<String>, Vec<String>), Vec<String>> {
     }
     let report = check::report(&scratch.0.join(INI));
     let place = format!("{}/", scratch.0.display());
-    let plain = |texts: Vec<String>| texts.iter().map(|text| text.replace(&place, "")).collect();
+    let plain = |messages: Vec<check::Message>| {
+        messages.iter().map(|message| message.to_string().replace(&place, "")).collect()
+    };
     Ok((plain(report.faults), plain(report.warnings)))
 }
 

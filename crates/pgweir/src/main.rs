@@ -10,8 +10,10 @@ mod check;
 mod command_line;
 #[cfg(test)]
 mod completions;
+mod doctor;
 mod fleet;
 mod import;
+mod probe;
 mod run;
 mod start;
 mod succession;
@@ -25,18 +27,24 @@ use command_line::Command;
 fn main() -> ExitCode {
     match command_line::parse(std::env::args_os().skip(1)) {
         Ok(Command::Run(options)) => run::run(options),
-        Ok(Command::Check { config }) => check::check(&config),
+        Ok(Command::Check(options)) => check::check(&options),
+        Ok(Command::Doctor(options)) => doctor::doctor(&options),
         Ok(Command::Import(options)) => import::import(&options),
         Ok(Command::Demo(args)) => pgweir_bench::demo(args),
         Ok(Command::Bench(args)) => pgweir_bench::bench(args),
         Ok(Command::Version) => show(&version::page()),
         Ok(Command::Help) => show(command_line::HELP),
         Ok(Command::ImportHelp) => show(command_line::IMPORT_HELP),
+        Ok(Command::CheckHelp) => show(command_line::CHECK_HELP),
+        Ok(Command::DoctorHelp) => show(command_line::DOCTOR_HELP),
         Err(error) => {
             eprintln!("pgweir: {error}\nSee pgweir -h for usage.");
-            // For import, 1 says that the result can be used.
-            let import = std::env::args_os().nth(1).is_some_and(|word| word == "import");
-            if import { ExitCode::from(import::UNREADABLE) } else { ExitCode::FAILURE }
+            // For import, 1 says that the result can be used; for doctor, that it has looked.
+            match std::env::args_os().nth(1) {
+                Some(word) if word == "import" => ExitCode::from(import::UNREADABLE),
+                Some(word) if word == "doctor" => ExitCode::from(doctor::NOTHING_SEEN),
+                _ => ExitCode::FAILURE,
+            }
         }
     }
 }

@@ -1,0 +1,206 @@
+"""`pgweir doctor`: what it finds of a running pooler in front of a real PostgreSQL, of a file alone, and what it says when all is well."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from harness.cluster import PASSWORDS
+from harness.machine import as_service, eventually, free_port, reachable
+from harness.pooler import binary
+from harness.wire import query
+
+pytestmark = pytest.mark.needs("pgweir doctor")
+
+#: Nothing of this is worth a finding.
+WELL = {"default_pool_size": 5, "idle_transaction_timeout": 60, "query_timeout": 30, "max_client_conn": 50}
+
+
+def run(*arguments, service=None):
+    """Runs `pgweir doctor`; as the service account if a pooler's folder is given."""
+    command = [binary(), "doctor", *map(str, arguments)]
+    if service:
+        command = as_service(str(reachable(binary(), service)), *command[1:])
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def findings(*arguments, **how):
+    """The exit code, and the findings by code: lists of (severity, text)."""
+    done = run("--json", *arguments, **how)
+    report = json.loads(done.stdout or "{}")
+    found = {}
+    for finding in report.get("findings", []):
+        assert finding["remedy"], finding
+        found.setdefault(finding["code"], []).append((finding["severity"], finding["text"]))
+    return done.returncode, found
+
+
+def test_nothing_is_found_where_all_is_well(pooled, pg):
+    """A pooler with limits that fit its server: no errors, no warnings, exit code 0."""
+    with pg.configured(statement_timeout="20s"):
+        pooler = pooled(**WELL)
+        with pooler.connect() as client:
+            client.execute("select 1")
+            done = run(pooler.ini, service=pooler.folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"console: unix:{pooler.folder}:{pooler.port}; file: {pooler.ini}" in done.stdout
+    assert "no errors, no warnings, no notes" in done.stdout
+
+
+def test_a_pool_at_its_limit_and_clients_that_wait(pooled, pg):
+    """With their figures, and what holds the servers: they are idle in transaction."""
+    pooler = pooled({"app": pg.at("app", pool_size=2)})
+    holders = [pooler.connect() for _ in range(2)]
+    for holder in holders:
+        holder.execute("begin")
+        holder.execute("select 1")
+    waiting = pooler.raw()
+    waiting.send(query("select 2"))
+    eventually(lambda: pooler.pool()["cl_waiting"] == 1, "the third client waits")
+    code, found = findings(pooler.ini, service=pooler.folder)
+    assert code == 1
+    [(severity, text)] = found["pool_at_limit"]
+    assert severity == "error" and text.startswith("pool app/alice: 2 of 2 servers are busy and 1 client waits, the longest for "), text
+    done = run(pooler.ini, service=pooler.folder)
+    assert "2 servers are idle in transaction" in done.stdout, done.stdout
+    for holder in holders:
+        holder.close()
+    waiting.hang_up()
+
+
+def test_pins_by_reason(pooled, pg):
+    """Clients that keep their server are counted by what they keep it for."""
+    pooler = pooled({"app": pg.at("app", pool_size=4)}, **WELL)
+    clients = [pooler.connect() for _ in range(3)]
+    for client in clients[:2]:
+        client.execute("create temporary table t (a int)")
+    clients[2].execute("select pg_advisory_lock(1)")
+    _, found = findings(pooler.ini, service=pooler.folder)
+    told = found["pinned"]
+    assert ("note", "database app: 1 client keeps its server between transactions: advisory locks") in told, told
+    assert ("warning", "database app: 2 clients keep their servers between transactions: temporary objects") in told, told
+    for client in clients:
+        client.close()
+
+
+def test_a_client_that_does_not_read(pooled, pg):
+    """Bytes that wait for it for a second are told, with who it is."""
+    pooler = pooled(**WELL)
+    client = pooler.raw(application_name="sleeper")
+    client.send(query("select repeat('x', 1000) from generate_series(1, 100000)"))
+    sleeper = {"type": "C", "application_name": "sleeper"}
+    eventually(lambda: int(pooler.show("SOCKETS", **sleeper)[0]["send_avail"]) > 16384, "bytes wait for it")
+    _, found = findings(pooler.ini, service=pooler.folder)
+    [(severity, text)] = found["client_lags"]
+    assert severity == "warning" and "the client alice at 127.0.0.1:" in text and ", sleeper does not read" in text, text
+    client.hang_up()
+
+
+def test_logins_to_postgresql_that_fail(pooled, pg):
+    """Of the pooler, as its console says, and of the doctor's own try; in PostgreSQL's words, and without the password."""
+    pooler = pooled({"wrong": pg.at("app", user="u_scram", password="wr0ng")}, **WELL)
+    with pytest.raises(Exception, match="password authentication failed"):
+        pooler.connect("wrong")
+    code, found = findings(pooler.ini, service=pooler.folder)
+    assert code == 1
+    [(severity, text)] = found["server_login_failing"]
+    assert severity == "error" and text.startswith("pool wrong/u_scram: the last connection to a server failed: "), text
+    [(_, text)] = found["server_login_failed"]
+    assert text == (
+        f"database wrong: a login as u_scram at 127.0.0.1:{pg.port} failed: "
+        'password authentication failed for user "u_scram" (SQLSTATE 28P01)'
+    )
+    done = run(pooler.ini, service=pooler.folder)
+    assert "wr0ng" not in done.stdout + done.stderr
+
+
+def test_more_connections_than_postgresql_accepts(pooled, pg):
+    """The pools of one server against max_connections less what is reserved; the limit of a role."""
+    pooler = pooled({"app2": pg.at("app2", user="bob", pool_size=95), "app3": pg.at("app3", user="carol", pool_size=3)}, **WELL)
+    pg.sql("alter role carol connection limit 2")
+    try:
+        code, found = findings(pooler.ini, service=pooler.folder)
+    finally:
+        pg.sql("alter role carol connection limit -1")
+    assert code == 1
+    [(severity, text)] = found["postgres_connections"]
+    assert severity == "error" and f"server 127.0.0.1:{pg.port}: the pools may open 103 connections (" in text, text
+    assert "app2: 1 pool of 95" in text and "PostgreSQL accepts 97 (max_connections 100 less superuser_reserved_connections 3" in text, text
+    [(_, text)] = found["role_connection_limit"]
+    assert text == "pool app3/carol may open 3 connections, but the role carol has CONNECTION LIMIT 2"
+
+
+def test_limits_of_each_postgresql(poolers, pg_other):
+    """The settings are read from each version of PostgreSQL, whichever of them it has."""
+    pooler = poolers({"app": pg_other.at("app", pool_size=98)}, **WELL)
+    with pg_other.configured(statement_timeout="45s"):
+        _, found = findings(pooler.ini, service=pooler.folder)
+    assert "accepts 97" in found["postgres_connections"][0][1], found
+    assert "query_timeout (30 s)" in found["query_timeout_below_statement_timeout"][0][1], found
+
+
+def test_timeouts_that_nobody_has(pooled):
+    """They are notes: good to know, and no reason for an exit code."""
+    code, found = findings(pooled(default_pool_size=5, max_client_conn=50).ini)
+    assert code == 0
+    assert {"no_idle_transaction_timeout", "no_statement_timeout"} <= set(found), found
+
+
+def test_what_was_switched_off(pooled, pg):
+    """PAUSE and DISABLE of a database, and a reload that was forgotten."""
+    pooler = pooled(**WELL)
+    pooler.admin("PAUSE app")
+    pooler.admin("DISABLE app2")
+    pooler.write_ini(max_client_conn=60, listen_backlog=99999)
+    _, found = findings(pooler.ini, service=pooler.folder)
+    assert "database app is paused" in found["database_paused"][0][1], found
+    assert "database app2 is disabled" in found["database_disabled"][0][1], found
+    assert "max_client_conn (50 runs, 60 in the file)" in found["reload_pending"][0][1], found
+    assert "listen_backlog (128 runs, 99999 in the file)" in found["restart_pending"][0][1], found
+    pooler.admin("RESUME app")
+
+
+def test_limits_of_the_machine(pooled):
+    """Open files of the running process, and the kernel's bound of listen_backlog."""
+    somaxconn = int(Path("/proc/sys/net/core/somaxconn").read_text())
+    pooler = pooled(listen_backlog=somaxconn + 1, limits=["prlimit", "--nofile=300:300"], **WELL | {"max_client_conn": 400})
+    code, found = findings(pooler.ini, service=pooler.folder)
+    assert code == 1
+    assert "open files of the pooler is 300; max_client_conn (400)" in found["open_files_limit"][0][1], found
+    assert f"somaxconn is {somaxconn}" in found["listen_backlog"][0][1], found
+
+
+def test_a_file_alone(pooled, pg):
+    """Without a running pooler: the file's faults and warnings, PostgreSQL, the machine; and a note that no console was seen."""
+    pooler = pooled(start=False, admin_users="root", min_pool_size=30, auth_type="md5", default_pool_size=20)
+    code, found = findings("--user", "alice", pooler.ini)
+    assert code == 1 and found["no_console"][0][0] == "note"
+    assert len(found["config_warning"]) == 2, found
+    # Each user of the file may have a pool in each database.
+    assert "postgres_connections" in found
+    pooler.write_ini(pool_mode="often", admin_users="admin", min_pool_size=0)
+    code, found = findings(pooler.ini)
+    assert code == 1 and 'invalid value "often"' in found["config_error"][0][1]
+
+
+def test_a_console_by_its_url(pooled, pg):
+    """With the pooler's own file if it is on this machine; a wrong password is a reason, and is not shown."""
+    pooler = pooled({"app2": pg.at("app2", pool_size=99)}, auth_type="scram-sha-256", **WELL)
+    url = f"postgres://admin:{{}}@127.0.0.1:{pooler.port}"
+    code, found = findings(url.format("pw-of-admin"))
+    assert code == 1 and "postgres_connections" in found, found
+    done = run(url.format("s3cret"))
+    assert done.returncode == 2 and "authentication failed" in done.stderr and "s3cret" not in done.stderr, done.stderr
+    done = run(f"postgres://admin:s3cret@127.0.0.1:{free_port()}")
+    assert done.returncode == 2 and "refused" in done.stderr and "s3cret" not in done.stderr
+    assert run("/no/such/file.ini").returncode == 2
+    assert PASSWORDS["alice"] not in done.stdout
+
+
+def test_a_console_that_asks_for_tls(pooled, certificates):
+    """The doctor speaks TLS where the pooler offers it."""
+    files = {"client_tls_cert_file": certificates.crt("pooler"), "client_tls_key_file": certificates.key("pooler")}
+    pooler = pooled(client_tls_sslmode="require", **files, **WELL)
+    code, found = findings(f"postgres://stats:pw-of-stats@127.0.0.1:{pooler.port}", pooler.ini)
+    assert code == 0 and "no_console" not in found, found
