@@ -234,8 +234,10 @@ def test_the_exposure_of_the_unit():
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["pgweir", ""], {"check", "demo", "bench", "pgweir.ini"}),
+        (["pgweir", ""], {"check", "doctor", "demo", "bench", "pgweir.ini"}),
         (["pgweir", "--da"], {"--daemon"}),
+        (["pgweir", "check", "--con"], {"--connect"}),
+        (["pgweir", "doctor", "--"], {"--json", "--user"}),
         (["pgweir", "-d", "pg"], {"pgweir.ini"}),
         (["pgweir", "-u", "roo"], {"root"}),
     ],

@@ -157,10 +157,11 @@ Usage:
   pgweir check [OPTION]... CONFIG.INI
 
 Options:
-      --connect          log in to each database as a pool would, run auth_query,
-                         and report in one table
-      --user=NAME        who logs in to databases without a forced user; otherwise
-                         the first user of auth_file whose password is known
+      --connect          log in to each database as a pool would;
+                         run auth_query, and report in one table
+      --user=NAME        the user for databases that force none;
+                         otherwise the first user of auth_file whose password
+                         is known
       --strict           warnings count for the exit code
       --json             write the report as JSON
   -h, --help             show this help, then exit
@@ -184,8 +185,9 @@ admin_users or stats_users whose password is in auth_file, or by the URL. If the
 pooler does not run, the file is looked at alone.
 
 Options:
-      --user=NAME        who logs in to databases without a forced user; otherwise
-                         the first user of auth_file whose password is known
+      --user=NAME        the user for databases that force none;
+                         otherwise the first user of auth_file whose password
+                         is known
       --json             write the report as JSON
   -h, --help             show this help, then exit
 
@@ -208,8 +210,8 @@ Options:
                          pgpool, odyssey, pgcat, pgdog, pg_doorman, env
       --output=DIR       write pgweir.ini, userlist.txt and hba.conf to DIR;
                          without it, the ini goes to standard output
-      --force            replace files that exist, and write a result that
-                         pgweir check refuses
+      --force            replace files that exist;
+                         write a result that pgweir check refuses
       --users=FILE       the file of users (pool_passwd, users.toml)
       --hba=FILE         the file of access rules (pool_hba.conf)
   -h, --help             show this help, then exit

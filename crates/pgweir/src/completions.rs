@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use crate::command_line::HELP;
+use crate::command_line::{CHECK_HELP, DOCTOR_HELP, HELP, IMPORT_HELP};
 
 /// A line of `--help` for an option.
 struct Flag {
@@ -43,6 +43,27 @@ fn subcommands() -> Vec<(&'static str, &'static str)> {
     lines.filter_map(parse).collect()
 }
 
+/// A long option of a subcommand.
+struct SubFlag {
+    long: &'static str,
+    has_value: bool,
+    does: &'static str,
+}
+
+/// Subcommands that have options of their own here; the tools have theirs elsewhere.
+const HELPS: [(&str, &str); 3] = [("check", CHECK_HELP), ("doctor", DOCTOR_HELP), ("import", IMPORT_HELP)];
+
+fn sub_flags(help: &'static str) -> Vec<SubFlag> {
+    let lines = help.lines().filter_map(|line| line.strip_prefix("      --"));
+    let parse = |line: &'static str| {
+        let (usage, does) = line.split_once("  ").expect("what it does");
+        let (long, value) = usage.split_once('=').unwrap_or((usage, ""));
+        // The rest of a text of several lines is left out.
+        SubFlag { long, has_value: !value.is_empty(), does: does.trim().trim_end_matches([',', ';', ':']) }
+    };
+    lines.map(parse).collect()
+}
+
 const HEAD: &str =
     "# Made from `pgweir --help`. To write it again: UPDATE=1 cargo test -p pgweir completions\n";
 
@@ -54,18 +75,27 @@ fn bash() -> String {
         .collect::<Vec<_>>();
     let names = flags().iter().map(|flag| format!("-{} --{}", flag.short, flag.long)).collect::<Vec<_>>();
     let words = subcommands().iter().map(|(name, _)| *name).collect::<Vec<_>>();
+    let cases: String = HELPS
+        .iter()
+        .map(|(command, help)| {
+            let names: Vec<String> = sub_flags(help).iter().map(|flag| format!("--{}", flag.long)).collect();
+            format!("        {command}) options=\"{} --help\" ;;\n", names.join(" "))
+        })
+        .collect();
     format!(
         r#"# shellcheck shell=bash
 {HEAD}_pgweir() {{
-    local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD - 1]}} first=""
+    local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD - 1]}} first="" options="{names}"
     case $before in
         {with_value})
             mapfile -t COMPREPLY < <(compgen -u -- "$word")
             return
             ;;
     esac
+    case ${{COMP_WORDS[1]}} in
+{cases}    esac
     case $word in
-        -*) mapfile -t COMPREPLY < <(compgen -W "{names}" -- "$word") ;;
+        -*) mapfile -t COMPREPLY < <(compgen -W "$options" -- "$word") ;;
         *)
             if [ "$COMP_CWORD" = 1 ]; then first="{words}"; fi
             mapfile -t COMPREPLY < <(
@@ -89,7 +119,16 @@ fn zsh() -> String {
     for (name, does) in subcommands() {
         let _ = writeln!(page, "    {}", quoted(&format!("{name}:{does}")));
     }
-    page.push_str(")\n_arguments -s \\\n");
+    page.push_str(")\ncase $words[2] in\n");
+    for (command, help) in HELPS {
+        let _ = writeln!(page, "{command})\n    _arguments -s '1: :' \\");
+        for SubFlag { long, has_value, does } in sub_flags(help) {
+            let (equals, value) = if has_value { ("=", ":value:_files") } else { ("", "") };
+            let _ = writeln!(page, "        --{long}{equals}{} \\", quoted(&format!("[{does}]{value}")));
+        }
+        page.push_str("        '*:file:_files'\n    return\n    ;;\n");
+    }
+    page.push_str("esac\n_arguments -s \\\n");
     for Flag { short, long, has_value, does } in flags() {
         let (plus, equals, value) = if has_value { ("+", "=", ":user:_users") } else { ("", "", "") };
         let does = quoted(&format!("[{does}]{value}"));
@@ -103,6 +142,16 @@ fn fish() -> String {
     let mut page = HEAD.to_owned();
     for (name, does) in subcommands() {
         let _ = writeln!(page, "complete -c pgweir -n __fish_use_subcommand -a {name} -d {}", quoted(does));
+    }
+    for (command, help) in HELPS {
+        for SubFlag { long, has_value, does } in sub_flags(help) {
+            let value = if has_value { " -r" } else { "" };
+            let _ = writeln!(
+                page,
+                "complete -c pgweir -n '__fish_seen_subcommand_from {command}' -l {long}{value} -d {}",
+                quoted(does)
+            );
+        }
     }
     for Flag { short, long, has_value, does } in flags() {
         let value = if has_value { " -x -a '(__fish_complete_users)'" } else { "" };
@@ -136,4 +185,9 @@ fn help_has_options_and_subcommands_to_complete() {
     assert_eq!(flags().len(), HELP.matches("\n  -").count());
     assert!(flags().iter().any(|flag| flag.long == "user" && flag.has_value && flag.short == "u"));
     assert!(subcommands().iter().any(|&(name, does)| name == "check" && does.contains("faults")));
+    for (command, help) in HELPS {
+        assert!(subcommands().iter().any(|(name, _)| *name == command));
+        assert_eq!(sub_flags(help).len(), help.matches("\n      --").count(), "{command}");
+    }
+    assert!(sub_flags(CHECK_HELP).iter().any(|flag| flag.long == "user" && flag.has_value));
 }

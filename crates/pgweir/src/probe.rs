@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_user_whose_password_is_known_goes_first() {
-        let scram = "\"a\" \"SCRAM-SHA-256$4096:AAAA$AAAA:AAAA\"\n\"b\" \"\"\n\"c\" \"md50123456789abcdef0123456789abcdef\"\n";
+        let scram = "\"a\" \"SCRAM-SHA-256$4096:AAAA$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\"\n\"b\" \"\"\n\"c\" \"md50123456789abcdef0123456789abcdef\"\n";
         assert_eq!(of("d = host=h", "", scram, None), ["d: c@h:5432/d"]);
         assert_eq!(of("d = host=h", "admin_users = c", scram, None), ["d: c@h:5432/d"], "rather than none");
         let found = of("d = host=h", "", "", None);

@@ -110,8 +110,8 @@ impl Visitor for Loader {
             }
             Section::Unknown => {}
             Section::Main => self.main(&entry),
-            Section::Databases => match self.keep(entries::database(&entry)) {
-                Some(options) => {
+            Section::Databases => {
+                if let Some(options) = self.keep(entries::database(&entry)) {
                     self.config.database_places.insert(key.clone(), place);
                     if key == FALLBACK_DATABASE {
                         self.config.fallback = Some(options);
@@ -119,8 +119,7 @@ impl Visitor for Loader {
                         self.config.databases.insert(key, options);
                     }
                 }
-                None => {}
-            },
+            }
             Section::Users => {
                 if let Some(options) = self.keep(entries::user(&entry)) {
                     self.config.users.insert(key, options);

@@ -1,17 +1,22 @@
 # shellcheck shell=bash
 # Made from `pgweir --help`. To write it again: UPDATE=1 cargo test -p pgweir completions
 _pgweir() {
-    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} first=""
+    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} first="" options="-d --daemon -q --quiet -R --reboot -u --user -v --verbose -V --version -h --help"
     case $before in
         -u | --user)
             mapfile -t COMPREPLY < <(compgen -u -- "$word")
             return
             ;;
     esac
+    case ${COMP_WORDS[1]} in
+        check) options="--connect --user --strict --json --help" ;;
+        doctor) options="--user --json --help" ;;
+        import) options="--from --output --force --users --hba --help" ;;
+    esac
     case $word in
-        -*) mapfile -t COMPREPLY < <(compgen -W "-d --daemon -q --quiet -R --reboot -u --user -v --verbose -V --version -h --help" -- "$word") ;;
+        -*) mapfile -t COMPREPLY < <(compgen -W "$options" -- "$word") ;;
         *)
-            if [ "$COMP_CWORD" = 1 ]; then first="check import demo bench"; fi
+            if [ "$COMP_CWORD" = 1 ]; then first="check doctor import demo bench"; fi
             mapfile -t COMPREPLY < <(
                 compgen -W "$first" -- "$word"
                 compgen -f -X '!*.ini' -- "$word"
