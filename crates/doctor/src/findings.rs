@@ -52,17 +52,10 @@ mod tests {
 
     #[test]
     fn errors_come_first() {
-        let pool = Pool {
-            database: "a".into(),
-            user: "u".into(),
-            size: 1,
-            active: 1,
-            servers: 1,
-            ..Pool::default()
-        };
+        let pool = Pool { database: "a".into(), user: "u".into(), size: 1, active: 1, ..Pool::default() };
         let failing = Pool { failure: Some("refused".into()), ..pool.clone() };
         let snapshot = Snapshot {
-            settings: Settings { listen_backlog: 128, has_tcp: true, ..Settings::default() },
+            settings: Settings { listen_backlog: 128, ..Settings::default() },
             somaxconn: Some(64),
             pools: vec![pool, failing],
             ..Snapshot::default()

@@ -44,8 +44,6 @@ pub struct Settings {
     pub max_client_conn: u64,
     /// `listen_backlog`
     pub listen_backlog: u64,
-    /// `listen_addr` is not empty.
-    pub has_tcp: bool,
     /// `query_timeout`; 0 is none.
     pub query_timeout_s: f64,
     /// `idle_transaction_timeout`; 0 is none.
@@ -54,8 +52,6 @@ pub struct Settings {
     pub transaction_timeout_s: f64,
     /// `server_login_retry`
     pub server_login_retry_s: f64,
-    /// `server_idle_timeout`; 0 is none.
-    pub server_idle_timeout_s: f64,
 }
 
 impl Settings {
@@ -68,12 +64,10 @@ impl Settings {
             match name {
                 "max_client_conn" => settings.max_client_conn = whole(),
                 "listen_backlog" => settings.listen_backlog = whole(),
-                "listen_addr" => settings.has_tcp = !value.is_empty(),
                 "query_timeout" => settings.query_timeout_s = time_s(),
                 "idle_transaction_timeout" => settings.idle_transaction_timeout_s = time_s(),
                 "transaction_timeout" => settings.transaction_timeout_s = time_s(),
                 "server_login_retry" => settings.server_login_retry_s = time_s(),
-                "server_idle_timeout" => settings.server_idle_timeout_s = time_s(),
                 _ => {}
             }
         }
@@ -143,8 +137,6 @@ pub struct Pool {
     pub size: u64,
     /// Servers that have a client.
     pub active: u64,
-    /// All its servers.
-    pub servers: u64,
     /// Servers that their clients keep between transactions.
     pub pinned: u64,
     /// Clients that wait for a server.

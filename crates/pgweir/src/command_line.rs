@@ -161,7 +161,7 @@ Options:
                          run auth_query, and report in one table
       --user=NAME        the user for databases that force none;
                          otherwise the first user of auth_file whose password
-                         is known
+                         is known. PGPASSWORD can have the user's password
       --strict           warnings count for the exit code
       --json             write the report as JSON
   -h, --help             show this help, then exit
@@ -187,7 +187,7 @@ pooler does not run, the file is looked at alone.
 Options:
       --user=NAME        the user for databases that force none;
                          otherwise the first user of auth_file whose password
-                         is known
+                         is known. PGPASSWORD can have the user's password
       --json             write the report as JSON
   -h, --help             show this help, then exit
 
@@ -265,7 +265,7 @@ fn parse_doctor(args: Vec<OsString>) -> Result<Command, UsageError> {
             Short('h') | Long("help") => return Ok(Command::DoctorHelp),
             Value(value) => match value.to_str() {
                 Some(url) if is_url(url) && options.console.is_none() => {
-                    options.console = Some(url.to_owned())
+                    options.console = Some(url.to_owned());
                 }
                 // It may hold a password.
                 Some(url) if is_url(url) => return Err(UsageError::SecondConfig("postgres://...".into())),

@@ -16,7 +16,7 @@ use serde_json::json;
 use self::console::Console;
 use crate::check::{self, Report, count};
 use crate::command_line::DoctorOptions;
-use crate::probe::{self, Outcome};
+use crate::probe::{self, Logins, Outcome};
 
 /// Exit code: there are errors or warnings.
 const FOUND: u8 = 1;
@@ -138,8 +138,10 @@ fn probes(report: &Report, seen: &Examination, user: Option<&str>) -> Vec<Probe>
         return Vec::new();
     }
     let users = seen.users.clone().unwrap_or_default();
-    let targets = probe::targets(&seen.config, &users, &check::server_tls(seen), user);
-    let logins = probe::log_in(targets.into_iter().flatten().collect(), true);
+    let tls = check::server_tls(seen);
+    let password = probe::password_of_environment().filter(|_| user.is_some());
+    let logins = Logins { config: &seen.config, users: &users, tls: &tls, user, password };
+    let logins = probe::log_in(logins.targets().into_iter().flatten().collect(), true);
     logins.into_iter().filter_map(probed).collect()
 }
 

@@ -1,12 +1,13 @@
 //! Logins to PostgreSQL as the pools of a configuration would do them: who logs in where, what came of it, and what the server allows.
 
+use std::borrow::Cow;
 use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pgweir_auth::{Credential, ProverError, Secret, UserList};
+use pgweir_auth::{Credential, PlainPassword, ProverError, Secret, UserList};
 use pgweir_client::{Address, Client, ServerError, Tls};
 use pgweir_doctor::Limits;
 use pgweir_net::{TlsConfigs, certificate_end_point};
@@ -74,78 +75,90 @@ impl Outcome {
     }
 }
 
-/// The logins that a configuration asks for: one for each host of each database, and one for each `auth_query`. `user` logs in where
-/// no user is forced; otherwise it is the first of the users whose password is known. Errors are told in place of a login.
-pub(crate) fn targets(
-    config: &Config,
-    users: &UserList,
-    tls: &TlsConfigs,
-    user: Option<&str>,
-) -> Vec<Result<Target, String>> {
-    let mut found: Vec<Result<Target, String>> = Vec::new();
-    let mut asked = Vec::new();
-    let fallback = config.fallback.iter().map(|database| (FALLBACK_DATABASE, database));
-    let named = config.databases.iter().map(|(name, database)| (&**name, database));
-    for (name, database) in named.chain(fallback) {
-        let auth_user = database
-            .auth_user
-            .as_deref()
-            .or(config.main.auth_user.as_deref())
-            .filter(|user| !user.is_empty());
-        let chosen = database.user.as_deref().or(user).or_else(|| first_user(config, users)).or(auth_user);
-        match chosen {
-            Some(user) => found.extend(at_each_host(config, users, tls, (name, database), user, None)),
-            None => found.push(Err(format!(
-                "database {name}: there is no user in auth_file to log in as; name one with --user"
-            ))),
+/// What decides who logs in where.
+pub(crate) struct Logins<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) users: &'a UserList,
+    pub(crate) tls: &'a TlsConfigs,
+    /// Who logs in where no user is forced. Otherwise it is the first of the users whose password is known.
+    pub(crate) user: Option<&'a str>,
+    /// The password of that user, if it is not the one of `auth_file`.
+    pub(crate) password: Option<PlainPassword>,
+}
+
+/// A name, and what it stands for.
+type Named<'a> = (&'a str, &'a Database);
+
+impl Logins<'_> {
+    /// The logins that a configuration asks for: one for each host of each database, and one for each `auth_query`. Errors are told
+    /// in place of a login.
+    pub(crate) fn targets(&self) -> Vec<Result<Target, String>> {
+        let config = self.config;
+        let mut found: Vec<Result<Target, String>> = Vec::new();
+        let mut asked = Vec::new();
+        let fallback = config.fallback.iter().map(|database| (FALLBACK_DATABASE, database));
+        let named = config.databases.iter().map(|(name, database)| (&**name, database));
+        for (name, database) in named.chain(fallback) {
+            let auth_user = database.auth_user.as_deref().or(config.main.auth_user.as_deref());
+            let auth_user = auth_user.filter(|user| !user.is_empty());
+            let chosen = database.user.as_deref().or(self.user);
+            match chosen.or_else(|| self.first_user()).or(auth_user) {
+                Some(user) => found.extend(self.at_each_host((name, database), user, None)),
+                None => found.push(Err(format!(
+                    "database {name}: there is no user in auth_file to log in as; name one with --user"
+                ))),
+            }
+            let query = database.auth_query.as_deref().unwrap_or(&config.main.auth_query);
+            let Some(auth_user) = auth_user.filter(|_| !query.is_empty()) else { continue };
+            let place =
+                database.auth_dbname.as_deref().or(config.main.auth_dbname.as_deref()).unwrap_or(name);
+            let question = (place.to_owned(), auth_user.to_owned(), query.to_owned());
+            if !asked.contains(&question) {
+                found.extend(self.question(place, auth_user, query));
+                asked.push(question);
+            }
         }
-        let query = database.auth_query.as_deref().unwrap_or(&config.main.auth_query);
-        let Some(auth_user) = auth_user.filter(|_| !query.is_empty()) else { continue };
-        let place = database.auth_dbname.as_deref().or(config.main.auth_dbname.as_deref()).unwrap_or(name);
-        let question = (place.to_owned(), auth_user.to_owned(), query.to_owned());
-        if asked.contains(&question) {
-            continue;
-        }
-        let template = if place == FALLBACK_DATABASE { config.fallback.clone() } else { None };
-        match template.or_else(|| config.database(place).map(std::borrow::Cow::into_owned)) {
-            Some(at) => found.extend(at_each_host(config, users, tls, (place, &at), auth_user, Some(query))),
-            None => found.push(Err(format!("authentication database {place} is not configured"))),
-        }
-        asked.push(question);
+        found
     }
-    found
-}
 
-/// The first user whose password is known here; not one of the console's if there is another.
-fn first_user<'a>(config: &Config, users: &'a UserList) -> Option<&'a str> {
-    let of_console = |name: &str| {
-        [&config.main.admin_users, &config.main.stats_users]
-            .iter()
-            .any(|list| list.iter().any(|own| own == name))
-    };
-    let knows = |secret: &Secret| match secret {
-        Secret::Plain(password) => !password.is_empty(),
-        Secret::Md5(_) => true,
-        Secret::Scram(_) => false,
-    };
-    // `false` comes first.
-    let order = |(name, secret): &(&str, &Secret)| (!knows(secret), of_console(name));
-    users.iter().min_by_key(order).map(|(name, _)| name)
-}
+    /// `auth_query`, where it runs.
+    fn question(&self, place: &str, auth_user: &str, query: &str) -> Vec<Result<Target, String>> {
+        let template = self.config.fallback.clone().filter(|_| place == FALLBACK_DATABASE);
+        match template.or_else(|| self.config.database(place).map(Cow::into_owned)) {
+            Some(at) => self.at_each_host((place, &at), auth_user, Some(query)),
+            None => vec![Err(format!("authentication database {place} is not configured"))],
+        }
+    }
 
-fn at_each_host(
-    config: &Config,
-    users: &UserList,
-    tls: &TlsConfigs,
-    (name, database): (&str, &Database),
-    user: &str,
-    auth_query: Option<&str>,
-) -> Vec<Result<Target, String>> {
-    let main = &config.main;
-    let unix = [String::new()];
-    let hosts = if database.hosts.is_empty() { &unix[..] } else { &database.hosts };
-    let at_host = |host: &String| {
-        let directory = match host.as_str() {
+    /// The first user whose password is known here; not one of the console's if there is another.
+    fn first_user(&self) -> Option<&str> {
+        let main = &self.config.main;
+        let of_console = |name: &str| main.admin_users.iter().chain(&main.stats_users).any(|own| own == name);
+        // `false` comes first.
+        let order = |(name, secret): &(&str, &Secret)| (!proves(secret), of_console(name));
+        self.users.iter().min_by_key(order).map(|(name, _)| name)
+    }
+
+    fn at_each_host(
+        &self,
+        named: Named<'_>,
+        user: &str,
+        auth_query: Option<&str>,
+    ) -> Vec<Result<Target, String>> {
+        let unix = [String::new()];
+        let hosts = if named.1.hosts.is_empty() { &unix[..] } else { &named.1.hosts };
+        hosts.iter().map(|host| self.at_host(named, host, user, auth_query)).collect()
+    }
+
+    fn at_host(
+        &self,
+        (name, database): Named<'_>,
+        host: &str,
+        user: &str,
+        auth_query: Option<&str>,
+    ) -> Result<Target, String> {
+        let main = &self.config.main;
+        let directory = match host {
             "" if main.unix_socket_dir.is_empty() => Some("/tmp"),
             "" => Some(&*main.unix_socket_dir),
             folder if folder.starts_with(['/', '@']) => Some(folder),
@@ -153,31 +166,49 @@ fn at_each_host(
         };
         let address = match directory {
             Some(folder) => Address::Unix(folder.into(), database.port),
-            None => Address::Tcp(host.clone(), database.port),
+            None => Address::Tcp(host.to_owned(), database.port),
         };
-        let dbname = match name {
-            FALLBACK_DATABASE => database.dbname.as_deref().unwrap_or(MAINTENANCE_DATABASE),
-            name => database.dbname.as_deref().unwrap_or(name),
-        };
+        let own = if name == FALLBACK_DATABASE { MAINTENANCE_DATABASE } else { name };
+        let dbname = database.dbname.as_deref().unwrap_or(own);
         let mut server = pgweir_client::Login::trusted(address, user, dbname, APPLICATION_NAME);
-        server.credential = credential(database, users, user);
+        server.credential = self.credential(database, user);
         server.parameters = parameters(database);
         server.wait_max =
             Some(main.server_connect_timeout).filter(|time| !time.is_zero()).unwrap_or(WAIT_MAX);
         if directory.is_none() {
-            server.tls = of_server(tls, host).map_err(|why| format!("database {name} at {host}: {why}"))?;
+            server.tls =
+                of_server(self.tls, host).map_err(|why| format!("database {name} at {host}: {why}"))?;
         }
         Ok(Target {
             database: name.to_owned(),
-            host: host.clone(),
+            host: host.to_owned(),
             port: database.port,
             user: user.to_owned(),
             auth_query: auth_query.map(str::to_owned),
             connect_query: database.connect_query.clone().filter(|query| !query.is_empty()),
             server,
         })
-    };
-    hosts.iter().map(at_host).collect()
+    }
+
+    /// By what a pool proves to be its user, without what clients bring along.
+    fn credential(&self, database: &Database, user: &str) -> Credential {
+        let is_its = database.user.as_deref().is_none_or(|forced| forced == user);
+        let own = database.password.as_ref().filter(|password| is_its && !password.reveal().is_empty());
+        match (own, &self.password) {
+            (Some(password), _) => Credential::Secret(Secret::parse(password.reveal())),
+            (None, Some(password)) if self.user == Some(user) => Credential::Password(password.clone()),
+            _ => self.users.get(user).map_or(Credential::None, |secret| Credential::Secret(secret.clone())),
+        }
+    }
+}
+
+/// A stored secret is proof enough for PostgreSQL.
+fn proves(secret: &Secret) -> bool {
+    match secret {
+        Secret::Plain(password) => !password.is_empty(),
+        Secret::Md5(_) => true,
+        Secret::Scram(_) => false,
+    }
 }
 
 /// How TLS is spoken with a host, if it is.
@@ -191,16 +222,6 @@ pub(crate) fn of_server(tls: &TlsConfigs, host: &str) -> Result<Option<Tls>, Str
     }))
 }
 
-/// By what a pool proves to be its user, without what clients bring along.
-fn credential(database: &Database, users: &UserList, user: &str) -> Credential {
-    let is_its = database.user.as_deref().is_none_or(|forced| forced == user);
-    let own = database.password.as_ref().filter(|password| is_its && !password.reveal().is_empty());
-    match own {
-        Some(password) => Credential::Secret(Secret::parse(password.reveal())),
-        None => users.get(user).map_or(Credential::None, |secret| Credential::Secret(secret.clone())),
-    }
-}
-
 fn parameters(database: &Database) -> Vec<(String, String)> {
     let configured = [
         ("client_encoding", &database.client_encoding),
@@ -209,6 +230,11 @@ fn parameters(database: &Database) -> Vec<(String, String)> {
     ];
     let set = |(name, value): (&str, &Option<String>)| Some((name.to_owned(), value.clone()?));
     configured.into_iter().filter_map(set).collect()
+}
+
+/// The password of the user that the command line names.
+pub(crate) fn password_of_environment() -> Option<PlainPassword> {
+    std::env::var("PGPASSWORD").ok().map(PlainPassword::new)
 }
 
 /// Tries all logins, several at once; the outcomes are in the order of the targets.
@@ -260,14 +286,14 @@ fn try_one(target: &Target, with_limits: bool) -> Outcome {
 
 fn refused(target: &Target, error: &io::Error) -> Outcome {
     let knows_password = match &target.server.credential {
-        Credential::Secret(Secret::Plain(password)) => !password.is_empty(),
-        Credential::Secret(Secret::Md5(_)) | Credential::Password(_) => true,
-        _ => false,
+        Credential::Secret(secret) => proves(secret),
+        Credential::Password(_) => true,
+        Credential::None | Credential::ScramKeys(_) => false,
     };
     let proof = error.get_ref().and_then(|inner| inner.downcast_ref::<ProverError>());
     match proof {
         Some(ProverError::WrongPasswordType) if !knows_password => Outcome::Untested(format!(
-            "PostgreSQL asks for the password of {}, which only clients bring; name another user with --user",
+            "PostgreSQL asks for the password of {}, which only clients know; give it in PGPASSWORD with --user",
             target.user
         )),
         _ => Outcome::Failed(why(error)),
@@ -330,7 +356,9 @@ mod tests {
             }
             Err(why) => why,
         };
-        targets(&config, &users, &TlsConfigs::default(), user).into_iter().map(say).collect()
+        let tls = TlsConfigs::default();
+        let logins = Logins { config: &config, users: &users, tls: &tls, user, password: None };
+        logins.targets().into_iter().map(say).collect()
     }
 
     const USERS: &str = "\"admin\" \"x\"\n\"bob\" \"y\"\n\"carol\" \"z\"\n";
@@ -357,6 +385,27 @@ mod tests {
         assert_eq!(of("d = host=h", "admin_users = c", scram, None), ["d: c@h:5432/d"], "rather than none");
         let found = of("d = host=h", "", "", None);
         assert_eq!(found, ["database d: there is no user in auth_file to log in as; name one with --user"]);
+    }
+
+    #[test]
+    fn a_password_is_that_of_the_database_of_the_command_line_or_of_the_list() {
+        let text = "[databases]\na = host=h\nb = host=h user=bob password=forced\n[pgbouncer]\n";
+        let config = Config::load("t.ini", &mut |_| Ok(text.to_owned())).expect("a good file");
+        let (users, _) = UserList::parse(USERS);
+        let tls = TlsConfigs::default();
+        let given = PlainPassword::new("given");
+        let logins =
+            Logins { config: &config, users: &users, tls: &tls, user: Some("bob"), password: Some(given) };
+        let of = |database: &str, user: &str| match logins.credential(&config.databases[database], user) {
+            Credential::Secret(Secret::Plain(password)) | Credential::Password(password) => {
+                String::from_utf8_lossy(password.as_bytes()).into_owned()
+            }
+            _ => String::new(),
+        };
+        assert_eq!(
+            [of("a", "bob"), of("a", "carol"), of("b", "bob"), of("b", "eve")],
+            ["given", "z", "forced", ""]
+        );
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub(super) enum TargetKind {
     /// A pooler that we start.
     Program(PoolerProgram),
     /// A pooler that runs already, in front of the same database.
-    Running(Login),
+    Running(Box<Login>),
 }
 
 /// What the user asked for.
@@ -165,7 +165,10 @@ fn program(name: &str, path: PathBuf) -> Target {
 
 pub(super) fn peer(text: &str) -> Result<Target, BenchError> {
     if text.starts_with("postgres://") || text.starts_with("postgresql://") {
-        return Ok(Target { name: "peer".to_owned(), kind: TargetKind::Running(parse_url(text, "peer")?) });
+        return Ok(Target {
+            name: "peer".to_owned(),
+            kind: TargetKind::Running(Box::new(parse_url(text, "peer")?)),
+        });
     }
     let Some((name, place)) = text.split_once('=') else {
         let path = find_program(text).ok_or_else(|| {
@@ -180,7 +183,10 @@ pub(super) fn peer(text: &str) -> Result<Target, BenchError> {
         return Err(BenchError::Usage("--peer: a name has letters, digits, - _ .".to_owned()));
     }
     if place.starts_with("postgres") && place.contains("://") {
-        return Ok(Target { name: name.to_owned(), kind: TargetKind::Running(parse_url(place, name)?) });
+        return Ok(Target {
+            name: name.to_owned(),
+            kind: TargetKind::Running(Box::new(parse_url(place, name)?)),
+        });
     }
     Ok(program(name, place.into()))
 }

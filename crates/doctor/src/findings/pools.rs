@@ -131,7 +131,6 @@ mod tests {
             user: "alice".into(),
             size: 10,
             active,
-            servers: active,
             waiting,
             wait_oldest_us: 3_200_000,
             ..Pool::default()

@@ -3,14 +3,16 @@
 use pgweir_control::Examination;
 use serde_json::{Value, json};
 
-use crate::probe::{self, Login, Outcome};
+use crate::probe::{self, Login, Logins, Outcome};
 
 /// Tries all logins. What cannot be tried at all is in the report's own words.
 pub(super) fn log_in(seen: &Examination, user: Option<&str>) -> (Vec<Login>, Vec<String>) {
     let users = seen.users.clone().unwrap_or_default();
     let tls = super::server_tls(seen);
     let (mut targets, mut impossible) = (Vec::new(), Vec::new());
-    for target in probe::targets(&seen.config, &users, &tls, user) {
+    let password = probe::password_of_environment();
+    let logins = Logins { config: &seen.config, users: &users, tls: &tls, user, password };
+    for target in logins.targets() {
         match target {
             Ok(target) => targets.push(target),
             Err(why) => impossible.push(why),

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
-use pgweir_auth::{Credential, PlainPassword, Secret};
+use pgweir_auth::{Credential, Secret};
 use pgweir_client::{Address, Client, Login, UrlError, parse_url};
 use pgweir_control::Examination;
 use pgweir_doctor::{Database, Lagging, Pinned, Pool, Settings, Snapshot, Source};
@@ -94,26 +94,25 @@ fn logins(seen: &Examination) -> Vec<Login> {
         "*" | "0.0.0.0" | "::" => Address::Tcp("127.0.0.1".to_owned(), port),
         host => Address::Tcp(host.to_owned(), port),
     });
-    let mut found = Vec::new();
-    found.extend(
-        unix.clone().map(|address| Login::trusted(address, HOUSE_USER, ADMIN_DATABASE, APPLICATION_NAME)),
-    );
-    let address = unix.or(tcp);
     let names = main.admin_users.iter().chain(&main.stats_users);
-    let known = names.filter_map(|name| match seen.users.as_ref()?.get(name)? {
-        Secret::Plain(password) => Some((name, password.clone())),
-        Secret::Md5(_) | Secret::Scram(_) => None,
-    });
-    for ((name, password), address) in known.zip(std::iter::repeat(address)) {
-        let Some(address) = address else { break };
-        let login = Login::trusted(address, name, ADMIN_DATABASE, APPLICATION_NAME);
-        found.push(prepared(Login { credential: password_of(password), ..login }));
+    let known: Vec<(&String, &Secret)> =
+        names.filter_map(|name| Some((name, seen.users.as_ref()?.get(name)?))).collect();
+    let mut found = Vec::new();
+    found.extend(unix.clone().map(|address| trusted(address, HOUSE_USER)));
+    for address in unix.into_iter().chain(tcp) {
+        for (name, secret) in &known {
+            // A SCRAM secret proves nothing to the pooler.
+            if !matches!(secret, Secret::Scram(_)) {
+                let credential = Credential::Secret((*secret).clone());
+                found.push(prepared(Login { credential, ..trusted(address.clone(), name) }));
+            }
+        }
     }
     found.into_iter().map(|login| Login { wait_max: WAIT_MAX, ..login }).collect()
 }
 
-fn password_of(password: PlainPassword) -> Credential {
-    if password.is_empty() { Credential::None } else { Credential::Password(password) }
+fn trusted(address: Address, user: &str) -> Login {
+    Login::trusted(address, user, ADMIN_DATABASE, APPLICATION_NAME)
 }
 
 impl Console {
@@ -259,13 +258,11 @@ fn pool(row: &Row, databases: &[Row], users: &[Row]) -> Pool {
     let of_user = users.iter().find(|user| text(user, "name") == text(row, "user"));
     let of_user = of_user.filter(|user| !text(user, "pool_size").is_empty());
     let of_database = databases.iter().find(|database| text(database, "name") == text(row, "database"));
-    let servers = ["sv_active", "sv_being_canceled", "sv_idle", "sv_used", "sv_tested", "sv_login"];
     Pool {
         database: text(row, "database").to_owned(),
         user: text(row, "user").to_owned(),
         size: of_user.or(of_database).map_or(0, |row| number(row, "pool_size")),
         active: number(row, "sv_active"),
-        servers: servers.iter().map(|column| number(row, column)).sum(),
         pinned: number(row, "sv_pinned"),
         waiting: number(row, "cl_waiting"),
         wait_oldest_us: number(row, "maxwait") * 1_000_000 + number(row, "maxwait_us"),
@@ -279,12 +276,12 @@ fn database(row: &Row, pools: &[Row]) -> Database {
     let name = text(row, "name");
     let hosts = text(row, "host").split(',').map(str::trim).filter(|host| !host.is_empty());
     let open = pools.iter().filter(|pool| text(pool, "database") == name).count() as u64;
-    let pools = if text(row, "force_user").is_empty() { open.max(1) } else { 1 };
     Database {
         name: name.to_owned(),
         hosts: hosts.map(str::to_owned).collect(),
         port: text(row, "port").parse().unwrap_or_default(),
-        pools,
+        // auth_user has a pool of its own in each database that it is asked in.
+        pools: open.max(1),
         pool_size: number(row, "pool_size"),
         reserve_pool_size: number(row, "reserve_pool_size"),
         max_connections: number(row, "max_connections"),
@@ -320,10 +317,7 @@ mod tests {
         let users = [row(&[("name", "v"), ("pool_size", "3")]), row(&[("name", "u"), ("pool_size", "")])];
         let first = pool(&pools[0], &databases, &users);
         assert_eq!(pool(&pools[1], &databases, &users).size, 3);
-        assert_eq!(
-            (first.size, first.active, first.servers, first.waiting, first.wait_oldest_us),
-            (7, 2, 3, 3, 1_000_005)
-        );
+        assert_eq!((first.size, first.active, first.waiting, first.wait_oldest_us), (7, 2, 3, 1_000_005));
         assert_eq!(
             (first.failure, pool(&pools[1], &databases, &[]).failure.as_deref()),
             (None, Some("refused"))
@@ -333,8 +327,8 @@ mod tests {
             (seen.hosts.len(), seen.port, seen.pools, seen.is_paused, seen.is_disabled),
             (2, 5433, 2, true, false)
         );
-        let forced = row(&[("name", "a"), ("force_user", "f")]);
-        assert_eq!(database(&forced, &pools).pools, 1);
+        let unused = row(&[("name", "b"), ("host", "")]);
+        assert_eq!((database(&unused, &pools).pools, database(&unused, &pools).hosts.len()), (1, 0));
     }
 
     #[test]

@@ -16,8 +16,7 @@ pub(super) fn snapshot(seen: &Examination) -> Snapshot {
     let config = &seen.config;
     let rows = config.show();
     let rows = rows.iter().filter_map(|row| Some((row.key, row.value.as_deref()?)));
-    // Users that auth_query knows are not known here.
-    let users = seen.users.as_ref().map_or(0, |users| users.len() as u64).max(1);
+    let users = pools_of_each_database(seen);
     let database = |database: &pgweir_settings::Database| {
         let user = database.user.as_deref();
         Database {
@@ -39,6 +38,14 @@ pub(super) fn snapshot(seen: &Examination) -> Snapshot {
         databases: config.databases.values().map(database).collect(),
         ..Snapshot::default()
     }
+}
+
+/// Users that may have pools: those of `auth_file` without those of the console. Users that `auth_query` knows are not known here.
+fn pools_of_each_database(seen: &Examination) -> u64 {
+    let main = &seen.config.main;
+    let of_console = |name: &str| main.admin_users.iter().chain(&main.stats_users).any(|own| own == name);
+    let names = seen.users.iter().flat_map(|users| users.names());
+    (names.filter(|name| !of_console(name)).count() as u64).max(1)
 }
 
 /// Settings of the process that the running pooler has other values of.
