@@ -1,6 +1,7 @@
 """`pgweir doctor`: what it finds of a running pooler in front of a real PostgreSQL, of a file alone, and what it says when all is well."""
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -17,12 +18,12 @@ pytestmark = pytest.mark.needs("pgweir doctor")
 WELL = {"default_pool_size": 5, "idle_transaction_timeout": 60, "query_timeout": 30, "max_client_conn": 50}
 
 
-def run(*arguments, service=None):
+def run(*arguments, service=None, environment=None):
     """Runs `pgweir doctor`; as the service account if a pooler's folder is given."""
     command = [binary(), "doctor", *map(str, arguments)]
     if service:
         command = as_service(str(reachable(binary(), service)), *command[1:])
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ | (environment or {}))
 
 
 def findings(*arguments, **how):
@@ -76,6 +77,7 @@ def test_pins_by_reason(pooled, pg):
     for client in clients[:2]:
         client.execute("create temporary table t (a int)")
     clients[2].execute("select pg_advisory_lock(1)")
+    eventually(lambda: sum(bool(row["pinned"]) for row in pooler.show("CLIENTS_EXTENDED", type="C")) == 3, "all keep their servers")
     _, found = findings(pooler.ini, service=pooler.folder)
     told = found["pinned"]
     assert ("note", "database app: 1 client keeps its server between transactions: advisory locks") in told, told
@@ -85,7 +87,7 @@ def test_pins_by_reason(pooled, pg):
 
 
 def test_a_client_that_does_not_read(pooled, pg):
-    """Bytes that wait for it for a second are told, with who it is."""
+    """Bytes that wait for it for a second are told, with the client that does not read."""
     pooler = pooled(**WELL)
     client = pooler.raw(application_name="sleeper")
     client.send(query("select repeat('x', 1000) from generate_series(1, 100000)"))
@@ -140,7 +142,7 @@ def test_limits_of_each_postgresql(poolers, pg_other):
     assert "query_timeout (30 s)" in found["query_timeout_below_statement_timeout"][0][1], found
 
 
-def test_timeouts_that_nobody_has(pooled):
+def test_timeouts_that_neither_side_has(pooled):
     """They are notes: good to know, and no reason for an exit code."""
     code, found = findings(pooled(default_pool_size=5, max_client_conn=50).ini)
     assert code == 0
@@ -182,6 +184,16 @@ def test_a_file_alone(pooled, pg):
     pooler.write_ini(pool_mode="often", admin_users="admin", min_pool_size=0)
     code, found = findings(pooler.ini)
     assert code == 1 and 'invalid value "often"' in found["config_error"][0][1]
+
+
+def test_a_password_that_only_clients_know(pooled, pg):
+    """Then PostgreSQL is not asked, and a note says so; it is asked with the user's password in PGPASSWORD."""
+    secret = pg.sql("select rolpassword from pg_authid where rolname = 'u_scram'")[0][0]
+    pooler = pooled(start=False, userlist={"u_scram": secret}, auth_type="scram-sha-256", admin_users="", stats_users="", default_pool_size=99)
+    code, found = findings(pooler.ini)
+    assert code == 0 and "only clients know" in found["postgres_not_asked"][0][1], found
+    done = run("--user", "u_scram", pooler.ini, environment={"PGPASSWORD": PASSWORDS["u_scram"]})
+    assert done.returncode == 1 and "PostgreSQL accepts 97" in done.stdout, done.stdout
 
 
 def test_a_console_by_its_url(pooled, pg):

@@ -1,4 +1,4 @@
-//! The numbers that findings are made of. Who collected them is not known here.
+//! The numbers that findings are made of. They come from the caller.
 
 /// Where the numbers come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,9 +78,9 @@ impl Settings {
 /// Open files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FilesLimit {
-    /// How many the process may open. pgweir raises its soft limit to the hard one.
+    /// Files that the process may open. pgweir raises its soft limit to the hard one.
     pub max: u64,
-    /// How many it has open, if that is known.
+    /// Files that it has open, if that is known.
     pub open: Option<u64>,
 }
 
@@ -108,7 +108,7 @@ pub struct Database {
 }
 
 impl Database {
-    /// How many server connections it may have; `None` is no limit.
+    /// Server connections that it may have; `None` is no limit.
     #[must_use]
     pub fn servers_max(&self) -> Option<u64> {
         let pools = (self.pool_size > 0).then(|| self.pools * (self.pool_size + self.reserve_pool_size));

@@ -44,7 +44,7 @@ pub(crate) struct CheckOptions {
     pub(crate) strict: bool,
     /// `--json`: a report for machines.
     pub(crate) json: bool,
-    /// `--user`: who logs in where no user is forced.
+    /// `--user`: the user for databases that force none.
     pub(crate) user: Option<String>,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct DoctorOptions {
     pub(crate) config: Option<PathBuf>,
     /// `--json`: a report for machines.
     pub(crate) json: bool,
-    /// `--user`: who logs in to PostgreSQL where no user is forced.
+    /// `--user`: the user for databases that force none.
     pub(crate) user: Option<String>,
 }
 

@@ -77,22 +77,23 @@ fn of_running(console: &mut Console, config: Option<PathBuf>, user: Option<&str>
         Some(config) => {
             let (report, examination) = check::examine(config);
             found.extend(of_report(&report));
-            snapshot.probes = probes(&report, &examination, user);
+            let (probes, untried) = probes(&report, &examination, user);
+            snapshot.probes = probes;
+            found.extend(untried);
             if report.faults.is_empty() {
                 snapshot.changed = file::changed(&examination.config, console.settings());
             }
         }
-        None => found.push(Finding {
-            severity: Severity::Note,
-            code: "postgres_not_asked",
-            text: "PostgreSQL's limits were not looked at: the configuration file is not known or not readable here".to_owned(),
-            remedy: "name the file after the URL".to_owned(),
-        }),
+        None => found.push(note(
+            "postgres_not_asked",
+            "PostgreSQL's limits were not looked at: the configuration file is not known or not readable here".to_owned(),
+            "name the file after the URL",
+        )),
     }
     Seen { console: Some(console.name().to_owned()), findings: sorted(found, &snapshot), file: config }
 }
 
-/// A file, whose pooler does not run or does not let us in.
+/// A file. Its pooler does not run, or refuses the login.
 fn of_file(
     config: &Path,
     report: &Report,
@@ -101,15 +102,15 @@ fn of_file(
     user: Option<&str>,
 ) -> Seen {
     let mut snapshot = file::snapshot(examination);
-    snapshot.probes = probes(report, examination, user);
+    let (probes, untried) = probes(report, examination, user);
+    snapshot.probes = probes;
     let mut found = of_report(report);
-    found.push(Finding {
-        severity: Severity::Note,
-        code: "no_console",
-        text: format!("no running pooler was looked at: {why}"),
-        remedy: "start pgweir, run doctor as the user that pgweir runs as, or name the console by a URL"
-            .to_owned(),
-    });
+    found.extend(untried);
+    found.push(note(
+        "no_console",
+        format!("no running pooler was looked at: {why}"),
+        "start pgweir, run doctor as the user that pgweir runs as, or name the console by a URL",
+    ));
     Seen { console: None, file: Some(config.to_owned()), findings: sorted(found, &snapshot) }
 }
 
@@ -132,27 +133,53 @@ fn of_report(report: &Report) -> Vec<Finding> {
     faults.chain(report.warnings.iter().map(ToString::to_string).map(warning)).collect()
 }
 
-/// Logs in as the pools of the file do. A faulty file has none.
-fn probes(report: &Report, seen: &Examination, user: Option<&str>) -> Vec<Probe> {
+/// Logs in as the pools of the file do. A faulty file has none. A login that cannot be tried is a note.
+fn probes(report: &Report, seen: &Examination, user: Option<&str>) -> (Vec<Probe>, Option<Finding>) {
     if !report.faults.is_empty() {
-        return Vec::new();
+        return (Vec::new(), None);
     }
     let users = seen.users.clone().unwrap_or_default();
     let tls = check::server_tls(seen);
     let password = probe::password_of_environment().filter(|_| user.is_some());
     let logins = Logins { config: &seen.config, users: &users, tls: &tls, user, password };
-    let logins = probe::log_in(logins.targets().into_iter().flatten().collect(), true);
-    logins.into_iter().filter_map(probed).collect()
+    let (mut targets, mut untried) = (Vec::new(), Vec::new());
+    for target in logins.targets() {
+        match target {
+            Ok(target) => targets.push(target),
+            Err(why) => untried.push(why),
+        }
+    }
+    let mut probes = Vec::new();
+    for login in probe::log_in(targets, true) {
+        let probe::Target { database, user, host, port, .. } = login.target;
+        let result = match login.outcome {
+            Outcome::Accepted { limits: Some(limits), .. } => Ok(limits),
+            // The question of auth_query was answered.
+            Outcome::Accepted { .. } => continue,
+            Outcome::Failed(why) => Err(why),
+            Outcome::Untested(why) => {
+                untried.push(format!("database {database}: {why}"));
+                continue;
+            }
+        };
+        probes.push(Probe { database, user, host, port, result });
+    }
+    (probes, not_asked(&untried))
 }
 
-fn probed(login: probe::Login) -> Option<Probe> {
-    let result = match login.outcome {
-        Outcome::Accepted { limits, .. } => Ok(limits?),
-        Outcome::Failed(why) => Err(why),
-        Outcome::Untested(_) => return None,
-    };
-    let probe::Target { database, user, host, port, .. } = login.target;
-    Some(Probe { database, user, host, port, result })
+/// One note for all logins that could not be tried.
+fn not_asked(untried: &[String]) -> Option<Finding> {
+    let (first, others) = untried.split_first()?;
+    let more = if others.is_empty() { String::new() } else { format!(" (and {} more)", others.len()) };
+    Some(note(
+        "postgres_not_asked",
+        format!("PostgreSQL's limits were not looked at: {first}{more}"),
+        "name a user with --user, with its password in PGPASSWORD",
+    ))
+}
+
+fn note(code: &'static str, text: String, remedy: &str) -> Finding {
+    Finding { severity: Severity::Note, code, text, remedy: remedy.to_owned() }
 }
 
 fn sorted(mut found: Vec<Finding>, snapshot: &Snapshot) -> Vec<Finding> {

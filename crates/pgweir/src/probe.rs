@@ -1,4 +1,4 @@
-//! Logins to PostgreSQL as the pools of a configuration would do them: who logs in where, what came of it, and what the server allows.
+//! Logins to PostgreSQL as the pools of a configuration would do them: as which user, with which result, and what the server allows.
 
 use std::borrow::Cow;
 use std::io;
@@ -75,12 +75,12 @@ impl Outcome {
     }
 }
 
-/// What decides who logs in where.
+/// What decides on the user of each login.
 pub(crate) struct Logins<'a> {
     pub(crate) config: &'a Config,
     pub(crate) users: &'a UserList,
     pub(crate) tls: &'a TlsConfigs,
-    /// Who logs in where no user is forced. Otherwise it is the first of the users whose password is known.
+    /// The user for databases that force none. Otherwise it is the first of the users whose password is known.
     pub(crate) user: Option<&'a str>,
     /// The password of that user, if it is not the one of `auth_file`.
     pub(crate) password: Option<PlainPassword>,

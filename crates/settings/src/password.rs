@@ -94,7 +94,7 @@ pub(crate) fn masked_pairs(text: &str, is_plain: impl Fn(&str) -> bool) -> Strin
     }
 }
 
-/// How long a value is, with its quotes. One whose quotes do not close goes on to the end.
+/// The length of a value with its quotes. A value without its closing quote goes on to the end.
 fn value_len(value: &str) -> usize {
     let Some(quoted) = value.strip_prefix('\'') else {
         return value.find(' ').unwrap_or(value.len());

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn timeouts_that_contradict_or_that_nobody_has() {
+    fn timeouts_that_contradict_or_that_neither_side_has() {
         let codes = |settings: Settings, limits: Limits| {
             let snapshot = Snapshot { settings, ..of(vec![database("a", 1), database("b", 1)], limits) };
             timeouts(&snapshot)

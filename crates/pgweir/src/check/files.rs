@@ -91,7 +91,7 @@ fn named(main: &Main) -> Vec<Named<'_>> {
     files.into_iter().map(is_set).filter(|file| !file.path.is_empty()).collect()
 }
 
-/// Started by root, pgweir reads its files before it becomes another user, who cannot read this one at a reload.
+/// Started by root, pgweir reads its files before it becomes another user. That user cannot read this file at a reload.
 fn unreadable_for_the_user(config: &Config, setting: &str, path: &str) -> Option<Message> {
     let name = config.main.user.as_deref().filter(|_| is_root())?;
     let reader = Reader::named(name)?;

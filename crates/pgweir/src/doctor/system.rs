@@ -19,7 +19,7 @@ pub(super) fn own_files_limit() -> Option<FilesLimit> {
     Some(FilesLimit { max, open: None })
 }
 
-/// What another process may open. How many files it has open is known to its own user and to root only.
+/// What another process may open. The number of its open files is known to its own user and to root only.
 pub(super) fn files_limit(pid: u32) -> Option<FilesLimit> {
     let limits = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
     let open = fs::read_dir(format!("/proc/{pid}/fd")).ok().map(|files| files.count() as u64);
