@@ -110,8 +110,7 @@ def test_logins_to_postgresql_that_fail(pooled, pg):
     assert severity == "error" and text.startswith("pool wrong/u_scram: the last connection to a server failed: "), text
     [(_, text)] = found["server_login_failed"]
     assert text == (
-        f"database wrong: a login as u_scram at 127.0.0.1:{pg.port} failed: "
-        'password authentication failed for user "u_scram" (SQLSTATE 28P01)'
+        f'database wrong: a login as u_scram at 127.0.0.1:{pg.port} failed: password authentication failed for user "u_scram" (SQLSTATE 28P01)'
     )
     done = run(pooler.ini, service=pooler.folder)
     assert "wr0ng" not in done.stdout + done.stderr

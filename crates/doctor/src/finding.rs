@@ -54,8 +54,15 @@ impl Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:<7}  {}\n         {}", self.severity.word(), self.text, self.remedy)
+        let (text, remedy) = (printable(&self.text), printable(&self.remedy));
+        write!(f, "{:<7}  {text}\n         {remedy}", self.severity.word())
     }
+}
+
+/// Names and messages of others go to a terminal without control characters.
+#[must_use]
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// `1 client`, `2 clients`.
@@ -76,6 +83,8 @@ mod tests {
     fn a_finding_is_shown_with_its_remedy() {
         let finding = Finding::warning("x", format!("{} wait", count(2, "client")), "raise it");
         assert_eq!(finding.to_string(), "warning  2 clients wait\n         raise it");
+        let hostile = Finding::note("x", "a\u{1b}[2J\nb".to_owned(), "c\td");
+        assert_eq!(hostile.to_string(), "note     a [2J b\n         c d");
         assert_eq!(count(1, "client"), "1 client");
         assert_eq!(seconds(3_250_000), "3.2 s");
     }

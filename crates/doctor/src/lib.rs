@@ -10,7 +10,7 @@ mod findings;
 mod snapshot;
 
 pub use advice::advice;
-pub use finding::{Finding, Severity};
+pub use finding::{Finding, Severity, printable};
 pub use findings::findings;
 pub use snapshot::{
     Changed, Database, FilesLimit, Lagging, Limits, Pinned, Pool, Probe, Settings, Snapshot, Source,

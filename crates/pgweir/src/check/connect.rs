@@ -1,6 +1,7 @@
 //! `pgweir check --connect`: whether PostgreSQL lets the pools in, in one table.
 
 use pgweir_control::Examination;
+use pgweir_doctor::printable;
 use serde_json::{Value, json};
 
 use crate::probe::{self, Login, Logins, Outcome};
@@ -53,7 +54,7 @@ pub(super) fn table(logins: &[Login]) -> String {
     let widths: Vec<usize> = (0..HEADER.len()).map(width).collect();
     let line = |row: &[String; 7]| {
         let cells: Vec<String> =
-            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+            row.iter().zip(&widths).map(|(cell, width)| format!("{:<width$}", printable(cell))).collect();
         format!("{}\n", cells.join("  ").trim_end())
     };
     rows.iter().map(line).collect::<String>() + "\n"
