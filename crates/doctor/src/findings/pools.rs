@@ -15,7 +15,7 @@ pub(super) fn failures(snapshot: &Snapshot) -> Vec<Finding> {
         Finding::error(
             "server_login_failing",
             format!("pool {}: the last connection to a server failed: {why}", pool.name()),
-            format!("mend what the reason names; pgweir tries again {retry_s} s after a failure (server_login_retry)"),
+            format!("remove that cause; pgweir tries again {retry_s} s after a failure (server_login_retry)"),
         )
     });
     let tried = snapshot.probes.iter().filter_map(|probe| {
@@ -24,7 +24,7 @@ pub(super) fn failures(snapshot: &Snapshot) -> Vec<Finding> {
         Some(Finding::error(
             "server_login_failed",
             format!("database {}: a login as {} at {at} failed: {why}", probe.database, probe.user),
-            "mend what the reason names, and try it with pgweir check --connect",
+            "remove that cause, then try it with pgweir check --connect",
         ))
     });
     pools.chain(tried).collect()
