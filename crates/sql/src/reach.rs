@@ -1,0 +1,224 @@
+//! Whether a statement only reads.
+//!
+//! What this file is for: to say of a text that it is one query which changes nothing, waits for no lock that another transaction
+//! holds on a row, and runs no code of users; it may still wait for a lock on a whole table. It must never say so when in
+//! doubt: "no" costs speed, never correctness. The text alone does not tell what a name stands for, so the caller, who knows
+//! the catalog, is asked about each name.
+
+mod built_in;
+
+use crate::lexer::{Kind, Lexer};
+use built_in::{FUNCTIONS, KEYWORDS};
+
+#[cfg(test)]
+mod tests;
+
+/// How a text uses a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NameRole {
+    /// It stands there, as whatever it is: a table, a column, a type, a function.
+    Mentioned,
+    /// It is called, and is no built-in function of which it is known that it only reads.
+    Called,
+}
+
+/// A longer name is cut by PostgreSQL (`NAMEDATALEN`), so it may be another one.
+const NAME_BYTES_MAX: usize = 63;
+
+/// Names of PostgreSQL's own that are harmless, although the others that begin with `pg_` may not be.
+const HARMLESS: [&[u8]; 4] = [b"pg_catalog", b"pg_column_size", b"pg_size_pretty", b"pg_typeof"];
+
+/// A number for a name as the catalog has it, by which names are compared. All names with letters beyond ASCII have the same one, 0:
+/// how PostgreSQL folds them depends on its encoding.
+#[must_use]
+pub fn name_hash(name: &[u8]) -> u64 {
+    // FNV-1a.
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for &byte in name {
+        if !byte.is_ascii() {
+            return 0;
+        }
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    hash.max(1)
+}
+
+/// Whether `sql` certainly is a single query that only reads. `allows` is told of the names in it, by their [`name_hash`], and says
+/// whether each may stand there so.
+///
+/// Takes time linear in the length of `sql` and allocates nothing; the caller bounds the length.
+#[must_use]
+pub fn certainly_reads(sql: &[u8], allows: impl FnMut(NameRole, u64) -> bool) -> bool {
+    let mut scan = Scan { allows, before: Before::Start, word: None, depth: 0, ended: false };
+    for lexeme in Lexer::new(sql) {
+        let Ok(lexeme) = lexeme else { return false };
+        let reads = match lexeme.kind {
+            Kind::Word => scan.word(lexeme.text),
+            Kind::QuotedWord => scan.quoted_word(lexeme.text),
+            Kind::UnicodeWord => false,
+            Kind::Symbol => scan.symbol(lexeme.text),
+            Kind::Operator => scan.other(Before::Other),
+            Kind::Text | Kind::EscapeText | Kind::UnicodeText | Kind::DollarText | Kind::Number => {
+                scan.other(Before::Other)
+            }
+            Kind::Param => scan.other(Before::Operand),
+        };
+        if !reads {
+            return false;
+        }
+    }
+    scan.settle() && scan.before != Before::Start && scan.depth == 0
+}
+
+/// What stands before the next lexeme, as far as it matters.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Before {
+    /// Nothing but opening parentheses and semicolons.
+    Start,
+    /// A word.
+    Word,
+    /// AS, WITH or RECURSIVE: a word that follows is a name that is given, and calls nothing.
+    Naming,
+    /// FOR or KEY: SHARE behind it locks rows.
+    Locking,
+    /// `)`, `]` or a parameter: a word behind a dot that follows may be a function's name.
+    Operand,
+    /// A dot behind a word.
+    Dot,
+    /// A dot behind something else.
+    DotOfOperand,
+    /// Anything else.
+    Other,
+}
+
+/// A word of which it is not known yet whether it is called.
+#[derive(Clone, Copy)]
+struct Word {
+    hash: u64,
+    /// If a parenthesis follows, that calls nothing of which the caller has to know.
+    is_free: bool,
+}
+
+struct Scan<F> {
+    allows: F,
+    before: Before,
+    word: Option<Word>,
+    /// Open parentheses and brackets.
+    depth: usize,
+    /// A semicolon was seen behind the statement.
+    ended: bool,
+}
+
+impl<F: FnMut(NameRole, u64) -> bool> Scan<F> {
+    /// What stood before is no call.
+    fn settle(&mut self) -> bool {
+        match self.word.take() {
+            Some(word) => (self.allows)(NameRole::Mentioned, word.hash),
+            None => true,
+        }
+    }
+
+    fn word(&mut self, text: &[u8]) -> bool {
+        if !self.settle() || self.ended || text.len() > NAME_BYTES_MAX {
+            return false;
+        }
+        let mut lower = [0; NAME_BYTES_MAX];
+        let name = &mut lower[..text.len()];
+        name.copy_from_slice(text);
+        name.make_ascii_lowercase();
+        let name = &*name;
+        let behind_dot = matches!(self.before, Before::Dot | Before::DotOfOperand);
+        if self.before == Before::Start {
+            if !matches!(name, b"select" | b"values" | b"table" | b"with") {
+                return false;
+            }
+        } else if !behind_dot && changes(name) || self.before == Before::Locking && name == b"share" {
+            return false;
+        }
+        if is_system_name(name) || !self.named(name, !behind_dot && is_in(KEYWORDS, name)) {
+            return false;
+        }
+        self.before = match name {
+            _ if behind_dot => Before::Word,
+            b"as" | b"with" | b"recursive" => Before::Naming,
+            b"for" | b"key" => Before::Locking,
+            _ => Before::Word,
+        };
+        true
+    }
+
+    fn quoted_word(&mut self, text: &[u8]) -> bool {
+        // A quote in it stands there twice.
+        let odd = |byte: &u8| *byte == b'"' || byte.is_ascii_control();
+        if !self.settle() || self.ended || text.len() > NAME_BYTES_MAX || text.iter().any(odd) {
+            return false;
+        }
+        if self.before == Before::Start || is_system_name(text) || !self.named(text, false) {
+            return false;
+        }
+        self.before = Before::Word;
+        true
+    }
+
+    fn named(&mut self, name: &[u8], is_keyword: bool) -> bool {
+        let is_given = self.before == Before::Naming;
+        let is_free = is_keyword || is_given || is_in(FUNCTIONS, name);
+        self.word = Some(Word { hash: name_hash(name), is_free });
+        // `(x).f` is `f(x)`, if `f` is no column.
+        self.before != Before::DotOfOperand || self.calls_known()
+    }
+
+    /// If the word is called, that is allowed.
+    fn calls_known(&mut self) -> bool {
+        self.word.is_none_or(|word| word.is_free || (self.allows)(NameRole::Called, word.hash))
+    }
+
+    fn symbol(&mut self, text: &[u8]) -> bool {
+        if text == b"(" && !self.calls_known() || !self.settle() {
+            return false;
+        }
+        match text {
+            b"(" | b"[" => self.depth += 1,
+            b")" | b"]" if self.depth == 0 => return false,
+            b")" | b"]" => self.depth -= 1,
+            _ => {}
+        }
+        match text {
+            b";" if self.depth > 0 => return false,
+            b";" => {
+                self.ended |= self.before != Before::Start;
+                return true;
+            }
+            _ if self.ended => return false,
+            b"(" if self.before == Before::Start => return true,
+            _ if self.before == Before::Start => return false,
+            b"." if matches!(self.before, Before::Word | Before::Naming | Before::Locking) => {
+                self.before = Before::Dot;
+            }
+            b"." => self.before = Before::DotOfOperand,
+            b")" | b"]" => self.before = Before::Operand,
+            _ => self.before = Before::Other,
+        }
+        true
+    }
+
+    fn other(&mut self, before: Before) -> bool {
+        let fine = self.settle() && !self.ended && self.before != Before::Start;
+        self.before = before;
+        fine
+    }
+}
+
+/// A word that may begin a change, or a lock of rows, wherever it stands. As a column's name it is only a doubt.
+fn changes(name: &[u8]) -> bool {
+    matches!(name, b"insert" | b"update" | b"delete" | b"merge" | b"into" | b"copy" | b"execute" | b"call")
+}
+
+/// What PostgreSQL brings along besides its functions shows or changes the state of the server.
+fn is_system_name(name: &[u8]) -> bool {
+    name == b"information_schema" || name.starts_with(b"pg_") && !HARMLESS.contains(&name)
+}
+
+fn is_in(list: &[&str], name: &[u8]) -> bool {
+    list.binary_search_by(|known| known.as_bytes().cmp(name)).is_ok()
+}
