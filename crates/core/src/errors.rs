@@ -57,16 +57,12 @@ pub(crate) enum Fault {
     ServerLost(Cow<'static, str>),
     /// The same, of a server that the client kept; and what it has lost.
     PinnedServerLost(Cow<'static, str>, String),
-    /// A server was given up with this client's statement sent behind another one that broke the rules.
-    OutcomeUnknown,
     /// The connection that listened for it ended.
     NotificationsLost,
     /// A notification came in an encoding that is not the client's any more.
     NotificationEncoding,
     /// It takes its notifications too slowly.
     TooManyNotifications,
-    /// It reads its answer so slowly that others wait for it.
-    SlowReader,
     /// Statement pooling: a transaction was opened.
     TransactionInStatementMode,
     SimpleQueryDisabled,
@@ -146,9 +142,6 @@ impl Fault {
                 "transaction blocks not allowed in statement pooling mode".into()
             }
             Fault::SimpleQueryDisabled => "PQexec disallowed".into(),
-            Fault::OutcomeUnknown => {
-                "the server connection was lost, and whether the statement took effect is unknown".into()
-            }
             Fault::NotificationsLost => {
                 "the connection that listens for this client ended: notifications may have been missed".into()
             }
@@ -156,7 +149,6 @@ impl Fault {
                 "a notification can not be told in the client_encoding that was set after LISTEN".into()
             }
             Fault::TooManyNotifications => "too many notifications wait for this client".into(),
-            Fault::SlowReader => "client reads too slowly while others wait behind its answer".into(),
             Fault::CanNotMove(reasons) => {
                 format!("not possible where servers change hands (session_state=error): {reasons}").into()
             }
@@ -194,11 +186,9 @@ impl Fault {
             | Fault::ReplicationRefused(code, _)
             | Fault::SessionNotRestored(code, _) => *code,
             Fault::ServerFailing(_) | Fault::NobodyToAsk | Fault::NobodyAsked => SqlState::CANNOT_CONNECT,
-            Fault::ServerLost(_)
-            | Fault::PinnedServerLost(..)
-            | Fault::SlowReader
-            | Fault::NotificationsLost => SqlState::CONNECTION_FAILURE,
-            Fault::OutcomeUnknown => SqlState::TRANSACTION_RESOLUTION_UNKNOWN,
+            Fault::ServerLost(_) | Fault::PinnedServerLost(..) | Fault::NotificationsLost => {
+                SqlState::CONNECTION_FAILURE
+            }
             Fault::TransactionInStatementMode | Fault::SimpleQueryDisabled | Fault::NotificationEncoding => {
                 SqlState::FEATURE_NOT_SUPPORTED
             }
@@ -277,7 +267,6 @@ impl Fault {
             Fault::TooManyNotifications => {
                 Some("A client that listens has to read, and to end its transactions.")
             }
-            Fault::OutcomeUnknown => Some("Look whether it did before it is repeated."),
             _ => None,
         }
     }

@@ -9,6 +9,8 @@ use std::ops::Range;
 use pgweir_sql::{Literal, Statements, Traits, exchangeable, literal_len};
 
 use crate::limits::{FORM_LITERALS_MAX, FORMS_MAX};
+use crate::reach::{Reach, Verdict};
+use crate::texts::{may_only_read, reads};
 
 /// Forms that begin alike share a row of so many.
 const ROW: usize = 4;
@@ -21,6 +23,7 @@ struct Form {
     text: Box<[u8]>,
     literals: Box<[(Literal, Range<usize>)]>,
     traits: Traits,
+    verdict: Verdict,
 }
 
 impl Form {
@@ -29,7 +32,8 @@ impl Form {
         let mut literals = Vec::new();
         exchangeable(text, |literal, place| literals.push((literal, place))).ok()?;
         let usable = (1..=FORM_LITERALS_MAX).contains(&literals.len());
-        usable.then(|| Self { text: text.into(), literals: literals.into(), traits })
+        let verdict = Verdict::default();
+        usable.then(|| Self { text: text.into(), literals: literals.into(), traits, verdict })
     }
 
     /// Whether `text` differs in nothing but the literals.
@@ -62,12 +66,13 @@ struct Row {
 }
 
 impl Row {
-    fn find(&mut self, text: &[u8]) -> Option<Traits> {
+    fn find(&mut self, text: &[u8], reach: Option<&Reach>) -> Option<(Traits, bool)> {
         let at = self.forms.iter().position(|form| form.as_ref().is_some_and(|form| form.is_of(text)))?;
         if at == self.newest {
             (self.patience, self.waiting) = (0, 0);
         }
-        self.forms[at].as_ref().map(|form| form.traits)
+        let Form { text, traits, verdict, .. } = self.forms[at].as_mut()?;
+        Some((*traits, may_only_read(traits) && reads(text, reach, verdict)))
     }
 
     fn learn(&mut self, text: &[u8], traits: Traits) {
@@ -94,10 +99,10 @@ pub(crate) struct Forms {
 }
 
 impl Forms {
-    /// What was found in a text of the same form.
+    /// What was found in a text of the same form, and whether it certainly only reads: no literal that is exchanged has a say.
     #[inline]
-    pub(crate) fn find(&mut self, text: &[u8]) -> Option<Traits> {
-        self.rows.get_mut(row(text))?.find(text)
+    pub(crate) fn find(&mut self, text: &[u8], reach: Option<&Reach>) -> Option<(Traits, bool)> {
+        self.rows.get_mut(row(text))?.find(text, reach)
     }
 
     /// This was found in a text that is of no form that is known.
@@ -133,7 +138,7 @@ mod tests {
 
     /// What the table says of a text, which is then learnt.
     fn ask(forms: &mut Forms, text: &str) -> Option<Traits> {
-        let found = forms.find(text.as_bytes());
+        let found = forms.find(text.as_bytes(), None).map(|found| found.0);
         let right = traits(text.as_bytes());
         match found {
             Some(found) => assert_eq!(found, right, "{text}"),
@@ -174,7 +179,7 @@ mod tests {
             "select a from t",
             "",
         ] {
-            let known = forms.find(other.as_bytes());
+            let known = forms.find(other.as_bytes(), None);
             assert_eq!(known.is_some(), other.ends_with("b = ''"), "{other}");
         }
     }

@@ -4,13 +4,15 @@
 //! no COPY, leaves nothing in the session, and needs nothing that another group left there. Only such a group may share a
 //! server connection with those of other clients. It must never say so when in doubt; "no" costs speed, never correctness.
 
-use pgweir_sql::{Traits, Verb};
+use pgweir_sql::Traits;
 use pgweir_wire::frontend::{BindHead, Close, Describe, Parse, Query, Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::limits::{GROUP_BYTES_MAX, GROUP_MESSAGES_MAX};
 use crate::pins::is_notable;
+use crate::reach::Reach;
 use crate::sequences::{asks, draws};
+use crate::statements::are_built_in;
 use crate::texts::Texts;
 
 /// What tells the estimate of a group that uses statements prepared before from that of the same text in a Query ...
@@ -27,8 +29,9 @@ pub(crate) struct Group {
     pub(crate) fingerprint: u64,
     /// Of its first statement's text alone.
     pub(crate) statement: u64,
-    /// It consists of queries alone: running it a second time does no harm where nobody saw the first answer.
-    pub(crate) only_reads: bool,
+    /// It changes nothing, waits for no lock of a row and runs no code of users. Others may be queued behind it; and it may run a
+    /// second time if nobody saw the first answer.
+    pub(crate) certainly_reads: bool,
     /// It names prepared statements.
     pub(crate) names_statements: bool,
     /// It may touch its session in a way that only an audit of the server could find.
@@ -47,47 +50,43 @@ impl Group {
 }
 
 /// The group at the front of `bytes`, if all of it is there and it is certainly over with its own answer. `statement` tells
-/// what is known of the text of a prepared statement, by the client's name for it.
+/// what is known of the text of a prepared statement, and whether it certainly only reads, by the client's name for it.
 pub(crate) fn group_at_front(
     bytes: &[u8],
     texts: &mut Texts,
-    statement: impl Fn(&[u8]) -> Option<Traits>,
+    reach: &Reach,
+    statement: impl Fn(&[u8]) -> Option<(Traits, bool)>,
 ) -> Option<Group> {
     let header = Header::peek(bytes).ok()??;
     if header.tag != tag::QUERY {
-        return Extended::default().read(bytes, texts, statement);
+        return Extended::default().read(bytes, texts, reach, statement);
     }
     let message = bytes.get(..header.total()).filter(|message| message.len() <= GROUP_BYTES_MAX)?;
     let query = Query::parse(message.get(HEADER_LEN..)?).ok()?;
-    let traits = texts.traits(query.text);
+    let (traits, certainly_reads) = texts.look(query.text, Some(reach));
     traits.certainly_self_contained.then(|| Group {
         len: message.len() as u32,
         fingerprint: traits.fingerprint,
         statement: traits.fingerprint,
-        only_reads: reads(&traits),
+        certainly_reads,
         names_statements: false,
         may_touch: is_notable(traits.marks),
-        draws: draws(&traits),
+        draws: draws(&traits) && !certainly_reads,
         asks: asks(traits.marks),
     })
-}
-
-/// A query without a part that changes anything. (What a function does inside nobody knows.)
-fn reads(traits: &Traits) -> bool {
-    matches!(traits.verb, Verb::Select | Verb::Values | Verb::Table)
 }
 
 /// A group of the extended protocol, while it is read.
 #[derive(Default)]
 struct Extended {
-    /// Of the unnamed statement, once it was prepared in this very group.
-    unnamed: Option<Traits>,
+    /// Of the unnamed statement, once it was prepared in this very group; and whether it certainly only reads.
+    unnamed: Option<(Traits, bool)>,
     /// The unnamed statement was not bound since: a later group may use it.
     leaves_unnamed: bool,
     fingerprint: u64,
     statement: u64,
     executes: bool,
-    writes: bool,
+    may_write: bool,
     names_statements: bool,
     may_touch: bool,
     draws: bool,
@@ -99,7 +98,8 @@ impl Extended {
         mut self,
         bytes: &[u8],
         texts: &mut Texts,
-        statement: impl Fn(&[u8]) -> Option<Traits>,
+        reach: &Reach,
+        statement: impl Fn(&[u8]) -> Option<(Traits, bool)>,
     ) -> Option<Group> {
         let mut at = 0;
         for _ in 0..GROUP_MESSAGES_MAX {
@@ -112,7 +112,7 @@ impl Extended {
             }
             match header.tag {
                 tag::SYNC => return (self.executes && !self.leaves_unnamed).then(|| self.finish(at)),
-                tag::PARSE => self.parse(&Parse::parse(body).ok()?, texts)?,
+                tag::PARSE => self.parse(&Parse::parse(body).ok()?, texts, reach)?,
                 tag::BIND => {
                     let name = BindHead::parse_prefix(body)?.statement;
                     self.leaves_unnamed &= !name.is_empty();
@@ -132,24 +132,25 @@ impl Extended {
     }
 
     /// Only the unnamed statement: a name would outlive the group.
-    fn parse(&mut self, parse: &Parse<'_>, texts: &mut Texts) -> Option<()> {
+    fn parse(&mut self, parse: &Parse<'_>, texts: &mut Texts, reach: &Reach) -> Option<()> {
         if !parse.name.is_empty() {
             return None;
         }
-        self.unnamed = Some(texts.traits(parse.query));
+        let (traits, reads) = texts.look(parse.query, Some(reach));
+        self.unnamed = Some((traits, reads && are_built_in(parse.param_types)));
         self.leaves_unnamed = true;
         Some(())
     }
 
-    fn uses(&mut self, name: &[u8], statement: impl Fn(&[u8]) -> Option<Traits>) -> Option<()> {
-        let traits = if name.is_empty() { self.unnamed? } else { statement(name)? };
+    fn uses(&mut self, name: &[u8], statement: impl Fn(&[u8]) -> Option<(Traits, bool)>) -> Option<()> {
+        let (traits, reads) = if name.is_empty() { self.unnamed? } else { statement(name)? };
         if !traits.certainly_self_contained {
             return None;
         }
         self.names_statements |= !name.is_empty();
-        self.writes |= !reads(&traits);
+        self.may_write |= !reads;
         self.may_touch |= is_notable(traits.marks);
-        self.draws |= draws(&traits);
+        self.draws |= draws(&traits) && !reads;
         self.asks |= asks(traits.marks);
         self.fingerprint = self.fingerprint.rotate_left(7) ^ traits.fingerprint;
         if self.statement == 0 {
@@ -165,7 +166,7 @@ impl Extended {
             fingerprint: self.fingerprint
                 ^ if self.names_statements { PREPARED_BEFORE } else { PREPARED_WITH },
             statement: self.statement,
-            only_reads: !self.writes,
+            certainly_reads: !self.may_write,
             names_statements: self.names_statements,
             may_touch: self.may_touch,
             draws: self.draws,
@@ -211,19 +212,19 @@ mod tests {
 
     fn of(pieces: &[&[u8]]) -> Option<Group> {
         let known = |name: &[u8]| match name {
-            b"s" => Some(traits(b"select 1")),
-            b"begin" => Some(traits(b"begin")),
+            b"s" => Some((traits(b"select 1"), true)),
+            b"begin" => Some((traits(b"begin"), false)),
             _ => None,
         };
-        group_at_front(&pieces.concat(), &mut Texts::default(), known)
+        group_at_front(&pieces.concat(), &mut Texts::default(), &Reach::of_nothing_special(), known)
     }
 
     #[test]
     fn a_query_that_is_certain_is_a_group_whatever_follows() {
         let select = query("select 1");
         let group = of(&[&select, b"Q\0"]).expect("a group");
-        assert_eq!((group.len as usize, group.only_reads), (select.len(), true));
-        assert!(!of(&[&query("insert into t values (1)")]).expect("a group").only_reads);
+        assert_eq!((group.len as usize, group.certainly_reads), (select.len(), true));
+        assert!(!of(&[&query("insert into t values (1)")]).expect("a group").certainly_reads);
         assert_eq!(of(&[&query("select 1; select 2")]), None);
         assert_eq!(of(&[&query("begin")]), None);
         assert_eq!(of(&[&query("")]), None);

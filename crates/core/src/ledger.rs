@@ -52,7 +52,8 @@ pub enum Purpose {
     Evict,
     /// After a BEGIN that was answered before it was sent, and that failed: brings the server to a failed transaction.
     Reopen,
-    /// What a client asked for and what is asked once more: a cancel request of somebody else hit it, or it was outdated.
+    /// What a client asked for and what is asked once more: a cancel request of another client hit it, it was outdated, or it was
+    /// queued behind a statement that takes long.
     Rerun,
     /// Nothing: where it is answered, no Sync is that was sent before.
     Fence,
@@ -274,6 +275,13 @@ impl Ledger {
     #[must_use]
     pub fn is_last_certain(&self) -> bool {
         self.entries.len() == 1 && self.phase == Phase::Normal && self.doubtful == 0
+    }
+
+    /// What is owed to this client, whenever it is due, is for nobody from here on.
+    pub fn disown(&mut self, client: ClientId, purpose: Purpose) {
+        for entry in self.entries.iter_mut().filter(|entry| entry.owner.client() == Some(client)) {
+            entry.owner = Owner::Hidden(purpose);
+        }
     }
 
     /// Nothing is owed right now.

@@ -211,10 +211,15 @@ pub const WAKE_IN_VAIN_AFTER_US: u64 = 500_000;
 /// has had answers below [`RIDDEN_ANSWER_BYTES_MAX`] until then.)
 pub const HELD_ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// A client that reads its answer so slowly that others behind it wait is given this long ...
-pub const SLOW_READER_US: u64 = 1_000_000;
-/// ... then so much of its answer is queued for it; a client for whom that is not enough is disconnected.
-pub const SLOW_READER_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// A statement that was known to be short and has run for this long (µs) may wait for a lock: what is queued behind it on its server
+/// runs on another one.
+pub const RESCUE_AFTER_US: u64 = 100_000;
+
+/// Names of a database that may do more than read, or are known not to. The question for them names this number.
+pub const REACH_NAMES_MAX: usize = 20_000;
+
+/// The bytes of these names; the question bounds their characters.
+pub const REACH_NAMES_BYTES_MAX: usize = 1024 * 1024;
 
 const _: () = assert!(GROUP_BYTES_MAX < INBOX_BYTES_MAX, "a held group must fit the inbox");
 const _: () = assert!(ESTIMATES_MAX.is_power_of_two(), "places are found by their low bits");

@@ -364,6 +364,7 @@ impl Engine for Machine {
         if self.wake_us.is_some_and(|due_us| due_us <= self.now.mono_us) {
             self.wake_us = None;
             self.notice_starving();
+            self.rescue_riders(d);
         }
         if self.rounds.begin(self.now.mono_us) {
             self.maintain(d);
@@ -398,6 +399,11 @@ impl Engine for Machine {
 }
 
 impl Machine {
+    /// Has those looked at then that wait for a time to pass (monotonic, µs).
+    fn wake_at(&mut self, due_us: u64) {
+        self.wake_us = Some(self.wake_us.map_or(due_us, |other_us| other_us.min(due_us)));
+    }
+
     /// Has this pool looked at when the tick ends.
     fn notice(&mut self, id: PoolId) {
         if let Some(pool) = self.pools.get_mut(id)

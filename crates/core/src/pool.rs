@@ -18,6 +18,7 @@ use crate::looks::Looks;
 use crate::machine::WaitingCancel;
 use crate::pace::Pace;
 use crate::params::{Params, Tracked};
+use crate::reach::Reach;
 use crate::riders::RideStats;
 use crate::routines::Routines;
 use crate::sequences::{Askers, Lingering};
@@ -75,6 +76,8 @@ pub(crate) struct Pool {
     pub(crate) looks: Looks,
     /// Routines that ask for drawn values.
     pub(crate) routines: Routines,
+    /// What its database says of names, so that of a text it is known whether it only reads.
+    pub(crate) reach: Reach,
     /// Clients that wait for a server, longest first. One that left stays until it is looked at.
     pub(crate) queue: VecDeque<ClientId>,
     /// How many of the queue really wait.
@@ -197,6 +200,7 @@ impl Pool {
             lingering: Lingering::default(),
             looks: Looks::default(),
             routines: Routines::default(),
+            reach: Reach::default(),
             queue: VecDeque::new(),
             waiting: 0,
             welcoming: Vec::new(),

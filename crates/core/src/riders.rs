@@ -5,13 +5,17 @@
 
 use std::collections::VecDeque;
 
+use slotmap::Key as _;
+
 use crate::held::Held;
 use crate::ids::ClientId;
-use crate::limits::{RIDDEN_ANSWER_BYTES_MAX, RIDERS_KEPT};
+use crate::limits::{RESCUE_AFTER_US, RIDDEN_ANSWER_BYTES_MAX, RIDERS_KEPT};
 
 /// The statement at the head, where it is one of those that are certainly over with their own answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
+    /// It may wait for no lock of a row, and runs no code of users. Nobody follows another one.
+    pub(crate) certainly_reads: bool,
     /// For the estimates.
     pub(crate) key: u64,
     /// Since when it is at the head (monotonic, µs).
@@ -24,10 +28,10 @@ pub(crate) struct Head {
     pub(crate) held: Option<Held>,
 }
 
-/// A statement behind the head.
+/// A statement behind the head. It certainly only reads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rider {
-    /// Whose it is; the client may be gone.
+    /// Whose it is; the client may be gone. That of one which was rescued is nobody.
     pub(crate) client: ClientId,
     /// See [`Head::key`].
     pub(crate) key: u64,
@@ -66,8 +70,6 @@ pub(crate) struct Riders {
     behind_us: u64,
     /// A cancel is wanted for somebody aboard: nobody else comes aboard until all have left.
     closed: bool,
-    /// The head's client reads slowly: the rest of its answer is queued for it.
-    hurried: bool,
 }
 
 impl Riders {
@@ -75,7 +77,7 @@ impl Riders {
     pub(crate) fn begin(&mut self, head: Head) {
         debug_assert!(self.behind.is_empty(), "a server with riders was not at rest");
         self.head = Some(head);
-        (self.closed, self.hurried) = (false, false);
+        self.closed = false;
     }
 
     /// The head is over, or no statement of that kind any more. Nobody may be behind it.
@@ -108,9 +110,21 @@ impl Riders {
         self.behind.is_empty()
     }
 
-    /// How many are behind the head.
+    /// When those behind the head are to run elsewhere, if it is still the head then (monotonic, µs).
+    pub(crate) fn rescue_us(&self) -> Option<u64> {
+        let waits = self.behind.iter().any(|rider| !rider.client.is_null());
+        self.head.filter(|_| waits).map(|head| head.since_us.saturating_add(RESCUE_AFTER_US))
+    }
+
+    /// How many wait behind the head.
     pub(crate) fn len(&self) -> usize {
-        self.behind.len()
+        self.behind.iter().filter(|rider| !rider.client.is_null()).count()
+    }
+
+    /// Those behind the head run elsewhere: who they are. What they were sent for here is answered to nobody.
+    pub(crate) fn rescue(&mut self) -> Vec<ClientId> {
+        let clients = self.behind.iter_mut().map(|rider| std::mem::take(&mut rider.client));
+        clients.filter(|client| !client.is_null()).collect()
     }
 
     /// Whether one more may come aboard now. `received_bytes` as in [`Head`].
@@ -126,7 +140,7 @@ impl Riders {
             return Room::Never;
         }
         let wait_us = self.behind_us + estimate_us;
-        if self.behind.len() + 1 >= limits.depth || wait_us >= limits.max_us {
+        if !head.certainly_reads || self.behind.len() + 1 >= limits.depth || wait_us >= limits.max_us {
             return Room::Full;
         }
         Room::Yes(wait_us)
@@ -141,7 +155,6 @@ impl Riders {
     /// The head's answer is complete: the next one becomes the head. Returns what the head was, and whose turn it is.
     pub(crate) fn next(&mut self, now_us: u64, received_bytes: u64) -> (Option<Head>, Option<ClientId>) {
         let was = self.head.take();
-        self.hurried = false;
         let Some(rider) = self.behind.pop_front() else {
             self.closed = false;
             return (was, None);
@@ -150,7 +163,8 @@ impl Riders {
         let Rider { key, estimate_us, exposed, client } = rider;
         let estimate_us = Some(estimate_us);
         let held = exposed.then(Held::default);
-        self.head = Some(Head { key, since_us: now_us, received_bytes, estimate_us, held });
+        let (certainly_reads, since_us) = (true, now_us);
+        self.head = Some(Head { certainly_reads, key, since_us, received_bytes, estimate_us, held });
         (was, Some(client))
     }
 
@@ -159,28 +173,11 @@ impl Riders {
         self.closed = true;
     }
 
-    /// The rest of the head's answer is queued, whether its client reads or not.
-    pub(crate) fn hurry(&mut self) {
-        self.hurried = true;
-    }
-
-    /// See [`Riders::hurry`].
-    pub(crate) fn is_hurried(&self) -> bool {
-        self.hurried
-    }
-
     /// A cancel request is on its way to PostgreSQL: all behind the head may be hit by it.
     pub(crate) fn expose(&mut self) {
         for rider in &mut self.behind {
             rider.exposed = true;
         }
-    }
-
-    /// Takes everybody behind the head off, the last first.
-    pub(crate) fn pop_last(&mut self) -> Option<Rider> {
-        let rider = self.behind.pop_back()?;
-        self.behind_us -= rider.estimate_us;
-        Some(rider)
     }
 
     /// Those behind the head, in order.

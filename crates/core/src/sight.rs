@@ -210,10 +210,10 @@ pub struct ClientNumbers {
     pub linked: u32,
     /// Of these, keep it between their transactions.
     pub pinned: u32,
-    /// Their statement was sent to a server behind another client's.
-    pub riding: u32,
-    /// Wait for one.
+    /// Wait for a server, or for their turn on one.
     pub waiting: u32,
+    /// Of these, their statement was sent to a server behind another client's.
+    pub riding: u32,
     /// Ask for nothing.
     pub idle: u32,
     /// Their cancel requests that were sent on.
@@ -226,7 +226,7 @@ impl ClientNumbers {
     /// All of them; requests to cancel are no clients of a pool.
     #[must_use]
     pub fn total(&self) -> u32 {
-        self.linked + self.riding + self.waiting + self.idle
+        self.linked + self.waiting + self.idle
     }
 }
 

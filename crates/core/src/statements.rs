@@ -1,6 +1,7 @@
 //! Prepared statements by content: one text with its parameter types, read under the same settings, is one statement,
 //! whoever prepared it under whatever name. Clients keep names, servers keep a bounded list of what they have; both point here.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::io::Write as _;
@@ -11,7 +12,9 @@ use slotmap::{SlotMap, SparseSecondaryMap};
 use crate::ids::StatementId;
 use crate::limits::{BEGIN_BYTES_MAX, LEXED_BYTES_MAX};
 use crate::names::Names;
+use crate::reach::{Reach, Verdict};
 use crate::readings::Reading;
+use crate::texts::{may_only_read, reads};
 
 /// What a statement is, and how servers call it.
 pub(crate) struct Statement {
@@ -25,6 +28,9 @@ pub(crate) struct Statement {
     pub(crate) block: Option<Block>,
     /// How whoever prepared it reads.
     pub(crate) reading: Reading,
+    /// It is worth to look whether it only reads; and what was found last.
+    may_only_read: bool,
+    verdict: Cell<Verdict>,
     serial: u64,
     name: ServerName,
     users: u32,
@@ -44,6 +50,17 @@ impl Statement {
         self.traits.map_or(pgweir_sql::Marks::ROUTINES, |traits| traits.marks)
     }
 
+    /// It certainly only reads.
+    pub(crate) fn certainly_reads(&self, reach: &Reach) -> bool {
+        if !self.may_only_read {
+            return false;
+        }
+        let mut verdict = self.verdict.get();
+        let found = reads(&self.query, Some(reach), &mut verdict);
+        self.verdict.set(verdict);
+        found
+    }
+
     fn is(&self, query: &[u8], types: &[u8], reading: Reading) -> bool {
         self.reading == reading && *self.query == *query && *self.types == *types
     }
@@ -53,6 +70,15 @@ impl Statement {
         self.name
     }
 }
+
+/// Parameter types, four bytes each, are PostgreSQL's own: with values of others (domains) code of users may run.
+pub(crate) fn are_built_in(types: &[u8]) -> bool {
+    let (types, _) = types.as_chunks();
+    types.iter().all(|oid| u32::from_be_bytes(*oid) < FIRST_OWN_OID)
+}
+
+/// Objects with this number and above are users' own (`FirstNormalObjectId`).
+const FIRST_OWN_OID: u32 = 16_384;
 
 /// A name as servers know it. Copied for every message that names a statement, so it is no `String`.
 #[derive(Clone, Copy)]
@@ -143,6 +169,7 @@ impl Statements {
             }
         }
         self.serial = serial;
+        let traits = (query.len() <= LEXED_BYTES_MAX).then(|| pgweir_sql::traits(query));
         let statement = Statement {
             query: query.into(),
             types: types.into(),
@@ -151,8 +178,10 @@ impl Statements {
             } else {
                 None
             },
-            traits: (query.len() <= LEXED_BYTES_MAX).then(|| pgweir_sql::traits(query)),
+            traits,
+            may_only_read: traits.is_some_and(|traits| may_only_read(&traits)) && are_built_in(types),
             reading,
+            verdict: Cell::default(),
             serial,
             name: ServerName::new(serial),
             users: 1,

@@ -4,10 +4,11 @@
 //! a bounded number of bytes, so that such a text is looked at once. It must never answer with what was found in another
 //! text: whole texts are compared (see `forms.rs` for those whose literals differ).
 
-use pgweir_sql::{Traits, traits};
+use pgweir_sql::{Traits, Verb, traits};
 
 use crate::forms::Forms;
 use crate::limits::{TEXT_BYTES_MAX, TEXTS_MAX};
+use crate::reach::{Reach, Verdict};
 
 /// A text, once it was seen twice in a row at its place.
 #[derive(Clone, Default)]
@@ -16,6 +17,7 @@ struct Place {
     /// Empty if the text was seen only once: most of those never come again, because values are written in them.
     text: Box<[u8]>,
     traits: Option<Traits>,
+    verdict: Verdict,
 }
 
 /// The table: one place for each text, which the newer one takes.
@@ -30,22 +32,29 @@ pub(crate) struct Texts {
 impl Texts {
     /// See [`traits()`].
     pub(crate) fn traits(&mut self, text: &[u8]) -> Traits {
+        self.look(text, None).0
+    }
+
+    /// The same, and whether the text certainly only reads; it does not where nothing is known of its database.
+    pub(crate) fn look(&mut self, text: &[u8], reach: Option<&Reach>) -> (Traits, bool) {
+        let anew =
+            |traits: Traits| (traits, may_only_read(&traits) && reads(text, reach, &mut Verdict::default()));
         if text.is_empty() || text.len() > TEXT_BYTES_MAX {
-            return traits(text);
+            return anew(traits(text));
         }
-        if let Some(known) = self.forms.find(text) {
+        if let Some(known) = self.forms.find(text, reach) {
             return known;
         }
         if self.places.is_empty() {
             self.places.resize(TEXTS_MAX, Place::default());
         }
         let hash = hash(text);
-        let Some(place) = self.places.get_mut(hash as usize % TEXTS_MAX) else { return traits(text) };
+        let Some(place) = self.places.get_mut(hash as usize % TEXTS_MAX) else { return anew(traits(text)) };
         if place.hash == hash
             && *place.text == *text
             && let Some(known) = place.traits
         {
-            return known;
+            return (known, may_only_read(&known) && reads(text, reach, &mut place.verdict));
         }
         let found = traits(text);
         self.forms.learn(text, found);
@@ -54,9 +63,23 @@ impl Texts {
             hash,
             text: if again { text.into() } else { Box::default() },
             traits: again.then_some(found),
+            verdict: Verdict::default(),
         };
-        found
+        anew(found)
     }
+}
+
+/// It is worth to look whether a text only reads.
+#[inline]
+pub(crate) fn may_only_read(traits: &Traits) -> bool {
+    traits.certainly_self_contained
+        && matches!(traits.verb, Verb::Select | Verb::Values | Verb::Table | Verb::With)
+}
+
+/// Whether a text only reads, as far as anything is known of its database.
+#[inline]
+pub(crate) fn reads(text: &[u8], reach: Option<&Reach>, before: &mut Verdict) -> bool {
+    reach.is_some_and(|reach| reach.certainly_reads(text, before))
 }
 
 /// Spreads texts over the places, no more: who finds two with the same one has them looked at each time.

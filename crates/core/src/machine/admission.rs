@@ -33,12 +33,14 @@ pub(super) enum Admission {
 
 /// What was found among the busy servers.
 struct Aboard {
-    /// How many of them take riders, or would if they were not full. (One whose head turned out long does not.)
+    /// How many of them are busy with short statements of this kind. (One whose head turned out long is not.)
     takers: u32,
     /// The one aboard which the wait is shortest.
     best: Option<ServerId>,
     /// One of them will have room soon.
     full: bool,
+    /// When the first of them is no longer one whose head is short, if nothing happens until then (monotonic, µs).
+    long_us: u64,
 }
 
 impl Machine {
@@ -54,10 +56,12 @@ impl Machine {
         let keeps_sessions = self.pools[account.pool].keeps_sessions;
         let keeps_draws = self.keeps_draws(account);
         let routines = &self.pools[account.pool].routines;
-        let group = group_at_front(bytes, &mut self.texts, |name| {
+        let reach = &self.pools[account.pool].reach;
+        let group = group_at_front(bytes, &mut self.texts, reach, |name| {
             let statement = account.statement(name).filter(|_| tracked)?;
             let known = self.statements.get(statement)?;
-            known.traits.filter(|_| !routines.are_named_in(&known.query))
+            let traits = known.traits.filter(|_| !routines.are_named_in(&known.query))?;
+            Some((traits, known.certainly_reads(reach)))
         });
         // Where sessions are kept, its server has to be looked at before anybody else may have it.
         group.filter(|group| {
@@ -108,6 +112,7 @@ impl Machine {
             return Admission::Behind(server);
         }
         if aboard.full && !self.has_waited_enough(pool_id, id) {
+            self.note_wake_up(pool_id, id, aboard.long_us);
             return Admission::Soon;
         }
         if let Some(server) = self.take_idle(d, pool_id, Some(id)) {
@@ -133,7 +138,8 @@ impl Machine {
         Some((limits, group))
     }
 
-    /// Looks at the busy servers, up to so many of those that take riders.
+    /// Looks at the servers that are busy with short statements, up to so many of them. Those that certainly only read and the others
+    /// are apart: only behind the former, and only by the former, one is followed by the next; the others come one by one.
     fn look_aboard<D: Driver>(
         &self,
         d: &D,
@@ -143,7 +149,7 @@ impl Machine {
         limits: RideLimits,
         among: u32,
     ) -> Aboard {
-        let mut found = Aboard { takers: 0, best: None, full: false };
+        let mut found = Aboard { takers: 0, best: None, full: false, long_us: u64::MAX };
         let Some(account) = self.clients.get(id).and_then(|client| client.account.as_deref()) else {
             return found;
         };
@@ -156,11 +162,17 @@ impl Machine {
             if !takes_riders(server) || d.backlog(server.conn) > RIDDEN_BACKLOG_BYTES_MAX {
                 continue;
             }
+            let Some(head) =
+                server.riders.head().filter(|head| head.certainly_reads == group.certainly_reads)
+            else {
+                continue;
+            };
             let room = server.riders.room(self.now.mono_us, server.received_bytes, limits);
             if room == Room::Never {
                 continue;
             }
             found.takers += 1;
+            found.long_us = found.long_us.min(head.since_us.saturating_add(limits.max_us + 1));
             if !same_session(account, server)
                 || group.names_statements && server.ledger.awaits_earlier_changes()
             {
@@ -189,12 +201,12 @@ impl Machine {
         }
     }
 
-    /// When the client that is next has waited long enough to have an idle server woken.
-    pub(super) fn note_wake_up(&mut self, pool_id: PoolId, id: ClientId) {
+    /// When the client that is next has waited long enough to have an idle server woken, or what it waits behind is not short.
+    fn note_wake_up(&mut self, pool_id: PoolId, id: ClientId, long_us: u64) {
         let enough_us = self.pools[pool_id].pace.wake_after_us();
         let Some(Client { state: ClientState::Waiting(waiting), .. }) = self.clients.get(id) else { return };
-        let due_us = waiting.since_us.saturating_add(enough_us).max(self.now.mono_us + 1);
-        self.wake_us = Some(self.wake_us.map_or(due_us, |other_us| other_us.min(due_us)));
+        let due_us = waiting.since_us.saturating_add(enough_us).min(long_us).max(self.now.mono_us + 1);
+        self.wake_at(due_us);
     }
 }
 

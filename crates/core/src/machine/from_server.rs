@@ -18,9 +18,7 @@ use crate::driver::Driver;
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Accepted, Kind, Owner, Purpose, Unexpected};
-use crate::limits::{
-    BACKLOG_HIGH_BYTES, HOLD_MESSAGE_BYTES, LEDGER_ENTRIES_MAX, SERVER_ERROR_BYTES_MAX, SLOW_READER_BYTES_MAX,
-};
+use crate::limits::{BACKLOG_HIGH_BYTES, HOLD_MESSAGE_BYTES, LEDGER_ENTRIES_MAX, SERVER_ERROR_BYTES_MAX};
 use crate::server::{ServerState, Streaming};
 
 /// A run of bytes that all go to one client.
@@ -259,9 +257,7 @@ impl Machine {
     pub(super) fn pass<D: Driver>(&mut self, d: &mut D, id: ServerId, to: Option<ClientId>, bytes: &[u8]) {
         let Some(client) = to.and_then(|client| self.clients.get(client)) else { return };
         d.send(client.conn, bytes);
-        let hurried = self.servers.get(id).is_some_and(|server| server.riders.is_hurried());
-        let bytes_max = if hurried { SLOW_READER_BYTES_MAX } else { BACKLOG_HIGH_BYTES };
-        if d.backlog(client.conn) > bytes_max {
+        if d.backlog(client.conn) > BACKLOG_HIGH_BYTES {
             self.pause_server(d, id);
         }
     }

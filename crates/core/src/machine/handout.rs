@@ -85,10 +85,7 @@ impl Machine {
                     self.pools[pool_id].queue.pop_front();
                     self.board(d, client, server);
                 }
-                Admission::Soon => {
-                    self.note_wake_up(pool_id, client);
-                    return false;
-                }
+                Admission::Soon => return false,
                 Admission::NoServer => break,
             }
         }

@@ -64,7 +64,6 @@ impl Machine {
             self.close_idle_sessions_fast(d);
         }
         self.server_timeouts(d);
-        self.slow_readers(d);
         self.log_long_pins(d);
         self.cancel_timeouts(d);
         let pools: Vec<PoolId> = self.pools.keys().collect();

@@ -83,7 +83,7 @@ impl Machine {
                 pinned: pool.pinned,
                 riding: pool.riding,
                 // Whom auth_query has still to ask about is no client of the pool yet, but waits for it.
-                waiting: pool.waiting + welcoming + count(pool.lookups.len()),
+                waiting: pool.waiting + pool.riding + welcoming + count(pool.lookups.len()),
                 idle: pool.clients.saturating_sub(busy),
                 cancels_sent: count(cancels_sent),
                 cancels_waiting: count(pool.waiting_cancels.len()),
@@ -126,7 +126,16 @@ impl Machine {
         let queued = self.first_waiting(id).map(|(_, since_us)| since_us);
         let at_login = pool.welcoming.first().into_iter().chain(pool.replicating.front());
         let at_login = at_login.filter_map(|&id| Some(self.clients.get(id)?.account.as_ref()?.request_us));
-        let since_us = queued.into_iter().chain(at_login).min();
+        let behind = pool
+            .short
+            .iter()
+            .filter_map(|&id| self.servers.get(id))
+            .flat_map(|server| server.riders.behind());
+        let behind = behind.filter_map(|rider| match &self.clients.get(rider.client)?.state {
+            ClientState::Riding(riding) => Some(riding.since_us),
+            _ => None,
+        });
+        let since_us = queued.into_iter().chain(at_login).chain(behind).min();
         since_us.map_or(0, |since_us| self.now.mono_us.saturating_sub(since_us))
     }
 
@@ -191,9 +200,9 @@ impl Machine {
 /// A client's state as SHOW CLIENTS names it.
 pub(super) fn shown_state(state: &ClientState) -> &'static str {
     match state {
-        ClientState::Linked(_) | ClientState::Riding(_) => "active",
-        // Waiting for a pool's first server is waiting, too.
-        ClientState::Waiting(_) | ClientState::Welcoming(_) => "waiting",
+        ClientState::Linked(_) => "active",
+        // Waiting for a pool's first server is waiting, too, and so is waiting for the turn on one.
+        ClientState::Waiting(_) | ClientState::Riding(_) | ClientState::Welcoming(_) => "waiting",
         ClientState::Cancelling => "active_cancel_req",
         ClientState::Idle | ClientState::Ignoring | ClientState::Begun(_) | ClientState::Console(_) => "idle",
         ClientState::Greeting(_)

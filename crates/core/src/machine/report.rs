@@ -154,8 +154,10 @@ impl Machine {
             (None, _) => (String::new(), String::new()),
         };
         let state = match &client.state {
-            ClientState::Waiting(_) | ClientState::Welcoming(_) if sockets => "cl_waiting",
-            ClientState::Linked(_) | ClientState::Riding(_) if sockets => "cl_active",
+            ClientState::Waiting(_) | ClientState::Riding(_) | ClientState::Welcoming(_) if sockets => {
+                "cl_waiting"
+            }
+            ClientState::Linked(_) if sockets => "cl_active",
             state => shown_state(state),
         };
         let (addr, port, local_addr, local_port) = peer_cells(&client.origin.peer);
@@ -335,7 +337,7 @@ impl Machine {
         let sent = self.cancels.values().filter(|cancel| cancel.pool == id).count();
         let hosts = pool.config.hosts.len() > 1;
         let balance = hosts.then(|| self.rules.config.load_balance_hosts(&pool.config).as_str().to_owned());
-        let waiting = pool.waiting as usize + pool.at_login();
+        let waiting = (pool.waiting + pool.riding) as usize + pool.at_login();
         let asking = pool.lookups.len();
         let mut row = vec![
             cell(&pool.database),

@@ -4,23 +4,21 @@
 //! has the server as any linked client has it; when its answer is complete, the next one becomes the first. What a rider
 //! asked for stays in its inbox until then: while nobody has seen an answer to it, it can be asked again elsewhere.
 
-use std::time::Duration;
-
 use pgweir_wire::backend::TxStatus;
 use pgweir_wire::header::Header;
 
 use super::from_client::{Route, route};
-use super::{Machine, Step};
+use super::{Activity, Machine, Step};
 use crate::client::{ClientState, Link, Riding, Waiting};
-use crate::driver::{CloseMode, Closed, Driver, Level};
-use crate::errors::Fault;
+use crate::driver::{CloseMode, Driver, Level};
 use crate::group::Group;
 use crate::held::Look;
-use crate::ids::{ClientId, ServerId};
+use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::{Entry, Owner, Purpose};
-use crate::limits::{SLOW_READER_BYTES_MAX, SLOW_READER_US};
+use crate::limits::RESCUE_AFTER_US;
+use crate::mail::Shutdown;
 use crate::riders::{Head, Rider};
-use crate::server::{Server, ServerState};
+use crate::server::ServerState;
 
 impl Machine {
     /// A linked client's group was sent as a whole, and nothing behind it: others may follow it.
@@ -34,7 +32,9 @@ impl Machine {
         let key = Self::estimate_key(pool_id, group);
         let estimate_us = self.short_estimate_us(key, limits);
         let since_us = self.now.mono_us;
-        self.servers[id].riders.begin(Head { key, since_us, received_bytes, estimate_us, held: None });
+        let certainly_reads = group.certainly_reads;
+        let head = Head { certainly_reads, key, since_us, received_bytes, estimate_us, held: None };
+        self.servers[id].riders.begin(head);
         if estimate_us.is_some() {
             self.pools[pool_id].short.push(id);
         }
@@ -75,6 +75,9 @@ impl Machine {
         let server = &mut self.servers[server_id];
         server.unseen = server.unseen.saturating_add(1);
         server.riders.board(Rider { client: id, key, estimate_us, exposed: false });
+        if let Some(due_us) = server.riders.rescue_us() {
+            self.wake_at(due_us);
+        }
         self.use_server(id, server_id);
         self.end_linger(pool_id, None, id);
         self.send_group(d, id, server_id, &inbox[..(group.len as usize).min(inbox.len())]);
@@ -232,29 +235,57 @@ impl Machine {
         })
     }
 
-    /// The server's connection ended. PostgreSQL answers a statement before it reads the next, so what it has not begun to
-    /// answer is run elsewhere, before anything else. (Where the connection broke, its last answers may be lost: then only
-    /// what changes nothing.)
-    pub(super) fn rescue_riders(&mut self, id: ServerId, why: &Closed) {
-        let mut lost = Vec::new();
-        while let Some(rider) = self.servers.get_mut(id).and_then(|server| server.riders.pop_last()) {
-            let Some(client) = self.clients.get_mut(rider.client) else { continue };
-            let ClientState::Riding(riding) = &client.state else { continue };
-            if riding.server != id {
+    /// The server is given up. Those behind its head have only asked to read, and nobody has seen an answer to them: they run
+    /// elsewhere, before anything else.
+    pub(super) fn put_back_riders<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let (clients, pool_id) = (server.riders.rescue(), server.pool);
+        self.take_off(d, id, pool_id, &clients);
+    }
+
+    /// Heads that were known to be short and run for long may wait for a lock. Those behind them run elsewhere, once and on a server
+    /// of their own; what comes for them here is for nobody. (While no server is given out, they are as well off where they are.)
+    pub(super) fn rescue_riders<D: Driver>(&mut self, d: &mut D) {
+        let is_open = self.activity == Activity::Active && self.stopping != Some(Shutdown::WaitForServers);
+        let busy: Vec<(PoolId, ServerId)> = self
+            .pools
+            .iter()
+            .filter(|(_, pool)| pool.riding > 0)
+            .flat_map(|(pool_id, pool)| pool.short.iter().map(move |&id| (pool_id, id)))
+            .collect();
+        for (pool_id, id) in busy {
+            let Some(server) = self.servers.get_mut(id) else { continue };
+            let Some(due_us) = server.riders.rescue_us() else { continue };
+            let is_due = due_us <= self.now.mono_us;
+            if is_due && is_open && !self.pools[pool_id].paused {
+                let clients = server.riders.rescue();
+                clients.iter().for_each(|&client| server.ledger.disown(client, Purpose::Rerun));
+                self.take_off(d, id, pool_id, &clients);
+                let text = format!(
+                    "{} statements that were queued behind one that takes long run elsewhere",
+                    clients.len()
+                );
+                self.log(d, Level::Debug, &text);
                 continue;
             }
-            if *why != Closed::Eof && !riding.group.only_reads {
-                lost.push(rider);
-                continue;
-            }
-            let (since_us, notified) = (riding.since_us, riding.notified);
-            self.wait_again(rider.client, since_us, notified);
-            if let Some(pool) = self.pool_of(rider.client) {
-                pool.riding -= 1;
-            }
+            let again_us = if is_due { self.now.mono_us + RESCUE_AFTER_US } else { due_us };
+            self.wake_at(again_us);
         }
-        if let Some(server) = self.servers.get_mut(id) {
-            lost.into_iter().rev().for_each(|rider| server.riders.board(rider));
+    }
+
+    /// Riding → Waiting, of these, in their order.
+    fn take_off<D: Driver>(&mut self, d: &mut D, id: ServerId, pool_id: PoolId, clients: &[ClientId]) {
+        for &client_id in clients.iter().rev() {
+            let Some(client) = self.clients.get(client_id) else { continue };
+            let ClientState::Riding(riding) = &client.state else { continue };
+            debug_assert!(riding.server == id, "it is aboard another server");
+            let (since_us, notified) = (riding.since_us, riding.notified);
+            self.pools[pool_id].riding -= 1;
+            self.wait_again(client_id, since_us, notified);
+        }
+        if !clients.is_empty() {
+            // One for a client that waits now need not wait for its turn.
+            self.next_cancel(d, pool_id);
         }
     }
 
@@ -271,83 +302,20 @@ impl Machine {
     }
 
     /// Servers whose head's client is gone. With nobody left aboard, what one does is of use to nobody, as where a client leaves in
-    /// the middle of a statement. And the head has its time though nobody waits for it: else it would keep those behind it for ever.
+    /// the middle of a statement.
     pub(super) fn close_orphans<D: Driver>(&mut self, d: &mut D) {
-        let orphans: Vec<(ServerId, Option<&'static str>)> = self
+        let orphans: Vec<ServerId> = self
             .servers
             .iter()
             .filter(|(_, server)| matches!(server.state, ServerState::Orphaned))
-            .map(|(id, server)| (id, self.orphan_overdue(server)))
+            .filter(|(id, server)| !server.riders.behind().any(|rider| self.is_riding(rider.client, *id)))
+            .map(|(id, _)| id)
             .collect();
-        for (id, overdue) in orphans {
+        for id in orphans {
             let Some(server) = self.servers.get(id) else { continue };
-            let has_rider = server.riders.behind().any(|rider| self.is_riding(rider.client, id));
-            let reason = match overdue {
-                _ if !has_rider => server.retire.unwrap_or("client disconnect while server was not ready"),
-                Some(reason) => reason,
-                None => continue,
-            };
+            let reason = server.retire.unwrap_or("client disconnect while server was not ready");
             let mode = if d.backlog(server.conn) > 0 { CloseMode::Now } else { CloseMode::Flush };
-            // PostgreSQL may have read what is behind the head already, and sees that nobody is there when it answers.
-            self.rescue_riders(id, &Closed::Broken(reason.to_owned()));
             self.close_server(d, id, reason, mode);
-        }
-    }
-
-    /// Which timeout of its user a head without a client has exceeded.
-    fn orphan_overdue(&self, server: &Server) -> Option<&'static str> {
-        let (config, user) = (&self.rules.config, &self.pools[server.pool].user);
-        let runs_us = self.now.mono_us.saturating_sub(server.riders.head()?.since_us);
-        let over =
-            |limit: Option<Duration>| limit.is_some_and(|limit| Duration::from_micros(runs_us) >= limit);
-        if over(config.query_timeout(user)) {
-            return Some("query timeout");
-        }
-        over(config.transaction_timeout(user)).then_some("transaction timeout")
-    }
-
-    /// A server that is not read any more because its client does not keep up, with others aboard behind it: after a while the
-    /// rest of the answer is queued for the client, and when that is too much, the client has to go.
-    pub(super) fn slow_readers<D: Driver>(&mut self, d: &mut D) {
-        let late = |server: &Server| {
-            server.reads_paused
-                && !server.riders.is_alone()
-                && self.now.mono_us.saturating_sub(server.paused_us) >= SLOW_READER_US
-        };
-        let slow: Vec<ServerId> =
-            self.servers.iter().filter(|(_, server)| late(server)).map(|(id, _)| id).collect();
-        for id in slow {
-            let client = self.servers.get(id).and_then(|server| server.state.client());
-            let conn = client.and_then(|client| self.clients.get(client)).map(|client| client.conn);
-            match (client, conn) {
-                (Some(client), Some(conn)) if d.backlog(conn) > SLOW_READER_BYTES_MAX => {
-                    self.refuse_client(d, client, &Fault::SlowReader);
-                }
-                _ => self.hurry(d, id),
-            }
-        }
-    }
-
-    /// Reads from a server again, whatever its client does.
-    fn hurry<D: Driver>(&mut self, d: &mut D, id: ServerId) {
-        if let Some(server) = self.servers.get_mut(id) {
-            server.note_unpause(self.now.mono_us);
-            server.riders.hurry();
-            d.resume_reads(server.conn);
-        }
-    }
-
-    fn pool_of(&mut self, id: ClientId) -> Option<&mut crate::pool::Pool> {
-        let pool_id = self.clients.get(id)?.account.as_ref()?.pool;
-        self.pools.get_mut(pool_id)
-    }
-
-    /// The server is given up: what became of the statements behind its head nobody can know.
-    pub(super) fn strand_riders<D: Driver>(&mut self, d: &mut D, id: ServerId) {
-        while let Some(rider) = self.servers.get_mut(id).and_then(|server| server.riders.pop_last()) {
-            if self.is_riding(rider.client, id) {
-                self.refuse_client(d, rider.client, &Fault::OutcomeUnknown);
-            }
         }
     }
 

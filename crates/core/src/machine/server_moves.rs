@@ -335,10 +335,7 @@ impl Machine {
                 };
                 self.login_failed(d, id, reason, text);
             }
-            _ => {
-                self.rescue_riders(id, why);
-                self.lose_server(d, id, "server conn crashed?".into());
-            }
+            _ => self.lose_server(d, id, "server conn crashed?".into()),
         }
     }
 
@@ -382,7 +379,7 @@ impl Machine {
             let line = format!("{} closing because: {reason} (age={age_s}s)", self.server_log_name(server));
             self.log(d, Level::Log, &line);
         }
-        self.strand_riders(d, id);
+        self.put_back_riders(d, id);
         self.leave_short(id);
         self.set_unlisted(id);
         let Some(mut server) = self.servers.remove(id) else { return };

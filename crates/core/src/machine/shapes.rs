@@ -46,14 +46,29 @@ const CHANGES: [&[u8]; 12] = [
 /// The same of what may be temporary. Such come and go all the time, and nobody else's statements are about them.
 const DROPS: [&[u8]; 3] = [b"DROP TABLE", b"DROP VIEW", b"DROP FUNCTION"];
 
-/// Commands that can make a routine that changes its session, or have one called, by the beginning of their tag. (A DO block may hide them.)
-const MAKES: [&[u8]; 6] = [
+/// Commands that can make a routine that changes its session, or have one called, or have another name stand for something that does
+/// more than read, by the beginning of their tag. (A DO block may hide them.)
+const MAKES: [&[u8]; 20] = [
     b"CREATE FUNCTION",
     b"CREATE PROCEDURE",
     b"CREATE TRIGGER",
     b"CREATE EXTENSION",
+    b"CREATE AGGREGATE",
+    b"CREATE CAST",
+    b"CREATE DOMAIN",
+    b"CREATE FOREIGN TABLE",
+    b"CREATE OPERATOR",
+    b"CREATE POLICY",
+    b"CREATE VIEW",
     b"ALTER FUNCTION",
     b"ALTER PROCEDURE",
+    b"ALTER AGGREGATE",
+    b"ALTER DOMAIN",
+    b"ALTER FOREIGN TABLE",
+    b"ALTER POLICY",
+    b"ALTER TABLE",
+    b"ALTER VIEW",
+    b"IMPORT FOREIGN SCHEMA",
 ];
 
 /// The tag of a command that can change what statements return.
@@ -62,10 +77,10 @@ pub(super) fn is_reshaping(tag: &[u8]) -> bool {
     matches!(tag.first(), Some(b'A' | b'C' | b'D')) && CHANGES.iter().any(|change| tag.starts_with(change))
 }
 
-/// The tag of a command that can make a routine or have one called.
+/// The tag of a command that can change what the catalog is asked for.
 #[inline]
 pub(super) fn makes_routines(tag: &[u8]) -> bool {
-    matches!(tag.first(), Some(b'A' | b'C')) && MAKES.iter().any(|make| tag.starts_with(make))
+    matches!(tag.first(), Some(b'A' | b'C' | b'I')) && MAKES.iter().any(|make| tag.starts_with(make))
 }
 
 impl Machine {

@@ -85,7 +85,8 @@ fn what_sql_prepared_calls_one_too() {
 #[test]
 fn nobody_rides_with_one() {
     let settings = "default_pool_size = 1\nmultiplex_servers = 1";
-    for (rows, rides) in [(vec![], true), (vec![["g", "set_tenant", ""]], false)] {
+    let reads = ["r", "set_tenant", ""];
+    for (rows, rides) in [(vec![reads], true), (vec![reads, ["g", "set_tenant", ""]], false)] {
         let (mut rig, one, server) = with_catalog(settings, &rows);
         let two = rig.client("alice");
         for _ in 0..3 {
@@ -175,7 +176,8 @@ fn rows_that_nobody_asked_for_are_nobodys_names() {
 
 #[test]
 fn without_looks_it_is_not_read() {
-    let (mut rig, client, server) = begun("default_pool_size = 1\nsession_audit_sample = 0", None);
+    let settings = "default_pool_size = 1\nsession_audit_sample = 0\nmultiplex_depth = 0";
+    let (mut rig, client, server) = begun(settings, None);
     assert!(run(&mut rig, client, server, "select 1").is_empty());
 }
 

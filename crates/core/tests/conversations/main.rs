@@ -17,6 +17,7 @@ mod ends;
 mod hba;
 mod hosts;
 mod listening;
+mod locks;
 mod login;
 mod looks;
 mod names;

@@ -140,13 +140,18 @@ fn an_error_is_its_own_statements_alone() {
 
 #[test]
 fn what_a_dead_server_had_not_begun_runs_elsewhere_unseen() {
+    begun_by_nobody(Closed::Eof);
+    begun_by_nobody(Closed::Broken("Connection reset by peer".to_owned()));
+}
+
+fn begun_by_nobody(why: Closed) {
     let (mut rig, clients, server) = pool(4, "");
     rig.send(clients[0], &fe::query("select 0"));
-    rig.send(clients[1], &fe::query("insert into t values (1)"));
+    rig.send(clients[1], &fe::query("select 1"));
     rig.send(clients[2], &fe::query("select 2"));
     rig.send(clients[3], &fe::query("begin"));
     rig.gets(server);
-    rig.eof(server);
+    rig.end(server, why);
     assert_eq!(rig.gets(clients[0]), ["FATAL 08006 server conn crashed?"]);
     let fresh = rig.dialed();
     rig.greet(fresh);
@@ -159,25 +164,9 @@ fn what_a_dead_server_had_not_begun_runs_elsewhere_unseen() {
         rig.send(fresh, &answer("x"));
     }
     served.extend(rig.gets(fresh));
-    assert_eq!(served, ["Query insert into t values (1)", "Query select 2", "Query begin"]);
+    assert_eq!(served, ["Query select 1", "Query select 2", "Query begin"]);
     assert_eq!(rig.gets(clients[1]), answered("x"));
     assert_eq!(rig.gets(clients[2]), answered("x"));
-}
-
-#[test]
-fn where_the_connection_broke_only_what_reads_runs_again() {
-    let (mut rig, clients, server) = pool(3, "");
-    rig.send(clients[0], &fe::query("select 0"));
-    rig.send(clients[1], &fe::query("update t set a = 1"));
-    rig.send(clients[2], &fe::query("select 2"));
-    rig.end(server, Closed::Broken("Connection reset by peer".to_owned()));
-    assert_eq!(rig.gets(clients[0]), ["FATAL 08006 server conn crashed?"]);
-    let told = rig.gets(clients[1]);
-    assert_eq!(
-        told,
-        ["FATAL 08007 the server connection was lost, and whether the statement took effect is unknown"]
-    );
-    assert!(!rig.is_closed(clients[2]));
 }
 
 #[test]
@@ -187,12 +176,14 @@ fn a_statement_that_leaves_a_transaction_open_costs_the_server_and_is_not_truste
     rig.send(clients[1], &fe::query("select 1"));
     rig.send(server, &[be::one_row("0"), be::ready('T')].concat());
     assert!(rig.is_closed(server));
-    assert!(rig.gets(clients[1])[0].starts_with("FATAL 08007"));
-    rig.send(clients[2], &fe::query("select 2"));
     let fresh = rig.dialed();
     rig.greet(fresh);
+    assert_eq!(rig.gets(fresh).last().map(String::as_str), Some("Query select 1"), "it was behind it");
+    rig.send(fresh, &answer("1"));
+    assert_eq!(rig.gets(clients[1]), answered("1"));
+    rig.send(clients[2], &fe::query("select 2"));
     rig.send(clients[3], &fe::query("select 3"));
-    assert_eq!(rig.gets(fresh).last().map(String::as_str), Some("Query select 2"), "nobody follows it now");
+    assert_eq!(rig.gets(fresh), ["Query select 2"], "nobody follows it now");
     let console = rig.console();
     let row = rig.pool(console, "app,alice");
     assert_eq!(row[22], "1", "{row:?}");
@@ -206,7 +197,7 @@ fn in_statement_pooling_too_nobody_stays_behind_an_open_transaction() {
     rig.send(server, &[be::one_row("0"), be::ready('T')].concat());
     assert!(rig.is_closed(server));
     assert!(rig.is_closed(clients[0]));
-    assert!(rig.gets(clients[1])[0].starts_with("FATAL 08007"));
+    assert!(!rig.is_closed(clients[1]), "it runs elsewhere");
     let console = rig.console();
     let row = rig.pool(console, "app,alice");
     assert_eq!(row[22], "1", "{row:?}");
@@ -220,7 +211,9 @@ fn a_copy_or_another_session_costs_the_server() {
         rig.send(clients[1], &fe::query("select 1"));
         rig.send(server, &surprise);
         assert!(rig.is_closed(server));
-        assert!(rig.gets(clients[1])[0].starts_with("FATAL 08007"));
+        let fresh = rig.dialed();
+        rig.greet(fresh);
+        assert_eq!(rig.gets(fresh).last().map(String::as_str), Some("Query select 1"));
     }
 }
 
@@ -270,45 +263,11 @@ fn a_head_that_is_nobodys_does_not_outlast_reconnect() {
     let console = rig.console();
     rig.command(console, "RECONNECT");
     rig.eof(clients[0]);
-    rig.pass_s(1);
+    rig.pass_us(90_000);
     assert!(!rig.is_closed(server), "its rider is waited for");
     rig.eof(clients[1]);
     rig.pass_s(1);
     assert!(rig.is_closed(server) && rig.logged("obsolete connection"));
-}
-
-#[test]
-fn a_head_has_its_time_with_and_without_its_client_and_who_is_behind_it_runs_elsewhere() {
-    for (timeout, leaves) in
-        [("query", false), ("query", true), ("transaction", false), ("transaction", true)]
-    {
-        let (mut rig, clients, server) = pool(3, &format!("{timeout}_timeout = 5"));
-        rig.send(clients[0], &fe::query("select 0"));
-        rig.pass_us(3_000);
-        rig.send(clients[1], &fe::query("update t set a = 1"));
-        rig.send(clients[2], &fe::query("select 2"));
-        assert_eq!(rig.gets(server).len(), 3);
-        if leaves {
-            rig.eof(clients[0]);
-        }
-        for _ in 0..11 {
-            rig.pass_us(420_000);
-        }
-        assert!(!rig.is_closed(server));
-        // Those behind came later, and have a few milliseconds left.
-        rig.pass_us(378_000);
-        assert!(rig.is_closed(server), "{timeout} {leaves}");
-        if !leaves {
-            assert_eq!(rig.gets(clients[0]).len(), 1);
-        }
-        assert!(rig.gets(clients[1])[0].starts_with("FATAL 08007"));
-        assert!(!rig.is_closed(clients[2]));
-        let fresh = rig.dialed();
-        rig.greet(fresh);
-        assert_eq!(rig.gets(fresh).last().map(String::as_str), Some("Query select 2"));
-        rig.send(fresh, &answer("2"));
-        assert_eq!(rig.gets(clients[2]), answered("2"));
-    }
 }
 
 #[test]
@@ -363,11 +322,9 @@ fn a_head_that_turns_out_long_takes_nobody_more() {
 
 #[test]
 fn an_idle_server_is_woken_for_who_waits_too_long() {
-    let (mut rig, clients, server) = pool(4, "multiplex_depth = 2\nmultiplex_servers = 1\nmin_pool_size = 2");
-    rig.reload(
-        "default_pool_size = 2\nmultiplex_depth = 2\nmultiplex_servers = 1\nmin_pool_size = 2",
-        "app = host=pg",
-    );
+    let settings = "multiplex_depth = 2\nmultiplex_servers = 1\nmin_pool_size = 2\nmultiplex_max_ms = 1000";
+    let (mut rig, clients, server) = pool(4, settings);
+    rig.reload(&format!("default_pool_size = 2\n{settings}"), "app = host=pg");
     rig.pass_us(400_000);
     let second = rig.dialed();
     rig.greet(second);
@@ -466,26 +423,4 @@ fn a_riders_own_cancel_waits_for_its_turn() {
     rig.eof(cancel);
     assert!(rig.is_closed(requester));
     assert_eq!(rig.gets(server).len(), 1);
-}
-
-#[test]
-fn a_slow_reader_is_bounded_where_others_wait_behind_it() {
-    let (mut rig, clients, server) = pool(2, "");
-    rig.send(clients[0], &fe::query("select 0"));
-    rig.send(clients[1], &fe::query("select 1"));
-    rig.stop_taking(clients[0]);
-    let rows = be::row_of(60_000).repeat(8);
-    rig.send(server, &[be::columns(), rows.clone()].concat());
-    assert!(rig.is_paused(server));
-    rig.pass_s(2);
-    assert!(!rig.is_paused(server), "the rest is queued for it");
-    for _ in 0..10 {
-        rig.send(server, &rows);
-    }
-    assert!(rig.is_paused(server));
-    rig.pass_s(2);
-    assert!(!rig.is_paused(server));
-    rig.send(server, &[be::complete("SELECT 1"), be::ready('I'), answer("1")].concat());
-    assert_eq!(rig.gets(clients[1]), answered("1"));
-    assert!(rig.logged("client reads too slowly"));
 }

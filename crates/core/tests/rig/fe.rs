@@ -44,6 +44,12 @@ pub(crate) fn parse(name: &str, text: &str) -> Vec<u8> {
     encoded(|out| frontend::encode_parse(out, name.as_bytes(), text.as_bytes(), b""))
 }
 
+/// Parse with the types of parameters.
+pub(crate) fn parse_typed(name: &str, text: &str, types: &[u32]) -> Vec<u8> {
+    let types: Vec<u8> = types.iter().flat_map(|oid| oid.to_be_bytes()).collect();
+    encoded(|out| frontend::encode_parse(out, name.as_bytes(), text.as_bytes(), &types))
+}
+
 /// Bind of a statement to the unnamed portal, without parameters.
 pub(crate) fn bind(statement: &str) -> Vec<u8> {
     bind_with(statement, 0)

@@ -5,8 +5,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use pgweir_core::limits::SLOW_READER_BYTES_MAX;
-
 use super::driver::Side;
 use super::hub::LinkId;
 use super::model::Note;
@@ -30,8 +28,6 @@ pub(super) struct PoolWatch {
     /// Deaths and lies of servers that could have cost a client its connection.
     pub(super) deaths: u32,
     pub(super) deaths_excused: u32,
-    /// A server lied, or its connection broke: nobody can know what became of statements behind the one that ran.
-    pub(super) outcome_unknown: bool,
     /// When a server could not be reached or logged in to last.
     pub(super) login_failed_us: Option<u64>,
 }
@@ -128,8 +124,7 @@ impl Checks {
 
     /// So many bytes are queued for one connection.
     pub fn saw_backlog(&mut self, bytes: usize) {
-        let slow_readers = if self.plan.multiplex.0 > 1 { SLOW_READER_BYTES_MAX } else { 0 };
-        if bytes > BACKLOG_BYTES_MAX + slow_readers {
+        if bytes > BACKLOG_BYTES_MAX {
             self.fail("back-pressure", format!("{bytes} bytes are queued for one connection"));
         }
     }
@@ -346,11 +341,6 @@ impl Checks {
             let text = format!("statement {number} of client {client} was committed twice");
             self.fail("no statement takes effect twice", text);
         }
-    }
-
-    /// Of what was sent to a server of this pool behind what it ran, nobody can know whether it was carried out.
-    pub fn outcome_unknown(&mut self, pool: &PoolName) {
-        self.pools.entry(pool.clone()).or_default().outcome_unknown = true;
     }
 
     /// A server died, or lied, at a point where that may cost one client its connection.

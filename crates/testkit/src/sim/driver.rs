@@ -231,7 +231,7 @@ const TOLD: [(&str, &str); 5] = [
     ("a stranger's cancel request hit runs again", "statements run again after a cancel"),
     ("keeps its server:", "pins"),
     ("taken for self-contained left a transaction open", "broken trust without riders"),
-    ("client reads too slowly", "clients that read too slowly"),
+    ("behind one that takes long run elsewhere", "riders rescued"),
 ];
 
 /// `Driver::send` passes a piece on at once if it is this large and nothing is queued before it.

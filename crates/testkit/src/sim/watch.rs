@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pgweir_core::limits::{MAINTENANCE_PERIOD_US, SLOW_READER_US};
+use pgweir_core::limits::RESCUE_AFTER_US;
 use pgweir_core::mail::{Mail, Question};
 use pgweir_core::sight::{Look, RideNumbers, Sight};
 
@@ -37,15 +37,14 @@ impl<E: Subject> World<E> {
                     .fail("nobody is forgotten", format!("no message for {STANDSTILL_US} us; {waiting:?}"));
             }
             self.look_for_neglect();
-            self.look_for_held_up_riders();
         }
         self.hub.after(PROBE_US, Event::Probe);
     }
 
     /// A client waits for a server while a server of its pool is idle: not for longer than news travel.
     ///
-    /// Who rides waits for no server: its statement was sent to one, behind another's. That one may turn out large and its client
-    /// may read slowly; how long a rider may be held up so is the business of [`World::look_for_held_up_riders`].
+    /// A client whose statement was sent to a server behind another's waits there, unless that one has waited for a lock for longer than
+    /// the machine has named: then it waits for a server, too.
     fn look_for_neglect(&mut self) {
         if self.cluster.cancels_open() > 0 || self.cancellers.iter().any(|canceller| !canceller.done) {
             return; // A server may rightly be held.
@@ -54,6 +53,7 @@ impl<E: Subject> World<E> {
             return;
         }
         let before_us = self.hub.now_us.saturating_sub(NEGLECT_US);
+        let stuck_us = before_us.saturating_sub(RESCUE_AFTER_US);
         let mut found = None;
         // Mostly there is none, and the clients need not be looked at.
         let mut idle_of: BTreeMap<PoolName, Option<usize>> = BTreeMap::new();
@@ -65,9 +65,12 @@ impl<E: Subject> World<E> {
                 continue;
             }
             let served = |backend: &Backend| backend.may_serve(id, &self.hub);
-            if !self.cluster.backends.iter().any(served)
-                && !self.cluster.backends.iter().any(|backend| self.aboard(backend).may_have(id))
-            {
+            let queued = |backend: &Backend| {
+                let is_stuck =
+                    backend.waits_for_lock_since(stuck_us) && client.waits_for_server(&self.hub, stuck_us);
+                !is_stuck && self.aboard(backend).may_have(id)
+            };
+            if !self.cluster.backends.iter().any(served) && !self.cluster.backends.iter().any(queued) {
                 found = Some(format!("client {id} waits for a server of {pool:?}, server {idle} is idle"));
             }
         }
@@ -90,26 +93,6 @@ impl<E: Subject> World<E> {
         let mut free = self.cluster.backends.iter().filter(free).map(|backend| backend.pid).peekable();
         free.peek()?;
         free.nth(self.unseen_transactions(pool))
-    }
-
-    /// A client that reads slowly holds up those that ride behind it for as long as the machine has named, and no longer: then the
-    /// rest of its answer is queued for it, and when that is too much, it has to go.
-    fn look_for_held_up_riders(&mut self) {
-        let held_until_us = match &self.operator {
-            Some(operator) if operator.holds => return,
-            Some(operator) => operator.held_until_us,
-            None => 0,
-        };
-        let before_us = self.hub.now_us.saturating_sub(SLOW_READER_US + MAINTENANCE_PERIOD_US + NEGLECT_US);
-        let held_up = self.cluster.backends.iter().find_map(|backend| {
-            let slow = backend.is_unheard_by()?;
-            let still = held_until_us < before_us && self.hub.link(backend.link).moved_us < before_us;
-            (still && self.aboard(backend).has_other_than(slow)).then_some((backend.pid, slow))
-        });
-        if let Some((pid, slow)) = held_up {
-            let text = format!("server {pid} is not read because of client {slow}, and others are aboard");
-            self.hub.fail("no rider is held up by a slow reader for long", text);
-        }
     }
 
     /// Who was sent to a server and has to wait there.

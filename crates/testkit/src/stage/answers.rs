@@ -18,6 +18,7 @@ pub struct Answers {
     rows: Vec<u8>,
     begun: Vec<u8>,
     done: Vec<u8>,
+    catalog: Vec<u8>,
     parsed: Vec<u8>,
     bound: Vec<u8>,
     columns: Vec<u8>,
@@ -61,6 +62,12 @@ impl Answers {
             rows: [columns.clone(), many].concat(),
             begun: encoded(&|out| encode_command_complete(out, "BEGIN")),
             done: encoded(&|out| encode_command_complete(out, "COMMIT")),
+            catalog: encoded(&|out| {
+                // No routine changes its session, and no name stands for more than a read.
+                encode_data_row(out, &[Some(b"v"), Some(b""), None]);
+                encode_data_row(out, &[Some(b"r"), Some(b""), None]);
+                encode_command_complete(out, "SELECT 2");
+            }),
             parsed: encoded(&encode_parse_complete),
             bound: encoded(&encode_bind_complete),
             no_parameters: encoded(&|out| encode_parameter_description(out, &[])),
@@ -107,6 +114,8 @@ impl Answers {
         } else if text.starts_with(b"COMMIT") {
             *status = TxStatus::Idle;
             out.extend_from_slice(&self.done);
+        } else if text.starts_with(b"SELECT 'g'") {
+            out.extend_from_slice(&self.catalog);
         } else if text == MANY_ROWS.as_bytes() {
             out.extend_from_slice(&self.rows);
         } else {

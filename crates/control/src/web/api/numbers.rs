@@ -11,7 +11,7 @@ use super::super::model::Rates;
 pub(super) fn clients(clients: &ClientNumbers, login: u32) -> Value {
     json!({
         "total": clients.total() + login,
-        "active": clients.linked + clients.riding,
+        "active": clients.linked,
         "riding": clients.riding,
         "waiting": clients.waiting,
         "idle": clients.idle,

@@ -210,7 +210,7 @@ fn pools(page: &mut Page, model: &Model, groups: &[Group<'_>], names: bool) {
         (
             "client_active_connections",
             "Client connections linked to server connection and able to process queries, shown as connection",
-            |sum| (clients(sum).linked + clients(sum).riding + clients(sum).idle).into(),
+            |sum| (clients(sum).linked + clients(sum).idle).into(),
         ),
         (
             "client_active_cancel_connections",

@@ -50,7 +50,7 @@ pub(super) struct Row([f32; TIMES]);
 impl Row {
     pub(super) fn of(sum: &Sum, rates: &Rates) -> Row {
         Row([
-            (sum.clients.linked + sum.clients.riding) as f32,
+            sum.clients.linked as f32,
             sum.clients.waiting as f32,
             sum.clients.idle as f32,
             sum.servers.active as f32,

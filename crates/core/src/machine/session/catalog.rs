@@ -8,6 +8,7 @@ use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::Purpose;
 use crate::limits::SERVER_ERROR_BYTES_MAX;
 use crate::machine::Machine;
+use crate::reach::{self, Reach};
 use crate::routines::{CHANGES_QUESTION, SETTINGS_QUESTION};
 use crate::server::{CatalogReading, Replies, ServerState};
 
@@ -25,8 +26,8 @@ impl Machine {
     pub(in crate::machine) fn reads_catalog<D: Driver>(&mut self, d: &mut D, id: ServerId) -> bool {
         let Some(server) = self.servers.get(id) else { return false };
         let pool = &self.pools[server.pool];
-        pool.looks.are_wanted()
-            && pool.routines.are_to_be_read(self.now.mono_us, self.shared.routines())
+        pool.routines.are_to_be_read(self.now.mono_us, self.shared.routines())
+            && (pool.looks.are_wanted() || self.ride_limits(server.pool).is_some())
             && self.read_catalog(d, id)
     }
 
@@ -41,12 +42,16 @@ impl Machine {
             return false;
         }
         server.active_us = self.now.mono_us;
-        self.pools[server.pool].routines.begin_reading(self.now.mono_us, age);
+        let pool_id = server.pool;
+        self.pools[pool_id].routines.begin_reading(self.now.mono_us, age);
         self.set_server_state(
             id,
             ServerState::Reading(Box::new(CatalogReading { answer: Replies::default(), age })),
         );
-        let text = [NOTHING, CHANGES_QUESTION, SETTINGS_QUESTION].concat();
+        let routines = self.pools[pool_id].looks.are_wanted();
+        let routines = if routines { [CHANGES_QUESTION, SETTINGS_QUESTION] } else { [b"".as_slice(); 2] };
+        let names = if self.ride_limits(pool_id).is_some() { reach::QUESTION } else { b"" };
+        let text = [&[NOTHING], &routines[..], &[names]].concat().concat();
         self.send_hidden(d, id, Purpose::Audit, &text);
         self.server_unpause(d, id);
         true
@@ -63,11 +68,14 @@ impl Machine {
             None => {
                 routines.read(now_us, age);
                 self.learn_routines(id, &answer);
-                let routines = &mut self.pools[pool_id].routines;
+                let pool = &mut self.pools[pool_id];
+                pool.reach = Reach::default();
                 if answer.bytes > SERVER_ERROR_BYTES_MAX {
-                    routines.cut();
+                    pool.routines.cut();
+                } else {
+                    pool.reach = Reach::of(&answer.rows);
                 }
-                let cut = routines.are_too_many();
+                let cut = pool.routines.are_too_many();
                 self.judge_waiting_anew(pool_id);
                 cut.then(|| TOO_MANY.to_owned())
             }

@@ -330,7 +330,7 @@ impl Machine {
             _ => None,
         });
         let due_us = until_us.min()?.max(now_us + 1);
-        self.wake_us = Some(self.wake_us.map_or(due_us, |other_us| other_us.min(due_us)));
+        self.wake_at(due_us);
         None
     }
 }

@@ -81,8 +81,20 @@ impl Phrases {
 
     /// A SELECT with its tag in the text, which is sometimes long.
     fn select(&mut self) -> String {
-        let text = format!("SELECT who /*{}*/", self.tag_with_rows().render());
+        let lock = self.needed_lock(10);
+        let text = format!("SELECT who /*{}*/", Tag { lock, ..self.tag_with_rows() }.render());
         format!("{text}{}", self.padding())
+    }
+
+    /// The lock that a statement needs, in so many percent of them.
+    fn needed_lock(&mut self, percent: u64) -> u64 {
+        u64::from(self.theme.rides() && self.rng.percent(percent))
+    }
+
+    /// A change that takes a lock until its transaction ends.
+    pub fn locking(&mut self) -> Vec<Message> {
+        let tag = Tag { lock: 1, ..self.tag() }.render();
+        self.wrap(&format!("INSERT INTO t /*{tag}*/"))
     }
 
     /// Nothing, mostly; or so much that a message outgrows the pooler's buffers.
@@ -228,7 +240,8 @@ impl Phrases {
         match self.rng.below(100) {
             0..40 => vec![query(&self.select())],
             40..60 => {
-                let tag = self.tag().render();
+                let lock = self.needed_lock(30);
+                let tag = Tag { lock, ..self.tag() }.render();
                 self.wrap(&format!("INSERT INTO t /*{tag}*/"))
             }
             60..66 => {

@@ -283,6 +283,16 @@ impl<'a> ScriptWriter<'a> {
         }
         self.step(begin, Wait::Answers);
         self.in_block = true;
+        if self.plan.theme.rides() && self.rng.percent(50) {
+            let messages = self.phrases.locking();
+            self.step(messages, Wait::Answers);
+            let messages = self.phrases.short_group(true);
+            self.step(messages, Wait::Answers);
+            // It holds the lock for long, sometimes.
+            if let Some(step) = self.script.steps.last_mut().filter(|_| self.rng.percent(30)) {
+                step.think_us = 50_000 + self.rng.skewed(1_500_000);
+            }
+        }
         for _ in 0..self.rng.count(0, 4) {
             if self.rng.percent(15) {
                 self.pipeline();

@@ -70,8 +70,9 @@ pub struct Backend {
     prepared_by: BTreeMap<String, u32>,
     /// It listens for all clients of its pool: it was asked to, and never for anything of a client's.
     is_hub: bool,
-    /// The lock that it waits for.
+    /// The lock that it waits for, and since when its statement waits.
     pub(super) waits_for: Option<u64>,
+    pub(super) waits_since_us: Option<u64>,
     /// What it listens to.
     pub(super) ears: BTreeSet<String>,
     /// Notifications that it has looked at.
@@ -115,6 +116,7 @@ impl Backend {
             prepared_by: BTreeMap::new(),
             is_hub: false,
             waits_for: None,
+            waits_since_us: None,
             ears: BTreeSet::new(),
             heard: 0,
             signalled: false,
@@ -191,10 +193,10 @@ impl Backend {
         self.splitter.rest()
     }
 
-    /// It can not go on because the network takes nothing more of what it says; to whom it says that.
+    /// Its statement has waited for a lock since then or longer.
     #[must_use]
-    pub fn is_unheard_by(&self) -> Option<u32> {
-        self.serves.filter(|_| self.is_serving() && !self.sending.is_empty())
+    pub fn waits_for_lock_since(&self, us: u64) -> bool {
+        self.waits_since_us.is_some_and(|since_us| since_us <= us)
     }
 
     /// It is at work for this client.
@@ -216,6 +218,7 @@ impl Backend {
         if let Some(tag) = session.cancel() {
             self.sleeping = false;
             self.waits_for = None;
+            self.waits_since_us = None;
             hub.locks.withdraw(self.pid);
             if self.has_rider(hub) {
                 hub.count("cancels hit with riders behind");
@@ -481,7 +484,6 @@ impl Backend {
         self.kept.extend(lie.bytes());
         self.flush(hub);
         if let Some(pool) = self.pool.as_ref().filter(|_| self.readies > 0) {
-            hub.checks.outcome_unknown(pool);
             hub.checks.server_failed(pool);
         }
         self.stage = Stage::Silent;
@@ -543,9 +545,6 @@ impl Backend {
             hub.checks.login_failed(self.pool.as_ref(), hub.now_us);
         }
         if let Some(pool) = &self.pool {
-            if end == End::Reset {
-                hub.checks.outcome_unknown(pool);
-            }
             hub.checks.server_failed(pool);
         }
         self.close(hub, end);

@@ -29,6 +29,9 @@ pub(super) struct Run {
     copy: Option<CopyIn>,
 }
 
+/// Locks of tables and rows, behind the keys of advisory locks.
+const TABLE_LOCKS: u64 = 1 << 32;
+
 /// Rows a statement answers; a SELECT without `r` answers one.
 fn rows_of(statement: &Statement) -> u32 {
     match statement.verb {
@@ -124,7 +127,7 @@ impl Run {
             let wait_us = self.statement.tag.duration_us / 2;
             return Ok(Some(if wait_us > 0 { Step::Wait(wait_us) } else { Step::Quiet }));
         }
-        if let Verb::Hold(Hold::Lock { key, waits }) = self.statement.verb
+        if let Some((key, waits)) = self.wanted_lock()
             && !self.lock_told
         {
             self.lock_told = true;
@@ -134,9 +137,20 @@ impl Run {
         Ok(None)
     }
 
-    /// It would wait, or waits, for an advisory lock.
+    /// The lock that it asks for, and whether it waits.
+    fn wanted_lock(&self) -> Option<(u64, bool)> {
+        match self.statement.verb {
+            Verb::Hold(Hold::Lock { key, waits }) => Some((key, waits)),
+            Verb::Write | Verb::Select if self.statement.tag.lock > 0 => {
+                Some((TABLE_LOCKS + self.statement.tag.lock, true))
+            }
+            _ => None,
+        }
+    }
+
+    /// It would wait, or waits, for a lock.
     pub(super) fn waits_for_lock(&self) -> bool {
-        matches!(self.statement.verb, Verb::Hold(Hold::Lock { waits: true, .. }))
+        self.wanted_lock().is_some_and(|(_, waits)| waits)
     }
 
     fn start(&mut self, session: &mut Session) -> Result<Option<Step>, Refusal> {
@@ -173,6 +187,10 @@ impl Run {
     }
 
     fn complete(&mut self, session: &mut Session) -> Result<(), Refusal> {
+        if self.wanted_lock().is_some_and(|(key, _)| key > TABLE_LOCKS) {
+            let tag = self.statement.tag;
+            session.got_table_lock(TABLE_LOCKS + tag.lock, self.statement.verb == Verb::Write);
+        }
         if self.suspends {
             session.say(Message::bare(b's'));
             return Ok(());
@@ -181,6 +199,12 @@ impl Run {
         let tag = self.statement.tag;
         let done = match &self.statement.verb {
             Verb::Select | Verb::SelectNone | Verb::Empty => format!("SELECT {rows}"),
+            Verb::Catalog => {
+                let row = |kind: &str, names: &str| [Some(kind.to_owned()), Some(names.to_owned()), None];
+                say_row(session, &row("v", ""));
+                say_row(session, &row("r", "who\nnone"));
+                "SELECT 2".to_owned()
+            }
             Verb::Fail => {
                 let filler = String::from_utf8(filler(&tag, 0)).expect("letters");
                 return Err(Refusal::new("22012", format!("division by zero ({}) {filler}", tag.render())));

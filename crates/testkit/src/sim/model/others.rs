@@ -24,6 +24,10 @@ impl Backend {
         let Some((database, _)) = self.pool.clone() else { return };
         let answer = hub.locks.ask(self.pid, &database, key, waits);
         let Stage::Serving(session) = &mut self.stage else { return };
+        self.waits_since_us = match answer {
+            Answer::Held if waits => self.waits_since_us.or(Some(hub.now_us)),
+            _ => None,
+        };
         match answer {
             Answer::Got => session.told_of_lock(true),
             Answer::Held if !waits => session.told_of_lock(false),
@@ -59,6 +63,7 @@ impl Backend {
     /// Its end, for the others.
     pub(super) fn forget_others(&mut self, hub: &mut Hub) {
         self.waits_for = None;
+        self.waits_since_us = None;
         self.ears.clear();
         hub.locks.ended(self.pid);
         if hub.locks.next().is_some() {

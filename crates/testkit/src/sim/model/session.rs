@@ -134,6 +134,8 @@ pub struct Session {
     pub(super) holdings: Holdings,
     /// It got the advisory lock that it asked for last.
     pub(super) got_lock: bool,
+    /// Locks of tables and rows that it has until its transaction ends, each as often as it was taken.
+    table_locks: Vec<u64>,
     pub(super) block: Block,
     /// Messages of an extended group came since the last ReadyForQuery.
     pub(super) group_open: bool,
@@ -158,6 +160,7 @@ impl Session {
             settings: Settings::new(startup),
             holdings: Holdings::default(),
             got_lock: false,
+            table_locks: Vec::new(),
             block: Block::None,
             group_open: false,
             group_began: false,
@@ -238,6 +241,14 @@ impl Session {
     /// The answer to [`Step::Lock`].
     pub fn told_of_lock(&mut self, got: bool) {
         self.got_lock = got;
+    }
+
+    /// A statement got the lock of a table or row that it needed, and keeps it until its transaction ends, or does not.
+    pub(super) fn got_table_lock(&mut self, key: u64, keeps: bool) {
+        match keeps {
+            true => self.table_locks.push(key),
+            false => self.notes.push(Note::Unlocked(key)),
+        }
     }
 
     /// Waiting for the lock that it asks for would never end: the statement fails.
@@ -572,6 +583,7 @@ impl Session {
 
     pub(super) fn end_transaction(&mut self, keep: bool) {
         self.settings.end(keep);
+        self.notes.extend(self.table_locks.drain(..).map(Note::Unlocked));
         for (what, client) in self.holdings.end(keep) {
             self.notes.push(Note::Told { what, client });
         }

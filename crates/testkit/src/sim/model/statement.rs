@@ -19,6 +19,8 @@ pub struct Tag {
     pub rows: u32,
     /// `b`: filler bytes in each row.
     pub bytes: u32,
+    /// `l`: the lock of a row or table that it needs: a change takes it until its transaction ends, a query only waits for it. 0 is none.
+    pub lock: u64,
 }
 
 impl Tag {
@@ -41,6 +43,7 @@ impl Tag {
             ('d', self.duration_us),
             ('r', self.rows.into()),
             ('b', self.bytes.into()),
+            ('l', self.lock),
         ] {
             if value > 0 {
                 put(key, value);
@@ -62,6 +65,7 @@ impl Tag {
                 "d" => self.duration_us = value,
                 "r" => self.rows = small,
                 "b" => self.bytes = small,
+                "l" => self.lock = value,
                 _ => {}
             }
         }
@@ -83,6 +87,8 @@ pub enum Verb {
     Select,
     /// `SELECT none`: no row.
     SelectNone,
+    /// The pooler asks the catalog for routines, and for names that may do more than read.
+    Catalog,
     /// `SELECT fail`: rows, then an error.
     Fail,
     /// INSERT, UPDATE, DELETE: no rows.
@@ -295,7 +301,7 @@ fn verb(words: &[String]) -> Result<Verb, String> {
     Ok(match upper.as_slice() {
         ["SELECT", "PG_CATALOG.CURRENT_SETTING", ..] => Verb::Values(literals(words).collect()),
         ["SELECT", "PG_CATALOG.SET_CONFIG", ..] => set_config(words)?,
-        ["SELECT", "'G", ..] => Verb::SelectNone,
+        ["SELECT", "'G", ..] => Verb::Catalog,
         ["SELECT", "'S", ..] => Verb::Everything(asked_by_name(words)),
         ["SELECT", name, "(", ..] if name.contains("ADVISORY") => locks(&upper)?,
         ["SELECT", "FAIL", ..] => Verb::Fail,
@@ -414,7 +420,7 @@ mod tests {
 
     #[test]
     fn tags_travel_in_comments() {
-        let tag = Tag { client: Some(3), number: 7, text: 0, duration_us: 200, rows: 2, bytes: 10 };
+        let tag = Tag { client: Some(3), number: 7, text: 0, duration_us: 200, rows: 2, bytes: 10, lock: 0 };
         let parsed = one(&format!("SELECT who /*{}*/", tag.render()));
         assert_eq!(parsed, Statement { verb: Verb::Select, tag, params: 0 });
     }
