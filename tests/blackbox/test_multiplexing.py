@@ -3,14 +3,16 @@ self-contained leaves nothing behind on a real PostgreSQL."""
 
 import itertools
 import os
+import pathlib
 import random
+import re
 import signal
 import threading
 
 import pytest
 
 from harness.machine import eventually
-from harness.wire import group, query
+from harness.wire import SYNC, bind, execute, group, parse, query
 
 #: Texts that could deceive a reader of SQL: quotes, comments, transactions where nobody looks for them, and what only begins like one.
 HANDWRITTEN = [
@@ -159,3 +161,211 @@ def test_a_backend_that_hangs_does_not_keep_its_place(pooled):
         eventually(lambda: len(pooler.show("SERVERS", database="app")) == 1, "the old one is gone")
     finally:
         os.kill(backend, signal.SIGCONT)
+
+
+@pytest.fixture
+def accounts(pg):
+    """A table of which each row can be locked by itself."""
+    pg.sql("create table accounts (id int primary key, balance int)")
+    pg.sql("insert into accounts select number, 0 from generate_series(1, 100) as number; grant all on accounts to public")
+    yield pg
+    pg.sql("drop table accounts")
+
+
+UPDATE = "update accounts set balance = balance + 1 where id = {}"
+READ = "select balance from accounts where id = {}"
+
+#: How a client asks for row 7: as a simple query, as a statement without a name, and as one that it has prepared.
+WAYS_TO_READ = {
+    "query": lambda: query(READ.format(7)),
+    "unnamed": lambda: group("", READ.format("$1"), [b"7"]),
+    "prepared": lambda: bind("", "reading", [b"7"]) + execute() + SYNC,
+}
+
+
+def answered_in_time(session):
+    """The answer; `None` if there is none although nothing should keep it."""
+    try:
+        return session.until()
+    except (TimeoutError, ConnectionError):
+        return None
+
+
+class Crowd:
+    """Ten clients that change row 1 and eight that read row 7, beside one that holds row 1 until all have read."""
+
+    def __init__(self, pooler):
+        self.pooler = pooler
+        self.holder = pooler.raw(timeout_s=8)
+        self.updaters = [pooler.raw() for _ in range(10)]
+        self.readers = [pooler.raw(timeout_s=8) for _ in range(8)]
+        for reader in self.readers:
+            reader.send(parse("reading", READ.format("$1"), [23]) + SYNC)
+            assert not reader.until().errors
+
+    def warm_up(self):
+        """Lets the pooler see that these statements are short."""
+        for number in range(40):
+            session = self.updaters[number % 10]
+            session.query(UPDATE.format(2 + number))
+            for ask in WAYS_TO_READ.values():
+                reader = self.readers[number % 8]
+                reader.send(ask())
+                reader.until()
+
+    def is_stuck(self, ask):
+        """One round: whether a reader, which needs no lock, waits for the lock that the holder has."""
+        self.warm_up()
+        self.holder.query("begin")
+        self.holder.query(UPDATE.format(1))
+        for updater in self.updaters:
+            updater.send(query(UPDATE.format(1)))
+        for reader in self.readers:
+            reader.send(ask())
+        answered = list(itertools.takewhile(lambda reader: answered_in_time(reader) is not None, self.readers))
+        self.holder.query("commit")
+        for session in self.readers[len(answered) :] + self.updaters:
+            assert not session.until().errors
+        return len(answered) < len(self.readers)
+
+
+@pytest.mark.parametrize("way", WAYS_TO_READ)
+@pytest.mark.parametrize("rounds", [3, pytest.param(50, marks=pytest.mark.slow)])
+def test_nobody_waits_for_a_lock_that_is_not_its_own(pooled, accounts, way, rounds):
+    """The holder of a row lock waits in the application for clients that read other rows: each is answered."""
+    crowd = Crowd(pooled(default_pool_size=20))
+    stuck = sum(crowd.is_stuck(WAYS_TO_READ[way]) for _ in range(rounds))
+    assert stuck == 0, f"{stuck} of {rounds} rounds"
+    assert crowd.pooler.pool()["total_ride_violations"] == 0
+    assert len(crowd.pooler.show("CLIENTS", database="app")) == 19
+
+
+class TableHolder:
+    """One client that has locked a table, one whose read waits for that, and five that read another table and were queued behind it."""
+
+    def __init__(self, pooler, pg):
+        pg.sql("create table if not exists others (n int); grant all on others to public")
+        self.pooler = pooler
+        self.holder, self.first, *self.readers = [pooler.raw() for _ in range(7)]
+        self.first.query(READ.format(7))
+        for number in range(60):
+            self.readers[number % 5].query(READ.format(7))
+            self.readers[number % 5].query("select count(*) from others")
+        self.holder.query("begin")
+        self.holder.query("lock table accounts in access exclusive mode")
+        self.first.send(query(READ.format(7)))
+        for reader in self.readers:
+            reader.send(query("select count(*) from others"))
+
+    def end(self):
+        self.holder.query("commit")
+        assert [row[0] for row in self.first.until().rows] == ["0"]
+        assert self.pooler.pool()["total_ride_violations"] == 0
+
+
+def test_what_is_queued_behind_a_read_that_waits_for_a_table_runs_elsewhere(pooled, accounts):
+    """A migration holds a table, and waits for clients that read another one: they are answered, by a server that is opened for them."""
+    held = TableHolder(pooled(default_pool_size=5, multiplex_servers=1), accounts)
+    for reader in held.readers:
+        assert [row[0] for row in reader.until().rows] == ["0"]
+    held.end()
+    for reader in held.readers:
+        assert reader.value("select 'mine'") == "mine", "no late answer is left"
+
+
+def test_a_client_that_is_queued_on_a_server_counts_as_waiting(pooled, accounts):
+    """Where no other server may be opened, SHOW POOLS and SHOW CLIENTS say who waits and for how long."""
+    pooler = pooled(default_pool_size=2, multiplex_servers=1)
+    held = TableHolder(pooler, accounts)
+
+    def tells():
+        row = pooler.pool()
+        states = [client["state"] for client in pooler.show("CLIENTS", database="app")]
+        return (row["cl_active"], row["cl_waiting"], row["sv_active"], states.count("waiting")) == (2, 5, 2, 5) and row["maxwait"] >= 1
+
+    eventually(tells, "five clients wait")
+    held.end()
+    for reader in held.readers:
+        assert [row[0] for row in reader.until().rows] == ["0"]
+
+
+SOURCES = pathlib.Path(__file__).resolve().parents[2] / "crates"
+
+#: Built-in functions that are volatile only because their result differs from call to call.
+HARMLESS = {"array_sample", "array_shuffle", "clock_timestamp", "current_query", "gen_random_uuid", "random", "random_normal"}
+HARMLESS |= {"timeofday", "timezone", "uuidv4", "uuidv7"}
+
+
+@pytest.fixture(params=["14", "15", "16", "17", "18"])
+def any_pg(request, cluster_of):
+    return cluster_of(request.param)
+
+
+def test_the_functions_that_are_taken_to_read_are_not_volatile(any_pg):
+    """Each name in pgweir's list of built-in functions stands for such functions only."""
+    listed = re.findall(r'"([a-z0-9_]+)"', (SOURCES / "sql/src/reach/built_in.rs").read_text().split("FUNCTIONS")[1])
+    assert len(listed) > 300
+    with any_pg.connect("app") as connection:
+        asked = "select distinct proname from pg_proc where oid < 16384 and provolatile = 'v' and proname = any(%s)"
+        found = {name for (name,) in connection.execute(asked, [listed])}
+        known = connection.execute("select count(distinct proname) from pg_proc where proname = any(%s)", [listed]).fetchone()[0]
+    assert found <= HARMLESS and known > 300
+
+
+OBJECTS = """
+create schema reach;
+set search_path = reach;
+create function vol() returns int language sql volatile as 'select 1';
+create function stab(int) returns int language sql stable as 'select 1';
+create function mixed(int) returns int language sql stable as 'select 1';
+create function mixed(text) returns int language plpgsql as 'begin return 1; end';
+create function trig() returns trigger language plpgsql as 'begin return new; end';
+create function step(int, int) returns int language sql volatile as 'select 1';
+create aggregate total(int) (sfunc = int4pl, stype = int);
+create aggregate odd_total(int) (sfunc = step, stype = int);
+create table plain (a int, b text);
+create table guarded (a int);
+create policy guard on guarded using (vol() = 1);
+create table locked (a int);
+create policy locks on locked using (pg_try_advisory_lock(a));
+create table harmless (a int);
+create policy harmless on harmless using (pg_backend_pid() = a);
+create view v_plain as select * from plain where b like '%x' and a > now()::text::int order by random();
+create view v_vol as select vol();
+create view v_above as select * from v_vol;
+create view v_locking as select * from plain for update;
+create view v_system as select * from pg_locks;
+create view v_draws as select nextval('pg_class'::regclass);
+create view v_guarded as select a from plain where exists (select 1 from guarded);
+create domain checked as int check (value < vol());
+create domain above_checked as checked;
+create domain positive as int check (value > 0);
+create view v_domain as select 1::above_checked;
+create view v_positive as select 1::positive;
+create foreign data wrapper nowhere;
+create server nowhere foreign data wrapper nowhere;
+create foreign table elsewhere (a int) server nowhere;
+create table parted (a int) partition by list (a);
+create foreign table part partition of parted for values in (1) server nowhere;
+create materialized view kept as select vol();
+"""
+
+BARRED = {"vol", "mixed", "step", "odd_total", "guarded", "locked", "v_vol", "v_above", "v_locking", "v_system", "v_draws"}
+BARRED |= {"v_guarded", "checked", "above_checked", "v_domain", "elsewhere", "parted", "part"}
+
+
+def test_the_catalog_tells_which_names_may_do_more_than_read(any_pg):
+    """The question that pgweir asks, on each version, about everything that can run code."""
+    question = b"SELECT 'g', NULL, NULL WHERE false" + (SOURCES / "core/src/reach.sql").read_bytes()
+    with any_pg.connect("app") as connection:
+        before = {kind: set(names.split("\n")) for kind, names, _ in connection.execute(question)}
+        connection.execute(OBJECTS)
+        try:
+            after = {kind: set(names.split("\n")) for kind, names, _ in connection.execute(question)}
+            assert after.keys() == {"v", "r"}
+            assert after["v"] - before["v"] == BARRED
+            assert {"stab", "total"} <= after["r"] and not after["r"] & {"vol", "mixed", "trig", "step"}
+            connection.execute("create operator reach.=== (leftarg = int, rightarg = int, function = reach.step)")
+            assert "x" in {kind for kind, *_ in connection.execute(question)}
+        finally:
+            connection.execute("drop schema reach cascade; drop foreign data wrapper nowhere cascade")
