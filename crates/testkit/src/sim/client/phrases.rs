@@ -81,7 +81,7 @@ impl Phrases {
 
     /// A SELECT with its tag in the text, which is sometimes long.
     fn select(&mut self) -> String {
-        let lock = self.needed_lock(10);
+        let lock = self.needed_lock(25);
         let text = format!("SELECT who /*{}*/", Tag { lock, ..self.tag_with_rows() }.render());
         format!("{text}{}", self.padding())
     }

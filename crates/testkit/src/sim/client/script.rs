@@ -289,8 +289,8 @@ impl<'a> ScriptWriter<'a> {
             let messages = self.phrases.short_group(true);
             self.step(messages, Wait::Answers);
             // It holds the lock for long, sometimes.
-            if let Some(step) = self.script.steps.last_mut().filter(|_| self.rng.percent(30)) {
-                step.think_us = 50_000 + self.rng.skewed(1_500_000);
+            if let Some(step) = self.script.steps.last_mut().filter(|_| self.rng.percent(60)) {
+                step.think_us = 200_000 + self.rng.skewed(1_500_000);
             }
         }
         for _ in 0..self.rng.count(0, 4) {
