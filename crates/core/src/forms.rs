@@ -10,7 +10,7 @@ use pgweir_sql::{Literal, Statements, Traits, exchangeable, literal_len};
 
 use crate::limits::{FORM_LITERALS_MAX, FORMS_MAX};
 use crate::reach::{Reach, Verdict};
-use crate::texts::{may_only_read, reads};
+use crate::texts::reads;
 
 /// Forms that begin alike share a row of so many.
 const ROW: usize = 4;
@@ -66,13 +66,14 @@ struct Row {
 }
 
 impl Row {
+    #[inline]
     fn find(&mut self, text: &[u8], reach: Option<&Reach>) -> Option<(Traits, bool)> {
         let at = self.forms.iter().position(|form| form.as_ref().is_some_and(|form| form.is_of(text)))?;
         if at == self.newest {
             (self.patience, self.waiting) = (0, 0);
         }
         let Form { text, traits, verdict, .. } = self.forms[at].as_mut()?;
-        Some((*traits, may_only_read(traits) && reads(text, reach, verdict)))
+        Some((*traits, reads(text, traits, reach, verdict)))
     }
 
     fn learn(&mut self, text: &[u8], traits: Traits) {

@@ -51,6 +51,7 @@ impl Group {
 
 /// The group at the front of `bytes`, if all of it is there and it is certainly over with its own answer. `statement` tells
 /// what is known of the text of a prepared statement, and whether it certainly only reads, by the client's name for it.
+#[inline]
 pub(crate) fn group_at_front(
     bytes: &[u8],
     texts: &mut Texts,

@@ -2,7 +2,7 @@
 //! for something that runs code which may do more (a volatile function, a view or policy that calls one, a view that locks
 //! rows, a foreign table), and which functions are known to be less. Values only; `machine/session/catalog.rs` has the catalog asked.
 
-use pgweir_sql::{NameRole, certainly_reads, name_hash};
+use pgweir_sql::{NameRole, Traits, Verb, certainly_reads, name_hash};
 
 use crate::limits::{REACH_NAMES_BYTES_MAX, REACH_NAMES_MAX};
 
@@ -58,17 +58,20 @@ impl Reach {
         Reach::of(&[row(b"v"), row(b"r")])
     }
 
-    /// Whether `text` certainly only reads. `before` is what was found in it before, and is kept up to date.
+    /// Whether `text` certainly only reads. `before` is what was found in it before, and is kept up to date. `traits` are the text's.
     #[inline]
-    pub(crate) fn certainly_reads(&self, text: &[u8], before: &mut Verdict) -> bool {
+    pub(crate) fn certainly_reads(&self, text: &[u8], traits: &Traits, before: &mut Verdict) -> bool {
         if before.identity != self.identity {
-            *before = Verdict { identity: self.identity, reads: self.look(text) };
+            *before = Verdict { identity: self.identity, reads: self.look(text, traits) };
         }
         before.reads
     }
 
-    fn look(&self, text: &[u8]) -> bool {
+    #[cold]
+    fn look(&self, text: &[u8], traits: &Traits) -> bool {
         self.identity != 0
+            && traits.certainly_self_contained
+            && matches!(traits.verb, Verb::Select | Verb::Values | Verb::Table | Verb::With)
             && certainly_reads(text, |role, name| match role {
                 NameRole::Mentioned => self.barred.binary_search(&name).is_err(),
                 NameRole::Called => self.known.binary_search(&name).is_ok(),
@@ -97,8 +100,12 @@ mod tests {
         of.iter().map(|(kind, names)| vec![Some(bytes(kind)), names.map(bytes), None]).collect()
     }
 
+    fn ask(reach: &Reach, text: &str, before: &mut Verdict) -> bool {
+        reach.certainly_reads(text.as_bytes(), &pgweir_sql::traits(text.as_bytes()), before)
+    }
+
     fn reads(reach: &Reach, text: &str) -> bool {
-        reach.certainly_reads(text.as_bytes(), &mut Verdict::default())
+        ask(reach, text, &mut Verdict::default())
     }
 
     #[test]
@@ -142,11 +149,11 @@ mod tests {
         let same = Reach::of(&rows(&[("r", Some("g")), ("v", Some("f\nf"))]));
         let other = Reach::of(&rows(&[("v", Some("g")), ("r", Some("f"))]));
         let mut verdict = Verdict::default();
-        assert!(one.certainly_reads(b"select g(1)", &mut verdict));
+        assert!(ask(&one, "select g(1)", &mut verdict));
         // The text is not looked at again ...
-        assert!(same.certainly_reads(b"select f(1)", &mut verdict));
+        assert!(ask(&same, "select f(1)", &mut verdict));
         // ... until it has to be.
-        assert!(!other.certainly_reads(b"select g(1)", &mut verdict));
-        assert!(!Reach::default().certainly_reads(b"select g(1)", &mut verdict));
+        assert!(!ask(&other, "select g(1)", &mut verdict));
+        assert!(!ask(&Reach::default(), "select g(1)", &mut verdict));
     }
 }

@@ -127,10 +127,19 @@ impl Riders {
         clients.filter(|client| !client.is_null()).collect()
     }
 
-    /// Whether one more may come aboard now. `received_bytes` as in [`Head`].
+    /// Whether one more of a kind (see [`Head::certainly_reads`]) may come aboard now. `received_bytes` as in [`Head`].
     #[inline]
-    pub(crate) fn room(&self, now_us: u64, received_bytes: u64, limits: RideLimits) -> Room {
-        let Some(head) = self.head else { return Room::Never };
+    pub(crate) fn room(
+        &self,
+        certainly_reads: bool,
+        now_us: u64,
+        received_bytes: u64,
+        limits: RideLimits,
+    ) -> Room {
+        let Some(head) = self.head.as_ref() else { return Room::Never };
+        if head.certainly_reads != certainly_reads {
+            return Room::Never;
+        }
         let Some(estimate_us) = head.estimate_us else { return Room::Never };
         let runs_us = now_us.saturating_sub(head.since_us);
         if self.closed

@@ -14,7 +14,6 @@ use crate::limits::{BEGIN_BYTES_MAX, LEXED_BYTES_MAX};
 use crate::names::Names;
 use crate::reach::{Reach, Verdict};
 use crate::readings::Reading;
-use crate::texts::{may_only_read, reads};
 
 /// What a statement is, and how servers call it.
 pub(crate) struct Statement {
@@ -28,8 +27,9 @@ pub(crate) struct Statement {
     pub(crate) block: Option<Block>,
     /// How whoever prepared it reads.
     pub(crate) reading: Reading,
-    /// It is worth to look whether it only reads; and what was found last.
-    may_only_read: bool,
+    /// Its parameters are of PostgreSQL's own types.
+    takes_built_in: bool,
+    /// Whether it certainly only reads, as it was found last.
     verdict: Cell<Verdict>,
     serial: u64,
     name: ServerName,
@@ -51,12 +51,11 @@ impl Statement {
     }
 
     /// It certainly only reads.
+    #[inline]
     pub(crate) fn certainly_reads(&self, reach: &Reach) -> bool {
-        if !self.may_only_read {
-            return false;
-        }
+        let Some(traits) = self.traits.as_ref().filter(|_| self.takes_built_in) else { return false };
         let mut verdict = self.verdict.get();
-        let found = reads(&self.query, Some(reach), &mut verdict);
+        let found = reach.certainly_reads(&self.query, traits, &mut verdict);
         self.verdict.set(verdict);
         found
     }
@@ -169,7 +168,6 @@ impl Statements {
             }
         }
         self.serial = serial;
-        let traits = (query.len() <= LEXED_BYTES_MAX).then(|| pgweir_sql::traits(query));
         let statement = Statement {
             query: query.into(),
             types: types.into(),
@@ -178,8 +176,8 @@ impl Statements {
             } else {
                 None
             },
-            traits,
-            may_only_read: traits.is_some_and(|traits| may_only_read(&traits)) && are_built_in(types),
+            traits: (query.len() <= LEXED_BYTES_MAX).then(|| pgweir_sql::traits(query)),
+            takes_built_in: are_built_in(types),
             reading,
             verdict: Cell::default(),
             serial,

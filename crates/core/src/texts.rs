@@ -4,7 +4,7 @@
 //! a bounded number of bytes, so that such a text is looked at once. It must never answer with what was found in another
 //! text: whole texts are compared (see `forms.rs` for those whose literals differ).
 
-use pgweir_sql::{Traits, Verb, traits};
+use pgweir_sql::{Traits, traits};
 
 use crate::forms::Forms;
 use crate::limits::{TEXT_BYTES_MAX, TEXTS_MAX};
@@ -31,14 +31,14 @@ pub(crate) struct Texts {
 
 impl Texts {
     /// See [`traits()`].
+    #[inline]
     pub(crate) fn traits(&mut self, text: &[u8]) -> Traits {
         self.look(text, None).0
     }
 
     /// The same, and whether the text certainly only reads; it does not where nothing is known of its database.
     pub(crate) fn look(&mut self, text: &[u8], reach: Option<&Reach>) -> (Traits, bool) {
-        let anew =
-            |traits: Traits| (traits, may_only_read(&traits) && reads(text, reach, &mut Verdict::default()));
+        let anew = |traits: Traits| (traits, reads(text, &traits, reach, &mut Verdict::default()));
         if text.is_empty() || text.len() > TEXT_BYTES_MAX {
             return anew(traits(text));
         }
@@ -54,7 +54,7 @@ impl Texts {
             && *place.text == *text
             && let Some(known) = place.traits
         {
-            return (known, may_only_read(&known) && reads(text, reach, &mut place.verdict));
+            return (known, reads(text, &known, reach, &mut place.verdict));
         }
         let found = traits(text);
         self.forms.learn(text, found);
@@ -69,17 +69,10 @@ impl Texts {
     }
 }
 
-/// It is worth to look whether a text only reads.
-#[inline]
-pub(crate) fn may_only_read(traits: &Traits) -> bool {
-    traits.certainly_self_contained
-        && matches!(traits.verb, Verb::Select | Verb::Values | Verb::Table | Verb::With)
-}
-
 /// Whether a text only reads, as far as anything is known of its database.
 #[inline]
-pub(crate) fn reads(text: &[u8], reach: Option<&Reach>, before: &mut Verdict) -> bool {
-    reach.is_some_and(|reach| reach.certainly_reads(text, before))
+pub(crate) fn reads(text: &[u8], traits: &Traits, reach: Option<&Reach>, before: &mut Verdict) -> bool {
+    reach.is_some_and(|reach| reach.certainly_reads(text, traits, before))
 }
 
 /// Spreads texts over the places, no more: who finds two with the same one has them looked at each time.

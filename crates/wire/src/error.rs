@@ -121,7 +121,6 @@ sql_states! {
     CANNOT_CONNECT "08001" "a connection to the server can not be established",
     CONNECTION_DOES_NOT_EXIST "08003" "the connection is gone",
     CONNECTION_FAILURE "08006" "the connection broke",
-    TRANSACTION_RESOLUTION_UNKNOWN "08007" "nobody knows whether the transaction took effect",
     PROTOCOL_VIOLATION "08P01" "the peer does not speak the protocol, or speaks it out of turn",
     FEATURE_NOT_SUPPORTED "0A000" "not supported",
     INVALID_PARAMETER_VALUE "22023" "a setting can not have this value",

@@ -39,8 +39,6 @@ struct Aboard {
     best: Option<ServerId>,
     /// One of them will have room soon.
     full: bool,
-    /// When the first of them is no longer one whose head is short, if nothing happens until then (monotonic, µs).
-    long_us: u64,
 }
 
 impl Machine {
@@ -112,7 +110,7 @@ impl Machine {
             return Admission::Behind(server);
         }
         if aboard.full && !self.has_waited_enough(pool_id, id) {
-            self.note_wake_up(pool_id, id, aboard.long_us);
+            self.note_wake_up(pool_id, id, limits);
             return Admission::Soon;
         }
         if let Some(server) = self.take_idle(d, pool_id, Some(id)) {
@@ -149,7 +147,7 @@ impl Machine {
         limits: RideLimits,
         among: u32,
     ) -> Aboard {
-        let mut found = Aboard { takers: 0, best: None, full: false, long_us: u64::MAX };
+        let mut found = Aboard { takers: 0, best: None, full: false };
         let Some(account) = self.clients.get(id).and_then(|client| client.account.as_deref()) else {
             return found;
         };
@@ -162,17 +160,12 @@ impl Machine {
             if !takes_riders(server) || d.backlog(server.conn) > RIDDEN_BACKLOG_BYTES_MAX {
                 continue;
             }
-            let Some(head) =
-                server.riders.head().filter(|head| head.certainly_reads == group.certainly_reads)
-            else {
-                continue;
-            };
-            let room = server.riders.room(self.now.mono_us, server.received_bytes, limits);
+            let room =
+                server.riders.room(group.certainly_reads, self.now.mono_us, server.received_bytes, limits);
             if room == Room::Never {
                 continue;
             }
             found.takers += 1;
-            found.long_us = found.long_us.min(head.since_us.saturating_add(limits.max_us + 1));
             if !same_session(account, server)
                 || group.names_statements && server.ledger.awaits_earlier_changes()
             {
@@ -201,11 +194,18 @@ impl Machine {
         }
     }
 
-    /// When the client that is next has waited long enough to have an idle server woken, or what it waits behind is not short.
-    fn note_wake_up(&mut self, pool_id: PoolId, id: ClientId, long_us: u64) {
-        let enough_us = self.pools[pool_id].pace.wake_after_us();
+    /// When the client that is next has waited long enough to have an idle server woken, or the first of the busy ones turns out not to
+    /// be short.
+    #[cold]
+    fn note_wake_up(&mut self, pool_id: PoolId, id: ClientId, limits: RideLimits) {
+        let pool = &self.pools[pool_id];
+        let enough_us = pool.pace.wake_after_us();
         let Some(Client { state: ClientState::Waiting(waiting), .. }) = self.clients.get(id) else { return };
-        let due_us = waiting.since_us.saturating_add(enough_us).min(long_us).max(self.now.mono_us + 1);
+        let now_us = self.now.mono_us;
+        let heads = pool.short.iter().filter_map(|&id| self.servers.get(id)?.riders.head());
+        let long_us = heads.map(|head| head.since_us.saturating_add(limits.max_us + 1));
+        let long_us = long_us.filter(|&due_us| due_us > now_us).min().unwrap_or(u64::MAX);
+        let due_us = waiting.since_us.saturating_add(enough_us).min(long_us).max(now_us + 1);
         self.wake_at(due_us);
     }
 }

@@ -1,6 +1,8 @@
 //! Nobody waits for a lock that is not its own: nothing is queued behind what may wait for one, and what is queued behind a statement
 //! that takes long runs elsewhere.
 
+use pgweir_core::mail::{Mail, Question, Shutdown};
+
 use crate::rig::{End, Rig, be, fe};
 
 fn answer(text: &str) -> Vec<u8> {
@@ -13,8 +15,20 @@ fn answered(text: &str) -> Vec<String> {
 
 /// Clients, and the first server of their pool, which has run each of these texts so often that it is known to be short.
 fn pool(size: u32, clients: usize, catalog: &[[&'static str; 3]], texts: &[&str]) -> (Rig, Vec<End>, End) {
-    let mut rig =
-        Rig::new(&format!("default_pool_size = {size}\nmultiplex_servers = 1\nsession_audit_sample = 0"));
+    pool_with(size, clients, catalog, texts, "")
+}
+
+/// The same with further settings.
+fn pool_with(
+    size: u32,
+    clients: usize,
+    catalog: &[[&'static str; 3]],
+    texts: &[&str],
+    main: &str,
+) -> (Rig, Vec<End>, End) {
+    let mut rig = Rig::new(&format!(
+        "default_pool_size = {size}\nmultiplex_servers = 1\nsession_audit_sample = 0\n{main}"
+    ));
     rig.catalog = Some(catalog.to_vec());
     let clients: Vec<End> = (0..clients).map(|_| rig.client("alice")).collect();
     let server = rig.dialed();
@@ -314,4 +328,56 @@ fn while_no_server_is_given_out_it_waits_where_it_is() {
     rig.pass_us(500_000);
     rig.send(server, &[answer("a"), answer("b"), answer("c")].concat());
     assert_eq!(rig.gets(clients[2]), answered("c"));
+}
+
+#[test]
+fn a_head_has_its_time_and_what_is_queued_behind_it_runs_elsewhere() {
+    for (timeout, leaves) in
+        [("query", false), ("query", true), ("transaction", false), ("transaction", true)]
+    {
+        let (mut rig, clients, server) = pool_with(1, 3, &NAMES, &[], &format!("{timeout}_timeout = 5"));
+        rig.send(clients[0], &fe::query("select 1"));
+        rig.pass_us(3_000);
+        for client in &clients[1..] {
+            rig.send(*client, &fe::query("select 1"));
+        }
+        assert_eq!(rig.gets(server).len(), 3);
+        if leaves {
+            rig.eof(clients[0]);
+        }
+        for _ in 0..11 {
+            rig.pass_us(420_000);
+        }
+        // Those behind it came later, and have a few milliseconds left.
+        rig.pass_us(378_000);
+        assert!(rig.is_closed(server), "{timeout} {leaves}");
+        if !leaves {
+            let told = rig.gets(clients[0]);
+            assert!(told.len() == 1 && told[0].starts_with("FATAL"), "{told:?}");
+        }
+        let fresh = rig.dialed();
+        rig.greet(fresh);
+        for client in &clients[1..] {
+            assert_eq!(rig.gets(fresh).last().map(String::as_str), Some("Query select 1"), "{timeout}");
+            rig.send(fresh, &answer("2"));
+            assert_eq!(rig.gets(*client), answered("2"));
+        }
+    }
+}
+
+#[test]
+fn what_was_queued_on_a_lost_server_is_told_of_a_shutdown() {
+    let (mut rig, clients, server) = pool(2, 3, &NAMES, &[]);
+    for client in &clients {
+        rig.send(*client, &fe::query("select 1"));
+    }
+    assert_eq!(rig.gets(server).len(), 3);
+    rig.mail(0, Mail::Shutdown(Shutdown::WaitForServers));
+    rig.eof(server);
+    for client in &clients {
+        let told = rig.gets(*client);
+        assert!(told.len() == 1 && told[0].starts_with("FATAL"), "{told:?}");
+        assert!(rig.is_closed(*client));
+    }
+    assert!(matches!(rig.asked()[..], [Question::Drained(_)]));
 }

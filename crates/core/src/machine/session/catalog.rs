@@ -25,15 +25,15 @@ impl Machine {
     #[inline]
     pub(in crate::machine) fn reads_catalog<D: Driver>(&mut self, d: &mut D, id: ServerId) -> bool {
         let Some(server) = self.servers.get(id) else { return false };
-        let pool = &self.pools[server.pool];
-        pool.routines.are_to_be_read(self.now.mono_us, self.shared.routines())
-            && (pool.looks.are_wanted() || self.ride_limits(server.pool).is_some())
+        self.pools[server.pool].routines.are_to_be_read(self.now.mono_us, self.shared.routines())
             && self.read_catalog(d, id)
     }
 
     #[cold]
     fn read_catalog<D: Driver>(&mut self, d: &mut D, id: ServerId) -> bool {
-        if self.is_hub(id) || self.reason_to_close(id).is_some() {
+        let pool_id = self.servers[id].pool;
+        let (routines, names) = (self.pools[pool_id].looks.are_wanted(), self.ride_limits(pool_id).is_some());
+        if !routines && !names || self.is_hub(id) || self.reason_to_close(id).is_some() {
             return false;
         }
         let age = self.shared.routines();
@@ -42,15 +42,13 @@ impl Machine {
             return false;
         }
         server.active_us = self.now.mono_us;
-        let pool_id = server.pool;
         self.pools[pool_id].routines.begin_reading(self.now.mono_us, age);
         self.set_server_state(
             id,
             ServerState::Reading(Box::new(CatalogReading { answer: Replies::default(), age })),
         );
-        let routines = self.pools[pool_id].looks.are_wanted();
         let routines = if routines { [CHANGES_QUESTION, SETTINGS_QUESTION] } else { [b"".as_slice(); 2] };
-        let names = if self.ride_limits(pool_id).is_some() { reach::QUESTION } else { b"" };
+        let names = if names { reach::QUESTION } else { b"" };
         let text = [&[NOTHING], &routines[..], &[names]].concat().concat();
         self.send_hidden(d, id, Purpose::Audit, &text);
         self.server_unpause(d, id);
