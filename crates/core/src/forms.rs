@@ -9,8 +9,7 @@ use std::ops::Range;
 use pgweir_sql::{Literal, Statements, Traits, exchangeable, literal_len};
 
 use crate::limits::{FORM_LITERALS_MAX, FORMS_MAX};
-use crate::reach::{Reach, Verdict};
-use crate::texts::reads;
+use crate::reach::Verdict;
 
 /// Forms that begin alike share a row of so many.
 const ROW: usize = 4;
@@ -37,6 +36,7 @@ impl Form {
     }
 
     /// Whether `text` differs in nothing but the literals.
+    #[inline]
     fn is_of(&self, text: &[u8]) -> bool {
         let (mut rest, mut from) = (text, 0);
         for (literal, place) in &self.literals {
@@ -67,13 +67,12 @@ struct Row {
 
 impl Row {
     #[inline]
-    fn find(&mut self, text: &[u8], reach: Option<&Reach>) -> Option<(Traits, bool)> {
+    fn find(&mut self, text: &[u8]) -> Option<(&Traits, &mut Verdict)> {
         let at = self.forms.iter().position(|form| form.as_ref().is_some_and(|form| form.is_of(text)))?;
         if at == self.newest {
             (self.patience, self.waiting) = (0, 0);
         }
-        let Form { text, traits, verdict, .. } = self.forms[at].as_mut()?;
-        Some((*traits, reads(text, traits, reach, verdict)))
+        self.forms[at].as_mut().map(|form| (&form.traits, &mut form.verdict))
     }
 
     fn learn(&mut self, text: &[u8], traits: Traits) {
@@ -100,10 +99,10 @@ pub(crate) struct Forms {
 }
 
 impl Forms {
-    /// What was found in a text of the same form, and whether it certainly only reads: no literal that is exchanged has a say.
+    /// What was found in a text of the same form. No literal that is exchanged has a say in the verdict.
     #[inline]
-    pub(crate) fn find(&mut self, text: &[u8], reach: Option<&Reach>) -> Option<(Traits, bool)> {
-        self.rows.get_mut(row(text))?.find(text, reach)
+    pub(crate) fn find(&mut self, text: &[u8]) -> Option<(&Traits, &mut Verdict)> {
+        self.rows.get_mut(row(text))?.find(text)
     }
 
     /// This was found in a text that is of no form that is known.
@@ -139,7 +138,7 @@ mod tests {
 
     /// What the table says of a text, which is then learnt.
     fn ask(forms: &mut Forms, text: &str) -> Option<Traits> {
-        let found = forms.find(text.as_bytes(), None).map(|found| found.0);
+        let found = forms.find(text.as_bytes()).map(|found| *found.0);
         let right = traits(text.as_bytes());
         match found {
             Some(found) => assert_eq!(found, right, "{text}"),
@@ -180,7 +179,7 @@ mod tests {
             "select a from t",
             "",
         ] {
-            let known = forms.find(other.as_bytes(), None);
+            let known = forms.find(other.as_bytes());
             assert_eq!(known.is_some(), other.ends_with("b = ''"), "{other}");
         }
     }

@@ -52,11 +52,11 @@ impl Group {
 /// The group at the front of `bytes`, if all of it is there and it is certainly over with its own answer. `statement` tells
 /// what is known of the text of a prepared statement, and whether it certainly only reads, by the client's name for it.
 #[inline]
-pub(crate) fn group_at_front(
+pub(crate) fn group_at_front<'a>(
     bytes: &[u8],
     texts: &mut Texts,
     reach: &Reach,
-    statement: impl Fn(&[u8]) -> Option<(Traits, bool)>,
+    statement: impl Fn(&[u8]) -> Option<(&'a Traits, bool)>,
 ) -> Option<Group> {
     let header = Header::peek(bytes).ok()??;
     if header.tag != tag::QUERY {
@@ -64,16 +64,20 @@ pub(crate) fn group_at_front(
     }
     let message = bytes.get(..header.total()).filter(|message| message.len() <= GROUP_BYTES_MAX)?;
     let query = Query::parse(message.get(HEADER_LEN..)?).ok()?;
-    let (traits, certainly_reads) = texts.look(query.text, Some(reach));
-    traits.certainly_self_contained.then(|| Group {
-        len: message.len() as u32,
-        fingerprint: traits.fingerprint,
-        statement: traits.fingerprint,
-        certainly_reads,
-        names_statements: false,
-        may_touch: is_notable(traits.marks),
-        draws: draws(&traits) && !certainly_reads,
-        asks: asks(traits.marks),
+    texts.look(query.text, |traits, verdict| {
+        traits.certainly_self_contained.then(|| {
+            let certainly_reads = reach.certainly_reads(query.text, traits, verdict);
+            Group {
+                len: message.len() as u32,
+                fingerprint: traits.fingerprint,
+                statement: traits.fingerprint,
+                certainly_reads,
+                names_statements: false,
+                may_touch: is_notable(traits.marks),
+                draws: !certainly_reads && draws(traits),
+                asks: asks(traits.marks),
+            }
+        })
     })
 }
 
@@ -95,12 +99,13 @@ struct Extended {
 }
 
 impl Extended {
-    fn read(
+    #[inline]
+    fn read<'a>(
         mut self,
         bytes: &[u8],
         texts: &mut Texts,
         reach: &Reach,
-        statement: impl Fn(&[u8]) -> Option<(Traits, bool)>,
+        statement: impl Fn(&[u8]) -> Option<(&'a Traits, bool)>,
     ) -> Option<Group> {
         let mut at = 0;
         for _ in 0..GROUP_MESSAGES_MAX {
@@ -137,21 +142,34 @@ impl Extended {
         if !parse.name.is_empty() {
             return None;
         }
-        let (traits, reads) = texts.look(parse.query, Some(reach));
-        self.unnamed = Some((traits, reads && are_built_in(parse.param_types)));
+        texts.look(parse.query, |traits, verdict| {
+            let reads =
+                reach.certainly_reads(parse.query, traits, verdict) && are_built_in(parse.param_types);
+            self.unnamed = Some((*traits, reads));
+        });
         self.leaves_unnamed = true;
         Some(())
     }
 
-    fn uses(&mut self, name: &[u8], statement: impl Fn(&[u8]) -> Option<(Traits, bool)>) -> Option<()> {
-        let (traits, reads) = if name.is_empty() { self.unnamed? } else { statement(name)? };
+    fn uses<'a>(
+        &mut self,
+        name: &[u8],
+        statement: impl Fn(&[u8]) -> Option<(&'a Traits, bool)>,
+    ) -> Option<()> {
+        let unnamed;
+        let (traits, reads) = if name.is_empty() {
+            unnamed = self.unnamed?;
+            (&unnamed.0, unnamed.1)
+        } else {
+            statement(name)?
+        };
         if !traits.certainly_self_contained {
             return None;
         }
         self.names_statements |= !name.is_empty();
         self.may_write |= !reads;
         self.may_touch |= is_notable(traits.marks);
-        self.draws |= draws(&traits) && !reads;
+        self.draws |= !reads && draws(traits);
         self.asks |= asks(traits.marks);
         self.fingerprint = self.fingerprint.rotate_left(7) ^ traits.fingerprint;
         if self.statement == 0 {
@@ -212,9 +230,10 @@ mod tests {
     const SYNC: [u8; 5] = [b'S', 0, 0, 0, 4];
 
     fn of(pieces: &[&[u8]]) -> Option<Group> {
+        let (select, begin) = (traits(b"select 1"), traits(b"begin"));
         let known = |name: &[u8]| match name {
-            b"s" => Some((traits(b"select 1"), true)),
-            b"begin" => Some((traits(b"begin"), false)),
+            b"s" => Some((&select, true)),
+            b"begin" => Some((&begin, false)),
             _ => None,
         };
         group_at_front(&pieces.concat(), &mut Texts::default(), &Reach::of_nothing_special(), known)

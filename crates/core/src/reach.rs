@@ -18,15 +18,20 @@ pub(crate) struct Reach {
     /// Hashes, in order.
     barred: Box<[u64]>,
     known: Box<[u64]>,
-    /// 0: nothing is known, so nothing only reads.
+    /// It is even; 0: nothing is known, so nothing only reads.
     identity: u64,
 }
 
-/// Whether a text only reads, as it was found once under one [`Reach`].
+/// Whether a text only reads, as it was found once under one [`Reach`]: that one's identity, and 1 more if it does.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(crate) struct Verdict {
-    identity: u64,
-    reads: bool,
+pub(crate) struct Verdict(u64);
+
+impl Verdict {
+    /// What was found, if it was found under this one.
+    #[inline]
+    pub(crate) fn under(self, reach: &Reach) -> Option<bool> {
+        (self.0 ^ reach.identity <= 1).then_some(self.0 & 1 == 1)
+    }
 }
 
 impl Reach {
@@ -44,7 +49,7 @@ impl Reach {
         match (barred, known) {
             (Some(barred), Some(known)) => {
                 let mix = |hash: u64, name: &u64| (hash ^ name).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-                let identity = barred.iter().chain(&[u64::MAX]).chain(&known).fold(1, mix).max(1);
+                let identity = (barred.iter().chain(&[u64::MAX]).chain(&known).fold(1, mix) & !1).max(2);
                 Reach { barred: barred.into(), known: known.into(), identity }
             }
             _ => Reach::default(),
@@ -61,10 +66,11 @@ impl Reach {
     /// Whether `text` certainly only reads. `before` is what was found in it before, and is kept up to date. `traits` are the text's.
     #[inline]
     pub(crate) fn certainly_reads(&self, text: &[u8], traits: &Traits, before: &mut Verdict) -> bool {
-        if before.identity != self.identity {
-            *before = Verdict { identity: self.identity, reads: self.look(text, traits) };
-        }
-        before.reads
+        before.under(self).unwrap_or_else(|| {
+            let reads = self.look(text, traits);
+            *before = Verdict(self.identity | u64::from(reads));
+            reads
+        })
     }
 
     #[cold]

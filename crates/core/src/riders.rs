@@ -11,11 +11,9 @@ use crate::held::Held;
 use crate::ids::ClientId;
 use crate::limits::{RESCUE_AFTER_US, RIDDEN_ANSWER_BYTES_MAX, RIDERS_KEPT};
 
-/// The statement at the head, where it is one of those that are certainly over with their own answer.
+/// The statement at the head, if it certainly only reads and is over with its own answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
-    /// It may wait for no lock of a row, and runs no code of users. Nobody follows another one.
-    pub(crate) certainly_reads: bool,
     /// For the estimates.
     pub(crate) key: u64,
     /// Since when it is at the head (monotonic, µs).
@@ -111,9 +109,15 @@ impl Riders {
     }
 
     /// When those behind the head are to run elsewhere, if it is still the head then (monotonic, µs).
+    #[inline]
     pub(crate) fn rescue_us(&self) -> Option<u64> {
-        let waits = self.behind.iter().any(|rider| !rider.client.is_null());
-        self.head.filter(|_| waits).map(|head| head.since_us.saturating_add(RESCUE_AFTER_US))
+        let head = self.head.as_ref().filter(|_| self.is_waited_on())?;
+        Some(head.since_us.saturating_add(RESCUE_AFTER_US))
+    }
+
+    /// A client waits behind the head. (Those that were rescued are ahead of those that were not.)
+    fn is_waited_on(&self) -> bool {
+        self.behind.back().is_some_and(|rider| !rider.client.is_null())
     }
 
     /// How many wait behind the head.
@@ -127,19 +131,10 @@ impl Riders {
         clients.filter(|client| !client.is_null()).collect()
     }
 
-    /// Whether one more of a kind (see [`Head::certainly_reads`]) may come aboard now. `received_bytes` as in [`Head`].
+    /// Whether one more statement that certainly only reads may come aboard now. `received_bytes` as in [`Head`].
     #[inline]
-    pub(crate) fn room(
-        &self,
-        certainly_reads: bool,
-        now_us: u64,
-        received_bytes: u64,
-        limits: RideLimits,
-    ) -> Room {
+    pub(crate) fn room(&self, now_us: u64, received_bytes: u64, limits: RideLimits) -> Room {
         let Some(head) = self.head.as_ref() else { return Room::Never };
-        if head.certainly_reads != certainly_reads {
-            return Room::Never;
-        }
         let Some(estimate_us) = head.estimate_us else { return Room::Never };
         let runs_us = now_us.saturating_sub(head.since_us);
         if self.closed
@@ -149,16 +144,18 @@ impl Riders {
             return Room::Never;
         }
         let wait_us = self.behind_us + estimate_us;
-        if !head.certainly_reads || self.behind.len() + 1 >= limits.depth || wait_us >= limits.max_us {
+        if self.behind.len() + 1 >= limits.depth || wait_us >= limits.max_us {
             return Room::Full;
         }
         Room::Yes(wait_us)
     }
 
-    /// One more, whose messages have been sent.
-    pub(crate) fn board(&mut self, rider: Rider) {
+    /// One more, whose messages are sent. Returns whether it is the first that waits behind the head.
+    pub(crate) fn board(&mut self, rider: Rider) -> bool {
+        let is_first = !self.is_waited_on();
         self.behind_us += rider.estimate_us;
         self.behind.push_back(rider);
+        is_first
     }
 
     /// The head's answer is complete: the next one becomes the head. Returns what the head was, and whose turn it is.
@@ -172,8 +169,7 @@ impl Riders {
         let Rider { key, estimate_us, exposed, client } = rider;
         let estimate_us = Some(estimate_us);
         let held = exposed.then(Held::default);
-        let (certainly_reads, since_us) = (true, now_us);
-        self.head = Some(Head { certainly_reads, key, since_us, received_bytes, estimate_us, held });
+        self.head = Some(Head { key, since_us: now_us, received_bytes, estimate_us, held });
         (was, Some(client))
     }
 

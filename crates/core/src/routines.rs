@@ -148,10 +148,10 @@ enum Changes {
     /// Nothing: no server was asked.
     #[default]
     Unread,
-    /// What the catalog said then (monotonic, µs), at this age of routines.
-    Read { at_us: u64, age: u64 },
-    /// The servers did not say, then.
-    Untold { at_us: u64 },
+    /// What the catalog said.
+    Read,
+    /// The servers did not say.
+    Untold,
 }
 
 /// See the head of this file.
@@ -166,6 +166,10 @@ pub(crate) struct Routines {
     /// There are others than those that are known.
     are_cut: bool,
     changes: Changes,
+    /// When the catalog is to be read again (monotonic, µs) ...
+    due_us: u64,
+    /// ... unless routines are of another age before.
+    age: u64,
     asked_us: Option<u64>,
 }
 
@@ -182,25 +186,20 @@ impl Routines {
     /// Nobody may have a server before one was asked which routines change their session; or it is time to ask again.
     #[inline]
     pub(crate) fn are_to_be_read(&self, now_us: u64, age: u64) -> bool {
-        match self.changes {
-            Changes::Unread => true,
-            Changes::Read { at_us, age: then } => {
-                then != age || now_us.saturating_sub(at_us) >= CHANGERS_AGE_US
-            }
-            Changes::Untold { at_us } => now_us.saturating_sub(at_us) >= ROUTINES_AGE_US,
-        }
+        now_us >= self.due_us || age != self.age
     }
 
     /// A server is asked, at this age of routines. As long as there is no answer to the first question, others are asked, too.
     pub(crate) fn begin_reading(&mut self, now_us: u64, age: u64) {
-        if let Changes::Read { .. } = self.changes {
-            self.changes = Changes::Read { at_us: now_us, age };
+        if let Changes::Read = self.changes {
+            (self.due_us, self.age) = (now_us.saturating_add(CHANGERS_AGE_US), age);
         }
     }
 
     /// A server has answered; [`Routines::learn_bodies`] is told what.
     pub(crate) fn read(&mut self, now_us: u64, age: u64) {
-        self.changes = Changes::Read { at_us: now_us, age };
+        self.changes = Changes::Read;
+        (self.due_us, self.age) = (now_us.saturating_add(CHANGERS_AGE_US), age);
         self.changers = Names::default();
         self.hiders = Names::default();
         self.settings.clear();
@@ -208,10 +207,11 @@ impl Routines {
     }
 
     /// A server could not answer: for a while no other one is asked. Returns whether that is news.
-    pub(crate) fn give_up(&mut self, now_us: u64) -> bool {
+    pub(crate) fn give_up(&mut self, now_us: u64, age: u64) -> bool {
         let news = matches!(self.changes, Changes::Unread);
-        if !matches!(self.changes, Changes::Read { .. }) {
-            self.changes = Changes::Untold { at_us: now_us };
+        if !matches!(self.changes, Changes::Read) {
+            self.changes = Changes::Untold;
+            (self.due_us, self.age) = (now_us.saturating_add(ROUTINES_AGE_US), age);
         }
         news
     }
@@ -223,9 +223,7 @@ impl Routines {
 
     /// The configuration was read again: so is the catalog.
     pub(crate) fn doubt(&mut self) {
-        if let Changes::Read { at_us, .. } | Changes::Untold { at_us } = &mut self.changes {
-            *at_us = 0;
-        }
+        self.due_us = 0;
     }
 
     /// This one asks for drawn values.
@@ -305,7 +303,7 @@ impl Routines {
     /// Any text may call one: the catalog has more than are kept, or was not told.
     #[inline]
     fn are_unknown(&self) -> bool {
-        self.are_too_many() || matches!(self.changes, Changes::Untold { .. })
+        self.are_too_many() || matches!(self.changes, Changes::Untold)
     }
 
     /// It is one of either kind.
@@ -373,12 +371,12 @@ mod tests {
         );
         routines.read(10, 1);
         assert!(!routines.changes_in(b"set_tenant"), "it is gone");
-        assert!(routines.are_to_be_read(10 + CHANGERS_AGE_US, 1) && !routines.give_up(12));
+        assert!(routines.are_to_be_read(10 + CHANGERS_AGE_US, 1) && !routines.give_up(12, 1));
         routines.doubt();
         assert!(routines.are_to_be_read(11 + CHANGERS_AGE_US, 1));
         let mut untold = Routines::default();
-        assert!(untold.give_up(5) && !untold.are_to_be_read(6, 7));
-        assert!(untold.are_to_be_read(5 + ROUTINES_AGE_US, 7) && !untold.give_up(6));
+        assert!(untold.give_up(5, 7) && !untold.are_to_be_read(6, 7));
+        assert!(untold.are_to_be_read(5 + ROUTINES_AGE_US, 7) && !untold.give_up(6, 7));
         untold.doubt();
         assert!(untold.are_to_be_read(CHANGERS_AGE_US, 7) && !untold.are_too_many());
         assert!(

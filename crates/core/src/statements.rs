@@ -53,8 +53,13 @@ impl Statement {
     /// It certainly only reads.
     #[inline]
     pub(crate) fn certainly_reads(&self, reach: &Reach) -> bool {
+        self.verdict.get().under(reach).unwrap_or_else(|| self.look(reach))
+    }
+
+    #[cold]
+    fn look(&self, reach: &Reach) -> bool {
         let Some(traits) = self.traits.as_ref().filter(|_| self.takes_built_in) else { return false };
-        let mut verdict = self.verdict.get();
+        let mut verdict = Verdict::default();
         let found = reach.certainly_reads(&self.query, traits, &mut verdict);
         self.verdict.set(verdict);
         found

@@ -8,7 +8,7 @@ use pgweir_sql::{Traits, traits};
 
 use crate::forms::Forms;
 use crate::limits::{TEXT_BYTES_MAX, TEXTS_MAX};
-use crate::reach::{Reach, Verdict};
+use crate::reach::Verdict;
 
 /// A text, once it was seen twice in a row at its place.
 #[derive(Clone, Default)]
@@ -31,30 +31,39 @@ pub(crate) struct Texts {
 
 impl Texts {
     /// See [`traits()`].
-    #[inline]
     pub(crate) fn traits(&mut self, text: &[u8]) -> Traits {
-        self.look(text, None).0
+        self.look(text, |traits, _| *traits)
     }
 
-    /// The same, and whether the text certainly only reads; it does not where nothing is known of its database.
-    pub(crate) fn look(&mut self, text: &[u8], reach: Option<&Reach>) -> (Traits, bool) {
-        let anew = |traits: Traits| (traits, reads(text, &traits, reach, &mut Verdict::default()));
-        if text.is_empty() || text.len() > TEXT_BYTES_MAX {
-            return anew(traits(text));
+    /// What `take` makes of the text's traits and of the place for what
+    /// [`Reach::certainly_reads`](crate::reach::Reach::certainly_reads) says of it.
+    #[inline]
+    pub(crate) fn look<T>(&mut self, text: &[u8], take: impl FnOnce(&Traits, &mut Verdict) -> T) -> T {
+        if text.len() <= TEXT_BYTES_MAX
+            && let Some((known, verdict)) = self.forms.find(text)
+        {
+            return take(known, verdict);
         }
-        if let Some(known) = self.forms.find(text, reach) {
-            return known;
+        let (known, verdict) = self.look_among_places(text);
+        let mut fresh = Verdict::default();
+        take(&known, verdict.unwrap_or(&mut fresh))
+    }
+
+    /// Of a text of no form: its traits, and the place for the verdict if it was seen before.
+    fn look_among_places(&mut self, text: &[u8]) -> (Traits, Option<&mut Verdict>) {
+        if text.is_empty() || text.len() > TEXT_BYTES_MAX {
+            return (traits(text), None);
         }
         if self.places.is_empty() {
             self.places.resize(TEXTS_MAX, Place::default());
         }
         let hash = hash(text);
-        let Some(place) = self.places.get_mut(hash as usize % TEXTS_MAX) else { return anew(traits(text)) };
+        let Some(place) = self.places.get_mut(hash as usize % TEXTS_MAX) else { return (traits(text), None) };
         if place.hash == hash
             && *place.text == *text
             && let Some(known) = place.traits
         {
-            return (known, reads(text, &known, reach, &mut place.verdict));
+            return (known, Some(&mut place.verdict));
         }
         let found = traits(text);
         self.forms.learn(text, found);
@@ -65,14 +74,8 @@ impl Texts {
             traits: again.then_some(found),
             verdict: Verdict::default(),
         };
-        anew(found)
+        (found, again.then_some(&mut place.verdict))
     }
-}
-
-/// Whether a text only reads, as far as anything is known of its database.
-#[inline]
-pub(crate) fn reads(text: &[u8], traits: &Traits, reach: Option<&Reach>, before: &mut Verdict) -> bool {
-    reach.is_some_and(|reach| reach.certainly_reads(text, traits, before))
 }
 
 /// Spreads texts over the places, no more: who finds two with the same one has them looked at each time.

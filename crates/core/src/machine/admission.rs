@@ -31,9 +31,17 @@ pub(super) enum Admission {
     NoServer,
 }
 
+/// A client wants something that may be sent behind others.
+#[derive(Clone, Copy)]
+struct RideWish {
+    limits: RideLimits,
+    /// See [`Group::names_statements`].
+    names_statements: bool,
+}
+
 /// What was found among the busy servers.
 struct Aboard {
-    /// How many of them are busy with short statements of this kind. (One whose head turned out long is not.)
+    /// How many of them take riders, or would if they were not full. (One whose head turned out long does not.)
     takers: u32,
     /// The one aboard which the wait is shortest.
     best: Option<ServerId>,
@@ -58,7 +66,7 @@ impl Machine {
         let group = group_at_front(bytes, &mut self.texts, reach, |name| {
             let statement = account.statement(name).filter(|_| tracked)?;
             let known = self.statements.get(statement)?;
-            let traits = known.traits.filter(|_| !routines.are_named_in(&known.query))?;
+            let traits = known.traits.as_ref().filter(|_| !routines.are_named_in(&known.query))?;
             Some((traits, known.certainly_reads(reach)))
         });
         // Where sessions are kept, its server has to be looked at before anybody else may have it.
@@ -96,11 +104,11 @@ impl Machine {
 
     /// Decides about the client that is next in its pool's queue.
     pub(super) fn find_place<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, id: ClientId) -> Admission {
-        let Some((limits, group)) = self.ride_wish(pool_id, id) else {
+        let Some(wish) = self.ride_wish(pool_id, id) else {
             return self.take_idle(d, pool_id, Some(id)).map_or(Admission::NoServer, Admission::Alone);
         };
         let target = self.pools[pool_id].pace.target(self.rules.config.main.multiplex_servers);
-        let aboard = self.look_aboard(d, pool_id, id, &group, limits, target);
+        let aboard = self.look_aboard(d, pool_id, id, wish, target);
         if aboard.takers < target
             && let Some(server) = self.take_idle(d, pool_id, Some(id))
         {
@@ -110,7 +118,7 @@ impl Machine {
             return Admission::Behind(server);
         }
         if aboard.full && !self.has_waited_enough(pool_id, id) {
-            self.note_wake_up(pool_id, id, limits);
+            self.note_wake_up(pool_id, id, wish.limits);
             return Admission::Soon;
         }
         if let Some(server) = self.take_idle(d, pool_id, Some(id)) {
@@ -118,33 +126,32 @@ impl Machine {
             return Admission::Alone(server);
         }
         // Those that were left to come to rest may as well go on.
-        let anywhere = self.look_aboard(d, pool_id, id, &group, limits, u32::MAX);
+        let anywhere = self.look_aboard(d, pool_id, id, wish, u32::MAX);
         anywhere.best.map_or(Admission::NoServer, Admission::Behind)
     }
 
-    /// The client wants something that may be sent behind others, and is known to be short.
-    fn ride_wish(&self, pool_id: PoolId, id: ClientId) -> Option<(RideLimits, Group)> {
+    /// The client wants something that may be sent behind others, and is known to be short. What may wait for a lock of another
+    /// transaction has a server for itself.
+    fn ride_wish(&self, pool_id: PoolId, id: ClientId) -> Option<RideWish> {
         let ClientState::Waiting(waiting) = &self.clients.get(id)?.state else { return None };
-        let group = waiting.group?;
+        let group = waiting.group.as_ref().filter(|group| group.certainly_reads)?;
         let limits = self.ride_limits(pool_id)?;
         let pool = &self.pools[pool_id];
         if pool.paused || self.activity != Activity::Active || self.stopping == Some(Shutdown::WaitForServers)
         {
             return None;
         }
-        self.short_estimate_us(Self::estimate_key(pool_id, &group), limits)?;
-        Some((limits, group))
+        self.short_estimate_us(Self::estimate_key(pool_id, group), limits)?;
+        Some(RideWish { limits, names_statements: group.names_statements })
     }
 
-    /// Looks at the servers that are busy with short statements, up to so many of them. Those that certainly only read and the others
-    /// are apart: only behind the former, and only by the former, one is followed by the next; the others come one by one.
+    /// Looks at the servers that are busy with short reads, up to so many of them.
     fn look_aboard<D: Driver>(
         &self,
         d: &D,
         pool_id: PoolId,
         id: ClientId,
-        group: &Group,
-        limits: RideLimits,
+        wish: RideWish,
         among: u32,
     ) -> Aboard {
         let mut found = Aboard { takers: 0, best: None, full: false };
@@ -160,14 +167,13 @@ impl Machine {
             if !takes_riders(server) || d.backlog(server.conn) > RIDDEN_BACKLOG_BYTES_MAX {
                 continue;
             }
-            let room =
-                server.riders.room(group.certainly_reads, self.now.mono_us, server.received_bytes, limits);
+            let room = server.riders.room(self.now.mono_us, server.received_bytes, wish.limits);
             if room == Room::Never {
                 continue;
             }
             found.takers += 1;
             if !same_session(account, server)
-                || group.names_statements && server.ledger.awaits_earlier_changes()
+                || wish.names_statements && server.ledger.awaits_earlier_changes()
             {
                 continue;
             }

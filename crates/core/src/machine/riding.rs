@@ -21,20 +21,22 @@ use crate::riders::{Head, Rider};
 use crate::server::ServerState;
 
 impl Machine {
-    /// A linked client's group was sent as a whole, and nothing behind it: others may follow it.
+    /// A linked client's group was sent as a whole, and nothing behind it: if it certainly only reads, others may follow it.
     pub(super) fn begin_ride(&mut self, id: ServerId, group: &Group) {
         let Some(server) = self.servers.get(id) else { return };
         let (pool_id, received_bytes) = (server.pool, server.received_bytes);
         let Some(limits) = self.ride_limits(pool_id) else { return };
-        if server.ledger.is_empty() || !server.ledger.is_between_groups() || server.tx != TxStatus::Idle {
+        if !group.certainly_reads
+            || server.ledger.is_empty()
+            || !server.ledger.is_between_groups()
+            || server.tx != TxStatus::Idle
+        {
             return;
         }
         let key = Self::estimate_key(pool_id, group);
         let estimate_us = self.short_estimate_us(key, limits);
         let since_us = self.now.mono_us;
-        let certainly_reads = group.certainly_reads;
-        let head = Head { certainly_reads, key, since_us, received_bytes, estimate_us, held: None };
-        self.servers[id].riders.begin(head);
+        self.servers[id].riders.begin(Head { key, since_us, received_bytes, estimate_us, held: None });
         if estimate_us.is_some() {
             self.pools[pool_id].short.push(id);
         }
@@ -74,8 +76,8 @@ impl Machine {
         pool.rides.ridden += 1;
         let server = &mut self.servers[server_id];
         server.unseen = server.unseen.saturating_add(1);
-        server.riders.board(Rider { client: id, key, estimate_us, exposed: false });
-        if let Some(due_us) = server.riders.rescue_us() {
+        let is_first = server.riders.board(Rider { client: id, key, estimate_us, exposed: false });
+        if is_first && let Some(due_us) = server.riders.rescue_us() {
             self.wake_at(due_us);
         }
         self.use_server(id, server_id);

@@ -145,21 +145,49 @@ fn where_the_catalog_says_nothing_nothing_is_queued() {
     }
     rig.gets(server);
     rig.send(clients[0], &fe::query("select 1"));
+    rig.send(clients[1], &fe::query("select 2"));
+    assert_eq!(rig.gets(server), ["Query select 1"]);
+    rig.send(server, &answer("1"));
+    assert_eq!(
+        rig.gets(server),
+        ["Query select 2"],
+        "sessions are not looked at, so no client keeps its server"
+    );
+}
+
+#[test]
+fn what_the_catalog_said_holds_no_longer_than_it_answers() {
+    let (mut rig, clients, server) = pool(1, 2, &NAMES, &[]);
+    rig.catalog = None;
+    rig.reload("default_pool_size = 1\nmultiplex_servers = 1\nsession_audit_sample = 0", "app = host=pg");
+    rig.send(clients[0], &fe::query("select 1"));
+    rig.send(server, &answer("1"));
+    let asked = rig.gets(server);
+    assert_eq!(asked.len(), 2, "the catalog is asked again: {asked:?}");
+    rig.send(server, &[be::error("57014", "canceled"), be::ready('I')].concat());
+    rig.send(clients[0], &fe::query("select 1"));
     rig.send(clients[1], &fe::query("select 1"));
     assert_eq!(rig.gets(server), ["Query select 1"]);
 }
 
 #[test]
-fn changes_come_one_by_one_on_few_servers() {
+fn each_change_has_a_server_for_itself() {
     let texts = ["update t set a = 1"];
-    let (mut rig, clients, server) = pool(3, 3, &NAMES, &texts);
-    rig.send(clients[0], &fe::query(texts[0]));
-    rig.send(clients[1], &fe::query(texts[0]));
-    assert_eq!((rig.gets(server).len(), rig.new_dials()), (1, 0), "one server is busy with short changes");
-    rig.send(clients[2], &fe::query("select 1"));
-    assert_eq!(rig.new_dials(), 0, "they wait in the order in which they came");
-    rig.pass_us(5_100);
-    assert_eq!(rig.new_dials(), 2, "the first turned out long");
+    let (mut rig, clients, server) = pool(3, 4, &NAMES, &texts);
+    for client in &clients[..2] {
+        rig.send(*client, &fe::query(texts[0]));
+    }
+    assert_eq!(
+        (rig.gets(server).len(), rig.new_dials()),
+        (1, 1),
+        "the number of servers for short reads bounds no changes"
+    );
+    rig.send(clients[2], &fe::query(texts[0]));
+    rig.send(clients[3], &fe::query("select 1"));
+    assert_eq!(rig.new_dials(), 2, "one for each client that waits, as far as the pool's size allows");
+    let console = rig.console();
+    let row = rig.pool(console, "app,alice");
+    assert_eq!((&*row[2], &*row[3]), ("1", "3"), "cl_active and cl_waiting: {row:?}");
 }
 
 /// Three clients: what the first reads takes long, and the others are queued behind it. The pool may have another server.

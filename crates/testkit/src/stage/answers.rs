@@ -114,7 +114,7 @@ impl Answers {
         } else if text.starts_with(b"COMMIT") {
             *status = TxStatus::Idle;
             out.extend_from_slice(&self.done);
-        } else if text.starts_with(b"SELECT 'g'") {
+        } else if text.get(7) == Some(&b'\'') && text.starts_with(b"SELECT 'g'") {
             out.extend_from_slice(&self.catalog);
         } else if text == MANY_ROWS.as_bytes() {
             out.extend_from_slice(&self.rows);

@@ -18,6 +18,8 @@ const NOTHING: &[u8] = b"SELECT 'g', NULL, NULL WHERE false";
 const TOO_MANY: &str =
     "has so many routines that change their session that not all are known; each client keeps its server";
 
+const UNTOLD_NAMES: &str = "does not tell which names stand for more than a read";
+
 const UNTOLD: &str = "does not tell which routines change their session";
 
 impl Machine {
@@ -61,10 +63,9 @@ impl Machine {
         let ServerState::Reading(reading) = &mut server.state else { return };
         let (answer, age) = (std::mem::take(&mut reading.answer), reading.age);
         let (now_us, pool_id) = (self.now.mono_us, server.pool);
-        let routines = &mut self.pools[pool_id].routines;
         let news = match &answer.failed {
             None => {
-                routines.read(now_us, age);
+                self.pools[pool_id].routines.read(now_us, age);
                 self.learn_routines(id, &answer);
                 let pool = &mut self.pools[pool_id];
                 pool.reach = Reach::default();
@@ -79,9 +80,17 @@ impl Machine {
             }
             // Perhaps no PostgreSQL.
             Some((_, text)) => {
-                let is_news = routines.give_up(now_us);
-                self.judge_waiting_anew(pool_id);
-                is_news.then(|| format!("{UNTOLD}: {text}; each client keeps its server"))
+                let pool = &mut self.pools[pool_id];
+                pool.reach = Reach::default();
+                if pool.looks.are_wanted() {
+                    let is_news = pool.routines.give_up(now_us, age);
+                    self.judge_waiting_anew(pool_id);
+                    is_news.then(|| format!("{UNTOLD}: {text}; each client keeps its server"))
+                } else {
+                    // It was asked for names only.
+                    pool.routines.read(now_us, age);
+                    Some(format!("{UNTOLD_NAMES}: {text}; no statement is multiplexed"))
+                }
             }
         };
         if let Some(news) = news {
