@@ -82,36 +82,6 @@ def test_every_panel_shows_data(poolers, pg):
         prometheus.stop()
 
 
-@pytest.mark.needs("metrics over HTTP")
-def test_native_histograms(poolers, pg):
-    """A Prometheus that takes native histograms gets them: each family of times, with quantiles that fit what was measured."""
-    http = free_port()
-    pooler = poolers({"app": pg.at("app")}, http_listen=f"127.0.0.1:{http}", http_anonymous="all")
-    prometheus = Prometheus(http, pg, "--enable-feature=native-histograms")
-    families = [f"pgweir_statement_{part}_seconds" for part in ("duration", "wait", "server", "client")]
-    families += ["pgweir_transaction_server_seconds", "pgweir_client_login_seconds", "pgweir_server_connect_seconds"]
-    try:
-        with pooler.connect("app") as connection:
-            for _ in range(ROUNDS):
-                connection.execute("select pg_sleep(0.02)")
-                if all(has_number(prometheus.query(f"histogram_count({name}) > 0")) for name in families):
-                    break
-                time.sleep(1)
-        for name in families:
-            assert has_number(prometheus.query(f"histogram_count({name}) > 0")), name
-        [(_, median_s)] = prometheus.query('histogram_quantile(0.5, pgweir_statement_server_seconds{database="app"})')
-        assert 0.018 < median_s < 1
-        with urllib.request.urlopen(f"http://127.0.0.1:{prometheus.server.port}/api/v1/targets", timeout=10) as answer:
-            targets = json.load(answer)["data"]["activeTargets"]
-        assert [(target["health"], target["lastError"]) for target in targets if target["labels"]["job"] == "pgweir"] == [("up", "")]
-        # The other series are those of the text.
-        assert prometheus.query('up{job="pgweir"}')[0][1] == 1
-        assert has_number(prometheus.query('pgbouncer_pools_client_active_connections{database="app"}'))
-        assert has_number(prometheus.query("pgweir_pool_logins_total"))
-    finally:
-        prometheus.stop()
-
-
 def alerted_on():
     """The metrics that the alerts look at."""
     rules = (DEPLOY / "prometheus" / "pgweir.rules.yml").read_text()

@@ -2,7 +2,6 @@
 
 mod ours;
 mod pgbouncer;
-mod protobuf;
 mod text;
 
 use pgweir_core::console::command::Topic;
@@ -59,7 +58,7 @@ pub(super) async fn scrape(house: &House, reader: &Reader, accept: &str) -> Resu
 struct Group<'a> {
     database: &'a str,
     user: &'a str,
-    labels: Labels<'a>,
+    labels: Labels,
     sum: Sum,
     times: Option<Cow<'a, Times>>,
 }

@@ -10,7 +10,7 @@ const STEPS_LOG2: u32 = 3;
 const TOP_LOG2: u32 = 30;
 
 /// How many buckets there are; the last one takes everything above, too.
-pub const BUCKETS: usize = (EXACT + STEPS * (TOP_LOG2 - STEPS_LOG2 + 1) as u64) as usize;
+const BUCKETS: usize = (EXACT + STEPS * (TOP_LOG2 - STEPS_LOG2 + 1) as u64) as usize;
 
 /// Counts of durations in microseconds, by size.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,11 +128,6 @@ impl Histogram {
             count
         })
     }
-
-    /// The buckets that are not empty, by their number (see [`bounds`]).
-    pub fn filled(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
-        self.counts.iter().copied().enumerate().filter(|&(_, count)| count > 0)
-    }
 }
 
 /// The same buckets in half the space, for things of which there are many. A count ends at four thousand million.
@@ -173,7 +168,7 @@ fn bucket(us: u64) -> usize {
 
 /// Where a bucket begins, and where the next one does, in microseconds.
 #[must_use]
-pub fn bounds(bucket: usize) -> (u64, u64) {
+fn bounds(bucket: usize) -> (u64, u64) {
     let bucket = bucket as u64;
     if bucket < EXACT {
         return (bucket, bucket + 1);

@@ -113,7 +113,7 @@ fn databases(page: &mut Page, tables: &Tables) {
     }
 }
 
-fn database_labels(row: &Shown, names: bool) -> Labels<'_> {
+fn database_labels(row: &Shown, names: bool) -> Labels {
     let text = |name: &str| row.get(name).unwrap_or_default();
     let shown = |name: &str| if names { text(name) } else { "" };
     Labels::new(&[

@@ -1,5 +1,5 @@
 //! A page of metrics in the format that was asked for. The two text formats are Prometheus's own (0.0.4) and OpenMetrics 1.0;
-//! they differ in a counter's family name and in the end. The third is in `protobuf.rs`.
+//! they differ in a counter's family name and in the end.
 //!
 //! Written by hand because the official crate writes OpenMetrics alone, and reads its numbers from its own objects.
 
@@ -7,28 +7,27 @@ use std::fmt::Write as _;
 
 use pgweir_core::stats::histogram::Histogram;
 
-use super::protobuf::{Families, Kind};
-
-/// Which of the three.
+/// Which of the two.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Format {
     Prometheus,
     OpenMetrics,
-    Protobuf,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
 }
 
 impl Format {
-    /// What an `Accept` header prefers: the first of the three that it names, as Prometheus orders them by preference.
+    /// What an `Accept` header prefers: the first of the two that it names, as Prometheus orders them by preference.
     pub(super) fn wanted(accept: &str) -> Format {
         let mut known = accept.split(',').filter_map(|kind| {
-            let mut words = kind.split(';').map(str::trim);
-            match words.next().unwrap_or_default() {
+            match kind.split(';').next().unwrap_or_default().trim() {
                 "application/openmetrics-text" => Some(Format::OpenMetrics),
                 "text/plain" | "text/*" | "*/*" => Some(Format::Prometheus),
-                // There are other encodings of it.
-                "application/vnd.google.protobuf" => {
-                    words.any(|word| word == "encoding=delimited").then_some(Format::Protobuf)
-                }
                 _ => None,
             }
         });
@@ -39,9 +38,6 @@ impl Format {
         match self {
             Format::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
             Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            Format::Protobuf => {
-                "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
-            }
         }
     }
 }
@@ -82,25 +78,22 @@ impl From<f64> for Number {
 
 /// Labels, in order, and as they stand in a line: written once for all metrics that have them. With a thousand pools there are two
 /// hundred thousand lines.
-pub(super) struct Labels<'a> {
-    pub(super) pairs: Vec<(&'static str, &'a str)>,
+pub(super) struct Labels {
     /// `{database="shop",user="web"}`, or nothing.
     text: String,
 }
 
-impl<'a> Labels<'a> {
-    pub(super) fn new(pairs: &[(&'static str, &'a str)]) -> Labels<'a> {
+impl Labels {
+    pub(super) fn new(pairs: &[(&'static str, &str)]) -> Labels {
         let mut text = String::new();
         push_labels(&mut text, pairs);
-        Labels { pairs: pairs.to_vec(), text }
+        Labels { text }
     }
 }
 
 /// A page of metrics that is being written.
 pub(super) struct Page {
     format: Format,
-    /// Where the format is protocol buffers.
-    families: Option<Families>,
     out: String,
     family: String,
     /// [`BOUNDS_US`] as seconds: a page of many histograms writes each of them thousands of times.
@@ -112,11 +105,9 @@ pub(super) struct Page {
 
 impl Page {
     pub(super) fn new(format: Format) -> Page {
-        let families = (format == Format::Protobuf).then(Families::new);
         let (out, bounds) = (String::with_capacity(64 * 1024), BOUNDS_US.map(seconds));
         Page {
             format,
-            families,
             out,
             family: String::new(),
             bounds,
@@ -141,9 +132,6 @@ impl Page {
     }
 
     fn begin(&mut self, name: &str, kind: Kind, help: &str) {
-        if let Some(families) = &mut self.families {
-            return families.begin(name, kind, help);
-        }
         self.family.clear();
         self.family.push_str(name);
         let shown = match self.format {
@@ -159,16 +147,8 @@ impl Page {
     }
 
     /// A value of the family that was begun last.
-    pub(super) fn value(&mut self, labels: &Labels<'_>, value: impl Into<Number>) {
+    pub(super) fn value(&mut self, labels: &Labels, value: impl Into<Number>) {
         let value = value.into();
-        if let Some(families) = &mut self.families {
-            let number = match value {
-                Number::Count(count) => count as f64,
-                Number::Us(us) => us as f64 / 1e6,
-                Number::Plain(value) => value,
-            };
-            return families.value(&labels.pairs, number);
-        }
         self.out.push_str(&self.family);
         self.out.push_str(&labels.text);
         self.out.push(' ');
@@ -188,11 +168,8 @@ impl Page {
     }
 
     /// A histogram of the family that was begun last.
-    pub(super) fn times(&mut self, labels: &Labels<'_>, times: &Histogram) {
+    pub(super) fn times(&mut self, labels: &Labels, times: &Histogram) {
         let (below, count) = (times.counts_below(&BOUNDS_US), times.count());
-        if let Some(families) = &mut self.families {
-            return families.times(&labels.pairs, times, count, &BOUNDS_US, &below);
-        }
         let (open, comma) = if labels.text.is_empty() { ("{", "") } else { ("", ",") };
         let shared = labels.text.strip_suffix('}').unwrap_or_default();
         self.beginning.clear();
@@ -225,9 +202,6 @@ impl Page {
     }
 
     pub(super) fn finish(mut self) -> Vec<u8> {
-        if let Some(families) = self.families {
-            return families.finish();
-        }
         if self.format == Format::OpenMetrics {
             self.out.push_str("# EOF\n");
         }
@@ -343,8 +317,7 @@ mod tests {
         let prometheus = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
         assert_eq!(Format::wanted(prometheus), Format::OpenMetrics);
         let native = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited,application/openmetrics-text;version=1.0.0;q=0.8,*/*;q=0.1";
-        assert_eq!(Format::wanted(native), Format::Protobuf);
-        assert_eq!(Format::wanted(&native.replace("=delimited", "=compact-text")), Format::OpenMetrics);
+        assert_eq!(Format::wanted(native), Format::OpenMetrics, "what it asks for first is not there");
         for plain in ["", "*/*", "text/plain", "text/html, text/plain", "application/json"] {
             assert_eq!(Format::wanted(plain), Format::Prometheus, "{plain}");
         }
