@@ -260,8 +260,6 @@ pub(crate) struct Begun {
     pub(crate) text: Vec<u8>,
     /// Since when (monotonic, µs).
     pub(crate) since_us: u64,
-    /// It waited for a server and was told that it has one, which will be free soon: it still has its place in the queue.
-    pub(crate) in_line: bool,
 }
 
 /// What became of what goes in front of the client's first message on this server: a BEGIN that was answered before there was a

@@ -29,7 +29,6 @@ mod observe;
 mod peering;
 mod plain;
 mod prepared;
-mod promise;
 mod proof;
 mod reading;
 mod replication;

@@ -283,7 +283,7 @@ impl Machine {
         let begun = carried.begun.map(Vec::from);
         client.state = match (&begun, server) {
             (Some(text), None) => {
-                ClientState::Begun(Begun { text: text.clone(), since_us: now_us, in_line: false })
+                ClientState::Begun(Begun { text: text.clone(), since_us: now_us })
             }
             _ => ClientState::Idle,
         };

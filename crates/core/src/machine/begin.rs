@@ -1,7 +1,6 @@
 //! BEGIN is answered here and travels with the transaction's first statement: a round trip is saved, and an empty transaction
-//! never reaches a server. By `defer_begin` its client has a server meanwhile, as PgBouncer's clients have (`packet`: how
-//! many transactions are open is what it always was, but that one may begin while another is being ended, see `promise.rs`),
-//! or none is held while the client thinks (`server`).
+//! never reaches a server. By `defer_begin` its client has a server meanwhile, as PgBouncer's clients have (`packet`: as
+//! many transactions are open as there are servers), or none is held while the client thinks (`server`).
 //!
 //! Only a text that PostgreSQL answers with nothing but its tag is answered so. It is sent as messages of the extended protocol
 //! without a Sync: if it fails after all (on a standby, or because a cancel request hits it), PostgreSQL ignores what was
@@ -53,7 +52,7 @@ impl Machine {
         let (group, text) = self.beginning_at_front(id, bytes)?;
         self.answer_block(d, id, group, TxStatus::InTransaction);
         let since_us = self.now.mono_us;
-        self.clients[id].state = ClientState::Begun(Begun { text, since_us, in_line: false });
+        self.clients[id].state = ClientState::Begun(Begun { text, since_us });
         Some(Step::Used(group.len))
     }
 
@@ -137,7 +136,7 @@ impl Machine {
         match self.clients.get_mut(id).map(|client| &mut client.state) {
             Some(ClientState::Linked(link)) => link.opening = Opening::Unsent(text),
             Some(state @ ClientState::Idle) => {
-                *state = ClientState::Begun(Begun { text, since_us: self.now.mono_us, in_line: false });
+                *state = ClientState::Begun(Begun { text, since_us: self.now.mono_us });
             }
             _ => {}
         }
@@ -241,9 +240,6 @@ impl Machine {
         let begun = std::mem::replace(&mut self.clients[id].state, ClientState::Idle);
         if let ClientState::Begun(begun) = begun {
             self.spare.give_back(begun.text);
-            if begun.in_line {
-                self.leave_line(id);
-            }
         }
         Some(group.len)
     }

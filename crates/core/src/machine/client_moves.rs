@@ -23,9 +23,9 @@ impl Machine {
     pub(super) fn request_server<D: Driver>(&mut self, d: &mut D, id: ClientId, bytes: &[u8]) -> Step {
         let now_us = self.now.mono_us;
         let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
-        let (begin, in_line) = match std::mem::replace(&mut client.state, ClientState::Idle) {
-            ClientState::Begun(begun) => (Some(begun.text), begun.in_line),
-            _ => (None, false),
+        let begin = match std::mem::replace(&mut client.state, ClientState::Idle) {
+            ClientState::Begun(begun) => Some(begun.text),
+            _ => None,
         };
         let group = if begin.is_some() { None } else { self.group_of(id, bytes) };
         let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
@@ -39,25 +39,21 @@ impl Machine {
         let pool = &mut self.pools[pool_id];
         pool.waiting += 1;
         // What waits for it is not the others' turn.
-        if !in_line
-            && pool.lingering.is_for(id)
+        if pool.lingering.is_for(id)
             && let Some(server) = self.take_idle(d, pool_id, Some(id))
         {
             self.link(d, id, server);
             return Step::Used(0);
         }
         let pool = &mut self.pools[pool_id];
-        if !in_line
-            && pool.waiting == 1
+        if pool.waiting == 1
             && self.pools[pool_id].at_login() == 0
             && let Admission::Alone(server) = self.find_place(d, pool_id, id)
         {
             self.link(d, id, server);
             return Step::Used(0);
         }
-        if !in_line {
-            self.pools[pool_id].queue.push_back(id);
-        }
+        self.pools[pool_id].queue.push_back(id);
         self.notice(pool_id);
         if let Some(fault) = self.known_failure(pool_id) {
             return self.refuse_client(d, id, &fault);
@@ -72,12 +68,8 @@ impl Machine {
     pub(super) fn next_waiter(&mut self, pool_id: PoolId) -> Option<ClientId> {
         let pool = self.pools.get_mut(pool_id)?;
         while let Some(&id) = pool.queue.front() {
-            let waits = self.clients.get(id).is_some_and(|client| match &client.state {
-                ClientState::Waiting(_) => true,
-                ClientState::Begun(begun) => begun.in_line,
-                _ => false,
-            });
-            if waits {
+            let state = self.clients.get(id).map(|client| &client.state);
+            if matches!(state, Some(ClientState::Waiting(_))) {
                 return Some(id);
             }
             pool.queue.pop_front();

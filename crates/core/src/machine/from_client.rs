@@ -206,7 +206,6 @@ impl Machine {
         {
             return step;
         }
-        let releases = self.will_release(id, server_id, bytes);
         self.send_begin_first(d, id, server_id, bytes);
         let mut tracking = self.client_tracks_statements(id) && !self.has_exposed_names(id);
         let judged = group.filter(|group| !group.may_touch).map_or(0, |group| group.len as usize);
@@ -231,9 +230,6 @@ impl Machine {
             if d.backlog(server.conn) > BACKLOG_HIGH_BYTES {
                 self.pause_client(d, id);
             }
-        }
-        if releases && cursor.at == bytes.len() {
-            self.promise_server(d, self.servers[server_id].pool);
         }
         if let Some(group) = &group {
             self.measure_group(id, server_id, group, Some(bytes));

@@ -76,7 +76,7 @@ impl Machine {
             match self.find_place(d, pool_id, client) {
                 Admission::Alone(server) => {
                     self.pools[pool_id].queue.pop_front();
-                    self.seat(d, client, server);
+                    self.link(d, client, server);
                     if !self.client_is_stalled(client) {
                         self.client_resume(d, client);
                     }

@@ -30,7 +30,6 @@ mod pipelines;
 mod pools;
 mod prepared;
 mod pressure;
-mod promises;
 mod readings;
 mod replay;
 mod replication;
