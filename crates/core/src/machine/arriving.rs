@@ -282,9 +282,7 @@ impl Machine {
         client.account = Some(Box::new(account));
         let begun = carried.begun.map(Vec::from);
         client.state = match (&begun, server) {
-            (Some(text), None) => {
-                ClientState::Begun(Begun { text: text.clone(), since_us: now_us })
-            }
+            (Some(text), None) => ClientState::Begun(Begun { text: text.clone(), since_us: now_us }),
             _ => ClientState::Idle,
         };
         if let Some(server_id) = server {

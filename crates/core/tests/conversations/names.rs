@@ -81,6 +81,7 @@ fn a_client_that_takes_all_back_keeps_its_server_no_longer() {
     for (text, ends) in [
         ("DISCARD ALL", true),
         ("reset all", true),
+        ("/* a */ discard all /* b */ ; -- c", true),
         ("reset all; set a.b = 'x'", false),
         ("begin; reset all", false),
     ] {

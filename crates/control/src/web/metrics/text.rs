@@ -24,13 +24,12 @@ enum Kind {
 impl Format {
     /// What an `Accept` header prefers: the first of the two that it names, as Prometheus orders them by preference.
     pub(super) fn wanted(accept: &str) -> Format {
-        let mut known = accept.split(',').filter_map(|kind| {
-            match kind.split(';').next().unwrap_or_default().trim() {
+        let mut known =
+            accept.split(',').filter_map(|kind| match kind.split(';').next().unwrap_or_default().trim() {
                 "application/openmetrics-text" => Some(Format::OpenMetrics),
                 "text/plain" | "text/*" | "*/*" => Some(Format::Prometheus),
                 _ => None,
-            }
-        });
+            });
         known.next().unwrap_or(Format::Prometheus)
     }
 
@@ -106,14 +105,7 @@ pub(super) struct Page {
 impl Page {
     pub(super) fn new(format: Format) -> Page {
         let (out, bounds) = (String::with_capacity(64 * 1024), BOUNDS_US.map(seconds));
-        Page {
-            format,
-            out,
-            family: String::new(),
-            bounds,
-            beginning: String::new(),
-            ending: String::new(),
-        }
+        Page { format, out, family: String::new(), bounds, beginning: String::new(), ending: String::new() }
     }
 
     /// Begins a family of gauges.

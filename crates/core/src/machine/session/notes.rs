@@ -1,6 +1,6 @@
 //! What a client's messages may do to its session, noted while they pass.
 
-use pgweir_sql::{Marks, SettingNames, Traits, assignments, traits};
+use pgweir_sql::{Kind, Lexeme, Lexer, Marks, SettingNames, Traits, assignments, traits};
 use pgweir_wire::frontend::tag;
 use pgweir_wire::header::{HEADER_LEN, Header};
 
@@ -213,6 +213,10 @@ impl Machine {
     /// Names of settings that a text may set and that do not stand in it.
     fn names_beyond(&self, id: ClientId, marks: Marks, text: &[u8]) -> SettingNames {
         let mut found = SettingNames::default();
+        if clears_settings(text) {
+            // It ends statements that were prepared by SQL, and executes none.
+            return found;
+        }
         let Some(client) = self.clients.get(id) else { return found };
         let Some(account) = client.account.as_deref() else { return found };
         let routines = &self.pools[account.pool].routines;
@@ -255,13 +259,12 @@ const LARGE_OBJECT_FUNCTIONS: [u32; 13] =
 
 /// A text that takes all settings of the session back, and does nothing else.
 fn clears_settings(text: &[u8]) -> bool {
-    let text = text.trim_ascii();
-    let text = text.strip_suffix(b";").unwrap_or(text);
-    let mut words = text.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
-    let verb = words.next().unwrap_or_default();
-    (verb.eq_ignore_ascii_case(b"discard") || verb.eq_ignore_ascii_case(b"reset"))
-        && words.next().is_some_and(|word| word.eq_ignore_ascii_case(b"all"))
-        && words.next().is_none()
+    let is = |lexeme: &Lexeme<'_>, word: &[u8]| {
+        lexeme.kind == Kind::Word && lexeme.text.eq_ignore_ascii_case(word)
+    };
+    let Ok(said) = Lexer::new(text).take(4).collect::<Result<Vec<_>, _>>() else { return false };
+    let said = said.strip_suffix(&[Lexeme { kind: Kind::Symbol, text: b";" }]).unwrap_or(&said);
+    matches!(said, [verb, all] if (is(verb, b"discard") || is(verb, b"reset")) && is(all, b"all"))
 }
 
 fn note_touched(link: &mut Link, marks: Marks, text: &[u8]) {
