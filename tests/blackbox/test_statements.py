@@ -1,7 +1,10 @@
 """SHOW STATEMENTS, SHOW PERCENTILES and the slow log, against a real PostgreSQL."""
 
+import time
+
 import psycopg
 import pytest
+from harness.wire import query
 
 
 
@@ -42,6 +45,24 @@ def test_simple_extended_and_prepared(pooled, settings):
     parts = {row["part"]: row for row in pooler.show("PERCENTILES", database="app", user="alice")}
     assert set(parts) == {"total", "wait", "server", "client", "transaction"}
     assert int(parts["total"]["count"]) == int(parts["server"]["count"]) >= 13
+
+
+@pytest.mark.parametrize("defer_begin", ["packet", "server", "off"])
+def test_the_wait_of_a_begin_is_measured(pooled, defer_begin):
+    """A client that waits for a server with its BEGIN waits as SHOW PERCENTILES says, also if pgweir answers the BEGIN in the queue."""
+    pooler = pooled(pool_mode="transaction", default_pool_size=1, defer_begin=defer_begin)
+    with pooler.raw() as first, pooler.raw() as second:
+        first.query("begin; select 1")
+        second.send(query("begin"))
+        if defer_begin == "server":
+            second.until("Z")
+            second.send(query("select 1"))
+        time.sleep(0.3)
+        first.query("commit")
+        second.until("Z")
+        second.query("select 1; commit" if defer_begin != "server" else "commit")
+    wait = next(row for row in pooler.show("PERCENTILES", database="app", user="alice") if row["part"] == "wait")
+    assert int(wait["max_us"]) >= 290_000, wait
 
 
 def test_the_slow_log(pooled):
