@@ -359,15 +359,21 @@ def test_clients_and_servers_are_listed(http):
         first.execute("BEGIN; SELECT 1")
         answer = http.get("/api/v1/clients?database=app")
         assert answer["total"] == 2
-        assert [(c["state"], c["application_name"]) for c in answer["clients"]] == [("active", "first"), ("idle", "second")]
+        assert [(c["state"], c["application_name"]) for c in answer["clients"]] == [("idle_in_transaction", "first"), ("idle", "second")]
         client = answer["clients"][0]
         assert client["user"] == "alice" and client["address"].startswith("127.0.0.1:") and client["since_s"] > 1_700_000_000
-        [server] = http.get("/api/v1/servers?state=active")["servers"]
+        assert client["transaction_us"] > 0 and answer["clients"][1]["transaction_us"] == 0
+        [server] = http.get("/api/v1/servers?state=idle_in_transaction")["servers"]
         assert (server["id"], server["client_id"]) == (client["server_id"], client["id"])
         assert server["backend_pid"] == first.execute("SELECT pg_backend_pid()").fetchone()[0]
         limited = http.get("/api/v1/clients?database=app&limit=1")
         assert limited["total"] == 2 and len(limited["clients"]) == 1
         assert http.get("/api/v1/clients?state=waiting")["total"] == 0
+        by_name = http.get("/api/v1/clients?application_name=second")
+        assert [c["application_name"] for c in by_name["clients"]] == ["second"]
+        assert by_name["choices"]["application_name"] == ["first", "second"] and "alice" in by_name["choices"]["user"]
+        counted = "idle_in_transaction"
+        eventually(lambda: [pool["clients"][counted] for pool in http.get("/api/v1/pools")["pools"]] == [1], "it is counted")
         second.execute("create temporary table pinning (a int)")
 
         def pinned():
@@ -384,6 +390,7 @@ def test_clients_and_servers_are_listed(http):
         status, _, text = http.ask("/api/v1/clients")
         assert status == 200 and "alice" not in text and "first" not in text and "127.0.0.1" not in text
         assert http.ask("/api/v1/clients?user=alice")[0] == 403
+        assert http.ask("/api/v1/clients?application_name=first")[0] == 403
         assert http.ask("/api/v1/clients?state=asleep")[0] == 400
         first.execute("ROLLBACK")
 
@@ -562,7 +569,7 @@ def test_other_methods_are_told_which_there_are(http):
 
 
 def test_why_a_client_is_in_its_state(http):
-    """Who keeps others out comes before who works, and the reason says what is the matter."""
+    """A client idle in a transaction comes before one that works, which has its statement's fingerprint; the reason says more."""
     http = http(default_pool_size=2, databases={"gone": "host=127.0.0.1 port=1"}, query_wait_timeout=60)
 
     def reasons(database="app"):
@@ -573,11 +580,17 @@ def test_why_a_client_is_in_its_state(http):
         session.send(query(statement))
 
     with http.pooler.raw(application_name="thinker") as thinker, http.pooler.raw(application_name="worker") as worker:
+        worker.query("select pg_sleep(0)")  # a statement is listed when it has been answered once
         thinker.query("begin; select 1")
         time.sleep(1.1)  # times of requests are told in seconds
         say(worker, "select pg_sleep(60)")
-        idle, busy = ("thinker", "active", "in a transaction, asks for nothing now"), ("worker", "active", None)
+        idle = ("thinker", "idle_in_transaction", "in a transaction, has sent nothing since its last statement")
+        busy = ("worker", "active", None)
         eventually(lambda: reasons() == [idle, busy], f"{idle}, {busy}")
+        [thinks, works] = http.get("/api/v1/clients?database=app")["clients"]
+        assert thinks["transaction_us"] > 1_000_000 and thinks["statement"] is None
+        [slept] = [one for one in http.get("/api/v1/statements")["statements"] if "pg_sleep" in one["text"]]
+        assert works["statement"] == slept["fingerprint"]
         with http.pooler.raw(application_name="third") as third:
             say(third, "select 1")
             eventually(lambda: reasons()[0] == ("third", "waiting", "all servers of its pool are busy"), "the reason of who waits")
@@ -589,5 +602,10 @@ def test_why_a_client_is_in_its_state(http):
         http.pooler.admin("RESUME app2")
     with Raw(http.pooler.address) as fifth:
         fifth.send(startup({"user": "alice", "database": "gone"}))
-        eventually(lambda: reasons("gone") == [(None, "waiting", "connections to the server can not be opened")], "the reason of who waits for nobody")
+        eventually(lambda: reasons("gone") == [(None, "waiting", "connections to the server cannot be opened")], "the reason while there is no server")
+        failing = eventually(lambda: [p for p in http.get("/api/v1/pools")["pools"] if p["connect_failing"]], "the pool says that it fails")
+        assert [one["database"] for one in failing] == ["gone"]
+        assert 0 <= failing[0]["next_connect_us"] <= 15_000_000 and "refused" in failing[0]["last_connect_error"]
+        [hidden] = [p for p in json.loads(http.ask("/api/v1/pools")[2])["pools"] if p["database"] == "gone"]
+        assert hidden["connect_failing"] and hidden["last_connect_error"] is None and hidden["next_connect_us"] is not None
     assert http.ask("/api/v1/series?user=alice", user="stats")[0] == 400, "a user alone has no series"

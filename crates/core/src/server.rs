@@ -486,6 +486,11 @@ impl Server {
             && self.ledger.entries().all(|entry| entry.owner == Owner::Hidden(Purpose::Restore))
     }
 
+    /// Its client has a transaction open, and has sent nothing since the last statement of it ended.
+    pub(crate) fn is_idle_in_transaction(&self) -> bool {
+        self.tx != TxStatus::Idle && self.query_us == 0 && matches!(self.state, ServerState::Busy(_))
+    }
+
     /// It owes nothing but the answer that tells which Syncs of a failed COPY it has answered, outside of a transaction.
     pub(crate) fn only_fenced(&self) -> bool {
         self.tx == TxStatus::Idle

@@ -199,8 +199,17 @@ pub struct PoolSight {
     pub errors: u64,
     /// How long its statements took; `None` if nothing was added since the last look.
     pub times: Option<Box<Times>>,
-    /// Why the last connection to a server failed, if none succeeded since.
-    pub failure: Option<String>,
+    /// The last connection to a server failed, and none succeeded since.
+    pub failure: Option<ConnectFailure>,
+}
+
+/// Why a pool cannot connect to its server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectFailure {
+    /// What clients are told.
+    pub text: String,
+    /// When the pool may try again, in microseconds from now; 0: as soon as a client needs a server.
+    pub retry_in_us: u64,
 }
 
 /// Clients of a pool, by state.
@@ -210,6 +219,8 @@ pub struct ClientNumbers {
     pub linked: u32,
     /// Of these, keep it between their transactions.
     pub pinned: u32,
+    /// Of these, have a transaction open and have sent nothing since its last statement ended.
+    pub idle_in_transaction: u32,
     /// Wait for a server, or for their turn on one.
     pub waiting: u32,
     /// Of these, their statement was sent to a server behind another client's.

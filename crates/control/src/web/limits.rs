@@ -26,8 +26,18 @@ pub(super) const LOOK_S_MAX: Duration = Duration::from_secs(5);
 /// How long a request waits for a console command before it is told that the command goes on.
 pub(super) const OPERATE_S_MAX: Duration = Duration::from_secs(2);
 
-/// How often the workers are looked at.
-pub(super) const SAMPLE_PERIOD: Duration = Duration::from_secs(1);
+/// A step of the series.
+pub(super) const STEP: Duration = Duration::from_secs(1);
+
+/// Looks at the workers within a step. Numbers of clients and servers change within milliseconds: one look would be a lottery, their
+/// average says how many there were.
+pub(super) const LOOKS_PER_STEP: u32 = 5;
+
+/// What the last step counts in the averages of `lately`: they are of about as many steps as its inverse.
+pub(super) const LATELY_WEIGHT: f64 = 0.1;
+
+/// With more pools than this a step has one look.
+pub(super) const POOLS_LOOKED_AT_OFTEN_MAX: usize = 100;
 
 /// The window for percentiles ends now and began between this and twice this many seconds ago.
 pub(super) const WINDOW_HALF_S: usize = 5;

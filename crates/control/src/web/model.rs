@@ -18,7 +18,8 @@ use pgweir_core::stats::times::Times;
 use super::Load;
 use super::limits::TRACKS_MAX;
 use super::process::Process;
-pub(super) use series::{COLUMNS, Series};
+use series::Gauges;
+pub(super) use series::{COLUMNS, Lately, Series};
 pub(super) use track::{Rates, Track, together};
 
 /// A pool's name: database and server user.
@@ -43,6 +44,8 @@ pub(super) struct Model {
     followed: FollowedNumbers,
     sampled_at: Option<Instant>,
     sampled_s: f64,
+    /// Looks since a second last ended.
+    looks: u32,
     /// When a second last ended, and how much CPU the process had used by then.
     second: Option<(Instant, Option<f64>)>,
     /// The ends of the steps that series have, the newest last.
@@ -81,6 +84,8 @@ pub(super) struct WorkerState {
 pub(super) struct PoolState {
     pub(super) sight: PoolSight,
     pub(super) track: Track,
+    gauges: Gauges,
+    pub(super) lately: Option<Lately>,
 }
 
 /// Counters and numbers of several pools, added up.
@@ -107,6 +112,7 @@ impl Sum {
         let (own, their) = (&mut self.clients, &pool.clients);
         own.linked += their.linked;
         own.pinned += their.pinned;
+        own.idle_in_transaction += their.idle_in_transaction;
         own.riding += their.riding;
         own.waiting += their.waiting;
         own.idle += their.idle;
@@ -179,6 +185,7 @@ impl Model {
             followed: FollowedNumbers::default(),
             sampled_at: None,
             sampled_s: 0.0,
+            looks: 0,
             second: None,
             clock: series::Clock::new(),
         }
@@ -195,15 +202,17 @@ impl Model {
     ) {
         self.sampled_at = Some(at);
         self.sampled_s = unix_s();
+        self.looks += 1;
         self.process = process;
         self.take_workers(&workers, &loads);
         let mut before = std::mem::take(&mut self.pools);
         for mut sight in pools {
             let name = (Arc::clone(&sight.database), Arc::clone(&sight.user));
-            let (mut known, mut track) = match before.remove(&name) {
-                Some(known) => (Some(known.sight), known.track),
-                None => (None, Track::new(false)),
+            let (mut known, mut track, mut gauges, lately) = match before.remove(&name) {
+                Some(known) => (Some(known.sight), known.track, known.gauges, known.lately),
+                None => (None, Track::new(false), Gauges::default(), None),
             };
+            gauges.note(&sight);
             if let Some(gone) = known.take_if(|known| is_another(known, &sight)) {
                 self.past.entry(Arc::clone(&name.0)).or_default().add(gone);
             }
@@ -213,7 +222,7 @@ impl Model {
                 self.whole.add_times(added);
                 self.database_track(&sight.database).add_times(added);
             }
-            self.pools.insert(name, PoolState { sight, track });
+            self.pools.insert(name, PoolState { sight, track, gauges, lately });
         }
         for ((database, _), gone) in before {
             self.past.entry(database).or_default().add(gone.sight);
@@ -278,30 +287,36 @@ impl Model {
             worker.before = worker.load;
         }
         let step = self.clock.tick(self.sampled_s);
-        let mut sums: BTreeMap<Arc<str>, Sum> = BTreeMap::new();
-        let mut whole = Sum::default();
+        let looks = std::mem::take(&mut self.looks);
+        let mut sums: BTreeMap<Arc<str>, (Sum, Gauges)> = BTreeMap::new();
+        let (mut whole, mut whole_gauges) = (Sum::default(), Gauges::default());
         let mut kept = self.pools.values().filter(|pool| pool.track.has_series()).count();
         for (name, pool) in &mut self.pools {
             let sum = Sum::of([&pool.sight]);
-            sums.entry(Arc::clone(&name.0)).or_default().add(&pool.sight);
+            let gauges = std::mem::take(&mut pool.gauges).averaged(looks);
+            pool.lately = Some(Lately::note(pool.lately, &gauges));
+            let (database, its_gauges) = sums.entry(Arc::clone(&name.0)).or_default();
+            database.add(&pool.sight);
+            its_gauges.add(&gauges);
             whole.add(&pool.sight);
+            whole_gauges.add(&gauges);
             if !pool.track.has_series() && kept < TRACKS_MAX && sum.stats.queries > 0 {
                 pool.track.keep_series(&self.clock);
                 kept += 1;
             }
-            pool.track.end_second(&sum, elapsed_s, step);
+            pool.track.end_second(&sum, &gauges, elapsed_s, step);
         }
         self.databases.retain(|name, _| sums.contains_key(name));
         let mut kept = self.databases.values().filter(|track| track.has_series()).count();
-        for (name, sum) in &sums {
+        for (name, (sum, gauges)) in &sums {
             let track = self.databases.entry(Arc::clone(name)).or_insert_with(|| Track::new(false));
             if !track.has_series() && kept < TRACKS_MAX {
                 track.keep_series(&self.clock);
                 kept += 1;
             }
-            track.end_second(sum, elapsed_s, step);
+            track.end_second(sum, gauges, elapsed_s, step);
         }
-        self.whole.end_second(&whole, elapsed_s, step);
+        self.whole.end_second(&whole, &whole_gauges, elapsed_s, step);
     }
 
     pub(super) fn sampled_at(&self) -> Option<Instant> {
@@ -374,6 +389,13 @@ impl Model {
             .range(first..)
             .map(|(_, pool)| pool)
             .take_while(move |pool| database.is_none_or(|name| *pool.sight.database == *name))
+    }
+
+    /// A database or a pool that is known, has no series yet, and will get one.
+    pub(super) fn awaits_series(&self, database: Option<&str>, user: Option<&str>) -> bool {
+        let kept = self.pools.values().filter(|pool| pool.track.has_series()).count();
+        let mut pools = self.pools_of(database).map(|pool| &pool.sight);
+        kept < TRACKS_MAX && pools.any(|pool| user.is_none_or(|user| *pool.user == *user))
     }
 
     /// The series of the process, of a database or of a pool, with the ends of their steps.

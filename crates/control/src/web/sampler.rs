@@ -1,4 +1,4 @@
-//! Looks at all workers, once a second and before each scrape, and keeps the model up to date.
+//! Looks at all workers, a few times a second and before each scrape, and keeps the model up to date.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -9,21 +9,26 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::House;
 use super::desk::Late;
-use super::limits::SAMPLE_PERIOD;
+use super::limits::{LOOKS_PER_STEP, POOLS_LOOKED_AT_OFTEN_MAX, STEP};
 use super::process::Process;
 
 /// Samples until the process ends.
 pub(super) async fn run(house: Rc<House>) {
-    let mut clock = interval(SAMPLE_PERIOD);
+    let mut clock = interval(STEP / LOOKS_PER_STEP);
     clock.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    loop {
+    for look in (0..LOOKS_PER_STEP).cycle() {
         clock.tick().await;
-        let answered = house.refresh().await.is_ok();
-        let mut model = house.model.borrow_mut();
-        if answered {
-            model.end_second();
+        let ends_step = look == 0;
+        if !ends_step && house.model.borrow().pools().count() > POOLS_LOOKED_AT_OFTEN_MAX {
+            continue;
         }
-        drop(model);
+        let answered = house.refresh().await.is_ok();
+        if !ends_step {
+            continue;
+        }
+        if answered {
+            house.model.borrow_mut().end_second();
+        }
         house.sampled.send_modify(|number| *number += 1);
     }
 }

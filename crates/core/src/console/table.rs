@@ -47,8 +47,15 @@ const SOCKET: [(&str, Type); 21] = [
 ];
 
 /// What CLIENTS_EXTENDED and SERVERS_EXTENDED add. `multiplexed`: 1 for a client whose statement is queued on a server after another
-/// client's; for a server, the number of these clients. Then why a client keeps its server between transactions, and since when.
-const SOCKET_OURS: [(&str, Type); 3] = [("multiplexed", Int4), ("pinned", Text), ("pinned_since", Text)];
+/// client's; for a server, the number of these clients. Then why a client keeps its server between transactions, and since when; the
+/// age of the transaction; the fingerprint of the statement that runs.
+const SOCKET_OURS: [(&str, Type); 5] = [
+    ("multiplexed", Int4),
+    ("pinned", Text),
+    ("pinned_since", Text),
+    ("transaction_us", Int8),
+    ("statement", Text),
+];
 
 const SOCKET_BUFFERS: [(&str, Type); 7] = [
     ("recv_pos", Int4),

@@ -14,7 +14,8 @@ use crate::limits::{APPLICATION_NAMES_SHOWN_MAX, POOLS_SHOWN_MAX};
 use crate::mail::Question;
 use crate::pool::ServerKind;
 use crate::sight::{
-    ClientCount, ClientNumbers, Look, PoolSight, RideNumbers, ServerNumbers, Sight, WorkerSight,
+    ClientCount, ClientNumbers, ConnectFailure, Look, PoolSight, RideNumbers, ServerNumbers, Sight,
+    WorkerSight,
 };
 
 /// What clients that are counted together have in common: pool, user, application_name, state.
@@ -36,7 +37,14 @@ impl Machine {
     fn show_pools(&mut self, skip: usize, limit: usize) -> Sight {
         let ids: Vec<PoolId> = self.pools.keys().skip(skip).take(limit).collect();
         let more = self.pools.len() > skip + ids.len();
-        let pools = ids.into_iter().map(|id| self.show_pool(id)).collect();
+        let mut idle_in_transaction: HashMap<PoolId, u32> = HashMap::new();
+        for server in self.servers.values().filter(|server| server.is_idle_in_transaction()) {
+            *idle_in_transaction.entry(server.pool).or_default() += 1;
+        }
+        let pools = ids
+            .into_iter()
+            .map(|id| self.show_pool(id, idle_in_transaction.get(&id).copied().unwrap_or_default()))
+            .collect();
         let worker = (skip == 0).then(|| Box::new(self.show_worker()));
         Sight::Pools { worker, pools, more }
     }
@@ -63,7 +71,7 @@ impl Machine {
         }
     }
 
-    fn show_pool(&mut self, id: PoolId) -> PoolSight {
+    fn show_pool(&mut self, id: PoolId, idle_in_transaction: u32) -> PoolSight {
         let used = self.long_idle_servers(id);
         let wait_oldest_us = self.wait_oldest_us(id);
         let cancels_sent = self.cancels.values().filter(|cancel| cancel.pool == id).count();
@@ -81,6 +89,7 @@ impl Machine {
             clients: ClientNumbers {
                 linked: pool.linked,
                 pinned: pool.pinned,
+                idle_in_transaction,
                 riding: pool.riding,
                 // Whom auth_query has still to ask about is no client of the pool yet, but waits for it.
                 waiting: pool.waiting + pool.riding + welcoming + count(pool.lookups.len()),
@@ -110,7 +119,14 @@ impl Machine {
             stats: pool.stats,
             errors: pool.errors,
             times: pool.times.as_ref().filter(|_| has_more).cloned(),
-            failure: pool.failure.as_ref().map(|failure| failure.text.clone()),
+            failure: pool.failure.as_ref().map(|failure| {
+                let retry_us = super::duration_us(self.rules.config.main.server_login_retry);
+                let next_us = failure.at_us.saturating_add(retry_us).max(pool.dial_after_us);
+                ConnectFailure {
+                    text: failure.text.clone(),
+                    retry_in_us: next_us.saturating_sub(self.now.mono_us),
+                }
+            }),
         }
     }
 

@@ -139,6 +139,11 @@ impl Machine {
                 } else {
                     row.push(cell(u8::from(matches!(client.state, ClientState::Riding(_)))));
                     row.extend(self.pin_cells(Some(client)));
+                    let server = match &client.state {
+                        ClientState::Linked(link) => self.servers.get(link.server),
+                        _ => None,
+                    };
+                    row.extend(self.work_cells(server));
                 }
                 row
             })
@@ -239,6 +244,7 @@ impl Machine {
                     row.push(cell(server.riders.len()));
                     let client = server.state.client().and_then(|client| self.clients.get(client));
                     row.extend(self.pin_cells(client));
+                    row.extend(self.work_cells(Some(server)));
                 }
                 row
             })
@@ -321,6 +327,20 @@ impl Machine {
             Some(pin) => [cell(pin.reasons.text()), cell(self.time_text(pin.since_us))],
             None => [cell(""), None],
         }
+    }
+
+    /// The age of a server's transaction, 0 if none is open, and the fingerprint of the statement that it runs.
+    fn work_cells(&self, server: Option<&Server>) -> [Option<String>; 2] {
+        let Some(server) = server else { return [cell(0), cell("")] };
+        let transaction_us = match server.xact_us {
+            0 => 0,
+            begun_us => self.now.mono_us.saturating_sub(begun_us),
+        };
+        let statement = Some(&server.running)
+            .filter(|_| server.query_us > 0)
+            .and_then(|running| self.measured.fingerprint(running))
+            .map_or_else(String::new, |fingerprint| format!("{fingerprint:016x}"));
+        [cell(transaction_us), cell(statement)]
     }
 
     fn pool_rows(&self) -> Vec<Row> {

@@ -223,6 +223,13 @@ impl StatementStats {
         true
     }
 
+    /// The fingerprint of the statement that a server runs, if the statement is still kept here.
+    pub(crate) fn fingerprint(&self, running: &Running) -> Option<u64> {
+        let place = running.place as usize;
+        let is_there = running.key != 0 && self.keys.get(place) == Some(&running.key);
+        self.places.get(place)?.as_ref().filter(|_| is_there).map(|known| known.fingerprint)
+    }
+
     /// From now on it is known here, if there is room.
     #[cold]
     pub(crate) fn make(&mut self, seen: Seen<'_>) -> Option<()> {

@@ -1,13 +1,14 @@
 //! Clients and servers, from SHOW CLIENTS and SHOW SERVERS: which of them, in what order, how many.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use pgweir_core::console::command::Topic;
 use pgweir_core::sight::PoolSight;
 use pgweir_settings::PoolMode;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::super::House;
 use super::super::access::Reader;
@@ -19,42 +20,67 @@ use super::tables::Shown;
 /// Rows of an answer.
 const LIMIT: (usize, usize) = (1_000, 200);
 
-pub(super) async fn clients(house: &House, reader: &Reader, query: &Query) -> Result<Value, Refusal> {
-    let state = query.word("state", &["active", "waiting", "idle", "login", "cancel"])?;
-    let limit = query.number("limit", 1, LIMIT.0, LIMIT.1)?;
-    refuse_names(reader, query)?;
-    let mut rows = chosen(house.show(Topic::ClientsExtended).await?, query, state);
-    rows.sort_by(|one, other| place(one).cmp(&place(other)));
-    let total = rows.len();
-    let names = reader.sees_names();
-    let model = house.model.borrow();
-    let rows: Vec<Value> = rows.iter().take(limit).map(|row| client(row, &model, names)).collect();
-    Ok(json!({ "time_s": model.sampled_s(), "total": total, "clients": rows }))
-}
+/// Values of a column that a reader can choose among.
+const CHOICES_MAX: usize = 200;
 
-pub(super) async fn servers(house: &House, reader: &Reader, query: &Query) -> Result<Value, Refusal> {
-    let states = ["active", "idle", "used", "tested", "login", "being_canceled", "listening"];
+/// What rows can be chosen by: the query's word, which is the console's column.
+const FILTERS: [&str; 3] = ["database", "user", "application_name"];
+
+pub(super) async fn clients(house: &House, reader: &Reader, query: &Query) -> Result<Value, Refusal> {
+    let states = ["active", "idle_in_transaction", "waiting", "idle", "login", "cancel"];
     let state = query.word("state", &states)?;
     let limit = query.number("limit", 1, LIMIT.0, LIMIT.1)?;
     refuse_names(reader, query)?;
-    let mut rows = chosen(house.show(Topic::ServersExtended).await?, query, state);
-    rows.sort_by_key(|row| Reverse(waited_us(row)));
-    let total = rows.len();
+    let rows = house.show(Topic::ClientsExtended).await?;
     let names = reader.sees_names();
-    let rows: Vec<Value> = rows.iter().take(limit).map(|row| server(row, names)).collect();
-    Ok(json!({ "time_s": house.model.borrow().sampled_s(), "total": total, "servers": rows }))
+    let choices = choices(&rows, names);
+    let mut rows = chosen(rows, query, state);
+    rows.sort_by(|one, other| place(one).cmp(&place(other)));
+    let total = rows.len();
+    let model = house.model.borrow();
+    let rows: Vec<Value> = rows.iter().take(limit).map(|row| client(row, &model, names)).collect();
+    Ok(json!({ "time_s": model.sampled_s(), "total": total, "choices": choices, "clients": rows }))
 }
 
-/// Who may not see names can not ask for one either: whether there is something would tell.
+pub(super) async fn servers(house: &House, reader: &Reader, query: &Query) -> Result<Value, Refusal> {
+    let states =
+        ["active", "idle_in_transaction", "idle", "used", "tested", "login", "being_canceled", "listening"];
+    let state = query.word("state", &states)?;
+    let limit = query.number("limit", 1, LIMIT.0, LIMIT.1)?;
+    refuse_names(reader, query)?;
+    let rows = house.show(Topic::ServersExtended).await?;
+    let names = reader.sees_names();
+    let choices = choices(&rows, names);
+    let mut rows = chosen(rows, query, state);
+    rows.sort_by_key(|row| Reverse((waited_us(row), row.number("transaction_us"))));
+    let total = rows.len();
+    let rows: Vec<Value> = rows.iter().take(limit).map(|row| server(row, names)).collect();
+    let time_s = house.model.borrow().sampled_s();
+    Ok(json!({ "time_s": time_s, "total": total, "choices": choices, "servers": rows }))
+}
+
+/// A reader that may not see names cannot ask for one either: whether there are rows would tell.
 fn refuse_names(reader: &Reader, query: &Query) -> Result<(), Refusal> {
-    if query.get("user").is_some() { super::need_names(reader) } else { Ok(()) }
+    let asks = query.get("user").is_some() || query.get("application_name").is_some();
+    if asks { super::need_names(reader) } else { Ok(()) }
+}
+
+/// The values that each filter has among all rows, before any is chosen.
+fn choices(rows: &[Shown], names: bool) -> Value {
+    let values = |column: &str| -> Vec<&str> {
+        let found: BTreeSet<&str> =
+            rows.iter().filter_map(|row| row.get(column)).filter(|text| !text.is_empty()).collect();
+        found.into_iter().take(CHOICES_MAX).collect()
+    };
+    let shown = FILTERS.into_iter().filter(|column| names || *column == "database");
+    shown.map(|column| (column.to_owned(), values(column).into())).collect::<Map<String, Value>>().into()
 }
 
 fn chosen(rows: Vec<Shown>, query: &Query, state: Option<&str>) -> Vec<Shown> {
     let fits =
         |row: &Shown, column: &str| query.get(column).is_none_or(|wanted| row.get(column) == Some(wanted));
     rows.into_iter()
-        .filter(|row| fits(row, "database") && fits(row, "user"))
+        .filter(|row| FILTERS.into_iter().all(|column| fits(row, column)))
         .filter(|row| state.is_none_or(|state| state_of(row) == state))
         .collect()
 }
@@ -64,17 +90,23 @@ fn state_of(row: &Shown) -> &str {
     match row.get("state").unwrap_or_default() {
         "active_cancel_req" | "waiting_cancel_req" => "cancel",
         "cl_login" | "new" => "login",
+        "active" if is_idle_in_transaction(row) => "idle_in_transaction",
         state => state,
     }
 }
 
-/// Who waits longest comes first, then those that have a server, by when they last asked for something: who asks for nothing in
-/// the midst of a transaction keeps others out. Then the rest.
+/// A transaction is open, and its client has sent nothing since its last statement ended.
+fn is_idle_in_transaction(row: &Shown) -> bool {
+    waited_us(row) == 0 && row.number("transaction_us").is_some_and(|age_us| age_us > 0)
+}
+
+/// The client that waits longest comes first, then clients that have a server, by when they last asked for something: a client that is
+/// idle in a transaction keeps others waiting. Then the rest.
 fn place(row: &Shown) -> (u8, &str, Reverse<u64>) {
     let (rank, asked) = match state_of(row) {
         "waiting" => (0, ""),
         // Times of this form are in order as texts.
-        "active" => (1, row.get("request_time").unwrap_or_default()),
+        "active" | "idle_in_transaction" => (1, row.get("request_time").unwrap_or_default()),
         _ => (2, ""),
     };
     (rank, asked, Reverse(waited_us(row)))
@@ -99,6 +131,8 @@ fn client(row: &Shown, model: &Model, names: bool) -> Value {
         "since_s": unix_s(row.get("connect_time")),
         "request_s": unix_s(row.get("request_time")),
         "wait_us": waited_us(row),
+        "transaction_us": row.number("transaction_us"),
+        "statement": shown("statement"),
         "server_id": linked(row),
         "prepared_statements": row.number("prepared_statements"),
         "tls": text("tls"),
@@ -124,6 +158,8 @@ fn server(row: &Shown, names: bool) -> Value {
         "since_s": unix_s(row.get("connect_time")),
         "request_s": unix_s(row.get("request_time")),
         "active_us": waited_us(row),
+        "transaction_us": row.number("transaction_us"),
+        "statement": shown("statement"),
         "client_id": linked(row),
         "application_name": shown("application_name"),
         "backend_pid": row.number("remote_pid"),
@@ -140,23 +176,21 @@ fn client_reason(row: &Shown, model: &Model) -> Option<String> {
         _ => {}
     }
     if row.number("multiplexed").is_some_and(|count| count > 0) {
-        return Some("its statement was sent behind another client's".to_owned());
+        return Some("its statement is queued on a server after another client's".to_owned());
     }
     let pool = pool_of(row, model);
     let reason = match state_of(row) {
         "waiting" if model.activity() == Activity::Paused => "everything is paused",
         "waiting" if pool.is_some_and(|pool| pool.paused) => "its database is paused",
         "waiting" if pool.is_some_and(|pool| pool.failure.is_some() && pool.servers.total() == 0) => {
-            "connections to the server can not be opened"
+            "connections to the server cannot be opened"
         }
         "waiting" => "all servers of its pool are busy",
+        "idle_in_transaction" => "in a transaction, has sent nothing since its last statement",
         "active" if linked(row).is_some() && waited_us(row) == 0 => {
             let replicates = row.get("replication").is_some_and(|text| text != "none");
-            if replicates || pool.is_some_and(|pool| pool.mode == PoolMode::Session) {
-                "session pooling keeps its server"
-            } else {
-                "in a transaction, asks for nothing now"
-            }
+            let session = replicates || pool.is_some_and(|pool| pool.mode == PoolMode::Session);
+            return session.then(|| "session pooling keeps its server".to_owned());
         }
         _ => return None,
     };

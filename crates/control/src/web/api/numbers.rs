@@ -12,10 +12,11 @@ pub(super) fn clients(clients: &ClientNumbers, login: u32) -> Value {
     json!({
         "total": clients.total() + login,
         "active": clients.linked,
-        "riding": clients.riding,
+        "multiplexed": clients.riding,
         "waiting": clients.waiting,
         "idle": clients.idle,
         "pinned": clients.pinned,
+        "idle_in_transaction": clients.idle_in_transaction,
         "login": login,
     })
 }

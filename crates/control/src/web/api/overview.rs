@@ -49,8 +49,8 @@ pub(super) fn overview(house: &House, names: bool) -> Value {
         "multiplexing": {
             "target": whole.rides.target,
             "busy": whole.rides.busy,
-            "riding": whole.clients.riding,
-            "ridden_total": whole.rides.ridden,
+            "multiplexed": whole.clients.riding,
+            "multiplexed_total": whole.rides.ridden,
             "requeued_total": whole.rides.requeued,
             "violations_total": whole.rides.violations,
         },

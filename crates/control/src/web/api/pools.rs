@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::super::House;
 use super::super::access::Reader;
-use super::super::model::{Model, PoolState, Rates, Sum, together};
+use super::super::model::{Lately, Model, PoolState, Rates, Sum, together};
 use super::super::reply::Refusal;
 use super::numbers;
 use super::query::Query;
@@ -39,7 +39,11 @@ fn pool(group: &[&PoolState], reader: &Reader) -> Value {
     let recent = together(group.iter().flat_map(|pool| pool.track.recent()));
     let mut rates = Rates::default();
     group.iter().for_each(|pool| rates.add(&pool.track.rates()));
+    let mut lately = Lately::default();
+    group.iter().filter_map(|pool| pool.lately).for_each(|its| lately.add(its));
     let first = group.first().map(|pool| &pool.sight);
+    let failures = group.iter().filter_map(|pool| pool.sight.failure.as_ref());
+    let failure = failures.min_by_key(|failure| failure.retry_in_us);
     let names = reader.sees_names();
     json!({
         "database": first.map(|pool| &*pool.database),
@@ -52,7 +56,14 @@ fn pool(group: &[&PoolState], reader: &Reader) -> Value {
         "totals": numbers::totals(&sum.stats, sum.errors),
         "latency": numbers::latency(recent.as_deref()),
         "wait_oldest_us": sum.wait_oldest_us,
-        "last_connect_error": first.filter(|_| names).and_then(|pool| pool.failure.as_deref()),
+        "lately": {
+            "clients_active": lately.clients_active,
+            "clients_waiting": lately.clients_waiting,
+            "servers_active": lately.servers_active,
+        },
+        "connect_failing": failure.is_some(),
+        "next_connect_us": failure.map(|failure| failure.retry_in_us),
+        "last_connect_error": failure.filter(|_| names).map(|failure| &*failure.text),
     })
 }
 

@@ -26,10 +26,15 @@ pub(super) fn series(house: &House, reader: &Reader, query: &Query) -> Result<Va
         }
     }
     let model = house.model.borrow();
-    let found = model.series(query.get("database"), user);
-    let (series, clock) = found.ok_or(Refusal::NotFound("No series are kept for this."))?;
-    let (step_s, steps) = series.since(clock, window_s, after_s);
-    let steps: Vec<_> = steps.collect();
+    let (step_s, steps) = match model.series(query.get("database"), user) {
+        Some((series, clock)) => {
+            let (step_s, steps) = series.since(clock, window_s, after_s);
+            (step_s, steps.collect::<Vec<_>>())
+        }
+        // It was seen, and its first step has not ended yet.
+        None if model.awaits_series(query.get("database"), user) => (1, Vec::new()),
+        None => return Err(Refusal::NotFound("No series are kept for this.")),
+    };
     let columns: Map<String, Value> = COLUMNS
         .iter()
         .enumerate()

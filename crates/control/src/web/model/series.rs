@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 
+use pgweir_core::sight::PoolSight;
 use pgweir_core::stats::histogram::Histogram;
 use pgweir_core::stats::times::Times;
 
-use super::super::limits::{COARSE_STEPS, FINE_STEPS, WINDOW_HALF_S};
-use super::{Rates, Sum};
+use super::super::limits::{COARSE_STEPS, FINE_STEPS, LATELY_WEIGHT, WINDOW_HALF_S};
+use super::Rates;
 
 /// How many seconds a coarse step has.
 pub(in super::super) const COARSE_S: usize = 10;
@@ -35,34 +36,106 @@ pub(in super::super) const COLUMNS: [&str; 20] = [
     "client_mean_us",
 ];
 
-/// Columns up to here are gauges, then come rates, then the longest wait, then what times give.
+/// Columns up to here are numbers of clients and servers, ...
 const GAUGES: usize = 6;
-const RATES: usize = 12;
+/// ... then come rates; of both a coarse step has the average. Then the longest wait, then what times give.
+const AVERAGES: usize = 12;
 const LONGEST: usize = 12;
 const TIMES: usize = 13;
 
 /// One step: NaN is "nothing was measured". Single precision is enough for a chart.
 pub(in super::super) type Values = [f32; COLUMNS.len()];
 
+/// Numbers of clients and servers: sums over the looks of a second, then their averages.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Gauges {
+    numbers: [f64; GAUGES],
+    /// The longest wait that any look saw.
+    wait_oldest_us: u64,
+}
+
+impl Gauges {
+    /// What a look saw of a pool.
+    pub(super) fn note(&mut self, pool: &PoolSight) {
+        let (clients, servers) = (&pool.clients, &pool.servers);
+        let seen = [
+            clients.linked,
+            clients.waiting,
+            clients.idle,
+            servers.active,
+            servers.idle + servers.used,
+            servers.login,
+        ];
+        for (sum, number) in self.numbers.iter_mut().zip(seen) {
+            *sum += f64::from(number);
+        }
+        self.wait_oldest_us = self.wait_oldest_us.max(pool.wait_oldest_us);
+    }
+
+    /// Averages over this many looks; a pool that was not there at some of them had nothing then.
+    pub(super) fn averaged(self, looks: u32) -> Gauges {
+        Gauges { numbers: self.numbers.map(|sum| sum / f64::from(looks.max(1))), ..self }
+    }
+
+    /// Adds another pool's averages.
+    pub(super) fn add(&mut self, other: &Gauges) {
+        for (sum, number) in self.numbers.iter_mut().zip(other.numbers) {
+            *sum += number;
+        }
+        self.wait_oldest_us = self.wait_oldest_us.max(other.wait_oldest_us);
+    }
+}
+
+/// Averages over about the last ten seconds: a burst that is over within milliseconds is not in them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(in super::super) struct Lately {
+    pub(in super::super) clients_active: f64,
+    pub(in super::super) clients_waiting: f64,
+    pub(in super::super) servers_active: f64,
+}
+
+impl Lately {
+    /// A second has passed. The first one is all that is known.
+    pub(super) fn note(known: Option<Lately>, gauges: &Gauges) -> Lately {
+        let [clients_active, clients_waiting, _, servers_active, _, _] = gauges.numbers;
+        let now = Lately { clients_active, clients_waiting, servers_active };
+        let mixed = |before: f64, now: f64| before + LATELY_WEIGHT * (now - before);
+        known.map_or(now, |before| Lately {
+            clients_active: mixed(before.clients_active, now.clients_active),
+            clients_waiting: mixed(before.clients_waiting, now.clients_waiting),
+            servers_active: mixed(before.servers_active, now.servers_active),
+        })
+    }
+
+    /// Adds another pool's.
+    pub(in super::super) fn add(&mut self, other: Lately) {
+        self.clients_active += other.clients_active;
+        self.clients_waiting += other.clients_waiting;
+        self.servers_active += other.servers_active;
+    }
+}
+
 /// The columns that do not come from times.
 pub(super) struct Row([f32; TIMES]);
 
 impl Row {
-    pub(super) fn of(sum: &Sum, rates: &Rates) -> Row {
+    pub(super) fn of(gauges: &Gauges, rates: &Rates) -> Row {
+        let [clients_active, clients_waiting, clients_idle, servers_active, servers_idle, servers_login] =
+            gauges.numbers.map(|number| number as f32);
         Row([
-            sum.clients.linked as f32,
-            sum.clients.waiting as f32,
-            sum.clients.idle as f32,
-            sum.servers.active as f32,
-            (sum.servers.idle + sum.servers.used) as f32,
-            sum.servers.login as f32,
+            clients_active,
+            clients_waiting,
+            clients_idle,
+            servers_active,
+            servers_idle,
+            servers_login,
             rates.transactions as f32,
             rates.queries as f32,
             rates.received_bytes as f32,
             rates.sent_bytes as f32,
             rates.errors as f32,
             rates.logins as f32,
-            sum.wait_oldest_us as f32,
+            gauges.wait_oldest_us as f32,
         ])
     }
 }
@@ -109,7 +182,7 @@ pub(in super::super) struct Series {
     fine: VecDeque<Values>,
     coarse: VecDeque<Values>,
     /// Of the coarse step that is being filled.
-    rates: [f32; RATES - GAUGES],
+    sums: [f32; AVERAGES],
     longest: f32,
     times: Times,
 }
@@ -130,8 +203,8 @@ impl Series {
 
     pub(super) fn push(&mut self, row: Row, second: Option<&Times>, step: Step) {
         push(&mut self.fine, with_times(row.0, second), FINE_STEPS);
-        for (sum, rate) in self.rates.iter_mut().zip(&row.0[GAUGES..RATES]) {
-            *sum += rate;
+        for (sum, value) in self.sums.iter_mut().zip(&row.0) {
+            *sum += value;
         }
         self.longest = self.longest.max(row.0[LONGEST]);
         if let Some(second) = second {
@@ -139,7 +212,7 @@ impl Series {
         }
         if step.coarse {
             let mut values = row.0;
-            for (value, sum) in values[GAUGES..RATES].iter_mut().zip(std::mem::take(&mut self.rates)) {
+            for (value, sum) in values.iter_mut().zip(std::mem::take(&mut self.sums)) {
                 *value = sum / COARSE_S as f32;
             }
             values[LONGEST] = std::mem::take(&mut self.longest);

@@ -58,9 +58,14 @@ pub(in crate::web) struct Film {
 impl Film {
     pub(in crate::web) fn show(&mut self, pools: Vec<PoolSight>) {
         self.at += Duration::from_secs(1);
+        self.look(pools);
+        self.model.end_second();
+    }
+
+    /// A look within a second.
+    fn look(&mut self, pools: Vec<PoolSight>) {
         let loads = vec![Load { connections: 3, ..Load::default() }];
         self.model.take(self.at, vec![worker()], pools, loads, Process::default());
-        self.model.end_second();
     }
 }
 
@@ -125,6 +130,37 @@ fn windows_move_on_at_the_same_time() {
         seen.push(count(model.whole()));
     }
     assert_eq!(seen, [0, 0, 0, 40, 50, 60, 70, 80, 90, 50, 60, 70]);
+}
+
+#[test]
+fn numbers_of_clients_are_averages_over_the_looks() {
+    let mut film = film();
+    let crowd = |linked: u32, waiting: u32| {
+        let mut seen = pool("shop", "ann", 1, None);
+        seen.clients = ClientNumbers { linked, waiting, ..ClientNumbers::default() };
+        seen.wait_oldest_us = u64::from(waiting);
+        seen
+    };
+    for second in 0..10 {
+        film.look(vec![crowd(1, 0)]);
+        film.look(vec![crowd(3, 8)]);
+        film.look(vec![crowd(2, 4), pool("late", "bob", 1, None)]);
+        film.show(vec![crowd(2, second)]);
+    }
+    let first = |window_s: usize, database: Option<&str>| {
+        let (series, clock) = film.model.series(database, None).expect("kept");
+        let (_, mut steps) = series.since(clock, window_s, 0.0);
+        steps.next().map(|(_, values)| (values[0], values[1], values[12])).expect("a step")
+    };
+    assert_eq!(first(300, Some("shop")), (2.0, 3.0, 8.0));
+    let lately = film.model.pools().next().and_then(|pool| pool.lately).expect("the pool was seen");
+    assert_eq!(lately.servers_active, 1.0);
+    assert!(
+        (3.0..4.125).contains(&lately.clients_waiting),
+        "{lately:?} of a number that grows from 3 to 5.25"
+    );
+    assert_eq!(first(300, None).0, 2.0, "a pool that has gone counts no more");
+    assert_eq!(first(3600, Some("shop")), (2.0, 4.125, 9.0), "of a step of ten seconds, too");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use pgweir_core::stats::Stats;
 use pgweir_core::stats::times::Times;
 
 use super::Sum;
-use super::series::{Clock, Row, Series, Step};
+use super::series::{Clock, Gauges, Row, Series, Step};
 
 /// See the module's head.
 pub(in super::super) struct Track {
@@ -78,7 +78,7 @@ impl Track {
         self.series.as_deref()
     }
 
-    pub(super) fn end_second(&mut self, sum: &Sum, elapsed_s: f64, step: Step) {
+    pub(super) fn end_second(&mut self, sum: &Sum, gauges: &Gauges, elapsed_s: f64, step: Step) {
         let (stats, errors) = self.before.replace((sum.stats, sum.errors)).unwrap_or_default();
         let change = sum.stats.since(&stats);
         let per_s = |count: u64| if elapsed_s > 0.0 { count as f64 / elapsed_s } else { 0.0 };
@@ -91,7 +91,7 @@ impl Track {
             logins: per_s(change.client_logins),
         };
         if let Some(series) = &mut self.series {
-            series.push(Row::of(sum, &self.rates), self.second.as_deref(), step);
+            series.push(Row::of(gauges, &self.rates), self.second.as_deref(), step);
         }
         self.second = None;
         if step.half {
