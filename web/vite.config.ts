@@ -1,4 +1,4 @@
-// The built page lies in dist/ and is committed: whoever builds pgweir needs no Node.
+// The built page lies in dist/ and is committed: building pgweir needs no Node.
 import { defineConfig, type Plugin } from "vite";
 
 /** Files in this repository end with a line's end, those that are made too. */

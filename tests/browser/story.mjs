@@ -1,14 +1,14 @@
-// Stories of people who look at the dashboard: `node story.mjs NAME`. URL is the pooler's, PICTURES a folder for screenshots.
-// pgbench runs through the pooler meanwhile, as alice on the database bench.
+// Stories of readers of the dashboard: `node story.mjs NAME`. URL is the pooler's, PICTURES a folder for screenshots.
+// pgbench runs through the pooler meanwhile, as alice on the database bench; the database old has no server.
 
 import assert from "node:assert/strict";
 
 import { Visit } from "./browser.mjs";
 
-const PAGES = ["Overview", "Clients", "Servers", "Statements", "Settings", "Log"];
+const PAGES = ["Overview", "Clients", "Servers", "Statements", "Details", "Settings", "Log"];
 
 const STORIES = {
-  /** Somebody opens the page for the first time, signed in as nobody. */
+  /** A first visit, without signing in. */
   async stranger() {
     const visit = await Visit.begin({ colorScheme: "light" });
     const { page } = visit;
@@ -29,7 +29,7 @@ const STORIES = {
     await page.getByRole("button", { name: "Go on" }).click();
     for (const name of PAGES.slice(1)) {
       await visit.follow(name);
-      await visit.until(`${name} is filled`, async () => !(await page.getByText("Asking …").isVisible()));
+      await visit.until(`${name} is filled`, async () => !(await page.getByText("Loading …").isVisible()));
       assert.equal(await page.getByText("alice").count(), 0, `a stranger is shown no names of users on ${name}`);
       await visit.accessible(name);
       await visit.picture(`${name.toLowerCase()}-stranger`, { fullPage: name !== "Settings" });
@@ -55,8 +55,23 @@ const STORIES = {
     await visit.follow("Clients");
     await page.getByRole("row").filter({ hasText: "alice" }).first().waitFor();
     await visit.picture("clients-dark", { fullPage: false });
+    await page.getByLabel("Application").selectOption("pgbench");
+    await page.getByText(/^\d+ clients$/).waitFor();
+    await page.getByLabel("State", { exact: true }).selectOption("cancel");
+    await page.getByText("No client matches.").waitFor();
+    await page.getByRole("button", { name: "Show all" }).click();
+    await page.getByRole("row").filter({ hasText: "alice" }).first().getByRole("button", { name: /^More about client/ }).click();
+    await page.getByRole("link", { name: "Clients of user alice" }).waitFor();
+    assert.equal(await page.getByRole("button", { name: /Drop/ }).count(), 0, "a reader has nothing in a menu that acts");
+    await visit.accessible("a row's menu");
+    await page.keyboard.press("Escape");
+    await page.getByRole("link", { name: "Clients of user alice" }).waitFor({ state: "detached" });
     await visit.follow("Statements");
     await page.getByRole("row").filter({ hasText: "select abalance from pgbench_accounts where aid = ?" }).first().waitFor();
+    await page.getByLabel("Text or fingerprint").fill("nothing like this");
+    await page.getByText("No statement matches.").waitFor();
+    await page.getByLabel("Text or fingerprint").fill("abalance where");
+    await page.getByRole("row").filter({ hasText: "select abalance" }).first().waitFor();
     await visit.accessible("Statements, dark");
     await visit.picture("statements-dark", { fullPage: false });
     await visit.follow("Settings");
@@ -90,7 +105,7 @@ const STORIES = {
     await page.getByRole("heading", { name: /bench.*paused/ }).waitFor();
     await visit.picture("database-paused");
     await visit.follow("Overview");
-    await page.getByText("bench is paused: clients wait until that is resumed.").waitFor();
+    await page.getByText(/bench is paused, \d+ clients waiting:/).waitFor();
     await visit.until("all clients of the load wait", async () => (await legend(page, "waiting")) > 0);
     await visit.picture("overview-paused");
     await page.getByRole("table").getByRole("link", { name: "bench" }).first().click();
@@ -103,7 +118,8 @@ const STORIES = {
     await press(page, "Reload");
     await confirm(page, "Reload");
     await visit.follow("Clients");
-    await page.getByRole("row").filter({ hasText: "alice" }).first().getByRole("button", { name: /^Drop client/ }).click();
+    await page.getByRole("row").filter({ hasText: "alice" }).first().getByRole("button", { name: /^More about client/ }).click();
+    await page.getByRole("button", { name: "Drop client …" }).click();
     await page.getByRole("dialog").getByText(/is disconnected at once/).waitFor();
     await page.keyboard.press("Escape");
     await visit.end();
@@ -119,7 +135,7 @@ const STORIES = {
     await page.locator(".cards").getByText("alice").waitFor();
     for (const name of PAGES) {
       await visit.follow(name);
-      await visit.until(`${name} is filled`, async () => !(await page.getByText("Asking …").isVisible()));
+      await visit.until(`${name} is filled`, async () => !(await page.getByText("Loading …").isVisible()));
       await visit.fits(name);
       await visit.accessible(`${name}, narrow`);
       await visit.picture(`${name.toLowerCase()}-narrow`, { fullPage: name !== "Settings" });
@@ -139,7 +155,29 @@ const STORIES = {
     await visit.end();
   },
 
-  /** With http_anonymous = none nothing is shown until somebody signs in. */
+  /** The verdict names what is wrong, also to a reader that sees no names; the page of a database without a server says why. */
+  async trouble() {
+    const visit = await Visit.begin({ colorScheme: "light" });
+    const { page } = visit;
+    await visit.go();
+    const queue = page.getByText(/^bench: \d+ of 4 servers busy, \d+ clients? waiting, \d+ % of the time is queueing:$/);
+    await queue.waitFor();
+    await page.getByText(/^database old: cannot connect, next attempt .*:$/).waitFor();
+    assert.equal(await page.getByText(/refused/).count(), 0, "a stranger is shown no error, which may have an address in it");
+    await visit.accessible("findings");
+    await visit.signIn("stats");
+    await page.getByText(/^database old: cannot connect: .*refused.*, next attempt .*:$/).waitFor();
+    await visit.picture("overview-trouble", { fullPage: false });
+    await page.getByRole("link", { name: "Look at old" }).click();
+    await page.getByRole("heading", { name: "pgweir cannot connect to the server" }).waitFor();
+    await page.locator(".error-text").getByText(/refused/).waitFor();
+    assert.equal(await page.locator(".chart").count(), 0, "no empty charts beside the error");
+    await visit.accessible("a database that is down");
+    await visit.picture("database-down");
+    await visit.end();
+  },
+
+  /** With http_anonymous = none nothing is shown without signing in. */
   async locked() {
     const visit = await Visit.begin({ colorScheme: "dark" });
     const { page } = visit;
@@ -155,7 +193,7 @@ const STORIES = {
     await visit.end();
   },
 
-  /** Nobody touches a mouse. */
+  /** All of it by keyboard. */
   async keyboard() {
     const visit = await Visit.begin({ colorScheme: "light" });
     const { page } = visit;

@@ -1,11 +1,12 @@
 // A made-up pooler that answers docs/openapi.yaml, for developing the page. Its load swells and ebbs, and sometimes it queues.
-// Signing in: anybody, the password is "secret"; the user "admin" may act.
+// Signing in: any user, the password is "secret"; the user "admin" may act. The database "old" cannot be reached.
 
 const DATABASES = [
   { name: "shop", user: "web", share: 1, limit: 20 },
   { name: "shop", user: "worker", share: 0.25, limit: 20 },
   { name: "reports", user: "analyst", share: 0.05, limit: 5, mode: "session" },
   { name: "ledger", user: "web", share: 0.4, limit: 10 },
+  { name: "old", user: "web", share: 0.05, limit: 5, down: true },
 ];
 // MANY=1000: as many further databases, to see how the page copes.
 for (let n = 0; n < Number(process.env.MANY ?? 0); n += 1) DATABASES.push({ name: `tenant_${n}`, user: "web", share: 0.02 + (n % 7) / 100, limit: 5 });
@@ -37,7 +38,7 @@ export class Play {
   pool(pool, t) {
     const load = (0.25 + 0.75 * wave(t, 240, pool.share * 9)) * (0.9 + 0.2 * noise(Math.floor(t), pool.share));
     const total = Math.round(200 * pool.share * (0.8 + 0.2 * wave(t, 600)));
-    const paused = this.paused.has(pool.name);
+    const paused = this.paused.has(pool.name) || pool.down === true;
     const want = Math.round(total * 0.13 * load * (wave(t, 240, pool.share * 9) > 0.85 ? 1.5 : 1));
     const active = paused ? 0 : Math.min(want, pool.limit);
     const waiting = paused ? want : Math.max(0, want - pool.limit);
@@ -49,7 +50,7 @@ export class Play {
   }
 
   clients(one, login = 0) {
-    return { total: one.active + one.waiting + one.idle + login, active: one.active, waiting: one.waiting, idle: one.idle, pinned: one.pinned, login };
+    return { total: one.active + one.waiting + one.idle + login, active: one.active, multiplexed: 0, waiting: one.waiting, idle: one.idle, pinned: one.pinned, idle_in_transaction: Math.floor(one.active / 4), login };
   }
 
   servers(one, limit) {
@@ -130,7 +131,7 @@ export class Play {
       latency: this.latency(one), queue: { waiting: one.waiting, wait_oldest_us: one.oldest },
       workers: [{ busy: 0.2 + 0.3 * wave(t, 240), connections: 300 }], databases,
       errors: [{ class: "23", name: "integrity constraint violation", total: 4021 }, { class: "40", name: "transaction rollback", total: 880 }, { class: "57", name: "operator intervention", total: 12 }],
-      multiplexing: { target: 4, busy: 3, riding: 6, ridden_total: 48_120_331, requeued_total: 12, violations_total: 0 },
+      multiplexing: { target: 4, busy: 3, multiplexed: 6, multiplexed_total: 48_120_331, requeued_total: 12, violations_total: 0 },
       sessions: { pinned: 2, pins_total: 41, replays_total: 803_112, audits_total: 977, remembered_total: 61_204 },
     };
   }
@@ -138,7 +139,7 @@ export class Play {
   pools(t, names) {
     return DATABASES.map((pool) => {
       const one = this.pool(pool, t);
-      return { database: pool.name, user: names ? pool.user : null, mode: pool.mode ?? "transaction", paused: this.paused.has(pool.name), clients: this.clients(one), servers: this.servers(one, pool.limit), rates: this.rates(one), totals: this.rates(one), latency: this.latency(one), wait_oldest_us: one.oldest, last_connect_error: names && pool.name === "ledger" ? null : null };
+      return { database: pool.name, user: names ? pool.user : null, mode: pool.mode ?? "transaction", paused: this.paused.has(pool.name), clients: this.clients(one), servers: this.servers(one, pool.limit), rates: this.rates(one), totals: this.rates(one), latency: this.latency(one), wait_oldest_us: one.oldest, lately: { clients_active: one.active, clients_waiting: one.waiting, servers_active: one.active }, connect_failing: pool.down === true, next_connect_us: pool.down ? 1e6 * (15 - (t % 15)) : null, last_connect_error: names && pool.down ? "connection to server failed: connection refused" : null };
     }).filter((pool, at, all) => names || all.findIndex((other) => other.database === pool.database) === at);
   }
 
@@ -166,18 +167,20 @@ export class Play {
     const rows = [];
     for (const pool of DATABASES) {
       const one = this.pool(pool, t);
-      for (const state of ["waiting", "active", "idle"]) {
-        for (let n = 0; n < one[state]; n += 1) {
+      const open = Math.floor(one.active / 4);
+      const counts = { waiting: one.waiting, idle_in_transaction: open, active: one.active - open, idle: one.idle };
+      for (const [state, members] of Object.entries(counts)) {
+        for (let n = 0; n < members; n += 1) {
           rows.push({
             id: rows.length + 1, database: pool.name, user: names ? pool.user : null, application_name: names ? "checkout" : null, address: names ? `10.1.0.${n % 250}:${40_000 + n}` : null, state,
-            reason: { waiting: `waits for a server: all ${pool.limit} are busy`, active: "in a transaction", idle: "asks for nothing" }[state],
-            since_s: t - 40 - n * 31, request_s: t - 1, wait_us: state === "idle" ? 0 : 900 + n * 77, server_id: state === "active" ? n + 1 : null, prepared_statements: n % 4, tls: names && n % 2 ? "TLSv1.3/TLS13_AES_256_GCM_SHA384" : null, replication: null,
+            reason: { waiting: `waits for a server: all ${pool.limit} are busy`, idle_in_transaction: "in a transaction, has sent nothing since its last statement" }[state] ?? null,
+            since_s: t - 40 - n * 31, request_s: t - 1, wait_us: state.startsWith("idle") ? 0 : 900 + n * 77, transaction_us: state === "idle_in_transaction" ? 2_400_000 + n * 31_000 : state === "active" ? 1_200 + n * 90 : 0, statement: names && state === "active" ? "0000000000000000" : null, server_id: state === "active" ? n + 1 : null, prepared_statements: n % 4, tls: names && n % 2 ? "TLSv1.3/TLS13_AES_256_GCM_SHA384" : null, replication: null,
           });
         }
       }
     }
-    const found = rows.filter((row) => ["state", "database", "user"].every((name) => !query.get(name) || row[name] === query.get(name)));
-    return { time_s: t, total: found.length, clients: found.slice(0, limit) };
+    const found = rows.filter((row) => ["state", "database", "user", "application_name"].every((name) => !query.get(name) || row[name] === query.get(name)));
+    return { time_s: t, total: found.length, choices: choices(rows, names), clients: found.slice(0, limit) };
   }
 
   serverRows(t, names, limit, query) {
@@ -186,11 +189,11 @@ export class Play {
       const one = this.pool(pool, t);
       for (let n = 0; n < one.open; n += 1) {
         const busy = n < one.active;
-        rows.push({ id: rows.length + 1, database: pool.name, user: names ? pool.user : null, address: names ? "10.0.0.5:5432" : null, state: busy ? "active" : "idle", reason: busy ? "statement runs" : "free", since_s: t - 400 - 60 * n, request_s: t - 0.2, active_us: busy ? 800 + n * 55 : 0, client_id: busy ? n + 1 : null, application_name: names ? "checkout" : null, backend_pid: 21_000 + rows.length, close_needed: n === 7, prepared_statements: 12, tls: null });
+        rows.push({ id: rows.length + 1, database: pool.name, user: names ? pool.user : null, address: names ? "10.0.0.5:5432" : null, state: busy ? "active" : "idle", reason: null, since_s: t - 400 - 60 * n, request_s: t - 0.2, active_us: busy ? 800 + n * 55 : 0, transaction_us: busy ? 900 + n * 55 : 0, statement: names && busy ? "0000000000000000" : null, client_id: busy ? n + 1 : null, application_name: names ? "checkout" : null, backend_pid: 21_000 + rows.length, close_needed: n === 7, prepared_statements: 12, tls: null });
       }
     }
-    const found = rows.filter((row) => ["state", "database", "user"].every((name) => !query.get(name) || row[name] === query.get(name)));
-    return { time_s: t, total: found.length, servers: found.slice(0, limit) };
+    const found = rows.filter((row) => ["state", "database", "user", "application_name"].every((name) => !query.get(name) || row[name] === query.get(name)));
+    return { time_s: t, total: found.length, choices: choices(rows, names), servers: found.slice(0, limit) };
   }
 
   statements(t, query) {
@@ -201,11 +204,16 @@ export class Play {
   }
 }
 
+function choices(rows, names) {
+  const of = (name) => [...new Set(rows.map((row) => row[name]).filter(Boolean))];
+  return names ? { database: of("database"), user: of("user"), application_name: of("application_name") } : { database: of("database") };
+}
+
 function settings(names) {
   const rows = [
     ["Pools", "pool_mode", "transaction", "session", "session, transaction, statement", "When a server connection goes back to its pool: at the end of a `transaction`, of a `session`, or of a `statement`."],
     ["Pools", "default_pool_size", "20", "20", "whole number", "How many server connections a pool may have."],
-    ["Pools", "query_wait_timeout", "120", "120", "seconds", "How long a client waits for a server before it is dropped. 0: for ever."],
+    ["Pools", "query_wait_timeout", "120", "120", "seconds", "How long a client waits for a server before it is dropped. 0: without limit."],
     ["Listening", "listen_addr", "127.0.0.1", "", "addresses", "Where clients are taken: addresses, separated by commas, or `*`."],
     ["Listening", "http_listen", "127.0.0.1:9127", "", "address:port", "Where this page is served. **Empty: nowhere.**"],
   ];

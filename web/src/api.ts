@@ -29,13 +29,15 @@ export interface Latency {
   transaction: Quantiles | null;
 }
 
-/** `pinned` ones are among the `active`. */
+/** `multiplexed`, `pinned` and `idle_in_transaction` ones are among the `active`. */
 export interface ClientCounts {
   total: number;
   active: number;
+  multiplexed: number;
   waiting: number;
   idle: number;
   pinned: number | null;
+  idle_in_transaction: number;
   login: number;
 }
 
@@ -105,13 +107,19 @@ export interface Pool {
   user: string | null;
   mode: "session" | "transaction" | "statement";
   paused: boolean;
-  disabled?: boolean;
   clients: ClientCounts;
   servers: ServerCounts;
   rates: Rates;
   totals: Rates;
   latency: Latency;
   wait_oldest_us: number;
+  /** Averages over about the last ten seconds. */
+  lately: { clients_active: number; clients_waiting: number; servers_active: number };
+  /** The last connection to the server failed, and none has succeeded since. */
+  connect_failing: boolean;
+  /** Until the next attempt; null unless `connect_failing`. */
+  next_connect_us: number | null;
+  /** Null also for readers that see no names. */
   last_connect_error: string | null;
 }
 
@@ -140,17 +148,28 @@ export interface PercentileRow {
   latency: Latency;
 }
 
+/** What rows can be chosen by, whatever was chosen. */
+export interface Choices {
+  database?: string[];
+  user?: string[];
+  application_name?: string[];
+}
+
 export interface Client {
   id: number;
   database: string | null;
   user: string | null;
   application_name: string | null;
   address: string | null;
-  state: "active" | "waiting" | "idle" | "login" | "cancel";
+  state: "active" | "idle_in_transaction" | "waiting" | "idle" | "login" | "cancel";
   reason: string | null;
   since_s: number;
   request_s: number | null;
   wait_us: number;
+  /** The age of its transaction; 0 if none is open. */
+  transaction_us: number;
+  /** The fingerprint of the statement that its server runs. */
+  statement: string | null;
   server_id: number | null;
   prepared_statements: number;
   tls: string | null;
@@ -162,11 +181,13 @@ export interface Server {
   database: string;
   user: string | null;
   address: string | null;
-  state: "active" | "idle" | "used" | "tested" | "login" | "being_canceled" | "listening";
+  state: "active" | "idle_in_transaction" | "idle" | "used" | "tested" | "login" | "being_canceled" | "listening";
   reason: string | null;
   since_s: number;
   request_s: number | null;
   active_us: number;
+  transaction_us: number;
+  statement: string | null;
   client_id: number | null;
   application_name: string | null;
   backend_pid: number;

@@ -1,4 +1,4 @@
-// The frame: head, pages, and the news whether the pooler answers.
+// The frame: head, pages, and whether the pooler answers.
 
 import { useEffect, useState } from "preact/hooks";
 
@@ -9,6 +9,7 @@ import { hold, useHold } from "./hold";
 import { useLive, type Live } from "./live";
 import { ClientsPage } from "./pages/clients";
 import { DatabasePage } from "./pages/database";
+import { DetailsPage } from "./pages/details";
 import { LogPage } from "./pages/log";
 import { OverviewPage } from "./pages/overview";
 import { ServersPage } from "./pages/servers";
@@ -24,6 +25,7 @@ const PAGES: [string, string][] = [
   ["clients", "Clients"],
   ["servers", "Servers"],
   ["statements", "Statements"],
+  ["details", "Details"],
   ["settings", "Settings"],
   ["log", "Log"],
 ];
@@ -96,10 +98,12 @@ function Page({ route, live, windowS, pick }: { route: Route; live: Live<Overvie
       return <ServersPage route={route} />;
     case "statements":
       return <StatementsPage route={route} />;
+    case "details":
+      return <DetailsPage live={live} windowS={windowS} pick={pick} />;
     case "settings":
-      return <SettingsPage />;
+      return <SettingsPage route={route} />;
     case "log":
-      return <LogPage />;
+      return <LogPage route={route} />;
     default:
       return <Placeholder>There is no such page.</Placeholder>;
   }
@@ -107,7 +111,7 @@ function Page({ route, live, windowS, pick }: { route: Route; live: Live<Overvie
 
 function Head({ route, live, session, signIn, signedOut }: { route: Route; live: Live<Overview>; session: Session; signIn: () => void; signedOut: () => void }) {
   const leave = async () => {
-    await signOut(session.csrf).catch(() => null); // the next answer shows who one is, whatever came of it
+    await signOut(session.csrf).catch(() => null); // the next answer says who is signed in, also after a fault
     signedOut();
   };
   return (
@@ -161,7 +165,7 @@ function Pulse({ live }: { live: Live<Overview> }) {
   );
 }
 
-/** A bar over the page when the pooler can not be reached; what is shown then is old. */
+/** A bar over the page when the pooler cannot be reached: what is shown then is old. */
 function Reach({ live }: { live: Live<Overview> }) {
   if (!live.fault || live.fault.status === 401) return <div role="status" />;
   const since = live.at > 0 ? ` What you see is from ${new Date(live.at).toLocaleTimeString("en-GB")}.` : "";
@@ -177,7 +181,7 @@ function Locked({ signIn, possible }: { signIn: () => void; possible: boolean })
   return (
     <div class="none">
       <p>Figures are shown to those who sign in.</p>
-      {possible ? <p><button type="button" class="main" onClick={signIn}>Sign in</button></p> : <p>Nobody can sign in yet: admin_users or stats_users must name somebody who has a password in auth_file.</p>}
+      {possible ? <p><button type="button" class="main" onClick={signIn}>Sign in</button></p> : <p>No user can sign in yet: admin_users or stats_users must name a user with a password in auth_file.</p>}
     </div>
   );
 }

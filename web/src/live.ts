@@ -1,4 +1,4 @@
-// The page's pulse: asks once a second while somebody looks, and knows when the pooler can not be reached.
+// The page's pulse: asks once a second while the page is seen, and knows when the pooler cannot be reached.
 
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 
@@ -18,7 +18,7 @@ export interface Live<T> {
 }
 
 /**
- * Calls `ask` now and then every `everyMs`, which may depend on what was answered; slower after faults, and not while the page
+ * Calls `ask` at once and then every `everyMs`, which may depend on what was answered; slower after faults, and not while the page
  * is hidden.
  * What was answered stays while later requests fail. A change of `key` forgets it.
  */

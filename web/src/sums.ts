@@ -3,10 +3,12 @@
 import type { ClientCounts, ServerCounts } from "./api";
 
 export function sumClients(all: ClientCounts[]): ClientCounts {
-  const total: ClientCounts = { total: 0, active: 0, waiting: 0, idle: 0, pinned: null, login: 0 };
+  const total: ClientCounts = { total: 0, active: 0, multiplexed: 0, waiting: 0, idle: 0, pinned: null, idle_in_transaction: 0, login: 0 };
   for (const one of all) {
     total.total += one.total;
     total.active += one.active;
+    total.multiplexed += one.multiplexed;
+    total.idle_in_transaction += one.idle_in_transaction;
     total.waiting += one.waiting;
     total.idle += one.idle;
     total.login += one.login;

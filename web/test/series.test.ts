@@ -19,7 +19,7 @@ test("steps that are known are not taken twice", () => {
   expect(joined(first, some([]), 60)).toBe(first);
 });
 
-test("another step begins anew", () => {
+test("another step begins a new series", () => {
   expect(joined(some([1, 2, 3]), some([10, 20], 10), 600).time_s).toEqual([10, 20]);
 });
 

@@ -1,43 +1,68 @@
-// Who is connected, what each does, and why it does that.
+// The clients: what each does, and why it does that.
 
-import { get, type Client } from "../api";
+import { get, type Choices, type Client } from "../api";
 import { count, duration, span } from "../format";
 import { useLive } from "../live";
-import { useDesk } from "../context";
-import { KillClient } from "../parts/actions";
-import { Filter } from "../parts/filter";
-import { Badge, Placeholder, Tls } from "../parts/small";
+import { useDesk, type Desk } from "../context";
+import { killClient } from "../parts/actions";
+import { Filters, plainly, type Choice } from "../parts/filter";
+import { Menu, type MenuItem } from "../parts/menu";
+import { Badge, Fingerprint, Placeholder, Tls } from "../parts/small";
 import { Table, type ColumnOf } from "../parts/table";
-import type { Route } from "../route";
+import { href, type Route } from "../route";
 
-const STATES = { active: "working", waiting: "waiting", idle: "idle", login: "logging in", cancel: "cancelling" } as const;
+const STATES = { active: "working", idle_in_transaction: "idle in transaction", waiting: "waiting", idle: "idle", login: "logging in", cancel: "cancelling" } as const;
 const MOST = 200;
 
+interface Answer {
+  time_s: number;
+  total: number;
+  choices: Choices;
+  clients: Client[];
+}
+
 export function ClientsPage({ route }: { route: Route }) {
-  const { session } = useDesk();
-  const query = { database: route.query.get("database"), user: route.query.get("user"), state: route.query.get("state"), limit: MOST };
-  const live = useLive<{ time_s: number; total: number; clients: Client[] }>(`clients ${JSON.stringify(query)}`, relaxed, () => get("clients", query));
+  const desk = useDesk();
+  const query = asked(route);
+  const live = useLive<Answer>(`clients ${JSON.stringify(query)} ${desk.session.role}`, relaxed, () => get("clients", query));
   return (
     <section aria-labelledby="clients">
       <h2 id="clients">Clients</h2>
-      <p class="hint">Those that have waited longest come first, then those that work.</p>
-      <Filter route={route} choices={STATES} />
+      <p class="hint">Clients that have waited longest come first, then those that have a server connection.</p>
+      <Filters route={route} choices={rowChoices(live.value?.choices, STATES, desk.session.sees_names)} />
       {live.value ? (
         <>
           <Shown shown={live.value.clients.length} total={live.value.total} what="client" />
           <Table
             label="Clients"
-            columns={columns(live.value.time_s, session.sees_names, session.may_act, live.again)}
+            columns={columns(live.value.time_s, desk, live.again)}
             rows={live.value.clients}
             keyOf={(client) => client.id}
-            none="No client like this."
+            none="No client matches."
           />
         </>
       ) : (
-        <Placeholder fault={live.fault}>Asking …</Placeholder>
+        <Placeholder fault={live.fault}>Loading …</Placeholder>
       )}
     </section>
   );
+}
+
+/** What the address asks of a list of clients or servers. */
+export function asked(route: Route): Record<string, string | number | null> {
+  const words = ["database", "user", "application_name", "state"];
+  return { ...Object.fromEntries(words.map((word) => [word, route.query.get(word)])), limit: MOST };
+}
+
+/** By what clients and servers can be chosen; readers that see no names choose by database and state. */
+export function rowChoices(choices: Choices | undefined, states: Record<string, string>, names: boolean): Choice[] {
+  const who: Choice[] = names
+    ? [
+        { word: "user", title: "User", options: plainly(choices?.user) },
+        { word: "application_name", title: "Application", options: plainly(choices?.application_name) },
+      ]
+    : [];
+  return [{ word: "database", title: "Database", options: plainly(choices?.database) }, ...who, { word: "state", title: "State", options: states }];
 }
 
 /** Many connections are work for the pooler to list: they are asked for less often. */
@@ -50,28 +75,56 @@ export function Shown({ shown, total, what }: { shown: number; total: number; wh
   return <p class="hint">{shown < total ? `${count(shown)} of ${count(total)} ${plural}` : `${count(total)} ${plural}`}</p>;
 }
 
-function columns(now: number, names: boolean, acts: boolean, again: () => void): ColumnOf<Client>[] {
+function columns(now: number, desk: Desk, again: () => void): ColumnOf<Client>[] {
+  const { sees_names: names } = desk.session;
   const who: ColumnOf<Client>[] = names
     ? [
         { title: "User", by: (client) => client.user ?? "", cell: (client) => client.user ?? "–" },
-        { title: "From", wide: true, by: (client) => client.address ?? "", cell: (client) => client.address ?? "–" },
-        { title: "Application", wide: true, by: (client) => client.application_name ?? "", cell: (client) => client.application_name || "–" },
+        { title: "Application", by: (client) => client.application_name ?? "", cell: (client) => client.application_name || "–" },
+        { title: "From", by: (client) => client.address ?? "", cell: (client) => client.address ?? "–" },
       ]
     : [];
-  const last: ColumnOf<Client>[] = acts
-    ? [{ title: "Action", cell: (client) => <KillClient id={client.id} who={`Client ${client.id} (${client.user ?? "?"} on ${client.database ?? "?"})`} again={again} /> }]
+  const statement: ColumnOf<Client>[] = names
+    ? [{ title: "Statement", hint: "the fingerprint of the statement that runs", by: (client) => client.statement ?? "", cell: (client) => <Fingerprint of={client.statement} /> }]
     : [];
   return [
     { title: "Client", by: (client) => client.id, cell: (client) => client.id },
-    { title: "State", by: (client) => client.state, cell: (client) => <Badge tone={client.state}>{STATES[client.state]}</Badge> },
-    { title: "Reason", long: true, cell: (client) => client.reason ?? "" },
+    { title: "State", head: true, by: (client) => client.state, cell: (client) => <Badge tone={client.state}>{STATES[client.state]}</Badge> },
+    { title: "Reason", long: true, cell: reason },
     { title: "For", num: true, hint: "how long it has waited, or has been served", by: (client) => client.wait_us, cell: (client) => (client.wait_us > 0 ? duration(client.wait_us) : "–") },
+    { title: "Transaction", num: true, hint: "the age of its transaction", by: (client) => client.transaction_us, cell: (client) => <Age of={client.transaction_us} idle={client.state === "idle_in_transaction"} /> },
+    ...statement,
     { title: "Database", by: (client) => client.database ?? "", cell: (client) => client.database ?? "–" },
     ...who,
     { title: "Connected", num: true, by: (client) => -client.since_s, cell: (client) => span(now - client.since_s) },
-    { title: "Server", num: true, wide: true, hint: "the server connection that it has", by: (client) => client.server_id ?? 0, cell: (client) => client.server_id ?? "–" },
+    { title: "Server", num: true, hint: "the server connection that it has", by: (client) => client.server_id ?? 0, cell: (client) => client.server_id ?? "–" },
     { title: "Prepared", num: true, wide: true, hint: "prepared statements", by: (client) => client.prepared_statements, cell: (client) => client.prepared_statements },
     { title: "TLS", wide: true, cell: (client) => <Tls text={client.tls} /> },
-    ...last,
+    { title: "More", menu: true, cell: (client) => <Menu label={`More about client ${client.id}`} items={items(client, desk, again)} /> },
   ];
+}
+
+/** The state says it already. */
+function reason(client: Client): string {
+  return client.state === "idle_in_transaction" && !client.reason?.startsWith("keeps") ? "" : (client.reason ?? "");
+}
+
+/** The age of a transaction; it stands out when nothing happens in it. */
+export function Age({ of, idle }: { of: number; idle: boolean }) {
+  if (of === 0) return <span class="quiet">–</span>;
+  return <span class={idle ? "attention" : ""}>{duration(of)}</span>;
+}
+
+function items(client: Client, desk: Desk, again: () => void): MenuItem[] {
+  const { database, user, application_name: application } = client;
+  const found: MenuItem[] = [];
+  if (database !== null && database !== "pgbouncer") found.push({ text: `Database ${database}`, to: href("database", [database]) });
+  if (user !== null) found.push({ text: `Clients of user ${user}`, to: href("clients", [], { user }) });
+  if (application) found.push({ text: `Clients of application ${application}`, to: href("clients", [], { application_name: application }) });
+  if (client.statement !== null) found.push({ text: "Its statement", to: href("statements", [], { find: client.statement }) });
+  if (desk.session.may_act) {
+    const who = `Client ${client.id} (${user ?? "?"} on ${database ?? "?"})`;
+    found.push({ text: "Drop client …", danger: true, run: () => desk.ask(killClient(desk, client.id, who, again)) });
+  }
+  return found;
 }

@@ -1,7 +1,8 @@
 // One database, or one of its pools.
 
-import { get, type Database } from "../api";
-import { count } from "../format";
+import { get, type Database, type Pool } from "../api";
+import { useDesk } from "../context";
+import { count, counted } from "../format";
 import { href } from "../route";
 import { useLive, useSeries } from "../live";
 import { Actions } from "../parts/actions";
@@ -11,6 +12,7 @@ import { Pools, usePools } from "../parts/pools";
 import { Badge, Placeholder } from "../parts/small";
 import { Key } from "../parts/weir";
 import { sumClients, sumServers } from "../sums";
+import { connectError, nextAttempt } from "../verdict";
 
 interface Props {
   database: string;
@@ -31,7 +33,9 @@ export function DatabasePage({ database, user, windowS, pick }: Props) {
     all.again();
     databases.again();
   };
-  const broken = pools.find((pool) => pool.last_connect_error);
+  const failing = pools.find((pool) => pool.connect_failing);
+  // Without a server there is nothing to draw: the reason says more.
+  const works = !failing || pools.some((pool) => pool.servers.active + pool.servers.idle + pool.servers.used > 0);
   if (databases.value && !entry && all.value && pools.length === 0) {
     return <Placeholder>There is no database called {database} in the configuration.</Placeholder>;
   }
@@ -50,22 +54,46 @@ export function DatabasePage({ database, user, windowS, pick }: Props) {
           {user === undefined && <Actions database={database} paused={paused} disabled={disabled} again={again} />}
         </div>
         {entry && user === undefined && <Limits entry={entry} />}
-        {broken && (
-          <p class="notice bad">
-            The last connection to the server failed: {broken.last_connect_error}
-          </p>
-        )}
+        {failing && <Failure pool={failing} entry={entry} pools={pools} />}
         {pools.length > 0 && <Key clients={sumClients(pools.map((pool) => pool.clients))} servers={sumServers(pools.map((pool) => pool.servers))} />}
-        {all.value ? <Pools pools={pools} inDatabase /> : <Placeholder fault={all.fault}>Asking …</Placeholder>}
+        {all.value ? <Pools pools={pools} inDatabase /> : <Placeholder fault={all.fault}>Loading …</Placeholder>}
         <p class="links">
           <a href={href("clients", [], { database, user })}>Its clients</a> · <a href={href("servers", [], { database, user })}>its server connections</a> ·{" "}
           <a href={href("statements", [], { database })}>its statements</a>
         </p>
       </section>
-      <OverTime series={series} windowS={windowS} pick={pick} end={end}>Nothing has been measured yet.</OverTime>
-      {(user !== undefined || pools.length === 1) && <LatencyParts now={pools[0]?.latency} database={database} {...(user !== undefined && { user })} />}
+      {works && <OverTime series={series} windowS={windowS} pick={pick} end={end}>Nothing has been measured yet.</OverTime>}
+      {works && (user !== undefined || pools.length === 1) && <LatencyParts now={pools[0]?.latency} database={database} {...(user !== undefined && { user })} />}
     </>
   );
+}
+
+/** A server that cannot be reached: why, what becomes of the clients, what to look at. */
+function Failure({ pool, entry, pools }: { pool: Pool; entry: Database | undefined; pools: Pool[] }) {
+  const { session, signIn } = useDesk();
+  const waiting = pools.reduce((sum, one) => sum + one.clients.waiting, 0);
+  const error = pool.last_connect_error;
+  return (
+    <div class="notice bad failure">
+      <h3>pgweir cannot connect to the server</h3>
+      {error !== null && <p class="error-text">{connectError(error)}</p>}
+      {error === null && <p>The reason is shown to those who sign in. {session.sign_in && session.role === "anonymous" && <button type="button" onClick={signIn}>Sign in</button>}</p>}
+      <p>
+        {capital(nextAttempt(pool))} (server_login_retry).{" "}
+        {waiting > 0 ? `${counted(waiting, "client")} ${waiting === 1 ? "waits" : "wait"} meanwhile. ` : "No client waits. "}
+        pgweir sends new clients this error at once.
+      </p>
+      <ul>
+        {entry?.host != null && <li>Does PostgreSQL run at {entry.host}:{entry.port}, and does a firewall let pgweir through?</li>}
+        <li>If PostgreSQL refused the login: do user, password and pg_hba.conf fit?</li>
+        <li>If this is a maintenance: PAUSE keeps clients waiting in place of errors.</li>
+      </ul>
+    </div>
+  );
+}
+
+function capital(text: string): string {
+  return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
 /** Where the database lies, and what it may use; 0 is no limit. */

@@ -1,4 +1,4 @@
-// Every setting: what it is, what it could be, and what it means.
+// Every setting: its value, what it could be, and what it means.
 
 import { useState } from "preact/hooks";
 
@@ -7,43 +7,41 @@ import { counted } from "../format";
 import { useLive } from "../live";
 import { useDesk } from "../context";
 import { ReloadButton } from "../parts/actions";
+import { Filters, Find, matches, plainly } from "../parts/filter";
 import { Markdown } from "../parts/markdown";
 import { Badge, Placeholder } from "../parts/small";
+import type { Route } from "../route";
 
-export function SettingsPage() {
+export function SettingsPage({ route }: { route: Route }) {
   const { session } = useDesk();
   const [words, setWords] = useState("");
   const [changed, setChanged] = useState(false);
   const live = useLive(`settings ${session.role}`, 10_000, () => get<{ settings: Setting[] }>("settings"));
-  const found = live.value?.settings.filter((setting) => matches(setting, words) && (!changed || setting.changed)) ?? [];
+  const group = route.query.get("group");
+  const fits = (setting: Setting) => (group === null || setting.group === group) && (!changed || setting.changed);
+  const found = live.value?.settings.filter((setting) => fits(setting) && matches(`${setting.name} ${setting.group} ${setting.documentation}`, words)) ?? [];
+  const groups = [...new Set(live.value?.settings.map((setting) => setting.group))];
   return (
     <section aria-labelledby="settings">
       <div class="section-head">
         <h2 id="settings">Settings</h2>
         <ReloadButton />
       </div>
-      <div class="filter">
-        <label>
-          Find <input type="search" value={words} onInput={(event) => setWords(event.currentTarget.value)} />
-        </label>
+      <Filters route={route} choices={[{ word: "group", title: "Group", options: plainly(groups) }]}>
+        <Find value={words} set={setWords} />
         <label class="check">
-          <input type="checkbox" checked={changed} onChange={(event) => setChanged(event.currentTarget.checked)} /> changed ones only
+          <input type="checkbox" checked={changed} onChange={(event) => setChanged(event.currentTarget.checked)} /> changed only
         </label>
         <span class="hint" role="status">{live.value ? counted(found.length, "setting") : ""}</span>
-      </div>
+      </Filters>
       {!session.sees_names && <p class="notice">Values are shown to those who sign in.</p>}
-      {live.value ? <Groups settings={found} /> : <Placeholder fault={live.fault}>Asking …</Placeholder>}
+      {live.value ? <Groups settings={found} /> : <Placeholder fault={live.fault}>Loading …</Placeholder>}
     </section>
   );
 }
 
-function matches(setting: Setting, words: string): boolean {
-  const text = `${setting.name} ${setting.group} ${setting.documentation}`.toLowerCase();
-  return words.toLowerCase().split(/\s+/).every((word) => text.includes(word));
-}
-
 function Groups({ settings }: { settings: Setting[] }) {
-  if (settings.length === 0) return <p class="none">No setting like this.</p>;
+  if (settings.length === 0) return <p class="none">No setting matches.</p>;
   const groups = new Map<string, Setting[]>();
   for (const setting of settings) groups.set(setting.group, [...(groups.get(setting.group) ?? []), setting]);
   return (

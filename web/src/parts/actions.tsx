@@ -20,7 +20,7 @@ const MEANINGS: Record<Exclude<Action, "kill_client" | "reload">, Meaning> = {
   resume: { verb: "Resume", text: (where) => `Clients of ${where} get server connections again.` },
   reconnect: {
     verb: "Reconnect",
-    text: (where) => `Each server connection of ${where} is closed as soon as its transaction is over, and opened anew. Clients notice nothing.`,
+    text: (where) => `Each server connection of ${where} is closed as soon as its transaction is over; pgweir opens new ones. Clients notice nothing.`,
   },
   disable: { verb: "Disable", text: (where) => `New clients of ${where} are refused. Those that are connected go on.` },
   enable: { verb: "Enable", text: (where) => `${where} takes new clients again.` },
@@ -80,20 +80,16 @@ export function ReloadButton() {
 }
 
 /** Drops one client. */
-export function KillClient({ id, who, again }: { id: number; who: string; again: () => void }) {
-  const desk = useDesk();
-  if (!desk.session.may_act) return null;
-  const kill = () =>
-    desk.ask({
-      title: "Drop this client?",
-      text: <p>{who} is disconnected at once. A transaction that it has open is rolled back.</p>,
-      verb: "Drop client",
-      danger: true,
-      run: async () => {
-        const { message } = await act("kill_client", { client: id }, desk.session.csrf);
-        again();
-        return message ?? "The client is dropped";
-      },
-    });
-  return <button type="button" class="plain danger" onClick={kill} aria-label={`Drop client ${id}`}>Drop</button>;
+export function killClient(desk: Desk, id: number, who: string, again: () => void): Question {
+  return {
+    title: "Drop this client?",
+    text: <p>{who} is disconnected at once. A transaction that it has open is rolled back.</p>,
+    verb: "Drop client",
+    danger: true,
+    run: async () => {
+      const { message } = await act("kill_client", { client: id }, desk.session.csrf);
+      again();
+      return message ?? "The client is dropped";
+    },
+  };
 }

@@ -7,7 +7,7 @@ import uPlot from "uplot";
 
 import { clock } from "../format";
 import { colour, mix, useTheme } from "../theme";
-import { everyNth, short, top } from "./figures";
+import { decades, everyNth, short, top } from "./figures";
 
 export interface Line {
   label: string;
@@ -32,6 +32,8 @@ interface Props {
   height?: number;
   /** The axis reaches at least this far, so that a little noise does not fill the chart. */
   atLeast?: number;
+  /** A logarithmic axis of values, for what spreads over orders of magnitude. */
+  log?: boolean;
   id: string;
 }
 
@@ -139,8 +141,10 @@ function spanned({ times, end, windowS }: Props): number {
   return Math.min(windowS, Math.max(SHORTEST_S, end - (times[0] ?? end)));
 }
 
-function data({ times, lines }: Props): uPlot.AlignedData {
-  return [times, ...lines.map((line) => line.values)] as uPlot.AlignedData;
+/** Nothing at or below zero can be drawn on a logarithmic axis. */
+function data({ times, lines, log = false }: Props): uPlot.AlignedData {
+  const drawable = (value: number | null) => (value !== null && value > 0 ? value : null);
+  return [times, ...lines.map((line) => (log ? line.values.map(drawable) : line.values))] as uPlot.AlignedData;
 }
 
 function options(
@@ -164,15 +168,22 @@ function options(
     },
     scales: {
       x: { time: true, range: () => [latest.current.end - spanned(latest.current), latest.current.end] },
-      y: { range: (_, __, max) => [0, top(max, latest.current.atLeast ?? 1)] },
+      y: latest.current.log
+        ? { distr: 3, log: 10, range: (_, min, max) => decades(min, max, latest.current.atLeast ?? 1) }
+        : { range: (_, __, max) => [0, top(max, latest.current.atLeast ?? 1)] },
     },
     axes: [
       { ...axis, grid: { show: false }, size: 24, gap: 4, space: (plot) => (plot.width < 420 ? 58 : 80), incrs: STEPS_S, values: (_, splits, __, ___, step) => splits.map((at) => tick(at, step)) },
-      { ...axis, grid: rule, size: 58, gap: 6, space: 34, values: (_, splits) => splits.map((at) => (at === 0 ? "0" : short(latest.current.format(at)))) },
+      { ...axis, ...(latest.current.log && { filter: decadesOnly }), grid: latest.current.log ? { ...rule, filter: decadesOnly } : rule, size: 58, gap: 6, space: 34, values: (_, splits) => splits.map((at) => (at === null ? "" : at === 0 ? "0" : short(latest.current.format(at)))) },
     ],
     series: [{}, ...latest.current.lines.map(drawn)],
     hooks: { setCursor: [(plot) => hover(plot.cursor.idx ?? null)] },
   };
+}
+
+/** Of a logarithmic axis only the powers of ten are marked. */
+function decadesOnly(_: uPlot, splits: number[]): (number | null)[] {
+  return splits.map((at) => (Math.abs(Math.log10(at) % 1) < 1e-9 ? at : null));
 }
 
 function drawn(line: Line): uPlot.Series {

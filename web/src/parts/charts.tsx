@@ -29,12 +29,14 @@ interface OverTimeProps {
   windowS: number;
   pick: (seconds: number) => void;
   end: number;
+  /** Which charts, beside that of clients and connections; all of them if not given. */
+  charts?: ChartName[];
   /** What is said while nothing has been measured. */
   children: ComponentChildren;
 }
 
-/** All charts, with the choice of their window. */
-export function OverTime({ series, windowS, pick, end, children }: OverTimeProps) {
+/** Charts, with the choice of their window. */
+export function OverTime({ series, windowS, pick, end, charts, children }: OverTimeProps) {
   return (
     <section aria-labelledby="time">
       <div class="section-head">
@@ -44,7 +46,7 @@ export function OverTime({ series, windowS, pick, end, children }: OverTimeProps
       {series.value && series.value.time_s.length > 0 ? (
         <>
           <CrowdChart series={series.value} windowS={windowS} end={end} />
-          <Charts series={series.value} windowS={windowS} end={end} />
+          <Charts series={series.value} windowS={windowS} end={end} names={charts ?? CHARTS} />
         </>
       ) : (
         <Placeholder fault={series.fault}>{children}</Placeholder>
@@ -53,7 +55,7 @@ export function OverTime({ series, windowS, pick, end, children }: OverTimeProps
   );
 }
 
-/** The picture of the articles: how many are connected, and how few connections serve them. */
+/** How many clients are connected, and how few connections serve them. */
 function CrowdChart({ series, windowS, end }: Props) {
   const lines = useMemo<Line[]>(() => {
     const active = column(series, "clients_active");
@@ -71,10 +73,10 @@ function CrowdChart({ series, windowS, end }: Props) {
     <Chart
       id="crowd"
       title="Many clients, few connections"
-      hint="PostgreSQL sees the thick line only."
+      hint="PostgreSQL sees only the thick line. Averages over a second."
       times={series.time_s}
       lines={lines}
-      format={count}
+      format={tally}
       windowS={windowS}
       end={end}
       height={210}
@@ -83,23 +85,45 @@ function CrowdChart({ series, windowS, end }: Props) {
   );
 }
 
+const CHARTS = ["work", "split", "latency", "queue", "errors", "logins", "traffic"] as const;
+type ChartName = (typeof CHARTS)[number];
+
+interface Looks {
+  title: string;
+  hint: string;
+  format: (value: number) => string;
+  atLeast: number;
+  log?: boolean;
+}
+
+const LOOKS: Record<ChartName, Looks> = {
+  work: { title: "Transactions and statements", hint: "Finished, per second.", format: rate, atLeast: 5 },
+  split: { title: "Where the time goes", hint: "An average statement, from the request to the last byte of its answer.", format: duration, atLeast: 100 },
+  latency: { title: "How long statements take", hint: "Half take less than p50, 99 of 100 less than p99. Logarithmic.", format: duration, atLeast: 100, log: true },
+  queue: { title: "Waiting for a connection", hint: "The longest wait, and what 95 of 100 statements waited at most.", format: duration, atLeast: 1000 },
+  errors: { title: "Errors", hint: "Errors that clients were sent, by PostgreSQL or by pgweir, per second.", format: rate, atLeast: 1 },
+  logins: { title: "Logins", hint: "Clients that logged in, per second.", format: rate, atLeast: 1 },
+  traffic: { title: "Traffic", hint: "Bytes per second.", format: bytes, atLeast: 1000 },
+};
+
 /** The other charts. */
-function Charts({ series, windowS, end }: Props) {
+function Charts({ series, windowS, end, names }: Props & { names: readonly ChartName[] }) {
   const sets = useMemo(() => lineSets(series), [series]);
-  const common = { times: series.time_s, windowS, end };
   return (
     <div class="charts">
-      <Chart {...common} id="work" title="Transactions and statements" hint="Finished, per second." lines={sets.work} format={rate} atLeast={5} />
-      <Chart {...common} id="split" title="Where the time goes" hint="An average statement, from asking to the last byte of its answer." lines={sets.split} format={duration} atLeast={100} />
-      <Chart {...common} id="latency" title="How long statements take" hint="Half of them are faster than p50, all but one in a hundred faster than p99." lines={sets.latency} format={duration} atLeast={100} />
-      <Chart {...common} id="queue" title="Waiting for a connection" hint="For how long the first in the queue had waited; and what 95 of 100 statements waited at most." lines={sets.queue} format={duration} atLeast={1000} />
-      <Chart {...common} id="errors" title="Errors and logins" hint="Errors that clients were sent, by PostgreSQL or by the pooler, per second." lines={sets.errors} format={rate} atLeast={1} />
-      <Chart {...common} id="traffic" title="Traffic" hint="Bytes per second." lines={sets.traffic} format={bytes} atLeast={1000} />
+      {names.map((name) => (
+        <Chart key={name} id={name} {...LOOKS[name]} lines={sets[name]} times={series.time_s} windowS={windowS} end={end} />
+      ))}
     </div>
   );
 }
 
-function lineSets(series: Series): Record<"work" | "split" | "latency" | "queue" | "errors" | "traffic", Line[]> {
+/** An average number of clients or connections: with a digit after the point where that matters. */
+function tally(value: number): string {
+  return value < 10 && !Number.isInteger(value) ? value.toFixed(1) : count(value);
+}
+
+function lineSets(series: Series): Record<ChartName, Line[]> {
   const of = (name: string) => column(series, name);
   const [wait, server, client] = [of("wait_mean_us"), of("server_mean_us"), of("client_mean_us")];
   return {
@@ -122,10 +146,8 @@ function lineSets(series: Series): Record<"work" | "split" | "latency" | "queue"
       { label: "longest wait", colour: "waiting", look: "area", values: of("wait_oldest_us") },
       { label: "p95", colour: "pinned", values: of("wait_p95_us") },
     ],
-    errors: [
-      { label: "errors", colour: "error", values: of("errors") },
-      { label: "logins", colour: "ink-3", look: "dashed", values: of("logins") },
-    ],
+    errors: [{ label: "errors", colour: "error", values: of("errors") }],
+    logins: [{ label: "logins", colour: "active", values: of("logins") }],
     traffic: [
       { label: "from clients", colour: "active", values: of("received_bytes") },
       { label: "to clients", colour: "read", values: of("sent_bytes") },

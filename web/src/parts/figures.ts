@@ -10,6 +10,13 @@ export function top(max: number | null, atLeast: number): number {
   return wanted;
 }
 
+/** The ends of a logarithmic axis: whole powers of ten around all values, at least one apart. */
+export function decades(min: number | null, max: number | null, atLeast: number): [number, number] {
+  const high = 10 ** Math.ceil(Math.log10(Math.max(max ?? 0, atLeast)));
+  const low = 10 ** Math.floor(Math.log10(Math.max(min ?? high / 10, 1)));
+  return [Math.min(low, high / 10), high];
+}
+
 /** A figure for an axis: 40.0 ms is 40 ms there. */
 export function short(text: string): string {
   return text.replace(/(\.\d*?)0+(?=\D|$)/, "$1").replace(/\.(?=\D|$)/, "");

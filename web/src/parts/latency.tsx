@@ -42,7 +42,7 @@ export function LatencyParts({ now, database, user }: { now: Latency | undefined
 
 function Asked({ window, database, user }: { window: string; database: string | undefined; user: string | undefined }) {
   const live = useLive(`percentiles ${window}`, 3_000, () => get<{ rows: PercentileRow[] }>("percentiles", { window }));
-  if (!live.value) return <Placeholder fault={live.fault}>Asking …</Placeholder>;
+  if (!live.value) return <Placeholder fault={live.fault}>Loading …</Placeholder>;
   return <Parts latency={live.value.rows.find((one) => one.database === (database ?? null) && (user === undefined || one.user === user))?.latency} />;
 }
 
@@ -50,7 +50,7 @@ function Parts({ latency }: { latency: Latency | undefined }) {
   if (!latency || latency.count === 0) return <p class="none">No statement ended in this time.</p>;
   return (
     <>
-      <Table label="Latency in parts" columns={COLUMNS} rows={parts(latency)} keyOf={(part) => part.name} none="" />
+      <Table label="Latency in parts" columns={COLUMNS} rows={parts(latency)} keyOf={(part) => part.name} none="" grid />
       <p class="hint">{count(latency.count)} statements.</p>
     </>
   );
@@ -58,7 +58,7 @@ function Parts({ latency }: { latency: Latency | undefined }) {
 
 function parts(latency: Latency): Part[] {
   return [
-    { name: "Statement", hint: "from asking to the last byte of the answer", spread: latency.total },
+    { name: "Statement", hint: "from the request to the last byte of its answer", spread: latency.total },
     { name: "waiting for a connection", hint: "in the queue, until a server was free", spread: latency.wait },
     { name: "PostgreSQL", hint: "from the first byte to the server until its answer was complete", spread: latency.server },
     { name: "client reading", hint: "the answer had to wait because the client did not read", spread: latency.client },

@@ -6,7 +6,7 @@ import { get, type Pool } from "../api";
 import { count, duration, rate } from "../format";
 import { useLive, type Live } from "../live";
 import { href } from "../route";
-import { Badge, ClientBar, NARROW, ServerBar, useMedia } from "./small";
+import { Badge, ClientBar, ServerBar } from "./small";
 import { Table, type ColumnOf } from "./table";
 
 /** With more pools than this they are asked for less often: each answer has all of them. */
@@ -14,37 +14,32 @@ const MANY = 100;
 /** Rows that are shown unless all are asked for. */
 const FIRST = 50;
 
-/** The pools, now and then anew. */
+/** The pools, kept up to date. */
 export function usePools(): Live<{ time_s: number; pools: Pool[] }> {
   return useLive<{ time_s: number; pools: Pool[] }>("pools", (all) => ((all?.pools.length ?? 0) > MANY ? 5_000 : 1_000), () => get("pools"));
 }
 
-export function Pools({ pools, inDatabase = false }: { pools: Pool[]; inDatabase?: boolean }) {
-  const narrow = useMedia(NARROW);
+export function Pools({ pools, inDatabase = false, first = FIRST }: { pools: Pool[]; inDatabase?: boolean; first?: number }) {
   const [all, setAll] = useState(false);
   const busiest = useMemo(() => [...pools].sort((a, b) => rank(b) - rank(a)), [pools]);
-  const shown = all ? busiest : busiest.slice(0, FIRST);
+  const shown = all ? busiest : busiest.slice(0, first);
   const most = Math.max(1, ...pools.map((pool) => pool.clients.total));
   const none = "No pool yet. The first client of a database and user makes one.";
   return (
     <>
-      {narrow ? (
-        <List pools={shown} most={most} none={none} inDatabase={inDatabase} />
-      ) : (
-        <Table label="Pools" columns={columns(most, inDatabase)} rows={shown} keyOf={key} none={none} sort="tx/s" />
-      )}
+      <Table label="Pools" columns={columns(most, inDatabase)} rows={shown} keyOf={key} none={none} sort="tx/s" />
       {shown.length < pools.length && (
         <p class="more">
-          <button type="button" onClick={() => setAll(true)}>Show all {count(pools.length)}</button> <span class="hint">The busiest {FIRST} are shown, and those where clients wait.</span>
+          <button type="button" onClick={() => setAll(true)}>Show all {count(pools.length)}</button> <span class="hint">The busiest {first} are shown, those with waiting clients first.</span>
         </p>
       )}
     </>
   );
 }
 
-/** By what pools are chosen when there are many: where clients wait, then where most is done. */
+/** By what pools are chosen when there are many: those that cannot connect, those with waiting clients, then those that do most. */
 function rank(pool: Pool): number {
-  return pool.clients.waiting * 1e9 + pool.rates.transactions * 1e3 + pool.clients.total;
+  return (pool.connect_failing ? 1e15 : 0) + pool.clients.waiting * 1e9 + pool.rates.transactions * 1e3 + pool.clients.total;
 }
 
 function key(pool: Pool): string {
@@ -52,8 +47,8 @@ function key(pool: Pool): string {
 }
 
 function columns(most: number, inDatabase: boolean): ColumnOf<Pool>[] {
-  const database: ColumnOf<Pool> = { title: "Database", by: (pool) => pool.database, cell: (pool) => <Name pool={pool} /> };
-  const user: ColumnOf<Pool> = { title: "User", by: (pool) => pool.user ?? "", cell: (pool) => <User pool={pool} linked={inDatabase} /> };
+  const database: ColumnOf<Pool> = { title: "Database", plain: true, by: (pool) => pool.database, cell: (pool) => <Name pool={pool} /> };
+  const user: ColumnOf<Pool> = { title: "User", head: true, by: (pool) => pool.user ?? "", cell: (pool) => <User pool={pool} linked={inDatabase} /> };
   return [
     ...(inDatabase ? [user] : [database, user]),
     { title: "Clients", num: true, hint: "working, pinned, waiting, idle", by: (pool) => pool.clients.total, cell: (pool) => <ClientBar clients={pool.clients} most={most} /> },
@@ -93,8 +88,7 @@ function States({ pool }: { pool: Pool }) {
   return (
     <>
       {pool.paused && <Badge tone="attention">paused</Badge>}
-      {pool.disabled && <Badge tone="attention">disabled</Badge>}
-      {pool.last_connect_error && <span title={pool.last_connect_error}><Badge tone="bad">server fails</Badge></span>}
+      {pool.connect_failing && <span title={pool.last_connect_error ?? undefined}><Badge tone="bad">cannot connect</Badge></span>}
       {pool.mode !== "transaction" && <Badge tone="quiet">{pool.mode}</Badge>}
     </>
   );
@@ -103,26 +97,4 @@ function States({ pool }: { pool: Pool }) {
 function Queue({ pool }: { pool: Pool }) {
   if (pool.clients.waiting === 0) return <span class="quiet">0</span>;
   return <span class="attention">{pool.clients.waiting}, {duration(pool.wait_oldest_us)}</span>;
-}
-
-function List({ pools, most, none, inDatabase }: { pools: Pool[]; most: number; none: string; inDatabase: boolean }) {
-  if (pools.length === 0) return <p class="none">{none}</p>;
-  return (
-    <ul class="cards">
-      {pools.map((pool) => (
-        <li key={key(pool)}>
-          <p class="card-head">
-            {!inDatabase && <Name pool={pool} />} <User pool={pool} linked={inDatabase} />
-          </p>
-          <dl>
-            <div><dt>Clients</dt><dd><ClientBar clients={pool.clients} most={most} /></dd></div>
-            <div><dt>Connections</dt><dd><ServerBar servers={pool.servers} /></dd></div>
-            <div><dt>tx/s</dt><dd>{rate(pool.rates.transactions)}</dd></div>
-            <div><dt>p50, p99</dt><dd>{time(pool.latency.total?.p50_us)}, {time(pool.latency.total?.p99_us)}</dd></div>
-            <div><dt>Waiting</dt><dd><Queue pool={pool} /></dd></div>
-          </dl>
-        </li>
-      ))}
-    </ul>
-  );
 }

@@ -5,8 +5,9 @@ import { useEffect, useState } from "preact/hooks";
 
 import type { ClientCounts, ServerCounts } from "../api";
 import { count, duration } from "../format";
+import { href } from "../route";
 
-/** A word in a coloured frame; the word says it all, the colour helps. */
+/** A word in a coloured frame; the word is enough, the colour helps. */
 export function Badge({ tone, children }: { tone: string; children: ComponentChildren }) {
   return <span class={`badge ${tone}`}>{children}</span>;
 }
@@ -36,20 +37,21 @@ export function ServerBar({ servers }: { servers: ServerCounts }) {
   );
 }
 
-/** Where the time of a statement went: in the queue, at PostgreSQL, held up by the client. */
-export function SplitBar({ split, most, figure }: { split: { wait_us: number; server_us: number; client_us: number }; most: number; figure: string }) {
+/** Where the time of a statement went: in the queue, at PostgreSQL, held up by the client. The bar is as long as its column. */
+export function SplitBar({ split, figure }: { split: { wait_us: number; server_us: number; client_us: number }; figure: string }) {
   const parts: [string, number][] = [["wait", split.wait_us], ["work", split.server_us], ["read", split.client_us]];
   const told = `${duration(split.wait_us)} waiting for a connection, ${duration(split.server_us)} at PostgreSQL, ${duration(split.client_us)} until the client read`;
   return (
-    <Bar parts={parts} most={most} told={told}>
+    <Bar parts={parts} most={split.wait_us + split.server_us + split.client_us} told={told} stacked>
       {figure}
     </Bar>
   );
 }
 
-function Bar({ parts, most, told, children }: { parts: [string, number][]; most: number; told: string; children: ComponentChildren }) {
+/** `stacked`: the bar lies under its figure. */
+function Bar({ parts, most, told, stacked = false, children }: { parts: [string, number][]; most: number; told: string; stacked?: boolean; children: ComponentChildren }) {
   return (
-    <span class="bar" title={told}>
+    <span class={stacked ? "bar stacked" : "bar"} title={told}>
       <span class="bar-figure">{children}</span>
       <span class="bar-track" aria-hidden="true">
         {parts.map(([state, n]) => n > 0 && <i key={state} class={state} style={{ width: `${(100 * n) / Math.max(most, 1)}%` }} />)}
@@ -74,7 +76,13 @@ export function Segments({ legend, name, options, value, pick }: { legend: strin
   );
 }
 
-/** The protocol's version; all of it on asking. */
+/** A statement's fingerprint, as a link to the statement. */
+export function Fingerprint({ of }: { of: string | null }) {
+  if (of === null) return <span class="quiet">–</span>;
+  return <a class="fingerprint" href={href("statements", [], { find: of })}>{of.slice(0, 8)}</a>;
+}
+
+/** The protocol's version; all of it in its title. */
 export function Tls({ text }: { text: string | null }) {
   return text ? <span title={text}>{text.split("/")[0]}</span> : <span class="quiet">–</span>;
 }
@@ -93,7 +101,7 @@ export function useMedia(query: string): boolean {
 
 export const NARROW = "(max-width: 640px)";
 
-/** What stands where figures will be, or can not be. */
+/** What stands where figures will be, or cannot be. */
 export function Placeholder({ fault, children }: { fault?: { message: string } | null; children: ComponentChildren }) {
   return (
     <p class="none" role={fault ? "alert" : "status"}>
