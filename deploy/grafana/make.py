@@ -135,7 +135,7 @@ PGWEIR = [
     graph(
         "Clients that keep their server",
         ("now", ours("clients_pinned")),
-        hint="Between their transactions, because they left something there that can not move: temporary tables, advisory locks, LISTEN, ... SHOW CLIENTS_EXTENDED says what.",
+        hint="Between their transactions, because they left something there that cannot move: temporary tables, advisory locks, LISTEN, ... SHOW CLIENTS_EXTENDED says what.",
     ),
     graph(
         "Session continuity",

@@ -12,7 +12,7 @@ from harness.workers import counted, load
 pytestmark = pytest.mark.needs("worker scheduling")
 
 WITHIN_S = 30
-NOT_HERE = r"io_uring can not be used here \(Operation not permitted.*\): messages are sent one by one"
+NOT_HERE = r"io_uring cannot be used here \(Operation not permitted.*\): messages are sent one by one"
 
 
 class Busy:

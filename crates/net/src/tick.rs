@@ -241,7 +241,7 @@ impl<E: Engine> Worker<E> {
         let volley = if self.io.options.io_uring { Volley::new() } else { Ok(Volley::default()) };
         self.io.volley = volley.unwrap_or_else(|e| {
             let line =
-                format!("io_uring can not be used here ({}): messages are sent one by one", sys::text(&e));
+                format!("io_uring cannot be used here ({}): messages are sent one by one", sys::text(&e));
             self.io.say(Level::Log, &line);
             Volley::default()
         });

@@ -11,7 +11,7 @@ const NAME: &str = "pgweir.ini \\- configuration of pgweir, a PostgreSQL connect
 /// The page `docs/man/pgweir.ini.5`.
 pub fn ini_man_page() -> String {
     let mut page = String::new();
-    page.push_str(".\\\" Made from the tables in crates/settings/src/table. To write it anew:\n");
+    page.push_str(".\\\" Made from the tables in crates/settings/src/table. To write it again:\n");
     page.push_str(".\\\" UPDATE=1 cargo test -p pgweir-settings --test reference\n");
     put(&mut page, format_args!(".TH PGWEIR.INI 5 \"\" \"pgweir\" \"File formats\"\n.SH NAME\n{NAME}\n"));
     page.push_str(".SH DESCRIPTION\n");

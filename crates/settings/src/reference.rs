@@ -7,7 +7,7 @@ use crate::table::{Change, DATABASE_ROWS, MAIN_ROWS, Origin, PEER_ROWS, Row, Sta
 
 pub(crate) const HEAD: &str = r#"# Settings
 
-<!-- Made from the tables in crates/settings/src/table. To write it anew:
+<!-- Made from the tables in crates/settings/src/table. To write it again:
      UPDATE=1 cargo test -p pgweir-settings --test reference -->
 
 pgweir reads PgBouncer's configuration files as they are.
@@ -52,7 +52,7 @@ Some things are surprising, and are so because PgBouncer has them so:
 - `server_lifetime=0` of a database means the global value, and only the global 0 means that a connection is
   used once.
 - A setting that needs a restart is kept at a reload, and `SET` answers success for it. pgweir warns.
-- The forced user of a database (`user=`) can not be taken away by a reload.
+- The forced user of a database (`user=`) cannot be taken away by a reload.
 
 In some things pgweir is different on purpose:
 

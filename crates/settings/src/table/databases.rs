@@ -22,7 +22,7 @@ settings! {
         hosts as "host": Vec<String> = NULL, Kind::List, Recycle, PgBouncer, InEffect;
         /// The server's port, the same for all hosts.
         port: u16 = "5432", Kind::Count(1, 65535), Recycle, PgBouncer, InEffect;
-        /// The user that all server connections of this database log in as, whoever the client is. When it is
+        /// The user that all server connections of this database log in as, whatever the client's user is. When it is
         /// not set, each user has a pool of its own. Taking it away needs a restart.
         user: Option<String> = NULL, Kind::Text, Recycle, PgBouncer, InEffect;
         /// The password of `user`; looked up in `auth_file` when it is not set.
@@ -69,8 +69,8 @@ settings! {
         /// As the global `log_min_duration_ms`, for this database.
         log_min_duration_ms: Option<Duration> = NULL, Kind::Milliseconds, Reload, Ours, InEffect;
         /// SQL that runs on each new server connection, and again when one was reset. The settings and the role
-        /// that it leaves are what every client begins with. An error in it is logged, and the connection is used
-        /// all the same.
+        /// that it leaves are what every client begins with. An error in it is logged, and the connection is
+        /// still used.
         connect_query: Option<String> = NULL, Kind::Text, Recycle, PgBouncer, InEffect;
         /// How the hosts take turns when there are several; `round-robin` when it is not set.
         load_balance_hosts: Option<LoadBalanceHosts> = NULL, Kind::Choice(LoadBalanceHosts::WORDS), Recycle, PgBouncer, InEffect;

@@ -18,7 +18,7 @@ settings! {
         /// The configuration file that the next `RELOAD` reads: the one from the command line, unless it
         /// names another one itself.
         conffile: Option<String> = NULL, Kind::Path, Reload, PgBouncer, InEffect;
-        /// The file that log lines are appended to. It is opened anew at a reload.
+        /// The file that log lines are appended to. A reload reopens it.
         logfile: String = "", Kind::Path, Reload, PgBouncer, InEffect;
         /// The file that the process id is written to. A daemon (`-d`) needs it.
         pidfile: String = "", Kind::Path, Restart, PgBouncer, InEffect;
@@ -91,13 +91,13 @@ settings! {
         /// When a server goes back to its pool: when the client leaves, when the transaction ends, or after
         /// each statement.
         pool_mode: PoolMode = "session", Kind::Choice(PoolMode::WORDS), Reload, PgBouncer, InEffect;
-        /// How many clients may be connected, those that are logging in included; with 0 nobody may. The console
+        /// How many clients may be connected, those that are logging in included; with 0 no client may. The console
         /// is exempt.
         max_client_conn: u32 = "100", Kind::Count(0, COUNT_MAX), Reload, PgBouncer, InEffect;
         /// How many server connections a pool may have. A pool is what one user has on one database. 0 means
         /// as many as are needed.
         default_pool_size: u32 = "20", Kind::Limit, Reload, PgBouncer, InEffect;
-        /// How many server connections a pool keeps open, also when nobody needs them.
+        /// How many server connections a pool keeps open, also when no client needs them.
         min_pool_size: u32 = "0", Kind::Count(0, COUNT_MAX), Reload, PgBouncer, InEffect;
         /// How many more server connections a pool may have when a client has waited for
         /// `reserve_pool_timeout`.
@@ -126,12 +126,12 @@ settings! {
         /// client that would keep its server between transactions; `pgbouncer` does as PgBouncer does.
         session_state: SessionState = "preserve", Kind::Choice(SessionState::WORDS), Reload, Ours, InEffect;
         /// How many servers of one pool may be kept by clients between their transactions, for temporary
-        /// tables and other things that can not move; a client that would be one more is disconnected with
+        /// tables and other things that cannot move; a client that would be one more is disconnected with
         /// an error. 0 means that there is no limit.
         max_pinned: u32 = "0", Kind::Limit, Reload, Ours, InEffect;
         /// What makes `currval` and `lastval` right in a later transaction than the one that drew the value. `linger`: the
         /// server waits a moment for the client that may have drawn a value on it; `pin`: such a client keeps its server until
-        /// it leaves (`linger`, where `session_state` is `error`); `off`: nothing, as PgBouncer. With `linger` and `pin` nobody is
+        /// it leaves (`linger`, where `session_state` is `error`); `off`: nothing, as PgBouncer. With `linger` and `pin` no client is
         /// shown what another client drew: SQLSTATE 55000 instead.
         sequence_affinity: SequenceAffinity = "linger", Kind::Choice(SequenceAffinity::WORDS), Reload, Ours, InEffect;
         /// How long a server waits, with `sequence_affinity=linger`, for the next statement of a client whose user and
@@ -142,7 +142,7 @@ settings! {
         /// 0 turns this off.
         pin_warn_after: Duration = "300", Kind::Seconds, Reload, Ours, InEffect;
         /// Of so many releases of servers in transaction and statement pooling, about one is followed by a look at the server's
-        /// session: where it is not what it should be, because a function changed it where nobody could see it, the
+        /// session: where it is not what it should be, because a function changed it unseen, the
         /// server is closed, and the log names the statement. 1 looks each time (and then no two clients' statements
         /// share a packet), 0 never: then the catalog is not read for functions that change their session either.
         session_audit_sample: u32 = "5000", Kind::Count(0, COUNT_MAX), Reload, Ours, InEffect;
@@ -169,7 +169,7 @@ settings! {
         worker_scheduling: WorkerScheduling = "auto", Kind::Choice(WorkerScheduling::WORDS), Reload, Ours, InEffect;
         /// For how many microseconds a worker may look for more before it sleeps. It does so while it finds by measurement that
         /// much more is done (few clients that send one short statement after the other), and takes a processor's time
-        /// for it that nobody else wants; one worker for each four processors, and none where there is only one. 0 turns
+        /// for it that no other process wants; one worker for each four processors, and none where there is only one. 0 turns
         /// this off. Not for a process that was started with a scheduling policy of its own.
         worker_awake_us: u32 = "150", Kind::Count(0, 10_000), Reload, Ours, InEffect;
         /// Whether a worker sends the messages of one turn of its loop with one system call (io_uring), so that those who receive the
@@ -218,7 +218,7 @@ settings! {
         server_fast_close: bool = "0", Kind::Bool, Reload, PgBouncer, InEffect;
         /// How old an unused server connection may become; 0 means that each is used once.
         server_lifetime: Duration = "3600", Kind::Seconds, Reload, PgBouncer, InEffect;
-        /// How long a server connection may be unused before it is closed; 0 means for ever.
+        /// How long a server connection may be unused before it is closed; 0 means without limit.
         server_idle_timeout: Duration = "600", Kind::Seconds, Reload, PgBouncer, InEffect;
         /// How long connecting to a server and logging in may take.
         server_connect_timeout: Duration = "15", Kind::Seconds, Reload, PgBouncer, InEffect;
