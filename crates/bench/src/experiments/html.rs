@@ -3,13 +3,14 @@
 use std::fmt::Write as _;
 
 use super::chart::{self, Series, escape};
+use super::conclusion::conclusion;
 use super::monitor::{PoolReading, Reading};
 use super::results::{Metric, Results};
 use super::run::Run;
 use crate::machine::Machine;
 use crate::stats::short;
 
-/// Targets have the first colours, states the ones behind.
+/// Targets have the first colours, states the ones after them.
 const TARGET_COLOURS: usize = 6;
 const ACTIVE: usize = 6;
 const IDLE: usize = 7;
@@ -28,7 +29,7 @@ const STYLE: &str = "
 body { margin:0; background:var(--bg); color:var(--ink); font:15px/1.5 system-ui, -apple-system, 'Segoe UI', sans-serif }
 main { max-width:1240px; margin:0 auto; padding:28px 24px 60px }
 h1 { font-size:26px; margin:0 0 4px } h2 { font-size:21px; margin:44px 0 2px } h3 { font-size:17px; margin:26px 0 8px } h4 { font-size:14px; margin:14px 0 0; color:var(--soft) }
-p { margin:4px 0 } .soft { color:var(--soft) } a { color:var(--c1) }
+p { margin:4px 0 } .conclusion { font-size:19px; line-height:1.35; font-weight:600; margin:14px 0; text-wrap:balance } .soft { color:var(--soft) } a { color:var(--c1) }
 .cards { display:grid; grid-template-columns:repeat(auto-fit,minmax(150px,1fr)); gap:12px; margin:8px 0 16px }
 .card, figure { background:var(--card); border:1px solid var(--rule); border-radius:10px; padding:14px 16px; margin:0 }
 .card b { display:block; font-size:24px; font-variant-numeric:tabular-nums; line-height:1.25 } .card span { color:var(--soft); font-size:13px }
@@ -51,7 +52,7 @@ dl { display:grid; grid-template-columns:max-content 1fr; gap:4px 16px; font-siz
 nav { display:flex; flex-wrap:wrap; gap:6px 16px; margin:14px 0 }
 ";
 
-/// For somebody who has never seen a pooler.
+/// For readers who have never seen a pooler.
 const INTRODUCTION: &str = "<p style=\"margin-top:14px\">Each load went straight to PostgreSQL (<b>direct</b>), and through each pooler, \
     which lets many clients share few connections to PostgreSQL. All took turns on this machine. Large figures say how many times as \
     much it is through pgweir: <b class=\"good\">green</b> is better, <b class=\"bad\">red</b> is worse.</p>";
@@ -80,6 +81,7 @@ pub(super) fn page(all: &[Results], started: &str) -> String {
         escape(&kernel),
         pgweir_version::VERSION
     );
+    let _ = write!(html, "<p class=\"conclusion\">{}</p>", escape(&conclusion(all)));
     html.push_str(INTRODUCTION);
     if all.len() > 1 {
         html.push_str("<nav>");
@@ -90,7 +92,7 @@ pub(super) fn page(all: &[Results], started: &str) -> String {
         html.push_str("</nav>");
     }
     for results in all {
-        experiment(&mut html, results);
+        experiment(&mut html, results, all.len() > 1);
     }
     html.push_str(
         "<p class=\"soft\" style=\"margin-top:40px\">Medians of interleaved rounds; curves are the round nearest to the median. \
@@ -100,7 +102,8 @@ pub(super) fn page(all: &[Results], started: &str) -> String {
     html
 }
 
-fn experiment(html: &mut String, results: &Results) {
+/// `one_of_several`: the conclusion at the head of the page is of all of them.
+fn experiment(html: &mut String, results: &Results, one_of_several: bool) {
     let experiment = results.experiment;
     let _ = write!(
         html,
@@ -117,6 +120,9 @@ fn experiment(html: &mut String, results: &Results) {
         if results.quick { ", quick" } else { "" },
         escape(experiment.published)
     );
+    if one_of_several {
+        let _ = write!(html, "<p><b>{}</b></p>", escape(&conclusion(std::slice::from_ref(results))));
+    }
     let warnings = results.warnings();
     if !warnings.is_empty() {
         html.push_str("<div class=\"warn\"><b>Careful</b><ul>");
@@ -431,6 +437,7 @@ mod tests {
             "2025-11-21 18:45 UTC",
             "compared with &lt;peer&gt;",
             "<dt>TPS</dt><dd>transactions a second",
+            "pgweir made 2.10 times the transactions of &lt;peer&gt;.</p>",
         ] {
             assert!(html.contains(part), "{part} is missing");
         }
@@ -444,6 +451,7 @@ mod tests {
     fn the_text_tells_medians_ratios_and_doubts() {
         let text = results().text();
         assert!(text.contains("pgweir / <peer>  2.10x"), "{text}");
+        assert!(text.contains(", pgweir made 2.10 times the transactions of <peer>.\n"), "{text}");
         assert!(text.contains("direct: left out, it ended"), "{text}");
         assert!(text.contains("the hypervisor took 50.0 %"), "{text}");
         // 150 ms of CPU for 5000 transactions.

@@ -7,6 +7,7 @@
 mod catalog;
 mod chart;
 pub(crate) mod compare;
+mod conclusion;
 mod html;
 mod json;
 pub(crate) mod load;

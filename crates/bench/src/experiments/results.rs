@@ -1,6 +1,7 @@
 //! What the runs of an experiment say together: medians, ratios, and whether they may be believed.
 
 use super::catalog::{Experiment, Step};
+use super::conclusion::{DIRECT, conclusion};
 use super::monitor::Reading;
 use super::run::Run;
 use crate::stats::{median, short, spread};
@@ -57,7 +58,7 @@ impl Metric {
         }
     }
 
-    /// What it is, for somebody who sees it for the first time.
+    /// What it is, for readers who see it for the first time.
     pub(super) fn meaning(self) -> &'static str {
         match self {
             Self::Tps => "transactions a second, as pgbench counts them",
@@ -163,7 +164,7 @@ impl Results {
         Metric::ALL.into_iter().filter(any).collect()
     }
 
-    /// pgweir's medians divided by each other target's.
+    /// pgweir's medians divided by each other target's: the other poolers' first, which do the same work.
     pub(super) fn ratios(&self, step: usize) -> Vec<(String, Vec<(Metric, f64)>)> {
         let Some(ours) = self.targets.iter().position(|target| target.name == "pgweir") else {
             return Vec::new();
@@ -176,13 +177,15 @@ impl Results {
             let metrics = self.metrics(step).into_iter().filter(|metric| metric.has_ratio());
             (self.targets[other].name.clone(), metrics.filter_map(ratio).collect::<Vec<_>>())
         };
-        let others = (0..self.targets.len()).filter(|index| *index != ours);
-        others.map(against).filter(|(_, ratios)| !ratios.is_empty()).collect()
+        let mut others: Vec<usize> = (0..self.targets.len()).filter(|index| *index != ours).collect();
+        others.sort_by_key(|index| self.targets[*index].name == DIRECT);
+        others.into_iter().map(against).filter(|(_, ratios)| !ratios.is_empty()).collect()
     }
 
     /// The report for the terminal.
     pub(super) fn text(&self) -> String {
-        let mut text = format!("\n{}: {}\n", self.experiment.key, self.experiment.title);
+        let conclusion = conclusion(std::slice::from_ref(self));
+        let mut text = format!("\n{}: {}\n\n{conclusion}\n", self.experiment.key, self.experiment.title);
         for (index, step) in self.experiment.steps.iter().enumerate() {
             if self.runs.iter().any(|run| run.step == index) {
                 text.push_str(&format!("\n{}\n{}", step.name, self.table(index).render()));
@@ -252,7 +255,7 @@ impl Results {
             }
         }
         if self.rounds < 2 {
-            warnings.push("with one round nobody can tell how far the figures vary".to_owned());
+            warnings.push("one round does not tell how far the figures vary".to_owned());
         }
         warnings.extend(super::noise(self.steal, self.load_before, self.cpus));
         if self.runs.iter().any(|run| run.interrupted) {
