@@ -19,13 +19,15 @@ pub(super) async fn run(house: Rc<House>) {
     for look in (0..LOOKS_PER_STEP).cycle() {
         clock.tick().await;
         let ends_step = look == 0;
-        if !ends_step && house.model.borrow().pools().count() > POOLS_LOOKED_AT_OFTEN_MAX {
+        if !ends_step {
+            let few = house.model.borrow().pools().count() <= POOLS_LOOKED_AT_OFTEN_MAX;
+            if few {
+                // One that is not answered is missing in an average.
+                let _ = house.glance().await;
+            }
             continue;
         }
         let answered = house.refresh().await.is_ok();
-        if !ends_step {
-            continue;
-        }
         if answered {
             house.model.borrow_mut().end_second();
         }
@@ -36,6 +38,16 @@ pub(super) async fn run(house: Rc<House>) {
 impl House {
     /// Has the model show what is now. Those who ask while a look is under way share the next one, however many they are.
     pub(super) async fn refresh(&self) -> Result<(), Late> {
+        self.look(Process::read).await
+    }
+
+    /// The same, but for what the system is asked: that may take milliseconds.
+    async fn glance(&self) -> Result<(), Late> {
+        let known = self.model.borrow().process;
+        self.look(move || known).await
+    }
+
+    async fn look(&self, process: impl FnOnce() -> Process) -> Result<(), Late> {
         let asked = Instant::now();
         let _turn = self.sampling.lock().await;
         if self.model.borrow().sampled_at().is_some_and(|at| at >= asked) {
@@ -48,8 +60,7 @@ impl House {
             workers.push(seen);
             pools.extend(its_pools);
         }
-        let (loads, process) = (self.desk.loads(), Process::read());
-        self.model.borrow_mut().take(began, workers, pools, loads, process);
+        self.model.borrow_mut().take(began, workers, pools, self.desk.loads(), process());
         Ok(())
     }
 
