@@ -2,7 +2,7 @@
 
     tests/run.sh --slow blackbox/test_dashboard_pictures.py
 
-leaves them in target/dashboard. docs/img has them with fewer colours.
+leaves them in target/dashboard. docs/img has some of them, with 256 colours.
 """
 
 import os

@@ -12,7 +12,7 @@ const FILLED_MS = 45_000;
 /** What each scene's verdict says, and the pages that are shown of it. */
 const SCENES = {
   healthy: { verdict: /^No problems found\.$/, pages: ["overview", "details"] },
-  overloaded: { verdict: /^shop: 10 of 10 servers busy, \d+ clients waiting, \d+ % of the time is queueing:$/, pages: ["overview", "clients", "servers", "statements"] },
+  overloaded: { verdict: /^shop: 10 of 10 servers busy, \d+ clients waiting, \d+ % of the time is queueing:$/, pages: ["overview", "clients", "clients?state=idle_in_transaction", "servers", "statements"] },
   down: { verdict: /^database old: cannot connect: .*refused.*:$/, pages: ["overview", "database/old"] },
 };
 
@@ -32,7 +32,7 @@ async function take(name, { verdict, pages }, look, options, wait) {
     if (path === "overview") await page.getByText(verdict).waitFor();
     await page.waitForTimeout(500);
     await visit.fits(path);
-    await visit.picture(`docs-${name}-${path.replace("/", "-")}-${look}`, { fullPage: path !== "clients" && path !== "statements" });
+    await visit.picture(`docs-${name}-${path.replace(/[/?=]/g, "-")}-${look}`, { fullPage: path !== "clients" });
   }
   await visit.end();
 }

@@ -1,5 +1,7 @@
 // The clients: what each does, and why it does that.
 
+import type { ComponentChildren } from "preact";
+
 import { get, type Choices, type Client } from "../api";
 import { count, duration, span } from "../format";
 import { useLive } from "../live";
@@ -7,7 +9,7 @@ import { useDesk, type Desk } from "../context";
 import { killClient } from "../parts/actions";
 import { Filters, plainly, type Choice } from "../parts/filter";
 import { Menu, type MenuItem } from "../parts/menu";
-import { Badge, Fingerprint, Placeholder, Tls } from "../parts/small";
+import { Badge, Fingerprint, Placeholder, Tls, Two } from "../parts/small";
 import { Table, type ColumnOf } from "../parts/table";
 import { href, type Route } from "../route";
 
@@ -77,25 +79,21 @@ export function Shown({ shown, total, what }: { shown: number; total: number; wh
 
 function columns(now: number, desk: Desk, again: () => void): ColumnOf<Client>[] {
   const { sees_names: names } = desk.session;
-  const who: ColumnOf<Client>[] = names
-    ? [
-        { title: "User", by: (client) => client.user ?? "", cell: (client) => client.user ?? "–" },
-        { title: "Application", by: (client) => client.application_name ?? "", cell: (client) => client.application_name || "–" },
-        { title: "From", by: (client) => client.address ?? "", cell: (client) => client.address ?? "–" },
-      ]
+  const from: ColumnOf<Client>[] = names
+    ? [{ title: "From", hint: "application and address", by: (client) => client.application_name ?? "", cell: (client) => <Two first={client.application_name || "–"} second={client.address} /> }]
     : [];
   const statement: ColumnOf<Client>[] = names
-    ? [{ title: "Statement", hint: "the fingerprint of the statement that runs", by: (client) => client.statement ?? "", cell: (client) => <Fingerprint of={client.statement} /> }]
+    ? [{ title: "Statement", hint: "the fingerprint of the statement that runs", by: (client) => client.statement ?? "", cell: (client) => (client.statement === null ? "–" : <Fingerprint of={client.statement} />) }]
     : [];
   return [
     { title: "Client", by: (client) => client.id, cell: (client) => client.id },
     { title: "State", head: true, by: (client) => client.state, cell: (client) => <Badge tone={client.state}>{STATES[client.state]}</Badge> },
     { title: "Reason", long: true, cell: reason },
     { title: "For", num: true, hint: "how long it has waited, or has been served", by: (client) => client.wait_us, cell: (client) => (client.wait_us > 0 ? duration(client.wait_us) : "–") },
-    { title: "Transaction", num: true, hint: "the age of its transaction", by: (client) => client.transaction_us, cell: (client) => <Age of={client.transaction_us} idle={client.state === "idle_in_transaction"} /> },
+    { title: "Transaction", num: true, hint: "the age of its transaction", by: (client) => client.transaction_us, cell: (client) => age(client.transaction_us, client.state === "idle_in_transaction") },
     ...statement,
-    { title: "Database", by: (client) => client.database ?? "", cell: (client) => client.database ?? "–" },
-    ...who,
+    { title: "Database", hint: "and user", by: (client) => `${client.database} ${client.user}`, cell: (client) => <Two first={client.database ?? "–"} second={client.user} /> },
+    ...from,
     { title: "Connected", num: true, by: (client) => -client.since_s, cell: (client) => span(now - client.since_s) },
     { title: "Server", num: true, hint: "the server connection that it has", by: (client) => client.server_id ?? 0, cell: (client) => client.server_id ?? "–" },
     { title: "Prepared", num: true, wide: true, hint: "prepared statements", by: (client) => client.prepared_statements, cell: (client) => client.prepared_statements },
@@ -110,9 +108,8 @@ function reason(client: Client): string {
 }
 
 /** The age of a transaction; it stands out when nothing happens in it. */
-export function Age({ of, idle }: { of: number; idle: boolean }) {
-  if (of === 0) return <span class="quiet">–</span>;
-  return <span class={idle ? "attention" : ""}>{duration(of)}</span>;
+export function age(us: number, idle: boolean): ComponentChildren {
+  return us === 0 ? "–" : <span class={idle ? "attention" : ""}>{duration(us)}</span>;
 }
 
 function items(client: Client, desk: Desk, again: () => void): MenuItem[] {

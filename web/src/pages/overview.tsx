@@ -90,8 +90,8 @@ function Vitals({ now }: { now: Overview }) {
       <Vital term="transactions per second">{rate(now.rates.transactions)}</Vital>
       <Vital term="half of all statements take less than">{time(total?.p50_us)}</Vital>
       <Vital term="99 of 100 take less than">{time(total?.p99_us)}</Vital>
-      <Vital term="of the time goes into waiting for a connection" hint="on average">{share(wait?.mean_us, total?.mean_us)}</Vital>
-      <Vital term="of the time PostgreSQL works" hint="on average">{share(server?.mean_us, total?.mean_us)}</Vital>
+      <Vital term="of the statements' time is waiting for a connection" hint="on average">{share(wait?.mean_us, total?.mean_us)}</Vital>
+      <Vital term="of the statements' time PostgreSQL works" hint="on average">{share(server?.mean_us, total?.mean_us)}</Vital>
       <Vital term="errors per second" tone={now.rates.errors > 0 ? "bad" : ""}>{rate(now.rates.errors)}</Vital>
     </dl>
   );

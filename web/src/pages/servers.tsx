@@ -6,10 +6,10 @@ import { useLive } from "../live";
 import { useDesk } from "../context";
 import { Filters } from "../parts/filter";
 import { Menu, type MenuItem } from "../parts/menu";
-import { Badge, Fingerprint, Placeholder, Tls } from "../parts/small";
+import { Badge, Fingerprint, Placeholder, Tls, Two } from "../parts/small";
 import { Table, type ColumnOf } from "../parts/table";
 import { href, type Route } from "../route";
-import { Age, asked, relaxed, rowChoices, Shown } from "./clients";
+import { age, asked, relaxed, rowChoices, Shown } from "./clients";
 
 const STATES = {
   active: "busy", idle_in_transaction: "idle in transaction", idle: "ready", used: "ready, to be checked", tested: "being checked", login: "being opened", being_canceled: "held for a cancel", listening: "listens for notifications",
@@ -50,15 +50,11 @@ export function ServersPage({ route }: { route: Route }) {
 }
 
 function columns(now: number, names: boolean): ColumnOf<Server>[] {
-  const where: ColumnOf<Server>[] = names
-    ? [
-        { title: "User", by: (server) => server.user ?? "", cell: (server) => server.user ?? "–" },
-        { title: "Application", by: (server) => server.application_name ?? "", cell: (server) => server.application_name || "–" },
-        { title: "Address", by: (server) => server.address ?? "", cell: (server) => server.address ?? "–" },
-      ]
+  const to: ColumnOf<Server>[] = names
+    ? [{ title: "For", hint: "the application, and the server's address", by: (server) => server.application_name ?? "", cell: (server) => <Two first={server.application_name || "–"} second={server.address} /> }]
     : [];
   const statement: ColumnOf<Server>[] = names
-    ? [{ title: "Statement", hint: "the fingerprint of the statement that runs", by: (server) => server.statement ?? "", cell: (server) => <Fingerprint of={server.statement} /> }]
+    ? [{ title: "Statement", hint: "the fingerprint of the statement that runs", by: (server) => server.statement ?? "", cell: (server) => (server.statement === null ? "–" : <Fingerprint of={server.statement} />) }]
     : [];
   return [
     { title: "Server", by: (server) => server.id, cell: (server) => server.id },
@@ -75,11 +71,11 @@ function columns(now: number, names: boolean): ColumnOf<Server>[] {
     },
     { title: "Reason", long: true, cell: (server) => server.reason ?? "" },
     { title: "Runs for", num: true, hint: "how long its statement has run", by: (server) => server.active_us, cell: (server) => (server.active_us > 0 ? duration(server.active_us) : "–") },
-    { title: "Transaction", num: true, hint: "the age of its transaction", by: (server) => server.transaction_us, cell: (server) => <Age of={server.transaction_us} idle={server.state === "idle_in_transaction"} /> },
+    { title: "Transaction", num: true, hint: "the age of its transaction", by: (server) => server.transaction_us, cell: (server) => age(server.transaction_us, server.state === "idle_in_transaction") },
     ...statement,
     { title: "Client", num: true, hint: "the client that it works for", by: (server) => server.client_id ?? 0, cell: (server) => server.client_id ?? "–" },
-    { title: "Database", by: (server) => server.database, cell: (server) => server.database },
-    ...where,
+    { title: "Database", hint: "and user", by: (server) => `${server.database} ${server.user}`, cell: (server) => <Two first={server.database} second={server.user} /> },
+    ...to,
     { title: "Process", num: true, hint: "of PostgreSQL", by: (server) => server.backend_pid, cell: (server) => server.backend_pid },
     { title: "Open for", num: true, by: (server) => -server.since_s, cell: (server) => span(now - server.since_s) },
     { title: "Prepared", num: true, wide: true, hint: "prepared statements", by: (server) => server.prepared_statements, cell: (server) => server.prepared_statements },

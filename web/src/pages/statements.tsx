@@ -7,7 +7,7 @@ import { bytes, clock, count, counted, duration, percent } from "../format";
 import { useLive } from "../live";
 import { useDesk } from "../context";
 import { Filters, Find, matches, plainly } from "../parts/filter";
-import { Badge, Placeholder, SplitBar } from "../parts/small";
+import { Badge, Placeholder, SplitBar, Two } from "../parts/small";
 import { Table, type ColumnOf } from "../parts/table";
 import { requery, type Route } from "../route";
 import { grouped, type SlowGroup } from "../slow";
@@ -97,17 +97,8 @@ function columns(all: number): ColumnOf<Statement>[] {
     { title: "Longest", num: true, by: (one) => one.max_us, cell: (one) => duration(one.max_us) },
     { title: "Rows", num: true, by: (one) => one.rows, cell: (one) => count(one.rows) },
     { title: "Errors", num: true, by: (one) => one.errors, cell: (one) => <span class={one.errors > 0 ? "bad" : "quiet"}>{count(one.errors)}</span> },
-    { title: "Where", by: (one) => `${one.database} ${one.user}`, cell: (one) => <Where database={one.database} user={one.user} /> },
+    { title: "Where", by: (one) => `${one.database} ${one.user}`, cell: (one) => <Two first={one.database} second={one.user} /> },
   ];
-}
-
-function Where({ database, user }: { database: string; user: string | null }) {
-  return (
-    <>
-      {database}
-      {user !== null && <span class="under">{user}</span>}
-    </>
-  );
 }
 
 /** What is looked at for one statement only. */
@@ -147,7 +138,7 @@ const SLOW: ColumnOf<SlowGroup>[] = [
   { title: "Longest", num: true, hint: "and its parts", by: (one) => one.worst.total_us, cell: (one) => <SplitBar split={one.worst} figure={duration(one.worst.total_us)} /> },
   { title: "Mean", num: true, by: (one) => one.mean_us, cell: (one) => duration(one.mean_us) },
   { title: "Last at", num: true, by: (one) => one.last_s, cell: (one) => <time dateTime={new Date(one.last_s * 1000).toISOString()}>{clock(one.last_s)}</time> },
-  { title: "Where", by: (one) => `${one.database} ${one.user}`, cell: (one) => <Where database={one.database} user={one.user} /> },
+  { title: "Where", by: (one) => `${one.database} ${one.user}`, cell: (one) => <Two first={one.database} second={one.user} /> },
   { title: "Applications", by: (one) => one.applications.join(", "), cell: (one) => one.applications.join(", ") || <span class="quiet">–</span> },
 ];
 

@@ -76,9 +76,18 @@ export function Segments({ legend, name, options, value, pick }: { legend: strin
   );
 }
 
+/** Two things that belong together, the second below the first. */
+export function Two({ first, second }: { first: string; second: string | null }) {
+  return (
+    <>
+      {first}
+      {second !== null && <span class="under">{second}</span>}
+    </>
+  );
+}
+
 /** A statement's fingerprint, as a link to the statement. */
-export function Fingerprint({ of }: { of: string | null }) {
-  if (of === null) return <span class="quiet">–</span>;
+export function Fingerprint({ of }: { of: string }) {
   return <a class="fingerprint" href={href("statements", [], { find: of })}>{of.slice(0, 8)}</a>;
 }
 
