@@ -151,7 +151,7 @@ const STORIES = {
     await page.getByRole("button", { name: "Try now" }).click();
     await asked;
     await page.unroute("**/api/**");
-    await page.getByText(/pgweir does not answer/).waitFor({ state: "detached" });
+    await page.getByText(/pgweir does not answer; trying again/).waitFor({ state: "detached" });
     await visit.end();
   },
 
