@@ -29,7 +29,7 @@ export interface Latency {
   transaction: Quantiles | null;
 }
 
-/** `multiplexed`, `pinned` and `idle_in_transaction` ones are among the `active`. */
+/** `multiplexed` ones are among the `waiting`; `pinned` and `idle_in_transaction` ones among the `active`. */
 export interface ClientCounts {
   total: number;
   active: number;
