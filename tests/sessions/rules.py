@@ -148,19 +148,19 @@ def _unnamed_is_gone(wanted, got):
 
 
 RULES = [
-    Rule("places in PostgreSQL's sources", "An error that pgweir raises in PostgreSQL's place", _other_place),
+    Rule("places in PostgreSQL's sources", "an error that pgweir raises in PostgreSQL's place", _other_place),
     Rule("a statement not prepared in a failed transaction", "cannot be prepared there", _not_prepared, ends=True),
-    Rule("a Parse with two faults", "may be refused for either", _two_faults),
-    Rule("a sequence's value from an earlier transaction", "gets SQLSTATE 55000", _other_drew, ends=True),
-    Rule("empty in place of NULL", "may be empty instead of NULL", _empty_for_null),
+    Rule("a Parse with two faults", "may fail for either reason", _two_faults),
+    Rule("a sequence's value from an earlier transaction", "`currval` and `lastval` fail with SQLSTATE 55000", _other_drew, ends=True),
+    Rule("empty in place of NULL", "may be empty instead of NULL, if another client set it on that server", _empty_for_null),
     Rule("empty in place of the startup value", "of a custom setting from the startup packet leaves it empty", _empty_for_began),
     Rule("an unnamed statement from an earlier transaction", "later `Bind` or `Describe` of it fails with SQLSTATE 26000", _unnamed_is_gone, ends=True),
-    Rule("a temporary schema that is there", "A name in `pg_temp` that does not exist", _no_temporary_schema),
+    Rule("a temporary schema that is there", "a name in `pg_temp` that does not exist", _no_temporary_schema),
 ]
-NOTIFIED_LATE = "A client that sends a pipeline is told of its own notifications after the pipeline's last answer"
-NOTIFIED_MORE = "behind an `UNLISTEN` in a pipeline it may still be notified until then"
-MADE_UP_PID = "The process id it is told is a made-up one then"
-REPORTED_TWICE = "a client that set it at login is told the server's value first and its own right behind"
+NOTIFIED_LATE = "A client that sends a pipeline gets its own notifications after the pipeline's last answer"
+NOTIFIED_MORE = "after an `UNLISTEN` in a pipeline notifications may still arrive until then"
+MADE_UP_PID = "The process id that the client gets is then made up"
+REPORTED_TWICE = "a client that set it at login gets the server's value first and then its own"
 """The words that document what `Notifications` and `Reports` allow."""
 
 
