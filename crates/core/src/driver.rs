@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use crate::carried::Carried;
-use crate::luggage::Luggage;
+use crate::client_handoff::ClientHandoff;
 use crate::mail::{Mail, Question};
 
 /// A connection of either kind (client or server), as driver and machine both name it.
@@ -249,8 +249,8 @@ pub trait Driver {
     fn start_tls(&mut self, conn: ConnId, role: TlsRole, received: &[u8]);
 
     /// Moves a client's connection, with its TLS state and queued bytes, to another worker, whose machine gets
-    /// `Machine::adopted` with the luggage.
-    fn hand_over(&mut self, conn: ConnId, to: WorkerId, luggage: Box<Luggage>);
+    /// `Machine::adopted` with the handoff.
+    fn hand_over(&mut self, conn: ConnId, to: WorkerId, handoff: Box<ClientHandoff>);
 
     /// Gives a client of the console, who may have everything, to whoever sees to online restarts: the connection leaves the
     /// machine, and [`Mail::Shutdown`] with [`Shutdown::HandOver`](crate::mail::Shutdown) follows when a successor is ready.

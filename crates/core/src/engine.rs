@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use crate::carried::Carried;
 use crate::driver::{Closed, ConnId, Driver, Now, Peer, TlsInfo};
-use crate::luggage::Luggage;
+use crate::client_handoff::ClientHandoff;
 use crate::mail::Mail;
 
 /// What happens to a machine. Loops are generic over this trait (never `dyn`), so that every call is a direct one.
@@ -17,7 +17,7 @@ pub trait Engine {
     /// A client connected.
     fn accepted<D: Driver>(&mut self, d: &mut D, conn: ConnId, peer: Peer);
     /// A client that another worker accepted and authenticated, and whose pool is here.
-    fn adopted<D: Driver>(&mut self, d: &mut D, conn: ConnId, luggage: Box<Luggage>);
+    fn adopted<D: Driver>(&mut self, d: &mut D, conn: ConnId, handoff: Box<ClientHandoff>);
     /// Another process, whose place this one takes, hands over something of its own: sockets of a client and a server, as
     /// far as there are any.
     fn carried<D: Driver>(

@@ -27,7 +27,7 @@ pub enum Purpose {
     /// The same as [`Purpose::Settle`], in front of the client's statement and in the same packet.
     Replay,
     /// Tries a client's startup parameters, at its login.
-    Introduce,
+    StartupCheck,
     /// On the connection that listens for a pool's clients: LISTEN and UNLISTEN, and nothing but a mark in its answers.
     Listen,
     /// On the same connection: it passes on what it was notified of.
@@ -65,7 +65,7 @@ pub enum Owner {
     /// A client; the answer is passed on.
     Client(ClientId),
     /// A client whose statement needs this one: success is hidden, an error is the client's.
-    Errand(ClientId),
+    Prerequisite(ClientId),
     /// Nobody: the answer is ours.
     Hidden(Purpose),
 }
@@ -75,7 +75,7 @@ impl Owner {
     #[must_use]
     pub fn client(self) -> Option<ClientId> {
         match self {
-            Owner::Client(id) | Owner::Errand(id) => Some(id),
+            Owner::Client(id) | Owner::Prerequisite(id) => Some(id),
             Owner::Hidden(_) => None,
         }
     }
@@ -593,7 +593,7 @@ impl Ledger {
         self.entries.iter()
     }
 
-    /// What is owed for clients' messages, or on their errands, in order.
+    /// What is owed for clients' messages, or as prerequisites of these, in order.
     pub fn of_clients(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter().filter(|entry| !matches!(entry.owner, Owner::Hidden(_)))
     }

@@ -150,7 +150,7 @@ pub const LOOKS_ALERT: u32 = 1_000;
 pub const WATCHED_STATEMENTS_MAX: usize = 256;
 
 /// Sets of startup parameters whose outcome a pool remembers.
-pub const INTRODUCTIONS_MAX: usize = 64;
+pub const STARTUP_CHECKS_MAX: usize = 64;
 
 /// Notifications that wait for one client: for the end of its transaction, or because it does not read. SQLSTATE 54000 beyond it.
 pub const NOTIFICATIONS_BYTES_MAX: usize = 4 * 1024 * 1024;

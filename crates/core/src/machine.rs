@@ -38,7 +38,7 @@ mod server_errors;
 mod server_login;
 mod server_moves;
 mod session;
-mod shapes;
+mod schema_version;
 mod startup;
 mod turned_down;
 
@@ -58,7 +58,7 @@ use crate::estimate::Estimates;
 use crate::ids::{CancelId, ClientId, ForwardId, PoolId, ServerId};
 use crate::inquiry::Answer;
 use crate::looks::Watched;
-use crate::luggage::{Luggage, Origin};
+use crate::client_handoff::{ClientHandoff, Origin};
 use crate::mail::{Mail, Rules, Scarce, Shutdown};
 use crate::params::Tracked;
 use crate::pool::Pool;
@@ -291,8 +291,8 @@ impl Engine for Machine {
         }
     }
 
-    fn adopted<D: Driver>(&mut self, d: &mut D, conn: ConnId, luggage: Box<Luggage>) {
-        self.adopt(d, conn, *luggage);
+    fn adopted<D: Driver>(&mut self, d: &mut D, conn: ConnId, handoff: Box<ClientHandoff>) {
+        self.adopt(d, conn, *handoff);
     }
 
     fn carried<D: Driver>(

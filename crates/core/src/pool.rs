@@ -11,7 +11,7 @@ use crate::driver::Endpoint;
 use crate::hub::Hub;
 use crate::ids::{ClientId, ServerId};
 use crate::inquiry::Lookup;
-use crate::introductions::Introductions;
+use crate::startup_checks::StartupChecks;
 use crate::known_sets::KnownSets;
 use crate::limits::{KNOWN_PARAMS_MAX, SETTABLE_MAX};
 use crate::looks::Looks;
@@ -147,7 +147,7 @@ pub(crate) struct Pool {
     pub(crate) sessions: KnownSessions,
     /// Settings that were found set in a session: its user may set them, and take them back.
     pub(crate) settable: Vec<Box<[u8]>>,
-    pub(crate) introductions: Introductions,
+    pub(crate) startup_checks: StartupChecks,
     pub(crate) known_sets: KnownSets,
     /// Who listens to what, where somebody does.
     pub(crate) hub: Option<Box<Hub>>,
@@ -240,7 +240,7 @@ impl Pool {
             known_params: VecDeque::new(),
             sessions: KnownSessions::default(),
             settable: Vec::new(),
-            introductions: Introductions::default(),
+            startup_checks: StartupChecks::default(),
             known_sets: KnownSets::default(),
             hub: None,
             learned: Learned::Nothing,
@@ -355,7 +355,7 @@ impl Pool {
         self.looks.follow(if self.keeps_sessions { one_in } else { 0 }, connect_query);
         let slow = config.log_min_duration(&self.config, &self.user);
         self.slow_us = slow.map_or(u64::MAX, |slow| u64::try_from(slow.as_micros()).unwrap_or(u64::MAX));
-        self.introductions.clear();
+        self.startup_checks.clear();
         self.known_sets.clear();
         self.routines.doubt();
     }

@@ -11,7 +11,7 @@ use crate::driver::{ConnId, Endpoint, Now};
 use crate::first_ask::FirstAsk;
 use crate::ids::{ClientId, PoolId};
 use crate::inquiry::{Answer, Lookup};
-use crate::introductions::Opened;
+use crate::startup_checks::Opened;
 use crate::known_sets::PlainSet;
 use crate::ledger::{Ledger, Owner, Purpose};
 use crate::limits::WELCOME_PARAMETERS_MAX;
@@ -102,7 +102,7 @@ pub(crate) struct Server {
     /// It said goodbye (a FATAL error) to its client, who needs no second one.
     pub(crate) said_fatal: bool,
     /// Its transaction has changed what statements return.
-    pub(crate) reshapes: bool,
+    pub(crate) changes_schema: bool,
     /// It has made routines or triggers.
     pub(crate) makes_routines: bool,
     /// It serves one replication client and ends with it.
@@ -138,17 +138,17 @@ pub(crate) enum ServerState {
     /// Linked.
     Busy(ClientId),
     /// Its client is gone; what it asked for is answered to nobody, and then it is the turn of those aboard behind it.
-    Orphaned,
+    Draining,
     /// `auth_query` runs, for a client that logs in.
     Inquiring(Box<Inquiring>),
     /// Linked, its client's transaction is over, and it is asked what its session holds now.
     Auditing(Box<Auditing>),
     /// Nobody has it, and it is asked whether its session is what it should be.
-    Inspecting(Box<Inspecting>),
+    VerifyingSession(Box<VerifyingSession>),
     /// Nobody has it, and the catalog is asked which routines change their sessions.
     Reading(Box<CatalogReading>),
     /// Free, and tries the startup parameters of a client that logs in.
-    Introducing(Box<Introducing>),
+    CheckingStartup(Box<CheckingStartup>),
     /// `server_reset_query` runs.
     Cleaning,
     /// `server_check_query` runs.
@@ -269,7 +269,7 @@ pub(crate) enum Stage {
 }
 
 /// Whether a server's session is what it should be is being asked.
-pub(crate) struct Inspecting {
+pub(crate) struct VerifyingSession {
     pub(crate) answer: Replies,
     pub(crate) attempts: u8,
     /// The transactions since its session was last known.
@@ -286,7 +286,7 @@ pub(crate) struct CatalogReading {
 }
 
 /// Startup parameters are being tried.
-pub(crate) struct Introducing {
+pub(crate) struct CheckingStartup {
     pub(crate) client: ClientId,
     /// The parameters that were set, in the order of the answer's columns.
     pub(crate) names: Vec<Box<[u8]>>,
@@ -361,13 +361,13 @@ impl ServerState {
             ServerState::Idle => ServerKind::Idle,
             ServerState::Settling(_)
             | ServerState::Busy(_)
-            | ServerState::Orphaned
+            | ServerState::Draining
             | ServerState::Inquiring(_)
             | ServerState::Auditing(_)
-            | ServerState::Introducing(_) => ServerKind::Active,
+            | ServerState::CheckingStartup(_) => ServerKind::Active,
             ServerState::Cleaning
             | ServerState::Checking
-            | ServerState::Inspecting(_)
+            | ServerState::VerifyingSession(_)
             | ServerState::Reading(_) => ServerKind::Tested,
             ServerState::HeldForCancel => ServerKind::BeingCanceled,
             ServerState::Listening => ServerKind::Listening,

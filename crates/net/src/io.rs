@@ -12,7 +12,7 @@ use pgweir_core::carried::Carried;
 use pgweir_core::driver::{
     CloseMode, Closed, ConnId, DoorSeen, Driver, Endpoint, Level, NamesSeen, TlsRole, WorkerId,
 };
-use pgweir_core::luggage::Luggage;
+use pgweir_core::client_handoff::ClientHandoff;
 use pgweir_core::mail::{Mail, Question};
 use rustls::crypto::SecureRandom;
 use socket2::Socket;
@@ -321,7 +321,7 @@ impl Driver for Io {
         }
     }
 
-    fn hand_over(&mut self, id: ConnId, to: WorkerId, luggage: Box<Luggage>) {
+    fn hand_over(&mut self, id: ConnId, to: WorkerId, handoff: Box<ClientHandoff>) {
         if self.table.open(id).is_none_or(|conn| conn.origin != Origin::Accepted) {
             return;
         }
@@ -329,7 +329,7 @@ impl Driver for Io {
         bulk::unmark(&mut conn.read, &conn.socket);
         // Should this fail, the old poll forgets the socket anyway when it is closed.
         let _ = sys::deregister(&self.registry, &conn.socket);
-        self.mesh.post(to, Letter::Parcel(Box::new(Parcel { conn, luggage })));
+        self.mesh.post(to, Letter::Parcel(Box::new(Parcel { conn, handoff })));
     }
 
     fn surrender(&mut self, id: ConnId) {

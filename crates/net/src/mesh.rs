@@ -6,7 +6,7 @@ use std::sync::mpsc::Sender;
 use mio::Waker;
 use pgweir_core::carried::Carried;
 use pgweir_core::driver::WorkerId;
-use pgweir_core::luggage::Luggage;
+use pgweir_core::client_handoff::ClientHandoff;
 use pgweir_core::mail::Mail;
 use socket2::Socket;
 
@@ -52,7 +52,7 @@ pub(crate) enum Letter {
 /// A client's connection on its way from one worker to another.
 pub(crate) struct Parcel {
     pub(crate) conn: Conn,
-    pub(crate) luggage: Box<Luggage>,
+    pub(crate) handoff: Box<ClientHandoff>,
 }
 
 /// What another process hands over, with the sockets of a client and a server as far as there are any.

@@ -347,7 +347,7 @@ impl<E: Engine> Worker<E> {
 
     /// A client comes from another worker, with its session, its queue, and what was not delivered yet.
     fn unpack(&mut self, parcel: Parcel) {
-        let Parcel { conn, luggage } = parcel;
+        let Parcel { conn, handoff } = parcel;
         let fresh = Conn { read: Default::default(), write: Default::default(), ..conn };
         let (ended, failed) = (conn.read.ended, conn.write.failed);
         let id = match self.io.adopt_socket(fresh) {
@@ -365,7 +365,7 @@ impl<E: Engine> Worker<E> {
         }
         self.io.list_ready(id);
         self.io.list_dirty(id);
-        self.engine.adopted(&mut self.io, id, luggage);
+        self.engine.adopted(&mut self.io, id, handoff);
     }
 
     /// Another process hands something over. Its sockets were not read to the end: the poll says so by itself.

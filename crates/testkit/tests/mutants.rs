@@ -8,7 +8,7 @@ use pgweir_core::carried::Carried;
 use pgweir_core::driver::{
     CloseMode, Closed, ConnId, Driver, Endpoint, Level, Now, Peer, TlsInfo, TlsRole, WorkerId,
 };
-use pgweir_core::luggage::Luggage;
+use pgweir_core::client_handoff::ClientHandoff;
 use pgweir_core::mail::{Mail, Question};
 use pgweir_core::{Engine, Machine};
 use pgweir_testkit::sim::plan::{Mode, Plan, Profile};
@@ -148,9 +148,9 @@ impl<D: Driver> Driver for Bent<'_, D> {
         self.d.start_tls(conn, role, received);
     }
 
-    fn hand_over(&mut self, conn: ConnId, to: WorkerId, luggage: Box<Luggage>) {
+    fn hand_over(&mut self, conn: ConnId, to: WorkerId, handoff: Box<ClientHandoff>) {
         self.mischief.clients.retain(|&client| client != conn);
-        self.d.hand_over(conn, to, luggage);
+        self.d.hand_over(conn, to, handoff);
     }
 
     fn surrender(&mut self, conn: ConnId) {
@@ -239,9 +239,9 @@ impl Engine for Mutant {
         self.bend(d, |machine, d| machine.accepted(d, conn, peer));
     }
 
-    fn adopted<D: Driver>(&mut self, d: &mut D, conn: ConnId, luggage: Box<Luggage>) {
+    fn adopted<D: Driver>(&mut self, d: &mut D, conn: ConnId, handoff: Box<ClientHandoff>) {
         self.mischief.clients.push(conn);
-        self.bend(d, |machine, d| machine.adopted(d, conn, luggage));
+        self.bend(d, |machine, d| machine.adopted(d, conn, handoff));
     }
 
     fn received<D: Driver>(&mut self, d: &mut D, conn: ConnId, bytes: &[u8]) {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use pgweir_core::carried::Carried;
 use pgweir_core::driver::{CloseMode, ConnId, Driver, Endpoint, Level, TlsRole, WorkerId};
-use pgweir_core::luggage::Luggage;
+use pgweir_core::client_handoff::ClientHandoff;
 use pgweir_core::mail::{Mail, Question};
 
 /// Bytes the machine may have queued for one connection that does not take any. The machine stops reading the other side at
@@ -153,7 +153,7 @@ impl Driver for Recorder {
         }
     }
 
-    fn hand_over(&mut self, _conn: ConnId, to: WorkerId, _luggage: Box<Luggage>) {
+    fn hand_over(&mut self, _conn: ConnId, to: WorkerId, _handoff: Box<ClientHandoff>) {
         panic!("handed over to {to:?}, but there is one worker");
     }
 

@@ -7,7 +7,7 @@ use super::Rights;
 use super::command::Command;
 use super::table::Formats;
 use crate::cancel_key::CancelKey;
-use crate::luggage::Counted;
+use crate::client_handoff::Counted;
 
 /// Who is at the console, and whether a command of theirs is still being carried out.
 pub(crate) struct ConsoleSession {

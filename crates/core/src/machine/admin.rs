@@ -20,7 +20,7 @@ use crate::driver::{CloseMode, Driver, Level, Peer};
 use crate::errors::Fault;
 use crate::ids::ClientId;
 use crate::limits::{BACKLOG_HIGH_BYTES, CONSOLE_QUERY_BYTES_MAX};
-use crate::luggage::{Counted, Login};
+use crate::client_handoff::{Counted, Login};
 use crate::mail::{Mail, Question, Shutdown};
 
 impl Machine {

@@ -13,7 +13,7 @@ use crate::group::{Group, group_at_front};
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::Ledger;
 use crate::limits::{LEDGER_ENTRIES_MAX, RIDDEN_ANSWER_BYTES_MAX, RIDDEN_BACKLOG_BYTES_MAX};
-use crate::luggage::Replication;
+use crate::client_handoff::Replication;
 use crate::mail::Shutdown;
 use crate::riders::{RideLimits, Room};
 use crate::server::{Server, ServerState};
@@ -224,7 +224,7 @@ fn same_session(account: &Account, server: &Server) -> bool {
 /// Nothing that was sent to it can leave it in a transaction, a COPY, or somebody's hands.
 fn takes_riders(server: &Server) -> bool {
     let whole = |ledger: &Ledger| ledger.is_between_groups() && ledger.len() < LEDGER_ENTRIES_MAX;
-    matches!(server.state, ServerState::Busy(_) | ServerState::Orphaned)
+    matches!(server.state, ServerState::Busy(_) | ServerState::Draining)
         && server.retire.is_none()
         && server.cancels == 0
         && !server.reads_paused

@@ -19,7 +19,7 @@ use crate::client::{
 use crate::driver::{CloseMode, ConnId, Driver, Endpoint, Level, Now, Peer};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
-use crate::luggage::{Counted, Login, Origin, Replication};
+use crate::client_handoff::{Counted, Login, Origin, Replication};
 use crate::params::Params;
 use crate::pins::Touched;
 use crate::pool::ServerKind;
@@ -171,14 +171,14 @@ impl Machine {
         let Some(peer) = unpack_peer(carried.peer.clone()) else {
             self.log(d, Level::Error, "a client was handed over without an address, closing it");
             d.close(conn, CloseMode::Now);
-            return self.orphaned(d, server);
+            return self.draining(d, server);
         };
         let id = self.enter_client(d, conn, peer, &carried);
         let counted = self.count_anyway(pool_id, &carried.user);
         match carried.cancel_key.as_deref().and_then(|bytes| CancelKey::from_bytes(bytes)) {
             Some(key) => self.settle_again(d, id, (pool_id, key, counted), carried, server),
             None => {
-                self.orphaned(d, server);
+                self.draining(d, server);
                 let login = self.login_again(pool_id, carried);
                 if self.settle_in(d, id, login, counted) == Step::Gone {
                     return;
@@ -189,7 +189,7 @@ impl Machine {
     }
 
     /// A server whose client did not come with it.
-    fn orphaned<D: Driver>(&mut self, d: &mut D, server: Option<ServerId>) {
+    fn draining<D: Driver>(&mut self, d: &mut D, server: Option<ServerId>) {
         if let Some(id) = server {
             self.close_server(d, id, "client disconnect while server was not ready", CloseMode::Now);
         }

@@ -26,10 +26,10 @@ impl Machine {
             if status.name == IN_HOT_STANDBY {
                 self.pools[server.pool].welcome_telling(status.name, status.value);
             }
-            if let ServerState::Introducing(introducing) = &mut server.state
-                && introducing.reported.len() < SERVER_ERROR_BYTES_MAX
+            if let ServerState::CheckingStartup(checking) = &mut server.state
+                && checking.reported.len() < SERVER_ERROR_BYTES_MAX
             {
-                encode_parameter_status(&mut introducing.reported, status.name, status.value);
+                encode_parameter_status(&mut checking.reported, status.name, status.value);
             }
             // What it was opened with is a client's own wish.
             let asked = server.opened.asked.as_ref();
@@ -75,8 +75,8 @@ impl Machine {
         match server.ledger.head() {
             Some(head) => match head.owner {
                 // The client is told when its own Parse is answered, or was.
-                Owner::Errand(_) if head.kind == Kind::Parse => None,
-                Owner::Client(client) | Owner::Errand(client) => Some(client),
+                Owner::Prerequisite(_) if head.kind == Kind::Parse => None,
+                Owner::Client(client) | Owner::Prerequisite(client) => Some(client),
                 Owner::Hidden(_) => None,
             },
             None => server.state.client(),

@@ -22,7 +22,7 @@ use crate::driver::Driver;
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::{Entry, Kind, Owner, Purpose};
 use crate::limits::BEGIN_BYTES_MAX;
-use crate::luggage::Replication;
+use crate::client_handoff::Replication;
 use crate::server::ServerState;
 use crate::stats::times::Split;
 
@@ -306,7 +306,7 @@ impl Machine {
         let Opening::Unsent(text) = std::mem::replace(&mut link.opening, Opening::Sent) else { return };
         let server = &mut self.servers[server_id];
         for kind in [Kind::Parse, Kind::Bind, Kind::Execute] {
-            server.ledger.push(Entry::new(Owner::Errand(id), kind));
+            server.ledger.push(Entry::new(Owner::Prerequisite(id), kind));
         }
         // The transaction's time began when the server became its client's.
         server.note_begin(self.now.mono_us);
@@ -318,7 +318,7 @@ impl Machine {
         if uses_earlier_portal(bytes) {
             // It would be that of BEGIN.
             frontend::encode_close(&mut self.scratch, Target::Portal, b"");
-            server.ledger.push(Entry::new(Owner::Errand(id), Kind::Close));
+            server.ledger.push(Entry::new(Owner::Prerequisite(id), Kind::Close));
         }
         d.send(server.conn, &self.scratch);
         server.first_ask.note_begin(text);
@@ -365,7 +365,7 @@ impl Machine {
 
     /// BEGIN was answered as foreseen.
     pub(super) fn begin_answered(&mut self, owner: Owner, ended: Entry) {
-        if let (Owner::Errand(id), Kind::Execute) = (owner, ended.kind)
+        if let (Owner::Prerequisite(id), Kind::Execute) = (owner, ended.kind)
             && let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state)
             && matches!(link.opening, Opening::Sent | Opening::Guarded { .. })
         {
@@ -375,7 +375,7 @@ impl Machine {
 
     /// BEGIN failed; its error was passed on, and what was sent behind it is ignored by the server.
     pub(super) fn begin_failed<D: Driver>(&mut self, d: &mut D, server_id: ServerId, owner: Owner) {
-        let Owner::Errand(id) = owner else { return };
+        let Owner::Prerequisite(id) = owner else { return };
         let Some(client) = self.clients.get_mut(id) else { return };
         let ClientState::Linked(link) = &mut client.state else { return };
         match link.opening {

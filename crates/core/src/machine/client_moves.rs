@@ -11,7 +11,7 @@ use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::{Entry, Kind, Owner, Purpose};
 use crate::limits::{BACKLOG_HIGH_BYTES, INBOX_BYTES_MAX};
-use crate::luggage::Replication;
+use crate::client_handoff::Replication;
 use crate::mail::Shutdown;
 use crate::server::ServerState;
 

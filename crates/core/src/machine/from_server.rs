@@ -187,7 +187,7 @@ impl Machine {
                     }
                 }
             }
-            Owner::Hidden(Purpose::Audit | Purpose::Introduce | Purpose::Probe) => {
+            Owner::Hidden(Purpose::Audit | Purpose::StartupCheck | Purpose::Probe) => {
                 if !whole && header.total() > SERVER_ERROR_BYTES_MAX {
                     return Err(self.violated(d, id, run, &bytes[..at], "message from server is too large"));
                 }
@@ -442,7 +442,7 @@ impl Machine {
                         self.deallocated(entry);
                     }
                 }
-                Some(client) if changes_objects(body) => self.note_reshaped(client),
+                Some(client) if changes_objects(body) => self.note_schema_changed(client),
                 _ => {}
             }
             return;
@@ -472,7 +472,7 @@ impl Machine {
         server.tx = status;
         let (rests, spare) = (server.ledger.is_empty() && status == TxStatus::Idle, &mut self.spare);
         server.first_ask.end(rests, spare);
-        self.note_shapes(id, status);
+        self.note_schema_change(id, status);
         if matches!(accepted.owner, Owner::Hidden(Purpose::Listen | Purpose::Meet)) {
             self.hub_answered(d, id);
         }
@@ -595,6 +595,6 @@ const STARTED: &[u8] = b"C\0\0\0\x16START TRANSACTION\0";
 fn visible(owner: Owner) -> Option<ClientId> {
     match owner {
         Owner::Client(client) => Some(client),
-        Owner::Errand(_) | Owner::Hidden(_) => None,
+        Owner::Prerequisite(_) | Owner::Hidden(_) => None,
     }
 }

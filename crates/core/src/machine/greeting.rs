@@ -10,7 +10,7 @@ use crate::driver::{Driver, Peer, TlsInfo, TlsRole};
 use crate::errors::Fault;
 use crate::ids::ClientId;
 use crate::limits::{BACKLOG_HIGH_BYTES, INBOX_BYTES_MAX};
-use crate::luggage::Replication;
+use crate::client_handoff::Replication;
 
 impl Machine {
     /// Bytes of a client, in whatever state it is.

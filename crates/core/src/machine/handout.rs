@@ -13,7 +13,7 @@ use crate::driver::{CloseMode, ConnId, Driver, Endpoint, Level, WorkerId};
 use crate::errors::Fault;
 use crate::first_ask::FirstAsk;
 use crate::ids::{ClientId, PoolId, ServerId};
-use crate::introductions::Opened;
+use crate::startup_checks::Opened;
 use crate::ledger::Ledger;
 use crate::mail::{Mail, Scarce, Shutdown};
 use crate::params::Params;
@@ -28,7 +28,7 @@ impl Machine {
     pub(super) fn hand_out<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
         self.welcome_waiting(d, pool_id);
         self.serve_lookups(d, pool_id);
-        self.introduce_waiting(d, pool_id);
+        self.check_waiting_startups(d, pool_id);
         let replicates = !self.pools[pool_id].replicating.is_empty();
         if replicates {
             self.serve_replication(d, pool_id);
@@ -101,9 +101,9 @@ impl Machine {
                 self.pools[pool_id].welcoming.push(id);
                 continue;
             }
-            let introduced = match self.known_startup(id, &welcome) {
+            let checked = match self.known_startup(id, &welcome) {
                 Known::Plain => None,
-                Known::Introduced(introduced) => Some(introduced),
+                Known::CheckedStartup(checked) => Some(checked),
                 Known::Unknown => {
                     self.pools[pool_id].welcoming.push(id);
                     continue;
@@ -112,7 +112,7 @@ impl Machine {
             let since_us = self.clients.get(id).and_then(|client| Some(client.account.as_ref()?.request_us));
             let waited_us = self.now.mono_us.saturating_sub(since_us.unwrap_or(self.now.mono_us));
             self.pools[pool_id].stats.wait_us += waited_us;
-            self.welcome_client(d, id, &welcome, introduced.as_deref(), None);
+            self.welcome_client(d, id, &welcome, checked.as_deref(), None);
             self.client_resume(d, id);
         }
     }
@@ -321,7 +321,7 @@ impl Machine {
             cancels: 0,
             retire: None,
             said_fatal: false,
-            reshapes: false,
+            changes_schema: false,
             makes_routines: false,
             replication: only_for.is_some(),
             lost: false,
@@ -402,7 +402,7 @@ impl Machine {
 
 /// No client has it, and none needs to leave before one gets it.
 fn will_be_free(server: &Server) -> bool {
-    let answers_us = matches!(server.state, ServerState::Inquiring(_) | ServerState::Introducing(_));
+    let answers_us = matches!(server.state, ServerState::Inquiring(_) | ServerState::CheckingStartup(_));
     let kind = server.state.kind();
     // One that is free already is of no use to the clients that wait: it would have been handed out.
     let is_nobodys = matches!(kind, ServerKind::Tested | ServerKind::BeingCanceled);

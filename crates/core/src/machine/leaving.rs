@@ -14,7 +14,7 @@ use crate::carried::{Carried, CarriedClient, CarriedPeer, CarriedPool, CarriedSe
 use crate::client::{Account, Client, ClientState, Link, Opening, OwnNames, UnnamedOnServer};
 use crate::driver::{CloseMode, Driver, Endpoint, Peer};
 use crate::ids::{ClientId, PoolId, ServerId};
-use crate::luggage::{Login, Origin, Replication};
+use crate::client_handoff::{Login, Origin, Replication};
 use crate::mail::Shutdown;
 use crate::params::Params;
 use crate::pins::Told;

@@ -16,8 +16,8 @@ use crate::console::{self, Rights};
 use crate::driver::{ConnId, Driver, Peer};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
-use crate::introductions::Introduced;
-use crate::luggage::{Counted, Login, Luggage, Replication};
+use crate::startup_checks::CheckedStartup;
+use crate::client_handoff::{Counted, Login, ClientHandoff, Replication};
 use crate::mail::Shutdown;
 use crate::welcome::Welcome;
 
@@ -86,7 +86,7 @@ impl Machine {
         Step::Used(0)
     }
 
-    /// The client's bytes that were not looked at yet are in its inbox now: it can go, with all its luggage.
+    /// The client's bytes that were not looked at yet are in its inbox now: it can go, with all its handoff.
     pub(super) fn hand_over_if_due<D: Driver>(&mut self, d: &mut D, id: ClientId) {
         if !matches!(self.clients.get(id).map(|client| &client.state), Some(ClientState::HandingOver(_))) {
             return;
@@ -95,14 +95,14 @@ impl Machine {
         let ClientState::HandingOver(hand_over) = client.state else { return };
         let HandingOver { login, counted, to } = *hand_over;
         self.clear_role(client.conn);
-        let luggage = Luggage {
+        let handoff = ClientHandoff {
             serial: client.serial,
             origin: *client.origin,
             login,
             counted,
             unread: std::mem::take(&mut client.inbox),
         };
-        d.hand_over(client.conn, to, Box::new(luggage));
+        d.hand_over(client.conn, to, Box::new(handoff));
     }
 
     fn admit(
@@ -188,8 +188,8 @@ impl Machine {
     }
 
     /// A client from another worker: it is proven, and counted.
-    pub(super) fn adopt<D: Driver>(&mut self, d: &mut D, conn: ConnId, luggage: Luggage) {
-        let Luggage { serial, origin, login, counted, unread } = luggage;
+    pub(super) fn adopt<D: Driver>(&mut self, d: &mut D, conn: ConnId, handoff: ClientHandoff) {
+        let ClientHandoff { serial, origin, login, counted, unread } = handoff;
         let id = self.clients.insert(Client {
             conn,
             serial,
@@ -272,7 +272,7 @@ impl Machine {
         let welcome = known.filter(|_| !gets_own);
         match welcome.as_ref().map(|welcome| (welcome, self.known_startup(id, welcome))) {
             Some((welcome, Known::Plain)) => self.welcome_client(d, id, welcome, None, None),
-            Some((welcome, Known::Introduced(known))) => {
+            Some((welcome, Known::CheckedStartup(known))) => {
                 self.welcome_client(d, id, welcome, Some(&known), None);
             }
             Some((_, Known::Unknown)) | None => {
@@ -312,10 +312,10 @@ impl Machine {
         d: &mut D,
         id: ClientId,
         welcome: &Welcome,
-        introduced: Option<&Introduced>,
+        checked: Option<&CheckedStartup>,
         server: Option<ServerId>,
     ) {
-        self.begin_session(id, welcome, introduced);
+        self.begin_session(id, welcome, checked);
         let notices = server.map(|server| self.show_process(d, id, server)).unwrap_or_default();
         let Some(client) = self.clients.get_mut(id) else { return };
         let Some(account) = &mut client.account else { return };
@@ -327,7 +327,7 @@ impl Machine {
         out.clear();
         backend::encode_auth_ok(out);
         out.extend_from_slice(&welcome.fixed);
-        out.extend_from_slice(introduced.map_or(&[][..], |introduced| &introduced.reported));
+        out.extend_from_slice(checked.map_or(&[][..], |checked| &checked.reported));
         if let Some(pool) = self.pools.get_mut(account.pool) {
             pool.tell_params(out, &self.tracked, &account.params);
         }

@@ -8,7 +8,7 @@ use crate::client::{ClientState, peer_text, printable};
 use crate::driver::{Driver, Level};
 use crate::errors::Fault;
 use crate::ids::ClientId;
-use crate::luggage::{Counted, Login, Replication};
+use crate::client_handoff::{Counted, Login, Replication};
 
 impl Machine {
     /// `login attempt`: who wants what, before any proof.

@@ -60,7 +60,7 @@ impl Machine {
         if self.activity != Activity::Suspended {
             self.client_timeouts(d);
             // Behind the clients: whose timeout ended just now leaves no server behind.
-            self.close_orphans(d);
+            self.close_drained(d);
             self.close_idle_sessions_fast(d);
         }
         self.server_timeouts(d);
@@ -235,9 +235,9 @@ impl Machine {
                 | ServerState::Settling(_)
                 | ServerState::Inquiring(_)
                 | ServerState::Auditing(_)
-                | ServerState::Inspecting(_)
+                | ServerState::VerifyingSession(_)
                 | ServerState::Reading(_)
-                | ServerState::Introducing(_)
+                | ServerState::CheckingStartup(_)
                 | ServerState::Listening
                     if !server.ledger.is_empty() =>
                 {

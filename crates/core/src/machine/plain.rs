@@ -11,7 +11,7 @@ use pgweir_wire::header::{HEADER_LEN, Header};
 use super::Machine;
 use super::from_client::{Cursor, Route, route};
 use super::measure::rows_in_tag;
-use super::shapes::{is_reshaping, makes_routines};
+use super::schema_version::{is_schema_change, makes_routines};
 use crate::client::{Client, ClientState, Opening, OwnNames};
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Kind, Ledger, Owner, Pushed};
@@ -117,7 +117,7 @@ fn is_telling(command: &[u8]) -> bool {
 /// The tag of a command that changes or drops a table, a view or the like.
 #[inline]
 pub(super) fn changes_objects(command: &[u8]) -> bool {
-    is_reshaping(command) || command.starts_with(b"DROP")
+    is_schema_change(command) || command.starts_with(b"DROP")
 }
 
 /// The tag of ROLLBACK, also to a savepoint, and of a COMMIT that was none.

@@ -40,7 +40,7 @@ impl Machine {
         };
         // A client whose names are known by content goes on so, whatever RELOAD changes.
         (self.pools[account.pool].tracks_statements || account.statements.is_some())
-            && account.replication == crate::luggage::Replication::None
+            && account.replication == crate::client_handoff::Replication::None
     }
 
     /// A message that names a prepared statement.
@@ -166,8 +166,8 @@ impl Machine {
         parse: &Parse<'_>,
     ) {
         let server = &mut self.servers[server_id];
-        server.ledger.push(Entry::new(Owner::Errand(id), Kind::Close));
-        server.ledger.push(Entry::new(Owner::Errand(id), Kind::Parse));
+        server.ledger.push(Entry::new(Owner::Prerequisite(id), Kind::Close));
+        server.ledger.push(Entry::new(Owner::Prerequisite(id), Kind::Parse));
         server.ledger.push(Entry { ticket, ..Entry::new(Owner::Client(id), Kind::ParseAgain) });
         self.scratch.clear();
         frontend::encode_close(&mut self.scratch, Target::Statement, PREPARED_TWICE);
@@ -181,8 +181,8 @@ impl Machine {
     /// says so once it has looked at the text, and skips what follows; if not, the name is given back.
     fn try_own_name<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId, parse: &Parse<'_>) {
         let server = &mut self.servers[server_id];
-        server.ledger.push(Entry::new(Owner::Errand(id), Kind::Parse));
-        server.ledger.push(Entry::new(Owner::Errand(id), Kind::Close));
+        server.ledger.push(Entry::new(Owner::Prerequisite(id), Kind::Parse));
+        server.ledger.push(Entry::new(Owner::Prerequisite(id), Kind::Close));
         self.scratch.clear();
         frontend::encode_parse(&mut self.scratch, parse.name, parse.query, parse.param_types);
         frontend::encode_close(&mut self.scratch, Target::Statement, parse.name);
@@ -306,7 +306,7 @@ impl Machine {
         }
         let reread = self.reread_statement(id, name, statement);
         if reread == statement || !self.servers[server_id].statements.touch(reread) {
-            self.send_parse(d, server_id, reread, Owner::Errand(id), 0);
+            self.send_parse(d, server_id, reread, Owner::Prerequisite(id), 0);
         }
         reread
     }
@@ -551,7 +551,7 @@ impl Machine {
             },
             (Kind::Parse | Kind::Close, None) if entry.is_unnamed() => self.unnamed_undone(server_id, entry),
             (Kind::Parse | Kind::Close, None)
-                if entry.ticket != 0 && matches!(entry.owner, Owner::Errand(_)) =>
+                if entry.ticket != 0 && matches!(entry.owner, Owner::Prerequisite(_)) =>
             {
                 self.exposing_undone(server_id, entry);
             }

@@ -21,7 +21,7 @@ use crate::errors::{Fault, Unproven};
 use crate::ids::ClientId;
 use crate::inquiry::{About, Answer, Checker, Inquiry, Lookup, Obstacle};
 use crate::limits::PASSWORD_BYTES_MAX;
-use crate::luggage::{Login, Replication};
+use crate::client_handoff::{Login, Replication};
 use crate::mail::Question;
 
 /// What a client has to do to prove itself.

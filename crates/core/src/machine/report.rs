@@ -10,7 +10,7 @@ use crate::client::{Client, ClientState, Link, Riding};
 use crate::console::command::{Outcome, Topic};
 use crate::console::table::{TOTALS, column_names};
 use crate::driver::{Driver, Endpoint, NamesSeen, Peer};
-use crate::luggage::Replication;
+use crate::client_handoff::Replication;
 use crate::mail::Shutdown;
 use crate::params::Params;
 use crate::pool::{Pool, ServerKind};

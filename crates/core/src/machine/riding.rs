@@ -137,7 +137,7 @@ impl Machine {
         }
         match next.filter(|&next| self.is_riding(next, id)) {
             Some(next) => self.promote(d, id, next),
-            None => self.set_server_state(id, ServerState::Orphaned),
+            None => self.set_server_state(id, ServerState::Draining),
         }
         self.server_unpause(d, id);
         if self.pools[pool_id].waiting > 0 {
@@ -305,11 +305,11 @@ impl Machine {
 
     /// Servers whose head's client is gone. With nobody left aboard, what one does is of use to nobody, as where a client leaves in
     /// the middle of a statement.
-    pub(super) fn close_orphans<D: Driver>(&mut self, d: &mut D) {
+    pub(super) fn close_drained<D: Driver>(&mut self, d: &mut D) {
         let orphans: Vec<ServerId> = self
             .servers
             .iter()
-            .filter(|(_, server)| matches!(server.state, ServerState::Orphaned))
+            .filter(|(_, server)| matches!(server.state, ServerState::Draining))
             .filter(|(id, server)| !server.riders.behind().any(|rider| self.is_riding(rider.client, *id)))
             .map(|(id, _)| id)
             .collect();
@@ -348,7 +348,7 @@ impl Machine {
         server.ledger.disown_head(Purpose::Rerun);
         (server.query_us, server.xact_us) = (0, 0);
         self.pools[pool_id].linked -= 1;
-        self.set_server_state(id, ServerState::Orphaned);
+        self.set_server_state(id, ServerState::Draining);
         self.wait_again(client_id, since_us, true);
         self.log(d, Level::Debug, "a statement that a stranger's cancel request hit runs again");
     }

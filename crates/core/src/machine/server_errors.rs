@@ -29,7 +29,7 @@ impl Machine {
         match accepted.owner {
             // It runs again: what it resets is reset then.
             Owner::Client(client) if renewed => self.doubt_session(client),
-            Owner::Client(client) | Owner::Errand(client) => {
+            Owner::Client(client) | Owner::Prerequisite(client) => {
                 let server = &mut self.servers[id];
                 if fatal {
                     server.says_goodbye();
@@ -141,7 +141,7 @@ impl Machine {
         let (what, reason) = match purpose {
             Purpose::ConnectQuery => ("connect_query", None),
             Purpose::Settle => ("SET of a client's parameters", Some("invalid server parameter")),
-            Purpose::Audit | Purpose::Introduce => return self.hidden_refused(id, code, text),
+            Purpose::Audit | Purpose::StartupCheck => return self.hidden_refused(id, code, text),
             Purpose::Restore => ("putting back startup parameters", None),
             // What cannot be prepared is not there: the client learns so when it uses it.
             Purpose::OwnName => return,

@@ -20,7 +20,7 @@ use crate::inquiry::Obstacle;
 use crate::limits::{
     CACHED_ERROR_BYTES_MAX, LOGIN_NOTICES_BYTES_MAX, SERVER_ERROR_BYTES_MAX, WELCOME_PARAMETERS_MAX,
 };
-use crate::luggage::Replication;
+use crate::client_handoff::Replication;
 use crate::params::Params;
 use crate::pool::{Failure, ServerKind};
 use crate::server::{AtLogin, Beginning, LoggingIn, Server, ServerState};

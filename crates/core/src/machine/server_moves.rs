@@ -13,7 +13,7 @@ use crate::ids::{ClientId, PoolId, ServerId};
 use crate::inquiry::{Answer, Obstacle};
 use crate::ledger::Purpose;
 use crate::limits::BACKLOG_HIGH_BYTES;
-use crate::luggage::Replication;
+use crate::client_handoff::Replication;
 use crate::mail::{Mail, Shutdown};
 use crate::pool::ServerKind;
 use crate::server::{Server, ServerState};
@@ -96,7 +96,7 @@ impl Machine {
         let Some(server) = self.servers.get_mut(id) else { return };
         match server.state {
             ServerState::Busy(client) => self.transaction_ended(d, id, client),
-            ServerState::Orphaned => {
+            ServerState::Draining => {
                 let mode = self.pools[server.pool].mode;
                 self.release_server(d, id, mode);
             }
@@ -108,9 +108,9 @@ impl Machine {
             }
             ServerState::Inquiring(_) => self.lookup_ended(d, id),
             ServerState::Auditing(_) => self.audited(d, id),
-            ServerState::Inspecting(_) => self.inspected(d, id),
+            ServerState::VerifyingSession(_) => self.inspected(d, id),
             ServerState::Reading(_) => self.catalog_read(d, id),
-            ServerState::Introducing(_) => self.introduced(d, id),
+            ServerState::CheckingStartup(_) => self.checked(d, id),
             ServerState::Cleaning => self.cleaned(d, id),
             ServerState::ConnectQuery(_) => self.connect_query_ended(d, id),
             ServerState::Learning(_) => self.learnt(d, id),
@@ -294,7 +294,7 @@ impl Machine {
         }
         if !server.riders.is_alone() {
             // What it asked for is whole, and over with its answer: those behind it need not suffer.
-            self.set_server_state(id, ServerState::Orphaned);
+            self.set_server_state(id, ServerState::Draining);
             self.server_unpause(d, id);
             return;
         }
@@ -495,19 +495,19 @@ fn is_legal(from: &ServerState, to: &ServerState) -> bool {
             | (S::Cleaning, S::ConnectQuery(_) | S::Reading(_))
             | (S::Inquiring(_), S::Idle | S::Cleaning | S::HeldForCancel)
             | (
-                S::Busy(_) | S::Orphaned,
+                S::Busy(_) | S::Draining,
                 S::Busy(_)
-                    | S::Orphaned
+                    | S::Draining
                     | S::Settling(_)
                     | S::Idle
                     | S::Checking
                     | S::Cleaning
                     | S::HeldForCancel
             )
-            | (S::Idle, S::Busy(_) | S::Checking | S::Inquiring(_) | S::Introducing(_))
-            | (S::Introducing(_), S::Idle | S::Cleaning | S::HeldForCancel)
-            | (S::Busy(_), S::Auditing(_) | S::Inspecting(_) | S::Reading(_))
-            | (S::Inspecting(_) | S::Reading(_), S::Idle | S::HeldForCancel)
+            | (S::Idle, S::Busy(_) | S::Checking | S::Inquiring(_) | S::CheckingStartup(_))
+            | (S::CheckingStartup(_), S::Idle | S::Cleaning | S::HeldForCancel)
+            | (S::Busy(_), S::Auditing(_) | S::VerifyingSession(_) | S::Reading(_))
+            | (S::VerifyingSession(_) | S::Reading(_), S::Idle | S::HeldForCancel)
             | (S::Auditing(_), S::Busy(_) | S::Cleaning)
             | (S::Settling(_), S::Busy(_))
             | (S::HeldForCancel, S::Idle)

@@ -6,13 +6,13 @@
 //! statement (`settle.rs`, `replay.rs`), what can not keeps the client on its server (`pin.rs`). The statement without
 //! a name that a client prepared and did not use yet goes with it, too (`unnamed.rs`); and what SQL names is there
 //! under that name (`exposed_names.rs`). What a client asks for in its startup packet is tried on a server before the client is
-//! let in (`introduce.rs`), and is what its RESET goes back to (`restore.rs`). In session pooling a client has one
+//! let in (`startup_check.rs`), and is what its RESET goes back to (`restore.rs`). In session pooling a client has one
 //! server, opened with its own startup packet where that can be (`own_server.rs`). Where a client listens, one
 //! connection of its pool does so for it (`listen.rs`, `join.rs`). No guess ever counts more than what the server says;
 //! and after some releases it is asked whether nothing was overlooked (`inspect.rs`).
 
 pub(in crate::machine) use exposed_names::{Named, Sent, is_ours};
-pub(in crate::machine) use introduce::Known;
+pub(in crate::machine) use startup_check::Known;
 pub(in crate::machine) use restore::{has_to_restore, waits_for_restore};
 pub(in crate::machine) use unnamed::uses_earlier_portal;
 
@@ -21,7 +21,7 @@ mod catalog;
 mod explain;
 mod exposed_names;
 mod inspect;
-mod introduce;
+mod startup_check;
 mod join;
 mod listen;
 mod notes;

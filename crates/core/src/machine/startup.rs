@@ -13,7 +13,7 @@ use crate::driver::{Driver, Level, Peer};
 use crate::errors::Fault;
 use crate::ids::ClientId;
 use crate::limits::{NAME_BYTES_MAX, PARAMETER_BYTES_MAX, STARTUP_PARAMETERS_MAX};
-use crate::luggage::{Login, Replication};
+use crate::client_handoff::{Login, Replication};
 use crate::params::Params;
 use crate::session::Session;
 

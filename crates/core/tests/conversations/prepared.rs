@@ -153,7 +153,7 @@ fn a_statement_that_does_not_parse_gives_its_name_back() {
 }
 
 #[test]
-fn an_errand_that_fails_is_the_clients_error() {
+fn a_prerequisite_that_fails_is_the_clients_error() {
     let mut rig = Rig::new("");
     let (one, two) = (rig.client("alice"), rig.client("alice"));
     let first = rig.dialed();

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use pgweir_core::carried::Carried;
 use pgweir_core::driver::{CloseMode, ConnId, Driver, Endpoint, Level, TlsRole, WorkerId};
-use pgweir_core::luggage::Luggage;
+use pgweir_core::client_handoff::ClientHandoff;
 use pgweir_core::mail::{Mail, Question};
 
 /// One connection as the driver sees it.
@@ -34,7 +34,7 @@ pub(crate) struct Recorder {
     pub(crate) log: Vec<(Level, String)>,
     pub(crate) asked: Vec<Question>,
     pub(crate) mails: Vec<(WorkerId, Mail)>,
-    pub(crate) moved: Vec<(ConnId, WorkerId, Box<Luggage>)>,
+    pub(crate) moved: Vec<(ConnId, WorkerId, Box<ClientHandoff>)>,
     pub(crate) given: Vec<(Option<ConnId>, Option<ConnId>, Box<Carried>)>,
     pub(crate) surrendered: Vec<ConnId>,
     pub(crate) stopped_listening: bool,
@@ -117,8 +117,8 @@ impl Driver for Recorder {
         self.wire(conn).tls = Some(role);
     }
 
-    fn hand_over(&mut self, conn: ConnId, to: WorkerId, luggage: Box<Luggage>) {
-        self.moved.push((conn, to, luggage));
+    fn hand_over(&mut self, conn: ConnId, to: WorkerId, handoff: Box<ClientHandoff>) {
+        self.moved.push((conn, to, handoff));
     }
 
     fn surrender(&mut self, conn: ConnId) {

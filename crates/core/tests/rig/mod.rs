@@ -11,7 +11,7 @@ use std::sync::Arc;
 use pgweir_auth::{Access, Hba, IdentMaps, UserList};
 use pgweir_core::carried::Carried;
 use pgweir_core::driver::{Closed, ConnId, Endpoint, Now, Peer, TlsInfo, WorkerId};
-use pgweir_core::luggage::Luggage;
+use pgweir_core::client_handoff::ClientHandoff;
 use pgweir_core::mail::{Mail, Question, Rules, Shutdown};
 use pgweir_core::{Engine, Machine, Setup, Shared};
 use pgweir_settings::Config;
@@ -31,7 +31,7 @@ struct Worker {
 
 /// On its way between workers.
 enum Post {
-    Client(usize, ConnId, usize, Box<Luggage>),
+    Client(usize, ConnId, usize, Box<ClientHandoff>),
     Mail(usize, Mail),
     Carried(usize, Option<ConnId>, Option<ConnId>, Box<Carried>),
 }
@@ -178,8 +178,8 @@ impl Rig {
         for (client, server, carried) in std::mem::take(&mut driver.given) {
             self.post.push_back(Post::Carried(worker, client, server, carried));
         }
-        for (conn, to, luggage) in std::mem::take(&mut driver.moved) {
-            self.post.push_back(Post::Client(worker, conn, usize::from(to.0), luggage));
+        for (conn, to, handoff) in std::mem::take(&mut driver.moved) {
+            self.post.push_back(Post::Client(worker, conn, usize::from(to.0), handoff));
         }
         for (to, mail) in std::mem::take(&mut driver.mails) {
             self.post.push_back(Post::Mail(usize::from(to.0), mail));
@@ -224,7 +224,7 @@ impl Rig {
         }
         while let Some(post) = self.post.pop_front() {
             match post {
-                Post::Client(from, conn, to, luggage) => self.carry(from, conn, to, luggage),
+                Post::Client(from, conn, to, handoff) => self.carry(from, conn, to, handoff),
                 Post::Mail(to, mail) => self.mail(to, mail),
                 Post::Carried(from, client, server, carried) => self.inherit(from, client, server, &carried),
             }
@@ -265,13 +265,13 @@ impl Rig {
         there
     }
 
-    fn carry(&mut self, from: usize, conn: ConnId, to: usize, luggage: Box<Luggage>) {
+    fn carry(&mut self, from: usize, conn: ConnId, to: usize, handoff: Box<ClientHandoff>) {
         let wire = std::mem::take(self.workers[from].driver.wire(conn));
         let there = self.workers[to].driver.open();
         *self.workers[to].driver.wire(there) = wire;
         let end = self.ends.iter_mut().find(|end| **end == (from, conn)).expect("a known connection");
         *end = (to, there);
-        self.turn(to, |machine, driver| machine.adopted(driver, there, luggage));
+        self.turn(to, |machine, driver| machine.adopted(driver, there, handoff));
     }
 
     pub(crate) fn mail(&mut self, worker: usize, mail: Mail) {

@@ -11,7 +11,7 @@ use pgweir_core::carried::Carried;
 use pgweir_core::driver::{
     CloseMode, Closed, ConnId, Driver, Endpoint, Level, Now, Peer, TlsInfo, TlsRole, WorkerId,
 };
-use pgweir_core::luggage::{Counted, Login, Luggage, Origin, Replication};
+use pgweir_core::client_handoff::{Counted, Login, ClientHandoff, Origin, Replication};
 use pgweir_core::mail::Mail;
 use pgweir_core::params::Params;
 
@@ -140,10 +140,10 @@ impl Engine for Toy {
         self.begin(d, conn);
     }
 
-    fn adopted<D: Driver>(&mut self, d: &mut D, conn: ConnId, luggage: Box<Luggage>) {
+    fn adopted<D: Driver>(&mut self, d: &mut D, conn: ConnId, handoff: Box<ClientHandoff>) {
         self.say(Seen::Adopted(self.me));
         self.other.insert(conn, conn);
-        d.send(conn, &luggage.unread);
+        d.send(conn, &handoff.unread);
     }
 
     fn received<D: Driver>(&mut self, d: &mut D, conn: ConnId, bytes: &[u8]) {
@@ -168,7 +168,7 @@ impl Engine for Toy {
                 self.other.remove(&conn);
                 self.received.remove(&conn);
                 let next = WorkerId((self.me.0 + 1) % workers);
-                return d.hand_over(conn, next, luggage(later.to_vec()));
+                return d.hand_over(conn, next, handoff(later.to_vec()));
             }
         }
         let Some(to) = self.other.get(&conn).copied() else { panic!("bytes from an unknown connection") };
@@ -246,9 +246,9 @@ impl Engine for Toy {
     }
 }
 
-pub(crate) fn luggage(unread: Vec<u8>) -> Box<Luggage> {
+pub(crate) fn handoff(unread: Vec<u8>) -> Box<ClientHandoff> {
     let peer = Peer::Unix { pid: 0, uid: 0, same_user: false, port: 0 };
-    Box::new(Luggage {
+    Box::new(ClientHandoff {
         serial: 1,
         origin: Origin { peer, tls: None, since: Now::default() },
         login: Login {

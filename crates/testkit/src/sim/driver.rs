@@ -4,7 +4,7 @@ use pgweir_core::carried::Carried;
 use pgweir_core::driver::{
     CloseMode, Closed, ConnId, Driver, Endpoint, Level, Peer, TlsInfo, TlsRole, WorkerId,
 };
-use pgweir_core::luggage::Luggage;
+use pgweir_core::client_handoff::ClientHandoff;
 use pgweir_core::mail::{Mail, Question};
 
 use super::hub::{Event, Hub, LinkId, Moving, PoolerEnd};
@@ -15,7 +15,7 @@ pub enum Inbound {
     /// A client connected.
     Accepted(ConnId, Peer),
     /// A client from another worker.
-    Adopted(ConnId, Box<Luggage>),
+    Adopted(ConnId, Box<ClientHandoff>),
     /// Bytes or an end may be there to read.
     Readable(ConnId),
     /// There is room to write.
@@ -323,7 +323,7 @@ impl Driver for SimDriver<'_> {
         }
     }
 
-    fn hand_over(&mut self, conn: ConnId, to: WorkerId, luggage: Box<Luggage>) {
+    fn hand_over(&mut self, conn: ConnId, to: WorkerId, handoff: Box<ClientHandoff>) {
         if self.desk.sock(conn).is_none() {
             return;
         }
@@ -332,7 +332,7 @@ impl Driver for SimDriver<'_> {
         self.hub.count("hand-overs");
         self.hub.link_mut(link).pooler = PoolerEnd::Moving;
         let in_us = 1 + self.hub.rng.skewed(500);
-        self.hub.after(in_us, Event::Adopt { to, parcel: Box::new(Moving { link, out, luggage }) });
+        self.hub.after(in_us, Event::Adopt { to, parcel: Box::new(Moving { link, out, handoff }) });
     }
 
     fn surrender(&mut self, _: ConnId) {

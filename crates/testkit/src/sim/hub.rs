@@ -5,7 +5,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::rc::Rc;
 
 use pgweir_core::driver::{Closed, ConnId, Endpoint, WorkerId};
-use pgweir_core::luggage::Luggage;
+use pgweir_core::client_handoff::ClientHandoff;
 use pgweir_core::mail::{Mail, Question};
 
 use super::checks::Checks;
@@ -139,7 +139,7 @@ pub struct Moving {
     /// Queued bytes.
     pub out: Vec<u8>,
     /// What the machine sends along.
-    pub luggage: Box<Luggage>,
+    pub handoff: Box<ClientHandoff>,
 }
 
 struct Entry {

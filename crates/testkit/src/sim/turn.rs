@@ -64,7 +64,7 @@ impl<E: Subject> World<E> {
                 }
             }
             Inbound::Accepted(conn, peer) => self.turn(at, |engine, d| engine.accepted(d, conn, peer)),
-            Inbound::Adopted(conn, luggage) => self.turn(at, |engine, d| engine.adopted(d, conn, luggage)),
+            Inbound::Adopted(conn, handoff) => self.turn(at, |engine, d| engine.adopted(d, conn, handoff)),
             Inbound::Connected(conn) => {
                 self.turn(at, |engine, d| engine.connected(d, conn, "10.0.0.2:4711".to_owned()));
             }

@@ -287,7 +287,7 @@ impl<E: Subject> World<E> {
     }
 
     fn adopt(&mut self, to: WorkerId, parcel: Moving) {
-        let Moving { link, out, luggage } = parcel;
+        let Moving { link, out, handoff } = parcel;
         let desk = &mut self.desks[place(to)];
         let conn = desk.insert(Some(link), Side::Client);
         if let Some(sock) = desk.sock_mut(conn) {
@@ -295,7 +295,7 @@ impl<E: Subject> World<E> {
             desk.dirty.push(conn);
         }
         self.hub.link_mut(link).pooler = PoolerEnd::At(to, conn);
-        self.deliver(to, Inbound::Adopted(conn, luggage));
+        self.deliver(to, Inbound::Adopted(conn, handoff));
         self.deliver(to, Inbound::Readable(conn));
     }
 }

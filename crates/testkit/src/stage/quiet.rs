@@ -2,7 +2,7 @@
 
 use pgweir_core::carried::Carried;
 use pgweir_core::driver::{CloseMode, ConnId, Driver, Endpoint, Level, TlsRole, WorkerId};
-use pgweir_core::luggage::Luggage;
+use pgweir_core::client_handoff::ClientHandoff;
 use pgweir_core::mail::{Mail, Question};
 
 /// What was sent to each connection, and what was dialed.
@@ -81,7 +81,7 @@ impl Driver for Quiet {
         unreachable!("no path here uses TLS");
     }
 
-    fn hand_over(&mut self, _conn: ConnId, _to: WorkerId, _luggage: Box<Luggage>) {
+    fn hand_over(&mut self, _conn: ConnId, _to: WorkerId, _handoff: Box<ClientHandoff>) {
         unreachable!("there is one worker");
     }
 

@@ -231,9 +231,9 @@ impl Machine {
                 return;
             }
             ServerState::Auditing(auditing) => &mut auditing.answer,
-            ServerState::Inspecting(inspecting) => &mut inspecting.answer,
+            ServerState::VerifyingSession(verifying) => &mut verifying.answer,
             ServerState::Reading(reading) => &mut reading.answer,
-            ServerState::Introducing(introducing) => &mut introducing.answer,
+            ServerState::CheckingStartup(checking) => &mut checking.answer,
             ServerState::Learning(learning) => &mut learning.answer,
             _ => return,
         };
@@ -247,9 +247,9 @@ impl Machine {
     pub(in crate::machine) fn hidden_refused(&mut self, id: ServerId, code: SqlState, text: String) {
         let answer = match self.servers.get_mut(id).map(|server| &mut server.state) {
             Some(ServerState::Auditing(auditing)) => &mut auditing.answer,
-            Some(ServerState::Inspecting(inspecting)) => &mut inspecting.answer,
+            Some(ServerState::VerifyingSession(verifying)) => &mut verifying.answer,
             Some(ServerState::Reading(reading)) => &mut reading.answer,
-            Some(ServerState::Introducing(introducing)) => &mut introducing.answer,
+            Some(ServerState::CheckingStartup(checking)) => &mut checking.answer,
             Some(ServerState::Learning(learning)) => &mut learning.answer,
             _ => return,
         };

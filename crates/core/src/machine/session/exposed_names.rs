@@ -217,7 +217,7 @@ impl Machine {
         // As the client prepared them: one may execute another.
         names.sort_unstable_by_key(|(.., ticket)| *ticket);
         let server = &mut self.servers[server_id];
-        let owner = if alone { Owner::Hidden(Purpose::OwnName) } else { Owner::Errand(id) };
+        let owner = if alone { Owner::Hidden(Purpose::OwnName) } else { Owner::Prerequisite(id) };
         self.scratch.clear();
         let out = &mut self.scratch;
         for (name, statement, ticket) in names {
@@ -303,7 +303,7 @@ impl Machine {
     ) {
         let server = &mut self.servers[server_id];
         let alone = server.ledger.is_between_groups();
-        let owner = if alone { Owner::Hidden(Purpose::OwnName) } else { Owner::Errand(id) };
+        let owner = if alone { Owner::Hidden(Purpose::OwnName) } else { Owner::Prerequisite(id) };
         self.scratch.clear();
         frontend::encode_close(&mut self.scratch, Target::Statement, &name);
         frontend::encode_parse(&mut self.scratch, &name, b"", b"");

@@ -15,7 +15,7 @@ use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::Purpose;
 use crate::limits::AUDIT_ATTEMPTS_MAX;
 use crate::machine::Machine;
-use crate::server::{Inspecting, Replies, ServerState};
+use crate::server::{VerifyingSession, Replies, ServerState};
 
 impl Machine {
     /// A client has left its server, which is at rest. `true` if the server is looked at before it is released: not where a reset
@@ -51,8 +51,8 @@ impl Machine {
         let server = &mut self.servers[id];
         let transactions = std::mem::take(&mut server.unseen);
         server.recent = crate::stats::statements::Recent::default();
-        let inspecting = Inspecting { answer: Replies::default(), attempts: 0, transactions, statements };
-        self.set_server_state(id, ServerState::Inspecting(Box::new(inspecting)));
+        let verifying = VerifyingSession { answer: Replies::default(), attempts: 0, transactions, statements };
+        self.set_server_state(id, ServerState::VerifyingSession(Box::new(verifying)));
         self.ask_for_look(d, id);
         self.server_unpause(d, id);
         true
@@ -60,9 +60,9 @@ impl Machine {
 
     fn ask_for_look<D: Driver>(&mut self, d: &mut D, id: ServerId) {
         let Some(server) = self.servers.get_mut(id) else { return };
-        let ServerState::Inspecting(inspecting) = &mut server.state else { return };
-        inspecting.attempts += 1;
-        inspecting.answer = Replies::default();
+        let ServerState::VerifyingSession(verifying) = &mut server.state else { return };
+        verifying.attempts += 1;
+        verifying.answer = Replies::default();
         server.active_us = self.now.mono_us;
         self.pools[server.pool].continuity.looks += 1;
         // Those that it should have are asked for by name: a value that was given back to what it was has no trace.
@@ -74,9 +74,9 @@ impl Machine {
     /// The answer is complete.
     pub(in crate::machine) fn inspected<D: Driver>(&mut self, d: &mut D, id: ServerId) {
         let Some(server) = self.servers.get_mut(id) else { return };
-        let ServerState::Inspecting(inspecting) = &mut server.state else { return };
-        let answer = std::mem::take(&mut inspecting.answer);
-        if answer.failed.is_some() && inspecting.attempts < AUDIT_ATTEMPTS_MAX {
+        let ServerState::VerifyingSession(verifying) = &mut server.state else { return };
+        let answer = std::mem::take(&mut verifying.answer);
+        if answer.failed.is_some() && verifying.attempts < AUDIT_ATTEMPTS_MAX {
             return self.ask_for_look(d, id);
         }
         self.learn_routines(id, &answer);
@@ -126,9 +126,9 @@ impl Machine {
 
     fn session_differs<D: Driver>(&mut self, d: &mut D, id: ServerId, differences: &[String]) {
         let Some(server) = self.servers.get_mut(id) else { return };
-        let ServerState::Inspecting(inspecting) = &mut server.state else { return };
+        let ServerState::VerifyingSession(verifying) = &mut server.state else { return };
         let (transactions, statements) =
-            (inspecting.transactions, std::mem::take(&mut inspecting.statements));
+            (verifying.transactions, std::mem::take(&mut verifying.statements));
         server.retire.get_or_insert("session is not what it should be");
         let (pool_id, pool) = (server.pool, &mut self.pools[server.pool]);
         pool.continuity.differences += 1;

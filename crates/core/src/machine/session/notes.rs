@@ -187,7 +187,7 @@ impl Machine {
 impl Machine {
     /// The client changed tables or the like, which the statements may be about that it prepared by SQL: those stay where they
     /// are, as PostgreSQL prepares nothing whose table is gone.
-    pub(in crate::machine) fn note_reshaped(&mut self, id: ClientId) {
+    pub(in crate::machine) fn note_schema_changed(&mut self, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let (ClientState::Linked(link), Some(account)) = (&mut client.state, &client.account) else { return };
         if account.session.prepared().next().is_some() || link.touched.is_some() {

@@ -16,8 +16,8 @@ use crate::client::{Account, ClientState, Own};
 use crate::driver::{CloseMode, Driver};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
-use crate::introductions::{Introduced, Opened};
-use crate::luggage::{Login, Replication};
+use crate::startup_checks::{CheckedStartup, Opened};
+use crate::client_handoff::{Login, Replication};
 use crate::machine::Machine;
 use crate::params::Params;
 use crate::pool::ServerKind;
@@ -322,33 +322,33 @@ impl Machine {
         let (Some(asked), pool_id) = (server.opened.asked.clone(), server.pool) else { return };
         let pool = &mut self.pools[pool_id];
         let Some(welcome) = pool.welcome.clone() else { return };
-        let reported = Introduced {
+        let reported = CheckedStartup {
             params: pool.share(asked.params_of(at_login, &reported.params)),
             session: pool.sessions.share(asked.session().clone()),
             reported: welcome.changes(reported),
         };
-        pool.introductions.insert(asked, Arc::new(reported));
+        pool.startup_checks.insert(asked, Arc::new(reported));
     }
 
     /// Lets a client in that has a server.
     fn welcome_to<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId, welcome: &Welcome) {
         let server = &self.servers[server_id];
         let pool = &mut self.pools[server.pool];
-        let introduced = server.opened.asked.as_ref().map(|asked| {
-            pool.introductions.get(asked).unwrap_or_else(|| {
+        let checked = server.opened.asked.as_ref().map(|asked| {
+            pool.startup_checks.get(asked).unwrap_or_else(|| {
                 let params = match pool.connect_query() {
                     // What the server has may not be what it was opened with.
                     Some(_) => pool.share(asked.params_of(&Params::default(), &server.params)),
                     None => Arc::clone(&server.params),
                 };
-                Arc::new(Introduced {
+                Arc::new(CheckedStartup {
                     params,
                     session: pool.sessions.share(asked.session().clone()),
                     reported: Vec::new(),
                 })
             })
         });
-        self.welcome_client(d, id, welcome, introduced.as_deref(), Some(server_id));
+        self.welcome_client(d, id, welcome, checked.as_deref(), Some(server_id));
         self.client_resume(d, id);
     }
 

@@ -111,7 +111,7 @@ impl Machine {
     fn send_in_group<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId, text: &[u8]) {
         let server = &mut self.servers[server_id];
         for kind in [Kind::Parse, Kind::Bind, Kind::Execute, Kind::Close, Kind::Close] {
-            server.ledger.push(Entry::new(Owner::Errand(id), kind));
+            server.ledger.push(Entry::new(Owner::Prerequisite(id), kind));
         }
         self.scratch.clear();
         let out = &mut self.scratch;

@@ -124,7 +124,7 @@ impl Machine {
                 Kind::Close
             }
         };
-        server.ledger.push(Entry::unnamed(Owner::Errand(id), kind));
+        server.ledger.push(Entry::unnamed(Owner::Prerequisite(id), kind));
         server.note_begin(self.now.mono_us);
         d.send(server.conn, &self.scratch);
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {

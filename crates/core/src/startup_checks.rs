@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::limits::INTRODUCTIONS_MAX;
+use crate::limits::STARTUP_CHECKS_MAX;
 use crate::params::{Params, Tracked};
 use crate::session::Session;
 
@@ -80,7 +80,7 @@ impl Opened {
 }
 
 /// What a server made of it.
-pub(crate) struct Introduced {
+pub(crate) struct CheckedStartup {
     /// The tracked parameters as it reported them.
     pub(crate) params: Arc<Params>,
     /// The others, as it spells them.
@@ -91,22 +91,22 @@ pub(crate) struct Introduced {
 
 /// The outcomes that a pool remembers, the newest at the end.
 #[derive(Default)]
-pub(crate) struct Introductions {
-    known: VecDeque<(Asked, Arc<Introduced>)>,
+pub(crate) struct StartupChecks {
+    known: VecDeque<(Asked, Arc<CheckedStartup>)>,
 }
 
-impl Introductions {
+impl StartupChecks {
     /// What became of this, if it is remembered.
-    pub(crate) fn get(&self, asked: &Asked) -> Option<Arc<Introduced>> {
+    pub(crate) fn get(&self, asked: &Asked) -> Option<Arc<CheckedStartup>> {
         let known = self.known.iter().rev().find(|(known, _)| known == asked);
-        known.map(|(_, introduced)| Arc::clone(introduced))
+        known.map(|(_, checked)| Arc::clone(checked))
     }
 
-    pub(crate) fn insert(&mut self, asked: Asked, introduced: Arc<Introduced>) {
-        if self.known.len() >= INTRODUCTIONS_MAX {
+    pub(crate) fn insert(&mut self, asked: Asked, checked: Arc<CheckedStartup>) {
+        if self.known.len() >= STARTUP_CHECKS_MAX {
             self.known.pop_front();
         }
-        self.known.push_back((asked, introduced));
+        self.known.push_back((asked, checked));
     }
 
     /// Servers may spell things in another way from here on.

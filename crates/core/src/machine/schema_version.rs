@@ -73,7 +73,7 @@ const MAKES: [&[u8]; 20] = [
 
 /// The tag of a command that can change what statements return.
 #[inline]
-pub(super) fn is_reshaping(tag: &[u8]) -> bool {
+pub(super) fn is_schema_change(tag: &[u8]) -> bool {
     matches!(tag.first(), Some(b'A' | b'C' | b'D')) && CHANGES.iter().any(|change| tag.starts_with(change))
 }
 
@@ -86,10 +86,10 @@ pub(super) fn makes_routines(tag: &[u8]) -> bool {
 impl Machine {
     /// CommandComplete: a change counts for others when its transaction is over.
     pub(super) fn note_command(&mut self, id: ServerId, tag: &[u8]) {
-        if (is_reshaping(tag) || DROPS.iter().any(|drop| tag.starts_with(drop)) && self.drops_lasting(id))
+        if (is_schema_change(tag) || DROPS.iter().any(|drop| tag.starts_with(drop)) && self.drops_lasting(id))
             && let Some(server) = self.servers.get_mut(id)
         {
-            server.reshapes = true;
+            server.changes_schema = true;
         }
         if makes_routines(tag)
             && let Some(server) = self.servers.get_mut(id)
@@ -110,12 +110,12 @@ impl Machine {
     }
 
     /// ReadyForQuery.
-    pub(super) fn note_shapes(&mut self, id: ServerId, status: TxStatus) {
+    pub(super) fn note_schema_change(&mut self, id: ServerId, status: TxStatus) {
         let Some(server) = self.servers.get_mut(id).filter(|_| status == TxStatus::Idle) else { return };
         if std::mem::take(&mut server.makes_routines) {
             self.shared.begin_routines();
         }
-        if std::mem::take(&mut server.reshapes) {
+        if std::mem::take(&mut server.changes_schema) {
             self.shared.begin_age();
         }
     }

@@ -78,7 +78,7 @@ pub struct Counted {
 
 /// A client on its way to another worker.
 #[derive(Debug)]
-pub struct Luggage {
+pub struct ClientHandoff {
     /// Number in SHOW's column `id`.
     pub serial: u64,
     /// Where it came from.
