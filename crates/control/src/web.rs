@@ -1,7 +1,7 @@
 //! The HTTP server: metrics for Prometheus, the API (`docs/openapi.yaml`), the dashboard. One thread with its own loop, apart
 //! from the control loop, so that a page is answered while files are read.
 //!
-//! It sees the workers by looks only ([`pgweir_core::sight`]): a look copies numbers in bounded pieces, everything else
+//! It sees the workers by looks only ([`pgweir_core::snapshot`]): a look copies numbers in bounded pieces, everything else
 //! happens here. It must never hold up a worker, and it must never show an anonymous reader more than `http_anonymous` says.
 
 mod access;
@@ -29,7 +29,7 @@ use std::thread;
 
 use pgweir_core::driver::{Level, WorkerId};
 use pgweir_core::mail::{Mail, Operated, Question, Rules};
-use pgweir_core::sight::Sight;
+use pgweir_core::snapshot::Snapshot;
 use pgweir_settings::Main;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::LocalSet;
@@ -69,7 +69,7 @@ pub struct Load {
 
 /// What the HTTP server is sent by the rest of the process.
 enum Note {
-    Seen { worker: WorkerId, ticket: u64, sight: Sight },
+    Seen { worker: WorkerId, ticket: u64, snapshot: Snapshot },
     Operated { ticket: u64, result: Operated },
     Rules(Rules),
     Close,
@@ -97,7 +97,7 @@ impl Web {
     /// Takes an answer of a worker that was asked from here; gives other questions back.
     pub fn deliver(&self, question: Question) -> Option<Question> {
         let note = match question {
-            Question::Seen { worker, ticket, sight } => Note::Seen { worker, ticket, sight },
+            Question::Seen { worker, ticket, snapshot } => Note::Seen { worker, ticket, snapshot },
             Question::Operated { ticket, result } => Note::Operated { ticket, result },
             other => return Some(other),
         };
@@ -264,7 +264,7 @@ async fn run(setup: WebSetup, tls: tls::Tls) {
 async fn listen(house: &House, mut inbox: WebInbox, doors: &[tokio::task::JoinHandle<()>], present: Present) {
     while let Some(note) = inbox.notes.recv().await {
         match note {
-            Note::Seen { worker, ticket, sight } => house.desk.seen(worker, ticket, sight),
+            Note::Seen { worker, ticket, snapshot } => house.desk.seen(worker, ticket, snapshot),
             Note::Operated { ticket, result } => house.desk.operated(ticket, result),
             Note::Close => doors.iter().for_each(tokio::task::JoinHandle::abort),
             Note::Rules(rules) => {

@@ -35,9 +35,9 @@ pub(crate) fn is_house_name(user: &str) -> bool {
 /// What somebody may do on the console.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Rights {
-    /// Look.
+    /// SnapshotRequest.
     Stats,
-    /// Look and act.
+    /// SnapshotRequest and act.
     Admin,
 }
 

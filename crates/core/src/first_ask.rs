@@ -10,7 +10,7 @@ use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::ledger::Kind;
 use crate::limits::GROUP_BYTES_MAX;
-use crate::spare::Spare;
+use crate::buffer_pool::BufferPool;
 
 /// A whole Sync message.
 const SYNC: [u8; 5] = [tag::SYNC, 0, 0, 0, 4];
@@ -58,7 +58,7 @@ impl FirstAsk {
 
     /// So much of what the client sent was passed on.
     #[inline]
-    pub(crate) fn note(&mut self, passed: &[u8], spare: &mut Spare) {
+    pub(crate) fn note(&mut self, passed: &[u8], buffers: &mut BufferPool) {
         let fits = match self {
             FirstAsk::Lost => return,
             FirstAsk::Nothing => names_statement(passed),
@@ -67,27 +67,27 @@ impl FirstAsk {
             FirstAsk::Kept(kept) => !kept.bytes.ends_with(&SYNC),
         };
         if !fits {
-            return self.end(false, spare);
+            return self.end(false, buffers);
         }
         if matches!(self, FirstAsk::Nothing) {
-            *self = FirstAsk::Kept(Kept { bytes: spare.take(), ..Kept::default() });
+            *self = FirstAsk::Kept(Kept { bytes: buffers.take(), ..Kept::default() });
         }
         if let FirstAsk::Kept(kept) = self
             && kept.bytes.len() + passed.len() <= GROUP_BYTES_MAX
         {
             kept.bytes.extend_from_slice(passed);
         } else {
-            self.end(false, spare);
+            self.end(false, buffers);
         }
     }
 
     /// An answer came. `all`: nothing else is owed.
     #[inline]
-    pub(crate) fn end(&mut self, all: bool, spare: &mut Spare) {
+    pub(crate) fn end(&mut self, all: bool, buffers: &mut BufferPool) {
         let next = if all { FirstAsk::Nothing } else { FirstAsk::Lost };
         if let FirstAsk::Kept(kept) = std::mem::replace(self, next) {
-            spare.give_back(kept.bytes);
-            kept.begin.into_iter().for_each(|text| spare.give_back(text));
+            buffers.give_back(kept.bytes);
+            kept.begin.into_iter().for_each(|text| buffers.give_back(text));
         }
     }
 }
@@ -249,25 +249,25 @@ mod tests {
 
     #[test]
     fn one_group_is_kept_and_no_more() {
-        let mut spare = Spare::default();
+        let mut buffers = BufferPool::default();
         let kept = |first: &FirstAsk| match first {
             FirstAsk::Kept(kept) => kept.bytes.len(),
             FirstAsk::Nothing | FirstAsk::Lost => 0,
         };
         let (bind, rest) = (bind(b"s", &PLAIN), [execute(), SYNC.to_vec()].concat());
         let mut first = FirstAsk::default();
-        first.note(&bind, &mut spare);
-        first.note(&rest, &mut spare);
+        first.note(&bind, &mut buffers);
+        first.note(&rest, &mut buffers);
         assert_eq!(kept(&first), bind.len() + rest.len());
-        first.note(&bind, &mut spare);
+        first.note(&bind, &mut buffers);
         assert_eq!(kept(&first), 0, "a second group");
-        first.end(true, &mut spare);
-        first.note(&execute(), &mut spare);
-        first.note(&bind, &mut spare);
+        first.end(true, &mut buffers);
+        first.note(&execute(), &mut buffers);
+        first.note(&bind, &mut buffers);
         assert_eq!(kept(&first), 0, "it began with something else");
-        first.end(true, &mut spare);
-        first.note(&bind, &mut spare);
-        first.note(&vec![b'd'; GROUP_BYTES_MAX], &mut spare);
+        first.end(true, &mut buffers);
+        first.note(&bind, &mut buffers);
+        first.note(&vec![b'd'; GROUP_BYTES_MAX], &mut buffers);
         assert_eq!(kept(&first), 0, "too much");
     }
 }

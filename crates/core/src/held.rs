@@ -16,7 +16,7 @@ pub(crate) struct Held {
 
 /// What there is of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Look {
+pub(crate) enum HeldAnswer {
     /// Not all.
     Partial,
     /// All, up to ReadyForQuery; `cancelled`: the error of a cancelled statement is in it.
@@ -28,25 +28,25 @@ pub(crate) enum Look {
 
 impl Held {
     /// Goes on looking at the answer that these bytes begin with, always from its own beginning.
-    pub(crate) fn look(&mut self, bytes: &[u8]) -> Look {
+    pub(crate) fn look(&mut self, bytes: &[u8]) -> HeldAnswer {
         while let Some(ahead) = bytes.get(self.looked_at..) {
             let header = match Header::peek(ahead) {
                 Ok(Some(header)) if is_part_of_answer(header) => header,
                 Ok(None) => break,
-                Ok(Some(_)) | Err(_) => return Look::Odd { cancelled: self.cancelled },
+                Ok(Some(_)) | Err(_) => return HeldAnswer::Odd { cancelled: self.cancelled },
             };
             let Some(message) = ahead.get(..header.total()) else { break };
             self.looked_at += message.len();
             match header.tag {
-                tag::READY => return Look::Whole { cancelled: self.cancelled },
+                tag::READY => return HeldAnswer::Whole { cancelled: self.cancelled },
                 tag::ERROR => self.cancelled |= says_cancelled(message),
                 _ => {}
             }
         }
         if bytes.len() > HELD_ANSWER_BYTES_MAX {
-            Look::Odd { cancelled: self.cancelled }
+            HeldAnswer::Odd { cancelled: self.cancelled }
         } else {
-            Look::Partial
+            HeldAnswer::Partial
         }
     }
 }
@@ -95,29 +95,29 @@ mod tests {
 
     #[test]
     fn an_answer_is_whole_with_its_ready_for_query_however_it_comes() {
-        assert_eq!(Held::default().look(READY), Look::Whole { cancelled: false });
+        assert_eq!(Held::default().look(READY), HeldAnswer::Whole { cancelled: false });
         let answer = [&refused(), READY].concat();
         for cut in 0..answer.len() {
             let mut held = Held::default();
-            assert_eq!(held.look(&answer[..cut]), Look::Partial, "{cut} bytes");
+            assert_eq!(held.look(&answer[..cut]), HeldAnswer::Partial, "{cut} bytes");
             let both = [&answer, READY].concat();
-            assert_eq!(held.look(&both), Look::Whole { cancelled: true }, "the rest behind {cut} bytes");
+            assert_eq!(held.look(&both), HeldAnswer::Whole { cancelled: true }, "the rest behind {cut} bytes");
         }
     }
 
     #[test]
     fn what_was_seen_is_not_looked_at_again() {
         let (mut held, begun) = (Held::default(), refused());
-        assert_eq!(held.look(&begun), Look::Partial);
+        assert_eq!(held.look(&begun), HeldAnswer::Partial);
         let garbled = [vec![0xff; begun.len()], READY.to_vec()].concat();
-        assert_eq!(held.look(&garbled), Look::Whole { cancelled: true });
+        assert_eq!(held.look(&garbled), HeldAnswer::Whole { cancelled: true });
     }
 
     #[test]
     fn nonsense_in_an_answer_is_not_waited_behind() {
         for odd in [&b"%\0\0\0\x0d"[..], b"Z\0\0\0\x03", b"D\x7f\xff\xff\xff", b"G\0\0\0\x07\0\0\0"] {
             let bytes = [&refused(), odd].concat();
-            assert_eq!(Held::default().look(&bytes), Look::Odd { cancelled: true }, "{odd:?}");
+            assert_eq!(Held::default().look(&bytes), HeldAnswer::Odd { cancelled: true }, "{odd:?}");
         }
     }
 
@@ -126,8 +126,8 @@ mod tests {
         let row = [&b"D\0\0\x10\x04"[..], &[0; 4096]].concat();
         let mut bytes = row.repeat(HELD_ANSWER_BYTES_MAX / row.len());
         let mut held = Held::default();
-        assert_eq!(held.look(&bytes), Look::Partial);
+        assert_eq!(held.look(&bytes), HeldAnswer::Partial);
         bytes.extend(row);
-        assert_eq!(held.look(&bytes), Look::Odd { cancelled: false });
+        assert_eq!(held.look(&bytes), HeldAnswer::Odd { cancelled: false });
     }
 }

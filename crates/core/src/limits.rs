@@ -168,9 +168,9 @@ pub const POOLS_SHOWN_MAX: usize = 64;
 pub const APPLICATION_NAMES_SHOWN_MAX: usize = 2_000;
 
 /// Bytes of buffers for partial and waiting messages that a worker keeps for the next use, and the largest one it keeps.
-pub const SPARE_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// See [`SPARE_BYTES_MAX`].
-pub const SPARE_BUFFER_BYTES_MAX: usize = 64 * 1024;
+pub const BUFFER_POOL_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// See [`BUFFER_POOL_BYTES_MAX`].
+pub const POOLED_BUFFER_BYTES_MAX: usize = 64 * 1024;
 
 const _: () = assert!(HOLD_MESSAGE_BYTES < INBOX_BYTES_MAX, "a held message must fit the inbox");
 const _: () = assert!(NAMES_BYTES_MAX <= HOLD_MESSAGE_BYTES, "names are looked for in held messages");

@@ -57,7 +57,7 @@ use crate::engine::Engine;
 use crate::estimate::Estimates;
 use crate::ids::{CancelId, ClientId, ForwardId, PoolId, ServerId};
 use crate::inquiry::Answer;
-use crate::looks::Watched;
+use crate::session_checks::Watched;
 use crate::client_handoff::{ClientHandoff, Origin};
 use crate::mail::{Mail, Rules, Scarce, Shutdown};
 use crate::params::Tracked;
@@ -65,8 +65,8 @@ use crate::pool::Pool;
 use crate::readings::Readings;
 use crate::server::Server;
 use crate::shared::Shared;
-use crate::sight::{SlowSight, Tally};
-use crate::spare::Spare;
+use crate::snapshot::{SlowSnapshot, Counters};
+use crate::buffer_pool::BufferPool;
 use crate::statements::Statements;
 use crate::stats::statements::StatementStats;
 use crate::texts::Texts;
@@ -118,7 +118,7 @@ pub struct Machine {
     /// Statements that change sessions unseen.
     watched: Watched,
     /// The last ones that took long, the newest last.
-    slow: VecDeque<SlowSight>,
+    slow: VecDeque<SlowSnapshot>,
     /// When a client will have waited so long that an idle server is woken for it (monotonic, µs).
     wake_us: Option<u64>,
     /// Clients that were released from a server and may have sent more.
@@ -131,7 +131,7 @@ pub struct Machine {
     noticed: Vec<PoolId>,
     /// For messages that are put together before they are sent.
     scratch: Vec<u8>,
-    spare: Spare,
+    buffers: BufferPool,
     /// Clients that have logged in to the console, for SHOW STATS.
     console_logins: u64,
     activity: Activity,
@@ -158,7 +158,7 @@ pub struct Machine {
     rounds: Rounds,
     stats_us: u64,
     /// What is counted beside the pools.
-    tally: Tally,
+    counters: Counters,
     /// How a moment (seconds since 1970) is written for people; the machine knows no time zone.
     write_time: Option<WriteTime>,
 }
@@ -244,7 +244,7 @@ impl Machine {
             notified: Vec::new(),
             noticed: Vec::new(),
             scratch: Vec::new(),
-            spare: Spare::default(),
+            buffers: BufferPool::default(),
             console_logins: 0,
             activity: Activity::Active,
             stopping: None,
@@ -261,7 +261,7 @@ impl Machine {
             leave_us: None,
             rounds: Rounds::from(setup.now.mono_us),
             stats_us,
-            tally: Tally::default(),
+            counters: Counters::default(),
             write_time: None,
         }
     }

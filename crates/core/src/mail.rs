@@ -9,7 +9,7 @@ use crate::console::command::{Command, Outcome};
 use crate::driver::WorkerId;
 use crate::ids::ClientId;
 use crate::inquiry::{Answer, Inquiry, Lookup};
-use crate::sight::{Look, Sight};
+use crate::snapshot::{SnapshotRequest, Snapshot};
 use crate::stats::Window;
 use crate::trace::TracedStatement;
 
@@ -115,11 +115,11 @@ pub enum Mail {
     /// The process that took our place is gone before everything was handed over: who is here is served here.
     SuccessorGone,
     /// The control plane looks; [`Question::Seen`] answers.
-    Look {
+    SnapshotRequest {
         /// The control plane's number for it.
         ticket: u64,
         /// At what.
-        look: Look,
+        look: SnapshotRequest,
     },
     /// The control plane gives a console command in an administrator's name, as if it was typed here;
     /// [`Question::Operated`] answers when it is done everywhere.
@@ -166,14 +166,14 @@ pub enum Question {
     PeriodOver(Window),
     /// No question: a statement that is traced was answered.
     Traced(Box<TracedStatement>),
-    /// No question but an answer: to [`Mail::Look`].
+    /// No question but an answer: to [`Mail::SnapshotRequest`].
     Seen {
         /// Whose view this is.
         worker: WorkerId,
         /// As in the mail.
         ticket: u64,
         /// What was seen.
-        sight: Sight,
+        snapshot: Snapshot,
     },
     /// No question but an answer: to [`Mail::Operate`].
     Operated {

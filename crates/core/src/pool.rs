@@ -14,7 +14,7 @@ use crate::inquiry::Lookup;
 use crate::startup_checks::StartupChecks;
 use crate::known_sets::KnownSets;
 use crate::limits::{KNOWN_PARAMS_MAX, SETTABLE_MAX};
-use crate::looks::Looks;
+use crate::session_checks::SessionChecks;
 use crate::machine::WaitingCancel;
 use crate::pace::Pace;
 use crate::params::{Params, Tracked};
@@ -73,7 +73,7 @@ pub(crate) struct Pool {
     pub(crate) askers: Askers,
     pub(crate) lingering: Lingering,
     /// When the session of a released server is looked at.
-    pub(crate) looks: Looks,
+    pub(crate) session_checks: SessionChecks,
     /// Routines that ask for drawn values.
     pub(crate) routines: Routines,
     /// What its database says of names, so that of a text it is known whether it only reads.
@@ -198,7 +198,7 @@ impl Pool {
             sequences: SequenceAffinity::Off,
             askers: Askers::default(),
             lingering: Lingering::default(),
-            looks: Looks::default(),
+            session_checks: SessionChecks::default(),
             routines: Routines::default(),
             reach: Reach::default(),
             queue: VecDeque::new(),
@@ -352,7 +352,7 @@ impl Pool {
         };
         let one_in = config.session_audit_sample(&self.config, &self.user);
         let connect_query = self.config.connect_query.as_deref().unwrap_or_default();
-        self.looks.follow(if self.keeps_sessions { one_in } else { 0 }, connect_query);
+        self.session_checks.follow(if self.keeps_sessions { one_in } else { 0 }, connect_query);
         let slow = config.log_min_duration(&self.config, &self.user);
         self.slow_us = slow.map_or(u64::MAX, |slow| u64::try_from(slow.as_micros()).unwrap_or(u64::MAX));
         self.startup_checks.clear();

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use pgweir_core::console::command::Command;
 use pgweir_core::driver::WorkerId;
 use pgweir_core::mail::{Mail, Operated};
-use pgweir_core::sight::{Look, Sight};
+use pgweir_core::snapshot::{SnapshotRequest, Snapshot};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -30,7 +30,7 @@ pub(super) enum NotDone {
 pub(super) struct Desk {
     workforce: Box<dyn Workforce>,
     tickets: Cell<u64>,
-    looks: RefCell<HashMap<u64, oneshot::Sender<Sight>>>,
+    looks: RefCell<HashMap<u64, oneshot::Sender<Snapshot>>>,
     operations: RefCell<HashMap<u64, oneshot::Sender<Operated>>>,
 }
 
@@ -65,11 +65,11 @@ impl Desk {
     }
 
     /// Looks at a worker.
-    pub(super) async fn look(&self, worker: WorkerId, look: Look) -> Result<Sight, Late> {
+    pub(super) async fn look(&self, worker: WorkerId, look: SnapshotRequest) -> Result<Snapshot, Late> {
         let ticket = Ticket { number: self.next_ticket(), waiting: &self.looks };
         let (sender, receiver) = oneshot::channel();
         self.looks.borrow_mut().insert(ticket.number, sender);
-        self.workforce.mail(worker, Mail::Look { ticket: ticket.number, look });
+        self.workforce.mail(worker, Mail::SnapshotRequest { ticket: ticket.number, look });
         timeout(LOOK_S_MAX, receiver).await.ok().and_then(Result::ok).ok_or(Late)
     }
 
@@ -86,10 +86,10 @@ impl Desk {
     }
 
     /// A worker answered a look.
-    pub(super) fn seen(&self, _worker: WorkerId, ticket: u64, sight: Sight) {
+    pub(super) fn seen(&self, _worker: WorkerId, ticket: u64, snapshot: Snapshot) {
         if let Some(waiting) = self.looks.borrow_mut().remove(&ticket) {
             // Whoever waited may have left.
-            let _ = waiting.send(sight);
+            let _ = waiting.send(snapshot);
         }
     }
 

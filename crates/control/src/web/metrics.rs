@@ -5,7 +5,7 @@ mod pgbouncer;
 mod text;
 
 use pgweir_core::console::command::Topic;
-use pgweir_core::sight::{ClientCount, Look, Sight};
+use pgweir_core::snapshot::{ClientCount, SnapshotRequest, Snapshot};
 
 use super::House;
 use super::access::Reader;
@@ -38,8 +38,8 @@ pub(super) async fn scrape(house: &House, reader: &Reader, accept: &str) -> Resu
     let version = version.first().and_then(|row| row.get("version")).unwrap_or_default().to_owned();
     let mut clients = Vec::new();
     for worker in house.desk.workers() {
-        if let Sight::ClientCounts(counts) =
-            house.desk.look(worker, Look::ClientCounts).await.map_err(late)?
+        if let Snapshot::ClientCounts(counts) =
+            house.desk.look(worker, SnapshotRequest::ClientCounts).await.map_err(late)?
         {
             clients.extend(counts);
         }
@@ -66,12 +66,12 @@ struct Group<'a> {
 fn groups(model: &Model, names: bool) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     for pool in model.pools() {
-        let (database, user) = (&*pool.sight.database, if names { &*pool.sight.user } else { "" });
-        let times = pool.sight.times.as_deref();
+        let (database, user) = (&*pool.snapshot.database, if names { &*pool.snapshot.user } else { "" });
+        let times = pool.snapshot.times.as_deref();
         // Pools come in the order of their names.
         match groups.last_mut().filter(|last| (last.database, last.user) == (database, user)) {
             Some(last) => {
-                last.sum.add(&pool.sight);
+                last.sum.add(&pool.snapshot);
                 match (&mut last.times, times) {
                     (Some(all), Some(its)) => all.to_mut().add(its),
                     (none, its) => *none = none.take().or(its.map(Cow::Borrowed)),
@@ -81,7 +81,7 @@ fn groups(model: &Model, names: bool) -> Vec<Group<'_>> {
                 database,
                 user,
                 labels: Labels::new(&[("database", database), ("user", user)]),
-                sum: Sum::of([&pool.sight]),
+                sum: Sum::of([&pool.snapshot]),
                 times: times.map(Cow::Borrowed),
             }),
         }

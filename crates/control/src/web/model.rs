@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use pgweir_core::sight::{
-    ClientNumbers, FollowedNumbers, PoolSight, RideNumbers, ServerNumbers, Tally, WorkerSight,
+use pgweir_core::snapshot::{
+    ClientNumbers, FollowedNumbers, PoolSnapshot, RideNumbers, ServerNumbers, Counters, WorkerSnapshot,
 };
 use pgweir_core::stats::Stats;
 use pgweir_core::stats::continuity::Continuity;
@@ -34,7 +34,7 @@ pub(super) struct Model {
     /// The whole process.
     whole: Track,
     workers: Vec<WorkerState>,
-    tally: Tally,
+    counters: Counters,
     consoles: u32,
     logging_in: u32,
     activity: Activity,
@@ -82,7 +82,7 @@ pub(super) struct WorkerState {
 
 /// A pool as it was seen last.
 pub(super) struct PoolState {
-    pub(super) sight: PoolSight,
+    pub(super) snapshot: PoolSnapshot,
     pub(super) track: Track,
     gauges: Gauges,
     pub(super) lately: Option<Lately>,
@@ -102,13 +102,13 @@ pub(super) struct Sum {
 }
 
 impl Sum {
-    pub(super) fn of<'a>(pools: impl IntoIterator<Item = &'a PoolSight>) -> Sum {
+    pub(super) fn of<'a>(pools: impl IntoIterator<Item = &'a PoolSnapshot>) -> Sum {
         let mut sum = Sum::default();
         pools.into_iter().for_each(|pool| sum.add(pool));
         sum
     }
 
-    pub(super) fn add(&mut self, pool: &PoolSight) {
+    pub(super) fn add(&mut self, pool: &PoolSnapshot) {
         let (own, their) = (&mut self.clients, &pool.clients);
         own.linked += their.linked;
         own.pinned += their.pinned;
@@ -158,7 +158,7 @@ pub(super) struct Past {
 }
 
 impl Past {
-    fn add(&mut self, pool: PoolSight) {
+    fn add(&mut self, pool: PoolSnapshot) {
         self.sum.add_counters(&pool.rides, &pool.stats, &pool.continuity, pool.errors);
         match (&mut self.times, pool.times) {
             (Some(all), Some(its)) => all.add(&its),
@@ -175,7 +175,7 @@ impl Model {
             past: BTreeMap::new(),
             whole: Track::new(true),
             workers: Vec::new(),
-            tally: Tally::default(),
+            counters: Counters::default(),
             consoles: 0,
             logging_in: 0,
             activity: Activity::Active,
@@ -195,8 +195,8 @@ impl Model {
     pub(super) fn take(
         &mut self,
         at: Instant,
-        workers: Vec<WorkerSight>,
-        pools: Vec<PoolSight>,
+        workers: Vec<WorkerSnapshot>,
+        pools: Vec<PoolSnapshot>,
         loads: Vec<Load>,
         process: Process,
     ) {
@@ -206,26 +206,26 @@ impl Model {
         self.process = process;
         self.take_workers(&workers, &loads);
         let mut before = std::mem::take(&mut self.pools);
-        for mut sight in pools {
-            let name = (Arc::clone(&sight.database), Arc::clone(&sight.user));
+        for mut snapshot in pools {
+            let name = (Arc::clone(&snapshot.database), Arc::clone(&snapshot.user));
             let (mut known, mut track, mut gauges, lately) = match before.remove(&name) {
-                Some(known) => (Some(known.sight), known.track, known.gauges, known.lately),
+                Some(known) => (Some(known.snapshot), known.track, known.gauges, known.lately),
                 None => (None, Track::new(false), Gauges::default(), None),
             };
-            gauges.note(&sight);
-            if let Some(gone) = known.take_if(|known| is_another(known, &sight)) {
+            gauges.note(&snapshot);
+            if let Some(gone) = known.take_if(|known| is_another(known, &snapshot)) {
                 self.past.entry(Arc::clone(&name.0)).or_default().add(gone);
             }
-            let added = added_times(known, &mut sight);
+            let added = added_times(known, &mut snapshot);
             if let Some(added) = &added {
                 track.add_times(added);
                 self.whole.add_times(added);
-                self.database_track(&sight.database).add_times(added);
+                self.database_track(&snapshot.database).add_times(added);
             }
-            self.pools.insert(name, PoolState { sight, track, gauges, lately });
+            self.pools.insert(name, PoolState { snapshot, track, gauges, lately });
         }
         for ((database, _), gone) in before {
-            self.past.entry(database).or_default().add(gone.sight);
+            self.past.entry(database).or_default().add(gone.snapshot);
         }
         // A database that comes again begins at 0, as its pools do.
         let pools = &self.pools;
@@ -235,13 +235,13 @@ impl Model {
         });
     }
 
-    fn take_workers(&mut self, workers: &[WorkerSight], loads: &[Load]) {
-        self.tally = Tally::default();
+    fn take_workers(&mut self, workers: &[WorkerSnapshot], loads: &[Load]) {
+        self.counters = Counters::default();
         (self.consoles, self.logging_in, self.prepared_statements) = (0, 0, 0);
         self.followed = FollowedNumbers::default();
         self.activity = Activity::Active;
         for worker in workers {
-            let (sum, its) = (&mut self.tally, &worker.tally);
+            let (sum, its) = (&mut self.counters, &worker.counters);
             sum.login.add(&its.login);
             sum.connect.add(&its.connect);
             sum.connect_failures += its.connect_failures;
@@ -292,13 +292,13 @@ impl Model {
         let (mut whole, mut whole_gauges) = (Sum::default(), Gauges::default());
         let mut kept = self.pools.values().filter(|pool| pool.track.has_series()).count();
         for (name, pool) in &mut self.pools {
-            let sum = Sum::of([&pool.sight]);
+            let sum = Sum::of([&pool.snapshot]);
             let gauges = std::mem::take(&mut pool.gauges).averaged(looks);
             pool.lately = Some(Lately::note(pool.lately, &gauges));
             let (database, its_gauges) = sums.entry(Arc::clone(&name.0)).or_default();
-            database.add(&pool.sight);
+            database.add(&pool.snapshot);
             its_gauges.add(&gauges);
-            whole.add(&pool.sight);
+            whole.add(&pool.snapshot);
             whole_gauges.add(&gauges);
             if !pool.track.has_series() && kept < TRACKS_MAX && sum.stats.queries > 0 {
                 pool.track.keep_series(&self.clock);
@@ -349,8 +349,8 @@ impl Model {
         &self.workers
     }
 
-    pub(super) fn tally(&self) -> &Tally {
-        &self.tally
+    pub(super) fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     pub(super) fn consoles(&self) -> u32 {
@@ -379,7 +379,7 @@ impl Model {
 
     /// The numbers of all pools of a database, or of all.
     pub(super) fn sum(&self, database: Option<&str>) -> Sum {
-        Sum::of(self.pools_of(database).map(|pool| &pool.sight))
+        Sum::of(self.pools_of(database).map(|pool| &pool.snapshot))
     }
 
     pub(super) fn pools_of<'a>(&'a self, database: Option<&'a str>) -> impl Iterator<Item = &'a PoolState> {
@@ -388,13 +388,13 @@ impl Model {
         self.pools
             .range(first..)
             .map(|(_, pool)| pool)
-            .take_while(move |pool| database.is_none_or(|name| *pool.sight.database == *name))
+            .take_while(move |pool| database.is_none_or(|name| *pool.snapshot.database == *name))
     }
 
     /// A database or a pool that is known, has no series yet, and will get one.
     pub(super) fn awaits_series(&self, database: Option<&str>, user: Option<&str>) -> bool {
         let kept = self.pools.values().filter(|pool| pool.track.has_series()).count();
-        let mut pools = self.pools_of(database).map(|pool| &pool.sight);
+        let mut pools = self.pools_of(database).map(|pool| &pool.snapshot);
         kept < TRACKS_MAX && pools.any(|pool| user.is_none_or(|user| *pool.user == *user))
     }
 
@@ -414,18 +414,18 @@ impl Model {
 }
 
 /// A pool was dropped and made again under its name since the look before: it has counted less.
-fn is_another(before: &PoolSight, now: &PoolSight) -> bool {
+fn is_another(before: &PoolSnapshot, now: &PoolSnapshot) -> bool {
     let (before, now) = (before.stats.columns(), now.stats.columns());
     before.iter().zip(&now).any(|(before, now)| before > now)
 }
 
 /// What was added to a pool's times since the look before; and where nothing was, the times it had stay.
-fn added_times(before: Option<PoolSight>, sight: &mut PoolSight) -> Option<Times> {
-    match (before.and_then(|before| before.times), &sight.times) {
+fn added_times(before: Option<PoolSnapshot>, snapshot: &mut PoolSnapshot) -> Option<Times> {
+    match (before.and_then(|before| before.times), &snapshot.times) {
         (Some(before), Some(times)) => Some(times.since(&before)),
         (None, Some(times)) => Some((**times).clone()),
         (before, None) => {
-            sight.times = before;
+            snapshot.times = before;
             None
         }
     }

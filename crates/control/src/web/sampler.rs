@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use pgweir_core::limits::POOLS_SHOWN_MAX;
-use pgweir_core::sight::{Look, PoolSight, Sight, WorkerSight};
+use pgweir_core::snapshot::{SnapshotRequest, PoolSnapshot, Snapshot, WorkerSnapshot};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::House;
@@ -67,11 +67,11 @@ impl House {
     async fn look_at_pools(
         &self,
         worker: pgweir_core::driver::WorkerId,
-    ) -> Result<(WorkerSight, Vec<PoolSight>), Late> {
+    ) -> Result<(WorkerSnapshot, Vec<PoolSnapshot>), Late> {
         let (mut about, mut all) = (None, Vec::new());
         loop {
-            let look = Look::Pools { skip: all.len(), limit: POOLS_SHOWN_MAX };
-            let Sight::Pools { worker, pools, more } = self.desk.look(worker, look).await? else {
+            let look = SnapshotRequest::Pools { skip: all.len(), limit: POOLS_SHOWN_MAX };
+            let Snapshot::Pools { worker, pools, more } = self.desk.look(worker, look).await? else {
                 return Err(Late);
             };
             about = about.or(worker);

@@ -6,7 +6,7 @@ use crate::driver::WorkerId;
 use crate::ids::ClientId;
 use crate::limits::NAME_BYTES_MAX;
 use crate::mail::Shutdown;
-use crate::sight::StatementSight;
+use crate::snapshot::StatementSnapshot;
 use crate::stats::{Stats, Window};
 
 /// What SHOW shows.
@@ -348,7 +348,7 @@ pub enum Outcome {
     /// Per database: totals, and the last period's change.
     Stats(Vec<(String, Stats, Window)>),
     /// The statements that took most time.
-    Statements(Vec<StatementSight>),
+    Statements(Vec<StatementSnapshot>),
     /// The rows of SHOW LISTS, or of SHOW MEM, to be added up: name and number.
     Sums(Vec<(&'static str, u64)>),
     /// It failed; what the user is told.

@@ -34,7 +34,7 @@ impl Machine {
             Mail::Shutdown(kind) => self.begin_stopping(d, kind),
             Mail::AllArrived => self.awaits_arrivals = false,
             Mail::SuccessorGone => self.serve_on(),
-            Mail::Look { ticket, look } => self.look(d, ticket, &look),
+            Mail::SnapshotRequest { ticket, look } => self.look(d, ticket, &look),
             Mail::Operate { ticket, command } => self.operate(d, ticket, command),
         }
     }

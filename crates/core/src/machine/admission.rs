@@ -83,7 +83,7 @@ impl Machine {
         let pool = &self.pools[pool_id];
         let resets = main.server_reset_query_always && !main.server_reset_query.is_empty();
         // Whoever wants each release looked at wants nobody to come before the look.
-        let looks = pool.looks.at_each();
+        let looks = pool.session_checks.at_each();
         if main.multiplex_depth == 0 || pool.mode == PoolMode::Session || resets || looks {
             return None;
         }
@@ -145,7 +145,7 @@ impl Machine {
         Some(RideWish { limits, names_statements: group.names_statements })
     }
 
-    /// Looks at the servers that are busy with short reads, up to so many of them.
+    /// SessionChecks at the servers that are busy with short reads, up to so many of them.
     fn look_aboard<D: Driver>(
         &self,
         d: &D,

@@ -116,7 +116,7 @@ impl Machine {
         if let ClientState::Linked(link) = &mut self.clients[id].state
             && let Opening::Unsent(text) = std::mem::replace(&mut link.opening, Opening::Done)
         {
-            self.spare.give_back(text);
+            self.buffers.give_back(text);
         }
         self.servers[server_id].xact_us = 0;
         self.server_rests(d, server_id);
@@ -155,7 +155,7 @@ impl Machine {
         if !matches!(group.block, Block::Begin | Block::Start) || bytes.len() > group.len {
             return None;
         }
-        let mut kept = self.spare.take();
+        let mut kept = self.buffers.take();
         kept.extend_from_slice(text);
         Some((group, kept))
     }
@@ -239,7 +239,7 @@ impl Machine {
         self.answer_block(d, id, group, TxStatus::Idle);
         let begun = std::mem::replace(&mut self.clients[id].state, ClientState::Idle);
         if let ClientState::Begun(begun) = begun {
-            self.spare.give_back(begun.text);
+            self.buffers.give_back(begun.text);
         }
         Some(group.len)
     }

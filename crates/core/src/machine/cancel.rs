@@ -53,7 +53,7 @@ impl Machine {
         pid: u32,
         secret: &[u8],
     ) -> Step {
-        self.tally.cancel_requests += 1;
+        self.counters.cancel_requests += 1;
         let key: Vec<u8> = pid.to_be_bytes().iter().chain(secret).copied().collect();
         if let Some(target) = self.shown_by(&key) {
             if let Some(client) = self.clients.get_mut(id) {

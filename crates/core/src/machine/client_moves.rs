@@ -142,7 +142,7 @@ impl Machine {
             // What it asked for as a rider is answered.
             client.inbox.drain(..link.kept.min(client.inbox.len()));
             if client.inbox.is_empty() {
-                self.spare.give_back(std::mem::take(&mut client.inbox));
+                self.buffers.give_back(std::mem::take(&mut client.inbox));
             }
         }
         client.state = ClientState::Idle;
@@ -238,7 +238,7 @@ impl Machine {
         let Some(mut client) = self.clients.remove(id) else { return };
         self.clear_role(client.conn);
         d.close(client.conn, mode);
-        self.spare.give_back(std::mem::take(&mut client.inbox));
+        self.buffers.give_back(std::mem::take(&mut client.inbox));
         match client.state {
             ClientState::Authenticating(exchange) => self.uncount(&exchange.attempt.counted),
             ClientState::AwaitingAnswer(waiting) => {

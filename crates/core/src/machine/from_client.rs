@@ -224,7 +224,7 @@ impl Machine {
         }
         if let Some(server) = self.servers.get_mut(server_id) {
             if cursor.at > 0 && (tracking || server.first_ask.keeps_all()) {
-                server.first_ask.note(&bytes[..cursor.at], &mut self.spare);
+                server.first_ask.note(&bytes[..cursor.at], &mut self.buffers);
             }
             cursor.flush(d, server.conn);
             if d.backlog(server.conn) > BACKLOG_HIGH_BYTES {

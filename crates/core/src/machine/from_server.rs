@@ -58,10 +58,10 @@ impl Machine {
     }
 
     fn server_keep(&mut self, id: ServerId, held: Option<Vec<u8>>, bytes: &[u8], used: usize) {
-        let rest = self.spare.remainder(held, bytes, used);
+        let rest = self.buffers.remainder(held, bytes, used);
         match self.servers.get_mut(id) {
             Some(server) => server.inbox = rest,
-            None => self.spare.give_back(rest),
+            None => self.buffers.give_back(rest),
         }
     }
 
@@ -470,8 +470,8 @@ impl Machine {
         let now_us = self.now.mono_us;
         let Some(server) = self.servers.get_mut(id) else { return Ok(()) };
         server.tx = status;
-        let (rests, spare) = (server.ledger.is_empty() && status == TxStatus::Idle, &mut self.spare);
-        server.first_ask.end(rests, spare);
+        let (rests, buffers) = (server.ledger.is_empty() && status == TxStatus::Idle, &mut self.buffers);
+        server.first_ask.end(rests, buffers);
         self.note_schema_change(id, status);
         if matches!(accepted.owner, Owner::Hidden(Purpose::Listen | Purpose::Meet)) {
             self.hub_answered(d, id);

@@ -33,7 +33,7 @@ impl Machine {
         }
     }
 
-    /// Looks again at what a client sent earlier: its state has changed.
+    /// SessionChecks again at what a client sent earlier: its state has changed.
     pub(super) fn client_resume<D: Driver>(&mut self, d: &mut D, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         if !client.inbox.is_empty() {
@@ -55,12 +55,12 @@ impl Machine {
     ) {
         let Some(client) = self.clients.get_mut(id) else {
             if let Some(buffer) = held {
-                self.spare.give_back(buffer);
+                self.buffers.give_back(buffer);
             }
             return;
         };
         debug_assert!(client.inbox.is_empty(), "bytes were kept while others were being looked at");
-        client.inbox = self.spare.remainder(held, bytes, used);
+        client.inbox = self.buffers.remainder(held, bytes, used);
         let conn = client.conn;
         let too_much_waits = client.inbox.len() > INBOX_BYTES_MAX && self.client_is_stalled(id);
         // A client that asks without reading the answers is not asked on.

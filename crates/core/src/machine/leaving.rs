@@ -283,7 +283,7 @@ impl Machine {
     fn forget_client(&mut self, id: ClientId) {
         let Some(mut client) = self.clients.remove(id) else { return };
         self.clear_role(client.conn);
-        self.spare.give_back(std::mem::take(&mut client.inbox));
+        self.buffers.give_back(std::mem::take(&mut client.inbox));
         match client.state {
             ClientState::Linked(_) => self.leave_pool(id, client.account, |pool| pool.linked -= 1),
             ClientState::Waiting(_) => self.leave_pool(id, client.account, |pool| pool.waiting -= 1),

@@ -340,7 +340,7 @@ impl Machine {
         }
         backend::encode_ready(out, TxStatus::Idle);
         client.state = ClientState::Idle;
-        self.tally.login.record(self.now.mono_us.saturating_sub(client.origin.since.mono_us));
+        self.counters.login.record(self.now.mono_us.saturating_sub(client.origin.since.mono_us));
         d.send(client.conn, &self.scratch);
     }
 

@@ -17,7 +17,7 @@ use crate::ids::{ClientId, PoolId, ServerId, StatementId};
 use crate::limits::{SLOW_STATEMENTS_KEPT, STATEMENTS_SHOWN_MAX};
 use crate::mail::Question;
 use crate::shared::Shared;
-use crate::sight::{SlowSight, StatementSight};
+use crate::snapshot::{SlowSnapshot, StatementSnapshot};
 use crate::stats::statements::{Prepared, Running, Seen};
 use crate::stats::times::Split;
 use crate::trace::{Traced, TracedStatement};
@@ -274,7 +274,7 @@ impl Machine {
         );
         let application =
             self.tracked.position(b"application_name").and_then(|position| account.params.get(position));
-        let sight = SlowSight {
+        let snapshot = SlowSnapshot {
             at_us: self.now.wall_us,
             database: self.pools[server.pool].database.clone(),
             user: account.user.clone(),
@@ -288,17 +288,17 @@ impl Machine {
         if self.slow.len() >= SLOW_STATEMENTS_KEPT {
             self.slow.pop_front();
         }
-        self.slow.push_back(sight);
+        self.slow.push_back(snapshot);
         self.log(d, Level::Log, &line);
     }
 
     /// The statements that took most time on this worker.
-    pub(super) fn top_statements(&self) -> Vec<StatementSight> {
+    pub(super) fn top_statements(&self) -> Vec<StatementSnapshot> {
         let shown = self.measured.top(STATEMENTS_SHOWN_MAX).into_iter().filter_map(|known| {
             let pool = self.pools.get(known.pool)?;
             let totals = known.totals();
             let quantile_us = |share| totals.quantile_us(share).unwrap_or_default().min(known.max_us as f64);
-            Some(StatementSight {
+            Some(StatementSnapshot {
                 database: pool.database.clone(),
                 user: pool.user.clone(),
                 fingerprint: known.fingerprint,
@@ -342,10 +342,10 @@ impl Machine {
 }
 
 /// SHOW STATEMENTS, of all workers: most time first.
-pub(super) fn statement_rows(mut statements: Vec<StatementSight>) -> Vec<Row> {
+pub(super) fn statement_rows(mut statements: Vec<StatementSnapshot>) -> Vec<Row> {
     statements.sort_by_key(|statement| std::cmp::Reverse(statement.total_us));
     statements.truncate(STATEMENTS_SHOWN_MAX);
-    let row = |statement: StatementSight| {
+    let row = |statement: StatementSnapshot| {
         vec![
             cell(&statement.database),
             cell(&statement.user),

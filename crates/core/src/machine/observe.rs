@@ -13,9 +13,9 @@ use crate::ids::{ClientId, PoolId, ServerId};
 use crate::limits::{APPLICATION_NAMES_SHOWN_MAX, POOLS_SHOWN_MAX};
 use crate::mail::Question;
 use crate::pool::ServerKind;
-use crate::sight::{
-    ClientCount, ClientNumbers, ConnectFailure, Look, PoolSight, RideNumbers, ServerNumbers, Sight,
-    WorkerSight,
+use crate::snapshot::{
+    ClientCount, ClientNumbers, ConnectFailure, SnapshotRequest, PoolSnapshot, RideNumbers, ServerNumbers, Snapshot,
+    WorkerSnapshot,
 };
 
 /// What clients that are counted together have in common: pool, user, application_name, state.
@@ -23,18 +23,18 @@ type Alike<'a> = (Option<PoolId>, &'a str, &'a [u8], &'static str);
 
 impl Machine {
     /// Answers a look of the control plane.
-    pub(super) fn look<D: Driver>(&mut self, d: &mut D, ticket: u64, look: &Look) {
-        let sight = match *look {
-            Look::Pools { skip, limit } => self.show_pools(skip, limit.min(POOLS_SHOWN_MAX)),
-            Look::ClientCounts => Sight::ClientCounts(self.count_clients()),
-            Look::Statements => {
-                Sight::Statements { top: self.top_statements(), slow: self.slow.iter().cloned().collect() }
+    pub(super) fn look<D: Driver>(&mut self, d: &mut D, ticket: u64, look: &SnapshotRequest) {
+        let snapshot = match *look {
+            SnapshotRequest::Pools { skip, limit } => self.show_pools(skip, limit.min(POOLS_SHOWN_MAX)),
+            SnapshotRequest::ClientCounts => Snapshot::ClientCounts(self.count_clients()),
+            SnapshotRequest::Statements => {
+                Snapshot::Statements { top: self.top_statements(), slow: self.slow.iter().cloned().collect() }
             }
         };
-        d.ask(Question::Seen { worker: self.worker, ticket, sight });
+        d.ask(Question::Seen { worker: self.worker, ticket, snapshot });
     }
 
-    fn show_pools(&mut self, skip: usize, limit: usize) -> Sight {
+    fn show_pools(&mut self, skip: usize, limit: usize) -> Snapshot {
         let ids: Vec<PoolId> = self.pools.keys().skip(skip).take(limit).collect();
         let more = self.pools.len() > skip + ids.len();
         let mut idle_in_transaction: HashMap<PoolId, u32> = HashMap::new();
@@ -46,10 +46,10 @@ impl Machine {
             .map(|id| self.show_pool(id, idle_in_transaction.get(&id).copied().unwrap_or_default()))
             .collect();
         let worker = (skip == 0).then(|| Box::new(self.show_worker()));
-        Sight::Pools { worker, pools, more }
+        Snapshot::Pools { worker, pools, more }
     }
 
-    fn show_worker(&self) -> WorkerSight {
+    fn show_worker(&self) -> WorkerSnapshot {
         let (mut consoles, mut logging_in) = (0, 0);
         // Clients of pools are counted there; what is left is few unless many log in.
         let others = self.clients.values().filter(|client| client.account.is_none());
@@ -59,8 +59,8 @@ impl Machine {
                 _ => logging_in += 1,
             }
         }
-        WorkerSight {
-            tally: self.tally.clone(),
+        WorkerSnapshot {
+            counters: self.counters.clone(),
             consoles,
             logging_in,
             paused: self.activity == Activity::Paused,
@@ -71,7 +71,7 @@ impl Machine {
         }
     }
 
-    fn show_pool(&mut self, id: PoolId, idle_in_transaction: u32) -> PoolSight {
+    fn show_pool(&mut self, id: PoolId, idle_in_transaction: u32) -> PoolSnapshot {
         let used = self.long_idle_servers(id);
         let wait_oldest_us = self.wait_oldest_us(id);
         let cancels_sent = self.cancels.values().filter(|cancel| cancel.pool == id).count();
@@ -80,7 +80,7 @@ impl Machine {
         let busy = pool.waiting + welcoming + pool.linked + pool.riding;
         let has_more = pool.shown_queries != Some(pool.stats.queries);
         pool.shown_queries = Some(pool.stats.queries);
-        PoolSight {
+        PoolSnapshot {
             database: Arc::clone(&pool.database),
             user: Arc::clone(&pool.user),
             mode: pool.mode,
@@ -191,7 +191,7 @@ impl Machine {
 
     /// A client is sent an error.
     pub(super) fn note_error(&mut self, client: ClientId, code: &[u8]) {
-        self.tally.errors.note(code);
+        self.counters.errors.note(code);
         let pool = self.clients.get(client).and_then(|client| Some(client.account.as_ref()?.pool));
         if let Some(pool) = pool.and_then(|pool| self.pools.get_mut(pool)) {
             pool.errors += 1;
@@ -204,7 +204,7 @@ impl Machine {
         if let Some(fields) = &fields {
             self.note_shape_error(fields);
         }
-        self.tally.errors.note(fields.and_then(|fields| fields.code()).unwrap_or_default());
+        self.counters.errors.note(fields.and_then(|fields| fields.code()).unwrap_or_default());
         let Some(server) = self.servers.get_mut(id) else { return };
         server.running.failed = true;
         if let Some(pool) = self.pools.get_mut(server.pool) {

@@ -12,7 +12,7 @@ use super::{Activity, Machine, Step};
 use crate::client::{ClientState, Link, Riding, Waiting};
 use crate::driver::{CloseMode, Driver, Level};
 use crate::group::Group;
-use crate::held::Look;
+use crate::held::HeldAnswer;
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::{Entry, Owner, Purpose};
 use crate::limits::RESCUE_AFTER_US;
@@ -326,7 +326,7 @@ impl Machine {
     pub(super) fn holds_exposed<D: Driver>(&mut self, d: &mut D, id: ServerId, bytes: &[u8]) -> bool {
         let Some(server) = self.servers.get_mut(id) else { return false };
         let Some(held) = server.riders.held() else { return false };
-        let (Look::Whole { cancelled } | Look::Odd { cancelled }) = held.look(bytes) else { return true };
+        let (HeldAnswer::Whole { cancelled } | HeldAnswer::Odd { cancelled }) = held.look(bytes) else { return true };
         server.riders.trust_head();
         // Whatever comes behind the error, the statement has failed as a whole.
         if let (true, ServerState::Busy(client)) = (cancelled, &server.state) {

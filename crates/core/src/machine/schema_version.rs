@@ -205,7 +205,7 @@ impl Machine {
             link.kept = kept.bytes.len();
             begin = kept.begin;
             kept.bytes.extend_from_slice(&client.inbox);
-            self.spare.give_back(std::mem::replace(&mut client.inbox, kept.bytes));
+            self.buffers.give_back(std::mem::replace(&mut client.inbox, kept.bytes));
         }
         if server.riders.is_alone() {
             link.kept = 0;

@@ -313,7 +313,7 @@ impl Machine {
         }
         let server = &mut self.servers[id];
         server.active_us = self.now.mono_us;
-        self.tally.connect.record(self.now.mono_us.saturating_sub(server.since.mono_us));
+        self.counters.connect.record(self.now.mono_us.saturating_sub(server.since.mono_us));
         let pool_id = server.pool;
         let pool = &mut self.pools[pool_id];
         pool.failure = None;
@@ -429,7 +429,7 @@ impl Machine {
     ) -> bool {
         let Some(server) = self.servers.get(id) else { return false };
         let (pool_id, only_for, endpoint) = (server.pool, server.state.client(), server.endpoint.clone());
-        self.tally.connect_failures += 1;
+        self.counters.connect_failures += 1;
         let goes_on = self.host_failed(pool_id, &endpoint);
         match only_for {
             Some(client) => {

@@ -108,7 +108,7 @@ impl Machine {
             }
             ServerState::Inquiring(_) => self.lookup_ended(d, id),
             ServerState::Auditing(_) => self.audited(d, id),
-            ServerState::VerifyingSession(_) => self.inspected(d, id),
+            ServerState::VerifyingSession(_) => self.session_checked(d, id),
             ServerState::Reading(_) => self.catalog_read(d, id),
             ServerState::CheckingStartup(_) => self.checked(d, id),
             ServerState::Cleaning => self.cleaned(d, id),
@@ -142,7 +142,7 @@ impl Machine {
         });
         self.unlink(client_id);
         self.end_cancels_for(d, self.servers[id].pool, client_id);
-        if !self.inspects(d, id, made_in) {
+        if !self.checks_session(d, id, made_in) {
             self.release_server(d, id, made_in);
         }
         if drew {
@@ -392,8 +392,8 @@ impl Machine {
             d.send(server.conn, &self.scratch);
         }
         d.close(server.conn, mode);
-        self.spare.give_back(std::mem::take(&mut server.inbox));
-        server.first_ask.end(true, &mut self.spare);
+        self.buffers.give_back(std::mem::take(&mut server.inbox));
+        server.first_ask.end(true, &mut self.buffers);
         if let ServerState::Inquiring(inquiring) = &server.state {
             self.answer_lookup(d, &inquiring.lookup, Answer::Nobody(Obstacle::Unreachable));
         }

@@ -9,7 +9,7 @@
 //! let in (`startup_check.rs`), and is what its RESET goes back to (`restore.rs`). In session pooling a client has one
 //! server, opened with its own startup packet where that can be (`own_server.rs`). Where a client listens, one
 //! connection of its pool does so for it (`listen.rs`, `join.rs`). No guess ever counts more than what the server says;
-//! and after some releases it is asked whether nothing was overlooked (`inspect.rs`).
+//! and after some releases it is asked whether nothing was overlooked (`session_check.rs`).
 
 pub(in crate::machine) use exposed_names::{Named, Sent, is_ours};
 pub(in crate::machine) use startup_check::Known;
@@ -20,7 +20,7 @@ mod audit;
 mod catalog;
 mod explain;
 mod exposed_names;
-mod inspect;
+mod session_check;
 mod startup_check;
 mod join;
 mod listen;

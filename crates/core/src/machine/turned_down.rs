@@ -44,7 +44,7 @@ impl Machine {
         client.skip = extent.to_come;
         client.state = if extent.ends { ClientState::Idle } else { ClientState::Ignoring };
         let conn = client.conn;
-        client.inbox = self.spare.remainder(Some(inbox), &[], extent.used);
+        client.inbox = self.buffers.remainder(Some(inbox), &[], extent.used);
         self.scratch.clear();
         refusal.encode(&mut self.scratch);
         if extent.ends {

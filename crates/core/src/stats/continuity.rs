@@ -12,7 +12,7 @@ pub struct Continuity {
     /// Clients that began to keep their server.
     pub pins: u64,
     /// Released servers whose session was looked at (`session_audit_sample`).
-    pub looks: u64,
+    pub session_checks: u64,
     /// Of these, servers whose session was not what it should be: they were closed.
     pub differences: u64,
 }
@@ -34,7 +34,7 @@ impl Continuity {
                 self.remembered,
             ),
             ("session_pins", "Clients that began to keep their server between transactions", self.pins),
-            ("session_checks", "Released servers whose session was checked", self.looks),
+            ("session_checks", "Released servers whose session was checked", self.session_checks),
             ("session_differences", "Of these, sessions that were not what they should be", self.differences),
         ]
     }
@@ -47,7 +47,7 @@ impl Continuity {
             audits: self.audits + other.audits,
             remembered: self.remembered + other.remembered,
             pins: self.pins + other.pins,
-            looks: self.looks + other.looks,
+            session_checks: self.session_checks + other.session_checks,
             differences: self.differences + other.differences,
         }
     }

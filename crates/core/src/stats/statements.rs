@@ -11,7 +11,7 @@ use super::histogram::{Histogram, Slim};
 use super::times::Split;
 use crate::ids::PoolId;
 use crate::limits::{NAMES_FOLLOWED_MAX, RECENT_STATEMENTS};
-use crate::sight::FollowedNumbers;
+use crate::snapshot::FollowedNumbers;
 
 /// What is known of a statement in a pool.
 pub(crate) struct Known {

@@ -19,7 +19,7 @@ mod hosts;
 mod listening;
 mod locks;
 mod login;
-mod looks;
+mod session_checks;
 mod names;
 mod outdated;
 mod own_names;

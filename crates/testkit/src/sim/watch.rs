@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use pgweir_core::limits::RESCUE_AFTER_US;
 use pgweir_core::mail::{Mail, Question};
-use pgweir_core::sight::{Look, RideNumbers, Sight};
+use pgweir_core::snapshot::{SnapshotRequest, RideNumbers, Snapshot};
 
 use super::aboard::Aboard;
 use super::checks::PoolName;
@@ -131,11 +131,11 @@ impl<E: Subject> World<E> {
     pub(super) fn count_rides(&mut self) {
         self.hub.questions.clear();
         for at in 0..self.desks.len() {
-            let look = Mail::Look { ticket: 0, look: Look::Pools { skip: 0, limit: usize::MAX } };
+            let look = Mail::SnapshotRequest { ticket: 0, look: SnapshotRequest::Pools { skip: 0, limit: usize::MAX } };
             self.turn(at, |engine, d| engine.mail(d, look));
         }
         for question in std::mem::take(&mut self.hub.questions) {
-            let Question::Seen { sight: Sight::Pools { pools, .. }, .. } = question else { continue };
+            let Question::Seen { snapshot: Snapshot::Pools { pools, .. }, .. } = question else { continue };
             for RideNumbers { ridden, requeued, violations, .. } in pools.into_iter().map(|pool| pool.rides) {
                 let numbers =
                     [("riders", ridden), ("riders put back", requeued), ("ride violations", violations)];

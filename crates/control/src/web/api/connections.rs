@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use pgweir_core::console::command::Topic;
-use pgweir_core::sight::PoolSight;
+use pgweir_core::snapshot::PoolSnapshot;
 use pgweir_settings::PoolMode;
 use serde_json::{Map, Value, json};
 
@@ -198,8 +198,8 @@ fn client_reason(row: &Shown, model: &Model) -> Option<String> {
 }
 
 /// The pool of a client; of a database that has a user of its own, any.
-fn pool_of<'a>(row: &'a Shown, model: &'a Model) -> Option<&'a PoolSight> {
-    let mut pools = model.pools_of(Some(row.get("database")?)).map(|pool| &pool.sight).peekable();
+fn pool_of<'a>(row: &'a Shown, model: &'a Model) -> Option<&'a PoolSnapshot> {
+    let mut pools = model.pools_of(Some(row.get("database")?)).map(|pool| &pool.snapshot).peekable();
     let first = pools.peek().copied();
     pools.find(|pool| Some(&*pool.user) == row.get("user")).or(first)
 }

@@ -1,6 +1,6 @@
 //! Pieces that several answers have in common.
 
-use pgweir_core::sight::{ClientNumbers, ServerNumbers};
+use pgweir_core::snapshot::{ClientNumbers, ServerNumbers};
 use pgweir_core::stats::Stats;
 use pgweir_core::stats::histogram::Histogram;
 use pgweir_core::stats::times::Times;

@@ -13,7 +13,7 @@ pub(super) fn overview(house: &House, names: bool) -> Value {
     let config = house.config();
     let whole = model.sum(None);
     let mut paused: Vec<&str> =
-        model.pools().filter(|pool| pool.sight.paused).map(|pool| &*pool.sight.database).collect();
+        model.pools().filter(|pool| pool.snapshot.paused).map(|pool| &*pool.snapshot.database).collect();
     paused.dedup();
     paused.retain(|name| config.databases.contains_key(*name));
     let process = &model.process;
@@ -40,12 +40,12 @@ pub(super) fn overview(house: &House, names: bool) -> Value {
         "clients": numbers::clients(&whole.clients, model.logging_in()),
         "servers": numbers::servers(&whole.servers, whole.size),
         "rates": numbers::rates(&model.whole().rates()),
-        "totals": numbers::totals(&whole.stats, model.tally().errors.total()),
+        "totals": numbers::totals(&whole.stats, model.counters().errors.total()),
         "latency": numbers::latency(together(model.whole().recent()).as_deref()),
         "queue": { "waiting": whole.clients.waiting, "wait_oldest_us": whole.wait_oldest_us },
         "workers": workers,
         "databases": databases(&model),
-        "errors": errors(&model.tally().errors),
+        "errors": errors(&model.counters().errors),
         "multiplexing": {
             "target": whole.rides.target,
             "busy": whole.rides.busy,
@@ -75,7 +75,7 @@ fn databases(model: &Model) -> Vec<Value> {
             let quantiles = recent.and_then(|recent| recent.total.quantiles_us([0.5, 0.99]));
             json!({
                 "name": &**name,
-                "paused": model.pools_of(Some(name)).any(|pool| pool.sight.paused),
+                "paused": model.pools_of(Some(name)).any(|pool| pool.snapshot.paused),
                 "clients": numbers::clients(&sum.clients, 0),
                 "servers": numbers::servers(&sum.servers, sum.size),
                 "rates": numbers::rates(&track.rates()),

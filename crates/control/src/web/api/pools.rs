@@ -18,7 +18,7 @@ fn groups<'a>(model: &'a Model, reader: &Reader) -> Vec<Vec<&'a PoolState>> {
     for pool in model.pools() {
         let last = groups.last_mut().filter(|last| {
             !reader.sees_names()
-                && last.first().is_some_and(|first| first.sight.database == pool.sight.database)
+                && last.first().is_some_and(|first| first.snapshot.database == pool.snapshot.database)
         });
         match last {
             Some(last) => last.push(pool),
@@ -35,21 +35,21 @@ pub(super) fn pools(house: &House, reader: &Reader) -> Value {
 }
 
 fn pool(group: &[&PoolState], reader: &Reader) -> Value {
-    let sum = Sum::of(group.iter().map(|pool| &pool.sight));
+    let sum = Sum::of(group.iter().map(|pool| &pool.snapshot));
     let recent = together(group.iter().flat_map(|pool| pool.track.recent()));
     let mut rates = Rates::default();
     group.iter().for_each(|pool| rates.add(&pool.track.rates()));
     let mut lately = Lately::default();
     group.iter().filter_map(|pool| pool.lately).for_each(|its| lately.add(its));
-    let first = group.first().map(|pool| &pool.sight);
-    let failures = group.iter().filter_map(|pool| pool.sight.failure.as_ref());
+    let first = group.first().map(|pool| &pool.snapshot);
+    let failures = group.iter().filter_map(|pool| pool.snapshot.failure.as_ref());
     let failure = failures.min_by_key(|failure| failure.retry_in_us);
     let names = reader.sees_names();
     json!({
         "database": first.map(|pool| &*pool.database),
         "user": first.filter(|_| names).map(|pool| &*pool.user),
         "mode": first.map(|pool| pool.mode.as_str()),
-        "paused": group.iter().any(|pool| pool.sight.paused),
+        "paused": group.iter().any(|pool| pool.snapshot.paused),
         "clients": numbers::clients(&sum.clients, 0),
         "servers": numbers::servers(&sum.servers, sum.size),
         "rates": numbers::rates(&rates),
@@ -78,7 +78,7 @@ pub(super) fn percentiles(house: &House, reader: &Reader, query: &Query) -> Resu
         if let Some(times) = &times {
             whole.get_or_insert_default().add(times);
         }
-        let first = group.first().map(|pool| &pool.sight);
+        let first = group.first().map(|pool| &pool.snapshot);
         rows.push(json!({
             "database": first.map(|pool| &*pool.database),
             "user": first.filter(|_| reader.sees_names()).map(|pool| &*pool.user),
@@ -91,5 +91,5 @@ pub(super) fn percentiles(house: &House, reader: &Reader, query: &Query) -> Resu
 
 /// Since the start, or in about the last ten seconds.
 fn times_of(pool: &PoolState, recent: bool) -> Option<Cow<'_, Times>> {
-    if recent { together(pool.track.recent()) } else { pool.sight.times.as_deref().map(Cow::Borrowed) }
+    if recent { together(pool.track.recent()) } else { pool.snapshot.times.as_deref().map(Cow::Borrowed) }
 }

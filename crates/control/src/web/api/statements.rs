@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use pgweir_core::sight::{Look, Sight, SlowSight, StatementSight};
+use pgweir_core::snapshot::{SnapshotRequest, Snapshot, SlowSnapshot, StatementSnapshot};
 use serde_json::{Value, json};
 
 use super::super::House;
@@ -25,8 +25,8 @@ pub(super) async fn statements(house: &House, reader: &Reader, query: &Query) ->
     house.refresh().await.map_err(late)?;
     let (mut top, mut slow) = (Vec::new(), Vec::new());
     for worker in house.desk.workers() {
-        if let Sight::Statements { top: its, slow: its_slow } =
-            house.desk.look(worker, Look::Statements).await.map_err(late)?
+        if let Snapshot::Statements { top: its, slow: its_slow } =
+            house.desk.look(worker, SnapshotRequest::Statements).await.map_err(late)?
         {
             top.extend(its);
             slow.extend(its_slow);
@@ -53,14 +53,14 @@ pub(super) async fn statements(house: &House, reader: &Reader, query: &Query) ->
 }
 
 /// What a list is sorted by, the largest first.
-type Sort = fn(&StatementSight) -> u64;
+type Sort = fn(&StatementSnapshot) -> u64;
 
 /// What can be sorted by; the first is the default.
 const SORTS: [(&str, Sort); 10] = [
     ("total_us", |one| one.total_us),
-    ("server_us", StatementSight::server_us),
+    ("server_us", StatementSnapshot::server_us),
     ("calls", |one| one.calls),
-    ("mean_us", StatementSight::mean_us),
+    ("mean_us", StatementSnapshot::mean_us),
     ("p99_us", |one| one.p99_us as u64),
     ("max_us", |one| one.max_us),
     ("wait_us", |one| one.wait_us),
@@ -69,7 +69,7 @@ const SORTS: [(&str, Sort); 10] = [
     ("errors", |one| one.errors),
 ];
 
-fn statement(one: &StatementSight) -> Value {
+fn statement(one: &StatementSnapshot) -> Value {
     json!({
         "fingerprint": format!("{:016x}", one.fingerprint),
         "text": one.text,
@@ -91,7 +91,7 @@ fn statement(one: &StatementSight) -> Value {
     })
 }
 
-fn slow_statement(one: &SlowSight) -> Value {
+fn slow_statement(one: &SlowSnapshot) -> Value {
     json!({
         "time_s": one.at_us as f64 / 1e6,
         "database": &*one.database,

@@ -134,20 +134,20 @@ fn part(times: &Times, place: usize) -> Cow<'_, Histogram> {
 }
 
 fn whole(page: &mut Page, model: &Model) {
-    let tally = model.tally();
+    let counters = model.counters();
     page.histogram("pgweir_client_login_seconds", "How long logins of clients took, from accepting to ready");
-    page.times(&Labels::new(&[]), &tally.login);
+    page.times(&Labels::new(&[]), &counters.login);
     page.histogram(
         "pgweir_server_connect_seconds",
         "How long opening connections to servers took, from dialing to ready",
     );
-    page.times(&Labels::new(&[]), &tally.connect);
+    page.times(&Labels::new(&[]), &counters.connect);
     page.counter("pgweir_server_connect_failures_total", "Connections to servers that could not be opened");
-    page.labelled(&[], tally.connect_failures);
+    page.labelled(&[], counters.connect_failures);
     page.counter("pgweir_cancel_requests_total", "Cancel requests of clients");
-    page.labelled(&[], tally.cancel_requests);
+    page.labelled(&[], counters.cancel_requests);
     page.counter("pgweir_errors_total", "Errors that clients were sent, by class of SQLSTATE");
-    let mut classes: Vec<([u8; 2], u64)> = tally.errors.classes().collect();
+    let mut classes: Vec<([u8; 2], u64)> = counters.errors.classes().collect();
     classes.sort_unstable();
     for (class, count) in classes {
         page.labelled(&[("class", &String::from_utf8_lossy(&class))], count);

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use pgweir_core::sight::{ClientNumbers, ServerNumbers};
+use pgweir_core::snapshot::{ClientNumbers, ServerNumbers};
 use pgweir_core::stats::Stats;
 use pgweir_settings::{ADMIN_DATABASE, Config};
 
@@ -178,7 +178,7 @@ pub(super) fn stats(page: &mut Page, model: &Model) {
     ];
     let mut by_database: Vec<(&str, Stats)> = vec![(CONSOLE, Stats::default())];
     for pool in model.pools() {
-        let (database, stats) = (&*pool.sight.database, &pool.sight.stats);
+        let (database, stats) = (&*pool.snapshot.database, &pool.snapshot.stats);
         match by_database.last_mut().filter(|(last, _)| *last == database) {
             Some((_, sum)) => *sum = sum.plus(stats),
             None => {

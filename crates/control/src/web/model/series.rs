@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use pgweir_core::sight::PoolSight;
+use pgweir_core::snapshot::PoolSnapshot;
 use pgweir_core::stats::histogram::Histogram;
 use pgweir_core::stats::times::Times;
 
@@ -56,7 +56,7 @@ pub(super) struct Gauges {
 
 impl Gauges {
     /// What a look saw of a pool.
-    pub(super) fn note(&mut self, pool: &PoolSight) {
+    pub(super) fn note(&mut self, pool: &PoolSnapshot) {
         let (clients, servers) = (&pool.clients, &pool.servers);
         let seen = [
             clients.linked,

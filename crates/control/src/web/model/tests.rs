@@ -1,13 +1,13 @@
 use std::time::Duration;
 
-use pgweir_core::sight::FollowedNumbers;
+use pgweir_core::snapshot::FollowedNumbers;
 use pgweir_core::stats::errors::ErrorCounts;
 use pgweir_settings::PoolMode;
 
 use super::*;
 
-pub(in crate::web) fn pool(database: &str, user: &str, queries: u64, times: Option<Times>) -> PoolSight {
-    PoolSight {
+pub(in crate::web) fn pool(database: &str, user: &str, queries: u64, times: Option<Times>) -> PoolSnapshot {
+    PoolSnapshot {
         database: database.into(),
         user: user.into(),
         mode: PoolMode::Transaction,
@@ -25,11 +25,11 @@ pub(in crate::web) fn pool(database: &str, user: &str, queries: u64, times: Opti
     }
 }
 
-fn worker() -> WorkerSight {
+fn worker() -> WorkerSnapshot {
     let mut errors = ErrorCounts::default();
     errors.add(*b"23", 2);
-    WorkerSight {
-        tally: Tally { errors, ..Tally::default() },
+    WorkerSnapshot {
+        counters: Counters { errors, ..Counters::default() },
         consoles: 1,
         logging_in: 0,
         paused: false,
@@ -56,14 +56,14 @@ pub(in crate::web) struct Film {
 }
 
 impl Film {
-    pub(in crate::web) fn show(&mut self, pools: Vec<PoolSight>) {
+    pub(in crate::web) fn show(&mut self, pools: Vec<PoolSnapshot>) {
         self.at += Duration::from_secs(1);
         self.look(pools);
         self.model.end_second();
     }
 
     /// A look within a second.
-    fn look(&mut self, pools: Vec<PoolSight>) {
+    fn look(&mut self, pools: Vec<PoolSnapshot>) {
         let loads = vec![Load { connections: 3, ..Load::default() }];
         self.model.take(self.at, vec![worker()], pools, loads, Process::default());
     }
@@ -94,7 +94,7 @@ fn rates_and_percentiles_come_from_what_was_added() {
     let steps: Vec<_> = steps.map(|(_, values)| (values[7], values[13])).collect();
     assert_eq!((step_s, steps.len()), (1, 2));
     assert!((steps[1].0 - 60.0).abs() < 0.01 && (steps[1].1 - 992.0).abs() < 1.0, "{steps:?}");
-    assert_eq!(model.tally().errors.total(), 2);
+    assert_eq!(model.counters().errors.total(), 2);
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn times_that_were_not_sent_again_stay() {
     film.show(vec![pool("shop", "ann", 100, Some(took(50, 100)))]);
     film.show(vec![pool("shop", "ann", 100, None)]);
     let state = film.model.pools().next().expect("one");
-    assert_eq!(state.sight.times.as_ref().map(|times| times.total.count()), Some(100));
+    assert_eq!(state.snapshot.times.as_ref().map(|times| times.total.count()), Some(100));
     assert_eq!(state.track.recent().map(|half| half.total.count()).sum::<u64>(), 100, "counted once");
     film.show(vec![pool("shop", "ann", 3, Some(took(50, 3)))]);
     assert_eq!(

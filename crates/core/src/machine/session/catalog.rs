@@ -1,6 +1,6 @@
 //! Which routines change their sessions: the catalog is asked when a pool's first server is logged in, before anybody gets it, and
 //! at a release when others were made through the pooler, or some time has passed. A text that names one is looked at
-//! behind its transaction as CALL is. What was made past the pooler meanwhile is left to the looks (`inspect.rs`).
+//! behind its transaction as CALL is. What was made past the pooler meanwhile is left to the looks (`session_check.rs`).
 
 use crate::client::ClientState;
 use crate::driver::{Driver, Level};
@@ -34,7 +34,7 @@ impl Machine {
     #[cold]
     fn read_catalog<D: Driver>(&mut self, d: &mut D, id: ServerId) -> bool {
         let pool_id = self.servers[id].pool;
-        let (routines, names) = (self.pools[pool_id].looks.are_wanted(), self.ride_limits(pool_id).is_some());
+        let (routines, names) = (self.pools[pool_id].session_checks.are_wanted(), self.ride_limits(pool_id).is_some());
         if !routines && !names || self.is_hub(id) || self.reason_to_close(id).is_some() {
             return false;
         }
@@ -82,7 +82,7 @@ impl Machine {
             Some((_, text)) => {
                 let pool = &mut self.pools[pool_id];
                 pool.reach = Reach::default();
-                if pool.looks.are_wanted() {
+                if pool.session_checks.are_wanted() {
                     let is_news = pool.routines.give_up(now_us, age);
                     self.judge_waiting_anew(pool_id);
                     is_news.then(|| format!("{UNTOLD}: {text}; each client keeps its server"))

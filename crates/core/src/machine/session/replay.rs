@@ -212,7 +212,7 @@ impl Machine {
         let (pool_id, since_us) = (account.pool, account.request_us);
         if !sent.is_empty() {
             sent.extend_from_slice(&client.inbox);
-            self.spare.give_back(std::mem::replace(&mut client.inbox, sent));
+            self.buffers.give_back(std::mem::replace(&mut client.inbox, sent));
         }
         client.state = ClientState::Waiting(Waiting { since_us, notified: false, group: None, begin });
         let pool = &mut self.pools[pool_id];

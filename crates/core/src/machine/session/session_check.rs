@@ -21,7 +21,7 @@ impl Machine {
     /// A client has left its server, which is at rest. `true` if the server is looked at before it is released: not where a reset
     /// is due, as behind session pooling.
     #[inline]
-    pub(in crate::machine) fn inspects<D: Driver>(
+    pub(in crate::machine) fn checks_session<D: Driver>(
         &mut self,
         d: &mut D,
         id: ServerId,
@@ -34,15 +34,15 @@ impl Machine {
         if main.server_reset_query_always && !main.server_reset_query.is_empty() {
             return false;
         }
-        self.pools[server.pool].looks.is_due() && self.inspect(d, id) || self.reads_catalog(d, id)
+        self.pools[server.pool].session_checks.is_due() && self.check_session(d, id) || self.reads_catalog(d, id)
     }
 
     #[cold]
-    fn inspect<D: Driver>(&mut self, d: &mut D, id: ServerId) -> bool {
+    fn check_session<D: Driver>(&mut self, d: &mut D, id: ServerId) -> bool {
         let mut random = [0; 4];
         d.random(&mut random);
         let Some(server) = self.servers.get(id) else { return false };
-        self.pools[server.pool].looks.plan(u32::from_le_bytes(random));
+        self.pools[server.pool].session_checks.plan(u32::from_le_bytes(random));
         let is_sound = server.is_at_rest() && server.opened.is_plain() && server.cancels == 0;
         if !is_sound || self.reason_to_close(id).is_some() {
             return false;
@@ -64,7 +64,7 @@ impl Machine {
         verifying.attempts += 1;
         verifying.answer = Replies::default();
         server.active_us = self.now.mono_us;
-        self.pools[server.pool].continuity.looks += 1;
+        self.pools[server.pool].continuity.session_checks += 1;
         // Those that it should have are asked for by name: a value that was given back to what it was has no trace.
         let names: Vec<Box<[u8]>> = server.session.settings().map(|setting| setting.name.clone()).collect();
         let text = self.everything_of(id, &names);
@@ -72,7 +72,7 @@ impl Machine {
     }
 
     /// The answer is complete.
-    pub(in crate::machine) fn inspected<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+    pub(in crate::machine) fn session_checked<D: Driver>(&mut self, d: &mut D, id: ServerId) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::VerifyingSession(verifying) = &mut server.state else { return };
         let answer = std::mem::take(&mut verifying.answer);
@@ -145,7 +145,7 @@ impl Machine {
             ([text], 0 | 1) => format!("changed unseen by: {text}"),
             (texts, 0 | 1) => format!("changed unseen by one of: {}", texts.join("; ")),
             (texts, more) => {
-                pool.looks.raise_alert();
+                pool.session_checks.raise_alert();
                 format!(
                     "changed unseen in one of {more} transactions; the last statements: {}",
                     texts.join("; ")

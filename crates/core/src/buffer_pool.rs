@@ -1,17 +1,17 @@
 //! Buffers for partial messages, kept for the next use: the steady state allocates nothing, and an idle connection
 //! owns no buffer.
 
-use crate::limits::{SPARE_BUFFER_BYTES_MAX, SPARE_BYTES_MAX};
+use crate::limits::{POOLED_BUFFER_BYTES_MAX, BUFFER_POOL_BYTES_MAX};
 
 /// A bounded store of empty buffers.
 #[derive(Default)]
-pub(crate) struct Spare {
+pub(crate) struct BufferPool {
     buffers: Vec<Vec<u8>>,
     /// What they hold together.
     bytes: usize,
 }
 
-impl Spare {
+impl BufferPool {
     /// An empty buffer.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         let buffer = self.buffers.pop().unwrap_or_default();
@@ -22,8 +22,8 @@ impl Spare {
     /// Keeps a buffer for the next use, unless there are enough or it is too large.
     pub(crate) fn give_back(&mut self, mut buffer: Vec<u8>) {
         if buffer.capacity() > 0
-            && buffer.capacity() <= SPARE_BUFFER_BYTES_MAX
-            && self.bytes + buffer.capacity() <= SPARE_BYTES_MAX
+            && buffer.capacity() <= POOLED_BUFFER_BYTES_MAX
+            && self.bytes + buffer.capacity() <= BUFFER_POOL_BYTES_MAX
         {
             buffer.clear();
             self.bytes += buffer.capacity();

@@ -1,4 +1,4 @@
-//! What the control plane sees of a worker when it looks ([`crate::mail::Mail::Look`]): numbers, copied in one go and in
+//! What the control plane sees of a worker when it looks ([`crate::mail::Mail::SnapshotRequest`]): numbers, copied in one go and in
 //! pieces of bounded size, so that a look never holds up a worker for long. How they are shown is the looker's affair.
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::stats::times::{Split, Times};
 
 /// What to look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum SnapshotRequest {
     /// The worker, and its pools from a place on, at most so many. The order of pools is stable while none comes or goes.
     Pools {
         /// Pools to pass over.
@@ -30,30 +30,30 @@ pub enum Look {
 
 /// What was seen.
 #[derive(Clone, Debug)]
-pub enum Sight {
-    /// See [`Look::Pools`].
+pub enum Snapshot {
+    /// See [`SnapshotRequest::Pools`].
     Pools {
         /// The worker; with the first of its pools only.
-        worker: Option<Box<WorkerSight>>,
+        worker: Option<Box<WorkerSnapshot>>,
         /// Its pools.
-        pools: Vec<PoolSight>,
+        pools: Vec<PoolSnapshot>,
         /// There are more.
         more: bool,
     },
-    /// See [`Look::ClientCounts`].
+    /// See [`SnapshotRequest::ClientCounts`].
     ClientCounts(Vec<ClientCount>),
-    /// See [`Look::Statements`].
+    /// See [`SnapshotRequest::Statements`].
     Statements {
         /// The top list: most time first.
-        top: Vec<StatementSight>,
+        top: Vec<StatementSnapshot>,
         /// The last ones that took at least `log_min_duration_ms`, the newest last.
-        slow: Vec<SlowSight>,
+        slow: Vec<SlowSnapshot>,
     },
 }
 
 /// A statement in a pool, since it is in the list. Its text has no literals.
 #[derive(Clone, Debug, PartialEq)]
-pub struct StatementSight {
+pub struct StatementSnapshot {
     /// The database as clients name it.
     pub database: Arc<str>,
     /// The user the servers are logged in as.
@@ -86,7 +86,7 @@ pub struct StatementSight {
     pub errors: u64,
 }
 
-impl StatementSight {
+impl StatementSnapshot {
     /// Its time at the server, in microseconds.
     #[must_use]
     pub fn server_us(&self) -> u64 {
@@ -102,7 +102,7 @@ impl StatementSight {
 
 /// A statement that took long.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SlowSight {
+pub struct SlowSnapshot {
     /// When it was answered: microseconds since 1970.
     pub at_us: u64,
     /// The database as clients name it.
@@ -125,7 +125,7 @@ pub struct SlowSight {
 
 /// What a worker counts that belongs to no pool. Since the start of the process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct Counters {
     /// From accepting a client to its first ReadyForQuery.
     pub login: Histogram,
     /// From dialing a server to its first ReadyForQuery.
@@ -140,9 +140,9 @@ pub struct Tally {
 
 /// A worker as a whole.
 #[derive(Clone, Debug)]
-pub struct WorkerSight {
+pub struct WorkerSnapshot {
     /// What it counts.
-    pub tally: Tally,
+    pub counters: Counters,
     /// Clients at the console.
     pub consoles: u32,
     /// Clients that have not logged in yet.
@@ -172,7 +172,7 @@ pub struct FollowedNumbers {
 
 /// A pool.
 #[derive(Clone, Debug)]
-pub struct PoolSight {
+pub struct PoolSnapshot {
     /// The database as clients name it.
     pub database: Arc<str>,
     /// The user the servers are logged in as.

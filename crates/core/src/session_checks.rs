@@ -1,5 +1,5 @@
 //! When a pool's released servers are looked at (`session_audit_sample`), and which statements were found to change a session where
-//! nobody could see it. Values only; `machine/session/inspect.rs` looks.
+//! nobody could see it. Values only; `machine/session/session_check.rs` looks.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use crate::limits::{LOOKS_ALERT, WATCHED_STATEMENTS_MAX};
 
 /// Which of a pool's releases are followed by a look.
 #[derive(Default)]
-pub(crate) struct Looks {
+pub(crate) struct SessionChecks {
     /// Of so many releases about one, as the configuration has it.
     wanted: u32,
     /// The same; 0: none.
@@ -21,7 +21,7 @@ pub(crate) struct Looks {
     alert: u32,
 }
 
-impl Looks {
+impl SessionChecks {
     /// Follows the configuration. Where it can not be told what `connect_query` leaves in a session, no session is looked at.
     pub(crate) fn follow(&mut self, one_in: u32, connect_query: &str) {
         let text = connect_query.as_bytes();
@@ -30,7 +30,7 @@ impl Looks {
         self.wanted = one_in;
         let one_in = if told || text.is_empty() { one_in } else { 0 };
         if one_in != self.one_in {
-            *self = Looks { wanted: self.wanted, one_in, left: one_in, alert: 0 };
+            *self = SessionChecks { wanted: self.wanted, one_in, left: one_in, alert: 0 };
         }
     }
 
@@ -40,7 +40,7 @@ impl Looks {
         self.wanted > 0
     }
 
-    /// A server is released: whether it is to be looked at. If so, [`Looks::plan`] says when the next one is.
+    /// A server is released: whether it is to be looked at. If so, [`SessionChecks::plan`] says when the next one is.
     #[inline]
     pub(crate) fn is_due(&mut self) -> bool {
         if self.left > 1 {
@@ -114,14 +114,14 @@ impl Watched {
 mod tests {
     use super::*;
 
-    fn looks(one_in: u32, connect_query: &str) -> Looks {
-        let mut looks = Looks::default();
+    fn looks(one_in: u32, connect_query: &str) -> SessionChecks {
+        let mut looks = SessionChecks::default();
         looks.follow(one_in, connect_query);
         looks
     }
 
     /// How many of so many releases are looked at.
-    fn taken(looks: &mut Looks, releases: u32) -> u32 {
+    fn taken(looks: &mut SessionChecks, releases: u32) -> u32 {
         let mut random = 0x2545_f491_u32;
         let mut due = 0;
         for _ in 0..releases {
