@@ -34,7 +34,7 @@ def ask_extended(session, text):
 
 def test_a_client_gets_the_value_it_drew(pooled, orders):
     """In the next transaction, on a pool with room: nobody else needs the server meanwhile."""
-    pooler = pooled(default_pool_size=2, sequence_linger_ms=10_000)
+    pooler = pooled(default_pool_size=2, sequence_affinity_ms=10_000)
     with pooler.raw() as first, pooler.raw() as second:
         for text in ("begin", "select 1", "rollback"):
             for session in (first, second):
@@ -49,10 +49,10 @@ def test_a_client_gets_the_value_it_drew(pooled, orders):
             assert two.execute(f"select who from {orders} where id = %s", (mine,)).fetchone() == (f"one{turn}",)
 
 
-@pytest.mark.parametrize("affinity", ["linger", "pin"])
+@pytest.mark.parametrize("affinity", ["wait", "pin"])
 def test_nobody_is_told_a_strangers_value(pooled, orders, affinity):
     """Six clients on two servers insert and ask, in transactions and without: their own value, or SQLSTATE 55000."""
-    pooler = pooled(default_pool_size=2 if affinity == "linger" else 8, sequence_affinity=affinity, sequence_linger_ms=20)
+    pooler = pooled(default_pool_size=2 if affinity == "wait" else 8, sequence_affinity=affinity, sequence_affinity_ms=20)
     faults, right, missed = [], [], []
 
     def work(who):
@@ -84,7 +84,7 @@ def test_nobody_is_told_a_strangers_value(pooled, orders, affinity):
         thread.join()
     assert not faults, faults
     assert len(right) + len(missed) == 360
-    assert not missed or affinity == "linger"
+    assert not missed or affinity == "wait"
     assert len(right) >= 90, "at least those in transactions"
 
 
@@ -116,7 +116,7 @@ def test_what_others_drew_is_not_there(pooled, orders):
 
 def test_a_known_asker_is_waited_for(pooled, orders):
     """With one server and others who want it: once it is known that clients like this one ask, they get their value."""
-    pooler = pooled(default_pool_size=1, sequence_linger_ms=10_000)
+    pooler = pooled(default_pool_size=1, sequence_affinity_ms=10_000)
     stop = threading.Event()
 
     def hurry():

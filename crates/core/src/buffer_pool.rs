@@ -1,7 +1,7 @@
 //! Buffers for partial messages, kept for the next use: the steady state allocates nothing, and an idle connection
 //! owns no buffer.
 
-use crate::limits::{POOLED_BUFFER_BYTES_MAX, BUFFER_POOL_BYTES_MAX};
+use crate::limits::{BUFFER_POOL_BYTES_MAX, POOLED_BUFFER_BYTES_MAX};
 
 /// A bounded store of empty buffers.
 #[derive(Default)]

@@ -7,19 +7,19 @@ use pgweir_auth::{Guard, Method, PlainPassword, Refusal, Secret};
 use pgweir_settings::PoolMode;
 
 use crate::cancel_key::CancelKey;
+use crate::client_handoff::{Counted, Login, Origin, Replication};
 use crate::console::session::ConsoleSession;
 use crate::driver::{ConnId, Peer, WorkerId};
 use crate::group::Group;
 use crate::hub::Listener;
 use crate::ids::{PoolId, ServerId, StatementId};
 use crate::inquiry::Checker;
-use crate::startup_checks::Opened;
-use crate::client_handoff::{Counted, Login, Origin, Replication};
 use crate::params::Params;
 use crate::pins::{Pin, Reasons, Touched};
 use crate::readings;
 use crate::sequences::{Drawing, Draws};
 use crate::session::Session;
+use crate::startup_checks::Opened;
 use crate::statements::ClientStatements;
 
 /// A client connection.
@@ -94,7 +94,7 @@ pub(crate) enum UnnamedOnServer {
     Own,
 }
 
-/// The life of a client. Greeting, AwaitingAnswer, Authenticating, Welcoming happen once and in this order; then Idle, Waiting, Linked in
+/// The life of a client. Greeting, AwaitingAnswer, Authenticating, AwaitingServer happen once and in this order; then Idle, Waiting, Linked in
 /// turn. A client that leaves is removed at once; the driver flushes its last words.
 pub(crate) enum ClientState {
     /// Accepted; first packets.
@@ -106,11 +106,11 @@ pub(crate) enum ClientState {
     /// Proven; goes to the worker that owns its pool as soon as its bytes are gathered.
     HandingOver(Box<HandingOver>),
     /// Proven; its pool has not yet seen a server, so what to tell the client is not known.
-    Welcoming(Box<Login>),
+    AwaitingServer(Box<Login>),
     /// Logged in, has no server, asks for nothing.
     Idle,
     /// Was told that its transaction is open; no server knows of it yet.
-    Begun(Begun),
+    DeferredBegin(DeferredBegin),
     /// Asked for something and waits for a server.
     Waiting(Waiting),
     /// Was told an error inside of a group that no server saw: everything up to its Sync is ignored.
@@ -255,7 +255,7 @@ pub(crate) struct Riding {
 }
 
 /// Between a BEGIN and the transaction's first statement.
-pub(crate) struct Begun {
+pub(crate) struct DeferredBegin {
     /// The BEGIN as the client wrote it.
     pub(crate) text: Vec<u8>,
     /// Since when (monotonic, µs).
@@ -441,7 +441,7 @@ impl Client {
             (None, ClientState::AwaitingAnswer(waiting)) => {
                 (&*waiting.attempt.login.database, &*waiting.attempt.login.user)
             }
-            (None, ClientState::Welcoming(login)) => (&*login.database, &*login.user),
+            (None, ClientState::AwaitingServer(login)) => (&*login.database, &*login.user),
             (None, ClientState::Console(console)) => (crate::console::DATABASE, console.user()),
             (None, _) => ("(nodb)", "(nouser)"),
         };

@@ -8,9 +8,9 @@
 use pgweir_wire::frontend::{BindHead, BindTail, Close, Describe, Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
+use crate::buffer_pool::BufferPool;
 use crate::ledger::Kind;
 use crate::limits::GROUP_BYTES_MAX;
-use crate::buffer_pool::BufferPool;
 
 /// A whole Sync message.
 const SYNC: [u8; 5] = [tag::SYNC, 0, 0, 0, 4];

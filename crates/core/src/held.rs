@@ -101,7 +101,11 @@ mod tests {
             let mut held = Held::default();
             assert_eq!(held.look(&answer[..cut]), HeldAnswer::Partial, "{cut} bytes");
             let both = [&answer, READY].concat();
-            assert_eq!(held.look(&both), HeldAnswer::Whole { cancelled: true }, "the rest behind {cut} bytes");
+            assert_eq!(
+                held.look(&both),
+                HeldAnswer::Whole { cancelled: true },
+                "the rest behind {cut} bytes"
+            );
         }
     }
 

@@ -8,9 +8,11 @@
 //! then the life of a client in order: `machine/greeting.rs`, `login.rs`, `from_client.rs`, `handout.rs`, `from_server.rs`.
 //! [`ledger`] decides which answer belongs to whom.
 
+mod buffer_pool;
 mod cancel_key;
 pub mod carried;
 mod client;
+pub mod client_handoff;
 pub mod console;
 pub mod driver;
 pub mod engine;
@@ -23,12 +25,9 @@ mod held;
 mod hub;
 pub mod ids;
 pub mod inquiry;
-mod startup_checks;
 mod known_sets;
 pub mod ledger;
 pub mod limits;
-mod session_checks;
-pub mod client_handoff;
 mod machine;
 pub mod mail;
 mod names;
@@ -43,16 +42,17 @@ mod riders;
 mod routines;
 mod sequences;
 mod server;
+mod server_greeting;
 pub mod session;
+mod session_checks;
 pub mod shared;
 pub mod snapshot;
-mod buffer_pool;
+mod startup_checks;
 mod statements;
 pub mod stats;
 mod texts;
 pub mod trace;
 mod untold;
-mod welcome;
 
 pub use engine::Engine;
 pub use machine::{Machine, Setup, WriteTime};

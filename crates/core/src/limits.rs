@@ -44,7 +44,7 @@ pub const PARAMETER_BYTES_MAX: usize = 8 * 1024;
 pub const CLIENT_STATEMENTS_MAX: usize = 10_000;
 
 /// Parameters of a server's greeting that are kept; PostgreSQL 18 reports 15.
-pub const WELCOME_PARAMETERS_MAX: usize = 64;
+pub const GREETING_PARAMETERS_MAX: usize = 64;
 
 /// How often timeouts and pool sizes are looked after.
 pub const MAINTENANCE_PERIOD_US: u64 = 333_000;

@@ -9,7 +9,7 @@ use crate::console::command::{Command, Outcome};
 use crate::driver::WorkerId;
 use crate::ids::ClientId;
 use crate::inquiry::{Answer, Inquiry, Lookup};
-use crate::snapshot::{SnapshotRequest, Snapshot};
+use crate::snapshot::{Snapshot, SnapshotRequest};
 use crate::stats::Window;
 use crate::trace::TracedStatement;
 

@@ -11,23 +11,23 @@ use crate::driver::Endpoint;
 use crate::hub::Hub;
 use crate::ids::{ClientId, ServerId};
 use crate::inquiry::Lookup;
-use crate::startup_checks::StartupChecks;
 use crate::known_sets::KnownSets;
 use crate::limits::{KNOWN_PARAMS_MAX, SETTABLE_MAX};
-use crate::session_checks::SessionChecks;
 use crate::machine::WaitingCancel;
 use crate::pace::Pace;
 use crate::params::{Params, Tracked};
 use crate::reach::Reach;
 use crate::riders::RideStats;
 use crate::routines::Routines;
-use crate::sequences::{Askers, Lingering};
+use crate::sequences::{Affinities, Askers};
+use crate::server_greeting::ServerGreeting;
 use crate::session::KnownSessions;
+use crate::session_checks::SessionChecks;
 use crate::shared::Counts;
+use crate::startup_checks::StartupChecks;
 use crate::stats::continuity::Continuity;
 use crate::stats::times::Times;
 use crate::stats::{Stats, Window};
-use crate::welcome::Welcome;
 
 /// The lists a server can be in, as SHOW POOLS counts them (its `sv_used` is a server that idled for long).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,7 +71,7 @@ pub(crate) struct Pool {
     /// What is done for `currval` and `lastval`.
     pub(crate) sequences: SequenceAffinity,
     pub(crate) askers: Askers,
-    pub(crate) lingering: Lingering,
+    pub(crate) affinities: Affinities,
     /// When the session of a released server is looked at.
     pub(crate) session_checks: SessionChecks,
     /// Routines that ask for drawn values.
@@ -83,7 +83,7 @@ pub(crate) struct Pool {
     /// How many of the queue really wait.
     pub(crate) waiting: u32,
     /// Proven clients that wait until the pool knows what to tell them.
-    pub(crate) welcoming: Vec<ClientId>,
+    pub(crate) awaiting: Vec<ClientId>,
     /// Proven replication clients that wait for room for a connection of their own, longest first.
     pub(crate) replicating: VecDeque<ClientId>,
     /// Questions of logins that wait for a server (`auth_query`), longest first.
@@ -104,7 +104,7 @@ pub(crate) struct Pool {
     pub(crate) tested: Vec<ServerId>,
     counts: [u32; KINDS],
     /// What servers are when they are new; the first one's is told to every client.
-    pub(crate) welcome: Option<Arc<Welcome>>,
+    pub(crate) greeting: Option<Arc<ServerGreeting>>,
     pub(crate) failure: Option<Failure>,
     /// So many servers ended right behind their login since one served somebody.
     pub(crate) stillborn: u8,
@@ -197,13 +197,13 @@ impl Pool {
             continuity: Continuity::default(),
             sequences: SequenceAffinity::Off,
             askers: Askers::default(),
-            lingering: Lingering::default(),
+            affinities: Affinities::default(),
             session_checks: SessionChecks::default(),
             routines: Routines::default(),
             reach: Reach::default(),
             queue: VecDeque::new(),
             waiting: 0,
-            welcoming: Vec::new(),
+            awaiting: Vec::new(),
             replicating: VecDeque::new(),
             lookups: VecDeque::new(),
             clients: 0,
@@ -215,7 +215,7 @@ impl Pool {
             idle: VecDeque::new(),
             tested: Vec::new(),
             counts: [0; KINDS],
-            welcome: None,
+            greeting: None,
             failure: None,
             stillborn: 0,
             dial_after_us: 0,
@@ -279,15 +279,15 @@ impl Pool {
     }
 
     /// What every client begins with is known.
-    pub(crate) fn welcome_with(&mut self, welcome: Arc<Welcome>) {
-        self.sessions.begin_with(&welcome.session);
-        self.welcome = Some(welcome);
+    pub(crate) fn greeting_with(&mut self, greeting: Arc<ServerGreeting>) {
+        self.sessions.begin_with(&greeting.session);
+        self.greeting = Some(greeting);
     }
 
     /// A server says what it is now: new clients are told so.
-    pub(crate) fn welcome_telling(&mut self, name: &[u8], value: &[u8]) {
-        if let Some(welcome) = self.welcome.as_deref().and_then(|welcome| welcome.telling(name, value)) {
-            self.welcome = Some(Arc::new(welcome));
+    pub(crate) fn greeting_telling(&mut self, name: &[u8], value: &[u8]) {
+        if let Some(greeting) = self.greeting.as_deref().and_then(|greeting| greeting.telling(name, value)) {
+            self.greeting = Some(Arc::new(greeting));
         }
     }
 
@@ -347,7 +347,7 @@ impl Pool {
         self.keeps_sessions = self.mode != PoolMode::Session && self.tries_startup;
         self.sequences = match config.main.sequence_affinity {
             _ if !self.keeps_sessions => SequenceAffinity::Off,
-            SequenceAffinity::Pin if self.refuses_pins => SequenceAffinity::Linger,
+            SequenceAffinity::Pin if self.refuses_pins => SequenceAffinity::Wait,
             affinity => affinity,
         };
         let one_in = config.session_audit_sample(&self.config, &self.user);
@@ -367,10 +367,10 @@ impl Pool {
 
     /// Clients that can not go on before there is a server.
     pub(crate) fn demand(&self) -> u32 {
-        let welcoming = self.welcoming.len() as u32;
+        let awaiting = self.awaiting.len() as u32;
         // The pool's first server serves all who only want to know what to be told.
         let waiting = self.waiting_for_a_server();
-        if self.welcome.is_none() { waiting.max(welcoming.min(1)) } else { waiting.saturating_add(welcoming) }
+        if self.greeting.is_none() { waiting.max(awaiting.min(1)) } else { waiting.saturating_add(awaiting) }
     }
 
     /// A client waits for one of its connections, or for the room that one takes.
@@ -380,12 +380,12 @@ impl Pool {
 
     /// Clients that are proven and not yet told so.
     pub(crate) fn at_login(&self) -> usize {
-        self.welcoming.len() + self.replicating.len()
+        self.awaiting.len() + self.replicating.len()
     }
 
     /// A client leaves before it was told that it is proven.
     pub(crate) fn forget_at_login(&mut self, id: ClientId) {
-        self.welcoming.retain(|&other| other != id);
+        self.awaiting.retain(|&other| other != id);
         self.replicating.retain(|&other| other != id);
     }
 

@@ -217,7 +217,7 @@ impl Askers {
 
 /// A free server that waits for its last client.
 #[derive(Clone, Copy, Debug)]
-struct Linger {
+struct Affinity {
     server: ServerId,
     client: ClientId,
     until_us: u64,
@@ -236,13 +236,13 @@ pub(crate) enum Hold {
     Until(u64),
 }
 
-/// A pool's servers that linger.
+/// A pool's servers that are kept for a client for a moment.
 #[derive(Default)]
-pub(crate) struct Lingering {
-    all: Vec<Linger>,
+pub(crate) struct Affinities {
+    all: Vec<Affinity>,
 }
 
-impl Lingering {
+impl Affinities {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.all.is_empty()
@@ -250,35 +250,35 @@ impl Lingering {
 
     pub(crate) fn begin(&mut self, server: ServerId, client: ClientId, until_us: u64, firm: bool) {
         self.end(server);
-        self.all.push(Linger { server, client, until_us, firm });
+        self.all.push(Affinity { server, client, until_us, firm });
     }
 
     /// The server is taken, or gone.
     pub(crate) fn end(&mut self, server: ServerId) {
-        self.all.retain(|linger| linger.server != server);
+        self.all.retain(|affinity| affinity.server != server);
     }
 
     /// The client asks for something else, or is gone. `true` if a server was kept for it.
     pub(crate) fn end_for(&mut self, client: ClientId) -> bool {
         let before = self.all.len();
-        self.all.retain(|linger| linger.client != client);
+        self.all.retain(|affinity| affinity.client != client);
         before != self.all.len()
     }
 
     /// A server waits for this very client.
     pub(crate) fn is_for(&self, client: ClientId) -> bool {
-        self.all.iter().any(|linger| linger.client == client)
+        self.all.iter().any(|affinity| affinity.client == client)
     }
 
-    /// Those whose time is over linger no more.
+    /// Those whose time is over end.
     pub(crate) fn expire(&mut self, now_us: u64) {
-        self.all.retain(|linger| linger.until_us > now_us);
+        self.all.retain(|affinity| affinity.until_us > now_us);
     }
 
     pub(crate) fn hold(&self, server: ServerId, client: Option<ClientId>) -> Hold {
-        match self.all.iter().find(|linger| linger.server == server) {
-            Some(linger) if Some(linger.client) == client => Hold::Free,
-            Some(Linger { firm: true, until_us, .. }) => Hold::Until(*until_us),
+        match self.all.iter().find(|affinity| affinity.server == server) {
+            Some(affinity) if Some(affinity.client) == client => Hold::Free,
+            Some(Affinity { firm: true, until_us, .. }) => Hold::Until(*until_us),
             Some(_) => Hold::Soft,
             None => Hold::Free,
         }
@@ -305,22 +305,22 @@ mod tests {
     }
 
     #[test]
-    fn a_server_lingers_for_its_client_and_for_so_long() {
+    fn a_server_waits_for_its_client_and_for_so_long() {
         let mut clients = SlotMap::<ClientId, ()>::with_key();
         let mut servers = SlotMap::<ServerId, ()>::with_key();
         let (one, two) = (clients.insert(()), clients.insert(()));
         let (first, second) = (servers.insert(()), servers.insert(()));
-        let mut lingering = Lingering::default();
-        lingering.begin(first, one, 100, false);
-        lingering.begin(second, two, 200, true);
-        assert_eq!(lingering.hold(first, Some(one)), Hold::Free);
-        assert_eq!(lingering.hold(first, Some(two)), Hold::Soft);
-        assert_eq!(lingering.hold(second, Some(one)), Hold::Until(200));
-        assert_eq!(lingering.hold(second, None), Hold::Until(200));
-        lingering.expire(150);
-        assert_eq!(lingering.hold(first, Some(two)), Hold::Free);
-        assert!(lingering.end_for(two) && !lingering.end_for(two));
-        assert!(lingering.is_empty());
+        let mut affinities = Affinities::default();
+        affinities.begin(first, one, 100, false);
+        affinities.begin(second, two, 200, true);
+        assert_eq!(affinities.hold(first, Some(one)), Hold::Free);
+        assert_eq!(affinities.hold(first, Some(two)), Hold::Soft);
+        assert_eq!(affinities.hold(second, Some(one)), Hold::Until(200));
+        assert_eq!(affinities.hold(second, None), Hold::Until(200));
+        affinities.expire(150);
+        assert_eq!(affinities.hold(first, Some(two)), Hold::Free);
+        assert!(affinities.end_for(two) && !affinities.end_for(two));
+        assert!(affinities.is_empty());
     }
 
     #[test]

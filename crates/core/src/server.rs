@@ -11,10 +11,9 @@ use crate::driver::{ConnId, Endpoint, Now};
 use crate::first_ask::FirstAsk;
 use crate::ids::{ClientId, PoolId};
 use crate::inquiry::{Answer, Lookup};
-use crate::startup_checks::Opened;
 use crate::known_sets::PlainSet;
 use crate::ledger::{Ledger, Owner, Purpose};
-use crate::limits::WELCOME_PARAMETERS_MAX;
+use crate::limits::GREETING_PARAMETERS_MAX;
 use crate::params::Params;
 use crate::pins::Reasons;
 use crate::pool::{Pool, ServerKind};
@@ -22,6 +21,7 @@ use crate::readings::Reading;
 use crate::riders::Riders;
 use crate::sequences::Users;
 use crate::session::Session;
+use crate::startup_checks::Opened;
 use crate::statements::ServerStatements;
 use crate::stats::statements::{Followed, Recent, Running};
 use crate::stats::times::Split;
@@ -195,7 +195,7 @@ impl AtLogin {
     pub(crate) fn changed(&mut self, name: &[u8], value: &[u8]) {
         if let Some((_, known)) = self.fixed.iter_mut().find(|(known, _)| **known == *name) {
             *known = value.into();
-        } else if self.fixed.len() < WELCOME_PARAMETERS_MAX {
+        } else if self.fixed.len() < GREETING_PARAMETERS_MAX {
             self.fixed.push((name.into(), value.into()));
         }
     }

@@ -9,10 +9,10 @@ use std::sync::mpsc::Sender;
 
 use mio::{Interest, Registry};
 use pgweir_core::carried::Carried;
+use pgweir_core::client_handoff::ClientHandoff;
 use pgweir_core::driver::{
     CloseMode, Closed, ConnId, DoorSeen, Driver, Endpoint, Level, NamesSeen, TlsRole, WorkerId,
 };
-use pgweir_core::client_handoff::ClientHandoff;
 use pgweir_core::mail::{Mail, Question};
 use rustls::crypto::SecureRandom;
 use socket2::Socket;

@@ -5,8 +5,8 @@ use std::sync::mpsc::Sender;
 
 use mio::Waker;
 use pgweir_core::carried::Carried;
-use pgweir_core::driver::WorkerId;
 use pgweir_core::client_handoff::ClientHandoff;
+use pgweir_core::driver::WorkerId;
 use pgweir_core::mail::Mail;
 use socket2::Socket;
 

@@ -119,7 +119,7 @@ choice! {
     /// What is done for `currval` and `lastval` where servers change hands with every transaction.
     SequenceAffinity {
         /// A server waits a moment for the client that drew a value on it.
-        Linger = "linger",
+        Wait = "wait",
         /// A client that drew a value keeps its server.
         Pin = "pin",
         /// Nothing.

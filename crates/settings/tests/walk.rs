@@ -59,7 +59,7 @@ fn the_counts_are_those_of_pgbouncer() {
         "otlp_endpoint",
         "pin_warn_after",
         "sequence_affinity",
-        "sequence_linger_ms",
+        "sequence_affinity_ms",
         "server_protocol",
         "session_audit_sample",
         "session_state",

@@ -5,10 +5,10 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 
 use pgweir_core::carried::Carried;
+use pgweir_core::client_handoff::ClientHandoff;
 use pgweir_core::driver::{
     CloseMode, Closed, ConnId, Driver, Endpoint, Level, Now, Peer, TlsInfo, TlsRole, WorkerId,
 };
-use pgweir_core::client_handoff::ClientHandoff;
 use pgweir_core::mail::{Mail, Question};
 use pgweir_core::{Engine, Machine};
 use pgweir_testkit::sim::plan::{Mode, Plan, Profile};

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use pgweir_core::console::command::Command;
 use pgweir_core::driver::WorkerId;
 use pgweir_core::mail::{Mail, Operated};
-use pgweir_core::snapshot::{SnapshotRequest, Snapshot};
+use pgweir_core::snapshot::{Snapshot, SnapshotRequest};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 

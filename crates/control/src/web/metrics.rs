@@ -5,7 +5,7 @@ mod pgbouncer;
 mod text;
 
 use pgweir_core::console::command::Topic;
-use pgweir_core::snapshot::{ClientCount, SnapshotRequest, Snapshot};
+use pgweir_core::snapshot::{ClientCount, Snapshot, SnapshotRequest};
 
 use super::House;
 use super::access::Reader;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use pgweir_core::snapshot::{
-    ClientNumbers, FollowedNumbers, PoolSnapshot, RideNumbers, ServerNumbers, Counters, WorkerSnapshot,
+    ClientNumbers, Counters, FollowedNumbers, PoolSnapshot, RideNumbers, ServerNumbers, WorkerSnapshot,
 };
 use pgweir_core::stats::Stats;
 use pgweir_core::stats::continuity::Continuity;

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use pgweir_core::limits::POOLS_SHOWN_MAX;
-use pgweir_core::snapshot::{SnapshotRequest, PoolSnapshot, Snapshot, WorkerSnapshot};
+use pgweir_core::snapshot::{PoolSnapshot, Snapshot, SnapshotRequest, WorkerSnapshot};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::House;

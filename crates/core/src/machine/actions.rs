@@ -259,7 +259,7 @@ impl Machine {
 
     fn recycle_pool<D: Driver>(&mut self, d: &mut D, id: PoolId, reason: &'static str) {
         let pool = &mut self.pools[id];
-        pool.welcome = None;
+        pool.greeting = None;
         pool.failure = None;
         pool.failed_hosts.clear();
         pool.dial_after_us = 0;
@@ -384,7 +384,7 @@ impl Machine {
         let logging_in: Vec<ClientId> = self
             .clients
             .iter()
-            .filter(|(_, client)| matches!(client.state, ClientState::Welcoming(_)))
+            .filter(|(_, client)| matches!(client.state, ClientState::AwaitingServer(_)))
             .map(|(id, _)| id)
             .collect();
         for id in logging_in {

@@ -10,6 +10,7 @@ use pgweir_wire::header::{HEADER_LEN, Header};
 
 use super::{Activity, Machine, Step};
 use crate::client::ClientState;
+use crate::client_handoff::{Counted, Login};
 use crate::console::command::{
     self, Asker, Command, FIXED_PARAMETERS, NoCommand, Outcome, PendingCommand, Topic,
 };
@@ -20,7 +21,6 @@ use crate::driver::{CloseMode, Driver, Level, Peer};
 use crate::errors::Fault;
 use crate::ids::ClientId;
 use crate::limits::{BACKLOG_HIGH_BYTES, CONSOLE_QUERY_BYTES_MAX};
-use crate::client_handoff::{Counted, Login};
 use crate::mail::{Mail, Question, Shutdown};
 
 impl Machine {

@@ -7,13 +7,13 @@ use pgweir_settings::PoolMode;
 
 use super::{Activity, Machine, duration_us};
 use crate::client::{Account, Client, ClientState};
+use crate::client_handoff::Replication;
 use crate::driver::Driver;
 use crate::estimate::Estimate;
 use crate::group::{Group, group_at_front};
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::Ledger;
 use crate::limits::{LEDGER_ENTRIES_MAX, RIDDEN_ANSWER_BYTES_MAX, RIDDEN_BACKLOG_BYTES_MAX};
-use crate::client_handoff::Replication;
 use crate::mail::Shutdown;
 use crate::riders::{RideLimits, Room};
 use crate::server::{Server, ServerState};

@@ -13,22 +13,22 @@ use super::{Activity, Machine, Role, Step};
 use crate::cancel_key::CancelKey;
 use crate::carried::{Carried, CarriedClient, CarriedPool, CarriedServer, Pair};
 use crate::client::{
-    Account, Begun, ChangedParameters, Client, ClientState, Greeting, Link, Opening, OwnNames, Unnamed,
-    UnnamedOnServer,
+    Account, ChangedParameters, Client, ClientState, DeferredBegin, Greeting, Link, Opening, OwnNames,
+    Unnamed, UnnamedOnServer,
 };
+use crate::client_handoff::{Counted, Login, Origin, Replication};
 use crate::driver::{CloseMode, ConnId, Driver, Endpoint, Level, Now, Peer};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
-use crate::client_handoff::{Counted, Login, Origin, Replication};
 use crate::params::Params;
 use crate::pins::Touched;
 use crate::pool::ServerKind;
 use crate::readings::Reading;
 use crate::sequences::{Drawing, Draws, Users};
 use crate::server::{Server, ServerState};
+use crate::server_greeting::ServerGreeting;
 use crate::session::{Prepared, Session};
 use crate::statements::ClientStatements;
-use crate::welcome::Welcome;
 
 impl Machine {
     pub(super) fn arrive<D: Driver>(
@@ -88,10 +88,10 @@ impl Machine {
         let session = self.session_of(id, &session.unwrap_or_default(), prepared.as_deref());
         let pool = &mut self.pools[id];
         let is_same = settings.is_none_or(|settings| settings == opened_by(&pool.config));
-        if pool.welcome.is_none() && !fixed.is_empty() && is_same {
+        if pool.greeting.is_none() && !fixed.is_empty() && is_same {
             let params = pool.share(params);
-            let welcome = Welcome { fixed: fixed.into(), params, session, in_doubt: false };
-            pool.welcome_with(Arc::new(welcome));
+            let greeting = ServerGreeting { fixed: fixed.into(), params, session, in_doubt: false };
+            pool.greeting_with(Arc::new(greeting));
         }
         if secret.is_some() {
             pool.learned = learned(secret);
@@ -280,9 +280,11 @@ impl Machine {
             if carried.as_session || is_replication { PoolMode::Session } else { PoolMode::Transaction };
         let Some(client) = self.clients.get_mut(id) else { return };
         client.account = Some(Box::new(account));
-        let begun = carried.begun.map(Vec::from);
-        client.state = match (&begun, server) {
-            (Some(text), None) => ClientState::Begun(Begun { text: text.clone(), since_us: now_us }),
+        let deferred = carried.begun.map(Vec::from);
+        client.state = match (&deferred, server) {
+            (Some(text), None) => {
+                ClientState::DeferredBegin(DeferredBegin { text: text.clone(), since_us: now_us })
+            }
             _ => ClientState::Idle,
         };
         if let Some(server_id) = server {
@@ -292,7 +294,7 @@ impl Machine {
                 discards: false,
                 held: false,
                 group: None,
-                opening: begun.map_or(Opening::Done, Opening::Unsent),
+                opening: deferred.map_or(Opening::Done, Opening::Unsent),
                 unnamed: if carried.owns_unnamed == Some(true) || is_replication {
                     UnnamedOnServer::Own
                 } else {

@@ -13,7 +13,7 @@ use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Kind, Owner};
 use crate::limits::SERVER_ERROR_BYTES_MAX;
 use crate::server::ServerState;
-use crate::welcome::IN_HOT_STANDBY;
+use crate::server_greeting::IN_HOT_STANDBY;
 
 impl Machine {
     /// ParameterStatus: the server's value, and (with a client on it) the client's. Returns who is to be told.
@@ -24,7 +24,7 @@ impl Machine {
         let hidden = server.ledger.head().is_some_and(|head| matches!(head.owner, Owner::Hidden(_)));
         let Some(position) = self.tracked.position(status.name) else {
             if status.name == IN_HOT_STANDBY {
-                self.pools[server.pool].welcome_telling(status.name, status.value);
+                self.pools[server.pool].greeting_telling(status.name, status.value);
             }
             if let ServerState::CheckingStartup(checking) = &mut server.state
                 && checking.reported.len() < SERVER_ERROR_BYTES_MAX

@@ -17,12 +17,12 @@ use pgweir_wire::header::{HEADER_LEN, Header};
 use super::from_client::Cursor;
 use super::session::uses_earlier_portal;
 use super::{Machine, Step};
-use crate::client::{Begun, ClientState, Opening};
+use crate::client::{ClientState, DeferredBegin, Opening};
+use crate::client_handoff::Replication;
 use crate::driver::Driver;
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::{Entry, Kind, Owner, Purpose};
 use crate::limits::BEGIN_BYTES_MAX;
-use crate::client_handoff::Replication;
 use crate::server::ServerState;
 use crate::stats::times::Split;
 
@@ -52,7 +52,7 @@ impl Machine {
         let (group, text) = self.beginning_at_front(id, bytes)?;
         self.answer_block(d, id, group, TxStatus::InTransaction);
         let since_us = self.now.mono_us;
-        self.clients[id].state = ClientState::Begun(Begun { text, since_us });
+        self.clients[id].state = ClientState::DeferredBegin(DeferredBegin { text, since_us });
         Some(Step::Used(group.len))
     }
 
@@ -74,7 +74,7 @@ impl Machine {
         }
         match link.opening {
             Opening::Done if link.streaming == 0 => {}
-            Opening::Unsent(_) => return self.begun_with_server(d, id, server_id, bytes),
+            Opening::Unsent(_) => return self.deferred_with_server(d, id, server_id, bytes),
             _ => return None,
         }
         if self.defers_begin(id) != DeferBegin::Packet {
@@ -94,7 +94,7 @@ impl Machine {
     }
 
     /// What of a transaction that its server does not know of needs no server.
-    fn begun_with_server<D: Driver>(
+    fn deferred_with_server<D: Driver>(
         &mut self,
         d: &mut D,
         id: ClientId,
@@ -105,9 +105,9 @@ impl Machine {
         if header.tag == tag::TERMINATE {
             return Some(self.client_left(d, id, "client close request"));
         }
-        if let Some(used) = self.answered_while_begun(d, id, header, bytes) {
+        if let Some(used) = self.answered_while_deferred(d, id, header, bytes) {
             if header.tag == tag::SYNC && used == bytes.len() && self.defers_begin(id) == DeferBegin::Server {
-                self.rest_while_begun(d, id, server_id);
+                self.rest_while_deferred(d, id, server_id);
             }
             return Some(Step::Used(used));
         }
@@ -124,7 +124,7 @@ impl Machine {
     }
 
     /// What a begun client got a server for was answered without it after all: it is not held while the client thinks.
-    fn rest_while_begun<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId) {
+    fn rest_while_deferred<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId) {
         let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) else {
             return;
         };
@@ -136,7 +136,7 @@ impl Machine {
         match self.clients.get_mut(id).map(|client| &mut client.state) {
             Some(ClientState::Linked(link)) => link.opening = Opening::Unsent(text),
             Some(state @ ClientState::Idle) => {
-                *state = ClientState::Begun(Begun { text, since_us: self.now.mono_us });
+                *state = ClientState::DeferredBegin(DeferredBegin { text, since_us: self.now.mono_us });
             }
             _ => {}
         }
@@ -161,7 +161,7 @@ impl Machine {
     }
 
     /// Between BEGIN and the first statement: Sync, Flush, and Parse of what a server has prepared before. They are whole.
-    fn answered_while_begun<D: Driver>(
+    fn answered_while_deferred<D: Driver>(
         &mut self,
         d: &mut D,
         id: ClientId,
@@ -205,13 +205,18 @@ impl Machine {
 
     /// A client whose BEGIN was answered sends more. The end of an empty transaction is answered here; anything else needs
     /// a server.
-    pub(super) fn begun_client_sent<D: Driver>(&mut self, d: &mut D, id: ClientId, bytes: &[u8]) -> Step {
+    pub(super) fn client_with_deferred_begin_sent<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        bytes: &[u8],
+    ) -> Step {
         let header = match self.first_header(d, id, bytes) {
             Ok(header) => header,
             Err(step) => return step,
         };
         if bytes.len() >= header.total()
-            && let Some(used) = self.answered_while_begun(d, id, header, bytes)
+            && let Some(used) = self.answered_while_deferred(d, id, header, bytes)
         {
             return Step::Used(used);
         }
@@ -237,9 +242,9 @@ impl Machine {
     fn end_without_server<D: Driver>(&mut self, d: &mut D, id: ClientId, bytes: &[u8]) -> Option<usize> {
         let group = self.end_at_front(id, bytes)?;
         self.answer_block(d, id, group, TxStatus::Idle);
-        let begun = std::mem::replace(&mut self.clients[id].state, ClientState::Idle);
-        if let ClientState::Begun(begun) = begun {
-            self.buffers.give_back(begun.text);
+        let deferred = std::mem::replace(&mut self.clients[id].state, ClientState::Idle);
+        if let ClientState::DeferredBegin(deferred) = deferred {
+            self.buffers.give_back(deferred.text);
         }
         Some(group.len)
     }
@@ -277,7 +282,7 @@ impl Machine {
         times.statement(Split::default());
         if status == TxStatus::Idle {
             let begun_us = match &client.state {
-                ClientState::Begun(begun) => begun.since_us,
+                ClientState::DeferredBegin(deferred) => deferred.since_us,
                 ClientState::Linked(link) => self.servers.get(link.server).map_or(0, |server| server.xact_us),
                 _ => 0,
             };

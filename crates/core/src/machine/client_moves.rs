@@ -6,12 +6,12 @@ use pgweir_wire::error::{Report, SqlState, encode_notice};
 use super::admission::Admission;
 use super::{Activity, Machine, Step};
 use crate::client::{Asked, Client, ClientState, Link, Opening, Waiting};
+use crate::client_handoff::Replication;
 use crate::driver::{CloseMode, Closed, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::{Entry, Kind, Owner, Purpose};
 use crate::limits::{BACKLOG_HIGH_BYTES, INBOX_BYTES_MAX};
-use crate::client_handoff::Replication;
 use crate::mail::Shutdown;
 use crate::server::ServerState;
 
@@ -24,7 +24,7 @@ impl Machine {
         let now_us = self.now.mono_us;
         let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
         let begin = match std::mem::replace(&mut client.state, ClientState::Idle) {
-            ClientState::Begun(begun) => Some(begun.text),
+            ClientState::DeferredBegin(deferred) => Some(deferred.text),
             _ => None,
         };
         let group = if begin.is_some() { None } else { self.group_of(id, bytes) };
@@ -39,7 +39,7 @@ impl Machine {
         let pool = &mut self.pools[pool_id];
         pool.waiting += 1;
         // What waits for it is not the others' turn.
-        if pool.lingering.is_for(id)
+        if pool.affinities.is_for(id)
             && let Some(server) = self.take_idle(d, pool_id, Some(id))
         {
             self.link(d, id, server);
@@ -125,7 +125,7 @@ impl Machine {
             Some(format!("{client} gets {server} after {waited_us} us"))
         });
         self.use_server(id, server_id);
-        self.end_linger(pool_id, Some(server_id), id);
+        self.end_affinity(pool_id, Some(server_id), id);
         if replication == Replication::None {
             self.settle_server(d, id, server_id);
         }
@@ -262,11 +262,11 @@ impl Machine {
             ClientState::Waiting(_) => {
                 self.leave_pool(id, client.account, |pool| pool.waiting -= 1);
             }
-            ClientState::Welcoming(_) => {
+            ClientState::AwaitingServer(_) => {
                 self.abandon_dial(d, id);
                 self.leave_pool(id, client.account, |pool| pool.forget_at_login(id));
             }
-            ClientState::Idle | ClientState::Ignoring | ClientState::Begun(_) => {
+            ClientState::Idle | ClientState::Ignoring | ClientState::DeferredBegin(_) => {
                 self.leave_pool(id, client.account, |_| ());
             }
             ClientState::Greeting(_) | ClientState::Cancelling => {}
@@ -289,7 +289,7 @@ impl Machine {
         self.forget_listener(&account, id);
         self.uncount(&account.counted);
         self.shared.note_client(self.worker, false);
-        self.end_linger(account.pool, None, id);
+        self.end_affinity(account.pool, None, id);
         self.give_up_own(&account, id);
         if let Some(pool) = self.pools.get_mut(account.pool) {
             leave(pool);
@@ -303,7 +303,7 @@ impl Machine {
         let Some(client) = self.clients.get(id) else { return false };
         match &client.state {
             ClientState::Waiting(_)
-            | ClientState::Welcoming(_)
+            | ClientState::AwaitingServer(_)
             | ClientState::AwaitingAnswer(_)
             | ClientState::Riding(_) => true,
             ClientState::Console(console) => console.pending.is_some(),

@@ -16,8 +16,8 @@ use crate::ledger::Purpose;
 use crate::limits::{AUDIT_ATTEMPTS_MAX, SESSION_BYTES_MAX};
 use crate::pins::Touched;
 use crate::server::{AtLogin, ConnectQuery, Learning, Replies, ServerState};
+use crate::server_greeting::{ServerGreeting, TOLD_ANEW};
 use crate::session::Session;
-use crate::welcome::{TOLD_ANEW, Welcome};
 
 impl Machine {
     /// The server is logged in, as `login` says.
@@ -138,16 +138,16 @@ impl Machine {
         if let Some(login) = login {
             let (params, session) = (Arc::clone(&server.params), Arc::clone(&server.session));
             let (fixed, in_doubt) = (login.messages(), login.in_doubt);
-            let welcome = Arc::new(Welcome { fixed, params, session, in_doubt });
-            let lacks = pool.welcome.as_ref().is_none_or(|known| known.in_doubt && !in_doubt);
+            let greeting = Arc::new(ServerGreeting { fixed, params, session, in_doubt });
+            let lacks = pool.greeting.as_ref().is_none_or(|known| known.in_doubt && !in_doubt);
             // Others were started with a client's own parameters.
             if lacks && server.opened.is_plain() {
-                pool.welcome_with(Arc::clone(&welcome));
+                pool.greeting_with(Arc::clone(&greeting));
             }
             for name in TOLD_ANEW {
-                welcome.told(name).into_iter().for_each(|value| pool.welcome_telling(name, value));
+                greeting.told(name).into_iter().for_each(|value| pool.greeting_telling(name, value));
             }
-            self.learn_opened(id, &welcome, &login.params);
+            self.learn_opened(id, &greeting, &login.params);
             self.notice(pool_id);
         }
         if !self.reads_catalog(d, id) {

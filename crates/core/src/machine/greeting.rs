@@ -6,11 +6,11 @@ use pgweir_wire::startup::{Initial, peek_initial};
 
 use super::{Machine, Step};
 use crate::client::{ClientState, TlsAsked};
+use crate::client_handoff::Replication;
 use crate::driver::{Driver, Peer, TlsInfo, TlsRole};
 use crate::errors::Fault;
 use crate::ids::ClientId;
 use crate::limits::{BACKLOG_HIGH_BYTES, INBOX_BYTES_MAX};
-use crate::client_handoff::Replication;
 
 impl Machine {
     /// Bytes of a client, in whatever state it is.
@@ -86,14 +86,14 @@ impl Machine {
                 ClientState::Greeting(_) => self.greet(d, id, rest),
                 ClientState::Authenticating(_) => self.authenticate(d, id, rest),
                 ClientState::AwaitingAnswer(_)
-                | ClientState::Welcoming(_)
+                | ClientState::AwaitingServer(_)
                 | ClientState::HandingOver(_)
                 | ClientState::Waiting(_)
                 | ClientState::Riding(_) => Step::Wait,
                 // Nothing more is expected; nothing more is kept.
                 ClientState::Cancelling => Step::Used(rest.len()),
                 ClientState::Idle => self.idle_client_sent(d, id, rest),
-                ClientState::Begun(_) => self.begun_client_sent(d, id, rest),
+                ClientState::DeferredBegin(_) => self.client_with_deferred_begin_sent(d, id, rest),
                 ClientState::Ignoring => self.ignoring_client_sent(d, id, rest),
                 ClientState::Linked(link) if client.replication() != Replication::None => {
                     let server = link.server;

@@ -13,7 +13,6 @@ use crate::driver::{CloseMode, ConnId, Driver, Endpoint, Level, WorkerId};
 use crate::errors::Fault;
 use crate::first_ask::FirstAsk;
 use crate::ids::{ClientId, PoolId, ServerId};
-use crate::startup_checks::Opened;
 use crate::ledger::Ledger;
 use crate::mail::{Mail, Scarce, Shutdown};
 use crate::params::Params;
@@ -21,12 +20,13 @@ use crate::pool::{Pool, ServerKind};
 use crate::riders::Riders;
 use crate::sequences::Users;
 use crate::server::{Beginning, Server, ServerState};
+use crate::startup_checks::Opened;
 use crate::statements::ServerStatements;
 
 impl Machine {
     /// Free servers to the clients that wait longest, then as many new connections as are needed and allowed.
     pub(super) fn hand_out<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
-        self.welcome_waiting(d, pool_id);
+        self.greet_waiting(d, pool_id);
         self.serve_lookups(d, pool_id);
         self.check_waiting_startups(d, pool_id);
         let replicates = !self.pools[pool_id].replicating.is_empty();
@@ -93,26 +93,26 @@ impl Machine {
     }
 
     /// Clients that waited for the pool's first server to know what to be told.
-    fn welcome_waiting<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
-        let Some(welcome) = self.pools[pool_id].welcome.clone() else { return };
-        self.welcome_to_servers(d, pool_id, &welcome);
-        for id in std::mem::take(&mut self.pools[pool_id].welcoming) {
+    fn greet_waiting<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
+        let Some(greeting) = self.pools[pool_id].greeting.clone() else { return };
+        self.greet_with_own_servers(d, pool_id, &greeting);
+        for id in std::mem::take(&mut self.pools[pool_id].awaiting) {
             if self.awaits_own_server(id) {
-                self.pools[pool_id].welcoming.push(id);
+                self.pools[pool_id].awaiting.push(id);
                 continue;
             }
-            let checked = match self.known_startup(id, &welcome) {
+            let checked = match self.known_startup(id, &greeting) {
                 Known::Plain => None,
                 Known::CheckedStartup(checked) => Some(checked),
                 Known::Unknown => {
-                    self.pools[pool_id].welcoming.push(id);
+                    self.pools[pool_id].awaiting.push(id);
                     continue;
                 }
             };
             let since_us = self.clients.get(id).and_then(|client| Some(client.account.as_ref()?.request_us));
             let waited_us = self.now.mono_us.saturating_sub(since_us.unwrap_or(self.now.mono_us));
             self.pools[pool_id].stats.wait_us += waited_us;
-            self.welcome_client(d, id, &welcome, checked.as_deref(), None);
+            self.greet_client(d, id, &greeting, checked.as_deref(), None);
             self.client_resume(d, id);
         }
     }
@@ -157,7 +157,7 @@ impl Machine {
         let pool = &self.pools[pool_id];
         let size = config.pool_size(&pool.config, &pool.user);
         let total = pool.servers_total();
-        if size == 0 || total < size || (pool.welcome.is_none() && total == 0) {
+        if size == 0 || total < size || (pool.greeting.is_none() && total == 0) {
             return true;
         }
         let reserve = config.reserve_pool_size(&pool.config, &pool.user);

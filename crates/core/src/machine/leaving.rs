@@ -12,9 +12,9 @@ use super::Machine;
 use super::session::has_to_restore;
 use crate::carried::{Carried, CarriedClient, CarriedPeer, CarriedPool, CarriedSecret, CarriedServer, Pair};
 use crate::client::{Account, Client, ClientState, Link, Opening, OwnNames, UnnamedOnServer};
+use crate::client_handoff::{Login, Origin, Replication};
 use crate::driver::{CloseMode, Driver, Endpoint, Peer};
 use crate::ids::{ClientId, PoolId, ServerId};
-use crate::client_handoff::{Login, Origin, Replication};
 use crate::mail::Shutdown;
 use crate::params::Params;
 use crate::pins::Told;
@@ -49,13 +49,13 @@ impl Machine {
 
     fn tell_pool<D: Driver>(&self, d: &mut D, id: PoolId) {
         let pool = &self.pools[id];
-        let welcome = pool.welcome.as_deref();
+        let greeting = pool.greeting.as_deref();
         let carried = CarriedPool {
-            fixed: welcome.map(|welcome| welcome.fixed.clone()).unwrap_or_default().into(),
-            params: welcome.map(|welcome| self.pairs(&welcome.params)).unwrap_or_default(),
+            fixed: greeting.map(|greeting| greeting.fixed.clone()).unwrap_or_default().into(),
+            params: greeting.map(|greeting| self.pairs(&greeting.params)).unwrap_or_default(),
             learned: secret(&pool.learned),
-            session: welcome.map(|welcome| settings(&welcome.session)),
-            prepared: welcome.map(|welcome| prepared(&welcome.session)),
+            session: greeting.map(|greeting| settings(&greeting.session)),
+            prepared: greeting.map(|greeting| prepared(&greeting.session)),
             opened_by: Some(opened_by(&pool.config)),
         };
         d.give_away(None, None, self.carried(id, Some(carried), None, None));
@@ -89,10 +89,10 @@ impl Machine {
             return;
         }
         let server = match &client.state {
-            ClientState::Idle | ClientState::Begun(_) | ClientState::Waiting(_) => None,
+            ClientState::Idle | ClientState::DeferredBegin(_) | ClientState::Waiting(_) => None,
             // Its server is being opened for it alone.
-            ClientState::Welcoming(login) if login.replication != Replication::None => return,
-            ClientState::Welcoming(_) => None,
+            ClientState::AwaitingServer(login) if login.replication != Replication::None => return,
+            ClientState::AwaitingServer(_) => None,
             ClientState::Linked(link) if self.may_travel(d, id, link) => Some(link.server),
             _ => return,
         };
@@ -220,11 +220,11 @@ impl Machine {
                 }
                 _ => None,
             },
-            begun: begun(state).map(bytes),
+            begun: deferred_begin(state).map(bytes),
             owns_unnamed: Some(owns_unnamed(state)),
             as_session: matches!(state, ClientState::Linked(link) if link.made_in == PoolMode::Session),
         };
-        if let ClientState::Welcoming(login) = state {
+        if let ClientState::AwaitingServer(login) = state {
             let Login { database: _, user: _, params, minor, replication: _, options, learned, session } =
                 &**login;
             carried.session = settings(session);
@@ -287,7 +287,7 @@ impl Machine {
         match client.state {
             ClientState::Linked(_) => self.leave_pool(id, client.account, |pool| pool.linked -= 1),
             ClientState::Waiting(_) => self.leave_pool(id, client.account, |pool| pool.waiting -= 1),
-            ClientState::Welcoming(_) => {
+            ClientState::AwaitingServer(_) => {
                 self.leave_pool(id, client.account, |pool| pool.forget_at_login(id));
             }
             _ => self.leave_pool(id, client.account, |_| ()),
@@ -313,9 +313,9 @@ pub(super) fn opened_by(config: &Database) -> String {
 }
 
 /// The BEGIN that was answered and not sent.
-fn begun(state: &ClientState) -> Option<&[u8]> {
+fn deferred_begin(state: &ClientState) -> Option<&[u8]> {
     match state {
-        ClientState::Begun(begun) => Some(&begun.text),
+        ClientState::DeferredBegin(deferred) => Some(&deferred.text),
         ClientState::Waiting(waiting) => waiting.begin.as_deref(),
         ClientState::Linked(Link { opening: Opening::Unsent(text), .. }) => Some(text),
         _ => None,

@@ -12,14 +12,14 @@ use super::session::Known;
 use super::{Activity, Machine, Step};
 use crate::cancel_key::CancelKey;
 use crate::client::{Account, Attempt, Client, ClientState, Greeting, HandingOver, Record, Target};
+use crate::client_handoff::{ClientHandoff, Counted, Login, Replication};
 use crate::console::{self, Rights};
 use crate::driver::{ConnId, Driver, Peer};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
-use crate::startup_checks::CheckedStartup;
-use crate::client_handoff::{Counted, Login, ClientHandoff, Replication};
 use crate::mail::Shutdown;
-use crate::welcome::Welcome;
+use crate::server_greeting::ServerGreeting;
+use crate::startup_checks::CheckedStartup;
 
 impl Machine {
     /// The startup packet is understood: counts the client and asks for its password.
@@ -240,7 +240,7 @@ impl Machine {
         let user = if login.user == pool.user { Arc::clone(&pool.user) } else { Arc::clone(&login.user) };
         let now_us = self.now.mono_us;
         let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
-        client.state = ClientState::Welcoming(Box::new(login));
+        client.state = ClientState::AwaitingServer(Box::new(login));
         client.account = Some(Box::new(Account {
             pool: pool_id,
             user,
@@ -268,18 +268,18 @@ impl Machine {
             return Step::Used(0);
         }
         let gets_own = self.gets_own_server(pool_id);
-        let known = self.pools[pool_id].welcome.clone();
-        let welcome = known.filter(|_| !gets_own);
-        match welcome.as_ref().map(|welcome| (welcome, self.known_startup(id, welcome))) {
-            Some((welcome, Known::Plain)) => self.welcome_client(d, id, welcome, None, None),
-            Some((welcome, Known::CheckedStartup(known))) => {
-                self.welcome_client(d, id, welcome, Some(&known), None);
+        let known = self.pools[pool_id].greeting.clone();
+        let greeting = known.filter(|_| !gets_own);
+        match greeting.as_ref().map(|greeting| (greeting, self.known_startup(id, greeting))) {
+            Some((greeting, Known::Plain)) => self.greet_client(d, id, greeting, None, None),
+            Some((greeting, Known::CheckedStartup(known))) => {
+                self.greet_client(d, id, greeting, Some(&known), None);
             }
             Some((_, Known::Unknown)) | None => {
                 if let Some(fault) = self.known_failure(pool_id) {
                     return self.refuse_client(d, id, &fault);
                 }
-                self.pools[pool_id].welcoming.push(id);
+                self.pools[pool_id].awaiting.push(id);
                 self.notice(pool_id);
             }
         }
@@ -301,32 +301,32 @@ impl Machine {
         let retry_us = super::duration_us(self.rules.config.main.server_login_retry);
         let fresh = self.now.mono_us < failure.at_us.saturating_add(retry_us);
         // A server that starts up will be there in a moment: clients that come before the pool's first server wait for it.
-        let passes = failure.code == Some(SqlState::CANNOT_CONNECT_NOW) && pool.welcome.is_none();
+        let passes = failure.code == Some(SqlState::CANNOT_CONNECT_NOW) && pool.greeting.is_none();
         (fresh && !passes && !self.has_usable_server(pool_id))
             .then(|| Fault::ServerFailing(failure.text.clone()))
     }
 
     /// Everything a client must know, in one burst. In a session of its own it is told of its server's process.
-    pub(super) fn welcome_client<D: Driver>(
+    pub(super) fn greet_client<D: Driver>(
         &mut self,
         d: &mut D,
         id: ClientId,
-        welcome: &Welcome,
+        greeting: &ServerGreeting,
         checked: Option<&CheckedStartup>,
         server: Option<ServerId>,
     ) {
-        self.begin_session(id, welcome, checked);
+        self.begin_session(id, greeting, checked);
         let notices = server.map(|server| self.show_process(d, id, server)).unwrap_or_default();
         let Some(client) = self.clients.get_mut(id) else { return };
         let Some(account) = &mut client.account else { return };
-        if !matches!(client.state, ClientState::Welcoming(_)) {
+        if !matches!(client.state, ClientState::AwaitingServer(_)) {
             return;
         }
         account.active_us = self.now.mono_us;
         let out = &mut self.scratch;
         out.clear();
         backend::encode_auth_ok(out);
-        out.extend_from_slice(&welcome.fixed);
+        out.extend_from_slice(&greeting.fixed);
         out.extend_from_slice(checked.map_or(&[][..], |checked| &checked.reported));
         if let Some(pool) = self.pools.get_mut(account.pool) {
             pool.tell_params(out, &self.tracked, &account.params);

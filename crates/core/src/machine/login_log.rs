@@ -5,10 +5,10 @@ use pgweir_auth::Refusal;
 
 use super::{Machine, Step};
 use crate::client::{ClientState, peer_text, printable};
+use crate::client_handoff::{Counted, Login, Replication};
 use crate::driver::{Driver, Level};
 use crate::errors::Fault;
 use crate::ids::ClientId;
-use crate::client_handoff::{Counted, Login, Replication};
 
 impl Machine {
     /// `login attempt`: who wants what, before any proof.
@@ -66,7 +66,7 @@ impl Machine {
             self.log_of_login(d, id, &login, &format!("login failed: db={database} user={user}"));
         }
         if let Some(client) = self.clients.get_mut(id) {
-            client.state = ClientState::Welcoming(Box::new(login));
+            client.state = ClientState::AwaitingServer(Box::new(login));
         }
         self.refuse_client(d, id, fault)
     }

@@ -116,7 +116,7 @@ impl Machine {
         let config = &self.rules.config;
         let over = |limit, start_us| self.is_over(limit, start_us);
         match &client.state {
-            ClientState::Welcoming(_) => {
+            ClientState::AwaitingServer(_) => {
                 let account = client.account.as_deref()?;
                 let overdue = self.wait_overdue(account, account.request_us);
                 overdue.or_else(|| self.login_overdue(client, Some(account)))
@@ -127,11 +127,11 @@ impl Machine {
             ClientState::Greeting(_) | ClientState::Authenticating(_) | ClientState::HandingOver(_) => {
                 self.login_overdue(client, None)
             }
-            ClientState::Begun(begun) => {
+            ClientState::DeferredBegin(deferred) => {
                 let account = client.account.as_deref()?;
                 let user = &self.pools[account.pool].user;
                 let code = SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT;
-                over(config.idle_transaction_timeout(user), begun.since_us.max(account.active_us))
+                over(config.idle_transaction_timeout(user), deferred.since_us.max(account.active_us))
                     .then_some(Fault::Timeout("idle transaction timeout", code))
             }
             ClientState::Idle | ClientState::Ignoring => {
@@ -371,7 +371,7 @@ impl Machine {
         let is_asked = pool.servers(ServerKind::Active) > 0;
         let database_is_idle = automatic && !is_asked && limit(config.main.autodb_idle_timeout);
         // Whoever is asked in the client's own database is asked for any name that a stranger makes up.
-        let never_served = pool.servers_total() == 0 && pool.welcome.is_none();
+        let never_served = pool.servers_total() == 0 && pool.greeting.is_none();
         let is_made_up = automatic && never_served && unused >= config.main.server_login_retry;
         if !unknown && !pool_is_idle && !database_is_idle && !is_made_up {
             return;

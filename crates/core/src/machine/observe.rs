@@ -14,8 +14,8 @@ use crate::limits::{APPLICATION_NAMES_SHOWN_MAX, POOLS_SHOWN_MAX};
 use crate::mail::Question;
 use crate::pool::ServerKind;
 use crate::snapshot::{
-    ClientCount, ClientNumbers, ConnectFailure, SnapshotRequest, PoolSnapshot, RideNumbers, ServerNumbers, Snapshot,
-    WorkerSnapshot,
+    ClientCount, ClientNumbers, ConnectFailure, PoolSnapshot, RideNumbers, ServerNumbers, Snapshot,
+    SnapshotRequest, WorkerSnapshot,
 };
 
 /// What clients that are counted together have in common: pool, user, application_name, state.
@@ -76,8 +76,8 @@ impl Machine {
         let wait_oldest_us = self.wait_oldest_us(id);
         let cancels_sent = self.cancels.values().filter(|cancel| cancel.pool == id).count();
         let pool = &mut self.pools[id];
-        let welcoming = count(pool.at_login());
-        let busy = pool.waiting + welcoming + pool.linked + pool.riding;
+        let awaiting = count(pool.at_login());
+        let busy = pool.waiting + awaiting + pool.linked + pool.riding;
         let has_more = pool.shown_queries != Some(pool.stats.queries);
         pool.shown_queries = Some(pool.stats.queries);
         PoolSnapshot {
@@ -92,7 +92,7 @@ impl Machine {
                 idle_in_transaction,
                 riding: pool.riding,
                 // Whom auth_query has still to ask about is no client of the pool yet, but waits for it.
-                waiting: pool.waiting + pool.riding + welcoming + count(pool.lookups.len()),
+                waiting: pool.waiting + pool.riding + awaiting + count(pool.lookups.len()),
                 idle: pool.clients.saturating_sub(busy),
                 cancels_sent: count(cancels_sent),
                 cancels_waiting: count(pool.waiting_cancels.len()),
@@ -140,7 +140,7 @@ impl Machine {
     pub(super) fn wait_oldest_us(&self, id: PoolId) -> u64 {
         let pool = &self.pools[id];
         let queued = self.first_waiting(id).map(|(_, since_us)| since_us);
-        let at_login = pool.welcoming.first().into_iter().chain(pool.replicating.front());
+        let at_login = pool.awaiting.first().into_iter().chain(pool.replicating.front());
         let at_login = at_login.filter_map(|&id| Some(self.clients.get(id)?.account.as_ref()?.request_us));
         let behind = pool
             .short
@@ -218,9 +218,12 @@ pub(super) fn shown_state(state: &ClientState) -> &'static str {
     match state {
         ClientState::Linked(_) => "active",
         // Waiting for a pool's first server is waiting, too, and so is waiting for the turn on one.
-        ClientState::Waiting(_) | ClientState::Riding(_) | ClientState::Welcoming(_) => "waiting",
+        ClientState::Waiting(_) | ClientState::Riding(_) | ClientState::AwaitingServer(_) => "waiting",
         ClientState::Cancelling => "active_cancel_req",
-        ClientState::Idle | ClientState::Ignoring | ClientState::Begun(_) | ClientState::Console(_) => "idle",
+        ClientState::Idle
+        | ClientState::Ignoring
+        | ClientState::DeferredBegin(_)
+        | ClientState::Console(_) => "idle",
         ClientState::Greeting(_)
         | ClientState::Authenticating(_)
         | ClientState::AwaitingAnswer(_)

@@ -16,12 +16,12 @@ use crate::client::{
     Asked, Attempt, Authenticating, AwaitingAnswer, ClientState, Exchange, Greeting, Record, Target, Then,
     printable,
 };
+use crate::client_handoff::{Login, Replication};
 use crate::driver::{Driver, Peer};
 use crate::errors::{Fault, Unproven};
 use crate::ids::ClientId;
 use crate::inquiry::{About, Answer, Checker, Inquiry, Lookup, Obstacle};
 use crate::limits::PASSWORD_BYTES_MAX;
-use crate::client_handoff::{Login, Replication};
 use crate::mail::Question;
 
 /// What a client has to do to prove itself.

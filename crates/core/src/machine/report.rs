@@ -7,10 +7,10 @@ use super::measure::statement_rows;
 use super::observe::shown_state;
 use super::{Activity, Machine};
 use crate::client::{Client, ClientState, Link, Riding};
+use crate::client_handoff::Replication;
 use crate::console::command::{Outcome, Topic};
 use crate::console::table::{TOTALS, column_names};
 use crate::driver::{Driver, Endpoint, NamesSeen, Peer};
-use crate::client_handoff::Replication;
 use crate::mail::Shutdown;
 use crate::params::Params;
 use crate::pool::{Pool, ServerKind};
@@ -159,7 +159,7 @@ impl Machine {
             (None, _) => (String::new(), String::new()),
         };
         let state = match &client.state {
-            ClientState::Waiting(_) | ClientState::Riding(_) | ClientState::Welcoming(_) if sockets => {
+            ClientState::Waiting(_) | ClientState::Riding(_) | ClientState::AwaitingServer(_) if sockets => {
                 "cl_waiting"
             }
             ClientState::Linked(_) if sockets => "cl_active",

@@ -81,7 +81,7 @@ impl Machine {
             self.wake_at(due_us);
         }
         self.use_server(id, server_id);
-        self.end_linger(pool_id, None, id);
+        self.end_affinity(pool_id, None, id);
         self.send_group(d, id, server_id, &inbox[..(group.len as usize).min(inbox.len())]);
         if let Some(client) = self.clients.get_mut(id) {
             client.inbox = inbox;
@@ -326,7 +326,9 @@ impl Machine {
     pub(super) fn holds_exposed<D: Driver>(&mut self, d: &mut D, id: ServerId, bytes: &[u8]) -> bool {
         let Some(server) = self.servers.get_mut(id) else { return false };
         let Some(held) = server.riders.held() else { return false };
-        let (HeldAnswer::Whole { cancelled } | HeldAnswer::Odd { cancelled }) = held.look(bytes) else { return true };
+        let (HeldAnswer::Whole { cancelled } | HeldAnswer::Odd { cancelled }) = held.look(bytes) else {
+            return true;
+        };
         server.riders.trust_head();
         // Whatever comes behind the error, the statement has failed as a whole.
         if let (true, ServerState::Busy(client)) = (cancelled, &server.state) {

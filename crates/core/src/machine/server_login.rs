@@ -13,19 +13,19 @@ use pgweir_wire::header::{HEADER_LEN, Header};
 
 use super::{Machine, Step};
 use crate::client::{ClientState, Link, UnnamedOnServer, printable};
+use crate::client_handoff::Replication;
 use crate::driver::{CloseMode, Driver, Endpoint, Level, TlsInfo, TlsRole};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::inquiry::Obstacle;
 use crate::limits::{
-    CACHED_ERROR_BYTES_MAX, LOGIN_NOTICES_BYTES_MAX, SERVER_ERROR_BYTES_MAX, WELCOME_PARAMETERS_MAX,
+    CACHED_ERROR_BYTES_MAX, GREETING_PARAMETERS_MAX, LOGIN_NOTICES_BYTES_MAX, SERVER_ERROR_BYTES_MAX,
 };
-use crate::client_handoff::Replication;
 use crate::params::Params;
 use crate::pool::{Failure, ServerKind};
 use crate::server::{AtLogin, Beginning, LoggingIn, Server, ServerState};
+use crate::server_greeting::ServerGreeting;
 use crate::session::Session;
-use crate::welcome::Welcome;
 
 impl Machine {
     /// The connection is up: asks for TLS, or logs in.
@@ -126,7 +126,7 @@ impl Machine {
         ];
         pairs.extend(configured.iter().filter_map(|(name, value)| Some((*name, value.as_ref()?.as_bytes()))));
         let client = only_for.and_then(|client| self.clients.get(client));
-        if let Some(ClientState::Welcoming(login)) = client.map(|client| &client.state) {
+        if let Some(ClientState::AwaitingServer(login)) = client.map(|client| &client.state) {
             let replication: &[u8] =
                 if login.replication == Replication::Logical { b"database" } else { b"true" };
             pairs.push((b"replication", replication));
@@ -267,7 +267,7 @@ impl Machine {
         let status = ParameterStatus::parse(body).map_err(|error| error.to_string())?;
         let Some(server) = self.servers.get_mut(id) else { return Ok(()) };
         let ServerState::LoggingIn(login) = &mut server.state else { return Ok(()) };
-        if login.reported.len() >= WELCOME_PARAMETERS_MAX {
+        if login.reported.len() >= GREETING_PARAMETERS_MAX {
             return Err("the server reports too many parameters".to_owned());
         }
         login.reported.push((status.name.into(), status.value.into()));
@@ -326,9 +326,9 @@ impl Machine {
         match only_for {
             Some(client) => {
                 let (params, session) = (Arc::clone(&login.params), Arc::clone(&server.session));
-                let welcome = Welcome { fixed: login.messages(), params, session, in_doubt: false };
+                let greeting = ServerGreeting { fixed: login.messages(), params, session, in_doubt: false };
                 self.notice(pool_id);
-                self.link_replication(d, id, client, &welcome);
+                self.link_replication(d, id, client, &greeting);
             }
             None => self.first_statement(d, id, login),
         }
@@ -341,9 +341,9 @@ impl Machine {
         d: &mut D,
         id: ServerId,
         client_id: ClientId,
-        welcome: &Welcome,
+        greeting: &ServerGreeting,
     ) {
-        self.welcome_client(d, client_id, welcome, None, Some(id));
+        self.greet_client(d, client_id, greeting, None, Some(id));
         let Some(client) = self.clients.get_mut(client_id) else { return };
         // Its messages pass as they are, and nobody else had this server.
         let unnamed = UnnamedOnServer::Own;
@@ -435,7 +435,7 @@ impl Machine {
             Some(client) => {
                 let code = code.unwrap_or(SqlState::CONNECTION_FAILURE);
                 self.servers[id].lost = true;
-                // The client leaves in state Welcoming, which would close this connection by itself.
+                // The client leaves in state AwaitingServer, which would close this connection by itself.
                 self.refuse_client(d, client, &Fault::ReplicationRefused(code, text.to_owned()));
             }
             None if goes_on => {}
@@ -468,7 +468,7 @@ impl Machine {
         while let Some(client) = self.next_waiter(pool_id) {
             self.refuse_client(d, client, fault);
         }
-        for client in std::mem::take(&mut self.pools[pool_id].welcoming) {
+        for client in std::mem::take(&mut self.pools[pool_id].awaiting) {
             self.refuse_client(d, client, fault);
         }
         for client in std::mem::take(&mut self.pools[pool_id].replicating) {

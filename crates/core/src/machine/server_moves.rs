@@ -7,13 +7,13 @@ use pgweir_wire::backend::tag;
 
 use super::{Machine, duration_us};
 use crate::client::{Client, ClientState, Link, Opening};
+use crate::client_handoff::Replication;
 use crate::driver::{CloseMode, Closed, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::inquiry::{Answer, Obstacle};
 use crate::ledger::Purpose;
 use crate::limits::BACKLOG_HIGH_BYTES;
-use crate::client_handoff::Replication;
 use crate::mail::{Mail, Shutdown};
 use crate::pool::ServerKind;
 use crate::server::{Server, ServerState};
@@ -50,9 +50,9 @@ impl Machine {
             let id = *(if fifo { pool.idle.front() } else { pool.idle.back() })?;
             let drawn_on = self.drawn_on(pool_id, client);
             let id = drawn_on.or_else(|| self.fitting_idle(pool_id, id, client)).unwrap_or(id);
-            let id = match self.pools[pool_id].lingering.is_empty() {
+            let id = match self.pools[pool_id].affinities.is_empty() {
                 true => id,
-                false => self.beside_lingering(pool_id, id, client)?,
+                false => self.beside_affinities(pool_id, id, client)?,
             };
             if let Some(reason) = self.reason_to_close(id) {
                 self.close_server(d, id, reason, CloseMode::Flush);
@@ -146,7 +146,7 @@ impl Machine {
             self.release_server(d, id, made_in);
         }
         if drew {
-            self.linger(id, client_id);
+            self.begin_affinity(id, client_id);
         }
         // What it sent behind a DISCARD waited for this; mostly there is nothing.
         self.to_resume.push_back(client_id);
@@ -416,7 +416,7 @@ impl Machine {
         let Some(server) = self.servers.get(id) else { return };
         let kind = server.state.kind();
         let pool = &mut self.pools[server.pool];
-        pool.lingering.end(id);
+        pool.affinities.end(id);
         pool.list(id, Some(kind), None);
     }
 

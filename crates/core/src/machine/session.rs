@@ -12,16 +12,14 @@
 //! and after some releases it is asked whether nothing was overlooked (`session_check.rs`).
 
 pub(in crate::machine) use exposed_names::{Named, Sent, is_ours};
-pub(in crate::machine) use startup_check::Known;
 pub(in crate::machine) use restore::{has_to_restore, waits_for_restore};
+pub(in crate::machine) use startup_check::Known;
 pub(in crate::machine) use unnamed::uses_earlier_portal;
 
 mod audit;
 mod catalog;
 mod explain;
 mod exposed_names;
-mod session_check;
-mod startup_check;
 mod join;
 mod listen;
 mod notes;
@@ -31,5 +29,7 @@ mod recall;
 mod replay;
 mod restore;
 mod sequences;
+mod session_check;
 mod settle;
+mod startup_check;
 mod unnamed;

@@ -9,11 +9,11 @@ use pgweir_wire::startup::{StartupPacket, parse_options};
 
 use super::{Machine, Step};
 use crate::client::{peer_text, printable};
+use crate::client_handoff::{Login, Replication};
 use crate::driver::{Driver, Level, Peer};
 use crate::errors::Fault;
 use crate::ids::ClientId;
 use crate::limits::{NAME_BYTES_MAX, PARAMETER_BYTES_MAX, STARTUP_PARAMETERS_MAX};
-use crate::client_handoff::{Login, Replication};
 use crate::params::Params;
 use crate::session::Session;
 

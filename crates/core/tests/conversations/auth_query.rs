@@ -3,7 +3,7 @@
 use pgweir_auth::{PlainPassword, ScramSecret};
 use pgweir_core::driver::Closed;
 
-use crate::rig::{End, Rig, be, fe, welcome};
+use crate::rig::{End, Rig, be, fe, greeting};
 
 const MAIN: &str = "auth_type = plain\nauth_user = asker\nauth_query = select n, p from f($1)";
 
@@ -13,7 +13,7 @@ fn stranger(rig: &mut Rig, user: &str) -> (End, End) {
     let server = rig.dialed();
     let startup = rig.connect(server);
     assert!(startup.contains("user asker") && !startup.contains(user), "{startup}");
-    rig.send(server, &welcome());
+    rig.send(server, &greeting());
     (client, server)
 }
 
@@ -47,7 +47,7 @@ fn a_user_that_is_not_listed_is_looked_up() {
     assert!(rig.connect(own).contains("user dora"));
     rig.send(own, &be::auth_cleartext());
     assert_eq!(rig.raw(own), fe::password("doras"), "its servers are told what was found");
-    rig.send(own, &welcome());
+    rig.send(own, &greeting());
     assert_eq!(rig.gets(client).last().map(String::as_str), Some("Ready I"));
 }
 
@@ -86,7 +86,7 @@ fn a_login_waits_for_its_question_no_longer_than_a_client_would() {
     assert_eq!(rig.gets(client), ["FATAL 57P03 query_wait_timeout"]);
     assert!(rig.is_closed(client));
     assert_eq!(rig.shared.clients.taken(), 0);
-    rig.send(server, &welcome());
+    rig.send(server, &greeting());
     assert_eq!(rig.gets(server), [""; 0], "its question is forgotten");
 }
 
@@ -112,7 +112,7 @@ fn the_question_carries_the_name_and_nothing_else_of_the_client() {
     rig.send(client, &fe::startup(&evil));
     let server = rig.dialed();
     let startup = rig.connect(server);
-    rig.send(server, &welcome());
+    rig.send(server, &greeting());
     let sent = String::from_utf8_lossy(&rig.raw(server)).into_owned();
     for word in ["evil", "German", "sql_standard"] {
         assert!(!startup.contains(word) && !sent.contains(word), "{word} in {startup} {sent}");
@@ -266,7 +266,7 @@ fn the_database_says_who_asks_what_and_where() {
     let server = rig.dialed();
     let startup = rig.connect(server);
     assert!(startup.contains("user own") && startup.contains("database users"), "{startup}");
-    rig.send(server, &welcome());
+    rig.send(server, &greeting());
     assert_eq!(rig.gets(server)[0], "Parse  select 1, $1");
 }
 

@@ -2,7 +2,7 @@
 
 use pgweir_core::driver::Closed;
 
-use crate::rig::{End, Rig, be, fe, welcome};
+use crate::rig::{End, Rig, be, fe, greeting};
 
 /// A small generator: the same seed tells the same story.
 struct Dice(u64);
@@ -174,7 +174,7 @@ impl Chaos {
                 }
                 _ => {
                     self.rig.connect(server);
-                    self.send(server, &welcome());
+                    self.send(server, &greeting());
                 }
             }
             return;

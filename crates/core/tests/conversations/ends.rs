@@ -2,7 +2,7 @@
 
 use pgweir_core::driver::Closed;
 
-use crate::rig::{End, Rig, be, fe, welcome};
+use crate::rig::{End, Rig, be, fe, greeting};
 
 fn busy(rig: &mut Rig) -> (End, End) {
     let client = rig.client("alice");
@@ -326,7 +326,7 @@ fn what_a_server_says_behind_its_login_answers_no_question_of_ours() {
         rig.knock("alice", "app");
         let server = rig.dialed();
         rig.connect(server);
-        rig.send(server, &[&welcome()[..], &be::parameter("TimeZone", "UTC"), behind].concat());
+        rig.send(server, &[&greeting()[..], &be::parameter("TimeZone", "UTC"), behind].concat());
         assert!(rig.is_closed(server), "{query}");
         assert!(rig.logged("server sent message 'C' where nothing was due"), "{query}");
     }
@@ -368,7 +368,7 @@ fn servers_that_end_right_behind_their_login_are_not_opened_over_and_over() {
         for times in 1..6 {
             let server = rig.dialed();
             rig.connect(server);
-            rig.send(server, &[crate::rig::welcome(), behind.clone()].concat());
+            rig.send(server, &[crate::rig::greeting(), behind.clone()].concat());
             assert!(rig.is_closed(server));
             if times >= 3 {
                 assert_eq!(rig.new_dials(), 0, "the next one would end in the same way");

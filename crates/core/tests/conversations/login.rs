@@ -60,7 +60,7 @@ fn a_password_opens() {
     rig.connect(server);
     rig.send(server, &be::auth_cleartext());
     assert_eq!(rig.raw(server), fe::password("alices"), "the server is told the same user's password");
-    rig.send(server, &crate::rig::welcome());
+    rig.send(server, &crate::rig::greeting());
     assert_eq!(rig.gets(client).last().map(String::as_str), Some("Ready I"));
 }
 
@@ -178,7 +178,7 @@ fn a_login_that_ends_early_is_forgotten() {
 }
 
 #[test]
-fn a_client_that_leaves_before_it_is_welcome_is_forgotten() {
+fn a_client_that_leaves_before_it_is_greeted_is_forgotten() {
     let mut rig = Rig::new("");
     let client = rig.knock("alice", "app");
     rig.eof(client);
@@ -206,7 +206,7 @@ fn a_server_may_be_reached_by_tls_or_not_at_all() {
     rig.raw(server);
     rig.send(server, b"N");
     assert!(String::from_utf8_lossy(&rig.raw(server)).contains("alice"), "the startup packet, in plain text");
-    rig.send(server, &crate::rig::welcome());
+    rig.send(server, &crate::rig::greeting());
     assert_eq!(rig.gets(client).last().map(String::as_str), Some("Ready I"));
 }
 

@@ -9,7 +9,7 @@ fn session(main: &str) -> Rig {
 }
 
 /// The login of a server with this process id, which reports `params` in place of what servers report as a rule.
-fn welcome(pid: u32, params: &[(&str, &str)]) -> Vec<u8> {
+fn greeting(pid: u32, params: &[(&str, &str)]) -> Vec<u8> {
     let reported = REPORTED.iter().map(|(name, value)| {
         let own = params.iter().find(|(own, _)| own == name);
         be::parameter(name, own.map_or(value, |(_, value)| value))
@@ -22,7 +22,7 @@ fn opened(rig: &mut Rig, pid: u32, params: &[(&str, &str)]) -> (End, End, String
     let client = knock(rig, params);
     let server = rig.dialed();
     let packet = rig.connect(server);
-    rig.send(server, &welcome(pid, params));
+    rig.send(server, &greeting(pid, params));
     (client, server, packet)
 }
 
@@ -122,7 +122,7 @@ fn a_reset_that_fails_leaves_no_login_behind() {
         ends(&mut rig, server, &refused);
         let fresh = rig.dialed();
         assert!(rig.connect(fresh).contains("work_mem 7MB"));
-        rig.send(fresh, &welcome(80, &[("work_mem", "7MB")]));
+        rig.send(fresh, &greeting(80, &[("work_mem", "7MB")]));
         assert_eq!(rig.gets(like).last().map(String::as_str), Some("Ready I"));
         assert_eq!(pid(&rig, like), 80);
     }
@@ -164,7 +164,7 @@ fn a_server_goes_to_a_client_that_asked_for_the_same_and_to_no_other() {
     assert_eq!(rig.new_dials(), 1);
     let own = rig.dialed();
     assert!(rig.connect(own).contains("work_mem 8MB "));
-    rig.send(own, &welcome(78, &[]));
+    rig.send(own, &greeting(78, &[]));
     rig.gets(other);
     run(&mut rig, other, own, "select 3");
 }
@@ -251,7 +251,7 @@ fn notices_of_the_servers_login_reach_the_client_it_is_opened_for() {
     let mut login = be::auth_ok();
     login.extend(be::notice("good morning"));
     rig.send(server, &login);
-    rig.send(server, &welcome(77, &[])[be::auth_ok().len()..]);
+    rig.send(server, &greeting(77, &[])[be::auth_ok().len()..]);
     let told = rig.gets(client);
     assert!(told.contains(&"NOTICE 00000 good morning".to_owned()), "{told:?}");
 }

@@ -1,6 +1,6 @@
 //! Parameters that are each client's own, on servers that are everybody's.
 
-use crate::rig::{End, Rig, be, fe, welcome};
+use crate::rig::{End, Rig, be, fe, greeting};
 
 fn named(rig: &mut Rig, name: &str) -> End {
     rig.client_with(&[("user", "alice"), ("database", "app"), ("application_name", name)])
@@ -126,7 +126,7 @@ fn everybody_is_told_what_the_first_server_said() {
     rig.gets_nothing(first);
     let server = rig.dialed();
     rig.connect(server);
-    rig.send_bytewise(server, &welcome());
+    rig.send_bytewise(server, &greeting());
     let told = rig.gets(first);
     assert_eq!(told.first().map(String::as_str), Some("Auth ok"));
     assert!(told.contains(&"Parameter server_version=18.0".to_owned()));
@@ -139,7 +139,7 @@ fn everybody_is_told_what_the_first_server_said() {
 
 /// A server logs in and says whether it is a standby.
 fn greet_as(rig: &mut Rig, server: End, standby: &str) {
-    let said = welcome();
+    let said = greeting();
     let (auth_ok, rest) = said.split_at(be::auth_ok().len());
     rig.connect(server);
     rig.send(server, &[auth_ok, &be::parameter("in_hot_standby", standby), rest].concat());

@@ -2,7 +2,7 @@
 
 use pgweir_core::driver::Closed;
 
-use crate::rig::{End, Rig, be, fe, welcome};
+use crate::rig::{End, Rig, be, fe, greeting};
 
 fn standby(rig: &mut Rig) -> (End, End) {
     let client = rig.accept();
@@ -23,7 +23,7 @@ fn standby(rig: &mut Rig) -> (End, End) {
 }
 
 /// What a server with this application_name says at login.
-fn welcome_named(name: &str) -> Vec<u8> {
+fn greeting_named(name: &str) -> Vec<u8> {
     let mut out = be::auth_ok();
     out.extend(be::parameter("application_name", name));
     out.extend(be::parameter("TimeZone", "UTC"));
@@ -34,7 +34,7 @@ fn welcome_named(name: &str) -> Vec<u8> {
 
 fn streaming(rig: &mut Rig) -> (End, End) {
     let (client, server) = standby(rig);
-    rig.send(server, &welcome());
+    rig.send(server, &greeting());
     assert_eq!(rig.gets(client).last().map(String::as_str), Some("Ready I"));
     rig.send(client, &fe::query("START_REPLICATION 0/0"));
     assert_eq!(rig.gets(server), ["Query START_REPLICATION 0/0"]);
@@ -58,7 +58,7 @@ fn nothing_of_ours_is_sent_on_it() {
     for mode in ["session", "transaction", "statement"] {
         let mut rig = Rig::new(&format!("pool_mode = {mode}\nsequence_affinity = pin"));
         let (client, server) = standby(&mut rig);
-        rig.send(server, &welcome());
+        rig.send(server, &greeting());
         rig.gets(client);
         let texts = [
             "begin read only isolation level repeatable read",
@@ -97,7 +97,7 @@ fn its_messages_are_bounded_and_known() {
     ] {
         let mut rig = Rig::new(main);
         let (client, server) = standby(&mut rig);
-        rig.send(server, &welcome());
+        rig.send(server, &greeting());
         rig.gets(client);
         rig.send(client, &message);
         assert!(rig.is_closed(client) && rig.is_closed(server), "{main}: {message:?}");
@@ -159,7 +159,7 @@ fn a_server_that_refuses_newer_versions_is_asked_again_for_replication_too() {
     let again = rig.dialed();
     let startup = rig.connect(again);
     assert!(startup.contains("\u{3}  user") && startup.contains("replication true"), "{startup:?}");
-    rig.send(again, &welcome());
+    rig.send(again, &greeting());
     assert_eq!(rig.gets(client).last().map(String::as_str), Some("Ready I"));
 }
 
@@ -185,10 +185,10 @@ fn an_ordinary_client_is_not_kept_waiting_by_a_replication_login() {
 }
 
 #[test]
-fn a_replication_client_does_not_shape_the_pools_welcome() {
+fn a_replication_client_does_not_shape_the_pools_greeting() {
     let mut rig = Rig::new("");
     let (client, server) = standby(&mut rig);
-    rig.send(server, &welcome_named("standby1"));
+    rig.send(server, &greeting_named("standby1"));
     assert!(rig.gets(client).contains(&"Parameter application_name=standby1".to_owned()));
     let ordinary = rig.knock("alice", "app");
     if rig.new_dials() > 0 {
@@ -251,7 +251,7 @@ fn it_waits_where_the_pool_is_full_and_comes_before_who_comes_later() {
     let own = rig.dialed();
     let startup = rig.connect(own);
     assert!(startup.contains("replication true"), "{startup}");
-    rig.send(own, &welcome());
+    rig.send(own, &greeting());
     assert_eq!(rig.gets(standby).last().map(String::as_str), Some("Ready I"));
     // The place is free again when the replication client leaves.
     rig.eof(standby);

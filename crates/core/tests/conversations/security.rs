@@ -1,7 +1,7 @@
 //! Mistakes that have opened poolers before, one test for each class. What belongs to `auth_query` is there; what is sent behind an
 //! SSLRequest, in either direction, is with the logins.
 
-use crate::rig::{Rig, be, fe, welcome};
+use crate::rig::{Rig, be, fe, greeting};
 
 /// An ErrorResponse of these fields.
 fn error_of(fields: &[u8]) -> Vec<u8> {
@@ -88,7 +88,7 @@ fn a_server_can_not_skip_the_proof_that_it_knows_the_secret() {
     let server = rig.dialed();
     rig.connect(server);
     rig.send(server, &fe::message(b'R', b"\0\0\0\x0aSCRAM-SHA-256\0\0"));
-    rig.send(server, &welcome());
+    rig.send(server, &greeting());
     assert!(rig.is_closed(server));
 }
 

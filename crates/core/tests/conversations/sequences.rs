@@ -143,7 +143,7 @@ fn nothing_is_put_in_front_of_a_parse_that_fails_in_any_case() {
 
 #[test]
 fn a_server_is_kept_for_a_client_that_is_known_to_ask_and_no_longer_than_said() {
-    let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 0\nsequence_linger_ms = 200");
+    let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 0\nsequence_affinity_ms = 200");
     let (one, two) = (rig.client("alice"), rig.client("alice"));
     let server = rig.dialed();
     run(&mut rig, one, server, INSERT);
@@ -171,7 +171,7 @@ fn a_server_is_kept_for_a_client_that_is_known_to_ask_and_no_longer_than_said() 
 
 #[test]
 fn a_client_that_leaves_is_not_waited_for() {
-    let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 0\nsequence_linger_ms = 5000");
+    let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 0\nsequence_affinity_ms = 5000");
     let (one, two) = (rig.client("alice"), rig.client("alice"));
     let server = rig.dialed();
     run(&mut rig, one, server, INSERT);

@@ -27,17 +27,17 @@ fn who_waited_for_a_pooler_that_stood_still_is_not_late() {
     let greeting = rig.accept();
     rig.send(greeting, &fe::ssl_request());
     assert_eq!(rig.raw(greeting), b"N");
-    let welcoming = rig.knock("alice", "app");
+    let awaiting = rig.knock("alice", "app");
     let server = rig.dialed();
     // The process was stopped, or its machine asleep. The server's answer is seen in the first turn, the client's packet, which
     // answers what was written before it, only in the next.
     rig.stand_still_s(90);
     rig.greet(server);
-    assert_eq!(rig.gets(welcoming).last().map(String::as_str), Some("Ready I"));
+    assert_eq!(rig.gets(awaiting).last().map(String::as_str), Some("Ready I"));
     rig.send(greeting, &fe::startup(&[("user", "alice"), ("database", "app")]));
     assert_eq!(rig.gets(greeting).last().map(String::as_str), Some("Ready I"));
     rig.pass_s(3);
-    assert!(!rig.is_closed(greeting) && !rig.is_closed(welcoming) && !rig.is_closed(server));
+    assert!(!rig.is_closed(greeting) && !rig.is_closed(awaiting) && !rig.is_closed(server));
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use pgweir_core::carried::Carried;
-use pgweir_core::driver::{CloseMode, ConnId, Driver, Endpoint, Level, TlsRole, WorkerId};
 use pgweir_core::client_handoff::ClientHandoff;
+use pgweir_core::driver::{CloseMode, ConnId, Driver, Endpoint, Level, TlsRole, WorkerId};
 use pgweir_core::mail::{Mail, Question};
 
 /// One connection as the driver sees it.

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use pgweir_auth::{Access, Hba, IdentMaps, UserList};
 use pgweir_core::carried::Carried;
-use pgweir_core::driver::{Closed, ConnId, Endpoint, Now, Peer, TlsInfo, WorkerId};
 use pgweir_core::client_handoff::ClientHandoff;
+use pgweir_core::driver::{Closed, ConnId, Endpoint, Now, Peer, TlsInfo, WorkerId};
 use pgweir_core::mail::{Mail, Question, Rules, Shutdown};
 use pgweir_core::{Engine, Machine, Setup, Shared};
 use pgweir_settings::Config;
@@ -400,7 +400,7 @@ impl Rig {
     /// Has a dialed server come up and log us in.
     pub(crate) fn greet(&mut self, server: End) {
         self.connect(server);
-        self.send(server, &welcome());
+        self.send(server, &greeting());
     }
 
     /// A dialed server is up; its startup packet is returned as text.
@@ -629,7 +629,7 @@ impl Rig {
 }
 
 /// What PostgreSQL says when it has nothing to ask.
-pub(crate) fn welcome() -> Vec<u8> {
+pub(crate) fn greeting() -> Vec<u8> {
     let mut out = be::auth_ok();
     for (name, value) in REPORTED {
         out.extend(be::parameter(name, value));

@@ -45,7 +45,7 @@ fn remedy(reason: &str) -> &'static str {
         "advisory locks" => "unlock them, or lock for the transaction only (pg_advisory_xact_lock)",
         "listening" => "run UNLISTEN when notifications are no longer needed",
         "prepared statements" => "deallocate them, or prepare them by the protocol instead of SQL's PREPARE",
-        "sequences" => "use INSERT ... RETURNING, or sequence_affinity = linger",
+        "sequences" => "use INSERT ... RETURNING, or sequence_affinity = wait",
         "pgweir.pin" => "the application asked for it: have it reset pgweir.pin",
         "loaded libraries" => "load the library with session_preload_libraries instead of LOAD",
         "temporary replication slots" => "drop the replication slot",

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pgweir_core::carried::Carried;
+use pgweir_core::client_handoff::{ClientHandoff, Counted, Login, Origin, Replication};
 use pgweir_core::driver::{
     CloseMode, Closed, ConnId, Driver, Endpoint, Level, Now, Peer, TlsInfo, TlsRole, WorkerId,
 };
-use pgweir_core::client_handoff::{Counted, Login, ClientHandoff, Origin, Replication};
 use pgweir_core::mail::Mail;
 use pgweir_core::params::Params;
 

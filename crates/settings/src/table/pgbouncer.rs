@@ -129,15 +129,15 @@ settings! {
         /// tables and other things that cannot move; a client that would be one more is disconnected with
         /// an error. 0 means that there is no limit.
         max_pinned: u32 = "0", Kind::Limit, Reload, Ours, InEffect;
-        /// What makes `currval` and `lastval` right in a later transaction than the one that drew the value. `linger`: the
+        /// What makes `currval` and `lastval` right in a later transaction than the one that drew the value. `wait`: the
         /// server waits a moment for the client that may have drawn a value on it; `pin`: such a client keeps its server until
-        /// it leaves (`linger`, where `session_state` is `error`); `off`: nothing, as PgBouncer. With `linger` and `pin` no client is
+        /// it leaves (`wait`, where `session_state` is `error`); `off`: nothing, as PgBouncer. With `wait` and `pin` no client is
         /// shown what another client drew: SQLSTATE 55000 instead.
-        sequence_affinity: SequenceAffinity = "linger", Kind::Choice(SequenceAffinity::WORDS), Reload, Ours, InEffect;
-        /// How long a server waits, with `sequence_affinity=linger`, for the next statement of a client whose user and
+        sequence_affinity: SequenceAffinity = "wait", Kind::Choice(SequenceAffinity::WORDS), Reload, Ours, InEffect;
+        /// How long a server waits, with `sequence_affinity=wait`, for the next statement of a client whose user and
         /// `application_name` are known to ask for values they drew. For others it waits as long, but only while no other
         /// client needs it.
-        sequence_linger_ms: Duration = "50", Kind::Milliseconds, Reload, Ours, InEffect;
+        sequence_affinity_ms: Duration = "50", Kind::Milliseconds, Reload, Ours, InEffect;
         /// A client that keeps its server between transactions for longer than this is logged, once, with the reason;
         /// 0 turns this off.
         pin_warn_after: Duration = "300", Kind::Seconds, Reload, Ours, InEffect;

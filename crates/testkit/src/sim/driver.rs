@@ -1,10 +1,10 @@
 //! A worker's side of the virtual network: its table of connections, and the machine's [`Driver`].
 
 use pgweir_core::carried::Carried;
+use pgweir_core::client_handoff::ClientHandoff;
 use pgweir_core::driver::{
     CloseMode, Closed, ConnId, Driver, Endpoint, Level, Peer, TlsInfo, TlsRole, WorkerId,
 };
-use pgweir_core::client_handoff::ClientHandoff;
 use pgweir_core::mail::{Mail, Question};
 
 use super::hub::{Event, Hub, LinkId, Moving, PoolerEnd};

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::rc::Rc;
 
-use pgweir_core::driver::{Closed, ConnId, Endpoint, WorkerId};
 use pgweir_core::client_handoff::ClientHandoff;
+use pgweir_core::driver::{Closed, ConnId, Endpoint, WorkerId};
 use pgweir_core::mail::{Mail, Question};
 
 use super::checks::Checks;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use pgweir_core::limits::RESCUE_AFTER_US;
 use pgweir_core::mail::{Mail, Question};
-use pgweir_core::snapshot::{SnapshotRequest, RideNumbers, Snapshot};
+use pgweir_core::snapshot::{RideNumbers, Snapshot, SnapshotRequest};
 
 use super::aboard::Aboard;
 use super::checks::PoolName;
@@ -131,7 +131,10 @@ impl<E: Subject> World<E> {
     pub(super) fn count_rides(&mut self) {
         self.hub.questions.clear();
         for at in 0..self.desks.len() {
-            let look = Mail::SnapshotRequest { ticket: 0, look: SnapshotRequest::Pools { skip: 0, limit: usize::MAX } };
+            let look = Mail::SnapshotRequest {
+                ticket: 0,
+                look: SnapshotRequest::Pools { skip: 0, limit: usize::MAX },
+            };
             self.turn(at, |engine, d| engine.mail(d, look));
         }
         for question in std::mem::take(&mut self.hub.questions) {

@@ -1,8 +1,8 @@
 //! A driver that costs next to nothing: bytes are gathered in buffers that keep their memory.
 
 use pgweir_core::carried::Carried;
-use pgweir_core::driver::{CloseMode, ConnId, Driver, Endpoint, Level, TlsRole, WorkerId};
 use pgweir_core::client_handoff::ClientHandoff;
+use pgweir_core::driver::{CloseMode, ConnId, Driver, Endpoint, Level, TlsRole, WorkerId};
 use pgweir_core::mail::{Mail, Question};
 
 /// What was sent to each connection, and what was dialed.

@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use pgweir_core::snapshot::{SnapshotRequest, Snapshot, SlowSnapshot, StatementSnapshot};
+use pgweir_core::snapshot::{SlowSnapshot, Snapshot, SnapshotRequest, StatementSnapshot};
 use serde_json::{Value, json};
 
 use super::super::House;

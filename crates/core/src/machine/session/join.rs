@@ -95,8 +95,8 @@ impl Machine {
 
     /// Payloads arrive at the hub in the encoding of its own connection.
     fn has_encoding_of_pool(&self, id: ClientId, pool_id: PoolId) -> bool {
-        let welcome = self.pools[pool_id].welcome.as_deref();
-        welcome.is_some_and(|welcome| self.has_encoding_of(id, &welcome.params))
+        let greeting = self.pools[pool_id].greeting.as_deref();
+        greeting.is_some_and(|greeting| self.has_encoding_of(id, &greeting.params))
     }
 
     /// What one of these was told can be told to a client as it is.

@@ -13,16 +13,16 @@ use pgweir_settings::PoolMode;
 use pgweir_wire::error::SqlState;
 
 use crate::client::{Account, ClientState, Own};
+use crate::client_handoff::{Login, Replication};
 use crate::driver::{CloseMode, Driver};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
-use crate::startup_checks::{CheckedStartup, Opened};
-use crate::client_handoff::{Login, Replication};
 use crate::machine::Machine;
 use crate::params::Params;
 use crate::pool::ServerKind;
 use crate::server::{Server, ServerState};
-use crate::welcome::Welcome;
+use crate::server_greeting::ServerGreeting;
+use crate::startup_checks::{CheckedStartup, Opened};
 
 /// What a free server is for a client, the best first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,23 +45,23 @@ impl Machine {
     }
 
     /// Clients that log in are told of a server each, as far as there are some or there is room for more.
-    pub(in crate::machine) fn welcome_to_servers<D: Driver>(
+    pub(in crate::machine) fn greet_with_own_servers<D: Driver>(
         &mut self,
         d: &mut D,
         pool_id: PoolId,
-        welcome: &Arc<Welcome>,
+        greeting: &Arc<ServerGreeting>,
     ) {
         if !self.gets_own_server(pool_id) {
             return;
         }
-        for id in self.pools[pool_id].welcoming.clone() {
-            self.note_opening(id, welcome);
+        for id in self.pools[pool_id].awaiting.clone() {
+            self.note_opening(id, greeting);
             if self.kept_is_coming(id) {
                 continue;
             }
             if let Some(server) = self.find_own(d, pool_id, id) {
-                self.pools[pool_id].welcoming.retain(|&other| other != id);
-                self.welcome_to(d, id, server, welcome);
+                self.pools[pool_id].awaiting.retain(|&other| other != id);
+                self.greet_on_server(d, id, server, greeting);
             }
         }
     }
@@ -78,13 +78,13 @@ impl Machine {
     }
 
     /// What its login asks for, noted once.
-    fn note_opening(&mut self, id: ClientId, welcome: &Welcome) {
+    fn note_opening(&mut self, id: ClientId, greeting: &ServerGreeting) {
         let Some(client) = self.clients.get_mut(id) else { return };
-        let (ClientState::Welcoming(login), Some(account)) = (&client.state, &mut client.account) else {
+        let (ClientState::AwaitingServer(login), Some(account)) = (&client.state, &mut client.account) else {
             return;
         };
         if account.own.is_none() {
-            let opening = Opened::new(&self.tracked, &welcome.params, &login.params, &login.session);
+            let opening = Opened::new(&self.tracked, &greeting.params, &login.params, &login.session);
             account.own = Some(Box::new(Own { opening, kept: None }));
         }
     }
@@ -285,7 +285,7 @@ impl Machine {
             return None;
         }
         let client = self.clients.get(client)?;
-        let ClientState::Welcoming(login) = &client.state else { return None };
+        let ClientState::AwaitingServer(login) = &client.state else { return None };
         if login.replication != Replication::None {
             return None;
         }
@@ -317,21 +317,32 @@ impl Machine {
 
     /// A server is ready for its first client: what it reports is what clients are told who ask for the same. Its reported parameters
     /// were `at_login` what was asked for.
-    pub(in crate::machine) fn learn_opened(&mut self, id: ServerId, reported: &Welcome, at_login: &Params) {
+    pub(in crate::machine) fn learn_opened(
+        &mut self,
+        id: ServerId,
+        reported: &ServerGreeting,
+        at_login: &Params,
+    ) {
         let server = &self.servers[id];
         let (Some(asked), pool_id) = (server.opened.asked.clone(), server.pool) else { return };
         let pool = &mut self.pools[pool_id];
-        let Some(welcome) = pool.welcome.clone() else { return };
+        let Some(greeting) = pool.greeting.clone() else { return };
         let reported = CheckedStartup {
             params: pool.share(asked.params_of(at_login, &reported.params)),
             session: pool.sessions.share(asked.session().clone()),
-            reported: welcome.changes(reported),
+            reported: greeting.changes(reported),
         };
         pool.startup_checks.insert(asked, Arc::new(reported));
     }
 
     /// Lets a client in that has a server.
-    fn welcome_to<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId, welcome: &Welcome) {
+    fn greet_on_server<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        server_id: ServerId,
+        greeting: &ServerGreeting,
+    ) {
         let server = &self.servers[server_id];
         let pool = &mut self.pools[server.pool];
         let checked = server.opened.asked.as_ref().map(|asked| {
@@ -348,7 +359,7 @@ impl Machine {
                 })
             })
         });
-        self.welcome_client(d, id, welcome, checked.as_deref(), Some(server_id));
+        self.greet_client(d, id, greeting, checked.as_deref(), Some(server_id));
         self.client_resume(d, id);
     }
 

@@ -82,8 +82,8 @@ impl Machine {
         if link.group.is_some() || Arc::ptr_eq(&server.session, &account.session) {
             return false;
         }
-        let welcome = self.pools[server.pool].welcome.as_ref();
-        let reported = |name: &[u8]| welcome.is_some_and(|welcome| welcome.reports(name));
+        let greeting = self.pools[server.pool].greeting.as_ref();
+        let reported = |name: &[u8]| greeting.is_some_and(|greeting| greeting.reports(name));
         // What roles may is reported as is_superuser.
         let changed = server.session.changed(&account.session);
         changed.into_iter().any(|name| matches!(name, b"role" | b"session_authorization") || reported(name))

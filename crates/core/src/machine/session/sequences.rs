@@ -1,8 +1,8 @@
 //! `currval` and `lastval` in a later transaction than the one that drew the value (`sequence_affinity`).
 //!
 //! PostgreSQL keeps what was drawn in the session. Inside of one transaction that is right by nature. After a transaction that may
-//! have drawn a value, its server *lingers*: it is free, but others get it only if there is no other one, and, where the
-//! client is known to ask, not before `sequence_linger_ms` are over.
+//! have drawn a value, its server keeps its *affinity* to the client for a moment: it is free, but others get it only if there is no other one, and, where the
+//! client is known to ask, not before `sequence_affinity_ms` are over.
 //!
 //! Nobody is told a stranger's value. On a server that others have used, what they drew is discarded in front of what a client
 //! draws, as long as it may ask; and in front of what it asks: it then gets PostgreSQL's own error 55000. A client that
@@ -170,7 +170,7 @@ impl Machine {
     pub(in crate::machine) fn keeps_draws(&self, account: &Account) -> bool {
         match self.pools[account.pool].sequences {
             SequenceAffinity::Off => false,
-            SequenceAffinity::Linger => account.draws.habit != Habit::DoesNotAsk,
+            SequenceAffinity::Wait => account.draws.habit != Habit::DoesNotAsk,
             SequenceAffinity::Pin => true,
         }
     }
@@ -239,15 +239,15 @@ impl Machine {
     }
 
     /// The client has left this server, after a transaction that may have drawn a value.
-    pub(in crate::machine) fn linger(&mut self, id: ServerId, client_id: ClientId) {
+    pub(in crate::machine) fn begin_affinity(&mut self, id: ServerId, client_id: ClientId) {
         let now_us = self.now.mono_us;
-        let linger_us = duration_us(self.rules.config.main.sequence_linger_ms);
+        let affinity_us = duration_us(self.rules.config.main.sequence_affinity_ms);
         let Some(account) = self.clients.get_mut(client_id).and_then(|client| client.account.as_deref_mut())
         else {
             return;
         };
         let pool = &mut self.pools[account.pool];
-        if pool.sequences != SequenceAffinity::Linger {
+        if pool.sequences != SequenceAffinity::Wait {
             return;
         }
         let firm = match account.draws.habit {
@@ -263,8 +263,8 @@ impl Machine {
         };
         account.draws.on = Some(id);
         let is_free = self.servers.get(id).is_some_and(|server| matches!(server.state, ServerState::Idle));
-        if is_free && linger_us > 0 {
-            pool.lingering.begin(id, client_id, now_us.saturating_add(linger_us), firm);
+        if is_free && affinity_us > 0 {
+            pool.affinities.begin(id, client_id, now_us.saturating_add(affinity_us), firm);
         }
     }
 
@@ -280,20 +280,20 @@ impl Machine {
         }
     }
 
-    /// A client got a server (or a place on one): this one lingers no more, and none lingers for the client.
+    /// A client got a server (or a place on one): the affinity of this server ends, and every one for this client.
     #[inline]
-    pub(in crate::machine) fn end_linger(
+    pub(in crate::machine) fn end_affinity(
         &mut self,
         pool_id: PoolId,
         server: Option<ServerId>,
         client: ClientId,
     ) {
         let Some(pool) = self.pools.get_mut(pool_id) else { return };
-        if pool.lingering.is_empty() {
+        if pool.affinities.is_empty() {
             return;
         }
-        server.into_iter().for_each(|server| pool.lingering.end(server));
-        if pool.lingering.end_for(client) && pool.demand() > 0 {
+        server.into_iter().for_each(|server| pool.affinities.end(server));
+        if pool.affinities.end_for(client) && pool.demand() > 0 {
             self.notice(pool_id);
         }
     }
@@ -307,8 +307,8 @@ impl Machine {
         (own && matches!(server.state, ServerState::Idle)).then_some(drawn)
     }
 
-    /// A free server that this client may have, if that is not this one; `None` if all linger for others and are kept.
-    pub(in crate::machine) fn beside_lingering(
+    /// A free server that this client may have, if that is not this one; `None` if all are kept for others.
+    pub(in crate::machine) fn beside_affinities(
         &mut self,
         pool_id: PoolId,
         id: ServerId,
@@ -316,11 +316,11 @@ impl Machine {
     ) -> Option<ServerId> {
         let now_us = self.now.mono_us;
         let pool = self.pools.get_mut(pool_id)?;
-        pool.lingering.expire(now_us);
-        if pool.lingering.hold(id, client) == Hold::Free {
+        pool.affinities.expire(now_us);
+        if pool.affinities.hold(id, client) == Hold::Free {
             return Some(id);
         }
-        let holds = || pool.idle.iter().map(|&other| (other, pool.lingering.hold(other, client)));
+        let holds = || pool.idle.iter().map(|&other| (other, pool.affinities.hold(other, client)));
         let found = holds().rev().find(|(_, hold)| *hold == Hold::Free);
         if let Some((id, _)) = found.or_else(|| holds().find(|(_, hold)| *hold == Hold::Soft)) {
             return Some(id);

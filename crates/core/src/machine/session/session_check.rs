@@ -15,7 +15,7 @@ use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::Purpose;
 use crate::limits::AUDIT_ATTEMPTS_MAX;
 use crate::machine::Machine;
-use crate::server::{VerifyingSession, Replies, ServerState};
+use crate::server::{Replies, ServerState, VerifyingSession};
 
 impl Machine {
     /// A client has left its server, which is at rest. `true` if the server is looked at before it is released: not where a reset
@@ -34,7 +34,8 @@ impl Machine {
         if main.server_reset_query_always && !main.server_reset_query.is_empty() {
             return false;
         }
-        self.pools[server.pool].session_checks.is_due() && self.check_session(d, id) || self.reads_catalog(d, id)
+        self.pools[server.pool].session_checks.is_due() && self.check_session(d, id)
+            || self.reads_catalog(d, id)
     }
 
     #[cold]
@@ -51,7 +52,8 @@ impl Machine {
         let server = &mut self.servers[id];
         let transactions = std::mem::take(&mut server.unseen);
         server.recent = crate::stats::statements::Recent::default();
-        let verifying = VerifyingSession { answer: Replies::default(), attempts: 0, transactions, statements };
+        let verifying =
+            VerifyingSession { answer: Replies::default(), attempts: 0, transactions, statements };
         self.set_server_state(id, ServerState::VerifyingSession(Box::new(verifying)));
         self.ask_for_look(d, id);
         self.server_unpause(d, id);
@@ -127,8 +129,7 @@ impl Machine {
     fn session_differs<D: Driver>(&mut self, d: &mut D, id: ServerId, differences: &[String]) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::VerifyingSession(verifying) = &mut server.state else { return };
-        let (transactions, statements) =
-            (verifying.transactions, std::mem::take(&mut verifying.statements));
+        let (transactions, statements) = (verifying.transactions, std::mem::take(&mut verifying.statements));
         server.retire.get_or_insert("session is not what it should be");
         let (pool_id, pool) = (server.pool, &mut self.pools[server.pool]);
         pool.continuity.differences += 1;

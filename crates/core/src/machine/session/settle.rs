@@ -141,8 +141,8 @@ impl Machine {
     /// What every client's session begins with, but for statements that this server would have to prepare for it.
     pub(super) fn new_session(&self, server_id: ServerId) -> Session {
         let server = &self.servers[server_id];
-        let welcome = self.pools[server.pool].welcome.as_deref();
-        let session = welcome.map(|welcome| (*welcome.session).clone()).unwrap_or_default();
+        let greeting = self.pools[server.pool].greeting.as_deref();
+        let session = greeting.map(|greeting| (*greeting.session).clone()).unwrap_or_default();
         session.prepared_as_in(&server.session)
     }
 

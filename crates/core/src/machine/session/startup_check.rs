@@ -5,17 +5,17 @@
 use std::sync::Arc;
 
 use crate::client::ClientState;
+use crate::client_handoff::Replication;
 use crate::driver::Driver;
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
-use crate::startup_checks::{Asked, CheckedStartup, is_plain_name};
 use crate::ledger::Purpose;
-use crate::client_handoff::Replication;
 use crate::machine::Machine;
 use crate::params::Params;
 use crate::server::{CheckingStartup, Replies, ServerState};
+use crate::server_greeting::ServerGreeting;
 use crate::session::Session;
-use crate::welcome::Welcome;
+use crate::startup_checks::{Asked, CheckedStartup, is_plain_name};
 
 use super::audit::values_of;
 
@@ -31,9 +31,9 @@ pub(in crate::machine) enum Known {
 
 impl Machine {
     /// See [`Known`].
-    pub(in crate::machine) fn known_startup(&self, id: ClientId, welcome: &Welcome) -> Known {
+    pub(in crate::machine) fn known_startup(&self, id: ClientId, greeting: &ServerGreeting) -> Known {
         let Some(client) = self.clients.get(id) else { return Known::Plain };
-        let (ClientState::Welcoming(login), Some(account)) = (&client.state, &client.account) else {
+        let (ClientState::AwaitingServer(login), Some(account)) = (&client.state, &client.account) else {
             return Known::Plain;
         };
         let pool = &self.pools[account.pool];
@@ -41,22 +41,28 @@ impl Machine {
             return Known::Plain;
         }
         let asked = Asked::new(&self.tracked, &login.params, &login.session);
-        if asked.is_nothing(&self.tracked, &welcome.params) {
+        if asked.is_nothing(&self.tracked, &greeting.params) {
             return Known::Plain;
         }
         pool.startup_checks.get(&asked).map_or(Known::Unknown, Known::CheckedStartup)
     }
 
     /// Tries the startup parameters of a client on a free server.
-    pub(in crate::machine) fn check_startup<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId) {
+    pub(in crate::machine) fn check_startup<D: Driver>(
+        &mut self,
+        d: &mut D,
+        id: ClientId,
+        server_id: ServerId,
+    ) {
         let Some(client) = self.clients.get(id) else { return };
-        let ClientState::Welcoming(login) = &client.state else { return };
-        let Some(welcome) = self.pools[self.servers[server_id].pool].welcome.clone() else { return };
-        let params = login.params.or(&welcome.params);
+        let ClientState::AwaitingServer(login) = &client.state else { return };
+        let Some(greeting) = self.pools[self.servers[server_id].pool].greeting.clone() else { return };
+        let params = login.params.or(&greeting.params);
         let names: Vec<Box<[u8]>> = login.session.settings().map(|setting| setting.name.clone()).collect();
         let session = self.new_session(server_id).with(&login.session);
         let text = (!names.is_empty()).then(|| values_of(&names));
-        let checking = CheckingStartup { client: id, names, answer: Replies::default(), reported: Vec::new() };
+        let checking =
+            CheckingStartup { client: id, names, answer: Replies::default(), reported: Vec::new() };
         self.set_server_state(server_id, ServerState::CheckingStartup(Box::new(checking)));
         self.servers[server_id].active_us = self.now.mono_us;
         let sent = self.send_settle(d, server_id, &params, &session, Purpose::StartupCheck);
@@ -83,7 +89,7 @@ impl Machine {
         let reported = std::mem::take(&mut checking.reported);
         if let Some((code, text)) = answer.failed {
             self.clear_session(d, server_id, None);
-            self.pools[pool_id].welcoming.retain(|&other| other != client_id);
+            self.pools[pool_id].awaiting.retain(|&other| other != client_id);
             self.refuse_client(d, client_id, &Fault::of_startup(code, text));
             return;
         }
@@ -101,7 +107,7 @@ impl Machine {
             reported,
         });
         if let Some(client) = self.clients.get(client_id)
-            && let ClientState::Welcoming(login) = &client.state
+            && let ClientState::AwaitingServer(login) = &client.state
         {
             let asked = Asked::new(&self.tracked, &login.params, &login.session);
             pool.startup_checks.insert(asked, checked);
@@ -112,7 +118,7 @@ impl Machine {
 
     /// Clients whose startup parameters are to be tried get a server each, while there are free ones.
     pub(in crate::machine) fn check_waiting_startups<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
-        let waiting = self.pools[pool_id].welcoming.clone();
+        let waiting = self.pools[pool_id].awaiting.clone();
         for client in waiting {
             let trying = self.servers.values().any(|server| {
                 matches!(&server.state, ServerState::CheckingStartup(checking) if checking.client == client)
@@ -130,34 +136,34 @@ impl Machine {
     pub(in crate::machine) fn begin_session(
         &mut self,
         id: ClientId,
-        welcome: &Welcome,
+        greeting: &ServerGreeting,
         checked: Option<&CheckedStartup>,
     ) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let Some(account) = &mut client.account else { return };
-        let ClientState::Welcoming(login) = &client.state else { return };
+        let ClientState::AwaitingServer(login) = &client.state else { return };
         let pool = &mut self.pools[account.pool];
-        let mut params: Params = login.params.or(&welcome.params);
-        account.session = Arc::clone(&welcome.session);
+        let mut params: Params = login.params.or(&greeting.params);
+        account.session = Arc::clone(&greeting.session);
         if let Some(checked) = checked {
             params = (*checked.params).clone();
             if let Some(position) = self.tracked.position(b"application_name") {
                 // That of the client that was tried, not of all who ask for the rest of it.
-                let own = login.params.get(position).or(welcome.params.get(position)).unwrap_or_default();
+                let own = login.params.get(position).or(greeting.params.get(position)).unwrap_or_default();
                 if is_plain_name(own) {
                     params.set(position, own);
                 }
             }
-            account.session = match welcome.session.is_plain() {
+            account.session = match greeting.session.is_plain() {
                 true => Arc::clone(&checked.session),
-                false => pool.sessions.share((*welcome.session).clone().with(&checked.session)),
+                false => pool.sessions.share((*greeting.session).clone().with(&checked.session)),
             };
         }
         account.params = pool.share(params);
         self.recall_asker(id);
         let Some(client) = self.clients.get_mut(id) else { return };
         let Some(account) = &mut client.account else { return };
-        let ClientState::Welcoming(login) = &client.state else { return };
+        let ClientState::AwaitingServer(login) = &client.state else { return };
         let pool = &mut self.pools[account.pool];
         if !pool.tries_startup {
             return;
@@ -166,7 +172,7 @@ impl Machine {
         let all = pool.connect_query().is_some();
         let mut startup = checked.map(|checked| (*checked.session).clone()).unwrap_or_default();
         for (position, name) in self.tracked.names().enumerate() {
-            let (own, plain) = (account.params.get(position), welcome.params.get(position));
+            let (own, plain) = (account.params.get(position), greeting.params.get(position));
             if login.params.get(position).is_some() && (all || own != plain) {
                 startup.set(name.as_bytes(), own.unwrap_or_default());
             }

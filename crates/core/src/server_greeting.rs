@@ -17,7 +17,7 @@ pub(crate) const IN_HOT_STANDBY: &[u8] = b"in_hot_standby";
 pub(crate) const TOLD_ANEW: [&[u8]; 2] = [IN_HOT_STANDBY, b"server_version"];
 
 /// What a server was when it was ready for its first client.
-pub(crate) struct Welcome {
+pub(crate) struct ServerGreeting {
     /// ParameterStatus messages, ready to be sent, of what is not tracked.
     pub(crate) fixed: Vec<u8>,
     /// The tracked ones.
@@ -28,14 +28,14 @@ pub(crate) struct Welcome {
     pub(crate) in_doubt: bool,
 }
 
-impl Welcome {
+impl ServerGreeting {
     /// Servers report this parameter by themselves, and it is not tracked.
     pub(crate) fn reports(&self, name: &[u8]) -> bool {
         messages(&self.fixed).filter_map(status_of).any(|status| status.name.eq_ignore_ascii_case(name))
     }
 
     /// With another value of a parameter that servers report; `None` if it has this one, or none.
-    pub(crate) fn telling(&self, name: &[u8], value: &[u8]) -> Option<Welcome> {
+    pub(crate) fn telling(&self, name: &[u8], value: &[u8]) -> Option<ServerGreeting> {
         let other = |message| status_of(message).is_some_and(|told| told.name == name && told.value != value);
         if !messages(&self.fixed).any(other) {
             return None;
@@ -47,7 +47,7 @@ impl Welcome {
                 false => fixed.extend_from_slice(message),
             }
         }
-        Some(Welcome {
+        Some(ServerGreeting {
             fixed,
             params: Arc::clone(&self.params),
             session: Arc::clone(&self.session),
@@ -56,7 +56,7 @@ impl Welcome {
     }
 
     /// What `now` tells otherwise, as messages.
-    pub(crate) fn changes(&self, now: &Welcome) -> Vec<u8> {
+    pub(crate) fn changes(&self, now: &ServerGreeting) -> Vec<u8> {
         let known: Vec<&[u8]> = messages(&self.fixed).collect();
         messages(&now.fixed).filter(|message| !known.contains(message)).flatten().copied().collect()
     }
