@@ -11,9 +11,9 @@ use crate::client_handoff::{Counted, Login, Origin, Replication};
 use crate::console::session::ConsoleSession;
 use crate::driver::{ConnId, Peer, WorkerId};
 use crate::group::Group;
-use crate::hub::Listener;
 use crate::ids::{PoolId, ServerId, StatementId};
 use crate::inquiry::Checker;
+use crate::notify_listener::Listener;
 use crate::params::Params;
 use crate::pins::{Pin, Reasons, Touched};
 use crate::readings;
@@ -116,7 +116,7 @@ pub(crate) enum ClientState {
     /// Was told an error inside of a group that no server saw: everything up to its Sync is ignored.
     Ignoring,
     /// Was sent behind others to a server that answers in order, and waits for its turn there.
-    Riding(Riding),
+    QueuedBehind(QueuedBehind),
     /// Has a server.
     Linked(Link),
     /// Asked for another client's statement to be cancelled, and waits until that is done.
@@ -243,9 +243,9 @@ pub(crate) struct Waiting {
     pub(crate) begin: Option<Vec<u8>>,
 }
 
-/// Aboard a server, behind others. What it asked for stays at the front of its inbox until it is answered: if the server
+/// Queued on a server behind other clients. What it asked for stays at the front of its inbox until it is answered: if the server
 /// dies before it looked at it, it is sent again elsewhere.
-pub(crate) struct Riding {
+pub(crate) struct QueuedBehind {
     pub(crate) server: ServerId,
     /// As when it was waiting.
     pub(crate) since_us: u64,
@@ -349,7 +349,7 @@ pub(crate) struct Link {
     pub(crate) opening: Opening,
     /// Whose unnamed statement the server has.
     pub(crate) unnamed: UnnamedOnServer,
-    /// Bytes at the front of the inbox that were sent while it was riding.
+    /// Bytes at the front of the inbox that were sent while it was queued.
     pub(crate) kept: usize,
     /// The pool's mode when it was made: a session's traces are there, even if RELOAD has changed the mode since.
     pub(crate) made_in: PoolMode,

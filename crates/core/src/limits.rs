@@ -192,14 +192,14 @@ pub const UNNAMED_BYTES_MAX: usize = 64 * 1024;
 /// Statements whose time is remembered (24 bytes each).
 pub const ESTIMATES_MAX: usize = 4096;
 
-/// A statement is not ridden upon when its answer is, or is expected to be, larger.
-pub const RIDDEN_ANSWER_BYTES_MAX: u64 = 64 * 1024;
+/// Nothing is queued behind a statement whose answer is, or is expected to be, larger.
+pub const MULTIPLEXED_ANSWER_BYTES_MAX: u64 = 64 * 1024;
 
-/// Bytes queued for a server above which nobody comes aboard: it does not take what it was sent.
-pub const RIDDEN_BACKLOG_BYTES_MAX: usize = 64 * 1024;
+/// With more bytes than this waiting to be sent to a server, nothing more is queued on it: it does not take what it was sent.
+pub const MULTIPLEXED_BACKLOG_BYTES_MAX: usize = 64 * 1024;
 
-/// Riders' places that a server keeps allocated.
-pub const RIDERS_KEPT: usize = 64;
+/// Places for queued clients that a server keeps allocated.
+pub const PIPELINED_KEPT: usize = 64;
 
 /// A short statement waits at most this long for a busy server while another one is idle ...
 pub const WAKE_AFTER_US: u64 = 50_000;
@@ -207,8 +207,8 @@ pub const WAKE_AFTER_US: u64 = 50_000;
 /// ... or this long where it was measured that more busy servers do not help: the machine is the bottleneck.
 pub const WAKE_IN_VAIN_AFTER_US: u64 = 500_000;
 
-/// The answer of a statement that a stranger's cancel request may have hit is held until it is whole, up to this size. (Who rides
-/// has had answers below [`RIDDEN_ANSWER_BYTES_MAX`] until then.)
+/// The answer of a statement that a stranger's cancel request may have hit is held until it is whole, up to this size. (A client that is
+/// multiplexed has had answers below [`MULTIPLEXED_ANSWER_BYTES_MAX`] until then.)
 pub const HELD_ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// A statement that was known to be short and has run for this long (µs) may wait for a lock: what is queued behind it on its server

@@ -25,6 +25,7 @@ mod login_log;
 mod lookup;
 mod maintenance;
 mod measure;
+mod multiplex;
 mod observe;
 mod peering;
 mod plain;
@@ -33,7 +34,6 @@ mod proof;
 mod reading;
 mod replication;
 mod report;
-mod riding;
 mod schema_version;
 mod server_errors;
 mod server_login;
@@ -363,7 +363,7 @@ impl Engine for Machine {
         if self.wake_us.is_some_and(|due_us| due_us <= self.now.mono_us) {
             self.wake_us = None;
             self.notice_starving();
-            self.rescue_riders(d);
+            self.rescue_queued(d);
         }
         if self.rounds.begin(self.now.mono_us) {
             self.maintain(d);

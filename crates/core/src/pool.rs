@@ -8,16 +8,16 @@ use pgweir_settings::{Config, Database, PoolMode, SequenceAffinity, SessionState
 use pgweir_wire::error::SqlState;
 
 use crate::driver::Endpoint;
-use crate::hub::Hub;
 use crate::ids::{ClientId, ServerId};
 use crate::inquiry::Lookup;
 use crate::known_sets::KnownSets;
 use crate::limits::{KNOWN_PARAMS_MAX, SETTABLE_MAX};
 use crate::machine::WaitingCancel;
+use crate::notify_listener::NotifyListener;
 use crate::pace::Pace;
 use crate::params::{Params, Tracked};
+use crate::pipelined::MultiplexStats;
 use crate::reach::Reach;
-use crate::riders::RideStats;
 use crate::routines::Routines;
 use crate::sequences::{Affinities, Askers};
 use crate::server_greeting::ServerGreeting;
@@ -92,12 +92,12 @@ pub(crate) struct Pool {
     pub(crate) clients: u32,
     /// Clients that have a server.
     pub(crate) linked: u32,
-    /// Clients aboard a server behind others.
-    pub(crate) riding: u32,
-    /// Servers whose head is known to be short, in the order in which they became so: the first of them take riders.
+    /// Clients queued on a server behind others.
+    pub(crate) queued_behind: u32,
+    /// Servers whose head is known to be short, in the order in which they became so: the first of them take further statements.
     pub(crate) short: Vec<ServerId>,
     pub(crate) pace: Pace,
-    pub(crate) rides: RideStats,
+    pub(crate) multiplexing: MultiplexStats,
     /// Free servers, in the order of their release.
     pub(crate) idle: VecDeque<ServerId>,
     /// Servers that are reset or checked, in no order: free soon.
@@ -150,7 +150,7 @@ pub(crate) struct Pool {
     pub(crate) startup_checks: StartupChecks,
     pub(crate) known_sets: KnownSets,
     /// Who listens to what, where somebody does.
-    pub(crate) hub: Option<Box<Hub>>,
+    pub(crate) notify_listener: Option<Box<NotifyListener>>,
     /// What a client's login taught us that helps to log in to servers (the pool's user is the client's own).
     pub(crate) learned: Learned,
     /// It is in the list of pools to look at when the tick ends.
@@ -208,10 +208,10 @@ impl Pool {
             lookups: VecDeque::new(),
             clients: 0,
             linked: 0,
-            riding: 0,
+            queued_behind: 0,
             short: Vec::new(),
             pace: Pace::new(),
-            rides: RideStats::default(),
+            multiplexing: MultiplexStats::default(),
             idle: VecDeque::new(),
             tested: Vec::new(),
             counts: [0; KINDS],
@@ -242,7 +242,7 @@ impl Pool {
             settable: Vec::new(),
             startup_checks: StartupChecks::default(),
             known_sets: KnownSets::default(),
-            hub: None,
+            notify_listener: None,
             learned: Learned::Nothing,
             noticed: false,
         }

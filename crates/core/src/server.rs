@@ -16,9 +16,9 @@ use crate::ledger::{Ledger, Owner, Purpose};
 use crate::limits::GREETING_PARAMETERS_MAX;
 use crate::params::Params;
 use crate::pins::Reasons;
+use crate::pipelined::Pipelined;
 use crate::pool::{Pool, ServerKind};
 use crate::readings::Reading;
-use crate::riders::Riders;
 use crate::sequences::Users;
 use crate::session::Session;
 use crate::startup_checks::Opened;
@@ -55,8 +55,8 @@ pub(crate) struct Server {
     pub(crate) inbox: Vec<u8>,
     /// The rest of a message that is passed on as it comes.
     pub(crate) streaming: Option<Streaming>,
-    /// Who is aboard behind its client.
-    pub(crate) riders: Riders,
+    /// Who is queued behind its client.
+    pub(crate) pipelined: Pipelined,
     /// Bytes that it sent, all in all.
     pub(crate) received_bytes: u64,
     /// Since when it is not read because its client does not keep up (monotonic, µs).
@@ -137,7 +137,7 @@ pub(crate) enum ServerState {
     Settling(Settling),
     /// Linked.
     Busy(ClientId),
-    /// Its client is gone; what it asked for is answered to nobody, and then it is the turn of those aboard behind it.
+    /// Its client is gone; what it asked for is answered to nobody, and then it is the turn of those queued there behind it.
     Draining,
     /// `auth_query` runs, for a client that logs in.
     Inquiring(Box<Inquiring>),

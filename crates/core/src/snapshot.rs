@@ -188,7 +188,7 @@ pub struct PoolSnapshot {
     /// Its servers.
     pub servers: ServerNumbers,
     /// Short statements that share servers.
-    pub rides: RideNumbers,
+    pub multiplexing: MultiplexNumbers,
     /// What session continuity did.
     pub continuity: Continuity,
     /// How long the client that waits longest has waited, in microseconds.
@@ -224,7 +224,7 @@ pub struct ClientNumbers {
     /// Wait for a server, or for their turn on one.
     pub waiting: u32,
     /// Of these, their statement was sent to a server behind another client's.
-    pub riding: u32,
+    pub queued_behind: u32,
     /// Ask for nothing.
     pub idle: u32,
     /// Their cancel requests that were sent on.
@@ -270,7 +270,7 @@ impl ServerNumbers {
 
 /// Short statements that share servers, in a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RideNumbers {
+pub struct MultiplexNumbers {
     /// How many servers are to be busy with short statements.
     pub target: u32,
     /// How many are.
@@ -278,7 +278,7 @@ pub struct RideNumbers {
     /// How often the target was looked at anew.
     pub decisions: u64,
     /// Statements that were sent behind another client's.
-    pub ridden: u64,
+    pub multiplexed: u64,
     /// Of these, how many had to be run elsewhere.
     pub requeued: u64,
     /// Statements that did what they were certain not to do.

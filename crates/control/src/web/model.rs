@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use pgweir_core::snapshot::{
-    ClientNumbers, Counters, FollowedNumbers, PoolSnapshot, RideNumbers, ServerNumbers, WorkerSnapshot,
+    ClientNumbers, Counters, FollowedNumbers, MultiplexNumbers, PoolSnapshot, ServerNumbers, WorkerSnapshot,
 };
 use pgweir_core::stats::Stats;
 use pgweir_core::stats::continuity::Continuity;
@@ -93,7 +93,7 @@ pub(super) struct PoolState {
 pub(super) struct Sum {
     pub(super) clients: ClientNumbers,
     pub(super) servers: ServerNumbers,
-    pub(super) rides: RideNumbers,
+    pub(super) multiplexing: MultiplexNumbers,
     pub(super) stats: Stats,
     pub(super) continuity: Continuity,
     pub(super) errors: u64,
@@ -113,7 +113,7 @@ impl Sum {
         own.linked += their.linked;
         own.pinned += their.pinned;
         own.idle_in_transaction += their.idle_in_transaction;
-        own.riding += their.riding;
+        own.queued_behind += their.queued_behind;
         own.waiting += their.waiting;
         own.idle += their.idle;
         own.cancels_sent += their.cancels_sent;
@@ -126,24 +126,30 @@ impl Sum {
         own.used += their.used;
         own.tested += their.tested;
         own.login += their.login;
-        self.rides.target += pool.rides.target;
-        self.rides.busy += pool.rides.busy;
+        self.multiplexing.target += pool.multiplexing.target;
+        self.multiplexing.busy += pool.multiplexing.busy;
         self.size += u64::from(pool.size);
         self.wait_oldest_us = self.wait_oldest_us.max(pool.wait_oldest_us);
-        self.add_counters(&pool.rides, &pool.stats, &pool.continuity, pool.errors);
+        self.add_counters(&pool.multiplexing, &pool.stats, &pool.continuity, pool.errors);
     }
 
     /// What pools that are no more have counted.
     pub(super) fn add_past(&mut self, past: &Sum) {
-        self.add_counters(&past.rides, &past.stats, &past.continuity, past.errors);
+        self.add_counters(&past.multiplexing, &past.stats, &past.continuity, past.errors);
     }
 
     /// What only grows.
-    fn add_counters(&mut self, rides: &RideNumbers, stats: &Stats, continuity: &Continuity, errors: u64) {
-        self.rides.decisions += rides.decisions;
-        self.rides.ridden += rides.ridden;
-        self.rides.requeued += rides.requeued;
-        self.rides.violations += rides.violations;
+    fn add_counters(
+        &mut self,
+        multiplexing: &MultiplexNumbers,
+        stats: &Stats,
+        continuity: &Continuity,
+        errors: u64,
+    ) {
+        self.multiplexing.decisions += multiplexing.decisions;
+        self.multiplexing.multiplexed += multiplexing.multiplexed;
+        self.multiplexing.requeued += multiplexing.requeued;
+        self.multiplexing.violations += multiplexing.violations;
         self.stats = self.stats.plus(stats);
         self.continuity = self.continuity.plus(continuity);
         self.errors += errors;
@@ -159,7 +165,7 @@ pub(super) struct Past {
 
 impl Past {
     fn add(&mut self, pool: PoolSnapshot) {
-        self.sum.add_counters(&pool.rides, &pool.stats, &pool.continuity, pool.errors);
+        self.sum.add_counters(&pool.multiplexing, &pool.stats, &pool.continuity, pool.errors);
         match (&mut self.times, pool.times) {
             (Some(all), Some(its)) => all.add(&its),
             (none, its) => *none = none.take().or(its),

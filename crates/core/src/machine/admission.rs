@@ -1,4 +1,4 @@
-//! Admission: whether the client that is next gets a server for itself, goes aboard one behind others, or waits on; and so
+//! Admission: whether the client that is next gets a server for itself, is queued on one behind others, or waits on; and so
 //! how many servers are busy with short statements.
 
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use crate::estimate::Estimate;
 use crate::group::{Group, group_at_front};
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::Ledger;
-use crate::limits::{LEDGER_ENTRIES_MAX, RIDDEN_ANSWER_BYTES_MAX, RIDDEN_BACKLOG_BYTES_MAX};
+use crate::limits::{LEDGER_ENTRIES_MAX, MULTIPLEXED_ANSWER_BYTES_MAX, MULTIPLEXED_BACKLOG_BYTES_MAX};
 use crate::mail::Shutdown;
-use crate::riders::{RideLimits, Room};
+use crate::pipelined::{MultiplexLimits, Room};
 use crate::server::{Server, ServerState};
 
 /// Where a waiting client goes.
@@ -23,7 +23,7 @@ use crate::server::{Server, ServerState};
 pub(super) enum Admission {
     /// To a free server.
     Alone(ServerId),
-    /// Aboard a busy one.
+    /// Queued on a busy one.
     Behind(ServerId),
     /// Nowhere yet: a busy server will have room before it would be worth to wake an idle one.
     Soon,
@@ -33,17 +33,17 @@ pub(super) enum Admission {
 
 /// A client wants something that may be sent behind others.
 #[derive(Clone, Copy)]
-struct RideWish {
-    limits: RideLimits,
+struct MultiplexWish {
+    limits: MultiplexLimits,
     /// See [`Group::names_statements`].
     names_statements: bool,
 }
 
 /// What was found among the busy servers.
-struct Aboard {
-    /// How many of them take riders, or would if they were not full. (One whose head turned out long does not.)
+struct PipelineSurvey {
+    /// How many of them take further statements, or would if they were not full. (One whose head turned out long does not.)
     takers: u32,
-    /// The one aboard which the wait is shortest.
+    /// The one on which the wait is shortest.
     best: Option<ServerId>,
     /// One of them will have room soon.
     full: bool,
@@ -54,7 +54,7 @@ impl Machine {
     pub(super) fn group_of(&mut self, id: ClientId, bytes: &[u8]) -> Option<Group> {
         let account = self.clients.get(id)?.account.as_deref()?;
         let pool_id = account.pool;
-        self.ride_limits(pool_id)?;
+        self.multiplex_limits(pool_id)?;
         if account.replication != Replication::None {
             return None;
         }
@@ -77,8 +77,8 @@ impl Machine {
         })
     }
 
-    /// The bounds of riding in a pool; `None` where nobody rides.
-    pub(super) fn ride_limits(&self, pool_id: PoolId) -> Option<RideLimits> {
+    /// The bounds of multiplexing in a pool; `None` if it does not multiplex.
+    pub(super) fn multiplex_limits(&self, pool_id: PoolId) -> Option<MultiplexLimits> {
         let main = &self.rules.config.main;
         let pool = &self.pools[pool_id];
         let resets = main.server_reset_query_always && !main.server_reset_query.is_empty();
@@ -87,7 +87,10 @@ impl Machine {
         if main.multiplex_depth == 0 || pool.mode == PoolMode::Session || resets || looks {
             return None;
         }
-        Some(RideLimits { depth: main.multiplex_depth as usize, max_us: duration_us(main.multiplex_max_ms) })
+        Some(MultiplexLimits {
+            depth: main.multiplex_depth as usize,
+            max_us: duration_us(main.multiplex_max_ms),
+        })
     }
 
     /// The statement's name among the estimates: the same text is another statement in another pool.
@@ -97,64 +100,64 @@ impl Machine {
     }
 
     /// The expected time of a statement that is known to be short.
-    pub(super) fn short_estimate_us(&self, key: u64, limits: RideLimits) -> Option<u64> {
+    pub(super) fn short_estimate_us(&self, key: u64, limits: MultiplexLimits) -> Option<u64> {
         let Estimate { us, bytes } = self.estimates.get(key)?;
-        (us < limits.max_us && bytes <= RIDDEN_ANSWER_BYTES_MAX).then_some(us)
+        (us < limits.max_us && bytes <= MULTIPLEXED_ANSWER_BYTES_MAX).then_some(us)
     }
 
     /// Decides about the client that is next in its pool's queue.
     pub(super) fn find_place<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, id: ClientId) -> Admission {
-        let Some(wish) = self.ride_wish(pool_id, id) else {
+        let Some(wish) = self.multiplex_wish(pool_id, id) else {
             return self.take_idle(d, pool_id, Some(id)).map_or(Admission::NoServer, Admission::Alone);
         };
         let target = self.pools[pool_id].pace.target(self.rules.config.main.multiplex_servers);
-        let aboard = self.look_aboard(d, pool_id, id, wish, target);
-        if aboard.takers < target
+        let pipelines = self.look_at_pipelines(d, pool_id, id, wish, target);
+        if pipelines.takers < target
             && let Some(server) = self.take_idle(d, pool_id, Some(id))
         {
             return Admission::Alone(server);
         }
-        if let Some(server) = aboard.best {
+        if let Some(server) = pipelines.best {
             return Admission::Behind(server);
         }
-        if aboard.full && !self.has_waited_enough(pool_id, id) {
+        if pipelines.full && !self.has_waited_enough(pool_id, id) {
             self.note_wake_up(pool_id, id, wish.limits);
             return Admission::Soon;
         }
         if let Some(server) = self.take_idle(d, pool_id, Some(id)) {
-            self.pools[pool_id].pace.note_woken(aboard.takers.saturating_add(1));
+            self.pools[pool_id].pace.note_woken(pipelines.takers.saturating_add(1));
             return Admission::Alone(server);
         }
         // Those that were left to come to rest may as well go on.
-        let anywhere = self.look_aboard(d, pool_id, id, wish, u32::MAX);
+        let anywhere = self.look_at_pipelines(d, pool_id, id, wish, u32::MAX);
         anywhere.best.map_or(Admission::NoServer, Admission::Behind)
     }
 
     /// The client wants something that may be sent behind others, and is known to be short. What may wait for a lock of another
     /// transaction has a server for itself.
-    fn ride_wish(&self, pool_id: PoolId, id: ClientId) -> Option<RideWish> {
+    fn multiplex_wish(&self, pool_id: PoolId, id: ClientId) -> Option<MultiplexWish> {
         let ClientState::Waiting(waiting) = &self.clients.get(id)?.state else { return None };
         let group = waiting.group.as_ref().filter(|group| group.certainly_reads)?;
-        let limits = self.ride_limits(pool_id)?;
+        let limits = self.multiplex_limits(pool_id)?;
         let pool = &self.pools[pool_id];
         if pool.paused || self.activity != Activity::Active || self.stopping == Some(Shutdown::WaitForServers)
         {
             return None;
         }
         self.short_estimate_us(Self::estimate_key(pool_id, group), limits)?;
-        Some(RideWish { limits, names_statements: group.names_statements })
+        Some(MultiplexWish { limits, names_statements: group.names_statements })
     }
 
     /// SessionChecks at the servers that are busy with short reads, up to so many of them.
-    fn look_aboard<D: Driver>(
+    fn look_at_pipelines<D: Driver>(
         &self,
         d: &D,
         pool_id: PoolId,
         id: ClientId,
-        wish: RideWish,
+        wish: MultiplexWish,
         among: u32,
-    ) -> Aboard {
-        let mut found = Aboard { takers: 0, best: None, full: false };
+    ) -> PipelineSurvey {
+        let mut found = PipelineSurvey { takers: 0, best: None, full: false };
         let Some(account) = self.clients.get(id).and_then(|client| client.account.as_deref()) else {
             return found;
         };
@@ -164,10 +167,10 @@ impl Machine {
                 break;
             }
             let Some(server) = self.servers.get(server_id) else { continue };
-            if !takes_riders(server) || d.backlog(server.conn) > RIDDEN_BACKLOG_BYTES_MAX {
+            if !takes_queued(server) || d.backlog(server.conn) > MULTIPLEXED_BACKLOG_BYTES_MAX {
                 continue;
             }
-            let room = server.riders.room(self.now.mono_us, server.received_bytes, wish.limits);
+            let room = server.pipelined.room(self.now.mono_us, server.received_bytes, wish.limits);
             if room == Room::Never {
                 continue;
             }
@@ -203,12 +206,12 @@ impl Machine {
     /// When the client that is next has waited long enough to have an idle server woken, or the first of the busy ones turns out not to
     /// be short.
     #[cold]
-    fn note_wake_up(&mut self, pool_id: PoolId, id: ClientId, limits: RideLimits) {
+    fn note_wake_up(&mut self, pool_id: PoolId, id: ClientId, limits: MultiplexLimits) {
         let pool = &self.pools[pool_id];
         let enough_us = pool.pace.wake_after_us();
         let Some(Client { state: ClientState::Waiting(waiting), .. }) = self.clients.get(id) else { return };
         let now_us = self.now.mono_us;
-        let heads = pool.short.iter().filter_map(|&id| self.servers.get(id)?.riders.head());
+        let heads = pool.short.iter().filter_map(|&id| self.servers.get(id)?.pipelined.head());
         let long_us = heads.map(|head| head.since_us.saturating_add(limits.max_us + 1));
         let long_us = long_us.filter(|&due_us| due_us > now_us).min().unwrap_or(u64::MAX);
         let due_us = waiting.since_us.saturating_add(enough_us).min(long_us).max(now_us + 1);
@@ -222,7 +225,7 @@ fn same_session(account: &Account, server: &Server) -> bool {
 }
 
 /// Nothing that was sent to it can leave it in a transaction, a COPY, or somebody's hands.
-fn takes_riders(server: &Server) -> bool {
+fn takes_queued(server: &Server) -> bool {
     let whole = |ledger: &Ledger| ledger.is_between_groups() && ledger.len() < LEDGER_ENTRIES_MAX;
     matches!(server.state, ServerState::Busy(_) | ServerState::Draining)
         && server.retire.is_none()

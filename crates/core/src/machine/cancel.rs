@@ -107,12 +107,14 @@ impl Machine {
             self.cancel_console(d, target);
             return self.end_requester(d, requester, "successfully sent cancel request");
         }
-        let aboard = match (&client.state, &client.account) {
+        let place = match (&client.state, &client.account) {
             (ClientState::Linked(link), Some(account)) => Some((link.server, false, account.pool)),
-            (ClientState::Riding(riding), Some(account)) => Some((riding.server, true, account.pool)),
+            (ClientState::QueuedBehind(queued_behind), Some(account)) => {
+                Some((queued_behind.server, true, account.pool))
+            }
             _ => None,
         };
-        let Some((server, riding, pool_id)) = aboard else {
+        let Some((server, queued_behind, pool_id)) = place else {
             let waited = self.turn_down(d, target, Refusal::Canceled);
             let reason = if waited {
                 "canceled a statement that waited for a server"
@@ -122,9 +124,9 @@ impl Machine {
             return self.end_requester(d, requester, reason);
         };
         if let Some(server) = self.servers.get_mut(server) {
-            server.riders.close();
+            server.pipelined.close();
         }
-        if riding {
+        if queued_behind {
             // Until it is at the head, a cancel would hit somebody else's statement.
             let since_us = self.now.mono_us;
             self.pools[pool_id].waiting_cancels.push_back(WaitingCancel { requester, target, since_us });
@@ -136,7 +138,7 @@ impl Machine {
             return Step::Used(0);
         }
         if let Some(server) = self.servers.get_mut(server) {
-            server.riders.trust_head();
+            server.pipelined.trust_head();
         }
         let pool = &self.pools[pool_id];
         let size = self.rules.config.pool_size(&pool.config, &pool.user);
@@ -207,8 +209,8 @@ impl Machine {
         };
         cancel.stage = Stage::Sent;
         server.cancels += 1;
-        server.riders.close();
-        server.riders.expose();
+        server.pipelined.close();
+        server.pipelined.expose();
         self.scratch.clear();
         encode_cancel(&mut self.scratch, server.pid, &server.key);
         d.send(cancel.conn, &self.scratch);
@@ -256,11 +258,11 @@ impl Machine {
                 return;
             }
             let clients = &self.clients;
-            // One that is aboard behind others has to wait for its turn there.
+            // One that is queued behind others has to wait for its turn there.
             let due = pool.waiting_cancels.iter().position(|waiting| {
                 !clients
                     .get(waiting.target)
-                    .is_some_and(|client| matches!(client.state, ClientState::Riding(_)))
+                    .is_some_and(|client| matches!(client.state, ClientState::QueuedBehind(_)))
             });
             let Some(waiting) = due.and_then(|at| pool.waiting_cancels.remove(at)) else { return };
             self.cancel_target(d, waiting.requester, waiting.target);

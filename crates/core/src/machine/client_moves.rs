@@ -139,7 +139,7 @@ impl Machine {
             return;
         };
         if link.kept > 0 {
-            // What it asked for as a rider is answered.
+            // What it asked for while it was queued is answered.
             client.inbox.drain(..link.kept.min(client.inbox.len()));
             if client.inbox.is_empty() {
                 self.buffers.give_back(std::mem::take(&mut client.inbox));
@@ -256,8 +256,8 @@ impl Machine {
                 self.forget_pin(link.server, link.pin.as_deref());
                 self.abandon_server(d, &link);
             }
-            ClientState::Riding(_) => {
-                self.leave_pool(id, client.account, |pool| pool.riding -= 1);
+            ClientState::QueuedBehind(_) => {
+                self.leave_pool(id, client.account, |pool| pool.queued_behind -= 1);
             }
             ClientState::Waiting(_) => {
                 self.leave_pool(id, client.account, |pool| pool.waiting -= 1);
@@ -305,12 +305,12 @@ impl Machine {
             ClientState::Waiting(_)
             | ClientState::AwaitingServer(_)
             | ClientState::AwaitingAnswer(_)
-            | ClientState::Riding(_) => true,
+            | ClientState::QueuedBehind(_) => true,
             ClientState::Console(console) => console.pending.is_some(),
             ClientState::Linked(link) if link.held || link.kept > 0 || link.opening.holds() => true,
             ClientState::Linked(link) => self.servers.get(link.server).is_some_and(|server| {
                 matches!(server.state, ServerState::Settling(_) | ServerState::Auditing(_))
-                    || !server.riders.is_alone()
+                    || !server.pipelined.is_alone()
             }),
             _ => false,
         }
@@ -371,7 +371,7 @@ impl Machine {
         let Some(client) = self.clients.get_mut(id) else { return };
         let notified = match &mut client.state {
             ClientState::Waiting(waiting) => &mut waiting.notified,
-            ClientState::Riding(riding) => &mut riding.notified,
+            ClientState::QueuedBehind(queued_behind) => &mut queued_behind.notified,
             _ => return,
         };
         if std::mem::replace(notified, true) {

@@ -237,13 +237,13 @@ impl Machine {
         if let Some(group) =
             group.filter(|group| group.len as usize == bytes.len() && cursor.at == bytes.len())
         {
-            self.begin_ride(server_id, &group);
+            self.begin_pipeline(server_id, &group);
         }
         if cursor.at == 0 { Step::Wait } else { Step::Used(cursor.at) }
     }
 
     /// What of a linked client's bytes is a group that others may follow: the inner `None` if nothing is. The outer one: it has
-    /// to wait, because others are aboard behind it, what it asked for before is still in its inbox, or what it has reset is to
+    /// to wait, because others are queued behind it, what it asked for before is still in its inbox, or what it has reset is to
     /// be put back.
     fn group_to_send(&mut self, id: ClientId, server_id: ServerId, bytes: &[u8]) -> Option<Option<Group>> {
         let client = self.clients.get_mut(id)?;
@@ -251,7 +251,7 @@ impl Machine {
         // Whether anything still has to wait is to be seen.
         link.held = false;
         let Some(server) = self.servers.get(server_id) else { return Some(None) };
-        if link.kept > 0 || !server.riders.is_alone() {
+        if link.kept > 0 || !server.pipelined.is_alone() {
             return None;
         }
         if waits_for_restore(link, &server.ledger, bytes) {
@@ -262,8 +262,8 @@ impl Machine {
             return Some(None);
         }
         let group = link.group.take();
-        if server.riders.head().is_some() {
-            self.end_ride(server_id);
+        if server.pipelined.head().is_some() {
+            self.end_pipeline(server_id);
         }
         Some(group)
     }

@@ -114,7 +114,7 @@ impl Machine {
                 continue;
             }
             let rest = &bytes[at..];
-            if server.riders.held().is_some() && self.holds_exposed(d, id, rest) {
+            if server.pipelined.held().is_some() && self.holds_exposed(d, id, rest) {
                 break;
             }
             let Some(server) = self.servers.get_mut(id) else { return Step::Gone };
@@ -474,13 +474,13 @@ impl Machine {
         server.first_ask.end(rests, buffers);
         self.note_schema_change(id, status);
         if matches!(accepted.owner, Owner::Hidden(Purpose::Listen | Purpose::Meet)) {
-            self.hub_answered(d, id);
+            self.notify_listener_answered(d, id);
         }
         if self.reopens(d, id, status) {
             return Ok(());
         }
         let Some(server) = self.servers.get_mut(id) else { return Ok(()) };
-        let rode = !server.riders.is_alone();
+        let rode = !server.pipelined.is_alone();
         let pool = &mut self.pools[server.pool];
         if matches!(accepted.owner, Owner::Client(_)) && (rode || server.ledger.is_empty()) {
             let ended = server.note_end(pool, now_us);
@@ -494,10 +494,10 @@ impl Machine {
         }
         let Some(server) = self.servers.get(id) else { return Ok(()) };
         if rode {
-            self.next_aboard(d, id);
+            self.next_queued(d, id);
             return Ok(());
         }
-        if server.riders.head().is_some() && server.tx != TxStatus::Idle {
+        if server.pipelined.head().is_some() && server.tx != TxStatus::Idle {
             self.trust_lost(d, id);
         }
         let Some(server) = self.servers.get(id) else { return Ok(()) };
@@ -535,24 +535,24 @@ impl Machine {
             && parse_ready(body).is_ok_and(|status| status != TxStatus::Idle)
     }
 
-    /// A transaction is open where others are aboard behind.
+    /// A transaction is open while others are queued behind it.
     fn strands_others(&self, id: ServerId, ready: &[u8]) -> bool {
-        let riders = self.servers.get(id).map(|server| &server.riders);
-        riders.is_some_and(|riders| riders.head().is_some() && !riders.is_alone())
+        let pipelined = self.servers.get(id).map(|server| &server.pipelined);
+        pipelined.is_some_and(|pipelined| pipelined.head().is_some() && !pipelined.is_alone())
             && parse_ready(ready) != Ok(TxStatus::Idle)
     }
 
-    /// COPY where it can not be: with others aboard, or where nobody would ever send its data.
+    /// COPY where it cannot be: with others queued, or without a client that could send its data.
     fn misplaced_copy(&mut self, id: ServerId, message: u8) -> Option<Unexpected> {
         let server = self.servers.get(id)?;
         let hidden = server.ledger.head().is_some_and(|head| matches!(head.owner, Owner::Hidden(_)));
-        if !server.riders.is_alone() {
+        if !server.pipelined.is_alone() {
             return Some(self.rule_broken(id, message, "no COPY"));
         }
         (hidden && message != tag::COPY_OUT).then_some(Unexpected { tag: message, expected: "no COPY" })
     }
 
-    /// What was certain not to happen did, with others aboard: the server is given up.
+    /// What was certain not to happen did, with others queued: the server is given up.
     fn rule_broken(&mut self, id: ServerId, message: u8, expected: &'static str) -> Unexpected {
         self.note_violation(id);
         Unexpected { tag: message, expected }

@@ -89,7 +89,7 @@ impl Machine {
                 | ClientState::AwaitingServer(_)
                 | ClientState::HandingOver(_)
                 | ClientState::Waiting(_)
-                | ClientState::Riding(_) => Step::Wait,
+                | ClientState::QueuedBehind(_) => Step::Wait,
                 // Nothing more is expected; nothing more is kept.
                 ClientState::Cancelling => Step::Used(rest.len()),
                 ClientState::Idle => self.idle_client_sent(d, id, rest),

@@ -16,8 +16,8 @@ use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::Ledger;
 use crate::mail::{Mail, Scarce, Shutdown};
 use crate::params::Params;
+use crate::pipelined::Pipelined;
 use crate::pool::{Pool, ServerKind};
-use crate::riders::Riders;
 use crate::sequences::Users;
 use crate::server::{Beginning, Server, ServerState};
 use crate::startup_checks::Opened;
@@ -83,7 +83,7 @@ impl Machine {
                 }
                 Admission::Behind(server) => {
                     self.pools[pool_id].queue.pop_front();
-                    self.board(d, client, server);
+                    self.enqueue_behind(d, client, server);
                 }
                 Admission::Soon => return false,
                 Admission::NoServer => break,
@@ -295,7 +295,7 @@ impl Machine {
             first_ask: FirstAsk::default(),
             inbox: Vec::new(),
             streaming: None,
-            riders: Riders::default(),
+            pipelined: Pipelined::default(),
             received_bytes: 0,
             paused_us: 0,
             reads_paused: false,

@@ -132,7 +132,7 @@ impl Machine {
     fn is_portable<D: Driver>(&self, d: &D, server: &Server) -> bool {
         server.streaming.is_none()
             && server.inbox.is_empty()
-            && server.riders.is_alone()
+            && server.pipelined.is_alone()
             && server.cancels == 0
             && !server.lost
             && server.tls.is_empty()

@@ -8,7 +8,7 @@ use pgweir_wire::backend::TxStatus;
 use pgweir_wire::error::SqlState;
 
 use super::{Activity, Machine, WaitingCancel, duration_us};
-use crate::client::{Account, Asked, Client, ClientState, Opening, Riding, Waiting};
+use crate::client::{Account, Asked, Client, ClientState, Opening, QueuedBehind, Waiting};
 use crate::driver::{CloseMode, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{CancelId, ClientId, PoolId, ServerId};
@@ -99,7 +99,9 @@ impl Machine {
                 .iter()
                 .filter(|(_, client)| match &client.state {
                     ClientState::Waiting(waiting) => !waiting.notified && waited(waiting.since_us),
-                    ClientState::Riding(riding) => !riding.notified && waited(riding.since_us),
+                    ClientState::QueuedBehind(queued_behind) => {
+                        !queued_behind.notified && waited(queued_behind.since_us)
+                    }
                     _ => false,
                 })
                 .map(|(id, _)| id)
@@ -139,7 +141,8 @@ impl Machine {
                 over(config.client_idle_timeout(&account.user), account.active_us)
                     .then_some(Fault::Timeout("client_idle_timeout", SqlState::IDLE_SESSION_TIMEOUT))
             }
-            ClientState::Waiting(Waiting { since_us, .. }) | ClientState::Riding(Riding { since_us, .. }) => {
+            ClientState::Waiting(Waiting { since_us, .. })
+            | ClientState::QueuedBehind(QueuedBehind { since_us, .. }) => {
                 self.wait_overdue(client.account.as_deref()?, *since_us)
             }
             ClientState::Linked(link) => {
@@ -284,7 +287,7 @@ impl Machine {
         self.close_unfit(d, id);
         self.close_surplus(d, id);
         self.keep_minimum(d, id);
-        self.tend_hub(d, id);
+        self.tend_notify_listener(d, id);
         if self.pools[id].is_starving() {
             self.notice(id);
         }

@@ -14,7 +14,7 @@ use crate::limits::{APPLICATION_NAMES_SHOWN_MAX, POOLS_SHOWN_MAX};
 use crate::mail::Question;
 use crate::pool::ServerKind;
 use crate::snapshot::{
-    ClientCount, ClientNumbers, ConnectFailure, PoolSnapshot, RideNumbers, ServerNumbers, Snapshot,
+    ClientCount, ClientNumbers, ConnectFailure, MultiplexNumbers, PoolSnapshot, ServerNumbers, Snapshot,
     SnapshotRequest, WorkerSnapshot,
 };
 
@@ -77,7 +77,7 @@ impl Machine {
         let cancels_sent = self.cancels.values().filter(|cancel| cancel.pool == id).count();
         let pool = &mut self.pools[id];
         let awaiting = count(pool.at_login());
-        let busy = pool.waiting + awaiting + pool.linked + pool.riding;
+        let busy = pool.waiting + awaiting + pool.linked + pool.queued_behind;
         let has_more = pool.shown_queries != Some(pool.stats.queries);
         pool.shown_queries = Some(pool.stats.queries);
         PoolSnapshot {
@@ -90,9 +90,9 @@ impl Machine {
                 linked: pool.linked,
                 pinned: pool.pinned,
                 idle_in_transaction,
-                riding: pool.riding,
+                queued_behind: pool.queued_behind,
                 // Whom auth_query has still to ask about is no client of the pool yet, but waits for it.
-                waiting: pool.waiting + pool.riding + awaiting + count(pool.lookups.len()),
+                waiting: pool.waiting + pool.queued_behind + awaiting + count(pool.lookups.len()),
                 idle: pool.clients.saturating_sub(busy),
                 cancels_sent: count(cancels_sent),
                 cancels_waiting: count(pool.waiting_cancels.len()),
@@ -106,13 +106,13 @@ impl Machine {
                 tested: pool.servers(ServerKind::Tested),
                 login: pool.servers(ServerKind::Login),
             },
-            rides: RideNumbers {
+            multiplexing: MultiplexNumbers {
                 target: pool.pace.target(self.rules.config.main.multiplex_servers),
                 busy: count(pool.short.len()),
                 decisions: pool.pace.decisions(),
-                ridden: pool.rides.ridden,
-                requeued: pool.rides.requeued,
-                violations: pool.rides.violations,
+                multiplexed: pool.multiplexing.multiplexed,
+                requeued: pool.multiplexing.requeued,
+                violations: pool.multiplexing.violations,
             },
             continuity: pool.continuity,
             wait_oldest_us,
@@ -146,9 +146,9 @@ impl Machine {
             .short
             .iter()
             .filter_map(|&id| self.servers.get(id))
-            .flat_map(|server| server.riders.behind());
-        let behind = behind.filter_map(|rider| match &self.clients.get(rider.client)?.state {
-            ClientState::Riding(riding) => Some(riding.since_us),
+            .flat_map(|server| server.pipelined.behind());
+        let behind = behind.filter_map(|queued| match &self.clients.get(queued.client)?.state {
+            ClientState::QueuedBehind(queued_behind) => Some(queued_behind.since_us),
             _ => None,
         });
         let since_us = queued.into_iter().chain(at_login).chain(behind).min();
@@ -218,7 +218,7 @@ pub(super) fn shown_state(state: &ClientState) -> &'static str {
     match state {
         ClientState::Linked(_) => "active",
         // Waiting for a pool's first server is waiting, too, and so is waiting for the turn on one.
-        ClientState::Waiting(_) | ClientState::Riding(_) | ClientState::AwaitingServer(_) => "waiting",
+        ClientState::Waiting(_) | ClientState::QueuedBehind(_) | ClientState::AwaitingServer(_) => "waiting",
         ClientState::Cancelling => "active_cancel_req",
         ClientState::Idle
         | ClientState::Ignoring

@@ -6,7 +6,7 @@ use super::hosts::{host_rows, zone_rows};
 use super::measure::statement_rows;
 use super::observe::shown_state;
 use super::{Activity, Machine};
-use crate::client::{Client, ClientState, Link, Riding};
+use crate::client::{Client, ClientState, Link, QueuedBehind};
 use crate::client_handoff::Replication;
 use crate::console::command::{Outcome, Topic};
 use crate::console::table::{TOTALS, column_names};
@@ -137,7 +137,7 @@ impl Machine {
                 if sockets {
                     row.extend(buffer_cells(client.inbox.len(), d.backlog(client.conn)));
                 } else {
-                    row.push(cell(u8::from(matches!(client.state, ClientState::Riding(_)))));
+                    row.push(cell(u8::from(matches!(client.state, ClientState::QueuedBehind(_)))));
                     row.extend(self.pin_cells(Some(client)));
                     let server = match &client.state {
                         ClientState::Linked(link) => self.servers.get(link.server),
@@ -159,7 +159,9 @@ impl Machine {
             (None, _) => (String::new(), String::new()),
         };
         let state = match &client.state {
-            ClientState::Waiting(_) | ClientState::Riding(_) | ClientState::AwaitingServer(_) if sockets => {
+            ClientState::Waiting(_) | ClientState::QueuedBehind(_) | ClientState::AwaitingServer(_)
+                if sockets =>
+            {
                 "cl_waiting"
             }
             ClientState::Linked(_) if sockets => "cl_active",
@@ -172,12 +174,15 @@ impl Machine {
             (None, _) => client.origin.since.mono_us,
         };
         let wait_us = match &client.state {
-            ClientState::Waiting(_) | ClientState::Riding(_) => self.now.mono_us.saturating_sub(request_us),
+            ClientState::Waiting(_) | ClientState::QueuedBehind(_) => {
+                self.now.mono_us.saturating_sub(request_us)
+            }
             ClientState::Linked(link) => self.answer_wait_us(link, request_us),
             _ => 0,
         };
         let link = match &client.state {
-            ClientState::Linked(Link { server, .. }) | ClientState::Riding(Riding { server, .. }) => {
+            ClientState::Linked(Link { server, .. })
+            | ClientState::QueuedBehind(QueuedBehind { server, .. }) => {
                 self.servers.get(*server).map(|server| pointer(server.serial))
             }
             _ => None,
@@ -241,7 +246,7 @@ impl Machine {
                 if sockets {
                     row.extend(buffer_cells(server.inbox.len(), d.backlog(server.conn)));
                 } else {
-                    row.push(cell(server.riders.len()));
+                    row.push(cell(server.pipelined.len()));
                     let client = server.state.client().and_then(|client| self.clients.get(client));
                     row.extend(self.pin_cells(client));
                     row.extend(self.work_cells(Some(server)));
@@ -357,7 +362,7 @@ impl Machine {
         let sent = self.cancels.values().filter(|cancel| cancel.pool == id).count();
         let hosts = pool.config.hosts.len() > 1;
         let balance = hosts.then(|| self.rules.config.load_balance_hosts(&pool.config).as_str().to_owned());
-        let waiting = (pool.waiting + pool.riding) as usize + pool.at_login();
+        let waiting = (pool.waiting + pool.queued_behind) as usize + pool.at_login();
         let asking = pool.lookups.len();
         let mut row = vec![
             cell(&pool.database),
@@ -379,10 +384,10 @@ impl Machine {
             balance,
             cell(pool.pace.target(self.rules.config.main.multiplex_servers)),
             cell(pool.short.len()),
-            cell(pool.riding),
-            cell(pool.rides.ridden),
-            cell(pool.rides.requeued),
-            cell(pool.rides.violations),
+            cell(pool.queued_behind),
+            cell(pool.multiplexing.multiplexed),
+            cell(pool.multiplexing.requeued),
+            cell(pool.multiplexing.violations),
             cell(pool.pace.decisions()),
             cell(pool.pinned),
         ];

@@ -207,14 +207,14 @@ impl Machine {
             kept.bytes.extend_from_slice(&client.inbox);
             self.buffers.give_back(std::mem::replace(&mut client.inbox, kept.bytes));
         }
-        if server.riders.is_alone() {
+        if server.pipelined.is_alone() {
             link.kept = 0;
             link.asked_again += 1;
             link.opening = Opening::Again(Again { begin, rolls_back: false });
             server.ledger.disown_head(Purpose::Rerun);
-            self.end_ride(id);
+            self.end_pipeline(id);
         } else {
-            // Nobody rides behind a BEGIN.
+            // Nothing is queued behind a BEGIN.
             self.run_again(d, id, client_id);
         }
         self.log(d, Level::Debug, "a prepared statement was outdated: it is prepared anew, and runs again");

@@ -48,7 +48,7 @@ impl Machine {
                 }
             }
             Owner::Hidden(Purpose::Replay) => {}
-            // It is no answer. What those aboard behind asked for has not begun, and runs elsewhere when the connection ends.
+            // It is no answer. What those queued behind it asked for has not begun, and runs elsewhere when the connection ends.
             Owner::Hidden(_) if fatal && self.is_busy(id) => self.unasked_error(d, id, message, fatal),
             Owner::Hidden(purpose) => self.hidden_failed(d, id, purpose, body),
         }

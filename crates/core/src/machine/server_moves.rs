@@ -92,7 +92,7 @@ impl Machine {
 
     /// The last owed ReadyForQuery came, and the transaction status is idle.
     pub(super) fn server_rests<D: Driver>(&mut self, d: &mut D, id: ServerId) {
-        self.ride_over(id);
+        self.pipeline_head_answered(id);
         let Some(server) = self.servers.get_mut(id) else { return };
         match server.state {
             ServerState::Busy(client) => self.transaction_ended(d, id, client),
@@ -216,8 +216,8 @@ impl Machine {
 
     /// Into the list of free servers, if nothing speaks against it.
     pub(super) fn free_server<D: Driver>(&mut self, d: &mut D, id: ServerId) {
-        if self.is_hub(id) {
-            return self.hub_up(d, id);
+        if self.is_notify_listener(id) {
+            return self.notify_listener_up(d, id);
         }
         let Some(server) = self.servers.get_mut(id) else { return };
         let pool_id = server.pool;
@@ -292,7 +292,7 @@ impl Machine {
         if server.lost {
             return;
         }
-        if !server.riders.is_alone() {
+        if !server.pipelined.is_alone() {
             // What it asked for is whole, and over with its answer: those behind it need not suffer.
             self.set_server_state(id, ServerState::Draining);
             self.server_unpause(d, id);
@@ -379,7 +379,7 @@ impl Machine {
             let line = format!("{} closing because: {reason} (age={age_s}s)", self.server_log_name(server));
             self.log(d, Level::Log, &line);
         }
-        self.put_back_riders(d, id);
+        self.put_back_queued(d, id);
         self.leave_short(id);
         self.set_unlisted(id);
         let Some(mut server) = self.servers.remove(id) else { return };
@@ -408,7 +408,7 @@ impl Machine {
         }
         self.give_back_server(d, server.pool);
         self.notice(server.pool);
-        self.hub_lost(d, server.pool, id);
+        self.notify_listener_lost(d, server.pool, id);
     }
 
     /// Takes a server out of its list before it is removed.

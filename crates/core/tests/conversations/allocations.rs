@@ -1,4 +1,4 @@
-//! The steady state allocates nothing: neither a statement, nor a transaction, nor a rider.
+//! The steady state allocates nothing: neither a statement, nor a transaction, nor a queued.
 
 use crate::rig::{End, Rig, be, fe};
 
@@ -44,7 +44,7 @@ fn a_statement_allocates_nothing() {
 }
 
 #[test]
-fn riders_allocate_nothing() {
+fn multiplexing_allocates_nothing() {
     for main in ["", "multiplex_depth = 4", "multiplex_depth = 0"] {
         let (mut rig, clients, server) = pool(20, main);
         let request = fe::query("select * from t where id = 1");

@@ -83,17 +83,17 @@ fn what_sql_prepared_calls_one_too() {
 }
 
 #[test]
-fn nobody_rides_with_one() {
+fn none_is_queued_behind_one() {
     let settings = "default_pool_size = 1\nmultiplex_servers = 1";
     let reads = ["r", "set_tenant", ""];
-    for (rows, rides) in [(vec![reads], true), (vec![reads, ["g", "set_tenant", ""]], false)] {
+    for (rows, multiplexing) in [(vec![reads], true), (vec![reads, ["g", "set_tenant", ""]], false)] {
         let (mut rig, one, server) = with_catalog(settings, &rows);
         let two = rig.client("alice");
         for _ in 0..3 {
             rig.send(one, &fe::query("select set_tenant('a')"));
             rig.gets(server);
             rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
-            if !rides {
+            if !multiplexing {
                 rig.gets(server);
                 rig.send(server, &be::answer(&[&["s", "role", "none"]]));
             }
@@ -101,7 +101,7 @@ fn nobody_rides_with_one() {
         rig.send(one, &fe::query("select set_tenant('a')"));
         rig.gets(server);
         rig.send(two, &fe::query("select set_tenant('b')"));
-        assert_eq!(rig.gets(server).len(), usize::from(rides), "{rows:?}");
+        assert_eq!(rig.gets(server).len(), usize::from(multiplexing), "{rows:?}");
     }
 }
 

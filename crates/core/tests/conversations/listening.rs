@@ -32,28 +32,28 @@ fn joining(rig: &mut Rig, client: End) -> (End, End) {
     assert_eq!(rig.gets(server), ["Query LISTEN a"]);
     rig.send(server, &done("LISTEN"));
     channels(rig, server, &["a"]);
-    let hub = rig.dialed();
-    rig.greet(hub);
-    let asked = rig.gets(hub).concat();
+    let notify_listener = rig.dialed();
+    rig.greet(notify_listener);
+    let asked = rig.gets(notify_listener).concat();
     assert!(asked.starts_with("Query LISTEN \"a\";LISTEN \"pgweir_"), "{asked}");
-    assert_eq!(rig.gets(client), ["Complete LISTEN"], "it is not told before the hub listens");
-    rig.send(hub, &[be::complete("LISTEN"), done("LISTEN")].concat());
-    (server, hub)
+    assert_eq!(rig.gets(client), ["Complete LISTEN"], "it is not told before the notify_listener listens");
+    rig.send(notify_listener, &[be::complete("LISTEN"), done("LISTEN")].concat());
+    (server, notify_listener)
 }
 
 /// A client, its server, and the connection that listens: the client listens to `a`.
 fn listening(rig: &mut Rig) -> (End, End, End) {
     let client = rig.client("alice");
-    let (server, hub) = joining(rig, client);
+    let (server, notify_listener) = joining(rig, client);
     let mark = Mark::asked_for(rig, server);
     rig.send(server, &mark.answered(&[], &[]));
     rig.gets_nothing(client);
-    mark.reaches(rig, hub, &[], &[]);
+    mark.reaches(rig, notify_listener, &[], &[]);
     assert_eq!(rig.gets(client), ["Ready I"]);
-    (client, server, hub)
+    (client, server, notify_listener)
 }
 
-/// What tells what a server passes on from what the hub does.
+/// What tells what a server passes on from what the notify listener does.
 struct Mark {
     channel: String,
     number: String,
@@ -83,11 +83,11 @@ impl Mark {
         [sent, behind.concat(), be::ready('I'), done("UNLISTEN")].concat()
     }
 
-    /// The hub had not come to it when the server had, and is asked.
-    fn reaches(&self, rig: &mut Rig, hub: End, before: &[Vec<u8>], behind: &[Vec<u8>]) {
-        assert_eq!(rig.gets(hub), [format!("Query NOTIFY \"{}\";", self.channel)]);
+    /// The notify listener had not come to it when the server had, and is asked.
+    fn reaches(&self, rig: &mut Rig, notify_listener: End, before: &[Vec<u8>], behind: &[Vec<u8>]) {
+        assert_eq!(rig.gets(notify_listener), [format!("Query NOTIFY \"{}\";", self.channel)]);
         let told = [before.concat(), self.told(), behind.concat()].concat();
-        rig.send(hub, &[be::complete("NOTIFY"), told, be::ready('I')].concat());
+        rig.send(notify_listener, &[be::complete("NOTIFY"), told, be::ready('I')].concat());
     }
 }
 
@@ -98,8 +98,8 @@ fn pid(rig: &Rig, client: End) -> u32 {
 #[test]
 fn notifications_come_from_the_connection_that_listens_for_all() {
     let mut rig = Rig::new("default_pool_size = 1");
-    let (client, server, hub) = listening(&mut rig);
-    rig.send(hub, &be::notified(9, "a", "one"));
+    let (client, server, notify_listener) = listening(&mut rig);
+    rig.send(notify_listener, &be::notified(9, "a", "one"));
     assert_eq!(rig.gets(client), ["Notification 9 a one"]);
     // The server carries the client's session, and hears it, too.
     rig.send(server, &be::notified(9, "a", "one"));
@@ -112,9 +112,9 @@ fn notifications_come_from_the_connection_that_listens_for_all() {
     assert!(got.contains(&"Query select 1".to_owned()), "{got:?}");
 }
 
-/// A client that is told that the hub listens; one more listens to the same, and the hub has just said that it does already.
+/// A client that is told that the notify listener listens; one more listens to the same, and the notify listener has just said that it does already.
 fn second_listener(rig: &mut Rig) -> (End, End, End, End) {
-    let (one, server, hub) = listening(rig);
+    let (one, server, notify_listener) = listening(rig);
     let two = rig.client("alice");
     rig.send(two, &fe::query("LISTEN a"));
     let replayed = rig.gets(server);
@@ -128,35 +128,43 @@ fn second_listener(rig: &mut Rig) -> (End, End, End, End) {
     answers.extend(done("LISTEN"));
     rig.send(server, &answers);
     channels(rig, server, &["a"]);
-    assert_eq!(rig.gets(hub), ["Query "], "it listens already");
-    rig.send(hub, &empty());
-    (one, two, server, hub)
+    assert_eq!(rig.gets(notify_listener), ["Query "], "it listens already");
+    rig.send(notify_listener, &empty());
+    (one, two, server, notify_listener)
 }
 
 #[test]
 fn a_second_listener_is_told_once_and_in_order_wherever_the_mark_stands() {
     let [before, between, behind] = ["1", "2", "3"].map(|number| be::notified(9, "a", number));
     let due = ["Notification 9 a 1", "Notification 9 a 2", "Notification 9 a 3"];
-    for hub_first in [true, false] {
+    for notify_listener_first in [true, false] {
         for server_tells_more in [true, false] {
             let mut rig = Rig::new("");
-            let (one, two, server, hub) = second_listener(&mut rig);
+            let (one, two, server, notify_listener) = second_listener(&mut rig);
             let mark = Mark::asked_for(&mut rig, server);
             let more = if server_tells_more { vec![behind.clone()] } else { Vec::new() };
             let of_server = mark.answered(&[before.clone(), between.clone()], &more);
-            if hub_first {
-                rig.send(hub, &[before.clone(), between.clone(), mark.told(), behind.clone()].concat());
+            if notify_listener_first {
+                rig.send(
+                    notify_listener,
+                    &[before.clone(), between.clone(), mark.told(), behind.clone()].concat(),
+                );
                 rig.gets_loosely(two);
                 rig.send(server, &of_server);
-                rig.gets_nothing(hub);
+                rig.gets_nothing(notify_listener);
             } else {
                 // It is signalled late.
                 rig.send(server, &of_server);
-                mark.reaches(&mut rig, hub, &[before.clone(), between.clone()], from_ref(&behind));
+                mark.reaches(
+                    &mut rig,
+                    notify_listener,
+                    &[before.clone(), between.clone()],
+                    from_ref(&behind),
+                );
             }
             let told = rig.gets(two);
             let told: Vec<&String> = told.iter().filter(|told| *told != "Complete LISTEN").collect();
-            assert_eq!(told[..3], due, "{hub_first} {server_tells_more}");
+            assert_eq!(told[..3], due, "{notify_listener_first} {server_tells_more}");
             assert_eq!(told[3..], ["Ready I"]);
             assert_eq!(rig.gets(one), due);
         }
@@ -167,10 +175,10 @@ fn a_second_listener_is_told_once_and_in_order_wherever_the_mark_stands() {
 fn the_same_notification_twice_is_two() {
     let same = be::notified(9, "a", "");
     let mut rig = Rig::new("");
-    let (_, two, server, hub) = second_listener(&mut rig);
+    let (_, two, server, notify_listener) = second_listener(&mut rig);
     let mark = Mark::asked_for(&mut rig, server);
     rig.send(server, &mark.answered(from_ref(&same), &[]));
-    mark.reaches(&mut rig, hub, &[same.clone(), same.clone()], &[same]);
+    mark.reaches(&mut rig, notify_listener, &[same.clone(), same.clone()], &[same]);
     assert_eq!(rig.gets(two), ["Complete LISTEN", "Notification 9 a ", "Notification 9 a ", "Ready I"]);
 }
 
@@ -180,7 +188,7 @@ fn a_mark_that_is_refused_is_sent_again_and_then_the_client_keeps_its_server() {
     for times in [2, 3] {
         let mut rig = Rig::new("");
         let client = rig.client("alice");
-        let (server, hub) = joining(&mut rig, client);
+        let (server, notify_listener) = joining(&mut rig, client);
         for _ in 1..times {
             Mark::asked_for(&mut rig, server);
             rig.send(server, &[be::notified(9, "a", "1"), refused.clone(), done("UNLISTEN")].concat());
@@ -194,7 +202,7 @@ fn a_mark_that_is_refused_is_sent_again_and_then_the_client_keeps_its_server() {
             rig.gets_nothing(client);
             assert_eq!(rig.gets(server), [format!("Query UNLISTEN \"{}\";", mark.channel)]);
             rig.send(server, &done("UNLISTEN"));
-            mark.reaches(&mut rig, hub, &[], &[]);
+            mark.reaches(&mut rig, notify_listener, &[], &[]);
             assert_eq!(rig.gets(client), ["Notification 9 a 1", "Ready I"]);
             continue;
         }
@@ -209,32 +217,32 @@ fn a_mark_that_is_refused_is_sent_again_and_then_the_client_keeps_its_server() {
 fn a_hub_that_does_not_hear_the_mark_is_none_for_this_client() {
     let mut rig = Rig::new("");
     let client = rig.client("alice");
-    let (server, hub) = joining(&mut rig, client);
+    let (server, notify_listener) = joining(&mut rig, client);
     let mark = Mark::asked_for(&mut rig, server);
     rig.send(server, &mark.answered(&[be::notified(9, "a", "1")], &[be::notified(9, "a", "2")]));
-    assert_eq!(rig.gets(hub), [format!("Query NOTIFY \"{}\";", mark.channel)]);
+    assert_eq!(rig.gets(notify_listener), [format!("Query NOTIFY \"{}\";", mark.channel)]);
     // It is another PostgreSQL's, or refuses.
-    rig.send(hub, &[be::error("57014", "canceling statement"), be::ready('I')].concat());
+    rig.send(notify_listener, &[be::error("57014", "canceling statement"), be::ready('I')].concat());
     assert_eq!(rig.gets(client), ["Notification 9 a 1", "Notification 9 a 2", "Ready I"]);
     rig.send(server, &be::notified(9, "a", "3"));
     assert_eq!(rig.gets(client), ["Notification 9 a 3"]);
-    assert!(!rig.is_closed(hub), "others may listen through it");
+    assert!(!rig.is_closed(notify_listener), "others may listen through it");
 }
 
 #[test]
 fn who_listens_through_a_hub_that_no_longer_hears_is_told_that_something_may_be_missed() {
     let mut rig = Rig::new("");
-    let (client, server, hub) = listening(&mut rig);
+    let (client, server, notify_listener) = listening(&mut rig);
     rig.send(client, &fe::query("LISTEN b"));
     rig.gets(server);
     rig.send(server, &done("LISTEN"));
     channels(&mut rig, server, &["a", "b"]);
-    assert_eq!(rig.gets(hub), ["Query LISTEN \"b\";"]);
-    rig.send(hub, &done("LISTEN"));
+    assert_eq!(rig.gets(notify_listener), ["Query LISTEN \"b\";"]);
+    rig.send(notify_listener, &done("LISTEN"));
     let mark = Mark::asked_for(&mut rig, server);
     rig.send(server, &mark.answered(&[], &[]));
-    rig.gets(hub);
-    rig.send(hub, &done("NOTIFY"));
+    rig.gets(notify_listener);
+    rig.send(notify_listener, &done("NOTIFY"));
     let told = rig.gets(client);
     assert!(told[1].starts_with("FATAL 08006") && told[1].contains("may have been missed"), "{told:?}");
 }
@@ -242,12 +250,12 @@ fn who_listens_through_a_hub_that_no_longer_hears_is_told_that_something_may_be_
 #[test]
 fn nothing_is_told_inside_of_a_transaction() {
     let mut rig = Rig::new("");
-    let (client, server, hub) = listening(&mut rig);
+    let (client, server, notify_listener) = listening(&mut rig);
     rig.send(client, &fe::query("BEGIN; select 1"));
     rig.gets(server);
     rig.send(server, &[be::complete("SELECT 1"), be::ready('T')].concat());
     assert_eq!(rig.gets(client), ["Complete SELECT 1", "Ready T"]);
-    rig.send(hub, &be::notified(9, "a", "one"));
+    rig.send(notify_listener, &be::notified(9, "a", "one"));
     rig.gets_nothing(client);
     rig.send(client, &fe::query("COMMIT"));
     rig.send(server, &done("COMMIT"));
@@ -257,19 +265,19 @@ fn nothing_is_told_inside_of_a_transaction() {
 #[test]
 fn a_clients_own_notification_comes_before_its_statement_is_over() {
     let mut rig = Rig::new("");
-    for hub_first in [true, false] {
-        let (client, server, hub) = listening(&mut rig);
+    for notify_listener_first in [true, false] {
+        let (client, server, notify_listener) = listening(&mut rig);
         rig.send(client, &fe::query("NOTIFY a"));
         assert_eq!(rig.gets(server), ["Query NOTIFY a"]);
         let own = be::notified(4242, "a", "");
-        if hub_first {
-            rig.send(hub, &own);
+        if notify_listener_first {
+            rig.send(notify_listener, &own);
             rig.gets_nothing(client);
         }
         rig.send(server, &[be::complete("NOTIFY"), own.clone(), be::ready('I')].concat());
-        if !hub_first {
+        if !notify_listener_first {
             assert_eq!(rig.gets(client), ["Complete NOTIFY"]);
-            rig.send(hub, &own);
+            rig.send(notify_listener, &own);
         }
         let told = rig.gets(client).join(", ");
         let expected = format!("Notification {} a , Ready I", pid(&rig, client));
@@ -281,11 +289,11 @@ fn a_clients_own_notification_comes_before_its_statement_is_over() {
 #[test]
 fn a_hub_that_is_faster_than_a_pipeline_is_not_waited_for_again() {
     let mut rig = Rig::new("");
-    let (client, server, hub) = listening(&mut rig);
+    let (client, server, notify_listener) = listening(&mut rig);
     rig.send(client, &[fe::query("select 1"), fe::query("NOTIFY a")].concat());
     rig.gets(server);
     let own = be::notified(4242, "a", "");
-    rig.send(hub, &own);
+    rig.send(notify_listener, &own);
     // What may be its own is not told before its server has told whose it is.
     rig.send(server, &done("SELECT 1"));
     assert_eq!(rig.gets(client), ["Complete SELECT 1", "Ready I"]);
@@ -297,7 +305,7 @@ fn a_hub_that_is_faster_than_a_pipeline_is_not_waited_for_again() {
 #[test]
 fn who_notifies_itself_and_stops_listening_at_once_is_told_and_not_forgotten() {
     let mut rig = Rig::new("");
-    let (client, server, hub) = listening(&mut rig);
+    let (client, server, notify_listener) = listening(&mut rig);
     rig.send(client, &[fe::query("NOTIFY a"), fe::query("UNLISTEN a")].concat());
     rig.gets(server);
     let own = be::notified(4242, "a", "");
@@ -306,7 +314,7 @@ fn who_notifies_itself_and_stops_listening_at_once_is_told_and_not_forgotten() {
     let pid = pid(&rig, client);
     let told = rig.gets(client);
     assert!(told.ends_with(&[format!("Notification {pid} a "), "Ready I".to_owned()]), "{told:?}");
-    rig.send(hub, &own);
+    rig.send(notify_listener, &own);
     rig.gets_nothing(client);
 }
 
@@ -326,29 +334,29 @@ fn what_is_rolled_back_was_never_listened_to() {
 #[test]
 fn who_stops_listening_is_told_nothing_more() {
     let mut rig = Rig::new("");
-    let (client, server, hub) = listening(&mut rig);
+    let (client, server, notify_listener) = listening(&mut rig);
     rig.send(client, &fe::query("UNLISTEN *"));
     rig.gets(server);
     rig.send(server, &done("UNLISTEN"));
     channels(&mut rig, server, &[]);
     assert_eq!(rig.gets(client), ["Complete UNLISTEN", "Ready I"]);
-    rig.send(hub, &be::notified(9, "a", "late"));
+    rig.send(notify_listener, &be::notified(9, "a", "late"));
     rig.gets_nothing(client);
     rig.pass_s(1);
-    assert_eq!(rig.gets(hub), ["Query UNLISTEN \"a\";"]);
+    assert_eq!(rig.gets(notify_listener), ["Query UNLISTEN \"a\";"]);
 }
 
 #[test]
 fn discard_all_is_the_end_of_listening_before_anything_else_is_sent() {
     let mut rig = Rig::new("");
-    let (client, server, hub) = listening(&mut rig);
+    let (client, server, notify_listener) = listening(&mut rig);
     rig.send(client, &[fe::query("DISCARD ALL"), fe::query("NOTIFY a")].concat());
     // What is behind a DISCARD in the same packet goes on; alone it would have waited.
     rig.gets(server);
     rig.send(server, &done("DISCARD ALL"));
     rig.send(server, &done("NOTIFY"));
     channels(&mut rig, server, &[]);
-    rig.send(hub, &be::notified(4242, "a", ""));
+    rig.send(notify_listener, &be::notified(4242, "a", ""));
     let told = rig.gets(client);
     assert!(told.ends_with(&["Ready I".to_owned()]), "{told:?}");
     rig.gets_nothing(client);
@@ -357,13 +365,13 @@ fn discard_all_is_the_end_of_listening_before_anything_else_is_sent() {
 #[test]
 fn a_connection_that_breaks_ends_those_who_listened() {
     let mut rig = Rig::new("");
-    let (client, _, hub) = listening(&mut rig);
-    rig.eof(hub);
+    let (client, _, notify_listener) = listening(&mut rig);
+    rig.eof(notify_listener);
     let told = rig.gets(client);
     assert!(told[0].starts_with("FATAL 08006") && told[0].contains("may have been missed"), "{told:?}");
 }
 
-/// A client that keeps its server, as no hub can be had for its channel `a`.
+/// A client that keeps its server, as no notify listener can be had for its channel `a`.
 fn listening_alone(rig: &mut Rig) -> (End, End) {
     let client = rig.client("alice");
     let server = rig.dialed();
@@ -372,8 +380,8 @@ fn listening_alone(rig: &mut Rig) -> (End, End) {
     rig.send(server, &done("LISTEN"));
     channels(rig, server, &["a"]);
     rig.gets(client);
-    let hub = rig.dialed();
-    rig.refuse_dial(hub, "too many connections");
+    let notify_listener = rig.dialed();
+    rig.refuse_dial(notify_listener, "too many connections");
     assert_eq!(rig.gets(client), ["Ready I"]);
     (client, server)
 }
@@ -443,7 +451,7 @@ fn what_is_listened_to_for_a_while_in_a_pipeline_is_told() {
 #[test]
 fn who_waits_for_a_server_is_told_when_its_answer_is_complete() {
     let mut rig = Rig::new("default_pool_size = 1");
-    let (client, server, hub) = listening(&mut rig);
+    let (client, server, notify_listener) = listening(&mut rig);
     let other = rig.client("alice");
     rig.send(other, &fe::query("BEGIN"));
     rig.gets_loosely(server);
@@ -451,7 +459,7 @@ fn who_waits_for_a_server_is_told_when_its_answer_is_complete() {
     let group = [fe::parse("s", "select 1"), fe::bind("s"), fe::execute(), fe::sync()].concat();
     rig.send(client, &group);
     rig.gets(client);
-    rig.send(hub, &be::notified(9, "a", "one"));
+    rig.send(notify_listener, &be::notified(9, "a", "one"));
     rig.gets_nothing(client);
 }
 
@@ -467,8 +475,8 @@ fn a_client_that_keeps_its_server_to_listen_knows_its_own_notifications() {
     rig.send(server, &[done("LISTEN"), be::complete("NOTIFY"), own.clone(), be::ready('I')].concat());
     channels(&mut rig, server, &["a"]);
     rig.gets(client);
-    let hub = rig.dialed();
-    rig.refuse_dial(hub, "too many connections");
+    let notify_listener = rig.dialed();
+    rig.refuse_dial(notify_listener, "too many connections");
     let pid = pid(&rig, client);
     assert_eq!(rig.gets(client), [format!("Notification {pid} a own"), "Ready I".to_owned()]);
     // And when it was, in one read with what stands before it and behind it.
@@ -485,7 +493,7 @@ fn a_client_that_keeps_its_server_to_listen_knows_its_own_notifications() {
 #[test]
 fn a_client_that_does_not_take_its_notifications_is_ended() {
     let mut rig = Rig::new("");
-    let (client, server, hub) = listening(&mut rig);
+    let (client, server, notify_listener) = listening(&mut rig);
     rig.send(client, &fe::query("BEGIN; select 1"));
     rig.gets(server);
     rig.send(server, &[be::complete("SELECT 1"), be::ready('T')].concat());
@@ -495,7 +503,7 @@ fn a_client_that_does_not_take_its_notifications_is_ended() {
         if rig.is_closed(client) {
             break;
         }
-        rig.send(hub, &be::notified(9, "a", &payload));
+        rig.send(notify_listener, &be::notified(9, "a", &payload));
     }
     let told = rig.gets(client);
     assert!(told[0].starts_with("FATAL 54000"), "{told:?}");
@@ -504,13 +512,13 @@ fn a_client_that_does_not_take_its_notifications_is_ended() {
 #[test]
 fn what_waited_for_the_hub_does_not_keep_a_servers_answer_from_being_asked_for() {
     let mut rig = Rig::new("defer_begin = packet");
-    let (client, server, hub) = listening(&mut rig);
+    let (client, server, notify_listener) = listening(&mut rig);
     let pinned = answer(&[["t", "", ""], ["l", "a", ""]]);
     rig.send(client, &fe::query("CREATE TEMP TABLE t (a int)"));
     rig.send(server, &done("CREATE TABLE"));
     rig.send(server, &pinned);
     rig.gets_loosely(server);
-    // What the second text names is known when the first is answered; and the ends of both wait for the hub.
+    // What the second text names is known when the first is answered; and the ends of both wait for the notify listener.
     let (first, second) = ("DEALLOCATE x; NOTIFY a", "DEALLOCATE \"PGWEIR_9\"; NOTIFY a");
     rig.send(client, &[fe::query(first), fe::query(second)].concat());
     assert_eq!(rig.gets(server), [&format!("Query {first}"), "Flush"]);
@@ -519,7 +527,7 @@ fn what_waited_for_the_hub_does_not_keep_a_servers_answer_from_being_asked_for()
         let told = [closes, be::complete("DEALLOCATE"), be::complete("NOTIFY"), own.clone(), be::ready('I')];
         rig.send(server, &told.concat());
         rig.send(server, &pinned);
-        rig.send(hub, &own);
+        rig.send(notify_listener, &own);
         assert_eq!(rig.gets(client).last().map(String::as_str), Some("Ready I"));
     }
     rig.gets_loosely(server);
@@ -534,16 +542,16 @@ fn what_waited_for_the_hub_does_not_keep_a_servers_answer_from_being_asked_for()
 #[test]
 fn nobody_is_told_anything_in_an_encoding_that_is_not_its_own() {
     let mut rig = Rig::new("");
-    let (client, server, hub) = listening(&mut rig);
+    let (client, server, notify_listener) = listening(&mut rig);
     rig.send(client, &fe::query("SET client_encoding = 'LATIN1'"));
     rig.gets(server);
     let answer = [be::complete("SET"), be::parameter("client_encoding", "LATIN1"), be::ready('I')];
     rig.send(server, &answer.concat());
     rig.gets_loosely(server);
     rig.gets(client);
-    rig.send(hub, &be::notified(9, "a", "plain"));
+    rig.send(notify_listener, &be::notified(9, "a", "plain"));
     assert_eq!(rig.gets(client), ["Notification 9 a plain"]);
-    rig.send(hub, &be::notified(9, "a", "\u{e9}"));
+    rig.send(notify_listener, &be::notified(9, "a", "\u{e9}"));
     let told = rig.gets(client);
     assert!(told[0].starts_with("FATAL 0A000") && told[0].contains("client_encoding"), "{told:?}");
 }
@@ -551,19 +559,19 @@ fn nobody_is_told_anything_in_an_encoding_that_is_not_its_own() {
 #[test]
 fn who_listens_through_the_hub_stays_there_in_whatever_encoding() {
     let mut rig = Rig::new("");
-    let (client, server, hub) = listening(&mut rig);
+    let (client, server, notify_listener) = listening(&mut rig);
     let statement = "SET client_encoding = 'LATIN1'; LISTEN b";
     rig.send(client, &fe::query(statement));
     assert_eq!(rig.gets(server), [format!("Query {statement}")]);
     let set = [be::complete("SET"), be::parameter("client_encoding", "LATIN1"), done("LISTEN")];
     rig.send(server, &set.concat());
     channels(&mut rig, server, &["a", "b"]);
-    assert_eq!(rig.gets(hub), ["Query LISTEN \"b\";"]);
+    assert_eq!(rig.gets(notify_listener), ["Query LISTEN \"b\";"]);
     // It was signalled of what came before late: no server tells that.
-    rig.send(hub, &[be::notified(9, "a", "one"), done("LISTEN")].concat());
+    rig.send(notify_listener, &[be::notified(9, "a", "one"), done("LISTEN")].concat());
     let mark = Mark::asked_for(&mut rig, server);
     rig.send(server, &mark.answered(&[be::notified(9, "b", "two")], &[]));
-    mark.reaches(&mut rig, hub, &[be::notified(9, "b", "two")], &[]);
+    mark.reaches(&mut rig, notify_listener, &[be::notified(9, "b", "two")], &[]);
     let told = rig.gets(client);
     assert_eq!(told[told.len() - 3..], ["Notification 9 a one", "Notification 9 b two", "Ready I"]);
 }
@@ -574,7 +582,7 @@ fn a_hub_that_breaks_while_a_server_sends_its_mark_leaves_the_client_its_server(
     for parts_before in 0..4 {
         let mut rig = Rig::new("");
         let client = rig.client("alice");
-        let (server, hub) = joining(&mut rig, client);
+        let (server, notify_listener) = joining(&mut rig, client);
         let mark = Mark::asked_for(&mut rig, server);
         let parts = [
             [be::complete("LISTEN"), be::complete("NOTIFY"), one.clone()].concat(),
@@ -583,7 +591,7 @@ fn a_hub_that_breaks_while_a_server_sends_its_mark_leaves_the_client_its_server(
             done("UNLISTEN"),
         ];
         rig.send(server, &parts[..parts_before].concat());
-        rig.eof(hub);
+        rig.eof(notify_listener);
         rig.gets_nothing(client);
         rig.send(server, &parts[parts_before..].concat());
         let due = ["Notification 9 a 1", "Notification 9 a 2", "Notification 9 a 3", "Ready I"];
@@ -598,16 +606,21 @@ fn a_mark_counts_once_and_nobody_elses_does() {
     let [one, two, three] = ["1", "2", "3"].map(|number| be::notified(9, "a", number));
     let mut rig = Rig::new("");
     let client = rig.client("alice");
-    let (server, hub) = joining(&mut rig, client);
+    let (server, notify_listener) = joining(&mut rig, client);
     let mark = Mark::asked_for(&mut rig, server);
     let strange =
         ["", "x", "99", "18446744073709551616"].map(|number| be::notified(9, &mark.channel, number));
     let of_server = [one.clone(), strange.concat(), two.clone()];
     rig.send(server, &mark.answered(&of_server, &[three.clone(), mark.told()]));
-    mark.reaches(&mut rig, hub, &[one, strange.concat(), two], &[three, mark.told(), strange.concat()]);
+    mark.reaches(
+        &mut rig,
+        notify_listener,
+        &[one, strange.concat(), two],
+        &[three, mark.told(), strange.concat()],
+    );
     let due = ["Notification 9 a 1", "Notification 9 a 2", "Notification 9 a 3", "Ready I"];
     assert_eq!(rig.gets(client), due);
     rig.send(server, &[mark.told(), strange.concat()].concat());
-    rig.send(hub, &mark.told());
+    rig.send(notify_listener, &mark.told());
     rig.gets_nothing(client);
 }

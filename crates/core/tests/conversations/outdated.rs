@@ -437,7 +437,7 @@ fn behind_a_replay_it_runs_again_in_the_clients_session() {
 }
 
 #[test]
-fn those_who_ride_run_again_one_by_one() {
+fn queued_clients_run_again_one_by_one() {
     let (mut rig, clients, server) = pool(3, "");
     for client in &clients[1..] {
         prepared(&mut rig, *client, server, "a");

@@ -278,7 +278,7 @@ fn it_waits_behind_those_who_came_before() {
 }
 
 #[test]
-fn nobody_rides_past_it() {
+fn none_is_queued_past_it() {
     let mut rig = Rig::new("default_pool_size = 1");
     let clients: Vec<End> = (0..2).map(|_| rig.client("alice")).collect();
     let server = rig.dialed();

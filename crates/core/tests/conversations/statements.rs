@@ -93,7 +93,7 @@ fn a_group_counts_for_what_it_does_first_behind_its_begin() {
 }
 
 #[test]
-fn riders_count_each_for_its_own_with_the_bytes_of_its_own_answer() {
+fn queued_clients_count_each_for_its_own_with_the_bytes_of_its_own_answer() {
     let mut rig = Rig::new("default_pool_size = 1");
     let (one, two) = (rig.client("alice"), rig.client("alice"));
     let server = rig.dialed();
@@ -101,7 +101,7 @@ fn riders_count_each_for_its_own_with_the_bytes_of_its_own_answer() {
     run(&mut rig, one, server, "select a from t", "SELECT 1");
     rig.send(one, &fe::query("select 2"));
     rig.send(two, &fe::query("select a from t"));
-    assert_eq!(rig.gets(server).len(), 2, "both are aboard");
+    assert_eq!(rig.gets(server).len(), 2, "both are queued");
     let long = [be::row_of(1_000), be::complete("SELECT 1"), be::ready('I')].concat();
     rig.send(server, &[be::complete("SELECT 1"), be::ready('I'), long].concat());
     assert_eq!(statements(&mut rig), ["2 2 0 select ?", "2 2 0 select a from t"]);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use pgweir_core::limits::RESCUE_AFTER_US;
 use pgweir_core::mail::{Mail, Question};
-use pgweir_core::snapshot::{RideNumbers, Snapshot, SnapshotRequest};
+use pgweir_core::snapshot::{MultiplexNumbers, Snapshot, SnapshotRequest};
 
 use super::aboard::Aboard;
 use super::checks::PoolName;
@@ -139,7 +139,9 @@ impl<E: Subject> World<E> {
         }
         for question in std::mem::take(&mut self.hub.questions) {
             let Question::Seen { snapshot: Snapshot::Pools { pools, .. }, .. } = question else { continue };
-            for RideNumbers { ridden, requeued, violations, .. } in pools.into_iter().map(|pool| pool.rides) {
+            for MultiplexNumbers { multiplexed: ridden, requeued, violations, .. } in
+                pools.into_iter().map(|pool| pool.multiplexing)
+            {
                 let numbers =
                     [("riders", ridden), ("riders put back", requeued), ("ride violations", violations)];
                 numbers.into_iter().for_each(|(what, times)| self.hub.checks.count(what, times));

@@ -12,7 +12,7 @@ pub(super) fn clients(clients: &ClientNumbers, login: u32) -> Value {
     json!({
         "total": clients.total() + login,
         "active": clients.linked,
-        "multiplexed": clients.riding,
+        "multiplexed": clients.queued_behind,
         "waiting": clients.waiting,
         "idle": clients.idle,
         "pinned": clients.pinned,

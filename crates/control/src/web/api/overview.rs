@@ -47,12 +47,12 @@ pub(super) fn overview(house: &House, names: bool) -> Value {
         "databases": databases(&model),
         "errors": errors(&model.counters().errors),
         "multiplexing": {
-            "target": whole.rides.target,
-            "busy": whole.rides.busy,
-            "multiplexed": whole.clients.riding,
-            "multiplexed_total": whole.rides.ridden,
-            "requeued_total": whole.rides.requeued,
-            "violations_total": whole.rides.violations,
+            "target": whole.multiplexing.target,
+            "busy": whole.multiplexing.busy,
+            "multiplexed": whole.clients.queued_behind,
+            "multiplexed_total": whole.multiplexing.multiplexed,
+            "requeued_total": whole.multiplexing.requeued,
+            "violations_total": whole.multiplexing.violations,
         },
         "sessions": {
             "pinned": whole.clients.pinned,

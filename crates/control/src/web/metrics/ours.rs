@@ -55,31 +55,31 @@ fn pools(page: &mut Page, groups: &[Group<'_>]) {
         false,
         "pgweir_pool_clients_multiplexed",
         "Clients whose statement is queued on a server after another client's",
-        |sum| sum.clients.riding.into(),
+        |sum| sum.clients.queued_behind.into(),
     );
     each(false, "pgweir_multiplex_target", "Servers that are to be busy with short statements", |sum| {
-        sum.rides.target.into()
+        sum.multiplexing.target.into()
     });
     each(false, "pgweir_multiplex_busy", "Servers that are busy with short statements", |sum| {
-        sum.rides.busy.into()
+        sum.multiplexing.busy.into()
     });
     each(true, "pgweir_multiplex_decisions_total", "How often the target was looked at anew", |sum| {
-        sum.rides.decisions.into()
+        sum.multiplexing.decisions.into()
     });
     each(
         true,
         "pgweir_multiplexed_total",
         "Statements that were queued on a server after another client's",
-        |sum| sum.rides.ridden.into(),
+        |sum| sum.multiplexing.multiplexed.into(),
     );
     each(true, "pgweir_multiplex_requeued_total", "Of these, how many had to be run elsewhere", |sum| {
-        sum.rides.requeued.into()
+        sum.multiplexing.requeued.into()
     });
     each(
         true,
         "pgweir_multiplex_violations_total",
         "Statements that did what they were certain not to do",
-        |sum| sum.rides.violations.into(),
+        |sum| sum.multiplexing.violations.into(),
     );
     each(false, "pgweir_pool_clients_waiting", "Clients that wait for a server", |sum| {
         sum.clients.waiting.into()

@@ -15,7 +15,7 @@ pub(in crate::web) fn pool(database: &str, user: &str, queries: u64, times: Opti
         size: 20,
         clients: ClientNumbers { linked: 1, idle: 2, ..ClientNumbers::default() },
         servers: ServerNumbers { active: 1, ..ServerNumbers::default() },
-        rides: RideNumbers::default(),
+        multiplexing: MultiplexNumbers::default(),
         continuity: pgweir_core::stats::continuity::Continuity::default(),
         wait_oldest_us: 7,
         stats: Stats { queries, xacts: queries, ..Stats::default() },

@@ -35,8 +35,8 @@ impl Machine {
     fn read_catalog<D: Driver>(&mut self, d: &mut D, id: ServerId) -> bool {
         let pool_id = self.servers[id].pool;
         let (routines, names) =
-            (self.pools[pool_id].session_checks.are_wanted(), self.ride_limits(pool_id).is_some());
-        if !routines && !names || self.is_hub(id) || self.reason_to_close(id).is_some() {
+            (self.pools[pool_id].session_checks.are_wanted(), self.multiplex_limits(pool_id).is_some());
+        if !routines && !names || self.is_notify_listener(id) || self.reason_to_close(id).is_some() {
             return false;
         }
         let age = self.shared.routines();

@@ -1,9 +1,9 @@
-//! The connection that listens for a pool's clients, its hub: how it comes to listen for a client, and how it ends.
+//! The connection that listens for a pool's clients, its notify listener: how it comes to listen for a client, and how it ends.
 //!
-//! A client's server and the hub must meet: what is sent before a certain moment the one passes on, and the other what is
+//! A client's server and the notify listener must meet: what is sent before a certain moment the one passes on, and the other what is
 //! sent behind it. PostgreSQL signals those who listen one after the other, so that nobody's silence says anything. But it has
-//! one queue, which all read in its order. When the hub listens, the server sends a mark, a notification on a channel of the
-//! hub's own, and listens to it, too: what each hears on its side of the mark is all there is, and once.
+//! one queue, which all read in its order. When the notify listener listens, the server sends a mark, a notification on a channel of the
+//! notify listener's own, and listens to it, too: what each hears on its side of the mark is all there is, and once.
 //! (`SignalBackends` and `asyncQueueReadAllNotifications` in PostgreSQL's `async.c`.)
 
 use pgweir_wire::backend::NotificationResponse;
@@ -11,18 +11,18 @@ use pgweir_wire::backend::NotificationResponse;
 use crate::client::{Account, ClientState};
 use crate::driver::{CloseMode, Driver, Level};
 use crate::errors::Fault;
-use crate::hub::Hub;
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::Purpose;
 use crate::limits::AUDIT_ATTEMPTS_MAX;
 use crate::machine::{Machine, duration_us};
+use crate::notify_listener::NotifyListener;
 use crate::params::Params;
 use crate::pins::Reasons;
 use crate::server::{Replies, ServerState, Stage};
 use crate::session::quote_identifier;
 
 impl Machine {
-    /// The channels of a session are known. `true` if the hub has to join some first; else the reasons have the last word.
+    /// The channels of a session are known. `true` if the notify listener has to join some first; else the reasons have the last word.
     pub(super) fn join_channels<D: Driver>(
         &mut self,
         d: &mut D,
@@ -39,15 +39,15 @@ impl Machine {
             return false;
         }
         let listener = account.listener.get_or_insert_default();
-        let hub = self.pools[pool_id].hub.as_deref_mut();
+        let notify_listener = self.pools[pool_id].notify_listener.as_deref_mut();
         let (stay, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut listener.joined)
             .into_iter()
             .partition(|channel| session.channels().contains(channel) && !here);
-        if let Some(hub) = hub {
-            gone.iter().for_each(|channel| hub.leave(channel, client_id));
+        if let Some(notify_listener) = notify_listener {
+            gone.iter().for_each(|channel| notify_listener.leave(channel, client_id));
         }
         listener.joined = stay;
-        listener.own_without_hub(account.cancel_key.pid());
+        listener.own_without_listener(account.cancel_key.pid());
         let new: Vec<Box<[u8]>> =
             session.channels().iter().filter(|channel| !listener.joined.contains(channel)).cloned().collect();
         if here {
@@ -60,9 +60,9 @@ impl Machine {
             return false;
         }
         listener.joining.clone_from(&new);
-        // Who listens through the hub already stays there: what it has still to tell, no server would.
-        let through_hub = !listener.joined.is_empty() || self.has_encoding_of_pool(client_id, pool_id);
-        if !through_hub || !self.join(d, pool_id, client_id, &new) {
+        // Who listens through the notify listener already stays there: what it has still to tell, no server would.
+        let through_listener = !listener.joined.is_empty() || self.has_encoding_of_pool(client_id, pool_id);
+        if !through_listener || !self.join(d, pool_id, client_id, &new) {
             self.listen_here(client_id);
             *reasons = reasons.with(Reasons::LISTENS);
             return false;
@@ -73,7 +73,7 @@ impl Machine {
         true
     }
 
-    /// No hub listens for it: its own server does.
+    /// No notify listener listens for it: its own server does.
     fn listen_here(&mut self, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let (ClientState::Linked(link), Some(account)) = (&client.state, client.account.as_deref_mut())
@@ -83,17 +83,17 @@ impl Machine {
         let server_pid = self.servers[link.server].pid;
         let own_pid = account.cancel_key.pid();
         let Some(listener) = &mut account.listener else { return };
-        listener.without_hub(server_pid, own_pid);
+        listener.without_notify_listener(server_pid, own_pid);
         let mut gone = std::mem::take(&mut listener.joined);
         gone.append(&mut listener.joining);
-        if let Some(hub) = self.pools[account.pool].hub.as_deref_mut() {
-            gone.iter().for_each(|channel| hub.leave(channel, id));
+        if let Some(notify_listener) = self.pools[account.pool].notify_listener.as_deref_mut() {
+            gone.iter().for_each(|channel| notify_listener.leave(channel, id));
         }
-        listener.own_without_hub(own_pid);
+        listener.own_without_listener(own_pid);
         self.notified.push(id);
     }
 
-    /// Payloads arrive at the hub in the encoding of its own connection.
+    /// Payloads arrive at the notify listener in the encoding of its own connection.
     fn has_encoding_of_pool(&self, id: ClientId, pool_id: PoolId) -> bool {
         let greeting = self.pools[pool_id].greeting.as_deref();
         greeting.is_some_and(|greeting| self.has_encoding_of(id, &greeting.params))
@@ -106,31 +106,31 @@ impl Machine {
         account.is_some_and(|account| account.params.get(position) == params.get(position))
     }
 
-    // The hub.
+    // The notify listener.
 
-    /// Has the hub listen to these for a client, too; `false` if there is none to be had.
+    /// Has the notify listener listen to these for a client, too; `false` if there is none to be had.
     fn join<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, id: ClientId, new: &[Box<[u8]>]) -> bool {
-        if self.pools[pool_id].hub.is_none() {
+        if self.pools[pool_id].notify_listener.is_none() {
             if !self.may_dial(pool_id) || !self.take_place(d, pool_id, true) {
                 return false;
             }
             let server = self.dial_server(d, pool_id, None);
             let mut secret = [0; 8];
             d.random(&mut secret);
-            self.pools[pool_id].hub = Some(Box::new(Hub::new(server, secret)));
+            self.pools[pool_id].notify_listener = Some(Box::new(NotifyListener::new(server, secret)));
         }
-        let Some(hub) = self.pools[pool_id].hub.as_deref_mut() else { return false };
-        let fresh: Vec<&Box<[u8]>> = new.iter().filter(|channel| hub.join(channel, id)).collect();
-        if !hub.is_up {
-            hub.waiting.push(id);
+        let Some(notify_listener) = self.pools[pool_id].notify_listener.as_deref_mut() else { return false };
+        let fresh: Vec<&Box<[u8]>> = new.iter().filter(|channel| notify_listener.join(channel, id)).collect();
+        if !notify_listener.is_up {
+            notify_listener.waiting.push(id);
             return true;
         }
         let text = listen_text(fresh.iter().map(|channel| &***channel));
-        self.ask_hub(d, pool_id, Purpose::Listen, &text, vec![id]);
+        self.ask_notify_listener(d, pool_id, Purpose::Listen, &text, vec![id]);
         true
     }
 
-    fn ask_hub<D: Driver>(
+    fn ask_notify_listener<D: Driver>(
         &mut self,
         d: &mut D,
         pool_id: PoolId,
@@ -138,9 +138,9 @@ impl Machine {
         text: &[u8],
         who: Vec<ClientId>,
     ) {
-        let Some(hub) = self.pools[pool_id].hub.as_deref_mut() else { return };
-        hub.owed.push_back(who);
-        let server = hub.server;
+        let Some(notify_listener) = self.pools[pool_id].notify_listener.as_deref_mut() else { return };
+        notify_listener.owed.push_back(who);
+        let server = notify_listener.server;
         if self.servers[server].ledger.is_empty() {
             self.servers[server].active_us = self.now.mono_us;
         }
@@ -148,33 +148,40 @@ impl Machine {
     }
 
     /// This connection listens for its pool, or will when it is logged in.
-    pub(in crate::machine) fn is_hub(&self, id: ServerId) -> bool {
+    pub(in crate::machine) fn is_notify_listener(&self, id: ServerId) -> bool {
         let Some(server) = self.servers.get(id) else { return false };
-        self.pools[server.pool].hub.as_deref().is_some_and(|hub| hub.server == id)
+        self.pools[server.pool]
+            .notify_listener
+            .as_deref()
+            .is_some_and(|notify_listener| notify_listener.server == id)
     }
 
-    /// The hub is logged in.
-    pub(in crate::machine) fn hub_up<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+    /// The notify listener is logged in.
+    pub(in crate::machine) fn notify_listener_up<D: Driver>(&mut self, d: &mut D, id: ServerId) {
         let pool_id = self.servers[id].pool;
         self.set_server_state(id, ServerState::Listening);
         self.notice(pool_id);
-        let Some(hub) = self.pools[pool_id].hub.as_deref_mut() else { return };
-        hub.is_up = true;
-        let who = std::mem::take(&mut hub.waiting);
-        let channels = hub.channels.keys().chain([&hub.marks_channel]);
+        let Some(notify_listener) = self.pools[pool_id].notify_listener.as_deref_mut() else { return };
+        notify_listener.is_up = true;
+        let who = std::mem::take(&mut notify_listener.waiting);
+        let channels = notify_listener.channels.keys().chain([&notify_listener.marks_channel]);
         let text = listen_text(channels.map(AsRef::as_ref));
-        self.ask_hub(d, pool_id, Purpose::Listen, &text, who);
+        self.ask_notify_listener(d, pool_id, Purpose::Listen, &text, who);
         let line = format!("{} listens for the clients of its pool", self.server_log_name(&self.servers[id]));
         self.log(d, Level::Debug, &line);
     }
 
-    /// The hub has answered what some have waited for.
-    pub(in crate::machine) fn hub_answered<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+    /// The notify listener has answered what some have waited for.
+    pub(in crate::machine) fn notify_listener_answered<D: Driver>(&mut self, d: &mut D, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
-        let Some(hub) = self.pools[server.pool].hub.as_deref_mut().filter(|hub| hub.server == id) else {
+        let Some(notify_listener) = self.pools[server.pool]
+            .notify_listener
+            .as_deref_mut()
+            .filter(|notify_listener| notify_listener.server == id)
+        else {
             return;
         };
-        for client in hub.owed.pop_front().unwrap_or_default() {
+        for client in notify_listener.owed.pop_front().unwrap_or_default() {
             match self.stage_of(client) {
                 Some((server, Stage::Joining(reasons))) => {
                     if let ServerState::Auditing(auditing) = &mut self.servers[server].state {
@@ -192,8 +199,8 @@ impl Machine {
     /// The client's server sends a mark, and listens to it.
     fn mark<D: Driver>(&mut self, d: &mut D, id: ServerId, client: ClientId) {
         let pool_id = self.servers[id].pool;
-        let Some(hub) = self.pools[pool_id].hub.as_deref_mut() else { return };
-        let mark = hub.next_mark(client);
+        let Some(notify_listener) = self.pools[pool_id].notify_listener.as_deref_mut() else { return };
+        let mark = notify_listener.next_mark(client);
         let Some(listener) = self.account_mut(client).and_then(|account| account.listener.as_deref_mut())
         else {
             return;
@@ -217,7 +224,7 @@ impl Machine {
         self.send_hidden(d, id, Purpose::Audit, text);
     }
 
-    /// A client's server was told of a mark: behind its own, the hub alone counts. `false` if it is something else.
+    /// A client's server was told of a mark: after its own, the notify listener alone counts. `false` if it is something else.
     pub(super) fn server_marks(&mut self, client: ClientId, told: &NotificationResponse<'_>) -> bool {
         let listener = self.listener(client).filter(|listener| *listener.mark.channel == *told.channel);
         let Some(listener) = listener else { return false };
@@ -229,17 +236,17 @@ impl Machine {
         true
     }
 
-    /// The same, of the hub: what it was told of before counts no longer.
-    pub(super) fn hub_marks(&mut self, pool_id: PoolId, told: &NotificationResponse<'_>) -> bool {
-        let Some(hub) = self.pools[pool_id].hub.as_deref_mut() else { return false };
-        if *hub.marks_channel != *told.channel {
+    /// The same, of the notify listener: what it was told of before counts no longer.
+    pub(super) fn listen_barriers(&mut self, pool_id: PoolId, told: &NotificationResponse<'_>) -> bool {
+        let Some(notify_listener) = self.pools[pool_id].notify_listener.as_deref_mut() else { return false };
+        if *notify_listener.marks_channel != *told.channel {
             return false;
         }
-        if let Some((number, client)) = hub.take_mark(told.payload)
+        if let Some((number, client)) = notify_listener.take_mark(told.payload)
             && let Some(listener) =
                 self.account_mut(client).and_then(|account| account.listener.as_deref_mut())
         {
-            listener.hub_marks(number);
+            listener.listen_barriers(number);
         }
         true
     }
@@ -263,14 +270,14 @@ impl Machine {
                 self.set_stage(id, Stage::Meeting(reasons.with(doubt)));
                 // Who notifies reads all that others sent before it is ready.
                 let text = statement(b"NOTIFY ", &channel);
-                self.ask_hub(d, pool_id, Purpose::Meet, &text, vec![client]);
+                self.ask_notify_listener(d, pool_id, Purpose::Meet, &text, vec![client]);
             }
             Stage::Alone(reasons) => self.listen_alone(d, id, client, reasons.with(doubt)),
             _ => {}
         }
     }
 
-    /// The hub has told all that came before the mark, and the mark if it is to come at all.
+    /// The notify listener has told all that came before the mark, and the mark if it is to come at all.
     fn met<D: Driver>(&mut self, d: &mut D, id: ServerId, client: ClientId, reasons: Reasons) {
         let server_pid = self.servers[id].pid;
         let Some(account) = self.account_mut(client) else { return };
@@ -283,7 +290,7 @@ impl Machine {
         self.audit_over(d, id, client, reasons);
     }
 
-    /// The hub is not where the client's server is, or that one refuses to send a mark.
+    /// The notify listener is not where the client's server is, or that one refuses to send a mark.
     fn not_met<D: Driver>(&mut self, d: &mut D, id: ServerId, client: ClientId, reasons: Reasons) {
         let line = format!(
             "{} and the connection that listens for its pool do not hear each other",
@@ -291,7 +298,7 @@ impl Machine {
         );
         self.log(d, Level::Warning, &line);
         if self.listener(client).is_some_and(|listener| !listener.joined.is_empty()) {
-            // What the hub has still to tell it of those can not be had from its server any more.
+            // What the notify listener has still to tell it of those can not be had from its server any more.
             self.refuse_client(d, client, &Fault::NotificationsLost);
             return;
         }
@@ -304,11 +311,20 @@ impl Machine {
         self.audit_over(d, id, client, reasons.with(Reasons::LISTENS));
     }
 
-    /// The hub ended. Who listened through it may have missed something from here on; who was about to, listens on its server.
-    pub(in crate::machine) fn hub_lost<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, id: ServerId) {
+    /// The notify listener ended. Who listened through it may have missed something from here on; who was about to, listens on its server.
+    pub(in crate::machine) fn notify_listener_lost<D: Driver>(
+        &mut self,
+        d: &mut D,
+        pool_id: PoolId,
+        id: ServerId,
+    ) {
         let Some(pool) = self.pools.get_mut(pool_id) else { return };
-        let Some(hub) = pool.hub.take_if(|hub| hub.server == id) else { return };
-        let clients = hub.clients();
+        let Some(notify_listener) =
+            pool.notify_listener.take_if(|notify_listener| notify_listener.server == id)
+        else {
+            return;
+        };
+        let clients = notify_listener.clients();
         if !clients.is_empty() {
             let line = format!(
                 "the connection that listened for {} clients of {}/{} is gone",
@@ -339,18 +355,27 @@ impl Machine {
         }
     }
 
-    /// Leaves the channels that nobody wants; a hub without any is closed like an unused server.
-    pub(in crate::machine) fn tend_hub<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
+    /// Leaves the channels that nobody wants; a notify listener without any is closed like an unused server.
+    pub(in crate::machine) fn tend_notify_listener<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
         let idle_us = duration_us(self.rules.config.main.server_idle_timeout);
         let stopping = self.stopping.is_some();
-        let Some(hub) = self.pools[pool_id].hub.as_deref_mut().filter(|hub| hub.is_up) else { return };
-        let unwanted: Vec<Box<[u8]>> =
-            hub.channels.extract_if(|_, clients| clients.is_empty()).map(|(channel, _)| channel).collect();
-        let (is_unused, server) = (hub.channels.is_empty(), hub.server);
+        let Some(notify_listener) = self.pools[pool_id]
+            .notify_listener
+            .as_deref_mut()
+            .filter(|notify_listener| notify_listener.is_up)
+        else {
+            return;
+        };
+        let unwanted: Vec<Box<[u8]>> = notify_listener
+            .channels
+            .extract_if(|_, clients| clients.is_empty())
+            .map(|(channel, _)| channel)
+            .collect();
+        let (is_unused, server) = (notify_listener.channels.is_empty(), notify_listener.server);
         if !unwanted.is_empty() {
             let text: Vec<u8> =
                 unwanted.iter().flat_map(|channel| statement(b"UNLISTEN ", channel)).collect();
-            return self.ask_hub(d, pool_id, Purpose::Listen, &text, Vec::new());
+            return self.ask_notify_listener(d, pool_id, Purpose::Listen, &text, Vec::new());
         }
         let Some(found) = self.servers.get(server) else { return };
         let unused_us = self.now.mono_us.saturating_sub(found.active_us);
@@ -365,11 +390,17 @@ impl Machine {
     /// A client leaves.
     pub(in crate::machine) fn forget_listener(&mut self, account: &Account, id: ClientId) {
         let Some(listener) = &account.listener else { return };
-        let Some(hub) = self.pools.get_mut(account.pool).and_then(|pool| pool.hub.as_deref_mut()) else {
+        let Some(notify_listener) =
+            self.pools.get_mut(account.pool).and_then(|pool| pool.notify_listener.as_deref_mut())
+        else {
             return;
         };
-        listener.joined.iter().chain(&listener.joining).for_each(|channel| hub.leave(channel, id));
-        hub.forget_marks(id);
+        listener
+            .joined
+            .iter()
+            .chain(&listener.joining)
+            .for_each(|channel| notify_listener.leave(channel, id));
+        notify_listener.forget_marks(id);
     }
 
     fn set_stage(&mut self, id: ServerId, stage: Stage) {

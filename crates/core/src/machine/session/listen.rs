@@ -1,13 +1,13 @@
-//! LISTEN in transaction pooling: one connection of each pool, its hub, listens for all of its clients.
+//! LISTEN in transaction pooling: one connection of each pool, its notify listener, listens for all of its clients.
 //!
 //! A client's LISTEN and UNLISTEN run on whatever server it has. When that transaction is over, the audit says which channels
-//! the session listens to now; rolled back or not, by whatever statement. The hub joins the new ones, and only then
+//! the session listens to now; rolled back or not, by whatever statement. The notify listener joins the new ones, and only then
 //! the client is told that its transaction is over: no notification that is sent afterwards can be missed. What
-//! its server was notified of meanwhile is put in front of what the hub was (`join.rs`).
+//! its server was notified of meanwhile is put ahead of what the notify listener was notified of (`join.rs`).
 //!
-//! Notifications reach a client when none of its transactions is open, as in PostgreSQL, in the order in which the hub got
-//! them, and its own before its ReadyForQuery. Where no hub can be had, a client that listens keeps its server. A
-//! hub that breaks ends the clients that listen: nobody is left believing that nothing happened.
+//! Notifications reach a client when none of its transactions is open, as in PostgreSQL, in the order in which the notify listener got
+//! them, and its own before its ReadyForQuery. Where no notify listener can be had, a client that listens keeps its server. A
+//! notify listener that breaks ends the clients that listen: nobody is left believing that nothing happened.
 
 use pgweir_wire::backend::{NotificationResponse, TxStatus, encode_ready, parse_ready};
 use pgweir_wire::header::HEADER_LEN;
@@ -18,11 +18,11 @@ use pgweir_sql::Marks;
 use crate::client::{Account, ClientState, Opening};
 use crate::driver::Driver;
 use crate::errors::Fault;
-use crate::hub::{Listener, Message, as_own};
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Accepted, Ledger, Owner, Purpose};
 use crate::limits::NOTIFICATIONS_BYTES_MAX;
 use crate::machine::Machine;
+use crate::notify_listener::{Listener, Message, as_own};
 use crate::pins::Reasons;
 use crate::server::{Auditing, Replies, ServerState, Stage};
 
@@ -43,7 +43,7 @@ impl Machine {
         if accepted.owner != Owner::Client(client_id)
             || !self.pools[server.pool].keeps_sessions
             || !(server.ledger.is_at_rest() || is_being_restored(&server.ledger))
-            || !server.riders.is_alone()
+            || !server.pipelined.is_alone()
             || parse_ready(body) != Ok(TxStatus::Idle)
         {
             return false;
@@ -73,7 +73,7 @@ impl Machine {
         }
     }
 
-    /// The client's own notifications have not yet come from the hub.
+    /// The client's own notifications have not yet come from the notify listener.
     pub(super) fn owes_notifications(&self, id: ClientId) -> bool {
         self.listener(id).is_some_and(|listener| !listener.own.is_empty())
     }
@@ -107,16 +107,19 @@ impl Machine {
 
     // Notifications.
 
-    /// The hub was notified: everybody who listens is told.
+    /// The notify listener was notified: everybody who listens is told.
     pub(in crate::machine) fn spread<D: Driver>(&mut self, d: &mut D, id: ServerId, message: &[u8]) {
         let Some(told) = parsed(message) else { return };
         let Some(server) = self.servers.get(id) else { return };
         let (pool_id, params) = (server.pool, std::sync::Arc::clone(&server.params));
-        if self.hub_marks(pool_id, &told) {
+        if self.listen_barriers(pool_id, &told) {
             return;
         }
-        let hub = self.pools[pool_id].hub.as_deref();
-        let clients = hub.and_then(|hub| hub.channels.get(told.channel)).cloned().unwrap_or_default();
+        let notify_listener = self.pools[pool_id].notify_listener.as_deref();
+        let clients = notify_listener
+            .and_then(|notify_listener| notify_listener.channels.get(told.channel))
+            .cloned()
+            .unwrap_or_default();
         let is_ascii = told.channel.is_ascii() && told.payload.is_ascii();
         for client in clients {
             if !is_ascii && !self.has_encoding_of(client, &params) {
@@ -127,7 +130,7 @@ impl Machine {
             let own_pid = account.cancel_key.pid();
             let Some(listener) = account.listener.as_deref_mut() else { continue };
             if listener.joining.iter().any(|channel| **channel == *told.channel) {
-                listener.from_hub.push(message.into());
+                listener.from_notify_listener.push(message.into());
                 listener.bytes += message.len();
             } else {
                 listener.tell(message, own_pid);
@@ -266,7 +269,7 @@ impl Machine {
     }
 
     /// Something waits for the client's ReadyForQuery. In the middle of a pipeline nothing is told that may be the client's own: the
-    /// hub may be faster than the server.
+    /// notify listener may be faster than the server.
     #[inline]
     pub(in crate::machine) fn has_notifications(&self, id: ClientId, server: ServerId, ready: &[u8]) -> bool {
         let Some(listener) = self.listener(id).filter(|listener| !listener.queue.is_empty()) else {

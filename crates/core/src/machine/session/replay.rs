@@ -50,7 +50,7 @@ impl Machine {
             _ if account.params.differences(&server.params).next().is_some() => return false,
             _ => {}
         }
-        // Nobody may come aboard behind it.
+        // Nothing may be queued behind it.
         link.group = None;
         self.scratch.clear();
         let out = &mut self.scratch;

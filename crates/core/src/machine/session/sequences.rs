@@ -166,7 +166,7 @@ impl Machine {
         foldhash::fast::FixedState::default().hash_one((&*account.user, name))
     }
 
-    /// A group that may draw, of a client that may ask, is looked at message by message, and rides with nobody.
+    /// A group that may draw, of a client that may ask, is looked at message by message, and is not multiplexed.
     pub(in crate::machine) fn keeps_draws(&self, account: &Account) -> bool {
         match self.pools[account.pool].sequences {
             SequenceAffinity::Off => false,

@@ -1,7 +1,7 @@
-//! Riding: statements of several clients on one server, one behind the other.
+//! Multiplexing: statements of several clients on one server, one after the other.
 //!
-//! A rider has sent a whole group that is certainly over with its own answer, and so has everybody before it. The first one
-//! has the server as any linked client has it; when its answer is complete, the next one becomes the first. What a rider
+//! A queued client has sent a whole group that is certainly over with its own answer, and so has everybody before it. The first one
+//! has the server as any linked client has it; when its answer is complete, the next one becomes the first. What a queued client
 //! asked for stays in its inbox until then: while nobody has seen an answer to it, it can be asked again elsewhere.
 
 use pgweir_wire::backend::TxStatus;
@@ -9,7 +9,7 @@ use pgweir_wire::header::Header;
 
 use super::from_client::{Route, route};
 use super::{Activity, Machine, Step};
-use crate::client::{ClientState, Link, Riding, Waiting};
+use crate::client::{ClientState, Link, QueuedBehind, Waiting};
 use crate::driver::{CloseMode, Driver, Level};
 use crate::group::Group;
 use crate::held::HeldAnswer;
@@ -17,15 +17,15 @@ use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::{Entry, Owner, Purpose};
 use crate::limits::RESCUE_AFTER_US;
 use crate::mail::Shutdown;
-use crate::riders::{Head, Rider};
+use crate::pipelined::{Head, QueuedClient};
 use crate::server::ServerState;
 
 impl Machine {
     /// A linked client's group was sent as a whole, and nothing behind it: if it certainly only reads, others may follow it.
-    pub(super) fn begin_ride(&mut self, id: ServerId, group: &Group) {
+    pub(super) fn begin_pipeline(&mut self, id: ServerId, group: &Group) {
         let Some(server) = self.servers.get(id) else { return };
         let (pool_id, received_bytes) = (server.pool, server.received_bytes);
-        let Some(limits) = self.ride_limits(pool_id) else { return };
+        let Some(limits) = self.multiplex_limits(pool_id) else { return };
         if !group.certainly_reads
             || server.ledger.is_empty()
             || !server.ledger.is_between_groups()
@@ -36,22 +36,22 @@ impl Machine {
         let key = Self::estimate_key(pool_id, group);
         let estimate_us = self.short_estimate_us(key, limits);
         let since_us = self.now.mono_us;
-        self.servers[id].riders.begin(Head { key, since_us, received_bytes, estimate_us, held: None });
+        self.servers[id].pipelined.begin(Head { key, since_us, received_bytes, estimate_us, held: None });
         if estimate_us.is_some() {
             self.pools[pool_id].short.push(id);
         }
     }
 
-    /// The head's client sends more, or its server is released: nobody follows it any more. Nobody may be aboard behind it.
-    pub(super) fn end_ride(&mut self, id: ServerId) {
+    /// The head's client sends more, or its server is released: no statement may be queued behind it any more.
+    pub(super) fn end_pipeline(&mut self, id: ServerId) {
         if let Some(server) = self.servers.get_mut(id)
-            && server.riders.end().is_some()
+            && server.pipelined.end().is_some()
         {
             self.leave_short(id);
         }
     }
 
-    /// Takes a server off the list of those that take riders.
+    /// Takes a server off the list of those that take further statements.
     pub(super) fn leave_short(&mut self, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
         let short = &mut self.pools[server.pool].short;
@@ -60,24 +60,26 @@ impl Machine {
         }
     }
 
-    /// Waiting → Riding: sends the client's group behind those that are under way.
-    pub(super) fn board<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId) {
+    /// Waiting → QueuedBehind: sends the client's group behind those that are under way.
+    pub(super) fn enqueue_behind<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let (ClientState::Waiting(waiting), Some(account)) = (&client.state, &client.account) else { return };
         let (since_us, notified, pool_id) = (waiting.since_us, waiting.notified, account.pool);
         let Some(group) = waiting.group else { return };
-        client.state = ClientState::Riding(Riding { server: server_id, since_us, notified, group });
+        client.state =
+            ClientState::QueuedBehind(QueuedBehind { server: server_id, since_us, notified, group });
         let inbox = std::mem::take(&mut client.inbox);
         let key = Self::estimate_key(pool_id, &group);
         let estimate_us = self.estimates.get(key).map_or(0, |estimate| estimate.us);
         let pool = &mut self.pools[pool_id];
         pool.waiting -= 1;
-        pool.riding += 1;
-        pool.rides.ridden += 1;
+        pool.queued_behind += 1;
+        pool.multiplexing.multiplexed += 1;
         let server = &mut self.servers[server_id];
         server.unseen = server.unseen.saturating_add(1);
-        let is_first = server.riders.board(Rider { client: id, key, estimate_us, exposed: false });
-        if is_first && let Some(due_us) = server.riders.rescue_us() {
+        let is_first =
+            server.pipelined.enqueue_behind(QueuedClient { client: id, key, estimate_us, exposed: false });
+        if is_first && let Some(due_us) = server.pipelined.rescue_us() {
             self.wake_at(due_us);
         }
         self.use_server(id, server_id);
@@ -122,20 +124,20 @@ impl Machine {
         }
     }
 
-    /// The head's ReadyForQuery came and others are aboard: the next one's turn.
-    pub(super) fn next_aboard<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+    /// The head's ReadyForQuery came and others are queued: the next one's turn.
+    pub(super) fn next_queued<D: Driver>(&mut self, d: &mut D, id: ServerId) {
         let now_us = self.now.mono_us;
         let Some(server) = self.servers.get_mut(id) else { return };
         let (pool_id, received_bytes) = (server.pool, server.received_bytes);
         let client = server.state.client();
-        let (was, next) = server.riders.next(now_us, received_bytes);
+        let (was, next) = server.pipelined.next(now_us, received_bytes);
         self.measure(id, was, client);
         if let Some(client) = client.filter(|&client| self.clients.contains_key(client)) {
             self.unlink(client);
             self.end_cancels_for(d, pool_id, client);
             self.to_resume.push_back(client);
         }
-        match next.filter(|&next| self.is_riding(next, id)) {
+        match next.filter(|&next| self.is_queued_behind(next, id)) {
             Some(next) => self.promote(d, id, next),
             None => self.set_server_state(id, ServerState::Draining),
         }
@@ -145,13 +147,13 @@ impl Machine {
         }
     }
 
-    fn is_riding(&self, client: ClientId, server: ServerId) -> bool {
+    fn is_queued_behind(&self, client: ClientId, server: ServerId) -> bool {
         self.clients.get(client).is_some_and(
-            |client| matches!(&client.state, ClientState::Riding(riding) if riding.server == server),
+            |client| matches!(&client.state, ClientState::QueuedBehind(queued_behind) if queued_behind.server == server),
         )
     }
 
-    /// Riding → Linked: it is the head now.
+    /// QueuedBehind → Linked: it is the head now.
     fn promote<D: Driver>(&mut self, d: &mut D, id: ServerId, client_id: ClientId) {
         let now_us = self.now.mono_us;
         let server = &mut self.servers[id];
@@ -162,14 +164,14 @@ impl Machine {
         let pool_id = server.pool;
         let pool = &mut self.pools[pool_id];
         let client = &mut self.clients[client_id];
-        let ClientState::Riding(riding) = &client.state else { return };
-        pool.riding -= 1;
+        let ClientState::QueuedBehind(queued_behind) = &client.state else { return };
+        pool.queued_behind -= 1;
         pool.linked += 1;
         pool.stats.server_assignments += 1;
-        let waited_us = now_us.saturating_sub(riding.since_us);
+        let waited_us = now_us.saturating_sub(queued_behind.since_us);
         pool.stats.wait_us += waited_us;
         server.waited_us = waited_us;
-        let (group, kept) = (riding.group, riding.group.len as usize);
+        let (group, kept) = (queued_behind.group, queued_behind.group.len as usize);
         client.state = ClientState::Linked(Link { kept, ..Link::new(id, pool.mode) });
         self.set_server_state(id, ServerState::Busy(client_id));
         self.measure_group(client_id, id, &group, None);
@@ -180,11 +182,11 @@ impl Machine {
     }
 
     /// The head's last answer came: notes what it cost.
-    pub(super) fn ride_over(&mut self, id: ServerId) {
+    pub(super) fn pipeline_head_answered(&mut self, id: ServerId) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let client = server.state.client();
-        if let Some(head) = server.riders.end() {
-            server.riders.shrink();
+        if let Some(head) = server.pipelined.end() {
+            server.pipelined.shrink();
             self.measure(id, Some(head), client);
             self.leave_short(id);
         }
@@ -211,15 +213,15 @@ impl Machine {
     /// The statement at the head did what it was certain not to do: it is not trusted again.
     pub(super) fn note_violation(&mut self, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
-        let Some(head) = server.riders.head() else { return };
-        self.pools[server.pool].rides.violations += 1;
+        let Some(head) = server.pipelined.head() else { return };
+        self.pools[server.pool].multiplexing.violations += 1;
         self.estimates.bar(head.key);
     }
 
-    /// A statement that was taken for self-contained left a transaction open. Nobody was aboard behind it, so no harm is done.
+    /// A statement that was taken for self-contained left a transaction open. Nobody was queued behind it, so no harm is done.
     pub(super) fn trust_lost<D: Driver>(&mut self, d: &mut D, id: ServerId) {
         self.note_violation(id);
-        self.end_ride(id);
+        self.end_pipeline(id);
         let Some(server) = self.servers.get(id) else { return };
         let line = format!(
             "{} a statement that was taken for self-contained left a transaction open",
@@ -228,39 +230,39 @@ impl Machine {
         self.log(d, Level::Warning, &line);
     }
 
-    /// The server's parameters are no longer those of everybody aboard.
+    /// The server's parameters are no longer those of everybody queued.
     pub(super) fn is_session_left(&self, id: ServerId) -> bool {
         let Some(server) = self.servers.get(id) else { return false };
-        server.riders.behind().any(|rider| {
-            let account = self.clients.get(rider.client).and_then(|client| client.account.as_deref());
+        server.pipelined.behind().any(|queued| {
+            let account = self.clients.get(queued.client).and_then(|client| client.account.as_deref());
             account.is_some_and(|account| !std::sync::Arc::ptr_eq(&account.params, &server.params))
         })
     }
 
     /// The server is given up. Those behind its head have only asked to read, and nobody has seen an answer to them: they run
     /// elsewhere, before anything else.
-    pub(super) fn put_back_riders<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+    pub(super) fn put_back_queued<D: Driver>(&mut self, d: &mut D, id: ServerId) {
         let Some(server) = self.servers.get_mut(id) else { return };
-        let (clients, pool_id) = (server.riders.rescue(), server.pool);
+        let (clients, pool_id) = (server.pipelined.rescue(), server.pool);
         self.take_off(d, id, pool_id, &clients);
     }
 
     /// Heads that were known to be short and run for long may wait for a lock. Those behind them run elsewhere, once and on a server
     /// of their own; what comes for them here is for nobody. (While no server is given out, they are as well off where they are.)
-    pub(super) fn rescue_riders<D: Driver>(&mut self, d: &mut D) {
+    pub(super) fn rescue_queued<D: Driver>(&mut self, d: &mut D) {
         let is_open = self.activity == Activity::Active && self.stopping != Some(Shutdown::WaitForServers);
         let busy: Vec<(PoolId, ServerId)> = self
             .pools
             .iter()
-            .filter(|(_, pool)| pool.riding > 0)
+            .filter(|(_, pool)| pool.queued_behind > 0)
             .flat_map(|(pool_id, pool)| pool.short.iter().map(move |&id| (pool_id, id)))
             .collect();
         for (pool_id, id) in busy {
             let Some(server) = self.servers.get_mut(id) else { continue };
-            let Some(due_us) = server.riders.rescue_us() else { continue };
+            let Some(due_us) = server.pipelined.rescue_us() else { continue };
             let is_due = due_us <= self.now.mono_us;
             if is_due && is_open && !self.pools[pool_id].paused {
-                let clients = server.riders.rescue();
+                let clients = server.pipelined.rescue();
                 clients.iter().for_each(|&client| server.ledger.disown(client, Purpose::Rerun));
                 self.take_off(d, id, pool_id, &clients);
                 let text = format!(
@@ -275,14 +277,14 @@ impl Machine {
         }
     }
 
-    /// Riding → Waiting, of these, in their order.
+    /// QueuedBehind → Waiting, of these, in their order.
     fn take_off<D: Driver>(&mut self, d: &mut D, id: ServerId, pool_id: PoolId, clients: &[ClientId]) {
         for &client_id in clients.iter().rev() {
             let Some(client) = self.clients.get(client_id) else { continue };
-            let ClientState::Riding(riding) = &client.state else { continue };
-            debug_assert!(riding.server == id, "it is aboard another server");
-            let (since_us, notified) = (riding.since_us, riding.notified);
-            self.pools[pool_id].riding -= 1;
+            let ClientState::QueuedBehind(queued_behind) = &client.state else { continue };
+            debug_assert!(queued_behind.server == id, "it is queued on another server");
+            let (since_us, notified) = (queued_behind.since_us, queued_behind.notified);
+            self.pools[pool_id].queued_behind -= 1;
             self.wait_again(client_id, since_us, notified);
         }
         if !clients.is_empty() {
@@ -298,19 +300,21 @@ impl Machine {
         let Some(pool_id) = client.account.as_ref().map(|account| account.pool) else { return };
         let pool = &mut self.pools[pool_id];
         pool.waiting += 1;
-        pool.rides.requeued += 1;
+        pool.multiplexing.requeued += 1;
         pool.queue.push_front(id);
         self.notice(pool_id);
     }
 
-    /// Servers whose head's client is gone. With nobody left aboard, what one does is of use to nobody, as where a client leaves in
+    /// Servers whose head's client is gone. With nobody left queued, what one does is of use to nobody, as where a client leaves in
     /// the middle of a statement.
     pub(super) fn close_drained<D: Driver>(&mut self, d: &mut D) {
         let orphans: Vec<ServerId> = self
             .servers
             .iter()
             .filter(|(_, server)| matches!(server.state, ServerState::Draining))
-            .filter(|(id, server)| !server.riders.behind().any(|rider| self.is_riding(rider.client, *id)))
+            .filter(|(id, server)| {
+                !server.pipelined.behind().any(|queued| self.is_queued_behind(queued.client, *id))
+            })
             .map(|(id, _)| id)
             .collect();
         for id in orphans {
@@ -325,11 +329,11 @@ impl Machine {
     /// whether it has to wait for more.
     pub(super) fn holds_exposed<D: Driver>(&mut self, d: &mut D, id: ServerId, bytes: &[u8]) -> bool {
         let Some(server) = self.servers.get_mut(id) else { return false };
-        let Some(held) = server.riders.held() else { return false };
+        let Some(held) = server.pipelined.held() else { return false };
         let (HeldAnswer::Whole { cancelled } | HeldAnswer::Odd { cancelled }) = held.look(bytes) else {
             return true;
         };
-        server.riders.trust_head();
+        server.pipelined.trust_head();
         // Whatever comes behind the error, the statement has failed as a whole.
         if let (true, ServerState::Busy(client)) = (cancelled, &server.state) {
             let client = *client;

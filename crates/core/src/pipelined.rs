@@ -1,7 +1,7 @@
-//! Who is aboard a server: the statement at its head, and those that were sent behind it.
+//! What is pipelined on a server: the statement at its head, and those that were sent behind it.
 //!
 //! A server's answers come in order, so the first of these is always the one whose answer is due. This file keeps the
-//! order and says whether one more may come aboard; it must never see a byte.
+//! order and says whether one more may be queued; it must never see a byte.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use slotmap::Key as _;
 
 use crate::held::Held;
 use crate::ids::ClientId;
-use crate::limits::{RESCUE_AFTER_US, RIDDEN_ANSWER_BYTES_MAX, RIDERS_KEPT};
+use crate::limits::{MULTIPLEXED_ANSWER_BYTES_MAX, PIPELINED_KEPT, RESCUE_AFTER_US};
 
 /// The statement at the head, if it certainly only reads and is over with its own answer.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,7 @@ pub(crate) struct Head {
     pub(crate) since_us: u64,
     /// Bytes that the server had sent until then.
     pub(crate) received_bytes: u64,
-    /// `None`: it is not known to be short, so nobody comes aboard behind it.
+    /// `None`: it is not known to be short, so nothing is queued behind it.
     pub(crate) estimate_us: Option<u64>,
     /// A cancel request of somebody before it may hit it: its answer is looked at as a whole before it is passed on.
     pub(crate) held: Option<Held>,
@@ -28,18 +28,18 @@ pub(crate) struct Head {
 
 /// A statement behind the head. It certainly only reads.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rider {
+pub(crate) struct QueuedClient {
     /// Whose it is; the client may be gone. That of one which was rescued is nobody.
     pub(crate) client: ClientId,
     /// See [`Head::key`].
     pub(crate) key: u64,
-    /// See [`Head::estimate_us`]; whoever comes aboard is known to be short.
+    /// See [`Head::estimate_us`]; what is queued is known to be short.
     pub(crate) estimate_us: u64,
     /// See [`Head::held`].
     pub(crate) exposed: bool,
 }
 
-/// Whether one more may come aboard.
+/// Whether one more may be queued.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Room {
     /// Yes; it would wait about so long (µs).
@@ -50,9 +50,9 @@ pub(crate) enum Room {
     Never,
 }
 
-/// What bounds riding.
+/// The bounds of multiplexing.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RideLimits {
+pub(crate) struct MultiplexLimits {
     /// `multiplex_depth`
     pub(crate) depth: usize,
     /// `multiplex_max_ms` (µs)
@@ -61,26 +61,26 @@ pub(crate) struct RideLimits {
 
 /// See the module's head.
 #[derive(Default, Debug)]
-pub(crate) struct Riders {
+pub(crate) struct Pipelined {
     head: Option<Head>,
-    behind: VecDeque<Rider>,
+    behind: VecDeque<QueuedClient>,
     /// What those behind the head are expected to take together (µs).
     behind_us: u64,
-    /// A cancel is wanted for somebody aboard: nobody else comes aboard until all have left.
+    /// A cancel is wanted for a queued client: no further one is queued until all have left.
     closed: bool,
 }
 
-impl Riders {
+impl Pipelined {
     /// A statement that is over with its own answer was sent to a server at rest.
     pub(crate) fn begin(&mut self, head: Head) {
-        debug_assert!(self.behind.is_empty(), "a server with riders was not at rest");
+        debug_assert!(self.behind.is_empty(), "a server with pipelined was not at rest");
         self.head = Some(head);
         self.closed = false;
     }
 
     /// The head is over, or no statement of that kind any more. Nobody may be behind it.
     pub(crate) fn end(&mut self) -> Option<Head> {
-        debug_assert!(self.behind.is_empty(), "riders were forgotten");
+        debug_assert!(self.behind.is_empty(), "pipelined were forgotten");
         self.closed = false;
         self.head.take()
     }
@@ -117,29 +117,29 @@ impl Riders {
 
     /// A client waits behind the head. (Those that were rescued are ahead of those that were not.)
     fn is_waited_on(&self) -> bool {
-        self.behind.back().is_some_and(|rider| !rider.client.is_null())
+        self.behind.back().is_some_and(|queued| !queued.client.is_null())
     }
 
     /// How many wait behind the head.
     pub(crate) fn len(&self) -> usize {
-        self.behind.iter().filter(|rider| !rider.client.is_null()).count()
+        self.behind.iter().filter(|queued| !queued.client.is_null()).count()
     }
 
     /// Those behind the head run elsewhere: who they are. What they were sent for here is answered to nobody.
     pub(crate) fn rescue(&mut self) -> Vec<ClientId> {
-        let clients = self.behind.iter_mut().map(|rider| std::mem::take(&mut rider.client));
+        let clients = self.behind.iter_mut().map(|queued| std::mem::take(&mut queued.client));
         clients.filter(|client| !client.is_null()).collect()
     }
 
-    /// Whether one more statement that certainly only reads may come aboard now. `received_bytes` as in [`Head`].
+    /// Whether one more statement that certainly only reads may be queued now. `received_bytes` as in [`Head`].
     #[inline]
-    pub(crate) fn room(&self, now_us: u64, received_bytes: u64, limits: RideLimits) -> Room {
+    pub(crate) fn room(&self, now_us: u64, received_bytes: u64, limits: MultiplexLimits) -> Room {
         let Some(head) = self.head.as_ref() else { return Room::Never };
         let Some(estimate_us) = head.estimate_us else { return Room::Never };
         let runs_us = now_us.saturating_sub(head.since_us);
         if self.closed
             || runs_us > limits.max_us
-            || received_bytes - head.received_bytes > RIDDEN_ANSWER_BYTES_MAX
+            || received_bytes - head.received_bytes > MULTIPLEXED_ANSWER_BYTES_MAX
         {
             return Room::Never;
         }
@@ -151,58 +151,58 @@ impl Riders {
     }
 
     /// One more, whose messages are sent. Returns whether it is the first that waits behind the head.
-    pub(crate) fn board(&mut self, rider: Rider) -> bool {
+    pub(crate) fn enqueue_behind(&mut self, queued: QueuedClient) -> bool {
         let is_first = !self.is_waited_on();
-        self.behind_us += rider.estimate_us;
-        self.behind.push_back(rider);
+        self.behind_us += queued.estimate_us;
+        self.behind.push_back(queued);
         is_first
     }
 
     /// The head's answer is complete: the next one becomes the head. Returns what the head was, and whose turn it is.
     pub(crate) fn next(&mut self, now_us: u64, received_bytes: u64) -> (Option<Head>, Option<ClientId>) {
         let was = self.head.take();
-        let Some(rider) = self.behind.pop_front() else {
+        let Some(queued) = self.behind.pop_front() else {
             self.closed = false;
             return (was, None);
         };
-        self.behind_us -= rider.estimate_us;
-        let Rider { key, estimate_us, exposed, client } = rider;
+        self.behind_us -= queued.estimate_us;
+        let QueuedClient { key, estimate_us, exposed, client } = queued;
         let estimate_us = Some(estimate_us);
         let held = exposed.then(Held::default);
         self.head = Some(Head { key, since_us: now_us, received_bytes, estimate_us, held });
         (was, Some(client))
     }
 
-    /// A cancel is wanted: nobody else comes aboard.
+    /// A cancel is wanted: no further client is queued.
     pub(crate) fn close(&mut self) {
         self.closed = true;
     }
 
     /// A cancel request is on its way to PostgreSQL: all behind the head may be hit by it.
     pub(crate) fn expose(&mut self) {
-        for rider in &mut self.behind {
-            rider.exposed = true;
+        for queued in &mut self.behind {
+            queued.exposed = true;
         }
     }
 
     /// Those behind the head, in order.
-    pub(crate) fn behind(&self) -> impl Iterator<Item = &Rider> {
+    pub(crate) fn behind(&self) -> impl Iterator<Item = &QueuedClient> {
         self.behind.iter()
     }
 
     /// Gives back what a crowd needed once.
     pub(crate) fn shrink(&mut self) {
-        if self.behind.capacity() > RIDERS_KEPT {
-            self.behind.shrink_to(RIDERS_KEPT);
+        if self.behind.capacity() > PIPELINED_KEPT {
+            self.behind.shrink_to(PIPELINED_KEPT);
         }
     }
 }
 
-/// What riding did in a pool since its beginning.
+/// What multiplexing did in a pool since its beginning.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-pub(crate) struct RideStats {
+pub(crate) struct MultiplexStats {
     /// Statements that were sent behind others.
-    pub(crate) ridden: u64,
+    pub(crate) multiplexed: u64,
     /// Statements that were taken back from a dead or cancelled server, unseen by their clients.
     pub(crate) requeued: u64,
     /// Statements that left a transaction, a COPY or other parameters where that was certain not to happen. Must stay 0.

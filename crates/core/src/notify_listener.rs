@@ -9,7 +9,7 @@ use pgweir_wire::header::HEADER_LEN;
 use crate::ids::{ClientId, ServerId};
 
 /// The connection that listens for all clients of a pool.
-pub(crate) struct Hub {
+pub(crate) struct NotifyListener {
     pub(crate) server: ServerId,
     /// It is logged in.
     pub(crate) is_up: bool,
@@ -26,11 +26,11 @@ pub(crate) struct Hub {
     marks_sent: u64,
 }
 
-impl Hub {
+impl NotifyListener {
     /// One that is being opened; `secret` is random.
-    pub(crate) fn new(server: ServerId, secret: [u8; 8]) -> Hub {
+    pub(crate) fn new(server: ServerId, secret: [u8; 8]) -> NotifyListener {
         let name = format!("pgweir_{:016x}", u64::from_be_bytes(secret));
-        Hub {
+        NotifyListener {
             server,
             is_up: false,
             channels: HashMap::new(),
@@ -90,7 +90,7 @@ impl Hub {
     }
 }
 
-/// What a client's server is asked to send, to the hub and to itself.
+/// What a client's server is asked to send, to the notify listener and to itself.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Mark {
     pub(crate) channel: Box<[u8]>,
@@ -103,25 +103,25 @@ pub(crate) type Message = Box<[u8]>;
 /// What a client listens to in transaction pooling, and what it is still to be told.
 ///
 /// The servers that it runs on listen to its channels, too, for the sake of what is asked there; what they are notified of is
-/// not passed on, as the hub is notified of the same. But it tells which notifications are the client's own: they carry the
+/// not passed on, as the notify listener is notified of the same. But it tells which notifications are the client's own: they carry the
 /// server's process id, and the client must see its own in its place.
 #[derive(Default)]
 pub(crate) struct Listener {
-    /// The hub listens to these for it.
+    /// The notify listener listens to these for it.
     pub(crate) joined: Vec<Box<[u8]>>,
-    /// Its transaction listens to these, and the hub does not yet for it.
+    /// Its transaction listens to these, and the notify listener does not yet for it.
     pub(crate) joining: Vec<Box<[u8]>>,
     /// What its server was notified of on channels that are not joined, up to the mark.
     pub(crate) from_server: Vec<Message>,
-    /// What the hub was notified of on those that it is joining; since the mark, once it has come to it.
-    pub(crate) from_hub: Vec<Message>,
-    /// What its server was notified of on them since the mark: needed only if the hub is lost now.
+    /// What the notify listener was notified of on those that it is joining; since the mark, once it has come to it.
+    pub(crate) from_notify_listener: Vec<Message>,
+    /// What its server was notified of on them since the mark: needed only if the notify listener is lost now.
     pub(crate) in_reserve: Vec<Message>,
     /// The mark that was asked for last.
     pub(crate) mark: Mark,
-    /// The hub has come to it.
+    /// The notify listener has come to it.
     pub(crate) is_marked: bool,
-    /// Its own notifications, as its server was notified of them; they are to come from the hub.
+    /// Its own notifications, as its server was notified of them; they are to come from the notify listener.
     pub(crate) own: Vec<Message>,
     /// What it can be told when no transaction is open.
     pub(crate) queue: Vec<Message>,
@@ -135,7 +135,7 @@ impl Listener {
         self.joined.is_empty() && self.joining.is_empty() && self.queue.is_empty()
     }
 
-    /// The hub's copy of a notification on a joined channel. `true` if it was the client's own.
+    /// The notify listener's copy of a notification on a joined channel. `true` if it was the client's own.
     pub(crate) fn tell(&mut self, message: &[u8], own_pid: u32) -> bool {
         let own = self.own.iter().position(|own| **own == *message);
         if let Some(at) = own {
@@ -149,7 +149,7 @@ impl Listener {
 
     /// The server's copy of a notification of the client's own.
     pub(crate) fn note_own(&mut self, message: &[u8], own_pid: u32) {
-        // The hub may have been faster.
+        // The notify listener may have been faster.
         match self.queue.iter_mut().find(|told| ***told == *message) {
             Some(told) => *told = with_pid(message, own_pid),
             None => {
@@ -159,9 +159,9 @@ impl Listener {
         }
     }
 
-    /// The hub's copies of its own notifications will not be told any more on channels other than those that it stays on: the
+    /// The notify listener's copies of its own notifications will not be told any more on channels other than those that it stays on: the
     /// server's take their place.
-    pub(crate) fn own_without_hub(&mut self, own_pid: u32) {
+    pub(crate) fn own_without_listener(&mut self, own_pid: u32) {
         let (stay, gone): (Vec<Message>, Vec<Message>) =
             std::mem::take(&mut self.own).into_iter().partition(|message| is_on(message, &self.joined));
         self.own = stay;
@@ -169,7 +169,7 @@ impl Listener {
     }
 
     /// The transaction's channels are known. What its server was notified of on others is told: they were listened to only for
-    /// a while, and the hub never did for this client. `true` if there is any.
+    /// a while, and the notify listener never did for this client. `true` if there is any.
     pub(crate) fn told_of_others(&mut self, channels: &[Box<[u8]>], server_pid: u32, own_pid: u32) -> bool {
         let (stay, others): (Vec<Message>, Vec<Message>) =
             std::mem::take(&mut self.from_server).into_iter().partition(|message| is_on(message, channels));
@@ -189,34 +189,34 @@ impl Listener {
         is_number(payload, self.mark.number)
     }
 
-    /// The hub has come to a mark: what it was notified of before, the server was before its own.
-    pub(crate) fn hub_marks(&mut self, number: u64) {
+    /// The notify listener has come to a mark: what it was notified of before, the server was before its own.
+    pub(crate) fn listen_barriers(&mut self, number: u64) {
         if number == self.mark.number {
-            self.from_hub.clear();
+            self.from_notify_listener.clear();
             self.is_marked = true;
             self.count();
         }
     }
 
-    /// Server and hub have come to the mark. What the one was notified of before it and the other behind it is all, and once.
+    /// Server and notify listener have come to the mark. What the one was notified of before it and the other behind it is all, and once.
     pub(crate) fn meet(&mut self, server_pid: u32, own_pid: u32) {
         self.in_reserve.clear();
         self.queue.extend(self.from_server.drain(..).map(|message| as_own(message, server_pid, own_pid)));
-        self.queue.append(&mut self.from_hub);
+        self.queue.append(&mut self.from_notify_listener);
         self.joined.append(&mut self.joining);
         self.count();
     }
 
     fn count(&mut self) {
-        let lists = [&self.from_server, &self.from_hub, &self.in_reserve, &self.own, &self.queue];
+        let lists = [&self.from_server, &self.from_notify_listener, &self.in_reserve, &self.own, &self.queue];
         self.bytes = lists.into_iter().flatten().map(|message| message.len()).sum();
     }
 
-    /// The hub is lost or was never there: what its server was notified of is all there is, and all that is due.
-    pub(crate) fn without_hub(&mut self, server_pid: u32, own_pid: u32) {
+    /// The notify listener is lost or was never there: what its server was notified of is all there is, and all that is due.
+    pub(crate) fn without_notify_listener(&mut self, server_pid: u32, own_pid: u32) {
         let told = self.from_server.drain(..).chain(self.in_reserve.drain(..));
         self.queue.extend(told.map(|message| as_own(message, server_pid, own_pid)));
-        self.from_hub.clear();
+        self.from_notify_listener.clear();
         self.count();
     }
 
@@ -269,9 +269,13 @@ mod tests {
         out.into()
     }
 
-    fn listener(server: &[(u32, &str)], hub: &[(u32, &str)]) -> Listener {
+    fn listener(server: &[(u32, &str)], notify_listener: &[(u32, &str)]) -> Listener {
         let all = |of: &[(u32, &str)]| of.iter().map(|(pid, payload)| message(*pid, payload)).collect();
-        Listener { from_server: all(server), from_hub: all(hub), ..Listener::default() }
+        Listener {
+            from_server: all(server),
+            from_notify_listener: all(notify_listener),
+            ..Listener::default()
+        }
     }
 
     fn met(mut listener: Listener) -> Vec<(u32, String)> {
@@ -293,10 +297,10 @@ mod tests {
         let behind = |before: &[(u32, &str)], after: &[(u32, &str)]| {
             let mut listener = listener(&[(1, "a"), (1, "a")], before);
             listener.mark.number = 3;
-            listener.hub_marks(2);
-            assert_eq!(listener.from_hub.len(), before.len(), "an older mark says nothing");
-            listener.hub_marks(3);
-            listener.from_hub.extend(after.iter().map(|(pid, payload)| message(*pid, payload)));
+            listener.listen_barriers(2);
+            assert_eq!(listener.from_notify_listener.len(), before.len(), "an older mark says nothing");
+            listener.listen_barriers(3);
+            listener.from_notify_listener.extend(after.iter().map(|(pid, payload)| message(*pid, payload)));
             met(listener)
         };
         assert_eq!(behind(&[], &[]), told(&[(1, "a"), (1, "a")]));
@@ -307,15 +311,25 @@ mod tests {
     #[test]
     fn a_mark_is_taken_once() {
         let client = ClientId::default();
-        let mut hub = Hub::new(ServerId::default(), *b"\0\x01\xff45678");
-        assert_eq!(*hub.marks_channel, *b"pgweir_0001ff3435363738");
+        let mut notify_listener = NotifyListener::new(ServerId::default(), *b"\0\x01\xff45678");
+        assert_eq!(*notify_listener.marks_channel, *b"pgweir_0001ff3435363738");
         for number in 1..=3 {
-            assert_eq!(hub.next_mark(client), Mark { channel: hub.marks_channel.clone(), number });
+            assert_eq!(
+                notify_listener.next_mark(client),
+                Mark { channel: notify_listener.marks_channel.clone(), number }
+            );
         }
-        assert_eq!(hub.take_mark(b"2"), Some((2, client)));
-        assert_eq!((hub.take_mark(b"2"), hub.take_mark(b"x"), hub.take_mark(b"")), (None, None, None));
-        hub.forget_marks(client);
-        assert_eq!(hub.take_mark(b"3"), None);
+        assert_eq!(notify_listener.take_mark(b"2"), Some((2, client)));
+        assert_eq!(
+            (
+                notify_listener.take_mark(b"2"),
+                notify_listener.take_mark(b"x"),
+                notify_listener.take_mark(b"")
+            ),
+            (None, None, None)
+        );
+        notify_listener.forget_marks(client);
+        assert_eq!(notify_listener.take_mark(b"3"), None);
     }
 
     #[test]

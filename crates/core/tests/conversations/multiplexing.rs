@@ -45,7 +45,7 @@ fn short_statements_follow_each_other_and_everyone_gets_its_own_answer() {
 }
 
 #[test]
-fn what_goes_aboard_together_leaves_in_one_packet() {
+fn what_is_queued_together_leaves_in_one_packet() {
     let (mut rig, clients, server) = pool(3, "");
     let texts: Vec<Vec<u8>> = (0..3).map(|at| fe::query(&format!("select {at}"))).collect();
     let together: Vec<(End, &[u8])> = clients.iter().copied().zip(texts.iter().map(Vec::as_slice)).collect();
@@ -93,7 +93,7 @@ fn nobody_overtakes_who_waits_longer() {
 }
 
 #[test]
-fn extended_groups_ride_too_and_bring_what_they_need() {
+fn extended_groups_are_multiplexed_too_and_bring_what_they_need() {
     let (mut rig, clients, server) = pool(3, "");
     let prepare = [fe::parse("s1", "select $1"), fe::sync()].concat();
     let run = [fe::bind("s1"), fe::execute(), fe::sync()].concat();
@@ -234,7 +234,7 @@ fn a_head_that_leaves_is_answered_to_nobody() {
 }
 
 #[test]
-fn a_server_that_nobody_is_aboard_of_any_more_is_closed() {
+fn a_server_without_clients_is_closed() {
     for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2]] {
         let (mut rig, clients, server) = pool(4, "");
         for client in &clients[..3] {
@@ -242,7 +242,7 @@ fn a_server_that_nobody_is_aboard_of_any_more_is_closed() {
         }
         assert_eq!(rig.gets(server).len(), 3);
         for at in order {
-            assert!(!rig.is_closed(server), "somebody is aboard");
+            assert!(!rig.is_closed(server), "a client is queued on it");
             rig.eof(clients[at]);
         }
         rig.pass_s(1);
@@ -264,7 +264,7 @@ fn a_head_that_is_nobodys_does_not_outlast_reconnect() {
     rig.command(console, "RECONNECT");
     rig.eof(clients[0]);
     rig.pass_us(90_000);
-    assert!(!rig.is_closed(server), "its rider is waited for");
+    assert!(!rig.is_closed(server), "its queued is waited for");
     rig.eof(clients[1]);
     rig.pass_s(1);
     assert!(rig.is_closed(server) && rig.logged("obsolete connection"));
@@ -286,7 +286,7 @@ fn a_server_whose_whole_company_is_too_late_is_closed() {
 }
 
 #[test]
-fn a_rider_that_pipelines_has_its_next_statement_later() {
+fn a_queued_client_that_pipelines_has_its_next_statement_later() {
     let (mut rig, clients, server) = pool(2, "session_state = pgbouncer");
     rig.send(clients[0], &fe::query("select 0"));
     rig.send(clients[1], &[fe::query("select 1"), fe::query("begin")].concat());
@@ -333,8 +333,8 @@ fn an_idle_server_is_woken_for_who_waits_too_long() {
     for client in &clients {
         rig.send(*client, &first_text);
     }
-    let aboard = rig.gets(server).len() + rig.gets(second).len();
-    assert_eq!(aboard, 2, "one server is busy, the other is left alone");
+    let queued = rig.gets(server).len() + rig.gets(second).len();
+    assert_eq!(queued, 2, "one server is busy, the other is left alone");
     rig.pass_us(40_000);
     assert_eq!(rig.gets(server).len() + rig.gets(second).len(), 0);
     rig.pass_us(10_500);
@@ -407,7 +407,7 @@ fn who_asked_for_the_cancel_is_told_of_it() {
 }
 
 #[test]
-fn a_riders_own_cancel_waits_for_its_turn() {
+fn a_queued_clients_own_cancel_waits_for_its_turn() {
     let (mut rig, clients, server) = pool(3, "");
     rig.send(clients[0], &fe::query("select 1"));
     rig.send(clients[1], &fe::query("select 1"));
