@@ -98,6 +98,12 @@ impl Machine {
             Concern::Ours => self.hide_names(d, server_id),
             Concern::Ends(name, ticket) if !has_failed => self.lend_name(d, id, server_id, name, ticket),
             Concern::Meets if !has_failed => {
+                let ledger = &self.servers[server_id].ledger;
+                if !ledger.is_between_groups() && !ledger.is_empty() {
+                    // If the group fails, none of the names is there, and what follows the group must not count on them.
+                    self.hold_for_answers(d, id, server_id);
+                    return Named::Waits;
+                }
                 self.expose_names(d, id, server_id);
                 return Named::Exposed;
             }
@@ -120,13 +126,18 @@ impl Machine {
             frontend::encode_sync(&mut self.scratch);
             d.send(server.conn, &self.scratch);
         }
+        self.hold_for_answers(d, id, server_id);
+        true
+    }
+
+    /// The client's next message waits until everything that its server owes is answered.
+    fn hold_for_answers<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId) {
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
             link.held = true;
         }
-        if !is_answered {
+        if !self.servers[server_id].ledger.is_between_groups() {
             self.ask_for_answers(d, server_id);
         }
-        true
     }
 
     /// The same for a statement of the client's that is about to be bound or described under its name.
@@ -173,7 +184,6 @@ impl Machine {
             });
             let inside = traits.marks.intersects(Marks::ROUTINES)
                 && [&b"prepare"[..], b"deallocate"].iter().any(|word| mentions(text, word));
-            let executes = traits.marks.intersects(Marks::PREPARED);
             match ends {
                 Some((name, ticket))
                     if names == 1
@@ -183,7 +193,7 @@ impl Machine {
                     // The name is not lent until the text runs.
                     return if sent == Sent::Named { Concern::Nothing } else { Concern::Ends(name, ticket) };
                 }
-                _ if met || unread || inside && !executes => return Concern::Meets,
+                _ if met || unread || inside => return Concern::Meets,
                 _ => {}
             }
         }
