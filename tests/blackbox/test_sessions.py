@@ -140,6 +140,10 @@ EXCUSED = {
     "empty in place of NULL": (row(NULL), row(EMPTY)),
     "empty in place of the startup value": (row(BEGAN), row(EMPTY)),
     "an unnamed statement from an earlier transaction": ([("2", b""), ("Z", b"I")], error(M="unnamed prepared statement does not exist")),
+    "an unnamed portal that is another's": (error(C="34000"), error(C="55000")),
+    "a prepared EXECUTE": ([("n", b""), ("Z", b"I")], [("T", b""), ("Z", b"I")]),
+    "a notification in another encoding": ([("Z", b"I")], error(C="0A000", M="in the client_encoding")),
+    "why a client kept its server": (error(), error(D="Lost with the server, which")),
     "a temporary schema that is there": (error(C="3F000", M='schema "pg_temp" does not exist'), error(C="42883", M="no function")),
 }
 NOT_EXCUSED = {
@@ -150,6 +154,10 @@ NOT_EXCUSED = {
     "empty in place of NULL": (row(NULL), row(b"\0\0\0\1x")),
     "empty in place of the startup value": (row(EMPTY), row(BEGAN)),
     "an unnamed statement from an earlier transaction": ([("2", b""), ("Z", b"I")], error(M='prepared statement "x" does not exist')),
+    "an unnamed portal that is another's": (error(C="55000"), error(C="34000")),
+    "a prepared EXECUTE": ([("T", b""), ("Z", b"I")], [("n", b""), ("Z", b"I")]),
+    "a notification in another encoding": ([("Z", b"I")], error(C="0A000", M="no")),
+    "why a client kept its server": (error(), error(D="something")),
     "a temporary schema that is there": (error(C="3F000", M='schema "x" does not exist'), error(C="42883", M="no function")),
 }
 
@@ -157,7 +165,7 @@ NOT_EXCUSED = {
 def test_what_is_excused_is_documented():
     """The words that each rule names stand in the page."""
     page = " ".join((REPOSITORY / "docs" / "session-state.md").read_text().split())
-    for words_of_page in [*(rule.place for rule in rules.RULES), rules.NOTIFIED_LATE, rules.NOTIFIED_MORE, rules.REPORTED_TWICE, rules.MADE_UP_PID]:
+    for words_of_page in [*(rule.place for rule in rules.RULES), rules.NOTICE_MISSING, rules.NOTIFIED_LATE, rules.NOTIFIED_MORE, rules.REPORTED_TWICE, rules.MADE_UP_PID]:
         assert words_of_page in page, words_of_page
 
 

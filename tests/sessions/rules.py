@@ -90,6 +90,8 @@ class Rule:
     """Of two messages that differ: (what PostgreSQL said, what the pooler said)."""
     ends: bool = False
     """Whether the rest of the group differs, too, because one side failed."""
+    last: bool = False
+    """Whether nothing after it can be compared: one side did what the other did not, or is closed."""
 
 
 PLACES = set("FLR")
@@ -147,6 +149,29 @@ def _unnamed_is_gone(wanted, got):
     return got[0] == "E" and dict(got[1])["C"] == "26000" and "unnamed" in dict(got[1])["M"] and wanted[0] in "2tTnE"
 
 
+def _no_portal(wanted, got):
+    """The unnamed portal without a Bind: on a server there may be another one of the same transaction."""
+    return wanted[0] == got[0] == "E" and dict(wanted[1])["C"] == "34000" and dict(got[1])["C"] in ("55000", "25P02")
+
+
+def _execute_described(wanted, got):
+    """A prepared EXECUTE of what was prepared by SQL since."""
+    return wanted[0] == "n" and got[0] == "T"
+
+
+def _not_in_this_encoding(wanted, got):
+    """A notification that pgweir cannot convert."""
+    return wanted[0] == "Z" and got[0] == "E" and dict(got[1])["C"] == "0A000" and "client_encoding" in dict(got[1])["M"]
+
+
+def _says_why_it_was_kept(wanted, got):
+    """The last error of a server that its client kept."""
+    if not (wanted[0] == got[0] == "E"):
+        return False
+    more = set(got[1]) - set(wanted[1])
+    return set(wanted[1]) < set(got[1]) and all(letter == "D" and text.startswith("Lost with the server") for letter, text in more)
+
+
 RULES = [
     Rule("places in PostgreSQL's sources", "an error that pgweir raises in PostgreSQL's place", _other_place),
     Rule("a statement not prepared in a failed transaction", "cannot be prepared there", _not_prepared, ends=True),
@@ -154,9 +179,14 @@ RULES = [
     Rule("a sequence's value from an earlier transaction", "`currval` and `lastval` fail with SQLSTATE 55000", _other_drew, ends=True),
     Rule("empty in place of NULL", "may be empty instead of NULL, if another client set it on that server", _empty_for_null),
     Rule("empty in place of the startup value", "of a custom setting from the startup packet leaves it empty", _empty_for_began),
-    Rule("an unnamed statement from an earlier transaction", "later `Bind` or `Describe` of it fails with SQLSTATE 26000", _unnamed_is_gone, ends=True),
+    Rule("an unnamed statement from an earlier transaction", "later `Bind` or `Describe` of it fails with SQLSTATE 26000", _unnamed_is_gone, ends=True, last=True),
+    Rule("an unnamed portal that is another's", "fails with 34000, 55000 or 25P02", _no_portal),
+    Rule("a prepared EXECUTE", "described by what the name meant when its present server prepared it", _execute_described),
+    Rule("a notification in another encoding", "any other one disconnects it (SQLSTATE 0A000)", _not_in_this_encoding, ends=True, last=True),
+    Rule("why a client kept its server", "Lost with the server", _says_why_it_was_kept),
     Rule("a temporary schema that is there", "a name in `pg_temp` that does not exist", _no_temporary_schema),
 ]
+NOTICE_MISSING = "the notice is missing if pgweir answers the `Parse` itself"
 NOTIFIED_LATE = "A client that sends a pipeline gets its own notifications after the pipeline's last answer"
 NOTIFIED_MORE = "after an `UNLISTEN` in a pipeline notifications may still arrive until then"
 MADE_UP_PID = "The process id that the client gets is then made up"
@@ -164,17 +194,25 @@ REPORTED_TWICE = "a client that set it at login gets the server's value first an
 """The words that document what `Notifications` and `Reports` allow."""
 
 
+EQUAL, EXCUSED, DIFFERENT, LAST = range(4)
+"""What became of a group: equal; documented; neither; documented, and nothing after it can be compared."""
+
+
 def excused(wanted, got, rules):
     """Whether all that differs in a group is documented."""
+    result = EQUAL
     for theirs, ours in zip_longest(wanted, got, fillvalue=("nothing", b"")):
         if theirs == ours:
             continue
-        by = next((rule for rule in rules if rule.excuses(theirs, ours)), None)
+        by = next((rule for rule in rules if "nothing" not in (theirs[0], ours[0]) and rule.excuses(theirs, ours)), None)
         if by is None:
-            return False
+            return DIFFERENT
+        result = EXCUSED
+        if by.last:
+            return LAST
         if by.ends:
-            return wanted[-1:] == got[-1:]
-    return True
+            return EXCUSED if wanted[-1:] == got[-1:] else DIFFERENT
+    return result
 
 
 def difference(wanted, got, started, rules=RULES):
@@ -189,7 +227,10 @@ def difference(wanted, got, started, rules=RULES):
         if not reports.excuse(theirs, ours) or not notices.excuse(theirs, ours):
             return number, theirs, ours
         theirs, ours = _asked_for(theirs), _asked_for(ours)
-        if not excused(theirs, ours, rules):
+        what = excused(theirs, ours, rules)
+        if what == LAST:
+            return None
+        if what == DIFFERENT:
             return number, wanted[number] if number < len(wanted) else [], got[number] if number < len(got) else []
     if lost := notices.lost():
         return len(wanted), lost, []
@@ -277,7 +318,8 @@ REPORTED = {name.lower(): name for name in ("TimeZone", "DateStyle", "IntervalSt
 
 
 def _asked_for(group):
-    return [m for m in group if m[0] not in "SA"]
+    """Without what comes unasked, and without the notices of a Parse (`NOTICE_MISSING`)."""
+    return [m for m in group if m[0] not in "SA" and not (m[0] == "N" and dict(m[1])["C"] == "42622")]
 
 
 def shown(message):
