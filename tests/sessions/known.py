@@ -19,5 +19,5 @@ class Known:
 
 KNOWN = []
 
-UNFOLLOWED = {"is_superuser"}
+UNFOLLOWED = {"is_superuser", "session_authorization"}
 """Parameters whose reports are not compared: pgweir does not follow them. (session-state.md, What is not seen.)"""
