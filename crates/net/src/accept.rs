@@ -15,7 +15,7 @@ use crate::table::listener_token;
 use crate::tick::Worker;
 use pgweir_core::Engine;
 
-/// Clients accepted from one listener per turn; then those who are connected have theirs.
+/// Clients accepted from one listener per turn; then connected clients have theirs.
 const ACCEPTS_PER_TICK: usize = 64;
 /// How long nothing is accepted after descriptors ran out, microseconds.
 pub(crate) const ACCEPT_PAUSE_US: u64 = 5_000_000;
@@ -130,8 +130,8 @@ impl Acceptor {
 }
 
 impl<E: Engine> Worker<E> {
-    /// Closes the TCP listeners, if the machine wants that. Before, everybody comes in who stands in the kernel's queues: he
-    /// would be reset.
+    /// Closes the TCP listeners, if the machine wants that. Before, all clients in the kernel's queues are accepted: the kernel
+    /// would reset them.
     pub(crate) fn stop_listening(&mut self) {
         if !std::mem::take(&mut self.io.stop_listening) {
             return;

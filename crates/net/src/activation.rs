@@ -1,4 +1,4 @@
-//! Sockets that whoever started us has opened already (systemd's socket activation, sd_listen_fds(3)): they replace what the
+//! Sockets that the process that started us has opened already (systemd's socket activation, sd_listen_fds(3)): they replace what the
 //! configuration says about listening.
 
 use std::io;
@@ -28,7 +28,7 @@ impl Passed {
     /// Takes what was passed; to be called once, before anything else is opened.
     ///
     /// # Errors
-    /// The environment says that there are sockets, and they can not be used.
+    /// The environment says that there are sockets, and they cannot be used.
     pub fn take() -> io::Result<Passed> {
         let mut passed = Passed::default();
         for (number, name) in sd_notify::listen_fds_with_names()? {

@@ -95,7 +95,7 @@ impl Io {
 /// The connection is read as all others are.
 pub(crate) fn unmark(read: &mut ReadSide, socket: &socket2::Socket) {
     if std::mem::take(&mut read.flow).bulk {
-        // It can not fail for a value that the kernel took before.
+        // It cannot fail for a value that the kernel took before.
         let _ = sys::set_receive_mark(socket, 1);
     }
 }

@@ -12,7 +12,7 @@ use crate::out::{BufferPool, Out};
 use crate::sys;
 use crate::tls::stream::{TLS_PIECE_BYTES, TlsStream};
 
-/// Who began the connection.
+/// Which side began the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Origin {
     /// A client connected to us.
@@ -72,9 +72,9 @@ pub(crate) enum Dialing {
 /// A connection that the machine has closed.
 pub(crate) struct Lingering {
     pub(crate) conn: Conn,
-    /// Our direction is closed; what remains is that the peer closes his.
+    /// Our direction is closed; what remains is that the peer closes its own.
     pub(crate) shut: bool,
-    /// The peer closed his direction.
+    /// The peer closed its direction.
     pub(crate) peer_ended: bool,
     /// Bytes read and thrown away since.
     pub(crate) discarded_bytes: usize,
@@ -132,7 +132,7 @@ impl Conn {
         }
     }
 
-    /// What may leave in one send together with those of others; see [`crate::volley`].
+    /// What may leave in one send together with bytes of other connections; see [`crate::volley`].
     pub(crate) fn letter(&self) -> Option<(RawFd, &[u8])> {
         let may_leave = self.tls.is_none() && !self.write.blocked && !self.out.is_empty();
         may_leave.then(|| (self.socket.as_raw_fd(), self.out.as_slice()))

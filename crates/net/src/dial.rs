@@ -71,7 +71,7 @@ impl Io {
         id
     }
 
-    /// The resolver answered: everybody who waits for this name goes on. Returns the host, and its addresses, if it has left one.
+    /// The resolver answered: all connections that wait for this name go on. Returns the host, and its addresses, if it has left one.
     pub(crate) fn resolved(&mut self, answer: Answer) -> Option<(Arc<str>, Vec<SocketAddr>)> {
         let ttl = (self.options.dns_max_ttl_us, self.options.dns_nxdomain_ttl_us);
         let News { waiters, moved, warning } = self.names.answered(answer, self.now_us, ttl);
@@ -210,7 +210,7 @@ fn arrived(socket: &Socket) -> io::Result<Option<String>> {
     };
     let local = socket.local_addr()?;
     match (local.as_socket(), peer.as_socket()) {
-        // Nobody listens, and the kernel chose the very port we dialed as our own end: we reached ourselves.
+        // No server listens, and the kernel chose the very port we dialed as our own end: we reached ourselves.
         (Some(ours), Some(theirs)) if ours == theirs => Err(io::ErrorKind::ConnectionRefused.into()),
         (Some(ours), _) => Ok(Some(ours.to_string())),
         (None, _) => Ok(Some(String::new())),

@@ -334,7 +334,7 @@ impl Driver for Io {
 
     fn surrender(&mut self, id: ConnId) {
         if let Some(socket) = self.detach(id) {
-            // Nobody listens any more: the process is ending.
+            // The receiver is gone: the process is ending.
             let _ = self.surrendered.send(socket.into());
         }
     }
@@ -379,7 +379,7 @@ impl Driver for Io {
     }
 
     fn ask(&mut self, question: Question) {
-        // Nobody listens any more: the process is ending.
+        // The receiver is gone: the process is ending.
         let _ = self.questions.send((self.me, question));
     }
 

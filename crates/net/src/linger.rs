@@ -1,7 +1,7 @@
 //! Closing in order: the last bytes leave, then our direction is closed, then the peer gets time to read.
 //!
 //! A socket that is closed while bytes of the peer lie unread in it makes the kernel send a reset, and a reset makes
-//! the peer's kernel forget what he has not read yet: the very message that says why. So the socket stays open, and
+//! the peer's kernel forget what that has not read yet: the very message that says why. So the socket stays open, and
 //! what arrives is thrown away, until the peer closes too or a limit is reached.
 
 use pgweir_core::driver::ConnId;
@@ -23,7 +23,7 @@ impl Io {
         self.linger_with(id, false);
     }
 
-    /// As [`Io::linger`], for a peer who has closed his direction already.
+    /// As [`Io::linger`], for a peer that has closed its direction already.
     pub(crate) fn linger_with(&mut self, id: ConnId, peer_ended: bool) {
         let Some(state) = self.table.state(id) else { return };
         let State::Open(conn) = std::mem::replace(state, State::Free) else { return };

@@ -60,7 +60,7 @@ pub enum ListenError {
     /// Every address of `listen_addr` failed; the reasons were logged.
     #[error("could not listen on any address of listen_addr \"{0}\"")]
     NoAddress(String),
-    /// Somebody answers on our unix socket.
+    /// Another process answers on our unix socket.
     #[error("unix socket is in use, cannot continue")]
     UnixInUse,
     /// A PostgreSQL server's lock file lies beside our unix socket.
@@ -77,7 +77,7 @@ pub enum ListenError {
         /// What failed.
         error: String,
     },
-    /// A socket of socket activation can not be used.
+    /// A socket of socket activation cannot be used.
     #[error("could not listen on a socket that was passed by socket activation: {0}")]
     Passed(String),
     /// Neither TCP nor a unix socket is configured.
@@ -141,7 +141,7 @@ pub fn open_listeners(
     let wanted = !settings.unix_dir.is_empty();
     let handed = if wanted { inherited_unix(inherited, &path) } else { None };
     if wanted && handed.is_none() {
-        // TCP may be shared (`so_reuseport`): who connects meanwhile would be lost with this process.
+        // TCP may be shared (`so_reuseport`): clients that connect meanwhile would be lost with this process.
         look_for_others(&path, settings.port)?;
     }
     let mut sockets = open_tcp(settings, inherited, log)?;
@@ -264,7 +264,7 @@ fn inherited_unix(inherited: &mut Vec<Socket>, path: &str) -> Option<Socket> {
     inherited.iter().position(listens_there).map(|place| inherited.swap_remove(place))
 }
 
-/// A listener of another process: who stands in its queue need not notice.
+/// A listener of another process: the clients in its queue need not notice.
 fn take_tcp(socket: Socket, address: SocketAddr, settings: &ListenSettings) -> io::Result<Listener> {
     socket.set_nonblocking(true)?;
     sys::tune_tcp(&socket, &settings.options)?;
@@ -314,7 +314,7 @@ fn open_unix(settings: &ListenSettings, path: &str) -> result::Result<UnixListen
     if is_file {
         let path = Path::new(path);
         file = Some(SocketFile::new(path).map_err(os_failed)?);
-        // Nobody can connect before `listen`, so the mode is in force from the first client on.
+        // No client can connect before `listen`, so the mode is in force from the first client on.
         fs::set_permissions(path, fs::Permissions::from_mode(settings.unix_mode)).map_err(os_failed)?;
         chown(path, None, group).map_err(|e| os_failed(e.into()))?;
     }
@@ -322,7 +322,7 @@ fn open_unix(settings: &ListenSettings, path: &str) -> result::Result<UnixListen
     Ok((Listener { socket, kind: Kind::Unix { port: settings.port } }, file))
 }
 
-/// Somebody answers on our unix socket. What else is wrong with it is said when it is opened.
+/// Fails if another process answers on our unix socket. Opening the socket reports everything else that is wrong with it.
 fn look_for_others(path: &str, port: u16) -> result::Result<(), ListenError> {
     match remove_stale(Path::new(path), port) {
         Err(ListenError::Unix { .. }) => Ok(()),

@@ -25,7 +25,7 @@ pub(crate) enum NetCommand {
     Options(SocketOptions),
     /// Answer with duplicates of the listeners.
     LendListeners(Lend),
-    /// Accept nobody any more, and hand over what the machine gives away through this.
+    /// Accept no more connections, and hand over what the machine gives away through this.
     GiveAway(Arc<Sender<Parting>>),
     /// Something that was given away has a new owner, or is back.
     Received,
@@ -80,7 +80,7 @@ pub(crate) struct Mailbox {
 }
 
 impl Mailbox {
-    /// Sends and wakes at once. A worker that has ended gets nothing, and nobody is told.
+    /// Sends and wakes at once. A worker that has ended gets nothing, and the sender does not learn of it.
     pub(crate) fn send(&self, letter: Letter) {
         if self.letters.send(letter).is_ok() {
             self.wake();
@@ -97,7 +97,7 @@ impl Mailbox {
 pub(crate) struct Mesh {
     boxes: Vec<Mailbox>,
     to_wake: Vec<bool>,
-    /// Somebody is to be woken.
+    /// At least one worker is to be woken.
     posted: bool,
 }
 

@@ -72,8 +72,8 @@ impl From<&Main> for SocketOptions {
             keepcnt: main.tcp_keepcnt,
             user_timeout_ms: u32::try_from(main.tcp_user_timeout.as_millis()).unwrap_or(u32::MAX),
             socket_buffer_bytes: main.tcp_socket_buffer,
-            // Who has connected and not sent anything yet stands in no queue then: a process that is replaced could not let
-            // him in before it listens no more, and the kernel resets him.
+            // With deferred accept, a client that has connected and sent nothing yet is in no queue. A process that is replaced
+            // could not accept it before it stops listening, and the kernel would reset the connection.
             defer_accept_s: u32::from(main.tcp_defer_accept && !main.so_reuseport),
             dns_max_ttl_us: micros(main.dns_max_ttl),
             dns_nxdomain_ttl_us: micros(main.dns_nxdomain_ttl),

@@ -1,7 +1,7 @@
 //! PAM: whether the operating system's modules take a password. The library is loaded when the first login asks for it, so that a
 //! system without it can run everything else.
 //!
-//! Modules may take as long as they like, and may start processes of their own: this is to be called on a thread that nobody waits for.
+//! Modules may take as long as they like, and may start processes of their own: call this on a thread that no other thread waits for.
 #![allow(unsafe_code, reason = "libpam is a C library, and it is loaded by name")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -132,9 +132,7 @@ unsafe extern "C" fn answer(
 fn library() -> Result<&'static Library, String> {
     static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
     let loaded = LIBRARY.get_or_init(load);
-    loaded
-        .as_ref()
-        .ok_or_else(|| "libpam.so.0 can not be loaded: install the system's PAM library".to_owned())
+    loaded.as_ref().ok_or_else(|| "libpam.so.0 cannot be loaded: install the system's PAM library".to_owned())
 }
 
 fn load() -> Option<Library> {

@@ -81,7 +81,7 @@ impl<E: Engine> Worker<E> {
                 Err(Step::Dry)
             }
             Ok(count) => {
-                // A short read has emptied the socket, and what comes later is reported anew; only an end that was
+                // A short read has emptied the socket, and what comes later is reported again; only an end that was
                 // reported already would be missed.
                 conn.read.readable = count == room.len() || conn.read.ended;
                 let flows = conn.read.flow.note(count, self.io.now_us);

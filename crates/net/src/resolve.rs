@@ -61,19 +61,19 @@ pub(crate) struct Unresolved {
     cause: Cause,
 }
 
-/// Whose fault that is.
+/// The cause of the failure.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cause {
     /// There is no such host.
     Host,
-    /// Nobody who knows could be asked.
+    /// No name server could be asked.
     NameServers,
 }
 
 /// What an answer has for the worker.
 #[derive(Default)]
 pub(crate) struct News {
-    /// Who waited for it.
+    /// The connections that waited for it.
     pub(crate) waiters: Vec<Waiter>,
     /// A host that is not at all of its old addresses any more, and those that it has now.
     pub(crate) moved: Option<(Arc<str>, Vec<SocketAddr>)>,
@@ -91,7 +91,7 @@ pub(crate) enum Lookup {
     Asked,
 }
 
-/// Somebody who waited for a name.
+/// A connection that waited for a name.
 pub(crate) struct Waiter {
     pub(crate) id: ConnId,
     pub(crate) result: Result<Vec<SocketAddr>, String>,
@@ -100,7 +100,7 @@ pub(crate) struct Waiter {
 struct Known {
     result: Result<Vec<SocketAddr>, String>,
     until_us: u64,
-    /// Whose turn it is.
+    /// The index of the address whose turn it is.
     turn: usize,
 }
 
@@ -212,7 +212,7 @@ impl Names {
         News { waiters, moved, warning }
     }
 
-    /// The zone has changed: all its hosts are looked up again, whether somebody waits for them or not.
+    /// The zone has changed: all its hosts are looked up again, whether connections wait for them or not.
     fn look_up_again(&mut self, zone: &str) {
         let concerned: Vec<Arc<str>> =
             self.known.keys().filter(|host| zone_of(host) == Some(zone)).map(Arc::clone).collect();

@@ -137,7 +137,7 @@ fn set_int(socket: &Socket, level: libc::c_int, option: libc::c_int, value: libc
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Whether this thread is scheduled as threads are by default. Somebody who chose otherwise (chrt(1), CPUSchedulingPolicy of
+/// Whether this thread is scheduled as threads are by default. An administrator who chose otherwise (chrt(1), CPUSchedulingPolicy of
 /// systemd.exec(5)) knows better.
 #[allow(unsafe_code, reason = "a system call that no crate of ours offers in safe form")]
 pub(crate) fn is_scheduled_by_default() -> bool {

@@ -4,7 +4,7 @@
 //!
 //! 1. `Doors`: the old one's listening sockets, its generation, and what PAUSE and DISABLE are in force. Both may accept now.
 //! 2. `Ready`: the new one can serve. Until here nothing has changed, and either side may break off.
-//! 3. `Yours`: the old one has removed its pid file and accepts nobody any more.
+//! 3. `Yours`: the old one has removed its pid file and accepts no more connections.
 //! 4. `Carried`, many times: pools, clients, servers, as they come to rest; `End` when nothing is left. The new one answers each with `Taken`
 //!    *before* it serves the client. Until then the old one keeps its descriptors: if the new process is killed, the old one serves on
 //!    what was not taken. So no client is lost on the way, and none is served by both. Meanwhile the new one, at whose door all cancel

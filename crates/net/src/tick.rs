@@ -48,7 +48,7 @@ pub(crate) struct Worker<E> {
     poll: Poll,
     letters: Receiver<Letter>,
     load: Arc<WorkerLoad>,
-    /// `None` where it is not for this worker to choose: the settings, or whoever started the process, say so.
+    /// `None` if this worker must not choose: the settings, or the scheduling policy that the process was started with, decide.
     manners: Option<Manners>,
     /// Where it looks for more before it sleeps.
     watch: Option<Watch>,
@@ -140,7 +140,7 @@ impl<E: Engine> Worker<E> {
             if !events.is_empty() || self.looked_us >= until_us {
                 break;
             }
-            // Whoever else wants this processor has it first.
+            // Other threads that want this processor have it first.
             thread::yield_now();
         }
         self.load.awake_us.fetch_add(self.looked_us - began_us, Ordering::Relaxed);
@@ -411,7 +411,7 @@ impl<E: Engine> Worker<E> {
                 }
             }
             NetCommand::LendListeners(lend) => {
-                // Whoever asked may have given up.
+                // The thread that asked may have given up.
                 let _ = lend.send(self.acceptor.duplicates());
             }
             NetCommand::GiveAway(successor) => {

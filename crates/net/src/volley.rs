@@ -1,8 +1,8 @@
 //! Many sends with one system call, where the kernel has io_uring (Linux 5.6, io_uring_enter(2)).
 //!
-//! Bytes for a socket on the same machine wake whoever reads from it, and the kernel lets him run as soon as the call returns.
-//! With a call for each send of a turn the worker is put aside after each of them, while others wait for what it has not sent
-//! yet. A volley is one call: all of it has left before anybody runs.
+//! Bytes for a socket on the same machine wake the process that reads from it, and the kernel lets that run as soon as the call returns.
+//! With a call for each send of a turn the worker is put aside after each of them, while other readers wait for what it has not sent
+//! yet. A volley is one call: all of it has left before any reader runs.
 //!
 //! No send is under way when a volley is over: the kernel has tried each once and said what came of it, as send(2) does on a
 //! socket that does not block. This room must never change that: the bytes are only lent.

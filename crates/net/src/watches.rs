@@ -9,7 +9,7 @@ use std::thread;
 /// For so many processors one worker may be awake; for fewer than two none.
 const PROCESSORS_PER_WATCH: usize = 4;
 
-/// The watches that nobody keeps now.
+/// The watches that no worker keeps now.
 #[derive(Debug)]
 pub(crate) struct Watches {
     free: AtomicUsize,

@@ -31,7 +31,7 @@ pub trait LogSink: Send + Sync {
     /// Takes one line.
     fn write(&self, level: Level, line: &str);
 
-    /// `false` where a line of this level would reach nobody.
+    /// `false` if no reader can see a line of this level.
     fn reaches_anybody(&self, level: Level) -> bool {
         let _ = level;
         true
@@ -94,7 +94,7 @@ pub struct Workers {
     clock: Clock,
 }
 
-/// A way to the workers: mail, and what they did so far. It may outlive them; nobody reads then.
+/// A way to the workers: mail, and what they did so far. It may outlive them; then no worker reads the mail.
 #[derive(Clone)]
 pub struct Post {
     mailboxes: Vec<Mailbox>,
@@ -198,7 +198,7 @@ impl Workers {
         }
     }
 
-    /// A way to the workers for somebody who does not own them.
+    /// A way to the workers for code that does not own them.
     #[must_use]
     pub fn post(&self) -> Post {
         Post { mailboxes: self.mailboxes.clone(), loads: self.loads.clone() }
@@ -277,7 +277,7 @@ fn run<E: Engine>(outfit: Outfit, machine: &dyn Fn(WorkerId, Now) -> E) {
     let ended = catch_unwind(AssertUnwindSafe(|| work(outfit, machine)));
     match &ended {
         Ok(Ok(())) => return,
-        Ok(Err(e)) => log.write(Level::Fatal, &format!("worker {me} can not go on: {e}")),
+        Ok(Err(e)) => log.write(Level::Fatal, &format!("worker {me} cannot go on: {e}")),
         Err(_) => {
             log.write(Level::Fatal, &format!("worker {me} panicked; this is a defect, please report it"));
         }

@@ -33,7 +33,7 @@ impl Io {
                 Some(sent) => conn.letter_sent(sent, pool),
                 None => conn.flush(&mut Tools { pool, scratch }),
             };
-            // Nearly always everything has left, and nobody waits to hear of it.
+            // Nearly always everything has left, and no caller waits for the report.
             let is_all = matches!(flushed, Ok(Sent::All)) && !conn.write.deep && conn.tls.is_none();
             if !(is_all && matches!(state, State::Open(_))) {
                 self.after_flush(id, flushed);
@@ -116,7 +116,7 @@ impl Io {
         }
     }
 
-    /// Nothing can be sent to the peer any more. What he sent before is still read first, then the end is reported;
+    /// Nothing can be sent to the peer any more. What it sent before is still read first, then the end is reported;
     /// only a paused client, from whom nothing more is wanted, is reported at once.
     pub(crate) fn write_failed(&mut self, id: ConnId, error: &io::Error) {
         let Some(state) = self.table.state(id) else { return };
@@ -130,7 +130,7 @@ impl Io {
         let broken = Closed::Broken(sys::text(error));
         let report = match (conn.read.paused, conn.origin) {
             (true, Origin::Accepted) => Report::Closed(broken),
-            // Whoever waits for this backlog to go must not wait for ever.
+            // The other end of the link may wait for this backlog to go; it must not wait forever.
             _ => Report::Drained,
         };
         conn.read.readable = true;

@@ -3,10 +3,10 @@
 //! Where clients, the pooler and PostgreSQL share processors that are busy, a worker that is woken by each arriving byte
 //! interrupts the very threads that were about to send more. Asked to wait for its turn (Linux: SCHED_BATCH, see
 //! sched(7)), it finds more to do in each of its turns: fewer system calls, fewer switches. But next to a process that computes
-//! without end that means to wait for it. So nobody decides by thought: while the worker is busy, both ways take turns for
+//! without end that means to wait for it. So no fixed rule decides: while the worker is busy, both ways take turns for
 //! short windows now and then, and waiting is kept where it takes less of the processor's time for as much, or moves more in
 //! fewer turns: that it seemed to in as many turns is chance (one client, whose every message is a turn, is only answered
-//! later). In fewer turns it only needs to seem easier: on a restless machine proof would take minutes. Where others use the
+//! later). In fewer turns it only needs to seem easier: on a restless machine proof would take minutes. If other processes use the
 //! machine, too, the processor's time says more than what is moved: it varies less.
 //!
 //! This file is arithmetic; it must never call the system.
@@ -159,7 +159,7 @@ impl Patience {
             Phase::Patient(kept) => {
                 let fell = window.rate() * 100 < kept.rate * OTHER_LOAD_PERCENT;
                 match kept.low {
-                    // Who does little is in nobody's way.
+                    // A worker that does little is in no other process's way.
                     LOW_WINDOWS.. if is_idle => Phase::Resting(kept),
                     LOW_WINDOWS.. if fell => {
                         (self.keeping, self.learnt) = Default::default();

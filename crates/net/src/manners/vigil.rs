@@ -4,7 +4,7 @@
 //! message. While the processors have nothing else to do, a worker that keeps looking answers much sooner; where they have, it
 //! is in the way of those it waits for. So it is tried, where what a worker waits for comes soon: looking and
 //! sleeping take turns for short windows, and looking, which takes a processor's time for it, is kept where much more is
-//! moved. Who sends now and then (a web server at its leisure) moves as much in either way, and is never looked for.
+//! moved. A client that sends now and then moves as much in either way, and a worker never keeps looking for it.
 //!
 //! This file is arithmetic; it must never call the system.
 
@@ -158,7 +158,7 @@ mod tests {
     struct Peers {
         pause_us: u64,
         wake_us: u64,
-        /// What a turn takes; longer for a worker that is in the way of others.
+        /// What a turn takes; longer for a worker that is in the way of other threads.
         turn_us: u64,
         awake_turn_us: u64,
         /// A turn takes by chance so many percent more or less, changing every 10 ms.

@@ -1,4 +1,4 @@
-//! The threads that look names up. They start when there is something to ask and nobody free to ask it: a pooler whose servers
+//! The threads that look names up. They start when there is something to ask and no thread is free to ask it: a pooler whose servers
 //! have addresses has none.
 
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ const RESOLVER_THREADS_MAX: usize = 3;
 #[derive(Clone)]
 pub(crate) struct Resolver {
     ask: Sender<Request>,
-    /// Without one (in tests) whoever has the other end of `ask` answers.
+    /// Without one (in tests) the owner of the other end of `ask` answers.
     crew: Option<Arc<Crew>>,
 }
 
@@ -44,7 +44,7 @@ impl Resolver {
         (Self { ask, crew: None }, requests)
     }
 
-    /// Takes a request; false if nobody can ever answer it.
+    /// Takes a request; false if no thread can ever answer it.
     pub(super) fn send(&self, request: Request) -> bool {
         if let Some(crew) = &self.crew {
             let open = crew.open.fetch_add(1, Ordering::SeqCst) + 1;

@@ -107,7 +107,7 @@ fn receive_with_sockets(stream: &UnixStream, header: &mut [u8]) -> io::Result<(u
     let mut sockets = Vec::new();
     for control in message.cmsgs()? {
         if let ControlMessageOwned::ScmRights(numbers) = control {
-            // SAFETY: the kernel has just made these descriptors for us, and nobody else knows their numbers.
+            // SAFETY: the kernel has just made these descriptors for us, and no other code knows their numbers.
             sockets.extend(numbers.into_iter().map(|number| unsafe { OwnedFd::from_raw_fd(number) }));
         }
     }

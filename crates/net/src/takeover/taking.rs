@@ -24,11 +24,11 @@ pub struct Takeover {
     acknowledges: bool,
 }
 
-/// Why this process can not take another's place.
+/// Why this process cannot take another's place.
 #[derive(Debug, thiserror::Error)]
 pub enum TakeoverError {
     /// The old process said no; its own words.
-    #[error("the running process can not be taken over: {0}")]
+    #[error("the running process cannot be taken over: {0}")]
     Refused(String),
     /// The connection broke, or said something else.
     #[error("taking over from the running process failed: {0}")]

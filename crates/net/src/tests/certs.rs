@@ -16,7 +16,7 @@ pub(crate) struct Identity {
     pub(crate) key: String,
 }
 
-/// Who signs certificates.
+/// A certificate authority.
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pub(crate) cert: String,

@@ -86,7 +86,7 @@ fn a_client_that_does_not_read_is_waited_for() {
 }
 
 /// Many times what makes a bulk flow, then small pieces again: neither the end of a flow, which fills no portion, nor what
-/// follows it waits for ever.
+/// follows it waits forever.
 #[test]
 fn what_flows_in_portions_arrives_to_its_last_byte() {
     let world = World::new(Plan::default());
@@ -247,7 +247,7 @@ fn what_leaves_together_arrives_as_what_leaves_one_by_one() {
         for _ in 0..LETTERS {
             world.workers().mail(WorkerId(0), Mail::Cancel { key: Vec::new() });
         }
-        // Whoever came earlier had one more with each that came later.
+        // Clients that connected earlier got one more letter for each client that connected later.
         for (later, mut client) in clients.iter().rev().enumerate() {
             let mut got = vec![0; letter.len() * (1 + later + LETTERS)];
             client.read_exact(&mut got).unwrap();
@@ -317,7 +317,7 @@ fn a_server_that_is_not_there() {
 #[test]
 fn a_name_with_several_addresses_is_tried_until_one_answers() {
     let Endpoint::Tcp { port, .. } = echo_upstream() else { unreachable!() };
-    // Whatever else it means here (perhaps ::1, where nobody listens), it means 127.0.0.1.
+    // Whatever else it means here (perhaps ::1, where no server listens), it means 127.0.0.1.
     let upstream = Some(Endpoint::Tcp { host: "localhost".into(), port });
     let world = World::new(Plan { upstream, ..Plan::default() });
     for _ in 0..4 {

@@ -75,7 +75,7 @@ fn a_socket_in_use_is_left_alone_and_a_stale_one_is_replaced() {
     drop(other);
     assert!(path.exists());
     let first = open(&settings).unwrap();
-    // Somebody else took the path over: it is his now, and stays.
+    // Another process took the path over: the file is not ours any more, and stays.
     fs::remove_file(&path).unwrap();
     let second = UnixListener::bind(&path).unwrap();
     first.socket_file.unwrap().remove();
@@ -185,7 +185,7 @@ fn a_unix_server_whose_queue_is_full_is_tried_again() {
     let world = World::new(Plan { upstream, ..Plan::default() });
     let _client = world.connect();
     world.await_seen(|seen| matches!(seen, Seen::Accepted(_)).then_some(()));
-    // Whatever the timing: as long as nobody accepts, nothing is reported.
+    // Whatever the timing: as long as the server accepts nothing, nothing is reported.
     assert!(world.seen.recv_timeout(Duration::from_millis(100)).is_err());
     let mut accepted = Vec::new();
     for _ in 0..=queued.len() {
@@ -241,7 +241,7 @@ fn a_clients_first_bytes_are_read_in_the_turn_that_accepts_it() {
     world.await_seen(accepted);
     let next = world.await_seen(Some);
     assert_eq!(next, Seen::Received(b"hello".to_vec()));
-    // What comes later is read as ever.
+    // Bytes that come later are read as before.
     client.write_all(b"world").unwrap();
     world.await_seen(|seen| (seen == Seen::Received(b"world".to_vec())).then_some(()));
 }
@@ -301,7 +301,7 @@ fn descriptors_that_run_out() {
         complaint.starts_with("Error: accept() failed: Too many open files; nothing is accepted for 5 s"),
         "{complaint}"
     );
-    // Those who are connected are served meanwhile, and when they leave, the others get their turn after the pause.
+    // Connected clients are served meanwhile, and when they leave, the waiting clients get their turn after the pause.
     assert_eq!(exchange(&clients[0], b"served"), b"served");
     let (first, rest) = clients.split_at(spare);
     for client in first {

@@ -158,7 +158,7 @@ fn common_name(name: &[u8]) -> Option<String> {
     None
 }
 
-/// A DirectoryString. One with a NUL in it is nobody's name: it is made to be read differently by different readers.
+/// A DirectoryString. One with a NUL in it is not accepted as a name: it is made to be read differently by different readers.
 fn text(tag: u8, value: &[u8]) -> Option<String> {
     let text = match tag {
         0x0c | 0x13 | 0x16 => std::str::from_utf8(value).ok()?.to_owned(),

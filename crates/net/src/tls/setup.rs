@@ -321,7 +321,7 @@ impl Maker<'_> {
         let mut roots = RootCertStore::empty();
         let mut last = None;
         for certificate in &certificates {
-            // A bundle may hold one that rustls can not read; the others still count.
+            // A bundle may hold one that rustls cannot read; the others still count.
             last = roots.add(certificate.clone()).err().or(last);
         }
         if roots.is_empty() {

@@ -383,7 +383,7 @@ fn write_step<Data>(
         },
         // Reported by reading already, and once only.
         ConnectionState::PeerClosed => return Ok(false),
-        _ => return Err("the TLS session can not write".to_owned()),
+        _ => return Err("the TLS session cannot write".to_owned()),
     };
     *filled += count.map_err(|e: EncryptError| e.to_string())?;
     Ok(true)
