@@ -14,7 +14,7 @@ pub(crate) struct AccessFiles {
     pub(crate) access: Arc<Access>,
     /// Lines that are skipped.
     pub(crate) warnings: Vec<String>,
-    /// Files that can not be read: a start goes on without them, and lets nobody in; a reload does not.
+    /// Files that cannot be read: a start goes on without them, and refuses all logins; a reload fails.
     pub(crate) faults: Vec<String>,
 }
 
@@ -71,7 +71,7 @@ impl AccessFiles {
     fn text(&mut self, what: &str, path: &str) -> Option<String> {
         let fault = |why| format!("could not open {what} config file {path}: {why}");
         if path.is_empty() {
-            // Its name may be set next: until then nobody is let in.
+            // Its name may be set next: until then all logins are refused.
             self.warnings.push(format!("auth_type=hba needs a file: auth_{what}_file is not set"));
             return None;
         }

@@ -1,5 +1,5 @@
 //! Threads that find out what a login has to know and what may take its time: the operating system's users, PAM, directories. They
-//! block nobody: who waits for them is one client, and the answer goes back through the control loop.
+//! block only the client that waits for them, and the answer goes back through the control loop.
 
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,13 +22,13 @@ const THREADS_MAX: usize = 8;
 /// The name of each. A panic in one ends one question: what they ask with are libraries that may not expect what the other side says.
 pub const ASKER_THREAD: &str = "logins";
 
-/// Questions that may wait for a thread. Whoever comes then is told to try again.
+/// Questions that may wait for a thread. Beyond that, a client is told to try again.
 const QUEUE_MAX: usize = 4096;
 
 /// Asks PAM whether this is the user's password; with it, where the client comes from. An error says why not.
 pub type AskPam = fn(&str, &[u8], Option<IpAddr>) -> Result<(), String>;
 
-/// The threads. They start when there is something to ask and nobody free to ask it: most poolers never need one.
+/// The threads. They start when there is something to ask and no thread is free to ask it: most poolers never need one.
 pub struct Askers {
     queue: SyncSender<Box<Inquiry>>,
     crew: Arc<Crew>,
@@ -54,7 +54,7 @@ impl Askers {
         Askers { queue, crew: Arc::new(Crew { waiting, results, log: log.clone(), pam, open, threads }) }
     }
 
-    /// Takes a question, or says at once that it can not be answered.
+    /// Takes a question, or says at once that it cannot be answered.
     pub(crate) fn ask(&self, inquiry: Box<Inquiry>) {
         let open = self.crew.open.fetch_add(1, Ordering::SeqCst) + 1;
         let unasked = if self.crew.has_hands_for(open) {
@@ -67,7 +67,7 @@ impl Askers {
         if let Some(inquiry) = unasked {
             self.crew.open.fetch_sub(1, Ordering::SeqCst);
             let answer = Answer::Nobody(Obstacle::Unreachable);
-            // Nobody hears it when the process ends.
+            // When the process ends, the receiver is gone.
             let _ = self.crew.results.send(Event::Answered(inquiry.from, inquiry.client, answer));
         }
     }

@@ -1,4 +1,4 @@
-//! The SCRAM keys of plain passwords, derived before somebody needs them.
+//! The SCRAM keys of plain passwords, derived before a login needs them.
 //!
 //! To derive the keys of a password takes about a millisecond, by intention. Left to the first login of a user, it would be the one thing
 //! that tells a user who exists from one who does not, who is refused at once; and a worker would do nothing else meanwhile. So a thread
@@ -70,7 +70,7 @@ impl Keys {
     }
 }
 
-/// Whether anybody may have to prove by SCRAM that they know a plain password.
+/// Whether any user may have to prove by SCRAM that they know a plain password.
 fn asks_for_scram(rules: &Rules) -> bool {
     match rules.config.main.auth_type {
         AuthType::ScramSha256 => true,

@@ -32,7 +32,7 @@ const INVALID_CREDENTIALS: u32 = 49;
 /// `Ok(false)` when the directory says that the password is wrong, or knows no such user.
 ///
 /// # Errors
-/// Nobody could be asked, or the answer was another; for the log.
+/// No server could be asked, or the answer was neither yes nor no; for the log.
 pub(crate) fn check_password(options: &LdapOptions, user: &str, password: &[u8]) -> Result<bool, String> {
     // An empty password would be an unauthenticated bind, which succeeds (RFC 4513, section 5.1.2).
     let Some(password) = std::str::from_utf8(password).ok().filter(|password| !password.is_empty()) else {

@@ -34,7 +34,7 @@ const QUEUE_BYTES_KEPT: usize = 64 << 10;
 /// Pause of the writer after a write in a burst, so that lines collect and a worker need not wake it for each.
 const COLLECT_MS: u64 = 5;
 
-/// It is a burst when more than this was written within [`BURST_MS`]. Otherwise lines are written as they come: whoever is
+/// It is a burst when more than this was written within [`BURST_MS`]. Otherwise lines are written as they come: a reader that is
 /// told something, and then looks into the log, finds it there.
 const BURST_BYTES: usize = 8 << 10;
 
@@ -107,7 +107,7 @@ struct Queue {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Writer {
-    /// There is no thread: whoever logs writes.
+    /// There is no thread: the thread that logs writes.
     None,
     /// It waits on `filled` and has to be woken.
     Waiting,
@@ -174,7 +174,7 @@ impl Log {
         self.shared.verbosity.load(Ordering::Relaxed) >= needed
     }
 
-    /// `true` if somebody could read a line of this level: in a file, or among the last warnings.
+    /// `true` if a line of this level can be read anywhere: in a file, or among the last warnings.
     #[must_use]
     pub fn reaches_anybody(&self, level: Level) -> bool {
         let kept = level <= Level::Warning;
@@ -222,7 +222,7 @@ impl Log {
     /// where they were meant to go. On an error everything stays as it was.
     ///
     /// # Errors
-    /// The file can not be opened for appending.
+    /// The file cannot be opened for appending.
     pub fn open(&self, targets: Targets) -> io::Result<()> {
         self.flush();
         let file = targets.file.as_deref().map(open_for_append).transpose()?;
@@ -248,7 +248,7 @@ impl Log {
     /// a fork).
     ///
     /// # Errors
-    /// The thread can not be started.
+    /// The thread cannot be started.
     pub fn start_writer(&self) -> io::Result<()> {
         {
             let mut queue = self.shared.queue();
@@ -415,7 +415,7 @@ impl Outputs {
         let lines = &batch.lines[..];
         if let Some(destination) = &self.targets.syslog {
             for datagram in &batch.datagrams {
-                // As syslog(3): whoever has no logger has no lines there. The file has them.
+                // As syslog(3): without a logger the lines are lost there. The file has them.
                 let _ = self.logger.send(&destination.socket, datagram);
             }
         }
@@ -425,7 +425,7 @@ impl Outputs {
                 Err(error) if !self.failing => {
                     self.failing = true;
                     let path = self.targets.file.as_deref().unwrap_or(Path::new("?"));
-                    // Nobody is left to tell if this fails too.
+                    // If this fails too, no place is left to report it.
                     let _ = writeln!(io::stderr(), "could not write log file {}: {error}", path.display());
                 }
                 Err(_) => {}

@@ -24,7 +24,7 @@ use crate::supervisor::{self, News};
 use crate::traces::Traces;
 use crate::web::Web;
 
-/// The ticket of a command that nobody waits for: machines number theirs from 1.
+/// The ticket of a command whose result no client waits for: machines number theirs from 1.
 const NO_TICKET: u64 = 0;
 
 /// What the control loop wakes up for.
@@ -54,7 +54,7 @@ pub trait Fleet {
     /// Builds TLS configurations; the error says what is wrong with which setting.
     ///
     /// # Errors
-    /// A certificate or a key can not be used.
+    /// A certificate or a key cannot be used.
     fn build_tls(&self, main: &Main, files: &TlsFiles) -> Result<Self::Tls, String>;
 
     /// TLS sessions that begin from now on use these.
@@ -119,7 +119,7 @@ impl<F: Fleet> Plane<F> {
         Plane { keys: Some(keys), ..self }
     }
 
-    /// Handles events until the process is to end, and gives the fleet back. Also ends when nobody is left who could
+    /// Handles events until the process is to end, and gives the fleet back. Also ends when no sender is left that could
     /// send an event.
     #[must_use]
     pub fn run(mut self, events: &Receiver<Event>) -> F {
@@ -149,7 +149,7 @@ impl<F: Fleet> Plane<F> {
         }
         match order {
             Order::Reload => {
-                // The log has the faults; a signal has nobody else to tell.
+                // The log has the faults; a signal has no other place to report to.
                 let _ = self.reload();
             }
             Order::Pause => self.command_all(&Command::Pause(None)),
@@ -183,7 +183,7 @@ impl<F: Fleet> Plane<F> {
             } // A suspended machine reads nothing from those it accepts, so the listeners can go on.
             Question::PeriodOver(window) => self.period_over(from, window),
             Question::Traced(statement) => self.trace(*statement),
-            // Answers to the HTTP server reach it directly; without one nobody asked.
+            // Answers to the HTTP server reach it directly; without that server there was no question.
             Question::Seen { .. } | Question::Operated { .. } => {}
         }
     }
@@ -303,7 +303,7 @@ impl<F: Fleet> Plane<F> {
         Ok(())
     }
 
-    /// The keys of who may log in are derived from now on.
+    /// The keys of the users that may log in are derived from now on.
     fn follow_users(&mut self) {
         if let Some(keys) = &mut self.keys {
             keys.follow(self.book.rules());
@@ -317,7 +317,7 @@ impl<F: Fleet> Plane<F> {
         }
     }
 
-    /// Who asked for traces was told that there are none.
+    /// `follow_traces` has warned that this build sends no spans.
     #[cfg(not(any(feature = "traces", test)))]
     fn trace(&self, _statement: TracedStatement) {}
 
@@ -333,7 +333,7 @@ impl<F: Fleet> Plane<F> {
         }
     }
 
-    /// `otlp_endpoint`: there is nobody to send spans.
+    /// `otlp_endpoint`: this build has no thread that sends spans.
     #[cfg(not(any(feature = "traces", test)))]
     fn follow_traces(&mut self) {
         if !self.book.rules().config.main.otlp_endpoint.is_empty() {

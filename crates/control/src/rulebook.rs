@@ -1,6 +1,6 @@
 //! What the process runs by, and how it is replaced: at the start, by RELOAD and by SET.
 //!
-//! A change happens in two steps. First everything is read and checked, into a [`Draft`]; whoever holds it can still
+//! A change happens in two steps. First everything is read and checked, into a [`Draft`]; its holder can still
 //! build from it what can fail (TLS). Only then [`Rulebook::adopt`] makes it the rules. So a fault anywhere leaves the old
 //! rules in effect as a whole.
 
@@ -41,7 +41,7 @@ pub enum SetDraft {
     Ready(Box<Draft>),
     /// It can only change at a start.
     NeedsRestart,
-    /// It is about TLS, and names files that can not be used: why.
+    /// It is about TLS, and names files that cannot be used: why.
     Unusable(Vec<String>),
 }
 
@@ -166,7 +166,7 @@ impl Rulebook {
     /// Reads the files again. Settings that need a restart keep their value, with a warning.
     ///
     /// # Errors
-    /// All faults; a user list that can not be read to its end is one too, as half of it would lock people out.
+    /// All faults; a user list that cannot be read to its end is one too, as half of it would lock people out.
     pub fn draft_reload(&self) -> Result<Draft, Vec<String>> {
         let path = self.rules.config.main.conffile.as_deref().unwrap_or(&self.command_line.config);
         let read = read_config(path, &self.command_line)?;
@@ -178,7 +178,7 @@ impl Rulebook {
     /// Changes one setting, as SET on the console does.
     ///
     /// # Errors
-    /// The setting does not exist, does not take the value, or names files that can not be used.
+    /// The setting does not exist, does not take the value, or names files that cannot be used.
     pub fn draft_set(&self, key: &str, value: &str) -> Result<SetDraft, Vec<String>> {
         let mut config = Config::clone(&self.rules.config);
         let about_tls = is_about_tls(key);
@@ -214,7 +214,7 @@ impl Rulebook {
         Ok(Draft { config, users, access: access.access, tls, warnings, user_faults })
     }
 
-    /// Whether TLS, towards either side, has to be built anew for a draft: a setting or the contents of a file changed.
+    /// Whether TLS, towards either side, has to be built again for a draft: a setting or the contents of a file changed.
     #[must_use]
     pub fn would_change_tls(&self, draft: &Draft) -> bool {
         draft.tls != self.tls

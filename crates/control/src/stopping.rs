@@ -31,7 +31,7 @@ pub const SIGNALS: [i32; 6] = [
 /// Where the process stands on its way out.
 #[derive(Debug)]
 pub enum Stopping {
-    /// Nobody asked for an end.
+    /// No signal or command asked for an end.
     No,
     /// An end was asked for; some workers still have what it waits for.
     Waiting {
@@ -146,7 +146,7 @@ mod tests {
     fn over_when_every_worker_has_reported_for_the_latest_wish() {
         let mut stopping = Stopping::No;
         stopping.drained(WorkerId(0));
-        assert_eq!(stopping.last_words(), None, "nobody asked");
+        assert_eq!(stopping.last_words(), None, "no command asked for an end");
         stopping.begin(Shutdown::WaitForClients, 2);
         stopping.drained(WorkerId(1));
         stopping.drained(WorkerId(1));

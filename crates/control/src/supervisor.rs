@@ -1,4 +1,4 @@
-//! What whoever started us wants to know (systemd's `Type=notify` and `Type=notify-reload`, sd_notify(3)): ready, reloading, stopping.
+//! What the service manager wants to know (systemd's `Type=notify` and `Type=notify-reload`, sd_notify(3)): ready, reloading, stopping.
 //! Without `NOTIFY_SOCKET` in the environment nothing is said.
 
 use pgweir_core::driver::Level;
@@ -21,7 +21,7 @@ pub enum News<'a> {
     Status(&'a str),
 }
 
-/// Says it. That nobody hears is no reason to stop, but one to be told.
+/// Tells the service manager. A failure is no reason to stop; the log reports it.
 pub fn tell(log: &Log, news: News<'_>) {
     let pid = std::process::id();
     let said = match news {

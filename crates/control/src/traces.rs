@@ -94,7 +94,7 @@ impl Sender {
     fn run(mut self, orders: &Receiver<Order>) {
         let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime,
-            Err(error) => return self.log.write(Level::Error, &format!("traces can not be sent: {error}")),
+            Err(error) => return self.log.write(Level::Error, &format!("traces cannot be sent: {error}")),
         };
         let mut batch = Vec::new();
         loop {
@@ -113,7 +113,7 @@ impl Sender {
         }
     }
 
-    /// Takes orders until there is a batch, or its time is over. Returns false when nobody sends any more.
+    /// Takes orders until there is a batch, or its time is over. Returns false when no sender is left.
     fn gather(&mut self, orders: &Receiver<Order>, batch: &mut Vec<TracedStatement>) -> bool {
         let mut deadline = None;
         while batch.len() < BATCH_MAX {

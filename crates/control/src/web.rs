@@ -59,7 +59,7 @@ pub struct Load {
     pub busy_us: u64,
     /// Microseconds in which it looked for more instead of sleeping; not among those.
     pub awake_us: u64,
-    /// Messages that left together with others, with one system call.
+    /// Messages that left together with other messages, with one system call.
     pub batched_sends: u64,
     /// Turns of its loop.
     pub turns: u64,
@@ -110,7 +110,7 @@ impl Web {
         self.send(Note::Rules(rules));
     }
 
-    /// Accepts nobody any more: another process does. Who is connected is served on.
+    /// Accepts no more connections: another process does. Open connections are still served.
     pub(crate) fn close(&self) {
         self.send(Note::Close);
     }
@@ -121,7 +121,7 @@ impl Web {
     }
 }
 
-/// Why the HTTP server can not listen.
+/// Why the HTTP server cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum WebListenError {
     /// The setting does not name an address.
@@ -140,7 +140,7 @@ pub enum WebListenError {
 /// Opens the sockets that `http_listen` names; first asks `inherited` for one that listens there already.
 ///
 /// # Errors
-/// An address is none, or can not be listened on.
+/// An address is none, or cannot be listened on.
 pub fn open(
     addresses: &[String],
     inherited: &mut dyn FnMut(SocketAddr) -> Option<TcpListener>,
@@ -215,7 +215,7 @@ pub fn tls_faults(main: &Main, present: Present) -> Vec<String> {
 /// Starts the HTTP server's thread.
 ///
 /// # Errors
-/// A certificate or its key can not be used, or the system refuses a thread.
+/// A certificate or its key cannot be used, or the system refuses a thread.
 pub fn start(setup: WebSetup) -> io::Result<()> {
     let tls = tls::Tls::read(&setup.rules.config.main, setup.present).map_err(io::Error::other)?;
     for socket in &setup.sockets {

@@ -1,4 +1,4 @@
-//! `log_format = json`: the same lines as objects, one a line, for whoever collects logs by machine.
+//! `log_format = json`: the same lines as objects, one a line, for programs that collect logs.
 
 use std::time::SystemTime;
 

@@ -1,4 +1,4 @@
-//! The last warnings and errors, for the page: who looks there need not look for the log file first.
+//! The last warnings and errors, for the page: its readers need not look for the log file first.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};

@@ -33,7 +33,7 @@ impl Stamp {
     }
 
     /// Appends one line, with its newline. A newline within the message becomes newline and tab, so that a reader can
-    /// tell where a line starts; other control characters are shown as `\x..`, so that a peer's text can not move a
+    /// tell where a line starts; other control characters are shown as `\x..`, so that a peer's text cannot move a
     /// terminal's cursor or forge a line.
     pub(crate) fn write_line(&mut self, at: SystemTime, level: Level, message: &str, out: &mut Vec<u8>) {
         let since_epoch = at.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);

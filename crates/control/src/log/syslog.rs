@@ -62,7 +62,7 @@ fn facility(name: &str) -> u8 {
     }
 }
 
-/// The connection to the logger. A logger that is not there, or was started anew, is looked for again with each line.
+/// The connection to the logger. A logger that is not there, or was restarted, is looked for again with each line.
 #[derive(Default)]
 pub(super) struct Sender {
     socket: Option<UnixDatagram>,

@@ -10,7 +10,7 @@ pub struct BackgroundError(#[from] Errno);
 /// Goes on as a daemon: in a child process with its own session, standard streams on `/dev/null`, working directory
 /// kept (names in the configuration may be relative to it). The caller's process ends here, with exit code 0.
 ///
-/// Must be called while there is one thread only: others do not survive.
+/// Must be called while there is one thread only: other threads do not survive.
 ///
 /// # Errors
 /// No process could be made, or `/dev/null` not be opened.

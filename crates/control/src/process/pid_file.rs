@@ -9,13 +9,13 @@ use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
-/// Permissions of the file: others may read it.
+/// Permissions of the file: other users may read it.
 const MODE: u32 = 0o644;
 
 /// Why there can be no pid file.
 #[derive(Debug, thiserror::Error)]
 pub enum PidFileError {
-    /// A live process, or something that can not be checked, holds it.
+    /// A live process, or something that cannot be checked, holds it.
     #[error("pidfile '{}' exists, another instance running?", .0.display())]
     Taken(PathBuf),
     /// Reading, making or removing it failed.
@@ -49,7 +49,7 @@ impl PidFile {
     /// Looks whether a pid file can be made at `path`, changing nothing: to be asked before anything else is started.
     ///
     /// # Errors
-    /// [`PidFileError::Taken`], or the file can not be read.
+    /// [`PidFileError::Taken`], or the file cannot be read.
     pub fn look(path: &Path) -> Result<Standing, PidFileError> {
         let text = match fs::read_to_string(path) {
             Ok(text) => text,
@@ -91,7 +91,7 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // It may be gone, or somebody else may have no right to mind.
+        // The file may be gone, or this user may not remove it: neither matters here.
         let _ = fs::remove_file(&self.path);
     }
 }

@@ -25,7 +25,7 @@ fn statement(context: Option<TraceContext>, failed: bool) -> TracedStatement {
 
 /// Takes one request, answers with this status, and gives back its head and its body.
 fn take_one(listener: &TcpListener, status: &str) -> (String, Value) {
-    let (mut stream, _) = listener.accept().expect("somebody connects");
+    let (mut stream, _) = listener.accept().expect("the exporter connects");
     let (mut received, mut buffer) = (Vec::new(), [0; 4096]);
     loop {
         let got = stream.read(&mut buffer).expect("readable");

@@ -1,4 +1,4 @@
-//! Who asks, and what they may: anonymous readers, console users by session or by basic authentication, sign-in.
+//! Readers of the HTTP server, and their rights: anonymous readers, console users by session or by basic authentication, sign-in.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -26,7 +26,7 @@ const COOKIE_NAME: &str = "pgweir_session";
 /// milliseconds to check.
 const VERIFIED_MAX: usize = 16;
 
-/// What somebody may do.
+/// The rights of a reader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Role {
     Anonymous,
@@ -34,7 +34,7 @@ pub(super) enum Role {
     Admin,
 }
 
-/// Somebody who asks.
+/// The reader that sent a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reader {
     pub(super) role: Role,
@@ -99,13 +99,14 @@ impl Door {
     /// The user that sends these headers, from this address. Wrong credentials are refused; they do not count as none.
     pub(super) fn reader(&self, headers: &HeaderMap, from: IpAddr, rules: &Rules) -> Result<Reader, Refusal> {
         let main = &rules.config.main;
-        let nobody = Reader { role: Role::Anonymous, user: None, csrf: None, anonymous: main.http_anonymous };
+        let anonymous =
+            Reader { role: Role::Anonymous, user: None, csrf: None, anonymous: main.http_anonymous };
         if let Some(value) = headers.get(AUTHORIZATION) {
             let (user, password) = value.to_str().ok().and_then(basic).ok_or(Refusal::WrongPassword)?;
             let role = self.check(&user, &password, from, rules)?;
-            return Ok(Reader { role, user: Some(user), ..nobody });
+            return Ok(Reader { role, user: Some(user), ..anonymous });
         }
-        let Some(token) = cookie(headers) else { return Ok(nobody) };
+        let Some(token) = cookie(headers) else { return Ok(anonymous) };
         let mut sessions = self.sessions.borrow_mut();
         sessions.retain(|session| {
             session.used.elapsed() < SESSION_IDLE
@@ -113,12 +114,12 @@ impl Door {
                 && rules.users.get(&session.user).is_some_and(|secret| secret.is_same(&session.secret))
         });
         let found = sessions.iter_mut().find(|session| is_same(&session.token, &token));
-        let Some(session) = found else { return Ok(nobody) };
+        let Some(session) = found else { return Ok(anonymous) };
         // Rights may have been taken away since.
-        let Some(role) = role(main, &session.user) else { return Ok(nobody) };
+        let Some(role) = role(main, &session.user) else { return Ok(anonymous) };
         session.used = Instant::now();
         let (user, csrf) = (Some(session.user.clone()), Some(session.csrf.clone()));
-        Ok(Reader { role, user, csrf, ..nobody })
+        Ok(Reader { role, user, csrf, ..anonymous })
     }
 
     /// Begins a session. Returns the reader, and the cookie's value.
@@ -163,13 +164,13 @@ impl Door {
         Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// The role of a console user with this password. Who has no rights on the console learns no more than who has a wrong
+    /// The role of a console user with this password. A user without rights on the console gets the same answer as a user with a wrong
     /// password.
     fn check(&self, user: &str, password: &str, from: IpAddr, rules: &Rules) -> Result<Role, Refusal> {
         let digest = self.digest(user, password);
         let role = role(&rules.config.main, user);
         if let Some(role) = role.filter(|_| self.is_verified(&digest, &rules.users)) {
-            // Whoever was let in before does not suffer from others' guessing.
+            // A user that was let in before is not slowed down by the wrong guesses of others.
             return Ok(role);
         }
         if let Some(wait) = self.failures.wait(from) {
@@ -267,8 +268,8 @@ pub(super) fn no_session_cookie() -> String {
     format!("{COOKIE_NAME}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0")
 }
 
-/// Somebody could sign in.
-pub(super) fn may_somebody_sign_in(rules: &Rules) -> bool {
+/// Whether any user can sign in.
+pub(super) fn may_any_user_sign_in(rules: &Rules) -> bool {
     let main = &rules.config.main;
     main.admin_users.iter().chain(&main.stats_users).any(|user| rules.users.get(user).is_some())
 }
@@ -384,8 +385,8 @@ mod tests {
         let mut config = (*rules_now.config).clone();
         config.main.stats_users.clear();
         let fired = Rules { config: Arc::new(config), ..rules_now.clone() };
-        let nobody = door.reader(&sent, HERE, &fired).expect("nobody is somebody");
-        assert!(nobody.role == Role::Anonymous && !nobody.sees_anything());
+        let anonymous = door.reader(&sent, HERE, &fired).expect("the request counts as anonymous");
+        assert!(anonymous.role == Role::Anonymous && !anonymous.sees_anything());
         door.sign_out(&sent);
         assert_eq!(door.reader(&sent, HERE, &rules_now).map(|reader| reader.role), Ok(Role::Anonymous));
     }
@@ -428,7 +429,8 @@ mod tests {
     fn anonymous_readers_see_what_the_setting_says() {
         for (word, anything, names) in [("none", false, false), ("numbers", true, false), ("all", true, true)]
         {
-            let reader = Door::new().reader(&HeaderMap::new(), HERE, &rules(word)).expect("nobody");
+            let reader =
+                Door::new().reader(&HeaderMap::new(), HERE, &rules(word)).expect("an anonymous reader");
             assert_eq!((reader.sees_anything(), reader.sees_names()), (anything, names));
         }
     }

@@ -20,7 +20,7 @@ use pgweir_core::mail::Rules;
 use serde_json::{Value, json};
 
 use super::House;
-use super::access::{Reader, Role, may_somebody_sign_in};
+use super::access::{Reader, Role, may_any_user_sign_in};
 use super::reply::{Refusal, Reply, json_reply};
 use query::Query;
 
@@ -52,7 +52,7 @@ pub(super) async fn answer(
     Ok(json_reply(StatusCode::OK, &value))
 }
 
-/// Who somebody is, and what they may.
+/// The reader's user and rights.
 pub(super) fn session(reader: &Reader, rules: &Rules) -> Value {
     json!({
         "role": match reader.role {
@@ -65,7 +65,7 @@ pub(super) fn session(reader: &Reader, rules: &Rules) -> Value {
         "sees_names": reader.sees_names(),
         "may_act": reader.role == Role::Admin,
         "anonymous": rules.config.main.http_anonymous.as_str(),
-        "sign_in": may_somebody_sign_in(rules),
+        "sign_in": may_any_user_sign_in(rules),
     })
 }
 

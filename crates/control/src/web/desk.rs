@@ -20,7 +20,7 @@ pub(super) struct Late;
 /// Why a console command was not carried out, or not yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NotDone {
-    /// It can not be; what an administrator is told.
+    /// It cannot be; what an administrator is told.
     Refused(String),
     /// It goes on.
     Late,
@@ -73,7 +73,7 @@ impl Desk {
         timeout(LOOK_S_MAX, receiver).await.ok().and_then(Result::ok).ok_or(Late)
     }
 
-    /// Has a console command carried out everywhere. One that takes long goes on when nobody waits for it any more.
+    /// Has a console command carried out everywhere. One that takes long goes on when no request waits for it any more.
     pub(super) async fn operate(&self, command: Command) -> Result<Vec<Vec<Option<String>>>, NotDone> {
         let ticket = Ticket { number: self.next_ticket(), waiting: &self.operations };
         let (sender, receiver) = oneshot::channel();
@@ -88,7 +88,7 @@ impl Desk {
     /// A worker answered a look.
     pub(super) fn seen(&self, _worker: WorkerId, ticket: u64, snapshot: Snapshot) {
         if let Some(waiting) = self.looks.borrow_mut().remove(&ticket) {
-            // Whoever waited may have left.
+            // The request that waited may be gone.
             let _ = waiting.send(snapshot);
         }
     }

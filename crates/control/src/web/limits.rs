@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Connections at the same time; one more takes the place of who was silent for longest. Browsers open six each.
+/// Connections at the same time; one more takes the place of the connection that was silent for longest. Browsers open six each.
 pub(super) const CONNECTIONS_MAX: usize = 128;
 
 /// Streams of `/api/v1/live` at the same time.
@@ -54,7 +54,7 @@ pub(super) const TRACKS_MAX: usize = 100;
 /// Signed-in sessions; the oldest goes when there are more.
 pub(super) const SESSIONS_MAX: usize = 256;
 
-/// A session that nobody used for this long is over.
+/// A session that was not used for this long is over.
 pub(super) const SESSION_IDLE: Duration = Duration::from_secs(30 * 60);
 
 /// ... and every session is over after this.

@@ -29,7 +29,7 @@ pub(super) type PoolName = (Arc<str>, Arc<str>);
 pub(super) struct Model {
     pools: BTreeMap<PoolName, PoolState>,
     databases: BTreeMap<Arc<str>, Track>,
-    /// What pools counted that are no more, by database, while that has others.
+    /// What pools counted that are gone, by database, as long as the database has other pools.
     past: BTreeMap<Arc<str>, Past>,
     /// The whole process.
     whole: Track,

@@ -54,11 +54,11 @@ impl Body for Content {
 pub(super) enum Refusal {
     /// It is not understood; says how.
     Bad(String),
-    /// Who asks must sign in.
+    /// The reader must sign in.
     SignIn,
     /// Wrong name or password.
     WrongPassword,
-    /// Who asks may not.
+    /// The reader has no right to it.
     Forbidden(&'static str),
     /// There is no such thing.
     NotFound(&'static str),

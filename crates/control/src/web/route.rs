@@ -80,7 +80,7 @@ fn page_reply(file: page::File) -> Reply {
             "no-cache"
         }),
     );
-    // Nothing comes from elsewhere, nobody may frame it. Charts set the style of elements.
+    // Nothing comes from elsewhere, no page may frame it. Charts set the style of elements.
     let policy = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
                   font-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
     headers.insert(hyper::header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));

@@ -36,7 +36,7 @@ pub(super) async fn run(house: Rc<House>) {
 }
 
 impl House {
-    /// Has the model show what is now. Those who ask while a look is under way share the next one, however many they are.
+    /// Has the model show what is now. All requests that arrive while a look is under way share the next one.
     pub(super) async fn refresh(&self) -> Result<(), Late> {
         self.look(Process::read).await
     }

@@ -1,4 +1,4 @@
-//! Who is connected to the HTTP server. When all places are taken, whoever was told something longest ago leaves for who comes: a
+//! The connections of the HTTP server. When all places are taken, a new connection replaces the one that was sent nothing for longest: a
 //! scraper must not wait behind connections that ask for nothing, or for nothing whole, or that do not read what they are told.
 
 use std::cell::{Cell, RefCell};
@@ -34,12 +34,12 @@ struct State {
     moved: Cell<Instant>,
     /// A whole request of it is being answered.
     answering: Cell<bool>,
-    /// Its place is somebody else's now.
+    /// Another connection has its place now.
     leave: Notify,
 }
 
 impl Seats {
-    /// A place for who comes; if need be, that of who was told nothing for longest and is not being answered.
+    /// A place for a new connection; if need be, that of the connection that was sent nothing for longest and is not being answered.
     pub(super) fn take(self: &Rc<Seats>) -> Seat {
         let mut taken = self.taken.borrow_mut();
         while taken.len() >= CONNECTIONS_MAX {
@@ -62,7 +62,7 @@ impl Seats {
 }
 
 impl Seat {
-    /// Returns when the place is somebody else's.
+    /// Returns when another connection has the place.
     pub(super) async fn lost(&self) {
         self.state.leave.notified().await;
     }
@@ -97,7 +97,7 @@ impl Asker {
     }
 }
 
-/// A connection's stream: notes when a byte goes out, and fails when nobody reads what is written.
+/// A connection's stream: notes when a byte goes out, and fails when the peer does not read what is written.
 pub(super) struct Watched<S> {
     stream: S,
     state: Rc<State>,
@@ -219,9 +219,9 @@ mod tests {
             let (ours, mut theirs) = duplex(16);
             let mut stream = seats.take().watch(ours, Duration::from_millis(20));
             stream.write_all(&[1; 16]).await.expect("there is room");
-            let error = stream.write_all(&[2; 16]).await.expect_err("nobody reads");
+            let error = stream.write_all(&[2; 16]).await.expect_err("the peer does not read");
             assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-            // Who reads on is written to on.
+            // A peer that reads again is written to again.
             let mut read = [0; 16];
             theirs.read_exact(&mut read).await.expect("what came before");
             stream.write_all(&[3; 8]).await.expect("there is room again");

@@ -101,7 +101,7 @@ fn is_idle_in_transaction(row: &Shown) -> bool {
 }
 
 /// The client that waits longest comes first, then clients that have a server, by when they last asked for something: a client that is
-/// idle in a transaction keeps others waiting. Then the rest.
+/// idle in a transaction keeps other clients waiting. Then the rest.
 fn place(row: &Shown) -> (u8, &str, Reverse<u64>) {
     let (rank, asked) = match state_of(row) {
         "waiting" => (0, ""),

@@ -63,7 +63,7 @@ fn pools(page: &mut Page, groups: &[Group<'_>]) {
     each(false, "pgweir_multiplex_busy", "Servers that are busy with short statements", |sum| {
         sum.multiplexing.busy.into()
     });
-    each(true, "pgweir_multiplex_decisions_total", "How often the target was looked at anew", |sum| {
+    each(true, "pgweir_multiplex_decisions_total", "How often the target was reconsidered", |sum| {
         sum.multiplexing.decisions.into()
     });
     each(

@@ -109,7 +109,7 @@ fn times_that_were_not_sent_again_stay() {
     assert_eq!(
         film.model.pools().next().map(|pool| pool.track.recent().map(|half| half.total.count()).sum::<u64>()),
         Some(103),
-        "begun anew"
+        "the counts begin again"
     );
 }
 
