@@ -63,9 +63,9 @@ choice! {
 choice! {
     /// How clients prove who they are.
     AuthType {
-        /// Nobody is asked, and the user name is ignored: the database's forced user is used.
+        /// No client is asked for a password, and the user name is ignored: the database's forced user is used.
         Any = "any",
-        /// Nobody is asked, but the user has to be known.
+        /// No client is asked for a password, but the user has to be known.
         Trust = "trust",
         /// The password in clear text.
         Plain = "plain",
@@ -106,7 +106,7 @@ choice! {
 choice! {
     /// What becomes of a client's session where servers change hands with every transaction.
     SessionState {
-        /// It is the client's, as on a connection of its own: what can move is replayed, what can not keeps the server.
+        /// It is the client's, as on a connection of its own: what can move is replayed, what cannot keeps the server.
         Preserve = "preserve",
         /// As `preserve`, but a client that would keep its server is disconnected with an error.
         Error = "error",
@@ -170,7 +170,7 @@ choice! {
 }
 
 choice! {
-    /// What readers of the HTTP server see who have not signed in.
+    /// What readers of the HTTP server see without having signed in.
     Anonymous {
         /// Nothing but whether the process is well.
         Nothing = "none",

@@ -76,7 +76,7 @@ pub struct ConfigRow {
 pub enum SetOutcome {
     /// The value is in effect.
     Applied,
-    /// Nothing, because the setting can only change at a start. PgBouncer answers success all the same.
+    /// Nothing, because the setting can only change at a start. PgBouncer reports success nevertheless.
     NeedsRestart,
 }
 

@@ -97,7 +97,7 @@ impl Walk<'_, '_> {
 
 fn parse_line(line: &str) -> Line<'_> {
     let line = line.trim();
-    // A NUL can not be in a message of the protocol, so it can not be in a setting.
+    // A NUL cannot be in a message of the protocol, so it cannot be in a setting.
     if line.contains('\0') {
         return Line::Broken;
     }

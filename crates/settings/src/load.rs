@@ -11,7 +11,7 @@ use crate::table::{MAIN_ROWS, Main, Origin, Status, row};
 
 impl Config {
     /// Reads the file `path` and the files that it includes. `read` gives the contents of a file by its name,
-    /// or says why it can not.
+    /// or says why it cannot.
     ///
     /// # Errors
     /// All faults of all files, in their order. Nothing is taken then.

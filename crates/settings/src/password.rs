@@ -13,7 +13,7 @@ impl Password {
         Self(secret.into())
     }
 
-    /// The secret itself, for the one who has to prove or to check it. Must not be logged.
+    /// The secret itself, for the code that has to prove or to check it. Must not be logged.
     pub fn reveal(&self) -> &str {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! Reload as a diff: what a new configuration changes, and what it can not change while the process runs.
+//! Reload as a diff: what a new configuration changes, and what it cannot change while the process runs.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use crate::error::Warning;
 use crate::table::{Change, DATABASE_ROWS, Database, MAIN_ROWS};
 
 /// The settings that keep their value when the new file does not have them: they come from the command line
-/// or from a `SET` that is meant to last. PgBouncer keeps all settings without a default; for the others that
-/// is an accident nobody can want.
+/// or from a `SET` that is meant to last. PgBouncer keeps all settings without a default; for the other settings that
+/// is an accident that no user can want.
 const KEPT_WHEN_ABSENT: [&str; 3] = ["conffile", "user", "verbose"];
 
 /// What a reload changes.
 #[derive(Clone, Debug)]
 pub struct Diff {
-    /// The configuration to use from now on: the new one, with the old values of what can not change.
+    /// The configuration to use from now on: the new one, with the old values of what cannot change.
     pub merged: Config,
     /// The settings of the process that have a new value now.
     pub main: Vec<&'static str>,
@@ -26,7 +26,7 @@ pub struct Diff {
     pub added: Vec<String>,
     /// The databases that are gone: their clients are sent away ("database removed"), their servers closed.
     pub removed: Vec<String>,
-    /// The databases that changed so that their servers can not be used any longer. For "*": all databases
+    /// The databases that changed so that their servers cannot be used any longer. For "*": all databases
     /// made from it.
     pub recycled: Vec<String>,
     /// The databases that changed, and whose servers can stay.

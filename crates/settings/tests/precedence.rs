@@ -96,7 +96,7 @@ fn zero_and_below_mean_what_they_mean_in_pgbouncer() {
     assert_eq!((config.pool_size(zero, "nobody"), config.min_pool_size(zero)), (0, 0));
     assert_eq!(config.pool_size(zero, "zero"), 0);
     assert_eq!(config.reserve_pool_size(zero, "nobody"), 0);
-    // A limit of a database can not lift the global one, and its lifetime of zero is the global one.
+    // A limit of a database cannot lift the global one, and its lifetime of zero is the global one.
     assert_eq!((config.max_db_connections(zero), config.max_db_client_connections(zero)), (30, 31));
     assert_eq!(Some(config.server_lifetime(zero)), seconds(100));
     assert_eq!(config.query_wait_timeout(zero, "nobody"), None);
@@ -109,7 +109,7 @@ fn zero_and_below_mean_what_they_mean_in_pgbouncer() {
     assert_eq!(config.query_wait_timeout(below, "nobody"), None);
 }
 
-/// One user's idle timeout must not become everybody's (PgBouncer's issue with a global timeout of zero).
+/// One user's idle timeout must not become that of all users (PgBouncer's issue with a global timeout of zero).
 #[test]
 fn one_users_timeout_is_nobody_elses() {
     let config = load("[pgbouncer]\n[users]\na = client_idle_timeout=5\n").expect("good");

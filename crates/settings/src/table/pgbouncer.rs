@@ -135,7 +135,7 @@ settings! {
         /// shown what another client drew: SQLSTATE 55000 instead.
         sequence_affinity: SequenceAffinity = "wait", Kind::Choice(SequenceAffinity::WORDS), Reload, Ours, InEffect;
         /// How long a server waits, with `sequence_affinity=wait`, for the next statement of a client whose user and
-        /// `application_name` are known to ask for values they drew. For others it waits as long, but only while no other
+        /// `application_name` are known to ask for values they drew. For all other clients it waits as long, but only while no other
         /// client needs it.
         sequence_affinity_ms: Duration = "50", Kind::Milliseconds, Reload, Ours, InEffect;
         /// A client that keeps its server between transactions for longer than this is logged, once, with the reason;
@@ -172,8 +172,8 @@ settings! {
         /// for it that no other process wants; one worker for each four processors, and none where there is only one. 0 turns
         /// this off. Not for a process that was started with a scheduling policy of its own.
         worker_awake_us: u32 = "150", Kind::Count(0, 10_000), Reload, Ours, InEffect;
-        /// Whether a worker sends the messages of one turn of its loop with one system call (io_uring), so that those who receive the
-        /// first of them do not interrupt it while others wait for theirs. Where the kernel has no io_uring or does not
+        /// Whether a worker sends the messages of one turn of its loop with one system call (io_uring), so that the receivers of the
+        /// first of them do not interrupt it while other receivers wait for theirs. Where the kernel has no io_uring or does not
         /// allow it, as in many containers, the log says so and each message is sent by itself.
         worker_io_uring: bool = "1", Kind::Bool, Reload, Ours, InEffect;
         /// What becomes of a BEGIN in transaction and session pooling. `packet`: it takes a server, is answered at once, and is
@@ -282,7 +282,7 @@ settings! {
         /// The addresses (`host:port`) of the HTTP server, which has the metrics, the dashboard and the API; a
         /// port alone means this machine only (127.0.0.1). Nothing here means that there is no HTTP server.
         http_listen: Vec<String> = "", Kind::List, Restart, Ours, InEffect;
-        /// What readers see who have not signed in: `numbers` by database, without names of users and applications,
+        /// What readers see that have not signed in: `numbers` by database, without names of users and applications,
         /// addresses and SQL; `all` that a user of `stats_users` sees; or `none`. Users of `stats_users` and
         /// `admin_users` sign in on the page, or by HTTP basic authentication, with their password of `auth_file`.
         http_anonymous: Anonymous = "numbers", Kind::Choice(Anonymous::WORDS), Reload, Ours, InEffect;
@@ -347,7 +347,7 @@ settings! {
         /// limit.
         sbuf_loopcnt: u32 = "5", Kind::Limit, Reload, PgBouncer, NotYet;
         /// Whether a connection is accepted only when its first bytes are there (`TCP_DEFER_ACCEPT`). Not with `so_reuseport`:
-        /// when one of the processes is replaced, who has connected to it and sent nothing yet would be reset.
+        /// when one of the processes is replaced, clients that have connected to it and sent nothing yet would be reset.
         tcp_defer_accept: bool = "1", Kind::Bool, Reload, PgBouncer, InEffect;
         /// The size of the socket's buffers (`SO_SNDBUF`, `SO_RCVBUF`); 0 leaves it to the system.
         tcp_socket_buffer: u32 = "0", Kind::Bytes(0, COUNT_MAX), Reload, PgBouncer, InEffect;
