@@ -1,4 +1,4 @@
-//! Who may come in from where, and how: the rules of `auth_hba_file` and the maps of `auth_ident_file`, in PgBouncer's dialect of
+//! Which users may log in from where, and how: the rules of `auth_hba_file` and the maps of `auth_ident_file`, in PgBouncer's dialect of
 //! PostgreSQL's `pg_hba.conf` and `pg_ident.conf` (chapter "Client Authentication").
 
 mod hba;
@@ -13,7 +13,7 @@ pub(crate) use tokens::options;
 pub use hba::{Arrival, Hba, HbaMethod, HbaRule, Way};
 pub use ident::IdentMaps;
 
-/// Everything that `auth_type` `hba` and `ldap` go by. Without any rule nobody comes in.
+/// Everything that `auth_type` `hba` and `ldap` go by. Without any rule all logins are refused.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Access {
     /// The rules, first match wins.

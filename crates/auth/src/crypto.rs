@@ -121,7 +121,7 @@ pub(crate) fn base64_key(text: &[u8]) -> Option<Key> {
     key
 }
 
-/// Overwrites a secret. The black box keeps the compiler from dropping writes that nobody reads.
+/// Overwrites a secret. The black box keeps the compiler from dropping writes that are never read.
 pub(crate) fn wipe(bytes: &mut [u8]) {
     bytes.fill(0);
     black_box(bytes);

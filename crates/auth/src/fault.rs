@@ -54,7 +54,7 @@ pub enum ProtocolFault {
     /// The client's channel binding flag is not that of the mechanism it chose.
     #[error("SCRAM channel binding flag does not suit the mechanism that the client selected")]
     BindingMechanism,
-    /// The client could bind the channel and thinks that we can not, although it was offered: somebody took the offer away.
+    /// The client could bind the channel and thinks that we cannot, although it was offered: an attacker in between removed the offer.
     #[error(
         "client supports SCRAM channel binding but thinks that the server does not: the offer did not reach it"
     )]
@@ -65,7 +65,7 @@ pub enum ProtocolFault {
     /// The client names an authorization identity.
     #[error("client uses a SCRAM authorization identity, which is not supported")]
     AuthorizationIdentity,
-    /// The peer uses a mandatory extension (`m=`), which nobody has defined yet.
+    /// The peer uses a mandatory extension (`m=`), which no standard defines yet.
     #[error("peer requires an unsupported SCRAM extension")]
     MandatoryExtension,
     /// A nonce is empty, longer than [`NONCE_LEN_MAX`] or not printable.

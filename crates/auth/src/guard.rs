@@ -4,7 +4,7 @@
 //! waits for the client's `p` message and hands its body to [`Guard::handle`].
 //!
 //! An unknown user, or one whose stored secret does not suit the method, is taken through the exchange to its
-//! end and refused with the words for a wrong password. What still shows who exists, as it does in
+//! end and refused with the words for a wrong password. What still shows which users exist, as it does in
 //! PostgreSQL: with method md5, a user with a stored SCRAM secret is asked for SCRAM; a stored SCRAM secret
 //! may have another iteration count or salt length than a mock; and with method plain, to check a password
 //! against a stored SCRAM secret takes time that an unknown user's does not. That the keys of a stored
@@ -55,7 +55,7 @@ pub struct GuardEnv<'a> {
 pub enum Verdict {
     /// Send this complete message, and hand the body of the client's `p` message to the guard.
     Ask(Guard, Vec<u8>),
-    /// The client is who it says.
+    /// The client has proved its user name.
     Proven {
         /// Bytes to send before AuthenticationOk (which is not in here): the last SASL message, or nothing.
         send: Vec<u8>,
@@ -192,7 +192,7 @@ impl Guard {
     }
 }
 
-/// The message that asks a client for its password in clear, where not this crate but somebody else (PAM, LDAP) is to check it.
+/// The message that asks a client for its password in clear, if not this crate but PAM or LDAP checks it.
 pub fn ask_for_password() -> Vec<u8> {
     let mut message = Vec::new();
     backend::encode_auth_cleartext(&mut message);

@@ -1,5 +1,5 @@
 //! The options of LDAP authentication: how a directory server is reached and what it is asked (PostgreSQL's chapter "LDAP
-//! Authentication"). Only the words are read here; who speaks with the server is elsewhere.
+//! Authentication"). Only the words are read here; other crates speak with the server.
 
 use crate::access::options;
 use crate::password::PlainPassword;
@@ -9,7 +9,7 @@ use thiserror::Error;
 /// Where the directory is, and how a user is found there.
 #[derive(Clone, PartialEq, Eq)]
 pub struct LdapOptions {
-    /// `ldapserver`: host names or addresses; the next is tried when one can not be reached.
+    /// `ldapserver`: host names or addresses; the next is tried when one cannot be reached.
     pub servers: Vec<String>,
     /// `ldapport`.
     pub port: u16,
@@ -35,7 +35,7 @@ pub enum LdapWay {
     Search {
         /// `ldapbasedn`: where.
         base: String,
-        /// `ldapbinddn`: as whom; nobody in particular when it is empty.
+        /// `ldapbinddn`: the user to bind as; an anonymous bind when it is empty.
         bind_dn: String,
         /// `ldapbindpasswd`.
         bind_password: Secretive,

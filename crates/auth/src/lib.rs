@@ -1,6 +1,6 @@
 //! Authentication as state machines over message bodies, in both roles.
 //!
-//! What this room is for: [`Guard`] proves that a client is who it says, [`Prover`] logs in to a server,
+//! What this room is for: [`Guard`] checks that a client is the user it claims to be, [`Prover`] logs in to a server,
 //! [`UserList`] reads PgBouncer's `auth_file`, [`Access`] says which method holds for whom (`auth_type = hba`), and [`Secret`] is what a stored password looks like. Methods:
 //! trust, cleartext, md5 and SCRAM-SHA-256 (RFC 5802, RFC 7677), with PostgreSQL's own reading of them.
 //!

@@ -57,7 +57,7 @@ impl PlainPassword {
         Some(keys)
     }
 
-    /// Whether the keys for this salt and iteration count need not be derived, or can not be.
+    /// Whether the keys for this salt and iteration count need not be derived, or cannot be.
     pub(crate) fn has_scram_keys(&self, salt: &[u8], iterations: u32) -> bool {
         !(1..=DERIVE_ITERATIONS_MAX).contains(&iterations) || self.remembered(salt, iterations).is_some()
     }
@@ -104,11 +104,11 @@ mod tests {
         for i in 1..=DERIVATIONS_KEPT {
             password.scram_keys(&[i as u8], 1).expect("1 iteration is computed");
         }
-        assert_eq!(password.0.derived.lock().expect("nobody panicked").len(), DERIVATIONS_KEPT);
+        assert_eq!(password.0.derived.lock().expect("no thread panicked").len(), DERIVATIONS_KEPT);
         assert!(password.remembered(b"0", 1).is_none());
-        let anew = password.scram_keys(b"0", 1).expect("1 iteration is computed");
-        assert!(!Arc::ptr_eq(&first, &anew));
-        assert!(first.client_key_equals(&anew));
+        let derived = password.scram_keys(b"0", 1).expect("1 iteration is computed");
+        assert!(!Arc::ptr_eq(&first, &derived));
+        assert!(first.client_key_equals(&derived));
     }
 
     #[test]
@@ -118,9 +118,9 @@ mod tests {
         for i in 1..=DERIVATIONS_KEPT {
             password.scram_keys(&[i as u8], 1).expect("1 iteration is computed");
             let again = password.scram_keys(b"0", 1).expect("1 iteration is computed");
-            assert!(Arc::ptr_eq(&first, &again), "with {i} others");
+            assert!(Arc::ptr_eq(&first, &again), "with {i} other salts");
         }
-        assert_eq!(password.0.derived.lock().expect("nobody panicked").len(), DERIVATIONS_KEPT);
+        assert_eq!(password.0.derived.lock().expect("no thread panicked").len(), DERIVATIONS_KEPT);
     }
 
     #[test]

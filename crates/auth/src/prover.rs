@@ -3,7 +3,7 @@
 //! The driver hands every Authentication message of the server to [`Prover::handle`] and does what the
 //! [`Proof`] says, until `Done` or `Failed`. The server is as hostile as any peer: it gets a password in
 //! clear only if it asks for one and we have one, it must know our secret when SCRAM is used (its signature
-//! is checked before AuthenticationOk counts), and it can not make us work longer than
+//! is checked before AuthenticationOk counts), and it cannot make us work longer than
 //! [`DERIVE_ITERATIONS_MAX`] iterations.
 
 use crate::crypto::Key;
@@ -75,17 +75,17 @@ pub enum Proof {
     Failed(ProverError),
 }
 
-/// Why a login to a server can not go on. The text is fit for waiters ("server login failed: …") and the log.
+/// Why a login to a server cannot go on. The text is fit for waiters ("server login failed: …") and the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ProverError {
-    /// The server asks for something that our credential can not answer.
+    /// The server asks for something that our credential cannot answer.
     #[error("wrong password type")]
     WrongPasswordType,
     /// The keys to pass through are for another salt or iteration count: the secret stored here is not the
     /// server's.
     #[error("wrong password type: the SCRAM secret stored here is not the one the server has")]
     KeysDoNotFit,
-    /// The server does not know our secret: it is not who it says.
+    /// The server does not know our secret: it is not the server it claims to be.
     #[error("server signature is wrong")]
     ServerSignature,
     /// The server said AuthenticationOk before it proved to know our secret.
@@ -109,7 +109,7 @@ pub enum ProverError {
         /// What the server asked for.
         iterations: u32,
     },
-    /// An Authentication message that can not come at this point.
+    /// An Authentication message that cannot come at this point.
     #[error("server sent an authentication message out of order")]
     OutOfOrder,
     /// A SCRAM message of the server breaks the protocol.
@@ -149,7 +149,7 @@ impl Prover {
     }
 
     /// Binds a SCRAM exchange to the certificate that the server has shown, given its hash (`tls-server-end-point`, RFC 5929 section 4):
-    /// with a server that offers it, nobody in between can then pass the exchange on. To be called before the first message.
+    /// with a server that offers it, no attacker in between can then pass the exchange on. To be called before the first message.
     #[must_use]
     pub fn bound_to(self, hash: Option<Box<[u8]>>) -> Self {
         match self.0 {

@@ -78,7 +78,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// PostgreSQL's md5 hash of password and user name. Who has it can log in by md5, so it is a secret itself.
+/// PostgreSQL's md5 hash of password and user name. Knowing it is enough to log in by md5, so it is a secret itself.
 #[derive(Clone)]
 pub struct Md5Secret {
     /// 32 lower-case hexadecimal digits.

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 /// what follows on the line is ignored. Lines that begin with `;`, blanks before it or not, and blank lines
 /// are skipped. A line that is none of these ends the reading, as in PgBouncer: users behind it do not exist.
 /// A name that comes twice has its last secret. Comments and passwords may be in any encoding: a password is the bytes that
-/// clients send. Only a name has to be UTF-8, as nobody gets in under another.
+/// clients send. Only a name has to be UTF-8, as no client can log in under another.
 ///
 /// A clone shares what its plain passwords remember of their derivations, so hand out clones, not fresh
 /// parses; a fresh one is to [`inherit`](UserList::inherit) from the one before.

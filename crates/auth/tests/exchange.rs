@@ -117,7 +117,7 @@ fn channel_binding_wants_both_to_have_seen_the_same_certificate() {
     }
     let (outcome, _) = bound(Some(b"hash"), Some(b"another"), &mut |_, _| ());
     let mismatch = Refusal::SaslMessage(ProtocolFault::BindingMismatch);
-    assert!(matches!(outcome, Some(Err(refusal)) if refusal == mismatch), "somebody stands in between");
+    assert!(matches!(outcome, Some(Err(refusal)) if refusal == mismatch), "an attacker stands in between");
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn credentials(password: &str) -> [Credential; 4] {
     ]
 }
 
-/// Whether who knows the password in this form gets in where it is stored in that form.
+/// Whether a client that has the password in this form gets in if it is stored in that form.
 fn gets_in(method: Method, secret: &Secret, credential: &Credential) -> bool {
     let knows_password = matches!(credential, Credential::Password(_) | Credential::Secret(Secret::Plain(_)));
     let knows_md5 = knows_password || matches!(credential, Credential::Secret(Secret::Md5(_)));
@@ -255,7 +255,7 @@ fn an_unknown_user_fails_at_the_end_like_a_wrong_password() {
             let mut messages = 0;
             let mut count = |_: usize, _: &mut Vec<u8>| messages += 1;
             let (outcome, _) = Rig::new(&mut count).run(method, secret, password());
-            let refusal = outcome.expect("the guard speaks last").expect_err("nobody is let in");
+            let refusal = outcome.expect("the guard speaks last").expect_err("the login is refused");
             assert_eq!((refusal.text(), refusal.fault()), (text, None));
             assert_eq!(messages, if method == Method::ScramSha256 { 4 } else { 2 }, "{method:?} {secret:?}");
         }
@@ -268,7 +268,7 @@ fn the_log_knows_that_an_md5_hash_is_no_use_to_scram() {
     let reason = |secret| {
         let password = Credential::Password(PlainPassword::new("pencil"));
         let (outcome, _) = exchange(Method::ScramSha256, secret, password);
-        outcome.expect("the guard speaks last").expect_err("nobody is let in").log_text()
+        outcome.expect("the guard speaks last").expect_err("the login is refused").log_text()
     };
     assert_eq!(reason(Some(&md5)).as_deref(), Some("SCRAM authentication failed: user has MD5 secret"));
     for secret in [None, Some(&plain)] {

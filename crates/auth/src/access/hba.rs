@@ -82,7 +82,7 @@ pub struct Hba {
 
 impl Hba {
     /// Reads a file's text; with it, a warning for each line that is skipped. `read` gives the text of a file that a line names with
-    /// `@`, or says why it can not.
+    /// `@`, or says why it cannot.
     pub fn parse(text: &str, read: &mut dyn FnMut(&str) -> Result<String, String>) -> (Self, Vec<String>) {
         let mut hba = Self::default();
         let mut reader = Reader { read, files: 0 };
@@ -255,7 +255,7 @@ impl Reader<'_> {
         }
         match word.text.strip_prefix('@').filter(|_| !word.quoted) {
             Some(path) if may_include => self.include(names, path, column)?,
-            Some(_) => return Err("a file of names can not name another one".to_owned()),
+            Some(_) => return Err("a file of names cannot name another one".to_owned()),
             None if word.is("all") => names.all = true,
             None if database && word.is("sameuser") => names.same_user = true,
             None if database && word.is("replication") => names.replication = true,

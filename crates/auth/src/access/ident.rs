@@ -7,7 +7,7 @@ use super::tokens;
 /// The maps of an `auth_ident_file`: lines `map system-user user`, where the last may be `all`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IdentMaps {
-    /// Map, name outside, user; no user means everybody.
+    /// Map, name outside, user; no user means every user.
     lines: BTreeSet<(String, String, Option<String>)>,
 }
 
@@ -36,7 +36,7 @@ impl IdentMaps {
         self.lines.iter().any(|(name, ..)| name == map)
     }
 
-    /// Whether the map lets who is called `outside` there be `user` here.
+    /// Whether the map lets the name `outside` log in as `user`.
     pub fn allows(&self, map: &str, outside: &str, user: &str) -> bool {
         let line = |user: Option<&str>| (map.to_owned(), outside.to_owned(), user.map(str::to_owned));
         self.lines.contains(&line(Some(user))) || self.lines.contains(&line(None))

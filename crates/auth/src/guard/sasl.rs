@@ -17,16 +17,16 @@ use pgweir_wire::frontend::SaslInitial;
 enum Material {
     /// The user's stored SCRAM secret.
     Stored(ScramSecret),
-    /// The user's stored password. Its secret is derived beforehand ([`prepare`]), or when a proof is there to check; not for everybody
-    /// who asks.
+    /// The user's stored password. Its secret is derived beforehand ([`prepare`]), or when a proof is there to check; not for every client
+    /// that asks.
     Password { password: PlainPassword, salt: [u8; SALT_LEN], iterations: u32 },
-    /// Nobody's: the exchange goes on to its end, and fails for this reason.
+    /// No user's: the exchange goes on to its end, and fails for this reason.
     Mock(ScramSecret, Refusal),
 }
 
 impl Material {
     /// A password's salt is a mock's salt: the same at every login and whether the user exists or not, so
-    /// that the first messages tell nobody which users are known.
+    /// that the first messages do not reveal which users are known.
     fn new(user: &str, secret: Option<&Secret>, env: &GuardEnv<'_>) -> Self {
         let seeded = |purpose: &[u8]| hmac_sha256(env.mock_seed, &[purpose, b"\0", user.as_bytes()]);
         let mut salt = [0; SALT_LEN];
@@ -56,7 +56,7 @@ impl Material {
         }
     }
 
-    /// Why who can not prove to know it is refused.
+    /// The reason for refusing a client that cannot prove to know it.
     fn refusal(&self) -> Refusal {
         match self {
             Self::Stored(_) | Self::Password { .. } => Refusal::Sasl,
@@ -216,7 +216,7 @@ fn initial_response(body: &[u8], plus_offered: bool) -> Result<(Chosen, Option<&
     Ok((chosen, initial.data))
 }
 
-/// RFC 5802 section 6: the flag has to be the mechanism's, and who thinks that nothing was offered must not have been offered it.
+/// RFC 5802 section 6: the flag has to be the mechanism's, and a client that thinks that nothing was offered must not have been offered it.
 fn check_binding(chosen: Chosen, binding: Binding, plus_offered: bool) -> Result<(), ProtocolFault> {
     match (chosen, binding) {
         (Chosen::Plus, Binding::EndPoint) | (Chosen::Plain, Binding::Unsupported) => Ok(()),
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(read(&body), Err(ProtocolFault::MessageTooLong { len: body.len() }));
     }
 
-    /// Nobody can know the key of a real mock; this one's is known, and must not help.
+    /// No client can know the key of a real mock; this one's is known, and must not help.
     #[test]
     fn a_mock_refuses_even_the_right_proof() {
         let conversation: [&[u8]; 1] = [b"conversation"];

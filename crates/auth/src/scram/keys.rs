@@ -5,7 +5,7 @@ use crate::crypto::{KEY_LEN, Key, hi};
 use std::fmt;
 use std::num::NonZeroU32;
 
-/// ClientKey and ServerKey (RFC 5802 section 3): who has them can log in wherever the same secret is stored.
+/// ClientKey and ServerKey (RFC 5802 section 3): knowing them is enough to log in wherever the same secret is stored.
 ///
 /// A [`Guard`](crate::Guard) learns them from a client that proves to know a stored SCRAM secret, and a
 /// [`Prover`](crate::Prover) logs in to the server with them ("pass-through"), which works only where the

@@ -17,9 +17,9 @@ pub(crate) fn nonce(random: &mut dyn FnMut(&mut [u8])) -> String {
 /// How the client feels about channel binding, as its gs2 header says (RFC 5802 section 6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Binding {
-    /// `n`: the client can not do it.
+    /// `n`: the client cannot do it.
     Unsupported,
-    /// `y`: the client could, and thinks that we can not.
+    /// `y`: the client could, and thinks that we cannot.
     NotOffered,
     /// `p=tls-server-end-point`: the proof covers the server's certificate (RFC 5929 section 4).
     EndPoint,
@@ -200,7 +200,7 @@ fn check_whole(message: &[u8]) -> Result<(), ProtocolFault> {
     Ok(())
 }
 
-/// RFC 5802's `printable`, within the limit. A comma can not be in it: it has ended the attribute.
+/// RFC 5802's `printable`, within the limit. A comma cannot be in it: it has ended the attribute.
 fn check_nonce(nonce: &[u8]) -> Result<&[u8], ProtocolFault> {
     let printable = nonce.iter().all(u8::is_ascii_graphic);
     if (1..=NONCE_LEN_MAX).contains(&nonce.len()) && printable {

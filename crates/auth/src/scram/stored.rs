@@ -57,7 +57,7 @@ impl ScramSecret {
         })
     }
 
-    /// A secret that nobody knows the password of, for a mock exchange.
+    /// A secret without a known password, for a mock exchange.
     pub(crate) fn unknowable(stored_key: Key, salt: &[u8], iterations: u32) -> Self {
         Self { server_key: stored_key.clone(), stored_key, salt: salt.into(), iterations }
     }
@@ -81,7 +81,7 @@ impl ScramSecret {
         }
     }
 
-    /// Checks a client's proof; gives the keys it reveals to who has the secret.
+    /// Checks a client's proof; returns the keys that the proof reveals to the holder of the secret.
     pub(crate) fn check(&self, proof: &Key, auth_message: &[&[u8]]) -> Option<ScramKeys> {
         let client_key = proof.xor(&self.stored_key.hmac(auth_message));
         if !client_key.digest().same(&self.stored_key) {
