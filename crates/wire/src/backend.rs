@@ -190,7 +190,7 @@ impl fmt::Debug for BackendKeyData<'_> {
     }
 }
 
-/// `NotificationResponse`: somebody sent a NOTIFY on a channel that this session listens to.
+/// `NotificationResponse`: a session sent a NOTIFY on a channel that this session listens to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct NotificationResponse<'a> {
     /// The process id of the session that sent it.

@@ -8,7 +8,7 @@ use std::fmt;
 use crate::limits::{MESSAGE_LEN_MAX, MESSAGE_LEN_MIN, STARTUP_PACKET_LEN_MAX};
 use crate::writer;
 
-/// What is wrong with bytes that a peer sent. The connection they came from can not go on, except where the caller
+/// What is wrong with bytes that a peer sent. The connection they came from cannot go on, except where the caller
 /// knows better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
@@ -60,7 +60,7 @@ pub enum WireError {
         /// Bytes that are too many.
         left: usize,
     },
-    /// A field with a value that it can not have.
+    /// A field with a value that it cannot have.
     #[error("{message}: {field} must be {expected}, got {got:#x}")]
     Value {
         /// Which message.
@@ -118,12 +118,12 @@ macro_rules! sql_states {
 sql_states! {
     SUCCESSFUL_COMPLETION "00000" "no error; the code of notices",
     CONNECTION_EXCEPTION "08000" "something about the connection",
-    CANNOT_CONNECT "08001" "a connection to the server can not be established",
+    CANNOT_CONNECT "08001" "a connection to the server cannot be established",
     CONNECTION_DOES_NOT_EXIST "08003" "the connection is gone",
     CONNECTION_FAILURE "08006" "the connection broke",
     PROTOCOL_VIOLATION "08P01" "the peer does not speak the protocol, or speaks it out of turn",
     FEATURE_NOT_SUPPORTED "0A000" "not supported",
-    INVALID_PARAMETER_VALUE "22023" "a setting can not have this value",
+    INVALID_PARAMETER_VALUE "22023" "a setting cannot have this value",
     IN_FAILED_SQL_TRANSACTION "25P02" "commands are ignored until the end of the transaction",
     IDLE_IN_TRANSACTION_SESSION_TIMEOUT "25P03" "idle in a transaction for too long",
     TRANSACTION_TIMEOUT "25P04" "the transaction took too long",
@@ -133,7 +133,7 @@ sql_states! {
     INVALID_CURSOR_NAME "34000" "no portal of this name",
     INVALID_CATALOG_NAME "3D000" "no such database",
     DUPLICATE_PREPARED_STATEMENT "42P05" "a prepared statement of this name exists",
-    SYNTAX_ERROR "42601" "can not be parsed",
+    SYNTAX_ERROR "42601" "cannot be parsed",
     UNDEFINED_OBJECT "42704" "no such thing",
     TOO_MANY_CONNECTIONS "53300" "a limit of connections is reached",
     CONFIGURATION_LIMIT_EXCEEDED "53400" "a configured limit is reached",
@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(out, b"E\0\0\0\x24SFATAL\0VFATAL\0C28P01\0Mno\0Dd\0Hh\0\0");
         out.clear();
         encode_notice(&mut out, &Report::notice(SqlState::SUCCESSFUL_COMPLETION, "a\0Cb"));
-        assert_eq!(out, b"N\0\0\0\x1fSNOTICE\0VNOTICE\0C00000\0Ma\0\0", "a NUL can not add a field");
+        assert_eq!(out, b"N\0\0\0\x1fSNOTICE\0VNOTICE\0C00000\0Ma\0\0", "a NUL cannot add a field");
     }
 
     #[test]

@@ -139,7 +139,7 @@ impl<'a> BindHead<'a> {
     }
 }
 
-/// The rest of a `Bind`, for those who answer it themselves.
+/// The rest of a `Bind`, for a caller that answers it itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BindTail<'a> {
     /// How many parameters there are.

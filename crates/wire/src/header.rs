@@ -3,8 +3,8 @@
 //! This is the hottest code of the product: a pooler looks at each header and at little else. It allocates nothing
 //! and must never read past what it was given.
 //!
-//! About encoders (here and in [`crate::frontend`], [`crate::backend`]): they can not fail, because their callers
-//! bound what they pass. Should a value not fit all the same, then the message is made harmless instead of being
+//! About encoders (here and in [`crate::frontend`], [`crate::backend`]): they cannot fail, because their callers
+//! bound what they pass. If a value does not fit nevertheless, the message is made harmless instead of being
 //! misread by its receiver: a text is cut at its first NUL, since on the wire it would end there and what follows
 //! would pass for further fields; and a length above `i32::MAX` is written as `u32::MAX`, which every receiver
 //! refuses.
@@ -19,7 +19,7 @@ pub const HEADER_LEN: usize = 5;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// The message type, see [`crate::frontend::tag`] and [`crate::backend::tag`]. Not checked here: what a tag means
-    /// depends on who sent it.
+    /// depends on its sender.
     pub tag: u8,
     /// Bytes of the message behind its header. At most [`MESSAGE_LEN_MAX`] - 4.
     pub body_len: u32,

@@ -11,7 +11,7 @@
 //!
 //! Parsers take the *body* of a message, without tag and length field, and insist that it ends exactly where the
 //! last field ends. Encoders append a whole message to a `Vec<u8>` and do not fail: see [`header`] for what they do
-//! with values that the protocol can not carry.
+//! with values that the protocol cannot carry.
 
 pub mod backend;
 pub mod error;

@@ -17,7 +17,7 @@ pub const MESSAGE_LEN_MIN: u32 = 4;
 pub const SASL_MECHANISMS_MAX: usize = 32;
 
 /// How many unsupported options a server may name in a `NegotiateProtocolVersion`. A startup packet of
-/// [`STARTUP_PACKET_LEN_MAX`] bytes can not ask for more: each is at least a name and two terminators.
+/// [`STARTUP_PACKET_LEN_MAX`] bytes cannot ask for more: each is at least a name and two terminators.
 pub const UNSUPPORTED_OPTIONS_MAX: u32 = STARTUP_PACKET_LEN_MAX / 3;
 
 /// How many columns an encoder puts into one row: the protocol counts them in a signed 16-bit number.

@@ -95,7 +95,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The error for a value that was read and can not be.
+    /// The error for a value that was read and cannot be.
     pub(crate) fn refuse(&self, field: &'static str, expected: &'static str, got: u32) -> WireError {
         WireError::Value { message: self.message, field, expected, got }
     }

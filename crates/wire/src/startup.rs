@@ -3,7 +3,7 @@
 //! What this file is for: to tell a startup packet from the requests that may stand in its place or before it. It
 //! takes what PostgreSQL's `ProcessStartupPacket` (`src/backend/tcop/backend_startup.c`) takes, and is stricter only
 //! where PostgreSQL ignores what it was sent (bytes behind an `SSLRequest`). It must never believe a length beyond
-//! [`STARTUP_PACKET_LEN_MAX`]: at this point nobody has proven who they are.
+//! [`STARTUP_PACKET_LEN_MAX`]: at this point the client has not proved its identity.
 
 use std::fmt;
 
@@ -66,10 +66,10 @@ impl fmt::Debug for Initial<'_> {
 }
 
 /// Reads the first packet at the start of `buf`, and how many bytes it is. `None`: more bytes are needed. A length or
-/// a version that can not be right is reported as soon as it can be seen.
+/// a version that cannot be right is reported as soon as it can be seen.
 ///
 /// # Errors
-/// What is wrong with the packet; the connection can not go on.
+/// What is wrong with the packet; the connection cannot go on.
 pub fn peek_initial(buf: &[u8]) -> Result<Option<(Initial<'_>, usize)>, WireError> {
     if buf.first() == Some(&TLS_HANDSHAKE) {
         return Ok(Some((Initial::DirectTls, 0)));

@@ -26,7 +26,7 @@ pub(crate) fn bare(out: &mut Vec<u8>, tag: u8) {
     out.extend_from_slice(&[tag, 0, 0, 0, 4]);
 }
 
-/// `len` as the wire says it; what can not be said becomes a number that every receiver refuses.
+/// `len` as the wire says it; what cannot be said becomes a number that every receiver refuses.
 pub(crate) fn wire_len(len: usize) -> u32 {
     match i32::try_from(len) {
         Ok(len) => len.unsigned_abs(),

@@ -20,7 +20,7 @@ pub(super) mod code {
 /// One of the `Authentication...` messages.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Authentication<'a> {
-    /// The client is who it says.
+    /// The client is authenticated.
     Ok,
     /// Asks for the password itself.
     Cleartext,

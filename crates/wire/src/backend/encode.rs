@@ -1,4 +1,4 @@
-//! Appends what we send to clients (and what tests send to us). How values that the protocol can not carry are
+//! Appends what we send to clients (and what tests send to us). How values that the protocol cannot carry are
 //! treated is said in [`crate::header`].
 
 use super::authentication::code;
