@@ -21,7 +21,7 @@ pub struct Assignment<'a> {
     pub local: bool,
 }
 
-/// It can not be told.
+/// It cannot be told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unreadable;
 

@@ -1,8 +1,8 @@
 //! A text without its literals, for people to read.
 //!
-//! What this file is for: statistics and the log show statements, and nobody who reads them may learn a value from it: no
+//! What this file is for: statistics and the log show statements, and their readers must not learn a value from them: no
 //! string, number or parameter in any spelling, no comment, no value of a SET, nothing behind PASSWORD, and nothing at all
-//! from the first place on that can not be lexed with certainty, or where a word stands right behind a string: there a quote may be
+//! from the first place on that cannot be lexed with certainty, or where a word stands right behind a string: there a quote may be
 //! missing or too many (`'O'Brien', 'secret'`), and what looks like words are values. Where it is in doubt it shows less. Texts with
 //! the same fingerprint look alike otherwise, but for the case of their words.
 

@@ -23,7 +23,7 @@ pub enum Literal {
 /// Tells `found` where the literals of `sql` are that can be exchanged, quotes included, from the first to the last.
 ///
 /// # Errors
-/// The lexer can not tell what the text is: then nothing in it can be exchanged.
+/// The lexer cannot tell what the text is: then nothing in it can be exchanged.
 pub fn exchangeable(sql: &[u8], mut found: impl FnMut(Literal, Range<usize>)) -> Result<(), Doubt> {
     let mut lexer = Lexer::new(sql);
     while let Some(lexeme) = lexer.next() {

@@ -55,7 +55,7 @@ pub enum Kind {
     Symbol,
 }
 
-/// Why the lexer can not go on. PostgreSQL may well know how.
+/// Why the lexer cannot go on. PostgreSQL may well know how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Doubt {
     /// A quote or a comment has no end. PostgreSQL would report an error.
@@ -302,7 +302,7 @@ pub(crate) trait Sink<'a> {
     fn symbol(&mut self, byte: u8, text: &'a [u8]);
 }
 
-/// For those who want them one by one.
+/// For callers that want them one by one.
 impl<'a> Sink<'a> for Option<Lexeme<'a>> {
     fn word(&mut self, _head: u64, text: &'a [u8]) {
         *self = Some(Lexeme { kind: Kind::Word, text });

@@ -2,7 +2,7 @@
 //!
 //! What this file is for: to mark every text that *may* touch a session's state, so that the session is asked what it holds
 //! when the transaction is over. A mark too many costs that question; a mark too few would be a leak. What a user's own
-//! routine does inside can not be seen here. It must never say what a session holds: only the session knows.
+//! routine does inside cannot be seen here. It must never say what a session holds: only the session knows.
 
 use crate::words::{self, Keyword, may_be_session_name, session_name};
 
@@ -36,7 +36,7 @@ impl Marks {
     pub const ASKS_SEQUENCE: Marks = Marks(1 << 9);
     /// `nextval` and `setval`.
     pub const DRAWS_SEQUENCE: Marks = Marks(1 << 10);
-    /// Runs what can not be seen here: DO, CALL, EXECUTE, SQL in strings.
+    /// Runs what cannot be seen here: DO, CALL, EXECUTE, SQL in strings.
     pub const ROUTINES: Marks = Marks(1 << 11);
     /// Changes nothing by itself, but may end what a session holds: CLOSE, DROP, `pg_advisory_unlock`.
     pub const ENDS: Marks = Marks(1 << 12);
@@ -264,7 +264,7 @@ impl Marker {
         self.marks.add(Marks::ROUTINES);
     }
 
-    /// The rest of a text in which quotes and comments can not be told from what they are not: every word counts, wherever
+    /// The rest of a text in which quotes and comments cannot be told from what they are not: every word counts, wherever
     /// it stands. `changes_rows`: the statement is one in which SET is no statement of its own.
     pub(crate) fn raw(&mut self, rest: &[u8], changes_rows: bool) {
         self.other();

@@ -1,6 +1,6 @@
 //! Which values drawn from sequences a text asks for: `lastval()` and `currval(...)`.
 //!
-//! What this file is for: where a session may hold what others drew, too, the server can be asked whether that is what the
+//! What this file is for: if a session may hold values that other clients drew, the server can be asked whether that is what the
 //! text would be told (see `sequences.rs` of the machine). It must never guess: an argument that could be anything is [`Unreadable`].
 
 use crate::assignments::Unreadable;
@@ -18,7 +18,7 @@ pub enum Question<'a> {
 /// Tells `found` of every such question in `sql`.
 ///
 /// # Errors
-/// [`Unreadable`] when there may be questions that were not told, or one whose argument can not be told.
+/// [`Unreadable`] when there may be questions that were not told, or one whose argument cannot be told.
 pub fn questions<'a>(sql: &'a [u8], mut found: impl FnMut(Question<'a>)) -> Result<(), Unreadable> {
     let mut lexer = Lexer::new(sql);
     while let Some(lexeme) = lexer.next().transpose().map_err(|_| Unreadable)? {

@@ -2,7 +2,7 @@
 //!
 //! What this file is for: to say of a text that it is one query which changes nothing, waits for no lock that another transaction
 //! holds on a row, and runs no code of users; it may still wait for a lock on a whole table. It must never say so when in
-//! doubt: "no" costs speed, never correctness. The text alone does not tell what a name stands for, so the caller, who knows
+//! doubt: "no" costs speed, never correctness. The text alone does not tell what a name stands for, so the caller, which knows
 //! the catalog, is asked about each name.
 
 mod built_in;

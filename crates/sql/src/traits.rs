@@ -79,7 +79,7 @@ pub enum Statements {
     One,
     /// More than one, if PostgreSQL can parse them.
     Many,
-    /// It can not be told: the lexer gave up, or a semicolon may be part of a statement.
+    /// It cannot be told: the lexer gave up, or a semicolon may be part of a statement.
     Unknown,
 }
 
@@ -93,10 +93,10 @@ pub struct Traits {
     /// The text is certainly exactly one statement (SELECT, VALUES, TABLE, INSERT, UPDATE, DELETE, MERGE, or WITH and
     /// one of these) that opens or ends no transaction, is no COPY, and names nothing that reads or changes the state
     /// of a session: settings, temporary relations, advisory locks, sequences, listening, prepared statements,
-    /// cursors, seeds, loaded libraries. If PostgreSQL can not parse it, it fails as a whole, which is as good.
+    /// cursors, seeds, loaded libraries. If PostgreSQL cannot parse it, it fails as a whole, which is as good.
     ///
     /// False means "don't know". True says nothing about what a user's own function or rule does inside; and an
-    /// INSERT may draw from a sequence through a column's default, so who follows `currval` must look at the verb too.
+    /// INSERT may draw from a sequence through a column's default, so code that follows `currval` must look at the verb too.
     pub certainly_self_contained: bool,
     /// What it may do to its session; see [`Marks`].
     pub marks: Marks,
@@ -171,7 +171,7 @@ impl Sink<'_> for Scan {
         self.fingerprint.quoted_word(text);
         self.no_word();
         if kind == Kind::UnicodeWord {
-            // What it says is written in code points, which nobody does without a reason.
+            // What it says is written in code points, which no client does without a reason.
             self.marker.unreadable_name();
             self.marked = true;
             return;
@@ -249,7 +249,7 @@ impl Scan {
         self.at = Position::Parentheses;
     }
 
-    /// A lexeme that can not be the first word of a statement.
+    /// A lexeme that cannot be the first word of a statement.
     #[inline]
     fn no_word(&mut self) {
         if self.at != Position::Inside {
@@ -315,7 +315,7 @@ impl Scan {
         self.verb.get_or_insert(verb);
     }
 
-    /// The answer when the lexer can not go on at `rest`.
+    /// The answer when the lexer cannot go on at `rest`.
     fn give_up(&mut self, rest: &[u8]) -> Traits {
         let changes_rows = matches!(self.verb, Some(Verb::Update | Verb::Insert | Verb::Merge | Verb::With));
         self.marker.raw(rest, changes_rows);

@@ -207,7 +207,7 @@ const SESSION_PREFIXES: [(&[u8], Marks); 19] = [
     (b"connectby", Marks::ROUTINES),
     (b"crosstab", Marks::ROUTINES),
     (b"cursor_to_xml", Marks::ROUTINES),
-    // Connections of its own, kept in the session, where nobody can see them.
+    // Connections of its own, kept in the session, where the pooler cannot see them.
     (b"dblink", Marks::NONE),
     (b"pg_advisory_unlock", Marks::ENDS),
     // These end with their transaction.

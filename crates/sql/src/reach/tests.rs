@@ -1,6 +1,6 @@
 use super::*;
 
-/// What a catalog might say: `known` only reads, and nobody knows of others; `barred` is more than that, whatever it is.
+/// What a catalog might say: `known` only reads, and the catalog knows no other names; `barred` is more than that, whatever it is.
 fn reads(sql: &str) -> bool {
     certainly_reads(sql.as_bytes(), |role, hash| {
         hash != name_hash(b"barred")
