@@ -95,7 +95,7 @@ pub(crate) struct ImportOptions {
     pub(crate) rules: Option<String>,
 }
 
-/// The command line can not be understood, or asks for what is not there.
+/// The command line cannot be understood, or asks for what is not there.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum UsageError {
     /// An option that does not exist, lacks its value or has one too many; the text says which.

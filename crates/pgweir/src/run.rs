@@ -45,7 +45,7 @@ pub(crate) fn run(options: RunOptions) -> ExitCode {
 }
 
 fn start_and_serve(options: RunOptions, log: &Log) -> Result<(), StartError> {
-    // From here on a signal waits until somebody can act on it, instead of ending a half-started process.
+    // From here on a signal waits until the process can act on it, instead of ending a half-started process.
     let signals = Signals::new(SIGNALS)?;
     let ready = start::start(options, log)?;
     serve(ready, signals, log)
@@ -138,7 +138,7 @@ fn serve(ready: Ready, signals: Signals, log: &Log) -> Result<(), StartError> {
     if given && giving.join().is_err() {
         log.write(Level::Error, "the thread that hands over has failed");
     }
-    // Who sees that the pid file is gone finds the last words in the log.
+    // An observer that sees the pid file gone finds the last lines in the log.
     log.flush();
     take(&pid_file);
     Ok(())

@@ -33,7 +33,7 @@ const CORES_PER_WORKER: usize = 4;
 /// More workers than this are used only when asked for.
 const WORKERS_CHOSEN_MAX: usize = 8;
 
-/// Why the process can not start.
+/// Why the process cannot start.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
     /// The faults were logged.
@@ -45,7 +45,7 @@ pub(crate) enum StartError {
     /// Root without a user to become.
     #[error("pgweir should not run as root; name another user in the setting 'user' or with -u")]
     Root,
-    /// The user does not exist, or the rights can not be given up.
+    /// The user does not exist, or the rights cannot be given up.
     #[error(transparent)]
     User(#[from] UserError),
     /// The log file.
@@ -74,7 +74,7 @@ pub(crate) enum StartError {
     /// `-R`.
     #[error(transparent)]
     Takeover(#[from] TakeoverError),
-    /// `-R` where whoever started us passed sockets.
+    /// `-R` although the service manager passed sockets.
     #[error(
         "-R can not be used with socket activation: the sockets stay with the service manager across a restart"
     )]
@@ -132,7 +132,7 @@ pub(crate) fn start(options: RunOptions, log: &Log) -> Result<Ready, StartError>
     note_files_limit(&draft, log);
     let inherited = takeover.as_mut().map(Takeover::take_listeners).unwrap_or_default();
     let quiet = options.quiet || options.daemon;
-    // Who can connect finds the pid file written; a daemon listens first, to say on the terminal why it can not. And where there is an
+    // A client that can connect finds the pid file written; a daemon listens first, to say on the terminal why it cannot. If there is an
     // old process, that has its own pid file until this one is ready.
     let first = !options.daemon && takeover.is_none();
     let early = if first { create_pid_file(&config.main.pidfile)? } else { None };
@@ -201,10 +201,10 @@ fn read(command_line: &CommandLine, options: &RunOptions, log: &Log) -> Result<D
     Draft::read(command_line).map_err(|faults| {
         let main = Draft::glimpse(command_line);
         if let Some(user) = main.user.as_deref().filter(|_| is_root()) {
-            // Who can not become another has standard error.
+            // If the process cannot become another user, it still has standard error.
             let _ = switch_user(user);
         }
-        // And so has who can not write that file.
+        // The same holds if it cannot write that file.
         let _ = open_log_unless_root(&main, options, log);
         for fault in &faults {
             log.write(Level::Error, fault);

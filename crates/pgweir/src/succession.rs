@@ -26,7 +26,7 @@ use crate::run::{SharedPidFile, take};
 /// The console's messages are short.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
-/// Asks the process that listens on our unix socket to give its place; `None` if nobody listens there.
+/// Asks the process that listens on our unix socket to give its place; `None` if no process listens there.
 pub(crate) fn ask(main: &Main) -> Result<Option<Takeover>, TakeoverError> {
     let path = format!("{}/.s.PGSQL.{}", main.unix_socket_dir, main.listen_port);
     if main.unix_socket_dir.is_empty() {
