@@ -1,4 +1,4 @@
-//! A simulator that can not fail is worth nothing: the machine, broken on purpose in one way at a time, must be caught,
+//! A simulator that cannot fail is worth nothing: the machine, broken on purpose in one way at a time, must be caught,
 //! and by the check that is meant for it.
 
 use std::cell::Cell;
@@ -351,7 +351,7 @@ fn wrong_answers() {
 
 #[test]
 fn lost_requests() {
-    is_caught(LOSES_REQUESTS, "nobody is forgotten");
+    is_caught(LOSES_REQUESTS, "no client is forgotten");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Who is aboard a server: whose statements it was sent and has not begun with. Told from the bytes alone, which name their
+//! The clients aboard a server: it was sent their statements and has not begun with them. Told from the bytes alone, which name their
 //! client wherever a statement is executed.
 
 use std::collections::BTreeSet;
@@ -9,7 +9,7 @@ use super::proto::Splitter;
 #[derive(Default, Debug, PartialEq, Eq)]
 pub(super) struct Aboard {
     clients: BTreeSet<u32>,
-    /// There is a group that names nobody, or not yet.
+    /// There is a group that names no client, or not yet.
     strangers: bool,
 }
 

@@ -1,5 +1,5 @@
 //! The invariants of the architecture page, as far as they are seen from outside the machine: limits, sharing, cancels; and
-//! reasons, in `reasons.rs`. (That every client gets its own answers is judged by [`super::client::oracle`]; that nobody is forgotten and
+//! reasons, in `reasons.rs`. (That every client gets its own answers is judged by [`super::client::oracle`]; that no client is forgotten and
 //! nothing is left over by [`super::world`].)
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -136,7 +136,7 @@ impl Checks {
         self.clients.insert(link, ClientWatch { name, open: true, logged_in: false, crowd_at_close: [0; 3] });
     }
 
-    /// Somebody sends what is not the protocol: servers may get to see some of it.
+    /// A client sends what is not the protocol: servers may get to see some of it.
     pub fn intruded(&mut self) {
         self.intruded = true;
         self.vanished_busy += 1;
@@ -153,7 +153,7 @@ impl Checks {
         self.operator_words
             .extend(told.iter().filter(|(word, _)| text.starts_with(word)).map(|(_, told)| told));
         if text.starts_with("SUSPEND") || text.starts_with("KILL") {
-            // Who does not read for long enough, or is in the middle of a message, is closed without a word.
+            // A client that does not read for long enough, or is in the middle of a message, is closed without a word.
             self.operator_words.push("");
         }
         if let Some(size) = text.strip_prefix("SET default_pool_size = ").and_then(|size| size.parse().ok()) {
@@ -311,7 +311,7 @@ impl Checks {
                 // What a client started with is put back behind its RESET, in the same transaction; what follows a BEGIN that failed
                 // is brought about in a block of its own.
                 // What brings a server to its client's session is a transaction of its own, in front of anything of the client's.
-                // What others drew from sequences is discarded in front of what a client draws.
+                // What other clients drew from sequences is discarded before a client draws.
                 let clients = *bound && owner.is_some();
                 let may = ["SetConfig", "RollbackTo", "DiscardSequences"];
                 if clients && !may.iter().any(|may| what.starts_with(may)) {
@@ -378,7 +378,7 @@ impl Checks {
         let Some(client) = tag.client else {
             self.fail(
                 "a cancel hits only its target",
-                format!("server {pid}: it hit a statement of nobody's, {tag:?}"),
+                format!("server {pid}: it hit a statement of no client, {tag:?}"),
             );
             return;
         };

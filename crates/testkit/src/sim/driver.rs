@@ -225,7 +225,7 @@ pub struct SimDriver<'a> {
     pub hub: &'a mut Hub,
 }
 
-/// What the machine tells in its log of what nobody else sees, and what that is counted as.
+/// What the machine tells in its log of events that no peer sees, and what that is counted as.
 const TOLD: [(&str, &str); 5] = [
     ("a cancel request waits until its statement is the first", "cancels held back"),
     ("a stranger's cancel request hit runs again", "statements run again after a cancel"),
@@ -336,11 +336,11 @@ impl Driver for SimDriver<'_> {
     }
 
     fn surrender(&mut self, _: ConnId) {
-        unreachable!("nobody in the simulation comes over a unix socket of our own user");
+        unreachable!("no client in the simulation comes over a unix socket of our own user");
     }
 
     fn give_away(&mut self, _: Option<ConnId>, _: Option<ConnId>, _: Box<Carried>) {
-        unreachable!("nobody in the simulation takes over");
+        unreachable!("no process in the simulation takes over");
     }
 
     /// Clients of the simulation go on to arrive: what the machine does with late ones is looked at, too.

@@ -1,4 +1,4 @@
-//! NOTIFY and LISTEN of the whole model: what was sent in which order, who must hear it, and who heard it.
+//! NOTIFY and LISTEN of the whole model: what was sent in which order, which clients must hear it, and which heard it.
 //!
 //! A client must hear what it would hear on a connection of its own: everything that is committed from the commit of its
 //! LISTEN to its UNLISTEN, once, and on each channel in the order of the commits. Around both ends what is under way may be
@@ -109,7 +109,7 @@ impl Ears {
             return Err(format!("told of \"{payload}\" on {channel}, and never listened"));
         };
         let serial = self.board.iter().rposition(|bulletin| bulletin.payload == payload);
-        let Some(serial) = serial else { return Err(format!("told of \"{payload}\", which nobody sent")) };
+        let Some(serial) = serial else { return Err(format!("told of \"{payload}\", which no client sent")) };
         let bulletin = &self.board[serial];
         if bulletin.channel != channel || bulletin.database != listener.database {
             return Err(format!("told of \"{payload}\" on {channel}: it is {bulletin:?}"));
@@ -201,8 +201,8 @@ mod tests {
         assert!(lossy.heard(1, "a", "c=2 n=2").is_err(), "n=0 is lost");
         assert!(ears().heard(1, "b", "c=2 n=1").is_err(), "not its channel");
         assert!(ears().heard(1, "a", "c=2 n=1").is_err(), "on another channel");
-        assert!(ears().heard(1, "a", "c=9 n=1").is_err(), "nobody sent it");
-        assert!(ears().heard(3, "a", "c=2 n=0").is_err(), "who never listened");
+        assert!(ears().heard(1, "a", "c=9 n=1").is_err(), "no client sent it");
+        assert!(ears().heard(3, "a", "c=2 n=0").is_err(), "it never listened");
     }
 
     #[test]
@@ -211,7 +211,7 @@ mod tests {
         late.leaves(21_000_000, 1, "a");
         late.sent(21_000_001, ("db", "a", "c=2 n=9"), 5);
         assert_eq!(late.missing(1), None, "they were under way");
-        assert_eq!(late.heard(1, "a", "c=2 n=9"), Ok(None), "nobody has told it yet");
+        assert_eq!(late.heard(1, "a", "c=2 n=9"), Ok(None), "it has not been told yet");
         late.told(1, &BTreeSet::new());
         late.sent(21_000_002, ("db", "a", "c=2 n=10"), 5);
         assert!(late.heard(1, "a", "c=2 n=10").is_err());

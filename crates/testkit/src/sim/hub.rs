@@ -20,7 +20,7 @@ use super::trace::Trace;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct LinkId(pub usize);
 
-/// Who is at the pooler's end of a connection.
+/// The pooler's end of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PoolerEnd {
     /// A worker's connection.
@@ -31,7 +31,7 @@ pub enum PoolerEnd {
     Gone,
 }
 
-/// Who is at the other end.
+/// The other end of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PeerEnd {
     /// A model client, by number.
@@ -40,7 +40,7 @@ pub enum PeerEnd {
     Canceller(usize),
     /// A server process, by number.
     Backend(usize),
-    /// Somebody at the console.
+    /// An administrator at the console.
     Operator,
 }
 
@@ -101,18 +101,18 @@ pub enum Event {
     },
     /// A message between workers arrives.
     Mail {
-        /// Who gets it.
+        /// The receiver.
         to: WorkerId,
-        /// Who sent it.
+        /// The sender.
         from: WorkerId,
     },
     /// A TLS handshake is over.
     TlsDone(WorkerId, ConnId),
     /// A server process wakes up; the number tells stale alarms.
     Backend(usize, u64),
-    /// An advisory lock was given up, which others may wait for.
+    /// An advisory lock was given up, which other processes may wait for.
     Unlocked,
-    /// A notification was committed: who listens is signalled.
+    /// A notification was committed: the listeners are signalled.
     Notified,
     /// The signal reaches a server process.
     Signalled(usize),

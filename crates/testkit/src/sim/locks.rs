@@ -1,4 +1,4 @@
-//! Advisory locks of the model PostgreSQL, of all its processes: who has which, and who waits.
+//! Advisory locks of the model PostgreSQL, of all its processes: which process has which, and which wait.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ pub enum Answer {
     Got,
     /// Another one has it.
     Held,
-    /// Whoever has it waits for this process.
+    /// The process that has it waits for this process.
     Deadlock,
 }
 
@@ -21,7 +21,7 @@ pub enum Answer {
 pub struct Locks {
     /// The process that has it, and how often.
     held: BTreeMap<Key, (usize, u32)>,
-    /// Who waits for what, the longest first.
+    /// Which process waits for which lock, the longest wait first.
     waiting: Vec<(usize, Key)>,
 }
 
@@ -88,7 +88,7 @@ impl Locks {
         self.held.retain(|_, (holder, _)| *holder != pid);
     }
 
-    /// The process that has waited longest for what nobody has.
+    /// The process that has waited longest for a lock that no process has.
     #[must_use]
     pub fn next(&self) -> Option<usize> {
         let mut waiting = self.waiting.iter();

@@ -1,4 +1,4 @@
-//! Somebody at the console: pauses, resumes, reloads, reconnects, kills, and looks, while the clients work.
+//! An administrator at the console: pauses, resumes, reloads, reconnects, kills, and looks, while the clients work.
 
 use std::collections::VecDeque;
 

@@ -44,7 +44,7 @@ pub enum Theme {
     Crowd,
     /// Many clients with one session's parameters and short statements, on few servers: they ride.
     Riding,
-    /// The same, and servers end, lie, and are cancelled just when somebody is aboard behind another.
+    /// The same, and servers end, lie, and are cancelled just when one client is aboard after another.
     Perils,
     /// Clients that change what their sessions hold: tables, locks, prepared statements, cursors, channels.
     Sessions,
@@ -195,7 +195,7 @@ pub struct Plan {
     pub multiplex: (u32, u64, &'static str),
     /// Settings that may be as they like, with other values than their defaults.
     pub extras: Vec<(&'static str, &'static str)>,
-    /// Somebody works at the console.
+    /// An administrator works at the console.
     pub has_operator: bool,
     /// The engine honours limits.
     pub has_limits: bool,

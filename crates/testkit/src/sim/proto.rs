@@ -17,7 +17,7 @@ const MESSAGE_BYTES_MAX: usize = 1 << 30;
 pub const PROTOCOL_3_0: i32 = 196_608;
 /// Protocol version 3.2: longer cancel keys.
 pub const PROTOCOL_3_2: i32 = 196_610;
-/// A minor version that will never exist; whoever gets it must answer NegotiateProtocolVersion.
+/// A minor version that will never exist; a server that gets it must answer NegotiateProtocolVersion.
 pub const PROTOCOL_3_9999: i32 = 196_608 + 9999;
 /// Request code of CancelRequest.
 pub const CANCEL_REQUEST: i32 = 80_877_102;

@@ -37,7 +37,7 @@ pub const IN_A_HUNDRED: [&str; 31] = [
     "statements that rode",
 ];
 
-/// In any fifty seeds in which servers end, lie and are cancelled just when somebody is aboard behind another.
+/// In any fifty seeds in which servers end, lie and are cancelled just when one client is aboard after another.
 pub const IN_FIFTY_PERILS: [&str; 8] = [
     "broken trust",
     "cancels held back",

@@ -1,4 +1,4 @@
-//! Whoever is disconnected must have given, or suffered, a reason: a limit, a timeout, a dead server, the operator.
+//! A client that is disconnected must have given, or suffered, a reason: a limit, a timeout, a dead server, the operator.
 
 use super::checks::{Checks, PoolName};
 use super::hub::LinkId;
@@ -79,7 +79,7 @@ impl Checks {
         if self.operator_words.iter().any(excuses) {
             return Ok(());
         }
-        // Whoever is in the middle of a message is told nothing.
+        // A client in the middle of a message is told nothing.
         let unheard =
             message.contains("notifications may have been missed") || case.text.is_none() && case.listens;
         if unheard && self.plan.has_hubs() {
@@ -91,7 +91,7 @@ impl Checks {
         if message.contains("transaction blocks not allowed") && self.plan.mode == Mode::Statement {
             return Ok(());
         }
-        // A server that is lost while it runs connect_query is a login that failed: all who wait learn of it.
+        // A server that is lost while it runs connect_query is a login that failed: all waiting clients learn of it.
         if message.contains("connect_query failed") && self.plan.connect_query {
             let died = self.pools.get(&case.pool).is_some_and(|pool| pool.deaths > 0);
             return if died { Ok(()) } else { Err("no server of its pool failed".to_owned()) };

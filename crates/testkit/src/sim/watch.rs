@@ -1,4 +1,4 @@
-//! Looking on: nobody may be forgotten, and nothing may be left over.
+//! Looking on: no client may be forgotten, and nothing may be left over.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use super::plan::Mode;
 use super::subject::Subject;
 use super::world::{World, place};
 
-/// Without a message to any client for so long, somebody has been forgotten.
+/// Without a message to any client for so long, a client has been forgotten.
 const STANDSTILL_US: u64 = 60_000_000;
 /// How often waiters are looked for.
 pub(super) const PROBE_US: u64 = 20_000;
@@ -33,8 +33,10 @@ impl<E: Subject> World<E> {
             if self.hub.now_us > self.progress.1 + STANDSTILL_US {
                 let waiting: Vec<String> =
                     self.clients.iter().filter(|client| !client.is_gone()).map(Client::describe).collect();
-                self.hub
-                    .fail("nobody is forgotten", format!("no message for {STANDSTILL_US} us; {waiting:?}"));
+                self.hub.fail(
+                    "no client is forgotten",
+                    format!("no message for {STANDSTILL_US} us; {waiting:?}"),
+                );
             }
             self.look_for_neglect();
         }
@@ -79,7 +81,7 @@ impl<E: Subject> World<E> {
         }
     }
 
-    /// A server of a pool that anybody could have had since then.
+    /// A server of a pool that any client could have had since then.
     fn idle_server(&self, pool: &PoolName, before_us: u64) -> Option<usize> {
         let free = |backend: &&Backend| {
             let unbound = self.hub.plan.mode != Mode::Session || !backend.is_used();
@@ -95,7 +97,7 @@ impl<E: Subject> World<E> {
         free.nth(self.unseen_transactions(pool))
     }
 
-    /// Who was sent to a server and has to wait there.
+    /// The clients that were sent to a server and have to wait there.
     fn aboard(&self, backend: &Backend) -> Aboard {
         let link = self.hub.link(backend.link);
         let mut bytes = backend.unbegun().to_vec();
@@ -151,7 +153,7 @@ impl<E: Subject> World<E> {
 
     pub(super) fn check_the_end(&mut self) {
         let mut left = Vec::new();
-        // Where servers are opened for nobody, one may be under way, or the end of its login on the way.
+        // If servers are opened before a client needs them, one may be under way, or the end of its login on the way.
         let opens = self.hub.plan.extras.iter().any(|(name, _)| *name == "min_pool_size");
         for (id, link) in self.hub.links() {
             let fine = match (link.pooler, link.peer) {

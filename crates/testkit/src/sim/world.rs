@@ -1,4 +1,4 @@
-//! One run: the calendar is worked off until everybody has left and everything is at rest, or an invariant is broken.
+//! One run: the calendar is worked off until all clients have left and everything is at rest, or an invariant is broken.
 //! A worker's turn is in `turn.rs`, the looking on in `watch.rs`.
 
 use std::rc::Rc;
@@ -38,7 +38,7 @@ pub struct World<E: Subject> {
     /// When the last message reached a client or a client left.
     pub(super) progress: (u64, u64),
     pub(super) resting_since_us: Option<u64>,
-    /// So many of the first clients are gone: nobody asks them again, at each event.
+    /// So many of the first clients are gone: the loop does not ask them again, at each event.
     gone: usize,
     shared: E::Shared,
 }
@@ -90,7 +90,7 @@ impl<E: Subject> World<E> {
         let mut events = 0;
         while self.hub.checks.violation().is_none() && !self.is_over() {
             let Some(event) = self.hub.next_event() else {
-                self.hub.fail("nobody is forgotten", "nothing is left to happen".to_owned());
+                self.hub.fail("no client is forgotten", "nothing is left to happen".to_owned());
                 break;
             };
             events += 1;

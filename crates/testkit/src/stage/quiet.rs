@@ -86,11 +86,11 @@ impl Driver for Quiet {
     }
 
     fn surrender(&mut self, _conn: ConnId) {
-        unreachable!("nobody takes over");
+        unreachable!("no process takes over");
     }
 
     fn give_away(&mut self, _: Option<ConnId>, _: Option<ConnId>, _: Box<Carried>) {
-        unreachable!("nobody takes over");
+        unreachable!("no process takes over");
     }
 
     fn stop_listening(&mut self) {}

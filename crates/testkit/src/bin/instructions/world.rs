@@ -145,7 +145,7 @@ struct World {
     driver: Quiet,
     now: Now,
     door: Door,
-    /// What a client sends to prove who it is, message by message.
+    /// What a client sends to authenticate, message by message.
     proofs: Rc<[Vec<u8>]>,
     servers: Vec<Server>,
     answers: Answers,
@@ -180,8 +180,8 @@ impl World {
         }
     }
 
-    /// Proves who we are once, and keeps what was sent: challenges are the same each time here, as what is
-    /// random begins anew with each client.
+    /// Authenticates once, and keeps what was sent: challenges are the same each time here, as what is
+    /// random starts from the same seed for each client.
     fn learn_proofs(&mut self, hello: &[u8]) {
         let client = self.accept();
         self.turn(|machine, driver| machine.received(driver, client, hello));
@@ -189,7 +189,7 @@ impl World {
         let mut prover = Prover::new("bench", Credential::Password(PlainPassword::new(PASSWORD)));
         loop {
             let asked = self.driver.take(client);
-            // Nothing more is asked of who is in.
+            // A client that is logged in is asked nothing more.
             let Some(header) = Header::peek(&asked).expect("a message") else { break };
             let request = Authentication::parse(&asked[HEADER_LEN..header.total()]).expect("a question");
             match prover.handle(request, &mut |out| out.fill(7)) {

@@ -178,7 +178,7 @@ impl Oracle {
                 }
             }
             b'D' => {
-                // Whether it got a lock is decided by what others have.
+                // The locks of other sessions decide whether it got a lock.
                 let got =
                     columns(message).is_some_and(|columns| columns.get(TEXT_COLUMN) == Some(&&b"t"[..]));
                 self.reference.told_of_lock(got);
@@ -204,7 +204,9 @@ impl Oracle {
 
     fn cancelled(&mut self) -> Option<Verdict> {
         if self.cancels_hit == self.cancels_asked {
-            return Some(Verdict::Wrong("a statement was cancelled that nobody asked to cancel".to_owned()));
+            return Some(Verdict::Wrong(
+                "a statement was cancelled that no client asked to cancel".to_owned(),
+            ));
         }
         self.cancels_hit += 1;
         // A server looked at the statement, or it still waited for one.
@@ -250,7 +252,7 @@ impl Oracle {
             let counts = i != PID_COLUMN && (i != SILENT_COLUMN || self.keeps_session);
             if counts && due != got {
                 return Err(match COLUMNS[i] {
-                    "id" => "somebody else's row, or out of order",
+                    "id" => "another client's row, or out of order",
                     "text" => "another prepared text",
                     "tracked" | "silent" => "another session's parameters",
                     _ => "torn row",

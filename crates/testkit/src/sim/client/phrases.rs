@@ -119,7 +119,7 @@ impl Phrases {
         match number {
             1 => "INSERT INTO t VALUES ($1) /*t=1*/".to_owned(),
             2 => "SELECT none($1) /*t=2*/".to_owned(),
-            // The same for everybody, and long.
+            // The same for all clients, and long.
             3 => format!(
                 "SELECT who($1) /*t=3 {}*/",
                 "y".repeat(if self.theme == Theme::Bulk { 50_000 } else { 500 })
@@ -150,7 +150,7 @@ impl Phrases {
     /// Opens a transaction block.
     pub fn begin(&mut self) -> Vec<Message> {
         let tag = self.tag().render();
-        // Where a cancel may hit the BEGIN itself, it is written so that the pooler does not answer it: nobody could tell which of
+        // Where a cancel may hit the BEGIN itself, it is written so that the pooler does not answer it: the model could not tell which of
         // the messages behind it was hit.
         let texts =
             if self.long { ["BEGIN as ever"; 3] } else { ["BEGIN", "START TRANSACTION", "begin read only"] };
@@ -235,7 +235,7 @@ impl Phrases {
         }
     }
 
-    /// What may share a server with others.
+    /// Statements that may share a server with other clients' statements.
     pub fn ridable_group(&mut self) -> Vec<Message> {
         match self.rng.below(100) {
             0..40 => vec![query(&self.select())],
@@ -311,7 +311,7 @@ impl Phrases {
             3 => ("DateStyle", *self.rng.pick(&["ISO", "German, DMY", "SQL"])),
             4 => ("TimeZone", *self.rng.pick(&["Etc/UTC", "Asia/Tokyo", "it's"])),
             5 => ("IntervalStyle", *self.rng.pick(&["postgres", "iso_8601"])),
-            // What others set, too.
+            // A setting that other clients set, too.
             6 => ("work_mem", *self.rng.pick(&["1MB", "2MB"])),
             // What is made then is temporary: its server is kept.
             _ if tag.number.is_multiple_of(8) => ("search_path", "pg_temp"),
@@ -382,7 +382,7 @@ impl Phrases {
                 continue;
             }
             if !known && self.rng.percent(4) {
-                // Prepared under a broken text, and then used all the same.
+                // Prepared under a broken text, and then used nevertheless.
                 messages.push(parse(&name, "SELEKT /*t=99*/"));
             } else if (!known && !self.rng.percent(3)) || self.rng.percent(2) {
                 let text = self.shared_text();
@@ -392,8 +392,8 @@ impl Phrases {
                     self.rowless.push(name.clone());
                 }
             }
-            // A statement without rows can be described even in a failed transaction; where the pooler must prepare it anew
-            // for that, it can not. That one difference is accepted.
+            // A statement without rows can be described even in a failed transaction; where the pooler must prepare it again
+            // for that, it cannot. That one difference is accepted.
             let has_rows = !self.rowless.contains(&name);
             if self.rng.percent(30) && (has_rows || self.session) {
                 messages.push(describe(b'S', &name));

@@ -1,4 +1,4 @@
-//! How a client proves who it is: the answers to Authentication messages.
+//! How a client authenticates: the answers to Authentication messages.
 
 use pgweir_auth::{Credential, PlainPassword, Proof, Prover};
 use pgweir_wire::backend::Authentication;
@@ -21,7 +21,7 @@ impl Proving {
     /// What to send for an Authentication message, which may be nothing.
     ///
     /// # Errors
-    /// Why the exchange can not go on.
+    /// Why the exchange cannot go on.
     pub fn answer(&mut self, message: &Message, rng: &mut Rng) -> Result<Vec<u8>, String> {
         let request = Authentication::parse(&message.body).map_err(|error| error.to_string())?;
         let prover = self.0.take().ok_or("authentication goes on after its end")?;

@@ -168,7 +168,7 @@ impl Client {
         let Some(link) = self.link.map(|link| hub.link(link)) else { return false };
         let free = self.phase == Phase::Running && !self.oracle.is_bound() && !self.leaving;
         let asked = self.out.is_empty() && link.to_pooler.is_empty() && link.to_peer.is_empty();
-        // The end of a statement is told when whoever listens for the client has a say, not the server.
+        // If a server listens for the client, that decides when the end of a statement is told, not the server that ran it.
         let told = || hub.plan.has_hubs() && self.oracle.lacks_ready_only();
         free && asked && link.moved_us <= before_us && !self.oracle.is_settled() && !told()
     }
@@ -231,7 +231,7 @@ impl Client {
         }
     }
 
-    /// Sends what no client sends. The pooler throws it out or waits for more; either way nobody else is to notice.
+    /// Sends what no client sends. The pooler throws it out or waits for more; either way no other client may notice.
     fn intrude(&mut self, hub: &mut Hub, garbage: &[u8]) {
         hub.count("intruders");
         // Thrown out or leaving, it may cost the server it has.
@@ -273,7 +273,7 @@ impl Client {
             Some(otherwise) if !self.oracle.is_copying() => otherwise,
             _ => step.messages,
         };
-        // The data of a COPY is not asked for anew.
+        // The data of a COPY is not a new request.
         if self.oracle.is_at_rest() && !self.oracle.is_copying() {
             self.asked_us = hub.now_us;
         }
@@ -563,7 +563,7 @@ impl Client {
             logged_in: self.phase == Phase::Running,
             listens: hub.ears.has_listened(self.script.id),
             waited_us: hub.now_us - self.asked_us,
-            // What a slow client still has to read left the pooler long ago: nobody can say when it was told all.
+            // What a slow client still has to read left the pooler long ago: the model cannot say when it was told all.
             rested_us: if self.script.slow.is_some() { u64::MAX } else { hub.now_us - self.rested_us },
             now_us: hub.now_us,
         };
@@ -589,7 +589,7 @@ impl Client {
         self.write(hub);
     }
 
-    /// It has not heard all it must: it waits, and that must not be for ever.
+    /// It has not heard all it must: it waits, and that must not be forever.
     fn waits_for_news(&mut self, hub: &mut Hub) -> bool {
         let held = self.oracle.is_bound() || hub.plan.has_operator;
         let Some(missing) = hub.ears.missing(self.script.id).filter(|_| !held).map(str::to_owned) else {

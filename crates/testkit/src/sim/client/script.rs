@@ -91,7 +91,7 @@ pub struct Script {
     pub pieces: Option<usize>,
     /// It asks for cancels.
     pub cancels: bool,
-    /// It sends a cancel request with a key that nobody has.
+    /// It sends a cancel request with a key that no connection has.
     pub false_cancel: bool,
     /// Its sudden end.
     pub vanish: Option<Vanish>,
@@ -394,7 +394,7 @@ impl<'a> ScriptWriter<'a> {
                 self.step(messages, Wait::Answers);
             }
             // As libpq: Sync at once, which COPY swallows, and another one after the data. Where a cancel may hit before
-            // or after the first Sync is read, nobody can know how many answers come.
+            // or after the first Sync is read, the client cannot know how many answers come.
             1 if !self.script.cancels => {
                 messages.push(sync());
                 self.step(messages, Wait::CopyIn);

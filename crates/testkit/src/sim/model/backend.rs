@@ -77,7 +77,7 @@ pub struct Backend {
     pub(super) ears: BTreeSet<String>,
     /// Notifications that it has looked at.
     pub(super) heard: usize,
-    /// It was signalled since then, or notified somebody itself.
+    /// It was signalled since then, or sent a notification itself.
     pub(super) signalled: bool,
     alarm: u64,
     pub(super) sleeping: bool,
@@ -172,14 +172,14 @@ impl Backend {
         self.used
     }
 
-    /// It is at work for this client, or for one that nobody knows yet.
+    /// It is at work for this client, or for one that is not known yet.
     #[must_use]
     pub fn may_serve(&self, client: u32, hub: &Hub) -> bool {
         let whose = self.owner.is_none_or(|owner| owner == client);
         self.is_serving() && !self.is_idle(hub) && whose
     }
 
-    /// Its session holds what does not move: it belongs to one client until that leaves. Who listens may keep its server, too.
+    /// Its session holds what does not move: it belongs to one client until that leaves. A client that listens may keep its server, too.
     #[must_use]
     pub fn is_kept(&self) -> bool {
         self.is_hub

@@ -50,7 +50,7 @@ impl Cluster {
         }
     }
 
-    /// A notification was committed: those who listen are signalled one after the other, and who signals may be put aside
+    /// A notification was committed: listeners are signalled one after the other, and the signalling process may be put aside
     /// between two of them (`SignalBackends` in PostgreSQL's `async.c`).
     pub fn notified(&mut self, hub: &mut Hub) {
         for backend in self.backends.iter().filter(|backend| backend.listens()) {

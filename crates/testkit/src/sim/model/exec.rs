@@ -304,7 +304,7 @@ fn row_id(tag: &Tag, row: u32) -> String {
     format!("c={} n={} i={row}", tag.client.unwrap_or(0), tag.number)
 }
 
-/// A row of a result: who asked, what it is about, and all that the session is.
+/// A row of a result: the client that asked, what it is about, and the whole state of the session.
 pub(super) fn answer_row(session: &mut Session, tag: &Tag, row: u32, text: &str, filler: Vec<u8>) {
     let fields = [
         row_id(tag, row).into_bytes(),
@@ -354,7 +354,7 @@ fn rollback(session: &mut Session) -> String {
     "ROLLBACK".to_owned()
 }
 
-/// Bytes that nobody else's row has, so that a mixed-up or torn row is seen.
+/// Bytes that no other client's row has, so that a mixed-up or torn row is seen.
 fn filler(tag: &Tag, row: u32) -> Vec<u8> {
     let start = tag.client.unwrap_or(0).wrapping_mul(31).wrapping_add(tag.number * 7 + row);
     (0..tag.bytes).map(|i| b'a' + u8::try_from((start + i) % 26).expect("below 26")).collect()

@@ -28,7 +28,7 @@ pub enum Fate {
     Lies(u32, Lie),
 }
 
-/// When it may end while somebody is aboard.
+/// When it may end while a client is aboard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Moment {
     /// While the first one's statement is carried out.

@@ -24,7 +24,7 @@ struct Cursor {
     next_row: u32,
 }
 
-/// What a transaction does for others once it is committed.
+/// What a transaction does for other sessions once it is committed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Told {
     /// LISTEN.
@@ -46,7 +46,7 @@ pub(super) struct Holdings {
     channels: BTreeSet<String>,
     /// A function was called by its number: what that left in the session is not known.
     called: bool,
-    /// Who made or dropped tables and the like: what that client prepared by SQL, also in the same transaction, may stay here.
+    /// The client that made or dropped tables and the like: what it prepared by SQL, also in the same transaction, may stay here.
     reshaped_by: Option<u32>,
     /// Tables as they were when the open transaction began, and cursors that are not its own.
     before: Option<(BTreeMap<String, Tag>, BTreeSet<String>)>,
@@ -62,7 +62,7 @@ impl Holdings {
         }
     }
 
-    /// The open transaction ends; what it did for others if it was committed.
+    /// The open transaction ends; what it did for other sessions if it was committed.
     pub(super) fn end(&mut self, keep: bool) -> Vec<(Told, Option<u32>)> {
         let pending = std::mem::take(&mut self.pending);
         let before = self.before.take();
@@ -74,7 +74,7 @@ impl Holdings {
             return Vec::new();
         }
         let mut told = Vec::new();
-        // Who leaves a channel and listens again has never left it: PostgreSQL looks at the channels when it tells.
+        // A session that leaves a channel and listens again has never left it: PostgreSQL looks at the channels when it tells.
         let listens_behind = |at: usize, channel: &String| {
             pending[at..].iter().any(|(told, _)| matches!(told, Told::Listens(again) if again == channel))
         };
@@ -95,7 +95,7 @@ impl Holdings {
         told
     }
 
-    /// A statement's effect for others, when its transaction is committed.
+    /// A statement's effect for other sessions, when its transaction is committed.
     pub(super) fn promise(&mut self, what: Told, whose: &Tag) {
         self.pending.push((what, whose.client));
     }
@@ -221,7 +221,7 @@ impl Holdings {
             || prepared.any(|client| self.reshaped_by == Some(client))
     }
 
-    /// Somebody whose things it holds, other than this client.
+    /// Another client whose things the session holds, and what they are.
     pub(super) fn stranger(&self, client: u32) -> Option<(u32, String)> {
         let tables = self.tables.iter().map(|(name, tag)| (tag, format!("temporary table {name}")));
         let cursors = self.cursors.iter().map(|(name, cursor)| (&cursor.tag, format!("held cursor {name}")));

@@ -63,7 +63,7 @@ impl Backend {
             return;
         }
         let at_most_us = hub.plan.server.cancel_us_max;
-        // A signal that comes late hits whoever was aboard behind.
+        // A signal that comes late hits the client that was aboard next.
         let late = hub.plan.theme == Theme::Perils;
         let in_us = if late { hub.rng.below(at_most_us) } else { hub.rng.skewed(at_most_us) };
         hub.after(in_us, Event::CancelFires(self.pid));

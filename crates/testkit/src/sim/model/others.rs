@@ -1,4 +1,4 @@
-//! What a server process has to do with the others: advisory locks that another one has, notifications, and things of
+//! What a server process has to do with other processes: advisory locks that another one has, notifications, and things of
 //! another client in its session, which must never be there.
 
 use super::backend::{Backend, Stage};
@@ -8,13 +8,13 @@ use crate::sim::locks::Answer;
 use crate::sim::proto::Body;
 
 impl Backend {
-    /// A client's statement begins: nobody else's things may be there.
+    /// A client's statement begins: no other client's things may be there.
     pub(super) fn look_for_strangers(&self, hub: &mut Hub, client: u32) {
         if let Stage::Serving(session) = &self.stage
             && let Some((owner, what)) = session.stranger(client)
         {
             let text = format!("server {}: client {client} finds {what} of client {owner}", self.pid);
-            hub.fail("what a session holds reaches nobody else", text);
+            hub.fail("what a session holds reaches no other client", text);
         }
     }
 
@@ -60,7 +60,7 @@ impl Backend {
         }
     }
 
-    /// Its end, for the others.
+    /// Its end, for the other processes.
     pub(super) fn forget_others(&mut self, hub: &mut Hub) {
         self.waits_for = None;
         self.waits_since_us = None;
@@ -79,7 +79,7 @@ impl Backend {
         !self.ears.is_empty()
     }
 
-    /// A transaction was committed that did something for others.
+    /// A transaction was committed that did something for other sessions.
     pub(super) fn tell_others(&mut self, hub: &mut Hub, what: &Told, client: Option<u32>) {
         let Some((database, _)) = &self.pool else { return };
         let now_us = hub.now_us;

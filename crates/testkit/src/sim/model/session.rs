@@ -31,7 +31,7 @@ pub enum Step {
         /// It waits until it gets it.
         waits: bool,
     },
-    /// Did something that nobody sees.
+    /// Did something that no client sees.
     Quiet,
     /// Has nothing to do until more messages come.
     NeedInput,
@@ -53,11 +53,11 @@ pub enum Note {
         /// A transaction block or a message group was open before it.
         bound: bool,
     },
-    /// A transaction was committed that did something for others.
+    /// A transaction was committed that did something for other sessions.
     Told {
         /// What.
         what: Told,
-        /// Whose statement did it; the pooler's own is nobody's.
+        /// The client whose statement did it; `None` for a statement of the pooler.
         client: Option<u32>,
     },
     /// An advisory lock was given up, once.
@@ -226,13 +226,13 @@ impl Session {
         self.holdings.channels()
     }
 
-    /// Its client can not do without this very process: it holds what does not move.
+    /// Its client cannot do without this very process: it holds what does not move.
     #[must_use]
     pub fn is_bound_to_process(&self) -> bool {
         self.settings.get("search_path").contains("pg_temp") || self.holdings.is_bound_to_process()
     }
 
-    /// Somebody whose things it holds, other than this client; and what that is.
+    /// Another client whose things the session holds, and what they are.
     #[must_use]
     pub fn stranger(&self, client: u32) -> Option<(u32, String)> {
         self.holdings.stranger(client)

@@ -83,7 +83,7 @@ impl Tag {
 pub enum Verb {
     /// Nothing: an empty string or only a comment.
     Empty,
-    /// SELECT: rows that say who asked, and what the session looked like.
+    /// SELECT: rows that say which client asked, and what the session looked like.
     Select,
     /// `SELECT none`: no row.
     SelectNone,
@@ -252,7 +252,7 @@ pub fn parse(text: &str) -> Result<Vec<Statement>, String> {
 fn finish(words: &mut Vec<String>, tag: &mut Tag, statements: &mut Vec<Statement>) -> Result<(), String> {
     let words = std::mem::take(words);
     if words.is_empty() {
-        // A comment alone belongs to nobody's statement, but the query string as a whole still has its owner.
+        // A comment alone belongs to no statement, but the query string as a whole still has its owner.
         if tag.is_clients() && statements.is_empty() {
             statements.push(Statement { verb: Verb::Empty, tag: std::mem::take(tag), params: 0 });
         }

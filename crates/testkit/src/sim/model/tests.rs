@@ -25,7 +25,7 @@ fn answers(session: &mut Session, messages: Vec<Message>) -> String {
             Step::NeedInput => return shown.trim_end().to_owned(),
             Step::Quit => return shown + "quit",
             Step::Wait(_) | Step::Flush | Step::Quiet => {}
-            // Nobody else is there.
+            // No other session is there.
             Step::Lock { .. } => session.told_of_lock(true),
         }
     }
