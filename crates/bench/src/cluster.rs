@@ -302,7 +302,7 @@ pub(crate) fn free_port() -> Result<u16, BenchError> {
         .ok_or_else(|| BenchError::Missing(format!("no free port on 127.0.0.1 in {PORT_FIRST}-{PORT_LAST}")))
 }
 
-/// Whether nobody listens on this port of 127.0.0.1.
+/// Whether no process listens on this port of 127.0.0.1.
 #[must_use]
 pub(crate) fn port_is_free(port: u16) -> bool {
     std::net::TcpListener::bind(("127.0.0.1", port)).is_ok()

@@ -40,7 +40,7 @@ exit codes: 0 done, 1 something failed, 2 wrong option, 3 a program is missing, 
 ";
 
 const MAX_CONNECTIONS: u32 = 100;
-/// The direct load leaves some connections to others, as one would.
+/// The direct load leaves some connections to other clients, as an application would.
 const DIRECT_CLIENTS: u32 = MAX_CONNECTIONS - RESERVED - 7;
 const POOL_SIZE: u32 = 20;
 /// 1,000,000 accounts, about 150 MB.

@@ -12,7 +12,7 @@ pub enum BenchError {
     /// A program that is needed is not installed, and it could not be installed from here.
     #[error("{0}")]
     Missing(String),
-    /// Somebody else listens on the port that was asked for.
+    /// Another process listens on the port that was asked for.
     #[error(
         "port {port} on 127.0.0.1 is in use: choose another one with --port, or leave it out to get a free one"
     )]

@@ -27,7 +27,7 @@ pub(crate) struct IdleCost {
 /// and after each client has run one statement.
 ///
 /// # Errors
-/// A client was refused, the pooler's memory can not be read, or a signal came.
+/// A client was refused, the pooler's memory cannot be read, or a signal came.
 pub(crate) fn weigh(
     count: u32,
     address: &Address,

@@ -1,4 +1,4 @@
-//! Installs Debian packages where that is allowed (root, apt-get), without side effects that nobody asked for: no service
+//! Installs Debian packages where that is allowed (root, apt-get), without unwanted side effects: no service
 //! is started and no default cluster is made.
 
 use std::fs;

@@ -1,4 +1,4 @@
-//! Cleans up when this process can not: a shell that waits at a pipe which only we hold. Whatever ends us closes the pipe,
+//! Cleans up when this process cannot: a shell that waits at a pipe which only we hold. Whatever ends us closes the pipe,
 //! SIGKILL too, and then the shell stops the processes and removes the folders that it was told of.
 
 use std::io::{self, Write as _};
@@ -60,7 +60,7 @@ pub(crate) fn keep_folder(path: &Path) -> Option<Kept> {
     let line = path.to_str().filter(|path| path.starts_with('/') && !path.contains('\n'))?;
     let mut keeper = keeper();
     if keeper.is_none() {
-        // Where there is no shell, nobody cleans up.
+        // Without a shell, no keeper cleans up.
         *keeper = start().ok();
     }
     keep(keeper.as_mut()?, line.to_owned())
@@ -81,7 +81,7 @@ fn keep(keeper: &mut Keeper, line: String) -> Option<Kept> {
 fn start() -> io::Result<Keeper> {
     let mut command = Command::new("/bin/sh");
     command.arg("-c").arg(SCRIPT).arg("pgweir-keeper").process_group(0);
-    // It may outlast whoever reads what we say.
+    // It may outlast the reader of our output.
     let null = || Stdio::null();
     let shell = command.stdin(Stdio::piped()).stdout(null()).stderr(null()).current_dir("/").spawn()?;
     Ok(Keeper { shell, things: 0 })

@@ -71,7 +71,7 @@ impl Latencies {
     /// microseconds or the word `failed`. Failed transactions (the summary has them) and lines that are cut off are left out.
     ///
     /// # Errors
-    /// The file can not be read.
+    /// The file cannot be read.
     pub(crate) fn add_log(&mut self, log: impl BufRead) -> io::Result<()> {
         for line in log.lines() {
             let line = line?;

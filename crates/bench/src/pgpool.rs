@@ -2,8 +2,8 @@
 //!
 //! It has a process for each client it serves at the same time, and each keeps its own server connection (`max_pool = 1`): a
 //! pool in PgBouncer's sense does not exist. So there are as many as there are clients. With fewer, those that are left over
-//! wait in the listener's queue until others have gone, and pgbench, which waits for a connection without looking at its
-//! others, would wait forever.
+//! wait in the listener's queue until other clients have gone, and pgbench, which waits for a connection without looking at its
+//! other connections, would wait forever.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -15,13 +15,13 @@ use crate::process;
 use crate::scratch::Scratch;
 use pgweir_client::Login;
 
-/// For the tools' own logins while a load's clients have all others.
+/// For the tools' own logins while a load's clients have all other connections.
 pub(crate) const SPARE_CHILDREN: u32 = 2;
 
 /// Writes its files into `folder` and gives the command that starts it in the foreground.
 ///
 /// # Errors
-/// A file can not be written.
+/// A file cannot be written.
 pub(crate) fn prepare(
     program: &Path,
     port: u16,

@@ -106,7 +106,7 @@ impl Pooler {
     /// Starts `program` in front of the server that `server` logs in to.
     ///
     /// # Errors
-    /// It ended at once or can not be logged in to; its last words are in the error. The port is taken. A signal came.
+    /// It ended at once or cannot be logged in to; its last words are in the error. The port is taken. A signal came.
     pub(crate) fn start(
         program: &PoolerProgram,
         options: &PoolerOptions,
@@ -213,7 +213,7 @@ impl Pooler {
                 ));
             }
             if Instant::now() >= until {
-                let what = format!("{} lets nobody in", self.process.name());
+                let what = format!("{} lets no client in", self.process.name());
                 return Err(BenchError::failed(what, &format!("{}\n{refusal}", said())));
             }
             interrupt.sleep(Duration::from_millis(20))?;

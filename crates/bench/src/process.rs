@@ -45,7 +45,7 @@ const SETSID: &str = "setsid";
 /// session of its clients would get a part of theirs only, as no daemon does.
 #[must_use]
 pub(crate) fn service_command(program: &Path) -> Command {
-    // What can not be started is left to say so itself.
+    // What cannot be started is left to say so itself.
     match tools::find_program(SETSID).filter(|_| tools::is_program(program)) {
         Some(setsid) => {
             let mut command = Command::new(setsid);
@@ -86,7 +86,7 @@ impl Process {
         plan: StopPlan,
     ) -> Result<Self, BenchError> {
         if Path::new(command.get_program()).ends_with(SETSID) {
-            // Who leads a group already can begin a session only as another process.
+            // A process that leads a group already can begin a session only as another process.
             Self::start(command, name, plan)
         } else {
             Self::spawn(command, name, plan)
@@ -98,7 +98,7 @@ impl Process {
         let child = command.stdin(Stdio::null()).spawn().map_err(|source| {
             let program = command.get_program().to_string_lossy().into_owned();
             if source.kind() == std::io::ErrorKind::NotFound {
-                BenchError::Missing(format!("{name} can not be started: there is no {program}"))
+                BenchError::Missing(format!("{name} cannot be started: there is no {program}"))
             } else {
                 BenchError::Io { what: format!("starting {name} ({program})"), source }
             }
@@ -270,7 +270,7 @@ pub(crate) fn says_disk_full(text: &str) -> bool {
 /// A log file for a process that keeps running.
 ///
 /// # Errors
-/// The file can not be made.
+/// The file cannot be made.
 pub(crate) fn log_file(path: &std::path::Path) -> Result<File, BenchError> {
     File::create(path).map_err(BenchError::io(format!("creating {}", path.display())))
 }

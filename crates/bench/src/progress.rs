@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::time::Instant;
 
-/// Prints on standard output, as `print!` does. Where that can not be written (a terminal that was closed, a pipe that nobody reads any
+/// Prints on standard output, as `print!` does. Where that cannot be written (a terminal that was closed, a pipe that no process reads any
 /// more), it is not: a panic would be in the way of cleaning up.
 macro_rules! say {
     ($($words:tt)*) => { $crate::progress::write(&mut std::io::stdout(), format_args!($($words)*)) };
@@ -52,7 +52,7 @@ impl Progress {
         }
     }
 
-    /// Shows where the phase is. Not shown where lines can not be rewritten.
+    /// Shows where the phase is. Not shown where lines cannot be rewritten.
     pub(crate) fn detail(&mut self, detail: &str) {
         if self.live {
             self.rewrite(&format!("{}: {detail}", self.phase));
@@ -103,7 +103,7 @@ mod tests {
     fn what_can_not_be_written_is_not() {
         let (reader, mut writer) = io::pipe().expect("a pipe");
         drop(reader);
-        write(&mut writer, format_args!("to nobody"));
+        write(&mut writer, format_args!("to no reader"));
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! `pgweir bench relay`: passes bytes on after a given time, as a network of some length would. For measuring what a pooler
-//! does with a server that is not on the same machine, where the kernel can not delay packets (netem). `passing.rs` passes.
+//! does with a server that is not on the same machine, where the kernel cannot delay packets (netem). `passing.rs` passes.
 
 mod passing;
 
@@ -26,8 +26,8 @@ Listens on 127.0.0.1 and passes everything on to another port there, each byte l
 const START_LIMIT: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// A relay as a process of its own: its CPU time must not count as anybody's. In a session of its own, too: a network takes
-/// nobody's share of the processors.
+/// A relay as a process of its own: its CPU time must not count for a pooler or a server. In a session of its own, too: a network takes
+/// no process's share of the processors.
 #[derive(Debug)]
 pub(crate) struct Relay {
     _process: Process,

@@ -19,7 +19,7 @@ const SOCKET_PATH_MAX: usize = 107 - 20;
 
 /// Room for a report with its raw series.
 const REPORT_MB: u64 = 10;
-/// What somebody should free whose disk filled up in the middle of a run.
+/// How much a user should free if the disk filled up in the middle of a run.
 const RUN_MB: u64 = 1000;
 
 /// Whom servers are started as.
@@ -101,7 +101,7 @@ impl Scratch {
         })?;
         let _kept = keeper::keep_folder(&path);
         let scratch = Self { path, run_as, _kept };
-        // Others may pass through (the unprivileged user must reach its folders), not list.
+        // Other users may pass through (the unprivileged user must reach its folders), not list.
         fs::set_permissions(&scratch.path, fs::Permissions::from_mode(0o711))
             .map_err(BenchError::io("chmod of the temporary directory"))?;
         Ok(scratch)
@@ -113,7 +113,7 @@ impl Scratch {
         &self.path
     }
 
-    /// Who owns what [`Scratch::folder`] makes.
+    /// The owner of what [`Scratch::folder`] makes.
     #[must_use]
     pub(crate) fn run_as(&self) -> &RunAs {
         &self.run_as
@@ -167,7 +167,7 @@ fn check_room(path: &Path, needed_mb: u64, option: &'static str) -> Result<(), B
 /// Makes the folder for a report. Refuses to measure what could not be reported afterwards.
 ///
 /// # Errors
-/// There is no such folder and none can be made, it can not be written to, or its file system has no room for a report. A folder that
+/// There is no such folder and none can be made, it cannot be written to, or its file system has no room for a report. A folder that
 /// was made is gone then.
 pub(crate) fn prepare_output(folder: &Path) -> Result<(), BenchError> {
     let made = !folder.exists();
@@ -191,7 +191,7 @@ fn check_writable(folder: &Path) -> Result<(), BenchError> {
 /// Writes a file of a report.
 ///
 /// # Errors
-/// It can not be written; [`BenchError::DiskFull`] where there is no room for it.
+/// It cannot be written; [`BenchError::DiskFull`] where there is no room for it.
 pub(crate) fn write_output(folder: &Path, name: &str, content: &str) -> Result<(), BenchError> {
     let path = folder.join(name);
     fs::write(&path, content).map_err(|source| match source.kind() {

@@ -15,7 +15,7 @@ pub(super) struct Experiment {
     /// pgbench's scale, and the smaller one of `--quick`.
     pub(super) scale: u32,
     pub(super) quick_scale: u32,
-    /// How clients prove who they are, to the pooler and to PostgreSQL.
+    /// How clients authenticate, to the pooler and to PostgreSQL.
     pub(super) entry: Entry,
     /// `pool_mode`, `default_pool_size`, `max_client_conn`, and further settings of the pooler.
     pub(super) mode: &'static str,

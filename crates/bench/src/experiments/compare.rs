@@ -35,7 +35,7 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), BenchError> {
 
 fn read(path: &Path) -> Result<Value, BenchError> {
     let text = std::fs::read_to_string(path)
-        .map_err(|error| BenchError::Usage(format!("{} can not be read: {error}", path.display())))?;
+        .map_err(|error| BenchError::Usage(format!("{} cannot be read: {error}", path.display())))?;
     let wrong =
         |why: String| BenchError::Usage(format!("{} is no report of pgweir bench: {why}", path.display()));
     let value: Value = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;

@@ -111,7 +111,7 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), BenchError> {
 /// A script is not to take for a measurement what measured how fast errors are.
 fn succeeded(all: &[(String, Vec<Sample>)]) -> Result<(), BenchError> {
     if all.is_empty() {
-        return Err(BenchError::failed("the load", "nobody was let in"));
+        return Err(BenchError::failed("the load", "no client was let in"));
     }
     for (name, samples) in all {
         let sum =
@@ -214,7 +214,7 @@ fn within(value: u32, least: u32, most: u32) -> Result<u32, BenchError> {
 
 fn read_mix(path: &Path) -> Result<Mix, BenchError> {
     let text = std::fs::read_to_string(path)
-        .map_err(|error| BenchError::Usage(format!("--mix: {} can not be read: {error}", path.display())))?;
+        .map_err(|error| BenchError::Usage(format!("--mix: {} cannot be read: {error}", path.display())))?;
     Mix::parse(&text)
 }
 

@@ -2,7 +2,7 @@
 //! needs a pooler, on the reader's own machine, in one word.
 //!
 //! A run is one command against one target; targets take turns round by round, so that whatever else happens on the machine
-//! happens to all of them. A pooler is started for its run and stopped after it: its connections must not count for others.
+//! happens to all of them. A pooler is started for its run and stopped after it: its connections must not count for the other poolers.
 
 mod catalog;
 mod chart;
@@ -46,7 +46,7 @@ const NEEDED_QUICK_MB: u64 = 1500;
 const FILES: u32 = 6000;
 /// The hypervisor took more than this share of the time: the machine was not ours.
 const STEAL_MAX: f64 = 0.02;
-/// A load average per CPU above this, before anything was started: somebody else works here.
+/// A load average per CPU above this, before anything was started: other programs work here.
 const LOAD_MAX: f64 = 0.3;
 
 /// Whether an experiment is called so.

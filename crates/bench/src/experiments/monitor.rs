@@ -50,7 +50,7 @@ pub(super) struct PoolReading {
 /// What is watched.
 #[derive(Clone, Debug)]
 pub(super) struct Watched {
-    /// Somebody who may look at pg_stat_activity.
+    /// A login that may look at pg_stat_activity.
     pub(super) watcher: Login,
     /// `server_version_num`.
     pub(super) version: u32,
@@ -93,7 +93,7 @@ fn watch(mut server: Client, watched: &Watched, ending: &AtomicBool) -> Vec<Read
     let mut readings = Vec::new();
     loop {
         let last = ending.load(Ordering::Relaxed);
-        // A server that has died is told of by others.
+        // Other code reports a server that has died.
         let Ok(mut reading) = look(&mut server, &sql) else { break };
         reading.at_s = begin.elapsed().as_secs_f64();
         reading.postgres_cpu_ms = watched.postmaster.and_then(|pid| children_cpu_ns(pid).ok()).map(ms);

@@ -204,7 +204,7 @@ fn settings_of(path: &Path) -> Result<Vec<(String, String)>, BenchError> {
         "pidfile",
     ];
     let text = std::fs::read_to_string(path).map_err(|error| {
-        BenchError::Usage(format!("--config: {} can not be read: {error}", path.display()))
+        BenchError::Usage(format!("--config: {} cannot be read: {error}", path.display()))
     })?;
     let mut settings = Vec::new();
     let mut inside = false;

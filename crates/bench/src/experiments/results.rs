@@ -210,7 +210,7 @@ impl Results {
         text
     }
 
-    /// Who was refused, and why.
+    /// Which clients were refused, and why.
     pub(super) fn refusal_text(&self, step: &Step, index: usize, target: usize, reason: &str) -> String {
         let aborted: u32 = self.runs_of(index, target).map(|run| run.aborted).max().unwrap_or(0);
         let who = if aborted > 0 { format!("{aborted} clients") } else { step.name.to_owned() };

@@ -68,7 +68,7 @@ impl Runner<'_> {
     /// Runs pgbench to its end. A signal ends it early; the run then holds what was seen until then.
     ///
     /// # Errors
-    /// pgbench can not be started, does not end, or says that the disk is full.
+    /// pgbench cannot be started, does not end, or says that the disk is full.
     pub(super) fn pgbench(
         &self,
         login: &Login,

@@ -26,7 +26,7 @@ pub(super) struct Server {
     schema: Option<OwnSchema>,
     /// How the load logs in.
     pub(super) login: Login,
-    /// How who watches logs in.
+    /// How the monitor logs in.
     pub(super) watcher: Login,
     /// `server_version_num`.
     pub(super) version: u32,
@@ -41,7 +41,7 @@ impl Server {
     /// Makes a throw-away server with the experiment's settings, or prepares the user's; fills pgbench's tables.
     ///
     /// # Errors
-    /// See [`BenchError`]; a user's server that can not be reached, has too few connections, or has such tables already is
+    /// See [`BenchError`]; a user's server that cannot be reached, has too few connections, or has such tables already is
     /// told of before anything is changed.
     pub(super) fn prepare(
         experiment: &Experiment,
@@ -108,7 +108,7 @@ impl Server {
         let version = number(&mut client, "SHOW server_version_num")?;
         let max_connections = number(&mut client, "SHOW max_connections")?;
         let reserved = number(&mut client, "SHOW superuser_reserved_connections")?;
-        // What pg_stat_activity tells of others' connections not everybody may see; this number is for all.
+        // Not every user may see what pg_stat_activity tells of other users' connections; every user may see this number.
         let used = number(&mut client, "SELECT coalesce(sum(numbackends), 0)::bigint FROM pg_stat_database")?;
         let free = max_connections.saturating_sub(reserved + used);
         let widest =
@@ -129,7 +129,7 @@ impl Server {
         if number(&mut client, &there)? > 0 && !options.force {
             return Err(BenchError::Failed {
                 what: format!("schema {SCHEMA} of database {} has tables already", login.database),
-                detail: "an earlier run was killed, or they are somebody's: drop it, or use --force"
+                detail: "an earlier run was killed, or the tables belong to another program: drop it, or use --force"
                     .to_owned(),
             });
         }

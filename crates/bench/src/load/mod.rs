@@ -1,4 +1,4 @@
-//! A load generator of our own, for what pgbench can not do: transactions that begin at a given rate whatever the server
+//! A load generator of our own, for what pgbench cannot do: transactions that begin at a given rate whatever the server
 //! does, thousands of idle connections, thinking clients, bursts, mixes, TLS.
 //!
 //! It speaks the protocol through the project's own wire crate and waits in epoll, a thread for each share of the clients.
@@ -63,8 +63,8 @@ pub(crate) fn run(
             total.add(&thread.join().expect("a thread of the load ended by itself"));
         }
     });
-    let nobody = !plan.reconnect && total.refused >= u64::from(plan.clients + plan.idle_clients);
-    if nobody && !interrupt.is_raised() {
+    let no_client_entered = !plan.reconnect && total.refused >= u64::from(plan.clients + plan.idle_clients);
+    if no_client_entered && !interrupt.is_raised() {
         let reason = total.errors.keys().next().cloned().unwrap_or_default();
         return Err(BenchError::failed("no client was let in", &reason));
     }

@@ -1,4 +1,4 @@
-//! Cuts what a server sends into messages. Bodies are shown whole where they are short or somebody looks at them; rows
+//! Cuts what a server sends into messages. Bodies are shown whole if they are short or the caller looks at them; rows
 //! and other long ones are only counted over.
 
 use pgweir_wire::backend::tag;
@@ -12,13 +12,13 @@ const KEPT_MAX: usize = 64 * 1024;
 pub(super) struct Scanner {
     /// Part of a message whose body is looked at, or part of any header.
     kept: Vec<u8>,
-    /// Bytes of a message that still come and nobody looks at, and its tag.
+    /// Bytes of a message that still come and are not looked at, and its tag.
     skipping: Option<(u8, usize)>,
 }
 
 impl Scanner {
     /// Takes what arrived; each message that is complete with it is shown as tag and body. The body is empty for the
-    /// kinds that nobody looks at.
+    /// kinds that are not looked at.
     ///
     /// # Errors
     /// The stream is not the protocol.

@@ -71,7 +71,7 @@ fn an_open_loop_keeps_its_rate() {
 
 #[test]
 fn what_waits_for_a_slow_server_is_counted_from_when_it_was_due() {
-    // It lets everybody in and then answers nothing.
+    // It lets every client in and then answers nothing.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("bound").port();
     thread::spawn(move || {

@@ -44,7 +44,7 @@ impl Target {
         Self { name: program.name.clone(), program: Some(program) }
     }
 
-    /// Why this load can not go through this target, if so.
+    /// Why this load cannot go through this target, if so.
     fn refusal(&self, workload: &Workload) -> Option<&'static str> {
         match (&self.program, workload.kind) {
             (None, Kind::Idle { .. } | Kind::Syscalls(_)) => Some("is about the pooler only"),
@@ -98,7 +98,7 @@ impl Bench<'_> {
         let workload = results.workload.clone();
         if matches!(workload.kind, Kind::Syscalls(_)) && !SyscallCounter::works(self.interrupt) {
             self.progress.phase(workload.key);
-            self.progress.done("left out: perf can not count system calls here");
+            self.progress.done("left out: perf cannot count system calls here");
             return Ok(());
         }
         let mut ready = Vec::new();
@@ -285,7 +285,7 @@ impl Bench<'_> {
         Err(BenchError::failed("psql failed", &std::fs::read_to_string(said).unwrap_or_default()))
     }
 
-    /// Memory is weighed on a pooler that has just started: what others left in it would be shared out.
+    /// Memory is weighed on a pooler that has just started: what other workloads left in it would be shared out.
     fn run_idle(
         &mut self,
         clients: u32,

@@ -164,7 +164,7 @@ fn find_pgbouncer(
         return Ok(Some(path));
     }
     if options.install {
-        install::packages(&["pgbouncer"], "PgBouncer can not be installed from here", interrupt, say)?;
+        install::packages(&["pgbouncer"], "PgBouncer cannot be installed from here", interrupt, say)?;
     }
     Ok(find_program("pgbouncer"))
 }
