@@ -15,7 +15,7 @@ pub(crate) struct Plan {
     pub(crate) users: BTreeMap<String, BTreeMap<&'static str, String>>,
     /// Passwords, or what is stored in their place, by user.
     pub(crate) secrets: BTreeMap<String, Secret>,
-    /// Who may ask for what, in order; and what the settings of pools are worth there.
+    /// Which clients may ask for which database, in order; and what the settings of pools are worth there.
     pub(crate) pools: Vec<Pool>,
     /// Rules of access that the configuration itself has, in PostgreSQL's format.
     pub(crate) rules: Option<Vec<String>>,
@@ -47,7 +47,7 @@ pub(crate) struct Pool {
     pub(crate) database: String,
     /// `None` is every user that is not named for this database.
     pub(crate) user: Option<String>,
-    /// How the clients prove who they are: a method of pg_hba.conf.
+    /// How the clients authenticate: a method of pg_hba.conf.
     pub(crate) method: &'static str,
     pub(crate) line: u32,
     pub(crate) settings: BTreeMap<&'static str, Given>,

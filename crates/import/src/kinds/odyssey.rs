@@ -496,7 +496,7 @@ fn console(reader: &mut Reader<'_, '_>, line: u32, user: Option<String>, table: 
     }
 }
 
-/// Odyssey's rules say from where clients may come; the routes say how they prove who they are. Each pair of the two that fit is one rule.
+/// Odyssey's rules say from where clients may come; the routes say how they authenticate. Each pair of the two that fit is one rule.
 fn rules(reader: &mut Reader<'_, '_>, line: u32, name: &str) {
     let text = match reader.open(name) {
         Ok(text) => text,
