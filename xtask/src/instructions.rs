@@ -23,7 +23,7 @@ const NOISE_PERCENT: f64 = 0.5;
 /// What the user asked for.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Options {
-    /// Write the baseline anew.
+    /// Rewrite the baseline.
     update: bool,
     /// A path that became dearer than this many per cent is an error.
     fail_above_percent: Option<u32>,

@@ -138,7 +138,7 @@ fn copy(root: &Path) -> Result<PathBuf, String> {
     for name in String::from_utf8_lossy(&output.stdout).split('\0').filter(|name| !name.is_empty()) {
         let (from, to) = (root.join(name), copy.join(name));
         let Ok(content) = fs::read(&from) else { continue };
-        // What did not change keeps its time: nothing is built anew for it.
+        // What did not change keeps its time: nothing is built again for it.
         if fs::read(&to).is_ok_and(|old| old == content) {
             continue;
         }
@@ -162,7 +162,7 @@ fn examine(root: &Path, copy: &Path, seeds: u64) -> Result<(Option<String>, Opti
     let tests = ["test", "--quiet", "-p", "pgweir-core", "--test", "conversations"];
     let built = said(command(&[&tests[..], &["--no-run"]].concat()))?;
     if !built.0 {
-        return Err(format!("the mutant can not be built:\n{}", built.1));
+        return Err(format!("the mutant cannot be built:\n{}", built.1));
     }
     let (fine, text) = said(command(&tests))?;
     let failed = text.lines().filter(|line| line.starts_with("    ") && line.contains("::"));
@@ -176,7 +176,7 @@ fn examine(root: &Path, copy: &Path, seeds: u64) -> Result<(Option<String>, Opti
     };
     let built = said(command(&["build", "--quiet", "-p", "pgweir-testkit", "--bin", "sim"]))?;
     if !built.0 {
-        return Err(format!("the mutant can not be built:\n{}", built.1));
+        return Err(format!("the mutant cannot be built:\n{}", built.1));
     }
     let sim = target.join("debug/sim");
     let (mut start, mut piece) = (1, FIRST_PIECE);

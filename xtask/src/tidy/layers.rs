@@ -31,7 +31,7 @@ const IMPURE_NAMES: [(&str, &str); 15] = [
     ("UnixListener", "sockets belong to net"),
     ("ToSocketAddrs", "names are resolved by the driver"),
     ("std::thread", "the machine has no threads"),
-    ("std::fs", "files are read by who drives the machine"),
+    ("std::fs", "the driver of the machine reads files"),
     ("std::env", "the environment is read by the binary"),
     ("std::process", "processes belong to the binary"),
     ("thread_local!", "state is passed in"),
