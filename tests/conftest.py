@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(config, items):
         for mark in item.iter_markers("needs"):
             for ability in mark.args:
                 if way in ("direct", "session"):
-                    continue  # what is passed through unseen can not be missing
+                    continue  # what is passed through unseen cannot be missing
                 reason = missing(ability, this_kind, this_version)
                 if reason:
                     item.add_marker(pytest.mark.skip(reason=reason))

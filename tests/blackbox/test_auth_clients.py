@@ -1,7 +1,7 @@
-"""How clients prove who they are: every method, every stored form of a secret, and everything that must fail.
+"""How clients authenticate: every method, every stored form of a secret, and everything that must fail.
 
-Two rules run through it: before a client has proved itself it can not find out whether a user or a database exists, and a
-failure disturbs nobody.
+Two rules run through it: before a client has proved itself it cannot find out whether a user or a database exists, and a
+failure disturbs no other client.
 """
 
 import struct
@@ -88,7 +88,7 @@ def conversation(pooler, user, database="app", password="wrong"):
     "method, form", [("plain", "plain"), ("md5", "plain"), ("md5", "md5"), ("scram-sha-256", "plain"), ("scram-sha-256", "scram")]
 )
 def test_an_unknown_user_looks_like_a_wrong_password(pooled, method, form):
-    """The same requests, the same words, the same code: nobody learns which users exist."""
+    """The same requests, the same words, the same code: no client learns which users exist."""
     pooler = pooled(auth_type=method, userlist={"alice": STORED[form]} | ADMIN)
     assert conversation(pooler, "alice") == conversation(pooler, "stranger")
 
@@ -104,7 +104,7 @@ def test_an_unknown_database_is_told_after_login_only(pooled, method):
 
 
 def test_scram_salt_of_unknown_users_is_stable(pooled):
-    """A user's salt does not change from login to login, and that of one who does not exist must not either."""
+    """A user's salt does not change from login to login, and that of a user that does not exist must not either."""
     pooler = pooled(auth_type="scram-sha-256", userlist={"alice": STORED["scram"]} | ADMIN)
 
     def salt(user):
@@ -139,7 +139,7 @@ def test_scram_salt_of_unknown_users_is_stable(pooled):
     ],
 )
 def test_bad_first_scram_messages(pooled, first):
-    """Channel binding that was not offered, another authzid, missing parts, giant nonces: refused, nobody disturbed."""
+    """Channel binding that was not offered, another authzid, missing parts, giant nonces: refused, without disturbing other clients."""
     pooler = pooled(auth_type="scram-sha-256")
     with pooler.raw(password=PASSWORD) as other, Raw(pooler.address) as session:
         session.send(startup({"user": "alice", "database": "app"}))
@@ -274,7 +274,7 @@ def test_the_user_list_is_read_again(pooled):
         assert early.value("select 1") == "1"
 
 
-def test_a_removed_user_can_not_log_in(pooled):
+def test_a_removed_user_cannot_log_in(pooled):
     """A user that is gone from the list after RELOAD fails every password."""
     pooler = pooled(auth_type="scram-sha-256", userlist={"alice": "a", "bob": "b"} | ADMIN)
     with pooler.raw(user="bob", password="b") as session:
@@ -300,7 +300,7 @@ def test_user_list_syntax(pooled):
 
 
 def test_a_user_list_in_another_encoding(pooled):
-    """A comment or a password in Latin-1 is nobody else's affair: the password is those bytes."""
+    """A comment or a password in Latin-1 affects no other user: the password is those bytes."""
     pooler = pooled(auth_type="plain", start=False)
     pooler.userlist_path.write_bytes('; für alle\n"alice" "pw-of-alice"\n"bob" "pässword"\n"admin" "pw-of-admin"\n'.encode("latin-1"))
     pooler.start()
@@ -312,7 +312,7 @@ def test_a_user_list_in_another_encoding(pooled):
 
 
 def test_the_console_asks_for_the_password_too(pooled):
-    """admin_users are authenticated like everybody."""
+    """admin_users are authenticated like every user."""
     pooler = pooled(auth_type="scram-sha-256")
     assert pooler.admin("SHOW VERSION")
     with pytest.raises(Closed):

@@ -35,7 +35,7 @@ end $$;
 
 @pytest.fixture
 def asking(pooled, pg):
-    """A function that starts a pooler whose user list has nobody but the user that asks."""
+    """A function that starts a pooler whose user list has only the user that asks."""
     for database in ("app", "app2"):
         with pg.connect(database) as connection:
             connection.execute(MAKE)
@@ -59,7 +59,7 @@ def refused(pooler, user, password, database="app"):
 def test_users_that_no_file_knows(asking, user, method):
     """The secret comes from PostgreSQL, and what the login taught serves to log in there: SCRAM passes through, md5 is answered."""
     if (user, method) == ("u_md5", "scram-sha-256"):
-        pytest.skip("an md5 secret can not answer SCRAM")
+        pytest.skip("an md5 secret cannot answer SCRAM")
     pooler = asking(auth_type=method)
     with pooler.raw(user=user) as session:
         assert session.value("select current_user") == user
@@ -68,7 +68,7 @@ def test_users_that_no_file_knows(asking, user, method):
 
 
 def test_trust_knows_whom_the_query_finds(asking):
-    """trust: whoever PostgreSQL knows may come in."""
+    """trust: every user that PostgreSQL knows may log in."""
     pooler = asking(auth_type="trust")
     with pooler.raw(user="alice", password=None) as session:
         assert session.value("select current_user") == "alice"
@@ -79,7 +79,7 @@ def test_trust_knows_whom_the_query_finds(asking):
 @pytest.mark.parametrize("method", ["plain", "md5", "scram-sha-256"])
 @pytest.mark.needs("unknown users of auth_query are not told")
 def test_an_unknown_user_looks_like_a_wrong_password(asking, method):
-    """The same requests and the same words, whether PostgreSQL knows the user or not: nobody falls through to the user that asks."""
+    """The same requests and the same words, whether PostgreSQL knows the user or not: no login falls through to the user that asks."""
     pooler = asking(auth_type=method)
 
     def conversation(user):
@@ -159,7 +159,7 @@ def test_a_disabled_database_is_not_asked(asking, pg):
 
 
 @pytest.mark.needs("auth_dbname")
-def test_a_login_does_not_wait_for_ever_for_its_secret(asking):
+def test_a_login_does_not_wait_forever_for_its_secret(asking):
     """query_wait_timeout holds for a login whose secret is asked for in a database that is paused."""
     pooler = asking(auth_dbname="app2", query_wait_timeout=1)
     pooler.admin("PAUSE app2")
@@ -167,7 +167,7 @@ def test_a_login_does_not_wait_for_ever_for_its_secret(asking):
 
 
 @pytest.mark.needs("auth_dbname")
-def test_a_database_that_can_not_be_asked(asking, pg):
+def test_a_database_that_cannot_be_asked(asking, pg):
     """An auth_dbname that is not configured is said in the log; the client learns that the fault is not its own."""
     pooler = asking(databases={"one": pg.at("app", auth_dbname="missing")})
     assert refused(pooler, "u_scram", PASSWORDS["u_scram"], "one")["M"] == "bouncer config error"

@@ -56,7 +56,7 @@ def test_scram_pass_through_after_a_wrong_password(pooled, pg):
     "user, secret", [("u_scram", md5_secret("u_scram", PASSWORDS["u_scram"])), ("u_plain", md5_secret("u_plain", PASSWORDS["u_plain"]))]
 )
 def test_a_secret_that_does_not_serve(pooled, user, secret):
-    """An md5 secret can not answer SCRAM or cleartext: the client is told so."""
+    """An md5 secret cannot answer SCRAM or cleartext: the client is told so."""
     pooler = pooled(auth_type="trust", userlist={user: secret} | ADMIN, query_wait_timeout=5, client_login_timeout=5)
     with pytest.raises(Closed) as refused, pooler.raw(user=user) as session:
         session.query("select 1")
@@ -77,7 +77,7 @@ def test_the_wrong_password_for_the_server(pooled, user):
 
 @pytest.mark.needs("waiting clients told when no server is usable")
 def test_a_password_that_was_changed_while_a_server_is_busy(pooled, pg):
-    """The login of a new server fails, and the other one will serve nobody else (RECONNECT): clients are told at once, in the server's words."""
+    """The login of a new server fails, and the other one will serve no other client (RECONNECT): clients are told at once, in the server's words."""
     pooler = pooled(default_pool_size=3, server_login_retry=30, query_wait_timeout=20)
     with pooler.raw(user="u_scram") as busy, pooler.raw(user="u_scram") as waits:
         busy.query("begin")
@@ -96,7 +96,7 @@ def test_a_password_that_was_changed_while_a_server_is_busy(pooled, pg):
 
 
 def test_a_login_that_fails_while_another_server_is_of_use(pooled, pg):
-    """As long as a server of the pool may be free again, clients wait for it: a login that PostgreSQL refuses ends nobody."""
+    """As long as a server of the pool may be free again, clients wait for it: a login that PostgreSQL refuses ends no client."""
     pooler = pooled(default_pool_size=3, server_login_retry=1, query_wait_timeout=20)
     with pooler.raw(user="u_scram") as busy, pooler.raw(user="u_scram") as waits:
         busy.query("begin")

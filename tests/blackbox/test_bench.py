@@ -61,7 +61,7 @@ def test_wrong_options(words):
     assert done.returncode == 2 and done.stderr.startswith("pgweir bench: ") and "panicked" not in done.stderr
 
 
-def test_nobody_listens(output):
+def test_no_server_listens(output):
     """A server that is not there is named."""
     port = free_port()
     done = run("storm", "--no-peer", "--postgres", f"postgres://u:p@127.0.0.1:{port}/d", "--output", output)
@@ -182,7 +182,7 @@ def test_pgpool_is_a_peer(output):
 
 
 def test_existing_tables_are_not_touched(pg18, output):
-    """A schema that has tables is somebody's until --force says otherwise."""
+    """A schema that has tables is left alone without --force."""
     pg18.sql("CREATE SCHEMA pgweir_bench; CREATE TABLE pgweir_bench.pgbench_accounts (mine int)", database="app")
     try:
         done = run("overhead", "--no-peer", "--postgres", url(pg18), "--output", output)

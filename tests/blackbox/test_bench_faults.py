@@ -63,7 +63,7 @@ class Bench:
         for name in ["tmp", *mounts]:
             (folder / name).mkdir(exist_ok=True)
             (folder / name).chmod(0o1777)
-        # File systems of its own, which nobody else sees.
+        # File systems of its own, which no other process sees.
         for name, options in mounts.items():
             wrapper = [*wrapper, *mounted(folder / name, options)]
         self.process = subprocess.Popen(
@@ -177,7 +177,7 @@ def test_ctrl_c(bench, phase):
 
 
 def test_ctrl_c_between_rounds_and_while_reporting(bench):
-    """Between two runs; and who presses it again and again while the report is written has a whole one nevertheless."""
+    """Between two runs; and a user that presses it again and again while the report is written has a whole one nevertheless."""
     one = bench("overhead", "--quick", "--seconds", "2", "--rounds", "2")
     one.wait_for("the first run's end", lambda _: any(line.startswith("round 1, 8 clients, direct: ") for line in one.lines))
     while one.process.poll() is None:
@@ -229,7 +229,7 @@ def test_no_room_for_the_server(bench):
 @needs_mounts
 @pytest.mark.parametrize("phase", ["filling", "first round"])
 def test_the_servers_disk_fills_up(bench, phase):
-    """PostgreSQL can not write any more, or dies of it: exit code 5, and it is said why."""
+    """PostgreSQL cannot write any more, or dies of it: exit code 5, and it is said why."""
     one = bench("saturation", "--quick", "--seconds", "60", "--rounds", "1", mounts={"tmp": "size=3g,mode=1777"})
     one.wait_for(phase, PHASES[phase])
     one.shrink("tmp")
@@ -271,7 +271,7 @@ def test_killed(bench, phase):
 
 
 def test_the_terminal_is_closed(bench):
-    """Who closes the window leaves nothing behind, and is not answered by a panic."""
+    """A closed terminal window leaves nothing behind and causes no panic."""
     ours, theirs = os.openpty()
     one = bench("overhead", "--quick", "--seconds", "60", "--rounds", "1", terminal=theirs)
     os.close(theirs)
@@ -283,7 +283,7 @@ def test_the_terminal_is_closed(bench):
     assert code == 130
 
 
-def test_nobody_reads_the_help():
+def test_the_help_is_not_read():
     """`pgweir bench --help | true`: an early end of the reader is no failure."""
     reader, writer = os.pipe()
     os.close(reader)
@@ -293,7 +293,7 @@ def test_nobody_reads_the_help():
     os.close(writer)
 
 
-def test_a_report_that_can_not_be_written(tmp_path):
+def test_a_report_that_cannot_be_written(tmp_path):
     """Told before anything is measured, not after."""
     for words in (["overhead"], ["load"], ["peers"]):
         done = subprocess.run([binary(), "bench", *words, "--output", "/proc/self"], capture_output=True, text=True, timeout=20)

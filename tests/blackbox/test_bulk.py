@@ -88,8 +88,8 @@ def test_one_row_of_a_gigabyte(pooled):
         assert peak_kib(pooler) - before < BOUND_KIB
 
 
-def test_a_big_result_to_a_slow_reader_disturbs_nobody(pooled):
-    """While one client reads 100 MB slowly, others on the same pool get their answers."""
+def test_a_big_result_to_a_slow_reader_disturbs_no_other_client(pooled):
+    """While one client reads 100 MB slowly, other clients of the same pool get their answers."""
     pooler = pooled(default_pool_size=2)
     with pooler.raw() as slow, pooler.raw() as other:
         slow.send(query("select repeat('x', 100000) from generate_series(1, 1000)"))

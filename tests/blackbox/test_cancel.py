@@ -73,7 +73,7 @@ def test_a_client_idle_in_transaction(pooled):
 @pytest.mark.needs("cancel of a queued statement")
 @pytest.mark.parametrize("protocol", ["simple", "extended", "extended, Sync comes later"])
 def test_a_statement_that_waits_for_a_server(pooled, pg, protocol):
-    """It ends with 57014 at once, is never run, and the session goes on; nobody else notices."""
+    """It ends with 57014 at once, is never run, and the session goes on; no other client notices."""
     pooler = pooled(default_pool_size=1)
     with pooler.raw() as holder, pooler.raw() as session, pooler.raw() as other:
         holder.query("begin")
@@ -135,7 +135,7 @@ def test_a_late_cancel_hits_no_stranger(pooled):
 
 @pytest.mark.needs("cancel requests of senders that do not wait")
 def test_a_sender_that_does_not_wait(pooled, pg):
-    """Some drivers hang up right behind their CancelRequest: it counts all the same."""
+    """Some drivers hang up right after their CancelRequest: pgweir obeys it nevertheless."""
     pooler = pooled()
     with pooler.raw() as session:
         for _ in range(5):

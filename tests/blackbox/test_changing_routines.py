@@ -1,4 +1,4 @@
-"""Functions, procedures and triggers that change the session of whoever calls them: it stays the caller's, from the first time on."""
+"""Functions, procedures and triggers that change their caller's session: the change stays the caller's, from the first call on."""
 
 import pytest
 
@@ -54,11 +54,11 @@ WAYS = {
 def test_what_it_sets_is_its_callers(pooled, made, way, workers):
     """Two clients that share one server have their own tenants, each from its first call on."""
     pooler = pooled(default_pool_size=1, workers=workers)
-    with pooler.raw() as one, pooler.raw() as two, pooler.raw() as nobody:
+    with pooler.raw() as one, pooler.raw() as two, pooler.raw() as bystander:
         for number in range(3):
             for session, name in ((one, f"one{number}"), (two, f"two{number}")):
                 assert not session.query(WAYS[way].format(name)).errors
-                assert tenant(nobody) == ""
+                assert tenant(bystander) == ""
             assert tenant(one) == f"one{number}" and tenant(two) == f"two{number}"
     assert "not what it should be" not in pooler.log()
 
@@ -66,7 +66,7 @@ def test_what_it_sets_is_its_callers(pooled, made, way, workers):
 def test_prepared_statements_call_it(pooled, made):
     """Bound with the value, and executed by SQL."""
     pooler = pooled(default_pool_size=1)
-    with pooler.raw() as one, pooler.raw() as two, pooler.raw() as nobody:
+    with pooler.raw() as one, pooler.raw() as two, pooler.raw() as bystander:
         for session in (one, two):
             session.send(parse("p", "select changing.set_tenant($1)") + SYNC)
             session.until("Z")
@@ -74,25 +74,25 @@ def test_prepared_statements_call_it(pooled, made):
         for number in range(3):
             one.send(bind("", "p", [f"one{number}"]) + execute() + SYNC)
             one.until("Z")
-            assert tenant(nobody) == ""
+            assert tenant(bystander) == ""
             two.query(f"execute s('two{number}')")
-            assert tenant(nobody) == "" and tenant(one) == f"one{number}" and tenant(two) == f"two{number}"
+            assert tenant(bystander) == "" and tenant(one) == f"one{number}" and tenant(two) == f"two{number}"
 
 
 def test_locks_and_temporary_tables(pooled, made):
-    """What can not move keeps the server, as if the client had said it itself."""
+    """State that cannot move keeps the server, as if the client had sent the statement itself."""
     pooler = pooled(default_pool_size=3)
-    with pooler.raw() as one, pooler.raw() as two, pooler.raw() as nobody:
+    with pooler.raw() as one, pooler.raw() as two, pooler.raw() as bystander:
         one.query("select changing.take_lock()")
         two.query("select changing.keep_notes()")
-        assert nobody.query("select pg_try_advisory_lock(4711)").rows == [["f"]]
-        assert nobody.query("select * from notes").error["C"] == "42P01"
+        assert bystander.query("select pg_try_advisory_lock(4711)").rows == [["f"]]
+        assert bystander.query("select * from notes").error["C"] == "42P01"
         assert two.query("select n from notes").rows == [["1"]]
         assert one.query("select pg_advisory_unlock(4711)").rows == [["t"]]
 
 
 def test_what_lasts_for_the_transaction_costs_nothing(pooled, made):
-    """Of a function that only sets something for its transaction nobody's session is asked."""
+    """pgweir asks no session about a function that only sets something for its transaction."""
     pooler = pooled(default_pool_size=1)
     with pooler.raw() as session:
         for number in range(3):

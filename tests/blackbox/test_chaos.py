@@ -67,7 +67,7 @@ class Load:
             assert len(rows) == 50 and all(m.body.startswith(b"%d\t" % number) for m in rows), rows[:2]
 
     def finish(self):
-        """The disturbance is over: everybody gets on (how much was done during it says how fast the machine is, not whether it is right)."""
+        """The disturbance is over: every client gets on (how much was done during it says how fast the machine is, not whether it is right)."""
         before = list(self.done)
         try:
             eventually(lambda: self.faults or all(now > then for now, then in zip(self.done, before)), "every client gets on", 30)
@@ -79,7 +79,7 @@ class Load:
 
 
 def balanced(pooler):
-    """Whether the pooler's books say that nobody is there and nothing is in use."""
+    """Whether the pooler's books say that no client is connected and no server is in use."""
     pools = [row for row in pooler.show("POOLS") if row["database"] != "pgbouncer"]
     counts = ("cl_active", "cl_waiting", "sv_active", "sv_tested", "sv_login", "cl_waiting_cancel_req")
     return all(row.get(name, "0") == "0" for row in pools for name in counts)
@@ -113,7 +113,7 @@ def test_servers_are_killed(pooled, pg):
 
 
 def test_clients_misbehave(pooled, pg):
-    """Others vanish in transactions, in COPY, in pipelines, send garbage and cancel at random; honest clients notice nothing."""
+    """Other clients vanish in transactions, in COPY, in pipelines, send garbage and cancel at random; honest clients notice nothing."""
     pooler = pooled(default_pool_size=6)
     load = Load(pooler, 8, errors_allowed=False)
 

@@ -1,4 +1,4 @@
-"""connect_query: what it sets is what every client begins with, whoever had the server before."""
+"""connect_query: what it sets is what every client begins with, whichever client had the server before."""
 
 import pytest
 
@@ -16,7 +16,7 @@ STRANGERS = {
     "everything": ["discard all"],
     "a failure": ["begin", "set role none", "select 1/0", "rollback"],
 }
-"""What others do with a server before a client gets it, and leave behind when they go."""
+"""What other clients do with a server before a client gets it, and leave behind when they go."""
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def disturb(pooler, statements, **startup):
 @pytest.mark.parametrize("mode", ["transaction", "session"])
 @pytest.mark.parametrize("does", STRANGERS)
 def test_what_it_sets_outlives_other_clients(pooled, pg, does, mode):
-    """A role and a timeout that it sets are there for whoever comes, and nobody's connection is the worse for it."""
+    """A role and a timeout that it sets are there for every client, and no client's connection is the worse for it."""
     query = "set statement_timeout = 1234; set pgweir_test.tenant = 'x'; set role bob"
     pooler = pooled(databases={"own": pg.at("app", connect_query=query)}, default_pool_size=1, pool_mode=mode)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""The console: what SHOW shows, and who may see it. Its tables' columns are in test_console_columns.py."""
+"""The console: what SHOW shows, and which users may see it. Its tables' columns are in test_console_columns.py."""
 
 import datetime
 import subprocess
@@ -310,8 +310,8 @@ def test_stats_users_may_not_act(pooled, command):
         assert pooler.show("CONFIG", key="default_pool_size")[0]["value"] == "20"
 
 
-def test_others_are_not_let_in(pooled):
-    """Who is in neither list is refused, after authentication, with FATAL."""
+def test_other_users_are_refused(pooled):
+    """A user in neither list is refused, after authentication, with FATAL."""
     pooler = pooled()
     for user in ("alice", "bob"):
         with pytest.raises(Closed) as refused:
@@ -320,7 +320,7 @@ def test_others_are_not_let_in(pooled):
 
 
 def test_the_owner_over_the_unix_socket(pooled):
-    """Whoever runs the pooler may log in to its console as `pgbouncer` over the unix socket without a password."""
+    """The user that runs the pooler may log in to its console as `pgbouncer` over the unix socket without a password."""
     import subprocess
 
     from harness.machine import ACCOUNT, as_service

@@ -1,4 +1,4 @@
-"""The console's commands: what they do to clients and servers, and to no others."""
+"""The console's commands: what they do to the clients and servers they name, and to no other ones."""
 
 import time
 
@@ -85,7 +85,7 @@ def test_pause_twice_and_resume_without_pause(pooled):
 
 
 def test_the_console_is_no_database_to_command(pooled):
-    """What is said to who names the console where a database is to stand; of ENABLE it is said as of DISABLE."""
+    """The error of a command that names the console instead of a database; ENABLE and DISABLE have the same one."""
     pooler = pooled()
     for command, text in {
         "PAUSE": "cannot pause admin db: pgbouncer",
@@ -134,7 +134,7 @@ def test_reconnect(pooled, pg):
 
 
 def test_reconnect_of_one_database(pooled):
-    """RECONNECT db leaves the others alone."""
+    """RECONNECT db leaves other databases alone."""
     pooler = pooled()
     with pooler.raw("app") as one, pooler.raw("app2") as two:
         first, second = one.value("select pg_backend_pid()"), two.value("select pg_backend_pid()")
@@ -204,7 +204,7 @@ def test_kill_client_inside_a_transaction(pooled, pg):
 
 
 def test_reload_adds_changes_and_removes_databases(pooled, pg):
-    """RELOAD: a new database works, a removed one ends its clients, a changed one leads elsewhere, others are left alone."""
+    """RELOAD: a new database works, a removed one ends its clients, a changed one leads elsewhere, other databases are left alone."""
     pooler = pooled(databases={"gone": pg.at("app"), "moved": pg.at("app")})
     with pooler.raw("gone") as gone, pooler.raw("moved") as moved, pooler.raw("app2") as other:
         gone.value("select 1")

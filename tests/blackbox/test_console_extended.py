@@ -91,7 +91,7 @@ def test_binary_results(pooled):
 
 
 def test_hostile_messages(pooled):
-    """Messages that are cut off or too many: an error each time, and the others are served."""
+    """Messages that are cut off or too many: an error each time, and other clients are served."""
     pooler = pooled()
     with pooler.console() as console:
         for what in (parse("", "SHOW VERSION")[:5] + b"", bind("", ""), describe("S", "x"), execute("x")):

@@ -100,7 +100,7 @@ def test_copy_in_by_the_extended_protocol(talk):
 
 
 def test_a_sync_inside_of_a_copy_that_fails(pooled):
-    """Whether PostgreSQL answers it is for its sender alone: who waits for the same server gets what he asked for."""
+    """Whether PostgreSQL answers it is for its sender alone: a client that waits for the same server gets what it asked for."""
     pooler = pooled(default_pool_size=1)
     with pooler.raw() as one, pooler.raw() as two, pooler.raw() as three:
         for turn in range(40):
@@ -165,7 +165,7 @@ def test_copy_inside_a_transaction_keeps_its_server(pooled):
 
 
 def test_copy_in_outside_a_transaction_keeps_its_server(pooled):
-    """Between CopyInResponse and the end of the COPY nobody else may use the server."""
+    """Between CopyInResponse and the end of the COPY no other client may use the server."""
     pooler = pooled(default_pool_size=1)
     with pooler.raw() as session, pooler.raw() as other:
         session.send(query("copy scratch from stdin"))

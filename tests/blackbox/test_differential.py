@@ -1,7 +1,7 @@
 """Random sessions, played to PostgreSQL directly and through the pooler at once: every answer must be the same.
 
 The sessions mix the simple and the extended protocol, named statements, pipelines, errors and transactions. Only what transaction
-pooling can not keep (the session of PostgreSQL between transactions) is left out. Several clients play at the same time over few
+pooling cannot keep (the session of PostgreSQL between transactions) is left out. Several clients play at the same time over few
 servers, so that their statements meet on the same connections. A seed makes a session; a failing one is named, and made as short as
 it can be while it still fails.
 """
@@ -107,12 +107,12 @@ def heard(session, writes):
 
 
 def alike(wanted, got):
-    """Whether two answers are the same, group by group, but for two things that a pooler can not know better:
+    """Whether two answers are the same, group by group, but for two things that a pooler cannot know better:
 
     A Parse with two faults, a name in use and a text that is wrong or not allowed now, may be refused for either: PostgreSQL looks at
     the text first, a pooler that has never seen the text can look only at the name.
 
-    In a failed transaction a statement that the client's present server does not have can not be prepared there: 25P02, where
+    In a failed transaction a statement that the client's present server does not have cannot be prepared there: 25P02, where
     PostgreSQL would find another fault or describe it. Nothing can be done with it there in either case.
     """
     ours, theirs = groups(got), groups(wanted)

@@ -33,7 +33,7 @@ def world(pg, poolers):
 
 
 def refused(pooler, database):
-    """What a client is told whose server can not be reached."""
+    """The error of a client whose server cannot be reached."""
     with pytest.raises(Closed) as closed, Raw(pooler.address) as session:
         session.login("alice", database)
     return closed.value.error["M"]

@@ -63,7 +63,7 @@ def test_example_files_are_good(page, certificates):
 
 
 def test_the_function_for_auth_query_works(pg):
-    """The SQL of the page on authentication, run as it stands, gives a user's secret to the user pgweir and to nobody else."""
+    """The SQL of the page on authentication, run as it stands, gives a user's secret to the user pgweir and to no other user."""
     [sql] = blocks(AUTHENTICATION, "sql")
     pg.sql("create database asked")
     try:

@@ -63,7 +63,7 @@ def test_options_that_are_no_settings(pooled, options):
     assert refusal(pooled(), options=options)["M"].startswith("unsupported options startup parameter: only '-c config=val'")
 
 
-def test_the_console_is_not_for_everybody(pooled):
+def test_the_console_is_not_for_every_user(pooled):
     """28000."""
     error = refusal(pooled(), "pgbouncer")
     assert (error["C"], error["M"]) == ("28000", "not allowed")
@@ -105,7 +105,7 @@ def test_timeouts(pooled):
 
 
 def test_an_administrator_ends_it(pooled):
-    """57P01 for KILL, a removed database and a shutdown; 57P03 for who comes during a shutdown."""
+    """57P01 for KILL, a removed database and a shutdown; 57P03 for clients that connect during a shutdown."""
     pooler = pooled()
     with pooler.raw() as session:
         pooler.admin("KILL app")
@@ -184,7 +184,7 @@ def test_why_no_server_can_be_reached(pooled, pg, certificates, mode, where, set
 
 
 def test_a_login_that_was_refused_is_told_at_once_until_the_retry(pooled, pg):
-    """PostgreSQL refuses the first login: who comes before the next attempt is told why, and does not wait for it."""
+    """PostgreSQL refuses the first login: a client that comes before the next attempt is told why, and does not wait for it."""
     pooler = pooled(databases={"ghost": pg.at("not_there")}, server_login_retry=60, query_wait_timeout=20)
     assert refusal(pooler, "ghost")["C"] == "3D000"
     error = refusal(pooler, "ghost")

@@ -88,7 +88,7 @@ def test_for_a_process_of_the_same_user(pooled, workers):
 
 
 def test_without_the_socket_of_ours(pooled):
-    """An administrator over the unix socket who is somebody else gets the list alone."""
+    """An administrator over the unix socket that is not the pooler's own user gets only the list."""
     pooler = pooled()
     with pooler.raw("pgbouncer", "admin", unix=True) as console:
         console.socket = Collecting(console.socket)

@@ -10,7 +10,7 @@ from harness.machine import give
 from harness.wire import Closed, Raw
 
 OURSELVES = getpass.getuser()
-"""What the operating system calls whoever runs the tests."""
+"""The operating system's name of the user that runs the tests."""
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def ruled(pooled, certificates):
 
 
 def write(pooler, rules, maps=""):
-    """Writes the files of rules and maps; somebody who administers the pooler may always come in."""
+    """Writes the files of rules and maps; an administrator of the pooler may always log in."""
     for name, text in (("hba.conf", "host pgbouncer admin all password\n" + rules), ("ident.conf", maps)):
         (pooler.folder / name).write_text(text + "\n")
         give(pooler.folder / name)
@@ -55,7 +55,7 @@ def without_a_rule(text):
 def test_the_first_rule_that_fits_decides(ruled):
     """Databases, users, addresses; lists; keywords; comments and quotes."""
     pooler = ruled("""
-        # who may what
+        # which user may do what
         host  app2        all             127.0.0.1/32            reject
         host  "app",app3  alice,"bob"     127.0.0.0 255.0.0.0     scram-sha-256
         host  all         carol           10.0.0.0/8              trust
@@ -98,7 +98,7 @@ def test_names_from_a_file(ruled):
 
 @pytest.mark.needs("failed RELOAD reported")
 def test_reload(ruled):
-    """RELOAD reads the rules again: for who comes then. A file that is gone changes nothing."""
+    """RELOAD reads the rules again, for clients that connect from then on. A file that is gone changes nothing."""
     pooler = ruled("host all alice 127.0.0.1/32 trust\n")
     with pooler.raw() as early:
         write(pooler, "host all alice 127.0.0.1/32 reject\n")
@@ -109,7 +109,7 @@ def test_reload(ruled):
 
 @pytest.mark.needs("a reload is taken as a whole")
 def test_a_reload_without_the_file(ruled):
-    """A file that can not be read fails the reload, and the old rules hold."""
+    """A file that cannot be read fails the reload, and the old rules hold."""
     pooler = ruled("host all alice 127.0.0.1/32 trust\n")
     (pooler.folder / "hba.conf").unlink()
     with pooler.console() as console:
@@ -121,7 +121,7 @@ def test_a_reload_without_the_file(ruled):
 
 @pytest.mark.needs("rules by SET")
 def test_rules_by_set(pooled):
-    """On the console the method may be set before the file: until then nobody new is let in."""
+    """On the console the method may be set before the file: until then no new client is let in."""
     pooler = pooled()
     write(pooler, "host all alice 127.0.0.1/32 trust\n")
     with pooler.console() as console:
@@ -135,7 +135,7 @@ def test_rules_by_set(pooled):
 
 @pytest.mark.needs("ident maps")
 def test_peer(ruled):
-    """The unix socket's other end is who the operating system says; a map may give it other names."""
+    """The operating system tells the user at the unix socket's other end; a map may give it other names."""
     pooler = ruled("local all all peer map=staff\nhost all all 127.0.0.1/32 trust\n", maps=f"staff {OURSELVES} alice\nstaff nobody_else bob\n")
     with pooler.raw(unix=True) as session:
         assert session.value("select current_user") == "alice"
@@ -144,17 +144,17 @@ def test_peer(ruled):
 
 
 def test_peer_without_a_map(ruled):
-    """The names have to be the same; over TCP nobody is."""
+    """The names must be the same; over TCP every login is refused."""
     pooler = ruled("local all all peer\nhost all all 127.0.0.1/32 peer\n", userlist={OURSELVES: "", "alice": "x", "admin": "pw-of-admin"})
     assert refused(pooler, "alice", unix=True) == "unix socket login rejected"
     with pytest.raises(Closed) as closed:
         pooler.raw("nowhere", OURSELVES, unix=True)
-    assert "no such database" in closed.value.error["M"], "it is who it says, only the database does not exist"
+    assert "no such database" in closed.value.error["M"], "its name is proved, only the database does not exist"
     assert refused(pooler, OURSELVES) == "unix socket login rejected"
 
 
 def test_peer_has_to_be_known(ruled):
-    """Who the operating system vouches for and no list knows stays outside, from the console too."""
+    """A user that the operating system vouches for and no list knows is refused, at the console too."""
     pooler = ruled("local all all peer\n", userlist={"admin": "pw-of-admin"}, admin_users=f"admin,{OURSELVES}")
     for database in ("app", "pgbouncer"):
         assert refused(pooler, OURSELVES, database, unix=True) in ("no such user", "unix socket login rejected")
@@ -198,7 +198,7 @@ def test_cert_by_rule(ruled, certificates):
 
 
 def test_auth_type_cert(pooled, certificates):
-    """auth_type=cert: everybody by certificate."""
+    """auth_type=cert: every user by certificate."""
     pooler = pooled(
         auth_type="cert", client_tls_sslmode="verify-full", client_tls_ca_file=certificates.crt("ca"),
         client_tls_key_file=certificates.key("pooler"), client_tls_cert_file=certificates.crt("pooler"),

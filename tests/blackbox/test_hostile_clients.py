@@ -1,4 +1,4 @@
-"""Bytes no honest client sends, before and after login. The pooler survives, others notice nothing, nothing leaks."""
+"""Bytes no honest client sends, before and after login. The pooler survives, other clients notice nothing, nothing leaks."""
 
 import os
 import random
@@ -71,7 +71,7 @@ PACKETS = {
 
 @pytest.mark.parametrize("name", PACKETS)
 def test_first_packets(pooler, name):
-    """Every wrong first packet: an error or the end, never a login, never a crash, and others go on."""
+    """Every wrong first packet: an error or the end, never a login, never a crash, and other clients go on."""
     with pooler.raw() as other:
         said = provoke(pooler, PACKETS[name])
         assert b"R\0\0\0\x08\0\0\0\0" not in said, "this must not have been let in"
@@ -134,7 +134,7 @@ LENGTHS = [0, 1, 2, 3, -1, -4, -(2**31), 2**31 - 1, 2**30]
 
 @pytest.mark.parametrize("tag", list("QPBDECHSFdcfXp"))
 def test_lengths_after_login(pooler, tag):
-    """Every message type with every impossible length: this session ends or waits, others go on."""
+    """Every message type with every impossible length: this session ends or waits, other clients go on."""
     with pooler.raw() as other:
         for length in LENGTHS:
             with pooler.raw() as session:
@@ -165,8 +165,8 @@ def test_a_huge_announced_length_reserves_nothing(pooler, tag):
 
 
 @pytest.mark.needs("half a message holds no server")
-def test_a_stopped_half_message_holds_no_server_for_ever(pooled):
-    """A client that stops in the middle of its first message does not keep the only server from others."""
+def test_a_stopped_half_message_holds_no_server_forever(pooled):
+    """A client that stops in the middle of its first message does not keep the only server from other clients."""
     pooler = pooled(default_pool_size=1)
     with pooler.raw() as lazy, pooler.raw() as other:
         lazy.send(query("select 'lazy'")[:7])
@@ -179,7 +179,7 @@ def test_a_stopped_half_message_holds_no_server_for_ever(pooled):
 @pytest.mark.parametrize("tag, body", [("H", b"\0\0\0\0"), ("S", b"\0"), ("c", b"x" * 12_000), ("f", b"x" * 12_000), ("H", b"x" * 12_000)])
 @pytest.mark.skipif(kind() == "pgbouncer", reason="PgBouncer passes them on, and the next client suffers")
 def test_what_postgresql_answers_by_surprise_hurts_its_sender_alone(pooled, tag, body):
-    """Such a message would be read when the server is somebody else's."""
+    """Such a message would be read when the server works for another client."""
     pooler = pooled(default_pool_size=1)
     with pooler.raw() as one, pooler.raw() as two:
         one.send(query("select pg_sleep(0.2)") + message(tag, body))

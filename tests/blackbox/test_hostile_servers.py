@@ -85,7 +85,7 @@ def hard(names, *too_hard):
     "name", hard(LOGIN_NONSENSE, "ready before login", "ready with a strange status", "ready without a status", "ready inside a transaction")
 )
 def test_nonsense_instead_of_a_login(faked, name):
-    """Whatever a server says instead of letting us in: the client is told within its patience, others go on."""
+    """Whatever a server says instead of letting us in: the client is told within its patience, other clients go on."""
 
     def behave(peer):
         peer.startup()
@@ -146,7 +146,7 @@ def test_bad_scram_challenges(faked, name):
 
 @pytest.mark.parametrize("final", [b"v=d3JvbmcgZGlnZXN0", b"", b"v=", b"v=!!!", b"e=other-error", b"x" * 50_000])
 def test_a_server_that_does_not_know_the_secret(faked, final):
-    """A wrong server signature: whoever it is, it does not have our user's secret, and gets no statement."""
+    """A wrong server signature: the server does not have our user's secret, and gets no statement."""
     seen = []
 
     def behave(peer):
@@ -185,7 +185,7 @@ ANSWER_NONSENSE = {
 
 @pytest.mark.parametrize("name", hard(ANSWER_NONSENSE, "ready of the wrong size"))
 def test_nonsense_instead_of_an_answer(faked, name):
-    """A logged in server answers a statement with nonsense and hangs up: its client hears of it, others go on."""
+    """A logged in server answers a statement with nonsense and hangs up: its client gets an error, other clients go on."""
 
     def behave(peer):
         peer.startup()
@@ -324,7 +324,7 @@ def test_endless_notices(faked):
 
 
 def test_endless_parameters(faked):
-    """A server that reports ten thousand parameters of its own at login: bounded, and nobody is harmed."""
+    """A server that reports ten thousand parameters of its own at login: bounded, and no client is harmed."""
 
     def behave(peer):
         peer.startup()

@@ -1,4 +1,4 @@
-"""The HTTP server: metrics that agree with SHOW, the API, who sees what, actions, hostile requests."""
+"""The HTTP server: metrics that agree with SHOW, the API, which reader sees what, actions, hostile requests."""
 
 import base64
 import json
@@ -95,7 +95,7 @@ def with_labels(metrics, metric, /, **labels):
 
 
 def test_http_is_there_before_clients_get_in(pooled):
-    """Its address is opened first: a scraper that sees the process start is never refused. So where that fails, no client was let in."""
+    """Its address is opened first: a scraper that sees the process start is never refused. So if that fails, no client was let in."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -231,7 +231,7 @@ def test_nothing_is_shown_where_nothing_is_to_be_shown(http):
     eventually(lambda: http.ask("/metrics")[0] == 200, "RELOAD reaches the HTTP server")
 
 
-def test_an_administrator_acts_and_nobody_else(http):
+def test_only_an_administrator_acts(http):
     http = http()
     body, token = {"database": "app"}, {"X-CSRF-Token": "1"}
     assert http.ask("/api/v1/actions/pause", "POST", None, body, token)[0] == 401
@@ -294,7 +294,7 @@ def test_sessions_sign_in_and_out(http):
     assert status == 429 and int(headers["Retry-After"]) > 0
 
 
-def test_guessing_elsewhere_locks_nobody_out(http):
+def test_guessing_elsewhere_locks_no_user_out(http):
     """Wrong passwords make the address wait from which they come, and no other."""
     http = http(http_anonymous="none")
 
@@ -311,7 +311,7 @@ def test_guessing_elsewhere_locks_nobody_out(http):
 
 
 def test_another_password_ends_sign_ins(http):
-    """A session ends when its user's password is changed; those of others go on."""
+    """A session ends when its user's password is changed; those of other users go on."""
     http = http(http_anonymous="none")
 
     def signed_in(user):
@@ -395,7 +395,7 @@ def test_clients_and_servers_are_listed(http):
         first.execute("ROLLBACK")
 
 
-def test_the_last_warnings_are_shown_to_those_who_may_see_names(http):
+def test_the_last_warnings_are_shown_to_readers_that_may_see_names(http):
     http = http()
     http.pooler.write_ini(query_timeout="not a number")
     assert http.act("reload")[0] == 409
@@ -406,7 +406,7 @@ def test_the_last_warnings_are_shown_to_those_who_may_see_names(http):
 
 
 def test_statements_and_the_slow_ones(http):
-    """/api/v1/statements: as SHOW STATEMENTS, for those who may see names; literals nowhere."""
+    """/api/v1/statements: as SHOW STATEMENTS, for readers that may see names; literals nowhere."""
     http = http(log_min_duration_ms=50)
     with http.pooler.connect(application_name="checkout") as connection:
         for number in range(3):
@@ -522,19 +522,19 @@ SIGN_IN = b"POST /api/v1/session HTTP/1.1\r\nHost: x\r\nContent-Type: applicatio
 
 
 @pytest.mark.parametrize("whole, first", [(HEALTH, 0), (HEALTH, 20), (SIGN_IN, -1)], ids=["nothing", "half a head", "half a body"])
-def test_nobody_waits_behind_silent_connections(http, whole, first):
-    """More than there are places for: who was silent for longest leaves for who comes, and the others stay."""
+def test_no_request_waits_for_silent_connections(http, whole, first):
+    """More than there are places for: a new connection replaces the one that was silent for longest, and all other ones stay."""
     http = http()
     silent = connections(http, 150, whole[:first])
     assert http.ask("/healthz", timeout_s=PATIENCE_S)[0] == 200
     assert silent[0].recv(1) == b"", "the first has left"
     silent[60].sendall(whole[first:])
-    assert silent[60].recv(4096).startswith(b"HTTP/1.1 "), "nobody had to wait until this one was given up"
+    assert silent[60].recv(4096).startswith(b"HTTP/1.1 "), "no request had to wait until this one was given up"
     for one in silent:
         one.close()
 
 
-def test_nobody_waits_behind_those_that_do_not_read(http):
+def test_no_request_waits_for_connections_that_do_not_read(http):
     http = http()
     deaf = []
     for _ in range(150):
@@ -549,7 +549,7 @@ def test_nobody_waits_behind_those_that_do_not_read(http):
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/metrics", "/api/v1/overview"])
-def test_who_has_said_all_is_answered(http, path):
+def test_a_whole_request_is_answered_after_the_end_of_input(http, path):
     """A client may close its half behind the request, as `nc -N` does."""
     http = http()
     with socket.create_connection(("127.0.0.1", http.port), timeout=10) as stream:

@@ -57,7 +57,7 @@ def test_the_directory_knows_the_password(pooled, directory, way):
 
 
 def test_names_that_mean_something_to_a_filter(pooled, directory):
-    """`*` finds nobody; a search that finds two lets neither in."""
+    """`*` finds no user; a search that finds two lets neither in."""
     options = f'ldapserver=127.0.0.1 ldapport={directory.port} {SEARCH} ldapsearchfilter="(|(uid=$username)(mail=$username))"'
     pooler = pooled(auth_type="ldap", userlist={"admin": "x"}, auth_ldap_options=options)
     for user in ("*", "ali*", "alice)(uid=*", "same@example.net"):
@@ -76,7 +76,7 @@ def test_starttls_towards_a_port_of_ldaps(pooled, directory):
 
 @pytest.mark.parametrize("scheme, said", [("ldaps", "ldap.conf"), ("starttls", "LDAPTLS_CACERT"), ("starttls", "SSL_CERT_FILE")])
 def test_encrypted(pooled, directory, certificates, scheme, said, monkeypatch):
-    """TLS from the first byte or by StartTLS; the server's certificate has to be good, by whom OpenLDAP's settings trust."""
+    """TLS from the first byte or by StartTLS; the server's certificate has to be good, signed by an authority that OpenLDAP's settings trust."""
     port, more = (directory.tls_port, "ldapscheme=ldaps") if scheme == "ldaps" else (directory.port, "ldaptls=1")
     options = f'ldapserver=localhost ldapport={port} {more} ldapprefix="uid=" ldapsuffix=",dc=example,dc=net"'
     for name in ("SSL_CERT_FILE", "LDAPTLS_CACERT", "LDAPCONF"):
@@ -98,7 +98,7 @@ def test_encrypted(pooled, directory, certificates, scheme, said, monkeypatch):
 
 
 def test_the_next_server_is_asked(pooled, directory):
-    """A server that can not be reached is passed over; all of them unreachable let nobody in, and the log says why."""
+    """A server that cannot be reached is passed over; if all are unreachable, logins are refused, and the log says why."""
     way = 'ldapprefix="uid=" ldapsuffix=",dc=example,dc=net"'
     options = f'ldapserver="127.0.0.2 127.0.0.1" ldapport={directory.port} {way}'
     pooler = pooled(auth_type="ldap", userlist={"admin": "x"}, auth_ldap_options=options)
@@ -162,7 +162,7 @@ NONSENSE = {
     "a result without anything in it": bytes.fromhex("3005 020101 6100".replace(" ", "")),
     "a result of numbers": bytes.fromhex("300e 020101 6109 020100 020100 020100".replace(" ", "")),
     "an unknown operation": bytes.fromhex("3005 020101 7f00".replace(" ", "")),
-    "an operation that nobody asked for": bytes.fromhex("3005 020107 6100".replace(" ", "")),
+    "an operation that was not asked for": bytes.fromhex("3005 020107 6100".replace(" ", "")),
     "no number of a message": bytes.fromhex("3004 04006100"),
     "nothing in a message": bytes.fromhex("3000"),
     "a message that never ends": bytes.fromhex("3084ffffffff") + b"\0" * 1000,
@@ -173,7 +173,7 @@ NONSENSE = {
 
 @pytest.mark.parametrize("way", ['ldapprefix="uid=" ldapsuffix=",dc=net"', SEARCH])
 def test_what_is_no_directory(pooled, way):
-    """Whatever a server that is none says: nobody is let in, and the pooler lives and goes on asking."""
+    """Whatever a server that is none says: every login is refused, and the pooler lives and goes on asking."""
     servers = [NoDirectory(answer) for answer in NONSENSE.values()]
     others = "host all all 127.0.0.1/32 trust\n"
     pooler = pooled(start=False, auth_type="hba")

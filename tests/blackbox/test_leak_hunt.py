@@ -1,7 +1,7 @@
 """A hunt for leaks: clients give settings unique values in every way there is, and every other client looks for values that are not its own.
 
 Each pool is fresh, so its names were never heard of. A seed makes the whole run: names and how they are spelled, ways of setting them,
-what becomes of the transaction, and who leaves. `LEAK_HUNT_STEPS=100000 tests/run.sh blackbox/test_leak_hunt.py` for a long hunt;
+what becomes of the transaction, and which client leaves. `LEAK_HUNT_STEPS=100000 tests/run.sh blackbox/test_leak_hunt.py` for a long hunt;
 `LEAK_HUNT_SEED` begins with another seed.
 """
 
@@ -187,7 +187,7 @@ class Hunt:
         self.hunters[self.hunters.index(hunter)] = Hunter(self.pooler.raw())
 
     def look(self, hunter):
-        """Looks for what others set, and for what it has itself."""
+        """Looks for what other clients set, and for what it has itself."""
         names = list(dict.fromkeys([*BUILT_IN, *self.names[-LOOKED_FOR:], *list(hunter.expected)[-LOOKED_FOR:]]))
         for name, value in self.shown(hunter, names).items():
             mine = value == "" or value == self.defaults.get(name) or value in hunter.given
@@ -210,7 +210,7 @@ class Hunt:
         self.look(self.choice.choice(self.hunters))
 
     def make_room(self, hunter):
-        """A client that keeps the last server leaves, or takes all back: the others need one."""
+        """A client that keeps the last server leaves, or takes all back: the other clients need one."""
         if self.pinned() < self.size:
             return
         if self.choice.random() < 0.3:
@@ -225,7 +225,7 @@ class Hunt:
 
 @pytest.mark.timeout(90 + STEPS)
 @pytest.mark.parametrize("seed", range(SEED, SEED + SEEDS))
-def test_nobody_finds_what_another_client_set(pooled, pg, seed):
+def test_no_client_finds_what_another_client_set(pooled, pg, seed):
     """No client finds a value that it did not give, and each finds what it gave."""
     with pg.connect("app") as connection:
         connection.execute("select pg_advisory_lock(4713)")

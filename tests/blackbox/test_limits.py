@@ -1,4 +1,4 @@
-"""How many servers and how many clients: every limit holds, also under a rush, and whoever exceeds one is told which."""
+"""How many servers and how many clients: every limit holds, also under a rush, and a client that exceeds one is told which."""
 
 import threading
 import time
@@ -139,7 +139,7 @@ def test_min_pool_size_refills(pooled, pg):
 
 
 def test_max_db_connections_across_users(pooled, pg):
-    """max_db_connections counts the servers of all users of a database; idle ones of others make room (and are closed at the end of
+    """max_db_connections counts the servers of all users of a database; idle ones of other users make room (and are closed at the end of
     the same turn, so that for a moment one more may be seen)."""
     pooler = pooled(databases={"own": pg.at("app", max_db_connections=3)}, default_pool_size=3)
     done, errors, highest = rush(pooler, 30, seconds=2, database="own", users=["alice", "bob", "carol"], watch=pooler.at_once(pg.port))
@@ -148,7 +148,7 @@ def test_max_db_connections_across_users(pooled, pg):
 
 
 def test_an_idle_server_is_evicted_for_another_user(pooled, pg):
-    """The limit is reached with idle servers of alice: bob's statement evicts one instead of waiting for ever."""
+    """The limit is reached with idle servers of alice: bob's statement evicts one instead of waiting forever."""
     pooler = pooled(databases={"own": pg.at("app", max_db_connections=2)}, default_pool_size=2)
     for session in holders(pooler, 2, "own"):
         session.query("commit")
@@ -161,7 +161,7 @@ def test_an_idle_server_is_evicted_for_another_user(pooled, pg):
 
 @pytest.mark.needs("a limit of the queue")
 def test_max_waiting_clients(pooled, pg):
-    """Who would be one too many in the queue is told so at once, keeps the session, and is served when there is room."""
+    """A client that is one too many in the queue is told so at once, keeps the session, and is served when there is room."""
     pooler = pooled(databases={"own": pg.at("app", max_waiting_clients=1)}, default_pool_size=1, max_waiting_clients=2)
     for database, limit in ("app", 2), ("own", 1):
         [holder] = holders(pooler, 1, database)
@@ -241,7 +241,7 @@ def test_max_client_conn(pooled):
 
 
 def test_max_client_conn_under_a_rush(pooled):
-    """A hundred at once for twenty places: about twenty get in, all others are told, nobody hangs."""
+    """A hundred at once for twenty places: about twenty get in, all others get an error, no client hangs."""
     pooler = pooled(max_client_conn=20)
     served, refused, other = [], [], []
     gate = threading.Barrier(100)

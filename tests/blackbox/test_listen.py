@@ -46,11 +46,11 @@ def test_many_listen_through_one_connection(pooled):
     finally:
         for session in sessions:
             session.close()
-    eventually(lambda: pooler.pool()["cl_active"] == 0, "nobody is left")
+    eventually(lambda: pooler.pool()["cl_active"] == 0, "no client is left")
 
 
 def test_own_notifications_carry_the_clients_own_process_id(pooled):
-    """Who notifies itself is told so before its statement is over, with the process id that it was told at login."""
+    """A client that notifies itself is told so before its statement is over, with the process id that it was told at login."""
     pooler = pooled(default_pool_size=2)
     with connect(pooler) as session, connect(pooler) as other:
         session.execute("listen a")
@@ -64,7 +64,7 @@ def test_own_notifications_carry_the_clients_own_process_id(pooled):
 
 
 def test_nothing_is_missed_that_is_sent_after_listen(pooled):
-    """Somebody notifies all the time: from its LISTEN on, each listener gets every one, once and in order."""
+    """A client notifies all the time: from its LISTEN on, each listener gets every one, once and in order."""
     pooler = pooled(default_pool_size=3)
     stop = threading.Event()
 
@@ -134,7 +134,7 @@ def test_nothing_is_missed_nor_told_twice_where_several_notify_at_once(pooled, p
 
 
 def test_a_broken_listening_connection_is_not_hidden(pooled, pg):
-    """Where it breaks, those who listened are disconnected and told why; whoever listens anew is told again."""
+    """If it breaks, the clients that listened are disconnected and told why; a client that listens again is told again."""
     pooler = pooled(default_pool_size=2)
     with connect(pooler) as session, connect(pooler) as bystander:
         session.execute("listen a")
@@ -196,14 +196,14 @@ def listen_at_size(pooled, pg, clients, channels, rounds):
         assert sum(int(row["sv_pinned"]) for row in pooler.show("pools_extended")) == 0
         for turn in range(rounds):
             speaker.query("; ".join(f"notify channel_{channel}, '{turn}'" for channel in range(channels)))
-            # Many in one transaction, and others' work between.
+            # Many in one transaction, and other clients' work between.
             assert bystander.value("select 7") == "7"
         for number in range(clients):
             crowd.read(number, rounds)
         assert crowd.told == [list(range(rounds))] * clients
         used_kb = resident_kb(pooler) - idle_kb
         assert used_kb < clients * 16 + 32 * 1024, f"{used_kb} kB for {clients} clients"
-        # Nobody was told anything twice: what comes next is the answer to the next statement.
+        # No client was told anything twice: what comes next is the answer to the next statement.
         for number in range(0, clients, max(1, clients // 50)):
             assert crowd.sessions[number].query("select 1").tags == "TDCZ"
         end_of_the_listening_connection(pooler, pg, crowd)
@@ -212,7 +212,7 @@ def listen_at_size(pooled, pg, clients, channels, rounds):
 
 
 def end_of_the_listening_connection(pooler, pg, crowd):
-    """It is terminated: all who listened are told that they may have missed something, and can come back."""
+    """It is terminated: all clients that listened are told that they may have missed something, and can come back."""
     with psycopg.connect(host="127.0.0.1", port=pg.port, user="postgres", dbname="app", autocommit=True) as direct:
         direct.execute("select pg_terminate_backend(%s)", [int(listening(pooler)[0]["remote_pid"])])
     for session in crowd.sessions:

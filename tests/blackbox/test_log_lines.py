@@ -67,8 +67,8 @@ def test_an_unknown_user(pooled):
     line(pooler, r"LOG C-0x[0-9a-f]+: \S+@127\.0\.0\.1:\d+ login attempt: db=app user=stranger tls=no( replication=no)?")
 
 
-def test_who_is_refused_is_named(pooled):
-    """A client that has proven itself and is refused all the same: its name is in the lines."""
+def test_a_refused_user_is_named(pooled):
+    """A client that has proved itself and is refused nevertheless: its name is in the lines."""
     pooler = pooled()
     turned_away(pooler, database="nowhere")
     line(pooler, r"WARNING C-0x[0-9a-f]+: \S+/alice@127\.0\.0\.1:\d+ pooler error: no such database: nowhere")
@@ -76,7 +76,7 @@ def test_who_is_refused_is_named(pooled):
     line(pooler, rf"WARNING {client('pgbouncer')} pooler error: not allowed")
 
 
-def test_nobody(pooled):
+def test_a_health_check_leaves_no_line(pooled):
     """A connection that says nothing, as monitors open them, leaves no line."""
     pooler = pooled(tcp_defer_accept=0)
     socket.create_connection(pooler.address).close()
@@ -87,7 +87,7 @@ def test_nobody(pooled):
 
 @pytest.mark.needs("malformed logins answered")
 def test_half_a_packet(pooled):
-    """Who breaks off in the middle of its first packet leaves a line."""
+    """A client that breaks off in the middle of its first packet leaves a line."""
     pooler = pooled()
     with socket.create_connection(pooler.address) as half:
         half.send(b"\0\0\0")

@@ -1,4 +1,4 @@
-"""Statements of several clients on one server connection: everybody gets its own answers, and what pgweir's reader of SQL calls
+"""Statements of several clients on one server connection: every client gets its own answers, and what pgweir's reader of SQL calls
 self-contained leaves nothing behind on a real PostgreSQL."""
 
 import itertools
@@ -14,7 +14,7 @@ import pytest
 from harness.machine import eventually
 from harness.wire import SYNC, bind, execute, group, parse, query
 
-#: Texts that could deceive a reader of SQL: quotes, comments, transactions where nobody looks for them, and what only begins like one.
+#: Texts that could deceive a reader of SQL: quotes, comments, transactions in unlikely places, and texts that only begin like one.
 HANDWRITTEN = [
     "select 1",
     "select 1;;",
@@ -97,8 +97,8 @@ def scratch(pg):
     return pg
 
 
-def test_everybody_gets_its_own_answers(pooled):
-    """Thirty clients, two servers, both protocols: statements ride, and nobody sees another's row."""
+def test_every_client_gets_its_own_answers(pooled):
+    """Thirty clients, two servers, both protocols: statements ride, and no client sees another's row."""
     pooler = pooled(default_pool_size=2)
     wrong = []
 
@@ -143,7 +143,7 @@ def test_what_is_taken_for_self_contained_leaves_nothing_behind(pooled, scratch,
 
 
 def test_a_backend_that_hangs_does_not_keep_its_place(pooled):
-    """query_timeout ends everybody aboard, and the pool's one server with them: later clients get another."""
+    """query_timeout ends every client aboard, and the pool's one server with them: later clients get another."""
     pooler = pooled(default_pool_size=1, query_timeout=1)
     aboard = [pooler.raw() for _ in range(4)]
     for session in aboard:
@@ -237,7 +237,7 @@ class Crowd:
 
 @pytest.mark.parametrize("way", WAYS_TO_READ)
 @pytest.mark.parametrize("rounds", [3, pytest.param(50, marks=pytest.mark.slow)])
-def test_nobody_waits_for_a_lock_that_is_not_its_own(pooled, accounts, way, rounds):
+def test_no_client_waits_for_a_lock_that_is_not_its_own(pooled, accounts, way, rounds):
     """The holder of a row lock waits in the application for clients that read other rows: each is answered."""
     crowd = Crowd(pooled(default_pool_size=20))
     stuck = sum(crowd.is_stuck(WAYS_TO_READ[way]) for _ in range(rounds))
@@ -280,7 +280,7 @@ def test_what_is_queued_behind_a_read_that_waits_for_a_table_runs_elsewhere(pool
 
 
 def test_a_client_that_is_queued_on_a_server_counts_as_waiting(pooled, accounts):
-    """Where no other server may be opened, SHOW POOLS and SHOW CLIENTS say who waits and for how long."""
+    """If no other server may be opened, SHOW POOLS and SHOW CLIENTS say which clients wait and for how long."""
     pooler = pooled(default_pool_size=2, multiplex_servers=1)
     held = TableHolder(pooler, accounts)
 

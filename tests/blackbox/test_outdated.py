@@ -107,7 +107,7 @@ def test_a_client_that_does_not_ask_for_columns_is_told(pooled, table):
 
 @pytest.mark.parametrize("block", [False, True])
 def test_under_load(pooled, table, block):
-    """Many clients on few servers, riding where they may, while the table changes twenty times: nobody is told."""
+    """Many clients on few servers, riding where they may, while the table changes twenty times: no client is told."""
     pooler = pooled(default_pool_size=2)
     faults, done, rows = [], threading.Event(), []
 
@@ -144,7 +144,7 @@ def parameter_types(session, name, sql):
     return answer.of("t")[0].body
 
 
-def test_who_comes_after_a_table_was_made_anew(pooled, pg):
+def test_a_client_that_comes_after_a_table_was_recreated(pooled, pg):
     """Dropped and created with a wider key: a statement that is prepared then takes the wider type. A temporary table is no reason."""
     pooler = pooled(default_pool_size=1)
     pg.sql("drop table if exists anew")
@@ -166,8 +166,8 @@ def test_who_comes_after_a_table_was_made_anew(pooled, pg):
         assert not late.until("Z").errors
 
 
-def test_a_type_that_was_made_anew(pooled, pg):
-    """Past the pooler: neither who comes later nor who prepared before, and asks for the columns, is told of a type that is gone."""
+def test_a_type_that_was_recreated(pooled, pg):
+    """Past the pooler: neither a client that comes later nor one that prepared before, and asks for the columns, is told of a type that is gone."""
     pooler = pooled(default_pool_size=1)
     sql = "select $1::made_anew"
     pg.sql("drop type if exists made_anew")
@@ -183,7 +183,7 @@ def test_a_type_that_was_made_anew(pooled, pg):
 
 
 def test_a_parameter_whose_type_changed_past_the_pooler(pooled, pg):
-    """Nothing but a value that does not fit tells of it: who prepares the text from then on has it as it is now."""
+    """Nothing but a value that does not fit tells of it: a client that prepares the text from then on has it as it is now."""
     pooler = pooled(default_pool_size=1)
     pg.sql("drop table if exists wider")
     pg.sql("create table wider (id int, v text)")

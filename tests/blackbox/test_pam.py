@@ -59,7 +59,7 @@ def test_the_system_knows_the_password(pooled, service):
 
 @pytest.mark.needs("PAM in rules")
 def test_by_rule(pooled, service):
-    """A line of the rules may ask for it; whoever waits for a module keeps nobody else."""
+    """A line of the rules may ask for it; a client that waits for a module delays no other client."""
     pooler = pooled(start=False, auth_type="hba")
     rules = pooler.folder / "hba.conf"
     rules.write_text("host pgbouncer all all trust\nhost app alice,sloth 127.0.0.1/32 pam\nhost app bob 127.0.0.1/32 trust\n")

@@ -50,7 +50,7 @@ def test_a_cancel_request_at_another_process(group, pg):
 
 
 def test_a_peer_that_is_gone(group):
-    """Nobody answers for the peer: the request ends without a word, and everything goes on."""
+    """No process answers for the peer: the request ends without a word, and everything goes on."""
     one, other = group(2)
     one.start()
     other.start()

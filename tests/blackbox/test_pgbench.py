@@ -27,7 +27,7 @@ def test_pgbench_in_transaction_pooling(poolers, bench, protocol):
     """The TPC-B-like script (7 statements in a transaction) by 20 clients over 5 servers.
 
     pgbench prepares with blocking calls, in a thread that other clients share. When those hold all servers, a client's Parse must
-    not have to wait for one of them, or nobody ever goes on.
+    not have to wait for one of them, or no client ever goes on.
     """
     pooler = poolers({"bench": bench.at("bench")}, default_pool_size=5)
     processed, failed = pgbench(pooler, "-M", protocol, "-c", "20", "-j", "2", "-t", "100")
@@ -45,7 +45,7 @@ def test_pgbench_in_session_pooling(poolers, bench, protocol):
 
 @pytest.mark.parametrize("protocol", MODES)
 def test_pgbench_with_two_hundred_clients_on_ten_servers(poolers, bench, protocol):
-    """Far more clients than servers: short selects, nobody starves, nothing fails, the limit holds."""
+    """Far more clients than servers: short selects, no client starves, nothing fails, the limit holds."""
     pooler = poolers({"bench": bench.at("bench")}, default_pool_size=10)
     processed, failed = pgbench(pooler, "-S", "-M", protocol, "-c", "200", "-j", "2", "-t", "200")
     assert processed == 40_000 and failed == 0

@@ -1,4 +1,4 @@
-"""Session, transaction and statement pooling: when a server is given back, and to whom."""
+"""Session, transaction and statement pooling: when a server is given back, and which client gets it."""
 
 import threading
 
@@ -94,7 +94,7 @@ def test_statement_mode_serves_single_statements(pooled, pg):
 
 
 def test_statement_mode_refuses_transactions(pooled):
-    """A transaction block in statement mode ends the client with a reason, and disturbs nobody else."""
+    """A transaction block in statement mode ends the client with a reason, and disturbs no other client."""
     pooler = pooled(pool_mode="statement", default_pool_size=1)
     with pooler.raw() as other, pooler.raw() as client:
         assert other.value("select 1") == "1"
@@ -151,7 +151,7 @@ def test_a_queue_is_served_in_order(pooled):
 
 @pytest.fixture
 def slow_commit(pg):
-    """What is written to `judged` waits at COMMIT for whoever holds the lock; the connection that does."""
+    """A write to `judged` waits at COMMIT for the holder of a lock; gives the connection that holds it."""
     pg.sql("drop table if exists judged")
     pg.sql("create table judged (n int)")
     pg.sql(
@@ -169,7 +169,7 @@ def slow_commit(pg):
     pg.sql("drop table judged")
 
 
-def test_who_is_next_begins_while_the_transaction_before_is_being_committed(pooled, slow_commit):
+def test_the_next_client_begins_while_the_transaction_before_is_being_committed(pooled, slow_commit):
     """Its BEGIN is answered when COMMIT was sent; its first statement runs when that is done, and in its own transaction."""
     pooler = pooled(default_pool_size=1, defer_begin="packet")
     with pooler.raw() as first, pooler.raw() as second, pooler.raw() as third:

@@ -309,7 +309,7 @@ def test_a_parse_that_failed_once_can_succeed_later(talk):
 
 
 def test_a_parse_behind_an_error_is_skipped(talk):
-    """The skipped Parse has not happened: its name is free, and its text can be prepared by anybody."""
+    """The skipped Parse has not happened: its name is free, and any client can prepare its text."""
     session, other = talk(), talk()
     session.send(parse("bad", "selec") + parse("skipped", "select 'skipped'") + SYNC)
     assert session.until("Z").tags == "EZ"
@@ -414,7 +414,7 @@ def test_a_reset_server_is_prepared_again(pooled):
 
 
 def test_a_lost_server_is_no_loss_of_statements(pooled, pg):
-    """All servers are closed and opened anew: the clients' statements still work."""
+    """All servers are closed and opened again: the clients' statements still work."""
     pooler = pooled(default_pool_size=2)
     with pooler.raw() as session:
         prepare(session, "s", "select $1::text")
@@ -529,7 +529,7 @@ def test_waiting_parse_is_served_later(pooled):
 @pytest.mark.needs("changed results noticed")
 @pytest.mark.parametrize("by", ["the pooler", "another way"])
 def test_a_table_that_changes(pooled, pg, by):
-    """Who prepares a statement after ALTER TABLE gets the new columns; who did before is told, and may prepare it again.
+    """A client that prepares a statement after ALTER TABLE gets the new columns; one that did before gets an error, and may prepare it again.
 
     A change that was made past the pooler is known from the first error on.
     """
@@ -564,8 +564,8 @@ def test_a_table_that_changes(pooled, pg, by):
 
 @pytest.mark.needs("changed results noticed")
 @pytest.mark.parametrize("end", ["rollback", "commit"])
-def test_what_a_transaction_has_made_is_not_prepared_for_others(pooled, pg, end):
-    """A test suite makes its tables and types in a transaction, and rolls back: the next test's are others by the same name."""
+def test_what_a_transaction_has_made_is_not_prepared_for_other_clients(pooled, pg, end):
+    """A test suite makes its tables and types in a transaction, and rolls back: the next test's are different ones of the same name."""
     pooler = pooled(default_pool_size=1)
     pg.sql("drop schema if exists making cascade")
     pg.sql("create schema making authorization alice")
@@ -589,7 +589,7 @@ def test_what_a_transaction_has_made_is_not_prepared_for_others(pooled, pg, end)
 @pytest.mark.needs("changed results noticed")
 @pytest.mark.parametrize("piped", [False, True])
 @pytest.mark.parametrize("makes", ["create table made_of as select {} as x", "select {} as x into made_of"])
-def test_a_table_that_a_query_has_made_is_not_prepared_for_others(pooled, pg, makes, piped):
+def test_a_table_that_a_query_has_made_is_not_prepared_for_other_clients(pooled, pg, makes, piped):
     """These are answered as the query is (`SELECT 1`)."""
     pooler = pooled(default_pool_size=1)
     for value, told in (("1", "1"), ("'a'::text", "a"), ("date '2000-01-01'", "2000-01-01")):

@@ -1,6 +1,6 @@
 """Prepared statements by SQL and by protocol share one set of names: every mix, compared with a direct connection.
 
-Between each two groups of the client, others use its server: with statements of the same names, and another session.
+Between each two groups of the client, other clients use its server: with statements of the same names, and another session.
 """
 
 import pytest
@@ -203,8 +203,8 @@ def test_a_mix_of_both_is_as_on_a_direct_connection(pooled, pg, name):
         assert later.query("select name from pg_prepared_statements").rows == []
 
 
-def test_nobody_sees_what_others_prepared(pooled):
-    """`pg_prepared_statements` shows each client its own, by its own names, whoever prepared the same text first."""
+def test_no_client_sees_what_other_clients_prepared(pooled):
+    """`pg_prepared_statements` shows each client its own, by its own names, whichever client prepared the same text first."""
     pooler = pooled(default_pool_size=4)
     sessions = [pooler.raw() for _ in range(4)]
     for number, session in enumerate(sessions):
@@ -240,7 +240,7 @@ def test_a_drivers_own_evictions(pooled):
 
 
 def test_what_is_unnamed_ends_with_its_session(pooled):
-    """In session pooling, too, nobody uses the unnamed statement of the client before it, though the server is not reset."""
+    """In session pooling, too, no client uses the unnamed statement of the client before it, though the server is not reset."""
     pooler = pooled(pool_mode="session", default_pool_size=1, server_reset_query="")
     with pooler.raw() as stranger:
         stranger.send(parse("", "select 'stranger'") + SYNC)
@@ -256,7 +256,7 @@ def test_what_is_unnamed_ends_with_its_session(pooled):
         assert (error["C"], error["M"]) == ("26000", "unnamed prepared statement does not exist")
 
 
-def test_a_session_that_leaves_harms_nobody_else(pooled):
+def test_a_session_that_leaves_harms_no_other_client(pooled):
     """What a block prepares under a name of the protocol ends with its client: the next one is served."""
     pooler = pooled(default_pool_size=1)
     with pooler.raw() as session:

@@ -83,7 +83,7 @@ def test_the_same_text_under_other_settings_is_another_statement(client, case):
             assert session.until("Z").tags == "3Z"
 
 
-def test_a_client_that_changes_datestyle_prepares_anew(client):
+def test_a_client_that_changes_datestyle_prepares_again(client):
     session = client()
     seen = []
     for style in ("mdy", "dmy", "mdy"):
@@ -96,7 +96,7 @@ def test_a_client_that_changes_datestyle_prepares_anew(client):
 
 
 @pytest.mark.parametrize("begin", ["begin; set local datestyle = 'iso, dmy'", "begin; set datestyle = 'iso, dmy'"])
-def test_what_is_prepared_under_a_transactions_own_settings_is_nobody_elses(client, begin):
+def test_what_is_prepared_under_a_transactions_own_settings_is_not_shared(client, begin):
     one, two = client(), client()
     prepare(two, "p", DATE)
     one.query(begin)
@@ -109,7 +109,7 @@ def test_what_is_prepared_under_a_transactions_own_settings_is_nobody_elses(clie
 
 
 def test_search_path_tells_which_table_is_meant(client, pg):
-    """Without it: 0A000 "cached plan must not change result type", though nobody changed a table."""
+    """Without it: 0A000 "cached plan must not change result type", though no client changed a table."""
     pg.sql("drop schema if exists reads_a, reads_b cascade")
     for schema, column in (("reads_a", "a int"), ("reads_b", "b text")):
         pg.sql(f"create schema {schema}")
@@ -129,7 +129,7 @@ def test_search_path_tells_which_table_is_meant(client, pg):
         pg.sql("drop schema reads_a, reads_b cascade")
 
 
-def test_a_temporary_table_hides_the_one_that_others_mean(client, pg):
+def test_a_temporary_table_hides_the_one_that_other_clients_mean(client, pg):
     pg.sql("drop table if exists hidden_one")
     pg.sql("create table hidden_one as select 'all' as whose")
     pg.sql("grant select on hidden_one to public")
@@ -156,7 +156,7 @@ def test_sql_prepare(client):
 
 
 def test_what_moves_is_read_as_the_client_reads_then(pooled):
-    """A client changes its DateStyle and gets another server: what that one prepares is not what others prepared before."""
+    """A client changes its DateStyle and gets another server: what that one prepares is not what other clients prepared before."""
     pooler = pooled(default_pool_size=2)
     with pooler.raw() as one, pooler.raw() as two, pooler.raw() as blocker:
         prepare(one, "p", DATE)

@@ -229,7 +229,7 @@ def test_a_failed_start_is_in_the_log_file(stopped):
     assert "listen_backlog" in loud.stderr and done.stderr + quiet.stderr == ""
 
 
-def test_a_daemon_says_on_the_terminal_why_it_can_not_start(stopped):
+def test_a_daemon_says_on_the_terminal_why_it_cannot_start(stopped):
     """-d: a port that is in use is named on stderr, and in the log file."""
     with socket.create_server(("127.0.0.1", stopped.port)):
         stopped.write_ini(pidfile=str(stopped.folder / "pooler.pid"), unix_socket_dir="")
@@ -507,7 +507,7 @@ def test_out_of_file_descriptors(pooled):
 
 
 def test_out_of_file_descriptors_costs_no_cpu(pooled):
-    """While it can not accept, it does not spin."""
+    """While it cannot accept, it does not spin."""
     pooler = pooled(limits=["prlimit", "--nofile=60:60", "--"], max_client_conn=1000)
     crowd = []
     for _ in range(90):

@@ -28,7 +28,7 @@ from harness.wire import (
 
 
 def pump(session, data):
-    """Sends in the background, so that a long pipeline can not block against its own answers."""
+    """Sends in the background, so that a long pipeline cannot block against its own answers."""
     sender = threading.Thread(target=session.send, args=(data,), daemon=True)
     sender.start()
     return sender
@@ -266,7 +266,7 @@ def test_pipelined_transactions_of_many_clients_do_not_mix(pooled):
 
 
 def test_answers_go_to_their_own_client(pooled):
-    """Thirty clients with pipelines of different lengths and failures over three servers: nobody sees a stranger's answer."""
+    """Thirty clients with pipelines of different lengths and failures over three servers: no client sees another's answer."""
     pooler = pooled(default_pool_size=3)
     faults = []
 
@@ -301,7 +301,7 @@ def test_bytes_one_by_one(talk):
 
 
 def test_a_group_split_between_its_messages(pooled):
-    """A group whose Sync comes late holds its server; nobody else gets it in between."""
+    """A group whose Sync comes late holds its server; no other client gets it in between."""
     pooler = pooled(default_pool_size=1)
     with pooler.raw() as slow, pooler.raw() as other:
         slow.send(parse("", "select 1") + bind("", "") + execute() + FLUSH)
@@ -404,7 +404,7 @@ def test_many_small_rows(talk):
 
 
 def test_terminate_inside_a_transaction_rolls_back(pooled, pg):
-    """Terminate (or the end of the connection) in a transaction rolls it back and is no fault of anybody else."""
+    """Terminate (or the end of the connection) in a transaction rolls it back and is an error for no other client."""
     pooler = pooled(default_pool_size=1)
     session = pooler.raw()
     session.query("begin")
@@ -426,7 +426,7 @@ def test_disable_pqexec_refuses_simple_queries(pooled):
 
 @pytest.mark.parametrize("tag", ["?", "T", "R", "\xff", pytest.param("\x00", marks=pytest.mark.needs("message type 0 refused"))])
 def test_unknown_message_types_end_the_session(pooled, tag):
-    """A message type that no client may send: an error, the end of this session, and of nobody else's."""
+    """A message type that no client may send: an error, the end of this session, and of no other."""
     pooler = pooled()
     with pooler.raw() as other, pooler.raw() as session:
         session.send(tag.encode("latin-1") + b"\0\0\0\x05\0")

@@ -29,7 +29,7 @@ def test_identify_system(replicated, pg, mode, database):
 
 
 def test_a_server_of_its_own(replicated, pg):
-    """Each replication client has its own walsender, which ends with it and serves nobody else."""
+    """Each replication client has its own walsender, which ends with it and serves no other client."""
     sessions = [replicated.raw("app", "u_repl", replication="database") for _ in range(3)]
     for session in sessions:
         session.query("IDENTIFY_SYSTEM")
@@ -181,7 +181,7 @@ def test_it_waits_where_the_pool_is_full(pooled):
         assert holder.until("Z").rows == [["1"]]
 
 
-def test_it_does_not_wait_for_ever(pooled):
+def test_it_does_not_wait_forever(pooled):
     """query_wait_timeout holds for it, too."""
     pooler = pooled(default_pool_size=1, query_wait_timeout=1)
     with pooler.raw("app", "u_repl") as holder:

@@ -1,4 +1,4 @@
-"""How workers are scheduled: a busy one tries whether more is done when it lets others on the machine go first (SCHED_BATCH), and one
+"""How workers are scheduled: a busy one tries whether more is done when it lets other processes on the machine go first (SCHED_BATCH), and one
 with few clients whether more is done when it looks for more before it sleeps."""
 
 import os
@@ -41,7 +41,7 @@ def seen(pooler, wanted, seconds):
 
 
 def test_a_busy_worker_tries_to_wait_and_an_idle_one_does_not(poolers, bench):
-    """`auto`: under load both ways are tried; with the load gone, and after a change to `prompt`, it is scheduled as ever."""
+    """`auto`: under load both ways are tried; with the load gone, and after a change to `prompt`, it is scheduled by default."""
     pooler = poolers({"bench": bench.at("bench")}, default_pool_size=5)
     began_as(pooler, os.SCHED_OTHER)
     clients = load(pooler, LOAD_S)
@@ -56,7 +56,7 @@ def test_a_busy_worker_tries_to_wait_and_an_idle_one_does_not(poolers, bench):
 
 
 def test_a_policy_that_was_chosen_is_left_alone(poolers, bench):
-    """Whoever starts it with a policy of his own keeps that."""
+    """If pgweir is started with a scheduling policy, it keeps that policy."""
     pooler = poolers({"bench": bench.at("bench")}, limits=["chrt", "--batch", "0"])
     began_as(pooler, os.SCHED_BATCH)
     clients = load(pooler, LOAD_S)
@@ -116,8 +116,8 @@ def test_a_worker_with_one_client_tries_to_stay_awake(one_client):
 
 
 @pytest.mark.parametrize("one_client", [{"limits": ["taskset", "1"]}, {"limits": ["chrt", "--batch", "0"]}], indirect=True)
-def test_a_worker_that_is_in_the_way_of_others_sleeps(one_client):
-    """On one processor, and with a policy of somebody else's choice, nothing is tried."""
+def test_a_worker_that_is_in_the_way_of_other_threads_sleeps(one_client):
+    """On one processor, and with a policy that the administrator chose, nothing is tried."""
     _, awake_s = one_client
     time.sleep(1)
     assert awake_s() == 0

@@ -21,7 +21,7 @@ CPU_MS_MAX = 50
 
 
 def behave(conversation):
-    """A server that lets everybody in and answers every query with nothing."""
+    """A server that lets every client in and answers every query with nothing."""
     conversation.peer.settimeout(None)
     conversation.startup()
     conversation.send(LOGIN)

@@ -1,4 +1,4 @@
-"""SQL scripts of many kinds give the same output directly, through session pooling, and through transaction pooling with others between."""
+"""SQL scripts of many kinds give the same output directly, through session pooling, and through transaction pooling with other clients between."""
 
 import difflib
 import re
@@ -150,7 +150,7 @@ def roles(pg):
 
 
 def without_numbers_of_chance(output):
-    """Process ids, ports and object ids are others in each run."""
+    """Process ids, ports and object ids differ in each run."""
     output = re.sub(r"server process with PID \d+", "server process with PID n", output)
     output = re.sub(r'at port "\d+"', 'at port "n"', output)
     return re.sub(r"relation with OID \d+", "relation with OID n", output)

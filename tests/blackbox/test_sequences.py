@@ -33,7 +33,7 @@ def ask_extended(session, text):
 
 
 def test_a_client_gets_the_value_it_drew(pooled, orders):
-    """In the next transaction, on a pool with room: nobody else needs the server meanwhile."""
+    """In the next transaction, on a pool with room: no other client needs the server meanwhile."""
     pooler = pooled(default_pool_size=2, sequence_affinity_ms=10_000)
     with pooler.raw() as first, pooler.raw() as second:
         for text in ("begin", "select 1", "rollback"):
@@ -50,7 +50,7 @@ def test_a_client_gets_the_value_it_drew(pooled, orders):
 
 
 @pytest.mark.parametrize("affinity", ["wait", "pin"])
-def test_nobody_is_told_a_strangers_value(pooled, orders, affinity):
+def test_no_client_gets_another_clients_value(pooled, orders, affinity):
     """Six clients on two servers insert and ask, in transactions and without: their own value, or SQLSTATE 55000."""
     pooler = pooled(default_pool_size=2 if affinity == "wait" else 8, sequence_affinity=affinity, sequence_affinity_ms=20)
     faults, right, missed = [], [], []
@@ -88,8 +88,8 @@ def test_nobody_is_told_a_strangers_value(pooled, orders, affinity):
     assert len(right) >= 90, "at least those in transactions"
 
 
-def test_what_others_drew_is_not_there(pooled, orders):
-    """A client that drew nothing asks, on a server where others did: PostgreSQL's error, with a hint; in a transaction, too."""
+def test_what_other_clients_drew_is_not_there(pooled, orders):
+    """A client that drew nothing asks, on a server where other clients did: PostgreSQL's error, with a hint; in a transaction, too."""
     pooler = pooled(default_pool_size=1)
     with pooler.raw() as one, pooler.raw() as two:
         insert(one, orders, "one")
@@ -115,7 +115,7 @@ def test_what_others_drew_is_not_there(pooled, orders):
 
 
 def test_a_known_asker_is_waited_for(pooled, orders):
-    """With one server and others who want it: once it is known that clients like this one ask, they get their value."""
+    """With one server and other clients that want it: once it is known that clients like this one ask, they get their value."""
     pooler = pooled(default_pool_size=1, sequence_affinity_ms=10_000)
     stop = threading.Event()
 
@@ -139,7 +139,7 @@ def test_a_known_asker_is_waited_for(pooled, orders):
 
 
 def test_a_pin_for_sequences_is_shown(pooled, orders):
-    """`sequence_affinity = pin`: who drew keeps its server, and SHOW CLIENTS says why."""
+    """`sequence_affinity = pin`: a client that drew keeps its server, and SHOW CLIENTS says why."""
     pooler = pooled(default_pool_size=3, sequence_affinity="pin")
     with pooler.raw() as one:
         insert(one, orders, "one")
@@ -181,7 +181,7 @@ def sequences(pg, orders):
 
 @pytest.mark.parametrize("extended", [False, True], ids=["simple", "extended"])
 @pytest.mark.parametrize("name", LATE)
-def test_who_asks_late_is_told_its_own_or_nothing(pooled, pg, sequences, name, extended):
+def test_a_client_that_asks_late_gets_its_own_value_or_none(pooled, pg, sequences, name, extended):
     """A client that drew often and never asked does so for the first time: what it drew in this transaction, or the error.
 
     All on one server where a stranger has drawn from all sequences between.

@@ -34,7 +34,7 @@ def test_a_failing_connect_query_is_no_obstacle(pooled, pg):
 @pytest.mark.needs("failed hidden statements close the server")
 @pytest.mark.parametrize("spoils", ["begin", "select pg_terminate_backend(pg_backend_pid())"])
 def test_a_connect_query_that_spoils_its_server(pooled, pg, spoils):
-    """A server that is of no use after it: the next is tried after server_login_retry, and who comes meanwhile is told why."""
+    """A server that is of no use after it: the next is tried after server_login_retry, and a client that comes meanwhile is told why."""
     pooler = pooled(databases={"own": pg.at("app", connect_query=spoils)}, server_login_retry=1, query_wait_timeout=3)
     with pytest.raises(Closed) as closed, pooler.raw("own") as session:
         session.query("select 1")
@@ -43,7 +43,7 @@ def test_a_connect_query_that_spoils_its_server(pooled, pg, spoils):
 
 
 def test_several_statements_in_connect_query(pooled, pg):
-    """connect_query may hold several statements and quotes; its results are seen by nobody."""
+    """connect_query may hold several statements and quotes; no client sees its results."""
     pooler = pooled(databases={"own": pg.at("app", connect_query="set geqo = 'off'; select 'not for clients'; set work_mem = '7MB'")})
     with pooler.raw("own") as session:
         assert session.query("show geqo").rows == [["off"]]
@@ -73,7 +73,7 @@ def test_reset_query_not_in_transaction_mode(pooled):
 
 @pytest.mark.needs("failed hidden statements close the server")
 def test_a_failing_reset_query_closes_the_server(pooled, pg):
-    """A server that can not be cleaned is not given to the next client."""
+    """A server that cannot be cleaned is not given to the next client."""
     pooler = pooled(pool_mode="session", default_pool_size=1, server_reset_query="select nonsense")
     with pooler.raw() as one:
         first = one.value("select pg_backend_pid()")
@@ -136,7 +136,7 @@ def idle_order(pooler):
 
 
 def test_last_used_server_first(pooled):
-    """Without server_round_robin the server that was used last is used next: the others can grow old."""
+    """Without server_round_robin the server that was used last is used next: the other servers can grow old."""
     order, used = idle_order(pooled(default_pool_size=3))
     assert used == [order[-1]] * 3
 
@@ -236,7 +236,7 @@ def test_server_release_is_immediate(pooled):
 
 
 @pytest.mark.parametrize("mode", ["transaction", "session"])
-def test_unused_pools_are_forgotten_by_nobody(pooled, mode):
+def test_clients_that_send_nothing_hold_no_server(pooled, mode):
     """Clients that log in and never send a statement hold no server in transaction mode, nor in session mode."""
     pooler = pooled(pool_mode=mode, default_pool_size=1)
     sessions = [pooler.raw() for _ in range(5)]

@@ -1,4 +1,4 @@
-"""The sampled audit: functions that change a session where no word tells are found, and what they left reaches nobody."""
+"""The sampled audit: functions that change a session where no word tells are found, and what they left reaches no other client."""
 
 import psycopg
 import pytest
@@ -33,7 +33,7 @@ def total(pooler, column):
     return sum(int(row[column]) for row in pooler.show("pools_extended"))
 
 
-def test_a_change_behind_the_scan_is_found_and_reaches_nobody(pooled, functions):
+def test_a_change_behind_the_scan_is_found_and_reaches_no_other_client(pooled, functions):
     """With each release looked at: the server is closed, the statement is named without its values, and counted."""
     pooler = pooled(default_pool_size=1, session_audit_sample=1)
     with pooler.raw() as one, pooler.raw() as two:

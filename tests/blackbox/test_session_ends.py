@@ -34,7 +34,7 @@ def roles(pg):
 @pytest.mark.parametrize("when", ["in a transaction", "behind a commit", "behind a rollback", "with its answer unread", "without its sync"])
 @pytest.mark.parametrize("name", LEFT)
 def test_a_client_that_vanishes_leaves_nothing(pooled, roles, name, when):
-    """It changes its session and is gone, at whatever moment: who comes next finds a new one."""
+    """It changes its session and is gone, at whatever moment: the next client finds a new one."""
     change, question, expected = LEFT[name]
     pooler = pooled(default_pool_size=1)
     for _ in range(3):
@@ -52,14 +52,14 @@ def test_a_client_that_vanishes_leaves_nothing(pooled, roles, name, when):
         with pooler.raw() as other:
             if name == "a lock":
                 # Where its server was closed, PostgreSQL gives up the lock when that process has ended.
-                eventually(lambda other=other: other.value(question) == expected, "nobody has the lock")
+                eventually(lambda other=other: other.value(question) == expected, "no client has the lock")
             assert other.value(question) == expected
             other.query("select pg_advisory_unlock_all()")
 
 
 @pytest.mark.parametrize(("text", "reason"), [("load 'plpgsql'", "LOAD"), ("select setseed(0.5)", "setseed")])
-def test_what_can_not_be_taken_back_ends_with_its_server(pooled, text, reason):
-    """A loaded library and a seed stay with their client as long as it is there; nobody gets that server behind it."""
+def test_what_cannot_be_taken_back_ends_with_its_server(pooled, text, reason):
+    """A loaded library and a seed stay with their client as long as it is there; no other client gets that server after it."""
     pooler = pooled(default_pool_size=1)
     with pooler.raw() as session:
         session.query(text)
@@ -72,7 +72,7 @@ def test_what_can_not_be_taken_back_ends_with_its_server(pooled, text, reason):
 
 
 def test_a_seed_gives_its_client_the_same_numbers_as_directly(pooled, pg):
-    """`setseed`, and others that ask for numbers between."""
+    """`setseed`, and other clients that ask for numbers in between."""
     pooler = pooled(default_pool_size=2)
     with Raw(("127.0.0.1", pg.port)) as direct:
         direct.login("alice", "app", "")
@@ -102,7 +102,7 @@ def test_a_blocking_lock_waits_for_the_other_client(pooled):
         assert waiter.until("Z").commands == ["SELECT 1"]
         waiter.terminate()
         holder.hang_up()
-        eventually(lambda: sum(int(row["sv_pinned"]) for row in pooler.show("pools_extended")) == 0, "nobody holds anything")
+        eventually(lambda: sum(int(row["sv_pinned"]) for row in pooler.show("pools_extended")) == 0, "no client keeps a server")
 
 
 def test_in_session_pooling_the_process_id_is_the_servers(pooled, pg):
@@ -131,7 +131,7 @@ def test_in_session_pooling_a_client_ends_with_its_server_before_it_has_asked_fo
 
 
 def test_a_table_that_another_client_drops_is_no_loss_of_a_session(pooled):
-    """Statements by SQL over it can not be prepared anew: they are an error for their client, which goes on."""
+    """Statements by SQL over it cannot be prepared again: they are an error for their client, which goes on."""
     pooler = pooled(default_pool_size=2)
     with pooler.raw() as one, pooler.raw() as two:
         two.query("create table dropped_by_two (a int)")

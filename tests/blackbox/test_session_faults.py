@@ -54,7 +54,7 @@ def test_discard_all_ends_every_pin(pooled):
         one.query("discard all")
         assert two.value("select pg_try_advisory_lock(8802)") == "t"
         two.query("select pg_advisory_unlock(8802)")
-        eventually(lambda: pinned(pooler) == 0, "nobody keeps the server")
+        eventually(lambda: pinned(pooler) == 0, "no client keeps the server")
         for text, code in (("select * from t", "42P01"), ("fetch c", "34000"), ("execute p", "26000")):
             assert one.query(text).error["C"] == code
         assert one.query("select pg_listening_channels()").rows == []
@@ -62,7 +62,7 @@ def test_discard_all_ends_every_pin(pooled):
 
 
 def test_more_pins_than_servers(pooled):
-    """Who would be one more waits, and is told by query_wait_timeout; when a pin ends, the next one gets the server."""
+    """One client too many waits, and query_wait_timeout tells it why; when a pin ends, the next one gets the server."""
     pooler = pooled(default_pool_size=2, query_wait_timeout=2)
     with pooler.raw() as one, pooler.raw() as two:
         for session in (one, two):
@@ -76,12 +76,12 @@ def test_more_pins_than_servers(pooled):
             assert four.value("select 1") == "1"
 
 
-def test_max_pinned_leaves_servers_for_the_others(pooled):
+def test_max_pinned_leaves_servers_for_other_clients(pooled):
     """With a limit the client that would be one more is told why, and what it had is gone."""
     pooler = pooled(default_pool_size=2, max_pinned=1)
     with pooler.raw() as one, pooler.raw() as two, pooler.raw() as three:
         one.query("select pg_advisory_lock(8803)")
-        # Who keeps its server is found after the answer: on a busy machine the second could be found first.
+        # That a client keeps its server is found after the answer: on a busy machine the second could be found first.
         eventually(lambda: pinned(pooler) == 1, "the first one keeps its server")
         with pytest.raises(Closed) as end:
             two.query("select pg_advisory_lock(8804)")

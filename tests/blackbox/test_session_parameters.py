@@ -123,7 +123,7 @@ def test_application_name_is_cut_as_postgres_cuts_it(pooled, pg):
 
 @pytest.mark.needs("tracked extra parameters")
 def test_track_extra_parameters(pooled):
-    """IntervalStyle is tracked by default, others by `track_extra_parameters` when PostgreSQL reports them."""
+    """IntervalStyle is tracked by default, other parameters by `track_extra_parameters` if PostgreSQL reports them."""
     pooler = pooled(default_pool_size=1, track_extra_parameters="IntervalStyle, default_transaction_read_only")
     with pooler.raw(IntervalStyle="iso_8601", default_transaction_read_only="on") as one, pooler.raw() as two:
         for _ in range(2):
@@ -194,7 +194,7 @@ def refused(pooler, **more):
 
 
 def test_unsupported_startup_parameter(pooled):
-    """Where sessions are not kept, a startup parameter that can not be kept true is refused by name."""
+    """If sessions are not kept, a startup parameter that cannot be kept true is refused by name."""
     pooler = pooled(**AS_PGBOUNCER)
     error = refused(pooler, extra_float_digits="3")
     assert error["S"] == "FATAL" and error["M"] == "unsupported startup parameter: extra_float_digits"
@@ -202,7 +202,7 @@ def test_unsupported_startup_parameter(pooled):
 
 @pytest.mark.needs("options in the startup packet")
 @pytest.mark.parametrize("mode", ["transaction", "session"])
-def test_a_startup_parameter_that_nobody_knows(pooled, mode):
+def test_an_unknown_startup_parameter(pooled, mode):
     """What PostgreSQL does not know either is refused by name, alone and in `options`; the pool goes on."""
     pooler = pooled(pool_mode=mode)
     with pooler.raw() as session:
@@ -222,7 +222,7 @@ def test_ignored_startup_parameters(pooled):
 
 @pytest.mark.needs("options in the startup packet")
 def test_options_in_the_startup_packet(pooled):
-    """`options` may carry tracked parameters in PostgreSQL's notation; others are refused unless `options` is ignored."""
+    """`options` may carry tracked parameters in PostgreSQL's notation; other parameters are refused unless `options` is ignored."""
     pooler = pooled(default_pool_size=1, **AS_PGBOUNCER)
     with pooler.raw(options="-c TimeZone=Asia/Tokyo --application-name=from\\ options -cDateStyle=German") as session, pooler.raw() as other:
         other.query("select 1")

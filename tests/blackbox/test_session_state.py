@@ -84,7 +84,7 @@ def give_role(server):
 
 
 def compare(pooler, server):
-    """Every script, each on a connection of its own, directly and pooled while others change their sessions on the same servers."""
+    """Every script, each on a connection of its own, directly and pooled while other clients change their sessions on the same servers."""
     direct = {name: run_psql("127.0.0.1", server.port, script) for name, script in SCRIPTS.items()}
     with Others(pooler, 4):
         for name, script in SCRIPTS.items():
@@ -135,7 +135,7 @@ def test_listeners_are_told_between_their_statements(pooled):
 
 
 def test_pins_are_shown_and_end(pooled):
-    """SHOW CLIENTS, SERVERS and POOLS say who keeps a server and why; with the reason gone, nobody does."""
+    """SHOW CLIENTS, SERVERS and POOLS say which client keeps a server and why; with the reason gone, no client does."""
     pooler = pooled(default_pool_size=2)
 
     def pinned():
@@ -168,7 +168,7 @@ def test_a_client_that_leaves_takes_its_locks_along(pooled):
 
 
 def test_a_hand_made_pin(pooled):
-    """`SET pgweir.pin = on` keeps the server for what nobody can see."""
+    """`SET pgweir.pin = on` keeps the server for state that the pooler cannot see."""
     pooler = pooled(default_pool_size=2)
     with pooler.raw() as session, pooler.raw() as other:
         session.query("set pgweir.pin = on")
@@ -210,7 +210,7 @@ def test_the_unnamed_statement_lasts_between_groups(pooled):
             assert session.until().rows == [[value]]
 
 
-def test_a_session_that_can_not_be_restored_ends_its_client_alone(pooled, pg):
+def test_a_session_that_cannot_be_restored_ends_its_client_alone(pooled, pg):
     """A role that is gone: the client learns it in PostgreSQL's words, the other client of the same server does not."""
     pooler = pooled(default_pool_size=1)
     with psycopg.connect(host="127.0.0.1", port=pg.port, user="postgres", dbname="app", autocommit=True) as admin:
@@ -239,8 +239,8 @@ def test_two_clients_set_the_same_parameter_in_turn(pooled):
 
 
 @pytest.mark.parametrize("setting", ["log_statement = 'all'", "port = 1", "session_replication_role = replica", "lc_collate = 'C'"])
-def test_a_set_that_was_refused_is_nobodys_to_take_back(pooled, setting):
-    """The value of what could not be set is no part of anybody's session."""
+def test_a_set_that_was_refused_changes_no_session(pooled, setting):
+    """The value of what could not be set is no part of any client's session."""
     pooler = pooled(default_pool_size=1)
     with pooler.raw() as one, pooler.raw() as two:
         assert one.query(f"set {setting}").error["C"] in ("42501", "55P02")
@@ -301,7 +301,7 @@ def tenants(pg):
 
 @pytest.mark.parametrize("begins", [[], ["begins"]], ids=["with nothing", "with what the role has"])
 def test_a_setting_that_only_a_routine_names(pooled, pg, tenants, begins):
-    """What a procedure sets is its caller's: nobody else works under it, also where each new connection begins with a value."""
+    """What a procedure sets is its caller's: no other client works under it, also where each new connection begins with a value."""
     for value in begins:
         pg.sql(f"alter role alice set shop.tenant = '{value}'")
     pooler = pooled(default_pool_size=1, session_audit_sample=1)

@@ -179,7 +179,7 @@ def test_pool_idle_timeout(pooled):
 
 
 def test_admin_users(pooled):
-    """Who is in admin_users may act; a reload takes the right away and gives it to somebody else."""
+    """Users in admin_users may act; a reload takes the right away and gives it to another user."""
     pooler = pooled(admin_users="admin, alice")
     with pooler.raw("pgbouncer", "alice") as console:
         assert console.query("RECONNECT").commands == ["RECONNECT"]
@@ -245,7 +245,7 @@ def test_max_user_settings_of_reserve(pooled):
 
 
 def test_server_lifetime_of_a_database(pooled, pg):
-    """server_lifetime in a [databases] line: that database's servers are replaced, others stay."""
+    """server_lifetime in a [databases] line: that database's servers are replaced, those of other databases stay."""
     pooler = pooled(databases={"short": pg.at("app", server_lifetime=1)})
     with pooler.raw("short") as short, pooler.raw("app2") as long:
         first = short.value("select pg_backend_pid()"), long.value("select pg_backend_pid()")

@@ -114,7 +114,7 @@ def test_off(pooled):
     pooler.logged(r"duration: \d+\.\d{3} ms .* statement: \(not known\)")
 
 
-def test_stats_users_may_look_and_others_not(pooled):
+def test_stats_users_may_look_and_other_users_not(pooled):
     """As every SHOW."""
     pooler = pooled()
     for what in ("STATEMENTS", "PERCENTILES"):

@@ -117,7 +117,7 @@ def test_the_main_process_changes(manager):
     hears.hears("RELOADING=1")
 
 
-def test_nobody_listens_to_it(pooled, monkeypatch):
+def test_no_process_listens_to_it(pooled, monkeypatch):
     """A manager that is gone is a warning, no reason to stop."""
     monkeypatch.setenv("NOTIFY_SOCKET", "/nonexistent/notify")
     pooler = pooled()
@@ -150,7 +150,7 @@ def test_sockets_by_activation(pooled, workers):
     assert os.path.exists(pooler.unix_address)
 
 
-def test_sockets_that_can_not_be_used(pooled):
+def test_sockets_that_cannot_be_used(pooled):
     """What is no listening stream socket ends the start; so does -R, as the sockets are the manager's."""
     pooler = passed(pooled, "pgweir.socket=udp=0")
     assert pooler.wait_exit() == 1
@@ -164,7 +164,7 @@ def test_sockets_that_can_not_be_used(pooled):
 
 
 def test_sockets_for_another_process(pooled, monkeypatch):
-    """The environment of somebody else's sockets is not for us."""
+    """An environment that passes sockets to another process is ignored."""
     monkeypatch.setenv("LISTEN_PID", "1")
     monkeypatch.setenv("LISTEN_FDS", "3")
     pooler = pooled()

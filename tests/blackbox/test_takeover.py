@@ -244,8 +244,8 @@ def test_cancel_keys(running, pg):
     assert session.until().error["C"] == "57014"
 
 
-def test_cancel_of_those_who_stay(running, pg, certificates):
-    """Clients that can not travel are served by the old process; their cancel requests reach the new one, and find them all the same."""
+def test_cancel_of_clients_that_stay(running, pg, certificates):
+    """Clients that cannot travel are served by the old process; their cancel requests reach the new one, and find them nevertheless."""
     pooler = running(client_tls_sslmode="allow", client_tls_key_file=certificates.key("pooler"), client_tls_cert_file=certificates.crt("pooler"), default_pool_size=1)
     secured = Raw(pooler.address)
     context = ssl.create_default_context(cafile=certificates.crt("ca"))
@@ -280,8 +280,8 @@ def test_half_a_message(running):
     assert session.until().rows == [["whole"]]
 
 
-def test_nobody_to_take_over_from(running):
-    """With -R and nobody there it starts as ever."""
+def test_no_process_to_take_over_from(running):
+    """With -R and no process to take over from, it starts as usual."""
     pooler = running()
     pooler.signal(signal.SIGQUIT)
     assert pooler.wait_exit() == 0
@@ -292,7 +292,7 @@ def test_nobody_to_take_over_from(running):
     assert "LOG old process not found, try to continue normally" in pooler.log()
 
 
-def test_a_successor_that_can_not_start(running):
+def test_a_successor_that_cannot_start(running):
     """A new process with a fault in its file changes nothing."""
     pooler = running()
     session = pooler.raw()
@@ -310,7 +310,7 @@ def test_a_successor_that_can_not_start(running):
     assert session.value("select 1") == "1"
 
 
-def test_strangers_can_not_take_over(running):
+def test_strangers_cannot_take_over(running):
     """The command is for processes of our own user on the unix socket: an administrator over TCP is refused."""
     pooler = running()
     with pooler.console() as console:
@@ -321,7 +321,7 @@ def test_strangers_can_not_take_over(running):
 @pytest.mark.parametrize("how", ["simple", "extended", "prepared"])
 def test_pgbench_runs_through(running, pg, how):
     """pgbench runs across several restarts and sees no error. A thread for each client: one that prepares blocks its whole thread,
-    and must not keep others from ending the transactions whose servers it waits for."""
+    and must not keep other clients from ending the transactions whose servers it waits for."""
     pooler = running(default_pool_size=4)
     bench = subprocess.Popen(
         [*dies_with_us("KILL"), "pgbench", "-n", "-T", "4", "-c", "10", "-j", "10", "-M", how, "-f", "/dev/stdin", pooler.dsn()],
@@ -341,9 +341,9 @@ def test_pgbench_runs_through(running, pg, how):
 
 
 @pytest.mark.parametrize("mode", ["transaction", "session"])
-def test_those_who_stay_see_nothing(running, pg, certificates, mode):
-    """TLS sessions, and sessions that keep their server, can not travel: under load they go on in the old process across two restarts,
-    beside others that travel. Nobody sees an error, and both old processes end when the last of theirs has left."""
+def test_clients_that_stay_see_no_error(running, pg, certificates, mode):
+    """TLS sessions, and sessions that keep their server, cannot travel: under load they go on in the old process across two restarts,
+    beside other sessions that travel. No client sees an error, and both old processes end when their last client has left."""
     pooler = running(client_tls_sslmode="allow", client_tls_key_file=certificates.key("pooler"),
                      client_tls_cert_file=certificates.crt("pooler"), default_pool_size=20, pool_mode=mode)  # fmt: skip
     stop, faults, rounds = threading.Event(), [], [0] * 9
@@ -368,7 +368,7 @@ def test_those_who_stay_see_nothing(running, pg, certificates, mode):
 
     def goes_on():
         before = list(rounds)
-        eventually(lambda: faults or all(now > then + 5 for now, then in zip(rounds, before)), "everybody goes on")
+        eventually(lambda: faults or all(now > then + 5 for now, then in zip(rounds, before)), "every client goes on")
 
     workers = [threading.Thread(target=work, args=(number,)) for number in range(9)]
     for worker in workers:
@@ -383,6 +383,6 @@ def test_those_who_stay_see_nothing(running, pg, certificates, mode):
     for worker in workers:
         worker.join()
     assert not faults, faults
-    assert staying[0] is None, "the first process serves those who can not travel"
+    assert staying[0] is None, "the first process serves the clients that cannot travel"
     for old in ended:
         over(old)

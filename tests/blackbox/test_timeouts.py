@@ -1,4 +1,4 @@
-"""Every timeout: who is ended, with which words, and that nobody else is.
+"""Every timeout: which connection it ends, with which words, and that it ends no other.
 
 The bounds are wide on purpose. What is proved is that the timeout acts and acts on the right one, not how fast a machine is.
 """
@@ -34,7 +34,7 @@ def test_query_wait_timeout(pooled):
         assert idle.value("select 1") == "1"
 
 
-def test_query_wait_timeout_counts_each_wait_anew(pooled):
+def test_query_wait_timeout_counts_each_wait_from_zero(pooled):
     """Waiting several times for less than the limit is no reason."""
     pooler = pooled(default_pool_size=1, query_wait_timeout=2)
     with pooler.raw() as holder, pooler.raw() as waiter:
@@ -146,7 +146,7 @@ def test_client_login_timeout_in_authentication(pooled):
 
 
 def test_a_startup_packet_at_a_byte_per_second(pooled):
-    """Trickling bytes does not prolong the login; a hundred such connections disturb nobody."""
+    """Trickling bytes does not prolong the login; a hundred such connections disturb no other client."""
     pooler = pooled(client_login_timeout=2)
     packet = startup({"user": "alice", "database": "app"})
     slow = [Raw(pooler.address, timeout_s=8) for _ in range(100)]

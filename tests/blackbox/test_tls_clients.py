@@ -140,7 +140,7 @@ def test_a_second_ssl_request(tls_pooled):
 
 
 def test_garbage_instead_of_a_handshake(tls_pooled):
-    """After S comes nonsense: closed, and others are not disturbed."""
+    """After S comes nonsense: closed, and other clients are not disturbed."""
     pooler = tls_pooled("prefer", client_login_timeout=1)
     with pooler.raw() as other:
         for garbage in (b"\0" * 100, b"GET / HTTP/1.0\r\n\r\n", b"\x16\x03\x01\x02\x00" + b"\xff" * 600, startup({"user": "alice"})):
@@ -300,7 +300,7 @@ def test_certificates_are_read_again(tls_pooled, certificates):
 
 
 def test_a_broken_certificate_at_reload(tls_pooled, certificates):
-    """RELOAD with a certificate that can not be used keeps the old one in service."""
+    """RELOAD with a certificate that cannot be used keeps the old one in service."""
     pooler = tls_pooled("prefer")
     first = served_certificate(pooler)
     pooler.write_ini(client_tls_cert_file=certificates.key("ca"))

@@ -73,7 +73,7 @@ def test_a_client_certificate_towards_the_server(pooled, certificates):
 
 
 def test_verify_without_an_authority(pooled):
-    """verify-full without a CA file can not work: refused at start or at the first connection, never silently unverified."""
+    """verify-full without a CA file cannot work: refused at start or at the first connection, never silently unverified."""
     pooler = pooled(server_tls_sslmode="verify-full", start=False, **IMPATIENT)
     pooler.start(wait=False)
     try:

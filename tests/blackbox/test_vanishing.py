@@ -1,4 +1,4 @@
-"""Clients and servers that go away at every bad moment: what it costs, and that nobody else notices."""
+"""Clients and servers that go away at every bad moment: what it costs, and that no other client notices."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ def pids(pg):
 
 @pytest.mark.parametrize("how", ["hang_up", "reset", "terminate"])
 def test_mid_transaction_costs_exactly_one_server(pooled, pg, how):
-    """A client goes away inside a transaction: its work is rolled back, its server closed, the others stay."""
+    """A client goes away inside a transaction: its work is rolled back, its server closed, the other servers stay."""
     pooler = pooled(default_pool_size=3)
     clients = [pooler.raw() for _ in range(3)]
     for client in clients:
@@ -47,7 +47,7 @@ def test_between_transactions_costs_nothing(pooled, pg):
 
 
 def test_with_a_statement_running(pooled, pg):
-    """A client goes away while its statement runs: nobody gets its answer."""
+    """A client goes away while its statement runs: no other client gets its answer."""
     pooler = pooled(default_pool_size=1)
     client = pooler.raw()
     client.value("select 1")
@@ -97,7 +97,7 @@ def test_without_its_sync(pooled):
 
 
 def test_while_waiting(pooled):
-    """Clients that leave the queue hold nobody up: the one behind them gets the server."""
+    """Clients that leave the queue delay no other client: the next one gets the server."""
     pooler = pooled(default_pool_size=1)
     with pooler.raw() as holder, pooler.raw() as last:
         holder.query("begin")
@@ -116,7 +116,7 @@ def test_while_waiting(pooled):
 
 @pytest.mark.needs("waiting clients are watched")
 def test_a_waiting_client_that_leaves_is_noticed(pooled):
-    """The queue's length follows its clients: who hangs up while waiting is out at once, and its statement never runs."""
+    """The queue's length follows its clients: a client that hangs up while it waits is out at once, and its statement never runs."""
     pooler = pooled(default_pool_size=1)
     with pooler.raw() as holder:
         holder.query("begin")
@@ -126,7 +126,7 @@ def test_a_waiting_client_that_leaves_is_noticed(pooled):
         eventually(lambda: pooler.pool()["cl_waiting"] == 5, "five wait")
         for client in leavers:
             client.reset()
-        eventually(lambda: pooler.pool()["cl_waiting"] == 0, "nobody waits")
+        eventually(lambda: pooler.pool()["cl_waiting"] == 0, "no client waits")
         holder.query("commit")
         assert holder.value("select count(*) from scratch where who = 52") == "0"
 
@@ -174,7 +174,7 @@ def test_an_idle_server_that_dies(pooled, pg):
 
 
 def test_a_busy_server_that_dies(pooled, pg):
-    """The server dies under a running statement: that client is told and disconnected, the others are not."""
+    """The server dies under a running statement: that client is told and disconnected, the other clients are not."""
     pooler = pooled(default_pool_size=2)
     with pooler.raw() as victim, pooler.raw() as other:
         other.query("begin")

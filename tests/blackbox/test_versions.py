@@ -51,7 +51,7 @@ def test_copy(pooler):
 
 
 def test_cancel(pooler, pg_other):
-    """A running statement is cancelled; PostgreSQL 18 checks its keys as strictly as ever."""
+    """A running statement is cancelled; PostgreSQL 18 checks its keys as strictly as without a pooler."""
     with pooler.connect() as client:
         pg_other.when_running("pg_sleep(30)", client.cancel)
         with pytest.raises(psycopg.errors.QueryCanceled):

@@ -78,7 +78,7 @@ def test_max_client_conn_is_exact(start):
         session.hang_up()
 
 
-def test_everybody_gets_the_own_answer(start):
+def test_every_client_gets_its_own_answer(start):
     """Forty clients with pipelines on several databases and users."""
     pooler = start(default_pool_size=2)
 

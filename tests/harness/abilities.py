@@ -1,4 +1,4 @@
-"""What an old PgBouncer can not do. The suite is proved against Debian's PgBouncer where that has the feature.
+"""What an old PgBouncer cannot do. The suite is proved against Debian's PgBouncer where that has the feature.
 
 A test says `@pytest.mark.needs("...")`; against a PgBouncer older than the version given here it is skipped with that reason.
 `None` means that no PgBouncer does it: it is ours alone.

@@ -59,7 +59,7 @@ userPassword: of bob
 
 
 class Directory:
-    """A running server with two people, and one who may read. Ports for `ldap` and `ldaps` on 127.0.0.1."""
+    """A running server with two users, and one that may read. Ports for `ldap` and `ldaps` on 127.0.0.1."""
 
     def __init__(self, certificates):
         self.folder = scratch_folder("ldap")

@@ -120,5 +120,5 @@ class Relay:
                 end.close()
 
     def close(self):
-        """Accepts nobody any more."""
+        """Accepts no more connections."""
         self._listener.close()

@@ -111,7 +111,7 @@ class Pooler:
             Raw(self.address if self.settings["listen_addr"] else self.unix_address).socket.close()
         except OSError:
             return False
-        # The unix socket is opened after the others; where it can not be, the pooler goes on without.
+        # The unix socket is opened after the TCP sockets; if that fails, the pooler goes on without it.
         wanted = self.settings["unix_socket_dir"] == str(self.folder) and time.monotonic() < self.started_s + 2
         return self._listens_on_unix() or not wanted
 

@@ -60,7 +60,7 @@ class Certificates:
         )  # fmt: skip
 
     def kinds(self):
-        """Certificates of many kinds, good and bad, for those who look closely."""
+        """Certificates of many kinds, good and bad, for tests that look closely."""
         if (self.folder / "kinds").exists():
             return
         rsa, p521 = ("rsa:2048",), ("ec", "-pkeyopt", "ec_paramgen_curve:P-521")

@@ -50,7 +50,7 @@ class Client:
         return words.TOPICS[self.pick(self.topics)](self)
 
     def unbound(self):
-        """One that needs no values and no data: it can stand in a string with others."""
+        """One that needs no values and no data: it can stand in a string with other statements."""
         while True:
             made = self.statement()
             if not made.values and not made.data:

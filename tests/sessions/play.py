@@ -1,7 +1,7 @@
 """Plays a round to one address: every client is a connection of its own, and the answers of each are kept as they came.
 
 Turns are played in the round's order as long as their clients' earlier answers are there. A client that waits for an answer keeps its
-later turns, and the others go on; so a round ends however few servers there are. Nothing here depends on how fast the
+later turns, and the other clients go on; so a round ends however few servers there are. Nothing here depends on how fast the
 machine is: what is waited for is an answer, and the moment between two turns only decides how often clients overlap.
 """
 
