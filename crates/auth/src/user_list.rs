@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn one_line_in_another_encoding_locks_nobody_out() {
+    fn one_line_in_another_encoding_locks_no_user_out() {
         let text = b"; f\xfcr alle\n\"bob\" \"p\xe4ss\" ; f\xfcr bob\n\"j\xfcrgen\" \"x\"\n\"carol\" \"c\"\n";
         let (list, warnings) = UserList::parse(text);
         assert_eq!(warnings, Vec::<String>::new());

@@ -121,7 +121,7 @@ fn channel_binding_wants_both_to_have_seen_the_same_certificate() {
 }
 
 #[test]
-fn who_takes_the_offer_of_channel_binding_away_is_noticed() {
+fn removing_the_offer_of_channel_binding_is_noticed() {
     let (outcome, in_) = bound(Some(b"hash"), Some(b"hash"), &mut |number, body| {
         if number == 0 {
             let plus = b"SCRAM-SHA-256-PLUS\0";
@@ -190,7 +190,7 @@ fn any_password() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn who_knows_the_password_gets_in_and_nobody_else(password in any_password()) {
+    fn only_a_client_that_knows_the_password_gets_in(password in any_password()) {
         let wrong = format!("{password}x");
         for method in METHODS {
             for secret in stored(&password) {

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_not_be_written_is_not() {
+    fn what_cannot_be_written_is_dropped() {
         let (reader, mut writer) = io::pipe().expect("a pipe");
         drop(reader);
         write(&mut writer, format_args!("to no reader"));

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_read_is_a_fault() {
+    fn what_cannot_be_read_is_a_fault() {
         let main = Main { auth_type: AuthType::Hba, ..Main::default() };
         let files = AccessFiles::read(&main);
         assert_eq!(

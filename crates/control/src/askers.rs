@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_start_when_somebody_asks() {
+    fn threads_start_with_the_first_question() {
         let (results, answers) = channel();
         let askers = Askers::new(results, &Log::to_stderr(), |_, _, _| Ok(()));
         assert_eq!(askers.threads(), 0);

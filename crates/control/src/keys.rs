@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_is_asked_for_scram_nothing_is_derived() {
+    fn nothing_is_derived_if_no_user_is_asked_for_scram() {
         for (main, hba, asks) in [
             ("auth_type = md5", "", false),
             ("auth_type = plain", "", false),

@@ -626,7 +626,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_that_can_not_be_opened_leaves_the_old_one() {
+    fn a_target_that_cannot_be_opened_leaves_the_old_one() {
         let scratch = Scratch::new("log-keep");
         let path = scratch.path("log");
         let log = file_log(&path);

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn now_waits_for_nobody() {
+    fn now_waits_for_no_worker() {
         let mut stopping = Stopping::No;
         stopping.begin(Shutdown::Now, 4);
         assert_eq!(stopping.last_words(), Some(""));

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_is_left_between_the_queues_of_processes_that_share_a_port() {
+    fn accept_is_not_deferred_for_processes_that_share_a_port() {
         let alone = Main::default();
         let shared = Main { so_reuseport: true, ..Main::default() };
         assert_eq!(SocketOptions::from(&alone).defer_accept_s, 1);

@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zone_that_changed_has_its_hosts_looked_up_again_though_nobody_waits() {
+    fn a_zone_that_changed_has_its_hosts_looked_up_again_without_waiters() {
         let (mut names, asked, _poll) = names();
         let host: Arc<str> = "db.example".into();
         names.answered(answer(&host, Ok(addresses(&["10.0.0.1:0"]))), 0, (1_000_000, 10));

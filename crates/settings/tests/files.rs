@@ -161,7 +161,7 @@ fn wrong_values_have_pgbouncers_words_and_the_reason() {
 }
 
 #[test]
-fn a_file_that_can_not_be_read_is_the_only_fault() {
+fn a_file_that_cannot_be_read_is_the_only_fault() {
     let found = Config::load("x.ini", &mut |_| Err("Permission denied".to_owned())).expect_err("no file");
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].to_string(), "could not load file \"x.ini\": Permission denied");

@@ -111,7 +111,7 @@ fn zero_and_below_mean_what_they_mean_in_pgbouncer() {
 
 /// One user's idle timeout must not become that of all users (PgBouncer's issue with a global timeout of zero).
 #[test]
-fn one_users_timeout_is_nobody_elses() {
+fn one_users_timeout_is_no_other_users() {
     let config = load("[pgbouncer]\n[users]\na = client_idle_timeout=5\n").expect("good");
     assert_eq!((config.client_idle_timeout("a"), config.client_idle_timeout("b")), (seconds(5), None));
 }

@@ -158,7 +158,7 @@ fn only_some_changes_of_a_database_recycle_its_servers() {
 }
 
 #[test]
-fn a_forced_user_can_not_be_taken_away() {
+fn a_forced_user_cannot_be_taken_away() {
     let one = diff("[databases]\na = user=u password=p\n", "[databases]\na =\n");
     assert!(one.is_empty());
     assert_eq!(one.merged.databases["a"].user.as_deref(), Some("u"));

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_can_not_be_lexed_to_its_end_has_one_of_its_own_kind() {
+    fn a_text_that_cannot_be_lexed_to_its_end_has_one_of_its_own_kind() {
         let (cut, whole) =
             (fingerprint("select a from t where b = 'x"), fingerprint("select a from t where b ="));
         assert_ne!(cut, whole);

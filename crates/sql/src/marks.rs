@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_lexed_is_marked_by_its_words() {
+    fn what_cannot_be_lexed_is_marked_by_its_words() {
         for (sql, expected) in [
             (r"select 'a\'; set x = 1; --'", Marks::SETTINGS.and(Marks::RESETS)),
             (r"update t set a = '\'; set x = 1; --'", Marks::SETTINGS.and(Marks::RESETS)),

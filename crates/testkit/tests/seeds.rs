@@ -47,7 +47,7 @@ fn a_hundred_seeds_hold_every_invariant_and_see_everything() {
 }
 
 #[test]
-fn whoever_rides_meets_every_peril() {
+fn multiplexed_clients_meet_every_peril() {
     let perils = (1..).filter(|&seed| Plan::new(seed, &Machine::profile()).theme == Theme::Perils);
     let missing = missing(&run_all(perils.take(50)), &IN_FIFTY_PERILS);
     assert!(missing.is_empty(), "never happened: {missing:?}");

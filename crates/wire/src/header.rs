@@ -101,7 +101,7 @@ mod tests {
         }
 
         #[test]
-        fn a_body_that_can_not_be_sent_is_refused(body_len in MESSAGE_LEN_MAX - 3..=u32::MAX) {
+        fn a_body_that_cannot_be_sent_is_refused(body_len in MESSAGE_LEN_MAX - 3..=u32::MAX) {
             let mut out = Vec::new();
             Header { tag: b'd', body_len }.encode(&mut out);
             prop_assert!(Header::peek(&out).is_err());

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_nul_can_not_smuggle_a_field() {
+    fn a_nul_cannot_smuggle_a_field() {
         let mut out = Vec::new();
         text(&mut out, b"user\0superuser");
         assert_eq!(out, b"user\0");

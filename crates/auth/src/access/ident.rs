@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn maps_name_who_may_be_whom() {
+    fn maps_give_names_their_users() {
         let text = "# comment\nstaff root admin\nstaff \"w w\" alice\nany daemon all\nliteral x \"all\"\n";
         let (maps, warnings) = IdentMaps::parse(text);
         assert_eq!(warnings, Vec::<String>::new());

@@ -161,7 +161,7 @@ fn a_cleartext_password_is_learned() {
 }
 
 #[test]
-fn salts_do_not_tell_who_exists() {
+fn salts_do_not_tell_which_users_exist() {
     let plain = Secret::parse("pencil");
     let other = Secret::parse("another");
     let md5 = Secret::parse("md50123456789abcdef0123456789abcdef");

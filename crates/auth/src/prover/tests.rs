@@ -78,7 +78,7 @@ fn an_md5_challenge_gets_postgresqls_answer() {
 }
 
 #[test]
-fn what_a_credential_can_not_answer_is_the_wrong_type() {
+fn what_a_credential_cannot_answer_is_the_wrong_type() {
     let stored_md5 = || Credential::Secret(Secret::parse("md520c46e3762c864548e296b33c3406aa9"));
     let stored_scram = || {
         let secret = crate::ScramSecret::derive(&PlainPassword::new("pencil"), b"salt", 1);
@@ -141,7 +141,7 @@ fn keys_are_passed_through_where_they_fit() {
 }
 
 #[test]
-fn a_server_can_not_make_us_work_for_long() {
+fn a_server_cannot_make_us_work_for_long() {
     let iterations = DERIVE_ITERATIONS_MAX + 1;
     assert_eq!(failed(challenged(password(), iterations)), ProverError::TooManyIterations { iterations });
 }

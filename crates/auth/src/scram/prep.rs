@@ -33,7 +33,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_prepared_stays() {
+    fn what_cannot_be_prepared_stays() {
         assert_eq!(&*prepared("\u{7}"), b"\x07", "prohibited");
         assert_eq!(&*prepared("\u{627}1"), "\u{627}1".as_bytes(), "right-to-left rules");
         assert_eq!(&*prepared("a\u{AA}\u{7}"), "a\u{AA}\u{7}".as_bytes(), "prohibited beside mapped");

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_somebody_should_look_at_is_kept_and_not_for_ever() {
+    fn only_warnings_and_errors_are_kept_and_not_forever() {
         let recent = Recent::default();
         recent.note(Level::Log, "usual");
         for number in 0..LINES_MAX + 5 {

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_can_not_forge_a_line() {
+    fn a_message_cannot_forge_a_line() {
         assert_eq!(
             line(&TimeZone::UTC, 0, Level::Fatal, "one\ntwo\rthree\x1b[2J\n"),
             "1970-01-01 00:00:00.000 UTC [4711] FATAL one\n\ttwo\\x0dthree\\x1b[2J\n"

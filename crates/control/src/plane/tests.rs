@@ -105,7 +105,7 @@ fn reload() -> Question {
 }
 
 #[test]
-fn a_good_reload_reaches_every_worker_and_then_the_one_who_asked() {
+fn a_good_reload_reaches_every_worker_and_then_the_one_that_asked() {
     let stage = Stage::new("reload");
     stage.configure("default_pool_size = 9\ntcp_keepalive = 0\nlisten_port = 1");
     let (told, log) = stage.play([asked(reload())]);
@@ -114,7 +114,7 @@ fn a_good_reload_reaches_every_worker_and_then_the_one_who_asked() {
 }
 
 #[test]
-fn a_bad_reload_reaches_only_the_one_who_asked() {
+fn a_bad_reload_reaches_only_the_one_that_asked() {
     let stage = Stage::new("reload-bad");
     stage.configure("default_pool_size = 9\nno_such = 1");
     let (told, log) = stage.play([asked(reload()), Event::Signal(SIGHUP)]);

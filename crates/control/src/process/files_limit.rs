@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn expectation_adds_up_and_can_not_overflow() {
+    fn expectation_adds_up_and_cannot_overflow() {
         assert_eq!(expected_files(100, [20, 5]), 125 + FILES_OF_OUR_OWN);
         assert_eq!(expected_files(u64::MAX, [20]), u64::MAX);
     }

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_belongs_to_somebody() {
+    fn anything_else_counts_as_taken() {
         let scratch = Scratch::new("pid-taken");
         let mut parent = std::process::Command::new("sleep").arg("60").spawn().expect("`sleep` runs");
         let live = parent.id().to_string();

@@ -49,7 +49,7 @@ fn attribute<'a>(span: &'a Value, key: &str) -> &'a Value {
 }
 
 #[test]
-fn a_statement_is_a_span_with_its_parts_in_the_trace_of_who_asked() {
+fn a_statement_is_a_span_with_its_parts_in_the_trace_of_its_client() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
     let traces = Traces::start(Log::to_stderr(), "1.0").expect("a thread");

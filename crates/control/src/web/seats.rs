@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_read_is_not_waited_for() {
+    fn a_peer_that_does_not_read_is_not_waited_for() {
         run(async {
             let seats = Rc::new(Seats::default());
             let (ours, mut theirs) = duplex(16);

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn it_does_not_wait_for_somebody_who_computes_without_end() {
+    fn it_does_not_wait_for_a_process_that_computes_without_end() {
         let machine = Machine { prompt: (4_000, 80), patient: (500, 5), busy_percent: 80 };
         let patient_ms = run(&mut manners(), &machine, 0, 60, &mut Work::default());
         assert!(patient_ms < 1_000, "{patient_ms}");

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_that_grows_is_tried_anew() {
+    fn a_load_that_grows_is_tried_again() {
         let mut model = Model::new(AWAKE_US);
         model.run(FEW, 20);
         let many = Peers { pause_us: 8, wake_us: 1, awake_turn_us: 16, ..FEW };

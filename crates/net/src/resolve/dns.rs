@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_can_not_be_asked_for() {
+    fn names_that_cannot_be_asked_for() {
         for name in ["x".repeat(64), "x.".repeat(200)] {
             assert!(query(ID, &name, TYPE::A).is_err(), "{name}");
         }

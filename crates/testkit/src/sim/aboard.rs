@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_nobody_may_be_anybodys() {
+    fn a_statement_without_a_client_may_be_any_clients() {
         let unnamed = bytes(&[parse("s1", "SELECT who($1) /*t=4*/"), sync()]);
         assert!(Aboard::read(&unnamed).may_have(7));
         assert!(Aboard::read(&bytes(&[query("SELECT who /*c=3 n=1*/")])[..9]).may_have(7));

@@ -577,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cancel_that_nobody_asked_for_is_seen() {
+    fn a_cancel_without_a_request_is_seen() {
         let mut checks = Checks::new(plan(|_| {}));
         checks.cancel_asked(1);
         let tag = |client| Tag { client, ..Tag::default() };

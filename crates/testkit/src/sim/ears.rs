@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_told_that_it_listens_no_more_hears_nothing_more() {
+    fn a_client_that_was_told_that_it_listens_no_more_hears_nothing_more() {
         let mut late = ears();
         late.leaves(21_000_000, 1, "a");
         late.sent(21_000_001, ("db", "a", "c=2 n=9"), 5);

@@ -60,7 +60,7 @@ fn a_row_description() {
 }
 
 #[test]
-fn columns_that_can_not_be_counted_are_not_sent() {
+fn columns_that_cannot_be_counted_are_not_sent() {
     let out = encoded(|out| encode_data_row(out, &vec![None; COLUMNS_MAX + 1]));
     assert_eq!(DataRow::parse(body(tag::DATA_ROW, &out)).unwrap().len(), COLUMNS_MAX);
 }

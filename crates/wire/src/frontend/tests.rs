@@ -47,7 +47,7 @@ fn a_count_of_types_is_checked_against_the_body() {
 }
 
 #[test]
-fn types_that_can_not_be_counted_are_not_sent() {
+fn types_that_cannot_be_counted_are_not_sent() {
     let out = encoded(|out| encode_parse(out, b"", b"", &vec![1; 4 * 65_536 + 3]));
     assert_eq!(Parse::parse(body(tag::PARSE, &out)).unwrap().param_types.len(), 4 * 65_535);
 }
@@ -87,7 +87,7 @@ fn names_of_a_bind_may_be_cut_anywhere() {
 }
 
 #[test]
-fn a_bind_that_can_not_be_sent_is_refused_by_its_receiver() {
+fn a_bind_that_cannot_be_sent_is_refused_by_its_receiver() {
     let out = encoded(|out| encode_bind_head(out, b"", b"", usize::MAX));
     assert!(Header::peek(&out).is_err());
 }

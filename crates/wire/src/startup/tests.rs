@@ -145,7 +145,7 @@ fn the_last_of_equal_names_counts() {
 }
 
 #[test]
-fn an_empty_name_can_not_end_the_list_early() {
+fn an_empty_name_cannot_end_the_list_early() {
     let mut out = Vec::new();
     encode_startup(&mut out, (3, 2), &[(b"", b"x"), (b"\0y", b"z"), (b"user", b"me")]);
     let Ok(Initial::Startup(packet)) = peek_all(&out) else { panic!("refused") };

@@ -141,7 +141,7 @@ fn what_is_not_understood_is_skipped_and_told() {
 }
 
 #[test]
-fn nobody_comes_in_without_a_rule() {
+fn no_rule_matches_without_rules() {
     assert_eq!(line(&Hba::default(), Way::Local, "a", "u"), None);
     assert_eq!(line(&good("\n# only comments\n"), Way::Local, "a", "u"), None);
 }

@@ -224,7 +224,7 @@ fn what_is_told_to_others_is_told_at_the_commit() {
 }
 
 #[test]
-fn who_waits_for_a_lock_can_be_told_that_it_waits_in_vain() {
+fn a_session_that_waits_for_a_lock_can_be_told_that_it_waits_in_vain() {
     let mut s = session();
     s.feed(query("SELECT pg_advisory_lock(1) /*c=1 n=1*/"));
     while !matches!(s.step(), Step::Lock { key: 1, waits: true }) {}
