@@ -58,15 +58,44 @@ pub fn import(kind: Kind, source: &Source<'_>, read: &mut Read<'_>) -> Result<Im
     } else {
         kinds::read(kind, source.text, &mut reader);
     }
+    finish(reader, source.name)
+}
+
+/// Reads the environment of a process in a container. `defaults` are settings that hold unless a variable says otherwise, `read` gives the
+/// text of the files that variables name. Variables that mean nothing to a pooler are left alone.
+///
+/// # Errors
+/// All faults; they name variables and hold no secret.
+pub fn import_environment(
+    variables: &[(String, String)],
+    defaults: &[(&'static str, String)],
+    read: &mut Read<'_>,
+) -> Result<Import, Vec<Fault>> {
+    let source = Source { name: "environment", ..Source::default() };
+    let mut reader = reader::Reader::new(Kind::Environment, &source, read);
+    for (name, text) in defaults {
+        reader.set(name, text.clone());
+    }
+    kinds::process::read(variables, &mut reader);
+    finish(reader, source.name)
+}
+
+/// Whether a variable of a process is meant for a pooler, by its name.
+#[must_use]
+pub fn is_variable(key: &str) -> bool {
+    kinds::process::is_variable(key)
+}
+
+fn finish(reader: reader::Reader<'_, '_>, name: &str) -> Result<Import, Vec<Fault>> {
     let (plan, findings, mut faults) = reader.finish();
     if faults.is_empty() && plan.databases.is_empty() {
-        faults.push(Fault::of_file(source.name, "it names no server that pgweir could use"));
+        faults.push(Fault::of_file(name, "it names no server that pgweir could use"));
     }
     if !faults.is_empty() {
         return Err(faults);
     }
     let import = Import { plan, findings };
-    import.check(source.name)?;
+    import.check(name)?;
     Ok(import)
 }
 

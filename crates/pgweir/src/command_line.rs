@@ -17,6 +17,8 @@ pub(crate) enum Command {
     Doctor(DoctorOptions),
     /// Convert the configuration of another pooler.
     Import(ImportOptions),
+    /// Pool connections as a mounted file or the environment says.
+    Entrypoint(EntrypointOptions),
     /// A throw-away cluster, a load, a table.
     Demo(Vec<OsString>),
     /// Load and comparison tools.
@@ -31,6 +33,8 @@ pub(crate) enum Command {
     CheckHelp,
     /// `doctor -h`
     DoctorHelp,
+    /// `entrypoint -h`
+    EntrypointHelp,
 }
 
 /// What to check, and how.
@@ -95,6 +99,17 @@ pub(crate) struct ImportOptions {
     pub(crate) rules: Option<String>,
 }
 
+/// How a container starts.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct EntrypointOptions {
+    /// The file that is used if it exists.
+    pub(crate) config: Option<PathBuf>,
+    /// `--output`: the directory that files are written to.
+    pub(crate) output: Option<PathBuf>,
+    /// The options that running has as well; its configuration file is found later.
+    pub(crate) run: RunOptions,
+}
+
 /// The command line cannot be understood, or asks for what is not there.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum UsageError {
@@ -133,6 +148,7 @@ Usage:
   pgweir check [OPTION]... FILE     report all faults and warnings of a config file
   pgweir doctor [OPTION]... TARGET  report what is wrong or near a limit, and the remedy
   pgweir import [OPTION]... FILE    convert the configuration of another pooler
+  pgweir entrypoint [OPTION]...     start in a container, by a file or the environment
   pgweir demo [OPTION]...           show what pooling does, on a throw-away cluster
   pgweir bench [OPTION]...          load and comparison
 
@@ -223,6 +239,31 @@ Exit code: 0 everything was carried over; 1 something has no counterpart or
 differs; 2 nothing was written.
 ";
 
+/// What `entrypoint -h` prints.
+pub(crate) const ENTRYPOINT_HELP: &str = "\
+pgweir entrypoint: pool connections in a container.
+
+Usage:
+  pgweir entrypoint [OPTION]... [CONFIG.INI]
+
+If CONFIG.INI exists, it is used as it is; without the argument,
+/etc/pgweir/pgweir.ini and /etc/pgbouncer/pgbouncer.ini are looked for.
+Otherwise the environment says what to do:
+  DATABASE_URL           postgres://USER:PASSWORD@HOST:PORT/DATABASE
+  DB_HOST, DB_PORT, DB_USER, DB_PASSWORD, DB_NAME
+                         the same in parts
+  POOL_MODE, ...         each setting by its name in upper case; with PGWEIR_
+                         before it, a misspelled name is an error
+  NAME_FILE              a file with the value of NAME, for secrets
+The variables of Bitnami's image (POSTGRESQL_*, PGBOUNCER_*) work as well.
+
+Options:
+      --output=DIR       the directory that pgweir.ini and userlist.txt are
+                         written to, with mode 0600 (/run/pgweir)
+  -v, --verbose          increase verbosity
+  -h, --help             show this help, then exit
+";
+
 /// Understands `args`, which is without the program's name.
 pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, UsageError> {
     let mut args: Vec<OsString> = args.into_iter().collect();
@@ -232,6 +273,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
         Some("check") => parse_check(args.split_off(1)),
         Some("doctor") => parse_doctor(args.split_off(1)),
         Some("import") => parse_import(args.split_off(1)),
+        Some("entrypoint") => parse_entrypoint(args.split_off(1)),
         _ => parse_run(args),
     }
 }
@@ -305,6 +347,23 @@ fn parse_import(args: Vec<OsString>) -> Result<Command, UsageError> {
     }
     options.file = file.ok_or(UsageError::NoImport)?;
     Ok(Command::Import(options))
+}
+
+fn parse_entrypoint(args: Vec<OsString>) -> Result<Command, UsageError> {
+    let mut parser = lexopt::Parser::from_args(args);
+    let mut options = EntrypointOptions::default();
+    while let Some(arg) = parser.next()? {
+        match arg {
+            Long("output") => options.output = Some(parser.value()?.into()),
+            Short('v') | Long("verbose") => {
+                options.run.verbosity = options.run.verbosity.saturating_add(1);
+            }
+            Short('h') | Long("help") => return Ok(Command::EntrypointHelp),
+            Value(value) => take_config(&mut options.config, value)?,
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    Ok(Command::Entrypoint(options))
 }
 
 fn kinds() -> String {
@@ -382,6 +441,16 @@ mod tests {
             ("-h -x", Command::Help),
             ("--help", Command::Help),
             ("check a.ini", Command::Check(check("a.ini"))),
+            ("entrypoint", Command::Entrypoint(EntrypointOptions::default())),
+            ("entrypoint --help", Command::EntrypointHelp),
+            (
+                "entrypoint -v --output=/d a.ini",
+                Command::Entrypoint(EntrypointOptions {
+                    config: Some("a.ini".into()),
+                    output: Some("/d".into()),
+                    run: RunOptions { verbosity: 1, ..RunOptions::default() },
+                }),
+            ),
             ("check -- -a.ini", Command::Check(check("-a.ini"))),
             (
                 "check --connect --strict --json --user=u a.ini",
@@ -480,14 +549,14 @@ mod tests {
             assert!(page.contains(&format!(".BR {short} \", \" {long}")), "{short} {long}");
         }
         assert_eq!(options.count(), page.matches(".BR -").count());
-        let helps = [IMPORT_HELP, CHECK_HELP, DOCTOR_HELP];
+        let helps = [IMPORT_HELP, CHECK_HELP, DOCTOR_HELP, ENTRYPOINT_HELP];
         let import =
             helps.iter().flat_map(|help| help.lines()).filter_map(|line| line.strip_prefix("      --"));
         for option in import {
             let name = option.split([' ', '=']).next().expect("a name");
             assert!(page.contains(&format!(".B --{name}")), "{name}");
         }
-        for command in ["check", "doctor", "import", "demo", "bench"] {
+        for command in ["check", "doctor", "import", "entrypoint", "demo", "bench"] {
             assert!(
                 HELP.contains(&format!("pgweir {command} "))
                     && page.contains(&format!(".TP\n.B {command}\n"))

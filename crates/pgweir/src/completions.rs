@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use crate::command_line::{CHECK_HELP, DOCTOR_HELP, HELP, IMPORT_HELP};
+use crate::command_line::{CHECK_HELP, DOCTOR_HELP, ENTRYPOINT_HELP, HELP, IMPORT_HELP};
 
 /// A line of `--help` for an option.
 struct Flag {
@@ -51,7 +51,12 @@ struct SubFlag {
 }
 
 /// Subcommands that have options of their own here; the tools have theirs elsewhere.
-const HELPS: [(&str, &str); 3] = [("check", CHECK_HELP), ("doctor", DOCTOR_HELP), ("import", IMPORT_HELP)];
+const HELPS: [(&str, &str); 4] = [
+    ("check", CHECK_HELP),
+    ("doctor", DOCTOR_HELP),
+    ("import", IMPORT_HELP),
+    ("entrypoint", ENTRYPOINT_HELP),
+];
 
 fn sub_flags(help: &'static str) -> Vec<SubFlag> {
     let lines = help.lines().filter_map(|line| line.strip_prefix("      --"));

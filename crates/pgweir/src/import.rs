@@ -17,12 +17,12 @@ const INCOMPLETE: u8 = 1;
 /// Exit code: nothing was written.
 pub(crate) const UNREADABLE: u8 = 2;
 
-const INI: &str = "pgweir.ini";
+pub(crate) const INI: &str = "pgweir.ini";
 const USERS: &str = "userlist.txt";
 const RULES: &str = "hba.conf";
 
 /// Mode of files with passwords.
-const SECRET_MODE: u32 = 0o600;
+pub(crate) const SECRET_MODE: u32 = 0o600;
 const FILE_MODE: u32 = 0o644;
 
 /// Reads, checks, writes, and says what became of it.
@@ -70,7 +70,7 @@ fn open_further(options: &ImportOptions, name: &str) -> Result<String, String> {
     read(&if ours { PathBuf::from(name) } else { beside.join(name) })
 }
 
-fn read(path: &Path) -> Result<String, String> {
+pub(crate) fn read(path: &Path) -> Result<String, String> {
     let bytes = fs::read(path).map_err(|error| error.to_string())?;
     String::from_utf8(bytes).map_err(|_| "it is not UTF-8 text".to_owned())
 }
@@ -102,7 +102,7 @@ fn checked(import: &Import) -> Result<(Vec<String>, Vec<String>), Vec<String>> {
 }
 
 /// The files of a result, as they are in this directory: name, text, mode.
-fn files(import: &Import, folder: &Path) -> Vec<(&'static str, String, u32)> {
+pub(crate) fn files(import: &Import, folder: &Path) -> Vec<(&'static str, String, u32)> {
     let path = |name| folder.join(name).display().to_string();
     let places = Places { users: path(USERS), rules: path(RULES), hide_secrets: false };
     let mode = if import.ini_has_secret() { SECRET_MODE } else { FILE_MODE };
@@ -129,15 +129,23 @@ fn write(import: &Import, folder: &Path, force: bool) -> Result<(), Vec<String>>
     }
     for (name, text, mode) in files {
         let path = folder.join(name);
-        let next = folder.join(format!(".{name}.{}", std::process::id()));
-        let written = create(&next, &text, mode).and_then(|()| fs::rename(&next, &path));
-        if let Err(error) = written {
-            let _ = fs::remove_file(&next);
-            return Err(failed(&path, &error));
-        }
+        replace(&path, &text, mode).map_err(|error| failed(&path, &error))?;
         eprintln!("wrote {}", path.display());
     }
     Ok(())
+}
+
+/// Writes a file beside its place and moves it there, so that the file is old or new as a whole.
+pub(crate) fn replace(path: &Path, text: &str, mode: u32) -> io::Result<()> {
+    let name = path.file_name().unwrap_or_default().display();
+    let next = path.with_file_name(format!(".{name}.{}", std::process::id()));
+    // A process of the same number may have left it: in a container they are all number 1.
+    let _ = fs::remove_file(&next);
+    let written = create(&next, text, mode).and_then(|()| fs::rename(&next, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&next);
+    }
+    written
 }
 
 fn create(path: &Path, text: &str, mode: u32) -> io::Result<()> {

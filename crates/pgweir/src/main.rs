@@ -11,6 +11,7 @@ mod command_line;
 #[cfg(test)]
 mod completions;
 mod doctor;
+mod entrypoint;
 mod fleet;
 mod import;
 mod probe;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         Ok(Command::Check(options)) => check::check(&options),
         Ok(Command::Doctor(options)) => doctor::doctor(&options),
         Ok(Command::Import(options)) => import::import(&options),
+        Ok(Command::Entrypoint(options)) => entrypoint::entrypoint(options),
         Ok(Command::Demo(args)) => pgweir_bench::demo(args),
         Ok(Command::Bench(args)) => pgweir_bench::bench(args),
         Ok(Command::Version) => show(&version::page()),
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
         Ok(Command::ImportHelp) => show(command_line::IMPORT_HELP),
         Ok(Command::CheckHelp) => show(command_line::CHECK_HELP),
         Ok(Command::DoctorHelp) => show(command_line::DOCTOR_HELP),
+        Ok(Command::EntrypointHelp) => show(command_line::ENTRYPOINT_HELP),
         Err(error) => {
             eprintln!("pgweir: {error}\nSee pgweir -h for usage.");
             // For import, 1 says that the result can be used; for doctor, that it has looked.

@@ -41,6 +41,7 @@ pub use packaged::packaged_ini;
 pub use password::Password;
 pub use reference::reference_markdown;
 pub use reload::Diff;
+pub use slips::did_you_mean;
 pub use table::{
     Change, DATABASE_ROWS, Database, Kind, MAIN_ROWS, Main, Origin, PEER_ROWS, Peer, Row, Status, USER_ROWS,
     UserOptions, row,

@@ -6,7 +6,8 @@ const SLIPS_MAX: usize = 2;
 const NAME_BYTES_MAX: usize = 64;
 
 /// `; did you mean "x"?` if a known name is near enough to `name`, otherwise nothing.
-pub(crate) fn did_you_mean<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
+#[must_use]
+pub fn did_you_mean<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
     nearest(name, known).map(|near| format!("; did you mean \"{near}\"?")).unwrap_or_default()
 }
 

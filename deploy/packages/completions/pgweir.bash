@@ -12,11 +12,12 @@ _pgweir() {
         check) options="--connect --user --strict --json --help" ;;
         doctor) options="--user --json --help" ;;
         import) options="--from --output --force --users --hba --help" ;;
+        entrypoint) options="--output --help" ;;
     esac
     case $word in
         -*) mapfile -t COMPREPLY < <(compgen -W "$options" -- "$word") ;;
         *)
-            if [ "$COMP_CWORD" = 1 ]; then first="check doctor import demo bench"; fi
+            if [ "$COMP_CWORD" = 1 ]; then first="check doctor import entrypoint demo bench"; fi
             mapfile -t COMPREPLY < <(
                 compgen -W "$first" -- "$word"
                 compgen -f -X '!*.ini' -- "$word"

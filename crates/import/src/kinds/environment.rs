@@ -1,4 +1,4 @@
-//! The environment of PgBouncer's images by edoburu and Bitnami: a variable a line.
+//! The environment of PgBouncer's images by edoburu and Bitnami: a variable a line of a file, or the variables of a process.
 
 use pgweir_settings::{MAIN_ROWS, row as setting};
 
@@ -15,7 +15,7 @@ use crate::tree::{Node, Table, Value};
 const STARTS: &str = "pgweir waits for servers by itself";
 
 #[rustfmt::skip]
-pub(super) const ROWS: &[Row] = &[
+pub(crate) const ROWS: &[Row] = &[
     Row::new("DATABASE_URL", Text, ByReader("an entry of `[databases]` and a user"), &[]).noted("edoburu"),
     Row::new("DATABASE_URLS", Text, ByReader("the same, for several, with commas between"), &[]).noted("edoburu"),
     Row::new("DB_HOST", Text, ByReader("`host`"), &[]).noted("edoburu"),
@@ -23,6 +23,11 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("DB_USER", Text, ByReader("the list of users"), &[]).noted("edoburu"),
     Row::new("DB_PASSWORD", Text, ByReader("the list of users"), &[]).noted("edoburu"),
     Row::new("DB_NAME", Text, ByReader("the name of the entry; `*` if it is not set"), &[]).noted("edoburu"),
+    Row::new("DATABASES_HOST", Text, ByReader("as `DB_HOST`"), &[]).noted("Edoburu, older"),
+    Row::new("DATABASES_PORT", Port, ByReader("as `DB_PORT`"), &[]).noted("Edoburu, older"),
+    Row::new("DATABASES_USER", Text, ByReader("as `DB_USER`"), &[]).noted("Edoburu, older"),
+    Row::new("DATABASES_PASSWORD", Text, ByReader("as `DB_PASSWORD`"), &[]).noted("Edoburu, older"),
+    Row::new("DATABASES_DBNAME", Text, ByReader("as `DB_NAME`"), &[]).noted("Edoburu, older"),
     Row::new("CLIENT_ENCODING", Text, ByReader("`client_encoding` of the database"), &[]).noted("edoburu"),
     Row::new("POSTGRESQL_HOST", Text, ByReader("`host`; postgresql if it is not set"), &[]).noted("Bitnami"),
     Row::new("POSTGRESQL_PORT", Port, ByReader("`port`; 5432 if it is not set"), &[]).noted("Bitnami"),
@@ -53,25 +58,66 @@ pub(super) const ROWS: &[Row] = &[
 ];
 
 pub(super) fn looks_like(text: &str) -> bool {
-    let keys = ["DATABASE_URL=", "DB_HOST=", "POSTGRESQL_HOST=", "PGBOUNCER_"];
+    let keys = ["DATABASE_URL=", "DB_HOST=", "DATABASES_HOST=", "POSTGRESQL_HOST=", "PGBOUNCER_"];
     keys.iter().any(|key| has_line(text, key) || has_line(text, &format!("export {key}")))
+}
+
+/// Where variables come from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A file that is converted: files that it names stay where the other image is.
+    File,
+    /// The process that is about to serve: files that it names are its own.
+    Process,
 }
 
 pub(super) fn read(text: &str, reader: &mut Reader<'_, '_>) {
     let Some(variables) = parse(text, reader) else { return };
-    let variables = secret_files(variables, reader);
-    let is_bitnami =
-        variables.0.iter().any(|(key, _)| key.starts_with("PGBOUNCER_") || key.starts_with("POSTGRESQL_"));
+    translate(variables, Origin::File, reader);
+}
+
+/// Turns variables into the reader's plan.
+pub(crate) fn translate(variables: Table, origin: Origin, reader: &mut Reader<'_, '_>) {
+    let variables = secret_files(variables, origin, reader);
+    let begins = |prefix: &str| variables.0.iter().any(|(key, _)| key.starts_with(prefix));
+    let is_edoburu = begins("DATABASE_URL") || begins("DB_HOST") || begins("DATABASES_HOST");
+    let is_bitnami = !is_edoburu && (begins("PGBOUNCER_") || begins("POSTGRESQL_"));
     // What has a row of its own, and then the settings by their names.
     let (known, settings): (Vec<_>, Vec<_>) =
         variables.0.into_iter().partition(|(key, _)| row(ROWS, key).is_some());
-    let known = Table(known);
+    let mut known = Table(known);
     reader.table(ROWS, Scope { prefix: "", shown: "" }, &known, None);
-    defaults(is_bitnami, reader);
-    for (key, node) in &settings {
-        named_setting(reader, key, node);
+    defaults(is_bitnami || origin == Origin::Process, reader);
+    if is_bitnami {
+        reader.set("server_tls_sslmode", "disable");
     }
-    if is_bitnami { bitnami(&known, reader) } else { edoburu(&known, reader) }
+    for (key, node) in &settings {
+        named_setting(reader, key, node, origin);
+    }
+    if is_bitnami {
+        bitnami(&known, reader);
+    } else {
+        older_names(&mut known);
+        edoburu(&known, reader);
+    }
+}
+
+/// Gives variables of older images their present names; a present name that is there as well wins.
+fn older_names(table: &mut Table) {
+    for (older, name) in [
+        ("DATABASES_HOST", "DB_HOST"),
+        ("DATABASES_PORT", "DB_PORT"),
+        ("DATABASES_USER", "DB_USER"),
+        ("DATABASES_PASSWORD", "DB_PASSWORD"),
+        ("DATABASES_DBNAME", "DB_NAME"),
+    ] {
+        if table.get(name).is_some() {
+            continue;
+        }
+        if let Some((key, _)) = table.0.iter_mut().find(|(key, _)| key == older) {
+            name.clone_into(key);
+        }
+    }
 }
 
 /// `KEY=value`, with `export` before it or quotes around the value.
@@ -102,7 +148,7 @@ fn parse(text: &str, reader: &mut Reader<'_, '_>) -> Option<Table> {
 }
 
 /// `X_FILE` names a file whose content is the value of `X`.
-fn secret_files(variables: Table, reader: &mut Reader<'_, '_>) -> Table {
+fn secret_files(variables: Table, origin: Origin, reader: &mut Reader<'_, '_>) -> Table {
     let mut out = Table::default();
     for (key, node) in variables.0 {
         let Some(name) = key.strip_suffix("_FILE").filter(|name| row(ROWS, name).is_some()) else {
@@ -115,6 +161,10 @@ fn secret_files(variables: Table, reader: &mut Reader<'_, '_>) -> Table {
                 let value = Value::Text(text.trim_end_matches(['\n', '\r']).to_owned());
                 out.0.push((name.to_owned(), Node { line: node.line, value }));
             }
+            // The process cannot serve without its password.
+            Err(why) if origin == Origin::Process => {
+                reader.fault(0, format!("{key}: its file could not be read ({why})"));
+            }
             Err(why) => reader.missing(node.line, &key, &format!("its file could not be read ({why})")),
         }
     }
@@ -122,21 +172,20 @@ fn secret_files(variables: Table, reader: &mut Reader<'_, '_>) -> Table {
 }
 
 /// What the images set without being asked to.
-fn defaults(is_bitnami: bool, reader: &mut Reader<'_, '_>) {
+fn defaults(has_usual_port: bool, reader: &mut Reader<'_, '_>) {
     reader.set("listen_addr", "0.0.0.0");
-    reader.set("listen_port", if is_bitnami { "6432" } else { "5432" });
+    reader.set("listen_port", if has_usual_port { "6432" } else { "5432" });
     reader.set("ignore_startup_parameters", "extra_float_digits");
-    if is_bitnami {
-        reader.set("server_tls_sslmode", "disable");
-    }
 }
 
 /// A setting by its own name in upper case; Bitnami's have a prefix.
-fn named_setting(reader: &mut Reader<'_, '_>, key: &str, node: &Node) {
+fn named_setting(reader: &mut Reader<'_, '_>, key: &str, node: &Node, origin: Origin) {
     let name = key.strip_prefix("PGBOUNCER_").unwrap_or(key).to_ascii_lowercase();
     let text = node.text().unwrap_or_default();
     match setting(MAIN_ROWS, &name) {
-        Some(row) if ["auth_file", "auth_hba_file", "conffile"].contains(&row.name) => {
+        Some(row)
+            if origin == Origin::File && ["auth_file", "auth_hba_file", "conffile"].contains(&row.name) =>
+        {
             reader.missing(node.line, key, "copy the file, and name it in the ini yourself");
         }
         Some(row) if !text.is_empty() => reader.set(row.name, text),
@@ -259,7 +308,9 @@ impl Entry<'_> {
         add_database(&mut reader.plan, database);
         if let (Some(user), Some(password)) = (self.user, self.password) {
             reader.secret(line, user, password);
-        } else if reader.plan.secrets.is_empty() && !reader.plan.settings.contains_key("auth_user") {
+        } else if reader.plan.secrets.is_empty()
+            && !["auth_user", "auth_file"].iter().any(|name| reader.plan.settings.contains_key(name))
+        {
             reader.missing(
                 line,
                 "users",

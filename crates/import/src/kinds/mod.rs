@@ -1,6 +1,6 @@
 //! The configurations that can be read: a file for each.
 
-mod environment;
+pub(crate) mod environment;
 mod odyssey;
 mod odyssey_text;
 mod pg_doorman;
@@ -8,6 +8,7 @@ mod pgcat;
 mod pgdog;
 mod pgpool;
 mod pgpool_rows;
+pub(crate) mod process;
 
 use crate::mapping::Table;
 use crate::plan::{Database, Plan};

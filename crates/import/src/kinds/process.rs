@@ -1,0 +1,177 @@
+//! The environment of a process in a container: which of its variables are meant for the pooler, and by which name.
+
+use pgweir_settings::{MAIN_ROWS, did_you_mean, row as setting};
+
+use super::environment::{Origin, ROWS, translate};
+use crate::mapping::row;
+use crate::reader::Reader;
+use crate::tree::{Node, Table, Value};
+
+/// Variables with this prefix win over the same without it, and a misspelled one is a fault.
+const OURS: &str = "PGWEIR_";
+const THEIRS: &str = "PGBOUNCER_";
+
+/// Settings whose name in upper case is a variable that a shell or an image sets for itself: only a prefix makes them ours.
+const COMMON: [&str; 1] = ["USER"];
+
+pub(crate) fn read(variables: &[(String, String)], reader: &mut Reader<'_, '_>) {
+    let mut table = Table::default();
+    let mut add = |key: &str, text: &str| {
+        if table.get(key).is_none() {
+            table.0.push((key.to_owned(), Node { line: 0, value: Value::Text(text.to_owned()) }));
+        }
+    };
+    let meant: Vec<&(String, String)> =
+        variables.iter().filter(|(key, text)| !is_of_kubernetes(key, text)).collect();
+    for (key, text) in &meant {
+        let Some(name) = key.strip_prefix(OURS) else { continue };
+        if is_known(name) {
+            add(name, text);
+        } else {
+            reader.fault(0, unknown(key, name));
+        }
+    }
+    for (key, text) in meant.iter().filter(|(key, _)| !key.starts_with(OURS) && is_variable(key)) {
+        add(key, text);
+    }
+    translate(table, Origin::Process, reader);
+    let settings = &reader.plan.settings;
+    if settings.contains_key("auth_file") && !reader.plan.secrets.is_empty() {
+        let text = "AUTH_FILE and a password are both set: list that user in AUTH_FILE and leave the password out, or leave AUTH_FILE out";
+        reader.fault(0, text);
+    }
+}
+
+/// Whether a variable is meant for a pooler, by its name.
+pub(crate) fn is_variable(key: &str) -> bool {
+    let is_prefixed = [OURS, THEIRS, "POSTGRESQL_"].iter().any(|prefix| key.starts_with(prefix));
+    is_prefixed || !COMMON.contains(&key) && is_known(key)
+}
+
+/// Whether a name without prefix means something: a variable of the images, a file with its value, or a setting.
+fn is_known(name: &str) -> bool {
+    let has_row = |name: &str| row(ROWS, name).is_some();
+    let is_upper = !name.bytes().any(|byte| byte.is_ascii_lowercase());
+    has_row(name)
+        || name.strip_suffix("_FILE").is_some_and(has_row)
+        || is_upper && setting(MAIN_ROWS, &name.to_ascii_lowercase()).is_some()
+}
+
+fn unknown(key: &str, name: &str) -> String {
+    let settings = MAIN_ROWS.iter().map(|row| row.name);
+    format!("unknown variable {key}{}", did_you_mean(&name.to_ascii_lowercase(), settings))
+}
+
+/// Whether Kubernetes or Docker has set the variable for a service of that name: `DB_PORT=tcp://10.0.0.1:5432`,
+/// `PGBOUNCER_SERVICE_HOST`, `PGWEIR_PORT_6432_TCP_ADDR`.
+fn is_of_kubernetes(key: &str, text: &str) -> bool {
+    let is_link = ["tcp://", "udp://", "sctp://"].iter().any(|scheme| text.starts_with(scheme));
+    let is_numbered = key
+        .split_once("_PORT_")
+        .is_some_and(|(_, rest)| rest.starts_with(|first: char| first.is_ascii_digit()));
+    key.ends_with("_PORT") && is_link
+        || key.contains("_SERVICE_HOST")
+        || key.contains("_SERVICE_PORT")
+        || is_numbered
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Fault, Import, Places, import_environment};
+
+    fn read(variables: &[(&str, &str)]) -> Result<Import, Vec<Fault>> {
+        let variables: Vec<_> =
+            variables.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned())).collect();
+        let defaults = [("unix_socket_dir", "/run/pgweir".to_owned())];
+        import_environment(&variables, &defaults, &mut |name| match name {
+            "/run/secrets/db" => Ok("from-file\n".to_owned()),
+            _ => Err("no such file".to_owned()),
+        })
+    }
+
+    fn ini(variables: &[(&str, &str)]) -> String {
+        read(variables).expect("it is good").ini(&Places::default())
+    }
+
+    fn faults(variables: &[(&str, &str)]) -> String {
+        let faults = read(variables).map(|_| ()).expect_err("it is bad");
+        faults.iter().map(|fault| format!("{fault}\n")).collect()
+    }
+
+    const URL: (&str, &str) = ("DATABASE_URL", "postgres://alice:s3cret@db:5433/shop");
+
+    #[test]
+    fn the_url_and_settings_become_files() {
+        let import =
+            read(&[URL, ("POOL_MODE", "transaction"), ("PATH", "/bin"), ("HOME", "/")]).expect("good");
+        let ini = import.ini(&Places::default());
+        for line in ["shop = host=db port=5433\n", "pool_mode = transaction\n", "listen_port = 6432\n"] {
+            assert!(ini.contains(line), "{line} in {ini}");
+        }
+        assert!(ini.contains("unix_socket_dir = /run/pgweir\n") && !ini.contains("s3cret"), "{ini}");
+        assert_eq!(import.users().as_deref(), Some("\"alice\" \"s3cret\"\n"));
+        assert!(import.findings().is_empty(), "{:?}", import.findings());
+    }
+
+    #[test]
+    fn parts_in_old_and_new_names() {
+        for prefix in ["DB", "DATABASES", "PGWEIR_DB"] {
+            let name =
+                if prefix == "DATABASES" { "DATABASES_DBNAME".to_owned() } else { format!("{prefix}_NAME") };
+            let [host, user, secret] =
+                ["HOST", "USER", "PASSWORD_FILE"].map(|part| format!("{prefix}_{part}"));
+            let given = [(&*host, "db"), (&*user, "bob"), (&*secret, "/run/secrets/db"), (&*name, "shop")];
+            let import = read(&given).expect("good");
+            assert!(import.ini(&Places::default()).contains("shop = host=db port=5432\n"), "{prefix}");
+            assert_eq!(import.users().as_deref(), Some("\"bob\" \"from-file\"\n"), "{prefix}");
+        }
+        let bitnami =
+            [("POSTGRESQL_HOST", "db"), ("POSTGRESQL_PASSWORD", "x"), ("PGBOUNCER_POOL_MODE", "statement")];
+        let ini = ini(&bitnami);
+        assert!(
+            ini.contains("postgres = host=db port=5432\n") && ini.contains("pool_mode = statement\n"),
+            "{ini}"
+        );
+    }
+
+    #[test]
+    fn our_prefix_wins_and_its_names_are_checked() {
+        let ini = ini(&[
+            URL,
+            ("POOL_MODE", "session"),
+            ("PGWEIR_POOL_MODE", "statement"),
+            ("PGBOUNCER_MAX_DB_CONNECTIONS", "7"),
+        ]);
+        assert!(ini.contains("pool_mode = statement\n") && ini.contains("max_db_connections = 7\n"), "{ini}");
+        let said = faults(&[URL, ("PGWEIR_POOL_MOD", "hunter2")]);
+        assert!(said.contains("unknown variable PGWEIR_POOL_MOD; did you mean \"pool_mode\"?"), "{said}");
+        assert!(!said.contains("hunter2"), "{said}");
+    }
+
+    #[test]
+    fn variables_of_the_surroundings_are_left_alone() {
+        let links = [
+            URL,
+            ("USER", "nobody"),
+            ("PGWEIR_PORT", "tcp://10.0.0.1:6432"),
+            ("PGWEIR_SERVICE_HOST", "10.0.0.1"),
+            ("PGWEIR_PORT_6432_TCP_ADDR", "10.0.0.1"),
+            ("DB_PORT", "tcp://10.0.0.2:5432"),
+        ];
+        let ini = ini(&links);
+        assert!(!ini.contains("10.0.0") && !ini.contains("nobody"), "{ini}");
+    }
+
+    #[test]
+    fn faults_name_the_variable_and_no_secret() {
+        assert!(faults(&[]).contains("neither DATABASE_URL nor DB_HOST"));
+        let said = faults(&[("DATABASE_URL", "mysql://alice:s3cret@db/shop")]);
+        assert!(said.contains("DATABASE_URL: it must be postgres://") && !said.contains("s3cret"), "{said}");
+        let said = faults(&[("DB_HOST", "db"), ("DB_USER", "a"), ("DB_PASSWORD_FILE", "/gone")]);
+        assert!(said.contains("DB_PASSWORD_FILE") && said.contains("no such file"), "{said}");
+        let said = faults(&[URL, ("AUTH_FILE", "/etc/pgweir/userlist.txt")]);
+        assert!(said.contains("AUTH_FILE and a password are both set"), "{said}");
+        let ini = ini(&[("DB_HOST", "db"), ("AUTH_FILE", "/etc/pgweir/userlist.txt")]);
+        assert!(ini.contains("auth_file = /etc/pgweir/userlist.txt\n"), "{ini}");
+    }
+}

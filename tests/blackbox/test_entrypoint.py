@@ -1,0 +1,131 @@
+"""`pgweir entrypoint`: the pooler starts by its environment alone, or by a mounted file; secrets stay out of logs."""
+
+import os
+import shutil
+import signal
+import stat
+import subprocess
+
+import pytest
+from harness.cluster import PASSWORDS
+from harness.machine import as_service, eventually, free_port, give, reachable, scratch_folder
+from harness.pooler import binary
+
+pytestmark = pytest.mark.needs("pgweir import")
+
+
+class Container:
+    """What an image's start does: a folder that the user may write, an environment, no configuration file."""
+
+    def __init__(self):
+        self.folder = scratch_folder("box")
+        self.written = self.folder / "run"
+        self.written.mkdir()
+        give(self.written)
+        self.log = self.folder / "log.txt"
+        self.port = free_port()
+        self.process = None
+
+    def start(self, *arguments, **variables):
+        """Starts the pooler with these variables and nothing else."""
+        mounted = arguments or (str(self.folder / "pgweir.ini"),)
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                as_service(str(reachable(binary(), self.folder)), "entrypoint", f"--output={self.written}", *mounted, signal_name="KILL"),
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder,
+                env={"PATH": os.environ["PATH"], "LISTEN_ADDR": "127.0.0.1", "LISTEN_PORT": str(self.port), **variables},
+            )  # fmt: skip
+
+    def said(self):
+        """The log up to now."""
+        return self.log.read_text()
+
+    def psql(self, database, user, text):
+        """What psql answers, or its error."""
+        command = ["psql", "-X", "-At", "-h", "127.0.0.1", "-p", str(self.port), "-U", user, "-d", database, "-c", text]
+        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PGPASSWORD": PASSWORDS[user]})
+        return done.stdout.strip() or done.stderr
+
+    def serves(self):
+        """Waits until the pooler serves clients."""
+
+        def up():
+            assert self.process.poll() is None, self.said()
+            return "process up" in self.said()
+
+        eventually(up, "the pooler is up")
+
+
+@pytest.fixture
+def container():
+    """A container of its own for the test; its process ends with it."""
+    box = Container()
+    yield box
+    if box.process and box.process.poll() is None:
+        box.process.send_signal(signal.SIGKILL)
+        box.process.wait()
+    shutil.rmtree(box.folder)
+
+
+def test_the_environment_alone_serves(container, pg):
+    """DATABASE_URL and settings by name: psql works, files are mode 0600, the log has no password; a restart replaces the files."""
+    secret = PASSWORDS["alice"]
+    url = f"postgres://alice:{secret}@127.0.0.1:{pg.port}/app"
+    for _ in range(2):
+        container.log.write_text("")
+        container.start(DATABASE_URL=url, PGWEIR_POOL_MODE="transaction", AUTH_TYPE="scram-sha-256", PGWEIR_VERBOSE="1", USER="root")
+        container.serves()
+        assert container.psql("app", "alice", "select current_user, current_database()") == "alice|app"
+        for name in ("pgweir.ini", "userlist.txt"):
+            assert stat.S_IMODE((container.written / name).stat().st_mode) == 0o600, name
+        assert (container.written / f".s.PGSQL.{container.port}").exists(), "the unix socket is in the written directory"
+        assert secret in (container.written / "userlist.txt").read_text()
+        assert secret not in (container.written / "pgweir.ini").read_text()
+        assert f"{container.written}/pgweir.ini was written from the environment" in container.said()
+        container.process.send_signal(signal.SIGKILL)
+        container.process.wait()
+        assert secret not in container.said()
+
+
+def test_secrets_from_files(container, pg):
+    """DB_* with DB_PASSWORD_FILE; clients of any other database of the server come in as well."""
+    file = container.folder / "secret"
+    file.write_text(PASSWORDS["alice"] + "\n")
+    give(file)
+    container.start(DB_HOST="127.0.0.1", DB_PORT=str(pg.port), DB_USER="alice", DB_PASSWORD_FILE=str(file))
+    container.serves()
+    assert container.psql("app", "alice", "select current_database()") == "app"
+    assert container.psql("postgres", "alice", "select current_database()") == "postgres"
+    assert PASSWORDS["alice"] not in container.said()
+
+
+def test_a_mounted_file_wins(container, pg):
+    """A configuration file that exists is used as it is, and nothing is written."""
+    ini = container.folder / "mounted.ini"
+    ini.write_text(
+        f"[databases]\nmounted = host=127.0.0.1 port={pg.port} dbname=app\n[pgbouncer]\nauth_type = any\nlisten_addr = 127.0.0.1\n"
+        f"listen_port = {container.port}\nunix_socket_dir =\n"
+    )
+    give(ini)
+    container.start(str(ini), DATABASE_URL="this is not looked at")
+    container.serves()
+    assert list(container.written.iterdir()) == []
+    assert "no such database: app" in container.psql("app", "alice", "select 1")
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({}, "it has neither DATABASE_URL nor DB_HOST"),
+        ({"DATABASE_URL": "mysql://a:hunter2@b/c"}, "DATABASE_URL: it must be postgres://"),
+        ({"DATABASE_URL": "postgres://a:hunter2@b/c", "PGWEIR_POOL_MOD": "hunter2"}, 'unknown variable PGWEIR_POOL_MOD; did you mean "pool_mode"?'),
+        ({"DATABASE_URL": "postgres://a:hunter2@b/c", "POOL_MODE": "fast"}, "pool_mode"),
+    ],
+)
+def test_faults_end_the_start(container, variables, said):
+    """Exit code 1, a line that names the variable, no secret, and no file."""
+    container.start(**variables)
+    assert container.process.wait(timeout=20) == 1
+    assert said in container.said()
+    assert "hunter2" not in container.said()
+    assert list(container.written.iterdir()) == []
