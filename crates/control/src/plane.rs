@@ -1,7 +1,8 @@
 //! The control loop: one thread that hears signals and the workers' questions, one at a time, and answers.
 
 use std::path::PathBuf;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Instant;
 
 use pgweir_core::console::command::{Command, Outcome};
 use pgweir_core::driver::{Level, WorkerId};
@@ -125,7 +126,7 @@ impl<F: Fleet> Plane<F> {
     pub fn run(mut self, events: &Receiver<Event>) -> F {
         self.follow_traces();
         self.follow_users();
-        while let Ok(event) = events.recv() {
+        while let Some(event) = self.next(events) {
             match event {
                 Event::Signal(signal) => self.signal(signal),
                 Event::Shutdown(kind) => self.shutdown(kind),
@@ -142,8 +143,23 @@ impl<F: Fleet> Plane<F> {
         self.fleet
     }
 
+    /// The next event; the end of a drain is one. `None` when nobody is left who could send one.
+    fn next(&self, events: &Receiver<Event>) -> Option<Event> {
+        let Some(rest) = self.stopping.rest_of_drain(Instant::now()) else { return events.recv().ok() };
+        match events.recv_timeout(rest) {
+            Ok(event) => Some(event),
+            Err(RecvTimeoutError::Timeout) => {
+                self.log
+                    .write(Level::Log, "drain is over, waiting for all servers connections to be released");
+                Some(Event::Shutdown(Shutdown::WaitForServers))
+            }
+            Err(RecvTimeoutError::Disconnected) => None,
+        }
+    }
+
     fn signal(&mut self, signal: i32) {
-        let (order, words) = self.stopping.understand(signal);
+        let drain = self.book.rules().config.main.shutdown_drain_seconds;
+        let (order, words) = self.stopping.understand(signal, drain);
         if let Some(words) = words {
             self.log.write(Level::Log, words);
         }
@@ -155,6 +171,13 @@ impl<F: Fleet> Plane<F> {
             Order::Pause => self.command_all(&Command::Pause(None)),
             Order::Resume => self.mail_all(|| Mail::Continue),
             Order::Shutdown(kind) => self.shutdown(kind),
+            Order::Drain => {
+                supervisor::tell(&self.log, News::Stopping);
+                if let Some(web) = &self.web {
+                    web.drain();
+                }
+                self.stopping.drain(Instant::now(), drain);
+            }
             Order::Ignore => {}
         }
     }

@@ -1,5 +1,7 @@
 //! How the process comes to its end: what is waited for, and which workers are through with it. No I/O.
 
+use std::time::{Duration, Instant};
+
 use pgweir_core::driver::WorkerId;
 use pgweir_core::mail::Shutdown;
 
@@ -14,6 +16,8 @@ pub enum Order {
     Resume,
     /// SIGTERM, SIGINT, SIGQUIT.
     Shutdown(Shutdown),
+    /// SIGTERM with `shutdown_drain_seconds`.
+    Drain,
     /// Nothing, in this situation.
     Ignore,
 }
@@ -33,6 +37,11 @@ pub const SIGNALS: [i32; 6] = [
 pub enum Stopping {
     /// No signal or command asked for an end.
     No,
+    /// An end was asked for, and begins at this time; until then all clients are served and new ones come in.
+    Draining {
+        /// When the shutdown begins.
+        until: Instant,
+    },
     /// An end was asked for; some workers still have what it waits for.
     Waiting {
         /// What is waited for.
@@ -48,15 +57,20 @@ pub enum Stopping {
 }
 
 impl Stopping {
-    /// What a signal means now, and the log line it gets; what SIGUSR2 ends, the workers know and say.
+    /// What a signal means now, and the log line it gets; what SIGUSR2 ends, the workers know and say. `drain` is the setting
+    /// `shutdown_drain_seconds`.
     #[must_use]
-    pub fn understand(&self, signal: i32) -> (Order, Option<&'static str>) {
+    pub fn understand(&self, signal: i32, drain: Duration) -> (Order, Option<&'static str>) {
         let stopping = !matches!(self, Stopping::No);
         let (order, words) = match signal {
             nix::libc::SIGHUP => (Order::Reload, "got SIGHUP, re-reading config"),
             nix::libc::SIGTERM if stopping => {
                 (Order::Shutdown(Shutdown::Now), "got SIGTERM while shutting down, fast exit")
             }
+            nix::libc::SIGTERM if !drain.is_zero() => (
+                Order::Drain,
+                "got SIGTERM, draining: not ready, accepting clients for shutdown_drain_seconds",
+            ),
             nix::libc::SIGTERM => (
                 Order::Shutdown(Shutdown::WaitForClients),
                 "got SIGTERM, shutting down, waiting for all clients disconnect",
@@ -76,6 +90,23 @@ impl Stopping {
             _ => (Order::Ignore, "got a signal that means nothing here, ignoring"),
         };
         (order, Some(words))
+    }
+
+    /// The shutdown begins after this time.
+    pub fn drain(&mut self, now: Instant, time: Duration) {
+        // Later than the clock can say is not before another signal.
+        if let Some(until) = now.checked_add(time) {
+            *self = Stopping::Draining { until };
+        }
+    }
+
+    /// How long it is until the shutdown begins; `None` if no time is set for that.
+    #[must_use]
+    pub fn rest_of_drain(&self, now: Instant) -> Option<Duration> {
+        match self {
+            Stopping::Draining { until } => Some(until.saturating_duration_since(now)),
+            _ => None,
+        }
     }
 
     /// An end was asked for; a later wish replaces an earlier one.
@@ -127,18 +158,21 @@ mod tests {
             (SIGQUIT, Shutdown::Now),
         ] {
             let mut stopping = Stopping::No;
-            assert_eq!(stopping.understand(signal).0, Order::Shutdown(first));
+            assert_eq!(stopping.understand(signal, Duration::ZERO).0, Order::Shutdown(first));
             stopping.begin(Shutdown::WaitForClients, 1);
-            assert_eq!(stopping.understand(signal).0, Order::Shutdown(Shutdown::Now));
+            assert_eq!(stopping.understand(signal, Duration::ZERO).0, Order::Shutdown(Shutdown::Now));
         }
     }
 
     #[test]
     fn pause_and_resume_only_while_running_reload_always() {
         let mut stopping = Stopping::No;
-        assert_eq!(SIGNALS.map(|signal| stopping.understand(signal).0 == Order::Ignore), [false; 6]);
+        assert_eq!(
+            SIGNALS.map(|signal| stopping.understand(signal, Duration::ZERO).0 == Order::Ignore),
+            [false; 6]
+        );
         stopping.begin(Shutdown::WaitForServers, 1);
-        let orders = [SIGHUP, SIGUSR1, SIGUSR2].map(|signal| stopping.understand(signal).0);
+        let orders = [SIGHUP, SIGUSR1, SIGUSR2].map(|signal| stopping.understand(signal, Duration::ZERO).0);
         assert_eq!(orders, [Order::Reload, Order::Ignore, Order::Ignore]);
     }
 
@@ -164,5 +198,23 @@ mod tests {
         let mut stopping = Stopping::No;
         stopping.begin(Shutdown::Now, 4);
         assert_eq!(stopping.last_words(), Some(""));
+    }
+
+    #[test]
+    fn a_drain_ends_by_time_or_by_another_wish() {
+        let (now, time) = (Instant::now(), Duration::from_secs(5));
+        let mut stopping = Stopping::No;
+        assert_eq!(stopping.rest_of_drain(now), None);
+        assert_eq!(stopping.understand(SIGTERM, time).0, Order::Drain);
+        stopping.drain(now, time);
+        assert_eq!(stopping.rest_of_drain(now + Duration::from_secs(2)), Some(Duration::from_secs(3)));
+        assert_eq!(stopping.rest_of_drain(now + Duration::from_secs(7)), Some(Duration::ZERO));
+        assert_eq!(
+            stopping.understand(SIGTERM, time).0,
+            Order::Shutdown(Shutdown::Now),
+            "the second ends it"
+        );
+        stopping.begin(Shutdown::WaitForServers, 1);
+        assert_eq!((stopping.rest_of_drain(now), stopping.last_words()), (None, None));
     }
 }

@@ -72,6 +72,7 @@ enum Note {
     Seen { worker: WorkerId, ticket: u64, snapshot: Snapshot },
     Operated { ticket: u64, result: Operated },
     Rules(Rules),
+    Drain,
     Close,
 }
 
@@ -108,6 +109,11 @@ impl Web {
     /// The rules changed.
     pub fn follow(&self, rules: Rules) {
         self.send(Note::Rules(rules));
+    }
+
+    /// `/readyz` says that the process is about to end.
+    pub(crate) fn drain(&self) {
+        self.send(Note::Drain);
     }
 
     /// Accepts no more connections: another process does. Open connections are still served.
@@ -204,6 +210,8 @@ struct House {
     /// A new sample is there.
     sampled: tokio::sync::watch::Sender<u64>,
     streams: std::cell::Cell<u32>,
+    /// The process is about to end, and serves clients until then.
+    is_draining: std::cell::Cell<bool>,
 }
 
 /// What is wrong with `http_tls_cert_file` and `http_tls_key_file`, if anything is.
@@ -246,6 +254,7 @@ async fn run(setup: WebSetup, tls: tls::Tls) {
         sampling: tokio::sync::Mutex::new(()),
         sampled: tokio::sync::watch::Sender::new(0),
         streams: std::cell::Cell::new(0),
+        is_draining: std::cell::Cell::new(false),
     });
     let mut doors = Vec::new();
     for socket in sockets {
@@ -266,6 +275,7 @@ async fn listen(house: &House, mut inbox: WebInbox, doors: &[tokio::task::JoinHa
         match note {
             Note::Seen { worker, ticket, snapshot } => house.desk.seen(worker, ticket, snapshot),
             Note::Operated { ticket, result } => house.desk.operated(ticket, result),
+            Note::Drain => house.is_draining.set(true),
             Note::Close => doors.iter().for_each(tokio::task::JoinHandle::abort),
             Note::Rules(rules) => {
                 match tls::Tls::read(&rules.config.main, present) {

@@ -63,6 +63,7 @@ fn the_counts_are_those_of_pgbouncer() {
         "server_protocol",
         "session_audit_sample",
         "session_state",
+        "shutdown_drain_seconds",
         "statement_stats_bytes",
         "trace_one_in",
         "worker_awake_us",

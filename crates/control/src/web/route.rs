@@ -100,6 +100,7 @@ async fn readiness(house: &House) -> Reply {
     let well = house.refresh().await.is_ok();
     let reason = match house.model.borrow().activity() {
         _ if !well => "not answering\n",
+        Activity::Active | Activity::Paused if house.is_draining.get() => "draining\n",
         Activity::Active => return reply(StatusCode::OK, TEXT, "ok\n"),
         Activity::Paused => "paused\n",
         Activity::Suspended => "suspended\n",

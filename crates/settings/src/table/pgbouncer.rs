@@ -246,6 +246,10 @@ settings! {
         transaction_timeout: Duration = "0", Kind::Seconds, Reload, PgBouncer, InEffect;
         /// How long `SUSPEND` waits for buffers to empty before it closes connections.
         suspend_timeout: Duration = "10", Kind::Seconds, Reload, PgBouncer, InEffect;
+        /// How long SIGTERM leaves the listeners open while `/readyz` says `draining`, so that a load balancer stops sending
+        /// clients. After that, clients go at the end of their transaction, as with SIGINT. 0 means that SIGTERM waits until all
+        /// clients have left.
+        shutdown_drain_seconds: Duration = "0", Kind::Seconds, Reload, Ours, InEffect;
         /// After what time without use a database that was made from the `*` entry is forgotten, with its
         /// totals.
         autodb_idle_timeout: Duration = "3600", Kind::Seconds, Reload, PgBouncer, InEffect;
