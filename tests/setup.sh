@@ -31,6 +31,7 @@ pg/install.sh
 browser/install.sh
 monitoring/install.sh
 packaging/install.sh
+kubernetes/install.sh
 
 # OpenLDAP's server: some tests are skipped without it. It is not to be started by its installation.
 if ! [ -x /usr/sbin/slapd ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
