@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use pgweir_core::carried::Carried;
-use pgweir_core::driver::{CloseMode, ConnId, Driver, Endpoint, Level, TlsRole, WorkerId};
 use pgweir_core::client_handoff::ClientHandoff;
+use pgweir_core::driver::{CloseMode, ConnId, Driver, Endpoint, Level, TlsRole, WorkerId};
 use pgweir_core::mail::{Mail, Question};
 
 /// Bytes the machine may have queued for one connection that does not take any. The machine stops reading the other side at
