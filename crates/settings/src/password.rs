@@ -63,7 +63,12 @@ fn without_accounts(text: &str) -> String {
 
 /// The part of a connection string that may be shown: its pairs up to the first whose key is secret or unknown,
 /// because an unknown key may be a misspelled `password`. The name of that key is shown, its value is not.
+/// A plain value that holds what looks like a password's key is hidden from there on.
 pub(crate) fn masked_pairs(text: &str, is_plain: impl Fn(&str) -> bool) -> String {
+    masked(&shown_pairs(text, is_plain))
+}
+
+fn shown_pairs(text: &str, is_plain: impl Fn(&str) -> bool) -> String {
     let mut from = 0;
     loop {
         let rest = &text[from..];
@@ -138,6 +143,7 @@ mod tests {
 
     #[test]
     fn pairs_are_shown_up_to_the_first_that_may_be_secret() {
+        assert_eq!(masked_pairs("host=x\u{b}password=s port=1", |_| true), "host=x\u{b}password=***");
         let is_plain = |key: &str| matches!(key, "host" | "port");
         for (text, shown) in [
             ("", ""),
