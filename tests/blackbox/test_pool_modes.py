@@ -169,30 +169,6 @@ def slow_commit(pg):
     pg.sql("drop table judged")
 
 
-def test_the_next_client_begins_while_the_transaction_before_is_being_committed(pooled, slow_commit):
-    """Its BEGIN is answered when COMMIT was sent; its first statement runs when that is done, and in its own transaction."""
-    pooler = pooled(default_pool_size=1, defer_begin="packet")
-    with pooler.raw() as first, pooler.raw() as second, pooler.raw() as third:
-        first.query("begin")
-        pid = first.query("insert into judged values (1) returning pg_backend_pid()").rows[0][0]
-        second.send(query("begin"))
-        third.send(query("begin"))
-        assert second.quiet(0.3)
-        first.send(query("commit"))
-        assert second.until("Z").status == "T"
-        assert first.quiet(0.3) and third.quiet(0.1)
-        second.send(query("insert into judged select count(*) from judged returning n, pg_backend_pid()"))
-        assert second.quiet(0.3)
-        slow_commit.execute("select pg_advisory_unlock(4077)")
-        assert first.until("Z").commands == ["COMMIT"]
-        answer = second.until("Z")
-        assert (answer.rows, answer.status) == ([["1", pid]], "T")
-        assert second.query("rollback").status == "I"
-        assert third.until("Z").status == "T"
-        assert third.query("select count(*), pg_backend_pid() from judged").rows == [["1", pid]]
-        assert third.query("commit").status == "I"
-
-
 @pytest.mark.parametrize("defer", ["packet", "server", "off"])
 def test_session_mode_sends_begin_with_the_first_statement(pooled, pg, defer):
     """A BEGIN is answered at once; the transaction begins with its first statement, unless that is turned off."""
