@@ -411,12 +411,10 @@ impl Machine {
         let Some(server) = self.servers.get_mut(server_id) else { return Passed::Gone };
         if let Some(kind) = kind {
             let unnamed = kind == Kind::Parse && cursor.rest().get(HEADER_LEN) == Some(&0);
-            let entry = if unnamed {
-                Entry::unnamed(Owner::Client(id), kind)
-            } else {
-                Entry::new(Owner::Client(id), kind)
-            };
-            let pushed = server.ledger.push(if unnamed { entry } else { Entry { ticket, ..entry } });
+            let pushed = server.ledger.push(match unnamed {
+                true => Entry::unnamed(Owner::Client(id), kind),
+                false => Entry { ticket, ..Entry::new(Owner::Client(id), kind) },
+            });
             if pushed == Pushed::Queued && kind != Kind::CopyEnd {
                 server.note_begin(self.now.mono_us);
             }

@@ -49,6 +49,21 @@ fn execute_keeps_the_server_with_the_clients_own_names() {
 }
 
 #[test]
+fn a_client_without_statements_prepares_a_question_for_them() {
+    let mut rig = Rig::new("default_pool_size = 1");
+    let client = rig.client("alice");
+    let server = rig.dialed();
+    let text = "select name from pg_prepared_statements";
+    rig.send(client, &[fe::parse("p", text), fe::sync()].concat());
+    assert_eq!(
+        rig.gets(server),
+        ["Close S PGWEIR_0".to_owned(), format!("Parse p {text}"), "Sync".to_owned()]
+    );
+    rig.send(server, &[be::close_complete(), be::parse_complete(), be::ready('I')].concat());
+    assert_eq!(rig.gets(client), ["ParseComplete", "Ready I"]);
+}
+
+#[test]
 fn when_no_name_is_left_the_server_is_given_back() {
     let (mut rig, client, server) = prepared();
     rig.send(client, &fe::query("execute p"));

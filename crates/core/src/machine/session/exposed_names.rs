@@ -14,7 +14,7 @@ use pgweir_wire::frontend::{self, Target, tag};
 use crate::client::{ClientState, OwnNames};
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId, StatementId};
-use crate::ledger::{Entry, Kind, Owner, Purpose};
+use crate::ledger::{Entry, Kind, Ledger, Owner, Purpose};
 use crate::machine::Machine;
 use crate::machine::prepared::{OUR_PREFIX, PREPARED_TWICE};
 use crate::pins::{Reasons, Touched};
@@ -96,7 +96,9 @@ impl Machine {
         let has_failed = self.servers[server_id].tx == TxStatus::Failed;
         match concern {
             Concern::Ours => self.hide_names(d, server_id),
-            Concern::Ends(name, ticket) if !has_failed => self.lend_name(d, id, server_id, name, ticket),
+            Concern::Ends(name, ticket) if !has_failed => {
+                self.put_empty_statement(d, id, server_id, (name, ticket));
+            }
             Concern::Meets if !has_failed => {
                 let ledger = &self.servers[server_id].ledger;
                 if !ledger.is_between_groups() && !ledger.is_empty() {
@@ -190,7 +192,7 @@ impl Machine {
                         && traits.statements == Statements::One
                         && !self.may_be_taken_by_sql(id, &name) =>
                 {
-                    // The name is not lent until the text runs.
+                    // The name stays as it is until the text runs.
                     return if sent == Sent::Named { Concern::Nothing } else { Concern::Ends(name, ticket) };
                 }
                 _ if met || unread || inside => return Concern::Meets,
@@ -216,7 +218,7 @@ impl Machine {
     /// Between two groups each is prepared in a group of its own: what cannot be prepared any more is missing then, as no other
     /// statement fails with it. In the middle of a group the first that fails ends that group.
     fn expose_names<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId) {
-        let alone = self.servers[server_id].ledger.is_between_groups();
+        let owner = owner_of_names(&self.servers[server_id].ledger, id);
         self.hide_names(d, server_id);
         let account = self.clients.get(id).and_then(|client| client.account.as_deref());
         let own = account.and_then(|account| account.statements.as_deref());
@@ -227,19 +229,11 @@ impl Machine {
         // As the client prepared them: one may execute another.
         names.sort_unstable_by_key(|(.., ticket)| *ticket);
         let server = &mut self.servers[server_id];
-        let owner = if alone { Owner::Hidden(Purpose::OwnName) } else { Owner::Prerequisite(id) };
         self.scratch.clear();
-        let out = &mut self.scratch;
         for (name, statement, ticket) in names {
             let Some(known) = self.statements.get(statement) else { continue };
-            frontend::encode_close(out, Target::Statement, name);
-            frontend::encode_parse(out, name, &known.query, &known.types);
-            server.ledger.push(Entry { ticket, ..Entry::new(owner, Kind::Close) });
-            server.ledger.push(Entry { ticket, ..Entry::new(owner, Kind::Parse) });
-            if alone {
-                frontend::encode_sync(out);
-                server.ledger.push(Entry::new(owner, Kind::Sync));
-            }
+            let statement = (name, &*known.query, &*known.types);
+            prepare_name(&mut self.scratch, &mut server.ledger, (owner, ticket), statement);
         }
         d.send(server.conn, &self.scratch);
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
@@ -303,26 +297,17 @@ impl Machine {
     }
 
     /// The name stands for an empty statement while the text that ends it runs. What is left of it is closed after that.
-    fn lend_name<D: Driver>(
+    fn put_empty_statement<D: Driver>(
         &mut self,
         d: &mut D,
         id: ClientId,
         server_id: ServerId,
-        name: Box<[u8]>,
-        ticket: u32,
+        (name, ticket): (Box<[u8]>, u32),
     ) {
         let server = &mut self.servers[server_id];
-        let alone = server.ledger.is_between_groups();
-        let owner = if alone { Owner::Hidden(Purpose::OwnName) } else { Owner::Prerequisite(id) };
+        let owner = owner_of_names(&server.ledger, id);
         self.scratch.clear();
-        frontend::encode_close(&mut self.scratch, Target::Statement, &name);
-        frontend::encode_parse(&mut self.scratch, &name, b"", b"");
-        server.ledger.push(Entry::new(owner, Kind::Close));
-        server.ledger.push(Entry::new(owner, Kind::Parse));
-        if alone {
-            frontend::encode_sync(&mut self.scratch);
-            server.ledger.push(Entry::new(owner, Kind::Sync));
-        }
+        prepare_name(&mut self.scratch, &mut server.ledger, (owner, 0), (&name, b"", b""));
         d.send(server.conn, &self.scratch);
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
             link.discards = true;
@@ -445,6 +430,28 @@ impl Machine {
     /// The client closes what it may have prepared by SQL: its session is asked.
     pub(in crate::machine) fn note_closed_by_protocol(&mut self, id: ClientId) {
         self.note_marks(id, Marks::PREPARED, b"", false);
+    }
+}
+
+/// In whose name the client's own names are prepared: between two groups each in a hidden group of its own, else in the client's.
+fn owner_of_names(ledger: &Ledger, id: ClientId) -> Owner {
+    if ledger.is_between_groups() { Owner::Hidden(Purpose::OwnName) } else { Owner::Prerequisite(id) }
+}
+
+/// The server prepares this text under this name, whatever the name was before.
+fn prepare_name(
+    out: &mut Vec<u8>,
+    ledger: &mut Ledger,
+    (owner, ticket): (Owner, u32),
+    (name, query, types): (&[u8], &[u8], &[u8]),
+) {
+    frontend::encode_close(out, Target::Statement, name);
+    frontend::encode_parse(out, name, query, types);
+    ledger.push(Entry { ticket, ..Entry::new(owner, Kind::Close) });
+    ledger.push(Entry { ticket, ..Entry::new(owner, Kind::Parse) });
+    if matches!(owner, Owner::Hidden(_)) {
+        frontend::encode_sync(out);
+        ledger.push(Entry::new(owner, Kind::Sync));
     }
 }
 
