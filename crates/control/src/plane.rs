@@ -143,7 +143,7 @@ impl<F: Fleet> Plane<F> {
         self.fleet
     }
 
-    /// The next event; the end of a drain is one. `None` when nobody is left who could send one.
+    /// The next event; the end of a drain is one. `None` when no sender is left.
     fn next(&self, events: &Receiver<Event>) -> Option<Event> {
         let Some(rest) = self.stopping.rest_of_drain(Instant::now()) else { return events.recv().ok() };
         match events.recv_timeout(rest) {

@@ -30,7 +30,7 @@ pub(crate) struct Group {
     /// Of its first statement's text alone.
     pub(crate) statement: u64,
     /// It changes nothing, waits for no lock of a row and runs no code of users. Others may be queued behind it; and it may run a
-    /// second time if nobody saw the first answer.
+    /// second time if its client has not seen the first answer.
     pub(crate) certainly_reads: bool,
     /// It names prepared statements.
     pub(crate) names_statements: bool,

@@ -277,7 +277,7 @@ impl Ledger {
         self.entries.len() == 1 && self.phase == Phase::Normal && self.doubtful == 0
     }
 
-    /// What is owed to this client, whenever it is due, is for nobody from here on.
+    /// What is owed to this client, whenever it is due, is dropped from here on.
     pub fn disown(&mut self, client: ClientId, purpose: Purpose) {
         for entry in self.entries.iter_mut().filter(|entry| entry.owner.client() == Some(client)) {
             entry.owner = Owner::Hidden(purpose);

@@ -29,7 +29,7 @@ pub(crate) struct Head {
 /// A statement behind the head. It certainly only reads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueuedClient {
-    /// Whose it is; the client may be gone. That of one which was rescued is nobody.
+    /// Whose it is; the client may be gone. A rescued one has no client.
     pub(crate) client: ClientId,
     /// See [`Head::key`].
     pub(crate) key: u64,
@@ -125,7 +125,7 @@ impl Pipelined {
         self.behind.iter().filter(|queued| !queued.client.is_null()).count()
     }
 
-    /// Those behind the head run elsewhere: who they are. What they were sent for here is answered to nobody.
+    /// Those behind the head run elsewhere: their clients. The answers to them here are dropped.
     pub(crate) fn rescue(&mut self) -> Vec<ClientId> {
         let clients = self.behind.iter_mut().map(|queued| std::mem::take(&mut queued.client));
         clients.filter(|client| !client.is_null()).collect()

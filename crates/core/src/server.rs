@@ -137,7 +137,7 @@ pub(crate) enum ServerState {
     Settling(Settling),
     /// Linked.
     Busy(ClientId),
-    /// Its client is gone; what it asked for is answered to nobody, and then it is the turn of those queued there behind it.
+    /// Its client is gone; the answer to it is dropped, and then it is the turn of those queued behind it.
     Draining,
     /// `auth_query` runs, for a client that logs in.
     Inquiring(Box<Inquiring>),

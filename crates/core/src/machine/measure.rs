@@ -200,7 +200,7 @@ impl Machine {
         let running = server.running;
         server.recent.note(&running);
         let bytes = answered_bytes.saturating_sub(running.from_bytes);
-        // Whoever is queued behind it begins there.
+        // The statement queued behind it begins there.
         server.running.begin(answered_bytes);
         let traced = server.traced.take();
         let slow = split.total_us() >= self.pools[server.pool].slow_us;

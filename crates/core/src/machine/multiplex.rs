@@ -1,8 +1,8 @@
 //! Multiplexing: statements of several clients on one server, one after the other.
 //!
-//! A queued client has sent a whole group that is certainly over with its own answer, and so has everybody before it. The first one
+//! A queued client has sent a whole group that is certainly over with its own answer, and so has every client before it. The first one
 //! has the server as any linked client has it; when its answer is complete, the next one becomes the first. What a queued client
-//! asked for stays in its inbox until then: while nobody has seen an answer to it, it can be asked again elsewhere.
+//! asked for stays in its inbox until then: as long as its client has seen no answer, it can be asked again elsewhere.
 
 use pgweir_wire::backend::TxStatus;
 use pgweir_wire::header::Header;
@@ -218,7 +218,7 @@ impl Machine {
         self.estimates.bar(head.key);
     }
 
-    /// A statement that was taken for self-contained left a transaction open. Nobody was queued behind it, so no harm is done.
+    /// A statement that was taken for self-contained left a transaction open. No other client was queued behind it, so no harm is done.
     pub(super) fn trust_lost<D: Driver>(&mut self, d: &mut D, id: ServerId) {
         self.note_violation(id);
         self.end_pipeline(id);
@@ -239,7 +239,7 @@ impl Machine {
         })
     }
 
-    /// The server is given up. Those behind its head have only asked to read, and nobody has seen an answer to them: they run
+    /// The server is given up. Those behind its head have only asked to read, and have seen no answer: they run
     /// elsewhere, before anything else.
     pub(super) fn put_back_queued<D: Driver>(&mut self, d: &mut D, id: ServerId) {
         let Some(server) = self.servers.get_mut(id) else { return };
@@ -248,7 +248,7 @@ impl Machine {
     }
 
     /// Heads that were known to be short and run for long may wait for a lock. Those behind them run elsewhere, once and on a server
-    /// of their own; what comes for them here is for nobody. (While no server is given out, they are as well off where they are.)
+    /// of their own; what comes for them here is dropped. (While no server is given out, they are as well off where they are.)
     pub(super) fn rescue_queued<D: Driver>(&mut self, d: &mut D) {
         let is_open = self.activity == Activity::Active && self.stopping != Some(Shutdown::WaitForServers);
         let busy: Vec<(PoolId, ServerId)> = self
@@ -305,7 +305,7 @@ impl Machine {
         self.notice(pool_id);
     }
 
-    /// Servers whose head's client is gone. With nobody left queued, what one does is of use to nobody, as where a client leaves in
+    /// Servers whose head's client is gone. With no client left queued, what the server does is of no use, as if a client leaves in
     /// the middle of a statement.
     pub(super) fn close_drained<D: Driver>(&mut self, d: &mut D) {
         let orphans: Vec<ServerId> = self

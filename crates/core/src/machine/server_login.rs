@@ -345,7 +345,7 @@ impl Machine {
     ) {
         self.greet_client(d, client_id, greeting, None, Some(id));
         let Some(client) = self.clients.get_mut(client_id) else { return };
-        // Its messages pass as they are, and nobody else had this server.
+        // Its messages pass as they are, and no other client had this server.
         let unnamed = UnnamedOnServer::Own;
         client.state = ClientState::Linked(Link { unnamed, ..Link::new(id, PoolMode::Session) });
         let server = &self.servers[id];

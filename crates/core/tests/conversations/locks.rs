@@ -1,4 +1,4 @@
-//! Nobody waits for a lock that is not its own: nothing is queued behind what may wait for one, and what is queued behind a statement
+//! No client waits for a lock that is not its own: nothing is queued behind what may wait for one, and what is queued behind a statement
 //! that takes long runs elsewhere.
 
 use pgweir_core::mail::{Mail, Question, Shutdown};
@@ -212,7 +212,7 @@ fn what_is_queued_behind_a_statement_that_takes_long_runs_elsewhere() {
     rig.send(second, &answer("b"));
     assert_eq!(rig.gets(clients[1]), answered("b"));
     assert_eq!(rig.gets(second), ["Query select 2"]);
-    // Their answers here are for nobody, also when they come in the meantime, in pieces.
+    // Their answers here are dropped, also when they come in the meantime, in pieces.
     rig.gets_nothing(clients[0]);
     rig.send_bytewise(server, &[answer("a"), answer("late")].concat());
     assert_eq!(rig.gets(clients[0]), answered("a"));
@@ -241,7 +241,11 @@ fn what_ran_elsewhere_is_not_queued_again() {
     assert_eq!(rig.new_dials(), 0);
     rig.gets_nothing(second);
     rig.send(second, &answer("b"));
-    assert_eq!(rig.gets(second), ["Query select 2"], "nobody follows it, and it follows nobody");
+    assert_eq!(
+        rig.gets(second),
+        ["Query select 2"],
+        "nothing is queued behind it, and it is queued behind nothing"
+    );
 }
 
 #[test]
@@ -330,7 +334,7 @@ fn the_one_that_takes_long_may_leave() {
     rig.pass_us(100_100);
     rig.eof(clients[0]);
     rig.pass_s(1);
-    assert!(rig.is_closed(server), "what is left on it is of use to nobody");
+    assert!(rig.is_closed(server), "what is left on it is of no use");
     assert!(!rig.is_closed(clients[1]) && !rig.is_closed(clients[2]));
 }
 

@@ -183,7 +183,7 @@ fn a_statement_that_leaves_a_transaction_open_costs_the_server_and_is_not_truste
     assert_eq!(rig.gets(clients[1]), answered("1"));
     rig.send(clients[2], &fe::query("select 2"));
     rig.send(clients[3], &fe::query("select 3"));
-    assert_eq!(rig.gets(fresh), ["Query select 2"], "nobody follows it now");
+    assert_eq!(rig.gets(fresh), ["Query select 2"], "nothing is queued behind it now");
     let console = rig.console();
     let row = rig.pool(console, "app,alice");
     assert_eq!(row[22], "1", "{row:?}");

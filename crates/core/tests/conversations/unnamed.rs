@@ -51,7 +51,7 @@ fn the_next_one_replaces_it() {
     assert_eq!(rig.gets(server), ["Parse  select 3", "Bind ", "Execute", "Sync"]);
     rig.send(server, &[be::parse_complete(), done("SELECT 1")].concat());
     rig.send(client, &use_it());
-    assert_eq!(rig.gets(server), ["Close S ", "Bind ", "Execute", "Sync"], "nobody gets the older one");
+    assert_eq!(rig.gets(server), ["Close S ", "Bind ", "Execute", "Sync"], "no client gets the older one");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The connection that listens for a pool's clients, its notify listener: how it comes to listen for a client, and how it ends.
 //!
 //! A client's server and the notify listener must meet: what is sent before a certain moment the one passes on, and the other what is
-//! sent behind it. PostgreSQL signals those who listen one after the other, so that nobody's silence says anything. But it has
+//! sent behind it. PostgreSQL signals those who listen one after the other, so that the silence of one says nothing about another. But it has
 //! one queue, which all read in its order. When the notify listener listens, the server sends a mark, a notification on a channel of the
 //! notify listener's own, and listens to it, too: what each hears on its side of the mark is all there is, and once.
 //! (`SignalBackends` and `asyncQueueReadAllNotifications` in PostgreSQL's `async.c`.)
@@ -298,7 +298,7 @@ impl Machine {
         );
         self.log(d, Level::Warning, &line);
         if self.listener(client).is_some_and(|listener| !listener.joined.is_empty()) {
-            // What the notify listener has still to tell it of those can not be had from its server any more.
+            // What the notify listener has still to tell it of those cannot come from its server any more.
             self.refuse_client(d, client, &Fault::NotificationsLost);
             return;
         }
@@ -355,7 +355,7 @@ impl Machine {
         }
     }
 
-    /// Leaves the channels that nobody wants; a notify listener without any is closed like an unused server.
+    /// Leaves the channels that no client wants; a notify listener without any is closed like an unused server.
     pub(in crate::machine) fn tend_notify_listener<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
         let idle_us = duration_us(self.rules.config.main.server_idle_timeout);
         let stopping = self.stopping.is_some();

@@ -7,7 +7,7 @@
 //!
 //! Notifications reach a client when none of its transactions is open, as in PostgreSQL, in the order in which the notify listener got
 //! them, and its own before its ReadyForQuery. Where no notify listener can be had, a client that listens keeps its server. A
-//! notify listener that breaks ends the clients that listen: nobody is left believing that nothing happened.
+//! notify listener that breaks ends the clients that listen: no client is left to believe that nothing happened.
 
 use pgweir_wire::backend::{NotificationResponse, TxStatus, encode_ready, parse_ready};
 use pgweir_wire::header::HEADER_LEN;
