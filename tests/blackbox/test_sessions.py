@@ -205,6 +205,9 @@ def test_a_lost_or_foreign_notification_is_found():
     assert rules.difference([[end]], [[note, end]], set()) is not None
     unlisten = ("C", b"UNLISTEN\0")
     assert rules.difference([[unlisten, end], [end]], [[unlisten, end], [note, end]], set()) is None
+    within, over = [[("Z", b"T")]] * rules.Notifications.WHILE, [[end]] * rules.Notifications.WHILE
+    assert rules.difference([[unlisten, ("Z", b"T")], *within, [end]], [[unlisten, ("Z", b"T")], *within, [note, end]], set()) is None
+    assert rules.difference([[unlisten, end], *over, [end]], [[unlisten, end], *over, [note, end]], set()) is not None
 
 
 def test_the_text_of_a_round_is_the_round():

@@ -188,7 +188,7 @@ RULES = [
 ]
 NOTICE_MISSING = "the notice is missing if pgweir answers the `Parse` itself"
 NOTIFIED_LATE = "A client that sends a pipeline gets its own notifications after the pipeline's last answer"
-NOTIFIED_MORE = "after an `UNLISTEN` in a pipeline notifications may still arrive until then"
+NOTIFIED_MORE = "after an `UNLISTEN` in a pipeline or transaction notifications may still arrive until then"
 MADE_UP_PID = "The process id that the client gets is then made up"
 REPORTED_TWICE = "a client that set it at login gets the server's value first and then its own"
 """The words that document what `Notifications` and `Reports` allow."""
@@ -250,12 +250,13 @@ class Notifications:
         self.idle = True
 
     WHILE = 8
-    """For how many groups after an UNLISTEN in a pipeline or transaction a client may still be notified (`NOTIFIED_MORE`)."""
+    """For how many groups, without those within its transaction, a client may still be notified after an UNLISTEN (`NOTIFIED_MORE`)."""
 
     def excuse(self, wanted, got):
         """Notes what a group tells; whether that is right."""
         ends = any(tag == "C" and body in (b"UNLISTEN\0", b"DISCARD ALL\0") for tag, body in got)
-        self.since_unlisten = 0 if ends else self.since_unlisten + 1
+        # Within a transaction nothing is told.
+        self.since_unlisten = 0 if ends else self.since_unlisten + (got[-1:] != [("Z", b"T")])
         if wanted and wanted[0][0] == "connect" and self.lost():
             return False
         self.idle = got[-1:] == [("Z", b"I")]
