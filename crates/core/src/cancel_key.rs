@@ -1,15 +1,15 @@
 //! What a client must show to cancel its statement: process id and secret, as BackendKeyData gave them.
 //!
-//! Where processes are peers, a key says which of them gave it, in PgBouncer's way, so that both kinds can be in one
-//! group: bytes 1 and 2 are the peer's id, little-endian; the lowest two bits of byte 7 say how many more times a request
-//! with this key may be forwarded.
+//! If processes are peers, a key says which of them gave it, in PgBouncer's way, so that pgweir and PgBouncer
+//! can be in one group: bytes 1 and 2 are the peer's id, little-endian; the lowest two bits of byte 7 say how
+//! many more times a request with this key may be forwarded.
 
 use crate::limits::CANCEL_KEY_BYTES;
 
 /// Process id and four bytes of secret: the whole key in protocol 3.0.
 pub(crate) type KeyHead = [u8; 8];
 
-/// Where the hops are.
+/// The byte that holds the hops.
 const HOPS_AT: usize = 7;
 
 /// A key is made with as many hops as there can be; requests come with fewer.
@@ -77,7 +77,7 @@ impl CancelKey {
         u32::from_be_bytes([a, b, c, d])
     }
 
-    /// What BackendKeyData carries behind the process id.
+    /// What BackendKeyData carries after the process id.
     pub(crate) fn secret(&self) -> Vec<u8> {
         let mut secret = self.head[4..].to_vec();
         secret.extend_from_slice(self.rest.as_deref().map_or(&[], |rest| &rest[..]));
@@ -103,7 +103,7 @@ pub(crate) fn own_form(shown: &[u8]) -> Option<Vec<u8>> {
     Some(key)
 }
 
-/// The process whose key a cancel request shows, if there are peers.
+/// The process that gave the key of a cancel request, if there are peers.
 pub(crate) fn peer_of(shown: &[u8]) -> Option<u32> {
     let head = head_of(shown)?;
     Some(u32::from(u16::from_le_bytes([head[1], head[2]])))

@@ -34,8 +34,8 @@ pub struct Carried {
     pub server: Option<CarriedServer>,
 }
 
-/// What was switched on the console, for the process as a whole. It goes ahead of everything else: nobody is to find a database
-/// open over there that is not. Nothing at all is sent where nothing is switched.
+/// What was switched on the console, for the process as a whole. It is sent ahead of everything else: no
+/// client may find a database open over there that is not. If nothing is switched, it is not sent at all.
 #[derive(Encode, Decode, Clone, Default, PartialEq, Eq, Debug)]
 #[cbor(map)]
 pub struct CarriedSwitches {
@@ -86,7 +86,7 @@ pub(crate) enum CarriedSecret {
     ScramKeys(#[n(0)] ByteVec, #[n(1)] ByteVec, #[n(2)] ByteVec, #[n(3)] u32),
 }
 
-/// Where a client came from.
+/// The address that a client came from.
 #[derive(Encode, Decode, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum CarriedPeer {
     /// The client's address and ours.
@@ -142,7 +142,7 @@ pub struct CarriedClient {
     /// What its session holds besides the parameters, by name.
     #[n(13)]
     pub(crate) session: Vec<(ByteVec, ByteVec)>,
-    /// What it started with, where that is not what servers start with.
+    /// What it started with, if that is not what servers start with.
     #[n(14)]
     pub(crate) startup: Option<Vec<(ByteVec, ByteVec)>>,
     /// Its transaction may have changed its session; these settings by name, and perhaps others.
@@ -203,7 +203,8 @@ pub struct CarriedServer {
     /// It is to be closed at its next rest.
     #[n(12)]
     pub(crate) retire: bool,
-    /// The settings it was opened by; others mean that it can not be used any longer.
+    /// The settings that the server was opened with; if they are others now, the server cannot be used any
+    /// longer.
     #[n(13)]
     pub(crate) opened_by: String,
     /// What its session holds besides the parameters, by name.

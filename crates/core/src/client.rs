@@ -35,7 +35,7 @@ pub(crate) struct Client {
     /// Reads are paused: too much waits here, or the server does not take what was sent.
     pub(crate) reads_paused: bool,
     pub(crate) origin: Box<Origin>,
-    /// Who it is; from the startup packet on.
+    /// Its user and database; known from the startup packet on.
     pub(crate) account: Option<Box<Account>>,
 }
 
@@ -49,8 +49,8 @@ pub(crate) struct Account {
     pub(crate) params: Arc<Params>,
     /// What its session holds besides, as it was when its last transaction ended.
     pub(crate) session: Arc<Session>,
-    /// What it started with, tracked parameters included: where its RESET goes back to. `None` where that is what servers
-    /// start with.
+    /// What it started with, tracked parameters included: its RESET goes back to this. `None` if that is what
+    /// servers start with.
     pub(crate) startup: Option<Arc<Session>>,
     /// In session pooling: what a server must have been opened with, or for, to be its own.
     pub(crate) own: Option<Box<Own>>,
@@ -82,7 +82,7 @@ pub(crate) struct Unnamed {
     pub(crate) types: Box<[u8]>,
 }
 
-/// Whose unnamed statement a linked server has.
+/// The client that owns the unnamed statement of a linked server.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) enum UnnamedOnServer {
     /// Perhaps another client's, or one of our own.
@@ -99,9 +99,9 @@ pub(crate) enum UnnamedOnServer {
 pub(crate) enum ClientState {
     /// Accepted; first packets.
     Greeting(Greeting),
-    /// Proving who it is.
+    /// Proves its identity.
     Authenticating(Box<Authenticating>),
-    /// Somebody else was asked: a server for its secret, the control plane whether it is right.
+    /// Its login waits for an answer: from a server for its secret, or from the control plane.
     AwaitingAnswer(Box<AwaitingAnswer>),
     /// Proven; goes to the worker that owns its pool as soon as its bytes are gathered.
     HandingOver(Box<HandingOver>),
@@ -115,7 +115,8 @@ pub(crate) enum ClientState {
     Waiting(Waiting),
     /// Was told an error inside of a group that no server saw: everything up to its Sync is ignored.
     Ignoring,
-    /// Was sent behind others to a server that answers in order, and waits for its turn there.
+    /// Its statement was sent to a server that answers in order, after those of other clients, and waits for
+    /// its turn there.
     QueuedBehind(QueuedBehind),
     /// Has a server.
     Linked(Link),
@@ -158,17 +159,17 @@ pub(crate) struct Authenticating {
 pub(crate) enum Exchange {
     /// It goes on with this.
     Guard(Guard),
-    /// It has a password, which somebody else knows.
+    /// It has a password, which this checker knows.
     Password(Checker),
 }
 
-/// Between a question to somebody else and the answer.
+/// Between the question of a login and its answer.
 pub(crate) struct AwaitingAnswer {
     pub(crate) attempt: Attempt,
     pub(crate) asked: Asked,
 }
 
-/// What somebody else was asked.
+/// What a server or the control plane was asked for a login.
 pub(crate) enum Asked {
     /// `auth_query`: the user's secret.
     Secret {
@@ -220,7 +221,7 @@ pub(crate) enum Target {
     Database,
     /// The console.
     Console,
-    /// No such database: said only after the login succeeded, so that names can not be guessed.
+    /// No such database: said only after the login succeeded, so that names cannot be guessed.
     Nowhere,
 }
 
@@ -243,8 +244,8 @@ pub(crate) struct Waiting {
     pub(crate) begin: Option<Vec<u8>>,
 }
 
-/// Queued on a server behind other clients. What it asked for stays at the front of its inbox until it is answered: if the server
-/// dies before it looked at it, it is sent again elsewhere.
+/// Queued on a server behind other clients. What it asked for stays at the front of its inbox until it is
+/// answered: if the server dies before it looked at it, it is sent again to another server.
 pub(crate) struct QueuedBehind {
     pub(crate) server: ServerId,
     /// As when it was waiting.
@@ -262,29 +263,29 @@ pub(crate) struct DeferredBegin {
     pub(crate) since_us: u64,
 }
 
-/// What became of what goes in front of the client's first message on this server: a BEGIN that was answered before there was a
-/// server, or the client's session.
+/// The state of what is sent before the client's first message on this server: a BEGIN that was answered
+/// before there was a server, or the client's session.
 pub(crate) enum Opening {
     /// There is none, or it is over and done with.
     Done,
-    /// Goes in front of the client's next message.
+    /// Is sent before the client's next message.
     Unsent(Vec<u8>),
-    /// Is sent; the first group behind it is not complete.
+    /// Is sent; the first group after it is not complete.
     Sent,
     /// Is sent, and so is the first group: what follows waits for the answer. `simple`: the group needs no Sync.
     Guarded { simple: bool },
-    /// The client's session is sent, and no BEGIN; the first group behind it is not complete.
+    /// The client's session is sent, and no BEGIN; the first group after it is not complete.
     Replaying,
     /// As with `Guarded`.
     ReplayGuarded { simple: bool },
     /// The server has the client's session; what changed of its parameters it reports with its next ReadyForQuery.
     Replayed,
-    /// Failed; the ReadyForQuery behind the error is awaited. `whole`: all of the group that was sent behind it is there.
-    /// `repair` then brings the server to what the client was told.
+    /// Failed; the ReadyForQuery after the error is awaited. `whole`: all of the group that was sent after it
+    /// is there. `repair` then brings the server to what the client was told.
     Failed { whole: bool, repair: &'static [u8] },
     /// The server is being brought to what the client was told.
     Reopening,
-    /// The answer that is on its way is for nobody, and then the client's first group is sent again.
+    /// The answer that is on its way goes to no client; then the client's first group is sent again.
     Again(Again),
 }
 
@@ -347,7 +348,7 @@ pub(crate) struct Link {
     pub(crate) group: Option<Group>,
     /// The BEGIN that was answered before there was a server.
     pub(crate) opening: Opening,
-    /// Whose unnamed statement the server has.
+    /// The client that owns the server's unnamed statement.
     pub(crate) unnamed: UnnamedOnServer,
     /// Bytes at the front of the inbox that were sent while it was queued.
     pub(crate) kept: usize,
@@ -361,7 +362,8 @@ pub(crate) struct Link {
     pub(crate) touched: Option<Box<Touched>>,
     /// Parameters that were set for it on this server, or that its statements have changed.
     pub(crate) changed: ChangedParameters,
-    /// Texts may mean something else in this transaction: it has settings of its own (SET LOCAL), or tables that others lack.
+    /// Texts may mean something else in this transaction: it changed settings for itself (SET LOCAL), or has
+    /// tables that other sessions lack.
     pub(crate) reads_locally: bool,
     /// What it did with sequences.
     pub(crate) drawing: Drawing,

@@ -12,7 +12,7 @@ use crate::shared::Counts;
 /// How a connection came to us.
 #[derive(Clone, Debug)]
 pub struct Origin {
-    /// Who it is, as the kernel says.
+    /// The peer, as the kernel says.
     pub peer: Peer,
     /// Its TLS session, if any.
     pub tls: Option<Box<TlsInfo>>,
@@ -65,7 +65,7 @@ pub struct Login {
     pub learned: Learned,
 }
 
-/// Where a client is counted; given back when it leaves.
+/// The counters in which a client is counted; given back when it leaves.
 #[derive(Default, Debug)]
 pub struct Counted {
     /// `max_client_conn`.
@@ -81,11 +81,11 @@ pub struct Counted {
 pub struct ClientHandoff {
     /// Number in SHOW's column `id`.
     pub serial: u64,
-    /// Where it came from.
+    /// The address that it came from.
     pub origin: Origin,
-    /// Who it is: proven.
+    /// Its login: proven.
     pub login: Login,
-    /// Where it is counted, and stays so on the way.
+    /// The counters in which it is counted, and stays counted on the way.
     pub counted: Counted,
     /// Bytes that were received and not yet understood.
     pub unread: Vec<u8>,

@@ -1,5 +1,6 @@
-//! The console: a virtual database on which commands are typed. What commands there are, who may use them, what their
-//! answers look like. What they do to clients and servers is the machine's affair (`machine/admin.rs`).
+//! The console: a virtual database on which commands are typed. It says which commands there are, which users
+//! may use them, and what their answers look like. What they do to clients and servers is the machine's
+//! affair (`machine/admin.rs`).
 
 pub mod command;
 pub(crate) mod session;
@@ -32,7 +33,7 @@ pub(crate) fn is_house_name(user: &str) -> bool {
     user == DATABASE || user == DATABASE_ALIAS
 }
 
-/// What somebody may do on the console.
+/// What a user may do on the console.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Rights {
     /// SnapshotRequest.
@@ -41,7 +42,7 @@ pub(crate) enum Rights {
     Admin,
 }
 
-/// The rights of a user who has proven to be that user.
+/// The rights of a user with a proven identity.
 pub(crate) fn rights(main: &Main, user: &str) -> Option<Rights> {
     let among = |names: &[String]| names.iter().any(|name| name == user);
     if among(&main.admin_users) {

@@ -13,8 +13,9 @@ use crate::mail::{Mail, Question};
 
 /// A connection of either kind (client or server), as driver and machine both name it.
 ///
-/// The driver allocates it (on accept or in [`Driver::dial`]). `index` is small and dense and may be used again after
-/// the connection is gone; `generation` then differs, so an old name can not reach a new connection.
+/// The driver allocates it (on accept or in [`Driver::dial`]). `index` is small and dense and may be used
+/// again after the connection is gone; `generation` then differs, so an old name cannot reach a new
+/// connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ConnId {
     /// Place in the driver's table of connections.
@@ -36,7 +37,7 @@ pub struct Now {
     pub wall_us: u64,
 }
 
-/// Where a connection of a client came from.
+/// The origin of a client's connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Peer {
     /// TCP: the client's address and the local address it reached.
@@ -59,7 +60,7 @@ pub enum Peer {
     },
 }
 
-/// Where to open a server connection to.
+/// The address of a server connection.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Endpoint {
     /// TCP; `host` is a name or an address. The driver resolves names (cached as `dns_max_ttl` says).
@@ -92,7 +93,7 @@ pub struct NamesSeen {
 pub struct HostSeen {
     /// Its name, as configured.
     pub name: Arc<str>,
-    /// How long that will be remembered, microseconds; 0 when it has to be looked up again before its next use.
+    /// How long that will be remembered, microseconds; 0 when it must be looked up again before its next use.
     pub left_us: u64,
     /// Its addresses, with port 0; none if there is no such host.
     pub addresses: Vec<SocketAddr>,
@@ -142,8 +143,8 @@ pub struct TlsInfo {
     pub description: String,
     /// Common name and DNS names of a verified peer certificate; empty without one.
     pub peer_names: Vec<String>,
-    /// The hash of the certificate of whoever is the TLS server, as `tls-server-end-point` has it (RFC 5929 section 4): what a login can
-    /// be bound to. `None` where the certificate's signature leaves it undefined.
+    /// The hash of the certificate of the TLS server, as `tls-server-end-point` has it (RFC 5929 section 4):
+    /// what a login can be bound to. `None` if the certificate's signature leaves it undefined.
     pub end_point: Option<Box<[u8]>>,
 }
 
@@ -174,11 +175,11 @@ pub enum CloseMode {
 /// Importance of a log line, in PgBouncer's words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
 pub enum Level {
-    /// The process can not go on.
+    /// The process cannot go on.
     Fatal,
     /// Something failed that should not.
     Error,
-    /// Somebody should look at it.
+    /// An administrator should look at it.
     Warning,
     /// Information.
     Log,
@@ -203,7 +204,7 @@ pub trait Driver {
     /// Opens a connection; later `Machine::connected` or `Machine::closed` follows for it, never within this call.
     fn dial(&mut self, endpoint: &Endpoint) -> ConnId;
 
-    /// Whom a connection reached, where a host's name has several addresses; `None` for a unix socket.
+    /// The address that a connection reached, as a host's name may have several; `None` for a unix socket.
     fn remote(&self, conn: ConnId) -> Option<SocketAddr> {
         let _ = conn;
         None
@@ -248,12 +249,13 @@ pub trait Driver {
     /// `Machine::tls_established` or `Machine::closed` follows.
     fn start_tls(&mut self, conn: ConnId, role: TlsRole, received: &[u8]);
 
-    /// Moves a client's connection, with its TLS state and queued bytes, to another worker, whose machine gets
-    /// `Machine::adopted` with the handoff.
+    /// Moves a client's connection, with its TLS state and queued bytes, to another worker.
+    /// `Machine::adopted` gets the handoff there.
     fn hand_over(&mut self, conn: ConnId, to: WorkerId, handoff: Box<ClientHandoff>);
 
-    /// Gives a client of the console, who may have everything, to whoever sees to online restarts: the connection leaves the
-    /// machine, and [`Mail::Shutdown`] with [`Shutdown::HandOver`](crate::mail::Shutdown) follows when a successor is ready.
+    /// Gives a console client that may have everything to the part of the process that runs online restarts:
+    /// the connection leaves the machine, and [`Mail::Shutdown`] with
+    /// [`Shutdown::HandOver`](crate::mail::Shutdown) follows when a successor is ready.
     fn surrender(&mut self, conn: ConnId);
 
     /// Hands something over to the process that takes our place. The connections leave the machine.
@@ -264,20 +266,21 @@ pub trait Driver {
         false
     }
 
-    /// Passes the key of a cancel request, whose client is unknown here, to the process whose place this one takes, while that is there:
-    /// it may have clients that could not travel. [`Mail::Cancel`] tells its machines.
+    /// Passes the key of a cancel request to the process that this one replaces, while that is there. No
+    /// client here has the key; the other process may have clients that could not travel. [`Mail::Cancel`]
+    /// tells its machines.
     fn pass_back(&mut self, key: &[u8]) {
         let _ = key;
     }
 
-    /// Accepts nobody over TCP from now on, for good; who connected before and stands in the kernel's queue still comes in
-    /// (`Machine::accepted`, in this turn). Unix sockets stay.
+    /// Accepts no more clients over TCP, for good. Connections that already stand in the kernel's queue still
+    /// come in (`Machine::accepted`, in this turn). Unix sockets stay.
     fn stop_listening(&mut self);
 
     /// Sends a message to another worker's machine (`Machine::mail`), in order per pair of workers.
     fn mail(&mut self, to: WorkerId, mail: Mail);
 
-    /// Asks the control plane; an answer, where there is one, comes as mail.
+    /// Asks the control plane; an answer, if there is one, comes as mail.
     fn ask(&mut self, question: Question);
 
     /// Fills `out` with random bytes fit for keys and nonces.
@@ -286,7 +289,8 @@ pub trait Driver {
     /// Writes a log line. The driver adds time, process id and level.
     fn log(&mut self, level: Level, line: &str);
 
-    /// `false` where a line of this level would reach nobody: what is logged for every client need not be put together then.
+    /// `false` if no log takes a line of this level: the lines that are logged for every client need not be
+    /// built then.
     fn log_reaches_anybody(&self, level: Level) -> bool {
         let _ = level;
         true

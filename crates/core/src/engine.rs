@@ -16,9 +16,9 @@ pub trait Engine {
     fn begin_tick(&mut self, now: Now);
     /// A client connected.
     fn accepted<D: Driver>(&mut self, d: &mut D, conn: ConnId, peer: Peer);
-    /// A client that another worker accepted and authenticated, and whose pool is here.
+    /// A client of a pool that is here; another worker accepted and authenticated it.
     fn adopted<D: Driver>(&mut self, d: &mut D, conn: ConnId, handoff: Box<ClientHandoff>);
-    /// Another process, whose place this one takes, hands over something of its own: sockets of a client and a server, as
+    /// The process that this one replaces hands over something it has: sockets of a client and a server, as
     /// far as there are any.
     fn carried<D: Driver>(
         &mut self,

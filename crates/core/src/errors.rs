@@ -1,5 +1,5 @@
-//! Everything a client can be told by us, in one closed list: the text (PgBouncer's where it has one), the SQLSTATE
-//! (PostgreSQL's own), and a hint where the reader can do something about it.
+//! Every error that pgweir itself sends to a client, in one closed list: the text (PgBouncer's where it has
+//! one), the SQLSTATE (PostgreSQL's own), and a hint if the reader can do something about it.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use pgweir_wire::error::{Report, SqlState};
 pub(crate) enum Fault {
     /// The client broke the protocol; says how.
     Protocol(Cow<'static, str>),
-    /// A startup parameter that we can not honour.
+    /// A startup parameter that we cannot honour.
     UnsupportedParameter(String),
     /// The same, inside `options`.
     UnsupportedOption(String),
@@ -47,7 +47,7 @@ pub(crate) enum Fault {
     Timeout(&'static str, SqlState),
     /// The same while the client waited for a server; and why the last attempt to open one failed, if it did.
     Unserved(&'static str, SqlState, Option<String>),
-    /// Servers can not be opened at the moment; what the last attempt said.
+    /// Servers cannot be opened at the moment; what the last attempt said.
     ServerFailing(String),
     /// PostgreSQL refused the login: its own code and text.
     ServerRefused(SqlState, String),
@@ -66,7 +66,7 @@ pub(crate) enum Fault {
     /// Statement pooling: a transaction was opened.
     TransactionInStatementMode,
     SimpleQueryDisabled,
-    /// `session_state = error`: what the client did can not move to another server, for these reasons.
+    /// `session_state = error`: what the client did cannot move to another server, for these reasons.
     CanNotMove(String),
     /// `max_pinned`: one client more would keep its server, for these reasons.
     TooManyPinned(String),
@@ -81,7 +81,7 @@ pub(crate) enum Unproven {
     Listed,
     /// `auth_query` found it.
     Found,
-    /// `auth_query` found nobody.
+    /// `auth_query` found no such user.
     Missing,
 }
 
@@ -198,7 +198,7 @@ impl Fault {
         }
     }
 
-    /// The reason in the log, where it says more than the client is told.
+    /// The reason in the log, if it says more than the client is told.
     pub(crate) fn reason(&self) -> Cow<'_, str> {
         match self {
             Fault::Authentication(_, Unproven::Missing) => "no such user".into(),
@@ -229,7 +229,7 @@ impl Fault {
         }
     }
 
-    /// The reason for which the client's server is closed with it, where it is more than the client's being gone.
+    /// The reason why the client's server is closed with it, if it is more than that the client is gone.
     pub(crate) fn ends_server(&self) -> Option<&'static str> {
         match self {
             Fault::Timeout(text, _) => Some(text),

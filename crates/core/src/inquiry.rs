@@ -16,7 +16,7 @@ pub struct Lookup {
     pub from: WorkerId,
     /// ... and the client: answers carry it back.
     pub client: ClientId,
-    /// The database whose pool is asked.
+    /// The database of the pool that is asked.
     pub database: Arc<str>,
     /// The user of that pool: `auth_user`.
     pub auth_user: Arc<str>,
@@ -51,14 +51,14 @@ pub enum About {
         user: Arc<str>,
         /// What the client says.
         password: PlainPassword,
-        /// Where it comes from; `None` for the unix socket.
+        /// The client's address; `None` for the unix socket.
         address: Option<IpAddr>,
-        /// Who knows.
+        /// What checks it.
         by: Checker,
     },
 }
 
-/// Who knows passwords that are not stored here.
+/// What checks passwords that are not stored here.
 #[derive(Clone, Debug)]
 pub enum Checker {
     /// The modules of the operating system that are configured for the service `pgbouncer`.
@@ -74,16 +74,16 @@ pub enum Answer {
     User {
         /// The name that counts from here on.
         name: Arc<str>,
-        /// Its secret. One that never matches, where there is none.
+        /// Its secret; if it has none, one that never matches.
         secret: Secret,
     },
     /// There is none.
     NoUser,
-    /// The operating system's name, where it has one.
+    /// The operating system's name, if it has one.
     OsUser(Option<Arc<str>>),
     /// Whether the password was right.
     Password(bool),
-    /// Nobody can tell.
+    /// The question cannot be answered.
     Nobody(Obstacle),
 }
 

@@ -1,12 +1,13 @@
 //! The pooler as a deterministic machine: clients, servers, pools, the ledger, the console, timers.
 //!
-//! [`Machine`] is fed bytes, events and the time, and asks a [`driver::Driver`] for everything that touches the world. The
-//! same machine runs over sockets (`pgweir-net`) and over a virtual network (`pgweir-testkit`). Nothing in this crate may
-//! open, read, wait, start a thread, ask for the time, or keep global state.
+//! [`Machine`] is fed bytes, events and the time, and asks a [`driver::Driver`] for everything that touches
+//! the world. The same machine runs over sockets (`pgweir-net`) and over a virtual network
+//! (`pgweir-testkit`). Nothing in this crate may open, read, wait, start a thread, ask for the time, or keep
+//! global state.
 //!
-//! Where to begin reading: [`driver`] (the border), `client.rs` and `server.rs` (the states), `machine.rs` (the verbs),
-//! then the life of a client in order: `machine/greeting.rs`, `login.rs`, `from_client.rs`, `handout.rs`, `from_server.rs`.
-//! [`ledger`] decides which answer belongs to whom.
+//! Begin reading at [`driver`] (the border), `client.rs` and `server.rs` (the states), `machine.rs` (the
+//! verbs), then the life of a client in order: `machine/greeting.rs`, `login.rs`, `from_client.rs`,
+//! `handout.rs`, `from_server.rs`. [`ledger`] decides which client an answer belongs to.
 
 mod buffer_pool;
 mod cancel_key;

@@ -54,7 +54,7 @@ pub enum Mail {
     Rules(Rules),
     /// A console command, to be carried out by this worker for its own pools; [`Mail::Outcome`] goes back.
     Command {
-        /// The worker whose console client asked.
+        /// The worker with the console client that asked.
         from: WorkerId,
         /// That worker's number for the question.
         ticket: u64,
@@ -68,8 +68,8 @@ pub enum Mail {
         /// What came of it.
         outcome: Outcome,
     },
-    /// A CancelRequest whose client is not on the worker that received it. That worker has closed the requesting
-    /// connection already, as PostgreSQL does, without saying whether it found anything.
+    /// A CancelRequest for a client that is not on the worker that received it. That worker has closed the
+    /// requesting connection already, as PostgreSQL does, without saying whether it found anything.
     Cancel {
         /// The key as the client sent it: process id, then secret.
         key: Vec<u8>,
@@ -97,9 +97,9 @@ pub enum Mail {
     /// A worker's pool needs a server and a limit that spans pools is reached: an idle one is to be closed by one of the
     /// others. It goes from worker to worker until one has done so, or it is back.
     Evict {
-        /// Who asks; told with [`Mail::Room`] when a server is free later.
+        /// The worker that asks; told with [`Mail::Room`] when a server is free later.
         from: WorkerId,
-        /// Whose servers are too many.
+        /// The limit that is reached.
         of: Scarce,
         /// One was closed: this is the answer.
         done: bool,
@@ -110,9 +110,10 @@ pub enum Mail {
     Continue,
     /// Stop (signal, or SHUTDOWN on any console).
     Shutdown(Shutdown),
-    /// The process whose place this one has taken hands over nothing more.
+    /// The process that this one has replaced hands over nothing more.
     AllArrived,
-    /// The process that took our place is gone before everything was handed over: who is here is served here.
+    /// The process that took our place is gone before everything was handed over: the clients that are here
+    /// are served here.
     SuccessorGone,
     /// The control plane looks; [`Question::Seen`] answers.
     SnapshotRequest {
@@ -140,14 +141,14 @@ pub type Operated = Result<Vec<Vec<Option<String>>>, String>;
 pub enum Question {
     /// Read the files again: [`Mail::Rules`] for every worker if they are good, then [`Mail::Outcome`].
     Reload {
-        /// Who gets the outcome.
+        /// The worker that gets the outcome.
         from: WorkerId,
         /// See [`Mail::Command`].
         ticket: u64,
     },
     /// SET on the console: [`Mail::Rules`] for every worker if it is good, then [`Mail::Outcome`].
     Set {
-        /// Who gets the outcome.
+        /// The worker that gets the outcome.
         from: WorkerId,
         /// See [`Mail::Command`].
         ticket: u64,
@@ -168,7 +169,7 @@ pub enum Question {
     Traced(Box<TracedStatement>),
     /// No question but an answer: to [`Mail::SnapshotRequest`].
     Seen {
-        /// Whose view this is.
+        /// The worker that gives this view.
         worker: WorkerId,
         /// As in the mail.
         ticket: u64,

@@ -136,9 +136,10 @@ pub enum Command {
 /// Why a text is no command that could be carried out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum NoCommand {
-    /// It is none; what anybody is told who types it.
+    /// It is no command; the error that every user gets.
     Unknown(String),
-    /// It is one for administrators, and lacks something: who is none is told that first.
+    /// It is a command for administrators, and lacks something. A user who is no administrator is told that
+    /// first.
     Lacking(&'static str),
 }
 
@@ -353,11 +354,11 @@ pub enum Outcome {
     Sums(Vec<(&'static str, u64)>),
     /// It failed; what the user is told.
     Failed(String),
-    /// It was waited for, and somebody else undid it meanwhile; what the user is told.
+    /// It was waited for, and another command undid it in the meantime; what the user is told.
     Undone(&'static str),
 }
 
-/// Who gave a command, and is told what came of it.
+/// The origin of a command, which is told its outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Asker {
     /// A client at the console.
@@ -366,7 +367,7 @@ pub(crate) enum Asker {
     Control(u64),
 }
 
-/// A command that workers are at, kept by the worker whose console client typed it.
+/// A command that workers carry out, kept by the worker that serves the console client.
 pub(crate) struct PendingCommand {
     pub(crate) asker: Asker,
     pub(crate) command: Command,

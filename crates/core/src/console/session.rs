@@ -1,4 +1,4 @@
-//! A client of the console: who it is, and the prepared statements and portals it has.
+//! A client of the console: its user, and the prepared statements and portals it has.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::table::Formats;
 use crate::cancel_key::CancelKey;
 use crate::client_handoff::Counted;
 
-/// Who is at the console, and whether a command of theirs is still being carried out.
+/// The user of a console client, and whether its command is still being carried out.
 pub(crate) struct ConsoleSession {
     user: Arc<str>,
     /// As it named itself in its startup packet.

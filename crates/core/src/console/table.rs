@@ -46,9 +46,10 @@ const SOCKET: [(&str, Type); 21] = [
     ("id", Int8),
 ];
 
-/// What CLIENTS_EXTENDED and SERVERS_EXTENDED add. `multiplexed`: 1 for a client whose statement is queued on a server after another
-/// client's; for a server, the number of these clients. Then why a client keeps its server between transactions, and since when; the
-/// age of the transaction; the fingerprint of the statement that runs.
+/// What CLIENTS_EXTENDED and SERVERS_EXTENDED add. `multiplexed`: 1 for a client with a statement that is
+/// queued on a server after another client's; for a server, the number of these clients. Then why a client
+/// keeps its server between transactions, and since when; the age of the transaction; the fingerprint of the
+/// statement that runs.
 const SOCKET_OURS: [(&str, Type); 5] = [
     ("multiplexed", Int4),
     ("pinned", Text),
@@ -329,7 +330,8 @@ impl Type {
     }
 }
 
-/// numeric_send: digits of base 10,000, the first one's weight, the sign, and how many decimal places are shown.
+/// numeric_send: digits of base 10,000, the first one's weight, the sign, and the number of decimal places
+/// that are shown.
 fn binary_numeric(text: &str) -> Vec<u8> {
     const BASE_DIGITS: usize = 4;
     const NEGATIVE: u16 = 0x4000;
@@ -414,7 +416,7 @@ pub(crate) fn encode_columns(out: &mut Vec<u8>, columns: &Columns, formats: &For
     encode_row_description(out, &described);
 }
 
-/// DataRow. Values come as text, and are converted where binary ones are wanted.
+/// DataRow. Values come as text, and are converted if binary ones are wanted.
 pub(crate) fn encode_row(out: &mut Vec<u8>, columns: &Columns, formats: &Formats, row: &[Option<String>]) {
     debug_assert_eq!(row.len(), columns.len(), "a row has a value for each column");
     let cells: Vec<Option<Cow<'_, [u8]>>> = row
