@@ -26,13 +26,13 @@ struct Place {
     key: u64,
     us: u32,
     bytes: u32,
-    /// Samples, up to a small number: those that were used more often stay longer.
+    /// Samples, up to a small number: statements that were used more often stay longer.
     seen: u8,
     /// It did what it was certain not to do: it is never trusted again.
     barred: bool,
 }
 
-/// The table. Two places for each key; where both are taken, the one that is used less is given up.
+/// The table. Two places for each key; if both are taken, the one that is used less is given up.
 #[derive(Default)]
 pub(crate) struct Estimates {
     /// Empty until something is measured.
@@ -47,8 +47,8 @@ impl Estimates {
         Some(Estimate { us: u64::from(place.us) / FRACTION, bytes: u64::from(place.bytes) / FRACTION })
     }
 
-    /// A statement took so long and answered so much. Times count up to a few times of `long_us`: one statement that waited
-    /// for a lock, or whose server was not given a processor, says little of the next; two in a row say more.
+    /// A statement took so long and answered so much. Times count up to a few times of `long_us`. One
+    /// statement that waited for a lock, or had no processor, says little of the next; two in a row say more.
     pub(crate) fn note(&mut self, key: u64, us: u64, bytes: u64, long_us: u64) {
         let at = self.find_or_make(key);
         let place = &mut self.places[at];
@@ -91,7 +91,7 @@ impl Estimates {
         }
         let at = place_of(key);
         let rarer = if self.places[at ^ 1].seen < self.places[at].seen { at ^ 1 } else { at };
-        // Whoever was common once does not stay for ever.
+        // The other statement loses half its count, so that one that was common once does not stay forever.
         let other = &mut self.places[rarer ^ 1];
         if !other.barred {
             other.seen = (other.seen / 2).max(other.seen.min(1));

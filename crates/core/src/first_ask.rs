@@ -1,9 +1,10 @@
-//! What a client asked its server first, kept until it is answered: it can be asked once more where PostgreSQL refused to run an
-//! outdated statement before anything was done ("cached plan must not change result type").
+//! What a client asked its server first, kept until it is answered. It can be asked once more if PostgreSQL
+//! refused to run an outdated statement before anything was done ("cached plan must not change result type").
 //!
-//! What this file is for: to keep those bytes, and to say whether asking again is right. It is where the client learns the
-//! columns anew in the same group, and where its values mean the same whatever types PostgreSQL finds this time. In doubt it must
-//! say no: the client is told PostgreSQL's error then, as on a connection of its own.
+//! What this file is for: to keep those bytes, and to say whether asking again is right. It is, if the client
+//! learns the columns again in the same group, and if its values mean the same whatever types PostgreSQL
+//! finds this time. In doubt it must say no: the client is told PostgreSQL's error then, as on a connection
+//! without a pooler.
 
 use pgweir_wire::frontend::{BindHead, BindTail, Close, Describe, Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
@@ -140,7 +141,7 @@ pub(crate) fn outdated_name<'a, 'b>(
                 }
                 bound = true;
             }
-            // Who does not ask for the columns goes by those that it was told of before.
+            // A client that does not ask for the columns relies on those that it was told of before.
             tag::EXECUTE if bound && described => {}
             tag::CLOSE if Close::parse(body).ok()?.target == Target::Portal => {}
             tag::FLUSH => {}

@@ -1,8 +1,10 @@
-//! What a client asks for between two transactions: one message group, looked at as a whole before anything of it is sent.
+//! What a client asks for between two transactions: one message group, looked at as a whole before anything
+//! of it is sent.
 //!
-//! What this file is for: to say of a group that it is certainly over with its own answer: it opens no transaction, begins
-//! no COPY, leaves nothing in the session, and needs nothing that another group left there. Only such a group may share a
-//! server connection with those of other clients. It must never say so when in doubt; "no" costs speed, never correctness.
+//! What this file is for: to say of a group that it is certainly over when it is answered: it opens no
+//! transaction, begins no COPY, leaves nothing in the session, and needs nothing that another group left
+//! there. Only such a group may share a server connection with those of other clients. It must never say so
+//! when in doubt; "no" costs speed, never correctness.
 
 use pgweir_sql::Traits;
 use pgweir_wire::frontend::{BindHead, Close, Describe, Parse, Query, Target, tag};
@@ -29,8 +31,8 @@ pub(crate) struct Group {
     pub(crate) fingerprint: u64,
     /// Of its first statement's text alone.
     pub(crate) statement: u64,
-    /// It changes nothing, waits for no lock of a row and runs no code of users. Others may be queued behind it; and it may run a
-    /// second time if its client has not seen the first answer.
+    /// It changes nothing, waits for no lock of a row and runs no code of users. Other groups may be queued
+    /// behind it; and it may run a second time if its client has not seen the first answer.
     pub(crate) certainly_reads: bool,
     /// It names prepared statements.
     pub(crate) names_statements: bool,

@@ -1,13 +1,14 @@
-//! Reply accounting: what one server connection owes, and to whom, in order.
+//! Reply accounting: what one server connection owes, to which client, in order.
 //!
-//! Every message that is sent to a server and will be answered has an [`Entry`]; bytes from the server are interpreted
-//! against the head only. Answers we give ourselves take their place in the same order ([`Kind::Local`]). This file is a
-//! pure state machine and the only one that decides which answer belongs to whom; it must never see a connection.
+//! Every message that is sent to a server and will be answered has an [`Entry`]; bytes from the server are
+//! interpreted against the head only. Answers we give ourselves take their place in the same order
+//! ([`Kind::Local`]). This file is a pure state machine and the only one that decides which client an answer
+//! belongs to; it must never see a connection.
 //!
-//! The rules are those of PostgreSQL's protocol chapter ("Message Flow") and of `postgres.c` (`ignore_till_sync`) and
-//! `copyfromparse.c` (Sync and Flush are ignored inside COPY FROM STDIN). Nobody can know whether the server still copied when it read
-//! a Sync that was sent inside of a COPY which failed: how many of those it answers is seen only when it answers something
-//! else ([`Purpose::Fence`]).
+//! The rules are those of PostgreSQL's protocol chapter ("Message Flow") and of `postgres.c`
+//! (`ignore_till_sync`) and `copyfromparse.c` (Sync and Flush are ignored inside COPY FROM STDIN). If a COPY
+//! fails, the ledger cannot know whether the server still copied when it read a Sync that was sent inside of
+//! it: the number of those that it answers is seen only when it answers something else ([`Purpose::Fence`]).
 
 use std::collections::VecDeque;
 
@@ -24,7 +25,7 @@ pub enum Purpose {
     Settle,
     /// The same: prepares a statement of the client's.
     Prepare,
-    /// The same as [`Purpose::Settle`], in front of the client's statement and in the same packet.
+    /// The same as [`Purpose::Settle`], ahead of the client's statement and in the same packet.
     Replay,
     /// Tries a client's startup parameters, at its login.
     StartupCheck,
@@ -32,13 +33,13 @@ pub enum Purpose {
     Listen,
     /// On the same connection: it passes on what it was notified of.
     Meet,
-    /// Asks what the session holds when a client's transaction is over, and the like.
+    /// Asks what the session holds, for example when a client's transaction is over.
     Audit,
     /// Asks what a SET statement does, with [`Purpose::Audit`].
     Probe,
-    /// Discards what others drew from sequences, in front of a client's question for what it drew.
+    /// Discards what others drew from sequences, before a client asks for what it drew.
     Sequences,
-    /// Puts back what a client started with, behind its RESET.
+    /// Puts back what a client started with, after its RESET.
     Restore,
     /// `server_reset_query`.
     Reset,
@@ -52,21 +53,21 @@ pub enum Purpose {
     Evict,
     /// After a BEGIN that was answered before it was sent, and that failed: brings the server to a failed transaction.
     Reopen,
-    /// What a client asked for and what is asked once more: a cancel request of another client hit it, it was outdated, or it was
-    /// queued behind a statement that takes long.
+    /// Asks once more what a client asked for: a cancel request of another client hit it, it was outdated, or
+    /// it was queued behind a statement that takes long.
     Rerun,
-    /// Nothing: where it is answered, no Sync is that was sent before.
+    /// Nothing: when it is answered, no Sync that was sent before it is still doubtful.
     Fence,
 }
 
-/// Who gets the answer.
+/// The receiver of the answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owner {
     /// A client; the answer is passed on.
     Client(ClientId),
-    /// A client whose statement needs this one: success is hidden, an error is the client's.
+    /// A client with a statement that needs this one: success is hidden, an error is the client's.
     Prerequisite(ClientId),
-    /// Nobody: the answer is ours.
+    /// No client: the answer is ours.
     Hidden(Purpose),
 }
 
@@ -104,7 +105,7 @@ pub enum Kind {
     Close,
     /// Sync: ReadyForQuery.
     Sync,
-    /// CopyDone or CopyFail: no answer of its own; says up to where the server reads COPY data.
+    /// CopyDone or CopyFail: it has no answer; it marks where the server stops reading COPY data.
     CopyEnd,
     /// Answered by us, in its turn.
     Local(Local),
@@ -125,7 +126,7 @@ const UNNAMED: u32 = u32::MAX;
 /// One thing the server owes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// Who gets the answer.
+    /// The receiver of the answer.
     pub owner: Owner,
     /// What was asked.
     pub kind: Kind,
@@ -182,13 +183,13 @@ pub enum Settled {
 /// What a message of the server is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Accepted {
-    /// Whose answer it is part of.
+    /// The receiver of the answer that it is part of.
     pub owner: Owner,
-    /// The entry, where this message ended it.
+    /// The entry, if this message ended it.
     pub ended: Option<Entry>,
 }
 
-/// The server sent what nobody asked for. The connection can not be used any more.
+/// The server sent a message that no client asked for. The connection cannot be used any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("server sent message '{}' where {expected} was due", tag.escape_ascii())]
 pub struct Unexpected {
@@ -207,7 +208,8 @@ pub struct Ledger {
     group_open: bool,
     /// ReadyForQuery messages that are owed.
     readies: usize,
-    /// Entries that change what is prepared under which name: in the group that is open, and in those before it.
+    /// Entries that change which statement is prepared under which name: in the group that is open, and in
+    /// those before it.
     changes_open: usize,
     changes_before: usize,
     /// Since the last message the server was asked to send what it owes.
@@ -218,11 +220,11 @@ pub struct Ledger {
     is_begun: bool,
     /// Syncs that were sent inside of a COPY: ignored if it still ran when the server read them.
     doubtful: usize,
-    /// Who sent them.
+    /// The owner of these Syncs.
     doubtful_owner: Option<Owner>,
 }
 
-/// What the server does with the messages it reads, where that is not simply to execute them.
+/// What the server does with the messages it reads, if it does not simply execute them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Phase {
     /// Executes them.
@@ -241,19 +243,19 @@ impl Ledger {
         self.entries.is_empty() && !self.group_open && self.phase == Phase::Normal && self.doubtful == 0
     }
 
-    /// Nothing is owed but what nobody knows of: a [`Purpose::Fence`] tells.
+    /// Nothing is owed except answers to doubtful Syncs: a [`Purpose::Fence`] tells.
     #[must_use]
     pub fn needs_fence(&self) -> bool {
         self.doubtful > 0 && self.entries.is_empty() && !self.group_open && self.phase == Phase::Normal
     }
 
-    /// Everything that was sent is whole: one more group may follow, whoever it is from.
+    /// Everything that was sent is whole: one more group may follow, from any client.
     #[must_use]
     pub fn is_between_groups(&self) -> bool {
         !self.group_open && self.phase == Phase::Normal
     }
 
-    /// What is owed up to the next ReadyForQuery, to whoever it is, is for nobody from here on.
+    /// What is owed up to the next ReadyForQuery goes to no client from here on.
     pub fn disown_head(&mut self, purpose: Purpose) {
         for entry in &mut self.entries {
             if !matches!(entry.owner, Owner::Hidden(_)) {
@@ -265,7 +267,7 @@ impl Ledger {
         }
     }
 
-    /// The group that is being sent says itself whose the unnamed statement is.
+    /// The group that is being sent says itself which unnamed statement it uses.
     #[must_use]
     pub fn is_unnamed_in_group(&self) -> bool {
         self.entries.iter().rev().take_while(|entry| !entry.kind.ends_group()).any(Entry::is_unnamed)
@@ -302,8 +304,8 @@ impl Ledger {
         self.entries.front()
     }
 
-    /// The client that the next answer is for, and what it asked for; `None` where more follows from the answer than that the
-    /// client gets it.
+    /// The client that the next answer is for, and what it asked for; `None` if more follows from the answer
+    /// than that the client gets it.
     #[inline]
     #[must_use]
     pub fn plain_head(&self) -> Option<(ClientId, Kind)> {
@@ -316,8 +318,8 @@ impl Ledger {
         }
     }
 
-    /// The last message of what [`Ledger::plain_head`] told of came. False, and nothing is noted, where more follows from that:
-    /// [`Ledger::accept`] is to be asked.
+    /// The last message of what [`Ledger::plain_head`] told of came. False, and nothing is noted, if more
+    /// follows from that: then the caller must ask [`Ledger::accept`].
     #[inline]
     pub fn end_plain(&mut self) -> bool {
         // An answer of ours may be due next.
@@ -375,8 +377,8 @@ impl Ledger {
         self.phase == Phase::CopyIn
     }
 
-    /// The server has to be asked (Flush) to send what it owes and may keep back until then: `true` if it was not asked since the
-    /// last message.
+    /// The server must be asked (Flush) to send what it owes and may keep back until then: `true` if it was
+    /// not asked since the last message.
     pub fn ask(&mut self) -> bool {
         !std::mem::replace(&mut self.asked, true)
     }
@@ -500,11 +502,13 @@ impl Ledger {
         Ok(Accepted { owner: head.owner, ended: ends.then_some(head) })
     }
 
-    /// A message that comes while Syncs are doubtful: `Some` if it answers one of them, which the client gets as PostgreSQL's.
+    /// A message that comes while Syncs are doubtful: `Some` if it answers one of them, which the client gets
+    /// as PostgreSQL's.
     ///
-    /// ReadyForQuery is nobody else's where nothing is owed, or where the head has to be answered by something else first; before
-    /// that of a Sync that is certain, it is as good as that one. Whatever else comes is about what was sent behind the COPY, or is
-    /// the COPY's success: none of them will be answered any more. Only an error of the COPY itself says nothing.
+    /// If nothing is owed, or if something else must answer the head first, ReadyForQuery answers a doubtful
+    /// Sync; before that of a Sync that is certain, it is as good as that one. Whatever else comes is about
+    /// what was sent after the COPY, or is the COPY's success: none of them will be answered any more. Only
+    /// an error of the COPY itself says nothing.
     fn accept_doubtful(&mut self, message: u8) -> Option<Accepted> {
         let head = self.entries.front();
         let of_its_own = match head {
@@ -549,8 +553,9 @@ impl Ledger {
         }
     }
 
-    /// COPY FROM STDIN began. The Syncs right behind it are ignored by the server, while it copies; whatever else it gets than the end of
-    /// the data ends the COPY in one way or another. Answers of our own stay where they are: the server never saw what they answer.
+    /// COPY FROM STDIN began. While it copies, the server ignores the Syncs right after it; anything else
+    /// that it gets, except for the end of the data, ends the COPY in one way or another. Answers of our own
+    /// stay where they are: the server never saw the messages that they answer.
     fn enter_copy_in(&mut self, owner: Owner) {
         let Some(head) = self.entries.pop_front() else { return };
         let (mut copies, mut syncs) = (true, 0);

@@ -7,8 +7,8 @@ pub const HOLD_MESSAGE_BYTES: usize = NAMES_BYTES_MAX;
 /// Bytes a client may have waiting for a server before its reads are paused.
 pub const INBOX_BYTES_MAX: usize = 64 * 1024;
 
-/// A message that has to be understood as a whole (a named Parse, whose text is the key of a prepared statement) may
-/// be at most this long; SQLSTATE 54000 beyond it.
+/// A message that must be understood as a whole (a named Parse, with the text that is the key of a prepared
+/// statement) may be at most this long; SQLSTATE 54000 beyond it.
 pub const PARSE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// The body of a message that PostgreSQL expects to be small (`PQ_SMALL_MESSAGE_LIMIT`, less the length itself): the connection
@@ -24,8 +24,8 @@ pub const BACKLOG_HIGH_BYTES: usize = 256 * 1024;
 /// Answers that one server may owe. A client that pipelines more is not read further until fewer are owed.
 pub const LEDGER_ENTRIES_MAX: usize = 16 * 1024;
 
-/// A message of a server that has to be understood is read whole up to this size; a larger one ends the connection, unless it is
-/// one that can pass in pieces (rows, COPY data, notices and errors for a client).
+/// A message of a server that must be understood is read whole up to this size; a larger one ends the
+/// connection, unless it is one that can pass in pieces (rows, COPY data, notices and errors for a client).
 pub const SERVER_ERROR_BYTES_MAX: usize = 1024 * 1024;
 
 /// The body of a client's password or SASL message; PostgreSQL's PG_MAX_AUTH_TOKEN_LENGTH is 65535.
@@ -49,8 +49,9 @@ pub const GREETING_PARAMETERS_MAX: usize = 64;
 /// How often timeouts and pool sizes are looked after.
 pub const MAINTENANCE_PERIOD_US: u64 = 333_000;
 
-/// A worker whose look at timeouts comes so much later than it was due did not run: the process was stopped (SIGSTOP, the
-/// freezer of cgroups), its machine was asleep or moved, or had no memory. So long it then has to see what came meanwhile.
+/// If a worker looks at timeouts so much later than it should, it did not run: the process was stopped
+/// (SIGSTOP, the freezer of cgroups), or its computer was asleep or moved, or had no memory. For so long it
+/// then reads what came in the meantime.
 pub const STANDSTILL_US: u64 = 1_000_000;
 
 /// A cancel secret of ours for protocol 3.2 clients; 3.0 clients get 4 bytes, as the protocol says.
@@ -75,17 +76,17 @@ pub const KNOWN_SESSIONS_MAX: usize = 64;
 /// them.
 pub const TOUCHED_NAMES_MAX: usize = 64;
 
-/// Texts of SET statements whose effect a pool remembers; with more, it begins anew.
+/// Texts of SET statements that a pool remembers, with their effects; with more, it begins again.
 pub const KNOWN_SETS_MAX: usize = 512;
 
-/// A SET statement whose effect is remembered.
+/// The longest SET statement that is remembered.
 pub const SET_BYTES_MAX: usize = 512;
 
-/// SET statements of one transaction whose texts are kept until it ends; with more, its server is asked.
+/// SET statements of one transaction that are kept as texts until it ends; with more, its server is asked.
 pub const TOUCHED_SETS_MAX: usize = 8;
 
-/// Settings of its own (`a.b`), which no list of PostgreSQL shows, that follow a client from server to server. With more, it keeps its
-/// server.
+/// Custom settings (`a.b`), which no list of PostgreSQL shows, that follow a client from server to server.
+/// With more, it keeps its server.
 pub const CUSTOM_SETTINGS_MAX: usize = 64;
 
 /// Settings of the users' own that the routines of a database are known to set. With more, a client that calls such a routine keeps its
@@ -97,7 +98,7 @@ pub const STILLBORN_US: u64 = 1_000_000;
 /// See [`STILLBORN_US`].
 pub const STILLBORN_MAX: u8 = 3;
 
-/// Settings that a pool's user is known to be able to set. PostgreSQL has fewer that anybody would.
+/// Settings that a pool's user is known to be able to set. PostgreSQL has fewer that a user would set.
 pub const SETTABLE_MAX: usize = 256;
 
 /// A name of a setting; a client that names a longer one keeps its server.
@@ -107,8 +108,9 @@ pub const CUSTOM_NAME_BYTES_MAX: usize = 128;
 /// with more, the client keeps its server.
 pub const SESSION_BYTES_MAX: usize = 256 * 1024;
 
-/// Settings under which clients of a worker prepare that are told apart; with more, those that were not used for longest are forgotten,
-/// and what was prepared under them is not shared any more.
+/// Readings (settings under which clients prepare) that a worker tells apart; with more, the readings that
+/// were not used for longest are forgotten, and statements that were prepared under them are not shared any
+/// more.
 pub const READINGS_MAX: usize = 256;
 
 /// Names and values of such settings together; what is prepared under larger ones is not shared.
@@ -121,17 +123,17 @@ pub const AUDIT_ATTEMPTS_MAX: u8 = 3;
 /// them names this number.
 pub const ROUTINES_MAX: usize = 1000;
 
-/// Routines that are known to change their session, and tables whose triggers do, of a pool; with more, every statement is taken for one
-/// that calls such a routine. The question for them names this number.
+/// Routines of a pool that are known to change their session, and tables with triggers that do; with more,
+/// every statement is taken for one that calls such a routine. The question for them names this number.
 pub const CHANGERS_MAX: usize = 3000;
 
 /// After so long (µs) the catalog is asked for these again: it reads all bodies.
 pub const CHANGERS_AGE_US: u64 = 600_000_000;
 
-/// After so long (µs) the catalog may be asked for those that ask again.
+/// After so long (µs) the catalog may be asked again for routines that ask for drawn values.
 pub const ROUTINES_AGE_US: u64 = 60_000_000;
 
-/// Servers that are tried for one request of a client, where they cannot be brought to its session.
+/// Servers that are tried for one request of a client, if they cannot be brought to its session.
 pub const REFUSED_SERVERS_MAX: u8 = 3;
 
 /// Transactions in which a client drew from a sequence that show whether it asks for the value in a later one.
@@ -140,16 +142,18 @@ pub const DRAWS_TRIED: u8 = 3;
 /// Users and application names of a pool that are known to ask so.
 pub const ASKERS_MAX: usize = 256;
 
-/// Statements that a server answered last and that are named where its session is found to be another one than it should be.
+/// Statements that a server answered last and that are named if its session is found to be another one than
+/// it should be.
 pub const RECENT_STATEMENTS: usize = 8;
 
-/// Where the statement behind such a difference could not be told, so many releases of the pool are looked at one by one.
+/// If the statement that caused such a difference could not be told, so many releases of the pool are looked
+/// at one by one.
 pub const LOOKS_ALERT: u32 = 1_000;
 
 /// Statements of a worker's pools that were found to change sessions unseen; with more, the oldest is forgotten.
 pub const WATCHED_STATEMENTS_MAX: usize = 256;
 
-/// Sets of startup parameters whose outcome a pool remembers.
+/// Sets of startup parameters that a pool remembers, with their outcomes.
 pub const STARTUP_CHECKS_MAX: usize = 64;
 
 /// Notifications that wait for one client: for the end of its transaction, or because it does not read. SQLSTATE 54000 beyond it.
@@ -176,12 +180,12 @@ const _: () = assert!(HOLD_MESSAGE_BYTES < INBOX_BYTES_MAX, "a held message must
 const _: () = assert!(NAMES_BYTES_MAX <= HOLD_MESSAGE_BYTES, "names are looked for in held messages");
 const _: () = assert!(CANCEL_KEY_BYTES <= 256, "protocol 3.2 allows 4 to 256 bytes");
 
-/// A group whose prepared statement is outdated is asked again, with a statement of this age. That one may be outdated, too: then
-/// with one that is made for it.
+/// A group with an outdated prepared statement is asked again, with a statement of this age. That one may be
+/// outdated, too: then with one that is made for it.
 pub const ASKED_AGAIN_MAX: u8 = 2;
 
-/// A message group that may share a server connection is held until its answer came, to be sent again elsewhere if the server
-/// dies: it is at most this long ...
+/// A message group that may share a server connection is held until its answer came, to be sent to another
+/// server if this one dies: it is at most this long ...
 pub const GROUP_BYTES_MAX: usize = 8 * 1024;
 /// ... and has at most so many messages.
 pub const GROUP_MESSAGES_MAX: usize = 64;
@@ -189,10 +193,10 @@ pub const GROUP_MESSAGES_MAX: usize = 64;
 /// An unnamed statement that is kept for a client until it is used; a longer one lasts until the client's transaction is over.
 pub const UNNAMED_BYTES_MAX: usize = 64 * 1024;
 
-/// Statements whose time is remembered (24 bytes each).
+/// Statements for which the time is remembered (24 bytes each).
 pub const ESTIMATES_MAX: usize = 4096;
 
-/// Nothing is queued behind a statement whose answer is, or is expected to be, larger.
+/// Nothing is queued behind a statement with an answer that is, or is expected to be, larger.
 pub const MULTIPLEXED_ANSWER_BYTES_MAX: u64 = 64 * 1024;
 
 /// With more bytes than this waiting to be sent to a server, nothing more is queued on it: it does not take what it was sent.
@@ -204,15 +208,15 @@ pub const PIPELINED_KEPT: usize = 64;
 /// A short statement waits at most this long for a busy server while another one is idle ...
 pub const WAKE_AFTER_US: u64 = 50_000;
 
-/// ... or this long where it was measured that more busy servers do not help: the machine is the bottleneck.
+/// ... or this long if it was measured that more busy servers do not help: the host is the bottleneck.
 pub const WAKE_IN_VAIN_AFTER_US: u64 = 500_000;
 
 /// The answer of a statement that a stranger's cancel request may have hit is held until it is whole, up to this size. (A client that is
 /// multiplexed has had answers below [`MULTIPLEXED_ANSWER_BYTES_MAX`] until then.)
 pub const HELD_ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// A statement that was known to be short and has run for this long (µs) may wait for a lock: what is queued behind it on its server
-/// runs on another one.
+/// A statement that was known to be short and has run for this long (µs) may wait for a lock: the statements
+/// queued behind it on its server run on another one.
 pub const RESCUE_AFTER_US: u64 = 100_000;
 
 /// Names of a database that may do more than read, or are known not to. The question for them names this number.
@@ -254,7 +258,7 @@ pub const STATEMENTS_SHOWN_MAX: usize = 200;
 /// How far from its end a text is searched for the comment with its trace.
 pub const TRACE_COMMENT_BYTES_MAX: usize = 2048;
 
-/// Slow statements that each worker keeps for whoever looks.
+/// Slow statements that each worker keeps to be looked up.
 pub const SLOW_STATEMENTS_KEPT: usize = 100;
 
 /// Statements that one session has prepared by name without the pooler's help (in session pooling), and that are told apart in the

@@ -1,12 +1,13 @@
 //! How many servers a pool keeps busy with short statements before it wakes another one.
 //!
-//! Waking an idle backend costs two context switches and a cold cache, and beyond the database's cores more busy backends only
-//! disturb each other. The best number is found by trying: another number and the one that is kept take turns for a few short
-//! windows each, so that what changes by itself meanwhile hits both, until the difference is more than chance. More
-//! servers are kept if they complete more statements (or as many, and answer them much sooner), fewer if that costs next to
-//! nothing. Trials that fail become rarer; when the load changes its nature they begin anew. Statements that had to wait so
-//! long that idle servers were woken are a reason to try at once, and never one to believe: where the machine is
-//! overloaded, they wait because too many servers are busy.
+//! Waking an idle backend costs two context switches and a cold cache, and beyond the database's cores more
+//! busy backends only disturb each other. The best number is found by trying: another number and the one that
+//! is kept take turns for a few short windows each, so that what changes by itself in the meantime hits both,
+//! until the difference is more than chance. More servers are kept if they complete more statements (or as
+//! many, and answer them much sooner), fewer if that costs next to nothing. Trials that fail become rarer;
+//! when the load changes its nature they begin again. Statements that had to wait so long that idle servers
+//! were woken are a reason to try at once, and never one to believe: if the host is overloaded, they wait
+//! because too many servers are busy.
 //!
 //! This file is arithmetic: the time is passed in, and it never sees a connection.
 
@@ -32,9 +33,9 @@ const PAIRS_MAX: i64 = 30;
 const PAIRS_MIN: i64 = 2;
 /// Another number is not taken before so much time. (What is plainly worse is given up sooner: statements wait meanwhile.)
 const TRIAL_MIN_US: u64 = 120_000;
-/// Where answers take long or statements are few, windows are long: fewer pairs have to be enough then.
+/// If answers take long or statements are few, windows are long: fewer pairs must be enough then.
 const TRIAL_MAX_US: u64 = 600_000;
-/// Nothing was asked for so long: what is seen behind it has nothing to do with what was seen before.
+/// Nothing was asked for so long: what is seen after it has nothing to do with what was seen before.
 const PAUSE_US: u64 = 250_000;
 /// After a change so much time is not counted: what was under way is answered in it.
 const SETTLE_MIN_US: u64 = 1_500;
@@ -42,8 +43,8 @@ const SETTLE_MIN_US: u64 = 1_500;
 const SETTLE_MAX_US: u64 = 50_000;
 /// More servers must complete so much more, in thousandths, beside what may be chance ...
 const GAIN: i64 = 15;
-/// ... or answer in so much of the time. (Where clients ask again at once, what is won at the servers is waited for elsewhere,
-/// unless more is completed; it has to be plain.)
+/// ... or answer in so much of the time. (If clients ask again at once, a gain at the servers only moves the
+/// wait to another place, unless more is completed; it must be plain.)
 const SOONER_PERCENT: u64 = 60;
 /// Fewer servers may complete so much less, in thousandths ...
 const LOSS: i64 = 20;
@@ -56,7 +57,7 @@ const OTHER_LOAD: u64 = 3;
 const PATIENCE_MIN: u32 = 2;
 /// See [`PATIENCE_MIN`].
 const PATIENCE_MAX: u32 = 200;
-/// Trials do not begin anew again within so many windows.
+/// Trials do not begin again within so many windows.
 const CALM_WINDOWS: u32 = 25;
 /// Windows in which a load begins: clients come one after the other.
 const START_WINDOWS: u32 = 5;
@@ -175,7 +176,7 @@ impl Trial {
         if self.gains.count() == PAIRS_MAX || elapsed_us > TRIAL_MAX_US {
             return Some(fits && mean >= if up { least + error } else { least });
         }
-        // It is looked at again and again: so chance has to be rare at each time.
+        // It is looked at again and again: so chance must be rare at each time.
         (mean - self.gains.chance(5) > least).then_some(fits)
     }
 }
@@ -202,7 +203,7 @@ pub(crate) struct Pace {
     next: Move,
     /// More servers were tried with this load, and did not help.
     in_vain: bool,
-    /// Windows since the trials began anew.
+    /// Windows since the trials began again.
     calm: u32,
     decisions: u64,
 }
@@ -327,7 +328,7 @@ impl Pace {
             self.phase = Phase::Keeping(left - 1);
             return;
         }
-        // Where nobody waits, more servers can not help.
+        // If no client waits, more servers cannot help.
         let waits = seen.wait_us.saturating_mul(10) > seen.response_us;
         for _ in 0..4 {
             let away = self.next.from(self.target).clamp(1, size);
@@ -488,7 +489,7 @@ mod tests {
             let mean = |of: fn(&(u64, u64, u64)) -> u64| seen.iter().map(of).sum::<u64>() / 60;
             let (share, target, bad) = (mean(|seen| seen.0), mean(|seen| seen.1), mean(|seen| seen.2));
             assert!(share >= least && target < 4_000, "{clients} clients: {share}, {target} servers");
-            // Who is answered late in a trial is one of the hundred that everybody looks at.
+            // A client that is answered late in a trial is one of the hundred that all clients look at.
             assert!(bad <= 100, "{clients} clients: {bad} of 10,000 with a bad number");
         }
     }

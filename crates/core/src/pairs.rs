@@ -43,8 +43,8 @@ impl Pairs {
         (self.sum / count, (deviation.max(0) / (count * (count - 1).max(1))).isqrt())
     }
 
-    /// So far from the mean the truth may be by chance, where `half_errors` halves of a standard error are asked for. Of few
-    /// pairs even the error says little.
+    /// So far from the mean the truth may be by chance, if `half_errors` halves of a standard error are asked
+    /// for. Of few pairs even the error says little.
     #[must_use]
     pub fn chance(&self, half_errors: i64) -> i64 {
         let count = self.count.max(1);

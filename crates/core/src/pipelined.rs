@@ -1,7 +1,7 @@
-//! What is pipelined on a server: the statement at its head, and those that were sent behind it.
+//! What is pipelined on a server: the statement at its head, and those that were sent after it.
 //!
-//! A server's answers come in order, so the first of these is always the one whose answer is due. This file keeps the
-//! order and says whether one more may be queued; it must never see a byte.
+//! A server's answers come in order, so the first of these is always the one that is due to be answered. This
+//! file keeps the order and says whether one more may be queued; it must never see a byte.
 
 use std::collections::VecDeque;
 
@@ -22,14 +22,15 @@ pub(crate) struct Head {
     pub(crate) received_bytes: u64,
     /// `None`: it is not known to be short, so nothing is queued behind it.
     pub(crate) estimate_us: Option<u64>,
-    /// A cancel request of somebody before it may hit it: its answer is looked at as a whole before it is passed on.
+    /// A cancel request of a client before it may hit it: its answer is looked at as a whole before it is
+    /// passed on.
     pub(crate) held: Option<Held>,
 }
 
-/// A statement behind the head. It certainly only reads.
+/// A statement queued behind the head. It certainly only reads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueuedClient {
-    /// Whose it is; the client may be gone. A rescued one has no client.
+    /// The client that sent it; it may be gone. A rescued statement has no client.
     pub(crate) client: ClientId,
     /// See [`Head::key`].
     pub(crate) key: u64,
@@ -64,7 +65,7 @@ pub(crate) struct MultiplexLimits {
 pub(crate) struct Pipelined {
     head: Option<Head>,
     behind: VecDeque<QueuedClient>,
-    /// What those behind the head are expected to take together (µs).
+    /// The time that the statements queued behind the head are expected to take together (µs).
     behind_us: u64,
     /// A cancel is wanted for a queued client: no further one is queued until all have left.
     closed: bool,
@@ -78,7 +79,7 @@ impl Pipelined {
         self.closed = false;
     }
 
-    /// The head is over, or no statement of that kind any more. Nobody may be behind it.
+    /// The head is over, or no statement of that kind any more. No statement may be queued behind it.
     pub(crate) fn end(&mut self) -> Option<Head> {
         debug_assert!(self.behind.is_empty(), "pipelined were forgotten");
         self.closed = false;
@@ -97,35 +98,37 @@ impl Pipelined {
         }
     }
 
-    /// The head's answer, where it is looked at as a whole.
+    /// The head's answer, if it is looked at as a whole.
     pub(crate) fn held(&mut self) -> Option<&mut Held> {
         self.head.as_mut()?.held.as_mut()
     }
 
-    /// Nobody is behind the head.
+    /// No statement is queued behind the head.
     #[inline]
     pub(crate) fn is_alone(&self) -> bool {
         self.behind.is_empty()
     }
 
-    /// When those behind the head are to run elsewhere, if it is still the head then (monotonic, µs).
+    /// When the statements queued behind the head must run on other servers, if it is still the head then
+    /// (monotonic, µs).
     #[inline]
     pub(crate) fn rescue_us(&self) -> Option<u64> {
         let head = self.head.as_ref().filter(|_| self.is_waited_on())?;
         Some(head.since_us.saturating_add(RESCUE_AFTER_US))
     }
 
-    /// A client waits behind the head. (Those that were rescued are ahead of those that were not.)
+    /// A client is queued behind the head. (Those that were rescued are ahead of those that were not.)
     fn is_waited_on(&self) -> bool {
         self.behind.back().is_some_and(|queued| !queued.client.is_null())
     }
 
-    /// How many wait behind the head.
+    /// The number of statements queued behind the head.
     pub(crate) fn len(&self) -> usize {
         self.behind.iter().filter(|queued| !queued.client.is_null()).count()
     }
 
-    /// Those behind the head run elsewhere: their clients. The answers to them here are dropped.
+    /// The statements queued behind the head run on other servers: returns their clients. The answers to them
+    /// here are dropped.
     pub(crate) fn rescue(&mut self) -> Vec<ClientId> {
         let clients = self.behind.iter_mut().map(|queued| std::mem::take(&mut queued.client));
         clients.filter(|client| !client.is_null()).collect()
@@ -150,7 +153,7 @@ impl Pipelined {
         Room::Yes(wait_us)
     }
 
-    /// One more, whose messages are sent. Returns whether it is the first that waits behind the head.
+    /// Adds a statement that has been sent. Returns whether it is the first one queued behind the head.
     pub(crate) fn enqueue_behind(&mut self, queued: QueuedClient) -> bool {
         let is_first = !self.is_waited_on();
         self.behind_us += queued.estimate_us;
@@ -158,7 +161,8 @@ impl Pipelined {
         is_first
     }
 
-    /// The head's answer is complete: the next one becomes the head. Returns what the head was, and whose turn it is.
+    /// The head's answer is complete: the next one becomes the head. Returns what the head was, and the
+    /// client of the next one.
     pub(crate) fn next(&mut self, now_us: u64, received_bytes: u64) -> (Option<Head>, Option<ClientId>) {
         let was = self.head.take();
         let Some(queued) = self.behind.pop_front() else {
@@ -178,14 +182,14 @@ impl Pipelined {
         self.closed = true;
     }
 
-    /// A cancel request is on its way to PostgreSQL: all behind the head may be hit by it.
+    /// A cancel request is on its way to PostgreSQL: it may hit every statement queued behind the head.
     pub(crate) fn expose(&mut self) {
         for queued in &mut self.behind {
             queued.exposed = true;
         }
     }
 
-    /// Those behind the head, in order.
+    /// The statements queued behind the head, in order.
     pub(crate) fn behind(&self) -> impl Iterator<Item = &QueuedClient> {
         self.behind.iter()
     }
@@ -201,10 +205,11 @@ impl Pipelined {
 /// What multiplexing did in a pool since its beginning.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub(crate) struct MultiplexStats {
-    /// Statements that were sent behind others.
+    /// Statements that were queued behind others.
     pub(crate) multiplexed: u64,
     /// Statements that were taken back from a dead or cancelled server, unseen by their clients.
     pub(crate) requeued: u64,
-    /// Statements that left a transaction, a COPY or other parameters where that was certain not to happen. Must stay 0.
+    /// Statements that left a transaction, a COPY or other parameters although that was certain not to
+    /// happen. Must stay 0.
     pub(crate) violations: u64,
 }

@@ -37,11 +37,12 @@ pub(crate) enum ServerKind {
     Active,
     Tested,
     BeingCanceled,
-    /// It listens for all clients of the pool, and is no one's: not counted as one of the pool's servers.
+    /// It listens for all clients of the pool, and belongs to none of them: not counted as one of the pool's
+    /// servers.
     Listening,
 }
 
-/// How many kinds there are.
+/// The number of kinds.
 const KINDS: usize = 6;
 
 /// A pool.
@@ -80,7 +81,7 @@ pub(crate) struct Pool {
     pub(crate) reach: Reach,
     /// Clients that wait for a server, longest first. One that left stays until it is looked at.
     pub(crate) queue: VecDeque<ClientId>,
-    /// How many of the queue really wait.
+    /// The number of clients in the queue that really wait.
     pub(crate) waiting: u32,
     /// Proven clients that wait until the pool knows what to tell them.
     pub(crate) awaiting: Vec<ClientId>,
@@ -94,7 +95,8 @@ pub(crate) struct Pool {
     pub(crate) linked: u32,
     /// Clients queued on a server behind others.
     pub(crate) queued_behind: u32,
-    /// Servers whose head is known to be short, in the order in which they became so: the first of them take further statements.
+    /// Servers with a head that is known to be short, in the order in which they became so: the first of them
+    /// take further statements.
     pub(crate) short: Vec<ServerId>,
     pub(crate) pace: Pace,
     pub(crate) multiplexing: MultiplexStats,
@@ -106,11 +108,11 @@ pub(crate) struct Pool {
     /// What servers are when they are new; the first one's is told to every client.
     pub(crate) greeting: Option<Arc<ServerGreeting>>,
     pub(crate) failure: Option<Failure>,
-    /// So many servers ended right behind their login since one served somebody.
+    /// So many servers ended right after their login since one served a client.
     pub(crate) stillborn: u8,
     /// If there were several, no other is opened before this (monotonic, µs).
     pub(crate) dial_after_us: u64,
-    /// Its servers do not negotiate: they refuse whoever asks for more than 3.0.
+    /// Its servers do not negotiate: they refuse a connection that asks for more than 3.0.
     pub(crate) speaks_only_3_0: bool,
     /// Connections to PostgreSQL that carry a cancel request.
     pub(crate) cancels: u32,
@@ -149,7 +151,7 @@ pub(crate) struct Pool {
     pub(crate) settable: Vec<Box<[u8]>>,
     pub(crate) startup_checks: StartupChecks,
     pub(crate) known_sets: KnownSets,
-    /// Who listens to what, where somebody does.
+    /// Which clients listen to which channels, if any does.
     pub(crate) notify_listener: Option<Box<NotifyListener>>,
     /// What a client's login taught us that helps to log in to servers (the pool's user is the client's own).
     pub(crate) learned: Learned,
@@ -365,10 +367,10 @@ impl Pool {
         self.failed_hosts.iter().any(|(failed, _)| failed == host)
     }
 
-    /// Clients that can not go on before there is a server.
+    /// Clients that cannot go on before there is a server.
     pub(crate) fn demand(&self) -> u32 {
         let awaiting = self.awaiting.len() as u32;
-        // The pool's first server serves all who only want to know what to be told.
+        // The pool's first server serves all clients that only wait for the parameters of a welcome.
         let waiting = self.waiting_for_a_server();
         if self.greeting.is_none() { waiting.max(awaiting.min(1)) } else { waiting.saturating_add(awaiting) }
     }

@@ -38,9 +38,9 @@ pub(crate) struct Server {
     pub(crate) tx: TxStatus,
     /// What it last reported of the tracked parameters.
     pub(crate) params: Arc<Params>,
-    /// What its session holds besides, for whoever had it last.
+    /// What its session holds besides, for the client that had it last.
     pub(crate) session: Arc<Session>,
-    /// Whose drawn values of sequences it may hold.
+    /// The clients that may have drawn values of sequences that it holds.
     pub(crate) users: Users,
     /// What it was opened with for a client in session pooling.
     pub(crate) opened: Opened,
@@ -55,7 +55,7 @@ pub(crate) struct Server {
     pub(crate) inbox: Vec<u8>,
     /// The rest of a message that is passed on as it comes.
     pub(crate) streaming: Option<Streaming>,
-    /// Who is queued behind its client.
+    /// The clients that are queued behind its client.
     pub(crate) pipelined: Pipelined,
     /// Bytes that it sent, all in all.
     pub(crate) received_bytes: u64,
@@ -95,11 +95,11 @@ pub(crate) struct Server {
     pub(crate) active_us: u64,
     /// It had a client once.
     pub(crate) used: bool,
-    /// Cancel requests that are on their way to it: nobody else may have it before they are over.
+    /// Cancel requests that are on their way to it: no other client may have it before they are over.
     pub(crate) cancels: u32,
     /// Why it is to be closed at its next rest, if so.
     pub(crate) retire: Option<&'static str>,
-    /// It said goodbye (a FATAL error) to its client, who needs no second one.
+    /// It sent a FATAL error to its client, which needs no second one.
     pub(crate) said_fatal: bool,
     /// Its transaction has changed what statements return.
     pub(crate) changes_schema: bool,
@@ -107,15 +107,15 @@ pub(crate) struct Server {
     pub(crate) makes_routines: bool,
     /// It serves one replication client and ends with it.
     pub(crate) replication: bool,
-    /// Its end is being dealt with: whoever leaves it now need not clean up.
+    /// Its end is being dealt with: a client that leaves it now need not clean up.
     pub(crate) lost: bool,
 }
 
-/// Where the rest of a message goes.
+/// The client that gets the rest of a message.
 #[derive(Clone, Copy)]
 pub(crate) struct Streaming {
     pub(crate) left: usize,
-    /// `None`: nobody wants it.
+    /// `None`: no client wants it.
     pub(crate) to: Option<ClientId>,
 }
 
@@ -137,15 +137,16 @@ pub(crate) enum ServerState {
     Settling(Settling),
     /// Linked.
     Busy(ClientId),
-    /// Its client is gone; the answer to it is dropped, and then it is the turn of those queued behind it.
+    /// Its client is gone; the answer to it is dropped, and then the clients queued behind it have their
+    /// turn.
     Draining,
     /// `auth_query` runs, for a client that logs in.
     Inquiring(Box<Inquiring>),
     /// Linked, its client's transaction is over, and it is asked what its session holds now.
     Auditing(Box<Auditing>),
-    /// Nobody has it, and it is asked whether its session is what it should be.
+    /// No client has it, and it is asked whether its session is what it should be.
     VerifyingSession(Box<VerifyingSession>),
-    /// Nobody has it, and the catalog is asked which routines change their sessions.
+    /// No client has it, and the catalog is asked which routines change their sessions.
     Reading(Box<CatalogReading>),
     /// Free, and tries the startup parameters of a client that logs in.
     CheckingStartup(Box<CheckingStartup>),
@@ -167,7 +168,7 @@ pub(crate) struct Beginning {
 
 /// `connect_query` runs.
 pub(crate) struct ConnectQuery {
-    /// `None`: it runs again, behind a reset.
+    /// `None`: it runs again, after a reset.
     pub(crate) login: Option<AtLogin>,
 }
 
@@ -314,7 +315,7 @@ impl Replies {
         })
     }
 
-    /// What a new connection has for a setting of the users' own, where the answer says that it has something.
+    /// What a new connection has for a custom setting, if the answer says that it has something.
     pub(crate) fn default_of(&self, name: &[u8]) -> Option<&[u8]> {
         self.rows.iter().find_map(|row| match row.as_slice() {
             [Some(kind), Some(known), Some(value)] if **kind == *b"d" && **known == *name => Some(&**value),
@@ -328,7 +329,7 @@ pub(crate) struct LoggingIn {
     pub(crate) only_for: Option<ClientId>,
     /// `None` only while a message is being handled.
     pub(crate) prover: Option<Prover>,
-    /// It was asked for a version behind 3.0, and has not answered yet.
+    /// It was asked for a version above 3.0, and has not answered yet.
     pub(crate) asked_newer: bool,
     /// AuthenticationOk was received.
     pub(crate) proven: bool,
@@ -406,7 +407,7 @@ impl ServerState {
 }
 
 impl Server {
-    /// A FATAL error ends a session, whoever it is told: nobody else gets this server.
+    /// A FATAL error ends a session, whichever client is told: no other client gets this server.
     pub(crate) fn says_goodbye(&mut self) {
         self.said_fatal = true;
         self.retire.get_or_insert("the server ended the session");
@@ -498,7 +499,7 @@ impl Server {
             && self.ledger.entries().all(|entry| entry.owner == Owner::Hidden(Purpose::Fence))
     }
 
-    /// Where to reach this very server again, though its host may have further addresses.
+    /// The endpoint of this very server, even if its host has further addresses.
     pub(crate) fn place(&self) -> Endpoint {
         match self.remote {
             Some(remote) => Endpoint::Tcp { host: remote.ip().to_string().into(), port: remote.port() },

@@ -12,8 +12,9 @@ use crate::session::Session;
 /// reports that with its next answer.
 pub(crate) const IN_HOT_STANDBY: &[u8] = b"in_hot_standby";
 
-/// What a server that is opened later may say otherwise, and new clients are told as it says: behind a name or an address there
-/// may be another PostgreSQL now, or the same one, promoted or upgraded.
+/// Parameters for which a server that is opened later may report other values, and which new clients are told
+/// as it reports them: a name or an address may lead to another PostgreSQL now, or to the same one, promoted
+/// or upgraded.
 pub(crate) const TOLD_ANEW: [&[u8]; 2] = [IN_HOT_STANDBY, b"server_version"];
 
 /// What a server was when it was ready for its first client.

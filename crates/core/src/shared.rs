@@ -19,7 +19,7 @@ impl Counter {
         self.try_take_below(if limit == 0 { u32::MAX } else { limit })
     }
 
-    /// Takes one if fewer than `limit` are taken; with 0 nobody gets one.
+    /// Takes one if fewer than `limit` are taken; with 0 no caller gets one.
     #[must_use]
     pub fn try_take_below(&self, limit: u32) -> bool {
         let below = |taken: u32| (taken < limit).then_some(taken + 1);
@@ -32,7 +32,7 @@ impl Counter {
         debug_assert!(before > 0, "given back what was never taken");
     }
 
-    /// How many are taken.
+    /// The number that is taken.
     #[must_use]
     pub fn taken(&self) -> u32 {
         self.0.load(Ordering::Acquire)
@@ -112,7 +112,7 @@ impl Shared {
         Shared { generation, ..self }
     }
 
-    /// How many processes were each other's successors before this one.
+    /// The number of processes that were each other's successors before this one.
     #[must_use]
     pub fn generation(&self) -> u32 {
         self.generation
@@ -129,7 +129,7 @@ impl Shared {
         self.age.load(Ordering::Acquire)
     }
 
-    /// Routines or triggers were made, which may be others than those that are known.
+    /// Routines or triggers were made, which may not be among those that are known.
     pub fn begin_routines(&self) {
         self.routines.fetch_add(1, Ordering::AcqRel);
     }
@@ -140,7 +140,7 @@ impl Shared {
         self.routines.load(Ordering::Acquire)
     }
 
-    /// How many workers there are.
+    /// The number of workers.
     #[must_use]
     pub fn workers(&self) -> u16 {
         self.workers
@@ -153,7 +153,7 @@ impl Shared {
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
-        // Every change below is a single insert: a panic elsewhere can not have left it half done.
+        // Every change below is a single insert: a panic in another place cannot have left it half done.
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -237,7 +237,7 @@ impl Shared {
         }
     }
 
-    /// A pool is gone; its next incarnation may live elsewhere.
+    /// A pool is gone; its next incarnation may live on another worker.
     pub fn forget_owner(&self, database: &str, user: &str) {
         if self.workers > 1 {
             self.book().owners.remove(&(database.to_owned(), user.to_owned()));

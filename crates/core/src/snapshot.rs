@@ -82,7 +82,7 @@ pub struct StatementSnapshot {
     pub rows: u64,
     /// Bytes of the answers.
     pub bytes: u64,
-    /// How many failed.
+    /// The number of statements that failed.
     pub errors: u64,
 }
 
@@ -111,7 +111,7 @@ pub struct SlowSnapshot {
     pub user: Arc<str>,
     /// Its `application_name`.
     pub application_name: String,
-    /// Its text without literals; `None` where statements are not followed.
+    /// Its text without literals; `None` if statements are not followed.
     pub text: Option<Box<str>>,
     /// Where its time went.
     pub split: Split,
@@ -162,11 +162,11 @@ pub struct WorkerSnapshot {
 /// Statements that are followed by their texts, for SHOW STATEMENTS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FollowedNumbers {
-    /// How many.
+    /// Their number.
     pub count: u64,
     /// The memory they take.
     pub bytes: u64,
-    /// How many were given up for others.
+    /// The number that was given up for others.
     pub forgotten: u64,
 }
 
@@ -223,7 +223,7 @@ pub struct ClientNumbers {
     pub idle_in_transaction: u32,
     /// Wait for a server, or for their turn on one.
     pub waiting: u32,
-    /// Of these, their statement was sent to a server behind another client's.
+    /// Of these, clients with a statement that is queued on a server behind another client's.
     pub queued_behind: u32,
     /// Ask for nothing.
     pub idle: u32,
@@ -271,15 +271,15 @@ impl ServerNumbers {
 /// Short statements that share servers, in a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MultiplexNumbers {
-    /// How many servers are to be busy with short statements.
+    /// The number of servers that are to be busy with short statements.
     pub target: u32,
-    /// How many are.
+    /// The number of servers that are busy with them.
     pub busy: u32,
-    /// How often the target was looked at anew.
+    /// How often the target was looked at again.
     pub decisions: u64,
-    /// Statements that were sent behind another client's.
+    /// Statements that were queued behind another client's.
     pub multiplexed: u64,
-    /// Of these, how many had to be run elsewhere.
+    /// The number of these that had to run on another server.
     pub requeued: u64,
     /// Statements that did what they were certain not to do.
     pub violations: u64,
@@ -296,6 +296,6 @@ pub struct ClientCount {
     pub application_name: String,
     /// As in SHOW CLIENTS.
     pub state: &'static str,
-    /// How many.
+    /// Their number.
     pub count: u32,
 }

@@ -32,7 +32,8 @@ impl Asked {
         &self.session
     }
 
-    /// The parameters of a server that was opened so: as they were at its login where they were asked for, else as they are.
+    /// The parameters of a server that was opened so: as they were at its login if the startup packet asked
+    /// for them, else as they are.
     pub(crate) fn params_of(&self, at_login: &Params, now: &Params) -> Params {
         let mut params = now.clone();
         for (position, value) in self.params.known() {
@@ -50,8 +51,8 @@ impl Asked {
     }
 }
 
-/// What a server was opened with that not all of its pool are: its RESET goes back to it, so whoever gets the server later must
-/// have asked for the same. Also what a client asks such a server to be.
+/// What a server was opened with that not all of its pool are: its RESET goes back to it, so a client that
+/// gets the server later must have asked for the same. Also what a client asks such a server to be.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub(crate) struct Opened {
     /// `None`: for nothing that servers do not have.
@@ -61,14 +62,14 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// Of a startup packet, in a pool whose servers have these parameters.
+    /// Of a startup packet, in a pool with servers that have these parameters.
     pub(crate) fn new(tracked: &Tracked, has: &Params, params: &Params, session: &Session) -> Opened {
         let asked = Asked::new(tracked, params, session);
         let named = tracked.position(b"application_name").and_then(|position| params.get(position));
         Opened { asked: (!asked.is_nothing(tracked, has)).then_some(asked), named: named.map(Box::from) }
     }
 
-    /// A server that was opened so is right for whoever asks for this.
+    /// A server that was opened so is right for a client that asks for this.
     pub(crate) fn fits(&self, wanted: &Opened) -> bool {
         self.asked == wanted.asked && (self.named.is_none() || wanted.named.is_some())
     }

@@ -142,7 +142,7 @@ fn copy_in_that_fails_midway_ignores_the_late_end() {
     assert!(ledger.is_at_rest());
 }
 
-/// Who the answers are for: `c` a client, `-` nobody; and at the end whether the server rests.
+/// The receivers of the answers: `c` a client, `-` none; and at the end whether the server rests.
 fn told(ledger: &mut Ledger, messages: &[u8]) -> (String, bool) {
     let mut told = String::new();
     for message in messages {

@@ -11,9 +11,9 @@ pub struct Continuity {
     pub remembered: u64,
     /// Clients that began to keep their server.
     pub pins: u64,
-    /// Released servers whose session was looked at (`session_audit_sample`).
+    /// Released servers that were asked what their sessions hold (`session_audit_sample`).
     pub session_checks: u64,
-    /// Of these, servers whose session was not what it should be: they were closed.
+    /// Of these, servers with a session that was not what it should be: they were closed.
     pub differences: u64,
 }
 
@@ -39,7 +39,7 @@ impl Continuity {
         ]
     }
 
-    /// These and those.
+    /// The sum of both.
     #[must_use]
     pub fn plus(&self, other: &Continuity) -> Continuity {
         Continuity {

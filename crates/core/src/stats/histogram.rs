@@ -1,5 +1,5 @@
-//! How long things took: counts in buckets whose width grows with the value, so that a quantile is exact to about
-//! six per cent whatever its size. Of fixed size; recording is an index and an addition.
+//! How long things took: counts in buckets that grow wider with the value, so that a quantile is exact to
+//! about six per cent whatever its size. Of fixed size; recording is an index and an addition.
 
 /// Values below this have a bucket each.
 const EXACT: u64 = 8;
@@ -9,7 +9,7 @@ const STEPS_LOG2: u32 = 3;
 /// The highest doubling that is told apart: up to 2^31 µs, 36 minutes.
 const TOP_LOG2: u32 = 30;
 
-/// How many buckets there are; the last one takes everything above, too.
+/// The number of buckets; the last one takes everything above, too.
 const BUCKETS: usize = (EXACT + STEPS * (TOP_LOG2 - STEPS_LOG2 + 1) as u64) as usize;
 
 /// Counts of durations in microseconds, by size.
@@ -33,12 +33,12 @@ impl Histogram {
         self.sum_us = self.sum_us.wrapping_add(us);
     }
 
-    /// Counts so many durations of nothing: those that were not worth a call each.
+    /// Counts so many durations of zero, which are not worth a call each.
     pub fn record_zeros(&mut self, count: u64) {
         self.counts[0] += count;
     }
 
-    /// How many were counted.
+    /// The number of durations that were counted.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
@@ -117,7 +117,8 @@ impl Histogram {
         Some(if high - low <= 1 { low } else { high })
     }
 
-    /// How many were shorter than each of these many microseconds, which go up; exact where a bucket begins there.
+    /// The number of durations shorter than each of these many microseconds, which go up; exact if a bucket
+    /// begins there.
     #[must_use]
     pub fn counts_below<const N: usize>(&self, us: &[u64; N]) -> [u64; N] {
         let (mut count, mut next) = (0, 0);
@@ -166,7 +167,7 @@ fn bucket(us: u64) -> usize {
     (EXACT + u64::from(doubling - STEPS_LOG2) * STEPS + step) as usize
 }
 
-/// Where a bucket begins, and where the next one does, in microseconds.
+/// The beginning of a bucket, and that of the next one, in microseconds.
 #[must_use]
 fn bounds(bucket: usize) -> (u64, u64) {
     let bucket = bucket as u64;

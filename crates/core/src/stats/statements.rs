@@ -78,7 +78,7 @@ impl Running {
     }
 }
 
-/// The statements that a server answered last, for whoever wants to know what may have changed its session.
+/// The statements that a server answered last, to find the one that may have changed its session.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Recent {
     /// Key and place of each.
@@ -120,7 +120,7 @@ pub(crate) struct Prepared {
 }
 
 impl Followed {
-    /// Somebody else has the server.
+    /// Another client has the server.
     #[inline]
     pub(crate) fn clear(&mut self) {
         self.unnamed = Prepared::default();
@@ -152,9 +152,9 @@ pub(crate) struct StatementStats {
     keys: Vec<u64>,
     free: Vec<u32>,
     index: HashMap<u64, u32, BuildHasherDefault<Spread>>,
-    /// Clients choose texts, and so fingerprints; they do not choose where those collide.
+    /// Clients choose texts, and so fingerprints; they do not choose which of them collide.
     seed: u64,
-    /// Where the search for a place goes on.
+    /// The place at which the next search goes on.
     hand: usize,
     forgotten: u64,
 }
@@ -190,7 +190,7 @@ impl StatementStats {
         self.bytes_max == 0
     }
 
-    /// How many there are, and what they take.
+    /// The number of statements, and the memory that they take.
     pub(crate) fn numbers(&self) -> FollowedNumbers {
         FollowedNumbers {
             count: self.index.len() as u64,
@@ -278,8 +278,8 @@ impl StatementStats {
         }
     }
 
-    /// The statement that is worth least, of a few: those that are looked at and stay are worth less the next time, so
-    /// that whatever was common once does not stay for ever.
+    /// The statement that is worth least, of a few: those that are looked at and stay are worth less the next
+    /// time, so that one that was common once does not stay forever.
     fn least_of_some(&mut self) -> Option<usize> {
         const LOOKED_AT: usize = 8;
         let (mut least, mut looked_at) = (None, 0);
@@ -335,7 +335,7 @@ impl StatementStats {
         Some(known)
     }
 
-    /// Fingerprints and texts of those among them that are known here, the last one first.
+    /// Fingerprints and texts of the recent statements that are known here, the last one first.
     pub(crate) fn recent(&self, recent: &Recent) -> Vec<(u64, Box<str>)> {
         let mut found: Vec<(u64, Box<str>)> = Vec::new();
         for back in 1..=RECENT_STATEMENTS {
@@ -351,7 +351,7 @@ impl StatementStats {
         found
     }
 
-    /// Those that took most time, the first first.
+    /// The statements that took most time, the first first.
     pub(crate) fn top(&self, limit: usize) -> Vec<&Known> {
         let mut all: Vec<&Known> =
             self.places.iter().flatten().map(|known| &**known).filter(|known| known.calls > 0).collect();

@@ -13,7 +13,7 @@ pub struct Times {
     pub transaction: Histogram,
     /// Each wait for a server that took any time. See [`Times::wait`] for all.
     some_wait: Histogram,
-    /// Each statement whose answer was held up by its client. See [`Times::client`] for all.
+    /// Each statement with an answer that was held up by its client. See [`Times::client`] for all.
     some_client: Histogram,
 }
 
