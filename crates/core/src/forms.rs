@@ -56,7 +56,7 @@ impl Form {
 #[derive(Default)]
 struct Row {
     forms: [Option<Form>; ROW],
-    /// Where the newest is.
+    /// The place of the newest.
     newest: usize,
     /// The fingerprint of the last text that was of no form here: one that comes again is worth a form.
     seen: u64,
@@ -119,7 +119,7 @@ impl Forms {
     }
 }
 
-/// Where forms are that begin as `text` does.
+/// The place of forms that begin as `text` does.
 #[inline]
 fn row(text: &[u8]) -> usize {
     const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -1,4 +1,4 @@
-//! Names of the machine's objects. Keys carry a generation: an old one can not reach a new object.
+//! Names of the machine's objects. Keys carry a generation: an old key cannot reach a new object.
 
 slotmap::new_key_type! {
     /// A client connection of this worker.

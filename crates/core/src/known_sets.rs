@@ -1,8 +1,9 @@
-//! What SET statements were found to have done: where the same text has run again and was committed, its server need not be asked.
-//! Values and texts only.
+//! What SET statements were found to have done: if the same text runs again and is committed, its server need
+//! not be asked. Values and texts only.
 //!
-//! What this file is for: to say which value a setting has after a text that a server was asked about before. It must not know a
-//! text whose effect may be another one elsewhere, or the next time: "unknown" costs a question, never correctness.
+//! What this file is for: to say which value a setting has after a text that a server was asked about before.
+//! It must not know a text that may have another effect on another server, or the next time: "unknown" costs
+//! a question, never correctness.
 
 use std::collections::HashMap;
 
@@ -11,7 +12,7 @@ use pgweir_sql::{Marks, assignments};
 use crate::limits::{KNOWN_SETS_MAX, SET_BYTES_MAX};
 use crate::params::quote_literal;
 
-/// Settings whose values depend on more than the text: on who asks, or on what can be found.
+/// Settings with values that depend on more than the text: on the user that asks, or on what can be found.
 const DEPENDENT: [&[u8]; 4] =
     [b"role", b"session_authorization", b"default_text_search_config", b"transaction_isolation"];
 

@@ -1,8 +1,9 @@
 //! What a client calls its prepared statements.
 //!
-//! What this file is for: to find a name that is part of nearly every message of those who prepare their statements. Most have
-//! a few names, which are compared one by one; who has more pays for hashing them, with a hash that nobody can foresee,
-//! because names are what clients choose. It must never hold a name twice.
+//! What this file is for: to find a name that is part of nearly every message of a client that prepares its
+//! statements. Most clients have a few names, which are compared one by one. A client with more names pays
+//! for hashing them, with a hash that it cannot foresee, because clients choose the names. It must never hold
+//! a name twice.
 
 use std::collections::HashMap;
 
@@ -12,7 +13,7 @@ const FEW: usize = 8;
 /// Values by name.
 pub(crate) struct Names<T> {
     few: Vec<(Box<[u8]>, T)>,
-    /// Those that came when there were so many already.
+    /// The names that came when there were so many already.
     many: HashMap<Box<[u8]>, T>,
 }
 
@@ -73,7 +74,7 @@ impl<T> Names<T> {
         few.chain(self.many.iter().map(|(name, value)| (&**name, value)))
     }
 
-    /// Takes away those for which this is true.
+    /// Takes away the entries for which this is true.
     pub(crate) fn take_if(&mut self, mut wanted: impl FnMut(&T) -> bool) -> Vec<T> {
         let mut taken: Vec<T> =
             self.few.extract_if(.., |(_, value)| wanted(value)).map(|(_, value)| value).collect();
@@ -86,7 +87,7 @@ impl<T> Names<T> {
         self.few.drain(..).chain(self.many.drain())
     }
 
-    /// How many there are.
+    /// The number of names.
     pub(crate) fn len(&self) -> usize {
         self.few.len() + self.many.len()
     }

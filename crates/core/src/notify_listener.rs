@@ -1,5 +1,5 @@
-//! Who listens to what in a pool, and what each client is still to be told. Values only; `machine/session/listen.rs` moves
-//! them.
+//! Which clients of a pool listen to which channels, and what each client is still to be told. Values only;
+//! `machine/session/listen.rs` moves them.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -13,15 +13,17 @@ pub(crate) struct NotifyListener {
     pub(crate) server: ServerId,
     /// It is logged in.
     pub(crate) is_up: bool,
-    /// What it listens to, and for whom. A channel that nobody wants any longer is left a little later.
+    /// The channels it listens to, and the clients that want each. It leaves a channel that no client wants
+    /// any longer a little later.
     pub(crate) channels: HashMap<Box<[u8]>, Vec<ClientId>>,
-    /// Who waits for the answers that it owes, in their order.
+    /// The clients that wait for the answers that it owes, in their order.
     pub(crate) owed: VecDeque<Vec<ClientId>>,
-    /// Who waits for it to be logged in.
+    /// The clients that wait for it to be logged in.
     pub(crate) waiting: Vec<ClientId>,
-    /// It listens here for the marks of the servers whose clients it is about to listen for. No other connection knows the name.
+    /// It listens here for the marks that servers send for the clients it is about to listen for. No other
+    /// connection knows the name.
     pub(crate) marks_channel: Box<[u8]>,
-    /// Marks that it has not come to yet, by number, and for whom.
+    /// Marks that it has not come to yet, by number, and the client of each.
     marks: Vec<(u64, ClientId)>,
     marks_sent: u64,
 }
@@ -49,13 +51,13 @@ impl NotifyListener {
         Mark { channel: self.marks_channel.clone(), number: self.marks_sent }
     }
 
-    /// It has come to this mark; whose it is.
+    /// It has come to this mark; returns its number and its client.
     pub(crate) fn take_mark(&mut self, payload: &[u8]) -> Option<(u64, ClientId)> {
         let at = self.marks.iter().position(|(number, _)| is_number(payload, *number))?;
         Some(self.marks.swap_remove(at))
     }
 
-    /// A client wants a channel; `true` if nobody did before.
+    /// A client wants a channel; `true` if no client did before.
     pub(crate) fn join(&mut self, channel: &[u8], client: ClientId) -> bool {
         match self.channels.get_mut(channel) {
             Some(clients) => {
@@ -81,7 +83,7 @@ impl NotifyListener {
         self.marks.retain(|(_, other)| *other != client);
     }
 
-    /// Everybody who would miss something without it.
+    /// All clients that would miss something without it.
     pub(crate) fn clients(&self) -> Vec<ClientId> {
         let mut clients: Vec<ClientId> = self.channels.values().flatten().copied().collect();
         clients.sort_unstable();
@@ -159,8 +161,8 @@ impl Listener {
         }
     }
 
-    /// The notify listener's copies of its own notifications will not be told any more on channels other than those that it stays on: the
-    /// server's take their place.
+    /// The notify listener will not tell its copies of the client's own notifications any more, except on the
+    /// channels that it stays on: the server's take their place.
     pub(crate) fn own_without_listener(&mut self, own_pid: u32) {
         let (stay, gone): (Vec<Message>, Vec<Message>) =
             std::mem::take(&mut self.own).into_iter().partition(|message| is_on(message, &self.joined));
@@ -198,7 +200,8 @@ impl Listener {
         }
     }
 
-    /// Server and notify listener have come to the mark. What the one was notified of before it and the other behind it is all, and once.
+    /// Server and notify listener have come to the mark. The server's notifications before the mark and the
+    /// listener's after it are all there are, each once.
     pub(crate) fn meet(&mut self, server_pid: u32, own_pid: u32) {
         self.in_reserve.clear();
         self.queue.extend(self.from_server.drain(..).map(|message| as_own(message, server_pid, own_pid)));
@@ -334,7 +337,8 @@ mod tests {
 
     #[test]
     fn a_clients_own_carries_its_own_process_id() {
-        // What the server did not see in the client's transaction is somebody else's, who had it later.
+        // A notification that the server did not see in the client's transaction belongs to a client that had
+        // the server later.
         assert_eq!(
             met(listener(&[(7, "a"), (7, "b")], &[(7, "b"), (7, "c")])),
             told(&[(99, "a"), (99, "b"), (7, "b"), (7, "c")])

@@ -1,6 +1,6 @@
-//! The parameters that a server reports by itself (ParameterStatus) and that must be each client's own: application_name,
-//! TimeZone and their like. What a client wants and what a server has are both a [`Params`]; where the two are the same
-//! object, nothing needs to be compared.
+//! The parameters that a server reports by itself (ParameterStatus) and that must be each client's own:
+//! application_name, TimeZone and similar ones. What a client wants and what a server has are both a
+//! [`Params`]; if the two are the same object, nothing needs to be compared.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ impl Tracked {
         self.names.iter().map(AsRef::as_ref)
     }
 
-    /// How many there are.
+    /// The number of parameters.
     #[must_use]
     pub fn len(&self) -> usize {
         self.names.len()
@@ -107,7 +107,7 @@ impl Params {
         Params { values: values.collect() }
     }
 
-    /// Places where both are known and differ.
+    /// Places at which both are known and differ.
     pub fn differences<'a>(&'a self, other: &'a Params) -> impl Iterator<Item = usize> + 'a {
         self.values.iter().zip(&other.values).enumerate().filter_map(|(position, pair)| match pair {
             (Some(own), Some(their)) if own != their => Some(position),
@@ -138,7 +138,7 @@ pub fn settle_statements(tracked: &Tracked, wanted: &Params, has: &Params) -> Ve
 }
 
 /// Appends a string literal that means the same whatever standard_conforming_strings says (as libpq's
-/// PQescapeLiteral: `E''` where a backslash occurs).
+/// PQescapeLiteral: `E''` if a backslash occurs).
 pub(crate) fn quote_literal(out: &mut Vec<u8>, value: &[u8]) {
     if value.contains(&b'\\') {
         out.extend_from_slice(b" E");

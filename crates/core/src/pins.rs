@@ -1,5 +1,6 @@
-//! What a client's transaction may have done to its session, and what keeps a client on its server when its transaction is
-//! over: things that live in one server process and can not move. Values only; `machine/session` decides by them.
+//! What a client's transaction may have done to its session, and what keeps a client on its server when its
+//! transaction is over: things that live in one server process and cannot move. Values only;
+//! `machine/session` decides by them.
 
 use pgweir_sql::{Marks, SettingNames, keeps_reading};
 
@@ -28,12 +29,12 @@ impl Reasons {
     pub(crate) const SEQUENCES: Reasons = Reasons(1 << 10);
     /// More settings than follow a client from server to server.
     pub(crate) const SETTINGS: Reasons = Reasons(1 << 11);
-    /// Settings whose names are not known: no server can be asked for them.
+    /// Settings with names that are not known: no server can be asked for them.
     pub(crate) const UNTOLD: Reasons = Reasons(1 << 12);
-    /// What nobody can see from outside: it stays until the client leaves, and its server goes with it.
+    /// What cannot be seen from outside: it stays until the client leaves, and its server goes with it.
     pub(crate) const STICKY: Reasons = Reasons(Self::LIBRARY.0 | Self::SEED.0);
 
-    /// Under these a text may not mean what it means elsewhere.
+    /// Under these a text may not mean what it means in other sessions.
     pub(crate) const READS_ALONE: Reasons = Reasons(Self::TEMPORARY.0 | Self::LIBRARY.0 | Self::UNKNOWN.0);
 
     /// What no answer of the server takes back.
@@ -89,7 +90,8 @@ impl Reasons {
     }
 }
 
-/// Whether what carries these marks may leave something behind on a server where nothing is held: only then is the server asked.
+/// Whether a text with these marks may leave something on a server, even if nothing is held there: only then
+/// is the server asked.
 pub(crate) fn may_touch(marks: Marks) -> bool {
     !marks.without(LEAVES_NOTHING.and(Marks::ENDS)).is_empty()
 }
@@ -98,7 +100,7 @@ pub(crate) fn may_touch(marks: Marks) -> bool {
 const LEAVES_NOTHING: Marks =
     Marks::ASKS_SEQUENCE.and(Marks::DRAWS_SEQUENCE).and(Marks::SHOWS_PREPARED).and(Marks::READS_LOCALLY);
 
-/// Whether what carries these marks has to be noted, for its session or for its transaction.
+/// Whether a text with these marks must be noted, for its session or for its transaction.
 pub(crate) fn is_notable(marks: Marks) -> bool {
     may_touch(marks) || marks.intersects(Marks::READS_LOCALLY)
 }
@@ -136,7 +138,7 @@ pub(crate) struct Touched {
     pub(crate) more: bool,
     /// Whether there may be settings that no server lists, either.
     pub(crate) told: Told,
-    /// Parameters whose values are names of settings, counted from 1.
+    /// Parameters with values that are names of settings, counted from 1.
     pub(crate) parameters: Vec<usize>,
     /// What values that are bound may be.
     pub(crate) values: Values,
@@ -146,10 +148,11 @@ pub(crate) struct Touched {
     pub(crate) sets: Vec<PlainSet>,
     /// What was noted may not have taken effect, or not only that.
     pub(crate) unsure: bool,
-    /// Tables and the like were changed: a statement that was prepared before may not be prepared again elsewhere.
+    /// The transaction changed tables or other objects: a statement that was prepared before may not be
+    /// prepared again on another server.
     pub(crate) reshaped: bool,
-    /// Settings that go back to what this client started with, where the server would go back to its own; and whether only
-    /// until the transaction ends. For the group of messages that is being sent.
+    /// Settings that go back to what this client started with, when the server would go back to its own; and
+    /// whether only until the transaction ends. For the group of messages that is being sent.
     pub(crate) restore: Vec<(Box<[u8]>, bool)>,
 }
 
@@ -174,7 +177,7 @@ impl Touched {
         }
     }
 
-    /// Another piece of a message whose text is not there as a whole.
+    /// Another piece of a message with a text that is not there as a whole.
     pub(crate) fn read_piece(&mut self, piece: &[u8], is_last: bool, routines: &Routines) {
         let (names, text) = self.part.pass(piece, is_last);
         self.learn(&names);
@@ -183,7 +186,7 @@ impl Touched {
         }
     }
 
-    /// There may be settings whose names are not known.
+    /// There may be settings with names that are not known.
     pub(crate) fn doubt_names(&mut self) {
         self.more = true;
         self.told = Told::Unknown;

@@ -158,7 +158,7 @@ mod tests {
         assert!(ask(&one, "select g(1)", &mut verdict));
         // The text is not looked at again ...
         assert!(ask(&same, "select f(1)", &mut verdict));
-        // ... until it has to be.
+        // ... until it must be.
         assert!(!ask(&other, "select g(1)", &mut verdict));
         assert!(!ask(&Reach::default(), "select g(1)", &mut verdict));
     }

@@ -1,9 +1,10 @@
-//! How a session reads the text of a statement. PostgreSQL does that at Parse, under the session's settings: what `'1/2/2024'` is
-//! (DateStyle), which letters a text has (client_encoding), whose table `t` is (search_path, role). So the same text under other
-//! settings is another statement.
+//! How a session reads the text of a statement. PostgreSQL does that at Parse, under the session's settings:
+//! what `'1/2/2024'` is (DateStyle), which letters a text has (client_encoding), which schema's table `t` is
+//! (search_path, role). So the same text under other settings is another statement.
 //!
-//! What this file is for: a number for the settings that a session has, the same one for the same settings. Those that certainly change
-//! nothing are left out ([`keeps_reading`]). A number is never given twice: what is forgotten is not shared any more, that is all.
+//! This file gives a number to the settings that a session has, the same number to the same settings. It
+//! leaves out those that certainly change nothing ([`keeps_reading`]). It never gives a number twice:
+//! statements under a forgotten number are not shared any more.
 
 use std::hash::BuildHasher;
 use std::num::NonZeroU64;
@@ -15,12 +16,13 @@ use crate::limits::{READING_BYTES_MAX, READINGS_MAX};
 use crate::params::{Params, Tracked};
 use crate::session::Session;
 
-/// How a session reads; equal where its settings are.
+/// How a session reads; equal if its settings are.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Reading(NonZeroU64);
 
 impl Reading {
-    /// That of one statement only, which has this serial number: nobody is known to read as whoever prepared it.
+    /// That of one statement only, which has this serial number: no session is known to read as the one that
+    /// prepared it.
     pub(crate) fn of_statement(serial: u64) -> Reading {
         Reading(NonZeroU64::MIN | (1 << 63 | serial << 1))
     }
@@ -55,7 +57,7 @@ pub(crate) struct Readings {
     hasher: foldhash::fast::FixedState,
     clock: u64,
     last: u64,
-    /// Where settings are written to be compared.
+    /// The buffer in which settings are written to be compared.
     scratch: Vec<u8>,
 }
 
@@ -68,7 +70,7 @@ struct Entry {
 }
 
 impl Readings {
-    /// One that nobody else has.
+    /// One that no other session has.
     pub(crate) fn alone(&mut self) -> Reading {
         self.last += 1;
         Reading(NonZeroU64::MIN.saturating_add(self.last))

@@ -1,7 +1,8 @@
-//! What the catalog of a pool's database says of its routines, because no text of a client does: which of them ask for drawn values
-//! inside of their bodies, so that a text that names one may ask; which of them change their session, so that the session is asked
-//! for behind a text that names one; and which settings of the users' own (`app.tenant`) they set, as PostgreSQL has no list of those
-//! that a session has. Values only; `machine/session/catalog.rs` and `audit.rs` have the catalog asked.
+//! What the catalog of a pool's database says of its routines, because no text of a client does: which of
+//! them ask for drawn values inside of their bodies, so that a text that names one may ask; which of them
+//! change their session, so that the session is asked for after a text that names one; and which custom
+//! settings (`app.tenant`) they set, as PostgreSQL has no list of those that a session has. Values only;
+//! `machine/session/catalog.rs` and `audit.rs` have the catalog asked.
 
 use pgweir_sql::SettingNames;
 
@@ -27,10 +28,11 @@ AS found(parts) WHERE prolang OPERATOR(pg_catalog.<>) ALL ('{12,13}'::pg_catalog
 WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_settings AS known \
 WHERE pg_catalog.lower(known.name) OPERATOR(pg_catalog.=) setting.name)";
 
-/// Another part: routines that change their session beyond their transaction ('g'), those that call them or run SQL that is put together
-/// ('e'), with their bodies in lower case (NULL: a body that is too long); and tables whose triggers they are ('w'), each with the name of
-/// the routine. By words, as texts of clients are read: what is only prepared to be undone (SET LOCAL, ON COMMIT DROP) is no change. A
-/// body written in standard SQL is read as PostgreSQL spells it.
+/// Another part: routines that change their session beyond their transaction ('g'), those that call them or
+/// run SQL that is put together ('e'), with their bodies in lower case (NULL: a body that is too long); and
+/// tables with triggers that call them ('w'), each with the name of the routine. By words, as texts of
+/// clients are read: what is only prepared to be undone (SET LOCAL, ON COMMIT DROP) is no change. A body
+/// written in standard SQL is read as PostgreSQL spells it.
 pub(crate) const CHANGES_QUESTION: &[u8] =
     b" UNION ALL SELECT changer.kind, changer.name, changer.value FROM (WITH RECURSIVE bodies AS (SELECT oid, proname::pg_catalog.text AS name, \
 pg_catalog.lower(CASE WHEN prosrc OPERATOR(pg_catalog.=) '' THEN pg_catalog.pg_get_functiondef(oid) ELSE prosrc END) AS body \
@@ -60,7 +62,7 @@ WHERE tgfoid OPERATOR(pg_catalog.=) changing.oid AND pg_class.oid OPERATOR(pg_ca
 struct Names {
     /// In lower case, in order.
     words: Vec<Box<[u8]>>,
-    /// Those that are no single word.
+    /// The names that are no single word.
     others: Vec<Box<[u8]>>,
 }
 
@@ -125,8 +127,8 @@ impl Names {
 /// What is longer than PostgreSQL's names are (`NAMEDATALEN`), unless it was built for that, is looked at up to here.
 const NAME_BYTES_MAX: usize = 256;
 
-/// A word that is too long is cut to 63 bytes, and in front of a character that would be cut in two (`truncate_identifier` in
-/// `scansup.c`).
+/// A word that is too long is cut to 63 bytes, and before a character that would be cut in two
+/// (`truncate_identifier` in `scansup.c`).
 const CUT_BYTES_MIN: usize = 60;
 
 fn is_word(byte: u8) -> bool {
@@ -159,11 +161,11 @@ enum Changes {
 pub(crate) struct Routines {
     askers: Names,
     changers: Names,
-    /// Those of the changers that set settings whose names their bodies do not tell.
+    /// The changers that set settings with names that their bodies do not tell.
     hiders: Names,
     /// Settings of the users' own that routines set, letters in lower case.
     settings: Vec<Box<[u8]>>,
-    /// There are others than those that are known.
+    /// There are more than the known ones.
     are_cut: bool,
     changes: Changes,
     /// When the catalog is to be read again (monotonic, µs) ...
@@ -174,7 +176,8 @@ pub(crate) struct Routines {
 }
 
 impl Routines {
-    /// The catalog is to be asked again for those that ask; it is taken as asked from here on, whatever comes of it.
+    /// The catalog must be asked again for the routines that ask; it is taken as asked from here on, whatever
+    /// comes of it.
     pub(crate) fn is_due(&mut self, now_us: u64) -> bool {
         let due = self.asked_us.is_none_or(|asked_us| now_us.saturating_sub(asked_us) >= ROUTINES_AGE_US);
         if due {
@@ -183,7 +186,8 @@ impl Routines {
         due
     }
 
-    /// Nobody may have a server before one was asked which routines change their session; or it is time to ask again.
+    /// No client may have a server before one was asked which routines change their session; or it is time to
+    /// ask again.
     #[inline]
     pub(crate) fn are_to_be_read(&self, now_us: u64, age: u64) -> bool {
         now_us >= self.due_us || age != self.age
@@ -236,8 +240,9 @@ impl Routines {
         self.changers.len() == 0 && !self.are_unknown()
     }
 
-    /// Takes in what the catalog says of routines and of tables whose triggers they are. Those that change their session, that set
-    /// settings of unknown names, and all that call one of them, are known from here on.
+    /// Takes in what the catalog says of routines and of tables with triggers that call them. The routines
+    /// that change their session, that set settings of unknown names, and all that call one of them, are
+    /// known from here on.
     pub(crate) fn learn_bodies(&mut self, bodies: &[Body<'_>], tables: &[(&[u8], &[u8])]) {
         self.are_cut |= bodies.len() + tables.len() >= CHANGERS_MAX;
         let mut callers = Vec::new();
@@ -277,7 +282,7 @@ impl Routines {
         }
     }
 
-    /// Settings of the users' own that routines set: behind one of them, its server is asked for these.
+    /// Custom settings that routines set: after a call of one of them, its server is asked for these.
     pub(crate) fn settings(&self) -> &[Box<[u8]>] {
         &self.settings
     }

@@ -1,6 +1,6 @@
-//! What `currval` and `lastval` need to be right although servers change hands: whose drawn values a server's session may hold, who
-//! is likely to ask for them, and which free server waits a moment for its last client. Values only;
-//! `machine/session/sequences.rs` decides by them.
+//! What `currval` and `lastval` need to be right although servers change hands: which client's drawn values a
+//! server's session may hold, which clients are likely to ask for them, and which free server waits a moment
+//! for its last client. Values only; `machine/session/sequences.rs` decides by them.
 
 use std::collections::VecDeque;
 
@@ -9,15 +9,16 @@ use pgweir_sql::{Marks, Question, Traits, Verb, questions};
 use crate::ids::{ClientId, ServerId};
 use crate::limits::{ASKERS_MAX, DRAWS_TRIED};
 
-/// Whose transactions a session has seen since it held no drawn value.
+/// The clients that have used a session since it held no drawn value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Users {
-    /// Nobody's: `currval` of any sequence is an error there.
+    /// No client: `currval` of any sequence is an error there.
     #[default]
     Nobody,
     /// This client's alone: whatever `currval` says is its own.
     Only(ClientId),
-    /// Several clients': it may be anybody's, but for what this one, which was there last, has drawn since.
+    /// Several clients: a value may be any client's, except those that this one, which used it last, has
+    /// drawn since.
     Several(ClientId),
 }
 
@@ -34,7 +35,7 @@ impl Users {
         before.is_some_and(|other| other != id)
     }
 
-    /// Who was there last.
+    /// The client that used it last.
     #[inline]
     pub(crate) fn last(self) -> Option<ClientId> {
         match self {
@@ -74,7 +75,7 @@ impl Drawing {
 /// Whether a client asks for what it drew in an earlier transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Habit {
-    /// Nobody knows yet; so many transactions that draw will tell.
+    /// It is not known yet; so many transactions that draw will tell.
     New(u8),
     /// It did, or one of its user and `application_name` did.
     Asks,
@@ -86,7 +87,7 @@ pub(crate) enum Habit {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Draws {
     pub(crate) habit: Habit,
-    /// Where it drew last, if it may ask, and nobody has been there since.
+    /// The server on which it drew last, if it may ask, and no other client has used that server since.
     pub(crate) on: Option<ServerId>,
 }
 
@@ -109,10 +110,10 @@ pub(crate) fn asks(marks: Marks) -> bool {
     marks.intersects(Marks::ASKS_SEQUENCE)
 }
 
-/// What is done to a server that others have used, in front of a statement that may ask or draw.
+/// What is done to a server that others have used, before a statement that may ask or draw.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Measure {
-    /// Nothing: what is there is the client's own, or nobody will know.
+    /// Nothing: what is there is the client's own, or no client will know.
     Nothing,
     /// All that was drawn there is discarded.
     Discard,
@@ -136,9 +137,10 @@ pub(crate) const DISCARD: &[u8] = b"DISCARD SEQUENCES";
 
 /// Discards all that was drawn, unless what `text` asks for was drawn in the transaction that is open.
 ///
-/// Whoever draws from a sequence locks it until the transaction ends (`lock_and_open_sequence` in PostgreSQL's `sequence.c`),
-/// rolled back to a savepoint or not: so the locks say which sequences a transaction drew from. Where one was
-/// locked for another reason, `lastval` is compared with what those give.
+/// A session that draws from a sequence locks it until the transaction ends (`lock_and_open_sequence` in
+/// PostgreSQL's `sequence.c`), rolled back to a savepoint or not: so the locks say which sequences a
+/// transaction drew from. If a sequence was locked for another reason, `lastval` is compared with what those
+/// give.
 pub(crate) fn discard_unless_drawn(text: &[u8]) -> Vec<u8> {
     let mut conditions: Vec<Vec<u8>> = Vec::new();
     let read = questions(text, |question| {
@@ -188,8 +190,8 @@ fn has_one_of(text: &[u8], words: &[&[u8]]) -> bool {
     words.iter().any(|word| text.windows(word.len()).any(|part| part.eq_ignore_ascii_case(word)))
 }
 
-/// Who of a pool's clients was seen to ask, by user and `application_name`: as hashes, the newest at the end. Two that share one
-/// cost a moment's waiting, no more.
+/// The clients of a pool that were seen to ask, by user and `application_name`: as hashes, the newest at the
+/// end. Two that share a hash cost a moment's waiting, no more.
 #[derive(Default)]
 pub(crate) struct Askers {
     known: VecDeque<u64>,
@@ -221,14 +223,15 @@ struct Affinity {
     server: ServerId,
     client: ClientId,
     until_us: u64,
-    /// Nobody else gets it before that; else, nobody who could have another one.
+    /// If true, no other client gets it before that; if false, only a client that can have no other server
+    /// does.
     firm: bool,
 }
 
 /// What a free server is to a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Hold {
-    /// It waits for nobody, or for this very client.
+    /// It waits for no client, or for this very client.
     Free,
     /// It is given away if there is no other.
     Soft,
@@ -270,7 +273,7 @@ impl Affinities {
         self.all.iter().any(|affinity| affinity.client == client)
     }
 
-    /// Those whose time is over end.
+    /// Ends the affinities that have expired.
     pub(crate) fn expire(&mut self, now_us: u64) {
         self.all.retain(|affinity| affinity.until_us > now_us);
     }

@@ -1,9 +1,9 @@
-//! What a session holds that can move to another server connection: settings (role and session user among them), and
-//! statements that were prepared by SQL. A client's
-//! session and the one that a server carries are both a [`Session`]; where the two are the same object, nothing is compared.
+//! What a session holds that can move to another server connection: settings (role and session user among
+//! them), and statements that were prepared by SQL. A client's session and the one that a server carries are
+//! both a [`Session`]; if the two are the same object, nothing is compared.
 //!
-//! The parameters that servers report by themselves are not here but in `params.rs`: they are known without asking. This
-//! file is values and texts; it must never decide when something is asked or sent.
+//! The parameters that servers report by themselves are not here but in `params.rs`: they are known without
+//! asking. This file is values and texts; it must never decide when something is asked or sent.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -39,18 +39,18 @@ pub struct Prepared {
     pub name: Box<[u8]>,
     /// The PREPARE as it was written.
     pub text: Box<[u8]>,
-    /// How whoever wrote it reads.
+    /// How the session that wrote it reads.
     pub reading: Reading,
 }
 
 impl Prepared {
-    /// One that can be prepared again elsewhere by the same text.
+    /// It can be prepared again on another server by the same text.
     #[must_use]
     pub fn movable(name: &[u8], text: &[u8], reading: Reading) -> Option<Prepared> {
         let statement = text.trim_ascii();
         let statement = statement.strip_suffix(b";").unwrap_or(statement);
-        // Letters mean what client_encoding says, and a backslash what standard_conforming_strings says; of what stands behind
-        // a semicolon, PREPARE is no part.
+        // Letters mean what client_encoding says, and a backslash what standard_conforming_strings says; what
+        // follows a semicolon is no part of PREPARE.
         let plain = |byte: &u8| byte.is_ascii() && *byte != b';' && *byte != b'\\';
         let prepares = statement.get(..7).is_some_and(|verb| verb.eq_ignore_ascii_case(b"prepare"));
         let ours = name.starts_with(b"PGWEIR_");
@@ -110,7 +110,7 @@ impl Session {
         self.prepared.iter_mut().for_each(|prepared| prepared.reading = reading(prepared));
     }
 
-    /// What has to be prepared on a server that carries this session and is to carry `wanted`.
+    /// What must be prepared on a server that carries this session and is to carry `wanted`.
     pub(crate) fn lacking<'a>(&'a self, wanted: &'a Session) -> impl Iterator<Item = &'a Prepared> {
         wanted.prepared.iter().filter(|wants| !self.prepared.contains(wants))
     }
@@ -187,7 +187,7 @@ impl Session {
         self.changes(wanted).into_iter().map(|(name, _)| name).collect()
     }
 
-    /// Names and values that differ in `wanted`: `None` where it has none.
+    /// Names and values that differ in `wanted`: `None` if it has none.
     fn changes<'a>(&'a self, wanted: &'a Session) -> Vec<(&'a [u8], Option<&'a [u8]>)> {
         let gone = self.settings.iter().filter(|has| wanted.place(&has.name).is_err());
         let new = wanted.settings.iter().filter(|wants| match self.place(&wants.name) {
@@ -199,11 +199,11 @@ impl Session {
             .collect()
     }
 
-    /// The statements that bring a server which carries this session to `wanted`, but for what it then lacks of prepared ones
-    /// ([`Session::lacking`]); none where there is nothing to change.
+    /// The statements that bring a server which carries this session to `wanted`, but for what it then lacks
+    /// of prepared ones ([`Session::lacking`]); none if there is nothing to change.
     ///
-    /// `set_config` takes a value as `current_setting` gives it, lists among them; NULL is RESET. All names are qualified: the
-    /// session may have any `search_path`.
+    /// `set_config` takes a value as `current_setting` gives it, lists among them; NULL is RESET. All names
+    /// are qualified: the session may have any `search_path`.
     pub(crate) fn settle_statements(&self, wanted: &Session) -> Vec<Vec<u8>> {
         let mut statements = self.listen_statements(wanted);
         let mut changes = self.changes(wanted);
@@ -221,7 +221,7 @@ impl Session {
                 }
             }
         }
-        // Who may set what depends on who it is: back to the user of the connection first.
+        // What a session may set depends on its user: back to the user of the connection first.
         let identity = |name: &[u8]| IDENTITY.iter().position(|known| *known == name);
         let other_identity = changes.iter().any(|(name, _)| identity(name).is_some());
         let holds_identity = IDENTITY.iter().any(|name| self.place(name).is_ok());

@@ -1,5 +1,5 @@
-//! When a pool's released servers are looked at (`session_audit_sample`), and which statements were found to change a session where
-//! nobody could see it. Values only; `machine/session/session_check.rs` looks.
+//! When a pool's released servers are looked at (`session_audit_sample`), and which statements were found to
+//! change a session unseen. Values only; `machine/session/session_check.rs` looks.
 
 use std::collections::VecDeque;
 
@@ -17,12 +17,13 @@ pub(crate) struct SessionChecks {
     one_in: u32,
     /// Releases until the next look, that one included; 0: there is none.
     left: u32,
-    /// So many releases are looked at each, because a difference was found and nobody knows whose it is.
+    /// So many releases are looked at each, because a difference was found and its statement is not known.
     alert: u32,
 }
 
 impl SessionChecks {
-    /// Follows the configuration. Where it can not be told what `connect_query` leaves in a session, no session is looked at.
+    /// Follows the configuration. If it cannot be told what `connect_query` leaves in a session, no session
+    /// is looked at.
     pub(crate) fn follow(&mut self, one_in: u32, connect_query: &str) {
         let text = connect_query.as_bytes();
         let told = traits(text).marks.without(Marks::SETTINGS.and(Marks::READS_LOCALLY)).is_empty()
@@ -66,14 +67,14 @@ impl SessionChecks {
         self.one_in == 1 || self.alert > 0
     }
 
-    /// A difference was found, and it is not known whose it is: it is looked for.
+    /// A difference was found, and its statement is not known: the pool looks for it.
     pub(crate) fn raise_alert(&mut self) {
         self.alert = LOOKS_ALERT;
         self.left = self.left.min(1);
     }
 }
 
-/// The statements that were found to change sessions where nobody could see it: when one of them runs again, its server is asked
+/// The statements that were found to change sessions unseen: when one of them runs again, its server is asked
 /// what its session holds, as if its words had told.
 #[derive(Default)]
 pub(crate) struct Watched {
@@ -120,7 +121,7 @@ mod tests {
         looks
     }
 
-    /// How many of so many releases are looked at.
+    /// The number of releases that are looked at, of so many.
     fn taken(looks: &mut SessionChecks, releases: u32) -> u32 {
         let mut random = 0x2545_f491_u32;
         let mut due = 0;

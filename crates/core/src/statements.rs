@@ -1,5 +1,6 @@
-//! Prepared statements by content: one text with its parameter types, read under the same settings, is one statement,
-//! whoever prepared it under whatever name. Clients keep names, servers keep a bounded list of what they have; both point here.
+//! Prepared statements by content: one text with its parameter types, read under the same settings, is one
+//! statement, whichever client prepared it, under whatever name. Clients keep names, servers keep a bounded
+//! list of what they have; both point here.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -25,7 +26,7 @@ pub(crate) struct Statement {
     pub(crate) traits: Option<Traits>,
     /// It is nothing but the begin or end of a transaction block.
     pub(crate) block: Option<Block>,
-    /// How whoever prepared it reads.
+    /// How the session that prepared it reads.
     pub(crate) reading: Reading,
     /// Its parameters are of PostgreSQL's own types.
     takes_built_in: bool,
@@ -112,7 +113,7 @@ impl ServerName {
 #[derive(Default)]
 pub(crate) struct Statements {
     all: SlotMap<StatementId, Statement>,
-    /// Those of the present age, by hash of text, types and reading; the content decides.
+    /// The statements of the present age, by hash of text, types and reading; the content decides.
     by_hash: HashMap<u64, Vec<StatementId>>,
     age: u64,
     hasher: std::hash::RandomState,
@@ -120,13 +121,14 @@ pub(crate) struct Statements {
 }
 
 impl Statements {
-    /// Numbers behind this one: those of processes that are each other's successors, and of their workers, do not meet.
+    /// Numbers above this one: those of processes that are each other's successors, and of their workers, do
+    /// not meet.
     pub(crate) fn numbered_from(serial: u64) -> Statements {
         Statements { serial, ..Statements::default() }
     }
 
-    /// A statement that another process has given this number, with one user more. Who it was shared with is not known: it is
-    /// theirs who come with the same number.
+    /// A statement that another process has given this number, with one user more. The clients that shared it
+    /// there are not known: here the clients that come with the same number share it.
     pub(crate) fn adopt(&mut self, query: &[u8], types: &[u8], serial: u64) -> StatementId {
         let own = std::mem::replace(&mut self.serial, serial.wrapping_sub(1));
         let id = self.take(query, types, Some(Reading::of_statement(serial)));
@@ -138,7 +140,7 @@ impl Statements {
         self.all.get(id)
     }
 
-    /// In another age the same text is another statement; those who have one of an earlier age keep it.
+    /// In another age the same text is another statement; clients that have one of an earlier age keep it.
     pub(crate) fn enter_age(&mut self, age: u64) {
         if self.age != age {
             self.age = age;
@@ -146,7 +148,8 @@ impl Statements {
         }
     }
 
-    /// Whoever prepares the same from here on gets another statement; those who have this one keep it.
+    /// A client that prepares the same from here on gets another statement; clients that have this one keep
+    /// it.
     pub(crate) fn retire(&mut self, id: StatementId) {
         let hash = self.all.get(id).map(|statement| statement.hash);
         if let Some(same) = hash.and_then(|hash| self.by_hash.get_mut(&hash)) {
@@ -158,8 +161,8 @@ impl Statements {
         self.all.len()
     }
 
-    /// The statement of this content, with one user more. Where nobody knows how it is read, it is a new one, and stays its user's
-    /// alone.
+    /// The statement of this content, with one user more. If it is not known how the text is read, it is a
+    /// new statement, and stays its user's alone.
     pub(crate) fn take(&mut self, query: &[u8], types: &[u8], reading: Option<Reading>) -> StatementId {
         let serial = self.serial.wrapping_add(1);
         let reading = reading.unwrap_or_else(|| Reading::of_statement(serial));
@@ -196,20 +199,21 @@ impl Statements {
         id
     }
 
-    /// Nobody but one client's name has it.
+    /// Only one client's name has it.
     pub(crate) fn is_unshared(&self, id: StatementId) -> bool {
         self.all
             .get(id)
             .is_some_and(|known| known.users == 1 && known.reading == Reading::of_statement(known.serial))
     }
 
-    /// Whoever prepares its content now gets this statement.
+    /// A client that prepares its content now gets this statement.
     pub(crate) fn is_of_this_age(&self, id: StatementId) -> bool {
         let hash = self.all.get(id).map(|statement| statement.hash);
         hash.and_then(|hash| self.by_hash.get(&hash)).is_some_and(|same| same.contains(&id))
     }
 
-    /// The statement of the same text and types in this age, for somebody who reads it so, with one user more.
+    /// The statement of the same text and types in this age, for a client that reads it so, with one user
+    /// more.
     pub(crate) fn take_anew(&mut self, id: StatementId, reading: Option<Reading>) -> Option<StatementId> {
         let old = self.all.get(id)?;
         let (query, types) = (old.query.clone(), old.types.clone());
@@ -311,7 +315,7 @@ impl ClientStatements {
         self.names.get(name).map(|named| (named.statement, named.ticket))
     }
 
-    /// Takes back a name whose Parse failed. Failures are rare, so it is looked for.
+    /// Takes back a name after its Parse failed. Failures are rare, so it is looked for.
     pub(crate) fn forget(&mut self, ticket: u32) -> Option<StatementId> {
         let name: Box<[u8]> = self.name(ticket)?.into();
         self.remove(&name)

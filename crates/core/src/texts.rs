@@ -1,8 +1,9 @@
 //! What was found out about texts that come again and again.
 //!
-//! What this file is for: drivers send the same few texts for ever, with parameters beside them. Their traits are remembered, in
-//! a bounded number of bytes, so that such a text is looked at once. It must never answer with what was found in another
-//! text: whole texts are compared (see `forms.rs` for those whose literals differ).
+//! What this file is for: drivers send the same few texts over and over, with parameters beside them. Their
+//! traits are remembered, in a bounded number of bytes, so that such a text is looked at once. It must never
+//! answer with what was found in another text: whole texts are compared (see `forms.rs` for texts that differ
+//! in their literals).
 
 use pgweir_sql::{Traits, traits};
 
@@ -25,7 +26,7 @@ struct Place {
 pub(crate) struct Texts {
     /// Empty until there is a text.
     places: Vec<Place>,
-    /// Those that come again with other literals.
+    /// Texts that come again with other literals.
     forms: Forms,
 }
 
@@ -78,7 +79,8 @@ impl Texts {
     }
 }
 
-/// Spreads texts over the places, no more: who finds two with the same one has them looked at each time.
+/// Spreads texts over the places, no more: a client that finds two with the same hash has them looked at each
+/// time.
 fn hash(text: &[u8]) -> u64 {
     const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
     let mix = |hash: u64, chunk: [u8; 8]| {

@@ -22,7 +22,7 @@ pub struct TraceContext {
 /// A statement that was traced, once it is answered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TracedStatement {
-    /// `None`: it came without one and begins a trace of its own.
+    /// `None`: it came without one and begins a new trace.
     pub context: Option<TraceContext>,
     /// When it was answered: microseconds since 1970.
     pub at_us: u64,
@@ -68,7 +68,7 @@ impl Sampler {
         self.on
     }
 
-    /// Whether this statement is traced. One whose context says that its trace is not recorded is not.
+    /// Whether this statement is traced. It is not, if its context says that its trace is not recorded.
     pub(crate) fn choose(&mut self, text: Option<&[u8]>) -> Option<Traced> {
         if !self.on {
             return None;

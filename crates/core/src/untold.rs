@@ -38,7 +38,8 @@ impl PartReader {
     }
 }
 
-/// The values that a Bind carries, from behind its names; `None` if they are not all here, or not of the form that the protocol says.
+/// The values that a Bind carries, from the byte after its names; `None` if they are not all here, or not of
+/// the form that the protocol says.
 pub(crate) fn bound_values(body: &[u8]) -> Option<Vec<Option<&[u8]>>> {
     let (formats, rest) = count(body)?;
     let (values, mut rest) = count(rest.get(2 * formats..)?)?;
@@ -63,7 +64,7 @@ fn count(bytes: &[u8]) -> Option<(usize, &[u8])> {
     Some((usize::from(u16::from_be_bytes(*count)), rest))
 }
 
-/// What is behind the names of a Bind.
+/// What follows the names of a Bind.
 pub(crate) fn behind_names(body: &[u8]) -> &[u8] {
     body.splitn(3, |byte| *byte == 0).nth(2).unwrap_or_default()
 }
