@@ -1,4 +1,4 @@
-//! Which value counts where several could.
+//! Which value counts if several could.
 
 mod common;
 

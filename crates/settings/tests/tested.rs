@@ -1,5 +1,5 @@
-//! Each setting has a behaviour test of its own: `tests/settings-tests.txt` says which. A setting without one is either not in
-//! effect yet, or stands among the accepted differences in `docs/pgbouncer-differences.md`.
+//! Each setting has its own behaviour test: `tests/settings-tests.txt` says which. A setting without one is
+//! either not in effect yet, or stands among the accepted differences in `docs/pgbouncer-differences.md`.
 
 use std::collections::BTreeMap;
 use std::fs;

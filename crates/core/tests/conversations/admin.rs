@@ -1,4 +1,4 @@
-//! The console: commands, what they do, and who may.
+//! The console: commands, what they do, and which users may give them.
 
 use pgweir_core::console::command::Outcome;
 use pgweir_core::mail::{Mail, Question, Shutdown};
@@ -579,7 +579,7 @@ fn a_name_that_moves_between_its_entry_and_the_star_is_another_database() {
     rig.gets(next);
     rig.send(next, &fe::query("select 1"));
     rig.gets(server);
-    // And back: who is there stays, the servers of the other database do not.
+    // And back: the client that is there stays, the servers of the other database do not.
     rig.reload("default_pool_size = 1", &format!("app = host=pg\n{star}"));
     assert!(!rig.is_closed(server));
     finish(&mut rig, server);

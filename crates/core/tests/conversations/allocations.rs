@@ -10,7 +10,7 @@ fn counted(rig: &mut Rig, mut round: impl FnMut(&mut Rig)) -> u64 {
     rig.allocations - before
 }
 
-/// Everybody asks, the server answers as often as it is asked, everybody takes its answer.
+/// Every client asks, the server answers as often as it is asked, every client takes its answer.
 fn exchange(rig: &mut Rig, clients: &[End], server: End, request: &[u8], answer: &[u8]) {
     let requests: Vec<(End, &[u8])> = clients.iter().map(|client| (*client, request)).collect();
     rig.send_together(&requests);

@@ -1,4 +1,4 @@
-//! `auth_query`: who is asked, what that server gets to see, and what becomes of the client.
+//! `auth_query`: which server is asked, what it gets to see, and what becomes of the client.
 
 use pgweir_auth::{PlainPassword, ScramSecret};
 use pgweir_core::driver::Closed;

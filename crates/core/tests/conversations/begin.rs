@@ -164,7 +164,7 @@ fn a_failed_begin_is_a_failed_transaction() {
     rig.send(client, &fe::query("delete from t"));
     rig.gets(client);
     rig.gets(server);
-    // PostgreSQL ignores the query behind the error.
+    // PostgreSQL ignores the query after the error.
     rig.send(
         server,
         &[be::parse_complete(), be::bind_complete(), be::error("25006", "in recovery")].concat(),

@@ -271,7 +271,7 @@ fn a_queue_that_is_too_long_turns_down_those_that_came_last() {
     let mut rig = Rig::new("default_pool_size = 1\nmax_waiting_clients = 2\nmultiplex_depth = 0");
     let (_, server) = busy(&mut rig);
     let clients: Vec<End> = (0..4).map(|_| rig.client("alice")).collect();
-    // In one turn: none of them may be told before it is known who gets a server.
+    // In one turn: none of them may be told before it is known which of them gets a server.
     let texts: Vec<Vec<u8>> = (0..4).map(|number| fe::query(&format!("select {number}"))).collect();
     let pieces: Vec<(End, &[u8])> = clients.iter().zip(&texts).map(|(end, text)| (*end, &text[..])).collect();
     rig.send_together(&pieces);

@@ -1,13 +1,14 @@
-//! Routines that change their session: nobody gets a server before it is known which do, and who calls one has its session asked.
+//! Routines that change their session: no client gets a server before it is known which do. After a client
+//! calls one, its session is asked.
 
 use crate::rig::{End, Rig, be, fe};
 
-/// A pool whose catalog says this.
+/// A pool with a catalog that says this.
 fn with_catalog(settings: &str, rows: &[[&'static str; 3]]) -> (Rig, End, End) {
     begun(settings, Some(rows.to_vec()))
 }
 
-/// The same, or (`None`) one whose servers are asked and have not answered yet.
+/// The same, or (`None`) a pool with servers that are asked and have not answered yet.
 fn begun(settings: &str, catalog: Option<Vec<[&'static str; 3]>>) -> (Rig, End, End) {
     let mut rig = Rig::new(settings);
     rig.catalog = catalog;
@@ -16,7 +17,7 @@ fn begun(settings: &str, catalog: Option<Vec<[&'static str; 3]>>) -> (Rig, End, 
     (rig, client, server)
 }
 
-/// A statement, answered; returns what its server is asked behind it.
+/// A statement, answered; returns what its server is asked after it.
 fn run(rig: &mut Rig, client: End, server: End, text: &str) -> Vec<String> {
     rig.send(client, &fe::query(text));
     assert_eq!(rig.gets(server), [format!("Query {text}")]);

@@ -250,7 +250,7 @@ impl Chaos {
         }
     }
 
-    /// Everybody leaves; what is counted must be nothing then.
+    /// All clients leave; what is counted must be nothing then.
     fn finish(&mut self, seed: u64) {
         self.everybody_takes();
         let mut resume = vec!["RESUME".to_owned()];
@@ -299,7 +299,7 @@ const LIMITS: &str = "default_pool_size = 2\nmax_db_connections = 2\nmax_user_co
     min_pool_size = 1\nserver_check_delay = 0\nserver_lifetime = 20\nclient_idle_timeout = 50\nquery_timeout = 20\n\
     transaction_timeout = 40\nmax_prepared_statements = 1\nserver_login_retry = 1\npool_idle_timeout = 20";
 
-/// How many stories each test tells.
+/// The number of stories that each test tells.
 const N: u64 = 300;
 
 #[test]

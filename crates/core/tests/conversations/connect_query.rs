@@ -17,7 +17,7 @@ fn leaves(rig: &mut Rig, server: End, query: &str, rows: &[&[&str]]) {
     tells(rig, server, rows);
 }
 
-/// A client of a cold pool whose servers run this, and its server, which is free.
+/// A client of a cold pool with servers that run this, and its server, which is free.
 fn begun(rig: &mut Rig, query: &str, rows: &[&[&str]]) -> (End, End) {
     let client = rig.knock("alice", "app");
     let server = rig.dialed();
@@ -166,7 +166,7 @@ fn a_failure_is_not_what_all_clients_begin_with() {
     let second = rig.dialed();
     rig.greet(second);
     leaves(&mut rig, second, "set role app", &AS_APP);
-    // Who began without it goes on so.
+    // A client that began without it goes on so.
     assert!(String::from_utf8_lossy(&rig.raw(second)).contains("set_config('role',NULL,false)"));
     let three = rig.client("alice");
     finish(&mut rig, first, "SELECT 0");

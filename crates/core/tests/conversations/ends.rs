@@ -73,7 +73,7 @@ fn an_open_group_costs_the_server() {
     assert!(rig.is_closed(server), "without its Sync a group is not over");
 }
 
-/// A client whose session pooling is over; its server is asked to forget it.
+/// A client at the end of its session pooling; its server is asked to forget it.
 fn being_reset(main: &str) -> (Rig, End) {
     let mut rig = Rig::with(main, "app = host=pg pool_mode=session", 1);
     let (client, server) = busy(&mut rig);
@@ -215,7 +215,7 @@ fn a_server_that_dies_during_connect_query_is_replaced_after_a_while() {
         rig.send(next, &answered);
         rig.send(next, &be::answer(&[]));
         assert_eq!(rig.gets(client).last().map(String::as_str), Some("Ready I"));
-        // Who comes when the pool's servers are known, and can not wait, is told.
+        // A client that comes when the pool's servers are known, and cannot wait, is told.
         let second = rig.client("alice");
         rig.send(client, &fe::query("begin"));
         rig.send(second, &fe::query("select 2"));

@@ -1,4 +1,4 @@
-//! `auth_type` `hba` and `cert`: which proof is asked of whom, and what the control plane is asked.
+//! `auth_type` `hba` and `cert`: which proof each client is asked for, and what the control plane is asked.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ fn knock_tls(rig: &mut Rig, names: &[&str], user: &str) -> End {
     client
 }
 
-/// What the control plane was asked, and by whom.
+/// What the control plane was asked, and for which client.
 fn question(rig: &mut Rig) -> (ClientId, About) {
     let mut asked = rig.asked();
     let Some(Question::Login(inquiry)) = asked.pop() else { panic!("{asked:?}") };

@@ -18,7 +18,8 @@ fn moves_to(rig: &mut Rig, addresses: &[&str]) {
     rig.turn(0, |machine, driver| machine.host_moved(driver, "pg", &addresses));
 }
 
-/// A client whose statement runs on a server at 10.0.0.1, and one whose statement runs on a server at 10.0.0.2.
+/// A client with a running statement on a server at 10.0.0.1, and one with a running statement on a server at
+/// 10.0.0.2.
 fn two_busy(rig: &mut Rig) -> [(End, End); 2] {
     let clients = [rig.accept(), rig.accept()];
     rig.send(clients[0], &fe::startup(&[("user", "alice"), ("database", "app")]));
@@ -80,7 +81,7 @@ fn a_cancel_request_goes_to_the_address_of_the_server_it_is_meant_for() {
     }
 }
 
-/// Nobody listens at the host that the pooler has just dialed.
+/// No server listens at the host that the pooler has just dialed.
 fn nobody_listens(rig: &mut Rig, server: End) {
     rig.refuse_dial(server, "connection refused");
 }

@@ -77,7 +77,7 @@ impl Mark {
         be::notified(4242, &self.channel, &self.number)
     }
 
-    /// The server's answer, with what it was notified of before and behind it.
+    /// The server's answer, with what it was notified of before and after it.
     fn answered(&self, before: &[Vec<u8>], behind: &[Vec<u8>]) -> Vec<u8> {
         let sent = [be::complete("LISTEN"), be::complete("NOTIFY"), before.concat(), self.told()].concat();
         [sent, behind.concat(), be::ready('I'), done("UNLISTEN")].concat()
@@ -104,7 +104,7 @@ fn notifications_come_from_the_connection_that_listens_for_all() {
     // The server carries the client's session, and hears it, too.
     rig.send(server, &be::notified(9, "a", "one"));
     rig.gets_nothing(client);
-    // It is anybody's: nothing was pinned.
+    // Any client may have it: nothing was pinned.
     let other = rig.client("alice");
     rig.send(other, &fe::query("select 1"));
     let got = rig.gets(server);
@@ -294,7 +294,7 @@ fn a_hub_that_is_faster_than_a_pipeline_is_not_waited_for_again() {
     rig.gets(server);
     let own = be::notified(4242, "a", "");
     rig.send(notify_listener, &own);
-    // What may be its own is not told before its server has told whose it is.
+    // A notification that may be its own is not told before its server has told that it is.
     rig.send(server, &done("SELECT 1"));
     assert_eq!(rig.gets(client), ["Complete SELECT 1", "Ready I"]);
     rig.send(server, &[be::complete("NOTIFY"), own, be::ready('I')].concat());
@@ -351,7 +351,7 @@ fn discard_all_is_the_end_of_listening_before_anything_else_is_sent() {
     let mut rig = Rig::new("");
     let (client, server, notify_listener) = listening(&mut rig);
     rig.send(client, &[fe::query("DISCARD ALL"), fe::query("NOTIFY a")].concat());
-    // What is behind a DISCARD in the same packet goes on; alone it would have waited.
+    // What follows a DISCARD in the same packet goes on; alone it would have waited.
     rig.gets(server);
     rig.send(server, &done("DISCARD ALL"));
     rig.send(server, &done("NOTIFY"));
@@ -423,7 +423,7 @@ fn in_the_midst_of_a_group_nobody_is_told_anything() {
         rig.gets(server);
         rig.send(server, &[be::parse_complete(), be::ready('I')].concat());
         assert_eq!(rig.gets(client), ["ParseComplete", "Ready I"]);
-        // The server has this statement; PostgreSQL would have begun a transaction nevertheless.
+        // The server has this statement; PostgreSQL would still have begun a transaction.
         rig.send(client, &fe::parse("t", "select 1"));
         rig.send(teller, &be::notified(9, "a", "one"));
         let told = rig.gets_loosely(client);
@@ -469,7 +469,7 @@ fn a_client_that_keeps_its_server_to_listen_knows_its_own_notifications() {
     let client = rig.client("alice");
     let server = rig.dialed();
     let own = be::notified(4242, "a", "own");
-    // Told while it was not clear yet who listens for it.
+    // Told while it was not clear yet which connection listens for it.
     rig.send(client, &[fe::query("LISTEN a"), fe::query("NOTIFY a, 'own'")].concat());
     rig.gets(server);
     rig.send(server, &[done("LISTEN"), be::complete("NOTIFY"), own.clone(), be::ready('I')].concat());
@@ -479,7 +479,7 @@ fn a_client_that_keeps_its_server_to_listen_knows_its_own_notifications() {
     rig.refuse_dial(notify_listener, "too many connections");
     let pid = pid(&rig, client);
     assert_eq!(rig.gets(client), [format!("Notification {pid} a own"), "Ready I".to_owned()]);
-    // And when it was, in one read with what stands before it and behind it.
+    // And when it was, in one read with what stands before it and after it.
     rig.send(client, &fe::query("NOTIFY a, 'own'"));
     assert_eq!(rig.gets(server), ["Query NOTIFY a, 'own'"]);
     let strange = be::notified(9, "a", "strange");

@@ -1,5 +1,5 @@
-//! No client waits for a lock that is not its own: nothing is queued behind what may wait for one, and what is queued behind a statement
-//! that takes long runs elsewhere.
+//! No client waits for a lock that is not its own: nothing is queued behind a statement that may wait for
+//! one, and what is queued behind a statement that takes long runs on another server.
 
 use pgweir_core::mail::{Mail, Question, Shutdown};
 
@@ -258,7 +258,8 @@ fn a_client_that_was_brought_elsewhere_asks_for_more() {
     rig.send(second, &answer("c"));
     rig.gets(second);
     rig.gets(clients[1]);
-    // The first server is at what the client has had answered elsewhere when it is queued there again.
+    // The first server is still at a statement that another server has answered when the client is queued
+    // there again.
     rig.send(server, &answer("a"));
     rig.send(clients[1], &fe::query("select 3"));
     let (here, there) = (rig.gets(server), rig.gets(second));
@@ -380,7 +381,7 @@ fn a_head_has_its_time_and_what_is_queued_behind_it_runs_elsewhere() {
         for _ in 0..11 {
             rig.pass_us(420_000);
         }
-        // Those behind it came later, and have a few milliseconds left.
+        // The clients queued behind it came later, and have a few milliseconds left.
         rig.pass_us(378_000);
         assert!(rig.is_closed(server), "{timeout} {leaves}");
         if !leaves {

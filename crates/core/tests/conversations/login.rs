@@ -1,4 +1,4 @@
-//! The way in: what is asked, what is told, who is refused and how.
+//! The way in: what is asked, what is told, which clients are refused and how.
 
 use pgweir_core::driver::{Closed, TlsInfo, TlsRole};
 

@@ -1,4 +1,4 @@
-//! Statement multiplexing: short statements of several clients on one server, one behind the other.
+//! Statement multiplexing: short statements of several clients on one server, one after the other.
 
 use pgweir_core::driver::Closed;
 

@@ -38,7 +38,7 @@ fn what_is_prepared_after_a_change_of_the_table_is_prepared_anew() {
         prepared(&mut rig, late, server, "z"),
         ["Parse PGWEIR_2 select * from t", "Bind PGWEIR_2", "Execute", "Sync"]
     );
-    // Who prepared it before has what it was told of, and PostgreSQL's word on it.
+    // A client that prepared it before has what it was told of, and PostgreSQL's word on it.
     rig.send(early, &[fe::bind("a"), fe::execute(), fe::sync()].concat());
     assert_eq!(rig.gets(server), ["Bind PGWEIR_1", "Execute", "Sync"]);
     rig.send(server, &[be::outdated(), be::ready('I')].concat());
@@ -89,7 +89,7 @@ fn what_is_prepared_behind_a_change_in_its_transaction_is_its_clients_alone() {
     names.sort();
     names.dedup();
     assert_eq!(names.len(), 2 * changes.len(), "{names:?}");
-    // Behind the transactions it is shared again.
+    // After the transactions it is shared again.
     prepared(&mut rig, two, server, "c");
     assert_eq!(prepared(&mut rig, one, server, "d").len(), 3);
 }
@@ -181,7 +181,7 @@ fn a_type_that_is_gone_and_a_value_that_does_not_fit_tell_of_a_change_made_elsew
     for (code, text) in [("XX000", "cache lookup failed for type 16384"), ("22003", "value is out of range")]
     {
         let (mut rig, clients, server) = pool(2, "");
-        // Nobody asks for the columns: it is told the error.
+        // The client does not ask for the columns: it is told the error.
         rig.send(clients[0], &[fe::bind("a"), fe::execute(), fe::sync()].concat());
         rig.gets(server);
         rig.send(server, &[be::error(code, text), be::ready('I')].concat());
@@ -200,7 +200,7 @@ fn what_was_outdated_is_prepared_anew_and_runs_again_unseen() {
     rig.send(server, &be::outdated());
     rig.gets_nothing(client);
     rig.gets_nothing(server);
-    // Whoever comes meanwhile waits for the whole of it.
+    // A client that comes in the meantime waits for the whole of it.
     rig.send(clients[1], &fe::query("select 2"));
     rig.send(server, &be::ready('I'));
     assert_eq!(rig.gets(server), shown(&[ANEW], "Bind PGWEIR_2"));
@@ -309,7 +309,7 @@ fn behind_what_was_answered_the_error_is_the_clients() {
     rig.gets(server);
     rig.send(server, &[be::one_row("1"), be::ready('I'), be::outdated(), be::ready('I')].concat());
     assert_eq!(rig.gets(client)[4..], ["ERROR 0A000 cached plan must not change result type", "Ready I"]);
-    // With another group behind it, whose answer may depend on it.
+    // With another group after it, which may depend on it.
     rig.send(client, &[run("a"), fe::query("select 1")].concat());
     rig.gets(server);
     rig.send(server, &[be::outdated(), be::ready('I'), be::one_row("1"), be::ready('I')].concat());

@@ -1,4 +1,4 @@
-//! Session pooling: a client has a server of its own from its login on, opened with its own startup packet.
+//! Session pooling: a client has a server for itself from its login on, opened with its own startup packet.
 
 use pgweir_core::mail::{Mail, Shutdown};
 
@@ -32,7 +32,7 @@ fn knock(rig: &mut Rig, params: &[(&str, &str)]) -> End {
     client
 }
 
-/// Somebody without wishes came and left: the pool knows what its servers report. That server is free.
+/// A client without wishes came and left: the pool knows what its servers report. That server is free.
 fn known(rig: &mut Rig) -> End {
     let client = rig.client("alice");
     let server = rig.dialed();
@@ -191,7 +191,8 @@ fn a_server_that_was_kept_for_a_client_that_left_goes_to_who_waits() {
     let first = rig.client("alice");
     let server = rig.dialed();
     run(&mut rig, first, server, "select 1");
-    // There is no room for a server of its own; then there is, for one that does not come up, and for another one's.
+    // There is no room for a server that it has for itself; then there is, for one that does not come up, and
+    // for another client's.
     let waiting = rig.client("alice");
     rig.send(waiting, &fe::query("select 2"));
     rig.reload("default_pool_size = 3", "app = host=pg pool_mode=session");

@@ -1,4 +1,4 @@
-//! Parameters that are each client's own, on servers that are everybody's.
+//! Parameters that are each client's own, on servers that all clients share.
 
 use crate::rig::{End, Rig, be, fe, greeting};
 

@@ -1,4 +1,5 @@
-//! Cancel requests between processes: forwarded to the peer whose key it is, not too many at once, not for ever.
+//! Cancel requests between processes: forwarded to the peer that gave the key, not too many at once, not
+//! forever.
 
 use crate::rig::{End, Rig, fe};
 

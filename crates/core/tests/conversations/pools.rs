@@ -1,4 +1,4 @@
-//! How many servers a pool opens, for whom, and when it closes them.
+//! How many servers a pool opens, for which clients, and when it closes them.
 
 use pgweir_core::driver::Closed;
 

@@ -1,4 +1,4 @@
-//! Prepared statements by name, where servers change hands.
+//! Prepared statements by name, on servers that change hands.
 
 use crate::rig::{End, Rig, be, fe};
 
@@ -223,7 +223,7 @@ fn a_skipped_pipeline_of_evictions_leaves_the_truth() {
     let server = rig.dialed();
     prepare(&mut rig, client, server, "b", "select 'b'");
     prepare(&mut rig, client, server, "a", "select 'a'");
-    // The server has a (PGWEIR_2) now. Everything behind the failing Bind is skipped.
+    // The server has a (PGWEIR_2) now. Everything after the failing Bind is skipped.
     rig.send(client, &group(&[fe::bind(""), fe::bind("b"), fe::bind("a")]));
     rig.send(server, &[be::error("26000", "unnamed"), be::ready('I')].concat());
     rig.gets(server);
@@ -264,7 +264,7 @@ fn discard_all_forgets_on_both_sides() {
     assert!(asked[0].starts_with("Parse PGWEIR_"), "it has to be prepared again: {asked:?}");
 }
 
-/// What the server has been asked, until now, behind the DISCARD ALL in the same packet.
+/// What the server has been asked, until now, after the DISCARD ALL in the same packet.
 #[test]
 fn discard_all_in_front_of_parse_in_one_packet() {
     let mut rig = Rig::new("session_state = pgbouncer");

@@ -1,4 +1,4 @@
-//! Back-pressure: who is not read any more, and that nobody stays so.
+//! Back-pressure: which clients are not read any more, and that none stays so.
 
 use crate::rig::{Rig, be, fe};
 

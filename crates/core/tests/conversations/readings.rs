@@ -6,7 +6,7 @@ fn group(messages: &[Vec<u8>]) -> Vec<u8> {
     [messages.concat(), fe::sync()].concat()
 }
 
-/// The client, whose session the server has, changes a parameter that servers report.
+/// The client that has the server changes a parameter that servers report.
 fn moves_to_tokyo(rig: &mut Rig, client: End, server: End) {
     rig.send(client, &fe::query("set timezone to 'Asia/Tokyo'"));
     rig.gets(server);

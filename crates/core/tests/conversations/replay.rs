@@ -4,7 +4,7 @@ use crate::rig::{End, Rig, be, fe};
 
 const SET: &str = "SET application_name='one';";
 
-/// A client whose statements need a replay on the pool's only server.
+/// A client with statements that need a replay on the pool's only server.
 fn rig() -> (Rig, End, End) {
     let mut rig = Rig::new("default_pool_size = 1");
     let client = rig.client_with(&[("user", "alice"), ("database", "app"), ("application_name", "one")]);

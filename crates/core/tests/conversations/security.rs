@@ -1,5 +1,5 @@
-//! Mistakes that have opened poolers before, one test for each class. What belongs to `auth_query` is there; what is sent behind an
-//! SSLRequest, in either direction, is with the logins.
+//! Mistakes that have opened poolers before, one test for each class. What belongs to `auth_query` is there;
+//! what is sent after an SSLRequest, in either direction, is with the logins.
 
 use crate::rig::{Rig, be, fe, greeting};
 

@@ -22,7 +22,7 @@ fn discarded() -> Vec<u8> {
     [be::complete("DISCARD SEQUENCES"), be::ready('I')].concat()
 }
 
-/// A client that may ask draws where others have been.
+/// A client that may ask draws on a server that others have used.
 fn draw(rig: &mut Rig, client: End, server: End) {
     rig.send(client, &fe::query(INSERT));
     assert_eq!(rig.gets(server), [DISCARD, "Query insert into t values (1)"]);
@@ -137,7 +137,7 @@ fn nothing_is_put_in_front_of_a_parse_that_fails_in_any_case() {
     rig.send(server, &[be::error("22012", "division by zero"), be::ready('E')].concat());
     rig.gets(one);
     rig.send(one, &[fe::parse("", INSERT), fe::sync()].concat());
-    // It would be skipped behind another error, and the unnamed statement before it would stay.
+    // It would be skipped after another error, and the unnamed statement before it would stay.
     assert_eq!(rig.gets(server), [format!("Parse  {INSERT}"), "Sync".to_owned()]);
 }
 
@@ -189,7 +189,7 @@ fn who_is_like_one_that_asked_is_known() {
     let (asker, alike, other) = (rig.client("alice"), rig.client("alice"), rig.client("alice"));
     let server = rig.dialed();
     run(&mut rig, asker, server, ASK);
-    // It never asked itself, and gets a server that can not tell it what others drew.
+    // It never asked itself, and gets a server that cannot tell it what others drew.
     rig.send(alike, &fe::query(INSERT));
     let got = rig.gets(server);
     assert_eq!(got, fe::shown_replay(&["DISCARD SEQUENCES"], &[&format!("Query {INSERT}")]));
@@ -212,7 +212,7 @@ fn a_client_that_may_ask_draws_on_a_clear_server_and_pays_for_it_no_longer_than_
     for _ in 0..3 {
         run(&mut rig, two, server, "select 2");
         draw(&mut rig, one, server);
-        // Nobody was there between.
+        // No other client was there between.
         run(&mut rig, one, server, "select 1");
     }
     run(&mut rig, two, server, "select 2");
@@ -304,7 +304,7 @@ fn in_a_transaction_that_drew_nothing_strangers_values_go_first() {
     rig.send(server, &[be::complete("BEGIN"), be::ready('T')].concat());
     rig.gets(one);
     rig.gets(server);
-    // Also in the extended protocol, where a group may be open: its error is the client's.
+    // Also in the extended protocol, in which a group may be open: its error is the client's.
     let group = [fe::parse("", ASK), fe::bind(""), fe::execute(), fe::sync()].concat();
     rig.send(one, &group);
     let got = rig.gets(server);

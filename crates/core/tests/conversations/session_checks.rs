@@ -1,8 +1,9 @@
-//! The sampled audit: after a release the server is asked what its session holds, and nobody gets one that holds something else.
+//! The sampled audit: after a release the server is asked what its session holds, and no client gets one that
+//! holds something else.
 
 use crate::rig::{End, Rig, be, fe};
 
-/// A statement, answered, and the look behind it.
+/// A statement, answered, and the look after it.
 fn run(rig: &mut Rig, client: End, server: End, text: &str) {
     rig.send(client, &fe::query(text));
     assert_eq!(rig.gets(server), [format!("Query {text}")]);
@@ -106,7 +107,7 @@ fn what_the_client_has_by_right_is_no_difference() {
     run(&mut rig, one, server, "SET app.who = 'me'");
     assert_eq!(rig.gets(server), ["Query SELECT pg_catalog.current_setting('app.who',true)"]);
     rig.send(server, &be::answer(&[&["me"]]));
-    // The look behind the release: the setting of its own is asked for by name.
+    // The look after the release: the custom setting is asked for by name.
     looked_at(&mut rig, server, &with(&["m", "app.who", "me"]));
     run(&mut rig, one, server, "select 1");
     looked_at(&mut rig, server, &with(&["m", "app.who", "me"]));

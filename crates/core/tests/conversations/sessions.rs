@@ -33,7 +33,7 @@ fn a_setting_is_asked_for_and_brought_to_the_next_server() {
     let server = rig.dialed();
     run(&mut rig, one, server, "SET search_path TO a, b");
     assert_eq!(rig.gets(server), ["Query SELECT pg_catalog.current_setting('search_path',true)"]);
-    // Nobody has the server before the answer is there.
+    // No client has the server before the answer is there.
     rig.send(two, &fe::query("select 2"));
     rig.gets_nothing(server);
     rig.send(server, &be::answer(&[&["a, b"]]));
@@ -356,7 +356,7 @@ fn what_postgresql_refuses_is_refused_at_login_in_its_words() {
     assert!(!rig.is_closed(server));
 }
 
-/// A rig whose client has run a SET twice, so that the pool knows what it does.
+/// A rig with a client that has run a SET twice, so that the pool knows what it does.
 fn known(text: &str) -> (Rig, End, End) {
     let mut rig = Rig::new("default_pool_size = 1");
     let client = rig.client("alice");
@@ -377,7 +377,7 @@ fn what_a_set_does_is_asked_until_it_is_known() {
     let (mut rig, client, server) = known("SET search_path = a");
     run(&mut rig, client, server, "SET search_path = a");
     rig.gets_nothing(server);
-    // It is the client's own all the same, and nobody else's.
+    // It is still the client's own, and no other client has it.
     let other = rig.client("alice");
     rig.send(other, &fe::query("SET search_path = a"));
     let reset = "SELECT pg_catalog.set_config('search_path',NULL,false);";
@@ -403,7 +403,8 @@ fn a_set_in_a_block_counts_when_it_is_committed() {
     };
     set(&mut rig, ("COMMIT", "COMMIT"));
     rig.gets_nothing(server);
-    // Anything that was rolled back, or that failed, is a matter for the server to tell: a value alone does not say whose it is.
+    // Anything that was rolled back, or that failed, is a matter for the server to tell: a value alone does
+    // not say which client it belongs to.
     set(&mut rig, ("COMMIT", "ROLLBACK"));
     asked(&mut rig, server);
 }
@@ -580,7 +581,7 @@ fn two_clients_set_the_same_parameter_in_turn_for_ever() {
             rig.send(server, &be::answer(&[&[&format!("c{who}")]]));
             carried = Some(who);
             if turn == 0 {
-                // Nobody's but its own.
+                // No other client has the value.
                 rig.send(clients[1], &fe::query("select 0"));
                 let reset = "SELECT pg_catalog.set_config('app.who',NULL,false);";
                 assert_eq!(rig.gets(server), fe::shown_replay(&[reset], &["Query select 0"]));

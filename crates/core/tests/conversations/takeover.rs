@@ -1,5 +1,5 @@
-//! Another process takes the place of this one: everything that is at rest goes over, what is busy goes when it comes to
-//! rest, what can not travel stays.
+//! Another process takes the place of this one: everything that is at rest goes over, what is busy goes when
+//! it comes to rest, what cannot travel stays.
 
 use pgweir_core::driver::TlsInfo;
 use pgweir_core::mail::{Mail, Question, Shutdown};
@@ -249,7 +249,7 @@ fn a_begin_of_one_who_waits_for_a_server_goes_over_too() {
     assert!(got.find("begin").is_some_and(|place| place < got.find("insert").unwrap()), "{got}");
 }
 
-/// A client whose statement runs while another process takes the place of this one, and its server.
+/// A client with a statement that runs while another process takes the place of this one, and its server.
 fn late() -> (Rig, End, End) {
     let mut rig = Rig::new("");
     let client = rig.client("alice");
@@ -260,7 +260,7 @@ fn late() -> (Rig, End, End) {
     (rig, client, server)
 }
 
-/// The statement ends; whoever can go over goes.
+/// The statement ends; the connections that can go over go.
 fn comes_to_rest(rig: &mut Rig, server: End) {
     rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
     rig.pass_us(5_000);

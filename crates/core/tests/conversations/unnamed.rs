@@ -2,7 +2,7 @@
 
 use crate::rig::{End, Rig, be, fe};
 
-/// A client that has prepared a statement without a name, and whose server another one has used since.
+/// A client that has prepared a statement without a name, with a server that another client has used since.
 fn prepared(text: &str) -> (Rig, End, End) {
     let mut rig = Rig::new("default_pool_size = 1");
     let (client, other) = (rig.client("alice"), rig.client("alice"));

@@ -38,7 +38,8 @@ pub(crate) fn complete(tag: &str) -> Vec<u8> {
     encoded(|out| backend::encode_command_complete(out, tag))
 }
 
-/// What PostgreSQL says to Bind or Describe of a statement whose columns have changed since it was prepared.
+/// What PostgreSQL says to Bind or Describe of a statement with columns that have changed since it was
+/// prepared.
 pub(crate) fn outdated() -> Vec<u8> {
     let fields =
         b"SERROR\0VERROR\0C0A000\0Mcached plan must not change result type\0RRevalidateCachedQuery\0\0";

@@ -38,7 +38,7 @@ pub(crate) struct Recorder {
     pub(crate) given: Vec<(Option<ConnId>, Option<ConnId>, Box<Carried>)>,
     pub(crate) surrendered: Vec<ConnId>,
     pub(crate) stopped_listening: bool,
-    /// The address at which servers are reached, where a test has a host with several.
+    /// The address at which servers are reached, if a test has a host with several.
     pub(crate) reached: Option<SocketAddr>,
     random: u64,
 }
@@ -53,7 +53,7 @@ impl Recorder {
         &mut self.wires[conn.index as usize]
     }
 
-    /// Writes what is queued; returns connections whose deep backlog is gone.
+    /// Writes what is queued; returns connections that have sent their deep backlog.
     pub(crate) fn flush(&mut self) -> Vec<ConnId> {
         let mut drained = Vec::new();
         for (index, wire) in self.wires.iter_mut().enumerate() {

@@ -46,11 +46,11 @@ pub(crate) struct Rig {
     ends: Vec<(usize, ConnId)>,
     /// Server connections in the order in which they were dialed.
     pub(crate) dials: Vec<End>,
-    /// Where they go to, by number.
+    /// The endpoints that they go to, by number.
     endpoints: HashMap<usize, Endpoint>,
-    /// How many of them were looked at.
+    /// The number of them that were looked at.
     taken: usize,
-    /// Those that came up.
+    /// The server connections that came up.
     greeted: Vec<End>,
     /// What the machine allocated, all in all.
     pub(crate) allocations: u64,
@@ -78,7 +78,7 @@ pub(crate) const REPORTED: [(&str, &str); 7] = [
 
 fn rules(main: &str, databases: &str) -> Rules {
     let base = "auth_type = trust\nserver_tls_sslmode = disable\nadmin_users = admin\nlog_stats = 0";
-    // A BEGIN is seen as it is sent, but where that is the matter.
+    // A BEGIN is seen as it is sent, unless that is the matter.
     let begin = if main.contains("defer_begin") { "" } else { "defer_begin = off" };
     let text = format!("[pgbouncer]\n{base}\n{begin}\n{main}\n[databases]\n{databases}\n");
     let mut read = |_: &str| Ok(text.clone());
@@ -163,7 +163,7 @@ impl Rig {
         self.after(worker);
     }
 
-    /// What the driver does behind a turn: writes, reports, carries.
+    /// What the driver does after a turn: writes, reports, carries.
     fn after(&mut self, worker: usize) {
         for conn in self.workers[worker].driver.flush() {
             self.turn(worker, |machine, driver| machine.drained(driver, conn));
@@ -217,7 +217,7 @@ impl Rig {
         self.turn(worker, |machine, driver| machine.received(driver, conn, &be::answer(&rows)));
     }
 
-    /// What goes between workers arrives in order, each in a turn of its own.
+    /// What goes between workers arrives in order, each in a separate turn.
     fn deliver(&mut self) {
         if std::mem::replace(&mut self.delivering, true) {
             return;
@@ -298,14 +298,14 @@ impl Rig {
         }
     }
 
-    /// The time goes on for nobody: what follows happens in an older turn.
+    /// Sets the time back: what follows happens in an older turn.
     pub(crate) fn set_back_us(&mut self, us: u64) {
         self.now.mono_us -= us;
     }
 
     // Clients.
 
-    /// Somebody connects to a worker.
+    /// A client connects to a worker.
     pub(crate) fn accept_at(&mut self, worker: usize) -> End {
         let peer = Peer::Tcp {
             remote: "10.0.0.1:4711".parse().expect("an address"),
@@ -314,7 +314,7 @@ impl Rig {
         self.accept_from(worker, peer)
     }
 
-    /// Somebody of this user id connects over the unix socket.
+    /// A client of this user id connects over the unix socket.
     pub(crate) fn accept_unix(&mut self, uid: u32) -> End {
         self.accept_from(0, Peer::Unix { pid: 77, uid, same_user: false, port: 6432 })
     }
@@ -384,7 +384,7 @@ impl Rig {
         server
     }
 
-    /// Where a dialed connection goes to.
+    /// The endpoint that a dialed connection goes to.
     pub(crate) fn endpoint(&self, server: End) -> String {
         match &self.endpoints[&server.0] {
             Endpoint::Tcp { host, port } => format!("{host}:{port}"),
@@ -392,7 +392,7 @@ impl Rig {
         }
     }
 
-    /// How many were dialed and not looked at.
+    /// The number of connections that were dialed and not looked at.
     pub(crate) fn new_dials(&self) -> usize {
         self.dials.len() - self.taken
     }
@@ -435,7 +435,7 @@ impl Rig {
         self.keys.iter().any(|(end, _)| *end == client)
     }
 
-    /// What a client got, for those who do not care what it is.
+    /// What a client got, for tests that do not care what it is.
     pub(crate) fn gets_raw(&mut self, client: End) {
         let raw = self.raw(client);
         if let Some(key) = cancel_key(&raw) {
@@ -602,7 +602,7 @@ impl Rig {
         self.workers.iter().any(|worker| worker.driver.log.iter().any(|(_, line)| line.contains(text)))
     }
 
-    /// How many log lines have this in them.
+    /// The number of log lines that have this in them.
     pub(crate) fn logged_times(&self, text: &str) -> usize {
         let lines = self.workers.iter().flat_map(|worker| &worker.driver.log);
         lines.filter(|(_, line)| line.contains(text)).count()
