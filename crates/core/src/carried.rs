@@ -69,7 +69,7 @@ pub struct CarriedPool {
     /// The same: what is prepared by SQL, name and text.
     #[n(4)]
     pub(crate) prepared: Option<Vec<(ByteVec, ByteVec)>>,
-    /// The settings that its servers were opened by: by others, they are something else.
+    /// The settings that its servers were opened with: under other settings, the fields above do not hold.
     #[n(5)]
     pub(crate) opened_by: Option<String>,
 }
@@ -215,7 +215,7 @@ pub struct CarriedServer {
     pub(crate) prepared: Option<Vec<(ByteVec, ByteVec)>>,
 }
 
-/// What was received is nothing that a pgweir sends.
+/// Bytes were received that no pgweir sends.
 #[derive(Debug, thiserror::Error)]
 #[error("the other process sent something that can not be understood: {0}")]
 pub struct CarriedError(String);

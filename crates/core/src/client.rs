@@ -369,7 +369,7 @@ pub(crate) struct Link {
     pub(crate) drawing: Drawing,
     /// It keeps the server when its transaction is over.
     pub(crate) pin: Option<Box<Pin>>,
-    /// Its transaction is over, and it is not told before that is known to others, too.
+    /// Its transaction is over; it is told when its LISTEN and its own notifications are settled.
     pub(crate) ready_due: bool,
 }
 
@@ -397,7 +397,7 @@ impl Link {
         }
     }
 
-    /// What a text means here is not what it means under the settings that are known of the client.
+    /// A text means something else here than under the settings that are known of the client.
     pub(crate) fn reads_alone(&self) -> bool {
         self.reads_locally
             || self.touched.as_deref().is_some_and(|touched| !touched.keeps_reading())

@@ -241,7 +241,7 @@ pub trait Driver {
     /// A connection's end may go unnoticed while it is paused.
     fn pause_reads(&mut self, conn: ConnId);
 
-    /// Reads again; bytes that arrived meanwhile are delivered in a later call, never within this one.
+    /// Reads again; bytes that arrived in the meantime are delivered in a later call, never within this one.
     fn resume_reads(&mut self, conn: ConnId);
 
     /// Starts TLS. `received` is what the machine had received already and belongs to the TLS stream (the first record of

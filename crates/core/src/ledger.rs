@@ -37,7 +37,7 @@ pub enum Purpose {
     Audit,
     /// Asks what a SET statement does, with [`Purpose::Audit`].
     Probe,
-    /// Discards what others drew from sequences, before a client asks for what it drew.
+    /// Discards what other clients drew from sequences, before a client asks for what it drew.
     Sequences,
     /// Puts back what a client started with, after its RESET.
     Restore,
@@ -255,7 +255,7 @@ impl Ledger {
         !self.group_open && self.phase == Phase::Normal
     }
 
-    /// What is owed up to the next ReadyForQuery goes to no client from here on.
+    /// From here on, no client gets what is owed up to the next ReadyForQuery.
     pub fn disown_head(&mut self, purpose: Purpose) {
         for entry in &mut self.entries {
             if !matches!(entry.owner, Owner::Hidden(_)) {
@@ -279,7 +279,7 @@ impl Ledger {
         self.entries.len() == 1 && self.phase == Phase::Normal && self.doubtful == 0
     }
 
-    /// What is owed to this client, whenever it is due, is dropped from here on.
+    /// From here on, everything that is owed to this client is dropped when it is due.
     pub fn disown(&mut self, client: ClientId, purpose: Purpose) {
         for entry in self.entries.iter_mut().filter(|entry| entry.owner.client() == Some(client)) {
             entry.owner = Owner::Hidden(purpose);

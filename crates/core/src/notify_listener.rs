@@ -170,8 +170,9 @@ impl Listener {
         self.queue.extend(gone.iter().map(|message| with_pid(message, own_pid)));
     }
 
-    /// The transaction's channels are known. What its server was notified of on others is told: they were listened to only for
-    /// a while, and the notify listener never did for this client. `true` if there is any.
+    /// The transaction's channels are known. The client is told what its server was notified of on other
+    /// channels: they were listened to only for a while, and the notify listener never did for this client.
+    /// `true` if there is any.
     pub(crate) fn told_of_others(&mut self, channels: &[Box<[u8]>], server_pid: u32, own_pid: u32) -> bool {
         let (stay, others): (Vec<Message>, Vec<Message>) =
             std::mem::take(&mut self.from_server).into_iter().partition(|message| is_on(message, channels));

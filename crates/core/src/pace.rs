@@ -31,7 +31,8 @@ const SAMPLES_MIN: u64 = 64;
 const PAIRS_MAX: i64 = 30;
 /// Before so many pairs nothing is decided: one moment in which the machine stood still decides nothing.
 const PAIRS_MIN: i64 = 2;
-/// Another number is not taken before so much time. (What is plainly worse is given up sooner: statements wait meanwhile.)
+/// Another number is not taken before so much time. (One that is plainly worse is given up sooner, because
+/// statements wait in the meantime.)
 const TRIAL_MIN_US: u64 = 120_000;
 /// If answers take long or statements are few, windows are long: fewer pairs must be enough then.
 const TRIAL_MAX_US: u64 = 600_000;
@@ -359,7 +360,7 @@ impl Pace {
             trial.at_home.add(seen);
         }
         trial.turn += 1;
-        // What is plain is not tried for longer.
+        // A plain result is not tried for longer.
         let first = trial.turn == 1 && self.base_rate > 0 && trial.window_us >= WINDOW_US;
         if first && (seen.rate() * 10 < self.base_rate * 7 || seen.response() > self.base_response * 2) {
             return self.decide(&trial, false);
@@ -454,8 +455,9 @@ mod tests {
         }
     }
 
-    /// What of the best that is possible is done on a restless machine over so many seconds, and the mean target, in
-    /// thousandths; and in how much of the time (ten-thousandths) the number was one with which a tenth less is done.
+    /// The share of the best possible work that is done on a restless machine over so many seconds, and the
+    /// mean target, in thousandths; and in how much of the time (ten-thousandths) the number was one with
+    /// which a tenth less is done.
     fn share_of_best(rates: &[u64], clients: u64, seconds: u64, seed: u64) -> (u64, u64, u64) {
         let mut noise = Noise { draw: seed, parts: [(0, 0); 4] };
         let mut pace = Pace::new();

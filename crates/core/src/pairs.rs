@@ -1,5 +1,6 @@
-//! Two ways of doing the same that take turns for short windows: how much more something is with one of them than with the
-//! other, over pairs of windows, and how much of that may be chance. What changes by itself meanwhile hits both of a pair.
+//! Two ways of doing the same that take turns for short windows: how much more something is with one of them
+//! than with the other, over pairs of windows, and how much of that may be chance. A change that comes by
+//! itself in the meantime hits both of a pair.
 //!
 //! This file is arithmetic; it must never know what is compared.
 

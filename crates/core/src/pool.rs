@@ -93,7 +93,7 @@ pub(crate) struct Pool {
     pub(crate) clients: u32,
     /// Clients that have a server.
     pub(crate) linked: u32,
-    /// Clients queued on a server behind others.
+    /// Clients queued on a server behind other clients.
     pub(crate) queued_behind: u32,
     /// Servers with a head that is known to be short, in the order in which they became so: the first of them
     /// take further statements.

@@ -124,7 +124,8 @@ impl Names {
     }
 }
 
-/// What is longer than PostgreSQL's names are (`NAMEDATALEN`), unless it was built for that, is looked at up to here.
+/// A word longer than PostgreSQL's names (`NAMEDATALEN`), unless it was built for that, is looked at up to
+/// here.
 const NAME_BYTES_MAX: usize = 256;
 
 /// A word that is too long is cut to 63 bytes, and before a character that would be cut in two

@@ -51,7 +51,8 @@ pub(crate) enum Drawing {
     /// Nothing that is known.
     #[default]
     Nothing,
-    /// What others had drawn on the server is discarded, because the client asks, or draws and may ask.
+    /// Values that other clients had drawn on the server are discarded, because the client asks, or draws and
+    /// may ask.
     Cleared,
     /// It may have drawn a value.
     Drew,
@@ -110,7 +111,7 @@ pub(crate) fn asks(marks: Marks) -> bool {
     marks.intersects(Marks::ASKS_SEQUENCE)
 }
 
-/// What is done to a server that others have used, before a statement that may ask or draw.
+/// What is done to a server that other clients have used, before a statement that may ask or draw.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Measure {
     /// Nothing: what is there is the client's own, or no client will know.
@@ -125,7 +126,7 @@ pub(crate) enum Measure {
 pub(crate) fn measure(before: Drawing, draws: bool, asks: bool, keeps: bool) -> Measure {
     match before {
         Drawing::Nothing if asks || draws && keeps => Measure::Discard,
-        // That it was discarded is certain only when the server has said so.
+        // The discard is certain only when the server has said so.
         Drawing::Cleared if asks => Measure::Discard,
         Drawing::Drew | Drawing::Checked if asks => Measure::Check,
         _ => Measure::Nothing,

@@ -35,7 +35,8 @@ impl SessionChecks {
         }
     }
 
-    /// What is changed unseen is looked for, if not by looks at sessions, then by the catalog.
+    /// The pool looks for statements that change a session unseen, if not by looks at sessions, then by the
+    /// catalog.
     #[inline]
     pub(crate) fn are_wanted(&self) -> bool {
         self.wanted > 0

@@ -118,7 +118,8 @@ impl Shared {
         self.generation
     }
 
-    /// What statements return has changed: what is prepared from now on is of another age.
+    /// Statements return something else than before: a statement that is prepared from now on is of another
+    /// age.
     pub fn begin_age(&self) {
         self.age.fetch_add(1, Ordering::AcqRel);
     }

@@ -166,7 +166,7 @@ pub struct FollowedNumbers {
     pub count: u64,
     /// The memory they take.
     pub bytes: u64,
-    /// The number that was given up for others.
+    /// The number that was given up in favour of other statements.
     pub forgotten: u64,
 }
 

@@ -17,7 +17,7 @@ pub(crate) struct ConsoleSession {
     /// When it last asked for something (monotonic, µs).
     pub(crate) request_us: u64,
     pub(crate) rights: Rights,
-    /// The ticket of the command that is being carried out; what is typed meanwhile waits.
+    /// The ticket of the command that is being carried out; commands that are typed in the meantime wait.
     pub(crate) pending: Option<u64>,
     pub(crate) cancel_key: CancelKey,
     pub(crate) counted: Counted,

@@ -243,7 +243,7 @@ fn an_extended_copy_that_fails_at_once_ends_with_the_sync_behind_it() {
     let mut ledger = Ledger::default();
     push(&mut ledger, &parts);
     assert_eq!(told(&mut ledger, b"12GEZ"), ("ccccc".to_owned(), true));
-    // The data is bad: it was, and the next one counts. That there is no other is seen by the fence.
+    // The data is bad: it was, and the next one counts. The fence shows that there is no other.
     for (answers, due) in [(&b"12GEZIZ"[..], "ccccc--"), (b"12GEZZIZ", "cccccc--")] {
         let mut ledger = Ledger::default();
         push(&mut ledger, &parts);

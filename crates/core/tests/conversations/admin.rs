@@ -341,7 +341,7 @@ fn a_shutdown_ends_suspend() {
             rig.eof(client);
         }
         assert!(matches!(rig.asked()[..], [Question::Drained(_)]));
-        // What is given later has an end, too.
+        // A command that is given later has an end, too.
         assert_eq!(rig.command(console, "SUSPEND").last().map(String::as_str), Some("Ready I"));
         assert_eq!(rig.command(console, "RESUME"), ["Complete RESUME", "Ready I"]);
     }
@@ -670,7 +670,7 @@ fn the_extended_protocol_is_served_on_the_console() {
     let told = rig.gets(console);
     assert_eq!(told.len(), 6, "{told:?}");
     assert_eq!(told[4..], ["Complete SHOW", "Ready I"]);
-    // What is wrong is told once, and the rest of the group ignored.
+    // The error is told once, and the rest of the group ignored.
     rig.send(
         console,
         &[fe::parse("", "PAUSE nowhere"), fe::bind(""), fe::execute(), fe::execute(), fe::sync()].concat(),

@@ -518,7 +518,8 @@ fn what_waited_for_the_hub_does_not_keep_a_servers_answer_from_being_asked_for()
     rig.send(server, &done("CREATE TABLE"));
     rig.send(server, &pinned);
     rig.gets_loosely(server);
-    // What the second text names is known when the first is answered; and the ends of both wait for the notify listener.
+    // The names in the second text are known when the first is answered; and the ends of both wait for the
+    // notify listener.
     let (first, second) = ("DEALLOCATE x; NOTIFY a", "DEALLOCATE \"PGWEIR_9\"; NOTIFY a");
     rig.send(client, &[fe::query(first), fe::query(second)].concat());
     assert_eq!(rig.gets(server), [&format!("Query {first}"), "Flush"]);

@@ -254,7 +254,7 @@ fn a_server_that_refuses_newer_versions_is_asked_for_3_0() {
             let again = rig.dialed();
             let startup = rig.connect(again);
             assert!(startup.contains("\u{3}  user"), "{startup:?}");
-            // What is wrong with that is the client's to know.
+            // The client is told what is wrong with that.
             rig.send(again, &refused);
             assert!(rig.gets(client).concat().contains("FATAL 0A000 unsupported"));
         } else {

@@ -22,7 +22,7 @@ fn discarded() -> Vec<u8> {
     [be::complete("DISCARD SEQUENCES"), be::ready('I')].concat()
 }
 
-/// A client that may ask draws on a server that others have used.
+/// A client that may ask draws on a server that other clients have used.
 fn draw(rig: &mut Rig, client: End, server: End) {
     rig.send(client, &fe::query(INSERT));
     assert_eq!(rig.gets(server), [DISCARD, "Query insert into t values (1)"]);
@@ -95,7 +95,8 @@ fn what_a_client_drew_last_is_its_own_although_others_used_the_server_before() {
     run(&mut rig, one, first, ASK);
 }
 
-/// One of two clients on one server asks for what it drew, and the other one was there meanwhile: what others drew is discarded.
+/// One of two clients on one server asks for what it drew, and the other one was there in the meantime:
+/// values that the other one drew are discarded.
 fn asking_behind_another() -> (Rig, End, End) {
     let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 0");
     let (one, two) = (rig.client("alice"), rig.client("alice"));
@@ -156,7 +157,7 @@ fn a_server_is_kept_for_a_client_that_is_known_to_ask_and_no_longer_than_said() 
     run(&mut rig, one, server, ASK);
     assert_eq!(rig.gets(server), ["Query select 2"], "it asked: nothing keeps the server any more");
     done(&mut rig, two, server);
-    // Others were there meanwhile: what it draws next must not be mixed with theirs.
+    // Other clients were there in the meantime: what it draws next must not be mixed with theirs.
     rig.send(one, &fe::query(INSERT));
     let got = rig.gets(server);
     assert_eq!(got, fe::shown_replay(&["DISCARD SEQUENCES"], &[&format!("Query {INSERT}")]));
@@ -189,7 +190,7 @@ fn who_is_like_one_that_asked_is_known() {
     let (asker, alike, other) = (rig.client("alice"), rig.client("alice"), rig.client("alice"));
     let server = rig.dialed();
     run(&mut rig, asker, server, ASK);
-    // It never asked itself, and gets a server that cannot tell it what others drew.
+    // It never asked itself, and gets a server that cannot tell it what other clients drew.
     rig.send(alike, &fe::query(INSERT));
     let got = rig.gets(server);
     assert_eq!(got, fe::shown_replay(&["DISCARD SEQUENCES"], &[&format!("Query {INSERT}")]));

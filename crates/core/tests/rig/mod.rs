@@ -509,7 +509,7 @@ impl Rig {
         self.end(end, Closed::Eof);
     }
 
-    /// The whole messages that a peer got, as text. What is not whole stays.
+    /// The whole messages that a peer got, as text. The start of an incomplete message stays.
     pub(crate) fn gets(&mut self, end: End) -> Vec<String> {
         let is_server = self.dials.contains(&end);
         let arrived = std::mem::take(&mut self.wire_mut(end).arrived);
