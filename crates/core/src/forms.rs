@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_lexed_has_no_form() {
+    fn what_cannot_be_lexed_has_no_form() {
         let mut forms = Forms::default();
         for n in 0..9 {
             assert!(ask(&mut forms, &format!("select something, {n}, 'x")).is_none());

@@ -572,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn one_server_is_enough_where_nobody_waits() {
+    fn one_server_is_enough_if_no_client_waits() {
         let mut pace = Pace::new();
         assert_eq!(Model::new(1, 32, 100).run(&mut pace, 5), 1);
     }

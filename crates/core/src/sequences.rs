@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn words_tell_who_may_draw_and_who_asks() {
+    fn words_tell_which_statements_may_draw_and_which_ask() {
         let of = |text: &str| {
             let traits = traits(text.as_bytes());
             (draws(&traits), asks(traits.marks))

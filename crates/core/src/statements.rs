@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_knows_how_to_read_is_shared_with_nobody() {
+    fn a_statement_of_unknown_reading_is_not_shared() {
         let mut statements = Statements::default();
         let (one, two) = (statements.take(b"select 1", b"", None), statements.take(b"select 1", b"", None));
         assert_ne!(one, two);
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_with_the_same_number_has_the_same_statement() {
+    fn a_client_with_the_same_number_has_the_same_statement() {
         let mut statements = Statements::numbered_from(1 << 40);
         let one = statements.adopt(b"select 1", b"", 5);
         assert_eq!(statements.adopt(b"select 1", b"", 5), one);

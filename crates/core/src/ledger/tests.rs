@@ -188,7 +188,7 @@ fn the_next_statement_tells_as_well_how_many_syncs_were_answered() {
 }
 
 #[test]
-fn a_sync_behind_the_next_statement_is_not_inside_of_the_copy() {
+fn a_sync_after_the_next_statement_is_not_inside_of_the_copy() {
     for begun in [false, true] {
         let mut ledger = Ledger::default();
         push(&mut ledger, &[Kind::Query]);
@@ -237,7 +237,7 @@ fn a_copy_that_succeeds_has_ignored_every_sync_before_its_end() {
 }
 
 #[test]
-fn an_extended_copy_that_fails_at_once_ends_with_the_sync_behind_it() {
+fn an_extended_copy_that_fails_at_once_ends_with_the_sync_after_it() {
     let parts = [Kind::Parse, Kind::Bind, Kind::Execute, Kind::Sync];
     // A trigger fails before anything is read: the Sync was not ignored.
     let mut ledger = Ledger::default();
@@ -262,7 +262,7 @@ fn copy_data_for_a_statement_that_is_no_copy_is_nothing() {
 }
 
 #[test]
-fn what_nobody_asked_for_is_an_error() {
+fn an_answer_to_no_question_is_an_error() {
     let mut ledger = Ledger::default();
     assert!(ledger.accept(b'Z').is_err());
     push(&mut ledger, &[Kind::Bind]);

@@ -38,7 +38,7 @@ fn pause_waits_for_running_statements_and_resume_goes_on() {
 }
 
 #[test]
-fn who_waits_for_a_pause_that_is_undone_is_not_told_that_all_is_paused() {
+fn a_console_that_waits_for_a_pause_that_is_undone_is_not_told_that_all_is_paused() {
     let mut rig = Rig::new("");
     let (client, server) = busy(&mut rig);
     let (one, two) = (rig.console(), rig.console());
@@ -134,7 +134,7 @@ fn reconnect_replaces_servers_when_they_are_free() {
 }
 
 #[test]
-fn kill_disconnects_everybody_and_leaves_the_database_paused() {
+fn kill_disconnects_all_clients_and_leaves_the_database_paused() {
     let mut rig = Rig::new("");
     let (client, server) = busy(&mut rig);
     let waiting = rig.knock("bob", "app");
@@ -265,7 +265,7 @@ fn suspend_waits_until_all_is_flushed_or_its_time_is_over() {
 }
 
 #[test]
-fn a_suspend_that_is_undone_disconnects_nobody() {
+fn a_suspend_that_is_undone_disconnects_no_client() {
     let mut rig = Rig::new("suspend_timeout = 5");
     let (client, server) = busy(&mut rig);
     rig.stop_taking(client);
@@ -282,7 +282,7 @@ fn a_suspend_that_is_undone_disconnects_nobody() {
 }
 
 #[test]
-fn a_suspend_whose_console_leaves_is_undone() {
+fn a_suspend_is_undone_when_its_console_leaves() {
     let mut rig = Rig::new("");
     let (client, server) = busy(&mut rig);
     rig.stop_taking(client);
@@ -443,7 +443,7 @@ fn shutdown_now_just_ends() {
 }
 
 #[test]
-fn a_shutdown_for_servers_refuses_who_waits() {
+fn a_shutdown_for_servers_refuses_waiting_clients() {
     let mut rig = Rig::new("default_pool_size = 1");
     let (_, _) = busy(&mut rig);
     let waiting = rig.client("alice");
@@ -494,7 +494,7 @@ fn a_shutdown_for_servers_serves_what_was_asked_before_while_a_server_comes() {
 }
 
 #[test]
-fn a_client_whose_server_is_lost_during_a_shutdown_for_servers_is_told() {
+fn a_client_that_loses_its_server_during_a_shutdown_for_servers_is_told() {
     let mut rig = Rig::new("");
     rig.catalog = None;
     let client = rig.client("alice");
@@ -508,7 +508,7 @@ fn a_client_whose_server_is_lost_during_a_shutdown_for_servers_is_told() {
 }
 
 #[test]
-fn a_shutdown_for_servers_serves_nobody_of_a_paused_pool() {
+fn a_shutdown_for_servers_serves_no_client_of_a_paused_pool() {
     let mut rig = Rig::new("");
     rig.catalog = None;
     let client = rig.client("alice");
@@ -591,7 +591,7 @@ fn a_name_that_moves_between_its_entry_and_the_star_is_another_database() {
 }
 
 #[test]
-fn with_verbose_it_is_logged_who_gets_which_server_and_what_is_set_there() {
+fn with_verbose_it_is_logged_which_client_gets_which_server_and_what_is_set_there() {
     for (main, logged) in [("verbose = 1", true), ("", false)] {
         let mut rig = Rig::new(&format!("default_pool_size = 1\n{main}"));
         let other = rig.client("alice");

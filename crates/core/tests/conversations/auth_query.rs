@@ -91,7 +91,7 @@ fn a_login_waits_for_its_question_no_longer_than_a_client_would() {
 }
 
 #[test]
-fn listed_users_need_nobody() {
+fn listed_users_need_no_query() {
     let mut rig = Rig::new(MAIN);
     let client = rig.knock("alice", "app");
     assert_eq!(rig.gets(client), ["Auth 3"]);
@@ -122,7 +122,7 @@ fn the_question_carries_the_name_and_nothing_else_of_the_client() {
 }
 
 #[test]
-fn who_does_not_exist_is_told_what_a_wrong_password_is_told() {
+fn a_user_that_does_not_exist_is_told_what_a_wrong_password_is_told() {
     let mut rig = Rig::new(MAIN);
     let (client, server) = stranger(&mut rig, "dora");
     rig.send(server, &answer(&[row(&["dora", "doras"])]));
@@ -140,7 +140,7 @@ fn who_does_not_exist_is_told_what_a_wrong_password_is_told() {
 }
 
 #[test]
-fn nobody_gets_in_as_the_user_that_asks() {
+fn no_client_gets_in_as_the_user_that_asks() {
     for method in ["plain", "md5", "scram-sha-256", "trust"] {
         let mut rig = Rig::new(&MAIN.replace("plain", method));
         let (client, server) = stranger(&mut rig, "nobody");
@@ -315,7 +315,7 @@ fn a_question_crosses_workers() {
 }
 
 #[test]
-fn what_can_not_be_asked_fails_like_a_wrong_password() {
+fn what_cannot_be_asked_fails_like_a_wrong_password() {
     // No such database, and the console: there is nothing to ask without auth_dbname.
     for database in ["nowhere", "pgbouncer"] {
         let mut rig = Rig::new(MAIN);
@@ -353,7 +353,7 @@ fn a_paused_database_answers_later_and_a_stopping_pooler_not_at_all() {
 }
 
 #[test]
-fn who_needs_no_password_leaves_the_one_that_another_gave() {
+fn a_client_without_a_password_leaves_the_one_that_another_gave() {
     let doras = ScramSecret::derive(&PlainPassword::new("doras"), b"salt", 2).expect("2 are computed");
     let found = answer(&[row(&["dora", &doras.format()])]);
     let mut rig = Rig::new(MAIN);

@@ -14,7 +14,7 @@ fn a_query_goes_to_a_server_and_its_answer_comes_back() {
 }
 
 #[test]
-fn who_waits_comes_before_who_asks_in_the_turn_in_which_a_server_is_free() {
+fn a_waiting_client_comes_before_one_that_asks_in_the_turn_in_which_a_server_is_free() {
     let mut rig = Rig::new("default_pool_size = 1\nmultiplex_depth = 0");
     let (busy, waiting, late) = (rig.client("alice"), rig.client("alice"), rig.client("alice"));
     let server = rig.dialed();

@@ -20,7 +20,7 @@ fn opened() -> Vec<u8> {
 }
 
 #[test]
-fn it_is_answered_without_a_server_and_goes_in_front_of_the_first_statement() {
+fn it_is_answered_without_a_server_and_goes_before_the_first_statement() {
     let (mut rig, client, server) = begun("begin", "");
     assert_eq!(rig.gets(client), ["Complete BEGIN", "Ready T"]);
     rig.gets_nothing(server);
@@ -35,7 +35,7 @@ fn it_is_answered_without_a_server_and_goes_in_front_of_the_first_statement() {
 }
 
 #[test]
-fn a_copy_behind_it_gets_its_data_also_from_a_client_that_keeps_its_server() {
+fn a_copy_after_it_gets_its_data_also_from_a_client_that_keeps_its_server() {
     let mut rig = Rig::new("default_pool_size = 1\ndefer_begin = packet");
     let client = rig.client("alice");
     let server = rig.dialed();
@@ -261,7 +261,7 @@ fn with_a_server_an_empty_transaction_gives_it_back_unused() {
 }
 
 #[test]
-fn with_a_server_whoever_leaves_gives_it_back_clean_and_nobody_idles_in_it_for_ever() {
+fn with_a_server_a_leaving_client_gives_it_back_clean_and_none_idles_in_it_forever() {
     let (mut rig, client, server) = begun("begin", PACKET);
     rig.send(client, &fe::terminate());
     assert!(rig.is_closed(client) && !rig.is_closed(server));

@@ -244,7 +244,7 @@ fn an_extended_group_is_cancelled_up_to_its_sync_whenever_that_comes() {
 }
 
 #[test]
-fn who_leaves_after_a_cancel_inside_of_a_group_is_gone() {
+fn a_client_that_leaves_after_a_cancel_inside_of_a_group_is_gone() {
     let mut rig = Rig::new("default_pool_size = 1");
     let (client, _) = queued(&mut rig, &fe::bind(""));
     rig.cancel(client);
@@ -254,7 +254,7 @@ fn who_leaves_after_a_cancel_inside_of_a_group_is_gone() {
 }
 
 #[test]
-fn a_deferred_transaction_can_not_be_cancelled_while_it_waits() {
+fn a_deferred_transaction_cannot_be_cancelled_while_it_waits() {
     let mut rig = Rig::new("default_pool_size = 1\ndefer_begin = server");
     busy(&mut rig);
     let client = rig.client("alice");

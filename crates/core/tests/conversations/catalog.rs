@@ -30,7 +30,7 @@ fn run(rig: &mut Rig, client: End, server: End, text: &str) -> Vec<String> {
 }
 
 #[test]
-fn nobody_gets_a_server_before_it_has_said_what_changes_sessions() {
+fn no_client_gets_a_server_before_it_has_said_what_changes_sessions() {
     let (mut rig, client, server) = begun("default_pool_size = 2", None);
     rig.send(client, &fe::query("select set_tenant('a')"));
     let asked = rig.gets(server);
@@ -43,7 +43,7 @@ fn nobody_gets_a_server_before_it_has_said_what_changes_sessions() {
 }
 
 #[test]
-fn who_calls_one_has_its_session_asked() {
+fn a_client_that_calls_one_has_its_session_asked() {
     let rows = [["g", "Set_Tenant", ""], ["g", "audited things", ""]];
     let (mut rig, client, server) = with_catalog("default_pool_size = 1", &rows);
     assert!(run(&mut rig, client, server, "select 1, set_tenants()").is_empty());
@@ -159,7 +159,7 @@ fn where_a_server_does_not_say_each_client_keeps_its_server() {
 }
 
 #[test]
-fn rows_that_nobody_asked_for_are_nobodys_names() {
+fn rows_that_were_not_asked_for_name_nothing() {
     let (mut rig, client, server) = begun("default_pool_size = 1", None);
     rig.gets(server);
     let rows: &[&[&str]] = &[
@@ -183,7 +183,7 @@ fn without_looks_it_is_not_read() {
 }
 
 #[test]
-fn behind_session_pooling_a_reset_comes_first() {
+fn after_session_pooling_a_reset_comes_first() {
     let mut rig = Rig::with("", "app = host=pg pool_mode=session", 1);
     rig.catalog = None;
     let client = rig.client("alice");

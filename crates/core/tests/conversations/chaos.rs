@@ -221,7 +221,7 @@ impl Chaos {
                     self.rig.stop_taking(end);
                 }
             }
-            35 | 36 => self.everybody_takes(),
+            35 | 36 => self.all_take(),
             37 => {
                 let client = self.some_client();
                 if let Some(client) = client.filter(|&client| self.rig.has_key(client)) {
@@ -243,7 +243,7 @@ impl Chaos {
         }
     }
 
-    fn everybody_takes(&mut self) {
+    fn all_take(&mut self) {
         let ends: Vec<End> = self.clients.iter().chain(&self.rig.dials).copied().collect();
         for end in ends {
             self.rig.take_again(end);
@@ -252,7 +252,7 @@ impl Chaos {
 
     /// All clients leave; what is counted must be nothing then.
     fn finish(&mut self, seed: u64) {
-        self.everybody_takes();
+        self.all_take();
         let mut resume = vec!["RESUME".to_owned()];
         resume.extend(["app", "session", "statement"].map(|name| format!("RESUME {name}")));
         self.console = self.rig.console();

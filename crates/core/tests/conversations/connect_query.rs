@@ -33,7 +33,7 @@ const AS_APP: [&[&str]; 2] = [&["s", "role", "app"], USER];
 const AS_ALICE: &[&str] = &["s", "role", "none"];
 
 #[test]
-fn it_runs_again_behind_a_reset() {
+fn it_runs_again_after_a_reset() {
     let mut rig = Rig::with("default_pool_size = 1", "app = host=pg connect_query='set role app'", 1);
     let (one, server) = begun(&mut rig, "set role app", &AS_APP);
     let two = rig.client("alice");
@@ -55,7 +55,7 @@ fn it_runs_again_behind_a_reset() {
 }
 
 #[test]
-fn a_new_client_begins_with_what_it_left_whoever_had_the_server() {
+fn a_new_client_begins_with_what_it_left_whichever_client_had_the_server() {
     let query = "set work_mem = ''7MB''";
     let mut rig = Rig::with("default_pool_size = 1", &format!("app = host=pg connect_query='{query}'"), 1);
     let left = ["s", "work_mem", "7MB"];
@@ -132,7 +132,7 @@ fn in_session_pooling_the_first_client_gets_the_first_server() {
 }
 
 #[test]
-fn a_server_that_does_not_tell_is_used_all_the_same() {
+fn a_server_that_does_not_tell_is_still_used() {
     let mut rig = Rig::with("", "app = host=pg connect_query='set role app'", 1);
     let client = rig.knock("alice", "app");
     let server = rig.dialed();
@@ -329,7 +329,7 @@ fn when_it_runs_again_its_time_begins_again() {
 }
 
 #[test]
-fn what_listens_or_can_not_move_is_nobodys() {
+fn a_session_that_listens_or_cannot_move_is_not_taken_over() {
     let query = "listen news; create temp table t ()";
     let mut rig = Rig::with("default_pool_size = 1", &format!("app = host=pg connect_query='{query}'"), 1);
     let rows: [&[&str]; 4] = [AS_ALICE, USER, &["l", "news", ""], &["t", "", ""]];

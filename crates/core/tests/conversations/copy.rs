@@ -143,7 +143,7 @@ fn server_is_not_released_in_the_middle_of_copy_data() {
 }
 
 #[test]
-fn copy_done_behind_a_failed_copy_is_no_statement() {
+fn copy_done_after_a_failed_copy_is_no_statement() {
     let mut rig = Rig::with("query_timeout = 5", "app = host=pg pool_mode=session", 1);
     let client = rig.client("alice");
     let server = rig.dialed();
@@ -209,7 +209,7 @@ fn a_function_call_has_one_answer_also_a_large_one() {
 }
 
 #[test]
-fn an_unfinished_message_behind_a_failed_copy_has_the_idle_timeout() {
+fn an_unfinished_message_after_a_failed_copy_has_the_idle_timeout() {
     let mut rig = Rig::new("idle_transaction_timeout = 5");
     let client = rig.client("alice");
     let server = rig.dialed();
@@ -222,7 +222,7 @@ fn an_unfinished_message_behind_a_failed_copy_has_the_idle_timeout() {
 }
 
 #[test]
-fn a_message_that_arrives_slowly_behind_a_failed_copy_is_no_idle_transaction() {
+fn a_message_that_arrives_slowly_after_a_failed_copy_is_no_idle_transaction() {
     let mut rig = Rig::new("idle_transaction_timeout = 5");
     let client = rig.client("alice");
     let server = rig.dialed();
@@ -241,7 +241,7 @@ fn a_message_that_arrives_slowly_behind_a_failed_copy_is_no_idle_transaction() {
 
 /// A COPY that fails with a Sync inside of it; whether that is answered, only the next answer tells.
 #[test]
-fn nobody_gets_the_server_of_a_failed_copy_before_every_sync_is_accounted_for() {
+fn no_client_gets_the_server_of_a_failed_copy_before_every_sync_is_accounted_for() {
     for answered in [false, true] {
         for early in [false, true] {
             let mut rig = Rig::new("default_pool_size = 1");
@@ -311,7 +311,7 @@ fn a_message_that_servers_answer_by_surprise_never_reaches_one() {
 }
 
 #[test]
-fn who_leaves_behind_a_failed_copy_leaves_the_server_to_others() {
+fn a_client_that_leaves_after_a_failed_copy_leaves_the_server_to_others() {
     for answered in [false, true] {
         let mut rig = Rig::new("default_pool_size = 1");
         let client = rig.client("alice");

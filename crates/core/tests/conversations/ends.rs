@@ -138,7 +138,7 @@ fn a_servers_goodbye_is_the_clients_only_one() {
 }
 
 #[test]
-fn a_server_that_said_goodbye_goes_to_nobody_else() {
+fn a_server_that_said_goodbye_goes_to_no_other_client() {
     let mut rig = Rig::new("default_pool_size = 1\ndefer_begin = packet");
     let (client, server) = busy(&mut rig);
     rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
@@ -318,7 +318,7 @@ fn a_server_at_rest_with_half_of_an_answer_is_not_used_again() {
 }
 
 #[test]
-fn what_a_server_says_behind_its_login_answers_no_question_of_ours() {
+fn what_a_server_says_after_its_login_answers_no_question_of_ours() {
     let stray = [be::complete("SELECT"), be::ready('I')].concat();
     for (query, behind) in [("", &stray[..]), ("", &stray[..1]), ("connect_query='select 1'", &stray[..])] {
         let mut rig = Rig::with("default_pool_size = 1", &format!("app = host=pg {query}"), 1);
@@ -333,7 +333,7 @@ fn what_a_server_says_behind_its_login_answers_no_question_of_ours() {
 }
 
 #[test]
-fn what_a_server_says_behind_its_answer_is_not_that_of_a_reset() {
+fn what_a_server_says_after_its_answer_is_not_that_of_a_reset() {
     let mut rig = Rig::new("server_reset_query = DISCARD ALL\nserver_reset_query_always = 1");
     let (client, server) = busy(&mut rig);
     let stray = [be::complete("SELECT"), be::ready('I')].concat();
@@ -354,7 +354,7 @@ fn a_notification_that_is_too_large_or_none_ends_a_server_at_rest() {
 }
 
 #[test]
-fn servers_that_end_right_behind_their_login_are_not_opened_over_and_over() {
+fn servers_that_end_right_after_their_login_are_not_opened_over_and_over() {
     let goodbye = be::fatal("57P01", "go away");
     for behind in [goodbye, be::ready('I')] {
         let mut rig = Rig::new("server_login_retry = 1");

@@ -51,7 +51,7 @@ fn is_in(rig: &mut Rig, client: End) -> bool {
 }
 
 #[test]
-fn who_is_not_known_does_not_come_in_by_certificate_or_peer() {
+fn an_unknown_user_does_not_come_in_by_certificate_or_peer() {
     let mut rig = rig("hostssl all all all cert\nlocal all all peer\n", "");
     let stranger = knock_tls(&mut rig, &["stranger"], "stranger");
     assert_eq!(rig.gets(stranger), ["FATAL 28000 no such user"]);
@@ -112,7 +112,7 @@ fn the_operating_system_says_who_a_peer_is() {
 }
 
 #[test]
-fn an_answer_to_another_question_lets_nobody_in() {
+fn an_answer_to_another_question_lets_no_client_in() {
     let wrong = [
         Answer::Password(true),
         Answer::User { name: "alice".into(), secret: pgweir_auth::Secret::parse("x") },
@@ -131,7 +131,7 @@ fn an_answer_to_another_question_lets_nobody_in() {
 }
 
 #[test]
-fn an_answer_that_comes_too_late_is_for_nobody() {
+fn an_answer_that_comes_too_late_is_for_no_client() {
     let mut rig = rig("local all all peer\n", "");
     let gone = knock_unix(&mut rig, 1000, "alice");
     let (id, _) = question(&mut rig);
@@ -147,7 +147,7 @@ fn an_answer_that_comes_too_late_is_for_nobody() {
 }
 
 #[test]
-fn a_map_says_who_may_be_whom() {
+fn a_map_says_which_peer_may_be_which_user() {
     let mut rig =
         rig("local all all peer map=m\nhostssl all all all cert map=m\n", "m root alice\nm CN bob\n");
     for (uid_name, user, good) in
@@ -218,7 +218,7 @@ fn passwords_that_others_know() {
 }
 
 #[test]
-fn who_came_by_certificate_is_looked_up_for_its_servers() {
+fn a_client_that_came_by_certificate_is_looked_up_for_its_servers() {
     let mut rig = Rig::new("");
     let main = format!("{TLS}\nauth_user = asker\nauth_query = select $1");
     rig.reload_access(&main, "hostssl all all all cert\n", "");

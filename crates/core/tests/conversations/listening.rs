@@ -230,7 +230,7 @@ fn a_hub_that_does_not_hear_the_mark_is_none_for_this_client() {
 }
 
 #[test]
-fn who_listens_through_a_hub_that_no_longer_hears_is_told_that_something_may_be_missed() {
+fn a_client_of_a_hub_that_no_longer_hears_is_told_that_something_may_be_missed() {
     let mut rig = Rig::new("");
     let (client, server, notify_listener) = listening(&mut rig);
     rig.send(client, &fe::query("LISTEN b"));
@@ -303,7 +303,7 @@ fn a_hub_that_is_faster_than_a_pipeline_is_not_waited_for_again() {
 }
 
 #[test]
-fn who_notifies_itself_and_stops_listening_at_once_is_told_and_not_forgotten() {
+fn a_client_that_notifies_itself_and_stops_listening_at_once_is_told_and_not_forgotten() {
     let mut rig = Rig::new("");
     let (client, server, notify_listener) = listening(&mut rig);
     rig.send(client, &[fe::query("NOTIFY a"), fe::query("UNLISTEN a")].concat());
@@ -332,7 +332,7 @@ fn what_is_rolled_back_was_never_listened_to() {
 }
 
 #[test]
-fn who_stops_listening_is_told_nothing_more() {
+fn a_client_that_stops_listening_is_told_nothing_more() {
     let mut rig = Rig::new("");
     let (client, server, notify_listener) = listening(&mut rig);
     rig.send(client, &fe::query("UNLISTEN *"));
@@ -363,7 +363,7 @@ fn discard_all_is_the_end_of_listening_before_anything_else_is_sent() {
 }
 
 #[test]
-fn a_connection_that_breaks_ends_those_who_listened() {
+fn a_connection_that_breaks_ends_the_clients_that_listened() {
     let mut rig = Rig::new("");
     let (client, _, notify_listener) = listening(&mut rig);
     rig.eof(notify_listener);
@@ -387,7 +387,7 @@ fn listening_alone(rig: &mut Rig) -> (End, End) {
 }
 
 #[test]
-fn where_nobody_can_listen_for_it_a_client_keeps_its_server() {
+fn without_a_hub_a_client_keeps_its_server() {
     let mut rig = Rig::new("");
     let (client, server) = listening_alone(&mut rig);
     rig.send(server, &be::notified(9, "a", "here"));
@@ -395,7 +395,7 @@ fn where_nobody_can_listen_for_it_a_client_keeps_its_server() {
 }
 
 #[test]
-fn who_listens_on_its_own_server_is_told_nothing_behind_a_begin_that_was_answered_here() {
+fn a_client_that_listens_on_its_own_server_is_told_nothing_after_a_begin_that_was_answered_here() {
     let mut rig = Rig::new("defer_begin = packet");
     let (client, server) = listening_alone(&mut rig);
     rig.send(client, &fe::query("BEGIN"));
@@ -409,7 +409,7 @@ fn who_listens_on_its_own_server_is_told_nothing_behind_a_begin_that_was_answere
 }
 
 #[test]
-fn in_the_midst_of_a_group_nobody_is_told_anything() {
+fn in_the_midst_of_a_group_no_client_is_told_anything() {
     for alone in [true, false] {
         let mut rig = Rig::new("");
         let (client, server, teller) = match alone {
@@ -449,7 +449,7 @@ fn what_is_listened_to_for_a_while_in_a_pipeline_is_told() {
 }
 
 #[test]
-fn who_waits_for_a_server_is_told_when_its_answer_is_complete() {
+fn a_client_that_waits_for_a_server_is_told_when_its_answer_is_complete() {
     let mut rig = Rig::new("default_pool_size = 1");
     let (client, server, notify_listener) = listening(&mut rig);
     let other = rig.client("alice");
@@ -541,7 +541,7 @@ fn what_waited_for_the_hub_does_not_keep_a_servers_answer_from_being_asked_for()
 }
 
 #[test]
-fn nobody_is_told_anything_in_an_encoding_that_is_not_its_own() {
+fn no_client_is_told_anything_in_an_encoding_that_is_not_its_own() {
     let mut rig = Rig::new("");
     let (client, server, notify_listener) = listening(&mut rig);
     rig.send(client, &fe::query("SET client_encoding = 'LATIN1'"));
@@ -558,7 +558,7 @@ fn nobody_is_told_anything_in_an_encoding_that_is_not_its_own() {
 }
 
 #[test]
-fn who_listens_through_the_hub_stays_there_in_whatever_encoding() {
+fn a_client_that_listens_through_the_hub_stays_there_in_whatever_encoding() {
     let mut rig = Rig::new("");
     let (client, server, notify_listener) = listening(&mut rig);
     let statement = "SET client_encoding = 'LATIN1'; LISTEN b";
@@ -603,7 +603,7 @@ fn a_hub_that_breaks_while_a_server_sends_its_mark_leaves_the_client_its_server(
 }
 
 #[test]
-fn a_mark_counts_once_and_nobody_elses_does() {
+fn a_mark_counts_once_and_only_its_clients_does() {
     let [one, two, three] = ["1", "2", "3"].map(|number| be::notified(9, "a", number));
     let mut rig = Rig::new("");
     let client = rig.client("alice");

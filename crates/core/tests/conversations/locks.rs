@@ -301,7 +301,7 @@ fn a_cancel_request_that_waited_for_the_turn_is_told_at_once() {
 }
 
 #[test]
-fn who_leaves_or_waits_too_long_meanwhile_is_forgotten() {
+fn a_client_that_leaves_or_waits_too_long_in_the_meantime_is_forgotten() {
     let (mut rig, clients, server) = held_up(1);
     rig.pass_us(100_100);
     rig.eof(clients[1]);
@@ -340,7 +340,7 @@ fn the_one_that_takes_long_may_leave() {
 }
 
 #[test]
-fn a_slow_reader_holds_up_nobody() {
+fn a_slow_reader_holds_up_no_other_client() {
     let (mut rig, clients, server) = held_up(2);
     rig.stop_taking(clients[0]);
     rig.send(server, &[be::columns(), be::row_of(60_000).repeat(8)].concat());

@@ -30,7 +30,7 @@ fn refusals_say_why() {
 }
 
 #[test]
-fn what_there_is_is_said_only_to_who_has_proven_who_they_are() {
+fn what_there_is_is_said_only_to_a_client_with_a_proven_user() {
     let mut rig = Rig::new("auth_type = plain");
     let client = rig.knock("alice", "nowhere");
     assert_eq!(rig.gets(client), ["Auth 3"]);
@@ -78,7 +78,7 @@ fn max_client_conn_spares_the_console() {
 }
 
 #[test]
-fn max_client_conn_of_0_lets_nobody_in_but_to_the_console() {
+fn max_client_conn_of_0_lets_clients_in_to_the_console_only() {
     let mut rig = Rig::new("max_client_conn = 0");
     assert_eq!(
         refusal(&mut rig, &[("user", "alice"), ("database", "app")]),
@@ -115,7 +115,7 @@ fn encryption_is_refused_once_and_the_login_goes_on() {
 }
 
 #[test]
-fn plain_text_behind_a_request_for_encryption_is_refused() {
+fn plain_text_after_a_request_for_encryption_is_refused() {
     let mut rig = Rig::new("client_tls_sslmode = allow\nclient_tls_key_file = k\nclient_tls_cert_file = c");
     let client = rig.accept();
     let startup = fe::startup(&[("user", "alice"), ("database", "app")]);
@@ -211,7 +211,7 @@ fn a_server_may_be_reached_by_tls_or_not_at_all() {
 }
 
 #[test]
-fn bytes_behind_the_answer_to_ssl_request_are_refused() {
+fn bytes_after_the_answer_to_ssl_request_are_refused() {
     let mut rig = Rig::new("server_tls_sslmode = prefer");
     rig.knock("alice", "app");
     let server = rig.dialed();
@@ -264,7 +264,7 @@ fn a_server_that_refuses_newer_versions_is_asked_for_3_0() {
 }
 
 #[test]
-fn what_is_refused_behind_the_proof_is_no_matter_of_versions() {
+fn what_is_refused_after_the_proof_is_no_matter_of_versions() {
     let mut rig = Rig::new("");
     let client = rig.knock("alice", "app");
     let server = rig.dialed();

@@ -54,7 +54,7 @@ fn what_is_queued_together_leaves_in_one_packet() {
 }
 
 #[test]
-fn nobody_follows_what_is_not_certain_or_not_known() {
+fn no_statement_follows_what_is_not_certain_or_not_known() {
     for first in
         ["begin", "select pg_sleep(1)", "set x = 1", "select 1; select 2", "insert into other values (1)"]
     {
@@ -82,7 +82,7 @@ fn what_is_not_certain_does_not_follow() {
 }
 
 #[test]
-fn nobody_overtakes_who_waits_longer() {
+fn no_client_overtakes_one_that_waits_longer() {
     let (mut rig, clients, server) = pool(3, "");
     rig.send(clients[0], &fe::query("select 1"));
     rig.send(clients[1], &fe::query("begin"));
@@ -140,11 +140,11 @@ fn an_error_is_its_own_statements_alone() {
 
 #[test]
 fn what_a_dead_server_had_not_begun_runs_elsewhere_unseen() {
-    begun_by_nobody(Closed::Eof);
-    begun_by_nobody(Closed::Broken("Connection reset by peer".to_owned()));
+    begun_by_none(Closed::Eof);
+    begun_by_none(Closed::Broken("Connection reset by peer".to_owned()));
 }
 
-fn begun_by_nobody(why: Closed) {
+fn begun_by_none(why: Closed) {
     let (mut rig, clients, server) = pool(4, "");
     rig.send(clients[0], &fe::query("select 0"));
     rig.send(clients[1], &fe::query("select 1"));
@@ -190,7 +190,7 @@ fn a_statement_that_leaves_a_transaction_open_costs_the_server_and_is_not_truste
 }
 
 #[test]
-fn in_statement_pooling_too_nobody_stays_behind_an_open_transaction() {
+fn in_statement_pooling_too_no_client_stays_behind_an_open_transaction() {
     let (mut rig, clients, server) = pool(2, "pool_mode = statement");
     rig.send(clients[0], &fe::query("select 0"));
     rig.send(clients[1], &fe::query("select 1"));
@@ -218,7 +218,7 @@ fn a_copy_or_another_session_costs_the_server() {
 }
 
 #[test]
-fn a_head_that_leaves_is_answered_to_nobody() {
+fn a_head_that_leaves_is_answered_to_no_client() {
     let (mut rig, clients, server) = pool(3, "");
     for client in &clients {
         rig.send(*client, &fe::query("select 1"));
@@ -271,7 +271,7 @@ fn a_head_that_is_nobodys_does_not_outlast_reconnect() {
 }
 
 #[test]
-fn a_server_whose_whole_company_is_too_late_is_closed() {
+fn a_server_with_only_late_clients_is_closed() {
     let (mut rig, clients, server) = pool(4, "query_timeout = 5");
     for client in &clients[..3] {
         rig.send(*client, &fe::query("select 1"));
@@ -321,7 +321,7 @@ fn a_head_that_turns_out_long_takes_nobody_more() {
 }
 
 #[test]
-fn an_idle_server_is_woken_for_who_waits_too_long() {
+fn an_idle_server_is_woken_for_a_client_that_waits_too_long() {
     let settings = "multiplex_depth = 2\nmultiplex_servers = 1\nmin_pool_size = 2\nmultiplex_max_ms = 1000";
     let (mut rig, clients, server) = pool(4, settings);
     rig.reload(&format!("default_pool_size = 2\n{settings}"), "app = host=pg");
@@ -357,7 +357,7 @@ fn cancelled() -> (Rig, Vec<End>, End, End) {
 }
 
 #[test]
-fn who_is_hit_by_a_strangers_cancel_runs_again_unseen() {
+fn a_client_hit_by_a_strangers_cancel_runs_again_unseen() {
     let (mut rig, clients, server, cancel) = cancelled();
     rig.send(server, &answer("0"));
     assert_eq!(rig.gets(clients[0]), answered("0"), "the cancel came too late for it");
@@ -376,7 +376,7 @@ fn who_is_hit_by_a_strangers_cancel_runs_again_unseen() {
 }
 
 #[test]
-fn who_is_hit_in_the_middle_of_an_unexpectedly_large_answer_runs_again_unseen() {
+fn a_client_hit_in_the_middle_of_an_unexpectedly_large_answer_runs_again_unseen() {
     let (mut rig, clients, server, cancel) = cancelled();
     rig.send(server, &answer("0"));
     rig.gets(clients[0]);
@@ -394,7 +394,7 @@ fn who_is_hit_in_the_middle_of_an_unexpectedly_large_answer_runs_again_unseen() 
 }
 
 #[test]
-fn who_asked_for_the_cancel_is_told_of_it() {
+fn a_client_that_asked_for_the_cancel_is_told_of_it() {
     let (mut rig, clients, server, cancel) = cancelled();
     rig.send(server, &[be::error("57014", "canceled"), be::ready('I')].concat());
     assert_eq!(rig.gets(clients[0]), ["ERROR 57014 canceled", "Ready I"]);

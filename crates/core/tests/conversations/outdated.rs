@@ -17,7 +17,7 @@ fn prepared(rig: &mut Rig, client: End, server: End, name: &str) -> Vec<String> 
 }
 
 #[test]
-fn what_is_prepared_after_a_change_of_the_table_is_prepared_anew() {
+fn what_is_prepared_after_a_change_of_the_table_is_prepared_again() {
     let mut rig = Rig::new("default_pool_size = 1");
     let (early, changer, late) = (rig.client("alice"), rig.client("alice"), rig.client("alice"));
     let server = rig.dialed();
@@ -46,7 +46,7 @@ fn what_is_prepared_after_a_change_of_the_table_is_prepared_anew() {
 }
 
 #[test]
-fn what_is_prepared_behind_a_change_in_its_transaction_is_its_clients_alone() {
+fn what_is_prepared_after_a_change_in_its_transaction_is_its_clients_alone() {
     let mut rig = Rig::new("default_pool_size = 1");
     let (one, two) = (rig.client("alice"), rig.client("alice"));
     let server = rig.dialed();
@@ -95,7 +95,7 @@ fn what_is_prepared_behind_a_change_in_its_transaction_is_its_clients_alone() {
 }
 
 #[test]
-fn what_is_prepared_behind_a_routine_in_its_transaction_is_its_clients_alone() {
+fn what_is_prepared_after_a_routine_in_its_transaction_is_its_clients_alone() {
     for (text, tag) in [("do 'begin end'", "DO"), ("call p()", "CALL")] {
         let mut rig = Rig::new("default_pool_size = 1");
         let client = rig.client("alice");
@@ -192,7 +192,7 @@ fn a_type_that_is_gone_and_a_value_that_does_not_fit_tell_of_a_change_made_elsew
 }
 
 #[test]
-fn what_was_outdated_is_prepared_anew_and_runs_again_unseen() {
+fn an_outdated_statement_is_prepared_again_and_runs_again_unseen() {
     let (mut rig, clients, server) = pool(2, "");
     let client = clients[0];
     rig.send(client, &run("a"));
@@ -224,7 +224,7 @@ fn a_group_that_came_in_pieces_runs_again_as_well() {
 }
 
 #[test]
-fn a_description_of_the_statement_alone_is_given_anew() {
+fn a_description_of_the_statement_alone_is_given_again() {
     let (mut rig, clients, server) = pool(1, "");
     rig.send(clients[0], &[fe::describe("a"), fe::sync()].concat());
     assert_eq!(rig.gets(server), ["Describe S PGWEIR_1", "Sync"]);
@@ -236,7 +236,7 @@ fn a_description_of_the_statement_alone_is_given_anew() {
 }
 
 #[test]
-fn the_first_statement_behind_a_begin_runs_again_in_a_new_transaction() {
+fn the_first_statement_after_a_begin_runs_again_in_a_new_transaction() {
     for main in ["defer_begin = packet", "defer_begin = server"] {
         let (mut rig, clients, server) = pool(1, main);
         let client = clients[0];
@@ -259,7 +259,7 @@ fn the_first_statement_behind_a_begin_runs_again_in_a_new_transaction() {
 }
 
 #[test]
-fn who_prepares_what_is_known_within_a_transaction_is_not_told_either() {
+fn a_client_that_prepares_a_known_text_within_a_transaction_is_not_told_either() {
     for main in ["defer_begin = packet", "defer_begin = server"] {
         let (mut rig, clients, server) = pool(2, main);
         let client = clients[1];
@@ -276,7 +276,7 @@ fn who_prepares_what_is_known_within_a_transaction_is_not_told_either() {
 }
 
 #[test]
-fn a_transaction_that_can_not_be_rolled_back_ends_its_server() {
+fn a_transaction_that_cannot_be_rolled_back_ends_its_server() {
     let (mut rig, clients, server) = pool(1, "defer_begin = packet");
     rig.send(clients[0], &fe::query("BEGIN"));
     rig.send(clients[0], &run("a"));
@@ -301,7 +301,7 @@ fn in_the_midst_of_a_transaction_the_error_is_the_clients() {
 }
 
 #[test]
-fn behind_what_was_answered_the_error_is_the_clients() {
+fn after_an_answer_the_error_is_the_clients() {
     let (mut rig, clients, server) = pool(1, "");
     let client = clients[0];
     // In an earlier group of the same packet, which ended well.
@@ -329,7 +329,7 @@ fn another_error_is_the_clients() {
 }
 
 #[test]
-fn all_who_prepared_it_before_get_one_new_statement() {
+fn all_clients_that_prepared_it_before_get_one_new_statement() {
     let (mut rig, clients, server) = pool(3, "");
     for client in &clients[1..] {
         prepared(&mut rig, *client, server, "a");
@@ -346,7 +346,7 @@ fn all_who_prepared_it_before_get_one_new_statement() {
 }
 
 #[test]
-fn a_change_behind_a_change_is_met_as_well_but_not_for_ever() {
+fn a_change_after_a_change_is_met_as_well_but_not_forever() {
     let (mut rig, clients, server) = pool(2, "");
     let (early, other) = (clients[0], clients[1]);
     // Another client knows the statement of the second age, and then there is a third.
@@ -380,7 +380,7 @@ fn a_client_that_leaves_meanwhile_takes_its_server_along() {
 }
 
 #[test]
-fn what_the_client_sends_meanwhile_comes_behind() {
+fn what_the_client_sends_in_the_meantime_comes_after() {
     let (mut rig, clients, server) = pool(1, "");
     rig.send(clients[0], &run("a"));
     rig.gets(server);
@@ -413,7 +413,7 @@ fn a_client_with_a_server_of_its_own_stays_there() {
 }
 
 #[test]
-fn behind_a_replay_it_runs_again_in_the_clients_session() {
+fn after_a_replay_it_runs_again_in_the_clients_session() {
     let mut rig = Rig::new("default_pool_size = 1");
     let one = rig.client_with(&[("user", "alice"), ("database", "app"), ("application_name", "one")]);
     let two = rig.client("alice");

@@ -186,7 +186,7 @@ fn a_server_that_is_kept_for_a_silent_client_goes_to_one_that_needs_it() {
 }
 
 #[test]
-fn a_server_that_was_kept_for_a_client_that_left_goes_to_who_waits() {
+fn a_server_that_was_kept_for_a_client_that_left_goes_to_a_waiting_one() {
     let mut rig = session("default_pool_size = 1");
     let first = rig.client("alice");
     let server = rig.dialed();
@@ -303,7 +303,7 @@ fn a_server_that_ends_without_a_word_is_replaced_for_a_client_that_has_asked_for
 }
 
 #[test]
-fn a_free_server_that_is_terminated_ends_nobody_else() {
+fn a_free_server_that_is_terminated_ends_no_client() {
     let mut rig = session("");
     let free = known(&mut rig);
     let (client, _, _) = opened(&mut rig, 7, &[("work_mem", "5MB")]);

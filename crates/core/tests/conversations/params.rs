@@ -120,7 +120,7 @@ fn unknown_parameters_are_refused_or_ignored_as_configured() {
 }
 
 #[test]
-fn everybody_is_told_what_the_first_server_said() {
+fn every_client_is_told_what_the_first_server_said() {
     let mut rig = Rig::new("session_state = pgbouncer");
     let first = rig.knock("alice", "app");
     rig.gets_nothing(first);
@@ -193,7 +193,7 @@ fn a_client_that_leaves_while_its_server_is_settled_takes_it_along() {
 }
 
 #[test]
-fn what_a_client_sets_back_behind_a_replay_it_is_told() {
+fn what_a_client_sets_back_after_a_replay_it_is_told() {
     let mut rig = Rig::new("");
     let client = named(&mut rig, "one");
     let server = rig.dialed();

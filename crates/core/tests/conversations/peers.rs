@@ -28,7 +28,7 @@ fn sent(rig: &mut Rig, forward: End) -> Vec<u8> {
 }
 
 #[test]
-fn a_request_goes_to_the_peer_whose_key_it_is_with_one_hop_less() {
+fn a_request_goes_to_the_peer_of_its_key_with_one_hop_less() {
     let mut rig = rig("");
     let requester = ask(&mut rig, key(2, 3));
     let forward = rig.dialed();
@@ -125,7 +125,7 @@ fn a_reload_may_take_peers_away() {
 }
 
 #[test]
-fn whoever_came_before_a_shutdown_is_let_in() {
+fn a_client_that_came_before_a_shutdown_is_let_in() {
     let mut rig = rig("");
     let early = rig.accept();
     let console = rig.console();

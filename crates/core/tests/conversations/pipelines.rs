@@ -36,7 +36,7 @@ fn an_error_skips_to_the_sync_and_no_further() {
 }
 
 #[test]
-fn messages_behind_an_error_are_ignored_until_the_sync_comes() {
+fn messages_after_an_error_are_ignored_until_the_sync_comes() {
     let mut rig = Rig::new("");
     let client = rig.client("alice");
     let server = rig.dialed();
@@ -149,7 +149,7 @@ fn statistics_count_statements_and_transactions() {
 }
 
 #[test]
-fn stray_bytes_behind_the_end_answer_nothing() {
+fn stray_bytes_after_the_end_answer_nothing() {
     let mut rig = Rig::new("");
     let client = rig.client("alice");
     let server = rig.dialed();

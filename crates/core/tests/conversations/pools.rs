@@ -40,7 +40,7 @@ fn waiting_clients_are_served_in_their_order() {
 }
 
 #[test]
-fn who_leaves_the_queue_is_not_served() {
+fn a_client_that_leaves_the_queue_is_not_served() {
     let mut rig = Rig::new("default_pool_size = 1");
     let clients = clients(&mut rig, "alice", 3);
     let server = rig.dialed();
@@ -54,7 +54,7 @@ fn who_leaves_the_queue_is_not_served() {
 }
 
 #[test]
-fn the_reserve_is_opened_when_somebody_waited_for_long() {
+fn the_reserve_is_opened_when_a_client_waited_for_long() {
     let mut rig = Rig::new("default_pool_size = 1\nreserve_pool_size = 1\nreserve_pool_timeout = 5");
     let clients = clients(&mut rig, "alice", 3);
     let first = rig.dialed();
@@ -159,7 +159,7 @@ fn idle_servers_go_after_a_while_down_to_the_minimum() {
 }
 
 #[test]
-fn min_pool_size_is_filled_while_somebody_uses_the_pool() {
+fn min_pool_size_is_filled_while_a_client_uses_the_pool() {
     let mut rig = Rig::new("min_pool_size = 3");
     rig.client("alice");
     rig.dialed();

@@ -83,7 +83,7 @@ fn a_name_in_use_is_an_error_as_postgresql_says_it() {
 }
 
 #[test]
-fn a_name_in_use_that_is_closed_behind_is_told_all_the_same() {
+fn a_name_in_use_that_is_closed_after_it_is_still_told() {
     let mut rig = Rig::new("");
     let client = rig.client("alice");
     let server = rig.dialed();
@@ -126,7 +126,7 @@ fn a_fatal_error_in_place_of_a_name_in_use_is_told_as_it_is() {
 }
 
 #[test]
-fn a_name_nobody_prepared_is_the_servers_error() {
+fn a_name_that_was_never_prepared_is_the_servers_error() {
     let mut rig = Rig::new("");
     let client = rig.client("alice");
     let server = rig.dialed();
@@ -266,7 +266,7 @@ fn discard_all_forgets_on_both_sides() {
 
 /// What the server has been asked, until now, after the DISCARD ALL in the same packet.
 #[test]
-fn discard_all_in_front_of_parse_in_one_packet() {
+fn discard_all_before_parse_in_one_packet() {
     let mut rig = Rig::new("session_state = pgbouncer");
     let client = rig.client("alice");
     let server = rig.dialed();
@@ -281,7 +281,7 @@ fn discard_all_in_front_of_parse_in_one_packet() {
 }
 
 #[test]
-fn discard_all_in_front_of_a_known_parse() {
+fn discard_all_before_a_known_parse() {
     let mut rig = Rig::new("session_state = pgbouncer");
     let (one, two) = (rig.client("alice"), rig.client("alice"));
     let server = rig.dialed();
@@ -360,7 +360,7 @@ fn names_survive_a_reload_that_ends_tracking() {
 }
 
 #[test]
-fn what_is_prepared_behind_a_prepared_deallocate_all_waits_for_it() {
+fn what_is_prepared_after_a_prepared_deallocate_all_waits_for_it() {
     let mut rig = Rig::new("");
     let client = rig.client("alice");
     let server = rig.dialed();

@@ -53,7 +53,7 @@ fn clients_with_other_parameters_do_not_share() {
 }
 
 #[test]
-fn a_client_that_changed_a_setting_prepares_anew() {
+fn a_client_that_changed_a_setting_prepares_again() {
     let mut rig = Rig::new("default_pool_size = 1");
     let client = rig.client("alice");
     let server = rig.dialed();
@@ -66,7 +66,7 @@ fn a_client_that_changed_a_setting_prepares_anew() {
 }
 
 #[test]
-fn what_is_prepared_in_a_transaction_with_settings_of_its_own_is_shared_with_nobody() {
+fn what_is_prepared_in_a_transaction_with_settings_of_its_own_is_not_shared() {
     for (set, shares) in [
         ("BEGIN; SET LOCAL search_path = x", false),
         ("BEGIN; SET search_path = x", false),

@@ -39,7 +39,7 @@ fn a_cancelled_replay_is_a_cancelled_statement() {
 }
 
 #[test]
-fn an_extended_group_behind_a_cancelled_replay_is_skipped_up_to_its_sync() {
+fn an_extended_group_after_a_cancelled_replay_is_skipped_up_to_its_sync() {
     let (mut rig, client, server) = rig();
     rig.send(client, &[fe::parse("", "SET x = 1"), fe::bind(""), fe::execute()].concat());
     rig.gets(server);
@@ -91,7 +91,7 @@ fn a_server_that_refuses_the_session_is_replaced() {
 }
 
 #[test]
-fn what_can_not_be_restored_ends_this_client_alone() {
+fn what_cannot_be_restored_ends_this_client_alone() {
     let (mut rig, client, server) = rig();
     let group = [fe::parse("", "select 1"), fe::bind(""), fe::execute(), fe::sync()].concat();
     rig.send(client, &group.repeat(2));
@@ -118,7 +118,7 @@ fn what_can_not_be_restored_ends_this_client_alone() {
 }
 
 #[test]
-fn a_begin_that_was_answered_goes_behind_the_replay() {
+fn a_begin_that_was_answered_goes_after_the_replay() {
     let mut rig = Rig::new("default_pool_size = 1\ndefer_begin = server");
     let (one, two) = (rig.client("alice"), rig.client("alice"));
     let server = rig.dialed();
@@ -155,7 +155,7 @@ fn what_is_replayed_and_reset_in_one_group_is_told_before_its_end() {
 }
 
 #[test]
-fn a_function_call_behind_a_replay_releases_the_server() {
+fn a_function_call_after_a_replay_releases_the_server() {
     let (mut rig, client, server) = rig();
     rig.send(client, &fe::function_call());
     assert_eq!(rig.gets(server), fe::shown_replay(&[SET], &["FunctionCall"]));

@@ -164,7 +164,7 @@ fn a_server_that_refuses_newer_versions_is_asked_again_for_replication_too() {
 }
 
 #[test]
-fn a_refused_replication_login_concerns_nobody_else() {
+fn a_refused_replication_login_concerns_no_other_client() {
     let mut rig = Rig::new("");
     let (_, server) = standby(&mut rig);
     let ordinary = rig.knock("alice", "app");
@@ -236,7 +236,7 @@ fn full(main: &str) -> (Rig, End, End) {
 }
 
 #[test]
-fn it_waits_where_the_pool_is_full_and_comes_before_who_comes_later() {
+fn it_waits_if_the_pool_is_full_and_comes_before_later_clients() {
     let (mut rig, _, server) = full("");
     let standby = asks(&mut rig);
     rig.gets_nothing(standby);
@@ -261,7 +261,7 @@ fn it_waits_where_the_pool_is_full_and_comes_before_who_comes_later() {
 }
 
 #[test]
-fn it_waits_behind_those_who_came_before() {
+fn it_waits_behind_earlier_clients() {
     let (mut rig, _, server) = full("");
     let earlier = rig.client("alice");
     rig.send(earlier, &fe::query("begin"));
@@ -295,7 +295,7 @@ fn none_is_queued_past_it() {
 }
 
 #[test]
-fn it_does_not_wait_for_ever() {
+fn it_does_not_wait_forever() {
     let (mut rig, _, server) = full("query_wait_timeout = 5");
     let standby = asks(&mut rig);
     rig.pass_s(6);
@@ -305,7 +305,7 @@ fn it_does_not_wait_for_ever() {
 }
 
 #[test]
-fn who_leaves_while_it_waits_is_forgotten() {
+fn a_client_that_leaves_while_it_waits_is_forgotten() {
     let (mut rig, _, server) = full("");
     let standby = asks(&mut rig);
     rig.eof(standby);

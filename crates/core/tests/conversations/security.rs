@@ -82,7 +82,7 @@ fn a_hostile_servers_scram_messages_are_bounded() {
 }
 
 #[test]
-fn a_server_can_not_skip_the_proof_that_it_knows_the_secret() {
+fn a_server_cannot_skip_the_proof_that_it_knows_the_secret() {
     let mut rig = Rig::new("");
     rig.knock("alice", "app");
     let server = rig.dialed();
@@ -107,7 +107,7 @@ fn names_without_end_end_nothing() {
 }
 
 #[test]
-fn who_may_only_look_does_not_act() {
+fn a_user_that_may_only_look_does_not_act() {
     let mut rig = Rig::new("stats_users = bob");
     let client = rig.client("alice");
     let stats = rig.knock("bob", "pgbouncer");

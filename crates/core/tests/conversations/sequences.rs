@@ -97,7 +97,7 @@ fn what_a_client_drew_last_is_its_own_although_others_used_the_server_before() {
 
 /// One of two clients on one server asks for what it drew, and the other one was there in the meantime:
 /// values that the other one drew are discarded.
-fn asking_behind_another() -> (Rig, End, End) {
+fn asking_after_another() -> (Rig, End, End) {
     let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 0");
     let (one, two) = (rig.client("alice"), rig.client("alice"));
     let server = rig.dialed();
@@ -109,8 +109,8 @@ fn asking_behind_another() -> (Rig, End, End) {
 }
 
 #[test]
-fn where_there_is_no_other_server_nobody_waits_for_a_client_that_never_asked() {
-    let (mut rig, one, server) = asking_behind_another();
+fn without_another_server_no_client_waits_for_one_that_never_asked() {
+    let (mut rig, one, server) = asking_after_another();
     rig.send(server, &[discarded(), undefined()].concat());
     let told = rig.gets(one);
     assert!(told[0].starts_with("ERROR 55000 lastval is not yet defined in this session"), "{told:?}");
@@ -119,7 +119,7 @@ fn where_there_is_no_other_server_nobody_waits_for_a_client_that_never_asked() {
 
 #[test]
 fn a_server_that_wants_data_where_drawn_values_are_discarded_is_given_up() {
-    let (mut rig, one, server) = asking_behind_another();
+    let (mut rig, one, server) = asking_after_another();
     rig.send(server, &be::copy_in());
     assert!(rig.is_closed(server));
     let told = rig.gets(one);
@@ -127,7 +127,7 @@ fn a_server_that_wants_data_where_drawn_values_are_discarded_is_given_up() {
 }
 
 #[test]
-fn nothing_is_put_in_front_of_a_parse_that_fails_in_any_case() {
+fn nothing_is_put_before_a_parse_that_fails_in_any_case() {
     let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 0");
     let (one, two) = (rig.client("alice"), rig.client("alice"));
     let server = rig.dialed();
@@ -185,7 +185,7 @@ fn a_client_that_leaves_is_not_waited_for() {
 }
 
 #[test]
-fn who_is_like_one_that_asked_is_known() {
+fn a_client_like_one_that_asked_is_known() {
     let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 0");
     let (asker, alike, other) = (rig.client("alice"), rig.client("alice"), rig.client("alice"));
     let server = rig.dialed();
@@ -238,7 +238,7 @@ fn late_asker() -> (Rig, End, End) {
 }
 
 #[test]
-fn what_a_transaction_did_not_draw_is_discarded_in_front_of_its_question() {
+fn what_a_transaction_did_not_draw_is_discarded_before_its_question() {
     let (mut rig, one, server) = late_asker();
     rig.send(one, &fe::query(ASK));
     let got = rig.gets(server);
@@ -255,7 +255,7 @@ fn what_a_transaction_did_not_draw_is_discarded_in_front_of_its_question() {
 }
 
 #[test]
-fn what_nobody_can_tell_is_discarded_in_front_of_a_question() {
+fn what_cannot_be_told_is_discarded_before_a_question() {
     let (mut rig, one, server) = late_asker();
     let text = "select currval(s) from sequences";
     rig.send(one, &fe::query(text));

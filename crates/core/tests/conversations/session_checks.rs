@@ -24,7 +24,7 @@ fn with(more: &'static [&'static str]) -> Vec<&'static [&'static str]> {
 }
 
 #[test]
-fn nobody_gets_a_server_before_it_was_looked_at() {
+fn no_client_gets_a_server_before_it_was_looked_at() {
     let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 1");
     let (one, two) = (rig.client("alice"), rig.client("alice"));
     let server = rig.dialed();
@@ -36,7 +36,7 @@ fn nobody_gets_a_server_before_it_was_looked_at() {
 }
 
 #[test]
-fn a_session_that_was_changed_unseen_reaches_nobody() {
+fn a_session_that_was_changed_unseen_reaches_no_client() {
     for (rows, what) in [
         (with(&["s", "work_mem", "1MB"]), "setting work_mem"),
         (with(&["a", "", ""]), "advisory locks"),
@@ -62,7 +62,7 @@ fn a_session_that_was_changed_unseen_reaches_nobody() {
 }
 
 #[test]
-fn an_answer_that_can_not_be_read_accuses_nobody() {
+fn an_answer_that_cannot_be_read_accuses_no_statement() {
     let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 1");
     let (one, two) = (rig.client("alice"), rig.client("alice"));
     let server = rig.dialed();
@@ -131,7 +131,7 @@ fn a_look_that_fails_is_repeated_and_then_closes_the_server() {
 }
 
 #[test]
-fn where_it_is_not_known_whose_a_difference_is_it_is_looked_for() {
+fn a_difference_of_unknown_origin_is_looked_for() {
     // The first look falls on the second release.
     let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 2\nmultiplex_depth = 0");
     let one = rig.client("alice");

@@ -111,7 +111,7 @@ fn a_client_that_leaves_while_its_session_is_asked_for_leaves_no_trace() {
 }
 
 #[test]
-fn a_session_that_can_not_be_told_keeps_the_server() {
+fn a_session_that_cannot_be_told_keeps_the_server() {
     let mut rig = Rig::new("default_pool_size = 1");
     let (one, two) = (rig.client("alice"), rig.client("alice"));
     let server = rig.dialed();
@@ -508,7 +508,7 @@ fn what_was_prepared_by_sql_is_prepared_again_elsewhere() {
 }
 
 #[test]
-fn what_can_not_be_prepared_any_more_is_gone_for_its_client_alone() {
+fn a_statement_that_cannot_be_prepared_any_more_is_gone_for_its_client_alone() {
     let mut rig = Rig::new("default_pool_size = 1");
     let (client, other, server) = prepared_by_sql(&mut rig, "PREPARE p AS SELECT x FROM t");
     rig.send(client, &fe::query("EXECUTE p"));
@@ -566,7 +566,7 @@ fn a_server_that_is_lost_takes_along_what_its_client_kept_and_says_so() {
 }
 
 #[test]
-fn two_clients_set_the_same_parameter_in_turn_for_ever() {
+fn two_clients_set_the_same_parameter_in_turn_forever() {
     let mut rig = Rig::new("default_pool_size = 1\nsession_audit_sample = 0");
     let clients = [rig.client("alice"), rig.client("alice")];
     let server = rig.dialed();
@@ -625,7 +625,7 @@ fn a_client_that_keeps_its_server_is_told_of_a_name_in_use_by_sql() {
 }
 
 #[test]
-fn behind_a_close_of_what_sql_prepared_the_server_is_asked_whether_the_name_is_free() {
+fn after_a_close_of_what_sql_prepared_the_server_is_asked_whether_the_name_is_free() {
     let mut rig = Rig::new("");
     let client = rig.client("alice");
     let server = rig.dialed();

@@ -77,7 +77,7 @@ fn in_every_form_of_the_protocol_it_is_the_same_statement() {
 }
 
 #[test]
-fn a_group_counts_for_what_it_does_first_behind_its_begin() {
+fn a_group_counts_for_what_it_does_first_after_its_begin() {
     let mut rig = Rig::new("");
     let client = rig.client("alice");
     let server = rig.dialed();

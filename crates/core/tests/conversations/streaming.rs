@@ -96,7 +96,7 @@ fn half_a_statement_holds_no_server() {
 }
 
 #[test]
-fn a_bind_whose_names_never_end_is_refused() {
+fn a_bind_with_names_that_never_end_is_refused() {
     let mut rig = Rig::new("");
     let (client, _) = in_transaction(&mut rig);
     let endless = fe::message(b'B', &vec![b'x'; 1_000_000]);
@@ -152,7 +152,7 @@ fn a_large_notice_and_a_large_error_pass() {
 }
 
 #[test]
-fn a_server_that_says_what_nobody_asked_is_closed() {
+fn a_server_that_answers_no_question_is_closed() {
     let mut rig = Rig::new("");
     let client = rig.client("alice");
     let server = rig.dialed();

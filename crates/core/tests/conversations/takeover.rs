@@ -93,7 +93,7 @@ fn a_session_keeps_its_server() {
 }
 
 #[test]
-fn who_waits_for_a_server_waits_on_with_what_it_sent() {
+fn a_client_that_waits_for_a_server_waits_on_with_what_it_sent() {
     let mut rig = Rig::new("default_pool_size = 1");
     let (busy, waiting) = (rig.client("alice"), rig.client("alice"));
     let server = rig.dialed();
@@ -112,7 +112,7 @@ fn who_waits_for_a_server_waits_on_with_what_it_sent() {
 }
 
 #[test]
-fn who_is_logging_in_goes_when_it_is_proven() {
+fn a_client_that_is_logging_in_goes_when_it_is_proven() {
     let mut rig = Rig::new("");
     let client = rig.accept();
     succeed(&mut rig);
@@ -200,7 +200,7 @@ fn clients_of_a_database_that_is_gone_are_told() {
 }
 
 #[test]
-fn a_console_that_is_no_house_user_can_not_ask_for_it() {
+fn a_console_that_is_no_house_user_cannot_ask_for_it() {
     let mut rig = Rig::new("");
     let console = rig.console();
     let told = rig.command(console, "TAKE_OVER");
@@ -231,7 +231,7 @@ fn a_begin_that_no_server_knows_of_goes_over_with_its_client() {
 }
 
 #[test]
-fn a_begin_of_one_who_waits_for_a_server_goes_over_too() {
+fn a_begin_of_a_client_that_waits_for_a_server_goes_over_too() {
     let mut rig = Rig::new("defer_begin = server\ndefault_pool_size = 1\nmultiplex_depth = 0");
     let busy = rig.client("alice");
     let server = rig.dialed();
@@ -267,7 +267,7 @@ fn comes_to_rest(rig: &mut Rig, server: End) {
 }
 
 #[test]
-fn whoever_is_late_goes_through_the_process_between() {
+fn a_late_client_goes_through_the_process_between() {
     let (mut rig, client, server) = late();
     succeed(&mut rig);
     assert!(!old_is_done(&mut rig), "the process between is the late one's only way");
@@ -282,7 +282,7 @@ fn whoever_is_late_goes_through_the_process_between() {
 }
 
 #[test]
-fn a_signal_to_stop_keeps_nobody_from_going_over() {
+fn a_signal_to_stop_keeps_no_client_from_going_over() {
     let (mut rig, client, server) = late();
     rig.mail(0, Mail::Shutdown(Shutdown::WaitForClients));
     comes_to_rest(&mut rig, server);
@@ -290,7 +290,7 @@ fn a_signal_to_stop_keeps_nobody_from_going_over() {
 }
 
 #[test]
-fn who_is_late_stays_when_the_new_process_is_gone() {
+fn a_late_client_stays_when_the_new_process_is_gone() {
     let (mut rig, client, server) = late();
     rig.mail(0, Mail::SuccessorGone);
     comes_to_rest(&mut rig, server);

@@ -22,7 +22,7 @@ fn a_login_has_its_time() {
 }
 
 #[test]
-fn who_waited_for_a_pooler_that_stood_still_is_not_late() {
+fn a_client_that_waited_for_a_pooler_that_stood_still_is_not_late() {
     let mut rig = Rig::new("client_login_timeout = 5\nserver_connect_timeout = 5\nquery_wait_timeout = 5");
     let greeting = rig.accept();
     rig.send(greeting, &fe::ssl_request());
@@ -84,7 +84,7 @@ fn a_long_statement_is_no_idleness() {
 }
 
 #[test]
-fn who_waits_is_told_and_then_refused() {
+fn a_waiting_client_is_told_and_then_refused() {
     let mut rig = Rig::new("default_pool_size = 1\nquery_wait_notify = 3\nquery_wait_timeout = 10");
     let (busy, client) = (rig.client("alice"), rig.client("alice"));
     rig.send(busy, &fe::query("select 1"));

@@ -31,7 +31,7 @@ fn a_client_moves_to_its_pool() {
 }
 
 #[test]
-fn bytes_behind_the_login_travel_with_the_client() {
+fn bytes_after_the_login_travel_with_the_client() {
     let mut rig = Rig::with("", "app = host=pg", 2);
     rig.client("alice");
     let server = rig.dialed();
