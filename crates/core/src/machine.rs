@@ -77,13 +77,13 @@ pub(crate) use cancel::WaitingCancel;
 use maintenance::Rounds;
 use peering::Peering;
 
-/// What a machine is built from.
+/// The parts that a machine is built from.
 pub struct Setup {
     /// Its number.
     pub worker: WorkerId,
     /// The configuration to begin with.
     pub rules: Rules,
-    /// What all workers of the process share.
+    /// The state that all workers of the process share.
     pub shared: Arc<Shared>,
     /// The time.
     pub now: Now,
@@ -108,11 +108,11 @@ pub struct Machine {
     cancel_keys: HashMap<KeyHead, ClientId, foldhash::fast::FixedState>,
     statements: Statements,
     readings: Readings,
-    /// What was found in texts that come again.
+    /// Results for texts that come again.
     texts: Texts,
-    /// What statements cost.
+    /// The expected cost of statements.
     estimates: Estimates,
-    /// What they took, by text.
+    /// The measured time of statements, by text.
     measured: StatementStats,
     sampler: Sampler,
     /// Statements that change sessions unseen.
@@ -144,7 +144,8 @@ pub struct Machine {
     tickets: u64,
     /// Workers that asked for a server to be closed when none was free.
     starving_workers: Vec<WorkerId>,
-    /// For what other workers were asked to close a server: they are asked one after the other, and once at a time.
+    /// The scarce places for which this worker asked other workers to close a server. It asks one worker after the other,
+    /// and once at a time.
     asked_to_evict: Vec<Scarce>,
     /// The console client that ended a SUSPEND would be missed for.
     suspended_by: Option<ClientId>,
@@ -153,11 +154,11 @@ pub struct Machine {
     awaits_arrivals: bool,
     /// Pools that our successor was told of.
     told_pools: leaving::ToldPools,
-    /// When to look again whether what was queued has left, so that more can be handed over (monotonic, µs).
+    /// When to look again whether the queued bytes have left, so that more can be handed over (monotonic, µs).
     leave_us: Option<u64>,
     rounds: Rounds,
     stats_us: u64,
-    /// What is counted beside the pools.
+    /// Counters beside those of the pools.
     counters: Counters,
     /// How a moment (seconds since 1970) is written for people; the machine knows no time zone.
     write_time: Option<WriteTime>,
@@ -166,7 +167,7 @@ pub struct Machine {
 /// See [`Machine::show_times_by`].
 pub type WriteTime = Arc<dyn Fn(u64) -> String + Send + Sync>;
 
-/// What a connection is to the machine.
+/// The role of a connection in the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Role {
     Client(ClientId),
@@ -187,7 +188,7 @@ pub(crate) enum Activity {
     Suspended,
 }
 
-/// What came of looking at received bytes.
+/// The result of looking at received bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     /// So many bytes are dealt with; look at the rest.

@@ -1,4 +1,4 @@
-//! What commands and signals do to this worker's pools: pause, resume, kill, reconnect, suspend, reload, shut down.
+//! The effects of commands and signals on this worker's pools: pause, resume, kill, reconnect, suspend, reload, shut down.
 
 use std::sync::Arc;
 
@@ -123,7 +123,7 @@ impl Machine {
         }
     }
 
-    /// Why what is waited for will not be: nobody may be told that all is at rest when it is not.
+    /// Why the awaited state will not come: no client may be told that all is at rest when it is not.
     fn undone_by(&self, until: &Until) -> Option<&'static str> {
         match until {
             Until::Released(Some(name)) if self.rules.config.database(name).is_none() => {
@@ -249,8 +249,8 @@ impl Machine {
         }
     }
 
-    /// Marks servers to be closed at their next rest; free ones and those that log in go at once. What was known of the servers'
-    /// parameters is forgotten.
+    /// Marks servers to be closed at their next rest; free ones and those that log in go at once. The machine forgets what it
+    /// knew of the servers' parameters.
     pub(super) fn reconnect<D: Driver>(&mut self, d: &mut D, database: Option<&str>, reason: &'static str) {
         for id in self.pool_ids_of(database) {
             self.recycle_pool(d, id, reason);
@@ -276,7 +276,7 @@ impl Machine {
     pub(super) fn recycle_server<D: Driver>(&mut self, d: &mut D, id: ServerId, reason: &'static str) {
         let Some(server) = self.servers.get_mut(id) else { return };
         match server.state.kind() {
-            // Whoever listens has to know: of what happens where it goes to now, it is not told.
+            // A client that listens must learn of the move: otherwise it hears nothing from the server that it goes to now.
             ServerKind::Idle | ServerKind::Listening => self.close_server(d, id, reason, CloseMode::Flush),
             ServerKind::Login if server.state.client().is_none() => {
                 self.close_server(d, id, reason, CloseMode::Now);
@@ -353,7 +353,7 @@ impl Machine {
         }
     }
 
-    /// Nobody is there any more to hand over to.
+    /// There is no successor left to hand over to.
     fn serve_on(&mut self) {
         if self.stopping == Some(Shutdown::HandOver) {
             self.stopping = Some(Shutdown::WaitForClients);
@@ -375,7 +375,7 @@ impl Machine {
             d.stop_listening();
         }
         if self.activity == Activity::Suspended {
-            // Nobody who is not read can finish what is waited for.
+            // A suspended client is not read and cannot finish the work that the shutdown waits for.
             self.resume(d, None);
         }
         if kind != Shutdown::WaitForServers {
@@ -392,7 +392,7 @@ impl Machine {
         }
         for id in self.pool_ids_of(None) {
             self.refuse_lookups(d, id, Obstacle::ShuttingDown);
-            // What was asked before this is served by the servers that are there.
+            // The servers that are there serve what clients asked for before this.
             self.hand_out(d, id);
         }
     }
@@ -407,7 +407,7 @@ impl Machine {
             }
             // Clients that the process before this one still serves come to the next one through here, and no other way.
             Some(Shutdown::HandOver) if self.awaits_arrivals => false,
-            // What is on its way to a successor comes back if that is lost.
+            // Clients and servers on their way to a successor come back if that is lost.
             Some(Shutdown::WaitForClients | Shutdown::HandOver) if d.is_giving() => false,
             Some(Shutdown::WaitForClients | Shutdown::HandOver) => {
                 !self.clients.values().any(|client| !matches!(client.state, ClientState::Console(_)))

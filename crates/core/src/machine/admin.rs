@@ -1,5 +1,5 @@
 //! The console's clients, and what their commands do. A command goes to every worker (to this one without mail), each does its
-//! part for its own pools and answers; the worker whose client typed it puts the answers together.
+//! part for its own pools and answers; the worker of the client that typed it puts the answers together.
 
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ impl Machine {
         Step::Used(0)
     }
 
-    /// What a console client typed.
+    /// A console client has sent bytes.
     pub(super) fn console_sent<D: Driver>(&mut self, d: &mut D, id: ClientId, bytes: &[u8]) -> Step {
         let header = match Header::peek(bytes) {
             Ok(Some(header)) => header,
@@ -102,7 +102,7 @@ impl Machine {
     }
 
     fn typed<D: Driver>(&mut self, d: &mut D, id: ClientId, text: &str) {
-        // What drivers send to see whether anybody is there.
+        // Drivers send a comment to see whether the server is alive.
         if text.trim_start().starts_with("--") && !text.contains('\n') {
             self.scratch.clear();
             backend::encode_empty_query(&mut self.scratch);
@@ -117,7 +117,7 @@ impl Machine {
         }
     }
 
-    /// What is said to who typed that.
+    /// The error for a client that typed no known command.
     pub(super) fn why_none(&self, id: ClientId, none: NoCommand) -> String {
         let is_admin = self.console(id).is_some_and(|console| console.rights == Rights::Admin);
         match none {
@@ -160,7 +160,7 @@ impl Machine {
         self.distribute(d, Asker::Console(id), command);
     }
 
-    /// A command of the control plane. What would need a client to end it, or ends the process, is not for it.
+    /// A command of the control plane. It cannot run commands that need a client to end them, or that end the process.
     pub(super) fn operate<D: Driver>(&mut self, d: &mut D, ticket: u64, command: Command) {
         let refused = match &command {
             Command::Suspend | Command::Shutdown(_) | Command::TakeOver | Command::ShowParameter(_) => {
@@ -193,7 +193,8 @@ impl Machine {
         d.surrender(client.conn);
     }
 
-    /// Sends a command where it is carried out, and remembers who typed it.
+    /// Sends a command to the workers or the control plane, which carry it out, and remembers which client or request asked
+    /// for it.
     fn distribute<D: Driver>(&mut self, d: &mut D, asker: Asker, command: Command) {
         self.tickets += 1;
         let ticket = self.tickets;
@@ -215,7 +216,7 @@ impl Machine {
                     d.mail(worker, Mail::Shutdown(kind));
                 }
                 if kind != Shutdown::Now {
-                    // Whoever hears the answer finds it true.
+                    // The state is set before the answer: a client that reads the answer finds it true.
                     self.begin_stopping(d, kind);
                 }
                 if let (Asker::Console(id), Shutdown::Now) = (asker, kind) {
@@ -238,7 +239,7 @@ impl Machine {
         }
     }
 
-    /// A worker's answer, or the control plane's. `all` ends the command whoever is still missing.
+    /// A worker's answer, or the control plane's. `all` ends the command even if answers of other workers are missing.
     pub(super) fn command_done<D: Driver>(&mut self, d: &mut D, ticket: u64, outcome: Outcome, all: bool) {
         let Some(pending) = self.commands.get_mut(&ticket) else { return };
         pending.missing -= 1;
@@ -309,7 +310,8 @@ impl Machine {
         }
     }
 
-    /// Ctrl-C on a console that waits (for PAUSE, SUSPEND, WAIT_CLOSE): it waits no longer, and what it began is undone.
+    /// Ctrl-C on a console that waits (for PAUSE, SUSPEND, WAIT_CLOSE): it waits no longer, and the command's effects are
+    /// undone.
     pub(super) fn cancel_console<D: Driver>(&mut self, d: &mut D, id: ClientId) {
         let Some(ticket) = self.console(id).and_then(|console| console.pending) else { return };
         let Some(pending) = self.commands.get(&ticket) else { return };
@@ -333,7 +335,7 @@ impl Machine {
         self.client_resume(d, id);
     }
 
-    /// A console client is gone. What it waited for goes on, but a SUSPEND is undone: nobody would end it.
+    /// A console client is gone. Its commands go on, except that a SUSPEND is undone: no other client would end it.
     pub(super) fn console_left<D: Driver>(&mut self, d: &mut D, id: ClientId, console: &ConsoleSession) {
         self.cancel_keys.remove(&console.cancel_key.head());
         if let Some(ticket) = console.pending {
@@ -387,7 +389,7 @@ impl Machine {
         self.say_ready(d, id);
     }
 
-    /// Sends what was put together, with ReadyForQuery behind it if it answers a Query.
+    /// Sends the collected answer, followed by ReadyForQuery if it answers a Query.
     pub(super) fn say_ready<D: Driver>(&mut self, d: &mut D, id: ClientId) {
         let reply = self.console_mut(id).map(|console| std::mem::take(&mut console.reply));
         if !matches!(reply, Some(Reply::Execute { .. })) {
@@ -442,7 +444,8 @@ impl Machine {
             Command::Suspend if self.shared.is_any_paused() => {
                 Err("cannot suspend with paused databases".to_owned())
             }
-            // Where clients are waited for, a pause that nobody may lift would keep them, and the process, for ever.
+            // A shutdown that waits for clients never ends if a pause keeps them and no command may lift it. So RESUME stays
+            // allowed there.
             Command::Resume(_)
                 if self.stopping == Some(Shutdown::WaitForServers)
                     && self.activity != Activity::Suspended =>
@@ -458,7 +461,7 @@ impl Machine {
     }
 }
 
-/// What is said of a worker's outcome, or the control plane's, if the command has failed with it.
+/// The error text for a worker's outcome, or the control plane's, if the command has failed with it.
 fn failure_of(command: &Command, outcome: &Outcome) -> Option<(SqlState, String)> {
     match outcome {
         Outcome::Failed(text) if *command == Command::Reload => {
@@ -470,7 +473,7 @@ fn failure_of(command: &Command, outcome: &Outcome) -> Option<(SqlState, String)
     }
 }
 
-/// What is said to those who may only look.
+/// The error for clients that may only look.
 const NOT_ADMIN: &str = "admin access needed";
 
 const HELP: &str = "\n\

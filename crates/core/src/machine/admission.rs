@@ -1,5 +1,5 @@
-//! Admission: whether the client that is next gets a server for itself, is queued on one behind others, or waits on; and so
-//! how many servers are busy with short statements.
+//! Admission: whether the client that is next gets a server for itself, is queued behind other clients, or waits on; and so
+//! the number of servers that are busy with short statements.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::mail::Shutdown;
 use crate::pipelined::{MultiplexLimits, Room};
 use crate::server::{Server, ServerState};
 
-/// Where a waiting client goes.
+/// The place a waiting client goes to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Admission {
     /// To a free server.
@@ -31,7 +31,7 @@ pub(super) enum Admission {
     NoServer,
 }
 
-/// A client wants something that may be sent behind others.
+/// A client wants a group that may be queued behind other clients' groups.
 #[derive(Clone, Copy)]
 struct MultiplexWish {
     limits: MultiplexLimits,
@@ -39,9 +39,10 @@ struct MultiplexWish {
     names_statements: bool,
 }
 
-/// What was found among the busy servers.
+/// The result of a survey of the busy servers.
 struct PipelineSurvey {
-    /// How many of them take further statements, or would if they were not full. (One whose head turned out long does not.)
+    /// The number of them that take further statements, or would if they were not full. (A server whose head turned out long
+    /// does not.)
     takers: u32,
     /// The one on which the wait is shortest.
     best: Option<ServerId>,
@@ -50,7 +51,7 @@ struct PipelineSurvey {
 }
 
 impl Machine {
-    /// What a client asks for, if that may share a server with others.
+    /// The group that a client asks for, if that may share a server with other clients.
     pub(super) fn group_of(&mut self, id: ClientId, bytes: &[u8]) -> Option<Group> {
         let account = self.clients.get(id)?.account.as_deref()?;
         let pool_id = account.pool;
@@ -69,7 +70,7 @@ impl Machine {
             let traits = known.traits.as_ref().filter(|_| !routines.are_named_in(&known.query))?;
             Some((traits, known.certainly_reads(reach)))
         });
-        // Where sessions are kept, its server has to be looked at before anybody else may have it.
+        // If sessions are kept, pgweir must look at its server before any other client may have it.
         group.filter(|group| {
             let asks = group.asks || routines.are_named_in(&bytes[..bytes.len().min(group.len as usize)]);
             let touches = group.may_touch || asks || group.draws && keeps_draws;
@@ -82,7 +83,7 @@ impl Machine {
         let main = &self.rules.config.main;
         let pool = &self.pools[pool_id];
         let resets = main.server_reset_query_always && !main.server_reset_query.is_empty();
-        // Whoever wants each release looked at wants nobody to come before the look.
+        // If the operator wants each release looked at, no other client may use the server before the look.
         let looks = pool.session_checks.at_each();
         if main.multiplex_depth == 0 || pool.mode == PoolMode::Session || resets || looks {
             return None;
@@ -133,8 +134,8 @@ impl Machine {
         anywhere.best.map_or(Admission::NoServer, Admission::Behind)
     }
 
-    /// The client wants something that may be sent behind others, and is known to be short. What may wait for a lock of another
-    /// transaction has a server for itself.
+    /// The client wants a group that may be queued behind others, and is known to be short. A statement that may wait for a
+    /// lock of another transaction has a server for itself.
     fn multiplex_wish(&self, pool_id: PoolId, id: ClientId) -> Option<MultiplexWish> {
         let ClientState::Waiting(waiting) = &self.clients.get(id)?.state else { return None };
         let group = waiting.group.as_ref().filter(|group| group.certainly_reads)?;
@@ -192,7 +193,7 @@ impl Machine {
     }
 
     /// It has waited so long that an idle server is to be woken for it. (How long it is still expected to wait counts nothing:
-    /// where too many servers are busy, statements take long because of that, and one more would make it worse.)
+    /// if too many servers are busy, statements take long because of that, and one more would make it worse.)
     fn has_waited_enough(&self, pool_id: PoolId, id: ClientId) -> bool {
         let enough_us = self.pools[pool_id].pace.wake_after_us();
         match self.clients.get(id).map(|client| &client.state) {
@@ -224,7 +225,7 @@ fn same_session(account: &Account, server: &Server) -> bool {
     Arc::ptr_eq(&server.params, &account.params) && Arc::ptr_eq(&server.session, &account.session)
 }
 
-/// Nothing that was sent to it can leave it in a transaction, a COPY, or somebody's hands.
+/// Nothing that was sent to it can leave it in a transaction, in a COPY, or linked to a client.
 fn takes_queued(server: &Server) -> bool {
     let whole = |ledger: &Ledger| ledger.is_between_groups() && ledger.len() < LEDGER_ENTRIES_MAX;
     matches!(server.state, ServerState::Busy(_) | ServerState::Draining)

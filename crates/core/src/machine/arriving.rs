@@ -1,5 +1,5 @@
-//! Taking over from the process whose place we take (`-R`): the other half of `machine/leaving.rs`. What comes is from a
-//! process of the same user, perhaps of another version, and was opened by settings that may have changed since.
+//! Taking over from the process whose place we take (`-R`): the other half of `machine/leaving.rs`. Clients and servers come
+//! from a process of the same user, perhaps of another version, and was opened by settings that may have changed since.
 
 use std::sync::Arc;
 
@@ -98,7 +98,7 @@ impl Machine {
         }
     }
 
-    /// In the state in which it is free to be given to somebody, but in no list of free ones yet.
+    /// In the state in which it is free to be given to a client, but in no list of free ones yet.
     fn server_arrives(&mut self, conn: ConnId, pool_id: PoolId, carried: CarriedServer) -> ServerId {
         let CarriedServer {
             host,
@@ -241,7 +241,7 @@ impl Machine {
         server: Option<ServerId>,
     ) {
         let cancel_key = match self.cancel_keys.contains_key(&key.head()) {
-            // Two processes may have chosen the same; one of the clients can not cancel then.
+            // Two processes may have chosen the same key; then one of the clients cannot cancel.
             true => self.new_cancel_key(d, id, carried.minor, None),
             false => key,
         };
@@ -386,7 +386,7 @@ fn session(settings: &[(ByteVec, ByteVec)], prepared: Option<&[(ByteVec, ByteVec
     session
 }
 
-/// What exactly the transaction did was not carried: it may have done anything.
+/// The predecessor did not carry what exactly the transaction did: it may have done anything.
 fn touched(names: Vec<ByteVec>) -> Box<Touched> {
     let names = names.into_iter().map(|name| Vec::from(name).into()).collect();
     let marks = Marks::ROUTINES;

@@ -1,4 +1,4 @@
-//! What servers say unasked: ParameterStatus, NoticeResponse, NotificationResponse, and who is told.
+//! Messages that servers send unasked: ParameterStatus, NoticeResponse, NotificationResponse, and the clients that get them.
 //! (PostgreSQL documentation, "Message Flow", "Asynchronous Operations".)
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::server::ServerState;
 use crate::server_greeting::IN_HOT_STANDBY;
 
 impl Machine {
-    /// ParameterStatus: the server's value, and (with a client on it) the client's. Returns who is to be told.
+    /// ParameterStatus: the server's value, and (with a client on it) the client's. Returns the client that is to be told.
     pub(super) fn parameter_changed(&mut self, id: ServerId, body: &[u8]) -> Option<ClientId> {
         let Ok(status) = ParameterStatus::parse(body) else { return None };
         let server = self.servers.get_mut(id)?;
@@ -31,7 +31,7 @@ impl Machine {
             {
                 encode_parameter_status(&mut checking.reported, status.name, status.value);
             }
-            // What it was opened with is a client's own wish.
+            // The parameters that it was opened with are a client's own wish.
             let asked = server.opened.asked.as_ref();
             if let Some(login) = server.state.at_login_mut()
                 && asked.is_none_or(|asked| asked.session().get(status.name).is_none())
@@ -49,7 +49,7 @@ impl Machine {
         let (client_id, server_params) = (client_id?, Arc::clone(&server.params));
         let client = self.clients.get_mut(client_id)?;
         if matches!(&client.state, ClientState::Linked(link) if link.opening.has_failed()) {
-            // The server goes back to what was not the client's.
+            // The server goes back to a value that was not the client's.
             return None;
         }
         if let ClientState::Linked(link) = &mut client.state
@@ -66,7 +66,7 @@ impl Machine {
             params.set(position, status.value);
             account.params = self.pools[account.pool].share(params);
         }
-        // What it knew and the server did not is what was replayed.
+        // A value that the client knew and the server did not is one that was replayed.
         (!knew || (!hidden && server_knew)).then_some(client_id)
     }
 
@@ -83,7 +83,7 @@ impl Machine {
         }
     }
 
-    /// Only a client that has its server for itself may be sent what was listened to on it.
+    /// pgweir may send a notification from this server only to a client that has the server for itself.
     pub(super) fn notification_owner<D: Driver>(
         &mut self,
         d: &mut D,

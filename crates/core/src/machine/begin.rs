@@ -1,12 +1,12 @@
 //! BEGIN is answered here and travels with the transaction's first statement: a round trip is saved, and an empty transaction
-//! never reaches a server. By `defer_begin` its client has a server meanwhile, as PgBouncer's clients have (`packet`: as
-//! many transactions are open as there are servers), or none is held while the client thinks (`server`).
+//! never reaches a server. `defer_begin` says whether its client has a server meanwhile, as PgBouncer's clients have (`packet`:
+//! as many transactions are open as there are servers), or holds none while it thinks (`server`).
 //!
 //! Only a text that PostgreSQL answers with nothing but its tag is answered so. It is sent as messages of the extended protocol
-//! without a Sync: if it fails after all (on a standby, or because a cancel request hits it), PostgreSQL ignores what was
-//! sent behind it up to the next Sync, and nothing of the transaction happens outside of it. Nothing further is sent until
-//! it is answered. A failed BEGIN looks to the client as if its first statement had failed: the server is then brought to what
-//! the client was told, a transaction that has failed.
+//! without a Sync: if it fails after all (on a standby, or because a cancel request hits it), PostgreSQL ignores what was sent
+//! after it up to the next Sync, and nothing of the transaction happens outside of it. Nothing further is sent until it is
+//! answered. A failed BEGIN looks to the client as if its first statement had failed: pgweir then brings the server to the
+//! state that the client was told, a failed transaction.
 
 use pgweir_settings::{DeferBegin, PoolMode};
 use pgweir_sql::Block;
@@ -34,7 +34,7 @@ const FAILING_BLOCK: &[u8] = b"BEGIN;ROLLBACK TO SAVEPOINT pgweir";
 pub(super) struct BlockGroup {
     block: Block,
     pub(super) len: usize,
-    /// The answers before CommandComplete, by the type bytes of what asked for them.
+    /// The answers before CommandComplete, by the type bytes of the messages that asked for them.
     asked: [u8; 4],
 }
 
@@ -93,7 +93,7 @@ impl Machine {
         Some(Step::Used(group.len))
     }
 
-    /// What of a transaction that its server does not know of needs no server.
+    /// Answers the messages of a transaction that its server does not know of, if they need no server.
     fn deferred_with_server<D: Driver>(
         &mut self,
         d: &mut D,
@@ -123,7 +123,8 @@ impl Machine {
         Some(Step::Used(group.len))
     }
 
-    /// What a begun client got a server for was answered without it after all: it is not held while the client thinks.
+    /// A client with a deferred BEGIN got a server for a message that was answered without it: the server is not held while
+    /// the client thinks.
     fn rest_while_deferred<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId) {
         let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) else {
             return;
@@ -142,7 +143,7 @@ impl Machine {
         }
     }
 
-    /// A BEGIN that is all the client says so far: where more is there already, it may as well go along.
+    /// A BEGIN that is all the client says so far: if more is there already, BEGIN goes along with it.
     pub(super) fn beginning_at_front(&mut self, id: ClientId, bytes: &[u8]) -> Option<(BlockGroup, Vec<u8>)> {
         let account = self.clients.get(id)?.account.as_deref()?;
         if !self.is_known_as_block(account.pool, bytes) {
@@ -160,7 +161,8 @@ impl Machine {
         Some((group, kept))
     }
 
-    /// Between BEGIN and the first statement: Sync, Flush, and Parse of what a server has prepared before. They are whole.
+    /// Between BEGIN and the first statement: Sync, Flush, and Parse of a statement that a server has prepared before. They
+    /// are whole.
     fn answered_while_deferred<D: Driver>(
         &mut self,
         d: &mut D,
@@ -197,8 +199,8 @@ impl Machine {
         }
     }
 
-    /// Where a session is passed on as it is, only a simple query may be answered here: as a Parse it would have replaced the
-    /// client's unnamed statement at the server, which nobody keeps account of then.
+    /// If a session is passed on as it is, only a simple query may be answered here. As a Parse it would have replaced the
+    /// client's unnamed statement at the server, which pgweir does not track then.
     fn is_known_as_block(&self, pool: PoolId, bytes: &[u8]) -> bool {
         self.pools[pool].mode != PoolMode::Session || bytes.first() == Some(&tag::QUERY)
     }
@@ -274,7 +276,7 @@ impl Machine {
         backend::encode_ready(out, status);
         let Some(client) = self.clients.get(id) else { return };
         d.send(client.conn, &self.scratch);
-        // It counts as what it is to the client: a statement that took no time.
+        // It counts as the client sees it: a statement that took no time.
         let Some(account) = &client.account else { return };
         let pool = &mut self.pools[account.pool];
         let times = pool.times.get_or_insert_default();
@@ -293,7 +295,7 @@ impl Machine {
         }
     }
 
-    /// The BEGIN that was answered goes to the server, in front of the client's next message.
+    /// The BEGIN that was answered goes to the server, before the client's next message.
     pub(super) fn send_begin_first<D: Driver>(
         &mut self,
         d: &mut D,
@@ -329,7 +331,8 @@ impl Machine {
         server.first_ask.note_begin(text);
     }
 
-    /// The first group behind BEGIN was sent: what follows waits until BEGIN is answered. `kind` is what ended it.
+    /// The first group after BEGIN was sent: later messages wait until BEGIN is answered. `kind` is the kind of message that
+    /// ended the group.
     pub(super) fn guard_begin<D: Driver>(
         &mut self,
         d: &mut D,
@@ -378,7 +381,7 @@ impl Machine {
         }
     }
 
-    /// BEGIN failed; its error was passed on, and what was sent behind it is ignored by the server.
+    /// BEGIN failed; its error was passed on, and the server ignores what was sent after it.
     pub(super) fn begin_failed<D: Driver>(&mut self, d: &mut D, server_id: ServerId, owner: Owner) {
         let Owner::Prerequisite(id) = owner else { return };
         let Some(client) = self.clients.get_mut(id) else { return };
@@ -395,8 +398,8 @@ impl Machine {
         }
     }
 
-    /// A ReadyForQuery that is not the client's: after a failed BEGIN the server is first brought to a failed transaction (after a
-    /// failed replay, out of it), and then that is what the client is told.
+    /// A ReadyForQuery that is not the client's: after a failed BEGIN the server is first brought to a failed transaction
+    /// (after a failed replay, out of it), and then the client is told that state.
     pub(super) fn reopens<D: Driver>(&mut self, d: &mut D, server_id: ServerId, status: TxStatus) -> bool {
         let Some(id) = self.servers.get(server_id).and_then(|server| server.state.client()) else {
             return false;
@@ -424,7 +427,7 @@ impl Machine {
         }
     }
 
-    /// What a ReadyForQuery that is there means for what went in front of its client's group.
+    /// The meaning of a received ReadyForQuery for the messages that were sent before its client's group.
     pub(super) fn before_ready(&self, server_id: ServerId) -> BeforeReady {
         let client = self.servers.get(server_id).and_then(|server| server.state.client());
         let Some(id) = client else { return BeforeReady::Nothing };

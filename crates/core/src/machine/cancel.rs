@@ -1,9 +1,9 @@
 //! CancelRequest: a cancel reaches only the statement it was meant for.
 //!
 //! A cancel is a connection of its own to PostgreSQL, which signals the backend and closes it. Until that is over the signal
-//! may still arrive, so the server that it is aimed at is given to nobody else meanwhile (`ServerState::HeldForCancel`). A cancel
-//! whose client has no server any more when its connection is up is not sent at all. A client that waits for a server is told
-//! here that its statement is cancelled.
+//! may still arrive, so the server that it is aimed at is given to no other client meanwhile (`ServerState::HeldForCancel`). If
+//! the client has no server any more when the cancel's connection is up, the cancel is not sent at all. A client that waits for
+//! a server is told here that its statement is cancelled.
 
 use pgweir_wire::frontend::{encode_cancel, encode_ssl_request};
 
@@ -22,7 +22,7 @@ pub(crate) struct CancelConnection {
     pub(crate) pool: PoolId,
     /// The connection that asked, if it came to this worker; it is closed when the cancel is over.
     requester: Option<ClientId>,
-    /// Whose statement.
+    /// The client that runs the statement.
     target: ClientId,
     server: ServerId,
     stage: Stage,
@@ -75,7 +75,7 @@ impl Machine {
         Step::Gone
     }
 
-    /// The client whose key this is.
+    /// The client that this key belongs to.
     fn shown_by(&self, key: &[u8]) -> Option<ClientId> {
         let among_peers = self.rules.config.main.peer_id != 0;
         let key: &[u8] = if among_peers { &own_form(key)? } else { key };
@@ -127,7 +127,7 @@ impl Machine {
             server.pipelined.close();
         }
         if queued_behind {
-            // Until it is at the head, a cancel would hit somebody else's statement.
+            // Until it is at the head, a cancel would hit another client's statement.
             let since_us = self.now.mono_us;
             self.pools[pool_id].waiting_cancels.push_back(WaitingCancel { requester, target, since_us });
             self.log(
@@ -258,7 +258,7 @@ impl Machine {
                 return;
             }
             let clients = &self.clients;
-            // One that is queued behind others has to wait for its turn there.
+            // A client that is queued behind others must wait for its turn there.
             let due = pool.waiting_cancels.iter().position(|waiting| {
                 !clients
                     .get(waiting.target)
@@ -269,7 +269,7 @@ impl Machine {
         }
     }
 
-    /// The target has no server any more: what waited to cancel its statement has nothing to cancel.
+    /// The target has no server any more: cancels that waited for its statement have nothing to cancel.
     pub(super) fn end_cancels_for<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, target: ClientId) {
         let Some(pool) = self.pools.get_mut(pool_id).filter(|pool| !pool.waiting_cancels.is_empty()) else {
             return;
@@ -287,7 +287,7 @@ impl Machine {
         }
     }
 
-    /// The pool is about to go: nobody will come to these.
+    /// The pool is about to go: these cancels would never be sent.
     pub(super) fn end_waiting_cancels<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
         let waiting = self.pools.get_mut(pool_id).map(|pool| std::mem::take(&mut pool.waiting_cancels));
         for cancel in waiting.into_iter().flatten() {

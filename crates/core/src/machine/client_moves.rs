@@ -1,4 +1,4 @@
-//! The moves of a client between its states, and the only place where it joins or leaves a queue, a server, a pool.
+//! The moves of a client between its states. No other module lets a client join or leave a queue, a server, a pool.
 
 use pgweir_settings::PoolMode;
 use pgweir_wire::error::{Report, SqlState, encode_notice};
@@ -19,7 +19,7 @@ use crate::server::ServerState;
 const UNSAID: &str = "";
 
 impl Machine {
-    /// An idle client needs a server: it gets one at once, if one is free and nobody waits; else it joins the queue.
+    /// An idle client needs a server: it gets one at once, if one is free and no client waits; else it joins the queue.
     pub(super) fn request_server<D: Driver>(&mut self, d: &mut D, id: ClientId, bytes: &[u8]) -> Step {
         let now_us = self.now.mono_us;
         let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
@@ -38,7 +38,7 @@ impl Machine {
         client.state = ClientState::Waiting(Waiting { since_us: now_us, notified: false, group, begin });
         let pool = &mut self.pools[pool_id];
         pool.waiting += 1;
-        // What waits for it is not the others' turn.
+        // A message that waits for this server is not the other clients' turn.
         if pool.affinities.is_for(id)
             && let Some(server) = self.take_idle(d, pool_id, Some(id))
         {
@@ -86,7 +86,7 @@ impl Machine {
         })
     }
 
-    /// Waiting → Linked. The server must be free. What the client sent is looked at by the caller.
+    /// Waiting → Linked. The server must be free. The caller looks at what the client sent.
     pub(super) fn link<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId) {
         let now_us = self.now.mono_us;
         let Some(client) = self.clients.get_mut(id) else { return };
@@ -139,7 +139,7 @@ impl Machine {
             return;
         };
         if link.kept > 0 {
-            // What it asked for while it was queued is answered.
+            // The requests that it sent while it was queued are answered.
             client.inbox.drain(..link.kept.min(client.inbox.len()));
             if client.inbox.is_empty() {
                 self.buffers.give_back(std::mem::take(&mut client.inbox));
@@ -184,7 +184,7 @@ impl Machine {
         Step::Gone
     }
 
-    /// How to close towards a client that left by itself: it waits for nothing but what was queued before.
+    /// How to close towards a client that left by itself: it waits only for bytes that were queued before.
     fn close_mode<D: Driver>(&self, d: &D, id: ClientId) -> CloseMode {
         let queued = self.clients.get(id).is_some_and(|client| d.backlog(client.conn) > 0);
         if queued { CloseMode::Flush } else { CloseMode::Now }
@@ -194,7 +194,7 @@ impl Machine {
     pub(super) fn client_closed<D: Driver>(&mut self, d: &mut D, id: ClientId, why: &Closed) {
         match why {
             Closed::Eof => {
-                // Somebody who leaves before having logged in is a monitor, as a rule: not worth a line.
+                // Connections that close before login are usually health checks: not worth a line.
                 let quiet = self.clients.get(id).is_some_and(Client::has_said_nothing);
                 let reason = if quiet { UNSAID } else { "client unexpected eof" };
                 self.remove_client(d, id, reason, CloseMode::Flush);
@@ -211,16 +211,17 @@ impl Machine {
         }
     }
 
-    /// Part of a message of the server was passed on and the rest can not follow: an error would be taken for its content.
+    /// Part of a message of the server was passed on and the rest cannot follow: the client would take an error for its
+    /// content.
     fn is_mid_message(&self, client: &Client) -> bool {
         let ClientState::Linked(link) = &client.state else { return false };
-        // Of a replication connection nobody knows where a message begins.
+        // On a replication connection message boundaries are not tracked.
         self.servers.get(link.server).is_some_and(|server| {
             server.replication || server.streaming.is_some_and(|streaming| streaming.to.is_some())
         })
     }
 
-    /// Removes a client, from whatever state, and frees or closes what it held.
+    /// Removes a client, from whatever state, and frees or closes the server that it held.
     pub(super) fn remove_client<D: Driver>(
         &mut self,
         d: &mut D,

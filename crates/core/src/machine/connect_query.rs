@@ -1,9 +1,10 @@
-//! `connect_query`: what the operator has run on each new server connection. What it leaves in the server's session is what every
-//! client of the pool begins with; so the server is asked what that is, and nobody is welcomed before it is known. A reset of a
-//! server takes it away with the rest: it runs again then, and is asked about again.
+//! `connect_query`: the statements that the operator has run on each new server connection. The state that they leave in the
+//! server's session is the beginning of the session of every client of the pool. So pgweir asks the server for that state, and
+//! welcomes no client before it is known. A reset of a server takes this state away with the rest: `connect_query` runs again
+//! then, and the server is asked again.
 //!
-//! No client ever has a server here. What a client asked for itself must never be decided here, nor be mixed up with what
-//! `connect_query` left: a client's RESET goes back to the former alone.
+//! No client ever has a server here. A client's own wishes must never be decided here, nor be mixed up with what
+//! `connect_query` left: a client's RESET goes back to the client's own wishes alone.
 
 use std::sync::Arc;
 
@@ -41,7 +42,7 @@ impl Machine {
             return;
         }
         if server.cancels > 0 {
-            // What is on its way is not meant for it: it goes on when that is over.
+            // A cancel on its way is not meant for it: it goes on when that is over.
             return;
         }
         self.run_connect_query(d, id, None);
@@ -68,7 +69,7 @@ impl Machine {
         let ServerState::ConnectQuery(state) = &server.state else { return };
         let login = state.login.clone();
         if !self.pools[server.pool].tries_startup {
-            // Sessions are nobody's here.
+            // The machine does not keep sessions here.
             return self.session_begins(d, id, login, Session::default());
         }
         let learning = Learning { login, answer: Replies::default(), attempts: 0 };
@@ -110,20 +111,21 @@ impl Machine {
         self.session_begins(d, id, login, session);
     }
 
-    /// What can move. The rest (temporary tables, locks) is this server's alone: whoever touches it finds out, and keeps it.
+    /// The part that can move. The rest (temporary tables, locks) is this server's alone: a client that touches it finds
+    /// out, and keeps the server.
     fn what_is_left(&mut self, id: ServerId, answer: &Replies) -> Option<Session> {
         let (mut session, _) = self.read_everything(id, answer, false)?;
         let params = Arc::clone(&self.servers.get(id)?.params);
         let known = self.readings.find(&self.tracked, &params, &Arc::new(session.clone()));
         let reading = known.reading().unwrap_or_else(|| self.readings.alone());
         session.reread(|_| reading);
-        // Nobody asked for its notifications.
+        // No client asked for its notifications.
         session.listen(Vec::new());
         (session.bytes() <= SESSION_BYTES_MAX).then_some(session)
     }
 
-    /// This is what the server's session begins with. A pool's first server says so what its clients begin with; the next one does
-    /// if the first was of no help.
+    /// This is what the server's session begins with. A pool's first server so says what its clients begin with; the next
+    /// server does if the first was of no help.
     fn session_begins<D: Driver>(
         &mut self,
         d: &mut D,
@@ -140,7 +142,7 @@ impl Machine {
             let (fixed, in_doubt) = (login.messages(), login.in_doubt);
             let greeting = Arc::new(ServerGreeting { fixed, params, session, in_doubt });
             let lacks = pool.greeting.as_ref().is_none_or(|known| known.in_doubt && !in_doubt);
-            // Others were started with a client's own parameters.
+            // Other servers were started with a client's own parameters.
             if lacks && server.opened.is_plain() {
                 pool.greeting_with(Arc::clone(&greeting));
             }
@@ -160,7 +162,7 @@ impl Machine {
 fn custom_names(text: &[u8]) -> Vec<Box<[u8]>> {
     let mut touched = Touched::default();
     touched.learn(&SettingNames::of(text, true));
-    // What can not be read is the same in the sessions of all servers.
+    // Text that cannot be read is the same in the sessions of all servers.
     let _ = assignments(text, |assignment| {
         assignment.name.iter().filter(|name| name.contains(&b'.')).for_each(|name| touched.name(name));
     });

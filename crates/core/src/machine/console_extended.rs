@@ -1,5 +1,5 @@
-//! The extended protocol on the console: drivers that know no other can read it (psycopg, pgx, Npgsql and their like). Statements
-//! are commands without parameters; results come as text or, where Bind asks for it, in PostgreSQL's binary formats.
+//! The extended protocol on the console: drivers that know no other can read it (psycopg, pgx, Npgsql and their like).
+//! Statements are commands without parameters; results come as text or, if Bind asks for it, in PostgreSQL's binary formats.
 
 use std::collections::VecDeque;
 
@@ -16,7 +16,7 @@ use crate::driver::Driver;
 use crate::ids::ClientId;
 use crate::limits::CONSOLE_STATEMENTS_MAX;
 
-/// What is wrong with a message: the client is told, and what follows is ignored up to Sync.
+/// An error in a message: the client is told, and later messages are ignored up to Sync.
 struct Complaint(SqlState, String);
 
 impl From<WireError> for Complaint {
@@ -210,7 +210,7 @@ impl Machine {
         true
     }
 
-    /// As many rows as are wanted; the others wait in the portal.
+    /// As many rows as the client wants; the other rows wait in the portal.
     pub(super) fn say_part(
         &mut self,
         id: ClientId,

@@ -1,5 +1,5 @@
-//! SHOW FDS: every socket of this process by its number, and, for a process of our own user that asks over the unix socket, the sockets
-//! themselves. Secrets (cancel keys, passwords, keys of SCRAM) are not among what it says, as nothing here needs them.
+//! SHOW FDS: every socket of this process by its number, and, for a process of our own user that asks over the unix socket, the
+//! sockets themselves. Secrets (cancel keys, passwords, keys of SCRAM) are not among its columns, as nothing here needs them.
 
 use std::net::SocketAddr;
 
@@ -100,7 +100,7 @@ impl Machine {
         }
     }
 
-    /// `None` for what has no socket yet.
+    /// `None` for a connection that has no socket yet.
     fn line_row(&self, line: Line<'_>) -> Option<Row> {
         let text = |value: Option<&str>| Some(value.unwrap_or_default().to_owned());
         let mut row = vec![
@@ -146,7 +146,7 @@ impl Machine {
         table::encode_columns(&mut self.scratch, columns, &formats);
         for row in rows {
             let descriptor = row.first().and_then(|number| number.as_deref()?.parse().ok());
-            // What stands before a row leaves with its socket: the description of the columns does with the first.
+            // The bytes before a row leave with its socket: the description of the columns leaves with the first row.
             table::encode_row(&mut self.scratch, columns, &formats, row);
             if !descriptor.is_some_and(|descriptor| d.send_beside(conn, &self.scratch, descriptor)) {
                 let text =

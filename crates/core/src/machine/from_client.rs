@@ -1,5 +1,5 @@
-//! A logged-in client's messages: which of them need a server, and how they reach it. The busiest code of the product,
-//! with `from_server`: what passes unchanged is passed in runs, without being copied apart.
+//! A logged-in client's messages: which of them need a server, and how they reach it. The busiest code of the product, with
+//! `from_server`: unchanged messages pass in runs, without being copied apart.
 
 use pgweir_settings::Main;
 use pgweir_wire::backend::{self, TxStatus};
@@ -20,16 +20,16 @@ use crate::limits::{
 };
 use crate::server::ServerState;
 
-/// What to do with a message of a linked client.
+/// How to treat a message of a linked client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Route {
-    /// As it is; with what the server will owe for it.
+    /// As it is; with the answer that the server will owe for it.
     Pass(Option<Kind>),
     /// It names a prepared statement: servers know it by another name.
     Prepared,
     /// As it is, once the unnamed statement that it uses or closes is certainly its client's own.
     Unnamed(Kind),
-    /// As it is; but it may end prepared statements, so what names one waits for its answer.
+    /// As it is; but it may end prepared statements, so messages that name one wait for its answer.
     Discards(Kind),
     /// The rest of it is needed to tell.
     More,
@@ -43,12 +43,12 @@ pub(super) enum Route {
     Unknown,
 }
 
-/// A read of a client, while it is passed on: what lies between `span` and `at` goes to the server as it is.
+/// A read of a client, while it is passed on: the bytes between `span` and `at` go to the server as they are.
 pub(super) struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,
     span: usize,
-    /// What lies before was looked at as a group already, and touches no session.
+    /// The bytes before were looked at as a group already, and touch no session.
     judged: usize,
 }
 
@@ -58,7 +58,7 @@ impl<'a> Cursor<'a> {
         &self.bytes[self.at..]
     }
 
-    /// What comes next was looked at as part of a group, and touches no session.
+    /// The next message was looked at as part of a group, and touches no session.
     #[inline]
     pub(super) fn is_judged(&self) -> bool {
         self.at < self.judged
@@ -70,7 +70,7 @@ impl<'a> Cursor<'a> {
         self.at += len;
     }
 
-    /// Sends what was gathered.
+    /// Sends the gathered bytes.
     pub(super) fn flush<D: Driver>(&mut self, d: &mut D, to: ConnId) {
         if self.at > self.span {
             d.send(to, &self.bytes[self.span..self.at]);
@@ -78,14 +78,14 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Leaves out what was sent in another form.
+    /// Leaves out bytes that were sent in another form.
     fn skip(&mut self, used: usize) {
         self.at += used;
         self.span = self.at;
     }
 }
 
-/// What came of trying to pass a message on.
+/// The result of passing a message on.
 enum Passed {
     /// It was, at least as far as it is here; look at the next.
     Message,
@@ -192,7 +192,7 @@ impl Machine {
         self.request_server(d, id, bytes)
     }
 
-    /// Passes on what a linked client sent.
+    /// Passes on the bytes that a linked client sent.
     pub(super) fn linked_client_sent<D: Driver>(
         &mut self,
         d: &mut D,
@@ -242,9 +242,9 @@ impl Machine {
         if cursor.at == 0 { Step::Wait } else { Step::Used(cursor.at) }
     }
 
-    /// What of a linked client's bytes is a group that others may follow: the inner `None` if nothing is. The outer one: it has
-    /// to wait, because others are queued behind it, what it asked for before is still in its inbox, or what it has reset is to
-    /// be put back.
+    /// The part of a linked client's bytes that is a group that others may follow: the inner `None` if there is none. The outer
+    /// one: the group must wait, because other clients are queued behind it, an earlier request is still in its inbox, or a
+    /// value that it has reset is to be put back.
     fn group_to_send(&mut self, id: ClientId, server_id: ServerId, bytes: &[u8]) -> Option<Option<Group>> {
         let client = self.clients.get_mut(id)?;
         let ClientState::Linked(link) = &mut client.state else { return Some(None) };
@@ -283,7 +283,7 @@ impl Machine {
         if matches!(server.state, ServerState::Settling(_) | ServerState::Auditing(_)) {
             return Passed::NoMore;
         }
-        // Who sends something is not idle, though it be nothing that is answered.
+        // A client that sends a message is not idle, even if the message has no answer.
         server.active_us = self.now.mono_us;
         if link.streaming > 0 {
             let used = link.streaming.min(cursor.rest().len());
@@ -367,7 +367,7 @@ impl Machine {
         }
     }
 
-    /// A message that can not be passed on ends its client.
+    /// A message that cannot be passed on ends its client.
     pub(super) fn reject<D: Driver>(&mut self, d: &mut D, id: ClientId, route: Route, tag: u8) -> Step {
         let fault = match route {
             Route::Endless => Fault::TooLarge("portal and statement names are too long".into()),
@@ -377,7 +377,7 @@ impl Machine {
         self.refuse_client(d, id, &fault)
     }
 
-    /// A message that servers get as it is; what they will owe for it is noted.
+    /// Passes on a message that servers get as it is, and notes the answer that they will owe for it.
     fn pass_unchanged<D: Driver>(
         &mut self,
         d: &mut D,
@@ -443,14 +443,14 @@ impl Machine {
         Passed::Message
     }
 
-    /// What was gathered goes to the server in front of something of ours.
+    /// Sends the gathered bytes to the server before a message of ours.
     fn flush_cursor<D: Driver>(&self, d: &mut D, server_id: ServerId, cursor: &mut Cursor<'_>) {
         if let Some(server) = self.servers.get(server_id) {
             cursor.flush(d, server.conn);
         }
     }
 
-    /// What a text names depends on answers that are owed: it waits for them.
+    /// The meaning of a name in a text depends on answers that are owed: the text waits for them.
     pub(super) fn waits_for_names<D: Driver>(
         &mut self,
         d: &mut D,
@@ -463,7 +463,7 @@ impl Machine {
         let Some(server) = self.servers.get(server_id) else { return false };
         // As `names_are_uncertain`; but a change that this very message makes is not forgotten because nothing is owed yet.
         let uncertain = link.discards && !server.ledger.is_empty() || server.ledger.awaits_earlier_changes();
-        // Whether the transaction has failed decides what can be done.
+        // What pgweir can do depends on whether the transaction has failed.
         if !uncertain && server.ledger.is_status_known() {
             return false;
         }
@@ -477,7 +477,8 @@ impl Machine {
         Passed::Gone
     }
 
-    /// Has the server send what it holds back until Sync: the answers may sit in its buffer until somebody asks for them.
+    /// Has the server send the answers that it holds back until Sync: they may sit in its buffer until a Sync or Flush asks
+    /// for them.
     pub(super) fn ask_for_answers<D: Driver>(&mut self, d: &mut D, server_id: ServerId) {
         let Some(server) = self.servers.get_mut(server_id) else { return };
         if server.ledger.ask() {
@@ -506,7 +507,7 @@ pub(super) fn oversized(main: &Main, header: Header) -> Option<Fault> {
     too_large.then(|| Fault::TooLarge("message is larger than max_packet_size".into()))
 }
 
-/// What a name of a prepared statement means depends on answers that are still owed.
+/// The meaning of a prepared statement's name depends on answers that are still owed.
 pub(super) fn names_are_uncertain(link: &mut Link, ledger: &Ledger) -> bool {
     if link.discards && ledger.is_empty() {
         link.discards = false;
@@ -514,10 +515,11 @@ pub(super) fn names_are_uncertain(link: &mut Link, ledger: &Ledger) -> bool {
     link.discards || ledger.awaits_earlier_changes()
 }
 
-/// Where a message goes; decided by its type byte and, for those that name statements, its first bytes.
+/// The route of a message; decided by its type byte and, for those that name statements, its first bytes.
 ///
-/// What PostgreSQL would refuse without an answer that is accounted for never reaches it: a Flush or Sync with something in it, and the
-/// end of a COPY that is longer than it reads (`PQ_SMALL_MESSAGE_LIMIT`). Whoever had the server next would suffer for it.
+/// A message that PostgreSQL would refuse without an answer that is accounted for never reaches it: a Flush or Sync with
+/// content, and the end of a COPY that is longer than it reads (`PQ_SMALL_MESSAGE_LIMIT`). It would harm the server's next
+/// client.
 #[inline]
 pub(super) fn route(header: Header, message: &[u8], tracking: bool) -> Route {
     let body = &message[HEADER_LEN..message.len().min(header.total())];
@@ -567,8 +569,8 @@ pub(super) fn route(header: Header, message: &[u8], tracking: bool) -> Route {
     }
 }
 
-/// A text that begins with DEALLOCATE or DISCARD. Where one of them stands elsewhere in a text, prepared statements that
-/// are used in the same pipeline get PostgreSQL's error that they do not exist, or that they do.
+/// A text that begins with DEALLOCATE or DISCARD. If one of them stands elsewhere in a text, prepared statements that are
+/// used in the same pipeline get PostgreSQL's error that they do not exist, or that they do.
 #[inline]
 pub(super) fn may_discard(text: &[u8]) -> bool {
     let text = text.trim_ascii_start();
@@ -576,7 +578,7 @@ pub(super) fn may_discard(text: &[u8]) -> bool {
     matches!(text.first(), Some(b'd' | b'D')) && (begins(b"deallocate") || begins(b"discard"))
 }
 
-/// What a Describe or Close is about, by its first byte.
+/// The target of a Describe or Close, by its first byte.
 fn target(body: &[u8]) -> Option<Target> {
     match body.first() {
         Some(b'S') => Some(Target::Statement),

@@ -1,5 +1,5 @@
-//! What servers send: whose it is (the ledger says), and how it reaches its owner. Rows and COPY data pass in runs, and in
-//! pieces, as they come.
+//! Messages of servers: the client they belong to (the ledger says), and how they reach it. Rows and COPY data pass in runs,
+//! and in pieces, as they come.
 
 use pgweir_settings::PoolMode;
 use pgweir_wire::backend::{TxStatus, parse_ready, tag};
@@ -49,8 +49,8 @@ impl Machine {
         self.resume_released(d);
     }
 
-    /// Clients whose transaction ended may have sent more. They go on only when all bytes of that server were looked at: what
-    /// is left over there must not answer the next statement.
+    /// Clients whose transaction ended may have sent more. They go on only when all bytes of that server were looked at:
+    /// left-over bytes there must not answer the next statement.
     pub(super) fn resume_released<D: Driver>(&mut self, d: &mut D) {
         while let Some(client) = self.to_resume.pop_front() {
             self.client_resume(d, client);
@@ -209,8 +209,8 @@ impl Machine {
         }
     }
 
-    /// What a client sent behind a change of its prepared statements that is answered now, or behind more than a server may
-    /// owe, goes on.
+    /// Continues a client's messages that waited: they came after a change of its prepared statements that is answered now,
+    /// or after more messages than a server may owe answers for.
     pub(super) fn resume_held<D: Driver>(&mut self, d: &mut D, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
         let ServerState::Busy(client_id) = server.state else { return };
@@ -455,7 +455,7 @@ impl Machine {
         self.statements_discarded(client, id);
     }
 
-    /// ReadyForQuery, with so many bytes of the server behind it that were not looked at yet.
+    /// ReadyForQuery, followed by this number of the server's bytes that were not looked at yet.
     fn ready<D: Driver>(
         &mut self,
         d: &mut D,
@@ -506,13 +506,13 @@ impl Machine {
         } else if server.ledger.is_at_rest() && server.tx == TxStatus::Idle {
             self.server_rests(d, id);
         } else if !matches!(server.state, ServerState::Busy(_)) && server.ledger.is_at_rest() {
-            // A hidden statement left a transaction open: nobody can be given such a server.
+            // A hidden statement left a transaction open: no client can be given such a server.
             self.lose_server(d, id, "a hidden statement left a transaction open".into());
         }
         Ok(())
     }
 
-    /// A server that owed nothing has sent this: it does not answer what the server was asked for only now.
+    /// A server that owed nothing has sent this: it does not answer a request that was sent to the server only now.
     pub(super) fn was_asked_first(&self, id: ServerId, mut behind: &[u8]) -> Result<(), Unexpected> {
         if self.servers.get(id).is_none_or(|server| server.ledger.is_at_rest()) {
             return Ok(());
@@ -535,14 +535,14 @@ impl Machine {
             && parse_ready(body).is_ok_and(|status| status != TxStatus::Idle)
     }
 
-    /// A transaction is open while others are queued behind it.
+    /// A transaction is open while other clients are queued behind it.
     fn strands_others(&self, id: ServerId, ready: &[u8]) -> bool {
         let pipelined = self.servers.get(id).map(|server| &server.pipelined);
         pipelined.is_some_and(|pipelined| pipelined.head().is_some() && !pipelined.is_alone())
             && parse_ready(ready) != Ok(TxStatus::Idle)
     }
 
-    /// COPY where it cannot be: with others queued, or without a client that could send its data.
+    /// COPY at a point at which it cannot be: with other clients queued, or without a client that could send its data.
     fn misplaced_copy(&mut self, id: ServerId, message: u8) -> Option<Unexpected> {
         let server = self.servers.get(id)?;
         let hidden = server.ledger.head().is_some_and(|head| matches!(head.owner, Owner::Hidden(_)));
@@ -552,7 +552,7 @@ impl Machine {
         (hidden && message != tag::COPY_OUT).then_some(Unexpected { tag: message, expected: "no COPY" })
     }
 
-    /// What was certain not to happen did, with others queued: the server is given up.
+    /// A statement broke its rule with other clients queued: the server is given up.
     fn rule_broken(&mut self, id: ServerId, message: u8, expected: &'static str) -> Unexpected {
         self.note_violation(id);
         Unexpected { tag: message, expected }

@@ -33,7 +33,7 @@ impl Machine {
         }
     }
 
-    /// SessionChecks again at what a client sent earlier: its state has changed.
+    /// Looks again at bytes that a client sent earlier: its state has changed.
     pub(super) fn client_resume<D: Driver>(&mut self, d: &mut D, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         if !client.inbox.is_empty() {
@@ -44,7 +44,7 @@ impl Machine {
         self.client_unpause(d, id);
     }
 
-    /// Keeps what was not used, and stops reading from a client that has too much waiting here.
+    /// Keeps the bytes that were not used, and stops reading from a client that has too much waiting here.
     fn client_keep<D: Driver>(
         &mut self,
         d: &mut D,
@@ -70,7 +70,7 @@ impl Machine {
         self.hand_over_if_due(d, id);
     }
 
-    /// Takes bytes through the client's states until they are used up or have to wait; returns how many were used.
+    /// Takes bytes through the client's states until they are used up or must wait; returns the number of bytes used.
     fn client_consume<D: Driver>(&mut self, d: &mut D, id: ClientId, bytes: &[u8]) -> usize {
         let mut at = 0;
         while at < bytes.len() {
@@ -217,7 +217,7 @@ impl Machine {
     }
 }
 
-/// Plain text behind a request for encryption could have been put there by somebody else (CVE-2021-3935).
+/// Another party could have put plain text after a request for encryption (CVE-2021-3935).
 const BYTES_BEHIND_SSL: &str = "received unencrypted data after SSL request";
 const BYTES_BEHIND_GSS: &str = "received unencrypted data after GSSAPI encryption request";
 

@@ -1,5 +1,5 @@
-//! Handing out: which waiting client gets which free server, and when a pool opens another one. This is the one place
-//! that decides how many servers are busy and who is next.
+//! Handing out: which waiting client gets which free server, and when a pool opens another one. Only this module decides the
+//! number of busy servers and which client is next.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ impl Machine {
             self.grow(d, pool_id);
         }
         if replicates {
-            // Whoever waited longer has been served by now.
+            // Clients that waited longer have been served by now.
             self.serve_replication(d, pool_id);
         }
         self.shorten_queue(d, pool_id);
@@ -46,8 +46,8 @@ impl Machine {
         }
     }
 
-    /// No server is opened any more. The clients that wait longest keep their place, as many as there are servers that only
-    /// a question of ours keeps from being free; the others are told. A free server that no client waits for goes.
+    /// pgweir opens no server any more. For each server that only a question of ours keeps from being free, one client keeps
+    /// its place, those that wait longest first. The other clients are told. A free server that no client waits for goes.
     fn end_queue<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
         let serves = !self.pools[pool_id].paused && self.activity == Activity::Active;
         let will_serve = |server: &&Server| serves && server.pool == pool_id && will_be_free(server);
@@ -67,7 +67,8 @@ impl Machine {
         }
     }
 
-    /// Places for those that wait. Returns whether servers are lacking. `replicates`: some wait for a connection of their own.
+    /// Places for the clients that wait. Returns whether servers are lacking. `replicates`: some wait for a connection of
+    /// their own.
     fn serve_waiting<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, replicates: bool) -> bool {
         while let Some(client) = self.next_waiter(pool_id) {
             if replicates && self.next_replicating(pool_id).is_some() {
@@ -92,7 +93,7 @@ impl Machine {
         true
     }
 
-    /// Clients that waited for the pool's first server to know what to be told.
+    /// Greets clients that waited for the pool's first server, as its login says what to tell them.
     fn greet_waiting<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
         let Some(greeting) = self.pools[pool_id].greeting.clone() else { return };
         self.greet_with_own_servers(d, pool_id, &greeting);
@@ -175,8 +176,8 @@ impl Machine {
         true
     }
 
-    /// Counts a connection towards the limits that span pools. Where one is reached, an idle server of another pool goes
-    /// first (`evict`); it must be gone before this pool may have its place.
+    /// Counts a connection towards the limits that span pools. If one is reached, an idle server of another pool goes first
+    /// (`evict`); it must be gone before this pool may have its place.
     pub(super) fn take_place<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, evict: bool) -> bool {
         let pool = &self.pools[pool_id];
         let (by_database, by_user) = (Arc::clone(&pool.database_counts), Arc::clone(&pool.user_counts));
@@ -197,8 +198,8 @@ impl Machine {
         taken
     }
 
-    /// Closes the free server of this database, or user, that idled longest. If this worker has none, the others are
-    /// asked, one after the other.
+    /// Closes the free server of this database, or user, that idled longest. If this worker has none, it asks the other
+    /// workers, one after the other.
     fn evict<D: Driver>(&mut self, d: &mut D, of: Scarce) -> bool {
         if self.evict_here(d, &of) {
             return true;
@@ -210,8 +211,8 @@ impl Machine {
         false
     }
 
-    /// Another worker's pool needs a server, or an own question came back: whoever has one to close answers, whoever has none
-    /// asks the next.
+    /// Another worker's pool needs a server, or a question of this worker came back. A worker that has a server to close
+    /// answers; a worker that has none asks the next.
     pub(super) fn asked_to_evict<D: Driver>(&mut self, d: &mut D, from: WorkerId, of: Scarce, done: bool) {
         if from == self.worker {
             self.asked_to_evict.retain(|asked| *asked != of);
@@ -255,7 +256,7 @@ impl Machine {
         (0..self.shared.workers()).map(WorkerId).filter(move |&worker| worker != own)
     }
 
-    /// Opens a connection, whose place was taken before.
+    /// Opens a connection that has taken its place before.
     pub(super) fn dial_server<D: Driver>(
         &mut self,
         d: &mut D,
@@ -328,7 +329,7 @@ impl Machine {
         }
     }
 
-    /// The host whose turn it is, but for those that failed just now. (Later: which nodes may serve this group of messages?)
+    /// The host that is next, except those that failed just now. (Later: which nodes may serve this group of messages?)
     fn next_endpoint(&mut self, pool_id: PoolId) -> Endpoint {
         let retry_us = duration_us(self.rules.config.main.server_login_retry);
         let pool = &mut self.pools[pool_id];
@@ -404,7 +405,7 @@ impl Machine {
 fn will_be_free(server: &Server) -> bool {
     let answers_us = matches!(server.state, ServerState::Inquiring(_) | ServerState::CheckingStartup(_));
     let kind = server.state.kind();
-    // One that is free already is of no use to the clients that wait: it would have been handed out.
+    // A server that is free already is of no use to the clients that wait: it would have been handed out.
     let is_nobodys = matches!(kind, ServerKind::Tested | ServerKind::BeingCanceled);
     (answers_us || is_nobodys) && server.retire.is_none()
 }

@@ -1,5 +1,5 @@
-//! Hosts whose addresses change: servers that were reached at an address their host has left are given up as they come to rest; and
-//! what SHOW says of names. Who looks names up is the driver.
+//! Hosts whose addresses change: the machine gives up servers at an address that their host has left, as they come to rest.
+//! Also the rows of SHOW about names. The driver looks names up.
 
 use std::net::SocketAddr;
 

@@ -1,6 +1,6 @@
-//! Handing everything over to the process that takes our place (`-R`): clients with no statement under way, servers that
-//! owe nothing, pairs of both inside a transaction or a session. What is busy goes when it comes to rest; what can not
-//! travel (a TLS session lives in this process) stays and is served here until it ends.
+//! Handing everything over to the process that takes our place (`-R`): clients with no statement under way, servers that owe
+//! nothing, pairs of both inside a transaction or a session. A busy client or server goes when it comes to rest; a client
+//! that cannot travel (a TLS session lives in this process) stays and is served here until it ends.
 
 use std::sync::Arc;
 
@@ -22,11 +22,11 @@ use crate::pool::ServerKind;
 use crate::server::{Server, ServerState};
 use crate::session::Session;
 
-/// How long after a turn it is looked whether what was queued has left.
+/// How long after a turn the worker looks again whether the queued bytes have left.
 const LOOK_AGAIN_US: u64 = 2_000;
 
 impl Machine {
-    /// Hands over what is at rest, while a successor is there.
+    /// Hands over clients and servers at rest, while a successor is there.
     pub(super) fn leave<D: Driver>(&mut self, d: &mut D) {
         if self.stopping != Some(Shutdown::HandOver) {
             return;
@@ -115,7 +115,7 @@ impl Machine {
         link.streaming == 0
             && !link.held
             && link.kept == 0
-            // What keeps a server would have to be known over there.
+            // The successor would need to know the reason that keeps a server.
             && link.pin.is_none()
             && link.touched.as_ref().is_none_or(|touched| touched.told != Told::Unknown)
             && link.own_names == OwnNames::Hidden
@@ -139,7 +139,7 @@ impl Machine {
             && d.backlog(server.conn) == 0
     }
 
-    /// A free server, unless clients that stay may need it. One that can not travel is closed.
+    /// A free server, unless clients that stay may need it. A server that cannot travel is closed.
     fn send_off_unused<D: Driver>(&mut self, d: &mut D, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
         let pool_id = server.pool;
@@ -166,8 +166,8 @@ impl Machine {
         }
     }
 
-    /// `None` if it is in a state in which it can not go. Whatever is added to a client must be named here, so that it
-    /// is either carried or a reason to stay.
+    /// `None` if it is in a state in which it cannot go. Every new field of a client must be named here, so that it is
+    /// either carried or a reason to stay.
     fn pack_client(&self, client: &Client) -> Option<CarriedClient> {
         let Client { conn: _, serial: _, state, inbox, skip, reads_paused: _, origin, account } = client;
         let Origin { peer, tls: _, since } = &**origin;
@@ -183,7 +183,7 @@ impl Machine {
             startup,
             // The servers that it could tell apart by this do not travel.
             own: _,
-            // What it prepared is read as nobody else's there.
+            // The successor reads its prepared statements as no other client's.
             reading: _,
             // A server that has travelled is not known to be used by this client alone.
             draws: _,
@@ -194,7 +194,7 @@ impl Machine {
             refused_servers: _,
         } = account.as_deref()?;
         if listener.as_deref().is_some_and(|listener| !listener.is_idle()) {
-            // What it listens to, somebody would have to listen to without a gap.
+            // Another connection would need to listen to its channels without a gap.
             return None;
         }
         let mut carried = CarriedClient {
@@ -242,7 +242,7 @@ impl Machine {
         Some(carried)
     }
 
-    /// As [`Machine::pack_client`]. The server owes nothing: what follows from that is not carried.
+    /// As [`Machine::pack_client`]. The server owes nothing: state that follows from that is not carried.
     fn pack_server(&self, server: &Server) -> CarriedServer {
         let (host, port) = match &server.endpoint {
             Endpoint::Tcp { host, port } => (host.to_string(), *port),
@@ -266,7 +266,7 @@ impl Machine {
             tx: server.tx.as_byte(),
             xact_us: if server.xact_us == 0 { 0 } else { ago_us(server.xact_us).max(1) },
             used: server.used,
-            // What its RESET goes back to is nobody else's.
+            // The values that its RESET goes back to are no other client's.
             retire: server.retire.is_some() || !server.opened.is_plain(),
             session: settings(&server.session),
             prepared: Some(prepared(&server.session)),
@@ -396,7 +396,7 @@ pub(super) fn replication(text: &str) -> Replication {
     }
 }
 
-/// A name that is shared where the pool's own is meant.
+/// A shared copy of a name if it is the pool's own.
 pub(super) fn shared_name(name: String, own: &Arc<str>) -> Arc<str> {
     if *name == **own { Arc::clone(own) } else { name.into() }
 }

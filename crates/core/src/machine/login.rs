@@ -1,5 +1,5 @@
-//! From the startup packet to the first ReadyForQuery: limits, the way to the pool's worker, and what a client is told when it is
-//! in. How it proves itself in between is `proof`.
+//! From the startup packet to the first ReadyForQuery: limits, the way to the pool's worker, and what a client is told when it
+//! is in. `proof` holds how it proves itself in between.
 
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ impl Machine {
         same_user && console::is_house_name(&login.user)
     }
 
-    /// The client is who it says; now it may be told what there is and what is not.
+    /// The client has proven its user; from now on it may be told which objects exist.
     pub(super) fn proven<D: Driver>(&mut self, d: &mut D, id: ClientId, attempt: Attempt) -> Step {
         let Attempt { login, mut counted, target, record: _ } = attempt;
         if target == Target::Console {
@@ -118,7 +118,7 @@ impl Machine {
         if self.shared.switches(&login.database).disabled {
             return Err(Fault::DatabaseDisabled(login.database.to_string()));
         }
-        // Who came in while the door was open is one of those that are waited for.
+        // A client that came in before listening ended is one of those that are waited for.
         let is_waited_for = self.stopping == Some(Shutdown::HandOver)
             || self.stopping == Some(Shutdown::WaitForClients) && since_us <= self.stopping_us;
         if self.stopping.is_some() && !is_waited_for {
@@ -168,7 +168,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Gives back what a client was counted for.
+    /// Gives back the places that a client was counted for.
     pub(super) fn uncount(&self, counted: &Counted) {
         if counted.total {
             self.shared.clients.give_back();
@@ -286,7 +286,7 @@ impl Machine {
         Step::Used(0)
     }
 
-    /// What the client proved itself with may serve to log in to servers, where it is the pool's user.
+    /// The secret that the client proved itself with may serve to log in to servers, if the client is the pool's user.
     fn learn(&mut self, pool_id: PoolId, login: &Login) {
         let pool = &mut self.pools[pool_id];
         if login.user == pool.user && !matches!(login.learned, Learned::Nothing) {
@@ -294,7 +294,7 @@ impl Machine {
         }
     }
 
-    /// Servers can not be opened at present, and there is none: whoever needs one is told at once.
+    /// Servers cannot be opened at present, and there is none: a client that needs one is told at once.
     pub(super) fn known_failure(&self, pool_id: PoolId) -> Option<Fault> {
         let pool = &self.pools[pool_id];
         let failure = pool.failure.as_ref()?;

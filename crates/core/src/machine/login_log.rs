@@ -1,4 +1,4 @@
-//! What the log says of logins: that somebody tries, and why it came to nothing. The texts are PgBouncer's, which log analysers
+//! The log's lines on logins: that a client tries, and why its login failed. The texts are PgBouncer's, which log analysers
 //! know. Nothing here says anything to a client.
 
 use pgweir_auth::Refusal;
@@ -11,7 +11,7 @@ use crate::errors::Fault;
 use crate::ids::ClientId;
 
 impl Machine {
-    /// `login attempt`: who wants what, before any proof.
+    /// `login attempt`: the client and the database and user it asks for, before any proof.
     pub(super) fn log_attempt<D: Driver>(&self, d: &mut D, id: ClientId, login: &Login) {
         if !self.rules.config.main.log_connections || !d.log_reaches_anybody(Level::Log) {
             return;
@@ -28,7 +28,7 @@ impl Machine {
         self.log_of_login(d, id, login, &line);
     }
 
-    /// `login failed`, with what only the log may know of the reason.
+    /// `login failed`, with the part of the reason that only the log may know.
     pub(super) fn log_refusal<D: Driver>(&self, d: &mut D, id: ClientId, login: &Login, refusal: Refusal) {
         let (database, user) = names(login);
         if let Some(reason) = refusal.log_text() {
@@ -51,7 +51,7 @@ impl Machine {
         self.log(d, Level::Log, &line);
     }
 
-    /// Ends a login: what it was counted for is given back, and the log knows whose it was.
+    /// Ends a login: gives back the places it was counted for, and logs whose login it was.
     pub(super) fn refuse_login<D: Driver>(
         &mut self,
         d: &mut D,

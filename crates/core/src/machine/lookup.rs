@@ -21,7 +21,7 @@ use crate::limits::LOOKUP_ROW_BYTES_MAX;
 use crate::mail::{Mail, Shutdown};
 use crate::server::{Inquiring, ServerState};
 
-/// What became of (part of) a row of `auth_query`.
+/// The result of (part of) a row of `auth_query`.
 pub(super) enum Row {
     /// It is not all there yet.
     Part,
@@ -56,7 +56,7 @@ impl Machine {
         self.notice(pool_id);
     }
 
-    /// The client that wanted to know has left. A question that a server has already got is answered to nobody.
+    /// The client that asked has left. If a server has already got the question, pgweir drops the answer.
     pub(super) fn forget_lookup<D: Driver>(
         &mut self,
         d: &mut D,
@@ -108,7 +108,7 @@ impl Machine {
         self.set_server_state(id, ServerState::Inquiring(Box::new(inquiring)));
     }
 
-    /// A row that answers. It is read whole: nobody else may see it.
+    /// A row that answers. It is read whole: no other part of the machine may see it.
     pub(super) fn lookup_row(&mut self, id: ServerId, bytes: &[u8], header: Header) -> Row {
         if header.total() > LOOKUP_ROW_BYTES_MAX {
             return Row::TooLong;
