@@ -150,7 +150,7 @@ impl Machine {
         self.release_server(d, id, mode);
     }
 
-    /// Nobody of this pool will answer.
+    /// No server of this pool will answer.
     pub(super) fn refuse_lookups<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, obstacle: Obstacle) {
         let Some(pool) = self.pools.get_mut(pool_id) else { return };
         for lookup in std::mem::take(&mut pool.lookups) {

@@ -23,7 +23,7 @@ use crate::stats::Window;
 pub(super) struct Rounds {
     /// Monotonic, µs.
     due_us: u64,
-    /// What came during a standstill is being seen to before the next round.
+    /// The bytes that came during a standstill are handled before the next round.
     catches_up: bool,
 }
 
@@ -35,9 +35,8 @@ impl Rounds {
 
     /// Whether one begins now.
     ///
-    /// Not when this process stood still: clients and servers may have said long ago what they are waited for, or were
-    /// waiting for us, and it would be they who are found late. They get a moment, once: a worker that is always late has
-    /// its rounds.
+    /// Not when this process stood still: clients and servers may have sent the awaited bytes long ago, or were waiting for
+    /// us, and would be found late. They get a moment, once: a worker that is always late still has its rounds.
     pub(super) fn begin(&mut self, now_us: u64) -> bool {
         if now_us < self.due_us {
             return false;
@@ -59,7 +58,7 @@ impl Machine {
     pub(super) fn maintain<D: Driver>(&mut self, d: &mut D) {
         if self.activity != Activity::Suspended {
             self.client_timeouts(d);
-            // Behind the clients: whose timeout ended just now leaves no server behind.
+            // After the clients: a client whose timeout ended just now leaves no server to drain.
             self.close_drained(d);
             self.close_idle_sessions_fast(d);
         }
@@ -82,7 +81,7 @@ impl Machine {
             .iter()
             .filter_map(|(id, client)| {
                 let fault = self.client_overdue(id)?;
-                // Who still reads its answer is not idle.
+                // A client that still reads its answer is not idle.
                 let idle =
                     matches!(fault, Fault::Timeout("client_idle_timeout" | "idle transaction timeout", _));
                 (!idle || d.backlog(client.conn) == 0).then_some((id, fault))
@@ -194,8 +193,8 @@ impl Machine {
         })
     }
 
-    /// A login whose user is looked up (`auth_query`) waits for a server as a client of that pool does. It is not told what keeps the
-    /// servers away.
+    /// A login whose user is looked up (`auth_query`) waits for a server as a client of that pool does. It is not told the
+    /// reason why there is no server.
     fn lookup_overdue(&self, asked: &Asked) -> Option<Fault> {
         let Asked::Secret { pool: (database, user), since_us, .. } = asked else { return None };
         let config = &self.rules.config;
@@ -204,7 +203,7 @@ impl Machine {
             .then_some(Fault::Timeout("query_wait_timeout", SqlState::CANNOT_CONNECT_NOW))
     }
 
-    /// What kept the pool from opening a server while a client waited since this time.
+    /// The error that kept the pool from opening a server while a client waited since this time.
     fn failure_while_waiting(&self, pool_id: PoolId, since_us: u64) -> Option<String> {
         let failure = self.pools[pool_id].failure.as_ref()?;
         let retry_us = duration_us(self.rules.config.main.server_login_retry);
@@ -282,7 +281,8 @@ impl Machine {
         self.peer_timeouts(d, is_stuck, is_tired);
     }
 
-    /// A pool's free servers: too old, too long unused, too many, too few. And waiters, whose reserve or retry may be due.
+    /// A pool's free servers: too old, too long unused, too many, too few. And waiters, for which a reserve or retry may be
+    /// due.
     fn look_after<D: Driver>(&mut self, d: &mut D, id: PoolId) {
         self.close_unfit(d, id);
         self.close_surplus(d, id);
@@ -324,7 +324,7 @@ impl Machine {
         }
     }
 
-    /// `min_pool_size`: while somebody uses the pool, or always where the database has a forced user.
+    /// `min_pool_size`: while a client uses the pool, or always if the database has a forced user.
     fn keep_minimum<D: Driver>(&mut self, d: &mut D, id: PoolId) {
         let config = std::sync::Arc::clone(&self.rules.config);
         let pool = &self.pools[id];
@@ -373,7 +373,7 @@ impl Machine {
         // A pool that is asked by logins (`auth_query`) may have no client ever.
         let is_asked = pool.servers(ServerKind::Active) > 0;
         let database_is_idle = automatic && !is_asked && limit(config.main.autodb_idle_timeout);
-        // Whoever is asked in the client's own database is asked for any name that a stranger makes up.
+        // If `auth_query` runs in the client's own database, it is asked for any name that a stranger makes up.
         let never_served = pool.servers_total() == 0 && pool.greeting.is_none();
         let is_made_up = automatic && never_served && unused >= config.main.server_login_retry;
         if !unknown && !pool_is_idle && !database_is_idle && !is_made_up {
@@ -392,7 +392,7 @@ impl Machine {
         self.drop_pool(d, id, "obsolete connection");
     }
 
-    /// Closes what a pool has and forgets it. Its clients must be gone.
+    /// Closes a pool's connections and forgets the pool. Its clients must be gone.
     pub(super) fn drop_pool<D: Driver>(&mut self, d: &mut D, id: PoolId, reason: &str) {
         self.end_waiting_cancels(d, id);
         self.refuse_lookups(d, id, Obstacle::Misconfigured);
@@ -428,12 +428,12 @@ impl Machine {
     }
 }
 
-/// After how long averages are made anew.
+/// The length of the period after which averages are computed again.
 pub(super) fn stats_period_us(config: &Config) -> u64 {
     duration_us(config.main.stats_period).max(1_000_000)
 }
 
-/// Takes what is concerned out of a queue, in its order.
+/// Takes the concerned entries out of a queue, in its order.
 pub(super) fn take_out<T>(queue: &mut VecDeque<T>, is_concerned: impl Fn(&T) -> bool) -> Vec<T> {
     if !queue.iter().any(&is_concerned) {
         return Vec::new();

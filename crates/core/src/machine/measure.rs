@@ -1,7 +1,7 @@
 //! Which statement a server is at, for the top list of SHOW STATEMENTS and the slow log: by its text without literals.
 //!
-//! A statement is what is answered as one piece: a Query, or what is sent up to a Sync. Of several in one piece the first
-//! counts that does more than begin a transaction. Nothing here may decide anything: it only watches.
+//! A statement is a piece with one answer: a Query, or the messages up to a Sync. If a piece has several, the first that
+//! does more than begin a transaction counts. Nothing here may decide anything: it only watches.
 
 use pgweir_settings::Main;
 use pgweir_sql::{Traits, Verb};
@@ -54,7 +54,7 @@ impl Machine {
             let name = body.split(|byte| *byte == 0).next().unwrap_or_default();
             let Some(server) = self.servers.get_mut(server_id) else { return };
             server.followed.note(name, statement);
-            // Where it is in use when it is bound, its text is at hand no more.
+            // If it is in use when it is bound, its text is no longer at hand.
             self.measured.make(Seen { pool: server.pool, fingerprint: statement.fingerprint, text });
             if self.sampler.is_on() {
                 self.trace(server_id, Some(text));
@@ -186,7 +186,7 @@ impl Machine {
         None
     }
 
-    /// A server's statement is answered; so many bytes behind the answer were not looked at yet.
+    /// A server's statement is answered; this number of bytes after the answer were not looked at yet.
     #[inline]
     pub(super) fn statement_ended<D: Driver>(
         &mut self,
@@ -200,7 +200,7 @@ impl Machine {
         let running = server.running;
         server.recent.note(&running);
         let bytes = answered_bytes.saturating_sub(running.from_bytes);
-        // The statement queued behind it begins there.
+        // The statement that is queued behind it begins there.
         server.running.begin(answered_bytes);
         let traced = server.traced.take();
         let slow = split.total_us() >= self.pools[server.pool].slow_us;
@@ -321,7 +321,7 @@ impl Machine {
 }
 
 impl Machine {
-    /// SHOW PERCENTILES: where the time of the last whole period's statements went, and of those since then.
+    /// SHOW PERCENTILES: the time of the last whole period's statements, by its parts, and of the statements since then.
     pub(super) fn percentile_rows(&self) -> Vec<Row> {
         let mut rows = Vec::new();
         for pool in self.pools.values() {
@@ -376,7 +376,7 @@ fn whole(us: f64) -> Option<String> {
     Some(format!("{us:.0}"))
 }
 
-/// How many rows a CommandComplete names: the number at the end of `SELECT 5` or `INSERT 0 5`; 0 where there is none.
+/// The number of rows that a CommandComplete names: the number at the end of `SELECT 5` or `INSERT 0 5`; 0 if there is none.
 #[inline]
 pub(super) fn rows_in_tag(body: &[u8]) -> u64 {
     let text = body.strip_suffix(b"\0").unwrap_or(body);

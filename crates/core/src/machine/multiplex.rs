@@ -1,8 +1,9 @@
 //! Multiplexing: statements of several clients on one server, one after the other.
 //!
-//! A queued client has sent a whole group that is certainly over with its own answer, and so has every client before it. The first one
-//! has the server as any linked client has it; when its answer is complete, the next one becomes the first. What a queued client
-//! asked for stays in its inbox until then: as long as its client has seen no answer, it can be asked again elsewhere.
+//! A queued client has sent a whole group that is certainly over with its own answer, and so has every client before it. The
+//! first one has the server as any linked client has it; when its answer is complete, the next one becomes the first. The
+//! messages of a queued client stay in its inbox until then: as long as the client has seen no answer, they can be sent again
+//! on another server.
 
 use pgweir_wire::backend::TxStatus;
 use pgweir_wire::header::Header;
@@ -21,7 +22,8 @@ use crate::pipelined::{Head, QueuedClient};
 use crate::server::ServerState;
 
 impl Machine {
-    /// A linked client's group was sent as a whole, and nothing behind it: if it certainly only reads, others may follow it.
+    /// A linked client's group was sent as a whole, with nothing after it: if it certainly only reads, other clients may
+    /// follow it.
     pub(super) fn begin_pipeline(&mut self, id: ServerId, group: &Group) {
         let Some(server) = self.servers.get(id) else { return };
         let (pool_id, received_bytes) = (server.pool, server.received_bytes);
@@ -60,7 +62,7 @@ impl Machine {
         }
     }
 
-    /// Waiting → QueuedBehind: sends the client's group behind those that are under way.
+    /// Waiting → QueuedBehind: sends the client's group after those that are under way.
     pub(super) fn enqueue_behind<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let (ClientState::Waiting(waiting), Some(account)) = (&client.state, &client.account) else { return };
@@ -124,7 +126,7 @@ impl Machine {
         }
     }
 
-    /// The head's ReadyForQuery came and others are queued: the next one's turn.
+    /// The head's ReadyForQuery came and other clients are queued: it is the next one's turn.
     pub(super) fn next_queued<D: Driver>(&mut self, d: &mut D, id: ServerId) {
         let now_us = self.now.mono_us;
         let Some(server) = self.servers.get_mut(id) else { return };
@@ -181,7 +183,7 @@ impl Machine {
         }
     }
 
-    /// The head's last answer came: notes what it cost.
+    /// The head's last answer came: notes its cost.
     pub(super) fn pipeline_head_answered(&mut self, id: ServerId) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let client = server.state.client();
@@ -210,7 +212,7 @@ impl Machine {
         }
     }
 
-    /// The statement at the head did what it was certain not to do: it is not trusted again.
+    /// The statement at the head broke its rule: it is not trusted again.
     pub(super) fn note_violation(&mut self, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
         let Some(head) = server.pipelined.head() else { return };
@@ -239,16 +241,16 @@ impl Machine {
         })
     }
 
-    /// The server is given up. Those behind its head have only asked to read, and have seen no answer: they run
-    /// elsewhere, before anything else.
+    /// The server is given up. The clients behind its head have only asked to read, and have seen no answer: their groups
+    /// run elsewhere, before anything else.
     pub(super) fn put_back_queued<D: Driver>(&mut self, d: &mut D, id: ServerId) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let (clients, pool_id) = (server.pipelined.rescue(), server.pool);
         self.take_off(d, id, pool_id, &clients);
     }
 
-    /// Heads that were known to be short and run for long may wait for a lock. Those behind them run elsewhere, once and on a server
-    /// of their own; what comes for them here is dropped. (While no server is given out, they are as well off where they are.)
+    /// Heads that were known to be short and run for long may wait for a lock. The groups behind them run elsewhere, once and
+    /// each on its own server; their answers here are dropped. (While no server is given out, they are as well off here.)
     pub(super) fn rescue_queued<D: Driver>(&mut self, d: &mut D) {
         let is_open = self.activity == Activity::Active && self.stopping != Some(Shutdown::WaitForServers);
         let busy: Vec<(PoolId, ServerId)> = self
@@ -293,7 +295,7 @@ impl Machine {
         }
     }
 
-    /// To the front of its pool's queue, and from there to a server of its own.
+    /// To the front of its pool's queue, and from there to its own server.
     fn wait_again(&mut self, id: ClientId, since_us: u64, notified: bool) {
         let Some(client) = self.clients.get_mut(id) else { return };
         client.state = ClientState::Waiting(Waiting { since_us, notified, group: None, begin: None });
@@ -305,8 +307,8 @@ impl Machine {
         self.notice(pool_id);
     }
 
-    /// Servers whose head's client is gone. With no client left queued, what the server does is of no use, as if a client leaves in
-    /// the middle of a statement.
+    /// Closes servers if the client of the head is gone. With no client left queued, the server's work is of no use, as if a
+    /// client leaves in the middle of a statement.
     pub(super) fn close_drained<D: Driver>(&mut self, d: &mut D) {
         let orphans: Vec<ServerId> = self
             .servers
@@ -334,7 +336,7 @@ impl Machine {
             return true;
         };
         server.pipelined.trust_head();
-        // Whatever comes behind the error, the statement has failed as a whole.
+        // Even if an answer follows the error, the statement has failed as a whole.
         if let (true, ServerState::Busy(client)) = (cancelled, &server.state) {
             let client = *client;
             self.run_again(d, id, client);

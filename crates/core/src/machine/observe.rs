@@ -1,4 +1,4 @@
-//! What the control plane sees of this worker. Everything here reads; only what was shown last is remembered.
+//! The control plane's view of this worker. Everything here reads; only the state that was shown last is remembered.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::snapshot::{
     SnapshotRequest, WorkerSnapshot,
 };
 
-/// What clients that are counted together have in common: pool, user, application_name, state.
+/// The fields that clients of one count have in common: pool, user, application_name, state.
 type Alike<'a> = (Option<PoolId>, &'a str, &'a [u8], &'static str);
 
 impl Machine {
@@ -51,7 +51,7 @@ impl Machine {
 
     fn show_worker(&self) -> WorkerSnapshot {
         let (mut consoles, mut logging_in) = (0, 0);
-        // Clients of pools are counted there; what is left is few unless many log in.
+        // Clients of pools are counted there; few others are left unless many log in.
         let others = self.clients.values().filter(|client| client.account.is_none());
         for client in others {
             match client.state {
@@ -91,7 +91,7 @@ impl Machine {
                 pinned: pool.pinned,
                 idle_in_transaction,
                 queued_behind: pool.queued_behind,
-                // Whom auth_query has still to ask about is no client of the pool yet, but waits for it.
+                // A client for which `auth_query` has still to ask is no client of the pool yet, but waits for it.
                 waiting: pool.waiting + pool.queued_behind + awaiting + count(pool.lookups.len()),
                 idle: pool.clients.saturating_sub(busy),
                 cancels_sent: count(cancels_sent),

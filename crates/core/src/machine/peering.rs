@@ -1,8 +1,8 @@
 //! Cancel requests between processes: several poolers that share a port (`so_reuseport`) or stand behind one balancer get
-//! each other's cancel requests. A key carries the id of the process that gave it; a request with another process's id
-//! is forwarded there as it came, on a connection of its own, which that process closes when it is through.
+//! each other's cancel requests. A key carries the id of the process that gave it; a request with another process's id is
+//! forwarded there as it came, on a separate connection, which that process closes when it is done.
 //!
-//! Nothing here knows whose statement is meant: that is the other process's affair.
+//! Nothing here knows which client's statement is meant: only the other process knows.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::driver::{CloseMode, ConnId, Driver, Endpoint, Level};
 use crate::ids::{ClientId, ForwardId};
 use crate::shared::Counts;
 
-/// What is on its way to peers, and what waits to be.
+/// Requests on their way to peers, and requests that wait.
 #[derive(Default)]
 pub(super) struct Peering {
     pub(super) forwards: SlotMap<ForwardId, Forward>,
@@ -35,7 +35,7 @@ pub(super) struct Forward {
     /// The peer has the request.
     sent: bool,
     since_us: u64,
-    /// Where it is counted.
+    /// The counters of these requests.
     counts: Arc<Counts>,
 }
 
@@ -71,7 +71,7 @@ impl Machine {
         Some(Step::Used(0))
     }
 
-    /// Dials for those whose turn it is. Requests to different peers do not wait for each other.
+    /// Dials for the requests that are next. Requests to different peers do not wait for each other.
     fn forward_waiting<D: Driver>(&mut self, d: &mut D) {
         let config = Arc::clone(&self.rules.config);
         for _ in 0..self.peering.waiting.len() {
@@ -132,8 +132,8 @@ impl Machine {
         self.forward_waiting(d);
     }
 
-    /// Ends the requests that have been on their way, or have waited, for too long; and sends those whose turn has come, as far
-    /// as another worker has made room.
+    /// Ends the requests that have been on their way, or have waited, for too long; and sends those that are next, as far as
+    /// another worker has made room.
     pub(super) fn peer_timeouts<D: Driver>(
         &mut self,
         d: &mut D,
@@ -162,7 +162,7 @@ impl Machine {
     }
 }
 
-/// Where a peer listens: a host, or the directory of its unix socket.
+/// The address of a peer: a host, or the directory of its unix socket.
 fn endpoint(peer: &Peer) -> Endpoint {
     if peer.host.starts_with(['/', '@']) {
         super::handout::unix_endpoint(&peer.host, peer.port)

@@ -1,8 +1,9 @@
-//! What passes in runs: whole messages, one behind the other, of which nothing is noted but whose answer is owed to whom.
+//! Messages that pass in runs: whole messages, one after the other. The only note that they need is which client is owed their
+//! answer.
 //!
-//! What this file is for: nearly all messages of nearly all statements. `from_client` and `from_server` ask many questions of a
+//! This file handles nearly all messages of nearly all statements. `from_client` and `from_server` ask many questions of a
 //! message, because it could be a special one; here those that certainly are not pass with one question each. It must never
-//! take a message that the other two would treat in another way: whatever is special is left to them.
+//! take a message that the other two would treat in another way: special messages are left to those two.
 
 use pgweir_wire::backend;
 use pgweir_wire::frontend::tag;
@@ -19,7 +20,7 @@ use crate::limits::LEDGER_ENTRIES_MAX;
 use crate::server::ServerState;
 
 impl Machine {
-    /// Takes the cursor of a linked client behind the messages that its server gets as they are.
+    /// Moves the cursor of a linked client past the messages that its server gets as they are.
     pub(super) fn pass_plain(
         &mut self,
         id: ClientId,
@@ -43,7 +44,7 @@ impl Machine {
             && header.total() <= cursor.rest().len()
             && header.total() <= main.max_packet_size as usize
         {
-            // What a session may remember is noted by the other way.
+            // Messages that a session may remember go the other way, which notes them.
             let notable = matches!(header.tag, tag::QUERY | tag::PARSE | tag::BIND | tag::FUNCTION_CALL);
             if notable && !cursor.is_judged() || header.tag == tag::QUERY && main.disable_pqexec {
                 return;
@@ -70,7 +71,7 @@ pub(super) struct PlainAnswers {
     pub(super) client: ClientId,
     /// Their bytes together.
     pub(super) len: usize,
-    /// What their CommandCompletes say of rows.
+    /// The number of rows in their CommandCompletes.
     pub(super) rows: u64,
 }
 
@@ -103,7 +104,7 @@ pub(super) fn plain_answers(ledger: &mut Ledger, bytes: &[u8]) -> Option<PlainAn
     (end > 0).then_some(PlainAnswers { client, len: end, rows })
 }
 
-/// The tag of a command that changes what is known of a session, of what statements return, or of routines.
+/// The tag of a command that changes what is known of a session, the columns of statements, or routines.
 #[inline]
 fn is_telling(command: &[u8]) -> bool {
     is_discarding(command)
@@ -114,7 +115,7 @@ fn is_telling(command: &[u8]) -> bool {
         || makes_routines(command)
 }
 
-/// The tag of a command that changes or drops a table, a view or the like.
+/// The tag of a command that changes or drops a table, a view or a similar object.
 #[inline]
 pub(super) fn changes_objects(command: &[u8]) -> bool {
     is_schema_change(command) || command.starts_with(b"DROP")

@@ -1,5 +1,6 @@
-//! Protocol-level prepared statements where servers change hands: a client's names become names by content, a server that
-//! lacks a statement gets it in the same packet, and what a server is known to have is answered here, in its turn.
+//! Protocol-level prepared statements if servers change hands: a client's names become names by content, a server that lacks
+//! a statement gets it in the same packet, and a request about a statement that the server is known to have is answered
+//! here, in its turn.
 
 use pgweir_sql::Marks;
 use pgweir_wire::backend::{self, TxStatus};
@@ -20,9 +21,9 @@ use crate::statements::{ClientStatements, ServerName};
 /// A client's statement on a server.
 struct Provided {
     statement: StatementId,
-    /// What the server calls it.
+    /// The server's name for it.
     name: ServerName,
-    /// What the client calls it.
+    /// The client's name for it.
     ticket: u32,
 }
 
@@ -33,12 +34,13 @@ pub(super) const OUR_PREFIX: &[u8] = b"PGWEIR_";
 pub(super) const PREPARED_TWICE: &[u8] = b"PGWEIR_0";
 
 impl Machine {
-    /// Statements of this client are known by content: it shares servers with others, and `max_prepared_statements` is on.
+    /// Statements of this client are known by content: it shares servers with other clients, and `max_prepared_statements`
+    /// is on.
     pub(super) fn client_tracks_statements(&self, id: ClientId) -> bool {
         let Some(account) = self.clients.get(id).and_then(|client| client.account.as_deref()) else {
             return false;
         };
-        // A client whose names are known by content goes on so, whatever RELOAD changes.
+        // A client with names known by content keeps that, even if RELOAD changes the setting.
         (self.pools[account.pool].tracks_statements || account.statements.is_some())
             && account.replication == crate::client_handoff::Replication::None
     }
@@ -79,7 +81,7 @@ impl Machine {
         }
     }
 
-    /// What a Parse or a Describe has to do with the client's own names.
+    /// Does what a Parse or a Describe needs because of the client's own names.
     fn named_in<D: Driver>(
         &mut self,
         d: &mut D,
@@ -141,7 +143,7 @@ impl Machine {
         let server = &mut self.servers[server_id];
         let has = server.statements.touch(statement);
         if has && (server.tx == TxStatus::Failed || !server.ledger.is_status_known()) {
-            // In a failed transaction PostgreSQL refuses to prepare, also what it has: so it is asked.
+            // In a failed transaction PostgreSQL refuses every Parse, even of a statement that it has: so it is asked.
             self.evict_statement(d, server_id, statement);
             self.send_parse(d, server_id, statement, owner, ticket);
         } else if has {
@@ -155,8 +157,8 @@ impl Machine {
     }
 
     /// The name is in use. PostgreSQL says so with an error, which also ends the client's transaction, and only after it has
-    /// looked at the text: so it is asked to prepare the text twice under a name of ours, and that name is corrected in
-    /// its error. What the error leaves there is closed the next time.
+    /// looked at the text: so it is asked to prepare the text twice under a name of ours, and that name is corrected in its
+    /// error. The statement that the error leaves there is closed the next time.
     fn parse_again<D: Driver>(
         &mut self,
         d: &mut D,
@@ -177,8 +179,8 @@ impl Machine {
         d.send(server.conn, &self.scratch);
     }
 
-    /// The client may have prepared something else by SQL under this name. Only the server knows, and only in its turn: if so, it
-    /// says so once it has looked at the text, and skips what follows; if not, the name is given back.
+    /// The client may have prepared something else by SQL under this name. Only the server knows, and only in its turn: if so,
+    /// it says so after it has looked at the text, and skips the messages that follow; if not, the name is given back.
     fn try_own_name<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId, parse: &Parse<'_>) {
         let server = &mut self.servers[server_id];
         server.ledger.push(Entry::new(Owner::Prerequisite(id), Kind::Parse));
@@ -293,7 +295,7 @@ impl Machine {
         }
     }
 
-    /// Makes sure that the server has what a client's name stands for when the next message arrives there.
+    /// Makes sure that the server has the statement that a client's name stands for when the next message arrives there.
     fn provide<D: Driver>(
         &mut self,
         d: &mut D,
@@ -311,8 +313,8 @@ impl Machine {
         reread
     }
 
-    /// What a client's name stands for on this server, once [`Machine::provide`] saw to it; a name that the client never prepared
-    /// goes as it is, for the server's own error.
+    /// The server's name for the statement that a client's name stands for, after [`Machine::provide`] saw to it; a name that
+    /// the client never prepared goes as it is, for the server's own error.
     fn server_name<D: Driver>(
         &mut self,
         d: &mut D,
@@ -336,7 +338,7 @@ impl Machine {
         self.client_named(id, name).map(|(statement, _)| statement)
     }
 
-    /// What a name of the client's stands for, and its ticket.
+    /// The statement that a name of the client's stands for, and its ticket.
     fn client_named(&self, id: ClientId, name: &[u8]) -> Option<(StatementId, u32)> {
         self.clients.get(id)?.account.as_deref()?.statements.as_ref()?.named(name)
     }
@@ -408,7 +410,7 @@ impl Machine {
         Ok(())
     }
 
-    /// A statement is bound that may end all names: what they mean is uncertain until it is answered.
+    /// A statement is bound that may end all names: their meaning is uncertain until it is answered.
     fn note_discard(&mut self, id: ClientId, statement: StatementId) {
         let Some(known) = self.statements.get(statement) else { return };
         let discards = known.marks().contains(Marks::DISCARDS)
@@ -420,7 +422,7 @@ impl Machine {
         }
     }
 
-    /// Servers keep the statement for whoever else uses it; the client's name goes.
+    /// Servers keep the statement for other clients that use it; the client's name goes.
     fn close<D: Driver>(
         &mut self,
         d: &mut D,
@@ -491,7 +493,7 @@ impl Machine {
         }
     }
 
-    /// Gives the answers of ours whose turn has come.
+    /// Gives our own answers that are due.
     pub(super) fn settle<D: Driver>(&mut self, d: &mut D, server_id: ServerId) {
         while let Some(settled) = self.servers.get_mut(server_id).and_then(|server| server.ledger.settle()) {
             let Settled::Answer(entry, local) = settled else {
@@ -512,8 +514,8 @@ impl Machine {
         }
     }
 
-    /// An error of the server ended one entry (if it was of an extended group) and skips others: what was noted for them on
-    /// the assumption that they succeed is taken back, the last first.
+    /// An error of the server ended one entry (if it was of an extended group) and skips others: notes that assumed their
+    /// success are taken back, the last first.
     pub(super) fn undo_failed(&mut self, server_id: ServerId, failed: Option<Entry>) {
         let mut undone: Vec<Entry> = failed.into_iter().collect();
         while let Some(server) = self.servers.get_mut(server_id).filter(|server| server.ledger.is_skipping())
@@ -544,7 +546,7 @@ impl Machine {
                     statements.reopen(entry.ticket);
                 }
             }
-            // The server still has what it was to forget.
+            // The server still has the statement that it was to forget.
             (Kind::Close, Some(statement)) => match self.servers.get_mut(server_id) {
                 Some(server) => server.statements.insert(statement),
                 None => self.statements.give_back(statement),
@@ -590,8 +592,8 @@ impl Machine {
         }
     }
 
-    /// DISCARD ALL or DEALLOCATE ALL succeeded: client and server have no prepared statements any more, but for those whose
-    /// Parse is still owed: it came behind.
+    /// DISCARD ALL or DEALLOCATE ALL succeeded: client and server have no prepared statements any more, except those whose
+    /// Parse is still owed: it came later.
     pub(super) fn statements_discarded(&mut self, client: Option<ClientId>, server_id: ServerId) {
         let Some(server) = self.servers.get_mut(server_id) else { return };
         let parses = |entry: &&Entry| matches!(entry.kind, Kind::Parse | Kind::Local(Local::ParseComplete));
@@ -616,7 +618,8 @@ impl Machine {
     }
 }
 
-/// The name that goes to the server, and the ticket of the client's; what the client never prepared has none.
+/// The name that goes to the server, and the ticket of the client's name; a statement that the client never prepared has
+/// none.
 fn told<'a>(known: &'a Option<Provided>, name: &'a [u8]) -> (&'a [u8], u32) {
     known.as_ref().map_or((name, 0), |known| (known.name.as_bytes(), known.ticket))
 }

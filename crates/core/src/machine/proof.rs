@@ -1,6 +1,6 @@
-//! How a client proves who it is: which method holds for it, where its secret comes from, and the exchange itself.
+//! How a client proves its user: which method holds for it, where its secret comes from, and the exchange itself.
 //!
-//! Until it is proven, nothing that it is told or that it can measure here says whether a user or a database exists.
+//! Until then, no answer and no time that the client can measure here says whether a user or a database exists.
 
 use std::sync::Arc;
 
@@ -24,9 +24,9 @@ use crate::inquiry::{About, Answer, Checker, Inquiry, Lookup, Obstacle};
 use crate::limits::PASSWORD_BYTES_MAX;
 use crate::mail::Question;
 
-/// What a client has to do to prove itself.
+/// The steps that a client must take to prove its user.
 enum Way {
-    /// Nothing: whoever it is.
+    /// Nothing: any client may pass.
     Free,
     /// An exchange that its stored secret decides.
     Exchange(Method),
@@ -34,7 +34,7 @@ enum Way {
     Certificate(Option<Box<str>>),
     /// Have the operating system's word, by name or by map.
     OsUser(Option<Box<str>>),
-    /// Say a password that somebody else knows.
+    /// Say a password that an outside service knows.
     Elsewhere(Checker),
 }
 
@@ -127,7 +127,7 @@ impl Machine {
         tls.map(|tls| tls.peer_names.clone()).unwrap_or_default()
     }
 
-    /// Who is called so elsewhere may be this user here: of the same name, or as the map says.
+    /// A user with this outside name may be this user here: of the same name, or as the map says.
     fn is_mapped(&self, map: Option<&str>, outside: &str, user: &str) -> bool {
         match map {
             Some(map) => self.rules.access.ident.allows(map, outside, user),
@@ -183,9 +183,9 @@ impl Machine {
         self.refuse_login(d, id, attempt.login, &attempt.counted, fault)
     }
 
-    /// The question that `auth_query` puts for this user, where it is configured: the database's own settings go before the global
-    /// ones. Where there is no database to ask (the console, a database that does not exist, without `auth_dbname`), there is no
-    /// question, and the user stays unknown.
+    /// The question that `auth_query` puts for this user, if it is configured: the database's own settings take precedence over
+    /// the global ones. If there is no database to ask (the console, a database that does not exist, without `auth_dbname`),
+    /// there is no question, and the user stays unknown.
     fn lookup_for(&self, id: ClientId, attempt: &Attempt) -> Option<Box<Lookup>> {
         let (config, login) = (&self.rules.config, &attempt.login);
         let database = config.database(&login.database);
@@ -290,7 +290,7 @@ impl Machine {
             Then::Exchange(method) => {
                 Guard::begin(method, user, secret, &env, &mut |out: &mut [u8]| d.random(out))
             }
-            // By certificate or by the operating system's word come those who are known, as by trust.
+            // As with trust, only known users come in by certificate or by the operating system's word.
             Then::Admit if secret.is_none() => {
                 return self.refuse_attempt(d, id, attempt, &Fault::NotAllowedIn("no such user"));
             }
@@ -368,7 +368,7 @@ impl Machine {
                     d.send(client.conn, &send);
                 }
                 attempt.login.learned = match (learned, &attempt.record) {
-                    // Nobody else could tell it again when a server asks for it.
+                    // No other source could tell it again when a server asks for it.
                     (Learned::Nothing, Record::Found(secret)) if secret.opens_servers() => {
                         Learned::Secret(secret.clone())
                     }

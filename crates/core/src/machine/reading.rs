@@ -1,5 +1,5 @@
-//! How a client's session reads the texts that it prepares (`readings.rs`), and what becomes of a statement where it reads in
-//! another way by now: it is prepared anew under the settings of today, and is another statement from then on.
+//! How a client's session reads the texts that it prepares (`readings.rs`), and the case that its session reads a statement
+//! in another way by now: the statement is prepared again under the current settings, and is another statement from then on.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use crate::readings::Reading;
 use crate::session::Session;
 
 impl Machine {
-    /// How the client reads now; `None` where nobody knows: its transaction may have changed settings, which its server will be
-    /// asked for when it is over, or what statements are about.
+    /// How the client reads now; `None` if pgweir does not know: its transaction may have changed settings, which its server
+    /// will be asked for when it is over, or the objects that statements are about.
     pub(super) fn reading_of(&mut self, id: ClientId) -> Option<Reading> {
         match &self.clients.get(id)?.state {
             ClientState::Linked(link) if link.reads_alone() => None,
@@ -19,7 +19,7 @@ impl Machine {
         }
     }
 
-    /// As [`Machine::reading_of`], by what was known of it before its transaction.
+    /// As [`Machine::reading_of`], from the state before its transaction.
     pub(super) fn settled_reading(&mut self, id: ClientId) -> Option<Reading> {
         let account = self.clients.get_mut(id)?.account.as_deref_mut()?;
         let known = account.reading.as_ref();
@@ -30,8 +30,9 @@ impl Machine {
         account.reading.insert(known).reading()
     }
 
-    /// A client's statement is to be prepared on another server, under the settings that the client has now. If they are not those
-    /// that it was prepared under before, nobody who has these may be given it: the name stands for another statement then.
+    /// A client's statement is to be prepared on another server, under the settings that the client has now. If these are not
+    /// the settings that it was prepared under before, no client with these settings may get it: the name stands for another
+    /// statement then.
     pub(super) fn reread_statement(&mut self, id: ClientId, name: &[u8], old: StatementId) -> StatementId {
         let reading = self.reading_of(id);
         let same = match reading {
@@ -50,7 +51,8 @@ impl Machine {
         new
     }
 
-    /// The same for what the client prepared by SQL and this server lacks: the client's session, as it is from here on.
+    /// The same for a statement that the client prepared by SQL and this server lacks: the client's session, as it is from
+    /// here on.
     pub(super) fn reread_prepared(
         &mut self,
         id: ClientId,

@@ -1,5 +1,6 @@
-//! Replication clients: each has a connection of its own, which counts as one of the pool's. A client that finds no room waits, as
-//! others wait for a server; the first of all that wait is next. Nothing of ours is ever sent on such a connection after its login.
+//! Replication clients: each has its own connection, which counts as one of the pool's. A client that finds no room waits, as
+//! other clients wait for a server; the first of all waiting clients is next. Nothing of ours is ever sent on such a connection
+//! after its login.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use crate::ids::{ClientId, PoolId, ServerId};
 use crate::limits::{BACKLOG_HIGH_BYTES, HOLD_MESSAGE_BYTES};
 use crate::pool::ServerKind;
 
-/// What becomes of the front of a replication client's bytes.
+/// What to do with the front of a replication client's bytes.
 enum Front {
     /// So many of them go to the server.
     Passes(usize),
@@ -37,7 +38,7 @@ impl Machine {
         self.notice(pool_id);
     }
 
-    /// Opens connections for those whose turn it is, as long as there is room, or a free server that can go.
+    /// Opens connections for the clients that are next, as long as there is room, or a free server that can go.
     pub(super) fn serve_replication<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
         while let Some(client) = self.next_replicating(pool_id)
             && self.make_room(d, pool_id)
@@ -47,8 +48,8 @@ impl Machine {
         }
     }
 
-    /// The replication client whose turn it is: nobody waits longer, and nothing keeps the pool from opening connections. What
-    /// becomes free is not for others then.
+    /// The replication client that is next: no client has waited longer, and nothing keeps the pool from opening connections.
+    /// A server that becomes free is not for other clients then.
     pub(super) fn next_replicating(&mut self, pool_id: PoolId) -> Option<ClientId> {
         let client = *self.pools[pool_id].replicating.front()?;
         let since_us = self.clients.get(client)?.account.as_ref()?.request_us;
@@ -79,8 +80,8 @@ impl Machine {
         reserved.count() as u32
     }
 
-    /// What a linked replication client sends goes to its server as it is. pgweir adds nothing and notes nothing: the server is
-    /// this client's alone, and ends with it.
+    /// The bytes of a linked replication client go to its server as they are. pgweir adds nothing and notes nothing: the server
+    /// is this client's alone, and ends with it.
     pub(super) fn replication_client_sent<D: Driver>(
         &mut self,
         d: &mut D,

@@ -1,4 +1,4 @@
-//! What SHOW shows of this worker, as rows of text; and how the workers' rows become one table.
+//! This worker's part of SHOW, as rows of text; and how the workers' rows become one table.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +25,7 @@ fn cell(value: impl ToString) -> Option<String> {
 }
 
 impl Machine {
-    /// This worker's part of a topic. What is the same everywhere comes from the first worker alone.
+    /// This worker's part of a topic. If all workers have the same rows, they come from the first worker alone.
     pub(super) fn report<D: Driver>(&mut self, d: &D, topic: Topic) -> Outcome {
         let first = self.worker.0 == 0;
         match topic {
@@ -115,7 +115,7 @@ impl Machine {
                 rows.sort_by_cached_key(place);
                 rows
             }
-            // Each worker looks up what it needs.
+            // Each worker looks up the names that it needs.
             Topic::DnsHosts | Topic::DnsZones => {
                 rows.sort();
                 rows.dedup_by(|one, other| one[0] == other[0]);
@@ -445,7 +445,7 @@ impl Machine {
         ]
     }
 
-    /// Two numbers a row: how many are in use, and how many there is room for.
+    /// Two numbers a row: the number in use, and the number that there is room for.
     fn memory_sums(&self) -> Vec<(&'static str, u64)> {
         let first = |count: usize| if self.worker.0 == 0 { count as u64 } else { 0 };
         let users = first(self.rules.users.len());
@@ -611,7 +611,7 @@ impl Machine {
         ]
     }
 
-    /// A monotonic time as wall clock text: in local time if somebody has said how that is written, else in UTC.
+    /// A monotonic time as wall clock text: in local time if the caller has said how to write that, else in UTC.
     fn time_text(&self, mono_us: u64) -> String {
         let ago_us = self.now.mono_us.saturating_sub(mono_us);
         let seconds = self.now.wall_us.saturating_sub(ago_us) / 1_000_000;

@@ -1,18 +1,18 @@
 //! What a prepared statement returns can change: after ALTER TABLE, `select * from t` has other columns, and PostgreSQL refuses
-//! to run what was prepared before ("cached plan must not change result type"). Where clients share what servers have prepared,
-//! that error must not reach a client that prepared its statement after the change.
+//! to run statements that were prepared before ("cached plan must not change result type"). If clients share the prepared
+//! statements of servers, that error must not reach a client that prepared its statement after the change.
 //!
 //! So each change begins a new age of statements: a text that is prepared from then on is another statement than the same text
-//! before, and servers get it anew. The same where a table, a type or a function goes, which often comes again in another form:
-//! PostgreSQL keeps the parameter types of what was prepared before, even those that are gone.
+//! before, and servers get it again. The same holds if a table, a type or a function goes, which often comes again in another
+//! form: PostgreSQL keeps the parameter types of statements that were prepared before, even those that are gone.
 //!
-//! Until a change is committed nobody else knows of it, and after a rollback nobody does: what is prepared behind one in the same
-//! transaction is its client's alone.
+//! Until a change is committed no other client knows of it, and after a rollback no client does: a statement that is prepared
+//! after a change in the same transaction is its client's alone.
 //!
-//! A client that prepared before the change keeps what it has until PostgreSQL refuses to run it. Then its name stands for the
-//! statement of the new age, and what it asked for is asked again, where that is right (`first_ask.rs`): nothing was done yet,
-//! nothing was answered, and the client is about to be told the columns. Elsewhere it is told the error, as on a connection of its
-//! own: what it knows of the result may be wrong now.
+//! A client that prepared before the change keeps its statement until PostgreSQL refuses to run it. Then its name stands for
+//! the statement of the new age, and its request is sent again, if that is right (`first_ask.rs`): nothing was done yet,
+//! nothing was answered, and the client is about to be told the columns. Otherwise it is told the error, as on a direct
+//! connection: its knowledge of the result may be wrong now.
 
 use pgweir_sql::Marks;
 use pgweir_wire::backend::{ErrorFields, TxStatus};
@@ -27,7 +27,7 @@ use crate::limits::ASKED_AGAIN_MAX;
 use crate::pins::Reasons;
 use crate::server::ServerState;
 
-/// Commands that can change what statements return or take, by the beginning of their tag.
+/// Commands that can change the results or parameters of statements, by the beginning of their tag.
 const CHANGES: [&[u8]; 12] = [
     b"ALTER TABLE",
     b"ALTER VIEW",
@@ -43,7 +43,8 @@ const CHANGES: [&[u8]; 12] = [
     b"DROP EXTENSION",
 ];
 
-/// The same of what may be temporary. Such come and go all the time, and nobody else's statements are about them.
+/// The same for objects that may be temporary. Such objects come and go all the time, and no other client's statements are
+/// about them.
 const DROPS: [&[u8]; 3] = [b"DROP TABLE", b"DROP VIEW", b"DROP FUNCTION"];
 
 /// Commands that can make a routine that changes its session, or have one called, or have another name stand for something that does
@@ -71,20 +72,20 @@ const MAKES: [&[u8]; 20] = [
     b"IMPORT FOREIGN SCHEMA",
 ];
 
-/// The tag of a command that can change what statements return.
+/// The tag of a command that can change the results of statements.
 #[inline]
 pub(super) fn is_schema_change(tag: &[u8]) -> bool {
     matches!(tag.first(), Some(b'A' | b'C' | b'D')) && CHANGES.iter().any(|change| tag.starts_with(change))
 }
 
-/// The tag of a command that can change what the catalog is asked for.
+/// The tag of a command that can change the results of questions to the catalog.
 #[inline]
 pub(super) fn makes_routines(tag: &[u8]) -> bool {
     matches!(tag.first(), Some(b'A' | b'C' | b'I')) && MAKES.iter().any(|make| tag.starts_with(make))
 }
 
 impl Machine {
-    /// CommandComplete: a change counts for others when its transaction is over.
+    /// CommandComplete: a change counts for other clients when its transaction is over.
     pub(super) fn note_command(&mut self, id: ServerId, tag: &[u8]) {
         if (is_schema_change(tag) || DROPS.iter().any(|drop| tag.starts_with(drop)) && self.drops_lasting(id))
             && let Some(server) = self.servers.get_mut(id)
@@ -98,7 +99,7 @@ impl Machine {
         }
     }
 
-    /// What the client of this server drops is not temporary, as far as one knows.
+    /// An object that the client of this server drops is not temporary, as far as pgweir knows.
     #[cold]
     fn drops_lasting(&self, id: ServerId) -> bool {
         let Some(server) = self.servers.get(id) else { return false };
@@ -127,9 +128,10 @@ impl Machine {
         }
     }
 
-    /// A value is beyond the type that a statement takes, as text (22003) or in binary form (22P03). It may be of the type that it would take
-    /// now: that a column was made wider elsewhere shows in no other way where the result is as before. So whoever prepares this text from
-    /// now on has it prepared anew. A text that is no such value at all (22P02) is a user's mistake, and too common for that.
+    /// A value is beyond the type that a statement takes, as text (22003) or in binary form (22P03). It may be of the type that
+    /// it would take now: if the result is as before, nothing else shows that a column was made wider elsewhere. So a client
+    /// that prepares this text from now on gets it prepared again. A text that is no such value at all (22P02) is a user's
+    /// mistake, and too common for that.
     pub(super) fn note_misfit(&mut self, accepted: Accepted, body: &[u8]) {
         let (Owner::Client(id), Some(Entry { kind: Kind::Bind, ticket, .. })) =
             (accepted.owner, accepted.ended)
@@ -178,7 +180,7 @@ impl Machine {
         let Some(name) = outdated_name(bytes, failed.kind, types) else { return false };
         let Some(old) = names.get(name) else { return false };
         self.statements.enter_age(self.shared.age());
-        // Who has another search_path than when it was prepared has met no change.
+        // A client with another search_path than when it was prepared has met no change.
         let reads_as_before = self.statements.get(old).is_some_and(|known| reading == Some(known.reading));
         if reads_as_before && self.statements.is_of_this_age(old) {
             self.shared.begin_age();
@@ -190,7 +192,8 @@ impl Machine {
         true
     }
 
-    /// What the client asked for is asked again: behind the end of the first attempt, which is nobody's from here on.
+    /// The client's request is sent again, after the end of the first attempt. No client gets that attempt's answers from
+    /// here on.
     #[cold]
     #[inline(never)]
     pub(super) fn ask_again<D: Driver>(&mut self, d: &mut D, id: ServerId) {
@@ -220,7 +223,8 @@ impl Machine {
         self.log(d, Level::Debug, "a prepared statement was outdated: it is prepared anew, and runs again");
     }
 
-    /// ReadyForQuery behind an attempt that is nobody's: the client's group follows, out of the transaction that failed.
+    /// ReadyForQuery after an attempt whose answers no client gets: the client's group follows, out of the transaction that
+    /// failed.
     #[cold]
     #[inline(never)]
     pub(super) fn attempt_over<D: Driver>(&mut self, d: &mut D, id: ServerId, client_id: ClientId) {
@@ -244,7 +248,7 @@ impl Machine {
 }
 
 /// PostgreSQL's function is named, as the text may be in any language (plancache.c). That the type of a parameter is gone is
-/// an internal error, whose text is in none (lsyscache.c).
+/// an internal error, with a text that is never translated (lsyscache.c).
 fn is_outdated(fields: &ErrorFields<'_>) -> bool {
     let gone = |text: &[u8]| text.starts_with(b"cache lookup failed for type ");
     match fields.code() {

@@ -1,4 +1,4 @@
-//! What servers refuse: to whom an ErrorResponse is told, and what follows where it answers a statement of ours.
+//! Errors of servers: the client that an ErrorResponse is told to, and the next step if it answers a statement of ours.
 
 use pgweir_wire::backend::{ErrorFields, tag};
 use pgweir_wire::error::{Report, SqlState, encode_error};
@@ -27,7 +27,7 @@ impl Machine {
         let renewed = self.renews_statement(id, accepted, body);
         self.note_misfit(accepted, body);
         match accepted.owner {
-            // It runs again: what it resets is reset then.
+            // It runs again: its resets are done then.
             Owner::Client(client) if renewed => self.doubt_session(client),
             Owner::Client(client) | Owner::Prerequisite(client) => {
                 let server = &mut self.servers[id];
@@ -48,7 +48,7 @@ impl Machine {
                 }
             }
             Owner::Hidden(Purpose::Replay) => {}
-            // It is no answer. What those queued behind it asked for has not begun, and runs elsewhere when the connection ends.
+            // It is no answer. The groups queued behind it have not begun, and run elsewhere when the connection ends.
             Owner::Hidden(_) if fatal && self.is_busy(id) => self.unasked_error(d, id, message, fatal),
             Owner::Hidden(purpose) => self.hidden_failed(d, id, purpose, body),
         }
@@ -120,8 +120,8 @@ impl Machine {
         self.remove_client(d, client_id, text, CloseMode::Flush);
     }
 
-    /// A server ends before it served anybody. Where several do so right behind their login, the next one would end in the same way, at
-    /// once: it waits for `server_login_retry`, as behind a login that failed.
+    /// A server ends before it served any client. If several do so right after their login, the next one would end in the same
+    /// way, at once: it waits for `server_login_retry`, as after a failed login.
     pub(super) fn note_stillborn(&mut self, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
         let age_us = self.now.mono_us.saturating_sub(server.active_us);
@@ -143,7 +143,7 @@ impl Machine {
             Purpose::Settle => ("SET of a client's parameters", Some("invalid server parameter")),
             Purpose::Audit | Purpose::StartupCheck => return self.hidden_refused(id, code, text),
             Purpose::Restore => ("putting back startup parameters", None),
-            // What cannot be prepared is not there: the client learns so when it uses it.
+            // A statement that cannot be prepared is not there: the client learns so when it uses it.
             Purpose::OwnName => return,
             Purpose::Prepare => return self.prepare_refused(d, id, &text),
             // The client's statement fails for the same reason.
@@ -171,7 +171,7 @@ impl Machine {
     }
 }
 
-/// What an error of a server says, for statements of ours.
+/// The code and text of a server's error, for statements of ours.
 fn code_and_text(body: &[u8]) -> (SqlState, String) {
     let fields = ErrorFields::parse(body).ok();
     let code = fields.as_ref().and_then(|fields| fields.code().and_then(SqlState::from_bytes));

@@ -1,4 +1,4 @@
-//! Logging in to PostgreSQL: TLS, the startup packet, the proof of who we are, what it reports of itself.
+//! Logging in to PostgreSQL: TLS, the startup packet, the proof of our user, and the parameters that it reports.
 
 use std::sync::Arc;
 
@@ -82,7 +82,7 @@ impl Machine {
                 Step::Gone
             }
             _ => {
-                // Plain text behind the answer could have been put there by somebody else (CVE-2021-3935).
+                // Another party could have put plain text after the answer (CVE-2021-3935).
                 self.login_failed(d, id, "connect failed", "unexpected answer to SSLRequest");
                 Step::Gone
             }
@@ -164,8 +164,8 @@ impl Machine {
         self.servers[id].opened = opened;
     }
 
-    /// By what we prove to be the pool's user: the forced user's password, else `auth_file`, else what the client's own
-    /// login taught us. A SCRAM verifier is no proof; the keys that a client's exchange revealed are.
+    /// The secret that proves us to be the pool's user: the forced user's password, else `auth_file`, else the secret
+    /// learned from the client's own login. A SCRAM verifier is no proof; the keys that a client's exchange revealed are.
     fn credential(&self, pool_id: PoolId) -> Credential {
         let pool = &self.pools[pool_id];
         // The password is the forced user's: `auth_user` has pools of the same database.
@@ -374,14 +374,14 @@ impl Machine {
             return;
         }
         let goes_on = self.fail_login(d, id, "login failed", &message, Some(code));
-        // 57P03: starting up or shutting down. It will be there in a moment: whoever waits goes on waiting.
+        // 57P03: starting up or shutting down. It will be there in a moment: clients that wait go on waiting.
         let waits = goes_on || code == SqlState::CANNOT_CONNECT_NOW;
         if !waits && !only_for_replication && !self.has_usable_server(pool_id) {
             self.refuse_waiting(d, pool_id, &Fault::ServerRefused(code, message));
         }
     }
 
-    /// A server that knows nothing of versions behind 3.0 refuses them instead of naming its own (PostgreSQL before 9.3.20,
+    /// A server that knows nothing of versions after 3.0 refuses them instead of naming its own (PostgreSQL before 9.3.20,
     /// 9.6.6 and 10.1, older poolers): from here on the pool's servers are asked for 3.0.
     fn asks_for_less<D: Driver>(&mut self, d: &mut D, id: ServerId, code: SqlState) -> bool {
         let Some(server) = self.servers.get(id) else { return false };
@@ -462,7 +462,7 @@ impl Machine {
         pool.servers_total() > pool.servers(ServerKind::Login) && self.servers.values().any(is_usable)
     }
 
-    /// Everybody who waits for a server of this pool is told why there is none.
+    /// Tells every client that waits for a server of this pool why there is none.
     pub(super) fn refuse_waiting<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, fault: &Fault) {
         self.refuse_lookups(d, pool_id, Obstacle::Unreachable);
         while let Some(client) = self.next_waiter(pool_id) {

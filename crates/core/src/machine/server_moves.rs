@@ -1,4 +1,4 @@
-//! The moves of a server connection between its states, and the only place where it joins or leaves a pool.
+//! The moves of a server connection between its states. No other module lets a server join or leave a pool.
 
 use std::borrow::Cow;
 
@@ -58,7 +58,8 @@ impl Machine {
                 self.close_server(d, id, reason, CloseMode::Flush);
             } else if self.needs_check(&self.servers[id]) {
                 let pool = &self.pools[pool_id];
-                // One that has just been checked goes first, wherever it stands: else two could be checked in turns for ever.
+                // A server that has just been checked goes first, at any place in the list: else two could be checked in
+                // turns without end.
                 let checked = pool.idle.iter().copied().find(|&other| {
                     self.reason_to_close(other).is_none() && !self.needs_check(&self.servers[other])
                 });
@@ -125,7 +126,7 @@ impl Machine {
             return self.close_fast(d, id, client_id);
         }
         if matches!(&client.state, ClientState::Linked(link) if link.streaming > 0) {
-            // COPY data whose end is still to come, for a COPY that failed: the server reads it as what it is.
+            // COPY data whose end is still to come, for a COPY that failed: the server reads it as COPY data.
             return;
         }
         let made_in = match &client.state {
@@ -148,11 +149,11 @@ impl Machine {
         if drew {
             self.begin_affinity(id, client_id);
         }
-        // What it sent behind a DISCARD waited for this; mostly there is nothing.
+        // Messages that it sent after a DISCARD waited for this; mostly there are none.
         self.to_resume.push_back(client_id);
     }
 
-    /// `server_fast_close`: a session whose server is to be replaced ends with its transaction.
+    /// `server_fast_close`: a session that has a server to be replaced ends with its transaction.
     fn close_fast<D: Driver>(&mut self, d: &mut D, id: ServerId, client_id: ClientId) {
         let (Some(server), Some(client)) = (self.servers.get(id), self.clients.get(client_id)) else {
             return;
@@ -246,7 +247,8 @@ impl Machine {
     /// Why a server that rests should not be used again.
     pub(super) fn reason_to_close(&self, id: ServerId) -> Option<&'static str> {
         let server = self.servers.get(id)?;
-        // Of what may come at any time the rest may still be on its way: who listened here would miss what else comes.
+        // A message that may come at any time may still be incomplete: if the server closed now, a client that listened here
+        // would miss later notifications.
         let is_dirty = server.inbox.first().is_some_and(|&tag| !comes_unasked(tag));
         if is_dirty || server.streaming.is_some() {
             return Some(server.retire.unwrap_or("idle server got dirty"));
@@ -254,7 +256,7 @@ impl Machine {
         self.reason_to_retire(id)
     }
 
-    /// Why a server should not be used any more when what it does now is over.
+    /// Why a server should not be used any more when its present work is over.
     pub(super) fn reason_to_retire(&self, id: ServerId) -> Option<&'static str> {
         let server = self.servers.get(id)?;
         if let Some(reason) = server.retire {
@@ -284,8 +286,8 @@ impl Machine {
         spread.then_some("server lifetime over")
     }
 
-    /// The client of a server is gone (and removed already). Whatever it left unfinished closes the server: nobody can
-    /// know what a half-sent message would do.
+    /// The client of a server is gone (and removed already). If it left anything unfinished, the server is closed: the
+    /// effect of a half-sent message is unknown.
     pub(super) fn abandon_server<D: Driver>(&mut self, d: &mut D, link: &Link) {
         let (id, mid_message, made_in) = (link.server, link.streaming > 0, link.made_in);
         let Some(server) = self.servers.get(id) else { return };
@@ -293,7 +295,7 @@ impl Machine {
             return;
         }
         if !server.pipelined.is_alone() {
-            // What it asked for is whole, and over with its answer: those behind it need not suffer.
+            // Its request is whole, and over with its answer: the clients behind it need not suffer.
             self.set_server_state(id, ServerState::Draining);
             self.server_unpause(d, id);
             return;
@@ -339,7 +341,7 @@ impl Machine {
         }
     }
 
-    /// A server that can not be used any more: its client learns why.
+    /// A server that cannot be used any more: its client learns why.
     pub(super) fn lose_server<D: Driver>(&mut self, d: &mut D, id: ServerId, reason: Cow<'static, str>) {
         let Some(server) = self.servers.get(id) else { return };
         if server.state.at_login().is_some() {
@@ -348,7 +350,7 @@ impl Machine {
         }
         let prepares = matches!(server.state, ServerState::Settling(_));
         if prepares && self.gets_another_server(d, id) {
-            // Nothing of what its client asked for was sent.
+            // Nothing of its client's request was sent.
             return self.close_server(d, id, &reason, CloseMode::Now);
         }
         let Some(server) = self.servers.get(id) else { return };
@@ -420,7 +422,7 @@ impl Machine {
         pool.list(id, Some(kind), None);
     }
 
-    /// A server fewer counts towards the limits that span pools; whoever starved by them may try again.
+    /// One server fewer counts towards the limits that span pools; pools that starved by them may try again.
     pub(super) fn give_back_server<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
         let pool = &self.pools[pool_id];
         pool.database_counts.servers.give_back();
@@ -449,7 +451,7 @@ impl Machine {
         }
     }
 
-    /// Stops reading from a server whose client does not keep up.
+    /// Stops reading from a server if its client does not keep up.
     pub(super) fn pause_server<D: Driver>(&mut self, d: &mut D, id: ServerId) {
         if let Some(server) = self.servers.get_mut(id)
             && !server.reads_paused
