@@ -147,10 +147,10 @@ pub struct Machine {
     /// The scarce places for which this worker asked other workers to close a server. It asks one worker after the other,
     /// and once at a time.
     asked_to_evict: Vec<Scarce>,
-    /// The console client that ended a SUSPEND would be missed for.
+    /// The console client that began a SUSPEND: if it leaves, the SUSPEND is undone.
     suspended_by: Option<ClientId>,
     said_drained: bool,
-    /// The process whose place this one has taken may have more to hand over.
+    /// The process that this one has replaced may have more to hand over.
     awaits_arrivals: bool,
     /// Pools that our successor was told of.
     told_pools: leaving::ToldPools,

@@ -39,7 +39,7 @@ impl Machine {
         }
     }
 
-    /// Carries out a command here, and answers now or when its time has come.
+    /// Carries out a command here, and answers now or later, when the command is done.
     pub(super) fn perform<D: Driver>(&mut self, d: &mut D, from: WorkerId, ticket: u64, command: Command) {
         let outcome = match command {
             Command::Show(topic) => self.report(d, topic),
@@ -99,7 +99,7 @@ impl Machine {
         self.check_commands(d);
     }
 
-    /// Answers the commands whose time has come.
+    /// Answers the commands that are due.
     pub(super) fn check_commands<D: Driver>(&mut self, d: &mut D) {
         if self.tasks.is_empty() {
             return;
@@ -281,7 +281,7 @@ impl Machine {
             ServerKind::Login if server.state.client().is_none() => {
                 self.close_server(d, id, reason, CloseMode::Now);
             }
-            // It would never be released.
+            // A replication server would never be released.
             ServerKind::Active if server.replication => self.lose_server(d, id, reason.into()),
             _ => server.retire = Some(reason),
         }

@@ -149,7 +149,7 @@ impl Machine {
         Some(MultiplexWish { limits, names_statements: group.names_statements })
     }
 
-    /// SessionChecks at the servers that are busy with short reads, up to so many of them.
+    /// Looks at the servers that are busy with short reads, up to so many of them.
     fn look_at_pipelines<D: Driver>(
         &self,
         d: &D,

@@ -1,9 +1,9 @@
 //! CancelRequest: a cancel reaches only the statement it was meant for.
 //!
-//! A cancel is a connection of its own to PostgreSQL, which signals the backend and closes it. Until that is over the signal
-//! may still arrive, so the server that it is aimed at is given to no other client meanwhile (`ServerState::HeldForCancel`). If
-//! the client has no server any more when the cancel's connection is up, the cancel is not sent at all. A client that waits for
-//! a server is told here that its statement is cancelled.
+//! A cancel is a separate connection to PostgreSQL, which signals the backend and closes it. Until that is over the signal may
+//! still arrive, so the server that it is aimed at is given to no other client meanwhile (`ServerState::HeldForCancel`). If the
+//! client has no server any more when the cancel's connection is up, the cancel is not sent at all. A client that waits for a
+//! server is told here that its statement is cancelled.
 
 use pgweir_wire::frontend::{encode_cancel, encode_ssl_request};
 

@@ -64,7 +64,7 @@ impl Machine {
         Step::Wait
     }
 
-    /// The client that is the next to have a server, if any is. It stays where it is.
+    /// The client that is next to get a server, if there is one. It stays where it is.
     pub(super) fn next_waiter(&mut self, pool_id: PoolId) -> Option<ClientId> {
         let pool = self.pools.get_mut(pool_id)?;
         while let Some(&id) = pool.queue.front() {
@@ -131,7 +131,7 @@ impl Machine {
         }
     }
 
-    /// Linked → Idle: the client's transaction (or session) is over. The server's next state is the caller's affair.
+    /// Linked → Idle: the client's transaction (or session) is over. The caller sets the server's next state.
     pub(super) fn unlink(&mut self, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let ClientState::Linked(link) = &client.state else {

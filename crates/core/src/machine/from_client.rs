@@ -463,7 +463,7 @@ impl Machine {
         let Some(server) = self.servers.get(server_id) else { return false };
         // As `names_are_uncertain`; but a change that this very message makes is not forgotten because nothing is owed yet.
         let uncertain = link.discards && !server.ledger.is_empty() || server.ledger.awaits_earlier_changes();
-        // What pgweir can do depends on whether the transaction has failed.
+        // The possible actions depend on whether the transaction has failed.
         if !uncertain && server.ledger.is_status_known() {
             return false;
         }

@@ -591,7 +591,7 @@ impl Machine {
 const BEGUN: &[u8] = b"C\0\0\0\x0aBEGIN\0";
 const STARTED: &[u8] = b"C\0\0\0\x16START TRANSACTION\0";
 
-/// The client that sees an answer, if anybody does.
+/// The client that sees an answer, if any does.
 fn visible(owner: Owner) -> Option<ClientId> {
     match owner {
         Owner::Client(client) => Some(client),

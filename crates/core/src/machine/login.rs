@@ -133,7 +133,7 @@ impl Machine {
         self.count_client(&login.database, &login.user, limits, counted)
     }
 
-    /// The console counts as a database of its own. No limit keeps an admin from it.
+    /// The console counts as a separate database. No limit keeps an admin from it.
     fn admit_to_console(&self, login: &Login, counted: &mut Counted) -> Result<Rights, Fault> {
         let config = &self.rules.config;
         let rights = console::rights(&config.main, &login.user).ok_or(Fault::NotAllowedOnConsole)?;
@@ -306,7 +306,7 @@ impl Machine {
             .then(|| Fault::ServerFailing(failure.text.clone()))
     }
 
-    /// Everything a client must know, in one burst. In a session of its own it is told of its server's process.
+    /// Everything a client must know, in one burst. If the client has its own server, it is told of that server's process.
     pub(super) fn greet_client<D: Driver>(
         &mut self,
         d: &mut D,

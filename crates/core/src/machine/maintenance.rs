@@ -1,4 +1,4 @@
-//! What happens by time alone, looked after three times a second: timeouts of clients and servers, pool sizes, averages.
+//! Work that depends on time alone, done three times a second: timeouts of clients and servers, pool sizes, averages.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -193,8 +193,8 @@ impl Machine {
         })
     }
 
-    /// A login whose user is looked up (`auth_query`) waits for a server as a client of that pool does. It is not told the
-    /// reason why there is no server.
+    /// A login that waits for `auth_query` waits for a server as a client of that pool does. It is not told the reason why
+    /// there is no server.
     fn lookup_overdue(&self, asked: &Asked) -> Option<Fault> {
         let Asked::Secret { pool: (database, user), since_us, .. } = asked else { return None };
         let config = &self.rules.config;

@@ -232,7 +232,7 @@ impl Machine {
         self.log(d, Level::Warning, &line);
     }
 
-    /// The server's parameters are no longer those of everybody queued.
+    /// The server's parameters are no longer those of every queued client.
     pub(super) fn is_session_left(&self, id: ServerId) -> bool {
         let Some(server) = self.servers.get(id) else { return false };
         server.pipelined.behind().any(|queued| {

@@ -1,4 +1,4 @@
-//! Cancel requests between processes: several poolers that share a port (`so_reuseport`) or stand behind one balancer get
+//! Cancel requests between processes: several poolers that share a port (`so_reuseport`) or run behind one load balancer get
 //! each other's cancel requests. A key carries the id of the process that gave it; a request with another process's id is
 //! forwarded there as it came, on a separate connection, which that process closes when it is done.
 //!

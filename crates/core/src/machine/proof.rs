@@ -1,6 +1,7 @@
 //! How a client proves its user: which method holds for it, where its secret comes from, and the exchange itself.
 //!
-//! Until then, no answer and no time that the client can measure here says whether a user or a database exists.
+//! Until the user is proven, no answer and no time that the client can measure here says whether a user or a database
+//! exists.
 
 use std::sync::Arc;
 

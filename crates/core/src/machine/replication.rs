@@ -16,7 +16,7 @@ use crate::ids::{ClientId, PoolId, ServerId};
 use crate::limits::{BACKLOG_HIGH_BYTES, HOLD_MESSAGE_BYTES};
 use crate::pool::ServerKind;
 
-/// What to do with the front of a replication client's bytes.
+/// The decision for the front of a replication client's bytes.
 enum Front {
     /// So many of them go to the server.
     Passes(usize),

@@ -1,6 +1,6 @@
-//! What a prepared statement returns can change: after ALTER TABLE, `select * from t` has other columns, and PostgreSQL refuses
-//! to run statements that were prepared before ("cached plan must not change result type"). If clients share the prepared
-//! statements of servers, that error must not reach a client that prepared its statement after the change.
+//! The results of a prepared statement can change: after ALTER TABLE, `select * from t` has other columns, and PostgreSQL
+//! refuses to run statements that were prepared before ("cached plan must not change result type"). If clients share the
+//! prepared statements of servers, that error must not reach a client that prepared its statement after the change.
 //!
 //! So each change begins a new age of statements: a text that is prepared from then on is another statement than the same text
 //! before, and servers get it again. The same holds if a table, a type or a function goes, which often comes again in another

@@ -108,8 +108,8 @@ impl Machine {
         }
     }
 
-    /// In session pooling the client that was told of this server ends with it, as on a connection of its own, though it has not asked
-    /// for anything yet.
+    /// In session pooling the client that was told of this server ends with it, as on a direct connection, though it has not
+    /// asked for anything yet.
     fn end_session_of<D: Driver>(&mut self, d: &mut D, id: ServerId, message: &[u8], text: &str) {
         let Some(client_id) = self.idle_keeper(id) else { return };
         let code = ErrorFields::parse(&message[HEADER_LEN..]).ok().and_then(|fields| fields.code());

@@ -1,4 +1,4 @@
-//! The startup packet: what a client says of itself, and which of it we can honour.
+//! The startup packet: the parameters that a client sends, and those of them that we can honour.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::session::Session;
 /// The newest minor version of protocol 3 that we speak: 3.2, with longer cancel keys.
 const MINOR_NEWEST: u16 = 2;
 
-/// What was found in a startup packet, before it is judged.
+/// The contents of a startup packet, before they are judged.
 struct Said<'a> {
     database: Option<&'a [u8]>,
     user: Option<&'a [u8]>,
@@ -28,7 +28,7 @@ struct Said<'a> {
     replication: Replication,
     params: Params,
     session: Session,
-    /// A parameter that is neither tracked nor ignored, for those who have to refuse it; and whether it was in `options`.
+    /// A parameter that is neither tracked nor ignored, for callers that must refuse it; and whether it was in `options`.
     strange: Option<(Vec<u8>, Vec<u8>, bool)>,
     /// `_pq_.` options: none is known to us.
     extensions: Vec<&'a [u8]>,
@@ -87,7 +87,7 @@ impl Machine {
             for (name, value) in &parsed {
                 self.startup_parameter(&mut inside, name, value, true)?;
             }
-            // What stands by itself counts more than what stands in `options`, as in PostgreSQL.
+            // A parameter that stands by itself takes precedence over one in `options`, as in PostgreSQL.
             said = Said {
                 params: said.params.or(&inside.params),
                 session: inside.session.with(&said.session),
@@ -96,7 +96,7 @@ impl Machine {
         } else if let Some(options) = said.options
             && said.replication == Replication::None
         {
-            // `options` among the ignored: what we know in it counts, the rest is dropped.
+            // `options` among the ignored: parameters that we know in it count, the rest is dropped.
             for (name, value) in parse_options(options).unwrap_or_default() {
                 if let Some(position) = self.tracked.position(&name) {
                     said.params.set(position, &value);
@@ -133,8 +133,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Where sessions are not kept, a parameter that is neither tracked nor ignored is refused: silently dropping it would
-    /// change what statements mean.
+    /// If sessions are not kept, a parameter that is neither tracked nor ignored is refused: silently dropping it would
+    /// change the meaning of statements.
     fn refuse_strange<D: Driver>(
         &self,
         d: &mut D,
@@ -191,7 +191,7 @@ impl Machine {
         })
     }
 
-    /// `application_name_add_host`: the client's address behind its application_name.
+    /// `application_name_add_host`: the client's address after its application_name.
     fn add_host(&self, id: ClientId, params: &mut Params) {
         let Some(client) = self.clients.get(id) else { return };
         let Some(position) = self.tracked.position(b"application_name") else { return };

@@ -1,8 +1,8 @@
 //! A client that waits for a server is told an error instead, and its session goes on: its statement was cancelled while it
-//! waited, or too many wait already. What it asked for never reaches a server.
+//! waited, or too many wait already. Its request never reaches a server.
 //!
-//! A client whose BEGIN was answered here (`begin.rs`) is not turned down: it would have to be in a failed transaction then,
-//! which no server knows of.
+//! A client whose BEGIN was answered here (`begin.rs`) is not turned down: it would then be in a failed transaction that no
+//! server knows of.
 
 use pgweir_wire::backend::{self, TxStatus};
 use pgweir_wire::frontend::tag;
@@ -14,7 +14,7 @@ use crate::driver::Driver;
 use crate::errors::Refusal;
 use crate::ids::{ClientId, PoolId};
 
-/// How much of what a client sent belongs to what it is told an error for.
+/// How much of a client's messages the error answers.
 #[derive(Debug, PartialEq, Eq)]
 struct Extent {
     /// Bytes that are here.
@@ -26,7 +26,7 @@ struct Extent {
 }
 
 impl Machine {
-    /// A client that waits for a server is told an error. `false`: it does not wait, or can not be told.
+    /// A client that waits for a server is told an error. `false`: it does not wait, or cannot be told.
     pub(super) fn turn_down<D: Driver>(&mut self, d: &mut D, id: ClientId, refusal: Refusal) -> bool {
         let Some(client) = self.clients.get_mut(id) else { return false };
         let ClientState::Waiting(waiting) = &client.state else { return false };
@@ -37,7 +37,7 @@ impl Machine {
         account.active_us = self.now.mono_us;
         let pool = &mut self.pools[account.pool];
         pool.waiting -= 1;
-        // It may be back before anybody looks at its place, and has no right to that then.
+        // It may be back before the pool looks at its place, and has no right to that place then.
         pool.queue.retain(|&other| other != id);
         let inbox = std::mem::take(&mut client.inbox);
         let extent = group_extent(&inbox);
@@ -56,7 +56,7 @@ impl Machine {
         true
     }
 
-    /// `max_waiting_clients`: those that came last are told so, and may try again.
+    /// `max_waiting_clients`: the clients that came last are told so, and may try again.
     pub(super) fn shorten_queue<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
         let pool = &self.pools[pool_id];
         let limit = self.rules.config.max_waiting_clients(&pool.config);
@@ -98,8 +98,8 @@ impl Machine {
     }
 }
 
-/// The group at the front of what a client sent: a Query or FunctionCall, or everything up to the next Sync. What is no header
-/// of a message is left for whoever looks at it next.
+/// The group at the front of a client's bytes: a Query or FunctionCall, or everything up to the next Sync. Bytes that are no
+/// header of a message are left for the code that looks at them next.
 fn group_extent(bytes: &[u8]) -> Extent {
     let mut at = 0;
     while let Some(rest) = bytes.get(at..)

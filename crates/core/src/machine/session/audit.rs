@@ -1,5 +1,5 @@
-//! What a session holds when a client's transaction is over: the server is asked, and its answer alone counts, whatever
-//! became of the statements.
+//! The contents of a session when a client's transaction is over: the server is asked, and its answer alone counts, whether
+//! or not the statements succeeded.
 //!
 //! A transaction that only set settings by name is asked for these; after any other mark everything is asked for. The
 //! statements run as the client's role and under its settings, so every name is qualified, operators too.
@@ -26,9 +26,9 @@ use crate::session::{Prepared, Session};
 
 use super::recall::Recalled;
 
-/// Everything a session can hold, one row for each thing: what kind of thing, its name, its value.
+/// Everything a session can hold, one row for each object: its kind, its name, its value.
 ///
-/// All that is in a session's temporary schema depends on it in `pg_depend`: that is how PostgreSQL itself finds it
+/// Every object in a session's temporary schema depends on it in `pg_depend`: that is how PostgreSQL itself finds it
 /// (`RemoveTempRelations` in `namespace.c`). Outside of a transaction only held cursors are left in `pg_cursors`.
 const EVERYTHING: &[u8] = b"SELECT 's', name, pg_catalog.current_setting(name) FROM pg_catalog.pg_settings \
 WHERE source OPERATOR(pg_catalog.=) 'session' \
@@ -44,8 +44,8 @@ WHERE locktype OPERATOR(pg_catalog.=) 'advisory' AND pid OPERATOR(pg_catalog.=) 
 UNION ALL SELECT 'r', slot_name::pg_catalog.text, NULL FROM pg_catalog.pg_replication_slots \
 WHERE temporary AND active_pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid()";
 
-/// Settings of the users' own that a new connection of a user begins with: what ALTER ROLE and ALTER DATABASE gave it, the nearest
-/// first (`process_settings` in `postinit.c`). No list of PostgreSQL tells where such a setting has its value from.
+/// Custom settings that a new connection of a user begins with: the values of ALTER ROLE and ALTER DATABASE, the nearest first
+/// (`process_settings` in `postinit.c`). No list of PostgreSQL shows the source of such a setting's value.
 const DEFAULTS: &[u8] = b" UNION ALL SELECT 'd', given.name, given.value FROM (\
 SELECT DISTINCT ON (1) pg_catalog.lower(pg_catalog.split_part(item, '=', 1)) AS name, \
 pg_catalog.substr(item, pg_catalog.strpos(item, '=') OPERATOR(pg_catalog.+) 1) AS value \
@@ -70,13 +70,13 @@ const _: () = assert!(SESSION_BYTES_MAX == 262_144, "the question names this num
 const BY_PROTOCOL: &[u8] = b" UNION ALL SELECT 'h', NULL, NULL \
 WHERE EXISTS (SELECT FROM pg_catalog.pg_prepared_statements WHERE NOT from_sql)";
 
-/// These are each transaction's own; what `pg_settings` says of them is about the last one.
+/// These are each transaction's own; their rows in `pg_settings` are about the last transaction.
 const OF_TRANSACTIONS: [&[u8]; 3] =
     [b"transaction_isolation", b"transaction_read_only", b"transaction_deferrable"];
 
 impl Machine {
-    /// A client's transaction is over. `true` if the server stays with it: because it is asked first what its session holds,
-    /// or because the client keeps it.
+    /// A client's transaction is over. `true` if the server stays with it: because it is asked first for the contents of its
+    /// session, or because the client keeps it.
     pub(in crate::machine) fn session_stays<D: Driver>(
         &mut self,
         d: &mut D,
@@ -137,11 +137,11 @@ impl Machine {
         true
     }
 
-    /// Whether everything is to be asked for, and which settings by name; `None` where the server reports by itself all that was
+    /// Whether everything is to be asked for, and which settings by name; `None` if the server reports by itself all that was
     /// touched.
     ///
-    /// A name's value does not tell whether it was set here. Where that is not certain, only those are asked for by name that
-    /// this user is known to be able to set, and so to take back.
+    /// A name's value does not tell whether it was set here. If that is not certain, only settings that this user is known to
+    /// be able to set, and so to take back, are asked for by name.
     fn questions(&self, pool: PoolId, touched: Touched, pinned: bool) -> Option<(bool, Vec<Box<[u8]>>)> {
         let Touched { marks, mut names, more, unsure, .. } = touched;
         let marks = marks.without(Marks::READS_LOCALLY);
@@ -190,7 +190,7 @@ impl Machine {
         if due && pool.sequences != SequenceAffinity::Off {
             text.extend_from_slice(routines::QUESTION);
         }
-        // What it held, and what routines may have set: no list of PostgreSQL shows them.
+        // The settings that it held, and those that routines may have set: no list of PostgreSQL shows them.
         let held = server.session.settings().map(|setting| &setting.name).filter(|name| name.contains(&b'.'));
         let mut others: Vec<_> =
             held.chain(pool.routines.settings()).filter(|name| !names.contains(name)).collect();
@@ -304,7 +304,7 @@ impl Machine {
         }
     }
 
-    /// What the session holds is known, and is what the client's should hold.
+    /// The session's contents are known, and are those that the client's session should hold.
     pub(super) fn join_or_end<D: Driver>(
         &mut self,
         d: &mut D,
@@ -317,7 +317,7 @@ impl Machine {
         }
     }
 
-    /// All is known, and known to those who have to know it.
+    /// All is known, and known to every connection that needs to know it.
     pub(super) fn audit_over<D: Driver>(
         &mut self,
         d: &mut D,
@@ -390,7 +390,7 @@ impl Machine {
         }
     }
 
-    /// The names of routines, and of what routines set, in an answer.
+    /// The names of routines, and of the settings that routines set, in an answer.
     pub(in crate::machine) fn learn_routines(&mut self, id: ServerId, answer: &Replies) {
         let routines = &mut self.pools[self.servers[id].pool].routines;
         let (mut bodies, mut tables) = (Vec::new(), Vec::new());
@@ -411,7 +411,7 @@ impl Machine {
         }
     }
 
-    /// What the answer to the question for everything says; `None` if it can not be read.
+    /// The contents of the answer to the question for everything; `None` if it cannot be read.
     pub(in crate::machine) fn read_everything(
         &self,
         id: ServerId,
@@ -427,7 +427,8 @@ impl Machine {
         for row in &answer.rows {
             let [Some(kind), name, value] = row.as_slice() else { return None };
             match (&**kind, name) {
-                // Whoever had the server before may have left it empty: that is as near as PostgreSQL comes to taking it away.
+                // The server's previous client may have left it empty: that is as near as PostgreSQL comes to taking it
+                // away.
                 (b"n" | b"u", Some(_)) if value.as_ref().is_none_or(|value| value.is_empty()) => {}
                 (b"n" | b"u", Some(name)) if answer.default_of(name) == value.as_deref() => {}
                 (b"s" | b"m" | b"n" | b"u", Some(name)) => {
@@ -445,7 +446,7 @@ impl Machine {
                 (b"a", _) => reasons = reasons.with(Reasons::LOCKS),
                 (b"r", _) => reasons = reasons.with(Reasons::SLOTS),
                 (b"o", _) => reasons = reasons.with(Reasons::SETTINGS),
-                // What it prepared through the protocol is asked for where that has its own names.
+                // Statements that the client prepared through the protocol are asked for if the protocol has its own names.
                 (b"f" | b"d" | b"h", _) => {}
                 _ => return None,
             }
@@ -485,7 +486,7 @@ impl Machine {
         let hand = if on { Reasons::HAND } else { Reasons::NONE };
         reasons = reasons.with(hand);
         if session.get(b"search_path").is_some_and(|path| path.windows(7).any(|name| name == b"pg_temp")) {
-            // What is made without a schema's name is temporary then.
+            // An object made without a schema's name is temporary then.
             reasons = reasons.with(Reasons::TEMPORARY);
         }
         let own = session.settings().filter(|setting| setting.name.contains(&b'.')).count();
@@ -504,7 +505,7 @@ impl Machine {
     }
 }
 
-/// `SELECT pg_catalog.current_setting('a',true),...`: NULL for what does not exist.
+/// `SELECT pg_catalog.current_setting('a',true),...`: NULL for a setting that does not exist.
 pub(super) fn values_of(names: &[Box<[u8]>]) -> Vec<u8> {
     let mut text = b"SELECT ".to_vec();
     for (at, name) in names.iter().enumerate() {

@@ -1,6 +1,7 @@
-//! Which routines change their sessions: the catalog is asked when a pool's first server is logged in, before anybody gets it, and
-//! at a release when others were made through the pooler, or some time has passed. A text that names one is looked at
-//! behind its transaction as CALL is. What was made past the pooler meanwhile is left to the looks (`session_check.rs`).
+//! Which routines change their sessions: the catalog is asked when a pool's first server is logged in, before any client gets
+//! it, and at a release when other routines were made through the pooler, or some time has passed. A text that names one is
+//! looked at after its transaction as CALL is. Routines that were made past the pooler meanwhile are left to the looks
+//! (`session_check.rs`).
 
 use crate::client::ClientState;
 use crate::driver::{Driver, Level};
@@ -12,7 +13,7 @@ use crate::reach::{self, Reach};
 use crate::routines::{CHANGES_QUESTION, SETTINGS_QUESTION};
 use crate::server::{CatalogReading, Replies, ServerState};
 
-/// What the parts of the question are added to: no row.
+/// The parts of the question are added to this one: no row.
 const NOTHING: &[u8] = b"SELECT 'g', NULL, NULL WHERE false";
 
 const TOO_MANY: &str =
@@ -101,7 +102,7 @@ impl Machine {
         self.free_server(d, id);
     }
 
-    /// What clients ask for that wait was judged by what was known before.
+    /// The requests of waiting clients were judged by what was known before.
     fn judge_waiting_anew(&mut self, pool_id: PoolId) {
         let pool = &self.pools[pool_id];
         if pool.routines.none_changes() {

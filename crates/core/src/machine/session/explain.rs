@@ -48,7 +48,7 @@ impl Machine {
         with_message(message, |text| renamed(text, names.name(entry.ticket)?))
     }
 
-    /// What a client that keeps its server loses with it, as a sentence.
+    /// The state that a client that keeps its server loses with it, as a sentence.
     pub(in crate::machine) fn lost_with_server(&self, id: ClientId) -> Option<String> {
         let ClientState::Linked(link) = &self.clients.get(id)?.state else { return None };
         let reasons = link.pin.as_ref()?.reasons;
@@ -92,7 +92,7 @@ fn with_message(message: &[u8], change: impl FnOnce(&[u8]) -> Option<Vec<u8>>) -
     Some(told)
 }
 
-/// A text with this name in place of the last one of ours: values stand in front of it, if anywhere.
+/// A text with this name in place of the last one of ours: values stand before it, if anywhere.
 fn renamed(text: &[u8], own: &[u8]) -> Option<Vec<u8>> {
     const OURS: &[u8] = b"PGWEIR_";
     let at = text.windows(OURS.len()).rposition(|part| part == OURS)?;

@@ -1,9 +1,10 @@
-//! SQL that names what its client prepared through the protocol: EXECUTE, DEALLOCATE, PREPARE, and `pg_prepared_statements`.
+//! SQL that names statements that its client prepared through the protocol: EXECUTE, DEALLOCATE, PREPARE, and
+//! `pg_prepared_statements`.
 //!
 //! PostgreSQL has one set of names for both ways to prepare. Servers know the protocol's statements by content, under names of
-//! ours. When SQL meets a name of the protocol, the server forgets our names, gets the client's statements under the client's own
-//! names, and stays with the client until none of them is left: its messages pass unchanged from there on. A plain DEALLOCATE
-//! of one name is all that needs no pin: the name stands for an empty statement while it runs.
+//! ours. When SQL meets a name of the protocol, the server forgets our names, gets the client's statements under the client's
+//! own names, and stays with the client until none of them is left: its messages pass unchanged from there on. A plain
+//! DEALLOCATE of one name is all that needs no pin: the name stands for an empty statement while it runs.
 //!
 //! This file never tells one client's names or texts to another: before a client may see names, those that are not its own go.
 
@@ -20,7 +21,7 @@ use crate::machine::prepared::{OUR_PREFIX, PREPARED_TWICE};
 use crate::pins::{Reasons, Touched};
 use crate::session::Prepared;
 
-/// What a text has to do with names of prepared statements.
+/// How a text uses names of prepared statements.
 #[derive(PartialEq, Eq, Debug)]
 enum Concern {
     Nothing,
@@ -43,7 +44,7 @@ pub(in crate::machine) enum Sent {
     Bound,
 }
 
-/// What is to be done with a message whose text was looked at.
+/// The next step for a message whose text was looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::machine) enum Named {
     /// It goes as it would have gone.
@@ -102,7 +103,8 @@ impl Machine {
             Concern::Meets if !has_failed => {
                 let ledger = &self.servers[server_id].ledger;
                 if !ledger.is_between_groups() && !ledger.is_empty() {
-                    // If the group fails, none of the names is there, and what follows the group must not count on them.
+                    // If the group fails, none of the names is there, and the messages after the group must not count on
+                    // them.
                     self.hold_for_answers(d, id, server_id);
                     return Named::Waits;
                 }
@@ -215,8 +217,8 @@ impl Machine {
 
     /// The server knows the client's statements by the client's own names from here on, and no others.
     ///
-    /// Between two groups each is prepared in a group of its own: what cannot be prepared any more is missing then, as no other
-    /// statement fails with it. In the middle of a group the first that fails ends that group.
+    /// Between two groups each statement is prepared in a separate group: a statement that cannot be prepared any more is
+    /// missing then, and no other statement fails with it. In the middle of a group the first that fails ends that group.
     fn expose_names<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId) {
         let owner = owner_of_names(&self.servers[server_id].ledger, id);
         self.hide_names(d, server_id);
@@ -242,7 +244,7 @@ impl Machine {
         self.note_marks(id, Marks::PREPARED, b"", false);
     }
 
-    /// An error ended or skipped what was to expose a name in the middle of a group.
+    /// An error ended or skipped the Parse that was to expose a name in the middle of a group.
     #[cold]
     pub(in crate::machine) fn exposing_undone(&mut self, server_id: ServerId, entry: Entry) {
         let id = entry.owner.client();
@@ -277,7 +279,7 @@ impl Machine {
         matches!(state, Some(ClientState::Linked(link)) if link.own_names == OwnNames::Exposed)
     }
 
-    /// A message of a client whose names are exposed passes: what it may do to its session is noted.
+    /// A message of a client whose names are exposed passes: its possible effects on the session are noted.
     #[cold]
     pub(in crate::machine) fn note_exposed(&mut self, id: ClientId, message: u8, body: &[u8]) {
         match message {
@@ -296,7 +298,8 @@ impl Machine {
         }
     }
 
-    /// The name stands for an empty statement while the text that ends it runs. What is left of it is closed after that.
+    /// The name stands for an empty statement while the text that ends it runs. If it is still there after that, it is
+    /// closed.
     fn put_empty_statement<D: Driver>(
         &mut self,
         d: &mut D,
@@ -315,7 +318,7 @@ impl Machine {
         }
     }
 
-    /// The ticket of the name that is deallocated by what is sent now.
+    /// The ticket of the name that the message sent now deallocates.
     #[inline]
     pub(in crate::machine) fn ending_ticket(&mut self, id: ClientId, kind: Kind) -> u32 {
         match self.clients.get_mut(id).map(|client| &mut client.state) {
@@ -329,7 +332,7 @@ impl Machine {
         }
     }
 
-    /// What ends a group of messages was passed on: the server forgets the name that the group was about.
+    /// The end of a group of messages was passed on: the server forgets the name that the group was about.
     pub(in crate::machine) fn take_name_back<D: Driver>(
         &mut self,
         d: &mut D,
@@ -368,7 +371,7 @@ impl Machine {
     }
 }
 
-/// What the client prepared by SQL and uses through the protocol: servers know that by the client's own names.
+/// Statements that the client prepared by SQL and uses through the protocol: servers know them by the client's own names.
 impl Machine {
     /// A statement that the client did not prepare through the protocol is bound: perhaps it did so by SQL.
     pub(in crate::machine) fn note_bound_by_sql<D: Driver>(
@@ -403,8 +406,8 @@ impl Machine {
         !is_ours(name) && (self.may_have_prepared(id) || self.prepared_by_sql(id, name).is_some())
     }
 
-    /// The same, of a name that it is about to prepare through the protocol: where it keeps its server for another reason than what
-    /// it prepared, that is known.
+    /// The same, of a name that it is about to prepare through the protocol: if it keeps its server for another reason than its
+    /// prepared statements, that is known.
     pub(in crate::machine) fn may_be_taken_by_sql(&self, id: ClientId, name: &[u8]) -> bool {
         let untold = Reasons::PREPARED.with(Reasons::UNKNOWN);
         let state = self.clients.get(id).map(|client| &client.state);
@@ -413,32 +416,33 @@ impl Machine {
         !is_ours(name) && (unknown || self.prepared_by_sql(id, name).is_some())
     }
 
-    /// It may have prepared something by SQL of which nothing is known, or ended what it had.
+    /// It may have prepared a statement by SQL that pgweir does not know of, or deallocated one that it had.
     fn may_have_prepared(&self, id: ClientId) -> bool {
         let state = self.clients.get(id).map(|client| &client.state);
         let pinned = matches!(state, Some(ClientState::Linked(link)) if link.pin.is_some());
         pinned || self.prepares_unseen(id)
     }
 
-    /// Since its session was asked for, it may have prepared by SQL, or ended what it had.
+    /// Since its session was asked for, it may have prepared by SQL, or deallocated a statement that it had.
     fn prepares_unseen(&self, id: ClientId) -> bool {
         let changes = |touched: &Touched| touched.marks.intersects(Marks::PREPARED.and(Marks::ROUTINES));
         let state = self.clients.get(id).map(|client| &client.state);
         matches!(state, Some(ClientState::Linked(link)) if link.touched.as_deref().is_some_and(changes))
     }
 
-    /// The client closes what it may have prepared by SQL: its session is asked.
+    /// The client closes a statement that it may have prepared by SQL: its session is asked.
     pub(in crate::machine) fn note_closed_by_protocol(&mut self, id: ClientId) {
         self.note_marks(id, Marks::PREPARED, b"", false);
     }
 }
 
-/// In whose name the client's own names are prepared: between two groups each in a hidden group of its own, else in the client's.
+/// The owner for which the client's own names are prepared: between two groups each in a separate hidden group, else in the
+/// client's group.
 fn owner_of_names(ledger: &Ledger, id: ClientId) -> Owner {
     if ledger.is_between_groups() { Owner::Hidden(Purpose::OwnName) } else { Owner::Prerequisite(id) }
 }
 
-/// The server prepares this text under this name, whatever the name was before.
+/// The server prepares this text under this name, even if the name stood for another statement before.
 fn prepare_name(
     out: &mut Vec<u8>,
     ledger: &mut Ledger,

@@ -1,10 +1,11 @@
 //! The connection that listens for a pool's clients, its notify listener: how it comes to listen for a client, and how it ends.
 //!
-//! A client's server and the notify listener must meet: what is sent before a certain moment the one passes on, and the other what is
-//! sent behind it. PostgreSQL signals those who listen one after the other, so that the silence of one says nothing about another. But it has
-//! one queue, which all read in its order. When the notify listener listens, the server sends a mark, a notification on a channel of the
-//! notify listener's own, and listens to it, too: what each hears on its side of the mark is all there is, and once.
-//! (`SignalBackends` and `asyncQueueReadAllNotifications` in PostgreSQL's `async.c`.)
+//! A client's server and the notify listener must meet: before a certain moment the server passes notifications on, after it
+//! the notify listener does. PostgreSQL signals listening backends one after the other, so that the silence of one says nothing
+//! about another. But it has one queue, which all backends read in its order. When the notify listener listens, the server
+//! sends a mark, a notification on a channel of the notify listener's own, and listens to it, too: the notifications that each
+//! hears on its side of the mark are all there are, and each comes once. (`SignalBackends` and `asyncQueueReadAllNotifications`
+//! in PostgreSQL's `async.c`.)
 
 use pgweir_wire::backend::NotificationResponse;
 
@@ -22,7 +23,7 @@ use crate::server::{Replies, ServerState, Stage};
 use crate::session::quote_identifier;
 
 impl Machine {
-    /// The channels of a session are known. `true` if the notify listener has to join some first; else the reasons have the last word.
+    /// The channels of a session are known. `true` if the notify listener must join some first; else the reasons decide.
     pub(super) fn join_channels<D: Driver>(
         &mut self,
         d: &mut D,
@@ -60,7 +61,8 @@ impl Machine {
             return false;
         }
         listener.joining.clone_from(&new);
-        // Who listens through the notify listener already stays there: what it has still to tell, no server would.
+        // A client that listens through the notify listener already stays there: no server would tell it what the notify
+        // listener has still to tell.
         let through_listener = !listener.joined.is_empty() || self.has_encoding_of_pool(client_id, pool_id);
         if !through_listener || !self.join(d, pool_id, client_id, &new) {
             self.listen_here(client_id);
@@ -99,7 +101,7 @@ impl Machine {
         greeting.is_some_and(|greeting| self.has_encoding_of(id, &greeting.params))
     }
 
-    /// What one of these was told can be told to a client as it is.
+    /// A client can get a notification to one of these as it is.
     pub(super) fn has_encoding_of(&self, id: ClientId, params: &Params) -> bool {
         let position = self.tracked.position(b"client_encoding").unwrap_or_default();
         let account = self.clients.get(id).and_then(|client| client.account.as_deref());
@@ -171,7 +173,7 @@ impl Machine {
         self.log(d, Level::Debug, &line);
     }
 
-    /// The notify listener has answered what some have waited for.
+    /// The notify listener has answered the statements that some clients have waited for.
     pub(in crate::machine) fn notify_listener_answered<D: Driver>(&mut self, d: &mut D, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
         let Some(notify_listener) = self.pools[server.pool]
@@ -224,7 +226,8 @@ impl Machine {
         self.send_hidden(d, id, Purpose::Audit, text);
     }
 
-    /// A client's server was told of a mark: after its own, the notify listener alone counts. `false` if it is something else.
+    /// A client's server was told of a mark: after the client's own mark, the notify listener alone counts. `false` if it is
+    /// something else.
     pub(super) fn server_marks(&mut self, client: ClientId, told: &NotificationResponse<'_>) -> bool {
         let listener = self.listener(client).filter(|listener| *listener.mark.channel == *told.channel);
         let Some(listener) = listener else { return false };
@@ -236,7 +239,7 @@ impl Machine {
         true
     }
 
-    /// The same, of the notify listener: what it was told of before counts no longer.
+    /// The same, of the notify listener: notifications that it got before count no longer.
     pub(super) fn listen_barriers(&mut self, pool_id: PoolId, told: &NotificationResponse<'_>) -> bool {
         let Some(notify_listener) = self.pools[pool_id].notify_listener.as_deref_mut() else { return false };
         if *notify_listener.marks_channel != *told.channel {
@@ -268,7 +271,7 @@ impl Machine {
             Stage::Marked(reasons) if is_marked => self.met(d, id, client, reasons.with(doubt)),
             Stage::Marked(reasons) => {
                 self.set_stage(id, Stage::Meeting(reasons.with(doubt)));
-                // Who notifies reads all that others sent before it is ready.
+                // A backend that notifies reads all notifications that others sent before it is ready.
                 let text = statement(b"NOTIFY ", &channel);
                 self.ask_notify_listener(d, pool_id, Purpose::Meet, &text, vec![client]);
             }
@@ -277,7 +280,7 @@ impl Machine {
         }
     }
 
-    /// The notify listener has told all that came before the mark, and the mark if it is to come at all.
+    /// The notify listener has told every notification before the mark, and the mark if it is to come at all.
     fn met<D: Driver>(&mut self, d: &mut D, id: ServerId, client: ClientId, reasons: Reasons) {
         let server_pid = self.servers[id].pid;
         let Some(account) = self.account_mut(client) else { return };
@@ -290,7 +293,7 @@ impl Machine {
         self.audit_over(d, id, client, reasons);
     }
 
-    /// The notify listener is not where the client's server is, or that one refuses to send a mark.
+    /// The notify listener is not at the client's server's host, or that one refuses to send a mark.
     fn not_met<D: Driver>(&mut self, d: &mut D, id: ServerId, client: ClientId, reasons: Reasons) {
         let line = format!(
             "{} and the connection that listens for its pool do not hear each other",
@@ -298,7 +301,8 @@ impl Machine {
         );
         self.log(d, Level::Warning, &line);
         if self.listener(client).is_some_and(|listener| !listener.joined.is_empty()) {
-            // What the notify listener has still to tell it of those cannot come from its server any more.
+            // The notifications on these channels that the notify listener has still to tell it cannot come from its server
+            // any more.
             self.refuse_client(d, client, &Fault::NotificationsLost);
             return;
         }
@@ -311,7 +315,8 @@ impl Machine {
         self.audit_over(d, id, client, reasons.with(Reasons::LISTENS));
     }
 
-    /// The notify listener ended. Who listened through it may have missed something from here on; who was about to, listens on its server.
+    /// The notify listener ended. A client that listened through it may have missed notifications from here on. A client
+    /// that was about to listen through it listens on its server.
     pub(in crate::machine) fn notify_listener_lost<D: Driver>(
         &mut self,
         d: &mut D,

@@ -1,13 +1,13 @@
 //! LISTEN in transaction pooling: one connection of each pool, its notify listener, listens for all of its clients.
 //!
 //! A client's LISTEN and UNLISTEN run on whatever server it has. When that transaction is over, the audit says which channels
-//! the session listens to now; rolled back or not, by whatever statement. The notify listener joins the new ones, and only then
-//! the client is told that its transaction is over: no notification that is sent afterwards can be missed. What
-//! its server was notified of meanwhile is put ahead of what the notify listener was notified of (`join.rs`).
+//! the session listens to now; rolled back or not, by any statement. The notify listener joins the new ones, and only then the
+//! client is told that its transaction is over: no notification that is sent afterwards can be missed. Notifications that its
+//! server got meanwhile are put ahead of those that the notify listener got (`join.rs`).
 //!
-//! Notifications reach a client when none of its transactions is open, as in PostgreSQL, in the order in which the notify listener got
-//! them, and its own before its ReadyForQuery. Where no notify listener can be had, a client that listens keeps its server. A
-//! notify listener that breaks ends the clients that listen: no client is left to believe that nothing happened.
+//! Notifications reach a client when none of its transactions is open, as in PostgreSQL, in the order in which the notify
+//! listener got them, and its own before its ReadyForQuery. If no notify listener can be had, a client that listens keeps its
+//! server. A notify listener that breaks ends the clients that listen: no client is left to believe that nothing happened.
 
 use pgweir_wire::backend::{NotificationResponse, TxStatus, encode_ready, parse_ready};
 use pgweir_wire::header::HEADER_LEN;
@@ -29,7 +29,7 @@ use crate::server::{Auditing, Replies, ServerState, Stage};
 impl Machine {
     // The end of a transaction.
 
-    /// A transaction ends that others have to know of before the client is told.
+    /// A transaction ends that other connections must know of before the client is told.
     pub(in crate::machine) fn delays_ready(&mut self, id: ServerId, accepted: Accepted, body: &[u8]) -> bool {
         let Some(server) = self.servers.get(id) else { return false };
         let ServerState::Busy(client_id) = server.state else { return false };
@@ -58,7 +58,7 @@ impl Machine {
         link.ready_due
     }
 
-    /// What was delayed.
+    /// Sends the delayed ReadyForQuery.
     pub(super) fn give_ready<D: Driver>(&mut self, d: &mut D, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let ClientState::Linked(link) = &mut client.state else { return };
@@ -107,7 +107,7 @@ impl Machine {
 
     // Notifications.
 
-    /// The notify listener was notified: everybody who listens is told.
+    /// The notify listener was notified: every client that listens is told.
     pub(in crate::machine) fn spread<D: Driver>(&mut self, d: &mut D, id: ServerId, message: &[u8]) {
         let Some(told) = parsed(message) else { return };
         let Some(server) = self.servers.get(id) else { return };
@@ -193,8 +193,9 @@ impl Machine {
         }
     }
 
-    /// A notification for the client that listens on this server goes to it as it is: not its own, which carry another process id than it
-    /// knows; and not while it was told of a BEGIN, or of the beginning of a group, that the server has not seen.
+    /// A notification for the client that listens on this server goes to it as it is: not its own, which carry another process
+    /// id than the client knows; and not while the client was told of a BEGIN, or of the beginning of a group, that the server
+    /// has not seen.
     pub(in crate::machine) fn passes_notification(
         &self,
         id: ServerId,
@@ -205,7 +206,7 @@ impl Machine {
         !own && self.is_told_as_it_comes(client)
     }
 
-    /// See [`Machine::passes_notification`]: one that does not.
+    /// Tells the client of a notification that [`Machine::passes_notification`] does not pass.
     pub(in crate::machine) fn tell_here<D: Driver>(&mut self, d: &mut D, id: ServerId, message: &[u8]) {
         let Some(server) = self.servers.get(id).filter(|_| self.listens_here(id)) else { return };
         let Some(client_id) = server.state.client() else { return };
@@ -221,7 +222,7 @@ impl Machine {
     }
 
     /// A notification of a session that is passed on as it is comes too early: the server does not know of a BEGIN that was
-    /// answered here, or others wait for its end already. It is kept then.
+    /// answered here, or other clients wait for its end already. It is kept then.
     pub(in crate::machine) fn keeps_notification<D: Driver>(
         &mut self,
         d: &mut D,
@@ -255,7 +256,7 @@ impl Machine {
         let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
             return false;
         };
-        // In the midst of a group whose beginning was answered here, the server does not know of it.
+        // In the middle of a group that pgweir began to answer here, the server does not know of the group.
         let server = self.servers.get(link.server);
         is_open(link)
             && server.is_some_and(|server| server.ledger.is_at_rest())
@@ -280,7 +281,7 @@ impl Machine {
         !doubtful && parse_ready(ready) == Ok(TxStatus::Idle)
     }
 
-    /// Sends what waits.
+    /// Sends the waiting notifications.
     pub(in crate::machine) fn send_notifications<D: Driver>(&mut self, d: &mut D, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let conn = client.conn;
@@ -291,7 +292,7 @@ impl Machine {
         }
     }
 
-    /// Tells those who have no transaction open; the others later.
+    /// Tells the clients that have no transaction open; the other clients later.
     pub(in crate::machine) fn notify_clients<D: Driver>(&mut self, d: &mut D) {
         for id in std::mem::take(&mut self.notified) {
             if self.listener(id).is_none_or(|listener| listener.queue.is_empty()) {
@@ -307,7 +308,7 @@ impl Machine {
 
     fn is_between_statements(&self, id: ClientId) -> bool {
         match self.clients.get(id).map(|client| &client.state) {
-            // Who waits for a server may have had part of its answer, and is told at the end of it.
+            // A client that waits for a server may have had part of its answer, and is told at the end of it.
             Some(ClientState::Idle) => true,
             Some(ClientState::Linked(link)) => {
                 let server = self.servers.get(link.server);
@@ -329,7 +330,7 @@ impl Machine {
         self.clients.get_mut(id)?.account.as_deref_mut()
     }
 
-    /// The server that a client is linked to, and what is waited for on it.
+    /// The server that a client is linked to, and what the client waits for on it.
     pub(super) fn stage_of(&self, id: ClientId) -> Option<(ServerId, Stage)> {
         let ClientState::Linked(link) = &self.clients.get(id)?.state else { return None };
         match &self.servers.get(link.server)?.state {
@@ -339,12 +340,12 @@ impl Machine {
     }
 }
 
-/// Nothing but our own statement behind a RESET or DISCARD is left to be answered.
+/// Only our own statement after a RESET or DISCARD is left to be answered.
 fn is_being_restored(ledger: &Ledger) -> bool {
     ledger.entries().all(|entry| matches!(entry.owner, Owner::Hidden(Purpose::Restore | Purpose::OwnName)))
 }
 
-/// Nothing of our own stands between the client and its server's answers.
+/// No statement of ours stands between the client and its server's answers.
 fn is_open(link: &crate::client::Link) -> bool {
     matches!(link.opening, Opening::Done | Opening::Replayed)
 }

@@ -1,4 +1,4 @@
-//! What a client's messages may do to its session, noted while they pass.
+//! The possible effects of a client's messages on its session, noted while they pass.
 
 use pgweir_sql::{Kind, Lexeme, Lexer, Marks, SettingNames, Traits, assignments, traits};
 use pgweir_wire::frontend::tag;
@@ -15,7 +15,7 @@ use crate::session::{IDENTITY, Session};
 use crate::untold::{behind_names, bound_values};
 
 impl Machine {
-    /// The text of a Query or a Parse, as far as it is there, and what its words tell.
+    /// The text of a Query or a Parse, as far as it is there, and the marks that its words give.
     #[inline]
     pub(in crate::machine) fn text_of<'a>(
         &mut self,
@@ -71,7 +71,7 @@ impl Machine {
         }
     }
 
-    /// Only the beginning of a message is here. Of what is still to come nothing is known yet.
+    /// Only the beginning of a message is here. The rest, still to come, is not known yet.
     #[cold]
     fn note_beginning(&mut self, id: ClientId, marks: Marks, body: &[u8]) {
         self.note_marks(id, marks.and(Marks::ROUTINES), b"", false);
@@ -153,7 +153,7 @@ impl Machine {
                 let routines = &self.pools[account.pool].routines;
                 executed(&account.session, text, marks, routines).unwrap_or(marks)
             }
-            // What is prepared may be another one by now.
+            // The prepared statement may be another one by now.
             Some(_) => marks,
         };
         let keeps = self.pools[account.pool].keeps_sessions;
@@ -185,8 +185,8 @@ impl Machine {
 }
 
 impl Machine {
-    /// The client changed tables or the like, which the statements may be about that it prepared by SQL: those stay where they
-    /// are, as PostgreSQL prepares nothing whose table is gone.
+    /// The client changed tables or similar objects, which the statements that it prepared by SQL may be about. Those stay
+    /// where they are, as PostgreSQL prepares nothing whose table is gone.
     pub(in crate::machine) fn note_schema_changed(&mut self, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let (ClientState::Linked(link), Some(account)) = (&mut client.state, &client.account) else { return };
@@ -197,12 +197,12 @@ impl Machine {
         }
     }
 
-    /// A statement of the client failed, or a transaction was rolled back to where it was before: what it had set may be gone.
+    /// A statement of the client failed, or a transaction was rolled back to where it was before: its settings may be gone.
     pub(in crate::machine) fn doubt_session(&mut self, id: ClientId) {
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state)
             && let Some(touched) = &mut link.touched
         {
-            // A setting that it named may be as it was, or may never be set by this user: only PostgreSQL knows whose it is.
+            // A setting that it named may be as it was, or this user may never be able to set it: only PostgreSQL knows.
             touched.more = true;
             if touched.told == Told::Cleared {
                 touched.told = Told::Known;
@@ -228,7 +228,7 @@ impl Machine {
         if !marks.contains(Marks::PREPARED.and(Marks::ROUTINES)) {
             return found;
         }
-        // An EXECUTE, of what was prepared before.
+        // An EXECUTE of a statement that was prepared before.
         let pinned = matches!(&client.state, ClientState::Linked(link)
             if link.pin.as_ref().is_some_and(|pin| pin.reasons.has(Reasons::PREPARED)));
         found.unreadable |= pinned;
@@ -245,7 +245,7 @@ impl Machine {
         }
         for (_, statement) in account.statements.iter().flat_map(|statements| statements.iter()) {
             if let Some(known) = self.statements.get(statement) {
-                // What was not looked at may do anything.
+                // A text that was not looked at may do anything.
                 learn(&known.query, known.traits.map_or(Marks::CALLS_SETTINGS, |traits| traits.marks));
             }
         }
@@ -280,7 +280,7 @@ fn note_touched(link: &mut Link, marks: Marks, text: &[u8]) {
             touched.values = Values::Run;
         }
     }
-    // Only values that were set can be told one by one: what a RESET goes back to may be no value of the session's at all.
+    // Only values that were set can be told one by one: a RESET may go back to a value that is not the session's at all.
     let mut resets = false;
     let read = assignments(text, |assignment| match &assignment.name {
         Some(name) if !assignment.to_default => {
@@ -311,7 +311,8 @@ fn note_restore(link: &mut Link, startup: &Session, marks: Marks, text: &[u8]) {
         None => all = true,
         Some(_) => {}
     });
-    // What can not be read is left to the audit. RESET ALL, but not DISCARD ALL, leaves role and session user as they are.
+    // Text that cannot be read is left to the audit. RESET ALL, but not DISCARD ALL, leaves role and session user as they
+    // are.
     if all && read.is_ok() {
         let stays = |name: &[u8]| !marks.contains(Marks::DISCARDS) && IDENTITY.contains(&name);
         let settings = startup.settings().filter(|setting| !stays(&setting.name));
@@ -319,7 +320,7 @@ fn note_restore(link: &mut Link, startup: &Session, marks: Marks, text: &[u8]) {
     }
 }
 
-/// What an EXECUTE does, where it is known what is executed.
+/// The effects of an EXECUTE, if the executed statement is known.
 fn executed(session: &Session, text: &[u8], marks: Marks, routines: &Routines) -> Option<Marks> {
     if marks != Marks::PREPARED.and(Marks::ROUTINES) {
         return None;

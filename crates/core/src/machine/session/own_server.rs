@@ -1,11 +1,12 @@
-//! In session pooling a client has one server from its first statement to its end. It is told at login which one that will
-//! be: one that is opened with the client's own startup packet, or one that was opened for a like client before and is free, or
-//! about to be. So RESET goes back to what the client asked for, and the process id it was told is that of its server.
+//! In session pooling a client has one server from its first statement to its end. It is told at login which server that will
+//! be: a server that is opened with the client's own startup packet, or one that was opened for a similar client before and is
+//! free, or about to be. So RESET goes back to the values that the client asked for, and the process id that it was told is
+//! that of its server.
 //!
-//! A server that is kept so for a client that has not asked for anything yet goes to another one only when the pool has no
-//! room for one more; and where there is none at all at login, the client gets any later on, brought to its parameters by
-//! SET. A server that was opened with a client's parameters never goes to one that did not ask for the same: what a startup
-//! packet sets can not be taken back.
+//! A server that is kept so for a client that has not asked for anything yet goes to another one only when the pool has no room
+//! for one more; and if there is none at all at login, the client gets any later on, brought to its parameters by SET. A server
+//! that was opened with a client's parameters never goes to one that did not ask for the same: the settings of a startup packet
+//! cannot be taken back.
 
 use std::sync::Arc;
 
@@ -24,27 +25,27 @@ use crate::server::{Server, ServerState};
 use crate::server_greeting::ServerGreeting;
 use crate::startup_checks::{CheckedStartup, Opened};
 
-/// What a free server is for a client, the best first.
+/// How well a free server fits a client, the best first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fitness {
     /// It is kept for it.
     Own,
-    /// It was opened for a like one.
+    /// It was opened for a similar client.
     Like,
-    /// It was opened without anything that it would have to be brought back from.
+    /// It was opened without parameters that it would need to be brought back from.
     Plain,
-    /// What it was opened with can not be taken back.
+    /// The parameters that it was opened with cannot be taken back.
     Unfit,
 }
 
 impl Machine {
-    /// Whether the pool's clients have a server each that is theirs alone.
+    /// Whether each of the pool's clients has its own server.
     pub(in crate::machine) fn gets_own_server(&self, pool_id: PoolId) -> bool {
         let pool = &self.pools[pool_id];
         pool.mode == PoolMode::Session && pool.tries_startup
     }
 
-    /// Clients that log in are told of a server each, as far as there are some or there is room for more.
+    /// Clients that log in are told of a server each, as far as there are servers or there is room for more.
     pub(in crate::machine) fn greet_with_own_servers<D: Driver>(
         &mut self,
         d: &mut D,
@@ -77,7 +78,7 @@ impl Machine {
         self.kept_is_coming(id) || !self.is_full(account.pool) && self.opens_as_many_as_it_may(account.pool)
     }
 
-    /// What its login asks for, noted once.
+    /// The parameters that its login asks for, noted once.
     fn note_opening(&mut self, id: ClientId, greeting: &ServerGreeting) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let (ClientState::AwaitingServer(login), Some(account)) = (&client.state, &mut client.account) else {
@@ -95,20 +96,20 @@ impl Machine {
         own.kept.filter(|&server| self.servers.get(server).is_some_and(|server| server.kept_for == Some(id)))
     }
 
-    /// The server that is kept for a client is being opened, or brought back to what it was.
+    /// The server that is kept for a client is being opened, or brought back to its first state.
     fn kept_is_coming(&self, id: ClientId) -> bool {
         let kind = self.kept(id).map(|server| self.servers[server].state.kind());
         matches!(kind, Some(ServerKind::Login | ServerKind::Tested))
     }
 
-    /// A server that was opened for a like client and is being brought back to that: it is free sooner than another one is
-    /// opened.
+    /// A server that was opened for a similar client and is being brought back to that state: it is free sooner than a new
+    /// one is opened.
     fn soon_free(&self, pool_id: PoolId, client: ClientId) -> Option<ServerId> {
         let wanted = &self.clients.get(client)?.account.as_deref()?.own.as_deref()?.opening;
         let fits = |&id: &ServerId| {
             let server = &self.servers[id];
             let resets = matches!(server.state, ServerState::Cleaning);
-            // connect_query runs behind a reset, too.
+            // connect_query runs after a reset, too.
             let follows = matches!(server.state, ServerState::ConnectQuery(_) | ServerState::Learning(_));
             (resets || follows)
                 && server.opened.fits(wanted)
@@ -118,7 +119,7 @@ impl Machine {
         self.pools[pool_id].tested.iter().copied().find(fits)
     }
 
-    /// Somebody else was told of it, and has not yet asked for anything.
+    /// Another client was told of it, and has not yet asked for anything.
     fn is_kept_for_another(&self, server: &Server, id: ServerId, client: Option<ClientId>) -> bool {
         server.kept_for.is_some_and(|keeper| Some(keeper) != client && self.kept(keeper) == Some(id))
     }
@@ -137,8 +138,8 @@ impl Machine {
         }
     }
 
-    /// A free server for a client that logs in. Where there is none, it is the next that will be, or one is opened if there is
-    /// room.
+    /// A free server for a client that logs in. If there is none, the client gets the next server that becomes free, or one is
+    /// opened if there is room.
     fn find_own<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, id: ClientId) -> Option<ServerId> {
         let free = |found: &(Fitness, ServerId)| matches!(found.0, Fitness::Own | Fitness::Like);
         let nobody_waits = self.pools[pool_id].waiting == 0;
@@ -184,8 +185,8 @@ impl Machine {
         size > 0 && pool.servers_total() >= size || !self.may_dial(pool_id)
     }
 
-    /// The free server that is best for a client (`None`: for what is no client's); those that are kept for others only if
-    /// `all`.
+    /// The free server that is best for a client (`None`: for work of no client); those that are kept for other clients only
+    /// if `all`.
     fn best_idle(&self, pool_id: PoolId, client: Option<ClientId>, all: bool) -> Option<(Fitness, ServerId)> {
         let pool = self.pools.get(pool_id)?;
         let account = client.and_then(|client| self.clients.get(client)?.account.as_deref());
@@ -212,7 +213,7 @@ impl Machine {
         best.map(|((_, fitness, _), id)| (fitness, id))
     }
 
-    /// [`Machine::take_idle`] where clients have a server each.
+    /// [`Machine::take_idle`] if clients have a server each.
     pub(in crate::machine) fn take_idle_of_session<D: Driver>(
         &mut self,
         d: &mut D,
@@ -228,7 +229,7 @@ impl Machine {
             if let Some(reason) = self.reason_to_close(id) {
                 self.close_server(d, id, reason, CloseMode::Flush);
             } else if fitness == Fitness::Unfit {
-                // One that is opened without anything serves whoever is next.
+                // A server that is opened without parameters serves any next client.
                 self.close_server(d, id, "opened with startup parameters of others", CloseMode::Flush);
                 return None;
             } else if self.needs_check(&self.servers[id]) {
@@ -243,7 +244,7 @@ impl Machine {
         }
     }
 
-    /// The client is linked: nothing is kept for it any longer, and the server for nobody else.
+    /// The client is linked: nothing is kept for it any longer, and the server is kept for no other client.
     pub(in crate::machine) fn take_own(&mut self, id: ClientId, server_id: ServerId) {
         let server = &mut self.servers[server_id];
         server.kept_for = None;
@@ -253,7 +254,7 @@ impl Machine {
         let Some(own) = &mut account.own else { return };
         own.kept = None;
         if let Some(asked) = &server.opened.asked {
-            // It has what the client asked for by itself, where connect_query has not set something else since.
+            // It has the values that the client asked for by itself, unless connect_query has set others since.
             let mut session = (*server.session).clone();
             for name in asked.session().settings().map(|setting| &setting.name) {
                 if let (None, Some(value)) = (session.get(name), account.session.get(name)) {
@@ -267,7 +268,7 @@ impl Machine {
         }
     }
 
-    /// The client leaves: what was kept for it is for whoever waits.
+    /// The client leaves: the server that was kept for it is for a waiting client.
     pub(in crate::machine) fn give_up_own(&mut self, account: &Account, id: ClientId) {
         let Some(server_id) = account.own.as_deref().and_then(|own| own.kept) else { return };
         if let Some(server) = self.servers.get_mut(server_id)
@@ -278,7 +279,7 @@ impl Machine {
         }
     }
 
-    /// What a server that is to log in now is opened with: what the client that waits for it asks for.
+    /// The parameters that a server that is to log in now is opened with: those of the client that waits for it.
     pub(in crate::machine) fn opening_for(&self, id: ServerId) -> Option<(&Login, Opened)> {
         let client = self.servers.get(id)?.kept_for?;
         if self.kept(client) != Some(id) {
@@ -292,7 +293,7 @@ impl Machine {
         Some((login, client.account.as_deref()?.own.as_deref()?.opening.clone()))
     }
 
-    /// PostgreSQL refused a login because of what the client asked for: that is this client's affair alone.
+    /// PostgreSQL refused a login because of the client's parameters: only this client is concerned.
     pub(in crate::machine) fn refuse_opening<D: Driver>(
         &mut self,
         d: &mut D,
@@ -315,8 +316,8 @@ impl Machine {
         true
     }
 
-    /// A server is ready for its first client: what it reports is what clients are told who ask for the same. Its reported parameters
-    /// were `at_login` what was asked for.
+    /// A server is ready for its first client: clients that ask for the same parameters are told the parameters that it
+    /// reports. `at_login` are the reported parameters at its login, which were asked for.
     pub(in crate::machine) fn learn_opened(
         &mut self,
         id: ServerId,
@@ -348,7 +349,7 @@ impl Machine {
         let checked = server.opened.asked.as_ref().map(|asked| {
             pool.startup_checks.get(asked).unwrap_or_else(|| {
                 let params = match pool.connect_query() {
-                    // What the server has may not be what it was opened with.
+                    // The server's values may differ from those that it was opened with.
                     Some(_) => pool.share(asked.params_of(&Params::default(), &server.params)),
                     None => Arc::clone(&server.params),
                 };
@@ -363,9 +364,9 @@ impl Machine {
         self.client_resume(d, id);
     }
 
-    /// The client is to be told of the server's process. Returns what else the server had to say at its login.
+    /// The client is to be told of the server's process. Returns the other messages that the server sent at its login.
     ///
-    /// Where processes are peers, the process id says which of them the client belongs to: it can not be the server's.
+    /// If processes are peers, the process id says which of them the client belongs to: it cannot be the server's.
     pub(in crate::machine) fn show_process<D: Driver>(
         &mut self,
         d: &mut D,

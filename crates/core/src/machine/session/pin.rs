@@ -39,7 +39,7 @@ impl Machine {
                     false => (limit > 0 && pool.pinned > limit).then(|| Fault::TooManyPinned(reasons.text())),
                 };
                 if let Some(fault) = fault {
-                    // It leaves as one that is pinned: what it has on the server is cleared away.
+                    // It leaves as a pinned client: its state on the server is cleared away.
                     self.refuse_client(d, id, &fault);
                     return false;
                 }
@@ -54,7 +54,7 @@ impl Machine {
         true
     }
 
-    /// `pin_warn_after`: whoever keeps its server for long is logged, once.
+    /// `pin_warn_after`: a client that keeps its server for long is logged, once.
     pub(in crate::machine) fn log_long_pins<D: Driver>(&mut self, d: &mut D) {
         let limit_us = duration_us(self.rules.config.main.pin_warn_after);
         if limit_us == 0 || self.pools.values().all(|pool| pool.pinned == 0) {
@@ -79,7 +79,7 @@ impl Machine {
         }
     }
 
-    /// A client left, with what it kept on its server.
+    /// A client left, with the state that it kept on its server.
     pub(in crate::machine) fn forget_pin(&mut self, server: ServerId, pin: Option<&Pin>) {
         if pin.is_some()
             && let Some(server) = self.servers.get(server)

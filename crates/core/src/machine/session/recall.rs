@@ -1,8 +1,8 @@
-//! A transaction that is committed and set nothing but what the same SET statements were found to set before: its server
-//! need not be asked.
+//! A transaction that is committed and set only settings that the same SET statements were found to set before: its server need
+//! not be asked.
 //!
-//! What this rests on: a SET statement of the simple protocol runs once; if neither it nor anything behind it failed or was rolled back, its
-//! value is the session's. What the text means was asked of PostgreSQL, not guessed.
+//! This rests on a fact: a SET statement of the simple protocol runs once; if neither it nor any later statement failed or was
+//! rolled back, its value is the session's. PostgreSQL was asked for the meaning of the text; it is not guessed.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use crate::machine::Machine;
 use crate::pins::Reasons;
 use crate::server::Probe;
 
-/// What is known without asking.
+/// Contents that are known without asking.
 pub(super) enum Recalled {
     /// The session. Whether the server stays with its client.
     Kept(bool),
-    /// Not all. What is worth to be found out for the next time.
+    /// Not all. The probe is what is worth finding out for the next time.
     Unknown(Option<Probe>),
 }
 
@@ -57,7 +57,7 @@ impl Machine {
         }
         let reasons = self.keep_session(id, client_id, session, Reasons::NONE);
         let stays = !reasons.is_none();
-        // Who is refused is gone, and its server with it.
+        // A refused client is gone, and its server with it.
         Recalled::Kept(!self.set_pin(d, client_id, reasons) || stays)
     }
 }

@@ -1,9 +1,9 @@
 //! A client's session goes to another server in the same packet as the client's own statement: no round trip is added.
 //!
-//! What changes the server's session is a transaction of its own, sent as messages of the extended protocol without a Sync.
-//! PostgreSQL commits it with the Execute of its COMMIT. If anything in it fails, PostgreSQL ignores whatever stands behind it up
-//! to the next Sync: so nothing of the client's runs in a session that is not the client's. That Sync is the client's own, or (behind a
-//! simple query) ours; what the client sends after it waits until the replay is answered.
+//! The changes of the server's session are a separate transaction, sent as messages of the extended protocol without a Sync.
+//! PostgreSQL commits it with the Execute of its COMMIT. If anything in it fails, PostgreSQL ignores every message after it up
+//! to the next Sync: so no statement of the client runs in a session that is not the client's. That Sync is the client's own,
+//! or (after a simple query) ours; later messages of the client wait until the replay is answered.
 
 use std::sync::Arc;
 
@@ -22,12 +22,12 @@ use crate::machine::Machine;
 use crate::machine::begin::NO_PARAMETERS;
 use crate::server::{ServerState, Settling};
 
-/// Why a server is closed that does not become what its client needs.
+/// Why a server is closed that does not reach the state that its client needs.
 const NOT_RESTORED: &str = "session could not be restored";
 
 impl Machine {
-    /// Sends what brings the server to its client's session, for the client's next message to stand right behind it. `false` if that
-    /// is not possible, and nothing was sent.
+    /// Sends the statements that bring the server to its client's session; the client's next message follows right after them.
+    /// `false` if that is not possible, and nothing was sent.
     pub(super) fn replay<D: Driver>(
         &mut self,
         d: &mut D,
@@ -45,12 +45,12 @@ impl Machine {
         let server = &mut self.servers[server_id];
         match link.opening {
             Opening::Done => link.opening = Opening::Replaying,
-            // What follows that BEGIN waits for its answer, which comes behind those to the replay. Parameters that are
-            // reported have to be compared when the first group is over: that it can not do as well.
+            // Messages after that BEGIN wait for its answer, which comes after the answers to the replay. Reported
+            // parameters must be compared when the first group is over: the link cannot do that as well.
             _ if account.params.differences(&server.params).next().is_some() => return false,
             _ => {}
         }
-        // Nothing may be queued behind it.
+        // No group may be queued behind it.
         link.group = None;
         self.scratch.clear();
         let out = &mut self.scratch;
@@ -71,8 +71,8 @@ impl Machine {
         true
     }
 
-    /// A change of the session that the server reports, and a first message that may take it back: PostgreSQL reports parameters
-    /// when a group ends, and only what is not as it was reported before. The client would be told nothing.
+    /// A change of the session that the server reports, and a first message that may take it back: PostgreSQL reports
+    /// parameters when a group ends, and only those that differ from their last report. The client would be told nothing.
     fn may_go_unreported(&self, id: ClientId, server_id: ServerId) -> bool {
         let Some(client) = self.clients.get(id) else { return false };
         let (ClientState::Linked(link), Some(account)) = (&client.state, &client.account) else {
@@ -84,7 +84,7 @@ impl Machine {
         }
         let greeting = self.pools[server.pool].greeting.as_ref();
         let reported = |name: &[u8]| greeting.is_some_and(|greeting| greeting.reports(name));
-        // What roles may is reported as is_superuser.
+        // A role's rights are reported as is_superuser.
         let changed = server.session.changed(&account.session);
         changed.into_iter().any(|name| matches!(name, b"role" | b"session_authorization") || reported(name))
     }
@@ -101,7 +101,7 @@ impl Machine {
         }
     }
 
-    /// The first group behind a replay is answered: the server has reported its parameters.
+    /// The first group after a replay is answered: the server has reported its parameters.
     pub(in crate::machine) fn replay_over<D: Driver>(
         &mut self,
         d: &mut D,
@@ -151,8 +151,8 @@ impl Machine {
         self.settle_failed(d, server_id, code, text);
     }
 
-    /// The server does not become what it should: its client gets another one, up to a number of times, and then is told. The server
-    /// is not used any more.
+    /// The server does not reach the state that it should: its client gets another one, up to a number of times, and then is
+    /// told. The server is not used any more.
     pub(in crate::machine) fn settle_failed<D: Driver>(
         &mut self,
         d: &mut D,
@@ -179,8 +179,8 @@ impl Machine {
         }
     }
 
-    /// The client whose session this server is being brought to waits for another one, ahead of all others, with all that it asked
-    /// for. `false` where that is not possible: it was refused too often, or it asked for more than is kept.
+    /// The client of the session that this server is being brought to waits for another server, ahead of all other clients,
+    /// with all its requests. `false` if that is not possible: it was refused too often, or it asked for more than is kept.
     pub(in crate::machine) fn gets_another_server<D: Driver>(
         &mut self,
         d: &mut D,

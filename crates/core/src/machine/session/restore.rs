@@ -1,9 +1,9 @@
-//! RESET and DISCARD go back to what the client started with. A server goes back to what it started with itself; so the
-//! client's own values follow once the server has said that it did, in the same transaction: with it they come, and with it
-//! they go. What failed or was cancelled has reset nothing, and nothing follows it. The client's next messages wait for that.
+//! RESET and DISCARD go back to the client's startup values. A server goes back to its own startup values; so the client's own
+//! values follow once the server has said that it did, in the same transaction: they commit and roll back with it. A statement
+//! that failed or was cancelled has reset nothing, and nothing follows it. The client's next messages wait for that.
 //!
-//! No word tells of every reset. So when its server has said what a session holds, what the client started with and what is not
-//! there is put back, before the session counts as known.
+//! No word tells of every reset. So when its server has sent the contents of a session, startup values of the client that are
+//! missing there are put back, before the session counts as known.
 
 use std::sync::Arc;
 
@@ -20,8 +20,8 @@ use crate::server::{Replies, ServerState, Stage};
 use crate::session::{Setting, set_config};
 
 impl Machine {
-    /// An answer of the client's ended with ReadyForQuery: its startup values follow, if what ran has reset them. `true` if
-    /// that has to wait for a cancel that is on its way, which is not meant for them.
+    /// An answer of the client's ended with ReadyForQuery: its startup values follow, if the statement has reset them.
+    /// `true` if they must wait for a cancel on its way, which is not meant for them.
     pub(in crate::machine) fn restores<D: Driver>(&mut self, d: &mut D, server_id: ServerId) -> bool {
         let Some(server) = self.servers.get_mut(server_id) else { return false };
         let ServerState::Busy(id) = server.state else { return false };
@@ -51,8 +51,8 @@ impl Machine {
         false
     }
 
-    /// The server has said what its session holds. `true` if that lacks what the client started with, which is put back first: it was
-    /// reset where no word told, or together with something that failed.
+    /// The server has sent the contents of its session. `true` if startup values of the client are missing, which are put back
+    /// first: they were reset without a word that tells it, or together with a statement that failed.
     pub(super) fn restores_startup<D: Driver>(
         &mut self,
         d: &mut D,
@@ -68,7 +68,8 @@ impl Machine {
         let (mut params, mut session) = ((*server.params).clone(), (*server.session).clone());
         for Setting { name, value } in startup.settings() {
             match self.tracked.position(name) {
-                // A server whose own value is the client's was told nothing, and does not list it. Only a change can be a reset.
+                // A server that has the client's value as its own was told nothing, and does not list it. Only a change can
+                // be a reset.
                 Some(position) if !answer.holds(name) && link.changed.has(position) => {
                     params.set(position, value);
                 }
@@ -90,7 +91,7 @@ impl Machine {
         true
     }
 
-    /// What the client started with is back on its server, or could not be brought back.
+    /// The client's startup values are back on its server, or could not be brought back.
     pub(super) fn startup_restored<D: Driver>(
         &mut self,
         d: &mut D,
@@ -124,8 +125,8 @@ impl Machine {
         }
     }
 
-    /// A statement of the client failed: what its transaction had set may be gone, and a RESET or DISCARD in the same group
-    /// of messages has no effect.
+    /// A statement of the client failed: the settings of its transaction may be gone, and a RESET or DISCARD in the same
+    /// group of messages has no effect.
     pub(in crate::machine) fn statement_failed(&mut self, id: ClientId, server_id: ServerId) {
         self.doubt_session(id);
         let Some(server) = self.servers.get(server_id) else { return };
@@ -146,7 +147,7 @@ pub(in crate::machine) fn has_to_restore(link: &Link) -> bool {
     link.touched.as_ref().is_some_and(|touched| !touched.restore.is_empty())
 }
 
-/// What comes next has to wait until startup values are put back: the group that reset them has ended. The data of a COPY
+/// The next message must wait until startup values are put back: the group that reset them has ended. The data of a COPY
 /// belongs to it.
 #[inline]
 pub(in crate::machine) fn waits_for_restore(link: &Link, ledger: &Ledger, next: &[u8]) -> bool {
@@ -165,7 +166,7 @@ fn is_reset(link: &Link, ledger: &Ledger, next: &[u8]) -> bool {
         }
 }
 
-/// The end of a COPY's data has no answer of its own.
+/// The end of a COPY's data has no separate answer.
 fn clients_entries(ledger: &Ledger) -> impl Iterator<Item = &Entry> {
     ledger.of_clients().filter(|entry| entry.kind != Kind::CopyEnd)
 }

@@ -1,13 +1,13 @@
-//! `currval` and `lastval` in a later transaction than the one that drew the value (`sequence_affinity`).
+//! `currval` and `lastval` in a later transaction than the transaction that drew the value (`sequence_affinity`).
 //!
-//! PostgreSQL keeps what was drawn in the session. Inside of one transaction that is right by nature. After a transaction that may
-//! have drawn a value, its server keeps its *affinity* to the client for a moment: it is free, but others get it only if there is no other one, and, where the
-//! client is known to ask, not before `sequence_affinity_ms` are over.
+//! PostgreSQL keeps drawn values in the session. Inside of one transaction nothing else is needed. After a transaction that may
+//! have drawn a value, its server keeps its *affinity* to the client for a moment: it is free, but other clients get it only if
+//! there is no other server, and, if the client is known to ask, not before `sequence_affinity_ms` are over.
 //!
-//! Nobody is told a stranger's value. On a server that others have used, what they drew is discarded in front of what a client
-//! draws, as long as it may ask; and in front of what it asks: it then gets PostgreSQL's own error 55000. A client that
-//! drew often and never asked pays nothing any more. If it does ask behind a statement that may have drawn, in the same
-//! transaction, the server is asked to discard all unless what is asked for was drawn in this transaction.
+//! No client is told another client's value. On a server that other clients have used, pgweir discards their values before a
+//! client draws, as long as the client may ask; and before it asks: it then gets PostgreSQL's own error 55000. A client that
+//! drew often and never asked pays nothing any more. If it does ask after a statement that may have drawn, in the same
+//! transaction, the server is asked to discard all values unless the requested value was drawn in this transaction.
 
 use std::borrow::Cow;
 use std::hash::BuildHasher;
@@ -67,13 +67,14 @@ impl Machine {
         let Touching { draws, plainly, asks: asking } = touching(&account.session, text, traits);
         let inside = self.asks_inside(id, text);
         let asking = asking.or_else(|| inside.then_some(Cow::Borrowed(text)));
-        // If what is replayed in front of it fails, so does this.
+        // If the replay before it fails, so does this.
         let is_own = users == Users::Only(id)
             || link.drawing == Drawing::Cleared && matches!(link.opening, Opening::Replaying);
-        // In front of what may commit inside of it (CALL), nothing is put into its transaction.
+        // Before a statement that may commit inside of it (CALL), nothing is put into its transaction.
         let keeps = (self.keeps_draws(account) || link.pin.is_some())
             && (simple && plainly || !traits.marks.intersects(Marks::ROUTINES));
-        // What fails in front of it there would have it skipped, and an unnamed Parse does something even then.
+        // A statement of ours that fails before it there would have it skipped, and an unnamed Parse does something even
+        // then.
         let fails = !simple && server.tx == TxStatus::Failed && server.ledger.is_empty();
         let measure = match is_own || fails {
             true => Measure::Nothing,
@@ -148,7 +149,7 @@ impl Machine {
         }
     }
 
-    /// A client has logged in: perhaps others like it asked before.
+    /// A client has logged in: perhaps similar clients asked before.
     pub(super) fn recall_asker(&mut self, id: ClientId) {
         let Some(account) = self.clients.get(id).and_then(|client| client.account.as_deref()) else { return };
         let askers = &self.pools[account.pool].askers;
@@ -175,7 +176,8 @@ impl Machine {
         }
     }
 
-    /// The client is known to ask, and begins something that may: what others drew on its server is discarded first.
+    /// The client is known to ask, and begins a statement that may: values that other clients drew on its server are
+    /// discarded first.
     pub(super) fn clears_sequences(&mut self, id: ClientId, server_id: ServerId) -> bool {
         let server = &self.servers[server_id];
         let (users, affinity) = (server.users, self.pools[server.pool].sequences);
@@ -213,7 +215,7 @@ impl Machine {
         self.set_pin(d, id, reasons.with(Reasons::SEQUENCES))
     }
 
-    /// What the session knew of sequences is gone: by its client's will, or by ours in front of what the client does.
+    /// The session's knowledge of sequences is gone: by the client's will, or by ours before the client's statement.
     pub(in crate::machine) fn sequences_discarded(&mut self, server_id: ServerId, by_client: bool) {
         let Some(server) = self.servers.get_mut(server_id) else { return };
         let client = server.state.client();
@@ -268,7 +270,7 @@ impl Machine {
         }
     }
 
-    /// A client's statements go to this server from here on: who drew there before may find it changed.
+    /// A client's statements go to this server from here on: a client that drew there before may find it changed.
     #[inline]
     pub(in crate::machine) fn use_server(&mut self, id: ClientId, server_id: ServerId) {
         let Some(server) = self.servers.get_mut(server_id) else { return };
@@ -298,7 +300,7 @@ impl Machine {
         }
     }
 
-    /// The free server on which the client drew last, if nobody else has used it since.
+    /// The free server on which the client drew last, if no other client has used it since.
     pub(in crate::machine) fn drawn_on(&self, pool_id: PoolId, client: Option<ClientId>) -> Option<ServerId> {
         let id = client?;
         let drawn = self.clients.get(id)?.account.as_deref()?.draws.on?;
@@ -307,7 +309,7 @@ impl Machine {
         (own && matches!(server.state, ServerState::Idle)).then_some(drawn)
     }
 
-    /// A free server that this client may have, if that is not this one; `None` if all are kept for others.
+    /// A free server that this client may have, if that is not this one; `None` if all are kept for other clients.
     pub(in crate::machine) fn beside_affinities(
         &mut self,
         pool_id: PoolId,
@@ -335,11 +337,11 @@ impl Machine {
     }
 }
 
-/// What a text does with sequences.
+/// How a text uses sequences.
 struct Touching<'a> {
     /// It may draw.
     draws: bool,
-    /// It is known what may draw.
+    /// The statements that may draw are known.
     plainly: bool,
     /// The text in which it asks: this one, or one that it runs.
     asks: Option<Cow<'a, [u8]>>,

@@ -1,9 +1,9 @@
-//! The sampled audit: after some releases the server is asked what its session holds, and that is compared with what it should
-//! hold. The scan goes by words; a function of a user's own that changes its session without a telling word can not be
-//! seen by it. This is how that is noticed, and how often it happens is known.
+//! The sampled audit: after some releases the server is asked for the contents of its session, which are compared with the
+//! expected contents. The scan goes by words; it cannot see a user's function that changes its session without a telling word.
+//! The sampled audit notices such changes, and shows how often they happen.
 //!
-//! The server belongs to nobody meanwhile. A difference closes it, so that nobody gets it; and the statement, where it is
-//! known which it was, is asked about each time from then on.
+//! The server belongs to no client meanwhile. A difference closes it, so that no client gets it; and the statement, if it is
+//! known, is asked about each time from then on.
 
 use pgweir_settings::PoolMode;
 use pgweir_sql::{Verb, traits};
@@ -18,8 +18,8 @@ use crate::machine::Machine;
 use crate::server::{Replies, ServerState, VerifyingSession};
 
 impl Machine {
-    /// A client has left its server, which is at rest. `true` if the server is looked at before it is released: not where a reset
-    /// is due, as behind session pooling.
+    /// A client has left its server, which is at rest. `true` if the server is looked at before it is released: not if a reset
+    /// is due, as after session pooling.
     #[inline]
     pub(in crate::machine) fn checks_session<D: Driver>(
         &mut self,
@@ -67,7 +67,7 @@ impl Machine {
         verifying.answer = Replies::default();
         server.active_us = self.now.mono_us;
         self.pools[server.pool].continuity.session_checks += 1;
-        // Those that it should have are asked for by name: a value that was given back to what it was has no trace.
+        // Settings that it should have are asked for by name: a value that was given back to its former value has no trace.
         let names: Vec<Box<[u8]>> = server.session.settings().map(|setting| setting.name.clone()).collect();
         let text = self.everything_of(id, &names);
         self.send_hidden(d, id, Purpose::Audit, &text);
@@ -100,12 +100,12 @@ impl Machine {
         self.free_server(d, id);
     }
 
-    /// What the server's session holds and should not, or the other way round; by name, without values. `None` where the
-    /// answer is not of the form that was asked for.
+    /// The contents that the server's session has and should not have, or the other way round; by name, without values.
+    /// `None` if the answer is not of the form that was asked for.
     fn differences(&self, id: ServerId, answer: &Replies) -> Option<Vec<String>> {
         let server = self.servers.get(id)?;
         let (found, reasons) = self.read_everything(id, answer, false)?;
-        // Of a setting of the users' own an empty value, or what a new connection begins with, is what is left when it is taken back.
+        // If a custom setting is taken back, an empty value or the value of a new connection is left.
         let is_nothing = |name: &[u8]| {
             let beyond = |value: &&[u8]| !value.is_empty() && answer.default_of(name) != Some(*value);
             name.contains(&b'.') && found.get(name).filter(beyond) == server.session.get(name).filter(beyond)

@@ -1,4 +1,4 @@
-//! A server is brought to its client's session before the client's statement: in the same packet where possible (`replay.rs`).
+//! A server is brought to its client's session before the client's statement: in the same packet if possible (`replay.rs`).
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::sequences;
 use crate::server::{Server, ServerState, Settling};
 use crate::session::{Prepared, Session};
 
-/// Free servers that are looked at for one that carries the client's session already.
+/// The number of free servers that are looked at for one that carries the client's session already.
 const LOOKED_AT_MAX: usize = 64;
 
 impl Machine {
@@ -37,7 +37,7 @@ impl Machine {
         }
         let (params, session) = (Arc::clone(&account.params), Arc::clone(&account.session));
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
-            // What is set here and reset by the client's statement in the same packet is reported by no server.
+            // If a parameter is set here and reset by the client's statement in the same packet, no server reports it.
             params.differences(&server.params).for_each(|position| link.changed.add(position));
         }
         let session = self.reread_prepared(id, server_id, session);
@@ -78,8 +78,8 @@ impl Machine {
         }
     }
 
-    /// What the client had prepared can not be prepared any more (a table of it is gone): the client has it no longer, and learns
-    /// so when it executes it.
+    /// The statement that the client had prepared cannot be prepared any more (a table of it is gone): the client has it no
+    /// longer, and learns so when it executes it.
     pub(in crate::machine) fn prepare_refused<D: Driver>(&mut self, d: &mut D, id: ServerId, text: &str) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::Settling(settling) = &server.state else { return };
@@ -93,7 +93,7 @@ impl Machine {
         self.log(d, Level::Debug, &line);
     }
 
-    /// What brings a server to these, a statement each, in this order.
+    /// The statements that bring a server to these, one for each change, in this order.
     fn settle_pieces(&self, server_id: ServerId, params: &Params, session: &Session) -> Vec<Vec<u8>> {
         let server = &self.servers[server_id];
         let mut statements = settle_statements(&self.tracked, params, &server.params);
@@ -101,7 +101,7 @@ impl Machine {
         statements
     }
 
-    /// Sends what brings a server to these; `false` if it has them.
+    /// Sends the statements that bring a server to these; `false` if it has them.
     pub(super) fn send_settle<D: Driver>(
         &mut self,
         d: &mut D,
@@ -117,7 +117,7 @@ impl Machine {
             return false;
         }
         if !text.is_empty() && !behind.is_ascii() && self.encoding_differs(params, server) {
-            // The values are spelled in the client's encoding: it has to be in effect before they are read.
+            // The values are spelled in the client's encoding: it must be in effect before they are read.
             self.send_hidden(d, server_id, purpose, &text);
             text.clear();
         }
@@ -126,7 +126,7 @@ impl Machine {
         true
     }
 
-    /// A free server is to run what is no client's: without any client's settings and role, as it was when it was new.
+    /// A free server is to run a statement of no client: without any client's settings and role, as when it was new.
     pub(in crate::machine) fn make_plain<D: Driver>(&mut self, d: &mut D, server_id: ServerId) {
         let plain = self.new_session(server_id);
         let server = &self.servers[server_id];
@@ -138,7 +138,7 @@ impl Machine {
         self.servers[server_id].session = self.pools[pool].sessions.share(plain);
     }
 
-    /// What every client's session begins with, but for statements that this server would have to prepare for it.
+    /// The beginning of every client's session, except for statements that this server would have to prepare for it.
     pub(super) fn new_session(&self, server_id: ServerId) -> Session {
         let server = &self.servers[server_id];
         let greeting = self.pools[server.pool].greeting.as_deref();
@@ -160,8 +160,8 @@ impl Machine {
         self.adopt_params(d, id, client_id);
     }
 
-    /// The parameters that the server reports are the client's, too. Where it spells one in its own way, that is the client's
-    /// value from here on, and the client is told.
+    /// The parameters that the server reports are the client's, too. If it spells a value in its own way, that spelling is
+    /// the client's value from here on, and the client is told.
     pub(in crate::machine) fn adopt_params<D: Driver>(
         &mut self,
         d: &mut D,
@@ -183,7 +183,7 @@ impl Machine {
         account.params = Arc::clone(&server.params);
     }
 
-    /// A free server that carries the client's session, if the one whose turn it is does not.
+    /// A free server that carries the client's session, if the one that is next does not.
     pub(in crate::machine) fn fitting_idle(
         &self,
         pool_id: PoolId,

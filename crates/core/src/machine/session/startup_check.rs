@@ -1,6 +1,6 @@
-//! What a client asks for in its startup packet is tried on a server before the client is let in: what PostgreSQL refuses is
-//! refused at login, in PostgreSQL's words, and the client is told each value as PostgreSQL spells it. The outcome is
-//! remembered: only the first of many like clients needs a server.
+//! The parameters of a client's startup packet are tried on a server before the client is let in. If PostgreSQL refuses one,
+//! the login is refused in PostgreSQL's words; the client is told each value as PostgreSQL spells it. The outcome is
+//! remembered: only the first of many similar clients needs a server.
 
 use std::sync::Arc;
 
@@ -21,11 +21,11 @@ use super::audit::values_of;
 
 /// Whether a client can be let in.
 pub(in crate::machine) enum Known {
-    /// It asks for nothing that servers do not have.
+    /// It asks for no parameters that servers do not have.
     Plain,
-    /// It asks for what a server was asked before.
+    /// It asks for parameters that a server was asked before.
     CheckedStartup(Arc<CheckedStartup>),
-    /// A server has to be asked.
+    /// A server must be asked.
     Unknown,
 }
 
@@ -74,7 +74,7 @@ impl Machine {
         }
     }
 
-    /// The server has said what it makes of the startup parameters.
+    /// The server has sent its outcome of the startup parameters.
     pub(in crate::machine) fn checked<D: Driver>(&mut self, d: &mut D, server_id: ServerId) {
         if !self.servers.contains_key(server_id) {
             return;
@@ -131,8 +131,8 @@ impl Machine {
         }
     }
 
-    /// What the client has from here on, and where its RESET goes back to: the outcome of a check of startup parameters, or (`None`) of its
-    /// wishes as they are.
+    /// The client's session from here on, and the values that its RESET goes back to: the outcome of a check of startup
+    /// parameters, or (`None`) of its wishes as they are.
     pub(in crate::machine) fn begin_session(
         &mut self,
         id: ClientId,
@@ -148,7 +148,7 @@ impl Machine {
         if let Some(checked) = checked {
             params = (*checked.params).clone();
             if let Some(position) = self.tracked.position(b"application_name") {
-                // That of the client that was tried, not of all who ask for the rest of it.
+                // The value of the client that was tried, not of all clients that ask for the rest of it.
                 let own = login.params.get(position).or(greeting.params.get(position)).unwrap_or_default();
                 if is_plain_name(own) {
                     params.set(position, own);
@@ -168,7 +168,7 @@ impl Machine {
         if !pool.tries_startup {
             return;
         }
-        // RESET goes back behind what connect_query has set, reported parameters included.
+        // RESET goes back to the values before connect_query, reported parameters included.
         let all = pool.connect_query().is_some();
         let mut startup = checked.map(|checked| (*checked.session).clone()).unwrap_or_default();
         for (position, name) in self.tracked.names().enumerate() {

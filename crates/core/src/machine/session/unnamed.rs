@@ -1,10 +1,10 @@
-//! The unnamed statement is its client's own: it survives between that client's groups, whichever servers they run on, and no other
-//! client uses it.
+//! The unnamed statement is its client's own: it survives between that client's groups, whichever servers they run on, and no
+//! other client uses it.
 //!
-//! What a client prepared and did not use at once is prepared again ahead of the message that uses it. A client that has no unnamed
-//! statement gets PostgreSQL's own error: what another client, or a hidden statement, left on its server is closed first. Both
-//! cost those who use the unnamed statement of an earlier group, and no other client: a Parse with its Bind right after it is
-//! never kept, and never closed.
+//! A statement that a client prepared and did not use at once is prepared again ahead of the message that uses it. A client
+//! that has no unnamed statement gets PostgreSQL's own error: the statement that another client, or a hidden statement, left on
+//! its server is closed first. Both cost only clients that use the unnamed statement of an earlier group: a Parse with its Bind
+//! right after it is never kept, and never closed.
 
 use pgweir_settings::PoolMode;
 use pgweir_sql::{Marks, Traits};
@@ -20,7 +20,7 @@ use crate::machine::Machine;
 use crate::machine::session::{Named, Sent};
 
 impl Machine {
-    /// Parse without a name was sent to the client's server; what follows it in the same read may be there.
+    /// Parse without a name was sent to the client's server; the messages after it in the same read may be there.
     pub(super) fn note_unnamed(&mut self, id: ClientId, header: Header, message: &[u8]) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let (ClientState::Linked(link), Some(account)) = (&mut client.state, &mut client.account) else {
@@ -60,8 +60,8 @@ impl Machine {
         }
     }
 
-    /// The client's next message uses the unnamed statement, or closes it. `false` if it has to wait: answers that are owed tell
-    /// whose that statement is.
+    /// The client's next message uses the unnamed statement, or closes it. `false` if it must wait: owed answers tell which
+    /// client's statement that is.
     pub(in crate::machine) fn owns_unnamed<D: Driver>(
         &mut self,
         d: &mut D,
@@ -107,7 +107,7 @@ impl Machine {
         true
     }
 
-    /// The server gets the client's unnamed statement, or none where the client has none.
+    /// The server gets the client's unnamed statement, or none if the client has none.
     fn send_unnamed<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId) {
         let Some(client) = self.clients.get(id) else { return };
         let unnamed = client.account.as_ref().and_then(|account| account.unnamed.as_ref());
@@ -132,7 +132,7 @@ impl Machine {
         }
     }
 
-    /// The unnamed statement of an earlier group is bound: what it may do to its session is noted as if it came now.
+    /// The unnamed statement of an earlier group is bound: its possible effects on the session are noted as if it came now.
     #[cold]
     fn note_unnamed_bound<D: Driver>(
         &mut self,
@@ -176,7 +176,7 @@ impl Machine {
     }
 }
 
-/// What was sent last makes the server's unnamed statement the client's.
+/// The messages sent last make the server's unnamed statement the client's.
 fn own_from_here(link: &mut Link, ledger: &Ledger) {
     if ledger.is_last_certain() {
         link.unnamed = UnnamedOnServer::Own;
@@ -185,8 +185,8 @@ fn own_from_here(link: &mut Link, ledger: &Ledger) {
     }
 }
 
-/// Whose unnamed statement the server has depends on answers to earlier groups. In the same group it does not: what skips the one
-/// message skips the other.
+/// The owner of the server's unnamed statement depends on answers to earlier groups. In the same group it does not: an error
+/// that skips the one message skips the other.
 fn waits_for_unnamed(link: &Link, ledger: &Ledger) -> bool {
     link.unnamed == UnnamedOnServer::OwnUnlessSkipped
         && !ledger.is_status_known()
