@@ -191,9 +191,9 @@ pub(crate) enum Activity {
 /// The result of looking at received bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
-    /// So many bytes are dealt with; look at the rest.
+    /// This number of bytes is handled; look at the rest.
     Used(usize),
-    /// The rest has to wait: for more bytes, a server, an answer.
+    /// The rest must wait: for more bytes, a server, an answer.
     Wait,
     /// The connection is gone, and its bytes with it.
     Gone,

@@ -154,7 +154,7 @@ impl Machine {
         self.set_role(conn, Role::Server(id));
         let pool = &mut self.pools[pool_id];
         pool.list(id, None, Some(ServerKind::Active));
-        // It exists, whatever the limits are now.
+        // It exists, even if the limits are lower now.
         let _ = pool.database_counts.servers.try_take(0);
         let _ = pool.user_counts.servers.try_take(0);
         id
@@ -221,7 +221,7 @@ impl Machine {
         id
     }
 
-    /// It is here, whatever the limits are now.
+    /// It is here, even if the limits are lower now.
     fn count_anyway(&self, pool_id: PoolId, user: &str) -> Counted {
         let database = Arc::clone(&self.pools[pool_id].database_counts);
         let user = self.shared.user(user);

@@ -228,7 +228,7 @@ impl Machine {
         }
     }
 
-    /// The cancel is over, in whichever way.
+    /// The cancel is over, for any reason.
     pub(super) fn end_cancel<D: Driver>(&mut self, d: &mut D, id: CancelId, reason: &str) {
         let Some(cancel) = self.cancels.remove(id) else { return };
         self.clear_role(cancel.conn);

@@ -32,7 +32,7 @@ impl Machine {
         let Some(account) = &mut client.account else { return Step::Wait };
         account.request_us = now_us;
         account.refused_servers = 0;
-        // Whatever it asks for is looked at message by message then.
+        // Its messages are looked at one by one then.
         let group = group.filter(|_| account.unnamed.is_none());
         let pool_id = account.pool;
         client.state = ClientState::Waiting(Waiting { since_us: now_us, notified: false, group, begin });
@@ -406,7 +406,7 @@ impl Machine {
         client.log_name(pool.map(|pool| &*pool.database))
     }
 
-    /// The mode that a client is pooled by. Replication connections are sessions by nature.
+    /// The mode that a client is pooled by. Replication connections are always sessions.
     pub(super) fn client_mode(&self, client: &Client) -> PoolMode {
         match &client.account {
             Some(account) if account.replication == Replication::None => self.pools[account.pool].mode,

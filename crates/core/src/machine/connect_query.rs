@@ -55,7 +55,7 @@ impl Machine {
         self.send_hidden(d, id, Purpose::ConnectQuery, query.as_bytes());
     }
 
-    /// `connect_query` failed: the pool's other servers may have more luck.
+    /// `connect_query` failed: the pool's other servers may succeed.
     pub(super) fn doubt_connect_query(&mut self, id: ServerId) {
         let login = self.servers.get_mut(id).and_then(|server| server.state.at_login_mut());
         if let Some(login) = login {

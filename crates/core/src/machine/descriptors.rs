@@ -34,7 +34,7 @@ struct Line<'a> {
 }
 
 impl Machine {
-    /// This worker's sockets; the first one names the listeners, too, which all have in common.
+    /// This worker's sockets; the first one names the listeners, too, which all workers share.
     pub(super) fn descriptor_rows<D: Driver>(&self, d: &D) -> Vec<Row> {
         let mut rows = Vec::new();
         if self.worker.0 == 0 {

@@ -64,7 +64,7 @@ impl<'a> Cursor<'a> {
         self.at < self.judged
     }
 
-    /// The next so many bytes go to the server as they are.
+    /// This number of the next bytes goes to the server as it is.
     #[inline]
     pub(super) fn pass(&mut self, len: usize) {
         self.at += len;
@@ -89,7 +89,7 @@ impl<'a> Cursor<'a> {
 enum Passed {
     /// It was, at least as far as it is here; look at the next.
     Message,
-    /// The next one has to wait, or is not here.
+    /// The next one must wait, or is not here.
     NoMore,
     /// Its end released the server.
     Released,
@@ -248,7 +248,7 @@ impl Machine {
     fn group_to_send(&mut self, id: ClientId, server_id: ServerId, bytes: &[u8]) -> Option<Option<Group>> {
         let client = self.clients.get_mut(id)?;
         let ClientState::Linked(link) = &mut client.state else { return Some(None) };
-        // Whether anything still has to wait is to be seen.
+        // Whether a message must still wait is to be seen.
         link.held = false;
         let Some(server) = self.servers.get(server_id) else { return Some(None) };
         if link.kept > 0 || !server.pipelined.is_alone() {
@@ -461,7 +461,8 @@ impl Machine {
             return false;
         };
         let Some(server) = self.servers.get(server_id) else { return false };
-        // As `names_are_uncertain`; but a change that this very message makes is not forgotten because nothing is owed yet.
+        // As `names_are_uncertain`; but a change that this very message makes is not forgotten because no answer is owed
+        // yet.
         let uncertain = link.discards && !server.ledger.is_empty() || server.ledger.awaits_earlier_changes();
         // The possible actions depend on whether the transaction has failed.
         if !uncertain && server.ledger.is_status_known() {

@@ -29,7 +29,7 @@ struct Run {
 }
 
 impl Machine {
-    /// Bytes of a server, in whatever state it is.
+    /// Bytes of a server, in any state.
     pub(super) fn server_received<D: Driver>(&mut self, d: &mut D, id: ServerId, bytes: &[u8]) {
         let Some(server) = self.servers.get_mut(id) else { return };
         if server.state.client().is_some() {

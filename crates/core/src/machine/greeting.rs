@@ -13,7 +13,7 @@ use crate::ids::ClientId;
 use crate::limits::{BACKLOG_HIGH_BYTES, INBOX_BYTES_MAX};
 
 impl Machine {
-    /// Bytes of a client, in whatever state it is.
+    /// Bytes of a client, in any state.
     pub(super) fn client_received<D: Driver>(&mut self, d: &mut D, id: ClientId, bytes: &[u8]) {
         let Some(client) = self.clients.get_mut(id) else { return };
         if let Some(account) = &mut client.account {
@@ -63,7 +63,7 @@ impl Machine {
         client.inbox = self.buffers.remainder(held, bytes, used);
         let conn = client.conn;
         let too_much_waits = client.inbox.len() > INBOX_BYTES_MAX && self.client_is_stalled(id);
-        // A client that asks without reading the answers is not asked on.
+        // A client that sends requests without reading the answers is not read further.
         if too_much_waits || d.backlog(conn) > BACKLOG_HIGH_BYTES {
             self.pause_client(d, id);
         }
@@ -204,7 +204,7 @@ impl Machine {
         over_tcp && self.rules.config.main.client_tls_sslmode != SslMode::Disable
     }
 
-    /// sslmode demands TLS and this client does without. Unix sockets never need it.
+    /// sslmode demands TLS and this client does not use it. Unix sockets never need it.
     fn tls_is_missing(&self, id: ClientId) -> bool {
         let demanded = matches!(
             self.rules.config.main.client_tls_sslmode,

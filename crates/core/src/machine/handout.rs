@@ -151,8 +151,8 @@ impl Machine {
             && self.stopping != Some(Shutdown::WaitForServers)
     }
 
-    /// `pool_size`, and `reserve_pool_size` when the first waiter has waited long enough. A pool that never saw a server
-    /// may open one whatever its size: its clients could not even log in.
+    /// `pool_size`, and `reserve_pool_size` when the first waiter has waited long enough. A pool that never saw a server may
+    /// open one regardless of its size: its clients could not even log in.
     fn has_room<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) -> bool {
         let config = Arc::clone(&self.rules.config);
         let pool = &self.pools[pool_id];
@@ -350,9 +350,10 @@ impl Machine {
         host_endpoint(pool, place)
     }
 
-    /// A connection could not be opened. Returns whether it is another host's turn, of which nothing bad is known.
+    /// A connection could not be opened. Returns whether there is another host, of which no failure is known.
     ///
-    /// With `load_balance_hosts=disable` it is from now on: once, however many connections to this host fail together.
+    /// With `load_balance_hosts=disable` the next host is preferred from now on: the list advances once, even if many
+    /// connections to this host fail together.
     pub(super) fn host_failed(&mut self, pool_id: PoolId, endpoint: &Endpoint) -> bool {
         let now_us = self.now.mono_us;
         let pool = &mut self.pools[pool_id];

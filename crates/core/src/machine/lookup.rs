@@ -1,8 +1,8 @@
-//! `auth_query`, on the side of the pool that is asked: questions queue for a server as clients do, go through the ledger as hidden
-//! statements do, and every one is answered, whatever becomes of its server.
+//! `auth_query`, on the side of the pool that is asked: questions queue for a server as clients do, go through the ledger as
+//! hidden statements do, and every one is answered, even if its server fails.
 //!
-//! Nothing that an unproven client sent reaches that server but the user's name, as the value of a parameter: no startup parameter, no
-//! option, no text of a statement.
+//! Of an unproven client's bytes only the user's name reaches that server, as the value of a parameter: no startup parameter,
+//! no option, no text of a statement.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use crate::server::{Inquiring, ServerState};
 pub(super) enum Row {
     /// It is not all there yet.
     Part,
-    /// It was read; so many bytes.
+    /// It was read; this number of bytes.
     Read(usize),
     /// No row of ours is that long.
     TooLong,

@@ -229,7 +229,7 @@ impl Machine {
                     overdue(server.since.mono_us).then_some((id, true))
                 }
                 state if state.at_login().is_some() => overdue(server.since.mono_us).then_some((id, false)),
-                // A check that is not answered is the very thing it looks for; a reset, or a SET, is no work either.
+                // A check that is not answered is the failure that it looks for; a reset, or a SET, is no work either.
                 ServerState::Checking
                 | ServerState::Cleaning
                 | ServerState::ConnectQuery(_)

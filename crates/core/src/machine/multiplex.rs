@@ -328,7 +328,7 @@ impl Machine {
     }
 
     /// The head's answer may be that to a stranger's cancel request: it is passed on when it is whole and is not. Returns
-    /// whether it has to wait for more.
+    /// whether it must wait for more.
     pub(super) fn holds_exposed<D: Driver>(&mut self, d: &mut D, id: ServerId, bytes: &[u8]) -> bool {
         let Some(server) = self.servers.get_mut(id) else { return false };
         let Some(held) = server.pipelined.held() else { return false };

@@ -40,7 +40,7 @@ enum Way {
 }
 
 impl Machine {
-    /// Finds out how this client has to prove itself, and begins.
+    /// Finds out how this client must prove its user, and begins.
     pub(super) fn begin_proof<D: Driver>(&mut self, d: &mut D, id: ClientId, attempt: Attempt) -> Step {
         match self.way(id, &attempt) {
             Err(fault) => self.refuse_attempt(d, id, attempt, &fault),
@@ -263,7 +263,7 @@ impl Machine {
             (_, Answer::Nobody(Obstacle::ShuttingDown)) => {
                 self.refuse_attempt(d, id, attempt, &Fault::ServerShuttingDown);
             }
-            // Of an answer to another question nothing can be concluded.
+            // An answer to another question proves nothing.
             (_, _) => {
                 self.refuse_attempt(d, id, attempt, &Fault::NoForcedUser);
             }

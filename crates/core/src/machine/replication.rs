@@ -18,7 +18,7 @@ use crate::pool::ServerKind;
 
 /// The decision for the front of a replication client's bytes.
 enum Front {
-    /// So many of them go to the server.
+    /// This number of bytes goes to the server.
     Passes(usize),
     /// The rest of the message is needed first.
     Waits,
@@ -57,7 +57,7 @@ impl Machine {
         (first.is_none_or(|(_, first_us)| since_us <= first_us) && self.may_dial(pool_id)).then_some(client)
     }
 
-    /// Takes a place for one more connection; a free server goes for it if need be.
+    /// Takes a place for one more connection; a free server goes for it if necessary.
     fn make_room<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) -> bool {
         let config = Arc::clone(&self.rules.config);
         let pool = &self.pools[pool_id];

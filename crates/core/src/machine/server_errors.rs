@@ -81,7 +81,7 @@ impl Machine {
         d.send(client.conn, &self.scratch);
     }
 
-    /// An error that answers nothing: the server is about to leave (57P01, 57P05 and their like).
+    /// An error that answers nothing: the server is about to leave (57P01, 57P05 and similar codes).
     fn unasked_error<D: Driver>(&mut self, d: &mut D, id: ServerId, message: &[u8], fatal: bool) {
         let Some(server) = self.servers.get_mut(id) else { return };
         if fatal {

@@ -163,7 +163,7 @@ impl Machine {
             && self.rules.config.main.server_fast_close
             && client.replication() == Replication::None
         {
-            // Whatever the reason, as PgBouncer has it.
+            // For any reason, as PgBouncer does it.
             self.refuse_client(d, client_id, &Fault::ServerLost("database configuration changed".into()));
         }
     }

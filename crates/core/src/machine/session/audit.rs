@@ -58,8 +58,8 @@ const DEFAULTS_END: &[u8] =
     b") AND pg_catalog.strpos(pg_catalog.split_part(item, '=', 1), '.') OPERATOR(pg_catalog.>) 0 \
 ORDER BY 1, wide.setrole OPERATOR(pg_catalog.=) '0', wide.setdatabase OPERATOR(pg_catalog.=) '0') AS given";
 
-/// Settings of the users' own, each with its kind: by name, as no list of PostgreSQL shows them. A value that is longer than a session
-/// may be is not told, only that it is.
+/// Custom settings, each with its kind: by name, as no list of PostgreSQL shows them. A value that is longer than a session may
+/// be is not told, only that it exists.
 const CUSTOM: &[u8] = b" UNION ALL SELECT CASE WHEN pg_catalog.octet_length(custom.value) OPERATOR(pg_catalog.>) '262144' \
 THEN 'o' ELSE custom.kind END, custom.name, CASE WHEN pg_catalog.octet_length(custom.value) OPERATOR(pg_catalog.<=) '262144' \
 THEN custom.value END FROM (SELECT named.kind, named.name, pg_catalog.current_setting(named.name, true) AS value FROM (VALUES ";

@@ -1,4 +1,4 @@
-//! Errors of servers that a client gets with a word more, because pooling has to do with them.
+//! Errors of servers to which pgweir adds a sentence for the client, because pooling has to do with them.
 
 use pgweir_wire::backend::ErrorFields;
 use pgweir_wire::error::SqlState;

@@ -93,7 +93,7 @@ impl Machine {
         if concern != Concern::Ours && self.asks_status(d, id, server_id) {
             return Named::Waits;
         }
-        // Whatever is prepared or executed in a failed transaction fails.
+        // Every Parse or Execute in a failed transaction fails.
         let has_failed = self.servers[server_id].tx == TxStatus::Failed;
         match concern {
             Concern::Ours => self.hide_names(d, server_id),
