@@ -446,7 +446,7 @@ impl Machine {
                 (b"a", _) => reasons = reasons.with(Reasons::LOCKS),
                 (b"r", _) => reasons = reasons.with(Reasons::SLOTS),
                 (b"o", _) => reasons = reasons.with(Reasons::SETTINGS),
-                // Statements that the client prepared through the protocol are asked for if the protocol has its own names.
+                // Statements prepared through the protocol are asked for if the server has the client's own names.
                 (b"f" | b"d" | b"h", _) => {}
                 _ => return None,
             }
