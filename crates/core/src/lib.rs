@@ -15,6 +15,7 @@ pub mod carried;
 mod client;
 pub mod client_handoff;
 pub mod console;
+mod context;
 pub mod driver;
 pub mod engine;
 mod errors;

@@ -48,33 +48,24 @@ use std::sync::Arc;
 
 use slotmap::SlotMap;
 
-use crate::buffer_pool::BufferPool;
-use crate::cancel_key::KeyHead;
 use crate::carried::Carried;
 use crate::client::{Client, ClientState, Greeting};
 use crate::client_handoff::{ClientHandoff, Origin};
 use crate::console::command::{PendingCommand, Tasks};
+use crate::context::{Activity, Cx, Env, Role, duration_us};
 use crate::driver::{Closed, ConnId, Driver, Level, Now, Peer, TlsInfo, WorkerId};
 use crate::engine::Engine;
-use crate::estimate::Estimates;
-use crate::ids::{CancelId, ClientId, ForwardId, PoolId, ServerId};
+use crate::ids::{CancelId, ClientId, PoolId, ServerId};
 use crate::inquiry::Answer;
-use crate::mail::{Mail, Rules, Scarce, Shutdown};
-use crate::params::Tracked;
+use crate::mail::{Mail, Rules, Scarce};
 use crate::pool::Pool;
-use crate::readings::Readings;
 use crate::server::Server;
-use crate::session_checks::Watched;
 use crate::shared::Shared;
-use crate::snapshot::{Counters, SlowSnapshot};
-use crate::statements::Statements;
-use crate::stats::statements::StatementStats;
-use crate::texts::Texts;
-use crate::trace::Sampler;
 
 use cancel::CancelConnection;
 pub(crate) use cancel::WaitingCancel;
 use maintenance::Rounds;
+pub(crate) use measure::share_bytes;
 use peering::Peering;
 
 /// The parts that a machine is built from.
@@ -89,14 +80,14 @@ pub struct Setup {
     pub now: Now,
 }
 
-/// One worker's part of the pooler. See the module's head.
+/// One worker's part of the pooler: what [`crate::Engine`] names happens to it.
 pub struct Machine {
-    worker: WorkerId,
-    now: Now,
-    rules: Rules,
-    shared: Arc<Shared>,
-    tracked: Arc<Tracked>,
-    roles: Vec<Option<(u32, Role)>>,
+    env: Env,
+    worker: Worker,
+}
+
+/// The clients, servers and pools of one worker.
+struct Worker {
     clients: SlotMap<ClientId, Client>,
     servers: SlotMap<ServerId, Server>,
     pools: SlotMap<PoolId, Pool>,
@@ -104,23 +95,6 @@ pub struct Machine {
     cancels: SlotMap<CancelId, CancelConnection>,
     /// Cancel requests on their way to other processes.
     peering: Peering,
-    /// Clients by the head of their cancel key.
-    cancel_keys: HashMap<KeyHead, ClientId, foldhash::fast::FixedState>,
-    statements: Statements,
-    readings: Readings,
-    /// Results for texts that come again.
-    texts: Texts,
-    /// The expected cost of statements.
-    estimates: Estimates,
-    /// The measured time of statements, by text.
-    measured: StatementStats,
-    sampler: Sampler,
-    /// Statements that change sessions unseen.
-    watched: Watched,
-    /// The last ones that took long, the newest last.
-    slow: VecDeque<SlowSnapshot>,
-    /// When a client will have waited so long that an idle server is woken for it (monotonic, µs).
-    wake_us: Option<u64>,
     /// Clients that were released from a server and may have sent more.
     to_resume: VecDeque<ClientId>,
     /// Answers to questions of clients that log in, to be looked at when the tick ends.
@@ -129,13 +103,8 @@ pub struct Machine {
     notified: Vec<ClientId>,
     /// Pools to look at when the tick ends.
     noticed: Vec<PoolId>,
-    /// For messages that are put together before they are sent.
-    scratch: Vec<u8>,
-    buffers: BufferPool,
     /// Clients that have logged in to the console, for SHOW STATS.
     console_logins: u64,
-    activity: Activity,
-    stopping: Option<Shutdown>,
     /// When that began (monotonic, µs).
     stopping_us: u64,
     /// Console commands that wait for other workers or for an event.
@@ -158,35 +127,12 @@ pub struct Machine {
     leave_us: Option<u64>,
     rounds: Rounds,
     stats_us: u64,
-    /// Counters beside those of the pools.
-    counters: Counters,
     /// How a moment (seconds since 1970) is written for people; the machine knows no time zone.
     write_time: Option<WriteTime>,
 }
 
 /// See [`Machine::show_times_by`].
 pub type WriteTime = Arc<dyn Fn(u64) -> String + Send + Sync>;
-
-/// The role of a connection in the machine.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Role {
-    Client(ClientId),
-    Server(ServerId),
-    Cancel(CancelId),
-    Peer(ForwardId),
-}
-
-/// PAUSE and SUSPEND without a database.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Activity {
-    /// Servers are handed out.
-    #[default]
-    Active,
-    /// PAUSE: no server is handed out.
-    Paused,
-    /// SUSPEND: nothing is read either.
-    Suspended,
-}
 
 /// The result of looking at received bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -203,52 +149,26 @@ impl Machine {
     /// From now on SHOW writes moments (seconds since 1970) by this function: as local time.
     #[must_use]
     pub fn show_times_by(mut self, write: WriteTime) -> Machine {
-        self.write_time = Some(write);
+        self.worker.write_time = Some(write);
         self
     }
 
     /// A machine without connections.
     #[must_use]
     pub fn new(setup: Setup) -> Machine {
-        let extra = setup.rules.config.main.track_extra_parameters.iter().map(String::as_str);
-        let tracked = Arc::new(Tracked::new(extra));
         let stats_us = setup.now.mono_us + duration_us(setup.rules.config.main.stats_period);
-        let measured_bytes = measure::share_bytes(&setup.rules.config.main, &setup.shared);
-        let sampler = Sampler::new(&setup.rules.config.main);
-        let first_serial = first_serial(setup.shared.generation(), setup.worker);
-        let awaits_arrivals = setup.shared.generation() > 0;
-        Machine {
-            worker: setup.worker,
-            now: setup.now,
-            rules: setup.rules,
-            shared: setup.shared,
-            tracked,
-            roles: Vec::new(),
+        let worker = Worker {
             clients: SlotMap::with_key(),
             servers: SlotMap::with_key(),
             pools: SlotMap::with_key(),
             pool_names: HashMap::new(),
             cancels: SlotMap::with_key(),
             peering: Peering::default(),
-            cancel_keys: HashMap::default(),
-            texts: Texts::default(),
-            estimates: Estimates::default(),
-            measured: StatementStats::new(measured_bytes),
-            sampler,
-            watched: Watched::default(),
-            slow: VecDeque::new(),
-            wake_us: None,
             to_resume: VecDeque::new(),
-            statements: Statements::numbered_from(first_serial),
-            readings: Readings::default(),
             answers: Vec::new(),
             notified: Vec::new(),
             noticed: Vec::new(),
-            scratch: Vec::new(),
-            buffers: BufferPool::default(),
             console_logins: 0,
-            activity: Activity::Active,
-            stopping: None,
             stopping_us: 0,
             commands: HashMap::new(),
             tasks: Tasks::new(),
@@ -257,25 +177,125 @@ impl Machine {
             asked_to_evict: Vec::new(),
             suspended_by: None,
             said_drained: false,
-            awaits_arrivals,
+            awaits_arrivals: setup.shared.generation() > 0,
             told_pools: leaving::ToldPools::new(),
             leave_us: None,
             rounds: Rounds::from(setup.now.mono_us),
             stats_us,
-            counters: Counters::default(),
             write_time: None,
-        }
+        };
+        Machine { env: Env::new(setup), worker }
     }
 }
 
 impl Engine for Machine {
     fn begin_tick(&mut self, now: Now) {
-        self.now = now;
+        self.env.now = now;
     }
 
     fn accepted<D: Driver>(&mut self, d: &mut D, conn: ConnId, peer: Peer) {
-        let origin = Origin { peer, tls: None, since: self.now };
-        let serial = self.shared.next_serial();
+        self.worker.accepted(&mut Cx::new(d, &mut self.env), conn, peer);
+    }
+
+    fn adopted<D: Driver>(&mut self, d: &mut D, conn: ConnId, handoff: Box<ClientHandoff>) {
+        self.worker.adopt(&mut Cx::new(d, &mut self.env), conn, *handoff);
+    }
+
+    fn carried<D: Driver>(
+        &mut self,
+        d: &mut D,
+        client: Option<ConnId>,
+        server: Option<ConnId>,
+        carried: Box<Carried>,
+    ) {
+        self.worker.arrive(&mut Cx::new(d, &mut self.env), client, server, *carried);
+    }
+
+    fn received<D: Driver>(&mut self, d: &mut D, conn: ConnId, bytes: &[u8]) {
+        let role = self.env.role(conn);
+        let cx = &mut Cx::new(d, &mut self.env);
+        match role {
+            Some(Role::Client(id)) => self.worker.client_received(cx, id, bytes),
+            Some(Role::Server(id)) => self.worker.server_received(cx, id, bytes),
+            Some(Role::Cancel(id)) => self.worker.cancel_received(cx, id, bytes),
+            Some(Role::Peer(id)) => self.worker.peer_received(cx, id),
+            None => {}
+        }
+    }
+
+    fn connected<D: Driver>(&mut self, d: &mut D, conn: ConnId, local: String) {
+        let role = self.env.role(conn);
+        let cx = &mut Cx::new(d, &mut self.env);
+        match role {
+            Some(Role::Server(id)) => self.worker.server_connected(cx, id, local),
+            Some(Role::Cancel(id)) => self.worker.cancel_connected(cx, id),
+            Some(Role::Peer(id)) => self.worker.peer_connected(cx, id),
+            Some(Role::Client(_)) | None => {}
+        }
+    }
+
+    fn tls_established<D: Driver>(&mut self, d: &mut D, conn: ConnId, info: TlsInfo) {
+        let role = self.env.role(conn);
+        let cx = &mut Cx::new(d, &mut self.env);
+        match role {
+            Some(Role::Client(id)) => self.worker.client_secured(id, info),
+            Some(Role::Server(id)) => self.worker.server_secured(cx, id, &info),
+            Some(Role::Cancel(id)) => self.worker.cancel_secured(cx, id),
+            Some(Role::Peer(_)) | None => {}
+        }
+    }
+
+    fn drained<D: Driver>(&mut self, d: &mut D, conn: ConnId) {
+        let role = self.env.role(conn);
+        let cx = &mut Cx::new(d, &mut self.env);
+        match role {
+            Some(Role::Client(id)) => self.worker.client_drained(cx, id),
+            Some(Role::Server(id)) => self.worker.server_drained(cx, id),
+            Some(Role::Cancel(_) | Role::Peer(_)) | None => {}
+        }
+    }
+
+    fn closed<D: Driver>(&mut self, d: &mut D, conn: ConnId, why: Closed) {
+        let role = self.env.role(conn);
+        let cx = &mut Cx::new(d, &mut self.env);
+        match role {
+            Some(Role::Client(id)) => self.worker.client_closed(cx, id, &why),
+            Some(Role::Server(id)) => self.worker.server_closed(cx, id, &why),
+            Some(Role::Cancel(id)) => self.worker.cancel_closed(cx, id, &why),
+            Some(Role::Peer(id)) => self.worker.peer_closed(cx, id),
+            None => {}
+        }
+    }
+
+    fn host_moved<D: Driver>(&mut self, d: &mut D, host: &str, addresses: &[SocketAddr]) {
+        self.worker.leave_addresses(&mut Cx::new(d, &mut self.env), host, addresses);
+    }
+
+    fn mail<D: Driver>(&mut self, d: &mut D, mail: Mail) {
+        self.worker.take_mail(&mut Cx::new(d, &mut self.env), mail);
+    }
+
+    fn timeout<D: Driver>(&mut self, d: &mut D) {
+        self.worker.timeout(&mut Cx::new(d, &mut self.env));
+    }
+
+    fn end_tick<D: Driver>(&mut self, d: &mut D) {
+        self.worker.end_tick(&mut Cx::new(d, &mut self.env));
+    }
+
+    fn deadline(&self) -> Option<u64> {
+        [self.env.wake_us, self.worker.leave_us, Some(self.worker.rounds.due_us())]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+}
+
+impl Worker {
+    /// A client connected.
+    fn accepted<D: Driver>(&mut self, cx: &mut Cx<'_, D>, conn: ConnId, peer: Peer) {
+        let origin = Origin { peer, tls: None, since: cx.env.now };
+        let serial = cx.env.shared.next_serial();
         let id = self.clients.insert(Client {
             conn,
             serial,
@@ -286,122 +306,43 @@ impl Engine for Machine {
             origin: Box::new(origin),
             account: None,
         });
-        self.set_role(conn, Role::Client(id));
-        if self.activity == Activity::Suspended {
-            self.pause_client(d, id);
+        cx.env.set_role(conn, Role::Client(id));
+        if cx.env.activity == Activity::Suspended {
+            self.pause_client(cx, id);
         }
     }
 
-    fn adopted<D: Driver>(&mut self, d: &mut D, conn: ConnId, handoff: Box<ClientHandoff>) {
-        self.adopt(d, conn, *handoff);
-    }
-
-    fn carried<D: Driver>(
-        &mut self,
-        d: &mut D,
-        client: Option<ConnId>,
-        server: Option<ConnId>,
-        carried: Box<Carried>,
-    ) {
-        self.arrive(d, client, server, *carried);
-    }
-
-    fn received<D: Driver>(&mut self, d: &mut D, conn: ConnId, bytes: &[u8]) {
-        match self.role(conn) {
-            Some(Role::Client(id)) => self.client_received(d, id, bytes),
-            Some(Role::Server(id)) => self.server_received(d, id, bytes),
-            Some(Role::Cancel(id)) => self.cancel_received(d, id, bytes),
-            Some(Role::Peer(id)) => self.peer_received(d, id),
-            None => {}
-        }
-    }
-
-    fn connected<D: Driver>(&mut self, d: &mut D, conn: ConnId, local: String) {
-        match self.role(conn) {
-            Some(Role::Server(id)) => self.server_connected(d, id, local),
-            Some(Role::Cancel(id)) => self.cancel_connected(d, id),
-            Some(Role::Peer(id)) => self.peer_connected(d, id),
-            Some(Role::Client(_)) | None => {}
-        }
-    }
-
-    fn tls_established<D: Driver>(&mut self, d: &mut D, conn: ConnId, info: TlsInfo) {
-        match self.role(conn) {
-            Some(Role::Client(id)) => self.client_secured(id, info),
-            Some(Role::Server(id)) => self.server_secured(d, id, &info),
-            Some(Role::Cancel(id)) => self.cancel_secured(d, id),
-            Some(Role::Peer(_)) | None => {}
-        }
-    }
-
-    fn drained<D: Driver>(&mut self, d: &mut D, conn: ConnId) {
-        match self.role(conn) {
-            Some(Role::Client(id)) => self.client_drained(d, id),
-            Some(Role::Server(id)) => self.server_drained(d, id),
-            Some(Role::Cancel(_) | Role::Peer(_)) | None => {}
-        }
-    }
-
-    fn closed<D: Driver>(&mut self, d: &mut D, conn: ConnId, why: Closed) {
-        match self.role(conn) {
-            Some(Role::Client(id)) => self.client_closed(d, id, &why),
-            Some(Role::Server(id)) => self.server_closed(d, id, &why),
-            Some(Role::Cancel(id)) => self.cancel_closed(d, id, &why),
-            Some(Role::Peer(id)) => self.peer_closed(d, id),
-            None => {}
-        }
-    }
-
-    fn host_moved<D: Driver>(&mut self, d: &mut D, host: &str, addresses: &[SocketAddr]) {
-        self.leave_addresses(d, host, addresses);
-    }
-
-    fn mail<D: Driver>(&mut self, d: &mut D, mail: Mail) {
-        self.take_mail(d, mail);
-    }
-
-    fn timeout<D: Driver>(&mut self, d: &mut D) {
-        if self.wake_us.is_some_and(|due_us| due_us <= self.now.mono_us) {
-            self.wake_us = None;
+    fn timeout<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        if cx.env.wake_us.is_some_and(|due_us| due_us <= cx.env.now.mono_us) {
+            cx.env.wake_us = None;
             self.notice_starving();
-            self.rescue_queued(d);
+            self.rescue_queued(cx);
         }
-        if self.rounds.begin(self.now.mono_us) {
-            self.maintain(d);
+        if self.rounds.begin(cx.env.now.mono_us) {
+            self.maintain(cx);
         }
     }
 
-    fn end_tick<D: Driver>(&mut self, d: &mut D) {
-        self.resume_released(d);
-        self.leave(d);
+    fn end_tick<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        self.resume_released(cx);
+        self.leave(cx);
         // Handing out may notice further pools (an evicted server was another pool's); they get their turn, too.
         loop {
             while let Some(id) = self.noticed.pop() {
                 if let Some(pool) = self.pools.get_mut(id) {
                     pool.noticed = false;
-                    self.hand_out(d, id);
+                    self.hand_out(cx, id);
                 }
             }
             let turned_down = !self.to_resume.is_empty();
-            self.resume_released(d);
-            if !self.deliver_answers(d) && !turned_down {
+            self.resume_released(cx);
+            if !self.deliver_answers(cx) && !turned_down {
                 break;
             }
         }
-        self.notify_clients(d);
-        self.check_commands(d);
-        self.check_stopping(d);
-    }
-
-    fn deadline(&self) -> Option<u64> {
-        [self.wake_us, self.leave_us, Some(self.rounds.due_us())].into_iter().flatten().min()
-    }
-}
-
-impl Machine {
-    /// Has those looked at then that wait for a time to pass (monotonic, µs).
-    fn wake_at(&mut self, due_us: u64) {
-        self.wake_us = Some(self.wake_us.map_or(due_us, |other_us| other_us.min(due_us)));
+        self.notify_clients(cx);
+        self.check_commands(cx);
+        self.check_stopping(cx);
     }
 
     /// Has this pool looked at when the tick ends.
@@ -414,38 +355,11 @@ impl Machine {
         }
     }
 
-    fn role(&self, conn: ConnId) -> Option<Role> {
-        match self.roles.get(conn.index as usize) {
-            Some(Some((generation, role))) if *generation == conn.generation => Some(*role),
-            _ => None,
-        }
-    }
-
-    fn set_role(&mut self, conn: ConnId, role: Role) {
-        let index = conn.index as usize;
-        if self.roles.len() <= index {
-            self.roles.resize(index + 1, None);
-        }
-        self.roles[index] = Some((conn.generation, role));
-    }
-
-    fn clear_role(&mut self, conn: ConnId) {
-        if let Some(place) = self.roles.get_mut(conn.index as usize)
-            && place.is_some_and(|(generation, _)| generation == conn.generation)
-        {
-            *place = None;
-        }
-    }
-
-    fn log<D: Driver>(&self, d: &mut D, level: Level, line: &str) {
-        d.log(level, line);
-    }
-
     /// With `verbose`: a decision that is made with every transaction.
     #[inline]
-    fn log_debug<D: Driver>(&self, d: &mut D, line: impl FnOnce(&Machine) -> Option<String>) {
-        if self.rules.config.main.verbose > 0 {
-            self.log_decision(d, line);
+    fn log_debug<D: Driver>(&self, cx: &mut Cx<'_, D>, line: impl FnOnce(&Worker, &Env) -> Option<String>) {
+        if cx.env.rules.config.main.verbose > 0 {
+            self.log_decision(cx, line);
         }
     }
 
@@ -457,19 +371,13 @@ impl Machine {
 
     #[cold]
     #[inline(never)]
-    fn log_decision<D: Driver>(&self, d: &mut D, line: impl FnOnce(&Machine) -> Option<String>) {
-        if let Some(line) = line(self) {
-            d.log(Level::Debug, &line);
+    fn log_decision<D: Driver>(
+        &self,
+        cx: &mut Cx<'_, D>,
+        line: impl FnOnce(&Worker, &Env) -> Option<String>,
+    ) {
+        if let Some(line) = line(self, cx.env) {
+            cx.log(Level::Debug, &line);
         }
     }
-}
-
-/// Numbers of statements: a range for each generation, and in it one for each worker.
-fn first_serial(generation: u32, worker: WorkerId) -> u64 {
-    u64::from(generation) << 40 | u64::from(worker.0) << 28
-}
-
-/// A duration of the settings in microseconds.
-fn duration_us(duration: std::time::Duration) -> u64 {
-    duration.as_secs().saturating_mul(1_000_000).saturating_add(u64::from(duration.subsec_micros()))
 }

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use pgweir_settings::Config;
 
-use super::{Activity, Machine, duration_us};
+use super::{Activity, Worker, duration_us};
 use crate::client::ClientState;
 use crate::console::command::{Command, Outcome, Task, Until};
+use crate::context::{Cx, Env};
 use crate::driver::{CloseMode, Driver, Level, WorkerId};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
@@ -15,66 +16,72 @@ use crate::mail::{Mail, Question, Rules, Shutdown};
 use crate::pool::ServerKind;
 use crate::trace::Sampler;
 
-impl Machine {
+impl Worker {
     /// A message from another worker or the control plane.
-    pub(super) fn take_mail<D: Driver>(&mut self, d: &mut D, mail: Mail) {
+    pub(super) fn take_mail<D: Driver>(&mut self, cx: &mut Cx<'_, D>, mail: Mail) {
         match mail {
-            Mail::Rules(rules) => self.follow_rules(d, rules),
-            Mail::Command { from, ticket, command } => self.perform(d, from, ticket, command),
-            Mail::Outcome { ticket, outcome } => self.command_done(d, ticket, outcome, false),
-            Mail::LookUp(lookup) => self.look_up(d, lookup),
+            Mail::Rules(rules) => self.follow_rules(cx, rules),
+            Mail::Command { from, ticket, command } => self.perform(cx, from, ticket, command),
+            Mail::Outcome { ticket, outcome } => self.command_done(cx, ticket, outcome, false),
+            Mail::LookUp(lookup) => self.look_up(cx, lookup),
             Mail::ForgetLookUp { from, client, database, auth_user } => {
-                self.forget_lookup(d, from, client, (database, auth_user));
+                self.forget_lookup(cx, from, client, (database, auth_user));
             }
             Mail::Answered { client, answer } => self.answers.push((client, answer)),
-            Mail::Cancel { key } => self.cancel_by_mail(d, &key),
-            Mail::Evict { from, of, done } => self.asked_to_evict(d, from, of, done),
+            Mail::Cancel { key } => self.cancel_by_mail(cx, &key),
+            Mail::Evict { from, of, done } => self.asked_to_evict(cx, from, of, done),
             Mail::Room => self.notice_starving(),
-            Mail::Continue => self.resume_by_signal(d),
-            Mail::Shutdown(kind) => self.begin_stopping(d, kind),
+            Mail::Continue => self.resume_by_signal(cx),
+            Mail::Shutdown(kind) => self.begin_stopping(cx, kind),
             Mail::AllArrived => self.awaits_arrivals = false,
-            Mail::SuccessorGone => self.serve_on(),
-            Mail::SnapshotRequest { ticket, look } => self.look(d, ticket, &look),
-            Mail::Operate { ticket, command } => self.operate(d, ticket, command),
+            Mail::SuccessorGone => self.serve_on(cx.env),
+            Mail::SnapshotRequest { ticket, look } => self.look(cx, ticket, &look),
+            Mail::Operate { ticket, command } => self.operate(cx, ticket, command),
         }
     }
 
     /// Carries out a command here, and answers now or later, when the command is done.
-    pub(super) fn perform<D: Driver>(&mut self, d: &mut D, from: WorkerId, ticket: u64, command: Command) {
+    pub(super) fn perform<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        from: WorkerId,
+        ticket: u64,
+        command: Command,
+    ) {
         let outcome = match command {
-            Command::Show(topic) => self.report(d, topic),
+            Command::Show(topic) => self.report(cx, topic),
             Command::Pause(database) => {
-                self.pause(d, database.as_deref());
-                return self.answer_when(d, from, ticket, Until::Released(database));
+                self.pause(cx, database.as_deref());
+                return self.answer_when(cx, from, ticket, Until::Released(database));
             }
             Command::Suspend => {
-                self.suspend(d);
-                let limit_us = duration_us(self.rules.config.main.suspend_timeout);
-                let deadline_us = self.now.mono_us.saturating_add(limit_us);
-                return self.answer_when(d, from, ticket, Until::Flushed { deadline_us });
+                self.suspend(cx);
+                let limit_us = duration_us(cx.env.rules.config.main.suspend_timeout);
+                let deadline_us = cx.env.now.mono_us.saturating_add(limit_us);
+                return self.answer_when(cx, from, ticket, Until::Flushed { deadline_us });
             }
             Command::WaitClose(database) => {
-                return self.answer_when(d, from, ticket, Until::Closed(database));
+                return self.answer_when(cx, from, ticket, Until::Closed(database));
             }
             Command::Resume(database) => {
-                self.resume(d, database.as_deref());
+                self.resume(cx, database.as_deref());
                 Outcome::Done
             }
             Command::Reconnect(database) => {
-                self.reconnect(d, database.as_deref(), "obsolete connection");
+                self.reconnect(cx, database.as_deref(), "obsolete connection");
                 Outcome::Done
             }
             Command::Kill(database) => {
-                self.kill(d, database.as_deref());
+                self.kill(cx, database.as_deref());
                 Outcome::Done
             }
-            Command::KillClient(serial) => self.kill_client(d, serial),
+            Command::KillClient(serial) => self.kill_client(cx, serial),
             Command::Disable(database) => {
-                self.shared.switch(&database, |switches| switches.disabled = true);
+                cx.env.shared.switch(&database, |switches| switches.disabled = true);
                 Outcome::Done
             }
             Command::Enable(database) => {
-                self.shared.switch(&database, |switches| switches.disabled = false);
+                cx.env.shared.switch(&database, |switches| switches.disabled = false);
                 Outcome::Done
             }
             Command::TakeOver
@@ -83,34 +90,34 @@ impl Machine {
             | Command::Reload
             | Command::Shutdown(_) => Outcome::Done,
         };
-        self.answer(d, from, ticket, outcome);
+        self.answer(cx, from, ticket, outcome);
     }
 
-    fn answer<D: Driver>(&mut self, d: &mut D, from: WorkerId, ticket: u64, outcome: Outcome) {
-        if from == self.worker {
-            self.command_done(d, ticket, outcome, false);
+    fn answer<D: Driver>(&mut self, cx: &mut Cx<'_, D>, from: WorkerId, ticket: u64, outcome: Outcome) {
+        if from == cx.env.worker {
+            self.command_done(cx, ticket, outcome, false);
         } else {
-            d.mail(from, Mail::Outcome { ticket, outcome });
+            cx.driver.mail(from, Mail::Outcome { ticket, outcome });
         }
     }
 
-    fn answer_when<D: Driver>(&mut self, d: &mut D, from: WorkerId, ticket: u64, until: Until) {
+    fn answer_when<D: Driver>(&mut self, cx: &mut Cx<'_, D>, from: WorkerId, ticket: u64, until: Until) {
         self.tasks.push_back(Task { from, ticket, until });
-        self.check_commands(d);
+        self.check_commands(cx);
     }
 
     /// Answers the commands that are due.
-    pub(super) fn check_commands<D: Driver>(&mut self, d: &mut D) {
+    pub(super) fn check_commands<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         if self.tasks.is_empty() {
             return;
         }
         let tasks = std::mem::take(&mut self.tasks);
         for task in tasks {
-            let outcome = match self.undone_by(&task.until) {
+            let outcome = match self.undone_by(cx.env, &task.until) {
                 Some(text) => Outcome::Undone(text),
-                None if self.is_reached(d, &task.until) => {
+                None if self.is_reached(cx, &task.until) => {
                     if matches!(task.until, Until::Flushed { .. }) {
-                        self.close_unflushed(d);
+                        self.close_unflushed(cx);
                     }
                     Outcome::Done
                 }
@@ -119,26 +126,26 @@ impl Machine {
                     continue;
                 }
             };
-            self.answer(d, task.from, task.ticket, outcome);
+            self.answer(cx, task.from, task.ticket, outcome);
         }
     }
 
     /// Why the awaited state will not come: no client may be told that all is at rest when it is not.
-    fn undone_by(&self, until: &Until) -> Option<&'static str> {
+    fn undone_by(&self, env: &Env, until: &Until) -> Option<&'static str> {
         match until {
-            Until::Released(Some(name)) if self.rules.config.database(name).is_none() => {
+            Until::Released(Some(name)) if env.rules.config.database(name).is_none() => {
                 Some("PAUSE was undone: database removed")
             }
-            Until::Released(Some(name)) if self.shared.switches(name).paused => None,
-            Until::Released(None) if self.activity == Activity::Paused => None,
+            Until::Released(Some(name)) if env.shared.switches(name).paused => None,
+            Until::Released(None) if env.activity == Activity::Paused => None,
             Until::Released(_) => Some("PAUSE was undone by RESUME"),
-            Until::Flushed { .. } if self.activity == Activity::Suspended => None,
+            Until::Flushed { .. } if env.activity == Activity::Suspended => None,
             Until::Flushed { .. } => Some("SUSPEND was undone by RESUME"),
             Until::Closed(_) => None,
         }
     }
 
-    fn is_reached<D: Driver>(&self, d: &D, until: &Until) -> bool {
+    fn is_reached<D: Driver>(&self, cx: &Cx<'_, D>, until: &Until) -> bool {
         match until {
             Until::Released(database) => self.pools_of(database.as_deref()).all(|(_, pool)| {
                 pool.servers(ServerKind::Active)
@@ -151,9 +158,9 @@ impl Machine {
                     && database.as_deref().is_none_or(|name| *self.pools[server.pool].database == *name)
             }),
             Until::Flushed { deadline_us } => {
-                self.now.mono_us >= *deadline_us
-                    || (self.clients.values().all(|client| d.backlog(client.conn) == 0)
-                        && self.servers.values().all(|server| d.backlog(server.conn) == 0))
+                cx.env.now.mono_us >= *deadline_us
+                    || (self.clients.values().all(|client| cx.driver.backlog(client.conn) == 0)
+                        && self.servers.values().all(|server| cx.driver.backlog(server.conn) == 0))
             }
         }
     }
@@ -169,11 +176,11 @@ impl Machine {
         self.pools_of(database).map(|(id, _)| id).collect()
     }
 
-    fn pause<D: Driver>(&mut self, d: &mut D, database: Option<&str>) {
+    fn pause<D: Driver>(&mut self, cx: &mut Cx<'_, D>, database: Option<&str>) {
         match database {
-            None => self.activity = Activity::Paused,
+            None => cx.env.activity = Activity::Paused,
             Some(name) => {
-                self.shared.switch(name, |switches| switches.paused = true);
+                cx.env.shared.switch(name, |switches| switches.paused = true);
             }
         }
         for id in self.pool_ids_of(database) {
@@ -181,83 +188,92 @@ impl Machine {
                 self.pools[id].paused = true;
             }
             for server in self.idle_servers(id) {
-                self.close_server(d, server, "pause mode", CloseMode::Flush);
+                self.close_server(cx, server, "pause mode", CloseMode::Flush);
             }
         }
     }
 
-    fn resume<D: Driver>(&mut self, d: &mut D, database: Option<&str>) {
+    fn resume<D: Driver>(&mut self, cx: &mut Cx<'_, D>, database: Option<&str>) {
         match database {
             Some(name) => {
-                self.shared.switch(name, |switches| switches.paused = false);
+                cx.env.shared.switch(name, |switches| switches.paused = false);
                 for id in self.pool_ids_of(Some(name)) {
                     self.pools[id].paused = false;
                     self.notice(id);
                 }
             }
             None => {
-                let suspended = self.activity == Activity::Suspended;
+                let suspended = cx.env.activity == Activity::Suspended;
                 self.suspended_by = None;
-                self.activity = Activity::Active;
+                cx.env.activity = Activity::Active;
                 for id in self.pool_ids_of(None) {
                     self.notice(id);
                 }
                 if suspended {
-                    self.unsuspend(d);
+                    self.unsuspend(cx);
                 }
             }
         }
     }
 
-    fn resume_by_signal<D: Driver>(&mut self, d: &mut D) {
-        let line = match self.activity {
+    fn resume_by_signal<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let line = match cx.env.activity {
             Activity::Active => "got SIGUSR2, but not paused/suspended",
             Activity::Paused => "got SIGUSR2, continuing from PAUSE",
             Activity::Suspended => "got SIGUSR2, continuing from SUSPEND",
         };
-        if self.worker.0 == 0 {
-            self.log(d, Level::Log, line);
+        if cx.env.worker.0 == 0 {
+            cx.log(Level::Log, line);
         }
-        if self.activity != Activity::Active {
-            self.resume(d, None);
+        if cx.env.activity != Activity::Active {
+            self.resume(cx, None);
         }
     }
 
-    fn suspend<D: Driver>(&mut self, d: &mut D) {
-        self.activity = Activity::Suspended;
+    fn suspend<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        cx.env.activity = Activity::Suspended;
         let clients: Vec<ClientId> = self.clients.keys().collect();
         for id in clients {
             if !matches!(self.clients[id].state, ClientState::Console(_)) {
-                self.pause_client(d, id);
+                self.pause_client(cx, id);
             }
         }
     }
 
-    fn unsuspend<D: Driver>(&mut self, d: &mut D) {
+    fn unsuspend<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let clients: Vec<ClientId> = self.clients.keys().collect();
         for id in clients {
-            self.client_unpause(d, id);
+            self.client_unpause(cx, id);
         }
     }
 
     /// SUSPEND that could not flush everything in `suspend_timeout`.
-    fn close_unflushed<D: Driver>(&mut self, d: &mut D) {
-        let stuck: Vec<ClientId> =
-            self.clients.iter().filter(|(_, client)| d.backlog(client.conn) > 0).map(|(id, _)| id).collect();
+    fn close_unflushed<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let stuck: Vec<ClientId> = self
+            .clients
+            .iter()
+            .filter(|(_, client)| cx.driver.backlog(client.conn) > 0)
+            .map(|(id, _)| id)
+            .collect();
         for id in stuck {
-            self.remove_client(d, id, "suspend_timeout", CloseMode::Now);
+            self.remove_client(cx, id, "suspend_timeout", CloseMode::Now);
         }
     }
 
     /// Marks servers to be closed at their next rest; free ones and those that log in go at once. The machine forgets what it
     /// knew of the servers' parameters.
-    pub(super) fn reconnect<D: Driver>(&mut self, d: &mut D, database: Option<&str>, reason: &'static str) {
+    pub(super) fn reconnect<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        database: Option<&str>,
+        reason: &'static str,
+    ) {
         for id in self.pool_ids_of(database) {
-            self.recycle_pool(d, id, reason);
+            self.recycle_pool(cx, id, reason);
         }
     }
 
-    fn recycle_pool<D: Driver>(&mut self, d: &mut D, id: PoolId, reason: &'static str) {
+    fn recycle_pool<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: PoolId, reason: &'static str) {
         let pool = &mut self.pools[id];
         pool.greeting = None;
         pool.failure = None;
@@ -267,39 +283,44 @@ impl Machine {
         let servers: Vec<ServerId> =
             self.servers.iter().filter(|(_, server)| server.pool == id).map(|(server, _)| server).collect();
         for server_id in servers {
-            self.recycle_server(d, server_id, reason);
+            self.recycle_server(cx, server_id, reason);
         }
         self.notice(id);
     }
 
     /// Closes a server now, or when it comes to rest.
-    pub(super) fn recycle_server<D: Driver>(&mut self, d: &mut D, id: ServerId, reason: &'static str) {
+    pub(super) fn recycle_server<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        reason: &'static str,
+    ) {
         let Some(server) = self.servers.get_mut(id) else { return };
         match server.state.kind() {
             // A client that listens must learn of the move: otherwise it hears nothing from the server that it goes to now.
-            ServerKind::Idle | ServerKind::Listening => self.close_server(d, id, reason, CloseMode::Flush),
+            ServerKind::Idle | ServerKind::Listening => self.close_server(cx, id, reason, CloseMode::Flush),
             ServerKind::Login if server.state.client().is_none() => {
-                self.close_server(d, id, reason, CloseMode::Now);
+                self.close_server(cx, id, reason, CloseMode::Now);
             }
             // A replication server would never be released.
-            ServerKind::Active if server.replication => self.lose_server(d, id, reason.into()),
+            ServerKind::Active if server.replication => self.lose_server(cx, id, reason.into()),
             _ => server.retire = Some(reason),
         }
     }
 
-    fn kill<D: Driver>(&mut self, d: &mut D, database: Option<&str>) {
+    fn kill<D: Driver>(&mut self, cx: &mut Cx<'_, D>, database: Option<&str>) {
         if let Some(name) = database {
-            self.shared.switch(name, |switches| switches.paused = true);
+            cx.env.shared.switch(name, |switches| switches.paused = true);
         }
         for id in self.pool_ids_of(database) {
             let name = Arc::clone(&self.pools[id].database);
-            self.shared.switch(&name, |switches| switches.paused = true);
-            self.empty_pool(d, id);
+            cx.env.shared.switch(&name, |switches| switches.paused = true);
+            self.empty_pool(cx, id);
         }
     }
 
     /// Disconnects a pool's clients and servers, and forgets the pool.
-    fn empty_pool<D: Driver>(&mut self, d: &mut D, id: PoolId) {
+    fn empty_pool<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: PoolId) {
         let clients: Vec<ClientId> = self
             .clients
             .iter()
@@ -307,38 +328,38 @@ impl Machine {
             .map(|(client, _)| client)
             .collect();
         for client in clients {
-            self.refuse_client(d, client, &Fault::DatabaseRemoved);
+            self.refuse_client(cx, client, &Fault::DatabaseRemoved);
         }
-        self.drop_pool(d, id, "database removed");
+        self.drop_pool(cx, id, "database removed");
     }
 
-    fn kill_client<D: Driver>(&mut self, d: &mut D, serial: u64) -> Outcome {
+    fn kill_client<D: Driver>(&mut self, cx: &mut Cx<'_, D>, serial: u64) -> Outcome {
         let found = self.clients.iter().find(|(_, client)| client.serial == serial).map(|(id, _)| id);
         if let Some(id) = found {
-            self.refuse_client(d, id, &Fault::ForcedDisconnect);
+            self.refuse_client(cx, id, &Fault::ForcedDisconnect);
         }
         Outcome::Sums(vec![("killed", u64::from(found.is_some()))])
     }
 
     /// New configuration: pools follow, servers that were made by other rules are recycled, clients of databases that are gone
     /// are told.
-    fn follow_rules<D: Driver>(&mut self, d: &mut D, rules: Rules) {
-        let old = std::mem::replace(&mut self.rules, rules);
-        let config = Arc::clone(&self.rules.config);
-        let tls_changed = old.server_tls_epoch != self.rules.server_tls_epoch;
+    fn follow_rules<D: Driver>(&mut self, cx: &mut Cx<'_, D>, rules: Rules) {
+        let old = std::mem::replace(&mut cx.env.rules, rules);
+        let config = Arc::clone(&cx.env.rules.config);
+        let tls_changed = old.server_tls_epoch != cx.env.rules.server_tls_epoch;
         let diff = old.config.diff(&config);
-        self.sampler = Sampler::new(&config.main);
+        cx.env.sampler = Sampler::new(&config.main);
         // A shorter period begins at once.
-        self.stats_us = self.stats_us.min(self.now.mono_us + super::maintenance::stats_period_us(&config));
-        self.measured.resize(super::measure::share_bytes(&config.main, &self.shared));
+        self.stats_us = self.stats_us.min(cx.env.now.mono_us + super::maintenance::stats_period_us(&config));
+        cx.env.measured.resize(super::measure::share_bytes(&config.main, &cx.env.shared));
         let is_removed = |name: &str| diff.removed.iter().any(|other| other == name);
-        self.shared.keep_switches(|name| config.database(name).is_some() && !is_removed(name));
+        cx.env.shared.keep_switches(|name| config.database(name).is_some() && !is_removed(name));
         for id in self.pool_ids_of(None) {
             let name = Arc::clone(&self.pools[id].database);
             // A name that `*` stands for now, or did before, is another database than the one of its own entry.
             let is_named = |names: &[String]| names.iter().any(|other| **other == *name);
             let Some(database) = config.database(&name).filter(|_| !is_removed(&name)) else {
-                self.empty_pool(d, id);
+                self.empty_pool(cx, id);
                 continue;
             };
             let recycled = is_among(&diff.recycled, &config, &name) || is_named(&diff.added);
@@ -347,36 +368,36 @@ impl Machine {
             pool.follow(&config);
             // PgBouncer's words for TLS, too.
             if recycled || tls_changed {
-                self.recycle_pool(d, id, "database configuration changed");
+                self.recycle_pool(cx, id, "database configuration changed");
             }
             self.notice(id);
         }
     }
 
     /// There is no successor left to hand over to.
-    fn serve_on(&mut self) {
-        if self.stopping == Some(Shutdown::HandOver) {
-            self.stopping = Some(Shutdown::WaitForClients);
+    fn serve_on(&mut self, env: &mut Env) {
+        if env.stopping == Some(Shutdown::HandOver) {
+            env.stopping = Some(Shutdown::WaitForClients);
         }
     }
 
     /// A shutdown begins, or becomes more urgent.
-    pub(super) fn begin_stopping<D: Driver>(&mut self, d: &mut D, kind: Shutdown) {
-        if self.stopping.is_some_and(|present| urgency(present) >= urgency(kind)) {
+    pub(super) fn begin_stopping<D: Driver>(&mut self, cx: &mut Cx<'_, D>, kind: Shutdown) {
+        if cx.env.stopping.is_some_and(|present| urgency(present) >= urgency(kind)) {
             return;
         }
-        if self.stopping.is_none() {
-            self.stopping_us = self.now.mono_us;
+        if cx.env.stopping.is_none() {
+            self.stopping_us = cx.env.now.mono_us;
         }
-        self.stopping = Some(kind);
+        cx.env.stopping = Some(kind);
         self.said_drained = false;
         // Unix sockets stay, for the console.
         if kind != Shutdown::Now {
-            d.stop_listening();
+            cx.driver.stop_listening();
         }
-        if self.activity == Activity::Suspended {
+        if cx.env.activity == Activity::Suspended {
             // A suspended client is not read and cannot finish the work that the shutdown waits for.
-            self.resume(d, None);
+            self.resume(cx, None);
         }
         if kind != Shutdown::WaitForServers {
             return;
@@ -388,18 +409,18 @@ impl Machine {
             .map(|(id, _)| id)
             .collect();
         for id in logging_in {
-            self.refuse_client(d, id, &Fault::ServerShuttingDown);
+            self.refuse_client(cx, id, &Fault::ServerShuttingDown);
         }
         for id in self.pool_ids_of(None) {
-            self.refuse_lookups(d, id, Obstacle::ShuttingDown);
+            self.refuse_lookups(cx, id, Obstacle::ShuttingDown);
             // The servers that are there serve what clients asked for before this.
-            self.hand_out(d, id);
+            self.hand_out(cx, id);
         }
     }
 
     /// Says, once, that nothing is left that the shutdown waits for.
-    pub(super) fn check_stopping<D: Driver>(&mut self, d: &mut D) {
-        let done = match self.stopping {
+    pub(super) fn check_stopping<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let done = match cx.env.stopping {
             None | Some(Shutdown::Now) => return,
             Some(Shutdown::WaitForServers) => {
                 let waited_for = |kind| !matches!(kind, ServerKind::Login | ServerKind::Listening);
@@ -408,14 +429,14 @@ impl Machine {
             // Clients that the process before this one still serves come to the next one through here, and no other way.
             Some(Shutdown::HandOver) if self.awaits_arrivals => false,
             // Clients and servers on their way to a successor come back if that is lost.
-            Some(Shutdown::WaitForClients | Shutdown::HandOver) if d.is_giving() => false,
+            Some(Shutdown::WaitForClients | Shutdown::HandOver) if cx.driver.is_giving() => false,
             Some(Shutdown::WaitForClients | Shutdown::HandOver) => {
                 !self.clients.values().any(|client| !matches!(client.state, ClientState::Console(_)))
             }
         };
         if done && !self.said_drained {
             self.said_drained = true;
-            d.ask(Question::Drained(self.worker));
+            cx.driver.ask(Question::Drained(cx.env.worker));
         }
     }
 }

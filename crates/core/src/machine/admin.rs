@@ -8,7 +8,7 @@ use pgweir_wire::error::{Report, SqlState, encode_error, encode_notice};
 use pgweir_wire::frontend::{Query, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
-use super::{Activity, Machine, Step};
+use super::{Activity, Step, Worker};
 use crate::client::ClientState;
 use crate::client_handoff::{Counted, Login};
 use crate::console::command::{
@@ -17,26 +17,27 @@ use crate::console::command::{
 use crate::console::session::{ConsoleSession, Reply};
 use crate::console::table::Row;
 use crate::console::{self, Rights, table};
+use crate::context::{Cx, Env};
 use crate::driver::{CloseMode, Driver, Level, Peer};
 use crate::errors::Fault;
 use crate::ids::ClientId;
 use crate::limits::{BACKLOG_HIGH_BYTES, CONSOLE_QUERY_BYTES_MAX};
 use crate::mail::{Mail, Question, Shutdown};
 
-impl Machine {
+impl Worker {
     /// A client enters the console.
     pub(super) fn open_console<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         login: &Login,
         rights: Rights,
         counted: Counted,
     ) -> Step {
-        let key = self.new_cancel_key(d, id, 0, None);
-        let application = self.application_name(&login.params).map(Box::from);
+        let key = self.new_cancel_key(cx, id, 0, None);
+        let application = self.application_name(cx.env, &login.params).map(Box::from);
         let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
-        let out = &mut self.scratch;
+        let out = &mut cx.env.scratch;
         out.clear();
         backend::encode_auth_ok(out);
         for (name, value) in [
@@ -53,66 +54,66 @@ impl Machine {
         backend::encode_backend_key_data(out, key.pid(), &key.secret());
         backend::encode_ready(out, TxStatus::Idle);
         let user = Arc::clone(&login.user);
-        let session = ConsoleSession::new(user, application, self.now.mono_us, rights, key, counted);
+        let session = ConsoleSession::new(user, application, cx.env.now.mono_us, rights, key, counted);
         client.state = ClientState::Console(Box::new(session));
         self.console_logins += 1;
-        d.send(client.conn, &self.scratch);
+        cx.driver.send(client.conn, &cx.env.scratch);
         Step::Used(0)
     }
 
     /// A console client has sent bytes.
-    pub(super) fn console_sent<D: Driver>(&mut self, d: &mut D, id: ClientId, bytes: &[u8]) -> Step {
+    pub(super) fn console_sent<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, bytes: &[u8]) -> Step {
         let header = match Header::peek(bytes) {
             Ok(Some(header)) => header,
             Ok(None) => return Step::Wait,
-            Err(error) => return self.refuse_client(d, id, &Fault::Protocol(error.to_string().into())),
+            Err(error) => return self.refuse_client(cx, id, &Fault::Protocol(error.to_string().into())),
         };
         let Some(client) = self.clients.get(id) else { return Step::Gone };
         let ClientState::Console(console) = &client.state else { return Step::Wait };
         if header.tag == tag::TERMINATE {
-            return self.client_left(d, id, "client close request");
+            return self.client_left(cx, id, "client close request");
         }
-        if console.pending.is_some() || d.backlog(client.conn) > BACKLOG_HIGH_BYTES {
+        if console.pending.is_some() || cx.driver.backlog(client.conn) > BACKLOG_HIGH_BYTES {
             return Step::Wait;
         }
         if header.total() > CONSOLE_QUERY_BYTES_MAX {
-            return self.refuse_client(d, id, &Fault::TooLarge("console command is too long".into()));
+            return self.refuse_client(cx, id, &Fault::TooLarge("console command is too long".into()));
         }
         let Some(body) = bytes.get(HEADER_LEN..header.total()) else { return Step::Wait };
-        let now_us = self.now.mono_us;
+        let now_us = cx.env.now.mono_us;
         self.console_mut(id).into_iter().for_each(|console| console.request_us = now_us);
         if header.tag != tag::QUERY {
-            if !self.console_extended(d, id, header.tag, body) {
-                return self.not_a_query(d, id, header.tag);
+            if !self.console_extended(cx, id, header.tag, body) {
+                return self.not_a_query(cx, id, header.tag);
             }
             return if self.clients.contains_key(id) { Step::Used(header.total()) } else { Step::Gone };
         }
         let text = match Query::parse(body) {
             Ok(query) => String::from_utf8_lossy(query.text).into_owned(),
-            Err(error) => return self.refuse_client(d, id, &Fault::Protocol(error.to_string().into())),
+            Err(error) => return self.refuse_client(cx, id, &Fault::Protocol(error.to_string().into())),
         };
-        self.typed(d, id, &text);
+        self.typed(cx, id, &text);
         if self.clients.contains_key(id) { Step::Used(header.total()) } else { Step::Gone }
     }
 
-    fn not_a_query<D: Driver>(&mut self, d: &mut D, id: ClientId, message: u8) -> Step {
+    fn not_a_query<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, message: u8) -> Step {
         let text = format!("unsupported packet type for admin console: {message}");
-        self.say_error(d, id, SqlState::PROTOCOL_VIOLATION, &text);
-        self.refuse_client(d, id, &Fault::Protocol("bad packet".into()))
+        self.say_error(cx, id, SqlState::PROTOCOL_VIOLATION, &text);
+        self.refuse_client(cx, id, &Fault::Protocol("bad packet".into()))
     }
 
-    fn typed<D: Driver>(&mut self, d: &mut D, id: ClientId, text: &str) {
+    fn typed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, text: &str) {
         // Drivers send a comment to see whether the server is alive.
         if text.trim_start().starts_with("--") && !text.contains('\n') {
-            self.scratch.clear();
-            backend::encode_empty_query(&mut self.scratch);
-            return self.say_ready(d, id);
+            cx.env.scratch.clear();
+            backend::encode_empty_query(&mut cx.env.scratch);
+            return self.say_ready(cx, id);
         }
         match Command::parse(text) {
-            Ok(command) => self.run_command(d, id, command),
+            Ok(command) => self.run_command(cx, id, command),
             Err(none) => {
                 let text = self.why_none(id, none);
-                self.say_error(d, id, SqlState::PROTOCOL_VIOLATION, &text);
+                self.say_error(cx, id, SqlState::PROTOCOL_VIOLATION, &text);
             }
         }
     }
@@ -128,78 +129,78 @@ impl Machine {
     }
 
     /// Carries out a command if its user may give it. The answer looks as the session's `reply` says.
-    pub(super) fn run_command<D: Driver>(&mut self, d: &mut D, id: ClientId, command: Command) {
+    pub(super) fn run_command<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, command: Command) {
         let Some(rights) = self.console(id).map(|console| console.rights) else { return };
         match &command {
-            Command::Show(Topic::Help) => return self.say_help(d, id),
+            Command::Show(Topic::Help) => return self.say_help(cx, id),
             Command::ShowParameter(index) => {
                 let row = vec![Some(FIXED_PARAMETERS[*index].1.to_owned())];
-                return self.say_rows(d, id, &table::columns_of(&command), vec![row]);
+                return self.say_rows(cx, id, &table::columns_of(&command), vec![row]);
             }
             Command::Set { key, .. } if command::is_ignored(key) => {
-                self.scratch.clear();
+                cx.env.scratch.clear();
                 encode_notice(
-                    &mut self.scratch,
+                    &mut cx.env.scratch,
                     &Report::notice(SqlState::SUCCESSFUL_COMPLETION, "SET ignored"),
                 );
-                backend::encode_command_complete(&mut self.scratch, "SET");
-                return self.say_ready(d, id);
+                backend::encode_command_complete(&mut cx.env.scratch, "SET");
+                return self.say_ready(cx, id);
             }
             Command::Show(topic) if *topic != Topic::Fds => {}
-            _ if rights == Rights::Admin => self.log_command(d, &command),
+            _ if rights == Rights::Admin => self.log_command(cx, &command),
             _ => {
-                return self.say_error(d, id, SqlState::PROTOCOL_VIOLATION, NOT_ADMIN);
+                return self.say_error(cx, id, SqlState::PROTOCOL_VIOLATION, NOT_ADMIN);
             }
         }
-        if let Err(text) = self.check_command(&command) {
-            return self.say_error(d, id, SqlState::PROTOCOL_VIOLATION, &text);
+        if let Err(text) = self.check_command(cx.env, &command) {
+            return self.say_error(cx, id, SqlState::PROTOCOL_VIOLATION, &text);
         }
         if command == Command::TakeOver {
-            return self.begin_take_over(d, id);
+            return self.begin_take_over(cx, id);
         }
-        self.distribute(d, Asker::Console(id), command);
+        self.distribute(cx, Asker::Console(id), command);
     }
 
     /// A command of the control plane. It cannot run commands that need a client to end them, or that end the process.
-    pub(super) fn operate<D: Driver>(&mut self, d: &mut D, ticket: u64, command: Command) {
+    pub(super) fn operate<D: Driver>(&mut self, cx: &mut Cx<'_, D>, ticket: u64, command: Command) {
         let refused = match &command {
             Command::Suspend | Command::Shutdown(_) | Command::TakeOver | Command::ShowParameter(_) => {
                 Some("this command can be given on the console only".to_owned())
             }
-            command => self.check_command(command).err(),
+            command => self.check_command(cx.env, command).err(),
         };
         if let Some(text) = refused {
-            return d.ask(Question::Operated { ticket, result: Err(text) });
+            return cx.driver.ask(Question::Operated { ticket, result: Err(text) });
         }
         if !matches!(command, Command::Show(_)) {
-            self.log_command(d, &command);
+            self.log_command(cx, &command);
         }
-        self.distribute(d, Asker::Control(ticket), command);
+        self.distribute(cx, Asker::Control(ticket), command);
     }
 
     /// A process of our own user wants to take our place: it gets this connection, and then everything else.
-    fn begin_take_over<D: Driver>(&mut self, d: &mut D, id: ClientId) {
+    fn begin_take_over<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
         let Some(client) = self.clients.get(id) else { return };
         let house = matches!(client.origin.peer, Peer::Unix { same_user: true, .. });
-        if !house || self.stopping.is_some() || self.activity != Activity::Active {
+        if !house || cx.env.stopping.is_some() || cx.env.activity != Activity::Active {
             let text = "only a process of the same user can take over, while neither a shutdown nor PAUSE nor SUSPEND is in force";
-            return self.say_error(d, id, SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, text);
+            return self.say_error(cx, id, SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, text);
         }
         let Some(client) = self.clients.remove(id) else { return };
-        self.clear_role(client.conn);
+        cx.env.clear_role(client.conn);
         if let ClientState::Console(console) = &client.state {
-            self.console_left(d, id, console);
+            self.console_left(cx, id, console);
         }
-        d.surrender(client.conn);
+        cx.driver.surrender(client.conn);
     }
 
     /// Sends a command to the workers or the control plane, which carry it out, and remembers which client or request asked
     /// for it.
-    fn distribute<D: Driver>(&mut self, d: &mut D, asker: Asker, command: Command) {
+    fn distribute<D: Driver>(&mut self, cx: &mut Cx<'_, D>, asker: Asker, command: Command) {
         self.tickets += 1;
         let ticket = self.tickets;
         let elsewhere = matches!(command, Command::Reload | Command::Set { .. });
-        let missing = if elsewhere { 1 } else { self.shared.workers() };
+        let missing = if elsewhere { 1 } else { cx.env.shared.workers() };
         let pending = PendingCommand { asker, command: command.clone(), missing, outcomes: Vec::new() };
         self.commands.insert(ticket, pending);
         if let Asker::Console(id) = asker
@@ -207,40 +208,46 @@ impl Machine {
         {
             console.pending = Some(ticket);
         }
-        let from = self.worker;
+        let from = cx.env.worker;
         match command {
-            Command::Reload => d.ask(Question::Reload { from, ticket }),
-            Command::Set { key, value } => d.ask(Question::Set { from, ticket, key, value }),
+            Command::Reload => cx.driver.ask(Question::Reload { from, ticket }),
+            Command::Set { key, value } => cx.driver.ask(Question::Set { from, ticket, key, value }),
             Command::Shutdown(kind) => {
-                for worker in self.other_workers() {
-                    d.mail(worker, Mail::Shutdown(kind));
+                for worker in self.other_workers(cx.env) {
+                    cx.driver.mail(worker, Mail::Shutdown(kind));
                 }
                 if kind != Shutdown::Now {
                     // The state is set before the answer: a client that reads the answer finds it true.
-                    self.begin_stopping(d, kind);
+                    self.begin_stopping(cx, kind);
                 }
                 if let (Asker::Console(id), Shutdown::Now) = (asker, kind) {
                     // The connection just ends.
-                    self.remove_client(d, id, "shutdown", CloseMode::Now);
+                    self.remove_client(cx, id, "shutdown", CloseMode::Now);
                 } else {
-                    self.command_done(d, ticket, Outcome::Done, true);
+                    self.command_done(cx, ticket, Outcome::Done, true);
                 }
-                d.ask(Question::Shutdown(kind));
+                cx.driver.ask(Question::Shutdown(kind));
             }
             command => {
                 if let (Asker::Console(id), Command::Suspend) = (asker, &command) {
                     self.suspended_by = Some(id);
                 }
-                for worker in self.other_workers() {
-                    d.mail(worker, Mail::Command { from, ticket, command: command.clone() });
+                for worker in self.other_workers(cx.env) {
+                    cx.driver.mail(worker, Mail::Command { from, ticket, command: command.clone() });
                 }
-                self.perform(d, from, ticket, command);
+                self.perform(cx, from, ticket, command);
             }
         }
     }
 
     /// A worker's answer, or the control plane's. `all` ends the command even if answers of other workers are missing.
-    pub(super) fn command_done<D: Driver>(&mut self, d: &mut D, ticket: u64, outcome: Outcome, all: bool) {
+    pub(super) fn command_done<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        ticket: u64,
+        outcome: Outcome,
+        all: bool,
+    ) {
         let Some(pending) = self.commands.get_mut(&ticket) else { return };
         pending.missing -= 1;
         pending.outcomes.push(outcome);
@@ -264,36 +271,36 @@ impl Machine {
                     (None, Command::Show(topic)) => Ok(self.merge(*topic, pending.outcomes)),
                     (None, _) => Ok(Vec::new()),
                 };
-                return d.ask(Question::Operated { ticket, result });
+                return cx.driver.ask(Question::Operated { ticket, result });
             }
         };
         if let Some(console) = self.console_mut(id) {
             console.pending = None;
         }
         match (failure, &pending.command) {
-            (Some((code, text)), _) => self.say_error(d, id, code, &text),
+            (Some((code, text)), _) => self.say_error(cx, id, code, &text),
             (None, Command::Show(topic)) => {
                 let rows = self.merge(*topic, pending.outcomes);
                 let columns = table::columns_of(&pending.command);
                 if *topic == Topic::Fds && self.gets_descriptors(id) {
-                    self.say_descriptors(d, id, &columns, &rows);
+                    self.say_descriptors(cx, id, &columns, &rows);
                 } else {
-                    self.say_rows(d, id, &columns, rows);
+                    self.say_rows(cx, id, &columns, rows);
                 }
             }
             (None, command) => {
-                self.scratch.clear();
+                cx.env.scratch.clear();
                 for outcome in &pending.outcomes {
                     if let Outcome::Noted(text) = outcome {
                         let notice = Report::notice(SqlState::SUCCESSFUL_COMPLETION, text);
-                        encode_notice(&mut self.scratch, &notice);
+                        encode_notice(&mut cx.env.scratch, &notice);
                     }
                 }
-                backend::encode_command_complete(&mut self.scratch, &command.tag());
-                self.say_ready(d, id);
+                backend::encode_command_complete(&mut cx.env.scratch, &command.tag());
+                self.say_ready(cx, id);
             }
         }
-        self.client_resume(d, id);
+        self.client_resume(cx, id);
     }
 
     pub(super) fn console_mut(&mut self, id: ClientId) -> Option<&mut ConsoleSession> {
@@ -312,12 +319,14 @@ impl Machine {
 
     /// Ctrl-C on a console that waits (for PAUSE, SUSPEND, WAIT_CLOSE): it waits no longer, and the command's effects are
     /// undone.
-    pub(super) fn cancel_console<D: Driver>(&mut self, d: &mut D, id: ClientId) {
+    pub(super) fn cancel_console<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
         let Some(ticket) = self.console(id).and_then(|console| console.pending) else { return };
         let Some(pending) = self.commands.get(&ticket) else { return };
         let undo = match &pending.command {
             // A shutdown relies on it.
-            Command::Pause(_) | Command::Suspend if self.stopping == Some(Shutdown::WaitForServers) => return,
+            Command::Pause(_) | Command::Suspend if cx.env.stopping == Some(Shutdown::WaitForServers) => {
+                return;
+            }
             Command::Pause(database) => Some(Command::Resume(database.clone())),
             Command::Suspend => Some(Command::Resume(None)),
             Command::WaitClose(_) => None,
@@ -329,101 +338,118 @@ impl Machine {
             console.pending = None;
         }
         if let Some(undo) = undo {
-            self.distribute_silently(d, undo);
+            self.distribute_silently(cx, undo);
         }
-        self.say_error(d, id, SqlState::QUERY_CANCELED, &text);
-        self.client_resume(d, id);
+        self.say_error(cx, id, SqlState::QUERY_CANCELED, &text);
+        self.client_resume(cx, id);
     }
 
     /// A console client is gone. Its commands go on, except that a SUSPEND is undone: no other client would end it.
-    pub(super) fn console_left<D: Driver>(&mut self, d: &mut D, id: ClientId, console: &ConsoleSession) {
-        self.cancel_keys.remove(&console.cancel_key.head());
+    pub(super) fn console_left<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        console: &ConsoleSession,
+    ) {
+        cx.env.cancel_keys.remove(&console.cancel_key.head());
         if let Some(ticket) = console.pending {
             self.commands.remove(&ticket);
         }
-        if self.suspended_by == Some(id) && self.activity == Activity::Suspended {
-            self.log(d, Level::Log, "admin disappeared when suspended, doing RESUME");
-            self.distribute_silently(d, Command::Resume(None));
+        if self.suspended_by == Some(id) && cx.env.activity == Activity::Suspended {
+            cx.log(Level::Log, "admin disappeared when suspended, doing RESUME");
+            self.distribute_silently(cx, Command::Resume(None));
         }
     }
 
-    fn distribute_silently<D: Driver>(&mut self, d: &mut D, command: Command) {
-        let from = self.worker;
-        for worker in self.other_workers() {
-            d.mail(worker, Mail::Command { from, ticket: 0, command: command.clone() });
+    fn distribute_silently<D: Driver>(&mut self, cx: &mut Cx<'_, D>, command: Command) {
+        let from = cx.env.worker;
+        for worker in self.other_workers(cx.env) {
+            cx.driver.mail(worker, Mail::Command { from, ticket: 0, command: command.clone() });
         }
-        self.perform(d, from, 0, command);
+        self.perform(cx, from, 0, command);
     }
 
-    fn log_command<D: Driver>(&self, d: &mut D, command: &Command) {
+    fn log_command<D: Driver>(&self, cx: &mut Cx<'_, D>, command: &Command) {
         let verb = command.tag();
         let verb = verb.split(' ').next().unwrap_or_default().to_owned();
         let line = match command.database() {
             Some(database) => format!("{verb} '{database}' command issued"),
             None => format!("{verb} command issued"),
         };
-        self.log(d, Level::Log, &line);
+        cx.log(Level::Log, &line);
     }
 
-    pub(super) fn say_error<D: Driver>(&mut self, d: &mut D, id: ClientId, code: SqlState, text: &str) {
-        self.log(d, Level::Error, text);
-        if let Some(client) = self.clients.get(id).filter(|_| self.rules.config.main.log_pooler_errors) {
+    pub(super) fn say_error<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        code: SqlState,
+        text: &str,
+    ) {
+        cx.log(Level::Error, text);
+        if let Some(client) = self.clients.get(id).filter(|_| cx.env.rules.config.main.log_pooler_errors) {
             let line = format!("{} pooler error: {text}", self.client_log_name(client));
-            self.log(d, Level::Warning, &line);
+            cx.log(Level::Warning, &line);
         }
-        self.scratch.clear();
-        encode_error(&mut self.scratch, &Report::error(code, text));
+        cx.env.scratch.clear();
+        encode_error(&mut cx.env.scratch, &Report::error(code, text));
         if let Some(console) = self.console_mut(id)
             && matches!(console.reply, Reply::Execute { .. })
         {
             console.extended.skipping = true;
         }
-        self.say_ready(d, id);
+        self.say_ready(cx, id);
     }
 
-    fn say_help<D: Driver>(&mut self, d: &mut D, id: ClientId) {
-        self.scratch.clear();
+    fn say_help<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
+        cx.env.scratch.clear();
         let report = Report::notice(SqlState::SUCCESSFUL_COMPLETION, "Console usage").with_detail(HELP);
-        encode_notice(&mut self.scratch, &report);
-        backend::encode_command_complete(&mut self.scratch, "SHOW");
-        self.say_ready(d, id);
+        encode_notice(&mut cx.env.scratch, &report);
+        backend::encode_command_complete(&mut cx.env.scratch, "SHOW");
+        self.say_ready(cx, id);
     }
 
     /// Sends the collected answer, followed by ReadyForQuery if it answers a Query.
-    pub(super) fn say_ready<D: Driver>(&mut self, d: &mut D, id: ClientId) {
+    pub(super) fn say_ready<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
         let reply = self.console_mut(id).map(|console| std::mem::take(&mut console.reply));
         if !matches!(reply, Some(Reply::Execute { .. })) {
-            backend::encode_ready(&mut self.scratch, TxStatus::Idle);
+            backend::encode_ready(&mut cx.env.scratch, TxStatus::Idle);
         }
         if let Some(client) = self.clients.get(id) {
-            d.send(client.conn, &self.scratch);
+            cx.driver.send(client.conn, &cx.env.scratch);
         }
     }
 
     /// The whole answer to a SHOW.
-    fn say_rows<D: Driver>(&mut self, d: &mut D, id: ClientId, columns: &table::Columns, rows: Vec<Row>) {
-        self.scratch.clear();
+    fn say_rows<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        columns: &table::Columns,
+        rows: Vec<Row>,
+    ) {
+        cx.env.scratch.clear();
         match self.console(id).map(|console| console.reply.clone()) {
             Some(Reply::Execute { portal, formats, max_rows }) => {
-                self.say_part(id, columns, &portal, &formats, max_rows, rows.into());
+                self.say_part(cx.env, id, columns, &portal, &formats, max_rows, rows.into());
             }
             _ => {
                 let formats = table::Formats::default();
-                table::encode_columns(&mut self.scratch, columns, &formats);
+                table::encode_columns(&mut cx.env.scratch, columns, &formats);
                 for row in &rows {
-                    table::encode_row(&mut self.scratch, columns, &formats, row);
+                    table::encode_row(&mut cx.env.scratch, columns, &formats, row);
                 }
-                backend::encode_command_complete(&mut self.scratch, "SHOW");
+                backend::encode_command_complete(&mut cx.env.scratch, "SHOW");
             }
         }
-        self.say_ready(d, id);
+        self.say_ready(cx, id);
     }
 
     /// Whether the command can be carried out at all, seen from here.
-    fn check_command(&self, command: &Command) -> Result<(), String> {
+    fn check_command(&self, env: &Env, command: &Command) -> Result<(), String> {
         if let Some(name) = command.database() {
             let verb = command.tag().to_lowercase();
-            if console::is_database(&self.rules.config, name) {
+            if console::is_database(&env.rules.config, name) {
                 return Err(match verb.as_str() {
                     "wait_close" => format!("cannot wait in admin db: {name}"),
                     "resume" => format!("database {name} is not paused"),
@@ -432,28 +458,27 @@ impl Machine {
                     _ => format!("cannot {verb} admin db: {name}"),
                 });
             }
-            if self.rules.config.database(name).is_none() {
+            if env.rules.config.database(name).is_none() {
                 return Err(format!("no such database: {name}"));
             }
         }
-        let idle = self.activity == Activity::Active;
+        let idle = env.activity == Activity::Active;
         match command {
             Command::Pause(_) | Command::Kill(_) | Command::Suspend if !idle => {
                 Err("already suspended/paused".to_owned())
             }
-            Command::Suspend if self.shared.is_any_paused() => {
+            Command::Suspend if env.shared.is_any_paused() => {
                 Err("cannot suspend with paused databases".to_owned())
             }
             // A shutdown that waits for clients never ends if a pause keeps them and no command may lift it. So RESUME stays
             // allowed there.
             Command::Resume(_)
-                if self.stopping == Some(Shutdown::WaitForServers)
-                    && self.activity != Activity::Suspended =>
+                if env.stopping == Some(Shutdown::WaitForServers) && env.activity != Activity::Suspended =>
             {
                 Err("pooler is shutting down".to_owned())
             }
             Command::Resume(None) if idle => Err("pooler is not paused/suspended".to_owned()),
-            Command::Resume(Some(name)) if !self.shared.switches(name).paused => {
+            Command::Resume(Some(name)) if !env.shared.switches(name).paused => {
                 Err(format!("database {name} is not paused"))
             }
             _ => Ok(()),

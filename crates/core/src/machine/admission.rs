@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use pgweir_settings::PoolMode;
 
-use super::{Activity, Machine, duration_us};
+use super::{Activity, Worker, duration_us};
 use crate::client::{Account, Client, ClientState};
 use crate::client_handoff::Replication;
+use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::estimate::Estimate;
 use crate::group::{Group, group_at_front};
@@ -50,12 +51,12 @@ struct PipelineSurvey {
     full: bool,
 }
 
-impl Machine {
+impl Worker {
     /// The group that a client asks for, if that may share a server with other clients.
-    pub(super) fn group_of(&mut self, id: ClientId, bytes: &[u8]) -> Option<Group> {
+    pub(super) fn group_of(&mut self, env: &mut Env, id: ClientId, bytes: &[u8]) -> Option<Group> {
         let account = self.clients.get(id)?.account.as_deref()?;
         let pool_id = account.pool;
-        self.multiplex_limits(pool_id)?;
+        self.multiplex_limits(env, pool_id)?;
         if account.replication != Replication::None {
             return None;
         }
@@ -64,9 +65,9 @@ impl Machine {
         let keeps_draws = self.keeps_draws(account);
         let routines = &self.pools[account.pool].routines;
         let reach = &self.pools[account.pool].reach;
-        let group = group_at_front(bytes, &mut self.texts, reach, |name| {
+        let group = group_at_front(bytes, &mut env.texts, reach, |name| {
             let statement = account.statement(name).filter(|_| tracked)?;
-            let known = self.statements.get(statement)?;
+            let known = env.statements.get(statement)?;
             let traits = known.traits.as_ref().filter(|_| !routines.are_named_in(&known.query))?;
             Some((traits, known.certainly_reads(reach)))
         });
@@ -74,13 +75,13 @@ impl Machine {
         group.filter(|group| {
             let asks = group.asks || routines.are_named_in(&bytes[..bytes.len().min(group.len as usize)]);
             let touches = group.may_touch || asks || group.draws && keeps_draws;
-            !(keeps_sessions && (touches || self.is_group_watched(pool_id, group)))
+            !(keeps_sessions && (touches || self.is_group_watched(env, pool_id, group)))
         })
     }
 
     /// The bounds of multiplexing in a pool; `None` if it does not multiplex.
-    pub(super) fn multiplex_limits(&self, pool_id: PoolId) -> Option<MultiplexLimits> {
-        let main = &self.rules.config.main;
+    pub(super) fn multiplex_limits(&self, env: &Env, pool_id: PoolId) -> Option<MultiplexLimits> {
+        let main = &env.rules.config.main;
         let pool = &self.pools[pool_id];
         let resets = main.server_reset_query_always && !main.server_reset_query.is_empty();
         // If the operator wants each release looked at, no other client may use the server before the look.
@@ -101,58 +102,62 @@ impl Machine {
     }
 
     /// The expected time of a statement that is known to be short.
-    pub(super) fn short_estimate_us(&self, key: u64, limits: MultiplexLimits) -> Option<u64> {
-        let Estimate { us, bytes } = self.estimates.get(key)?;
+    pub(super) fn short_estimate_us(&self, env: &Env, key: u64, limits: MultiplexLimits) -> Option<u64> {
+        let Estimate { us, bytes } = env.estimates.get(key)?;
         (us < limits.max_us && bytes <= MULTIPLEXED_ANSWER_BYTES_MAX).then_some(us)
     }
 
     /// Decides about the client that is next in its pool's queue.
-    pub(super) fn find_place<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, id: ClientId) -> Admission {
-        let Some(wish) = self.multiplex_wish(pool_id, id) else {
-            return self.take_idle(d, pool_id, Some(id)).map_or(Admission::NoServer, Admission::Alone);
+    pub(super) fn find_place<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        pool_id: PoolId,
+        id: ClientId,
+    ) -> Admission {
+        let Some(wish) = self.multiplex_wish(cx.env, pool_id, id) else {
+            return self.take_idle(cx, pool_id, Some(id)).map_or(Admission::NoServer, Admission::Alone);
         };
-        let target = self.pools[pool_id].pace.target(self.rules.config.main.multiplex_servers);
-        let pipelines = self.look_at_pipelines(d, pool_id, id, wish, target);
+        let target = self.pools[pool_id].pace.target(cx.env.rules.config.main.multiplex_servers);
+        let pipelines = self.look_at_pipelines(cx, pool_id, id, wish, target);
         if pipelines.takers < target
-            && let Some(server) = self.take_idle(d, pool_id, Some(id))
+            && let Some(server) = self.take_idle(cx, pool_id, Some(id))
         {
             return Admission::Alone(server);
         }
         if let Some(server) = pipelines.best {
             return Admission::Behind(server);
         }
-        if pipelines.full && !self.has_waited_enough(pool_id, id) {
-            self.note_wake_up(pool_id, id, wish.limits);
+        if pipelines.full && !self.has_waited_enough(cx.env, pool_id, id) {
+            self.note_wake_up(cx.env, pool_id, id, wish.limits);
             return Admission::Soon;
         }
-        if let Some(server) = self.take_idle(d, pool_id, Some(id)) {
+        if let Some(server) = self.take_idle(cx, pool_id, Some(id)) {
             self.pools[pool_id].pace.note_woken(pipelines.takers.saturating_add(1));
             return Admission::Alone(server);
         }
         // Those that were left to come to rest may as well go on.
-        let anywhere = self.look_at_pipelines(d, pool_id, id, wish, u32::MAX);
+        let anywhere = self.look_at_pipelines(cx, pool_id, id, wish, u32::MAX);
         anywhere.best.map_or(Admission::NoServer, Admission::Behind)
     }
 
     /// The client wants a group that may be queued behind others, and is known to be short. A statement that may wait for a
     /// lock of another transaction has a server for itself.
-    fn multiplex_wish(&self, pool_id: PoolId, id: ClientId) -> Option<MultiplexWish> {
+    fn multiplex_wish(&self, env: &Env, pool_id: PoolId, id: ClientId) -> Option<MultiplexWish> {
         let ClientState::Waiting(waiting) = &self.clients.get(id)?.state else { return None };
         let group = waiting.group.as_ref().filter(|group| group.certainly_reads)?;
-        let limits = self.multiplex_limits(pool_id)?;
+        let limits = self.multiplex_limits(env, pool_id)?;
         let pool = &self.pools[pool_id];
-        if pool.paused || self.activity != Activity::Active || self.stopping == Some(Shutdown::WaitForServers)
-        {
+        if pool.paused || env.activity != Activity::Active || env.stopping == Some(Shutdown::WaitForServers) {
             return None;
         }
-        self.short_estimate_us(Self::estimate_key(pool_id, group), limits)?;
+        self.short_estimate_us(env, Self::estimate_key(pool_id, group), limits)?;
         Some(MultiplexWish { limits, names_statements: group.names_statements })
     }
 
     /// Looks at the servers that are busy with short reads, up to so many of them.
     fn look_at_pipelines<D: Driver>(
         &self,
-        d: &D,
+        cx: &Cx<'_, D>,
         pool_id: PoolId,
         id: ClientId,
         wish: MultiplexWish,
@@ -168,10 +173,10 @@ impl Machine {
                 break;
             }
             let Some(server) = self.servers.get(server_id) else { continue };
-            if !takes_queued(server) || d.backlog(server.conn) > MULTIPLEXED_BACKLOG_BYTES_MAX {
+            if !takes_queued(server) || cx.driver.backlog(server.conn) > MULTIPLEXED_BACKLOG_BYTES_MAX {
                 continue;
             }
-            let room = server.pipelined.room(self.now.mono_us, server.received_bytes, wish.limits);
+            let room = server.pipelined.room(cx.env.now.mono_us, server.received_bytes, wish.limits);
             if room == Room::Never {
                 continue;
             }
@@ -182,7 +187,9 @@ impl Machine {
                 continue;
             }
             match room {
-                Room::Yes(wait_us) if wait_us < least_us && self.reason_to_retire(server_id).is_none() => {
+                Room::Yes(wait_us)
+                    if wait_us < least_us && self.reason_to_retire(cx.env, server_id).is_none() =>
+                {
                     (least_us, found.best) = (wait_us, Some(server_id));
                 }
                 Room::Yes(_) | Room::Never => {}
@@ -194,11 +201,11 @@ impl Machine {
 
     /// It has waited so long that an idle server is to be woken for it. (How long it is still expected to wait counts nothing:
     /// if too many servers are busy, statements take long because of that, and one more would make it worse.)
-    fn has_waited_enough(&self, pool_id: PoolId, id: ClientId) -> bool {
+    fn has_waited_enough(&self, env: &Env, pool_id: PoolId, id: ClientId) -> bool {
         let enough_us = self.pools[pool_id].pace.wake_after_us();
         match self.clients.get(id).map(|client| &client.state) {
             Some(ClientState::Waiting(waiting)) => {
-                self.now.mono_us.saturating_sub(waiting.since_us) >= enough_us
+                env.now.mono_us.saturating_sub(waiting.since_us) >= enough_us
             }
             _ => false,
         }
@@ -207,16 +214,16 @@ impl Machine {
     /// When the client that is next has waited long enough to have an idle server woken, or the first of the busy ones turns out not to
     /// be short.
     #[cold]
-    fn note_wake_up(&mut self, pool_id: PoolId, id: ClientId, limits: MultiplexLimits) {
+    fn note_wake_up(&mut self, env: &mut Env, pool_id: PoolId, id: ClientId, limits: MultiplexLimits) {
         let pool = &self.pools[pool_id];
         let enough_us = pool.pace.wake_after_us();
         let Some(Client { state: ClientState::Waiting(waiting), .. }) = self.clients.get(id) else { return };
-        let now_us = self.now.mono_us;
+        let now_us = env.now.mono_us;
         let heads = pool.short.iter().filter_map(|&id| self.servers.get(id)?.pipelined.head());
         let long_us = heads.map(|head| head.since_us.saturating_add(limits.max_us + 1));
         let long_us = long_us.filter(|&due_us| due_us > now_us).min().unwrap_or(u64::MAX);
         let due_us = waiting.since_us.saturating_add(enough_us).min(long_us).max(now_us + 1);
-        self.wake_at(due_us);
+        env.wake_at(due_us);
     }
 }
 

@@ -9,7 +9,7 @@ use pgweir_sql::Marks;
 use pgweir_wire::backend::TxStatus;
 
 use super::leaving::{learned, opened_by, replication, shared_name, unpack_peer};
-use super::{Activity, Machine, Role, Step};
+use super::{Activity, Role, Step, Worker};
 use crate::cancel_key::CancelKey;
 use crate::carried::{Carried, CarriedClient, CarriedPool, CarriedServer, Pair};
 use crate::client::{
@@ -17,6 +17,7 @@ use crate::client::{
     Unnamed, UnnamedOnServer,
 };
 use crate::client_handoff::{Counted, Login, Origin, Replication};
+use crate::context::{Cx, Env};
 use crate::driver::{CloseMode, ConnId, Driver, Endpoint, Level, Now, Peer};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
@@ -30,30 +31,31 @@ use crate::server_greeting::ServerGreeting;
 use crate::session::{Prepared, Session};
 use crate::statements::ClientStatements;
 
-impl Machine {
+impl Worker {
     pub(super) fn arrive<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         client_conn: Option<ConnId>,
         server_conn: Option<ConnId>,
         carried: Carried,
     ) {
         let Carried { database, pool_user, pool, client, server } = carried;
-        let Some(pool_id) = self.pool_for(d, &database.into(), &pool_user.into()) else {
-            return self.turn_away(d, client_conn, server_conn);
+        let Some(pool_id) = self.pool_for(cx, &database.into(), &pool_user.into()) else {
+            return self.turn_away(cx, client_conn, server_conn);
         };
         if let Some(pool) = pool {
-            self.pool_arrives(pool_id, pool);
+            self.pool_arrives(cx.env, pool_id, pool);
         }
-        let server = server_conn.zip(server).map(|(conn, server)| self.server_arrives(conn, pool_id, server));
+        let server =
+            server_conn.zip(server).map(|(conn, server)| self.server_arrives(cx.env, conn, pool_id, server));
         if let Some(server) = server.and_then(|id| self.servers.get_mut(id)) {
-            server.remote = d.remote(server.conn);
+            server.remote = cx.driver.remote(server.conn);
         }
         match client_conn.zip(client) {
-            Some((conn, client)) => self.client_arrives(d, conn, pool_id, client, server),
+            Some((conn, client)) => self.client_arrives(cx, conn, pool_id, client, server),
             None => {
                 if let Some(id) = server {
-                    self.free_carried(d, id);
+                    self.free_carried(cx, id);
                 }
             }
         }
@@ -61,31 +63,31 @@ impl Machine {
     }
 
     /// A server without a client becomes free. How long it has been unused still counts.
-    fn free_carried<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+    fn free_carried<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let active_us = self.servers.get(id).map_or(0, |server| server.active_us);
-        self.free_server(d, id);
+        self.free_server(cx, id);
         if let Some(server) = self.servers.get_mut(id) {
             server.active_us = active_us;
         }
     }
 
     /// The database is not configured any more.
-    fn turn_away<D: Driver>(&mut self, d: &mut D, client: Option<ConnId>, server: Option<ConnId>) {
+    fn turn_away<D: Driver>(&mut self, cx: &mut Cx<'_, D>, client: Option<ConnId>, server: Option<ConnId>) {
         if let Some(conn) = client {
-            self.scratch.clear();
-            Fault::DatabaseRemoved.encode(&mut self.scratch);
-            d.send(conn, &self.scratch);
-            d.close(conn, CloseMode::Flush);
+            cx.env.scratch.clear();
+            Fault::DatabaseRemoved.encode(&mut cx.env.scratch);
+            cx.driver.send(conn, &cx.env.scratch);
+            cx.driver.close(conn, CloseMode::Flush);
         }
         if let Some(conn) = server {
-            d.close(conn, CloseMode::Now);
+            cx.driver.close(conn, CloseMode::Now);
         }
     }
 
-    fn pool_arrives(&mut self, id: PoolId, carried: CarriedPool) {
+    fn pool_arrives(&mut self, env: &mut Env, id: PoolId, carried: CarriedPool) {
         let CarriedPool { fixed, params, learned: secret, session, prepared, opened_by: settings } = carried;
-        let params = self.params_of(&params);
-        let session = self.session_of(id, &session.unwrap_or_default(), prepared.as_deref());
+        let params = self.params_of(env, &params);
+        let session = self.session_of(env, id, &session.unwrap_or_default(), prepared.as_deref());
         let pool = &mut self.pools[id];
         let is_same = settings.is_none_or(|settings| settings == opened_by(&pool.config));
         if pool.greeting.is_none() && !fixed.is_empty() && is_same {
@@ -99,7 +101,13 @@ impl Machine {
     }
 
     /// In the state in which it is free to be given to a client, but in no list of free ones yet.
-    fn server_arrives(&mut self, conn: ConnId, pool_id: PoolId, carried: CarriedServer) -> ServerId {
+    fn server_arrives(
+        &mut self,
+        env: &mut Env,
+        conn: ConnId,
+        pool_id: PoolId,
+        carried: CarriedServer,
+    ) -> ServerId {
         let CarriedServer {
             host,
             port,
@@ -122,36 +130,36 @@ impl Machine {
             0 => Endpoint::Unix { path: host.into() },
             port => Endpoint::Tcp { host: host.into(), port },
         };
-        let params = self.params_of(&params);
-        let all_known = self.tracked.names().enumerate().all(|(position, _)| params.get(position).is_some());
+        let params = self.params_of(env, &params);
+        let all_known = env.tracked.names().enumerate().all(|(position, _)| params.get(position).is_some());
         let params = self.pools[pool_id].share(params);
-        let mut server = self.new_server(conn, pool_id, endpoint, None);
+        let mut server = self.new_server(env, conn, pool_id, endpoint, None);
         server.state = ServerState::Busy(ClientId::default());
         server.local = local;
         (server.pid, server.key) = (pid, Vec::from(key).into());
         (server.params, server.used) = (params, used);
         server.users = Users::Several(ClientId::default());
-        server.session = self.session_of(pool_id, &session, prepared.as_deref());
+        server.session = self.session_of(env, pool_id, &session, prepared.as_deref());
         server.tx = TxStatus::from_byte(tx).unwrap_or(TxStatus::Failed);
-        server.since = self.ago(age_us);
-        server.active_us = self.ago(unused_us).mono_us;
-        server.xact_us = if xact_us == 0 { 0 } else { self.ago(xact_us).mono_us };
+        server.since = self.ago(env, age_us);
+        server.active_us = self.ago(env, unused_us).mono_us;
+        server.xact_us = if xact_us == 0 { 0 } else { self.ago(env, xact_us).mono_us };
         if retire || settings != opened_by(&self.pools[pool_id].config) {
             server.retire = Some("database configuration changed");
         } else if !all_known {
             server.retire = Some("obsolete connection");
         }
         for (serial, query, types) in statements {
-            let statement = self.statements.adopt(&query, &types, serial);
-            self.statements.note_parsed(statement);
+            let statement = env.statements.adopt(&query, &types, serial);
+            env.statements.note_parsed(statement);
             server.statements.insert(statement);
         }
-        self.enlist(conn, pool_id, server)
+        self.enlist(env, conn, pool_id, server)
     }
 
-    fn enlist(&mut self, conn: ConnId, pool_id: PoolId, server: Server) -> ServerId {
+    fn enlist(&mut self, env: &mut Env, conn: ConnId, pool_id: PoolId, server: Server) -> ServerId {
         let id = self.servers.insert(server);
-        self.set_role(conn, Role::Server(id));
+        env.set_role(conn, Role::Server(id));
         let pool = &mut self.pools[pool_id];
         pool.list(id, None, Some(ServerKind::Active));
         // It exists, even if the limits are lower now.
@@ -162,48 +170,48 @@ impl Machine {
 
     fn client_arrives<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         conn: ConnId,
         pool_id: PoolId,
         carried: CarriedClient,
         server: Option<ServerId>,
     ) {
         let Some(peer) = unpack_peer(carried.peer.clone()) else {
-            self.log(d, Level::Error, "a client was handed over without an address, closing it");
-            d.close(conn, CloseMode::Now);
-            return self.draining(d, server);
+            cx.log(Level::Error, "a client was handed over without an address, closing it");
+            cx.driver.close(conn, CloseMode::Now);
+            return self.draining(cx, server);
         };
-        let id = self.enter_client(d, conn, peer, &carried);
-        let counted = self.count_anyway(pool_id, &carried.user);
+        let id = self.enter_client(cx, conn, peer, &carried);
+        let counted = self.count_anyway(cx.env, pool_id, &carried.user);
         match carried.cancel_key.as_deref().and_then(|bytes| CancelKey::from_bytes(bytes)) {
-            Some(key) => self.settle_again(d, id, (pool_id, key, counted), carried, server),
+            Some(key) => self.settle_again(cx, id, (pool_id, key, counted), carried, server),
             None => {
-                self.draining(d, server);
-                let login = self.login_again(pool_id, carried);
-                if self.settle_in(d, id, login, counted) == Step::Gone {
+                self.draining(cx, server);
+                let login = self.login_again(cx.env, pool_id, carried);
+                if self.settle_in(cx, id, login, counted) == Step::Gone {
                     return;
                 }
             }
         }
-        self.client_resume(d, id);
+        self.client_resume(cx, id);
     }
 
     /// A server whose client did not come with it.
-    fn draining<D: Driver>(&mut self, d: &mut D, server: Option<ServerId>) {
+    fn draining<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server: Option<ServerId>) {
         if let Some(id) = server {
-            self.close_server(d, id, "client disconnect while server was not ready", CloseMode::Now);
+            self.close_server(cx, id, "client disconnect while server was not ready", CloseMode::Now);
         }
     }
 
     fn enter_client<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         conn: ConnId,
         peer: Peer,
         carried: &CarriedClient,
     ) -> ClientId {
-        let origin = Origin { peer, tls: None, since: self.ago(carried.age_us) };
-        let serial = self.shared.next_serial();
+        let origin = Origin { peer, tls: None, since: self.ago(cx.env, carried.age_us) };
+        let serial = cx.env.shared.next_serial();
         let id = self.clients.insert(Client {
             conn,
             serial,
@@ -214,18 +222,18 @@ impl Machine {
             origin: Box::new(origin),
             account: None,
         });
-        self.set_role(conn, Role::Client(id));
-        if self.activity == Activity::Suspended {
-            self.pause_client(d, id);
+        cx.env.set_role(conn, Role::Client(id));
+        if cx.env.activity == Activity::Suspended {
+            self.pause_client(cx, id);
         }
         id
     }
 
     /// It is here, even if the limits are lower now.
-    fn count_anyway(&self, pool_id: PoolId, user: &str) -> Counted {
+    fn count_anyway(&self, env: &Env, pool_id: PoolId, user: &str) -> Counted {
         let database = Arc::clone(&self.pools[pool_id].database_counts);
-        let user = self.shared.user(user);
-        let total = self.shared.clients.try_take(0);
+        let user = env.shared.user(user);
+        let total = env.shared.clients.try_take(0);
         let _ = database.clients.try_take(0);
         let _ = user.clients.try_take(0);
         Counted { total, database: Some(database), user: Some(user) }
@@ -234,24 +242,25 @@ impl Machine {
     /// A client that was told everything: idle, or with its server.
     fn settle_again<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         (pool_id, key, counted): (PoolId, CancelKey, Counted),
         carried: CarriedClient,
         server: Option<ServerId>,
     ) {
-        let cancel_key = match self.cancel_keys.contains_key(&key.head()) {
+        let cancel_key = match cx.env.cancel_keys.contains_key(&key.head()) {
             // Two processes may have chosen the same key; then one of the clients cannot cancel.
-            true => self.new_cancel_key(d, id, carried.minor, None),
+            true => self.new_cancel_key(cx, id, carried.minor, None),
             false => key,
         };
-        self.cancel_keys.insert(cancel_key.head(), id);
-        self.shared.note_client(self.worker, true);
-        let statements = self.carried_statements(&carried);
-        let params = self.params_of(&carried.params);
-        let session = self.session_of(pool_id, &carried.session, carried.prepared.as_deref());
-        let startup = carried.startup.as_ref().map(|settings| self.session_of(pool_id, settings, None));
-        let now_us = self.now.mono_us;
+        cx.env.cancel_keys.insert(cancel_key.head(), id);
+        cx.env.shared.note_client(cx.env.worker, true);
+        let statements = self.carried_statements(cx.env, &carried);
+        let params = self.params_of(cx.env, &carried.params);
+        let session = self.session_of(cx.env, pool_id, &carried.session, carried.prepared.as_deref());
+        let startup =
+            carried.startup.as_ref().map(|settings| self.session_of(cx.env, pool_id, settings, None));
+        let now_us = cx.env.now.mono_us;
         let pool = &mut self.pools[pool_id];
         pool.clients += 1;
         let account = Account {
@@ -319,22 +328,26 @@ impl Machine {
         }
     }
 
-    fn carried_statements(&mut self, carried: &CarriedClient) -> Option<Box<ClientStatements>> {
+    fn carried_statements(
+        &mut self,
+        env: &mut Env,
+        carried: &CarriedClient,
+    ) -> Option<Box<ClientStatements>> {
         if carried.statements.is_empty() {
             return None;
         }
         let mut statements = ClientStatements::default();
         for (name, serial, query, types) in &carried.statements {
-            statements.insert(name, self.statements.adopt(query, types, *serial));
+            statements.insert(name, env.statements.adopt(query, types, *serial));
         }
         Some(Box::new(statements))
     }
 
-    fn login_again(&self, pool_id: PoolId, carried: CarriedClient) -> Login {
+    fn login_again(&self, env: &Env, pool_id: PoolId, carried: CarriedClient) -> Login {
         let pool = &self.pools[pool_id];
         Login {
             database: Arc::clone(&pool.database),
-            params: self.params_of(&carried.params),
+            params: self.params_of(env, &carried.params),
             minor: carried.minor,
             replication: replication(&carried.replication),
             options: carried.options.map(|options| Vec::from(options).into()),
@@ -346,6 +359,7 @@ impl Machine {
 
     fn session_of(
         &mut self,
+        env: &mut Env,
         pool_id: PoolId,
         settings: &[(ByteVec, ByteVec)],
         prepared: Option<&[(ByteVec, ByteVec)]>,
@@ -353,22 +367,22 @@ impl Machine {
         let pool = &mut self.pools[pool_id];
         let mut session = session(settings, prepared);
         // Under which settings it was prepared is not carried.
-        session.reread(|_| self.readings.alone());
+        session.reread(|_| env.readings.alone());
         pool.sessions.share(session)
     }
 
-    fn params_of(&self, pairs: &[Pair]) -> Params {
-        let mut params = Params::unknown(&self.tracked);
+    fn params_of(&self, env: &Env, pairs: &[Pair]) -> Params {
+        let mut params = Params::unknown(&env.tracked);
         for (name, value) in pairs {
-            if let Some(position) = self.tracked.position(name.as_bytes()) {
+            if let Some(position) = env.tracked.position(name.as_bytes()) {
                 params.set(position, value);
             }
         }
         params
     }
 
-    fn ago(&self, us: u64) -> Now {
-        let Now { mono_us, wall_us } = self.now;
+    fn ago(&self, env: &Env, us: u64) -> Now {
+        let Now { mono_us, wall_us } = env.now;
         // 0 is "never".
         Now { mono_us: mono_us.saturating_sub(us).max(1), wall_us: wall_us.saturating_sub(us) }
     }

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use pgweir_settings::PoolMode;
 use pgweir_wire::backend::{ParameterStatus, encode_parameter_status};
 
-use super::Machine;
+use super::Worker;
 use crate::client::ClientState;
+use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Kind, Owner};
@@ -15,14 +16,14 @@ use crate::limits::SERVER_ERROR_BYTES_MAX;
 use crate::server::ServerState;
 use crate::server_greeting::IN_HOT_STANDBY;
 
-impl Machine {
+impl Worker {
     /// ParameterStatus: the server's value, and (with a client on it) the client's. Returns the client that is to be told.
-    pub(super) fn parameter_changed(&mut self, id: ServerId, body: &[u8]) -> Option<ClientId> {
+    pub(super) fn parameter_changed(&mut self, env: &Env, id: ServerId, body: &[u8]) -> Option<ClientId> {
         let Ok(status) = ParameterStatus::parse(body) else { return None };
         let server = self.servers.get_mut(id)?;
         let client_id = server.state.client();
         let hidden = server.ledger.head().is_some_and(|head| matches!(head.owner, Owner::Hidden(_)));
-        let Some(position) = self.tracked.position(status.name) else {
+        let Some(position) = env.tracked.position(status.name) else {
             if status.name == IN_HOT_STANDBY {
                 self.pools[server.pool].greeting_telling(status.name, status.value);
             }
@@ -86,23 +87,23 @@ impl Machine {
     /// pgweir may send a notification from this server only to a client that has the server for itself.
     pub(super) fn notification_owner<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ServerId,
         message: &[u8],
     ) -> Option<ClientId> {
         let server = self.servers.get(id)?;
         if matches!(server.state, ServerState::Listening) {
-            self.spread(d, id, message);
+            self.spread(cx, id, message);
             return None;
         }
         let client = server.state.client()?;
         if self.pools[server.pool].mode == PoolMode::Session {
-            return (!self.keeps_notification(d, client, message)).then_some(client);
+            return (!self.keeps_notification(cx, client, message)).then_some(client);
         }
         if self.listens_here(id) {
             return self.passes_notification(id, client, message).then_some(client);
         }
-        self.note_notification(d, id, client, message);
+        self.note_notification(cx, id, client, message);
         None
     }
 }

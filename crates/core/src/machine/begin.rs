@@ -16,9 +16,10 @@ use pgweir_wire::header::{HEADER_LEN, Header};
 
 use super::from_client::Cursor;
 use super::session::uses_earlier_portal;
-use super::{Machine, Step};
+use super::{Step, Worker};
 use crate::client::{ClientState, DeferredBegin, Opening};
 use crate::client_handoff::Replication;
+use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::{Entry, Kind, Owner, Purpose};
@@ -38,20 +39,20 @@ pub(super) struct BlockGroup {
     asked: [u8; 4],
 }
 
-impl Machine {
+impl Worker {
     /// A client without a server begins a transaction: answered here, if that is all it says. `None`: it is not.
     pub(super) fn begin_without_server<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         bytes: &[u8],
     ) -> Option<Step> {
-        if self.defers_begin(id) != DeferBegin::Server {
+        if self.defers_begin(cx.env, id) != DeferBegin::Server {
             return None;
         }
-        let (group, text) = self.beginning_at_front(id, bytes)?;
-        self.answer_block(d, id, group, TxStatus::InTransaction);
-        let since_us = self.now.mono_us;
+        let (group, text) = self.beginning_at_front(cx.env, id, bytes)?;
+        self.answer_block(cx, id, group, TxStatus::InTransaction);
+        let since_us = cx.env.now.mono_us;
         self.clients[id].state = ClientState::DeferredBegin(DeferredBegin { text, since_us });
         Some(Step::Used(group.len))
     }
@@ -60,7 +61,7 @@ impl Machine {
     /// that the client says, or goes on with.
     pub(super) fn begin_with_server<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         server_id: ServerId,
         bytes: &[u8],
@@ -74,58 +75,61 @@ impl Machine {
         }
         match link.opening {
             Opening::Done if link.streaming == 0 => {}
-            Opening::Unsent(_) => return self.deferred_with_server(d, id, server_id, bytes),
+            Opening::Unsent(_) => return self.deferred_with_server(cx, id, server_id, bytes),
             _ => return None,
         }
-        if self.defers_begin(id) != DeferBegin::Packet {
+        if self.defers_begin(cx.env, id) != DeferBegin::Packet {
             return None;
         }
-        let (group, text) = self.beginning_at_front(id, bytes)?;
-        self.answer_block(d, id, group, TxStatus::InTransaction);
+        let (group, text) = self.beginning_at_front(cx.env, id, bytes)?;
+        self.answer_block(cx, id, group, TxStatus::InTransaction);
         if let ClientState::Linked(link) = &mut self.clients[id].state {
             link.opening = Opening::Unsent(text);
             // It has all its answers: nothing is uncertain of its names any more.
             link.discards = false;
         }
         let server = &mut self.servers[server_id];
-        server.active_us = self.now.mono_us;
-        server.xact_us = self.now.mono_us;
+        server.active_us = cx.env.now.mono_us;
+        server.xact_us = cx.env.now.mono_us;
         Some(Step::Used(group.len))
     }
 
     /// Answers the messages of a transaction that its server does not know of, if they need no server.
     fn deferred_with_server<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         server_id: ServerId,
         bytes: &[u8],
     ) -> Option<Step> {
         let header = Header::peek(bytes).ok().flatten().filter(|header| bytes.len() >= header.total())?;
         if header.tag == tag::TERMINATE {
-            return Some(self.client_left(d, id, "client close request"));
+            return Some(self.client_left(cx, id, "client close request"));
         }
-        if let Some(used) = self.answered_while_deferred(d, id, header, bytes) {
-            if header.tag == tag::SYNC && used == bytes.len() && self.defers_begin(id) == DeferBegin::Server {
-                self.rest_while_deferred(d, id, server_id);
+        if let Some(used) = self.answered_while_deferred(cx, id, header, bytes) {
+            if header.tag == tag::SYNC
+                && used == bytes.len()
+                && self.defers_begin(cx.env, id) == DeferBegin::Server
+            {
+                self.rest_while_deferred(cx, id, server_id);
             }
             return Some(Step::Used(used));
         }
-        let group = self.end_at_front(id, bytes)?;
-        self.answer_block(d, id, group, TxStatus::Idle);
+        let group = self.end_at_front(cx.env, id, bytes)?;
+        self.answer_block(cx, id, group, TxStatus::Idle);
         if let ClientState::Linked(link) = &mut self.clients[id].state
             && let Opening::Unsent(text) = std::mem::replace(&mut link.opening, Opening::Done)
         {
-            self.buffers.give_back(text);
+            cx.env.buffers.give_back(text);
         }
         self.servers[server_id].xact_us = 0;
-        self.server_rests(d, server_id);
+        self.server_rests(cx, server_id);
         Some(Step::Used(group.len))
     }
 
     /// A client with a deferred BEGIN got a server for a message that was answered without it: the server is not held while
     /// the client thinks.
-    fn rest_while_deferred<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId) {
+    fn rest_while_deferred<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
         let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) else {
             return;
         };
@@ -133,30 +137,35 @@ impl Machine {
             return;
         }
         let Opening::Unsent(text) = std::mem::replace(&mut link.opening, Opening::Done) else { return };
-        self.server_rests(d, server_id);
+        self.server_rests(cx, server_id);
         match self.clients.get_mut(id).map(|client| &mut client.state) {
             Some(ClientState::Linked(link)) => link.opening = Opening::Unsent(text),
             Some(state @ ClientState::Idle) => {
-                *state = ClientState::DeferredBegin(DeferredBegin { text, since_us: self.now.mono_us });
+                *state = ClientState::DeferredBegin(DeferredBegin { text, since_us: cx.env.now.mono_us });
             }
             _ => {}
         }
     }
 
     /// A BEGIN that is all the client says so far: if more is there already, BEGIN goes along with it.
-    pub(super) fn beginning_at_front(&mut self, id: ClientId, bytes: &[u8]) -> Option<(BlockGroup, Vec<u8>)> {
+    pub(super) fn beginning_at_front(
+        &mut self,
+        env: &mut Env,
+        id: ClientId,
+        bytes: &[u8],
+    ) -> Option<(BlockGroup, Vec<u8>)> {
         let account = self.clients.get(id)?.account.as_deref()?;
         if !self.is_known_as_block(account.pool, bytes) {
             return None;
         }
         let (group, text) = block_at_front(bytes, |name| {
-            let statement = self.statements.get(account.statement(name)?)?;
+            let statement = env.statements.get(account.statement(name)?)?;
             Some((statement.block?, &*statement.query))
         })?;
         if !matches!(group.block, Block::Begin | Block::Start) || bytes.len() > group.len {
             return None;
         }
-        let mut kept = self.buffers.take();
+        let mut kept = env.buffers.take();
         kept.extend_from_slice(text);
         Some((group, kept))
     }
@@ -165,7 +174,7 @@ impl Machine {
     /// are whole.
     fn answered_while_deferred<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         header: Header,
         bytes: &[u8],
@@ -173,12 +182,12 @@ impl Machine {
         match header.tag {
             tag::PARSE if self.client_tracks_statements(id) => {
                 let body = bytes.get(HEADER_LEN..header.total())?;
-                self.parse_without_server(d, id, body).map(|_| header.total())
+                self.parse_without_server(cx, id, body).map(|_| header.total())
             }
             tag::SYNC => {
-                self.scratch.clear();
-                backend::encode_ready(&mut self.scratch, TxStatus::InTransaction);
-                d.send(self.clients.get(id)?.conn, &self.scratch);
+                cx.env.scratch.clear();
+                backend::encode_ready(&mut cx.env.scratch, TxStatus::InTransaction);
+                cx.driver.send(self.clients.get(id)?.conn, &cx.env.scratch);
                 Some(header.total())
             }
             tag::FLUSH => Some(header.total()),
@@ -186,8 +195,8 @@ impl Machine {
         }
     }
 
-    pub(super) fn defers_begin(&self, id: ClientId) -> DeferBegin {
-        let main = &self.rules.config.main;
+    pub(super) fn defers_begin(&self, env: &Env, id: ClientId) -> DeferBegin {
+        let main = &env.rules.config.main;
         let account = self.clients.get(id).and_then(|client| client.account.as_deref());
         let answers = |replication| replication == Replication::None && !main.disable_pqexec;
         let account = account.filter(|account| answers(account.replication));
@@ -209,57 +218,62 @@ impl Machine {
     /// a server.
     pub(super) fn client_with_deferred_begin_sent<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         bytes: &[u8],
     ) -> Step {
-        let header = match self.first_header(d, id, bytes) {
+        let header = match self.first_header(cx, id, bytes) {
             Ok(header) => header,
             Err(step) => return step,
         };
         if bytes.len() >= header.total()
-            && let Some(used) = self.answered_while_deferred(d, id, header, bytes)
+            && let Some(used) = self.answered_while_deferred(cx, id, header, bytes)
         {
             return Step::Used(used);
         }
-        if let Some(used) = self.end_without_server(d, id, bytes) {
+        if let Some(used) = self.end_without_server(cx, id, bytes) {
             return Step::Used(used);
         }
-        self.demand_server(d, id, header, bytes)
+        self.demand_server(cx, id, header, bytes)
     }
 
     /// The end of a transaction in which nothing happened.
-    pub(super) fn end_at_front(&self, id: ClientId, bytes: &[u8]) -> Option<BlockGroup> {
+    pub(super) fn end_at_front(&self, env: &Env, id: ClientId, bytes: &[u8]) -> Option<BlockGroup> {
         let account = self.clients.get(id)?.account.as_deref()?;
         if !self.is_known_as_block(account.pool, bytes) {
             return None;
         }
         let (group, _) = block_at_front(bytes, |name| {
-            let statement = self.statements.get(account.statement(name)?)?;
+            let statement = env.statements.get(account.statement(name)?)?;
             Some((statement.block?, &*statement.query))
         })?;
         matches!(group.block, Block::Commit | Block::Rollback).then_some(group)
     }
 
-    fn end_without_server<D: Driver>(&mut self, d: &mut D, id: ClientId, bytes: &[u8]) -> Option<usize> {
-        let group = self.end_at_front(id, bytes)?;
-        self.answer_block(d, id, group, TxStatus::Idle);
+    fn end_without_server<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        bytes: &[u8],
+    ) -> Option<usize> {
+        let group = self.end_at_front(cx.env, id, bytes)?;
+        self.answer_block(cx, id, group, TxStatus::Idle);
         let deferred = std::mem::replace(&mut self.clients[id].state, ClientState::Idle);
         if let ClientState::DeferredBegin(deferred) = deferred {
-            self.buffers.give_back(deferred.text);
+            cx.env.buffers.give_back(deferred.text);
         }
         Some(group.len)
     }
 
     pub(super) fn answer_block<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         group: BlockGroup,
         status: TxStatus,
     ) {
-        self.scratch.clear();
-        let out = &mut self.scratch;
+        cx.env.scratch.clear();
+        let out = &mut cx.env.scratch;
         for asked in group.asked {
             match asked {
                 tag::PARSE => backend::encode_parse_complete(out),
@@ -275,7 +289,7 @@ impl Machine {
         backend::encode_command_complete(out, group.block.tag());
         backend::encode_ready(out, status);
         let Some(client) = self.clients.get(id) else { return };
-        d.send(client.conn, &self.scratch);
+        cx.driver.send(client.conn, &cx.env.scratch);
         // It counts as the client sees it: a statement that took no time.
         let Some(account) = &client.account else { return };
         let pool = &mut self.pools[account.pool];
@@ -288,7 +302,7 @@ impl Machine {
                 ClientState::Linked(link) => self.servers.get(link.server).map_or(0, |server| server.xact_us),
                 _ => 0,
             };
-            let xact_us = if begun_us == 0 { 0 } else { self.now.mono_us.saturating_sub(begun_us) };
+            let xact_us = if begun_us == 0 { 0 } else { cx.env.now.mono_us.saturating_sub(begun_us) };
             pool.stats.xacts += 1;
             pool.stats.xact_us += xact_us;
             times.transaction(xact_us);
@@ -298,7 +312,7 @@ impl Machine {
     /// The BEGIN that was answered goes to the server, before the client's next message.
     pub(super) fn send_begin_first<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         server_id: ServerId,
         bytes: &[u8],
@@ -316,18 +330,18 @@ impl Machine {
             server.ledger.push(Entry::new(Owner::Prerequisite(id), kind));
         }
         // The transaction's time began when the server became its client's.
-        server.note_begin(self.now.mono_us);
-        self.scratch.clear();
-        frontend::encode_parse(&mut self.scratch, b"", &text, &[]);
-        frontend::encode_bind_head(&mut self.scratch, b"", b"", NO_PARAMETERS.len());
-        self.scratch.extend_from_slice(&NO_PARAMETERS);
-        frontend::encode_execute(&mut self.scratch, b"", 0);
+        server.note_begin(cx.env.now.mono_us);
+        cx.env.scratch.clear();
+        frontend::encode_parse(&mut cx.env.scratch, b"", &text, &[]);
+        frontend::encode_bind_head(&mut cx.env.scratch, b"", b"", NO_PARAMETERS.len());
+        cx.env.scratch.extend_from_slice(&NO_PARAMETERS);
+        frontend::encode_execute(&mut cx.env.scratch, b"", 0);
         if uses_earlier_portal(bytes) {
             // It would be that of BEGIN.
-            frontend::encode_close(&mut self.scratch, Target::Portal, b"");
+            frontend::encode_close(&mut cx.env.scratch, Target::Portal, b"");
             server.ledger.push(Entry::new(Owner::Prerequisite(id), Kind::Close));
         }
-        d.send(server.conn, &self.scratch);
+        cx.driver.send(server.conn, &cx.env.scratch);
         server.first_ask.note_begin(text);
     }
 
@@ -335,7 +349,7 @@ impl Machine {
     /// ended the group.
     pub(super) fn guard_begin<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         server_id: ServerId,
         kind: Kind,
@@ -355,20 +369,20 @@ impl Machine {
                 // Nothing of it happens.
                 link.touched = None;
                 if simple {
-                    cursor.flush(d, self.servers[server_id].conn);
-                    self.send_sync(d, server_id);
+                    cursor.flush(cx.driver, self.servers[server_id].conn);
+                    self.send_sync(cx, server_id);
                 }
             }
             _ => {}
         }
     }
 
-    pub(super) fn send_sync<D: Driver>(&mut self, d: &mut D, server_id: ServerId) {
+    pub(super) fn send_sync<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
         let Some(server) = self.servers.get_mut(server_id) else { return };
         server.ledger.push(Entry::new(Owner::Hidden(Purpose::Reopen), Kind::Sync));
-        self.scratch.clear();
-        frontend::encode_sync(&mut self.scratch);
-        d.send(server.conn, &self.scratch);
+        cx.env.scratch.clear();
+        frontend::encode_sync(&mut cx.env.scratch);
+        cx.driver.send(server.conn, &cx.env.scratch);
     }
 
     /// BEGIN was answered as foreseen.
@@ -382,7 +396,7 @@ impl Machine {
     }
 
     /// BEGIN failed; its error was passed on, and the server ignores what was sent after it.
-    pub(super) fn begin_failed<D: Driver>(&mut self, d: &mut D, server_id: ServerId, owner: Owner) {
+    pub(super) fn begin_failed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId, owner: Owner) {
         let Owner::Prerequisite(id) = owner else { return };
         let Some(client) = self.clients.get_mut(id) else { return };
         let ClientState::Linked(link) = &mut client.state else { return };
@@ -391,7 +405,7 @@ impl Machine {
             Opening::Guarded { simple } => {
                 link.opening = Opening::Failed { whole: true, repair: FAILING_BLOCK };
                 if simple {
-                    self.send_sync(d, server_id);
+                    self.send_sync(cx, server_id);
                 }
             }
             _ => {}
@@ -400,7 +414,12 @@ impl Machine {
 
     /// A ReadyForQuery that is not the client's: after a failed BEGIN the server is first brought to a failed transaction
     /// (after a failed replay, out of it), and then the client is told that state.
-    pub(super) fn reopens<D: Driver>(&mut self, d: &mut D, server_id: ServerId, status: TxStatus) -> bool {
+    pub(super) fn reopens<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        server_id: ServerId,
+        status: TxStatus,
+    ) -> bool {
         let Some(id) = self.servers.get(server_id).and_then(|server| server.state.client()) else {
             return false;
         };
@@ -409,18 +428,18 @@ impl Machine {
         match link.opening {
             Opening::Failed { repair, .. } => {
                 link.opening = Opening::Reopening;
-                self.send_hidden(d, server_id, Purpose::Reopen, repair);
+                self.send_hidden(cx, server_id, Purpose::Reopen, repair);
                 true
             }
             Opening::Reopening => {
                 link.opening = Opening::Done;
-                self.scratch.clear();
-                backend::encode_ready(&mut self.scratch, status);
-                d.send(client.conn, &self.scratch);
+                cx.env.scratch.clear();
+                backend::encode_ready(&mut cx.env.scratch, status);
+                cx.driver.send(client.conn, &cx.env.scratch);
                 false
             }
             Opening::Again(_) => {
-                self.attempt_over(d, server_id, id);
+                self.attempt_over(cx, server_id, id);
                 true
             }
             _ => false,
@@ -442,7 +461,7 @@ impl Machine {
     }
 }
 
-/// See [`Machine::before_ready`].
+/// See [`Worker::before_ready`].
 pub(super) enum BeforeReady {
     /// Nothing.
     Nothing,

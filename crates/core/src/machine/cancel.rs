@@ -7,9 +7,10 @@
 
 use pgweir_wire::frontend::{encode_cancel, encode_ssl_request};
 
-use super::{Machine, Role, Step};
+use super::{Role, Step, Worker};
 use crate::cancel_key::{head_of, own_form};
 use crate::client::ClientState;
+use crate::context::{Cx, Env};
 use crate::driver::{CloseMode, Closed, ConnId, Driver, Endpoint, Level, TlsRole};
 use crate::errors::Refusal;
 use crate::ids::{CancelId, ClientId, PoolId, ServerId};
@@ -44,42 +45,42 @@ pub(crate) struct WaitingCancel {
     pub(crate) since_us: u64,
 }
 
-impl Machine {
+impl Worker {
     /// A client's first packet was CancelRequest.
     pub(super) fn cancel_request<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         pid: u32,
         secret: &[u8],
     ) -> Step {
-        self.counters.cancel_requests += 1;
+        cx.env.counters.cancel_requests += 1;
         let key: Vec<u8> = pid.to_be_bytes().iter().chain(secret).copied().collect();
-        if let Some(target) = self.shown_by(&key) {
+        if let Some(target) = self.shown_by(cx.env, &key) {
             if let Some(client) = self.clients.get_mut(id) {
                 client.state = ClientState::Cancelling;
             }
-            return self.cancel_target(d, Some(id), target);
+            return self.cancel_target(cx, Some(id), target);
         }
-        if let Some(step) = self.forward_cancel(d, id, &key) {
+        if let Some(step) = self.forward_cancel(cx, id, &key) {
             return step;
         }
-        d.pass_back(&key);
+        cx.driver.pass_back(&key);
         let mut asked = false;
-        for worker in self.other_workers() {
+        for worker in self.other_workers(cx.env) {
             asked = true;
-            d.mail(worker, Mail::Cancel { key: key.clone() });
+            cx.driver.mail(worker, Mail::Cancel { key: key.clone() });
         }
         let reason = if asked { "cancel request passed on" } else { "failed cancel request" };
-        self.remove_client(d, id, reason, CloseMode::Flush);
+        self.remove_client(cx, id, reason, CloseMode::Flush);
         Step::Gone
     }
 
     /// The client that this key belongs to.
-    fn shown_by(&self, key: &[u8]) -> Option<ClientId> {
-        let among_peers = self.rules.config.main.peer_id != 0;
+    fn shown_by(&self, env: &Env, key: &[u8]) -> Option<ClientId> {
+        let among_peers = env.rules.config.main.peer_id != 0;
         let key: &[u8] = if among_peers { &own_form(key)? } else { key };
-        let &id = self.cancel_keys.get(&head_of(key)?)?;
+        let &id = env.cancel_keys.get(&head_of(key)?)?;
         let client = self.clients.get(id)?;
         let own = match (&client.account, &client.state) {
             (Some(account), _) => &account.cancel_key,
@@ -90,22 +91,28 @@ impl Machine {
     }
 
     /// Another worker received it.
-    pub(super) fn cancel_by_mail<D: Driver>(&mut self, d: &mut D, key: &[u8]) {
-        if let Some(target) = self.shown_by(key) {
-            self.cancel_target(d, None, target);
-        } else if self.awaits_arrivals && self.stopping == Some(Shutdown::HandOver) && self.worker.0 == 0 {
+    pub(super) fn cancel_by_mail<D: Driver>(&mut self, cx: &mut Cx<'_, D>, key: &[u8]) {
+        if let Some(target) = self.shown_by(cx.env, key) {
+            self.cancel_target(cx, None, target);
+        } else if self.awaits_arrivals && cx.env.stopping == Some(Shutdown::HandOver) && cx.env.worker.0 == 0
+        {
             // The next process asks; the one before this may have the client.
-            d.pass_back(key);
+            cx.driver.pass_back(key);
         }
     }
 
-    fn cancel_target<D: Driver>(&mut self, d: &mut D, requester: Option<ClientId>, target: ClientId) -> Step {
+    fn cancel_target<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        requester: Option<ClientId>,
+        target: ClientId,
+    ) -> Step {
         let Some(client) = self.clients.get(target) else {
-            return self.end_requester(d, requester, "failed cancel request");
+            return self.end_requester(cx, requester, "failed cancel request");
         };
         if let ClientState::Console(_) = client.state {
-            self.cancel_console(d, target);
-            return self.end_requester(d, requester, "successfully sent cancel request");
+            self.cancel_console(cx, target);
+            return self.end_requester(cx, requester, "successfully sent cancel request");
         }
         let place = match (&client.state, &client.account) {
             (ClientState::Linked(link), Some(account)) => Some((link.server, false, account.pool)),
@@ -115,145 +122,141 @@ impl Machine {
             _ => None,
         };
         let Some((server, queued_behind, pool_id)) = place else {
-            let waited = self.turn_down(d, target, Refusal::Canceled);
+            let waited = self.turn_down(cx, target, Refusal::Canceled);
             let reason = if waited {
                 "canceled a statement that waited for a server"
             } else {
                 "cancel request for idle client"
             };
-            return self.end_requester(d, requester, reason);
+            return self.end_requester(cx, requester, reason);
         };
         if let Some(server) = self.servers.get_mut(server) {
             server.pipelined.close();
         }
         if queued_behind {
             // Until it is at the head, a cancel would hit another client's statement.
-            let since_us = self.now.mono_us;
+            let since_us = cx.env.now.mono_us;
             self.pools[pool_id].waiting_cancels.push_back(WaitingCancel { requester, target, since_us });
-            self.log(
-                d,
-                Level::Debug,
-                "a cancel request waits until its statement is the first on its server",
-            );
+            cx.log(Level::Debug, "a cancel request waits until its statement is the first on its server");
             return Step::Used(0);
         }
         if let Some(server) = self.servers.get_mut(server) {
             server.pipelined.trust_head();
         }
         let pool = &self.pools[pool_id];
-        let size = self.rules.config.pool_size(&pool.config, &pool.user);
+        let size = cx.env.rules.config.pool_size(&pool.config, &pool.user);
         if !may_cancel(size, pool.cancels) {
-            let since_us = self.now.mono_us;
+            let since_us = cx.env.now.mono_us;
             self.pools[pool_id].waiting_cancels.push_back(WaitingCancel { requester, target, since_us });
             return Step::Used(0);
         }
-        self.dial_cancel(d, requester, target, server);
+        self.dial_cancel(cx, requester, target, server);
         Step::Used(0)
     }
 
     fn dial_cancel<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         requester: Option<ClientId>,
         target: ClientId,
         server_id: ServerId,
     ) {
         let Some(server) = self.servers.get(server_id) else { return };
-        let conn = d.dial(&server.place());
-        let (pool, since_us) = (server.pool, self.now.mono_us);
+        let conn = cx.driver.dial(&server.place());
+        let (pool, since_us) = (server.pool, cx.env.now.mono_us);
         let stage = Stage::Dialing;
         let cancel = CancelConnection { conn, pool, requester, target, server: server_id, stage, since_us };
         let id = self.cancels.insert(cancel);
         self.pools[pool].cancels += 1;
-        self.set_role(conn, Role::Cancel(id));
+        cx.env.set_role(conn, Role::Cancel(id));
     }
 
     /// The connection is up. One to a server that is reached by TLS uses TLS, too.
-    pub(super) fn cancel_connected<D: Driver>(&mut self, d: &mut D, id: CancelId) {
+    pub(super) fn cancel_connected<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: CancelId) {
         let Some(cancel) = self.cancels.get_mut(id) else { return };
         let secured = self.servers.get(cancel.server).is_some_and(|server| !server.tls.is_empty());
         if !secured {
-            return self.send_cancel(d, id);
+            return self.send_cancel(cx, id);
         }
         cancel.stage = Stage::SecuringTls;
-        self.scratch.clear();
-        encode_ssl_request(&mut self.scratch);
-        d.send(cancel.conn, &self.scratch);
+        cx.env.scratch.clear();
+        encode_ssl_request(&mut cx.env.scratch);
+        cx.driver.send(cancel.conn, &cx.env.scratch);
     }
 
     /// The answer to SSLRequest; PostgreSQL says nothing else on such a connection.
-    pub(super) fn cancel_received<D: Driver>(&mut self, d: &mut D, id: CancelId, bytes: &[u8]) {
+    pub(super) fn cancel_received<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: CancelId, bytes: &[u8]) {
         let Some(cancel) = self.cancels.get(id) else { return };
         let endpoint = self.servers.get(cancel.server).map(|server| &server.endpoint);
         match (cancel.stage, bytes, endpoint) {
             (Stage::SecuringTls, b"S", Some(Endpoint::Tcp { host, .. })) => {
-                d.start_tls(cancel.conn, TlsRole::Connect { host: host.clone() }, &[]);
+                cx.driver.start_tls(cancel.conn, TlsRole::Connect { host: host.clone() }, &[]);
             }
-            _ => self.end_cancel(d, id, "cancel connection got an unexpected answer"),
+            _ => self.end_cancel(cx, id, "cancel connection got an unexpected answer"),
         }
     }
 
     /// The handshake is complete.
-    pub(super) fn cancel_secured<D: Driver>(&mut self, d: &mut D, id: CancelId) {
-        self.send_cancel(d, id);
+    pub(super) fn cancel_secured<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: CancelId) {
+        self.send_cancel(cx, id);
     }
 
-    fn send_cancel<D: Driver>(&mut self, d: &mut D, id: CancelId) {
+    fn send_cancel<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: CancelId) {
         let Some(cancel) = self.cancels.get_mut(id) else { return };
         let aimed = self.servers.get_mut(cancel.server).filter(|server| {
             matches!(server.state, ServerState::Busy(client) if client == cancel.target)
                 && server.ledger.of_clients().next().is_some()
         });
         let Some(server) = aimed else {
-            return self.end_cancel(d, id, "cancel request for idle client");
+            return self.end_cancel(cx, id, "cancel request for idle client");
         };
         cancel.stage = Stage::Sent;
         server.cancels += 1;
         server.pipelined.close();
         server.pipelined.expose();
-        self.scratch.clear();
-        encode_cancel(&mut self.scratch, server.pid, &server.key);
-        d.send(cancel.conn, &self.scratch);
-        self.log(d, Level::Log, "started sending cancel request");
+        cx.env.scratch.clear();
+        encode_cancel(&mut cx.env.scratch, server.pid, &server.key);
+        cx.driver.send(cancel.conn, &cx.env.scratch);
+        cx.log(Level::Log, "started sending cancel request");
     }
 
     /// PostgreSQL closes the connection when it has signalled the backend.
-    pub(super) fn cancel_closed<D: Driver>(&mut self, d: &mut D, id: CancelId, why: &Closed) {
+    pub(super) fn cancel_closed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: CancelId, why: &Closed) {
         let sent = self.cancels.get(id).is_some_and(|cancel| cancel.stage == Stage::Sent);
         match why {
-            Closed::Eof if sent => self.end_cancel(d, id, "successfully sent cancel request"),
+            Closed::Eof if sent => self.end_cancel(cx, id, "successfully sent cancel request"),
             // A reset after the request was sent: PostgreSQL may close without reading to the end.
-            Closed::Broken(_) if sent => self.end_cancel(d, id, "successfully sent cancel request"),
-            _ => self.end_cancel(d, id, "failed cancel request"),
+            Closed::Broken(_) if sent => self.end_cancel(cx, id, "successfully sent cancel request"),
+            _ => self.end_cancel(cx, id, "failed cancel request"),
         }
     }
 
     /// The cancel is over, for any reason.
-    pub(super) fn end_cancel<D: Driver>(&mut self, d: &mut D, id: CancelId, reason: &str) {
+    pub(super) fn end_cancel<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: CancelId, reason: &str) {
         let Some(cancel) = self.cancels.remove(id) else { return };
-        self.clear_role(cancel.conn);
-        d.close(cancel.conn, CloseMode::Now);
+        cx.env.clear_role(cancel.conn);
+        cx.driver.close(cancel.conn, CloseMode::Now);
         self.pools[cancel.pool].cancels -= 1;
         if cancel.stage == Stage::Sent
             && let Some(server) = self.servers.get_mut(cancel.server)
         {
             server.cancels -= 1;
             match server.state {
-                ServerState::HeldForCancel if server.cancels == 0 => self.free_server(d, cancel.server),
+                ServerState::HeldForCancel if server.cancels == 0 => self.free_server(cx, cancel.server),
                 ServerState::Cleaning if server.cancels == 0 && server.is_at_rest() => {
-                    self.cleaned(d, cancel.server);
+                    self.cleaned(cx, cancel.server);
                 }
-                _ => self.restores_behind_cancel(d, cancel.server),
+                _ => self.restores_behind_cancel(cx, cancel.server),
             }
         }
-        self.end_requester(d, cancel.requester, reason);
-        self.next_cancel(d, cancel.pool);
+        self.end_requester(cx, cancel.requester, reason);
+        self.next_cancel(cx, cancel.pool);
     }
 
     /// Cancels that waited have their turn.
-    pub(super) fn next_cancel<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
+    pub(super) fn next_cancel<D: Driver>(&mut self, cx: &mut Cx<'_, D>, pool_id: PoolId) {
         while let Some(pool) = self.pools.get_mut(pool_id) {
-            let size = self.rules.config.pool_size(&pool.config, &pool.user);
+            let size = cx.env.rules.config.pool_size(&pool.config, &pool.user);
             if !may_cancel(size, pool.cancels) {
                 return;
             }
@@ -265,12 +268,17 @@ impl Machine {
                     .is_some_and(|client| matches!(client.state, ClientState::QueuedBehind(_)))
             });
             let Some(waiting) = due.and_then(|at| pool.waiting_cancels.remove(at)) else { return };
-            self.cancel_target(d, waiting.requester, waiting.target);
+            self.cancel_target(cx, waiting.requester, waiting.target);
         }
     }
 
     /// The target has no server any more: cancels that waited for its statement have nothing to cancel.
-    pub(super) fn end_cancels_for<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, target: ClientId) {
+    pub(super) fn end_cancels_for<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        pool_id: PoolId,
+        target: ClientId,
+    ) {
         let Some(pool) = self.pools.get_mut(pool_id).filter(|pool| !pool.waiting_cancels.is_empty()) else {
             return;
         };
@@ -283,35 +291,40 @@ impl Machine {
             !aimed
         });
         for requester in idle {
-            self.end_requester(d, requester, "cancel request for idle client");
+            self.end_requester(cx, requester, "cancel request for idle client");
         }
     }
 
     /// The pool is about to go: these cancels would never be sent.
-    pub(super) fn end_waiting_cancels<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
+    pub(super) fn end_waiting_cancels<D: Driver>(&mut self, cx: &mut Cx<'_, D>, pool_id: PoolId) {
         let waiting = self.pools.get_mut(pool_id).map(|pool| std::mem::take(&mut pool.waiting_cancels));
         for cancel in waiting.into_iter().flatten() {
-            self.end_requester(d, cancel.requester, "database removed");
+            self.end_requester(cx, cancel.requester, "database removed");
         }
     }
 
-    fn end_requester<D: Driver>(&mut self, d: &mut D, requester: Option<ClientId>, reason: &str) -> Step {
+    fn end_requester<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        requester: Option<ClientId>,
+        reason: &str,
+    ) -> Step {
         if let Some(id) = requester {
-            self.remove_client(d, id, reason, CloseMode::Flush);
+            self.remove_client(cx, id, reason, CloseMode::Flush);
         }
         Step::Gone
     }
 
     /// A cancel connection that PostgreSQL did not close in time: the signal may still come, so the server is not used again.
-    pub(super) fn abandon_cancel<D: Driver>(&mut self, d: &mut D, id: CancelId) {
+    pub(super) fn abandon_cancel<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: CancelId) {
         let Some(cancel) = self.cancels.get(id) else { return };
         if cancel.stage == Stage::Sent
             && let Some(server) = self.servers.get_mut(cancel.server)
         {
             server.retire = Some("cancel request did not end");
         }
-        self.log(d, Level::Warning, "cancel request did not end in time");
-        self.end_cancel(d, id, "failed cancel request");
+        cx.log(Level::Warning, "cancel request did not end in time");
+        self.end_cancel(cx, id, "failed cancel request");
     }
 }
 

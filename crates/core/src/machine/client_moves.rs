@@ -4,9 +4,10 @@ use pgweir_settings::PoolMode;
 use pgweir_wire::error::{Report, SqlState, encode_notice};
 
 use super::admission::Admission;
-use super::{Activity, Machine, Step};
+use super::{Activity, Step, Worker};
 use crate::client::{Asked, Client, ClientState, Link, Opening, Waiting};
 use crate::client_handoff::Replication;
+use crate::context::{Cx, Env};
 use crate::driver::{CloseMode, Closed, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
@@ -18,16 +19,21 @@ use crate::server::ServerState;
 /// The reason of an end that is not logged.
 const UNSAID: &str = "";
 
-impl Machine {
+impl Worker {
     /// An idle client needs a server: it gets one at once, if one is free and no client waits; else it joins the queue.
-    pub(super) fn request_server<D: Driver>(&mut self, d: &mut D, id: ClientId, bytes: &[u8]) -> Step {
-        let now_us = self.now.mono_us;
+    pub(super) fn request_server<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        bytes: &[u8],
+    ) -> Step {
+        let now_us = cx.env.now.mono_us;
         let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
         let begin = match std::mem::replace(&mut client.state, ClientState::Idle) {
             ClientState::DeferredBegin(deferred) => Some(deferred.text),
             _ => None,
         };
-        let group = if begin.is_some() { None } else { self.group_of(id, bytes) };
+        let group = if begin.is_some() { None } else { self.group_of(cx.env, id, bytes) };
         let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
         let Some(account) = &mut client.account else { return Step::Wait };
         account.request_us = now_us;
@@ -40,26 +46,26 @@ impl Machine {
         pool.waiting += 1;
         // A message that waits for this server is not the other clients' turn.
         if pool.affinities.is_for(id)
-            && let Some(server) = self.take_idle(d, pool_id, Some(id))
+            && let Some(server) = self.take_idle(cx, pool_id, Some(id))
         {
-            self.link(d, id, server);
+            self.link(cx, id, server);
             return Step::Used(0);
         }
         let pool = &mut self.pools[pool_id];
         if pool.waiting == 1
             && self.pools[pool_id].at_login() == 0
-            && let Admission::Alone(server) = self.find_place(d, pool_id, id)
+            && let Admission::Alone(server) = self.find_place(cx, pool_id, id)
         {
-            self.link(d, id, server);
+            self.link(cx, id, server);
             return Step::Used(0);
         }
         self.pools[pool_id].queue.push_back(id);
         self.notice(pool_id);
-        if let Some(fault) = self.known_failure(pool_id) {
-            return self.refuse_client(d, id, &fault);
+        if let Some(fault) = self.known_failure(cx.env, pool_id) {
+            return self.refuse_client(cx, id, &fault);
         }
-        if self.stopping == Some(Shutdown::WaitForServers) {
-            return self.refuse_client(d, id, &Fault::ServerShuttingDown);
+        if cx.env.stopping == Some(Shutdown::WaitForServers) {
+            return self.refuse_client(cx, id, &Fault::ServerShuttingDown);
         }
         Step::Wait
     }
@@ -87,8 +93,8 @@ impl Machine {
     }
 
     /// Waiting → Linked. The server must be free. The caller looks at what the client sent.
-    pub(super) fn link<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId) {
-        let now_us = self.now.mono_us;
+    pub(super) fn link<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
+        let now_us = cx.env.now.mono_us;
         let Some(client) = self.clients.get_mut(id) else { return };
         let ClientState::Waiting(waiting) = &mut client.state else {
             debug_assert!(false, "only a waiting client is linked");
@@ -120,19 +126,19 @@ impl Machine {
         server.unseen = server.unseen.saturating_add(1);
         server.followed.clear();
         let (pool_id, replication) = (account.pool, account.replication);
-        self.log_debug(d, |machine| {
-            let (client, server) = machine.log_names(id, server_id)?;
+        self.log_debug(cx, |worker, _| {
+            let (client, server) = worker.log_names(id, server_id)?;
             Some(format!("{client} gets {server} after {waited_us} us"))
         });
         self.use_server(id, server_id);
         self.end_affinity(pool_id, Some(server_id), id);
         if replication == Replication::None {
-            self.settle_server(d, id, server_id);
+            self.settle_server(cx, id, server_id);
         }
     }
 
     /// Linked → Idle: the client's transaction (or session) is over. The caller sets the server's next state.
-    pub(super) fn unlink(&mut self, id: ClientId) {
+    pub(super) fn unlink(&mut self, env: &mut Env, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let ClientState::Linked(link) = &client.state else {
             debug_assert!(false, "only a linked client is unlinked");
@@ -142,27 +148,32 @@ impl Machine {
             // The requests that it sent while it was queued are answered.
             client.inbox.drain(..link.kept.min(client.inbox.len()));
             if client.inbox.is_empty() {
-                self.buffers.give_back(std::mem::take(&mut client.inbox));
+                env.buffers.give_back(std::mem::take(&mut client.inbox));
             }
         }
         client.state = ClientState::Idle;
         if let Some(account) = &mut client.account {
-            account.active_us = self.now.mono_us;
+            account.active_us = env.now.mono_us;
             self.pools[account.pool].linked -= 1;
         }
     }
 
     /// Ends a client with a FATAL error. Returns [`Step::Gone`], so that the caller may end with it.
-    pub(super) fn refuse_client<D: Driver>(&mut self, d: &mut D, id: ClientId, fault: &Fault) -> Step {
+    pub(super) fn refuse_client<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        fault: &Fault,
+    ) -> Step {
         let Some(client) = self.clients.get(id) else { return Step::Gone };
         let (text, name) = (fault.text(), self.client_log_name(client));
-        self.note_error(id, fault.code().as_bytes());
+        self.note_error(cx.env, id, fault.code().as_bytes());
         let Some(client) = self.clients.get(id) else { return Step::Gone };
         if !self.is_mid_message(client) {
             let conn = client.conn;
-            self.scratch.clear();
-            fault.encode(&mut self.scratch);
-            d.send(conn, &self.scratch);
+            cx.env.scratch.clear();
+            fault.encode(&mut cx.env.scratch);
+            cx.driver.send(conn, &cx.env.scratch);
         }
         if let ClientState::Linked(link) = &client.state
             && let Some(reason) = fault.ends_server()
@@ -170,43 +181,43 @@ impl Machine {
         {
             server.retire.get_or_insert(reason);
         }
-        self.remove_client(d, id, &fault.reason(), CloseMode::Flush);
-        if self.rules.config.main.log_pooler_errors {
-            self.log(d, Level::Warning, &format!("{name} pooler error: {text}"));
+        self.remove_client(cx, id, &fault.reason(), CloseMode::Flush);
+        if cx.env.rules.config.main.log_pooler_errors {
+            cx.log(Level::Warning, &format!("{name} pooler error: {text}"));
         }
         Step::Gone
     }
 
     /// The client said goodbye.
-    pub(super) fn client_left<D: Driver>(&mut self, d: &mut D, id: ClientId, reason: &str) -> Step {
-        let mode = self.close_mode(d, id);
-        self.remove_client(d, id, reason, mode);
+    pub(super) fn client_left<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, reason: &str) -> Step {
+        let mode = self.close_mode(cx, id);
+        self.remove_client(cx, id, reason, mode);
         Step::Gone
     }
 
     /// How to close towards a client that left by itself: it waits only for bytes that were queued before.
-    fn close_mode<D: Driver>(&self, d: &D, id: ClientId) -> CloseMode {
-        let queued = self.clients.get(id).is_some_and(|client| d.backlog(client.conn) > 0);
+    fn close_mode<D: Driver>(&self, cx: &Cx<'_, D>, id: ClientId) -> CloseMode {
+        let queued = self.clients.get(id).is_some_and(|client| cx.driver.backlog(client.conn) > 0);
         if queued { CloseMode::Flush } else { CloseMode::Now }
     }
 
     /// The client's connection ended.
-    pub(super) fn client_closed<D: Driver>(&mut self, d: &mut D, id: ClientId, why: &Closed) {
+    pub(super) fn client_closed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, why: &Closed) {
         match why {
             Closed::Eof => {
                 // Connections that close before login are usually health checks: not worth a line.
                 let quiet = self.clients.get(id).is_some_and(Client::has_said_nothing);
                 let reason = if quiet { UNSAID } else { "client unexpected eof" };
-                self.remove_client(d, id, reason, CloseMode::Flush);
+                self.remove_client(cx, id, reason, CloseMode::Flush);
             }
             Closed::Broken(text) | Closed::DialFailed(text) | Closed::NameNotResolved(text) => {
-                self.remove_client(d, id, text, CloseMode::Now);
+                self.remove_client(cx, id, text, CloseMode::Now);
             }
             Closed::Tls(text) => {
                 let Some(client) = self.clients.get(id) else { return };
                 let line = format!("{} TLS handshake error: {text}", self.client_log_name(client));
-                self.log(d, Level::Warning, &line);
-                self.remove_client(d, id, "TLS handshake error", CloseMode::Now);
+                cx.log(Level::Warning, &line);
+                self.remove_client(cx, id, "TLS handshake error", CloseMode::Now);
             }
         }
     }
@@ -224,78 +235,79 @@ impl Machine {
     /// Removes a client, from whatever state, and frees or closes the server that it held.
     pub(super) fn remove_client<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         reason: &str,
         mode: CloseMode,
     ) {
         let Some(client) = self.clients.get(id) else { return };
-        let logged = self.rules.config.main.log_disconnections && reason != UNSAID;
-        if logged && d.log_reaches_anybody(Level::Log) {
-            let age_s = self.now.mono_us.saturating_sub(client.origin.since.mono_us) / 1_000_000;
+        let logged = cx.env.rules.config.main.log_disconnections && reason != UNSAID;
+        if logged && cx.driver.log_reaches_anybody(Level::Log) {
+            let age_s = cx.env.now.mono_us.saturating_sub(client.origin.since.mono_us) / 1_000_000;
             let line = format!("{} closing because: {reason} (age={age_s}s)", self.client_log_name(client));
-            self.log(d, Level::Log, &line);
+            cx.log(Level::Log, &line);
         }
         let Some(mut client) = self.clients.remove(id) else { return };
-        self.clear_role(client.conn);
-        d.close(client.conn, mode);
-        self.buffers.give_back(std::mem::take(&mut client.inbox));
+        cx.env.clear_role(client.conn);
+        cx.driver.close(client.conn, mode);
+        cx.env.buffers.give_back(std::mem::take(&mut client.inbox));
         match client.state {
-            ClientState::Authenticating(exchange) => self.uncount(&exchange.attempt.counted),
+            ClientState::Authenticating(exchange) => self.uncount(cx.env, &exchange.attempt.counted),
             ClientState::AwaitingAnswer(waiting) => {
-                self.uncount(&waiting.attempt.counted);
+                self.uncount(cx.env, &waiting.attempt.counted);
                 if let Asked::Secret { pool, .. } = waiting.asked {
-                    self.forget_lookup(d, self.worker, id, pool);
+                    self.forget_lookup(cx, cx.env.worker, id, pool);
                 }
             }
             ClientState::Console(console) => {
-                self.uncount(&console.counted);
-                self.console_left(d, id, &console);
+                self.uncount(cx.env, &console.counted);
+                self.console_left(cx, id, &console);
             }
             ClientState::Linked(link) => {
-                self.leave_pool(id, client.account, |pool| pool.linked -= 1);
+                self.leave_pool(cx.env, id, client.account, |pool| pool.linked -= 1);
                 self.forget_pin(link.server, link.pin.as_deref());
-                self.abandon_server(d, &link);
+                self.abandon_server(cx, &link);
             }
             ClientState::QueuedBehind(_) => {
-                self.leave_pool(id, client.account, |pool| pool.queued_behind -= 1);
+                self.leave_pool(cx.env, id, client.account, |pool| pool.queued_behind -= 1);
             }
             ClientState::Waiting(_) => {
-                self.leave_pool(id, client.account, |pool| pool.waiting -= 1);
+                self.leave_pool(cx.env, id, client.account, |pool| pool.waiting -= 1);
             }
             ClientState::AwaitingServer(_) => {
-                self.abandon_dial(d, id);
-                self.leave_pool(id, client.account, |pool| pool.forget_at_login(id));
+                self.abandon_dial(cx, id);
+                self.leave_pool(cx.env, id, client.account, |pool| pool.forget_at_login(id));
             }
             ClientState::Idle | ClientState::Ignoring | ClientState::DeferredBegin(_) => {
-                self.leave_pool(id, client.account, |_| ());
+                self.leave_pool(cx.env, id, client.account, |_| ());
             }
             ClientState::Greeting(_) | ClientState::Cancelling => {}
-            ClientState::HandingOver(hand_over) => self.uncount(&hand_over.counted),
+            ClientState::HandingOver(hand_over) => self.uncount(cx.env, &hand_over.counted),
         }
     }
 
     pub(super) fn leave_pool(
         &mut self,
+        env: &mut Env,
         id: ClientId,
         account: Option<Box<crate::client::Account>>,
         leave: impl FnOnce(&mut crate::pool::Pool),
     ) {
         let Some(mut account) = account else { return };
-        self.cancel_keys.remove(&account.cancel_key.head());
+        env.cancel_keys.remove(&account.cancel_key.head());
         debug_assert!(!self.clients.contains_key(id));
         for statement in account.statements.iter_mut().flat_map(|statements| statements.drain()) {
-            self.statements.give_back(statement);
+            env.statements.give_back(statement);
         }
         self.forget_listener(&account, id);
-        self.uncount(&account.counted);
-        self.shared.note_client(self.worker, false);
+        self.uncount(env, &account.counted);
+        env.shared.note_client(env.worker, false);
         self.end_affinity(account.pool, None, id);
         self.give_up_own(&account, id);
         if let Some(pool) = self.pools.get_mut(account.pool) {
             leave(pool);
             pool.clients -= 1;
-            pool.empty_us = self.now.mono_us;
+            pool.empty_us = env.now.mono_us;
         }
     }
 
@@ -318,57 +330,57 @@ impl Machine {
     }
 
     /// Stops reading from a client.
-    pub(super) fn pause_client<D: Driver>(&mut self, d: &mut D, id: ClientId) {
+    pub(super) fn pause_client<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
         if let Some(client) = self.clients.get_mut(id)
             && !client.reads_paused
         {
             client.reads_paused = true;
-            d.pause_reads(client.conn);
+            cx.driver.pause_reads(client.conn);
         }
     }
 
     /// Reads from a client again, if nothing speaks against it.
-    pub(super) fn client_unpause<D: Driver>(&mut self, d: &mut D, id: ClientId) {
+    pub(super) fn client_unpause<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
         let Some(client) = self.clients.get(id) else { return };
-        if !client.reads_paused || self.activity == Activity::Suspended {
+        if !client.reads_paused || cx.env.activity == Activity::Suspended {
             return;
         }
         if client.inbox.len() > INBOX_BYTES_MAX && self.client_is_stalled(id) {
             return;
         }
-        if d.backlog(client.conn) > BACKLOG_HIGH_BYTES {
+        if cx.driver.backlog(client.conn) > BACKLOG_HIGH_BYTES {
             return;
         }
         if let ClientState::Linked(link) = &client.state
             && let Some(server) = self.servers.get(link.server)
-            && d.backlog(server.conn) > BACKLOG_HIGH_BYTES
+            && cx.driver.backlog(server.conn) > BACKLOG_HIGH_BYTES
         {
             return;
         }
         let conn = client.conn;
         self.clients[id].reads_paused = false;
-        d.resume_reads(conn);
+        cx.driver.resume_reads(conn);
     }
 
     /// The client took everything: its server may go on.
-    pub(super) fn client_drained<D: Driver>(&mut self, d: &mut D, id: ClientId) {
+    pub(super) fn client_drained<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         // It has its answer now: only from here on can it be idle.
         if let Some(account) = &mut client.account {
-            account.active_us = self.now.mono_us;
+            account.active_us = cx.env.now.mono_us;
         }
         if let ClientState::Linked(link) = &client.state {
             let server = link.server;
             if let Some(server) = self.servers.get_mut(server) {
-                server.active_us = self.now.mono_us;
+                server.active_us = cx.env.now.mono_us;
             }
-            self.server_unpause(d, server);
+            self.server_unpause(cx, server);
         }
-        self.client_resume(d, id);
+        self.client_resume(cx, id);
     }
 
     /// `query_wait_notify`: tells a client, once, that it waits.
-    pub(super) fn notify_waiter<D: Driver>(&mut self, d: &mut D, id: ClientId) {
+    pub(super) fn notify_waiter<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let notified = match &mut client.state {
             ClientState::Waiting(waiting) => &mut waiting.notified,
@@ -380,24 +392,24 @@ impl Machine {
         }
         let text = "No server connection available in postgres backend, client being queued";
         let report = Report::notice(SqlState::SUCCESSFUL_COMPLETION, text);
-        self.scratch.clear();
-        encode_notice(&mut self.scratch, &report);
-        d.send(client.conn, &self.scratch);
+        cx.env.scratch.clear();
+        encode_notice(&mut cx.env.scratch, &report);
+        cx.driver.send(client.conn, &cx.env.scratch);
     }
 
     /// A statement of our own. Its answer is hidden.
     pub(super) fn send_hidden<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         server_id: ServerId,
         purpose: Purpose,
         text: &[u8],
     ) {
         let server = &mut self.servers[server_id];
-        self.scratch.clear();
-        pgweir_wire::frontend::encode_query(&mut self.scratch, text);
+        cx.env.scratch.clear();
+        pgweir_wire::frontend::encode_query(&mut cx.env.scratch, text);
         server.ledger.push(Entry::new(Owner::Hidden(purpose), Kind::Query));
-        d.send(server.conn, &self.scratch);
+        cx.driver.send(server.conn, &cx.env.scratch);
     }
 
     /// See [`Client::log_name`].

@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use pgweir_sql::{SettingNames, assignments};
 
-use super::Machine;
+use super::Worker;
+use crate::context::{Cx, Env};
 use crate::driver::{Driver, Level};
 use crate::ids::ServerId;
 use crate::ledger::Purpose;
@@ -20,24 +21,24 @@ use crate::server::{AtLogin, ConnectQuery, Learning, Replies, ServerState};
 use crate::server_greeting::{ServerGreeting, TOLD_ANEW};
 use crate::session::Session;
 
-impl Machine {
+impl Worker {
     /// The server is logged in, as `login` says.
-    pub(super) fn first_statement<D: Driver>(&mut self, d: &mut D, id: ServerId, login: AtLogin) {
+    pub(super) fn first_statement<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, login: AtLogin) {
         match self.pools[self.servers[id].pool].connect_query() {
-            Some(_) => self.run_connect_query(d, id, Some(login)),
-            None => self.session_begins(d, id, Some(login), Session::default()),
+            Some(_) => self.run_connect_query(cx, id, Some(login)),
+            None => self.session_begins(cx, id, Some(login), Session::default()),
         }
     }
 
     /// The server was reset.
-    pub(super) fn cleaned<D: Driver>(&mut self, d: &mut D, id: ServerId) {
-        let closes = self.reason_to_close(id).is_some();
+    pub(super) fn cleaned<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        let closes = self.reason_to_close(cx.env, id).is_some();
         let Some(server) = self.servers.get_mut(id) else { return };
         let pool = &mut self.pools[server.pool];
         server.session = pool.sessions.share(Session::default());
         if closes || !pool.tries_startup || pool.connect_query().is_none() {
-            if closes || !self.reads_catalog(d, id) {
-                self.free_server(d, id);
+            if closes || !self.reads_catalog(cx, id) {
+                self.free_server(cx, id);
             }
             return;
         }
@@ -45,14 +46,14 @@ impl Machine {
             // A cancel on its way is not meant for it: it goes on when that is over.
             return;
         }
-        self.run_connect_query(d, id, None);
+        self.run_connect_query(cx, id, None);
     }
 
-    fn run_connect_query<D: Driver>(&mut self, d: &mut D, id: ServerId, login: Option<AtLogin>) {
+    fn run_connect_query<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, login: Option<AtLogin>) {
         let query = self.pools[self.servers[id].pool].connect_query().unwrap_or_default().to_owned();
         self.set_server_state(id, ServerState::ConnectQuery(Box::new(ConnectQuery { login })));
-        self.servers[id].active_us = self.now.mono_us;
-        self.send_hidden(d, id, Purpose::ConnectQuery, query.as_bytes());
+        self.servers[id].active_us = cx.env.now.mono_us;
+        self.send_hidden(cx, id, Purpose::ConnectQuery, query.as_bytes());
     }
 
     /// `connect_query` failed: the pool's other servers may succeed.
@@ -64,60 +65,62 @@ impl Machine {
     }
 
     /// `connect_query` is answered.
-    pub(super) fn connect_query_ended<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+    pub(super) fn connect_query_ended<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
         let ServerState::ConnectQuery(state) = &server.state else { return };
         let login = state.login.clone();
         if !self.pools[server.pool].tries_startup {
             // The machine does not keep sessions here.
-            return self.session_begins(d, id, login, Session::default());
+            return self.session_begins(cx, id, login, Session::default());
         }
         let learning = Learning { login, answer: Replies::default(), attempts: 0 };
         self.set_server_state(id, ServerState::Learning(Box::new(learning)));
-        self.ask_what_is_left(d, id);
+        self.ask_what_is_left(cx, id);
     }
 
-    fn ask_what_is_left<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+    fn ask_what_is_left<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::Learning(learning) = &mut server.state else { return };
         learning.attempts += 1;
         learning.answer = Replies::default();
-        server.active_us = self.now.mono_us;
+        server.active_us = cx.env.now.mono_us;
         let names = custom_names(self.pools[server.pool].connect_query().unwrap_or_default().as_bytes());
-        let text = self.everything_of(id, &names);
-        self.send_hidden(d, id, Purpose::Audit, &text);
+        let text = self.everything_of(cx.env, id, &names);
+        self.send_hidden(cx, id, Purpose::Audit, &text);
     }
 
     /// The server has said what `connect_query` left, or that it does not say.
-    pub(super) fn learnt<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+    pub(super) fn learnt<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::Learning(learning) = &mut server.state else { return };
         if learning.answer.failed.is_some() && learning.attempts < AUDIT_ATTEMPTS_MAX {
-            return self.ask_what_is_left(d, id);
+            return self.ask_what_is_left(cx, id);
         }
         let answer = std::mem::take(&mut learning.answer);
         let mut login = learning.login.clone();
         self.learn_routines(id, &answer);
         let session = match &answer.failed {
             Some((_, text)) => Err(text.clone()),
-            None => self.what_is_left(id, &answer).ok_or_else(|| "its answer can not be read".to_owned()),
+            None => {
+                self.what_is_left(cx.env, id, &answer).ok_or_else(|| "its answer can not be read".to_owned())
+            }
         };
         let session = session.unwrap_or_else(|why| {
             login.iter_mut().for_each(|login| login.in_doubt = true);
             let name = self.server_log_name(&self.servers[id]);
-            self.log(d, Level::Warning, &format!("{name} does not tell what its session holds: {why}"));
+            cx.log(Level::Warning, &format!("{name} does not tell what its session holds: {why}"));
             Session::default()
         });
-        self.session_begins(d, id, login, session);
+        self.session_begins(cx, id, login, session);
     }
 
     /// The part that can move. The rest (temporary tables, locks) is this server's alone: a client that touches it finds
     /// out, and keeps the server.
-    fn what_is_left(&mut self, id: ServerId, answer: &Replies) -> Option<Session> {
-        let (mut session, _) = self.read_everything(id, answer, false)?;
+    fn what_is_left(&mut self, env: &mut Env, id: ServerId, answer: &Replies) -> Option<Session> {
+        let (mut session, _) = self.read_everything(env, id, answer, false)?;
         let params = Arc::clone(&self.servers.get(id)?.params);
-        let known = self.readings.find(&self.tracked, &params, &Arc::new(session.clone()));
-        let reading = known.reading().unwrap_or_else(|| self.readings.alone());
+        let known = env.readings.find(&env.tracked, &params, &Arc::new(session.clone()));
+        let reading = known.reading().unwrap_or_else(|| env.readings.alone());
         session.reread(|_| reading);
         // No client asked for its notifications.
         session.listen(Vec::new());
@@ -128,7 +131,7 @@ impl Machine {
     /// server does if the first was of no help.
     fn session_begins<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ServerId,
         login: Option<AtLogin>,
         session: Session,
@@ -152,8 +155,8 @@ impl Machine {
             self.learn_opened(id, &greeting, &login.params);
             self.notice(pool_id);
         }
-        if !self.reads_catalog(d, id) {
-            self.free_server(d, id);
+        if !self.reads_catalog(cx, id) {
+            self.free_server(cx, id);
         }
     }
 }

@@ -7,11 +7,12 @@ use pgweir_wire::backend::{self, TxStatus};
 use pgweir_wire::error::{SqlState, WireError};
 use pgweir_wire::frontend::{BindHead, BindTail, Close, Describe, Execute, Parse, Target, tag};
 
-use super::Machine;
+use super::Worker;
 use crate::client::printable;
 use crate::console::command::Command;
 use crate::console::session::{Portal, Progress, Reply};
 use crate::console::table::{self, Columns, Formats, Row};
+use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::ids::ClientId;
 use crate::limits::CONSOLE_STATEMENTS_MAX;
@@ -25,11 +26,11 @@ impl From<WireError> for Complaint {
     }
 }
 
-impl Machine {
+impl Worker {
     /// A message of the extended protocol; `false` if it is none.
     pub(super) fn console_extended<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         message: u8,
         body: &[u8],
@@ -48,34 +49,34 @@ impl Machine {
         } else if console.extended.skipping {
             return true;
         }
-        self.scratch.clear();
+        cx.env.scratch.clear();
         let result = match message {
             tag::SYNC => {
-                backend::encode_ready(&mut self.scratch, TxStatus::Idle);
+                backend::encode_ready(&mut cx.env.scratch, TxStatus::Idle);
                 Ok(())
             }
-            tag::PARSE => self.console_parse(id, body),
-            tag::BIND => self.console_bind(id, body),
-            tag::DESCRIBE => self.console_describe(id, body),
-            tag::CLOSE => self.console_close(id, body),
-            _ => return self.console_execute(d, id, body),
+            tag::PARSE => self.console_parse(cx.env, id, body),
+            tag::BIND => self.console_bind(cx.env, id, body),
+            tag::DESCRIBE => self.console_describe(cx.env, id, body),
+            tag::CLOSE => self.console_close(cx.env, id, body),
+            _ => return self.console_execute(cx, id, body),
         };
         match (result, self.clients.get(id)) {
-            (Ok(()), Some(client)) => d.send(client.conn, &self.scratch),
-            (Err(complaint), Some(_)) => self.complain(d, id, &complaint),
+            (Ok(()), Some(client)) => cx.driver.send(client.conn, &cx.env.scratch),
+            (Err(complaint), Some(_)) => self.complain(cx, id, &complaint),
             (_, None) => {}
         }
         true
     }
 
-    fn complain<D: Driver>(&mut self, d: &mut D, id: ClientId, Complaint(code, text): &Complaint) {
+    fn complain<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, Complaint(code, text): &Complaint) {
         if let Some(console) = self.console_mut(id) {
             console.reply = Reply::Execute { portal: Vec::new(), formats: Formats::default(), max_rows: 0 };
         }
-        self.say_error(d, id, *code, text);
+        self.say_error(cx, id, *code, text);
     }
 
-    fn console_parse(&mut self, id: ClientId, body: &[u8]) -> Result<(), Complaint> {
+    fn console_parse(&mut self, env: &mut Env, id: ClientId, body: &[u8]) -> Result<(), Complaint> {
         let parse = Parse::parse(body)?;
         let text = String::from_utf8_lossy(parse.query);
         let command = match text.trim().trim_end_matches(';').is_empty() {
@@ -99,11 +100,11 @@ impl Machine {
             return Err(Complaint(SqlState::PROGRAM_LIMIT_EXCEEDED, text));
         }
         statements.insert(parse.name.to_vec(), command);
-        backend::encode_parse_complete(&mut self.scratch);
+        backend::encode_parse_complete(&mut env.scratch);
         Ok(())
     }
 
-    fn console_bind(&mut self, id: ClientId, body: &[u8]) -> Result<(), Complaint> {
+    fn console_bind(&mut self, env: &mut Env, id: ClientId, body: &[u8]) -> Result<(), Complaint> {
         let malformed = || Complaint(SqlState::PROTOCOL_VIOLATION, "malformed Bind".to_owned());
         let head = BindHead::parse_prefix(body).ok_or_else(malformed)?;
         let tail = BindTail::parse(&body[head.tail..])?;
@@ -129,11 +130,11 @@ impl Machine {
             return Err(Complaint(SqlState::PROGRAM_LIMIT_EXCEEDED, text));
         }
         portals.insert(head.portal.to_vec(), Portal { command, formats, progress: Progress::Fresh });
-        backend::encode_bind_complete(&mut self.scratch);
+        backend::encode_bind_complete(&mut env.scratch);
         Ok(())
     }
 
-    fn console_describe(&mut self, id: ClientId, body: &[u8]) -> Result<(), Complaint> {
+    fn console_describe(&mut self, env: &mut Env, id: ClientId, body: &[u8]) -> Result<(), Complaint> {
         let describe = Describe::parse(body)?;
         let Some(console) = self.console_mut(id) else { return Ok(()) };
         let extended = &console.extended;
@@ -151,68 +152,70 @@ impl Machine {
         };
         let columns = command.as_ref().map(table::columns_of).unwrap_or_default();
         if describe.target == Target::Statement {
-            backend::encode_parameter_description(&mut self.scratch, &[]);
+            backend::encode_parameter_description(&mut env.scratch, &[]);
         }
         if columns.is_empty() {
-            backend::encode_no_data(&mut self.scratch);
+            backend::encode_no_data(&mut env.scratch);
         } else {
-            table::encode_columns(&mut self.scratch, &columns, &formats);
+            table::encode_columns(&mut env.scratch, &columns, &formats);
         }
         Ok(())
     }
 
-    fn console_close(&mut self, id: ClientId, body: &[u8]) -> Result<(), Complaint> {
+    fn console_close(&mut self, env: &mut Env, id: ClientId, body: &[u8]) -> Result<(), Complaint> {
         let close = Close::parse(body)?;
         let Some(console) = self.console_mut(id) else { return Ok(()) };
         match close.target {
             Target::Statement => drop(console.extended.statements.remove(close.name)),
             Target::Portal => drop(console.extended.portals.remove(close.name)),
         }
-        backend::encode_close_complete(&mut self.scratch);
+        backend::encode_close_complete(&mut env.scratch);
         Ok(())
     }
 
     /// Carries a portal's command out, or goes on with its rows.
-    fn console_execute<D: Driver>(&mut self, d: &mut D, id: ClientId, body: &[u8]) -> bool {
+    fn console_execute<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, body: &[u8]) -> bool {
         let execute = match Execute::parse(body) {
             Ok(execute) => execute,
             Err(error) => {
-                self.complain(d, id, &error.into());
+                self.complain(cx, id, &error.into());
                 return true;
             }
         };
         let Some(console) = self.console_mut(id) else { return true };
         let Some(portal) = console.extended.portals.get_mut(execute.portal) else {
-            self.complain(d, id, &no_portal(execute.portal));
+            self.complain(cx, id, &no_portal(execute.portal));
             return true;
         };
         let max_rows = usize::try_from(execute.max_rows).unwrap_or(0);
         let (command, formats) = (portal.command.clone(), portal.formats.clone());
         let progress = std::mem::replace(&mut portal.progress, Progress::Done);
         let Some(command) = command else {
-            backend::encode_empty_query(&mut self.scratch);
-            self.send_scratch(d, id);
+            backend::encode_empty_query(&mut cx.env.scratch);
+            self.send_scratch(cx, id);
             return true;
         };
         let rest = match progress {
             Progress::Fresh => {
                 let portal = execute.portal.to_vec();
                 console.reply = Reply::Execute { portal, formats, max_rows };
-                self.run_command(d, id, command);
+                self.run_command(cx, id, command);
                 return true;
             }
             Progress::Rest(rows) => rows,
             Progress::Done => VecDeque::new(),
         };
         let columns = table::columns_of(&command);
-        self.say_part(id, &columns, execute.portal, &formats, max_rows, rest);
-        self.send_scratch(d, id);
+        self.say_part(cx.env, id, &columns, execute.portal, &formats, max_rows, rest);
+        self.send_scratch(cx, id);
         true
     }
 
     /// As many rows as the client wants; the other rows wait in the portal.
+    #[allow(clippy::too_many_arguments, reason = "the parts of one Execute")]
     pub(super) fn say_part(
         &mut self,
+        env: &mut Env,
         id: ClientId,
         columns: &Columns,
         portal: &[u8],
@@ -222,10 +225,10 @@ impl Machine {
     ) {
         let wanted = if max_rows == 0 { rows.len() } else { max_rows.min(rows.len()) };
         for row in rows.drain(..wanted) {
-            table::encode_row(&mut self.scratch, columns, formats, &row);
+            table::encode_row(&mut env.scratch, columns, formats, &row);
         }
         if rows.is_empty() {
-            backend::encode_command_complete(&mut self.scratch, "SHOW");
+            backend::encode_command_complete(&mut env.scratch, "SHOW");
             return;
         }
         if let Some(portal) =
@@ -233,12 +236,12 @@ impl Machine {
         {
             portal.progress = Progress::Rest(rows);
         }
-        backend::encode_portal_suspended(&mut self.scratch);
+        backend::encode_portal_suspended(&mut env.scratch);
     }
 
-    fn send_scratch<D: Driver>(&self, d: &mut D, id: ClientId) {
+    fn send_scratch<D: Driver>(&self, cx: &mut Cx<'_, D>, id: ClientId) {
         if let Some(client) = self.clients.get(id) {
-            d.send(client.conn, &self.scratch);
+            cx.driver.send(client.conn, &cx.env.scratch);
         }
     }
 }

@@ -6,11 +6,12 @@ use std::net::SocketAddr;
 use pgweir_wire::backend;
 use pgweir_wire::error::SqlState;
 
-use super::Machine;
+use super::Worker;
 use crate::client::{Client, ClientState};
 use crate::console;
 use crate::console::session::Reply;
 use crate::console::table::{self, Columns};
+use crate::context::{Cx, Env};
 use crate::driver::{Driver, Peer};
 use crate::ids::ClientId;
 use crate::params::Params;
@@ -33,12 +34,12 @@ struct Line<'a> {
     params: Option<&'a Params>,
 }
 
-impl Machine {
+impl Worker {
     /// This worker's sockets; the first one names the listeners, too, which all workers share.
-    pub(super) fn descriptor_rows<D: Driver>(&self, d: &D) -> Vec<Row> {
+    pub(super) fn descriptor_rows<D: Driver>(&self, cx: &Cx<'_, D>) -> Vec<Row> {
         let mut rows = Vec::new();
-        if self.worker.0 == 0 {
-            for door in d.doors() {
+        if cx.env.worker.0 == 0 {
+            for door in cx.driver.doors() {
                 let line = Line {
                     descriptor: Some(door.descriptor),
                     task: "pooler",
@@ -49,20 +50,20 @@ impl Machine {
                     link: None,
                     params: None,
                 };
-                rows.extend(self.line_row(line));
+                rows.extend(self.line_row(cx.env, line));
             }
         }
         for client in self.clients.values() {
-            rows.extend(self.client_line(d, client).and_then(|line| self.line_row(line)));
+            rows.extend(self.client_line(cx, client).and_then(|line| self.line_row(cx.env, line)));
         }
         for server in self.servers.values() {
-            rows.extend(self.line_row(self.server_line(d, server)));
+            rows.extend(self.line_row(cx.env, self.server_line(cx, server)));
         }
         rows
     }
 
     /// Clients that have logged in to a database, as PgBouncer has it.
-    fn client_line<'a, D: Driver>(&'a self, d: &D, client: &'a Client) -> Option<Line<'a>> {
+    fn client_line<'a, D: Driver>(&'a self, cx: &Cx<'_, D>, client: &'a Client) -> Option<Line<'a>> {
         let account = client.account.as_deref()?;
         let pool = &self.pools[account.pool];
         let (place, port) = match client.origin.peer {
@@ -74,34 +75,34 @@ impl Machine {
             _ => None,
         };
         Some(Line {
-            descriptor: d.descriptor(client.conn),
+            descriptor: cx.driver.descriptor(client.conn),
             task: "client",
             user: Some(&account.user),
             database: Some(&pool.database),
             place,
             port,
-            link: link.and_then(|server| d.descriptor(server.conn)),
+            link: link.and_then(|server| cx.driver.descriptor(server.conn)),
             params: Some(&account.params),
         })
     }
 
-    fn server_line<'a, D: Driver>(&'a self, d: &D, server: &'a Server) -> Line<'a> {
+    fn server_line<'a, D: Driver>(&'a self, cx: &Cx<'_, D>, server: &'a Server) -> Line<'a> {
         let pool = &self.pools[server.pool];
         let client = server.state.client().and_then(|client| self.clients.get(client));
         Line {
-            descriptor: d.descriptor(server.conn),
+            descriptor: cx.driver.descriptor(server.conn),
             task: "server",
             user: Some(&pool.user),
             database: Some(&pool.database),
             place: server.remote,
             port: pool.config.port,
-            link: client.and_then(|client| d.descriptor(client.conn)),
+            link: client.and_then(|client| cx.driver.descriptor(client.conn)),
             params: Some(&server.params),
         }
     }
 
     /// `None` for a connection that has no socket yet.
-    fn line_row(&self, line: Line<'_>) -> Option<Row> {
+    fn line_row(&self, env: &Env, line: Line<'_>) -> Option<Row> {
         let text = |value: Option<&str>| Some(value.unwrap_or_default().to_owned());
         let mut row = vec![
             Some(line.descriptor?.to_string()),
@@ -114,7 +115,7 @@ impl Machine {
             Some(line.link.unwrap_or_default().to_string()),
         ];
         for name in SHOWN {
-            let value = line.params.and_then(|params| params.get(self.tracked.position(name)?));
+            let value = line.params.and_then(|params| params.get(env.tracked.position(name)?));
             row.push(Some(
                 value.map(|value| String::from_utf8_lossy(value).into_owned()).unwrap_or_default(),
             ));
@@ -135,27 +136,28 @@ impl Machine {
     /// The answer to SHOW FDS, each row with its socket beside it (SCM_RIGHTS).
     pub(super) fn say_descriptors<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         columns: &Columns,
         rows: &[Row],
     ) {
         let Some(conn) = self.clients.get(id).map(|client| client.conn) else { return };
         let formats = table::Formats::default();
-        self.scratch.clear();
-        table::encode_columns(&mut self.scratch, columns, &formats);
+        cx.env.scratch.clear();
+        table::encode_columns(&mut cx.env.scratch, columns, &formats);
         for row in rows {
             let descriptor = row.first().and_then(|number| number.as_deref()?.parse().ok());
             // The bytes before a row leave with its socket: the description of the columns leaves with the first row.
-            table::encode_row(&mut self.scratch, columns, &formats, row);
-            if !descriptor.is_some_and(|descriptor| d.send_beside(conn, &self.scratch, descriptor)) {
+            table::encode_row(&mut cx.env.scratch, columns, &formats, row);
+            if !descriptor.is_some_and(|descriptor| cx.driver.send_beside(conn, &cx.env.scratch, descriptor))
+            {
                 let text =
                     "a socket could not be passed: it was closed meanwhile, or whoever asks does not read";
-                return self.say_error(d, id, SqlState::CONFIGURATION_LIMIT_EXCEEDED, text);
+                return self.say_error(cx, id, SqlState::CONFIGURATION_LIMIT_EXCEEDED, text);
             }
-            self.scratch.clear();
+            cx.env.scratch.clear();
         }
-        backend::encode_command_complete(&mut self.scratch, "SHOW");
-        self.say_ready(d, id);
+        backend::encode_command_complete(&mut cx.env.scratch, "SHOW");
+        self.say_ready(cx, id);
     }
 }

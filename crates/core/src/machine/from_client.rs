@@ -7,8 +7,9 @@ use pgweir_wire::frontend::{Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use super::session::{Named, Sent, waits_for_restore};
-use super::{Machine, Step};
+use super::{Step, Worker};
 use crate::client::{ClientState, Link};
+use crate::context::Cx;
 use crate::driver::{ConnId, Driver};
 use crate::errors::Fault;
 use crate::group::Group;
@@ -97,68 +98,73 @@ enum Passed {
     Gone,
 }
 
-impl Machine {
+impl Worker {
     /// A message of a client that has no server. Most need one; some are nothing, or can be answered here.
-    pub(super) fn idle_client_sent<D: Driver>(&mut self, d: &mut D, id: ClientId, bytes: &[u8]) -> Step {
-        let header = match self.first_header(d, id, bytes) {
+    pub(super) fn idle_client_sent<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        bytes: &[u8],
+    ) -> Step {
+        let header = match self.first_header(cx, id, bytes) {
             Ok(header) => header,
             Err(step) => return step,
         };
         let whole = bytes.len() >= header.total();
         if whole
             && matches!(header.tag, tag::QUERY | tag::PARSE | tag::BIND)
-            && let Some(step) = self.begin_without_server(d, id, bytes)
+            && let Some(step) = self.begin_without_server(cx, id, bytes)
         {
             return step;
         }
         match header.tag {
             // Nothing is pending and no transaction is open: this is all a server would say.
             tag::SYNC if whole => {
-                self.scratch.clear();
-                backend::encode_ready(&mut self.scratch, TxStatus::Idle);
-                d.send(self.clients[id].conn, &self.scratch);
+                cx.env.scratch.clear();
+                backend::encode_ready(&mut cx.env.scratch, TxStatus::Idle);
+                cx.driver.send(self.clients[id].conn, &cx.env.scratch);
                 return Step::Used(header.total());
             }
             tag::FLUSH if whole => return Step::Used(header.total()),
             tag::CLOSE if whole && self.client_tracks_statements(id) => {
                 let body = &bytes[HEADER_LEN..header.total()];
-                if let Some(step) = self.close_without_server(d, id, body) {
+                if let Some(step) = self.close_without_server(cx, id, body) {
                     return if step == Step::Gone { step } else { Step::Used(header.total()) };
                 }
             }
             tag::PARSE if whole && self.client_tracks_statements(id) => {
                 let body = &bytes[HEADER_LEN..header.total()];
-                if self.parse_without_server(d, id, body).is_some() {
+                if self.parse_without_server(cx, id, body).is_some() {
                     return Step::Used(header.total());
                 }
             }
             _ => {}
         }
-        self.demand_server(d, id, header, bytes)
+        self.demand_server(cx, id, header, bytes)
     }
 
     /// The header of a client's next message, once it is there; a bad one ends the client.
     pub(super) fn first_header<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         bytes: &[u8],
     ) -> Result<Header, Step> {
         let fault = match Header::peek(bytes) {
-            Ok(Some(header)) => match oversized(&self.rules.config.main, header) {
+            Ok(Some(header)) => match oversized(&cx.env.rules.config.main, header) {
                 None => return Ok(header),
                 Some(fault) => fault,
             },
             Ok(None) => return Err(Step::Wait),
             Err(error) => Fault::Protocol(error.to_string().into()),
         };
-        Err(self.refuse_client(d, id, &fault))
+        Err(self.refuse_client(cx, id, &fault))
     }
 
     /// A message that is not answered here: a server is asked for when it is there, unless it is no message of a client.
     pub(super) fn demand_server<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         header: Header,
         bytes: &[u8],
@@ -166,9 +172,9 @@ impl Machine {
         match header.tag {
             // COPY data for a COPY that failed meanwhile: PostgreSQL ignores it as well.
             tag::COPY_DATA | tag::COPY_DONE | tag::COPY_FAIL => return self.discard(id, bytes.len(), header),
-            tag::TERMINATE => return self.client_left(d, id, "client close request"),
-            tag::QUERY if self.rules.config.main.disable_pqexec => {
-                return self.refuse_client(d, id, &Fault::SimpleQueryDisabled);
+            tag::TERMINATE => return self.client_left(cx, id, "client close request"),
+            tag::QUERY if cx.env.rules.config.main.disable_pqexec => {
+                return self.refuse_client(cx, id, &Fault::SimpleQueryDisabled);
             }
             tag::QUERY
             | tag::PARSE
@@ -179,7 +185,7 @@ impl Machine {
             | tag::FUNCTION_CALL
             | tag::SYNC
             | tag::FLUSH => {}
-            other => return self.unknown_message(d, id, other),
+            other => return self.unknown_message(cx, id, other),
         }
         // A client that is still sending does not hold a server meanwhile, unless it sends much that a server can take.
         let needed_whole = header.tag == tag::PARSE
@@ -189,33 +195,33 @@ impl Machine {
         if bytes.len() < header.total() && (needed_whole || bytes.len() < HOLD_MESSAGE_BYTES) {
             return Step::Wait;
         }
-        self.request_server(d, id, bytes)
+        self.request_server(cx, id, bytes)
     }
 
     /// Passes on the bytes that a linked client sent.
     pub(super) fn linked_client_sent<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         server_id: ServerId,
         bytes: &[u8],
     ) -> Step {
         let Some(group) = self.group_to_send(id, server_id, bytes) else { return Step::Wait };
         if group.is_none()
-            && let Some(step) = self.begin_with_server(d, id, server_id, bytes)
+            && let Some(step) = self.begin_with_server(cx, id, server_id, bytes)
         {
             return step;
         }
-        self.send_begin_first(d, id, server_id, bytes);
+        self.send_begin_first(cx, id, server_id, bytes);
         let mut tracking = self.client_tracks_statements(id) && !self.has_exposed_names(id);
         let judged = group.filter(|group| !group.may_touch).map_or(0, |group| group.len as usize);
         let mut cursor = Cursor { bytes, at: 0, span: 0, judged };
         loop {
-            self.pass_plain(id, server_id, tracking, &mut cursor);
+            self.pass_plain(cx.env, id, server_id, tracking, &mut cursor);
             if cursor.rest().is_empty() {
                 break;
             }
-            match self.pass_message(d, id, server_id, tracking, &mut cursor) {
+            match self.pass_message(cx, id, server_id, tracking, &mut cursor) {
                 Passed::Message => tracking = tracking && !self.has_exposed_names(id),
                 Passed::NoMore => break,
                 Passed::Released => return Step::Used(cursor.at),
@@ -224,20 +230,20 @@ impl Machine {
         }
         if let Some(server) = self.servers.get_mut(server_id) {
             if cursor.at > 0 && (tracking || server.first_ask.keeps_all()) {
-                server.first_ask.note(&bytes[..cursor.at], &mut self.buffers);
+                server.first_ask.note(&bytes[..cursor.at], &mut cx.env.buffers);
             }
-            cursor.flush(d, server.conn);
-            if d.backlog(server.conn) > BACKLOG_HIGH_BYTES {
-                self.pause_client(d, id);
+            cursor.flush(cx.driver, server.conn);
+            if cx.driver.backlog(server.conn) > BACKLOG_HIGH_BYTES {
+                self.pause_client(cx, id);
             }
         }
         if let Some(group) = &group {
-            self.measure_group(id, server_id, group, Some(bytes));
+            self.measure_group(cx.env, id, server_id, group, Some(bytes));
         }
         if let Some(group) =
             group.filter(|group| group.len as usize == bytes.len() && cursor.at == bytes.len())
         {
-            self.begin_pipeline(server_id, &group);
+            self.begin_pipeline(cx.env, server_id, &group);
         }
         if cursor.at == 0 { Step::Wait } else { Step::Used(cursor.at) }
     }
@@ -271,7 +277,7 @@ impl Machine {
     /// One message, or the rest of one.
     fn pass_message<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         server_id: ServerId,
         tracking: bool,
@@ -284,7 +290,7 @@ impl Machine {
             return Passed::NoMore;
         }
         // A client that sends a message is not idle, even if the message has no answer.
-        server.active_us = self.now.mono_us;
+        server.active_us = cx.env.now.mono_us;
         if link.streaming > 0 {
             let used = link.streaming.min(cursor.rest().len());
             link.streaming -= used;
@@ -297,8 +303,8 @@ impl Machine {
             cursor.at += used;
             if link.streaming == 0 && server.is_at_rest() {
                 // The answer was there before the message was whole: the server could not be released then.
-                cursor.flush(d, server.conn);
-                self.server_rests(d, server_id);
+                cursor.flush(cx.driver, server.conn);
+                self.server_rests(cx, server_id);
                 return Passed::Released;
             }
         }
@@ -310,10 +316,10 @@ impl Machine {
         let header = match Header::peek(rest) {
             Ok(Some(header)) => header,
             Ok(None) => return Passed::NoMore,
-            Err(error) => return self.refused(d, id, &Fault::Protocol(error.to_string().into())),
+            Err(error) => return self.refused(cx, id, &Fault::Protocol(error.to_string().into())),
         };
-        if let Some(fault) = oversized(&self.rules.config.main, header) {
-            return self.refused(d, id, &fault);
+        if let Some(fault) = oversized(&cx.env.rules.config.main, header) {
+            return self.refused(cx, id, &fault);
         }
         if rest.len() < header.total() && header.total() <= HOLD_MESSAGE_BYTES {
             return Passed::NoMore;
@@ -322,32 +328,32 @@ impl Machine {
         let uncertain = route == Route::Prepared && names_are_uncertain(link, &server.ledger);
         if uncertain || server.ledger.len() >= LEDGER_ENTRIES_MAX {
             link.held = uncertain;
-            cursor.flush(d, server.conn);
-            self.ask_for_answers(d, server_id);
+            cursor.flush(cx.driver, server.conn);
+            self.ask_for_answers(cx, server_id);
             if !uncertain {
-                self.pause_client(d, id);
+                self.pause_client(cx, id);
             }
             return Passed::NoMore;
         }
         match route {
-            Route::Pass(kind) => self.pass_unchanged(d, id, server_id, header, kind, cursor),
+            Route::Pass(kind) => self.pass_unchanged(cx, id, server_id, header, kind, cursor),
             Route::Unnamed(kind) => {
                 if !server.replication {
-                    cursor.flush(d, server.conn);
-                    if !self.owns_unnamed(d, id, server_id, kind) {
+                    cursor.flush(cx.driver, server.conn);
+                    if !self.owns_unnamed(cx, id, server_id, kind) {
                         return Passed::NoMore;
                     }
                 }
-                self.pass_unchanged(d, id, server_id, header, Some(kind), cursor)
+                self.pass_unchanged(cx, id, server_id, header, Some(kind), cursor)
             }
             Route::Discards(kind) => {
                 link.discards = true;
-                self.pass_unchanged(d, id, server_id, header, Some(kind), cursor)
+                self.pass_unchanged(cx, id, server_id, header, Some(kind), cursor)
             }
             Route::Prepared => {
-                server.note_begin(self.now.mono_us);
-                cursor.flush(d, server.conn);
-                match self.prepared_message(d, id, server_id, header, rest) {
+                server.note_begin(cx.env.now.mono_us);
+                cursor.flush(cx.driver, server.conn);
+                match self.prepared_message(cx, id, server_id, header, rest) {
                     Step::Used(used) => cursor.skip(used),
                     Step::Wait => return Passed::NoMore,
                     Step::Gone => return Passed::Gone,
@@ -356,54 +362,60 @@ impl Machine {
             }
             Route::More => Passed::NoMore,
             Route::Leave => {
-                cursor.flush(d, server.conn);
-                self.client_left(d, id, "client close request");
+                cursor.flush(cx.driver, server.conn);
+                self.client_left(cx, id, "client close request");
                 Passed::Gone
             }
             Route::Endless | Route::Malformed | Route::Unknown => {
-                self.reject(d, id, route, header.tag);
+                self.reject(cx, id, route, header.tag);
                 Passed::Gone
             }
         }
     }
 
     /// A message that cannot be passed on ends its client.
-    pub(super) fn reject<D: Driver>(&mut self, d: &mut D, id: ClientId, route: Route, tag: u8) -> Step {
+    pub(super) fn reject<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        route: Route,
+        tag: u8,
+    ) -> Step {
         let fault = match route {
             Route::Endless => Fault::TooLarge("portal and statement names are too long".into()),
-            Route::Unknown => return self.unknown_message(d, id, tag),
+            Route::Unknown => return self.unknown_message(cx, id, tag),
             _ => Fault::Protocol(format!("invalid message format: '{}'", tag.escape_ascii()).into()),
         };
-        self.refuse_client(d, id, &fault)
+        self.refuse_client(cx, id, &fault)
     }
 
     /// Passes on a message that servers get as it is, and notes the answer that they will owe for it.
     fn pass_unchanged<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         server_id: ServerId,
         header: Header,
         kind: Option<Kind>,
         cursor: &mut Cursor<'_>,
     ) -> Passed {
-        if header.tag == tag::QUERY && self.rules.config.main.disable_pqexec {
-            return self.refused(d, id, &Fault::SimpleQueryDisabled);
+        if header.tag == tag::QUERY && cx.env.rules.config.main.disable_pqexec {
+            return self.refused(cx, id, &Fault::SimpleQueryDisabled);
         }
         let notable = matches!(header.tag, tag::QUERY | tag::PARSE | tag::BIND | tag::FUNCTION_CALL);
         let notable = notable && !cursor.is_judged();
-        let noted = if notable { self.text_of(header, cursor.rest()) } else { None };
+        let noted = if notable { self.text_of(cx.env, header, cursor.rest()) } else { None };
         if let Some((text, traits)) = &noted
             && self.concerns_sequences(id, text, traits)
         {
-            self.flush_cursor(d, server_id, cursor);
-            self.use_sequences(d, id, server_id, (text, traits), header.tag == tag::QUERY);
+            self.flush_cursor(cx, server_id, cursor);
+            self.use_sequences(cx, id, server_id, (text, traits), header.tag == tag::QUERY);
         }
         if let Some((text, traits)) = &noted
             && self.may_meet_names(id, traits)
         {
-            self.flush_cursor(d, server_id, cursor);
-            if self.meet_names(d, id, server_id, (text, traits), Sent::Unnamed) == Named::Waits {
+            self.flush_cursor(cx, server_id, cursor);
+            if self.meet_names(cx, id, server_id, (text, traits), Sent::Unnamed) == Named::Waits {
                 return Passed::NoMore;
             }
         }
@@ -416,14 +428,14 @@ impl Machine {
                 false => Entry { ticket, ..Entry::new(Owner::Client(id), kind) },
             });
             if pushed == Pushed::Queued && kind != Kind::CopyEnd {
-                server.note_begin(self.now.mono_us);
+                server.note_begin(cx.env.now.mono_us);
             }
         }
         if notable {
-            self.note_message(id, header, cursor.rest(), noted);
+            self.note_message(cx.env, id, header, cursor.rest(), noted);
         }
         if matches!(header.tag, tag::BIND | tag::CLOSE) && self.has_exposed_names(id) {
-            self.note_exposed(id, header.tag, cursor.rest().get(HEADER_LEN..).unwrap_or_default());
+            self.note_exposed(cx.env, id, header.tag, cursor.rest().get(HEADER_LEN..).unwrap_or_default());
         }
         let here = cursor.rest().len();
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
@@ -431,29 +443,29 @@ impl Machine {
         }
         cursor.at += header.total().min(here);
         if let Some(kind) = kind.filter(|kind| kind.ends_group()) {
-            self.guard_begin(d, id, server_id, kind, cursor);
+            self.guard_begin(cx, id, server_id, kind, cursor);
         }
         if kind == Some(Kind::CopyEnd) {
-            self.settle(d, server_id);
+            self.settle(cx, server_id);
         }
         if self.is_ending_name(id, header.tag) {
-            self.flush_cursor(d, server_id, cursor);
-            self.take_name_back(d, id, server_id);
+            self.flush_cursor(cx, server_id, cursor);
+            self.take_name_back(cx, id, server_id);
         }
         Passed::Message
     }
 
     /// Sends the gathered bytes to the server before a message of ours.
-    fn flush_cursor<D: Driver>(&self, d: &mut D, server_id: ServerId, cursor: &mut Cursor<'_>) {
+    fn flush_cursor<D: Driver>(&self, cx: &mut Cx<'_, D>, server_id: ServerId, cursor: &mut Cursor<'_>) {
         if let Some(server) = self.servers.get(server_id) {
-            cursor.flush(d, server.conn);
+            cursor.flush(cx.driver, server.conn);
         }
     }
 
     /// The meaning of a name in a text depends on answers that are owed: the text waits for them.
     pub(super) fn waits_for_names<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         server_id: ServerId,
     ) -> bool {
@@ -469,23 +481,23 @@ impl Machine {
             return false;
         }
         link.held = true;
-        self.ask_for_answers(d, server_id);
+        self.ask_for_answers(cx, server_id);
         true
     }
 
-    fn refused<D: Driver>(&mut self, d: &mut D, id: ClientId, fault: &Fault) -> Passed {
-        self.refuse_client(d, id, fault);
+    fn refused<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, fault: &Fault) -> Passed {
+        self.refuse_client(cx, id, fault);
         Passed::Gone
     }
 
     /// Has the server send the answers that it holds back until Sync: they may sit in its buffer until a Sync or Flush asks
     /// for them.
-    pub(super) fn ask_for_answers<D: Driver>(&mut self, d: &mut D, server_id: ServerId) {
+    pub(super) fn ask_for_answers<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
         let Some(server) = self.servers.get_mut(server_id) else { return };
         if server.ledger.ask() {
-            self.scratch.clear();
-            pgweir_wire::frontend::encode_flush(&mut self.scratch);
-            d.send(server.conn, &self.scratch);
+            cx.env.scratch.clear();
+            pgweir_wire::frontend::encode_flush(&mut cx.env.scratch);
+            cx.driver.send(server.conn, &cx.env.scratch);
         }
     }
 
@@ -496,9 +508,9 @@ impl Machine {
         Step::Used(header.total().min(available))
     }
 
-    fn unknown_message<D: Driver>(&mut self, d: &mut D, id: ClientId, tag: u8) -> Step {
+    fn unknown_message<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, tag: u8) -> Step {
         let text = format!("unknown pkt: '{}'", tag.escape_ascii());
-        self.refuse_client(d, id, &Fault::Protocol(text.into()))
+        self.refuse_client(cx, id, &Fault::Protocol(text.into()))
     }
 }
 

@@ -4,50 +4,51 @@
 use pgweir_settings::SslMode;
 use pgweir_wire::startup::{Initial, peek_initial};
 
-use super::{Machine, Step};
+use super::{Step, Worker};
 use crate::client::{ClientState, TlsAsked};
 use crate::client_handoff::Replication;
+use crate::context::{Cx, Env};
 use crate::driver::{Driver, Peer, TlsInfo, TlsRole};
 use crate::errors::Fault;
 use crate::ids::ClientId;
 use crate::limits::{BACKLOG_HIGH_BYTES, INBOX_BYTES_MAX};
 
-impl Machine {
+impl Worker {
     /// Bytes of a client, in any state.
-    pub(super) fn client_received<D: Driver>(&mut self, d: &mut D, id: ClientId, bytes: &[u8]) {
+    pub(super) fn client_received<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, bytes: &[u8]) {
         let Some(client) = self.clients.get_mut(id) else { return };
         if let Some(account) = &mut client.account {
-            account.active_us = self.now.mono_us;
+            account.active_us = cx.env.now.mono_us;
             if let Some(pool) = self.pools.get_mut(account.pool) {
                 pool.stats.received_bytes += bytes.len() as u64;
             }
         }
         if client.inbox.is_empty() {
-            let used = self.client_consume(d, id, bytes);
-            self.client_keep(d, id, None, bytes, used);
+            let used = self.client_consume(cx, id, bytes);
+            self.client_keep(cx, id, None, bytes, used);
         } else {
             let mut inbox = std::mem::take(&mut client.inbox);
             inbox.extend_from_slice(bytes);
-            let used = self.client_consume(d, id, &inbox);
-            self.client_keep(d, id, Some(inbox), &[], used);
+            let used = self.client_consume(cx, id, &inbox);
+            self.client_keep(cx, id, Some(inbox), &[], used);
         }
     }
 
     /// Looks again at bytes that a client sent earlier: its state has changed.
-    pub(super) fn client_resume<D: Driver>(&mut self, d: &mut D, id: ClientId) {
+    pub(super) fn client_resume<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         if !client.inbox.is_empty() {
             let inbox = std::mem::take(&mut client.inbox);
-            let used = self.client_consume(d, id, &inbox);
-            self.client_keep(d, id, Some(inbox), &[], used);
+            let used = self.client_consume(cx, id, &inbox);
+            self.client_keep(cx, id, Some(inbox), &[], used);
         }
-        self.client_unpause(d, id);
+        self.client_unpause(cx, id);
     }
 
     /// Keeps the bytes that were not used, and stops reading from a client that has too much waiting here.
     fn client_keep<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         held: Option<Vec<u8>>,
         bytes: &[u8],
@@ -55,23 +56,23 @@ impl Machine {
     ) {
         let Some(client) = self.clients.get_mut(id) else {
             if let Some(buffer) = held {
-                self.buffers.give_back(buffer);
+                cx.env.buffers.give_back(buffer);
             }
             return;
         };
         debug_assert!(client.inbox.is_empty(), "bytes were kept while others were being looked at");
-        client.inbox = self.buffers.remainder(held, bytes, used);
+        client.inbox = cx.env.buffers.remainder(held, bytes, used);
         let conn = client.conn;
         let too_much_waits = client.inbox.len() > INBOX_BYTES_MAX && self.client_is_stalled(id);
         // A client that sends requests without reading the answers is not read further.
-        if too_much_waits || d.backlog(conn) > BACKLOG_HIGH_BYTES {
-            self.pause_client(d, id);
+        if too_much_waits || cx.driver.backlog(conn) > BACKLOG_HIGH_BYTES {
+            self.pause_client(cx, id);
         }
-        self.hand_over_if_due(d, id);
+        self.hand_over_if_due(cx, id);
     }
 
     /// Takes bytes through the client's states until they are used up or must wait; returns the number of bytes used.
-    fn client_consume<D: Driver>(&mut self, d: &mut D, id: ClientId, bytes: &[u8]) -> usize {
+    fn client_consume<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, bytes: &[u8]) -> usize {
         let mut at = 0;
         while at < bytes.len() {
             let Some(client) = self.clients.get_mut(id) else { return bytes.len() };
@@ -83,8 +84,8 @@ impl Machine {
             }
             let rest = &bytes[at..];
             let step = match &client.state {
-                ClientState::Greeting(_) => self.greet(d, id, rest),
-                ClientState::Authenticating(_) => self.authenticate(d, id, rest),
+                ClientState::Greeting(_) => self.greet(cx, id, rest),
+                ClientState::Authenticating(_) => self.authenticate(cx, id, rest),
                 ClientState::AwaitingAnswer(_)
                 | ClientState::AwaitingServer(_)
                 | ClientState::HandingOver(_)
@@ -92,18 +93,18 @@ impl Machine {
                 | ClientState::QueuedBehind(_) => Step::Wait,
                 // Nothing more is expected; nothing more is kept.
                 ClientState::Cancelling => Step::Used(rest.len()),
-                ClientState::Idle => self.idle_client_sent(d, id, rest),
-                ClientState::DeferredBegin(_) => self.client_with_deferred_begin_sent(d, id, rest),
-                ClientState::Ignoring => self.ignoring_client_sent(d, id, rest),
+                ClientState::Idle => self.idle_client_sent(cx, id, rest),
+                ClientState::DeferredBegin(_) => self.client_with_deferred_begin_sent(cx, id, rest),
+                ClientState::Ignoring => self.ignoring_client_sent(cx, id, rest),
                 ClientState::Linked(link) if client.replication() != Replication::None => {
                     let server = link.server;
-                    self.replication_client_sent(d, id, server, rest)
+                    self.replication_client_sent(cx, id, server, rest)
                 }
                 ClientState::Linked(link) => {
                     let server = link.server;
-                    self.linked_client_sent(d, id, server, rest)
+                    self.linked_client_sent(cx, id, server, rest)
                 }
-                ClientState::Console(_) => self.console_sent(d, id, rest),
+                ClientState::Console(_) => self.console_sent(cx, id, rest),
             };
             match step {
                 Step::Used(used) => at += used,
@@ -115,77 +116,77 @@ impl Machine {
     }
 
     /// One of the packets that have no type byte.
-    fn greet<D: Driver>(&mut self, d: &mut D, id: ClientId, bytes: &[u8]) -> Step {
+    fn greet<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, bytes: &[u8]) -> Step {
         let (packet, used) = match peek_initial(bytes) {
             Ok(Some(found)) => found,
             Ok(None) => return Step::Wait,
             Err(error) => {
-                return self.refuse_client(d, id, &Fault::Protocol(error.to_string().into()));
+                return self.refuse_client(cx, id, &Fault::Protocol(error.to_string().into()));
             }
         };
         match packet {
-            Initial::Ssl => self.ssl_request(d, id, bytes.len() - used).map_used(used),
-            Initial::DirectTls => self.direct_tls(d, id, bytes),
-            Initial::Gss => self.gss_request(d, id, bytes.len() - used).map_used(used),
-            Initial::Cancel { pid, key } => self.cancel_request(d, id, pid, key).map_used(used),
+            Initial::Ssl => self.ssl_request(cx, id, bytes.len() - used).map_used(used),
+            Initial::DirectTls => self.direct_tls(cx, id, bytes),
+            Initial::Gss => self.gss_request(cx, id, bytes.len() - used).map_used(used),
+            Initial::Cancel { pid, key } => self.cancel_request(cx, id, pid, key).map_used(used),
             Initial::OldProtocol => {
-                self.refuse_client(d, id, &Fault::Protocol("old V2 protocol not supported".into()))
+                self.refuse_client(cx, id, &Fault::Protocol("old V2 protocol not supported".into()))
             }
             Initial::Startup(packet) => {
-                if self.tls_is_missing(id) {
-                    return self.refuse_client(d, id, &Fault::TlsRequired);
+                if self.tls_is_missing(cx.env, id) {
+                    return self.refuse_client(cx, id, &Fault::TlsRequired);
                 }
-                self.startup(d, id, &packet).map_used(used)
+                self.startup(cx, id, &packet).map_used(used)
             }
         }
     }
 
-    fn ssl_request<D: Driver>(&mut self, d: &mut D, id: ClientId, behind: usize) -> Step {
-        let may_tls = self.client_may_tls(id);
+    fn ssl_request<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, behind: usize) -> Step {
+        let may_tls = self.client_may_tls(cx.env, id);
         let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
         let ClientState::Greeting(greeting) = &mut client.state else { return Step::Gone };
         if greeting.tls != TlsAsked::No {
-            return self.refuse_client(d, id, &Fault::Protocol("SSL was requested twice".into()));
+            return self.refuse_client(cx, id, &Fault::Protocol("SSL was requested twice".into()));
         }
         if behind > 0 {
-            return self.refuse_client(d, id, &Fault::Protocol(BYTES_BEHIND_SSL.into()));
+            return self.refuse_client(cx, id, &Fault::Protocol(BYTES_BEHIND_SSL.into()));
         }
         let conn = client.conn;
         if may_tls {
             greeting.tls = TlsAsked::Handshake;
-            d.send(conn, b"S");
-            d.start_tls(conn, TlsRole::Accept { direct: false }, &[]);
+            cx.driver.send(conn, b"S");
+            cx.driver.start_tls(conn, TlsRole::Accept { direct: false }, &[]);
         } else {
             greeting.tls = TlsAsked::Refused;
-            d.send(conn, b"N");
+            cx.driver.send(conn, b"N");
         }
         Step::Used(0)
     }
 
-    fn gss_request<D: Driver>(&mut self, d: &mut D, id: ClientId, behind: usize) -> Step {
+    fn gss_request<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, behind: usize) -> Step {
         let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
         let ClientState::Greeting(greeting) = &mut client.state else { return Step::Gone };
         if greeting.gss_asked {
-            return self.refuse_client(d, id, &Fault::Protocol("GSS encryption was requested twice".into()));
+            return self.refuse_client(cx, id, &Fault::Protocol("GSS encryption was requested twice".into()));
         }
         if behind > 0 {
-            return self.refuse_client(d, id, &Fault::Protocol(BYTES_BEHIND_GSS.into()));
+            return self.refuse_client(cx, id, &Fault::Protocol(BYTES_BEHIND_GSS.into()));
         }
         greeting.gss_asked = true;
-        d.send(client.conn, b"N");
+        cx.driver.send(client.conn, b"N");
         Step::Used(0)
     }
 
     /// The first byte is that of a TLS record (PostgreSQL 17's sslnegotiation=direct).
-    fn direct_tls<D: Driver>(&mut self, d: &mut D, id: ClientId, bytes: &[u8]) -> Step {
-        let may_tls = self.client_may_tls(id);
+    fn direct_tls<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, bytes: &[u8]) -> Step {
+        let may_tls = self.client_may_tls(cx.env, id);
         let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
         let ClientState::Greeting(greeting) = &mut client.state else { return Step::Gone };
         if !may_tls || greeting.tls != TlsAsked::No {
-            return self.refuse_client(d, id, &Fault::Protocol("TLS is not available here".into()));
+            return self.refuse_client(cx, id, &Fault::Protocol("TLS is not available here".into()));
         }
         greeting.tls = TlsAsked::Handshake;
-        d.start_tls(client.conn, TlsRole::Accept { direct: true }, bytes);
+        cx.driver.start_tls(client.conn, TlsRole::Accept { direct: true }, bytes);
         Step::Used(bytes.len())
     }
 
@@ -198,16 +199,16 @@ impl Machine {
         }
     }
 
-    fn client_may_tls(&self, id: ClientId) -> bool {
+    fn client_may_tls(&self, env: &Env, id: ClientId) -> bool {
         let over_tcp =
             self.clients.get(id).is_some_and(|client| matches!(client.origin.peer, Peer::Tcp { .. }));
-        over_tcp && self.rules.config.main.client_tls_sslmode != SslMode::Disable
+        over_tcp && env.rules.config.main.client_tls_sslmode != SslMode::Disable
     }
 
     /// sslmode demands TLS and this client does not use it. Unix sockets never need it.
-    fn tls_is_missing(&self, id: ClientId) -> bool {
+    fn tls_is_missing(&self, env: &Env, id: ClientId) -> bool {
         let demanded = matches!(
-            self.rules.config.main.client_tls_sslmode,
+            env.rules.config.main.client_tls_sslmode,
             SslMode::Require | SslMode::VerifyCa | SslMode::VerifyFull
         );
         demanded

@@ -3,7 +3,8 @@
 
 use std::net::SocketAddr;
 
-use super::Machine;
+use super::Worker;
+use crate::context::Cx;
 use crate::driver::{Driver, Endpoint, NamesSeen};
 use crate::ids::ServerId;
 
@@ -12,9 +13,14 @@ type Row = Vec<Option<String>>;
 /// Why such a server is closed.
 const MOVED: &str = "host has another address";
 
-impl Machine {
+impl Worker {
     /// Servers of a host that are not at one of these addresses are to be closed.
-    pub(super) fn leave_addresses<D: Driver>(&mut self, d: &mut D, host: &str, addresses: &[SocketAddr]) {
+    pub(super) fn leave_addresses<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        host: &str,
+        addresses: &[SocketAddr],
+    ) {
         let is_left = |remote: SocketAddr| !addresses.iter().any(|address| address.ip() == remote.ip());
         let left: Vec<ServerId> = self
             .servers
@@ -27,7 +33,7 @@ impl Machine {
             .collect();
         for id in left {
             let pool = self.servers[id].pool;
-            self.recycle_server(d, id, MOVED);
+            self.recycle_server(cx, id, MOVED);
             self.notice(pool);
         }
     }

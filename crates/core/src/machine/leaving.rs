@@ -8,11 +8,12 @@ use minicbor::bytes::ByteVec;
 use pgweir_auth::{Learned, PlainPassword, ScramKeys, Secret};
 use pgweir_settings::{Database, PoolMode};
 
-use super::Machine;
+use super::Worker;
 use super::session::has_to_restore;
 use crate::carried::{Carried, CarriedClient, CarriedPeer, CarriedPool, CarriedSecret, CarriedServer, Pair};
 use crate::client::{Account, Client, ClientState, Link, Opening, OwnNames, UnnamedOnServer};
 use crate::client_handoff::{Login, Origin, Replication};
+use crate::context::{Cx, Env};
 use crate::driver::{CloseMode, Driver, Endpoint, Peer};
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::mail::Shutdown;
@@ -25,40 +26,40 @@ use crate::session::Session;
 /// How long after a turn the worker looks again whether the queued bytes have left.
 const LOOK_AGAIN_US: u64 = 2_000;
 
-impl Machine {
+impl Worker {
     /// Hands over clients and servers at rest, while a successor is there.
-    pub(super) fn leave<D: Driver>(&mut self, d: &mut D) {
-        if self.stopping != Some(Shutdown::HandOver) {
+    pub(super) fn leave<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        if cx.env.stopping != Some(Shutdown::HandOver) {
             return;
         }
         let pools: Vec<PoolId> = self.pools.keys().filter(|id| !self.told_pools.contains(id)).collect();
         for id in pools {
             self.told_pools.insert(id);
-            self.tell_pool(d, id);
+            self.tell_pool(cx, id);
         }
         self.leave_us = None;
         let clients: Vec<ClientId> = self.clients.keys().collect();
         for id in clients {
-            self.send_off(d, id);
+            self.send_off(cx, id);
         }
         let servers: Vec<ServerId> = self.servers.keys().collect();
         for id in servers {
-            self.send_off_unused(d, id);
+            self.send_off_unused(cx, id);
         }
     }
 
-    fn tell_pool<D: Driver>(&self, d: &mut D, id: PoolId) {
+    fn tell_pool<D: Driver>(&self, cx: &mut Cx<'_, D>, id: PoolId) {
         let pool = &self.pools[id];
         let greeting = pool.greeting.as_deref();
         let carried = CarriedPool {
             fixed: greeting.map(|greeting| greeting.fixed.clone()).unwrap_or_default().into(),
-            params: greeting.map(|greeting| self.pairs(&greeting.params)).unwrap_or_default(),
+            params: greeting.map(|greeting| self.pairs(cx.env, &greeting.params)).unwrap_or_default(),
             learned: secret(&pool.learned),
             session: greeting.map(|greeting| settings(&greeting.session)),
             prepared: greeting.map(|greeting| prepared(&greeting.session)),
             opened_by: Some(opened_by(&pool.config)),
         };
-        d.give_away(None, None, self.carried(id, Some(carried), None, None));
+        cx.driver.give_away(None, None, self.carried(id, Some(carried), None, None));
     }
 
     fn carried(
@@ -74,14 +75,14 @@ impl Machine {
     }
 
     /// A client, if nothing is under way for it.
-    fn send_off<D: Driver>(&mut self, d: &mut D, id: ClientId) {
+    fn send_off<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
         let Some(client) = self.clients.get(id) else { return };
         if client.origin.tls.is_some() {
             return;
         }
-        if d.backlog(client.conn) > 0 {
+        if cx.driver.backlog(client.conn) > 0 {
             // The driver writes when the turn has ended.
-            self.leave_us = Some(self.now.mono_us + LOOK_AGAIN_US);
+            self.leave_us = Some(cx.env.now.mono_us + LOOK_AGAIN_US);
             return;
         }
         let Some(account) = client.account.as_deref() else { return };
@@ -93,24 +94,25 @@ impl Machine {
             // Its server is being opened for it alone.
             ClientState::AwaitingServer(login) if login.replication != Replication::None => return,
             ClientState::AwaitingServer(_) => None,
-            ClientState::Linked(link) if self.may_travel(d, id, link) => Some(link.server),
+            ClientState::Linked(link) if self.may_travel(cx, id, link) => Some(link.server),
             _ => return,
         };
         let pool = account.pool;
-        let carried_server = server.and_then(|server| Some(self.pack_server(self.servers.get(server)?)));
-        let Some(carried_client) = self.pack_client(client) else { return };
+        let carried_server =
+            server.and_then(|server| Some(self.pack_server(cx.env, self.servers.get(server)?)));
+        let Some(carried_client) = self.pack_client(cx.env, client) else { return };
         let carried = self.carried(pool, None, Some(carried_client), carried_server);
         let client_conn = client.conn;
         let server_conn = server.and_then(|server| self.servers.get(server)).map(|server| server.conn);
-        d.give_away(Some(client_conn), server_conn, carried);
-        self.forget_client(id);
+        cx.driver.give_away(Some(client_conn), server_conn, carried);
+        self.forget_client(cx.env, id);
         if let Some(server) = server {
-            self.forget_server(d, server);
+            self.forget_server(cx, server);
         }
     }
 
     /// A linked pair can go: no message is half passed on, nothing is owed, no cancel is on its way.
-    fn may_travel<D: Driver>(&self, d: &D, id: ClientId, link: &Link) -> bool {
+    fn may_travel<D: Driver>(&self, cx: &Cx<'_, D>, id: ClientId, link: &Link) -> bool {
         let Some(server) = self.servers.get(link.server) else { return false };
         link.streaming == 0
             && !link.held
@@ -126,21 +128,21 @@ impl Machine {
             && !link.discards
             && matches!(server.state, ServerState::Busy(client) if client == id)
             && server.ledger.is_empty()
-            && self.is_portable(d, server)
+            && self.is_portable(cx, server)
     }
 
-    fn is_portable<D: Driver>(&self, d: &D, server: &Server) -> bool {
+    fn is_portable<D: Driver>(&self, cx: &Cx<'_, D>, server: &Server) -> bool {
         server.streaming.is_none()
             && server.inbox.is_empty()
             && server.pipelined.is_alone()
             && server.cancels == 0
             && !server.lost
             && server.tls.is_empty()
-            && d.backlog(server.conn) == 0
+            && cx.driver.backlog(server.conn) == 0
     }
 
     /// A free server, unless clients that stay may need it. A server that cannot travel is closed.
-    fn send_off_unused<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+    fn send_off_unused<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
         let pool_id = server.pool;
         let pool = &self.pools[pool_id];
@@ -149,18 +151,18 @@ impl Machine {
         }
         match server.state.kind() {
             ServerKind::Idle
-                if self.reason_to_close(id).is_none()
+                if self.reason_to_close(cx.env, id).is_none()
                     && server.opened.is_plain()
                     && server.session.channels().is_empty()
-                    && self.is_portable(d, server) =>
+                    && self.is_portable(cx, server) =>
             {
-                let carried = self.carried(pool_id, None, None, Some(self.pack_server(server)));
-                d.give_away(None, Some(server.conn), carried);
-                self.forget_server(d, id);
+                let carried = self.carried(pool_id, None, None, Some(self.pack_server(cx.env, server)));
+                cx.driver.give_away(None, Some(server.conn), carried);
+                self.forget_server(cx, id);
             }
-            ServerKind::Idle => self.close_server(d, id, "server shutting down", CloseMode::Flush),
+            ServerKind::Idle => self.close_server(cx, id, "server shutting down", CloseMode::Flush),
             ServerKind::Login if !server.replication => {
-                self.close_server(d, id, "server shutting down", CloseMode::Now);
+                self.close_server(cx, id, "server shutting down", CloseMode::Now);
             }
             _ => {}
         }
@@ -168,7 +170,7 @@ impl Machine {
 
     /// `None` if it is in a state in which it cannot go. Every new field of a client must be named here, so that it is
     /// either carried or a reason to stay.
-    fn pack_client(&self, client: &Client) -> Option<CarriedClient> {
+    fn pack_client(&self, env: &Env, client: &Client) -> Option<CarriedClient> {
         let Client { conn: _, serial: _, state, inbox, skip, reads_paused: _, origin, account } = client;
         let Origin { peer, tls: _, since } = &**origin;
         let Account {
@@ -199,10 +201,10 @@ impl Machine {
         }
         let mut carried = CarriedClient {
             peer: pack_peer(peer),
-            age_us: self.now.mono_us.saturating_sub(since.mono_us),
+            age_us: env.now.mono_us.saturating_sub(since.mono_us),
             user: user.to_string(),
             unread: inbox.clone().into(),
-            params: self.pairs(params),
+            params: self.pairs(env, params),
             minor: cancel_key.minor(),
             replication: replication.text().to_owned(),
             options: None,
@@ -228,29 +230,29 @@ impl Machine {
             let Login { database: _, user: _, params, minor, replication: _, options, learned, session } =
                 &**login;
             carried.session = settings(session);
-            carried.params = self.pairs(params);
+            carried.params = self.pairs(env, params);
             carried.minor = *minor;
             carried.options = options.as_ref().map(|options| options.to_vec().into());
             carried.learned = secret(learned);
             carried.cancel_key = None;
         }
         for (name, id) in statements.iter().flat_map(|statements| statements.iter()) {
-            let statement = self.statements.get(id)?;
+            let statement = env.statements.get(id)?;
             let (query, types) = (bytes(&statement.query), bytes(&statement.types));
             carried.statements.push((bytes(name), statement.serial(), query, types));
         }
         Some(carried)
     }
 
-    /// As [`Machine::pack_client`]. The server owes nothing: state that follows from that is not carried.
-    fn pack_server(&self, server: &Server) -> CarriedServer {
+    /// As [`Worker::pack_client`]. The server owes nothing: what follows from that is not carried.
+    fn pack_server(&self, env: &Env, server: &Server) -> CarriedServer {
         let (host, port) = match &server.endpoint {
             Endpoint::Tcp { host, port } => (host.to_string(), *port),
             Endpoint::Unix { path } => (path.to_string(), 0),
         };
-        let ago_us = |since_us: u64| self.now.mono_us.saturating_sub(since_us);
+        let ago_us = |since_us: u64| env.now.mono_us.saturating_sub(since_us);
         let known = |id| {
-            let statement = self.statements.get(id)?;
+            let statement = env.statements.get(id)?;
             Some((statement.serial(), bytes(&statement.query), bytes(&statement.types)))
         };
         CarriedServer {
@@ -259,7 +261,7 @@ impl Machine {
             local: server.local.clone(),
             pid: server.pid,
             key: bytes(&server.key),
-            params: self.pairs(&server.params),
+            params: self.pairs(env, &server.params),
             statements: server.statements.iter().filter_map(known).collect(),
             age_us: ago_us(server.since.mono_us),
             unused_us: ago_us(server.active_us),
@@ -274,35 +276,35 @@ impl Machine {
         }
     }
 
-    fn pairs(&self, params: &Params) -> Vec<Pair> {
+    fn pairs(&self, env: &Env, params: &Params) -> Vec<Pair> {
         let value = |(position, name): (usize, &str)| Some((name.to_owned(), bytes(params.get(position)?)));
-        self.tracked.names().enumerate().filter_map(value).collect()
+        env.tracked.names().enumerate().filter_map(value).collect()
     }
 
     /// The client is another process's now.
-    fn forget_client(&mut self, id: ClientId) {
+    fn forget_client(&mut self, env: &mut Env, id: ClientId) {
         let Some(mut client) = self.clients.remove(id) else { return };
-        self.clear_role(client.conn);
-        self.buffers.give_back(std::mem::take(&mut client.inbox));
+        env.clear_role(client.conn);
+        env.buffers.give_back(std::mem::take(&mut client.inbox));
         match client.state {
-            ClientState::Linked(_) => self.leave_pool(id, client.account, |pool| pool.linked -= 1),
-            ClientState::Waiting(_) => self.leave_pool(id, client.account, |pool| pool.waiting -= 1),
+            ClientState::Linked(_) => self.leave_pool(env, id, client.account, |pool| pool.linked -= 1),
+            ClientState::Waiting(_) => self.leave_pool(env, id, client.account, |pool| pool.waiting -= 1),
             ClientState::AwaitingServer(_) => {
-                self.leave_pool(id, client.account, |pool| pool.forget_at_login(id));
+                self.leave_pool(env, id, client.account, |pool| pool.forget_at_login(id));
             }
-            _ => self.leave_pool(id, client.account, |_| ()),
+            _ => self.leave_pool(env, id, client.account, |_| ()),
         }
     }
 
     /// The server is another process's now.
-    fn forget_server<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+    fn forget_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         self.set_unlisted(id);
         let Some(mut server) = self.servers.remove(id) else { return };
-        self.clear_role(server.conn);
+        cx.env.clear_role(server.conn);
         for statement in server.statements.drain() {
-            self.statements.give_back(statement);
+            cx.env.statements.give_back(statement);
         }
-        self.give_back_server(d, server.pool);
+        self.give_back_server(cx, server.pool);
     }
 }
 

@@ -3,17 +3,18 @@
 
 use pgweir_auth::Refusal;
 
-use super::{Machine, Step};
+use super::{Step, Worker};
 use crate::client::{ClientState, peer_text, printable};
 use crate::client_handoff::{Counted, Login, Replication};
+use crate::context::Cx;
 use crate::driver::{Driver, Level};
 use crate::errors::Fault;
 use crate::ids::ClientId;
 
-impl Machine {
+impl Worker {
     /// `login attempt`: the client and the database and user it asks for, before any proof.
-    pub(super) fn log_attempt<D: Driver>(&self, d: &mut D, id: ClientId, login: &Login) {
-        if !self.rules.config.main.log_connections || !d.log_reaches_anybody(Level::Log) {
+    pub(super) fn log_attempt<D: Driver>(&self, cx: &mut Cx<'_, D>, id: ClientId, login: &Login) {
+        if !cx.env.rules.config.main.log_connections || !cx.driver.log_reaches_anybody(Level::Log) {
             return;
         }
         let Some(client) = self.clients.get(id) else { return };
@@ -25,50 +26,62 @@ impl Machine {
         };
         let (database, user) = names(login);
         let line = format!("login attempt: db={database} user={user} tls={tls} replication={replication}");
-        self.log_of_login(d, id, login, &line);
+        self.log_of_login(cx, id, login, &line);
     }
 
     /// `login failed`, with the part of the reason that only the log may know.
-    pub(super) fn log_refusal<D: Driver>(&self, d: &mut D, id: ClientId, login: &Login, refusal: Refusal) {
+    pub(super) fn log_refusal<D: Driver>(
+        &self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        login: &Login,
+        refusal: Refusal,
+    ) {
         let (database, user) = names(login);
         if let Some(reason) = refusal.log_text() {
             let Some(client) = self.clients.get(id) else { return };
             let line = format!("{} {reason}", log_name(client.serial, login, &client.origin.peer));
-            self.log(d, Level::Error, &line);
+            cx.log(Level::Error, &line);
         }
-        if self.rules.config.main.log_connections {
-            self.log_of_login(d, id, login, &format!("login failed: db={database} user={user}"));
+        if cx.env.rules.config.main.log_connections {
+            self.log_of_login(cx, id, login, &format!("login failed: db={database} user={user}"));
         }
     }
 
     /// A line that begins with the name the client will have once it is in.
-    pub(super) fn log_of_login<D: Driver>(&self, d: &mut D, id: ClientId, login: &Login, text: &str) {
-        if !d.log_reaches_anybody(Level::Log) {
+    pub(super) fn log_of_login<D: Driver>(
+        &self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        login: &Login,
+        text: &str,
+    ) {
+        if !cx.driver.log_reaches_anybody(Level::Log) {
             return;
         }
         let Some(client) = self.clients.get(id) else { return };
         let line = format!("{} {text}", log_name(client.serial, login, &client.origin.peer));
-        self.log(d, Level::Log, &line);
+        cx.log(Level::Log, &line);
     }
 
     /// Ends a login: gives back the places it was counted for, and logs whose login it was.
     pub(super) fn refuse_login<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         login: Login,
         counted: &Counted,
         fault: &Fault,
     ) -> Step {
-        self.uncount(counted);
-        if matches!(fault, Fault::NoSuchDatabase(_)) && self.rules.config.main.log_connections {
+        self.uncount(cx.env, counted);
+        if matches!(fault, Fault::NoSuchDatabase(_)) && cx.env.rules.config.main.log_connections {
             let (database, user) = names(&login);
-            self.log_of_login(d, id, &login, &format!("login failed: db={database} user={user}"));
+            self.log_of_login(cx, id, &login, &format!("login failed: db={database} user={user}"));
         }
         if let Some(client) = self.clients.get_mut(id) {
             client.state = ClientState::AwaitingServer(Box::new(login));
         }
-        self.refuse_client(d, id, fault)
+        self.refuse_client(cx, id, fault)
     }
 }
 

@@ -11,8 +11,9 @@ use pgweir_wire::backend::DataRow;
 use pgweir_wire::frontend;
 use pgweir_wire::header::{HEADER_LEN, Header};
 
-use super::Machine;
+use super::Worker;
 use crate::client::printable;
+use crate::context::Cx;
 use crate::driver::{Driver, Level, WorkerId};
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::inquiry::{Answer, Lookup, Obstacle};
@@ -31,25 +32,25 @@ pub(super) enum Row {
     TooLong,
 }
 
-impl Machine {
+impl Worker {
     /// Takes a question to the pool that is to answer it, wherever that is.
-    pub(super) fn look_up<D: Driver>(&mut self, d: &mut D, lookup: Box<Lookup>) {
-        let owner = self.shared.owner(&lookup.database, &lookup.auth_user);
-        if owner != self.worker {
-            return d.mail(owner, Mail::LookUp(lookup));
+    pub(super) fn look_up<D: Driver>(&mut self, cx: &mut Cx<'_, D>, lookup: Box<Lookup>) {
+        let owner = cx.env.shared.owner(&lookup.database, &lookup.auth_user);
+        if owner != cx.env.worker {
+            return cx.driver.mail(owner, Mail::LookUp(lookup));
         }
-        let Some(pool_id) = self.pool_for(d, &lookup.database, &lookup.auth_user) else {
+        let Some(pool_id) = self.pool_for(cx, &lookup.database, &lookup.auth_user) else {
             let line = format!("authentication database \"{}\" is not configured.", lookup.database);
-            self.log(d, Level::Error, &line);
-            return self.answer_lookup(d, &lookup, Answer::Nobody(Obstacle::Misconfigured));
+            cx.log(Level::Error, &line);
+            return self.answer_lookup(cx, &lookup, Answer::Nobody(Obstacle::Misconfigured));
         };
-        if self.stopping == Some(Shutdown::WaitForServers) {
-            return self.answer_lookup(d, &lookup, Answer::Nobody(Obstacle::ShuttingDown));
+        if cx.env.stopping == Some(Shutdown::WaitForServers) {
+            return self.answer_lookup(cx, &lookup, Answer::Nobody(Obstacle::ShuttingDown));
         }
-        if self.known_failure(pool_id).is_some() {
-            return self.answer_lookup(d, &lookup, Answer::Nobody(Obstacle::Failing));
+        if self.known_failure(cx.env, pool_id).is_some() {
+            return self.answer_lookup(cx, &lookup, Answer::Nobody(Obstacle::Failing));
         }
-        let now_us = self.now.mono_us;
+        let now_us = cx.env.now.mono_us;
         let pool = &mut self.pools[pool_id];
         pool.empty_us = now_us;
         pool.lookups.push_back(lookup);
@@ -59,14 +60,14 @@ impl Machine {
     /// The client that asked has left. If a server has already got the question, pgweir drops the answer.
     pub(super) fn forget_lookup<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         from: WorkerId,
         client: ClientId,
         (database, auth_user): (Arc<str>, Arc<str>),
     ) {
-        let owner = self.shared.owner(&database, &auth_user);
-        if owner != self.worker {
-            return d.mail(owner, Mail::ForgetLookUp { from, client, database, auth_user });
+        let owner = cx.env.shared.owner(&database, &auth_user);
+        if owner != cx.env.worker {
+            return cx.driver.mail(owner, Mail::ForgetLookUp { from, client, database, auth_user });
         }
         if let Some(&pool_id) = self.pool_names.get(&(database, auth_user)) {
             self.pools[pool_id].lookups.retain(|lookup| (lookup.from, lookup.client) != (from, client));
@@ -74,23 +75,23 @@ impl Machine {
     }
 
     /// Free servers to the questions that wait; before clients, as those could not even log in otherwise.
-    pub(super) fn serve_lookups<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
+    pub(super) fn serve_lookups<D: Driver>(&mut self, cx: &mut Cx<'_, D>, pool_id: PoolId) {
         while !self.pools[pool_id].lookups.is_empty() {
-            let Some(server) = self.take_idle(d, pool_id, None) else { return };
+            let Some(server) = self.take_idle(cx, pool_id, None) else { return };
             let Some(lookup) = self.pools[pool_id].lookups.pop_front() else { return };
-            self.begin_lookup(d, server, lookup);
+            self.begin_lookup(cx, server, lookup);
         }
     }
 
-    fn begin_lookup<D: Driver>(&mut self, d: &mut D, id: ServerId, lookup: Box<Lookup>) {
-        self.make_plain(d, id);
+    fn begin_lookup<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, lookup: Box<Lookup>) {
+        self.make_plain(cx, id);
         let mut tail = Vec::new();
         // No format codes: text. One value. Results as text.
         tail.extend_from_slice(&[0, 0, 0, 1]);
         tail.extend_from_slice(&u32::try_from(lookup.user.len()).unwrap_or(0).to_be_bytes());
         tail.extend_from_slice(lookup.user.as_bytes());
         tail.extend_from_slice(&[0, 0]);
-        let out = &mut self.scratch;
+        let out = &mut cx.env.scratch;
         out.clear();
         frontend::encode_parse(out, b"", lookup.query.as_bytes(), b"");
         frontend::encode_bind_head(out, b"", b"", tail.len());
@@ -101,9 +102,9 @@ impl Machine {
         for kind in [Kind::Parse, Kind::Bind, Kind::Execute, Kind::Sync] {
             server.ledger.push(Entry::new(Owner::Hidden(Purpose::AuthQuery), kind));
         }
-        server.active_us = self.now.mono_us;
+        server.active_us = cx.env.now.mono_us;
         server.used = true;
-        d.send(server.conn, &self.scratch);
+        cx.driver.send(server.conn, &cx.env.scratch);
         let inquiring = Inquiring { lookup, answer: Answer::NoUser };
         self.set_server_state(id, ServerState::Inquiring(Box::new(inquiring)));
     }
@@ -132,7 +133,7 @@ impl Machine {
     }
 
     /// The answer is complete, and the server at rest.
-    pub(super) fn lookup_ended<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+    pub(super) fn lookup_ended<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::Inquiring(inquiring) = &mut server.state else { return };
         let answer = std::mem::replace(&mut inquiring.answer, Answer::NoUser);
@@ -144,25 +145,30 @@ impl Machine {
                 self.server_log_name(&self.servers[id]),
                 printable(lookup.user.as_bytes())
             );
-            self.log(d, Level::Error, &line);
+            cx.log(Level::Error, &line);
         }
-        self.answer_lookup(d, &lookup, answer);
-        self.release_server(d, id, mode);
+        self.answer_lookup(cx, &lookup, answer);
+        self.release_server(cx, id, mode);
     }
 
     /// No server of this pool will answer.
-    pub(super) fn refuse_lookups<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, obstacle: Obstacle) {
+    pub(super) fn refuse_lookups<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        pool_id: PoolId,
+        obstacle: Obstacle,
+    ) {
         let Some(pool) = self.pools.get_mut(pool_id) else { return };
         for lookup in std::mem::take(&mut pool.lookups) {
-            self.answer_lookup(d, &lookup, Answer::Nobody(obstacle));
+            self.answer_lookup(cx, &lookup, Answer::Nobody(obstacle));
         }
     }
 
-    pub(super) fn answer_lookup<D: Driver>(&mut self, d: &mut D, lookup: &Lookup, answer: Answer) {
-        if lookup.from == self.worker {
+    pub(super) fn answer_lookup<D: Driver>(&mut self, cx: &mut Cx<'_, D>, lookup: &Lookup, answer: Answer) {
+        if lookup.from == cx.env.worker {
             self.answers.push((lookup.client, answer));
         } else {
-            d.mail(lookup.from, Mail::Answered { client: lookup.client, answer });
+            cx.driver.mail(lookup.from, Mail::Answered { client: lookup.client, answer });
         }
     }
 }

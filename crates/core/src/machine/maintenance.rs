@@ -7,8 +7,9 @@ use pgweir_settings::Config;
 use pgweir_wire::backend::TxStatus;
 use pgweir_wire::error::SqlState;
 
-use super::{Activity, Machine, WaitingCancel, duration_us};
+use super::{Activity, WaitingCancel, Worker, duration_us};
 use crate::client::{Account, Asked, Client, ClientState, Opening, QueuedBehind, Waiting};
+use crate::context::{Cx, Env};
 use crate::driver::{CloseMode, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{CancelId, ClientId, PoolId, ServerId};
@@ -53,46 +54,46 @@ impl Rounds {
     }
 }
 
-impl Machine {
+impl Worker {
     /// One round.
-    pub(super) fn maintain<D: Driver>(&mut self, d: &mut D) {
-        if self.activity != Activity::Suspended {
-            self.client_timeouts(d);
+    pub(super) fn maintain<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        if cx.env.activity != Activity::Suspended {
+            self.client_timeouts(cx);
             // After the clients: a client whose timeout ended just now leaves no server to drain.
-            self.close_drained(d);
-            self.close_idle_sessions_fast(d);
+            self.close_drained(cx);
+            self.close_idle_sessions_fast(cx);
         }
-        self.server_timeouts(d);
-        self.log_long_pins(d);
-        self.cancel_timeouts(d);
+        self.server_timeouts(cx);
+        self.log_long_pins(cx);
+        self.cancel_timeouts(cx);
         let pools: Vec<PoolId> = self.pools.keys().collect();
         for id in pools {
-            self.look_after(d, id);
+            self.look_after(cx, id);
         }
-        self.keep_forced_pools(d);
-        if self.now.mono_us >= self.stats_us {
-            self.end_stats_period(d);
+        self.keep_forced_pools(cx);
+        if cx.env.now.mono_us >= self.stats_us {
+            self.end_stats_period(cx);
         }
     }
 
-    fn client_timeouts<D: Driver>(&mut self, d: &mut D) {
+    fn client_timeouts<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let late: Vec<(ClientId, Fault)> = self
             .clients
             .iter()
             .filter_map(|(id, client)| {
-                let fault = self.client_overdue(id)?;
+                let fault = self.client_overdue(cx.env, id)?;
                 // A client that still reads its answer is not idle.
                 let idle =
                     matches!(fault, Fault::Timeout("client_idle_timeout" | "idle transaction timeout", _));
-                (!idle || d.backlog(client.conn) == 0).then_some((id, fault))
+                (!idle || cx.driver.backlog(client.conn) == 0).then_some((id, fault))
             })
             .collect();
         for (id, fault) in late {
-            self.refuse_client(d, id, &fault);
+            self.refuse_client(cx, id, &fault);
         }
-        let notify_us = duration_us(self.rules.config.main.query_wait_notify);
+        let notify_us = duration_us(cx.env.rules.config.main.query_wait_notify);
         if notify_us > 0 {
-            let waited = |since_us: u64| self.now.mono_us.saturating_sub(since_us) > notify_us;
+            let waited = |since_us: u64| cx.env.now.mono_us.saturating_sub(since_us) > notify_us;
             let told: Vec<ClientId> = self
                 .clients
                 .iter()
@@ -106,27 +107,27 @@ impl Machine {
                 .map(|(id, _)| id)
                 .collect();
             for id in told {
-                self.notify_waiter(d, id);
+                self.notify_waiter(cx, id);
             }
         }
     }
 
     /// Which timeout a client has exceeded.
-    fn client_overdue(&self, id: ClientId) -> Option<Fault> {
+    fn client_overdue(&self, env: &Env, id: ClientId) -> Option<Fault> {
         let client = self.clients.get(id)?;
-        let config = &self.rules.config;
-        let over = |limit, start_us| self.is_over(limit, start_us);
+        let config = &env.rules.config;
+        let over = |limit, start_us| self.is_over(env, limit, start_us);
         match &client.state {
             ClientState::AwaitingServer(_) => {
                 let account = client.account.as_deref()?;
-                let overdue = self.wait_overdue(account, account.request_us);
-                overdue.or_else(|| self.login_overdue(client, Some(account)))
+                let overdue = self.wait_overdue(env, account, account.request_us);
+                overdue.or_else(|| self.login_overdue(env, client, Some(account)))
             }
             ClientState::AwaitingAnswer(waiting) => {
-                self.lookup_overdue(&waiting.asked).or_else(|| self.login_overdue(client, None))
+                self.lookup_overdue(env, &waiting.asked).or_else(|| self.login_overdue(env, client, None))
             }
             ClientState::Greeting(_) | ClientState::Authenticating(_) | ClientState::HandingOver(_) => {
-                self.login_overdue(client, None)
+                self.login_overdue(env, client, None)
             }
             ClientState::DeferredBegin(deferred) => {
                 let account = client.account.as_deref()?;
@@ -142,7 +143,7 @@ impl Machine {
             }
             ClientState::Waiting(Waiting { since_us, .. })
             | ClientState::QueuedBehind(QueuedBehind { since_us, .. }) => {
-                self.wait_overdue(client.account.as_deref()?, *since_us)
+                self.wait_overdue(env, client.account.as_deref()?, *since_us)
             }
             ClientState::Linked(link) => {
                 let server = self.servers.get(link.server).filter(|server| !server.replication)?;
@@ -167,26 +168,26 @@ impl Machine {
     }
 
     /// The limits for a client that has waited for a server since this time, also for its pool's first one.
-    fn wait_overdue(&self, account: &Account, since_us: u64) -> Option<Fault> {
-        let (config, pool) = (&self.rules.config, &self.pools[account.pool]);
-        let failure = || self.failure_while_waiting(account.pool, since_us);
-        if self.is_over(config.query_wait_timeout(&pool.config, &account.user), since_us) {
+    fn wait_overdue(&self, env: &Env, account: &Account, since_us: u64) -> Option<Fault> {
+        let (config, pool) = (&env.rules.config, &self.pools[account.pool]);
+        let failure = || self.failure_while_waiting(env, account.pool, since_us);
+        if self.is_over(env, config.query_wait_timeout(&pool.config, &account.user), since_us) {
             return Some(Fault::Unserved("query_wait_timeout", SqlState::CANNOT_CONNECT_NOW, failure()));
         }
-        self.is_over(config.query_timeout(&pool.user), account.request_us)
+        self.is_over(env, config.query_timeout(&pool.user), account.request_us)
             .then(|| Fault::Unserved("query_timeout", SqlState::QUERY_CANCELED, failure()))
     }
 
     /// `client_login_timeout`. `account`: the client is proven, and only its pool keeps it waiting.
-    fn login_overdue(&self, client: &Client, account: Option<&Account>) -> Option<Fault> {
-        let limit = self.rules.config.main.client_login_timeout;
-        if limit.is_zero() || !self.is_over(Some(limit), client.origin.since.mono_us) {
+    fn login_overdue(&self, env: &Env, client: &Client, account: Option<&Account>) -> Option<Fault> {
+        let limit = env.rules.config.main.client_login_timeout;
+        if limit.is_zero() || !self.is_over(env, Some(limit), client.origin.since.mono_us) {
             return None;
         }
         let code = SqlState::CONNECTION_FAILURE;
         Some(match account {
             Some(account) => {
-                let failure = self.failure_while_waiting(account.pool, account.request_us);
+                let failure = self.failure_while_waiting(env, account.pool, account.request_us);
                 Fault::Unserved("client_login_timeout (server down)", code, failure)
             }
             None => Fault::Timeout("client_login_timeout", code),
@@ -195,32 +196,32 @@ impl Machine {
 
     /// A login that waits for `auth_query` waits for a server as a client of that pool does. It is not told the reason why
     /// there is no server.
-    fn lookup_overdue(&self, asked: &Asked) -> Option<Fault> {
+    fn lookup_overdue(&self, env: &Env, asked: &Asked) -> Option<Fault> {
         let Asked::Secret { pool: (database, user), since_us, .. } = asked else { return None };
-        let config = &self.rules.config;
+        let config = &env.rules.config;
         let limit = config.query_wait_timeout(&*config.database(database)?, user);
-        self.is_over(limit, *since_us)
+        self.is_over(env, limit, *since_us)
             .then_some(Fault::Timeout("query_wait_timeout", SqlState::CANNOT_CONNECT_NOW))
     }
 
     /// The error that kept the pool from opening a server while a client waited since this time.
-    fn failure_while_waiting(&self, pool_id: PoolId, since_us: u64) -> Option<String> {
+    fn failure_while_waiting(&self, env: &Env, pool_id: PoolId, since_us: u64) -> Option<String> {
         let failure = self.pools[pool_id].failure.as_ref()?;
-        let retry_us = duration_us(self.rules.config.main.server_login_retry);
+        let retry_us = duration_us(env.rules.config.main.server_login_retry);
         (failure.at_us.saturating_add(retry_us) >= since_us).then(|| failure.text.clone())
     }
 
-    fn is_over(&self, limit: Option<Duration>, start_us: u64) -> bool {
-        let passed = Duration::from_micros(self.now.mono_us.saturating_sub(start_us));
+    fn is_over(&self, env: &Env, limit: Option<Duration>, start_us: u64) -> bool {
+        let passed = Duration::from_micros(env.now.mono_us.saturating_sub(start_us));
         limit.is_some_and(|limit| passed >= limit)
     }
 
-    fn server_timeouts<D: Driver>(&mut self, d: &mut D) {
-        let limit_us = duration_us(self.rules.config.main.server_connect_timeout);
+    fn server_timeouts<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let limit_us = duration_us(cx.env.rules.config.main.server_connect_timeout);
         if limit_us == 0 {
             return;
         }
-        let overdue = |start_us: u64| self.now.mono_us.saturating_sub(start_us) >= limit_us;
+        let overdue = |start_us: u64| cx.env.now.mono_us.saturating_sub(start_us) >= limit_us;
         let late: Vec<(ServerId, bool)> = self
             .servers
             .iter()
@@ -250,18 +251,18 @@ impl Machine {
             .collect();
         for (id, logging_in) in late {
             if logging_in {
-                self.login_failed(d, id, "connect timeout", "the server did not answer in time");
+                self.login_failed(cx, id, "connect timeout", "the server did not answer in time");
             } else {
-                self.lose_server(d, id, "a hidden statement was not answered in time".into());
+                self.lose_server(cx, id, "a hidden statement was not answered in time".into());
             }
         }
     }
 
-    fn cancel_timeouts<D: Driver>(&mut self, d: &mut D) {
-        let main = &self.rules.config.main;
+    fn cancel_timeouts<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let main = &cx.env.rules.config.main;
         let (connect_us, wait_us) =
             (duration_us(main.server_connect_timeout), duration_us(main.cancel_wait_timeout));
-        let now_us = self.now.mono_us;
+        let now_us = cx.env.now.mono_us;
         let over =
             move |limit_us: u64, start_us: u64| limit_us > 0 && now_us.saturating_sub(start_us) >= limit_us;
         let (is_stuck, is_tired) =
@@ -269,64 +270,64 @@ impl Machine {
         let stuck: Vec<CancelId> =
             self.cancels.iter().filter(|(_, cancel)| is_stuck(cancel.since_us)).map(|(id, _)| id).collect();
         for id in stuck {
-            self.abandon_cancel(d, id);
+            self.abandon_cancel(cx, id);
         }
         let pools = self.pools.values_mut();
         let tired: Vec<WaitingCancel> = pools
             .flat_map(|pool| take_out(&mut pool.waiting_cancels, |waiting| is_tired(waiting.since_us)))
             .collect();
         for requester in tired.into_iter().filter_map(|waiting| waiting.requester) {
-            self.remove_client(d, requester, "cancel_wait_timeout", CloseMode::Flush);
+            self.remove_client(cx, requester, "cancel_wait_timeout", CloseMode::Flush);
         }
-        self.peer_timeouts(d, is_stuck, is_tired);
+        self.peer_timeouts(cx, is_stuck, is_tired);
     }
 
     /// A pool's free servers: too old, too long unused, too many, too few. And waiters, for which a reserve or retry may be
     /// due.
-    fn look_after<D: Driver>(&mut self, d: &mut D, id: PoolId) {
-        self.close_unfit(d, id);
-        self.close_surplus(d, id);
-        self.keep_minimum(d, id);
-        self.tend_notify_listener(d, id);
+    fn look_after<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: PoolId) {
+        self.close_unfit(cx, id);
+        self.close_surplus(cx, id);
+        self.keep_minimum(cx, id);
+        self.tend_notify_listener(cx, id);
         if self.pools[id].is_starving() {
             self.notice(id);
         }
-        self.drop_unused(d, id);
+        self.drop_unused(cx, id);
     }
 
-    fn close_unfit<D: Driver>(&mut self, d: &mut D, id: PoolId) {
-        let idle_us = duration_us(self.rules.config.main.server_idle_timeout);
+    fn close_unfit<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: PoolId) {
+        let idle_us = duration_us(cx.env.rules.config.main.server_idle_timeout);
         for server_id in self.idle_servers(id) {
-            if let Some(reason) = self.reason_to_close(server_id) {
-                self.close_server(d, server_id, reason, CloseMode::Flush);
+            if let Some(reason) = self.reason_to_close(cx.env, server_id) {
+                self.close_server(cx, server_id, reason, CloseMode::Flush);
                 continue;
             }
             let Some(server) = self.servers.get(server_id) else { continue };
-            let unused_us = self.now.mono_us.saturating_sub(server.active_us);
+            let unused_us = cx.env.now.mono_us.saturating_sub(server.active_us);
             let pool = &self.pools[id];
-            let min = self.rules.config.min_pool_size(&pool.config);
+            let min = cx.env.rules.config.min_pool_size(&pool.config);
             if idle_us > 0 && unused_us >= idle_us && pool.servers_total() > min {
-                self.close_server(d, server_id, "server idle timeout", CloseMode::Flush);
+                self.close_server(cx, server_id, "server idle timeout", CloseMode::Flush);
             }
         }
     }
 
-    fn close_surplus<D: Driver>(&mut self, d: &mut D, id: PoolId) {
+    fn close_surplus<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: PoolId) {
         let pool = &self.pools[id];
-        let size = self.rules.config.pool_size(&pool.config, &pool.user);
-        let reserve = self.rules.config.reserve_pool_size(&pool.config, &pool.user);
+        let size = cx.env.rules.config.pool_size(&pool.config, &pool.user);
+        let reserve = cx.env.rules.config.reserve_pool_size(&pool.config, &pool.user);
         if size == 0 {
             return;
         }
         let surplus = pool.servers_total().saturating_sub(size.saturating_add(reserve)) as usize;
         for server_id in self.idle_servers(id).into_iter().take(surplus) {
-            self.close_server(d, server_id, "too many servers in the pool", CloseMode::Flush);
+            self.close_server(cx, server_id, "too many servers in the pool", CloseMode::Flush);
         }
     }
 
     /// `min_pool_size`: while a client uses the pool, or always if the database has a forced user.
-    fn keep_minimum<D: Driver>(&mut self, d: &mut D, id: PoolId) {
-        let config = std::sync::Arc::clone(&self.rules.config);
+    fn keep_minimum<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: PoolId) {
+        let config = std::sync::Arc::clone(&cx.env.rules.config);
         let pool = &self.pools[id];
         let min = config.min_pool_size(&pool.config);
         let size = config.pool_size(&pool.config, &pool.user);
@@ -335,28 +336,28 @@ impl Machine {
             return;
         }
         while self.pools[id].servers_total() < wanted
-            && self.may_dial(id)
+            && self.may_dial(cx.env, id)
             && self.pools[id].servers(ServerKind::Login) < config.main.max_parallel_connects.max(1)
-            && self.take_place(d, id, false)
+            && self.take_place(cx, id, false)
         {
-            self.dial_server(d, id, None);
+            self.dial_server(cx, id, None);
         }
     }
 
     /// Databases with a forced user and `min_pool_size` have their pool without any client. One worker sees to each.
-    fn keep_forced_pools<D: Driver>(&mut self, d: &mut D) {
-        let config = std::sync::Arc::clone(&self.rules.config);
+    fn keep_forced_pools<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let config = std::sync::Arc::clone(&cx.env.rules.config);
         for (name, database) in &config.databases {
             let Some(user) = &database.user else { continue };
-            if config.min_pool_size(database) > 0 && self.shared.owner(name, user) == self.worker {
-                self.pool_for(d, &name.as_str().into(), &user.as_str().into());
+            if config.min_pool_size(database) > 0 && cx.env.shared.owner(name, user) == cx.env.worker {
+                self.pool_for(cx, &name.as_str().into(), &user.as_str().into());
             }
         }
     }
 
     /// `pool_idle_timeout`, `autodb_idle_timeout`, and pools of databases that are no longer configured.
-    fn drop_unused<D: Driver>(&mut self, d: &mut D, id: PoolId) {
-        let config = &self.rules.config;
+    fn drop_unused<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: PoolId) {
+        let config = &cx.env.rules.config;
         let pool = &self.pools[id];
         if pool.clients > 0
             || !pool.lookups.is_empty()
@@ -365,7 +366,7 @@ impl Machine {
         {
             return;
         }
-        let unused = Duration::from_micros(self.now.mono_us.saturating_sub(pool.empty_us));
+        let unused = Duration::from_micros(cx.env.now.mono_us.saturating_sub(pool.empty_us));
         let automatic = !config.databases.contains_key(&*pool.database);
         let unknown = config.database(&pool.database).is_none();
         let limit = |limit: Duration| !limit.is_zero() && unused >= limit;
@@ -381,49 +382,49 @@ impl Machine {
         }
         if pool_is_idle && !unknown {
             let line = format!("cleaning up idle pool {}/{}", pool.database, pool.user);
-            self.log(d, Level::Log, &line);
+            cx.log(Level::Log, &line);
         } else if automatic {
             let line = format!(
                 "dropping database '{}' as it does not exist anymore or inactive auto-database",
                 pool.database
             );
-            self.log(d, Level::Log, &line);
+            cx.log(Level::Log, &line);
         }
-        self.drop_pool(d, id, "obsolete connection");
+        self.drop_pool(cx, id, "obsolete connection");
     }
 
     /// Closes a pool's connections and forgets the pool. Its clients must be gone.
-    pub(super) fn drop_pool<D: Driver>(&mut self, d: &mut D, id: PoolId, reason: &str) {
-        self.end_waiting_cancels(d, id);
-        self.refuse_lookups(d, id, Obstacle::Misconfigured);
+    pub(super) fn drop_pool<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: PoolId, reason: &str) {
+        self.end_waiting_cancels(cx, id);
+        self.refuse_lookups(cx, id, Obstacle::Misconfigured);
         let servers: Vec<ServerId> =
             self.servers.iter().filter(|(_, server)| server.pool == id).map(|(server, _)| server).collect();
         for server in servers {
-            self.close_server(d, server, reason, CloseMode::Flush);
+            self.close_server(cx, server, reason, CloseMode::Flush);
         }
         let cancels: Vec<CancelId> =
             self.cancels.iter().filter(|(_, cancel)| cancel.pool == id).map(|(cancel, _)| cancel).collect();
         for cancel in cancels {
-            self.end_cancel(d, cancel, "database removed");
+            self.end_cancel(cx, cancel, "database removed");
         }
         if let Some(pool) = self.pools.remove(id) {
             debug_assert_eq!(pool.clients, 0, "a pool with clients was dropped");
-            self.measured.forget_pool(id);
-            self.watched.forget_pool(id);
-            self.shared.forget_owner(&pool.database, &pool.user);
+            cx.env.measured.forget_pool(id);
+            cx.env.watched.forget_pool(id);
+            cx.env.shared.forget_owner(&pool.database, &pool.user);
             self.pool_names.remove(&(pool.database, pool.user));
         }
     }
 
-    fn end_stats_period<D: Driver>(&mut self, d: &mut D) {
-        self.stats_us = self.now.mono_us + stats_period_us(&self.rules.config);
-        let log = self.rules.config.main.log_stats;
+    fn end_stats_period<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        self.stats_us = cx.env.now.mono_us + stats_period_us(&cx.env.rules.config);
+        let log = cx.env.rules.config.main.log_stats;
         let mut sum = Window::default();
         for pool in self.pools.values_mut() {
-            sum = sum.plus(&pool.end_period(self.now.mono_us));
+            sum = sum.plus(&pool.end_period(cx.env.now.mono_us));
         }
         if log {
-            d.ask(Question::PeriodOver(sum));
+            cx.driver.ask(Question::PeriodOver(sum));
         }
     }
 }

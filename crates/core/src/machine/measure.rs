@@ -8,9 +8,10 @@ use pgweir_sql::{Traits, Verb};
 use pgweir_wire::frontend::{BindHead, Parse, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
-use super::Machine;
+use super::Worker;
 use crate::client::ClientState;
 use crate::console::table::Row;
+use crate::context::{Cx, Env};
 use crate::driver::{Driver, Endpoint, Level};
 use crate::group::Group;
 use crate::ids::{ClientId, PoolId, ServerId, StatementId};
@@ -23,27 +24,28 @@ use crate::stats::times::Split;
 use crate::trace::{Traced, TracedStatement};
 
 /// A worker's share of `statement_stats_bytes`.
-pub(super) fn share_bytes(main: &Main, shared: &Shared) -> usize {
+pub(crate) fn share_bytes(main: &Main, shared: &Shared) -> usize {
     main.statement_stats_bytes as usize / usize::from(shared.workers()).max(1)
 }
 
-impl Machine {
+impl Worker {
     /// Neither the top list nor traces want to know of statements.
     #[inline]
-    fn watches_nothing(&self) -> bool {
-        self.measured.is_off() && !self.sampler.is_on()
+    fn watches_nothing(&self, env: &Env) -> bool {
+        env.measured.is_off() && !env.sampler.is_on()
     }
 
     /// A linked client's Query or Parse goes to its server; the text may be only its beginning.
     pub(super) fn measure_text(
         &mut self,
+        env: &mut Env,
         id: ClientId,
         message: u8,
         body: &[u8],
         traits: &Traits,
         text: &[u8],
     ) {
-        if self.watches_nothing() {
+        if self.watches_nothing(env) {
             return;
         }
         let statement = Prepared { fingerprint: traits.fingerprint, light: traits.verb == Verb::Begin };
@@ -55,18 +57,18 @@ impl Machine {
             let Some(server) = self.servers.get_mut(server_id) else { return };
             server.followed.note(name, statement);
             // If it is in use when it is bound, its text is no longer at hand.
-            self.measured.make(Seen { pool: server.pool, fingerprint: statement.fingerprint, text });
-            if self.sampler.is_on() {
-                self.trace(server_id, Some(text));
+            env.measured.make(Seen { pool: server.pool, fingerprint: statement.fingerprint, text });
+            if env.sampler.is_on() {
+                self.trace(env, server_id, Some(text));
             }
         } else {
-            self.measure_as(server_id, statement, |_| Some(text.to_vec()));
+            self.measure_as(env, server_id, statement, |_, _| Some(text.to_vec()));
         }
     }
 
     /// A linked client's Bind goes to its server as it is.
-    pub(super) fn measure_bind(&mut self, id: ClientId, body: &[u8]) {
-        if self.watches_nothing() {
+    pub(super) fn measure_bind(&mut self, env: &mut Env, id: ClientId, body: &[u8]) {
+        if self.watches_nothing(env) {
             return;
         }
         let Some(head) = BindHead::parse_prefix(body) else { return };
@@ -75,22 +77,22 @@ impl Machine {
         let server_id = link.server;
         let followed = self.servers.get(server_id).and_then(|server| server.followed.get(head.statement));
         if let Some(statement) = followed {
-            self.measure_as(server_id, statement, |_| None);
+            self.measure_as(env, server_id, statement, |_, _| None);
         }
     }
 
     /// A linked client's Bind of a statement that is known by content goes to its server.
-    pub(super) fn measure_statement(&mut self, id: ClientId, statement: StatementId) {
-        if self.watches_nothing() {
+    pub(super) fn measure_statement(&mut self, env: &mut Env, id: ClientId, statement: StatementId) {
+        if self.watches_nothing(env) {
             return;
         }
-        let Some(known) = self.statements.get(statement).and_then(|known| known.traits) else { return };
+        let Some(known) = env.statements.get(statement).and_then(|known| known.traits) else { return };
         let prepared = Prepared { fingerprint: known.fingerprint, light: known.verb == Verb::Begin };
         let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
             return;
         };
-        self.measure_as(link.server, prepared, |machine| {
-            machine.statements.get(statement).map(|known| known.query.to_vec())
+        self.measure_as(env, link.server, prepared, |_, env| {
+            env.statements.get(statement).map(|known| known.query.to_vec())
         });
     }
 
@@ -99,18 +101,19 @@ impl Machine {
     #[inline]
     pub(super) fn measure_group(
         &mut self,
+        env: &mut Env,
         id: ClientId,
         server_id: ServerId,
         group: &Group,
         bytes: Option<&[u8]>,
     ) {
-        if self.watches_nothing() {
+        if self.watches_nothing(env) {
             return;
         }
         let statement = Prepared { fingerprint: group.statement, light: false };
-        self.measure_as(server_id, statement, |machine| {
-            let bytes = bytes.or_else(|| Some(&*machine.clients.get(id)?.inbox))?;
-            machine.group_text(id, bytes)
+        self.measure_as(env, server_id, statement, |worker, env| {
+            let bytes = bytes.or_else(|| Some(&*worker.clients.get(id)?.inbox))?;
+            worker.group_text(env, id, bytes)
         });
     }
 
@@ -118,51 +121,51 @@ impl Machine {
     #[inline]
     fn measure_as(
         &mut self,
+        env: &mut Env,
         id: ServerId,
         statement: Prepared,
-        text: impl FnOnce(&Machine) -> Option<Vec<u8>>,
+        text: impl FnOnce(&Worker, &Env) -> Option<Vec<u8>>,
     ) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let Prepared { fingerprint, light } = statement;
         let pool = server.pool;
         if server.running.is_named()
-            || self.measured.name_known(&mut server.running, pool, fingerprint, light)
-                && !self.sampler.is_on()
+            || env.measured.name_known(&mut server.running, pool, fingerprint, light) && !env.sampler.is_on()
         {
             return;
         }
-        let text = text(self);
-        if self.sampler.is_on() {
-            self.trace(id, text.as_deref());
+        let text = text(self, env);
+        if env.sampler.is_on() {
+            self.trace(env, id, text.as_deref());
         }
         if let Some(text) = text {
-            self.measure_new(id, pool, statement, &text);
+            self.measure_new(env, id, pool, statement, &text);
         }
     }
 
     /// Whether a server's statement is traced is decided with its text.
     #[cold]
-    fn trace(&mut self, id: ServerId, text: Option<&[u8]>) {
+    fn trace(&mut self, env: &mut Env, id: ServerId, text: Option<&[u8]>) {
         let Some(server) = self.servers.get_mut(id) else { return };
         if server.traced.as_ref().is_none_or(|traced| traced.context.is_none())
-            && let Some(traced) = self.sampler.choose(text)
+            && let Some(traced) = env.sampler.choose(text)
         {
             server.traced = Some(Box::new(traced));
         }
     }
 
     #[cold]
-    fn measure_new(&mut self, id: ServerId, pool: PoolId, statement: Prepared, text: &[u8]) {
+    fn measure_new(&mut self, env: &mut Env, id: ServerId, pool: PoolId, statement: Prepared, text: &[u8]) {
         let Prepared { fingerprint, light } = statement;
-        self.measured.make(Seen { pool, fingerprint, text });
+        env.measured.make(Seen { pool, fingerprint, text });
         if let Some(server) = self.servers.get_mut(id) {
-            self.measured.name_known(&mut server.running, pool, fingerprint, light);
+            env.measured.name_known(&mut server.running, pool, fingerprint, light);
         }
     }
 
     /// The text that a group's fingerprint for the statistics is of: that of its first statement.
     #[cold]
-    fn group_text(&self, id: ClientId, bytes: &[u8]) -> Option<Vec<u8>> {
+    fn group_text(&self, env: &Env, id: ClientId, bytes: &[u8]) -> Option<Vec<u8>> {
         let (mut at, mut unnamed) = (0, None);
         while let Ok(Some(header)) = Header::peek(bytes.get(at..)?) {
             let body = bytes.get(at + HEADER_LEN..at + header.total())?;
@@ -181,7 +184,7 @@ impl Machine {
                 return unnamed.map(<[u8]>::to_vec);
             }
             let statement = self.clients.get(id)?.account.as_deref()?.statement(name)?;
-            return self.statements.get(statement).map(|known| known.query.to_vec());
+            return env.statements.get(statement).map(|known| known.query.to_vec());
         }
         None
     }
@@ -190,7 +193,7 @@ impl Machine {
     #[inline]
     pub(super) fn statement_ended<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ServerId,
         split: Split,
         behind_bytes: usize,
@@ -204,14 +207,14 @@ impl Machine {
         server.running.begin(answered_bytes);
         let traced = server.traced.take();
         let slow = split.total_us() >= self.pools[server.pool].slow_us;
-        let known = self.measured.note(&running, split, bytes);
+        let known = cx.env.measured.note(&running, split, bytes);
         if slow || traced.is_some() {
             let text = known.map(|known| known.text.clone());
             if let Some(traced) = traced {
-                self.traced_statement(d, id, split, running, *traced, text.clone());
+                self.traced_statement(cx, id, split, running, *traced, text.clone());
             }
             if slow {
-                self.slow_statement(d, id, split, running, bytes, text);
+                self.slow_statement(cx, id, split, running, bytes, text);
             }
         }
     }
@@ -220,7 +223,7 @@ impl Machine {
     #[cold]
     fn traced_statement<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ServerId,
         split: Split,
         running: Running,
@@ -234,7 +237,7 @@ impl Machine {
         };
         let statement = TracedStatement {
             context: traced.context,
-            at_us: self.now.wall_us,
+            at_us: cx.env.now.wall_us,
             split,
             database: self.pools[server.pool].database.clone(),
             host,
@@ -243,14 +246,14 @@ impl Machine {
             rows: running.rows,
             failed: running.failed,
         };
-        d.ask(Question::Traced(Box::new(statement)));
+        cx.driver.ask(Question::Traced(Box::new(statement)));
     }
 
     /// `log_min_duration_ms`
     #[cold]
     fn slow_statement<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ServerId,
         split: Split,
         running: Running,
@@ -273,9 +276,9 @@ impl Machine {
             text.as_deref().unwrap_or("(not known)")
         );
         let application =
-            self.tracked.position(b"application_name").and_then(|position| account.params.get(position));
+            cx.env.tracked.position(b"application_name").and_then(|position| account.params.get(position));
         let snapshot = SlowSnapshot {
-            at_us: self.now.wall_us,
+            at_us: cx.env.now.wall_us,
             database: self.pools[server.pool].database.clone(),
             user: account.user.clone(),
             application_name: String::from_utf8_lossy(application.unwrap_or_default()).into_owned(),
@@ -285,16 +288,16 @@ impl Machine {
             bytes,
             failed: running.failed,
         };
-        if self.slow.len() >= SLOW_STATEMENTS_KEPT {
-            self.slow.pop_front();
+        if cx.env.slow.len() >= SLOW_STATEMENTS_KEPT {
+            cx.env.slow.pop_front();
         }
-        self.slow.push_back(snapshot);
-        self.log(d, Level::Log, &line);
+        cx.env.slow.push_back(snapshot);
+        cx.log(Level::Log, &line);
     }
 
     /// The statements that took most time on this worker.
-    pub(super) fn top_statements(&self) -> Vec<StatementSnapshot> {
-        let shown = self.measured.top(STATEMENTS_SHOWN_MAX).into_iter().filter_map(|known| {
+    pub(super) fn top_statements(&self, env: &Env) -> Vec<StatementSnapshot> {
+        let shown = env.measured.top(STATEMENTS_SHOWN_MAX).into_iter().filter_map(|known| {
             let pool = self.pools.get(known.pool)?;
             let totals = known.totals();
             let quantile_us = |share| totals.quantile_us(share).unwrap_or_default().min(known.max_us as f64);
@@ -320,7 +323,7 @@ impl Machine {
     }
 }
 
-impl Machine {
+impl Worker {
     /// SHOW PERCENTILES: the time of the last whole period's statements, by its parts, and of the statements since then.
     pub(super) fn percentile_rows(&self) -> Vec<Row> {
         let mut rows = Vec::new();

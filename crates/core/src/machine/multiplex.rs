@@ -9,8 +9,9 @@ use pgweir_wire::backend::TxStatus;
 use pgweir_wire::header::Header;
 
 use super::from_client::{Route, route};
-use super::{Activity, Machine, Step};
+use super::{Activity, Step, Worker};
 use crate::client::{ClientState, Link, QueuedBehind, Waiting};
+use crate::context::{Cx, Env};
 use crate::driver::{CloseMode, Driver, Level};
 use crate::group::Group;
 use crate::held::HeldAnswer;
@@ -21,13 +22,13 @@ use crate::mail::Shutdown;
 use crate::pipelined::{Head, QueuedClient};
 use crate::server::ServerState;
 
-impl Machine {
+impl Worker {
     /// A linked client's group was sent as a whole, with nothing after it: if it certainly only reads, other clients may
     /// follow it.
-    pub(super) fn begin_pipeline(&mut self, id: ServerId, group: &Group) {
+    pub(super) fn begin_pipeline(&mut self, env: &Env, id: ServerId, group: &Group) {
         let Some(server) = self.servers.get(id) else { return };
         let (pool_id, received_bytes) = (server.pool, server.received_bytes);
-        let Some(limits) = self.multiplex_limits(pool_id) else { return };
+        let Some(limits) = self.multiplex_limits(env, pool_id) else { return };
         if !group.certainly_reads
             || server.ledger.is_empty()
             || !server.ledger.is_between_groups()
@@ -36,8 +37,8 @@ impl Machine {
             return;
         }
         let key = Self::estimate_key(pool_id, group);
-        let estimate_us = self.short_estimate_us(key, limits);
-        let since_us = self.now.mono_us;
+        let estimate_us = self.short_estimate_us(env, key, limits);
+        let since_us = env.now.mono_us;
         self.servers[id].pipelined.begin(Head { key, since_us, received_bytes, estimate_us, held: None });
         if estimate_us.is_some() {
             self.pools[pool_id].short.push(id);
@@ -63,7 +64,12 @@ impl Machine {
     }
 
     /// Waiting → QueuedBehind: sends the client's group after those that are under way.
-    pub(super) fn enqueue_behind<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId) {
+    pub(super) fn enqueue_behind<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+    ) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let (ClientState::Waiting(waiting), Some(account)) = (&client.state, &client.account) else { return };
         let (since_us, notified, pool_id) = (waiting.since_us, waiting.notified, account.pool);
@@ -72,7 +78,7 @@ impl Machine {
             ClientState::QueuedBehind(QueuedBehind { server: server_id, since_us, notified, group });
         let inbox = std::mem::take(&mut client.inbox);
         let key = Self::estimate_key(pool_id, &group);
-        let estimate_us = self.estimates.get(key).map_or(0, |estimate| estimate.us);
+        let estimate_us = cx.env.estimates.get(key).map_or(0, |estimate| estimate.us);
         let pool = &mut self.pools[pool_id];
         pool.waiting -= 1;
         pool.queued_behind += 1;
@@ -82,17 +88,17 @@ impl Machine {
         let is_first =
             server.pipelined.enqueue_behind(QueuedClient { client: id, key, estimate_us, exposed: false });
         if is_first && let Some(due_us) = server.pipelined.rescue_us() {
-            self.wake_at(due_us);
+            cx.env.wake_at(due_us);
         }
         self.use_server(id, server_id);
         self.end_affinity(pool_id, None, id);
-        self.send_group(d, id, server_id, &inbox[..(group.len as usize).min(inbox.len())]);
+        self.send_group(cx, id, server_id, &inbox[..(group.len as usize).min(inbox.len())]);
         if let Some(client) = self.clients.get_mut(id) {
             client.inbox = inbox;
         }
     }
 
-    fn send_group<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId, bytes: &[u8]) {
+    fn send_group<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId, bytes: &[u8]) {
         let tracking = self.client_tracks_statements(id);
         let (mut at, mut sent) = (0, 0);
         while let Some(Ok(Some(header))) = bytes.get(at..).map(Header::peek) {
@@ -109,9 +115,9 @@ impl Machine {
                     server.ledger.push(Entry::new(Owner::Client(id), kind));
                 }
                 Route::Prepared => {
-                    d.send(server.conn, &bytes[sent..at]);
+                    cx.driver.send(server.conn, &bytes[sent..at]);
                     sent = at + header.total();
-                    if self.prepared_message(d, id, server_id, header, rest) == Step::Gone {
+                    if self.prepared_message(cx, id, server_id, header, rest) == Step::Gone {
                         return;
                     }
                 }
@@ -122,28 +128,28 @@ impl Machine {
         if let Some(server) = self.servers.get(server_id)
             && sent < at
         {
-            d.send(server.conn, &bytes[sent..at]);
+            cx.driver.send(server.conn, &bytes[sent..at]);
         }
     }
 
     /// The head's ReadyForQuery came and other clients are queued: it is the next one's turn.
-    pub(super) fn next_queued<D: Driver>(&mut self, d: &mut D, id: ServerId) {
-        let now_us = self.now.mono_us;
+    pub(super) fn next_queued<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        let now_us = cx.env.now.mono_us;
         let Some(server) = self.servers.get_mut(id) else { return };
         let (pool_id, received_bytes) = (server.pool, server.received_bytes);
         let client = server.state.client();
         let (was, next) = server.pipelined.next(now_us, received_bytes);
-        self.measure(id, was, client);
+        self.measure(cx.env, id, was, client);
         if let Some(client) = client.filter(|&client| self.clients.contains_key(client)) {
-            self.unlink(client);
-            self.end_cancels_for(d, pool_id, client);
+            self.unlink(cx.env, client);
+            self.end_cancels_for(cx, pool_id, client);
             self.to_resume.push_back(client);
         }
         match next.filter(|&next| self.is_queued_behind(next, id)) {
-            Some(next) => self.promote(d, id, next),
+            Some(next) => self.promote(cx, id, next),
             None => self.set_server_state(id, ServerState::Draining),
         }
-        self.server_unpause(d, id);
+        self.server_unpause(cx, id);
         if self.pools[pool_id].waiting > 0 {
             self.notice(pool_id);
         }
@@ -156,8 +162,8 @@ impl Machine {
     }
 
     /// QueuedBehind → Linked: it is the head now.
-    fn promote<D: Driver>(&mut self, d: &mut D, id: ServerId, client_id: ClientId) {
-        let now_us = self.now.mono_us;
+    fn promote<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client_id: ClientId) {
+        let now_us = cx.env.now.mono_us;
         let server = &mut self.servers[id];
         let from_bytes = server.running.from_bytes;
         server.note_begin(now_us);
@@ -176,60 +182,60 @@ impl Machine {
         let (group, kept) = (queued_behind.group, queued_behind.group.len as usize);
         client.state = ClientState::Linked(Link { kept, ..Link::new(id, pool.mode) });
         self.set_server_state(id, ServerState::Busy(client_id));
-        self.measure_group(client_id, id, &group, None);
+        self.measure_group(cx.env, client_id, id, &group, None);
         if !self.pools[pool_id].waiting_cancels.is_empty() {
             // Perhaps one for this client waited until now.
-            self.next_cancel(d, pool_id);
+            self.next_cancel(cx, pool_id);
         }
     }
 
     /// The head's last answer came: notes its cost.
-    pub(super) fn pipeline_head_answered(&mut self, id: ServerId) {
+    pub(super) fn pipeline_head_answered(&mut self, env: &mut Env, id: ServerId) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let client = server.state.client();
         if let Some(head) = server.pipelined.end() {
             server.pipelined.shrink();
-            self.measure(id, Some(head), client);
+            self.measure(env, id, Some(head), client);
             self.leave_short(id);
         }
     }
 
-    fn measure(&mut self, id: ServerId, head: Option<Head>, client: Option<ClientId>) {
+    fn measure(&mut self, env: &mut Env, id: ServerId, head: Option<Head>, client: Option<ClientId>) {
         let (Some(server), Some(head)) = (self.servers.get(id), head) else { return };
-        let now_us = self.now.mono_us;
-        let long_us = super::duration_us(self.rules.config.main.multiplex_max_ms);
+        let now_us = env.now.mono_us;
+        let long_us = super::duration_us(env.rules.config.main.multiplex_max_ms);
         let took_us = now_us.saturating_sub(head.since_us);
-        self.estimates.note(head.key, took_us, server.received_bytes - head.received_bytes, long_us);
+        env.estimates.note(head.key, took_us, server.received_bytes - head.received_bytes, long_us);
         let account = client.and_then(|client| self.clients.get(client)?.account.as_deref());
         if let (Some(account), Some(_)) = (account, head.estimate_us) {
             let response_us = now_us.saturating_sub(account.request_us);
             let wait_us = response_us.saturating_sub(took_us);
             let pool = &mut self.pools[server.pool];
             if pool.pace.note(now_us, response_us, wait_us) {
-                let size = self.rules.config.pool_size(&pool.config, &pool.user);
+                let size = env.rules.config.pool_size(&pool.config, &pool.user);
                 pool.pace.judge(now_us, if size == 0 { u32::MAX } else { size });
             }
         }
     }
 
     /// The statement at the head broke its rule: it is not trusted again.
-    pub(super) fn note_violation(&mut self, id: ServerId) {
+    pub(super) fn note_violation(&mut self, env: &mut Env, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
         let Some(head) = server.pipelined.head() else { return };
         self.pools[server.pool].multiplexing.violations += 1;
-        self.estimates.bar(head.key);
+        env.estimates.bar(head.key);
     }
 
     /// A statement that was taken for self-contained left a transaction open. No other client was queued behind it, so no harm is done.
-    pub(super) fn trust_lost<D: Driver>(&mut self, d: &mut D, id: ServerId) {
-        self.note_violation(id);
+    pub(super) fn trust_lost<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        self.note_violation(cx.env, id);
         self.end_pipeline(id);
         let Some(server) = self.servers.get(id) else { return };
         let line = format!(
             "{} a statement that was taken for self-contained left a transaction open",
             self.server_log_name(server)
         );
-        self.log(d, Level::Warning, &line);
+        cx.log(Level::Warning, &line);
     }
 
     /// The server's parameters are no longer those of every queued client.
@@ -243,16 +249,17 @@ impl Machine {
 
     /// The server is given up. The clients behind its head have only asked to read, and have seen no answer: their groups
     /// run elsewhere, before anything else.
-    pub(super) fn put_back_queued<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+    pub(super) fn put_back_queued<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let (clients, pool_id) = (server.pipelined.rescue(), server.pool);
-        self.take_off(d, id, pool_id, &clients);
+        self.take_off(cx, id, pool_id, &clients);
     }
 
     /// Heads that were known to be short and run for long may wait for a lock. The groups behind them run elsewhere, once and
     /// each on its own server; their answers here are dropped. (While no server is given out, they are as well off here.)
-    pub(super) fn rescue_queued<D: Driver>(&mut self, d: &mut D) {
-        let is_open = self.activity == Activity::Active && self.stopping != Some(Shutdown::WaitForServers);
+    pub(super) fn rescue_queued<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let is_open =
+            cx.env.activity == Activity::Active && cx.env.stopping != Some(Shutdown::WaitForServers);
         let busy: Vec<(PoolId, ServerId)> = self
             .pools
             .iter()
@@ -262,25 +269,31 @@ impl Machine {
         for (pool_id, id) in busy {
             let Some(server) = self.servers.get_mut(id) else { continue };
             let Some(due_us) = server.pipelined.rescue_us() else { continue };
-            let is_due = due_us <= self.now.mono_us;
+            let is_due = due_us <= cx.env.now.mono_us;
             if is_due && is_open && !self.pools[pool_id].paused {
                 let clients = server.pipelined.rescue();
                 clients.iter().for_each(|&client| server.ledger.disown(client, Purpose::Rerun));
-                self.take_off(d, id, pool_id, &clients);
+                self.take_off(cx, id, pool_id, &clients);
                 let text = format!(
                     "{} statements that were queued behind one that takes long run elsewhere",
                     clients.len()
                 );
-                self.log(d, Level::Debug, &text);
+                cx.log(Level::Debug, &text);
                 continue;
             }
-            let again_us = if is_due { self.now.mono_us + RESCUE_AFTER_US } else { due_us };
-            self.wake_at(again_us);
+            let again_us = if is_due { cx.env.now.mono_us + RESCUE_AFTER_US } else { due_us };
+            cx.env.wake_at(again_us);
         }
     }
 
     /// QueuedBehind → Waiting, of these, in their order.
-    fn take_off<D: Driver>(&mut self, d: &mut D, id: ServerId, pool_id: PoolId, clients: &[ClientId]) {
+    fn take_off<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        pool_id: PoolId,
+        clients: &[ClientId],
+    ) {
         for &client_id in clients.iter().rev() {
             let Some(client) = self.clients.get(client_id) else { continue };
             let ClientState::QueuedBehind(queued_behind) = &client.state else { continue };
@@ -291,7 +304,7 @@ impl Machine {
         }
         if !clients.is_empty() {
             // One for a client that waits now need not wait for its turn.
-            self.next_cancel(d, pool_id);
+            self.next_cancel(cx, pool_id);
         }
     }
 
@@ -309,7 +322,7 @@ impl Machine {
 
     /// Closes servers if the client of the head is gone. With no client left queued, the server's work is of no use, as if a
     /// client leaves in the middle of a statement.
-    pub(super) fn close_drained<D: Driver>(&mut self, d: &mut D) {
+    pub(super) fn close_drained<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let orphans: Vec<ServerId> = self
             .servers
             .iter()
@@ -322,14 +335,19 @@ impl Machine {
         for id in orphans {
             let Some(server) = self.servers.get(id) else { continue };
             let reason = server.retire.unwrap_or("client disconnect while server was not ready");
-            let mode = if d.backlog(server.conn) > 0 { CloseMode::Now } else { CloseMode::Flush };
-            self.close_server(d, id, reason, mode);
+            let mode = if cx.driver.backlog(server.conn) > 0 { CloseMode::Now } else { CloseMode::Flush };
+            self.close_server(cx, id, reason, mode);
         }
     }
 
     /// The head's answer may be that to a stranger's cancel request: it is passed on when it is whole and is not. Returns
     /// whether it must wait for more.
-    pub(super) fn holds_exposed<D: Driver>(&mut self, d: &mut D, id: ServerId, bytes: &[u8]) -> bool {
+    pub(super) fn holds_exposed<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        bytes: &[u8],
+    ) -> bool {
         let Some(server) = self.servers.get_mut(id) else { return false };
         let Some(held) = server.pipelined.held() else { return false };
         let (HeldAnswer::Whole { cancelled } | HeldAnswer::Odd { cancelled }) = held.look(bytes) else {
@@ -339,13 +357,13 @@ impl Machine {
         // Even if an answer follows the error, the statement has failed as a whole.
         if let (true, ServerState::Busy(client)) = (cancelled, &server.state) {
             let client = *client;
-            self.run_again(d, id, client);
+            self.run_again(cx, id, client);
         }
         false
     }
 
     /// Linked → Waiting: a stranger's cancel request hit its statement, which was rolled back as a whole.
-    pub(super) fn run_again<D: Driver>(&mut self, d: &mut D, id: ServerId, client_id: ClientId) {
+    pub(super) fn run_again<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client_id: ClientId) {
         let Some(client) = self.clients.get_mut(client_id) else { return };
         let (ClientState::Linked(link), Some(account)) = (&client.state, &client.account) else { return };
         if link.kept == 0 {
@@ -358,6 +376,6 @@ impl Machine {
         self.pools[pool_id].linked -= 1;
         self.set_server_state(id, ServerState::Draining);
         self.wait_again(client_id, since_us, true);
-        self.log(d, Level::Debug, "a statement that a stranger's cancel request hit runs again");
+        cx.log(Level::Debug, "a statement that a stranger's cancel request hit runs again");
     }
 }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use pgweir_wire::backend::ErrorFields;
 
-use super::{Activity, Machine};
+use super::{Activity, Worker};
 use crate::client::ClientState;
 use crate::console;
+use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::limits::{APPLICATION_NAMES_SHOWN_MAX, POOLS_SHOWN_MAX};
@@ -21,20 +22,23 @@ use crate::snapshot::{
 /// The fields that clients of one count have in common: pool, user, application_name, state.
 type Alike<'a> = (Option<PoolId>, &'a str, &'a [u8], &'static str);
 
-impl Machine {
+impl Worker {
     /// Answers a look of the control plane.
-    pub(super) fn look<D: Driver>(&mut self, d: &mut D, ticket: u64, look: &SnapshotRequest) {
+    pub(super) fn look<D: Driver>(&mut self, cx: &mut Cx<'_, D>, ticket: u64, look: &SnapshotRequest) {
         let snapshot = match *look {
-            SnapshotRequest::Pools { skip, limit } => self.show_pools(skip, limit.min(POOLS_SHOWN_MAX)),
-            SnapshotRequest::ClientCounts => Snapshot::ClientCounts(self.count_clients()),
-            SnapshotRequest::Statements => {
-                Snapshot::Statements { top: self.top_statements(), slow: self.slow.iter().cloned().collect() }
+            SnapshotRequest::Pools { skip, limit } => {
+                self.show_pools(cx.env, skip, limit.min(POOLS_SHOWN_MAX))
             }
+            SnapshotRequest::ClientCounts => Snapshot::ClientCounts(self.count_clients(cx.env)),
+            SnapshotRequest::Statements => Snapshot::Statements {
+                top: self.top_statements(cx.env),
+                slow: cx.env.slow.iter().cloned().collect(),
+            },
         };
-        d.ask(Question::Seen { worker: self.worker, ticket, snapshot });
+        cx.driver.ask(Question::Seen { worker: cx.env.worker, ticket, snapshot });
     }
 
-    fn show_pools(&mut self, skip: usize, limit: usize) -> Snapshot {
+    fn show_pools(&mut self, env: &Env, skip: usize, limit: usize) -> Snapshot {
         let ids: Vec<PoolId> = self.pools.keys().skip(skip).take(limit).collect();
         let more = self.pools.len() > skip + ids.len();
         let mut idle_in_transaction: HashMap<PoolId, u32> = HashMap::new();
@@ -43,13 +47,13 @@ impl Machine {
         }
         let pools = ids
             .into_iter()
-            .map(|id| self.show_pool(id, idle_in_transaction.get(&id).copied().unwrap_or_default()))
+            .map(|id| self.show_pool(env, id, idle_in_transaction.get(&id).copied().unwrap_or_default()))
             .collect();
-        let worker = (skip == 0).then(|| Box::new(self.show_worker()));
+        let worker = (skip == 0).then(|| Box::new(self.show_worker(env)));
         Snapshot::Pools { worker, pools, more }
     }
 
-    fn show_worker(&self) -> WorkerSnapshot {
+    fn show_worker(&self, env: &Env) -> WorkerSnapshot {
         let (mut consoles, mut logging_in) = (0, 0);
         // Clients of pools are counted there; few others are left unless many log in.
         let others = self.clients.values().filter(|client| client.account.is_none());
@@ -60,20 +64,20 @@ impl Machine {
             }
         }
         WorkerSnapshot {
-            counters: self.counters.clone(),
+            counters: env.counters.clone(),
             consoles,
             logging_in,
-            paused: self.activity == Activity::Paused,
-            suspended: self.activity == Activity::Suspended,
-            stopping: self.stopping,
-            prepared_statements: u32::try_from(self.statements.len()).unwrap_or(u32::MAX),
-            followed: self.measured.numbers(),
+            paused: env.activity == Activity::Paused,
+            suspended: env.activity == Activity::Suspended,
+            stopping: env.stopping,
+            prepared_statements: u32::try_from(env.statements.len()).unwrap_or(u32::MAX),
+            followed: env.measured.numbers(),
         }
     }
 
-    fn show_pool(&mut self, id: PoolId, idle_in_transaction: u32) -> PoolSnapshot {
-        let used = self.long_idle_servers(id);
-        let wait_oldest_us = self.wait_oldest_us(id);
+    fn show_pool(&mut self, env: &Env, id: PoolId, idle_in_transaction: u32) -> PoolSnapshot {
+        let used = self.long_idle_servers(env, id);
+        let wait_oldest_us = self.wait_oldest_us(env, id);
         let cancels_sent = self.cancels.values().filter(|cancel| cancel.pool == id).count();
         let pool = &mut self.pools[id];
         let awaiting = count(pool.at_login());
@@ -85,7 +89,7 @@ impl Machine {
             user: Arc::clone(&pool.user),
             mode: pool.mode,
             paused: pool.paused,
-            size: self.rules.config.pool_size(&pool.config, &pool.user),
+            size: env.rules.config.pool_size(&pool.config, &pool.user),
             clients: ClientNumbers {
                 linked: pool.linked,
                 pinned: pool.pinned,
@@ -107,7 +111,7 @@ impl Machine {
                 login: pool.servers(ServerKind::Login),
             },
             multiplexing: MultiplexNumbers {
-                target: pool.pace.target(self.rules.config.main.multiplex_servers),
+                target: pool.pace.target(env.rules.config.main.multiplex_servers),
                 busy: count(pool.short.len()),
                 decisions: pool.pace.decisions(),
                 multiplexed: pool.multiplexing.multiplexed,
@@ -120,24 +124,24 @@ impl Machine {
             errors: pool.errors,
             times: pool.times.as_ref().filter(|_| has_more).cloned(),
             failure: pool.failure.as_ref().map(|failure| {
-                let retry_us = super::duration_us(self.rules.config.main.server_login_retry);
+                let retry_us = super::duration_us(env.rules.config.main.server_login_retry);
                 let next_us = failure.at_us.saturating_add(retry_us).max(pool.dial_after_us);
                 ConnectFailure {
                     text: failure.text.clone(),
-                    retry_in_us: next_us.saturating_sub(self.now.mono_us),
+                    retry_in_us: next_us.saturating_sub(env.now.mono_us),
                 }
             }),
         }
     }
 
     /// Servers of a pool that are free for longer than `server_check_delay`.
-    pub(super) fn long_idle_servers(&self, id: PoolId) -> u32 {
+    pub(super) fn long_idle_servers(&self, env: &Env, id: PoolId) -> u32 {
         let idle = self.pools[id].idle.iter().filter_map(|&server| self.servers.get(server));
-        count(idle.filter(|server| self.is_long_idle(server)).count())
+        count(idle.filter(|server| self.is_long_idle(env, server)).count())
     }
 
     /// How long the client that waits longest has waited, in microseconds.
-    pub(super) fn wait_oldest_us(&self, id: PoolId) -> u64 {
+    pub(super) fn wait_oldest_us(&self, env: &Env, id: PoolId) -> u64 {
         let pool = &self.pools[id];
         let queued = self.first_waiting(id).map(|(_, since_us)| since_us);
         let at_login = pool.awaiting.first().into_iter().chain(pool.replicating.front());
@@ -152,11 +156,11 @@ impl Machine {
             _ => None,
         });
         let since_us = queued.into_iter().chain(at_login).chain(behind).min();
-        since_us.map_or(0, |since_us| self.now.mono_us.saturating_sub(since_us))
+        since_us.map_or(0, |since_us| env.now.mono_us.saturating_sub(since_us))
     }
 
-    fn count_clients(&self) -> Vec<ClientCount> {
-        let position = self.tracked.position(b"application_name");
+    fn count_clients(&self, env: &Env) -> Vec<ClientCount> {
+        let position = env.tracked.position(b"application_name");
         let mut counts: HashMap<Alike<'_>, u32> = HashMap::new();
         for client in self.clients.values() {
             let state = shown_state(&client.state);
@@ -190,8 +194,8 @@ impl Machine {
     }
 
     /// A client is sent an error.
-    pub(super) fn note_error(&mut self, client: ClientId, code: &[u8]) {
-        self.counters.errors.note(code);
+    pub(super) fn note_error(&mut self, env: &mut Env, client: ClientId, code: &[u8]) {
+        env.counters.errors.note(code);
         let pool = self.clients.get(client).and_then(|client| Some(client.account.as_ref()?.pool));
         if let Some(pool) = pool.and_then(|pool| self.pools.get_mut(pool)) {
             pool.errors += 1;
@@ -199,12 +203,12 @@ impl Machine {
     }
 
     /// A server's ErrorResponse, by its body, goes to a client.
-    pub(super) fn note_server_error(&mut self, id: ServerId, body: &[u8]) {
+    pub(super) fn note_server_error(&mut self, env: &mut Env, id: ServerId, body: &[u8]) {
         let fields = ErrorFields::parse(body).ok();
         if let Some(fields) = &fields {
-            self.note_shape_error(fields);
+            self.note_shape_error(env, fields);
         }
-        self.counters.errors.note(fields.and_then(|fields| fields.code()).unwrap_or_default());
+        env.counters.errors.note(fields.and_then(|fields| fields.code()).unwrap_or_default());
         let Some(server) = self.servers.get_mut(id) else { return };
         server.running.failed = true;
         if let Some(pool) = self.pools.get_mut(server.pool) {

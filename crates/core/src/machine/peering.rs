@@ -12,9 +12,10 @@ use pgweir_wire::frontend::encode_cancel;
 use slotmap::SlotMap;
 
 use super::maintenance::take_out;
-use super::{Machine, Role, Step};
+use super::{Role, Step, Worker};
 use crate::cancel_key;
 use crate::client::ClientState;
+use crate::context::Cx;
 use crate::driver::{CloseMode, ConnId, Driver, Endpoint, Level};
 use crate::ids::{ClientId, ForwardId};
 use crate::shared::Counts;
@@ -47,10 +48,15 @@ struct WaitingForward {
     since_us: u64,
 }
 
-impl Machine {
+impl Worker {
     /// Forwards a cancel request whose key names a peer; `None` if it names none.
-    pub(super) fn forward_cancel<D: Driver>(&mut self, d: &mut D, id: ClientId, key: &[u8]) -> Option<Step> {
-        let config = &self.rules.config;
+    pub(super) fn forward_cancel<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        key: &[u8],
+    ) -> Option<Step> {
+        let config = &cx.env.rules.config;
         let own = config.main.peer_id;
         let peer = cancel_key::peer_of(key).filter(|&peer| own != 0 && peer != own)?;
         if !config.peers.contains_key(&peer) {
@@ -58,85 +64,91 @@ impl Machine {
         }
         let Some(key) = cancel_key::one_hop_less(key) else {
             let line = format!("cancel request for peer {peer} went round too often, dropped");
-            self.log(d, Level::Warning, &line);
-            self.remove_client(d, id, "failed cancel request", CloseMode::Flush);
+            cx.log(Level::Warning, &line);
+            self.remove_client(cx, id, "failed cancel request", CloseMode::Flush);
             return Some(Step::Gone);
         };
         if let Some(client) = self.clients.get_mut(id) {
             client.state = ClientState::Cancelling;
         }
-        let since_us = self.now.mono_us;
+        let since_us = cx.env.now.mono_us;
         self.peering.waiting.push_back(WaitingForward { peer, requester: id, key, since_us });
-        self.forward_waiting(d);
+        self.forward_waiting(cx);
         Some(Step::Used(0))
     }
 
     /// Dials for the requests that are next. Requests to different peers do not wait for each other.
-    fn forward_waiting<D: Driver>(&mut self, d: &mut D) {
-        let config = Arc::clone(&self.rules.config);
+    fn forward_waiting<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let config = Arc::clone(&cx.env.rules.config);
         for _ in 0..self.peering.waiting.len() {
             let Some(waiting) = self.peering.waiting.pop_front() else { return };
             let Some(peer) = config.peers.get(&waiting.peer) else {
-                self.remove_client(d, waiting.requester, "failed cancel request", CloseMode::Flush);
+                self.remove_client(cx, waiting.requester, "failed cancel request", CloseMode::Flush);
                 continue;
             };
-            let counts = self.shared.peer(peer.id);
+            let counts = cx.env.shared.peer(peer.id);
             if counts.servers.try_take(peer.pool_size.unwrap_or(config.main.default_pool_size)) {
-                self.dial_peer(d, peer, waiting, counts);
+                self.dial_peer(cx, peer, waiting, counts);
             } else {
                 self.peering.waiting.push_back(waiting);
             }
         }
     }
 
-    fn dial_peer<D: Driver>(&mut self, d: &mut D, peer: &Peer, waiting: WaitingForward, counts: Arc<Counts>) {
-        let conn = d.dial(&endpoint(peer));
+    fn dial_peer<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        peer: &Peer,
+        waiting: WaitingForward,
+        counts: Arc<Counts>,
+    ) {
+        let conn = cx.driver.dial(&endpoint(peer));
         let WaitingForward { peer, requester, key, .. } = waiting;
-        let since_us = self.now.mono_us;
+        let since_us = cx.env.now.mono_us;
         let forward = Forward { conn, peer, requester, key, sent: false, since_us, counts };
         let id = self.peering.forwards.insert(forward);
-        self.set_role(conn, Role::Peer(id));
+        cx.env.set_role(conn, Role::Peer(id));
     }
 
     /// The connection to the peer is up.
-    pub(super) fn peer_connected<D: Driver>(&mut self, d: &mut D, id: ForwardId) {
+    pub(super) fn peer_connected<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ForwardId) {
         let Some(forward) = self.peering.forwards.get_mut(id) else { return };
         let Some((pid, secret)) = forward.key.split_first_chunk::<4>() else { return };
         forward.sent = true;
-        self.scratch.clear();
-        encode_cancel(&mut self.scratch, u32::from_be_bytes(*pid), secret);
-        d.send(forward.conn, &self.scratch);
+        cx.env.scratch.clear();
+        encode_cancel(&mut cx.env.scratch, u32::from_be_bytes(*pid), secret);
+        cx.driver.send(forward.conn, &cx.env.scratch);
     }
 
     /// The peer has closed the connection, or never took it.
-    pub(super) fn peer_closed<D: Driver>(&mut self, d: &mut D, id: ForwardId) {
+    pub(super) fn peer_closed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ForwardId) {
         let sent = self.peering.forwards.get(id).is_some_and(|forward| forward.sent);
         self.end_forward(
-            d,
+            cx,
             id,
             if sent { "successfully sent cancel request" } else { "failed cancel request" },
         );
     }
 
     /// Peers say nothing on such a connection.
-    pub(super) fn peer_received<D: Driver>(&mut self, d: &mut D, id: ForwardId) {
-        self.end_forward(d, id, "peer answered a cancel request");
+    pub(super) fn peer_received<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ForwardId) {
+        self.end_forward(cx, id, "peer answered a cancel request");
     }
 
-    fn end_forward<D: Driver>(&mut self, d: &mut D, id: ForwardId, reason: &str) {
+    fn end_forward<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ForwardId, reason: &str) {
         let Some(forward) = self.peering.forwards.remove(id) else { return };
-        self.clear_role(forward.conn);
-        d.close(forward.conn, CloseMode::Now);
+        cx.env.clear_role(forward.conn);
+        cx.driver.close(forward.conn, CloseMode::Now);
         forward.counts.servers.give_back();
-        self.remove_client(d, forward.requester, reason, CloseMode::Flush);
-        self.forward_waiting(d);
+        self.remove_client(cx, forward.requester, reason, CloseMode::Flush);
+        self.forward_waiting(cx);
     }
 
     /// Ends the requests that have been on their way, or have waited, for too long; and sends those that are next, as far as
     /// another worker has made room.
     pub(super) fn peer_timeouts<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         is_stuck: impl Fn(u64) -> bool,
         is_tired: impl Fn(u64) -> bool,
     ) {
@@ -144,12 +156,12 @@ impl Machine {
         let stuck: Vec<ForwardId> =
             forwards.filter(|(_, forward)| is_stuck(forward.since_us)).map(|(id, _)| id).collect();
         for id in stuck {
-            self.end_forward(d, id, "failed cancel request");
+            self.end_forward(cx, id, "failed cancel request");
         }
         for tired in take_out(&mut self.peering.waiting, |waiting| is_tired(waiting.since_us)) {
-            self.remove_client(d, tired.requester, "cancel_wait_timeout", CloseMode::Flush);
+            self.remove_client(cx, tired.requester, "cancel_wait_timeout", CloseMode::Flush);
         }
-        self.forward_waiting(d);
+        self.forward_waiting(cx);
     }
 
     /// A row of SHOW PEER_POOLS: active and waiting requests of clients, connections that carry one, connections being

@@ -9,20 +9,22 @@ use pgweir_wire::backend;
 use pgweir_wire::frontend::tag;
 use pgweir_wire::header::{HEADER_LEN, Header};
 
-use super::Machine;
+use super::Worker;
 use super::from_client::{Cursor, Route, route};
 use super::measure::rows_in_tag;
 use super::schema_version::{is_schema_change, makes_routines};
 use crate::client::{Client, ClientState, Opening, OwnNames};
+use crate::context::Env;
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Kind, Ledger, Owner, Pushed};
 use crate::limits::LEDGER_ENTRIES_MAX;
 use crate::server::ServerState;
 
-impl Machine {
+impl Worker {
     /// Moves the cursor of a linked client past the messages that its server gets as they are.
     pub(super) fn pass_plain(
         &mut self,
+        env: &Env,
         id: ClientId,
         server_id: ServerId,
         tracking: bool,
@@ -38,7 +40,7 @@ impl Machine {
         if !ordinary {
             return;
         }
-        let main = &self.rules.config.main;
+        let main = &env.rules.config.main;
         while server.ledger.len() < LEDGER_ENTRIES_MAX
             && let Ok(Some(header)) = Header::peek(cursor.rest())
             && header.total() <= cursor.rest().len()
@@ -59,7 +61,7 @@ impl Machine {
             if let Some(kind) = kind
                 && server.ledger.push(Entry::new(Owner::Client(id), kind)) == Pushed::Queued
             {
-                server.note_begin(self.now.mono_us);
+                server.note_begin(env.now.mono_us);
             }
             cursor.pass(header.total());
         }

@@ -12,12 +12,13 @@ use pgweir_settings::{AuthType, Database};
 use pgweir_wire::frontend::tag;
 use pgweir_wire::header::{HEADER_LEN, Header};
 
-use super::{Machine, Step};
+use super::{Step, Worker};
 use crate::client::{
     Asked, Attempt, Authenticating, AwaitingAnswer, ClientState, Exchange, Greeting, Record, Target, Then,
     printable,
 };
 use crate::client_handoff::{Login, Replication};
+use crate::context::{Cx, Env};
 use crate::driver::{Driver, Peer};
 use crate::errors::{Fault, Unproven};
 use crate::ids::ClientId;
@@ -39,33 +40,44 @@ enum Way {
     Elsewhere(Checker),
 }
 
-impl Machine {
+impl Worker {
     /// Finds out how this client must prove its user, and begins.
-    pub(super) fn begin_proof<D: Driver>(&mut self, d: &mut D, id: ClientId, attempt: Attempt) -> Step {
-        match self.way(id, &attempt) {
-            Err(fault) => self.refuse_attempt(d, id, attempt, &fault),
+    pub(super) fn begin_proof<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        attempt: Attempt,
+    ) -> Step {
+        match self.way(cx.env, id, &attempt) {
+            Err(fault) => self.refuse_attempt(cx, id, attempt, &fault),
             Ok(Way::Free) => {
                 let verdict = Verdict::Proven { send: Vec::new(), learned: Learned::Nothing };
-                self.follow_verdict(d, id, attempt, verdict)
+                self.follow_verdict(cx, id, attempt, verdict)
             }
-            Ok(Way::Exchange(method)) => self.go_on(d, id, attempt, Then::Exchange(method)),
+            Ok(Way::Exchange(method)) => self.go_on(cx, id, attempt, Then::Exchange(method)),
             Ok(Way::Certificate(map)) => {
                 let names = self.certificate_names(id);
-                if names.iter().any(|name| self.is_mapped(map.as_deref(), name, &attempt.login.user)) {
-                    return self.go_on(d, id, attempt, Then::Admit);
+                if names.iter().any(|name| self.is_mapped(cx.env, map.as_deref(), name, &attempt.login.user))
+                {
+                    return self.go_on(cx, id, attempt, Then::Admit);
                 }
-                self.refuse_attempt(d, id, attempt, &Fault::NotAllowedIn("certificate authentication failed"))
+                self.refuse_attempt(
+                    cx,
+                    id,
+                    attempt,
+                    &Fault::NotAllowedIn("certificate authentication failed"),
+                )
             }
             Ok(Way::OsUser(map)) => {
                 let peer = self.clients.get(id).map(|client| client.origin.peer.clone());
                 let Some(Peer::Unix { uid, .. }) = peer else {
-                    return self.refuse_attempt(d, id, attempt, &Fault::NotAllowedIn(PEER_REJECTED));
+                    return self.refuse_attempt(cx, id, attempt, &Fault::NotAllowedIn(PEER_REJECTED));
                 };
-                self.inquire(d, id, attempt, Asked::OsUser(map), About::OsUser { uid })
+                self.inquire(cx, id, attempt, Asked::OsUser(map), About::OsUser { uid })
             }
             Ok(Way::Elsewhere(checker)) => {
                 let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
-                d.send(client.conn, &ask_for_password());
+                cx.driver.send(client.conn, &ask_for_password());
                 let exchange = Exchange::Password(checker);
                 client.state = ClientState::Authenticating(Box::new(Authenticating { attempt, exchange }));
                 Step::Used(0)
@@ -73,10 +85,10 @@ impl Machine {
         }
     }
 
-    fn way(&self, id: ClientId, attempt: &Attempt) -> Result<Way, Fault> {
-        let method = match self.rules.config.main.auth_type {
+    fn way(&self, env: &Env, id: ClientId, attempt: &Attempt) -> Result<Way, Fault> {
+        let method = match env.rules.config.main.auth_type {
             AuthType::Any => {
-                let database = self.rules.config.database(&attempt.login.database);
+                let database = env.rules.config.database(&attempt.login.database);
                 if attempt.target == Target::Database && database.is_some_and(|db| db.user.is_none()) {
                     return Err(Fault::NoForcedUser);
                 }
@@ -89,15 +101,15 @@ impl Machine {
             AuthType::Cert => return Ok(Way::Certificate(None)),
             AuthType::Pam => return Ok(Way::Elsewhere(Checker::Pam)),
             AuthType::Ldap => {
-                let options = self.rules.access.ldap.clone().ok_or(Fault::NoForcedUser)?;
+                let options = env.rules.access.ldap.clone().ok_or(Fault::NoForcedUser)?;
                 return Ok(Way::Elsewhere(Checker::Ldap(options)));
             }
-            AuthType::Hba => return self.way_by_rule(id, &attempt.login),
+            AuthType::Hba => return self.way_by_rule(env, id, &attempt.login),
         };
         Ok(Way::Exchange(method))
     }
 
-    fn way_by_rule(&self, id: ClientId, login: &Login) -> Result<Way, Fault> {
+    fn way_by_rule(&self, env: &Env, id: ClientId, login: &Login) -> Result<Way, Fault> {
         let none = Fault::NotAllowedIn("no authentication method is found");
         let Some(client) = self.clients.get(id) else { return Err(none) };
         let way = match &client.origin.peer {
@@ -108,7 +120,7 @@ impl Machine {
         };
         let physical = login.replication == Replication::Physical;
         let arrival = Arrival { way, database: &login.database, user: &login.user, physical };
-        let rule = self.rules.access.hba.rule_for(&arrival).ok_or(none)?;
+        let rule = env.rules.access.hba.rule_for(&arrival).ok_or(none)?;
         Ok(match &rule.method {
             HbaMethod::Reject => return Err(Fault::NotAllowedIn("login rejected")),
             HbaMethod::Trust => Way::Exchange(Method::Trust),
@@ -129,42 +141,42 @@ impl Machine {
     }
 
     /// A user with this outside name may be this user here: of the same name, or as the map says.
-    fn is_mapped(&self, map: Option<&str>, outside: &str, user: &str) -> bool {
+    fn is_mapped(&self, env: &Env, map: Option<&str>, outside: &str, user: &str) -> bool {
         match map {
-            Some(map) => self.rules.access.ident.allows(map, outside, user),
+            Some(map) => env.rules.access.ident.allows(map, outside, user),
             None => outside == user,
         }
     }
 
     /// The next step is known, but the user's secret may not be: then it is fetched first.
-    fn go_on<D: Driver>(&mut self, d: &mut D, id: ClientId, attempt: Attempt, then: Then) -> Step {
-        let listed = self.rules.users.get(&attempt.login.user).is_some();
-        match self.lookup_for(id, &attempt) {
-            Some(lookup) if !listed && self.shared.switches(&lookup.database).disabled => {
+    fn go_on<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, attempt: Attempt, then: Then) -> Step {
+        let listed = cx.env.rules.users.get(&attempt.login.user).is_some();
+        match self.lookup_for(cx.env, id, &attempt) {
+            Some(lookup) if !listed && cx.env.shared.switches(&lookup.database).disabled => {
                 let fault = Fault::AuthDatabaseDisabled(lookup.database.to_string());
-                self.refuse_attempt(d, id, attempt, &fault)
+                self.refuse_attempt(cx, id, attempt, &fault)
             }
             Some(lookup) if !listed => {
-                let since_us = self.now.mono_us;
+                let since_us = cx.env.now.mono_us;
                 let pool = (Arc::clone(&lookup.database), Arc::clone(&lookup.auth_user));
                 self.await_answer(id, attempt, Asked::Secret { pool, since_us, then });
-                self.look_up(d, lookup);
+                self.look_up(cx, lookup);
                 Step::Used(0)
             }
-            _ => self.begin_exchange(d, id, attempt, then),
+            _ => self.begin_exchange(cx, id, attempt, then),
         }
     }
 
     fn inquire<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         attempt: Attempt,
         asked: Asked,
         about: About,
     ) -> Step {
         self.await_answer(id, attempt, asked);
-        d.ask(Question::Login(Box::new(Inquiry { from: self.worker, client: id, about })));
+        cx.driver.ask(Question::Login(Box::new(Inquiry { from: cx.env.worker, client: id, about })));
         Step::Used(0)
     }
 
@@ -176,19 +188,19 @@ impl Machine {
 
     fn refuse_attempt<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         attempt: Attempt,
         fault: &Fault,
     ) -> Step {
-        self.refuse_login(d, id, attempt.login, &attempt.counted, fault)
+        self.refuse_login(cx, id, attempt.login, &attempt.counted, fault)
     }
 
     /// The question that `auth_query` puts for this user, if it is configured: the database's own settings take precedence over
     /// the global ones. If there is no database to ask (the console, a database that does not exist, without `auth_dbname`),
     /// there is no question, and the user stays unknown.
-    fn lookup_for(&self, id: ClientId, attempt: &Attempt) -> Option<Box<Lookup>> {
-        let (config, login) = (&self.rules.config, &attempt.login);
+    fn lookup_for(&self, env: &Env, id: ClientId, attempt: &Attempt) -> Option<Box<Lookup>> {
+        let (config, login) = (&env.rules.config, &attempt.login);
         let database = config.database(&login.database);
         let of_database = |pick: fn(&Database) -> &Option<String>| {
             database.as_deref().and_then(|database| pick(database).as_deref())
@@ -202,7 +214,7 @@ impl Machine {
             return None;
         }
         Some(Box::new(Lookup {
-            from: self.worker,
+            from: env.worker,
             client: id,
             database: place.into(),
             auth_user: auth_user.into(),
@@ -212,17 +224,17 @@ impl Machine {
     }
 
     /// Answers that came in since the last tick: those logins go on.
-    pub(super) fn deliver_answers<D: Driver>(&mut self, d: &mut D) -> bool {
+    pub(super) fn deliver_answers<D: Driver>(&mut self, cx: &mut Cx<'_, D>) -> bool {
         let answers = std::mem::take(&mut self.answers);
         let any = !answers.is_empty();
         for (id, answer) in answers {
-            self.answered(d, id, answer);
-            self.client_resume(d, id);
+            self.answered(cx, id, answer);
+            self.client_resume(cx, id);
         }
         any
     }
 
-    fn answered<D: Driver>(&mut self, d: &mut D, id: ClientId, answer: Answer) {
+    fn answered<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, answer: Answer) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let state = std::mem::replace(&mut client.state, ClientState::Greeting(Greeting::default()));
         let ClientState::AwaitingAnswer(waiting) = state else {
@@ -234,87 +246,99 @@ impl Machine {
             (Asked::Secret { then, .. }, Answer::User { name, secret }) => {
                 attempt.login.user = name;
                 attempt.record = Record::Found(secret);
-                self.begin_exchange(d, id, attempt, then);
+                self.begin_exchange(cx, id, attempt, then);
             }
             (Asked::Secret { then, .. }, Answer::NoUser) => {
                 attempt.record = Record::Missing;
-                self.begin_exchange(d, id, attempt, then);
+                self.begin_exchange(cx, id, attempt, then);
             }
             (Asked::OsUser(map), Answer::OsUser(name)) => {
-                if name.is_some_and(|name| self.is_mapped(map.as_deref(), &name, &attempt.login.user)) {
-                    self.go_on(d, id, attempt, Then::Admit);
+                if name.is_some_and(|name| self.is_mapped(cx.env, map.as_deref(), &name, &attempt.login.user))
+                {
+                    self.go_on(cx, id, attempt, Then::Admit);
                 } else {
-                    self.refuse_attempt(d, id, attempt, &Fault::NotAllowedIn(PEER_REJECTED));
+                    self.refuse_attempt(cx, id, attempt, &Fault::NotAllowedIn(PEER_REJECTED));
                 }
             }
             (Asked::Password(password, _), Answer::Password(true)) => {
                 let learned = Learned::Password(password);
-                self.follow_verdict(d, id, attempt, Verdict::Proven { send: Vec::new(), learned });
+                self.follow_verdict(cx, id, attempt, Verdict::Proven { send: Vec::new(), learned });
             }
             (Asked::Password(_, refusal), Answer::Password(false)) => {
-                self.follow_verdict(d, id, attempt, Verdict::Refused(refusal));
+                self.follow_verdict(cx, id, attempt, Verdict::Refused(refusal));
             }
             (_, Answer::Nobody(Obstacle::Unreachable)) => {
-                self.refuse_attempt(d, id, attempt, &Fault::NobodyToAsk);
+                self.refuse_attempt(cx, id, attempt, &Fault::NobodyToAsk);
             }
             (_, Answer::Nobody(Obstacle::Failing)) => {
-                self.refuse_attempt(d, id, attempt, &Fault::NobodyAsked);
+                self.refuse_attempt(cx, id, attempt, &Fault::NobodyAsked);
             }
             (_, Answer::Nobody(Obstacle::ShuttingDown)) => {
-                self.refuse_attempt(d, id, attempt, &Fault::ServerShuttingDown);
+                self.refuse_attempt(cx, id, attempt, &Fault::ServerShuttingDown);
             }
             // An answer to another question proves nothing.
             (_, _) => {
-                self.refuse_attempt(d, id, attempt, &Fault::NoForcedUser);
+                self.refuse_attempt(cx, id, attempt, &Fault::NoForcedUser);
             }
         }
     }
 
-    fn begin_exchange<D: Driver>(&mut self, d: &mut D, id: ClientId, attempt: Attempt, then: Then) -> Step {
+    fn begin_exchange<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        attempt: Attempt,
+        then: Then,
+    ) -> Step {
+        let user = &attempt.login.user;
+        let is_known = match &attempt.record {
+            Record::Found(_) => true,
+            Record::NotAsked => cx.env.rules.users.get(user).is_some(),
+            Record::Missing => false,
+        };
+        if !is_known {
+            let text = format!("no such user: {}", printable(user.as_bytes()));
+            self.log_of_login(cx, id, &attempt.login, &text);
+        }
         let tls = self.clients.get(id).and_then(|client| client.origin.tls.as_deref());
         let env = GuardEnv {
-            mock_seed: &self.shared.mock_seed,
-            scram_iterations: self.rules.config.main.scram_iterations,
+            mock_seed: &cx.env.shared.mock_seed,
+            scram_iterations: cx.env.rules.config.main.scram_iterations,
             end_point: tls.and_then(|tls| tls.end_point.as_deref()),
         };
-        let user = &attempt.login.user;
         let secret = match &attempt.record {
             Record::Found(secret) => Some(secret),
-            Record::NotAsked => self.rules.users.get(user),
+            Record::NotAsked => cx.env.rules.users.get(user),
             Record::Missing => None,
         };
-        if secret.is_none() {
-            let text = format!("no such user: {}", printable(user.as_bytes()));
-            self.log_of_login(d, id, &attempt.login, &text);
-        }
         let verdict = match then {
             Then::Exchange(method) => {
-                Guard::begin(method, user, secret, &env, &mut |out: &mut [u8]| d.random(out))
+                Guard::begin(method, user, secret, &env, &mut |out: &mut [u8]| cx.driver.random(out))
             }
             // As with trust, only known users come in by certificate or by the operating system's word.
             Then::Admit if secret.is_none() => {
-                return self.refuse_attempt(d, id, attempt, &Fault::NotAllowedIn("no such user"));
+                return self.refuse_attempt(cx, id, attempt, &Fault::NotAllowedIn("no such user"));
             }
             Then::Admit => Verdict::Proven { send: Vec::new(), learned: Learned::Nothing },
         };
-        self.follow_verdict(d, id, attempt, verdict)
+        self.follow_verdict(cx, id, attempt, verdict)
     }
 
     /// A password or SASL message.
-    pub(super) fn authenticate<D: Driver>(&mut self, d: &mut D, id: ClientId, bytes: &[u8]) -> Step {
+    pub(super) fn authenticate<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, bytes: &[u8]) -> Step {
         let header = match Header::peek(bytes) {
             Ok(Some(header)) => header,
             Ok(None) => return Step::Wait,
-            Err(error) => return self.refuse_client(d, id, &Fault::Protocol(error.to_string().into())),
+            Err(error) => return self.refuse_client(cx, id, &Fault::Protocol(error.to_string().into())),
         };
         if header.tag == tag::TERMINATE {
-            return self.client_left(d, id, "client close request");
+            return self.client_left(cx, id, "client close request");
         }
         if header.tag != tag::PASSWORD {
-            return self.refuse_client(d, id, &Fault::Protocol("expected a password message".into()));
+            return self.refuse_client(cx, id, &Fault::Protocol("expected a password message".into()));
         }
         if header.total() - HEADER_LEN > PASSWORD_BYTES_MAX {
-            return self.refuse_client(d, id, &Fault::Protocol("the password message is too long".into()));
+            return self.refuse_client(cx, id, &Fault::Protocol("the password message is too long".into()));
         }
         let Some(body) = bytes.get(HEADER_LEN..header.total()) else { return Step::Wait };
         let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
@@ -326,8 +350,8 @@ impl Machine {
         let Authenticating { attempt, exchange } = *state;
         let step = match exchange {
             Exchange::Guard(guard) => {
-                let verdict = guard.handle(body, &mut |out: &mut [u8]| d.random(out));
-                self.follow_verdict(d, id, attempt, verdict)
+                let verdict = guard.handle(body, &mut |out: &mut [u8]| cx.driver.random(out));
+                self.follow_verdict(cx, id, attempt, verdict)
             }
             Exchange::Password(by) => match read_password(body) {
                 Ok(password) => {
@@ -338,9 +362,9 @@ impl Machine {
                         Checker::Ldap(_) => Refusal::WrongPassword,
                     };
                     let about = About::Password { user, password: password.clone(), address, by };
-                    self.inquire(d, id, attempt, Asked::Password(password, refusal), about)
+                    self.inquire(cx, id, attempt, Asked::Password(password, refusal), about)
                 }
-                Err(refusal) => self.follow_verdict(d, id, attempt, Verdict::Refused(refusal)),
+                Err(refusal) => self.follow_verdict(cx, id, attempt, Verdict::Refused(refusal)),
             },
         };
         match step {
@@ -351,7 +375,7 @@ impl Machine {
 
     fn follow_verdict<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         mut attempt: Attempt,
         verdict: Verdict,
@@ -359,14 +383,14 @@ impl Machine {
         let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
         match verdict {
             Verdict::Ask(guard, message) => {
-                d.send(client.conn, &message);
+                cx.driver.send(client.conn, &message);
                 let exchange = Exchange::Guard(guard);
                 client.state = ClientState::Authenticating(Box::new(Authenticating { attempt, exchange }));
                 Step::Used(0)
             }
             Verdict::Proven { send, learned } => {
                 if !send.is_empty() {
-                    d.send(client.conn, &send);
+                    cx.driver.send(client.conn, &send);
                 }
                 attempt.login.learned = match (learned, &attempt.record) {
                     // No other source could tell it again when a server asks for it.
@@ -375,7 +399,7 @@ impl Machine {
                     }
                     (learned, _) => learned,
                 };
-                self.proven(d, id, attempt)
+                self.proven(cx, id, attempt)
             }
             Verdict::Refused(refusal) => {
                 let unproven = match attempt.record {
@@ -383,8 +407,8 @@ impl Machine {
                     Record::Found(_) => Unproven::Found,
                     Record::Missing => Unproven::Missing,
                 };
-                self.log_refusal(d, id, &attempt.login, refusal);
-                self.refuse_attempt(d, id, attempt, &Fault::Authentication(refusal.text(), unproven))
+                self.log_refusal(cx, id, &attempt.login, refusal);
+                self.refuse_attempt(cx, id, attempt, &Fault::Authentication(refusal.text(), unproven))
             }
         }
     }

@@ -3,51 +3,58 @@
 
 use std::sync::Arc;
 
-use super::Machine;
+use super::Worker;
 use crate::client::ClientState;
+use crate::context::Env;
 use crate::ids::{ClientId, ServerId, StatementId};
 use crate::readings::Reading;
 use crate::session::Session;
 
-impl Machine {
+impl Worker {
     /// How the client reads now; `None` if pgweir does not know: its transaction may have changed settings, which its server
     /// will be asked for when it is over, or the objects that statements are about.
-    pub(super) fn reading_of(&mut self, id: ClientId) -> Option<Reading> {
+    pub(super) fn reading_of(&mut self, env: &mut Env, id: ClientId) -> Option<Reading> {
         match &self.clients.get(id)?.state {
             ClientState::Linked(link) if link.reads_alone() => None,
-            _ => self.settled_reading(id),
+            _ => self.settled_reading(env, id),
         }
     }
 
-    /// As [`Machine::reading_of`], from the state before its transaction.
-    pub(super) fn settled_reading(&mut self, id: ClientId) -> Option<Reading> {
+    /// As [`Worker::reading_of`], by what was known of it before its transaction.
+    pub(super) fn settled_reading(&mut self, env: &mut Env, id: ClientId) -> Option<Reading> {
         let account = self.clients.get_mut(id)?.account.as_deref_mut()?;
         let known = account.reading.as_ref();
         if let Some(reading) = known.and_then(|known| known.of(&account.params, &account.session)) {
             return reading;
         }
-        let known = self.readings.find(&self.tracked, &account.params, &account.session);
+        let known = env.readings.find(&env.tracked, &account.params, &account.session);
         account.reading.insert(known).reading()
     }
 
     /// A client's statement is to be prepared on another server, under the settings that the client has now. If these are not
     /// the settings that it was prepared under before, no client with these settings may get it: the name stands for another
     /// statement then.
-    pub(super) fn reread_statement(&mut self, id: ClientId, name: &[u8], old: StatementId) -> StatementId {
-        let reading = self.reading_of(id);
+    pub(super) fn reread_statement(
+        &mut self,
+        env: &mut Env,
+        id: ClientId,
+        name: &[u8],
+        old: StatementId,
+    ) -> StatementId {
+        let reading = self.reading_of(env, id);
         let same = match reading {
-            Some(reading) => self.statements.get(old).is_none_or(|known| known.reading == reading),
-            None => self.statements.is_unshared(old),
+            Some(reading) => env.statements.get(old).is_none_or(|known| known.reading == reading),
+            None => env.statements.is_unshared(old),
         };
         if same {
             return old;
         }
-        self.statements.enter_age(self.shared.age());
+        env.statements.enter_age(env.shared.age());
         let account = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut());
         let Some(names) = account.and_then(|account| account.statements.as_deref_mut()) else { return old };
-        let Some(new) = self.statements.take_anew(old, reading) else { return old };
+        let Some(new) = env.statements.take_anew(old, reading) else { return old };
         names.renew(name, new);
-        self.statements.give_back(old);
+        env.statements.give_back(old);
         new
     }
 
@@ -55,6 +62,7 @@ impl Machine {
     /// here on.
     pub(super) fn reread_prepared(
         &mut self,
+        env: &mut Env,
         id: ClientId,
         server_id: ServerId,
         session: Arc<Session>,
@@ -63,13 +71,13 @@ impl Machine {
         if has.lacking(&session).next().is_none() {
             return session;
         }
-        let reading = self.settled_reading(id);
+        let reading = self.settled_reading(env, id);
         let lacks = |prepared: &_| has.lacking(&session).any(|lacking| lacking == prepared);
         let mut reread = (*session).clone();
         reread.reread(|prepared| match reading {
             _ if !lacks(prepared) => prepared.reading,
             Some(reading) => reading,
-            None => self.readings.alone(),
+            None => env.readings.alone(),
         });
         let account = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut());
         match account.filter(|_| reread != *session) {

@@ -8,8 +8,9 @@ use pgweir_wire::frontend::tag;
 use pgweir_wire::header::Header;
 
 use super::from_client::{Route, oversized, route};
-use super::{Machine, Step};
+use super::{Step, Worker};
 use crate::client::ClientState;
+use crate::context::{Cx, Env};
 use crate::driver::{CloseMode, Driver};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
@@ -27,11 +28,16 @@ enum Front {
     Rejected(Route, u8),
 }
 
-impl Machine {
+impl Worker {
     /// A replication client that is proven needs its connection.
-    pub(super) fn request_replication<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, client: ClientId) {
-        if let Some(fault) = self.known_failure(pool_id) {
-            self.refuse_client(d, client, &fault);
+    pub(super) fn request_replication<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        pool_id: PoolId,
+        client: ClientId,
+    ) {
+        if let Some(fault) = self.known_failure(cx.env, pool_id) {
+            self.refuse_client(cx, client, &fault);
             return;
         }
         self.pools[pool_id].replicating.push_back(client);
@@ -39,37 +45,38 @@ impl Machine {
     }
 
     /// Opens connections for the clients that are next, as long as there is room, or a free server that can go.
-    pub(super) fn serve_replication<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
-        while let Some(client) = self.next_replicating(pool_id)
-            && self.make_room(d, pool_id)
+    pub(super) fn serve_replication<D: Driver>(&mut self, cx: &mut Cx<'_, D>, pool_id: PoolId) {
+        while let Some(client) = self.next_replicating(cx.env, pool_id)
+            && self.make_room(cx, pool_id)
         {
             self.pools[pool_id].replicating.pop_front();
-            self.dial_server(d, pool_id, Some(client));
+            self.dial_server(cx, pool_id, Some(client));
         }
     }
 
     /// The replication client that is next: no client has waited longer, and nothing keeps the pool from opening connections.
     /// A server that becomes free is not for other clients then.
-    pub(super) fn next_replicating(&mut self, pool_id: PoolId) -> Option<ClientId> {
+    pub(super) fn next_replicating(&mut self, env: &Env, pool_id: PoolId) -> Option<ClientId> {
         let client = *self.pools[pool_id].replicating.front()?;
         let since_us = self.clients.get(client)?.account.as_ref()?.request_us;
         let first = self.first_waiting(pool_id);
-        (first.is_none_or(|(_, first_us)| since_us <= first_us) && self.may_dial(pool_id)).then_some(client)
+        (first.is_none_or(|(_, first_us)| since_us <= first_us) && self.may_dial(env, pool_id))
+            .then_some(client)
     }
 
     /// Takes a place for one more connection; a free server goes for it if necessary.
-    fn make_room<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) -> bool {
-        let config = Arc::clone(&self.rules.config);
+    fn make_room<D: Driver>(&mut self, cx: &mut Cx<'_, D>, pool_id: PoolId) -> bool {
+        let config = Arc::clone(&cx.env.rules.config);
         let pool = &self.pools[pool_id];
         let size = config.pool_size(&pool.config, &pool.user);
         if size > 0
             && pool.servers_total() >= size
             && let Some(&idle) = pool.idle.front()
         {
-            self.close_server(d, idle, "evicted", CloseMode::Flush);
+            self.close_server(cx, idle, "evicted", CloseMode::Flush);
         }
         let full = size > 0 && self.pools[pool_id].servers_total() >= size;
-        !full && self.take_place(d, pool_id, true)
+        !full && self.take_place(cx, pool_id, true)
     }
 
     /// Connections that are being opened for one client each, and will never be the pool's.
@@ -84,39 +91,39 @@ impl Machine {
     /// is this client's alone, and ends with it.
     pub(super) fn replication_client_sent<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         server_id: ServerId,
         bytes: &[u8],
     ) -> Step {
         let mut used = 0;
         let end = loop {
-            match self.replication_front(id, &bytes[used..]) {
+            match self.replication_front(cx.env, id, &bytes[used..]) {
                 Front::Passes(len) if len > 0 => used += len,
                 end => break end,
             }
         };
         let Some(server) = self.servers.get_mut(server_id) else { return Step::Gone };
-        server.active_us = self.now.mono_us;
+        server.active_us = cx.env.now.mono_us;
         let conn = server.conn;
         if used > 0 {
-            d.send(conn, &bytes[..used]);
+            cx.driver.send(conn, &bytes[..used]);
         }
         match end {
-            Front::Leaves => return self.client_left(d, id, "client close request"),
-            Front::Refused(fault) => return self.refuse_client(d, id, &fault),
-            Front::Rejected(route, tag) => return self.reject(d, id, route, tag),
+            Front::Leaves => return self.client_left(cx, id, "client close request"),
+            Front::Refused(fault) => return self.refuse_client(cx, id, &fault),
+            Front::Rejected(route, tag) => return self.reject(cx, id, route, tag),
             Front::Passes(_) | Front::Waits => {}
         }
-        if d.backlog(conn) > BACKLOG_HIGH_BYTES {
-            self.pause_client(d, id);
+        if cx.driver.backlog(conn) > BACKLOG_HIGH_BYTES {
+            self.pause_client(cx, id);
         }
         if used == 0 { Step::Wait } else { Step::Used(used) }
     }
 
     /// The next message, or the rest of one.
-    fn replication_front(&mut self, id: ClientId, rest: &[u8]) -> Front {
-        let main = &self.rules.config.main;
+    fn replication_front(&mut self, env: &Env, id: ClientId, rest: &[u8]) -> Front {
+        let main = &env.rules.config.main;
         let Some(client) = self.clients.get_mut(id) else { return Front::Waits };
         let ClientState::Linked(link) = &mut client.state else { return Front::Waits };
         if link.streaming > 0 {
@@ -153,7 +160,7 @@ impl Machine {
     }
 
     /// A replication client that is not linked yet leaves: its connection is not opened any further.
-    pub(super) fn abandon_dial<D: Driver>(&mut self, d: &mut D, client: ClientId) {
+    pub(super) fn abandon_dial<D: Driver>(&mut self, cx: &mut Cx<'_, D>, client: ClientId) {
         let concerned = self
             .servers
             .iter()
@@ -161,7 +168,7 @@ impl Machine {
         if let Some((id, server)) = concerned
             && !server.lost
         {
-            self.close_server(d, id, "replication client was closed", CloseMode::Now);
+            self.close_server(cx, id, "replication client was closed", CloseMode::Now);
         }
     }
 }

@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 use super::hosts::{host_rows, zone_rows};
 use super::measure::statement_rows;
 use super::observe::shown_state;
-use super::{Activity, Machine};
+use super::{Activity, Worker};
 use crate::client::{Client, ClientState, Link, QueuedBehind};
 use crate::client_handoff::Replication;
 use crate::console::command::{Outcome, Topic};
 use crate::console::table::{TOTALS, column_names};
+use crate::context::{Cx, Env};
 use crate::driver::{Driver, Endpoint, NamesSeen, Peer};
 use crate::mail::Shutdown;
 use crate::params::Params;
@@ -24,47 +25,47 @@ fn cell(value: impl ToString) -> Option<String> {
     Some(value.to_string())
 }
 
-impl Machine {
+impl Worker {
     /// This worker's part of a topic. If all workers have the same rows, they come from the first worker alone.
-    pub(super) fn report<D: Driver>(&mut self, d: &D, topic: Topic) -> Outcome {
-        let first = self.worker.0 == 0;
+    pub(super) fn report<D: Driver>(&mut self, cx: &Cx<'_, D>, topic: Topic) -> Outcome {
+        let first = cx.env.worker.0 == 0;
         match topic {
-            Topic::Clients | Topic::ClientsExtended => Outcome::Rows(self.client_rows(d, false, false)),
-            Topic::Servers | Topic::ServersExtended => Outcome::Rows(self.server_rows(d, false, false)),
+            Topic::Clients | Topic::ClientsExtended => Outcome::Rows(self.client_rows(cx, false, false)),
+            Topic::Servers | Topic::ServersExtended => Outcome::Rows(self.server_rows(cx, false, false)),
             Topic::Sockets | Topic::ActiveSockets => {
                 let active = topic == Topic::ActiveSockets;
-                let mut rows = self.client_rows(d, true, active);
-                rows.extend(self.server_rows(d, true, active));
+                let mut rows = self.client_rows(cx, true, active);
+                rows.extend(self.server_rows(cx, true, active));
                 Outcome::Rows(rows)
             }
-            Topic::Pools | Topic::PoolsExtended => Outcome::Rows(self.pool_rows()),
+            Topic::Pools | Topic::PoolsExtended => Outcome::Rows(self.pool_rows(cx.env)),
             Topic::Stats
             | Topic::StatsAverages
             | Topic::StatsExtended
             | Topic::StatsTotals
-            | Topic::Totals => Outcome::Stats(self.stats_by_database()),
-            Topic::Lists => Outcome::Sums(self.list_sums(&d.names())),
-            Topic::Mem => Outcome::Sums(self.memory_sums()),
-            Topic::PeerPools => Outcome::Rows(self.peer_pool_rows()),
+            | Topic::Totals => Outcome::Stats(self.stats_by_database(cx.env)),
+            Topic::Lists => Outcome::Sums(self.list_sums(cx.env, &cx.driver.names())),
+            Topic::Mem => Outcome::Sums(self.memory_sums(cx.env)),
+            Topic::PeerPools => Outcome::Rows(self.peer_pool_rows(cx.env)),
             Topic::Percentiles => Outcome::Rows(self.percentile_rows()),
-            Topic::Statements => Outcome::Statements(self.top_statements()),
-            Topic::Fds => Outcome::Rows(self.descriptor_rows(d)),
-            Topic::DnsHosts => Outcome::Rows(host_rows(&d.names())),
-            Topic::DnsZones => Outcome::Rows(zone_rows(&d.names())),
+            Topic::Statements => Outcome::Statements(self.top_statements(cx.env)),
+            Topic::Fds => Outcome::Rows(self.descriptor_rows(cx)),
+            Topic::DnsHosts => Outcome::Rows(host_rows(&cx.driver.names())),
+            Topic::DnsZones => Outcome::Rows(zone_rows(&cx.driver.names())),
             _ if !first => Outcome::Rows(Vec::new()),
-            Topic::Databases => Outcome::Rows(self.database_rows()),
-            Topic::Users => Outcome::Rows(self.user_rows()),
-            Topic::Config => Outcome::Rows(self.config_rows()),
-            Topic::State => Outcome::Rows(self.state_rows()),
+            Topic::Databases => Outcome::Rows(self.database_rows(cx.env)),
+            Topic::Users => Outcome::Rows(self.user_rows(cx.env)),
+            Topic::Config => Outcome::Rows(self.config_rows(cx.env)),
+            Topic::State => Outcome::Rows(self.state_rows(cx.env)),
             Topic::Version => Outcome::Rows(vec![vec![cell("PgBouncer 1.25.2")]]),
-            Topic::Peers => Outcome::Rows(self.peer_rows()),
+            Topic::Peers => Outcome::Rows(self.peer_rows(cx.env)),
             Topic::Help => Outcome::Rows(Vec::new()),
         }
     }
 
     /// Puts the workers' answers together.
     pub(super) fn merge(&self, topic: Topic, outcomes: Vec<Outcome>) -> Vec<Row> {
-        let mut rows = Machine::merged(topic, outcomes);
+        let mut rows = Worker::merged(topic, outcomes);
         // Rows are made for the extended tables. The other ones lack the columns at the end.
         let width = column_names(topic).len();
         rows.iter_mut().for_each(|row| row.truncate(width));
@@ -125,32 +126,32 @@ impl Machine {
         }
     }
 
-    fn client_rows<D: Driver>(&self, d: &D, sockets: bool, active: bool) -> Vec<Row> {
+    fn client_rows<D: Driver>(&self, cx: &Cx<'_, D>, sockets: bool, active: bool) -> Vec<Row> {
         self.clients
             .values()
             .filter(|client| {
                 sockets || client.account.is_some() || matches!(client.state, ClientState::Console(_))
             })
-            .filter(|client| !active || d.backlog(client.conn) > 0 || !client.inbox.is_empty())
+            .filter(|client| !active || cx.driver.backlog(client.conn) > 0 || !client.inbox.is_empty())
             .map(|client| {
-                let mut row = self.client_row(client, sockets);
+                let mut row = self.client_row(cx.env, client, sockets);
                 if sockets {
-                    row.extend(buffer_cells(client.inbox.len(), d.backlog(client.conn)));
+                    row.extend(buffer_cells(client.inbox.len(), cx.driver.backlog(client.conn)));
                 } else {
                     row.push(cell(u8::from(matches!(client.state, ClientState::QueuedBehind(_)))));
-                    row.extend(self.pin_cells(Some(client)));
+                    row.extend(self.pin_cells(cx.env, Some(client)));
                     let server = match &client.state {
                         ClientState::Linked(link) => self.servers.get(link.server),
                         _ => None,
                     };
-                    row.extend(self.work_cells(server));
+                    row.extend(self.work_cells(cx.env, server));
                 }
                 row
             })
             .collect()
     }
 
-    fn client_row(&self, client: &Client, sockets: bool) -> Row {
+    fn client_row(&self, env: &Env, client: &Client, sockets: bool) -> Row {
         let (user, database) = match (&client.account, &client.state) {
             (Some(account), _) => (account.user.to_string(), self.pools[account.pool].database.to_string()),
             (None, ClientState::Console(console)) => {
@@ -175,9 +176,9 @@ impl Machine {
         };
         let wait_us = match &client.state {
             ClientState::Waiting(_) | ClientState::QueuedBehind(_) => {
-                self.now.mono_us.saturating_sub(request_us)
+                env.now.mono_us.saturating_sub(request_us)
             }
-            ClientState::Linked(link) => self.answer_wait_us(link, request_us),
+            ClientState::Linked(link) => self.answer_wait_us(env, link, request_us),
             _ => 0,
         };
         let link = match &client.state {
@@ -192,7 +193,7 @@ impl Machine {
             Peer::Tcp { .. } => 0,
         };
         let application = match (&client.account, &client.state) {
-            (Some(account), _) => self.application_name(&account.params),
+            (Some(account), _) => self.application_name(env, &account.params),
             (None, ClientState::Console(console)) => console.application.as_deref(),
             (None, _) => None,
         };
@@ -212,8 +213,8 @@ impl Machine {
             cell(port),
             cell(local_addr),
             cell(local_port),
-            cell(self.time_text(client.origin.since.mono_us)),
-            cell(self.time_text(request_us)),
+            cell(self.time_text(env, client.origin.since.mono_us)),
+            cell(self.time_text(env, request_us)),
             cell(wait_us / 1_000_000),
             cell(wait_us % 1_000_000),
             cell(0),
@@ -228,39 +229,39 @@ impl Machine {
     }
 
     /// How long a client that has a server waits for an answer. Between its statements it waits for nothing.
-    fn answer_wait_us(&self, link: &Link, request_us: u64) -> u64 {
+    fn answer_wait_us(&self, env: &Env, link: &Link, request_us: u64) -> u64 {
         let Some(server) = self.servers.get(link.server) else { return 0 };
         let since_us = match server.state {
             ServerState::Settling(_) => request_us,
             _ => server.query_us,
         };
-        if since_us > 0 { self.now.mono_us.saturating_sub(since_us) } else { 0 }
+        if since_us > 0 { env.now.mono_us.saturating_sub(since_us) } else { 0 }
     }
 
-    fn server_rows<D: Driver>(&self, d: &D, sockets: bool, active: bool) -> Vec<Row> {
+    fn server_rows<D: Driver>(&self, cx: &Cx<'_, D>, sockets: bool, active: bool) -> Vec<Row> {
         self.servers
             .values()
-            .filter(|server| !active || d.backlog(server.conn) > 0 || !server.inbox.is_empty())
+            .filter(|server| !active || cx.driver.backlog(server.conn) > 0 || !server.inbox.is_empty())
             .map(|server| {
-                let mut row = self.server_row(server, sockets);
+                let mut row = self.server_row(cx.env, server, sockets);
                 if sockets {
-                    row.extend(buffer_cells(server.inbox.len(), d.backlog(server.conn)));
+                    row.extend(buffer_cells(server.inbox.len(), cx.driver.backlog(server.conn)));
                 } else {
                     row.push(cell(server.pipelined.len()));
                     let client = server.state.client().and_then(|client| self.clients.get(client));
-                    row.extend(self.pin_cells(client));
-                    row.extend(self.work_cells(Some(server)));
+                    row.extend(self.pin_cells(cx.env, client));
+                    row.extend(self.work_cells(cx.env, Some(server)));
                 }
                 row
             })
             .collect()
     }
 
-    fn server_row(&self, server: &Server, sockets: bool) -> Row {
+    fn server_row(&self, env: &Env, server: &Server, sockets: bool) -> Row {
         let pool = &self.pools[server.pool];
         let state = match server.state.kind() {
             ServerKind::Active => "active",
-            ServerKind::Idle if self.is_long_idle(server) => "used",
+            ServerKind::Idle if self.is_long_idle(env, server) => "used",
             ServerKind::Idle => "idle",
             ServerKind::Tested => "tested",
             ServerKind::Login if sockets => "login",
@@ -277,7 +278,7 @@ impl Machine {
         };
         let (local_addr, local_port) = server.local.rsplit_once(':').unwrap_or(("unix", "0"));
         let request_us = if server.query_us > 0 { server.query_us } else { server.active_us };
-        let wait_us = if server.query_us > 0 { self.now.mono_us.saturating_sub(server.query_us) } else { 0 };
+        let wait_us = if server.query_us > 0 { env.now.mono_us.saturating_sub(server.query_us) } else { 0 };
         let link = match &server.state {
             ServerState::Busy(client) => Some(*client),
             ServerState::Settling(settling) => Some(settling.client),
@@ -286,7 +287,7 @@ impl Machine {
         };
         let link = link.and_then(|client| self.clients.get(client)).map(|client| pointer(client.serial));
         let application =
-            self.application_name(&server.params).map(|name| String::from_utf8_lossy(name).into_owned());
+            self.application_name(env, &server.params).map(|name| String::from_utf8_lossy(name).into_owned());
         let replication = match server.state.client().and_then(|client| self.clients.get(client)) {
             Some(client) if server.replication => client.replication(),
             _ => Replication::None,
@@ -301,8 +302,8 @@ impl Machine {
             cell(port),
             cell(local_addr),
             cell(local_port),
-            cell(self.time_text(server.since.mono_us)),
-            cell(self.time_text(request_us)),
+            cell(self.time_text(env, server.since.mono_us)),
+            cell(self.time_text(env, request_us)),
             cell(wait_us / 1_000_000),
             cell(wait_us % 1_000_000),
             cell(u8::from(server.retire.is_some())),
@@ -317,51 +318,51 @@ impl Machine {
     }
 
     /// Free for longer than `server_check_delay`: it will be checked before its next use.
-    pub(super) fn is_long_idle(&self, server: &Server) -> bool {
-        let delay_us = super::duration_us(self.rules.config.main.server_check_delay);
-        self.now.mono_us.saturating_sub(server.active_us) > delay_us
+    pub(super) fn is_long_idle(&self, env: &Env, server: &Server) -> bool {
+        let delay_us = super::duration_us(env.rules.config.main.server_check_delay);
+        env.now.mono_us.saturating_sub(server.active_us) > delay_us
     }
 
     /// Why a client keeps its server between transactions, and since when.
-    fn pin_cells(&self, client: Option<&Client>) -> [Option<String>; 2] {
+    fn pin_cells(&self, env: &Env, client: Option<&Client>) -> [Option<String>; 2] {
         let pin = client.and_then(|client| match &client.state {
             ClientState::Linked(link) => link.pin.as_ref(),
             _ => None,
         });
         match pin {
-            Some(pin) => [cell(pin.reasons.text()), cell(self.time_text(pin.since_us))],
+            Some(pin) => [cell(pin.reasons.text()), cell(self.time_text(env, pin.since_us))],
             None => [cell(""), None],
         }
     }
 
     /// The age of a server's transaction, 0 if none is open, and the fingerprint of the statement that it runs.
-    fn work_cells(&self, server: Option<&Server>) -> [Option<String>; 2] {
+    fn work_cells(&self, env: &Env, server: Option<&Server>) -> [Option<String>; 2] {
         let Some(server) = server else { return [cell(0), cell("")] };
         let transaction_us = match server.xact_us {
             0 => 0,
-            begun_us => self.now.mono_us.saturating_sub(begun_us),
+            begun_us => env.now.mono_us.saturating_sub(begun_us),
         };
         let statement = Some(&server.running)
             .filter(|_| server.query_us > 0)
-            .and_then(|running| self.measured.fingerprint(running))
+            .and_then(|running| env.measured.fingerprint(running))
             .map_or_else(String::new, |fingerprint| format!("{fingerprint:016x}"));
         [cell(transaction_us), cell(statement)]
     }
 
-    fn pool_rows(&self) -> Vec<Row> {
-        let mut rows: Vec<Row> = self.pools.iter().map(|(id, pool)| self.pool_row(id, pool)).collect();
-        if self.worker.0 == 0 {
+    fn pool_rows(&self, env: &Env) -> Vec<Row> {
+        let mut rows: Vec<Row> = self.pools.iter().map(|(id, pool)| self.pool_row(env, id, pool)).collect();
+        if env.worker.0 == 0 {
             rows.push(self.console_pool_row());
         }
         rows
     }
 
-    fn pool_row(&self, id: crate::ids::PoolId, pool: &Pool) -> Row {
-        let used = self.long_idle_servers(id);
-        let wait_us = self.wait_oldest_us(id);
+    fn pool_row(&self, env: &Env, id: crate::ids::PoolId, pool: &Pool) -> Row {
+        let used = self.long_idle_servers(env, id);
+        let wait_us = self.wait_oldest_us(env, id);
         let sent = self.cancels.values().filter(|cancel| cancel.pool == id).count();
         let hosts = pool.config.hosts.len() > 1;
-        let balance = hosts.then(|| self.rules.config.load_balance_hosts(&pool.config).as_str().to_owned());
+        let balance = hosts.then(|| env.rules.config.load_balance_hosts(&pool.config).as_str().to_owned());
         let waiting = (pool.waiting + pool.queued_behind) as usize + pool.at_login();
         let asking = pool.lookups.len();
         let mut row = vec![
@@ -382,7 +383,7 @@ impl Machine {
             cell(wait_us % 1_000_000),
             cell(pool.mode),
             balance,
-            cell(pool.pace.target(self.rules.config.main.multiplex_servers)),
+            cell(pool.pace.target(env.rules.config.main.multiplex_servers)),
             cell(pool.short.len()),
             cell(pool.queued_behind),
             cell(pool.multiplexing.multiplexed),
@@ -407,29 +408,29 @@ impl Machine {
         row
     }
 
-    fn stats_by_database(&self) -> Vec<(String, Stats, Window)> {
+    fn stats_by_database(&self, env: &Env) -> Vec<(String, Stats, Window)> {
         let mut all = Vec::new();
-        if self.worker.0 == 0 || self.console_logins > 0 {
+        if env.worker.0 == 0 || self.console_logins > 0 {
             let stats = Stats { client_logins: self.console_logins, ..Stats::default() };
             all.push((crate::console::DATABASE.to_owned(), stats, Window::default()));
         }
         for pool in self.pools.values() {
-            add_stats(&mut all, (pool.database.to_string(), pool.stats, pool.window(self.now.mono_us)));
+            add_stats(&mut all, (pool.database.to_string(), pool.stats, pool.window(env.now.mono_us)));
         }
         all
     }
 
-    fn list_sums(&self, names: &NamesSeen) -> Vec<(&'static str, u64)> {
-        let first = |count: usize| if self.worker.0 == 0 { count as u64 } else { 0 };
-        let config = &self.rules.config;
+    fn list_sums(&self, env: &Env, names: &NamesSeen) -> Vec<(&'static str, u64)> {
+        let first = |count: usize| if env.worker.0 == 0 { count as u64 } else { 0 };
+        let config = &env.rules.config;
         let logging_in = self
             .clients
             .values()
             .filter(|client| client.account.is_none() && !matches!(client.state, ClientState::Console(_)))
             .count();
         vec![
-            ("databases", first(self.database_names().len() + 1)),
-            ("users", first(self.user_names().len())),
+            ("databases", first(self.database_names(env).len() + 1)),
+            ("users", first(self.user_names(env).len())),
             ("peers", first(config.peers.len())),
             ("pools", self.pools.len() as u64 + first(1)),
             ("peer_pools", first(config.peers.len())),
@@ -446,11 +447,11 @@ impl Machine {
     }
 
     /// Two numbers a row: the number in use, and the number that there is room for.
-    fn memory_sums(&self) -> Vec<(&'static str, u64)> {
-        let first = |count: usize| if self.worker.0 == 0 { count as u64 } else { 0 };
-        let users = first(self.rules.users.len());
-        let databases = first(self.rules.config.databases.len());
-        let statements = self.statements.len() as u64;
+    fn memory_sums(&self, env: &Env) -> Vec<(&'static str, u64)> {
+        let first = |count: usize| if env.worker.0 == 0 { count as u64 } else { 0 };
+        let users = first(env.rules.users.len());
+        let databases = first(env.rules.config.databases.len());
+        let statements = env.statements.len() as u64;
         let rows = [
             ("user_cache", users, users),
             ("credentials_cache", users, users),
@@ -472,12 +473,12 @@ impl Machine {
         rows.into_iter().flat_map(|(name, used, room)| [(name, used), (name, room)]).collect()
     }
 
-    fn database_rows(&self) -> Vec<Row> {
-        let config = &self.rules.config;
+    fn database_rows(&self, env: &Env) -> Vec<Row> {
+        let config = &env.rules.config;
         let mut rows: Vec<Row> = Vec::new();
-        for name in self.database_names() {
+        for name in self.database_names(env) {
             let Some(database) = config.database(name) else { continue };
-            let (counts, switches) = (self.shared.database(name), self.shared.switches(name));
+            let (counts, switches) = (env.shared.database(name), env.shared.switches(name));
             let user = database.user.as_deref().unwrap_or_default();
             let hosts = database.hosts.len() > 1;
             let lifetime_s = config.server_lifetime(&database).as_secs();
@@ -501,16 +502,16 @@ impl Machine {
                 cell(u8::from(switches.disabled)),
             ]);
         }
-        rows.push(self.console_database_row());
+        rows.push(self.console_database_row(env));
         rows.sort();
         rows
     }
 
     /// Databases by name: those of the configuration, and those that were made from its fallback.
-    fn database_names(&self) -> BTreeSet<&str> {
+    fn database_names<'a>(&'a self, env: &'a Env) -> BTreeSet<&'a str> {
         let automatic = self.pools.values().map(|pool| &*pool.database);
         let fallback = pgweir_settings::FALLBACK_DATABASE;
-        self.rules
+        env.rules
             .config
             .databases
             .keys()
@@ -521,15 +522,15 @@ impl Machine {
     }
 
     /// Users by name: those of `auth_file` and of the configuration, and the console's own.
-    fn user_names(&self) -> BTreeSet<&str> {
-        let configured = self.rules.config.users.keys().map(String::as_str);
-        self.rules.users.names().chain(configured).chain([crate::console::DATABASE]).collect()
+    fn user_names<'a>(&self, env: &'a Env) -> BTreeSet<&'a str> {
+        let configured = env.rules.config.users.keys().map(String::as_str);
+        env.rules.users.names().chain(configured).chain([crate::console::DATABASE]).collect()
     }
 
-    fn console_database_row(&self) -> Row {
+    fn console_database_row(&self, env: &Env) -> Row {
         let name = crate::console::DATABASE;
-        let clients = self.shared.database(name).clients.taken();
-        let main = &self.rules.config.main;
+        let clients = env.shared.database(name).clients.taken();
+        let main = &env.rules.config.main;
         let (port, clients_max) = (main.listen_port, main.max_db_client_connections);
         let mut row = vec![cell(name), None, cell(port), cell(name), cell(name), cell(2), cell(0), cell(0)];
         row.extend([cell(3600), cell("statement"), None, cell(0), cell(0), cell(clients_max), cell(clients)]);
@@ -537,14 +538,14 @@ impl Machine {
         row
     }
 
-    fn user_rows(&self) -> Vec<Row> {
-        let config = &self.rules.config;
+    fn user_rows(&self, env: &Env) -> Vec<Row> {
+        let config = &env.rules.config;
         let size = |value: Option<u32>| cell(value.map(|value| format!("{value:9}")).unwrap_or_default());
-        self.user_names()
+        self.user_names(env)
             .into_iter()
             .map(|name| {
                 let own = config.users.get(name);
-                let counts = self.shared.user(name);
+                let counts = env.shared.user(name);
                 vec![
                     cell(name),
                     size(own.and_then(|own| own.pool_size)),
@@ -559,8 +560,8 @@ impl Machine {
             .collect()
     }
 
-    fn config_rows(&self) -> Vec<Row> {
-        self.rules
+    fn config_rows(&self, env: &Env) -> Vec<Row> {
+        env.rules
             .config
             .show()
             .into_iter()
@@ -571,8 +572,8 @@ impl Machine {
             .collect()
     }
 
-    fn peer_rows(&self) -> Vec<Row> {
-        let config = &self.rules.config;
+    fn peer_rows(&self, env: &Env) -> Vec<Row> {
+        let config = &env.rules.config;
         config
             .peers
             .values()
@@ -583,8 +584,8 @@ impl Machine {
             .collect()
     }
 
-    fn peer_pool_rows(&self) -> Vec<Row> {
-        let ids = self.rules.config.peers.keys();
+    fn peer_pool_rows(&self, env: &Env) -> Vec<Row> {
+        let ids = env.rules.config.peers.keys();
         ids.map(|&id| {
             let numbers = self.peer_pool_numbers(id);
             std::iter::once(cell(id)).chain(numbers.map(cell)).collect()
@@ -593,15 +594,15 @@ impl Machine {
     }
 
     /// As it is known to servers, too.
-    pub(super) fn application_name<'a>(&self, params: &'a Params) -> Option<&'a [u8]> {
-        params.get(self.tracked.position(b"application_name")?)
+    pub(super) fn application_name<'a>(&self, env: &Env, params: &'a Params) -> Option<&'a [u8]> {
+        params.get(env.tracked.position(b"application_name")?)
     }
 
-    fn state_rows(&self) -> Vec<Row> {
+    fn state_rows(&self, env: &Env) -> Vec<Row> {
         // A shutdown that waits for servers is a pause that ends with the process.
-        let present = match self.stopping {
-            Some(Shutdown::WaitForServers) if self.activity == Activity::Active => Activity::Paused,
-            _ => self.activity,
+        let present = match env.stopping {
+            Some(Shutdown::WaitForServers) if env.activity == Activity::Active => Activity::Paused,
+            _ => env.activity,
         };
         let is = |activity: Activity| cell(if present == activity { "yes" } else { "no" });
         vec![
@@ -612,9 +613,9 @@ impl Machine {
     }
 
     /// A monotonic time as wall clock text: in local time if the caller has said how to write that, else in UTC.
-    fn time_text(&self, mono_us: u64) -> String {
-        let ago_us = self.now.mono_us.saturating_sub(mono_us);
-        let seconds = self.now.wall_us.saturating_sub(ago_us) / 1_000_000;
+    fn time_text(&self, env: &Env, mono_us: u64) -> String {
+        let ago_us = env.now.mono_us.saturating_sub(mono_us);
+        let seconds = env.now.wall_us.saturating_sub(ago_us) / 1_000_000;
         self.write_time.as_ref().map_or_else(|| utc_text(seconds), |write| write(seconds))
     }
 }

@@ -17,8 +17,9 @@
 use pgweir_sql::Marks;
 use pgweir_wire::backend::{ErrorFields, TxStatus};
 
-use super::Machine;
+use super::Worker;
 use crate::client::{Again, ClientState, Opening};
+use crate::context::{Cx, Env};
 use crate::driver::{Driver, Level};
 use crate::first_ask::{FirstAsk, outdated_name};
 use crate::ids::{ClientId, ServerId};
@@ -84,7 +85,7 @@ pub(super) fn makes_routines(tag: &[u8]) -> bool {
     matches!(tag.first(), Some(b'A' | b'C' | b'I')) && MAKES.iter().any(|make| tag.starts_with(make))
 }
 
-impl Machine {
+impl Worker {
     /// CommandComplete: a change counts for other clients when its transaction is over.
     pub(super) fn note_command(&mut self, id: ServerId, tag: &[u8]) {
         if (is_schema_change(tag) || DROPS.iter().any(|drop| tag.starts_with(drop)) && self.drops_lasting(id))
@@ -111,20 +112,20 @@ impl Machine {
     }
 
     /// ReadyForQuery.
-    pub(super) fn note_schema_change(&mut self, id: ServerId, status: TxStatus) {
+    pub(super) fn note_schema_change(&mut self, env: &Env, id: ServerId, status: TxStatus) {
         let Some(server) = self.servers.get_mut(id).filter(|_| status == TxStatus::Idle) else { return };
         if std::mem::take(&mut server.makes_routines) {
-            self.shared.begin_routines();
+            env.shared.begin_routines();
         }
         if std::mem::take(&mut server.changes_schema) {
-            self.shared.begin_age();
+            env.shared.begin_age();
         }
     }
 
     /// An error of a server: the first to meet a change that was made elsewhere.
-    pub(super) fn note_shape_error(&mut self, fields: &ErrorFields<'_>) {
+    pub(super) fn note_shape_error(&mut self, env: &Env, fields: &ErrorFields<'_>) {
         if is_outdated(fields) {
-            self.shared.begin_age();
+            env.shared.begin_age();
         }
     }
 
@@ -132,7 +133,7 @@ impl Machine {
     /// it would take now: if the result is as before, nothing else shows that a column was made wider elsewhere. So a client
     /// that prepares this text from now on gets it prepared again. A text that is no such value at all (22P02) is a user's
     /// mistake, and too common for that.
-    pub(super) fn note_misfit(&mut self, accepted: Accepted, body: &[u8]) {
+    pub(super) fn note_misfit(&mut self, env: &mut Env, accepted: Accepted, body: &[u8]) {
         let (Owner::Client(id), Some(Entry { kind: Kind::Bind, ticket, .. })) =
             (accepted.owner, accepted.ended)
         else {
@@ -144,7 +145,7 @@ impl Machine {
         let account = self.clients.get(id).and_then(|client| client.account.as_deref());
         let names = account.and_then(|account| account.statements.as_deref());
         if let Some(statement) = names.and_then(|names| names.get(names.name(ticket)?)) {
-            self.statements.retire(statement);
+            env.statements.retire(statement);
         }
     }
 
@@ -152,12 +153,18 @@ impl Machine {
     /// name stands for a new one then.
     #[cold]
     #[inline(never)]
-    pub(super) fn renews_statement(&mut self, id: ServerId, accepted: Accepted, body: &[u8]) -> bool {
+    pub(super) fn renews_statement(
+        &mut self,
+        env: &mut Env,
+        id: ServerId,
+        accepted: Accepted,
+        body: &[u8],
+    ) -> bool {
         let (Owner::Client(client_id), Some(failed)) = (accepted.owner, accepted.ended) else { return false };
         if !ErrorFields::parse(body).is_ok_and(|fields| is_outdated(&fields)) {
             return false;
         }
-        let reading = self.reading_of(client_id);
+        let reading = self.reading_of(env, client_id);
         let Some(server) = self.servers.get(id) else { return false };
         let Some(client) = self.clients.get_mut(client_id) else { return false };
         let (ClientState::Linked(link), Some(account)) = (&client.state, &mut client.account) else {
@@ -176,19 +183,19 @@ impl Machine {
         let (Some(bytes), Some(names), true) = (bytes, account.statements.as_deref_mut(), plain) else {
             return false;
         };
-        let types = |name: &[u8]| self.statements.get(names.get(name)?).map(|known| &*known.types);
+        let types = |name: &[u8]| env.statements.get(names.get(name)?).map(|known| &*known.types);
         let Some(name) = outdated_name(bytes, failed.kind, types) else { return false };
         let Some(old) = names.get(name) else { return false };
-        self.statements.enter_age(self.shared.age());
+        env.statements.enter_age(env.shared.age());
         // A client with another search_path than when it was prepared has met no change.
-        let reads_as_before = self.statements.get(old).is_some_and(|known| reading == Some(known.reading));
-        if reads_as_before && self.statements.is_of_this_age(old) {
-            self.shared.begin_age();
-            self.statements.enter_age(self.shared.age());
+        let reads_as_before = env.statements.get(old).is_some_and(|known| reading == Some(known.reading));
+        if reads_as_before && env.statements.is_of_this_age(old) {
+            env.shared.begin_age();
+            env.statements.enter_age(env.shared.age());
         }
-        let Some(new) = self.statements.take_anew(old, reading) else { return false };
+        let Some(new) = env.statements.take_anew(old, reading) else { return false };
         names.renew(name, new);
-        self.statements.give_back(old);
+        env.statements.give_back(old);
         true
     }
 
@@ -196,7 +203,7 @@ impl Machine {
     /// here on.
     #[cold]
     #[inline(never)]
-    pub(super) fn ask_again<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+    pub(super) fn ask_again<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::Busy(client_id) = server.state else { return };
         let Some(client) = self.clients.get_mut(client_id) else { return };
@@ -208,7 +215,7 @@ impl Machine {
             link.kept = kept.bytes.len();
             begin = kept.begin;
             kept.bytes.extend_from_slice(&client.inbox);
-            self.buffers.give_back(std::mem::replace(&mut client.inbox, kept.bytes));
+            cx.env.buffers.give_back(std::mem::replace(&mut client.inbox, kept.bytes));
         }
         if server.pipelined.is_alone() {
             link.kept = 0;
@@ -218,16 +225,16 @@ impl Machine {
             self.end_pipeline(id);
         } else {
             // Nothing is queued behind a BEGIN.
-            self.run_again(d, id, client_id);
+            self.run_again(cx, id, client_id);
         }
-        self.log(d, Level::Debug, "a prepared statement was outdated: it is prepared anew, and runs again");
+        cx.log(Level::Debug, "a prepared statement was outdated: it is prepared anew, and runs again");
     }
 
     /// ReadyForQuery after an attempt whose answers no client gets: the client's group follows, out of the transaction that
     /// failed.
     #[cold]
     #[inline(never)]
-    pub(super) fn attempt_over<D: Driver>(&mut self, d: &mut D, id: ServerId, client_id: ClientId) {
+    pub(super) fn attempt_over<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client_id: ClientId) {
         let Some(server) = self.servers.get(id) else { return };
         let (idle, own) = (server.tx == TxStatus::Idle, server.ledger.is_empty());
         let Some(client) = self.clients.get_mut(client_id) else { return };
@@ -236,13 +243,13 @@ impl Machine {
         if idle && own {
             link.opening = again.begin.take().map_or(Opening::Done, Opening::Unsent);
             // After a replay the server has reported its parameters.
-            self.adopt_params(d, id, client_id);
+            self.adopt_params(cx, id, client_id);
             self.to_resume.push_back(client_id);
         } else if !again.rolls_back {
             again.rolls_back = true;
-            self.send_hidden(d, id, Purpose::Rerun, b"ROLLBACK");
+            self.send_hidden(cx, id, Purpose::Rerun, b"ROLLBACK");
         } else {
-            self.lose_server(d, id, "a transaction could not be rolled back".into());
+            self.lose_server(cx, id, "a transaction could not be rolled back".into());
         }
     }
 }

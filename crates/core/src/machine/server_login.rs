@@ -11,9 +11,10 @@ use pgweir_wire::error::SqlState;
 use pgweir_wire::frontend;
 use pgweir_wire::header::{HEADER_LEN, Header};
 
-use super::{Machine, Step};
+use super::{Step, Worker};
 use crate::client::{ClientState, Link, UnnamedOnServer, printable};
 use crate::client_handoff::Replication;
+use crate::context::{Cx, Env};
 use crate::driver::{CloseMode, Driver, Endpoint, Level, TlsInfo, TlsRole};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
@@ -27,35 +28,35 @@ use crate::server::{AtLogin, Beginning, LoggingIn, Server, ServerState};
 use crate::server_greeting::ServerGreeting;
 use crate::session::Session;
 
-impl Machine {
+impl Worker {
     /// The connection is up: asks for TLS, or logs in.
-    pub(super) fn server_connected<D: Driver>(&mut self, d: &mut D, id: ServerId, local: String) {
+    pub(super) fn server_connected<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, local: String) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::Dialing(beginning) = &server.state else { return };
         let only_for = beginning.only_for;
         server.local = local;
-        server.remote = d.remote(server.conn);
-        if self.rules.config.main.log_connections && d.log_reaches_anybody(Level::Log) {
+        server.remote = cx.driver.remote(server.conn);
+        if cx.env.rules.config.main.log_connections && cx.driver.log_reaches_anybody(Level::Log) {
             let server = &self.servers[id];
             let from =
                 if server.local.is_empty() { String::new() } else { format!(" (from {})", server.local) };
             let line = format!("{} new connection to server{from}", self.server_log_name(server));
-            self.log(d, Level::Log, &line);
+            cx.log(Level::Log, &line);
         }
         let server = &self.servers[id];
         let over_tcp = matches!(server.endpoint, Endpoint::Tcp { .. });
-        if over_tcp && self.rules.config.main.server_tls_sslmode != SslMode::Disable {
-            self.scratch.clear();
-            frontend::encode_ssl_request(&mut self.scratch);
-            d.send(server.conn, &self.scratch);
+        if over_tcp && cx.env.rules.config.main.server_tls_sslmode != SslMode::Disable {
+            cx.env.scratch.clear();
+            frontend::encode_ssl_request(&mut cx.env.scratch);
+            cx.driver.send(server.conn, &cx.env.scratch);
             self.set_server_state(id, ServerState::SecuringTls(Beginning { only_for }));
         } else {
-            self.send_startup(d, id, only_for, None);
+            self.send_startup(cx, id, only_for, None);
         }
     }
 
     /// The one byte that answers SSLRequest.
-    pub(super) fn tls_answered<D: Driver>(&mut self, d: &mut D, id: ServerId, bytes: &[u8]) -> Step {
+    pub(super) fn tls_answered<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, bytes: &[u8]) -> Step {
         let Some(server) = self.servers.get(id) else { return Step::Gone };
         let only_for = server.state.client();
         match bytes {
@@ -64,17 +65,17 @@ impl Machine {
                     Endpoint::Tcp { host, .. } => Arc::clone(host),
                     Endpoint::Unix { path } => Arc::clone(path),
                 };
-                d.start_tls(server.conn, TlsRole::Connect { host }, &[]);
+                cx.driver.start_tls(server.conn, TlsRole::Connect { host }, &[]);
                 Step::Used(1)
             }
             [b'N'] => {
-                let mode = self.rules.config.main.server_tls_sslmode;
+                let mode = cx.env.rules.config.main.server_tls_sslmode;
                 if matches!(mode, SslMode::Allow | SslMode::Prefer) {
-                    self.send_startup(d, id, only_for, None);
+                    self.send_startup(cx, id, only_for, None);
                     return Step::Used(1);
                 }
                 self.login_failed(
-                    d,
+                    cx,
                     id,
                     "connect failed",
                     "the server does not support SSL, but SSL is required",
@@ -83,29 +84,29 @@ impl Machine {
             }
             _ => {
                 // Another party could have put plain text after the answer (CVE-2021-3935).
-                self.login_failed(d, id, "connect failed", "unexpected answer to SSLRequest");
+                self.login_failed(cx, id, "connect failed", "unexpected answer to SSLRequest");
                 Step::Gone
             }
         }
     }
 
     /// The handshake with a server is complete.
-    pub(super) fn server_secured<D: Driver>(&mut self, d: &mut D, id: ServerId, info: &TlsInfo) {
+    pub(super) fn server_secured<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, info: &TlsInfo) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::SecuringTls(beginning) = &server.state else { return };
         let only_for = beginning.only_for;
         server.tls.clone_from(&info.description);
-        if self.rules.config.main.log_connections {
+        if cx.env.rules.config.main.log_connections {
             let line =
                 format!("{} SSL established: {}", self.server_log_name(&self.servers[id]), info.description);
-            self.log(d, Level::Log, &line);
+            cx.log(Level::Log, &line);
         }
-        self.send_startup(d, id, only_for, info.end_point.clone());
+        self.send_startup(cx, id, only_for, info.end_point.clone());
     }
 
     fn send_startup<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ServerId,
         only_for: Option<ClientId>,
         end_point: Option<Box<[u8]>>,
@@ -132,26 +133,26 @@ impl Machine {
             pairs.push((b"replication", replication));
             pairs.extend(login.options.as_deref().map(|options| (&b"options"[..], options)));
             pairs.extend(login.session.settings().map(|setting| (&*setting.name, &*setting.value)));
-            for (position, name) in self.tracked.names().enumerate() {
+            for (position, name) in cx.env.tracked.names().enumerate() {
                 pairs.extend(login.params.get(position).map(|value| (name.as_bytes(), value)));
             }
         }
         let opening = self.opening_for(id);
         if let Some((login, _)) = &opening {
             pairs.extend(login.session.settings().map(|setting| (&*setting.name, &*setting.value)));
-            for (position, name) in self.tracked.names().enumerate() {
+            for (position, name) in cx.env.tracked.names().enumerate() {
                 pairs.extend(login.params.get(position).map(|value| (name.as_bytes(), value)));
             }
         }
-        let minor = match self.rules.config.main.server_protocol {
+        let minor = match cx.env.rules.config.main.server_protocol {
             ServerProtocol::V3_2 if !pool.speaks_only_3_0 => 2,
             _ => 0,
         };
         let mut packet = Vec::new();
         frontend::encode_startup(&mut packet, (3, minor), &pairs);
         let opened = opening.map(|(_, opened)| opened).unwrap_or_default();
-        d.send(conn, &packet);
-        let prover = Prover::new(&pool.user, self.credential(pool_id)).bound_to(end_point);
+        cx.driver.send(conn, &packet);
+        let prover = Prover::new(&pool.user, self.credential(cx.env, pool_id)).bound_to(end_point);
         let login = LoggingIn {
             only_for,
             prover: Some(prover),
@@ -166,7 +167,7 @@ impl Machine {
 
     /// The secret that proves us to be the pool's user: the forced user's password, else `auth_file`, else the secret
     /// learned from the client's own login. A SCRAM verifier is no proof; the keys that a client's exchange revealed are.
-    fn credential(&self, pool_id: PoolId) -> Credential {
+    fn credential(&self, env: &Env, pool_id: PoolId) -> Credential {
         let pool = &self.pools[pool_id];
         // The password is the forced user's: `auth_user` has pools of the same database.
         if let Some(password) = &pool.config.password
@@ -181,7 +182,7 @@ impl Machine {
             Learned::ScramKeys(keys) => Some(Credential::ScramKeys(keys.clone())),
             Learned::Secret(secret) => Some(Credential::Secret(secret.clone())),
         };
-        match self.rules.users.get(&pool.user) {
+        match env.rules.users.get(&pool.user) {
             Some(secret @ Secret::Scram(_)) => learned.unwrap_or_else(|| Credential::Secret(secret.clone())),
             Some(secret) => Credential::Secret(secret.clone()),
             None => learned.unwrap_or(Credential::None),
@@ -189,18 +190,23 @@ impl Machine {
     }
 
     /// A message of a server that we log in to.
-    pub(super) fn login_message<D: Driver>(&mut self, d: &mut D, id: ServerId, bytes: &[u8]) -> Step {
+    pub(super) fn login_message<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        bytes: &[u8],
+    ) -> Step {
         let header = match Header::peek(bytes) {
             Ok(Some(header)) if header.total() <= SERVER_ERROR_BYTES_MAX => header,
             Ok(None) => return Step::Wait,
             Ok(Some(_)) | Err(_) => {
-                self.login_failed(d, id, "bad packet from server", "the server does not speak the protocol");
+                self.login_failed(cx, id, "bad packet from server", "the server does not speak the protocol");
                 return Step::Gone;
             }
         };
         let Some(body) = bytes.get(HEADER_LEN..header.total()) else { return Step::Wait };
         let fault = match header.tag {
-            tag::AUTHENTICATION => self.authentication(d, id, body),
+            tag::AUTHENTICATION => self.authentication(cx, id, body),
             tag::PARAMETER_STATUS => self.reported(id, body),
             tag::BACKEND_KEY_DATA => self.key_data(id, body),
             tag::NEGOTIATE => match Negotiate::parse(body) {
@@ -212,18 +218,18 @@ impl Machine {
                 Ok(())
             }
             tag::ERROR => {
-                self.login_refused(d, id, body);
+                self.login_refused(cx, id, body);
                 return Step::Gone;
             }
             tag::READY => match parse_ready(body) {
                 Ok(TxStatus::Idle) => {
-                    if !self.logged_in(d, id) {
+                    if !self.logged_in(cx, id) {
                         return Step::Gone;
                     }
                     return match self.was_asked_first(id, &bytes[header.total()..]) {
                         Ok(()) => Step::Used(header.total()),
                         Err(error) => {
-                            self.lose_server(d, id, error.to_string().into());
+                            self.lose_server(cx, id, error.to_string().into());
                             Step::Gone
                         }
                     };
@@ -236,13 +242,18 @@ impl Machine {
             Ok(()) if self.servers.contains_key(id) => Step::Used(header.total()),
             Ok(()) => Step::Gone,
             Err(text) => {
-                self.login_failed(d, id, "login failed", &text);
+                self.login_failed(cx, id, "login failed", &text);
                 Step::Gone
             }
         }
     }
 
-    fn authentication<D: Driver>(&mut self, d: &mut D, id: ServerId, body: &[u8]) -> Result<(), String> {
+    fn authentication<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        body: &[u8],
+    ) -> Result<(), String> {
         let request = Authentication::parse(body).map_err(|error| error.to_string())?;
         let Some(server) = self.servers.get_mut(id) else { return Ok(()) };
         let conn = server.conn;
@@ -251,10 +262,10 @@ impl Machine {
             return Err("the server asked for authentication again".to_owned());
         };
         login.asked_newer = false;
-        match prover.handle(request, &mut |out: &mut [u8]| d.random(out)) {
+        match prover.handle(request, &mut |out: &mut [u8]| cx.driver.random(out)) {
             Proof::Reply(prover, message) => {
                 login.prover = Some(prover);
-                d.send(conn, &message);
+                cx.driver.send(conn, &message);
             }
             Proof::Waiting(prover) => login.prover = Some(prover),
             Proof::Done => login.proven = true,
@@ -294,26 +305,26 @@ impl Machine {
     }
 
     /// ReadyForQuery of the login. `false` if the server was closed.
-    fn logged_in<D: Driver>(&mut self, d: &mut D, id: ServerId) -> bool {
+    fn logged_in<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) -> bool {
         let Some(server) = self.servers.get_mut(id) else { return false };
         let ServerState::LoggingIn(login) = &mut server.state else { return false };
         if !login.proven {
-            self.login_failed(d, id, "login failed", "the server skipped authentication");
+            self.login_failed(cx, id, "login failed", "the server skipped authentication");
             return false;
         }
         let (reported, only_for) = (std::mem::take(&mut login.reported), login.only_for);
         let notices = std::mem::take(&mut login.notices);
-        let mut params = Params::unknown(&self.tracked);
+        let mut params = Params::unknown(&cx.env.tracked);
         let mut fixed = Vec::new();
         for (name, value) in reported {
-            match self.tracked.position(&name) {
+            match cx.env.tracked.position(&name) {
                 Some(position) => params.set(position, &value),
                 None => fixed.push((name, value)),
             }
         }
         let server = &mut self.servers[id];
-        server.active_us = self.now.mono_us;
-        self.counters.connect.record(self.now.mono_us.saturating_sub(server.since.mono_us));
+        server.active_us = cx.env.now.mono_us;
+        cx.env.counters.connect.record(cx.env.now.mono_us.saturating_sub(server.since.mono_us));
         let pool_id = server.pool;
         let pool = &mut self.pools[pool_id];
         pool.failure = None;
@@ -328,9 +339,9 @@ impl Machine {
                 let (params, session) = (Arc::clone(&login.params), Arc::clone(&server.session));
                 let greeting = ServerGreeting { fixed: login.messages(), params, session, in_doubt: false };
                 self.notice(pool_id);
-                self.link_replication(d, id, client, &greeting);
+                self.link_replication(cx, id, client, &greeting);
             }
-            None => self.first_statement(d, id, login),
+            None => self.first_statement(cx, id, login),
         }
         self.servers.contains_key(id)
     }
@@ -338,12 +349,12 @@ impl Machine {
     /// The replication client's own server is there: the two belong together from here on.
     fn link_replication<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ServerId,
         client_id: ClientId,
         greeting: &ServerGreeting,
     ) {
-        self.greet_client(d, client_id, greeting, None, Some(id));
+        self.greet_client(cx, client_id, greeting, None, Some(id));
         let Some(client) = self.clients.get_mut(client_id) else { return };
         // Its messages pass as they are, and no other client had this server.
         let unnamed = UnnamedOnServer::Own;
@@ -351,11 +362,11 @@ impl Machine {
         let server = &self.servers[id];
         self.pools[server.pool].linked += 1;
         self.set_server_state(id, ServerState::Busy(client_id));
-        self.client_resume(d, client_id);
+        self.client_resume(cx, client_id);
     }
 
     /// PostgreSQL refused the login.
-    fn login_refused<D: Driver>(&mut self, d: &mut D, id: ServerId, body: &[u8]) {
+    fn login_refused<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, body: &[u8]) {
         let fields = ErrorFields::parse(body).ok();
         let message = fields.as_ref().and_then(ErrorFields::message).unwrap_or(b"(no message)");
         let message = printable_long(message);
@@ -368,52 +379,58 @@ impl Machine {
             self.server_log_name(server),
             printable(severity)
         );
-        self.log(d, Level::Warning, &line);
+        cx.log(Level::Warning, &line);
         let code = code.unwrap_or(SqlState::CONNECTION_FAILURE);
-        if self.asks_for_less(d, id, code) || self.refuse_opening(d, id, code, &message) {
+        if self.asks_for_less(cx, id, code) || self.refuse_opening(cx, id, code, &message) {
             return;
         }
-        let goes_on = self.fail_login(d, id, "login failed", &message, Some(code));
+        let goes_on = self.fail_login(cx, id, "login failed", &message, Some(code));
         // 57P03: starting up or shutting down. It will be there in a moment: clients that wait go on waiting.
         let waits = goes_on || code == SqlState::CANNOT_CONNECT_NOW;
         if !waits && !only_for_replication && !self.has_usable_server(pool_id) {
-            self.refuse_waiting(d, pool_id, &Fault::ServerRefused(code, message));
+            self.refuse_waiting(cx, pool_id, &Fault::ServerRefused(code, message));
         }
     }
 
     /// A server that knows nothing of versions after 3.0 refuses them instead of naming its own (PostgreSQL before 9.3.20,
     /// 9.6.6 and 10.1, older poolers): from here on the pool's servers are asked for 3.0.
-    fn asks_for_less<D: Driver>(&mut self, d: &mut D, id: ServerId, code: SqlState) -> bool {
+    fn asks_for_less<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, code: SqlState) -> bool {
         let Some(server) = self.servers.get(id) else { return false };
         let asked_newer = matches!(&server.state, ServerState::LoggingIn(login) if login.asked_newer);
         if !asked_newer || ![SqlState::PROTOCOL_VIOLATION, SqlState::FEATURE_NOT_SUPPORTED].contains(&code) {
             return false;
         }
         let line = format!("{} is asked for protocol 3.0 from here on", self.server_log_name(server));
-        self.log(d, Level::Log, &line);
+        cx.log(Level::Log, &line);
         let (pool_id, only_for) = (server.pool, server.state.client());
         self.pools[pool_id].speaks_only_3_0 = true;
         if let Some(client) = only_for {
             self.pools[pool_id].replicating.push_front(client);
         }
-        self.close_server(d, id, "the server does not negotiate", CloseMode::Now);
+        self.close_server(cx, id, "the server does not negotiate", CloseMode::Now);
         true
     }
 
     /// A connection could not be opened or the login went wrong, for a reason of ours or the network's.
-    pub(super) fn login_failed<D: Driver>(&mut self, d: &mut D, id: ServerId, reason: &str, text: &str) {
+    pub(super) fn login_failed<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        reason: &str,
+        text: &str,
+    ) {
         let Some(server) = self.servers.get(id) else { return };
         let line = format!("{} {reason}: {text}", self.server_log_name(server));
-        self.log(d, Level::Warning, &line);
+        cx.log(Level::Warning, &line);
         let pool_id = server.pool;
         let in_exchange = matches!(server.state, ServerState::LoggingIn(_))
             && reason == "login failed"
             && !server.replication;
         let told = if reason == text { text.to_owned() } else { format!("{reason}: {text}") };
-        let goes_on = self.fail_login(d, id, reason, &told, None);
+        let goes_on = self.fail_login(cx, id, reason, &told, None);
         if in_exchange && !goes_on && !self.has_usable_server(pool_id) {
             let text = format!("server login failed: {text}");
-            self.refuse_waiting(d, pool_id, &Fault::ServerRefused(SqlState::CONNECTION_FAILURE, text));
+            self.refuse_waiting(cx, pool_id, &Fault::ServerRefused(SqlState::CONNECTION_FAILURE, text));
         }
     }
 
@@ -421,7 +438,7 @@ impl Machine {
     /// the list is tried at once: as long as there is one, nothing has failed for the pool.
     fn fail_login<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ServerId,
         reason: &str,
         text: &str,
@@ -429,22 +446,22 @@ impl Machine {
     ) -> bool {
         let Some(server) = self.servers.get(id) else { return false };
         let (pool_id, only_for, endpoint) = (server.pool, server.state.client(), server.endpoint.clone());
-        self.counters.connect_failures += 1;
-        let goes_on = self.host_failed(pool_id, &endpoint);
+        cx.env.counters.connect_failures += 1;
+        let goes_on = self.host_failed(cx.env, pool_id, &endpoint);
         match only_for {
             Some(client) => {
                 let code = code.unwrap_or(SqlState::CONNECTION_FAILURE);
                 self.servers[id].lost = true;
                 // The client leaves in state AwaitingServer, which would close this connection by itself.
-                self.refuse_client(d, client, &Fault::ReplicationRefused(code, text.to_owned()));
+                self.refuse_client(cx, client, &Fault::ReplicationRefused(code, text.to_owned()));
             }
             None if goes_on => {}
             None => {
                 let text = text.chars().take(CACHED_ERROR_BYTES_MAX).collect();
-                self.pools[pool_id].failure = Some(Failure { at_us: self.now.mono_us, text, code });
+                self.pools[pool_id].failure = Some(Failure { at_us: cx.env.now.mono_us, text, code });
             }
         }
-        self.close_server(d, id, reason, CloseMode::Now);
+        self.close_server(cx, id, reason, CloseMode::Now);
         goes_on
     }
 
@@ -463,16 +480,16 @@ impl Machine {
     }
 
     /// Tells every client that waits for a server of this pool why there is none.
-    pub(super) fn refuse_waiting<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, fault: &Fault) {
-        self.refuse_lookups(d, pool_id, Obstacle::Unreachable);
+    pub(super) fn refuse_waiting<D: Driver>(&mut self, cx: &mut Cx<'_, D>, pool_id: PoolId, fault: &Fault) {
+        self.refuse_lookups(cx, pool_id, Obstacle::Unreachable);
         while let Some(client) = self.next_waiter(pool_id) {
-            self.refuse_client(d, client, fault);
+            self.refuse_client(cx, client, fault);
         }
         for client in std::mem::take(&mut self.pools[pool_id].awaiting) {
-            self.refuse_client(d, client, fault);
+            self.refuse_client(cx, client, fault);
         }
         for client in std::mem::take(&mut self.pools[pool_id].replicating) {
-            self.refuse_client(d, client, fault);
+            self.refuse_client(cx, client, fault);
         }
     }
 }

@@ -5,9 +5,10 @@ use std::borrow::Cow;
 use pgweir_settings::PoolMode;
 use pgweir_wire::backend::tag;
 
-use super::{Machine, duration_us};
+use super::{Worker, duration_us};
 use crate::client::{Client, ClientState, Link, Opening};
 use crate::client_handoff::Replication;
+use crate::context::{Cx, Env};
 use crate::driver::{CloseMode, Closed, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
@@ -18,7 +19,7 @@ use crate::mail::{Mail, Shutdown};
 use crate::pool::ServerKind;
 use crate::server::{Server, ServerState};
 
-impl Machine {
+impl Worker {
     /// The one way to change a server's state: lists and numbers follow.
     pub(super) fn set_server_state(&mut self, id: ServerId, state: ServerState) {
         let Some(server) = self.servers.get_mut(id) else { return };
@@ -34,34 +35,35 @@ impl Machine {
     /// first and come back by themselves.
     pub(super) fn take_idle<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         pool_id: PoolId,
         client: Option<ClientId>,
     ) -> Option<ServerId> {
         if self.gets_own_server(pool_id) {
-            return self.take_idle_of_session(d, pool_id, client);
+            return self.take_idle_of_session(cx, pool_id, client);
         }
         loop {
             let pool = self.pools.get(pool_id)?;
-            if pool.paused || self.activity != super::Activity::Active {
+            if pool.paused || cx.env.activity != super::Activity::Active {
                 return None;
             }
-            let fifo = self.rules.config.main.server_round_robin;
+            let fifo = cx.env.rules.config.main.server_round_robin;
             let id = *(if fifo { pool.idle.front() } else { pool.idle.back() })?;
             let drawn_on = self.drawn_on(pool_id, client);
             let id = drawn_on.or_else(|| self.fitting_idle(pool_id, id, client)).unwrap_or(id);
             let id = match self.pools[pool_id].affinities.is_empty() {
                 true => id,
-                false => self.beside_affinities(pool_id, id, client)?,
+                false => self.beside_affinities(cx.env, pool_id, id, client)?,
             };
-            if let Some(reason) = self.reason_to_close(id) {
-                self.close_server(d, id, reason, CloseMode::Flush);
-            } else if self.needs_check(&self.servers[id]) {
+            if let Some(reason) = self.reason_to_close(cx.env, id) {
+                self.close_server(cx, id, reason, CloseMode::Flush);
+            } else if self.needs_check(cx.env, &self.servers[id]) {
                 let pool = &self.pools[pool_id];
                 // A server that has just been checked goes first, at any place in the list: else two could be checked in
                 // turns without end.
                 let checked = pool.idle.iter().copied().find(|&other| {
-                    self.reason_to_close(other).is_none() && !self.needs_check(&self.servers[other])
+                    self.reason_to_close(cx.env, other).is_none()
+                        && !self.needs_check(cx.env, &self.servers[other])
                 });
                 if checked.is_some() {
                     return checked;
@@ -69,61 +71,66 @@ impl Machine {
                 if pool.servers(ServerKind::Tested) >= pool.demand() {
                     return None;
                 }
-                self.check_server(d, id);
+                self.check_server(cx, id);
             } else {
                 return Some(id);
             }
         }
     }
 
-    pub(super) fn needs_check(&self, server: &Server) -> bool {
-        let main = &self.rules.config.main;
-        let idle_us = self.now.mono_us.saturating_sub(server.active_us);
+    pub(super) fn needs_check(&self, env: &Env, server: &Server) -> bool {
+        let main = &env.rules.config.main;
+        let idle_us = env.now.mono_us.saturating_sub(server.active_us);
         !main.server_check_query.is_empty() && idle_us > duration_us(main.server_check_delay)
     }
 
-    pub(super) fn check_server<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+    pub(super) fn check_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         self.set_server_state(id, ServerState::Checking);
-        self.servers[id].active_us = self.now.mono_us;
-        let query = &self.rules.config.main.server_check_query;
+        self.servers[id].active_us = cx.env.now.mono_us;
+        let query = &cx.env.rules.config.main.server_check_query;
         let text =
             if query.eq_ignore_ascii_case("<empty>") { Vec::new() } else { query.clone().into_bytes() };
-        self.send_hidden(d, id, Purpose::Check, &text);
+        self.send_hidden(cx, id, Purpose::Check, &text);
     }
 
     /// The last owed ReadyForQuery came, and the transaction status is idle.
-    pub(super) fn server_rests<D: Driver>(&mut self, d: &mut D, id: ServerId) {
-        self.pipeline_head_answered(id);
+    pub(super) fn server_rests<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        self.pipeline_head_answered(cx.env, id);
         let Some(server) = self.servers.get_mut(id) else { return };
         match server.state {
-            ServerState::Busy(client) => self.transaction_ended(d, id, client),
+            ServerState::Busy(client) => self.transaction_ended(cx, id, client),
             ServerState::Draining => {
                 let mode = self.pools[server.pool].mode;
-                self.release_server(d, id, mode);
+                self.release_server(cx, id, mode);
             }
             ServerState::Settling(ref settling) => {
                 let client = settling.client;
-                self.settled(d, id, client);
+                self.settled(cx, id, client);
                 self.set_server_state(id, ServerState::Busy(client));
-                self.client_resume(d, client);
+                self.client_resume(cx, client);
             }
-            ServerState::Inquiring(_) => self.lookup_ended(d, id),
-            ServerState::Auditing(_) => self.audited(d, id),
-            ServerState::VerifyingSession(_) => self.session_checked(d, id),
-            ServerState::Reading(_) => self.catalog_read(d, id),
-            ServerState::CheckingStartup(_) => self.checked(d, id),
-            ServerState::Cleaning => self.cleaned(d, id),
-            ServerState::ConnectQuery(_) => self.connect_query_ended(d, id),
-            ServerState::Learning(_) => self.learnt(d, id),
-            ServerState::Checking => self.free_server(d, id),
+            ServerState::Inquiring(_) => self.lookup_ended(cx, id),
+            ServerState::Auditing(_) => self.audited(cx, id),
+            ServerState::VerifyingSession(_) => self.session_checked(cx, id),
+            ServerState::Reading(_) => self.catalog_read(cx, id),
+            ServerState::CheckingStartup(_) => self.checked(cx, id),
+            ServerState::Cleaning => self.cleaned(cx, id),
+            ServerState::ConnectQuery(_) => self.connect_query_ended(cx, id),
+            ServerState::Learning(_) => self.learnt(cx, id),
+            ServerState::Checking => self.free_server(cx, id),
             _ => {}
         }
     }
 
-    pub(super) fn transaction_ended<D: Driver>(&mut self, d: &mut D, id: ServerId, client_id: ClientId) {
+    pub(super) fn transaction_ended<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        client_id: ClientId,
+    ) {
         let Some(client) = self.clients.get(client_id) else { return };
         if self.client_mode(client) == PoolMode::Session {
-            return self.close_fast(d, id, client_id);
+            return self.close_fast(cx, id, client_id);
         }
         if matches!(&client.state, ClientState::Linked(link) if link.streaming > 0) {
             // COPY data whose end is still to come, for a COPY that failed: the server reads it as COPY data.
@@ -133,44 +140,44 @@ impl Machine {
             ClientState::Linked(link) => link.made_in,
             _ => PoolMode::Transaction,
         };
-        if self.session_stays(d, id, client_id) {
+        if self.session_stays(cx, id, client_id) {
             return;
         }
         let drew = self.has_drawn(client_id);
-        self.log_debug(d, |machine| {
-            let (client, server) = machine.log_names(client_id, id)?;
+        self.log_debug(cx, |worker, _| {
+            let (client, server) = worker.log_names(client_id, id)?;
             Some(format!("{client} gives {server} back"))
         });
-        self.unlink(client_id);
-        self.end_cancels_for(d, self.servers[id].pool, client_id);
-        if !self.checks_session(d, id, made_in) {
-            self.release_server(d, id, made_in);
+        self.unlink(cx.env, client_id);
+        self.end_cancels_for(cx, self.servers[id].pool, client_id);
+        if !self.checks_session(cx, id, made_in) {
+            self.release_server(cx, id, made_in);
         }
         if drew {
-            self.begin_affinity(id, client_id);
+            self.begin_affinity(cx.env, id, client_id);
         }
         // Messages that it sent after a DISCARD waited for this; mostly there are none.
         self.to_resume.push_back(client_id);
     }
 
     /// `server_fast_close`: a session that has a server to be replaced ends with its transaction.
-    fn close_fast<D: Driver>(&mut self, d: &mut D, id: ServerId, client_id: ClientId) {
+    fn close_fast<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client_id: ClientId) {
         let (Some(server), Some(client)) = (self.servers.get(id), self.clients.get(client_id)) else {
             return;
         };
         if server.retire.is_some()
             && !server.said_fatal
-            && self.rules.config.main.server_fast_close
+            && cx.env.rules.config.main.server_fast_close
             && client.replication() == Replication::None
         {
             // For any reason, as PgBouncer does it.
-            self.refuse_client(d, client_id, &Fault::ServerLost("database configuration changed".into()));
+            self.refuse_client(cx, client_id, &Fault::ServerLost("database configuration changed".into()));
         }
     }
 
     /// The same for sessions that were between two transactions when their server was marked.
-    pub(super) fn close_idle_sessions_fast<D: Driver>(&mut self, d: &mut D) {
-        if !self.rules.config.main.server_fast_close {
+    pub(super) fn close_idle_sessions_fast<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        if !cx.env.rules.config.main.server_fast_close {
             return;
         }
         let rests = |client: &Client| match &client.state {
@@ -193,32 +200,32 @@ impl Machine {
             })
             .collect();
         for (id, client_id) in marked {
-            self.close_fast(d, id, client_id);
+            self.close_fast(cx, id, client_id);
         }
     }
 
     /// A client has no more use for this server, which is at rest but for a question of ours.
-    pub(super) fn release_server<D: Driver>(&mut self, d: &mut D, id: ServerId, mode: PoolMode) {
-        let main = &self.rules.config.main;
+    pub(super) fn release_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, mode: PoolMode) {
+        let main = &cx.env.rules.config.main;
         let reset = mode == PoolMode::Session || main.server_reset_query_always;
         if reset && !main.server_reset_query.is_empty() && self.servers[id].retire.is_none() {
             let text = main.server_reset_query.clone();
             self.set_server_state(id, ServerState::Cleaning);
-            self.servers[id].active_us = self.now.mono_us;
-            self.send_hidden(d, id, Purpose::Reset, text.as_bytes());
+            self.servers[id].active_us = cx.env.now.mono_us;
+            self.send_hidden(cx, id, Purpose::Reset, text.as_bytes());
         } else if self.servers[id].only_fenced() {
             self.set_server_state(id, ServerState::Checking);
         } else {
-            self.free_server(d, id);
+            self.free_server(cx, id);
         }
         // A client that reads slowly may have stopped it; it is no longer that client's.
-        self.server_unpause(d, id);
+        self.server_unpause(cx, id);
     }
 
     /// Into the list of free servers, if nothing speaks against it.
-    pub(super) fn free_server<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+    pub(super) fn free_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         if self.is_notify_listener(id) {
-            return self.notify_listener_up(d, id);
+            return self.notify_listener_up(cx, id);
         }
         let Some(server) = self.servers.get_mut(id) else { return };
         let pool_id = server.pool;
@@ -226,10 +233,10 @@ impl Machine {
             self.set_server_state(id, ServerState::HeldForCancel);
             return;
         }
-        server.active_us = self.now.mono_us;
+        server.active_us = cx.env.now.mono_us;
         self.notice(pool_id);
-        match self.reason_to_close(id) {
-            Some(reason) => self.close_server(d, id, reason, CloseMode::Flush),
+        match self.reason_to_close(cx.env, id) {
+            Some(reason) => self.close_server(cx, id, reason, CloseMode::Flush),
             None => {
                 self.set_server_state(id, ServerState::Idle);
                 let pool = &self.pools[pool_id];
@@ -237,7 +244,7 @@ impl Machine {
                     // Another pool may have waited for one of this pool's servers to become free.
                     self.notice_starving();
                     for worker in std::mem::take(&mut self.starving_workers) {
-                        d.mail(worker, Mail::Room);
+                        cx.driver.mail(worker, Mail::Room);
                     }
                 }
             }
@@ -245,7 +252,7 @@ impl Machine {
     }
 
     /// Why a server that rests should not be used again.
-    pub(super) fn reason_to_close(&self, id: ServerId) -> Option<&'static str> {
+    pub(super) fn reason_to_close(&self, env: &Env, id: ServerId) -> Option<&'static str> {
         let server = self.servers.get(id)?;
         // A message that may come at any time may still be incomplete: if the server closed now, a client that listened here
         // would miss later notifications.
@@ -253,11 +260,11 @@ impl Machine {
         if is_dirty || server.streaming.is_some() {
             return Some(server.retire.unwrap_or("idle server got dirty"));
         }
-        self.reason_to_retire(id)
+        self.reason_to_retire(env, id)
     }
 
     /// Why a server should not be used any more when its present work is over.
-    pub(super) fn reason_to_retire(&self, id: ServerId) -> Option<&'static str> {
+    pub(super) fn reason_to_retire(&self, env: &Env, id: ServerId) -> Option<&'static str> {
         let server = self.servers.get(id)?;
         if let Some(reason) = server.retire {
             return Some(reason);
@@ -266,14 +273,14 @@ impl Machine {
         if !server.opened.is_plain() && !self.gets_own_server(server.pool) {
             return Some("opened for a session");
         }
-        if self.stopping == Some(Shutdown::WaitForServers) && pool.waiting == 0 {
+        if env.stopping == Some(Shutdown::WaitForServers) && pool.waiting == 0 {
             return Some("server shutting down");
         }
-        if pool.paused || self.activity == super::Activity::Paused {
+        if pool.paused || env.activity == super::Activity::Paused {
             return Some("pause mode");
         }
-        let lifetime_us = duration_us(self.rules.config.server_lifetime(&pool.config));
-        let age_us = self.now.mono_us.saturating_sub(server.since.mono_us);
+        let lifetime_us = duration_us(env.rules.config.server_lifetime(&pool.config));
+        let age_us = env.now.mono_us.saturating_sub(server.since.mono_us);
         // `server_lifetime = 0` is "use once", not "never".
         if age_us < lifetime_us || (lifetime_us == 0 && !server.used) {
             return None;
@@ -282,13 +289,13 @@ impl Machine {
         let spread_us = lifetime_us / u64::from(pool.servers_total().max(1));
         let spread = lifetime_us == 0
             || pool.aged_us == 0
-            || self.now.mono_us >= pool.aged_us.saturating_add(spread_us);
+            || env.now.mono_us >= pool.aged_us.saturating_add(spread_us);
         spread.then_some("server lifetime over")
     }
 
     /// The client of a server is gone (and removed already). If it left anything unfinished, the server is closed: the
     /// effect of a half-sent message is unknown.
-    pub(super) fn abandon_server<D: Driver>(&mut self, d: &mut D, link: &Link) {
+    pub(super) fn abandon_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, link: &Link) {
         let (id, mid_message, made_in) = (link.server, link.streaming > 0, link.made_in);
         let Some(server) = self.servers.get(id) else { return };
         if server.lost {
@@ -297,34 +304,34 @@ impl Machine {
         if !server.pipelined.is_alone() {
             // Its request is whole, and over with its answer: the clients behind it need not suffer.
             self.set_server_state(id, ServerState::Draining);
-            self.server_unpause(d, id);
+            self.server_unpause(cx, id);
             return;
         }
         let touched = made_in != PoolMode::Session && (link.pin.is_some() || link.touched.is_some());
         if matches!(server.state, ServerState::Auditing(_)) && !mid_message {
-            return self.clear_session(d, id, link.pin.as_deref());
+            return self.clear_session(cx, id, link.pin.as_deref());
         }
         let settling = matches!(server.state, ServerState::Settling(_));
         let because = |reason| server.retire.unwrap_or(reason);
         let rests = server.is_at_rest() || server.only_restores() || server.only_fenced();
-        if d.backlog(server.conn) > 0 && !rests {
+        if cx.driver.backlog(server.conn) > 0 && !rests {
             let reason = because("client disconnect before everything was sent to the server");
-            self.close_server(d, id, reason, CloseMode::Now);
+            self.close_server(cx, id, reason, CloseMode::Now);
         } else if mid_message || settling || !rests {
             let reason = because("client disconnect while server was not ready");
-            self.close_server(d, id, reason, CloseMode::Flush);
+            self.close_server(cx, id, reason, CloseMode::Flush);
         } else if server.replication {
-            self.close_server(d, id, "replication client was closed", CloseMode::Flush);
+            self.close_server(cx, id, "replication client was closed", CloseMode::Flush);
         } else if touched {
-            self.clear_session(d, id, link.pin.as_deref());
+            self.clear_session(cx, id, link.pin.as_deref());
         } else {
             let mode = self.pools[server.pool].mode;
-            self.release_server(d, id, if made_in == PoolMode::Session { made_in } else { mode });
+            self.release_server(cx, id, if made_in == PoolMode::Session { made_in } else { mode });
         }
     }
 
     /// The connection to a server ended.
-    pub(super) fn server_closed<D: Driver>(&mut self, d: &mut D, id: ServerId, why: &Closed) {
+    pub(super) fn server_closed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, why: &Closed) {
         let Some(server) = self.servers.get(id) else { return };
         match server.state {
             ServerState::Dialing(_) | ServerState::SecuringTls(_) | ServerState::LoggingIn(_) => {
@@ -335,23 +342,28 @@ impl Machine {
                     Closed::Broken(text) => ("server conn crashed?", text.as_str()),
                     Closed::Eof => ("server conn crashed?", "the server closed the connection during login"),
                 };
-                self.login_failed(d, id, reason, text);
+                self.login_failed(cx, id, reason, text);
             }
-            _ => self.lose_server(d, id, "server conn crashed?".into()),
+            _ => self.lose_server(cx, id, "server conn crashed?".into()),
         }
     }
 
     /// A server that cannot be used any more: its client learns why.
-    pub(super) fn lose_server<D: Driver>(&mut self, d: &mut D, id: ServerId, reason: Cow<'static, str>) {
+    pub(super) fn lose_server<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        reason: Cow<'static, str>,
+    ) {
         let Some(server) = self.servers.get(id) else { return };
         if server.state.at_login().is_some() {
             // The next one would end in the same way, at once: that waits for `server_login_retry`.
-            return self.login_failed(d, id, "connect_query failed", &reason);
+            return self.login_failed(cx, id, "connect_query failed", &reason);
         }
         let prepares = matches!(server.state, ServerState::Settling(_));
-        if prepares && self.gets_another_server(d, id) {
+        if prepares && self.gets_another_server(cx, id) {
             // Nothing of its client's request was sent.
-            return self.close_server(d, id, &reason, CloseMode::Now);
+            return self.close_server(cx, id, &reason, CloseMode::Now);
         }
         let Some(server) = self.servers.get(id) else { return };
         let (client, said_fatal) = (server.state.client(), server.said_fatal);
@@ -363,54 +375,60 @@ impl Machine {
             // Told before the server is removed: only then is it known whether a message is half passed on.
             self.servers[id].lost = true;
             if said_fatal {
-                self.remove_client(d, client_id, &reason, CloseMode::Flush);
+                self.remove_client(cx, client_id, &reason, CloseMode::Flush);
             } else {
-                self.refuse_client(d, client_id, &fault);
+                self.refuse_client(cx, client_id, &fault);
             }
         } else {
-            self.note_stillborn(id);
+            self.note_stillborn(cx.env, id);
         }
-        self.close_server(d, id, &reason, CloseMode::Now);
+        self.close_server(cx, id, &reason, CloseMode::Now);
     }
 
     /// Closes a server connection and forgets it. A client that was linked to it must be dealt with before.
-    pub(super) fn close_server<D: Driver>(&mut self, d: &mut D, id: ServerId, reason: &str, mode: CloseMode) {
+    pub(super) fn close_server<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        reason: &str,
+        mode: CloseMode,
+    ) {
         let Some(server) = self.servers.get(id) else { return };
-        if self.rules.config.main.log_disconnections && d.log_reaches_anybody(Level::Log) {
-            let age_s = self.now.mono_us.saturating_sub(server.since.mono_us) / 1_000_000;
+        if cx.env.rules.config.main.log_disconnections && cx.driver.log_reaches_anybody(Level::Log) {
+            let age_s = cx.env.now.mono_us.saturating_sub(server.since.mono_us) / 1_000_000;
             let line = format!("{} closing because: {reason} (age={age_s}s)", self.server_log_name(server));
-            self.log(d, Level::Log, &line);
+            cx.log(Level::Log, &line);
         }
-        self.put_back_queued(d, id);
+        self.put_back_queued(cx, id);
         self.leave_short(id);
         self.set_unlisted(id);
         let Some(mut server) = self.servers.remove(id) else { return };
-        self.clear_role(server.conn);
+        cx.env.clear_role(server.conn);
         // Before the login is over, this would be no message but the first byte of another one.
         let logged_in = server.state.kind() != ServerKind::Login;
         if mode == CloseMode::Flush && logged_in && server.is_at_rest() {
-            self.scratch.clear();
-            pgweir_wire::frontend::encode_terminate(&mut self.scratch);
-            d.send(server.conn, &self.scratch);
+            cx.env.scratch.clear();
+            pgweir_wire::frontend::encode_terminate(&mut cx.env.scratch);
+            cx.driver.send(server.conn, &cx.env.scratch);
         }
-        d.close(server.conn, mode);
-        self.buffers.give_back(std::mem::take(&mut server.inbox));
-        server.first_ask.end(true, &mut self.buffers);
+        cx.driver.close(server.conn, mode);
+        cx.env.buffers.give_back(std::mem::take(&mut server.inbox));
+        server.first_ask.end(true, &mut cx.env.buffers);
         if let ServerState::Inquiring(inquiring) = &server.state {
-            self.answer_lookup(d, &inquiring.lookup, Answer::Nobody(Obstacle::Unreachable));
+            self.answer_lookup(cx, &inquiring.lookup, Answer::Nobody(Obstacle::Unreachable));
         }
         for statement in server.statements.drain() {
-            self.statements.give_back(statement);
+            cx.env.statements.give_back(statement);
         }
         for entry in server.ledger.drain() {
-            self.statement_evicted(entry);
+            self.statement_evicted(cx.env, entry);
         }
         if reason == "server lifetime over" {
-            self.pools[server.pool].aged_us = self.now.mono_us;
+            self.pools[server.pool].aged_us = cx.env.now.mono_us;
         }
-        self.give_back_server(d, server.pool);
+        self.give_back_server(cx, server.pool);
         self.notice(server.pool);
-        self.notify_listener_lost(d, server.pool, id);
+        self.notify_listener_lost(cx, server.pool, id);
     }
 
     /// Takes a server out of its list before it is removed.
@@ -423,14 +441,14 @@ impl Machine {
     }
 
     /// One server fewer counts towards the limits that span pools; pools that starved by them may try again.
-    pub(super) fn give_back_server<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
+    pub(super) fn give_back_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, pool_id: PoolId) {
         let pool = &self.pools[pool_id];
         pool.database_counts.servers.give_back();
         pool.user_counts.servers.give_back();
         if pool.is_limited {
             self.notice_starving();
-            for worker in self.other_workers() {
-                d.mail(worker, Mail::Room);
+            for worker in self.other_workers(cx.env) {
+                cx.driver.mail(worker, Mail::Room);
             }
         }
     }
@@ -445,35 +463,35 @@ impl Machine {
     }
 
     /// The server took everything: its client may go on.
-    pub(super) fn server_drained<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+    pub(super) fn server_drained<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         if let Some(client) = self.servers.get(id).and_then(|server| server.state.client()) {
-            self.client_unpause(d, client);
+            self.client_unpause(cx, client);
         }
     }
 
     /// Stops reading from a server if its client does not keep up.
-    pub(super) fn pause_server<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+    pub(super) fn pause_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         if let Some(server) = self.servers.get_mut(id)
             && !server.reads_paused
         {
-            server.note_pause(self.now.mono_us);
-            d.pause_reads(server.conn);
+            server.note_pause(cx.env.now.mono_us);
+            cx.driver.pause_reads(server.conn);
         }
     }
 
     /// Reads from a server again, if its client keeps up (or it has none).
-    pub(super) fn server_unpause<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+    pub(super) fn server_unpause<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
         if !server.reads_paused {
             return;
         }
         let client = server.state.client().and_then(|client| self.clients.get(client));
-        if client.is_some_and(|client| d.backlog(client.conn) > BACKLOG_HIGH_BYTES) {
+        if client.is_some_and(|client| cx.driver.backlog(client.conn) > BACKLOG_HIGH_BYTES) {
             return;
         }
         let conn = server.conn;
-        self.servers[id].note_unpause(self.now.mono_us);
-        d.resume_reads(conn);
+        self.servers[id].note_unpause(cx.env.now.mono_us);
+        cx.driver.resume_reads(conn);
     }
 
     /// `S-0x12: database/user@host:port` as log lines begin.

@@ -7,9 +7,10 @@ use pgweir_settings::SessionState;
 use pgweir_wire::backend;
 use pgweir_wire::startup::{StartupPacket, parse_options};
 
-use super::{Machine, Step};
+use super::{Step, Worker};
 use crate::client::{peer_text, printable};
 use crate::client_handoff::{Login, Replication};
+use crate::context::{Cx, Env};
 use crate::driver::{Driver, Level, Peer};
 use crate::errors::Fault;
 use crate::ids::ClientId;
@@ -34,34 +35,39 @@ struct Said<'a> {
     extensions: Vec<&'a [u8]>,
 }
 
-impl Machine {
+impl Worker {
     /// A startup packet: everything up to the first question of the authentication.
-    pub(super) fn startup<D: Driver>(&mut self, d: &mut D, id: ClientId, packet: &StartupPacket<'_>) -> Step {
-        let said = match self.read_startup(packet) {
+    pub(super) fn startup<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        packet: &StartupPacket<'_>,
+    ) -> Step {
+        let said = match self.read_startup(cx.env, packet) {
             Ok(said) => said,
-            Err(fault) => return self.refuse_client(d, id, &fault),
+            Err(fault) => return self.refuse_client(cx, id, &fault),
         };
         let minor = if packet.minor >= MINOR_NEWEST { MINOR_NEWEST } else { 0 };
         if packet.minor != minor || !said.extensions.is_empty() {
-            self.scratch.clear();
-            backend::encode_negotiate(&mut self.scratch, u32::from(minor), &said.extensions);
+            cx.env.scratch.clear();
+            backend::encode_negotiate(&mut cx.env.scratch, u32::from(minor), &said.extensions);
             if let Some(client) = self.clients.get(id) {
-                d.send(client.conn, &self.scratch);
+                cx.driver.send(client.conn, &cx.env.scratch);
             }
         }
-        match self.make_login(d, id, minor, said) {
-            Ok(login) => self.begin_login(d, id, login),
-            Err(fault) => self.refuse_client(d, id, &fault),
+        match self.make_login(cx, id, minor, said) {
+            Ok(login) => self.begin_login(cx, id, login),
+            Err(fault) => self.refuse_client(cx, id, &fault),
         }
     }
 
-    fn read_startup<'a>(&self, packet: &StartupPacket<'a>) -> Result<Said<'a>, Fault> {
+    fn read_startup<'a>(&self, env: &Env, packet: &StartupPacket<'a>) -> Result<Said<'a>, Fault> {
         let mut said = Said {
             database: None,
             user: None,
             options: None,
             replication: Replication::None,
-            params: Params::unknown(&self.tracked),
+            params: Params::unknown(&env.tracked),
             session: Session::default(),
             strange: None,
             extensions: Vec::new(),
@@ -73,19 +79,19 @@ impl Machine {
                 b"options" => said.options = Some(value),
                 b"replication" => said.replication = replication(value)?,
                 _ if name.starts_with(b"_pq_.") => said.extensions.push(name),
-                _ => self.startup_parameter(&mut said, name, value, false)?,
+                _ => self.startup_parameter(env, &mut said, name, value, false)?,
             }
         }
         // A replication connection's options are its server's alone: they travel in that server's startup packet.
         if said.replication == Replication::None
             && let Some(options) = said.options
-            && !self.is_ignored(b"options")
+            && !self.is_ignored(env, b"options")
         {
             let parsed = parse_options(options).map_err(|error| Fault::Protocol(error.to_string().into()))?;
             let mut inside =
-                Said { params: Params::unknown(&self.tracked), session: Session::default(), ..said };
+                Said { params: Params::unknown(&env.tracked), session: Session::default(), ..said };
             for (name, value) in &parsed {
-                self.startup_parameter(&mut inside, name, value, true)?;
+                self.startup_parameter(env, &mut inside, name, value, true)?;
             }
             // A parameter that stands by itself takes precedence over one in `options`, as in PostgreSQL.
             said = Said {
@@ -98,7 +104,7 @@ impl Machine {
         {
             // `options` among the ignored: parameters that we know in it count, the rest is dropped.
             for (name, value) in parse_options(options).unwrap_or_default() {
-                if let Some(position) = self.tracked.position(&name) {
+                if let Some(position) = env.tracked.position(&name) {
                     said.params.set(position, &value);
                 }
             }
@@ -108,13 +114,14 @@ impl Machine {
 
     fn startup_parameter(
         &self,
+        env: &Env,
         said: &mut Said<'_>,
         name: &[u8],
         value: &[u8],
         in_options: bool,
     ) -> Result<(), Fault> {
-        let position = self.tracked.position(name);
-        if position.is_none() && self.is_ignored(name) {
+        let position = env.tracked.position(name);
+        if position.is_none() && self.is_ignored(env, name) {
             return Ok(());
         }
         if value.len() > PARAMETER_BYTES_MAX || name.len() > PARAMETER_BYTES_MAX {
@@ -137,13 +144,13 @@ impl Machine {
     /// change the meaning of statements.
     fn refuse_strange<D: Driver>(
         &self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         said: &Said<'_>,
         database: &str,
         user: &str,
     ) -> Result<(), Fault> {
         let Some((name, value, in_options)) = &said.strange else { return Ok(()) };
-        let config = &self.rules.config;
+        let config = &cx.env.rules.config;
         let state = match config.database(database) {
             Some(found) => config.session_state(&found, found.user.as_deref().unwrap_or(user)),
             None => config.main.session_state,
@@ -152,18 +159,18 @@ impl Machine {
             return Ok(());
         }
         let name = printable(name);
-        self.log(d, Level::Warning, &format!("unsupported startup parameter: {name}={}", printable(value)));
+        cx.log(Level::Warning, &format!("unsupported startup parameter: {name}={}", printable(value)));
         Err(if *in_options { Fault::UnsupportedOption(name) } else { Fault::UnsupportedParameter(name) })
     }
 
-    fn is_ignored(&self, name: &[u8]) -> bool {
-        let ignored = &self.rules.config.main.ignore_startup_parameters;
+    fn is_ignored(&self, env: &Env, name: &[u8]) -> bool {
+        let ignored = &env.rules.config.main.ignore_startup_parameters;
         ignored.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(name))
     }
 
     fn make_login<D: Driver>(
         &self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         minor: u16,
         said: Said<'_>,
@@ -174,10 +181,10 @@ impl Machine {
             Some(database) => name("database name", database, NAME_BYTES_MAX)?,
             None => Arc::clone(&user),
         };
-        self.refuse_strange(d, &said, &database, &user)?;
+        self.refuse_strange(cx, &said, &database, &user)?;
         let mut params = said.params;
-        if self.rules.config.main.application_name_add_host {
-            self.add_host(id, &mut params);
+        if cx.env.rules.config.main.application_name_add_host {
+            self.add_host(cx.env, id, &mut params);
         }
         Ok(Login {
             database,
@@ -192,9 +199,9 @@ impl Machine {
     }
 
     /// `application_name_add_host`: the client's address after its application_name.
-    fn add_host(&self, id: ClientId, params: &mut Params) {
+    fn add_host(&self, env: &Env, id: ClientId, params: &mut Params) {
         let Some(client) = self.clients.get(id) else { return };
-        let Some(position) = self.tracked.position(b"application_name") else { return };
+        let Some(position) = env.tracked.position(b"application_name") else { return };
         let name = params.get(position).map_or_else(|| "app".into(), String::from_utf8_lossy);
         let host = match &client.origin.peer {
             Peer::Tcp { .. } => peer_text(&client.origin.peer),

@@ -8,8 +8,9 @@ use pgweir_wire::backend::{self, TxStatus};
 use pgweir_wire::frontend::tag;
 use pgweir_wire::header::Header;
 
-use super::{Machine, Step};
+use super::{Step, Worker};
 use crate::client::ClientState;
+use crate::context::Cx;
 use crate::driver::Driver;
 use crate::errors::Refusal;
 use crate::ids::{ClientId, PoolId};
@@ -25,16 +26,21 @@ struct Extent {
     ends: bool,
 }
 
-impl Machine {
+impl Worker {
     /// A client that waits for a server is told an error. `false`: it does not wait, or cannot be told.
-    pub(super) fn turn_down<D: Driver>(&mut self, d: &mut D, id: ClientId, refusal: Refusal) -> bool {
+    pub(super) fn turn_down<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        refusal: Refusal,
+    ) -> bool {
         let Some(client) = self.clients.get_mut(id) else { return false };
         let ClientState::Waiting(waiting) = &client.state else { return false };
         let Some(account) = &mut client.account else { return false };
         if waiting.begin.is_some() {
             return false;
         }
-        account.active_us = self.now.mono_us;
+        account.active_us = cx.env.now.mono_us;
         let pool = &mut self.pools[account.pool];
         pool.waiting -= 1;
         // It may be back before the pool looks at its place, and has no right to that place then.
@@ -44,22 +50,22 @@ impl Machine {
         client.skip = extent.to_come;
         client.state = if extent.ends { ClientState::Idle } else { ClientState::Ignoring };
         let conn = client.conn;
-        client.inbox = self.buffers.remainder(Some(inbox), &[], extent.used);
-        self.scratch.clear();
-        refusal.encode(&mut self.scratch);
+        client.inbox = cx.env.buffers.remainder(Some(inbox), &[], extent.used);
+        cx.env.scratch.clear();
+        refusal.encode(&mut cx.env.scratch);
         if extent.ends {
-            backend::encode_ready(&mut self.scratch, TxStatus::Idle);
+            backend::encode_ready(&mut cx.env.scratch, TxStatus::Idle);
         }
-        d.send(conn, &self.scratch);
-        self.note_error(id, refusal.code().as_bytes());
+        cx.driver.send(conn, &cx.env.scratch);
+        self.note_error(cx.env, id, refusal.code().as_bytes());
         self.to_resume.push_back(id);
         true
     }
 
     /// `max_waiting_clients`: the clients that came last are told so, and may try again.
-    pub(super) fn shorten_queue<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
+    pub(super) fn shorten_queue<D: Driver>(&mut self, cx: &mut Cx<'_, D>, pool_id: PoolId) {
         let pool = &self.pools[pool_id];
-        let limit = self.rules.config.max_waiting_clients(&pool.config);
+        let limit = cx.env.rules.config.max_waiting_clients(&pool.config);
         if limit == 0 || pool.waiting <= limit {
             return;
         }
@@ -72,25 +78,30 @@ impl Machine {
         };
         let last: Vec<ClientId> = pool.queue.iter().rev().filter(waits).take(surplus).copied().collect();
         for id in last {
-            self.turn_down(d, id, Refusal::QueueFull);
+            self.turn_down(cx, id, Refusal::QueueFull);
         }
     }
 
     /// A client that was told an error inside of a group: the rest of the group is ignored, as PostgreSQL does it.
-    pub(super) fn ignoring_client_sent<D: Driver>(&mut self, d: &mut D, id: ClientId, bytes: &[u8]) -> Step {
-        let header = match self.first_header(d, id, bytes) {
+    pub(super) fn ignoring_client_sent<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        bytes: &[u8],
+    ) -> Step {
+        let header = match self.first_header(cx, id, bytes) {
             Ok(header) => header,
             Err(step) => return step,
         };
         match header.tag {
-            tag::TERMINATE => self.client_left(d, id, "client close request"),
+            tag::TERMINATE => self.client_left(cx, id, "client close request"),
             tag::SYNC if bytes.len() < header.total() => Step::Wait,
             tag::SYNC => {
-                self.scratch.clear();
-                backend::encode_ready(&mut self.scratch, TxStatus::Idle);
+                cx.env.scratch.clear();
+                backend::encode_ready(&mut cx.env.scratch, TxStatus::Idle);
                 let client = &mut self.clients[id];
                 client.state = ClientState::Idle;
-                d.send(client.conn, &self.scratch);
+                cx.driver.send(client.conn, &cx.env.scratch);
                 Step::Used(header.total())
             }
             _ => self.discard(id, bytes.len(), header),

@@ -12,11 +12,12 @@ use pgweir_wire::backend::DataRow;
 use pgweir_wire::error::SqlState;
 
 use crate::client::{ClientState, UnnamedOnServer};
+use crate::context::{Cx, Env};
 use crate::driver::{Driver, Level};
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::{Owner, Purpose};
 use crate::limits::{AUDIT_ATTEMPTS_MAX, CUSTOM_SETTINGS_MAX, SERVER_ERROR_BYTES_MAX, SESSION_BYTES_MAX};
-use crate::machine::Machine;
+use crate::machine::Worker;
 use crate::params::quote_literal;
 use crate::pins::{Reasons, Told, Touched};
 use crate::readings::Reading;
@@ -74,16 +75,16 @@ WHERE EXISTS (SELECT FROM pg_catalog.pg_prepared_statements WHERE NOT from_sql)"
 const OF_TRANSACTIONS: [&[u8]; 3] =
     [b"transaction_isolation", b"transaction_read_only", b"transaction_deferrable"];
 
-impl Machine {
+impl Worker {
     /// A client's transaction is over. `true` if the server stays with it: because it is asked first for the contents of its
     /// session, or because the client keeps it.
     pub(in crate::machine) fn session_stays<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ServerId,
         client_id: ClientId,
     ) -> bool {
-        if !self.pin_drawer(d, client_id) {
+        if !self.pin_drawer(cx, client_id) {
             return true;
         }
         let Some(client) = self.clients.get_mut(client_id) else { return false };
@@ -106,18 +107,18 @@ impl Machine {
         let prepares = touched.marks.intersects(Marks::PREPARED.and(Marks::DISCARDS));
         let sets = if touched.unsure { Vec::new() } else { std::mem::take(&mut touched.sets) };
         let pool_id = self.servers[id].pool;
-        let Some((everything, names)) = self.questions(pool_id, *touched, pinned) else {
+        let Some((everything, names)) = self.questions(cx.env, pool_id, *touched, pinned) else {
             return self.awaits_own(id, client_id) || pinned;
         };
         let mut probe = None;
         if !everything && !sets.is_empty() {
             self.pools[pool_id].note_settable(names.iter());
-            match self.recall(d, id, client_id, &names, sets) {
+            match self.recall(cx, id, client_id, &names, sets) {
                 Recalled::Kept(stays) => return self.awaits_own(id, client_id) || stays,
                 Recalled::Unknown(worth) => probe = worth,
             }
         }
-        let reading = if alone { None } else { self.settled_reading(client_id) };
+        let reading = if alone { None } else { self.settled_reading(cx.env, client_id) };
         let auditing = Auditing {
             client: client_id,
             everything,
@@ -133,7 +134,7 @@ impl Machine {
             restored: None,
         };
         self.set_server_state(id, ServerState::Auditing(Box::new(auditing)));
-        self.ask_session(d, id);
+        self.ask_session(cx, id);
         true
     }
 
@@ -142,13 +143,19 @@ impl Machine {
     ///
     /// A name's value does not tell whether it was set here. If that is not certain, only settings that this user is known to
     /// be able to set, and so to take back, are asked for by name.
-    fn questions(&self, pool: PoolId, touched: Touched, pinned: bool) -> Option<(bool, Vec<Box<[u8]>>)> {
+    fn questions(
+        &self,
+        env: &Env,
+        pool: PoolId,
+        touched: Touched,
+        pinned: bool,
+    ) -> Option<(bool, Vec<Box<[u8]>>)> {
         let Touched { marks, mut names, more, unsure, .. } = touched;
         let marks = marks.without(Marks::READS_LOCALLY);
         if marks.is_empty() {
             return None;
         }
-        names.retain(|name| self.tracked.position(name).is_none());
+        names.retain(|name| env.tracked.position(name).is_none());
         let pool = &self.pools[pool];
         let known = || names.iter().all(|name| name.contains(&b'.') || pool.settable.contains(name));
         if more || pinned || marks != Marks::SETTINGS || unsure && !known() {
@@ -157,32 +164,37 @@ impl Machine {
         (!names.is_empty()).then_some((false, names))
     }
 
-    fn ask_session<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+    fn ask_session<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::Auditing(auditing) = &mut server.state else { return };
-        server.active_us = self.now.mono_us;
+        server.active_us = cx.env.now.mono_us;
         auditing.attempts += 1;
         self.pools[server.pool].continuity.audits += 1;
         auditing.answer = Replies::default();
         if !auditing.everything {
             let text = values_of(&auditing.names);
             let probe = auditing.probe.as_ref().map(|probe| probe.set.probe());
-            self.send_hidden(d, id, Purpose::Audit, &text);
+            self.send_hidden(cx, id, Purpose::Audit, &text);
             if let Some(text) = probe {
-                self.send_hidden(d, id, Purpose::Probe, &text);
+                self.send_hidden(cx, id, Purpose::Probe, &text);
             }
             return;
         }
         let own = auditing.names.iter().filter(|name| name.contains(&b'.')).cloned().collect::<Vec<_>>();
-        let text = self.everything_of(id, &own);
-        self.send_hidden(d, id, Purpose::Audit, &text);
+        let text = self.everything_of(cx.env, id, &own);
+        self.send_hidden(cx, id, Purpose::Audit, &text);
     }
 
     /// The statement that asks for everything a session holds, these settings among it whether or not they are set.
-    pub(in crate::machine) fn everything_of(&mut self, id: ServerId, names: &[Box<[u8]>]) -> Vec<u8> {
+    pub(in crate::machine) fn everything_of(
+        &mut self,
+        env: &Env,
+        id: ServerId,
+        names: &[Box<[u8]>],
+    ) -> Vec<u8> {
         let server = &self.servers[id];
         let pool = &mut self.pools[server.pool];
-        let due = pool.routines.is_due(self.now.mono_us);
+        let due = pool.routines.is_due(env.now.mono_us);
         let mut text = EVERYTHING.to_vec();
         if due {
             text.extend_from_slice(routines::SETTINGS_QUESTION);
@@ -257,34 +269,34 @@ impl Machine {
     }
 
     /// The answer is complete.
-    pub(in crate::machine) fn audited<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+    pub(in crate::machine) fn audited<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::Auditing(auditing) = &mut server.state else { return };
         let client_id = auditing.client;
         match auditing.stage {
             Stage::Asking => {}
-            Stage::Restoring(reasons) => return self.startup_restored(d, id, client_id, reasons),
-            _ => return self.mark_answered(d, id, client_id),
+            Stage::Restoring(reasons) => return self.startup_restored(cx, id, client_id, reasons),
+            _ => return self.mark_answered(cx, id, client_id),
         }
         let again = auditing.answer.failed.is_some() && auditing.attempts < AUDIT_ATTEMPTS_MAX;
         if let Some(Probe { set, value: Some(value) }) = auditing.probe.take() {
             self.pools[server.pool].known_sets.insert(&set.text, value);
         }
         if again {
-            return self.ask_session(d, id);
+            return self.ask_session(cx, id);
         }
         let (everything, sticky, reshaped) = (auditing.everything, auditing.sticky, auditing.reshaped);
         let prepared = (auditing.reading, auditing.prepares);
         let names = std::mem::take(&mut auditing.names);
         let answer = std::mem::take(&mut auditing.answer);
         let reasons = match &answer.failed {
-            None if everything => self.learn_everything(id, client_id, &answer, reshaped, prepared),
-            None => self.learn_values(id, client_id, &names, &answer),
+            None if everything => self.learn_everything(cx.env, id, client_id, &answer, reshaped, prepared),
+            None => self.learn_values(cx.env, id, client_id, &names, &answer),
             Some((_, text)) => {
                 let server = &self.servers[id];
                 let line =
                     format!("{} does not tell what its session holds: {text}", self.server_log_name(server));
-                self.log(d, Level::Warning, &line);
+                cx.log(Level::Warning, &line);
                 Reasons::UNKNOWN
             }
         };
@@ -292,35 +304,35 @@ impl Machine {
         let is_told = answer.failed.is_none() && everything;
         if self.has_exposed_names(client_id) {
             if is_told && !answer.rows.iter().any(|row| row.first() == Some(&Some(b"h".as_slice().into()))) {
-                self.conceal_names(client_id);
+                self.conceal_names(cx.env, client_id);
             } else {
                 reasons = reasons.with(Reasons::PREPARED);
             }
         }
         if !is_told {
-            self.audit_over(d, id, client_id, reasons);
-        } else if !self.restores_startup(d, id, client_id, (reasons, &answer)) {
-            self.join_or_end(d, id, client_id, reasons);
+            self.audit_over(cx, id, client_id, reasons);
+        } else if !self.restores_startup(cx, id, client_id, (reasons, &answer)) {
+            self.join_or_end(cx, id, client_id, reasons);
         }
     }
 
     /// The session's contents are known, and are those that the client's session should hold.
     pub(super) fn join_or_end<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ServerId,
         client_id: ClientId,
         mut reasons: Reasons,
     ) {
-        if !self.join_channels(d, id, client_id, &mut reasons) {
-            self.audit_over(d, id, client_id, reasons);
+        if !self.join_channels(cx, id, client_id, &mut reasons) {
+            self.audit_over(cx, id, client_id, reasons);
         }
     }
 
     /// All is known, and known to every connection that needs to know it.
     pub(super) fn audit_over<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ServerId,
         client_id: ClientId,
         reasons: Reasons,
@@ -334,9 +346,9 @@ impl Machine {
             return;
         }
         self.set_server_state(id, ServerState::Busy(client_id));
-        if self.set_pin(d, client_id, reasons) {
-            self.give_ready(d, client_id);
-            self.transaction_ended(d, id, client_id);
+        if self.set_pin(cx, client_id, reasons) {
+            self.give_ready(cx, client_id);
+            self.transaction_ended(cx, id, client_id);
             if let Some(client) = self.clients.get_mut(client_id)
                 && let ClientState::Linked(link) = &mut client.state
             {
@@ -350,6 +362,7 @@ impl Machine {
 
     fn learn_values(
         &mut self,
+        env: &Env,
         id: ServerId,
         client_id: ClientId,
         names: &[Box<[u8]>],
@@ -360,13 +373,14 @@ impl Machine {
         };
         let mut session = (*self.servers[id].session).clone();
         for (name, value) in names.iter().zip(values) {
-            self.learn_value(id, &mut session, name, value.as_deref());
+            self.learn_value(env, id, &mut session, name, value.as_deref());
         }
         self.keep_session(id, client_id, session, Reasons::NONE)
     }
 
     fn learn_everything(
         &mut self,
+        env: &mut Env,
         id: ServerId,
         client_id: ClientId,
         answer: &Replies,
@@ -374,12 +388,12 @@ impl Machine {
         (reading, prepares): (Option<Reading>, bool),
     ) -> Reasons {
         self.learn_routines(id, answer);
-        match self.read_everything(id, answer, reshaped) {
+        match self.read_everything(env, id, answer, reshaped) {
             Some((mut session, reasons)) => {
                 session.reread(|prepared| match prepared.reading {
                     // PostgreSQL does not tell: by now it may be another one of the same name and text.
-                    Reading::UNTOLD => reading.unwrap_or_else(|| self.readings.alone()),
-                    known if prepares && reading != Some(known) => self.readings.alone(),
+                    Reading::UNTOLD => reading.unwrap_or_else(|| env.readings.alone()),
+                    known if prepares && reading != Some(known) => env.readings.alone(),
                     known => known,
                 });
                 let names = session.settings().map(|setting| &setting.name);
@@ -414,6 +428,7 @@ impl Machine {
     /// The contents of the answer to the question for everything; `None` if it cannot be read.
     pub(in crate::machine) fn read_everything(
         &self,
+        env: &Env,
         id: ServerId,
         answer: &Replies,
         reshaped: bool,
@@ -432,7 +447,7 @@ impl Machine {
                 (b"n" | b"u", Some(_)) if value.as_ref().is_none_or(|value| value.is_empty()) => {}
                 (b"n" | b"u", Some(name)) if answer.default_of(name) == value.as_deref() => {}
                 (b"s" | b"m" | b"n" | b"u", Some(name)) => {
-                    self.learn_value(id, &mut session, name, value.as_deref());
+                    self.learn_value(env, id, &mut session, name, value.as_deref());
                 }
                 (b"p", Some(name)) => {
                     match self.read_prepared(id, name, value.as_deref().unwrap_or_default()) {
@@ -463,10 +478,17 @@ impl Machine {
     }
 
     /// One setting of the server's session.
-    pub(super) fn learn_value(&self, id: ServerId, session: &mut Session, name: &[u8], value: Option<&[u8]>) {
+    pub(super) fn learn_value(
+        &self,
+        env: &Env,
+        id: ServerId,
+        session: &mut Session,
+        name: &[u8],
+        value: Option<&[u8]>,
+    ) {
         let user = self.pools[self.servers[id].pool].user.as_bytes();
         match (name, value) {
-            _ if self.tracked.position(name).is_some() || OF_TRANSACTIONS.contains(&name) => {}
+            _ if env.tracked.position(name).is_some() || OF_TRANSACTIONS.contains(&name) => {}
             (b"role", Some(b"none")) => session.unset(name),
             (b"session_authorization", Some(value)) if value == user => session.unset(name),
             (_, Some(value)) => session.set(name, value),

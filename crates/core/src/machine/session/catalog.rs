@@ -4,11 +4,12 @@
 //! (`session_check.rs`).
 
 use crate::client::ClientState;
+use crate::context::Cx;
 use crate::driver::{Driver, Level};
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::Purpose;
 use crate::limits::SERVER_ERROR_BYTES_MAX;
-use crate::machine::Machine;
+use crate::machine::Worker;
 use crate::reach::{self, Reach};
 use crate::routines::{CHANGES_QUESTION, SETTINGS_QUESTION};
 use crate::server::{CatalogReading, Replies, ServerState};
@@ -23,30 +24,32 @@ const UNTOLD_NAMES: &str = "does not tell which names stand for more than a read
 
 const UNTOLD: &str = "does not tell which routines change their session";
 
-impl Machine {
+impl Worker {
     /// A server is about to be free. `true` if the catalog is read before.
     #[inline]
-    pub(in crate::machine) fn reads_catalog<D: Driver>(&mut self, d: &mut D, id: ServerId) -> bool {
+    pub(in crate::machine) fn reads_catalog<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) -> bool {
         let Some(server) = self.servers.get(id) else { return false };
-        self.pools[server.pool].routines.are_to_be_read(self.now.mono_us, self.shared.routines())
-            && self.read_catalog(d, id)
+        self.pools[server.pool].routines.are_to_be_read(cx.env.now.mono_us, cx.env.shared.routines())
+            && self.read_catalog(cx, id)
     }
 
     #[cold]
-    fn read_catalog<D: Driver>(&mut self, d: &mut D, id: ServerId) -> bool {
+    fn read_catalog<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) -> bool {
         let pool_id = self.servers[id].pool;
-        let (routines, names) =
-            (self.pools[pool_id].session_checks.are_wanted(), self.multiplex_limits(pool_id).is_some());
-        if !routines && !names || self.is_notify_listener(id) || self.reason_to_close(id).is_some() {
+        let (routines, names) = (
+            self.pools[pool_id].session_checks.are_wanted(),
+            self.multiplex_limits(cx.env, pool_id).is_some(),
+        );
+        if !routines && !names || self.is_notify_listener(id) || self.reason_to_close(cx.env, id).is_some() {
             return false;
         }
-        let age = self.shared.routines();
+        let age = cx.env.shared.routines();
         let server = &mut self.servers[id];
         if !server.is_at_rest() || server.cancels > 0 {
             return false;
         }
-        server.active_us = self.now.mono_us;
-        self.pools[pool_id].routines.begin_reading(self.now.mono_us, age);
+        server.active_us = cx.env.now.mono_us;
+        self.pools[pool_id].routines.begin_reading(cx.env.now.mono_us, age);
         self.set_server_state(
             id,
             ServerState::Reading(Box::new(CatalogReading { answer: Replies::default(), age })),
@@ -54,17 +57,17 @@ impl Machine {
         let routines = if routines { [CHANGES_QUESTION, SETTINGS_QUESTION] } else { [b"".as_slice(); 2] };
         let names = if names { reach::QUESTION } else { b"" };
         let text = [&[NOTHING], &routines[..], &[names]].concat().concat();
-        self.send_hidden(d, id, Purpose::Audit, &text);
-        self.server_unpause(d, id);
+        self.send_hidden(cx, id, Purpose::Audit, &text);
+        self.server_unpause(cx, id);
         true
     }
 
     /// The answer is complete.
-    pub(in crate::machine) fn catalog_read<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+    pub(in crate::machine) fn catalog_read<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::Reading(reading) = &mut server.state else { return };
         let (answer, age) = (std::mem::take(&mut reading.answer), reading.age);
-        let (now_us, pool_id) = (self.now.mono_us, server.pool);
+        let (now_us, pool_id) = (cx.env.now.mono_us, server.pool);
         let news = match &answer.failed {
             None => {
                 self.pools[pool_id].routines.read(now_us, age);
@@ -97,9 +100,9 @@ impl Machine {
         };
         if let Some(news) = news {
             let line = format!("{} {news}", self.server_log_name(&self.servers[id]));
-            self.log(d, Level::Warning, &line);
+            cx.log(Level::Warning, &line);
         }
-        self.free_server(d, id);
+        self.free_server(cx, id);
     }
 
     /// The requests of waiting clients were judged by what was known before.

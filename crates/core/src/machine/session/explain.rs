@@ -7,13 +7,13 @@ use pgweir_wire::header::HEADER_LEN;
 use crate::client::ClientState;
 use crate::ids::ClientId;
 use crate::ledger::{Entry, Kind};
-use crate::machine::Machine;
+use crate::machine::Worker;
 
 /// With the error 55000 for a value that was drawn in an earlier transaction.
 const DRAWN_BEFORE: &str = "A value that was drawn in an earlier transaction is kept for a moment only (see sequence_affinity): \
 ask for it in the same transaction, or use RETURNING.";
 
-impl Machine {
+impl Worker {
     /// An ErrorResponse for this client, if there is something to add to it. `fatal`: it is the server's last one.
     pub(in crate::machine) fn explain(&self, id: ClientId, message: &[u8], fatal: bool) -> Option<Vec<u8>> {
         let ClientState::Linked(link) = &self.clients.get(id)?.state else { return None };

@@ -13,10 +13,11 @@ use pgweir_wire::backend::TxStatus;
 use pgweir_wire::frontend::{self, Target, tag};
 
 use crate::client::{ClientState, OwnNames};
+use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId, StatementId};
 use crate::ledger::{Entry, Kind, Ledger, Owner, Purpose};
-use crate::machine::Machine;
+use crate::machine::Worker;
 use crate::machine::prepared::{OUR_PREFIX, PREPARED_TWICE};
 use crate::pins::{Reasons, Touched};
 use crate::session::Prepared;
@@ -55,8 +56,8 @@ pub(in crate::machine) enum Named {
     Waits,
 }
 
-impl Machine {
-    /// [`Machine::meet_names`] may have something to do.
+impl Worker {
+    /// [`Worker::meet_names`] may have something to do.
     #[inline]
     pub(in crate::machine) fn may_meet_names(&self, id: ClientId, traits: &Traits) -> bool {
         let telling = Marks::PREPARED.and(Marks::SHOWS_PREPARED).and(Marks::ROUTINES);
@@ -77,7 +78,7 @@ impl Machine {
     /// A text of a linked client is about to go to its server.
     pub(in crate::machine) fn meet_names<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         server_id: ServerId,
         (text, traits): (&[u8], &Traits),
@@ -87,28 +88,28 @@ impl Machine {
         if concern == Concern::Nothing || self.servers[server_id].ledger.is_skipping() {
             return Named::Unchanged;
         }
-        if self.waits_for_names(d, id, server_id) {
+        if self.waits_for_names(cx, id, server_id) {
             return Named::Waits;
         }
-        if concern != Concern::Ours && self.asks_status(d, id, server_id) {
+        if concern != Concern::Ours && self.asks_status(cx, id, server_id) {
             return Named::Waits;
         }
         // Every Parse or Execute in a failed transaction fails.
         let has_failed = self.servers[server_id].tx == TxStatus::Failed;
         match concern {
-            Concern::Ours => self.hide_names(d, server_id),
+            Concern::Ours => self.hide_names(cx, server_id),
             Concern::Ends(name, ticket) if !has_failed => {
-                self.put_empty_statement(d, id, server_id, (name, ticket));
+                self.put_empty_statement(cx, id, server_id, (name, ticket));
             }
             Concern::Meets if !has_failed => {
                 let ledger = &self.servers[server_id].ledger;
                 if !ledger.is_between_groups() && !ledger.is_empty() {
                     // If the group fails, none of the names is there, and the messages after the group must not count on
                     // them.
-                    self.hold_for_answers(d, id, server_id);
+                    self.hold_for_answers(cx, id, server_id);
                     return Named::Waits;
                 }
-                self.expose_names(d, id, server_id);
+                self.expose_names(cx, id, server_id);
                 return Named::Exposed;
             }
             _ => {}
@@ -118,7 +119,7 @@ impl Machine {
 
     /// The transaction had failed when the open group began, and this group may have rolled it back: only a ReadyForQuery tells.
     /// In a failed transaction, and after its end, a Sync changes nothing else.
-    fn asks_status<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId) -> bool {
+    fn asks_status<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) -> bool {
         let server = &mut self.servers[server_id];
         if server.tx != TxStatus::Failed || server.ledger.is_between_groups() {
             return false;
@@ -126,38 +127,38 @@ impl Machine {
         let is_answered = server.ledger.is_empty();
         if is_answered {
             server.ledger.push(Entry::new(Owner::Hidden(Purpose::OwnName), Kind::Sync));
-            self.scratch.clear();
-            frontend::encode_sync(&mut self.scratch);
-            d.send(server.conn, &self.scratch);
+            cx.env.scratch.clear();
+            frontend::encode_sync(&mut cx.env.scratch);
+            cx.driver.send(server.conn, &cx.env.scratch);
         }
-        self.hold_for_answers(d, id, server_id);
+        self.hold_for_answers(cx, id, server_id);
         true
     }
 
     /// The client's next message waits until everything that its server owes is answered.
-    fn hold_for_answers<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId) {
+    fn hold_for_answers<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
             link.held = true;
         }
         if !self.servers[server_id].ledger.is_between_groups() {
-            self.ask_for_answers(d, server_id);
+            self.ask_for_answers(cx, server_id);
         }
     }
 
     /// The same for a statement of the client's that is about to be bound or described under its name.
     pub(in crate::machine) fn meet_names_of<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         server_id: ServerId,
         statement: StatementId,
         sent: Sent,
     ) -> Named {
-        let Some(known) = self.statements.get(statement) else { return Named::Unchanged };
+        let Some(known) = cx.env.statements.get(statement) else { return Named::Unchanged };
         match known.traits {
             Some(traits) if self.may_meet_names(id, &traits) => {
                 let text = known.query.clone();
-                self.meet_names(d, id, server_id, (&text, &traits), sent)
+                self.meet_names(cx, id, server_id, (&text, &traits), sent)
             }
             _ => Named::Unchanged,
         }
@@ -205,23 +206,23 @@ impl Machine {
     }
 
     /// The server forgets the names by which it knows the protocol's statements.
-    pub(in crate::machine) fn hide_names<D: Driver>(&mut self, d: &mut D, server_id: ServerId) {
+    pub(in crate::machine) fn hide_names<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
         let ours: Vec<StatementId> = self.servers[server_id].statements.iter().collect();
-        ours.into_iter().for_each(|statement| self.evict_statement(d, server_id, statement));
+        ours.into_iter().for_each(|statement| self.evict_statement(cx, server_id, statement));
         let server = &mut self.servers[server_id];
-        self.scratch.clear();
-        frontend::encode_close(&mut self.scratch, Target::Statement, PREPARED_TWICE);
+        cx.env.scratch.clear();
+        frontend::encode_close(&mut cx.env.scratch, Target::Statement, PREPARED_TWICE);
         server.ledger.push(Entry::new(Owner::Hidden(Purpose::Evict), Kind::Close));
-        d.send(server.conn, &self.scratch);
+        cx.driver.send(server.conn, &cx.env.scratch);
     }
 
     /// The server knows the client's statements by the client's own names from here on, and no others.
     ///
     /// Between two groups each statement is prepared in a separate group: a statement that cannot be prepared any more is
     /// missing then, and no other statement fails with it. In the middle of a group the first that fails ends that group.
-    fn expose_names<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId) {
+    fn expose_names<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
         let owner = owner_of_names(&self.servers[server_id].ledger, id);
-        self.hide_names(d, server_id);
+        self.hide_names(cx, server_id);
         let account = self.clients.get(id).and_then(|client| client.account.as_deref());
         let own = account.and_then(|account| account.statements.as_deref());
         let mut names: Vec<_> = own
@@ -231,17 +232,17 @@ impl Machine {
         // As the client prepared them: one may execute another.
         names.sort_unstable_by_key(|(.., ticket)| *ticket);
         let server = &mut self.servers[server_id];
-        self.scratch.clear();
+        cx.env.scratch.clear();
         for (name, statement, ticket) in names {
-            let Some(known) = self.statements.get(statement) else { continue };
+            let Some(known) = cx.env.statements.get(statement) else { continue };
             let statement = (name, &*known.query, &*known.types);
-            prepare_name(&mut self.scratch, &mut server.ledger, (owner, ticket), statement);
+            prepare_name(&mut cx.env.scratch, &mut server.ledger, (owner, ticket), statement);
         }
-        d.send(server.conn, &self.scratch);
+        cx.driver.send(server.conn, &cx.env.scratch);
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
             link.own_names = OwnNames::Exposed;
         }
-        self.note_marks(id, Marks::PREPARED, b"", false);
+        self.note_marks(cx.env, id, Marks::PREPARED, b"", false);
     }
 
     /// An error ended or skipped the Parse that was to expose a name in the middle of a group.
@@ -261,7 +262,7 @@ impl Machine {
     }
 
     /// The server has none of the client's statements any more: the client has none.
-    pub(super) fn conceal_names(&mut self, id: ClientId) {
+    pub(super) fn conceal_names(&mut self, env: &mut Env, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let (ClientState::Linked(link), Some(account)) = (&mut client.state, &mut client.account) else {
             return;
@@ -269,7 +270,7 @@ impl Machine {
         link.own_names = OwnNames::Hidden;
         let own = account.statements.as_deref_mut();
         for statement in own.map(|own| own.discard(|_| false)).unwrap_or_default() {
-            self.statements.give_back(statement);
+            env.statements.give_back(statement);
         }
     }
 
@@ -281,17 +282,19 @@ impl Machine {
 
     /// A message of a client whose names are exposed passes: its possible effects on the session are noted.
     #[cold]
-    pub(in crate::machine) fn note_exposed(&mut self, id: ClientId, message: u8, body: &[u8]) {
+    pub(in crate::machine) fn note_exposed(&mut self, env: &mut Env, id: ClientId, message: u8, body: &[u8]) {
         match message {
-            tag::CLOSE if body.first() == Some(&b'S') => self.note_marks(id, Marks::PREPARED, b"", false),
+            tag::CLOSE if body.first() == Some(&b'S') => {
+                self.note_marks(env, id, Marks::PREPARED, b"", false);
+            }
             tag::BIND => {
                 let name = frontend::BindHead::parse_prefix(body).map(|head| head.statement);
                 let Some(name) = name.filter(|name| !name.is_empty()) else { return };
                 let account = self.clients.get(id).and_then(|client| client.account.as_deref());
                 match account.and_then(|account| account.statement(name)) {
-                    Some(statement) => self.note_statement(id, statement),
+                    Some(statement) => self.note_statement(env, id, statement),
                     // It was prepared since.
-                    None => self.note_marks(id, Marks::ROUTINES, b"", false),
+                    None => self.note_marks(env, id, Marks::ROUTINES, b"", false),
                 }
             }
             _ => {}
@@ -302,16 +305,16 @@ impl Machine {
     /// closed.
     fn put_empty_statement<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         server_id: ServerId,
         (name, ticket): (Box<[u8]>, u32),
     ) {
         let server = &mut self.servers[server_id];
         let owner = owner_of_names(&server.ledger, id);
-        self.scratch.clear();
-        prepare_name(&mut self.scratch, &mut server.ledger, (owner, 0), (&name, b"", b""));
-        d.send(server.conn, &self.scratch);
+        cx.env.scratch.clear();
+        prepare_name(&mut cx.env.scratch, &mut server.ledger, (owner, 0), (&name, b"", b""));
+        cx.driver.send(server.conn, &cx.env.scratch);
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
             link.discards = true;
             link.own_names = OwnNames::Ending(name, ticket);
@@ -335,7 +338,7 @@ impl Machine {
     /// The end of a group of messages was passed on: the server forgets the name that the group was about.
     pub(in crate::machine) fn take_name_back<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         server_id: ServerId,
     ) {
@@ -345,16 +348,16 @@ impl Machine {
         let OwnNames::Ending(name, _) = &link.own_names else { return };
         let owner = Owner::Hidden(Purpose::OwnName);
         let server = &mut self.servers[server_id];
-        self.scratch.clear();
-        frontend::encode_close(&mut self.scratch, Target::Statement, name);
-        frontend::encode_sync(&mut self.scratch);
+        cx.env.scratch.clear();
+        frontend::encode_close(&mut cx.env.scratch, Target::Statement, name);
+        frontend::encode_sync(&mut cx.env.scratch);
         server.ledger.push(Entry::new(owner, Kind::Close));
         server.ledger.push(Entry::new(owner, Kind::Sync));
         link.own_names = OwnNames::Hidden;
-        d.send(server.conn, &self.scratch);
+        cx.driver.send(server.conn, &cx.env.scratch);
     }
 
-    /// See [`Machine::take_name_back`].
+    /// See [`Worker::take_name_back`].
     #[inline]
     pub(in crate::machine) fn is_ending_name(&self, id: ClientId, message: u8) -> bool {
         matches!(message, tag::QUERY | tag::SYNC)
@@ -364,19 +367,19 @@ impl Machine {
     }
 
     /// A DEALLOCATE succeeded; `entry` is that of its message.
-    pub(in crate::machine) fn deallocated(&mut self, entry: Entry) {
+    pub(in crate::machine) fn deallocated(&mut self, env: &mut Env, entry: Entry) {
         if entry.ticket != 0 {
-            self.forget_name(entry);
+            self.forget_name(env, entry);
         }
     }
 }
 
 /// Statements that the client prepared by SQL and uses through the protocol: servers know them by the client's own names.
-impl Machine {
+impl Worker {
     /// A statement that the client did not prepare through the protocol is bound: perhaps it did so by SQL.
     pub(in crate::machine) fn note_bound_by_sql<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         server_id: ServerId,
         name: &[u8],
@@ -386,12 +389,12 @@ impl Machine {
         let Some(text) = text else { return };
         let traits = pgweir_sql::traits(&text);
         if self.concerns_sequences(id, &text, &traits) {
-            self.use_sequences(d, id, server_id, (&text, &traits), false);
+            self.use_sequences(cx, id, server_id, (&text, &traits), false);
         }
         let inside = if self.changes_inside(id, &text) { Marks::ROUTINES } else { Marks::NONE };
         let marks = traits.marks.without(Marks::PREPARED).and(inside);
         if !marks.is_empty() {
-            self.note_marks(id, marks, &text, false);
+            self.note_marks(cx.env, id, marks, &text, false);
         }
     }
 
@@ -431,8 +434,8 @@ impl Machine {
     }
 
     /// The client closes a statement that it may have prepared by SQL: its session is asked.
-    pub(in crate::machine) fn note_closed_by_protocol(&mut self, id: ClientId) {
-        self.note_marks(id, Marks::PREPARED, b"", false);
+    pub(in crate::machine) fn note_closed_by_protocol(&mut self, env: &Env, id: ClientId) {
+        self.note_marks(env, id, Marks::PREPARED, b"", false);
     }
 }
 

@@ -10,23 +10,24 @@
 use pgweir_wire::backend::NotificationResponse;
 
 use crate::client::{Account, ClientState};
+use crate::context::{Cx, Env};
 use crate::driver::{CloseMode, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::Purpose;
 use crate::limits::AUDIT_ATTEMPTS_MAX;
-use crate::machine::{Machine, duration_us};
+use crate::machine::{Worker, duration_us};
 use crate::notify_listener::NotifyListener;
 use crate::params::Params;
 use crate::pins::Reasons;
 use crate::server::{Replies, ServerState, Stage};
 use crate::session::quote_identifier;
 
-impl Machine {
+impl Worker {
     /// The channels of a session are known. `true` if the notify listener must join some first; else the reasons decide.
     pub(super) fn join_channels<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ServerId,
         client_id: ClientId,
         reasons: &mut Reasons,
@@ -63,8 +64,9 @@ impl Machine {
         listener.joining.clone_from(&new);
         // A client that listens through the notify listener already stays there: no server would tell it what the notify
         // listener has still to tell.
-        let through_listener = !listener.joined.is_empty() || self.has_encoding_of_pool(client_id, pool_id);
-        if !through_listener || !self.join(d, pool_id, client_id, &new) {
+        let through_listener =
+            !listener.joined.is_empty() || self.has_encoding_of_pool(cx.env, client_id, pool_id);
+        if !through_listener || !self.join(cx, pool_id, client_id, &new) {
             self.listen_here(client_id);
             *reasons = reasons.with(Reasons::LISTENS);
             return false;
@@ -96,14 +98,14 @@ impl Machine {
     }
 
     /// Payloads arrive at the notify listener in the encoding of its own connection.
-    fn has_encoding_of_pool(&self, id: ClientId, pool_id: PoolId) -> bool {
+    fn has_encoding_of_pool(&self, env: &Env, id: ClientId, pool_id: PoolId) -> bool {
         let greeting = self.pools[pool_id].greeting.as_deref();
-        greeting.is_some_and(|greeting| self.has_encoding_of(id, &greeting.params))
+        greeting.is_some_and(|greeting| self.has_encoding_of(env, id, &greeting.params))
     }
 
     /// A client can get a notification to one of these as it is.
-    pub(super) fn has_encoding_of(&self, id: ClientId, params: &Params) -> bool {
-        let position = self.tracked.position(b"client_encoding").unwrap_or_default();
+    pub(super) fn has_encoding_of(&self, env: &Env, id: ClientId, params: &Params) -> bool {
+        let position = env.tracked.position(b"client_encoding").unwrap_or_default();
         let account = self.clients.get(id).and_then(|client| client.account.as_deref());
         account.is_some_and(|account| account.params.get(position) == params.get(position))
     }
@@ -111,14 +113,20 @@ impl Machine {
     // The notify listener.
 
     /// Has the notify listener listen to these for a client, too; `false` if there is none to be had.
-    fn join<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, id: ClientId, new: &[Box<[u8]>]) -> bool {
+    fn join<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        pool_id: PoolId,
+        id: ClientId,
+        new: &[Box<[u8]>],
+    ) -> bool {
         if self.pools[pool_id].notify_listener.is_none() {
-            if !self.may_dial(pool_id) || !self.take_place(d, pool_id, true) {
+            if !self.may_dial(cx.env, pool_id) || !self.take_place(cx, pool_id, true) {
                 return false;
             }
-            let server = self.dial_server(d, pool_id, None);
+            let server = self.dial_server(cx, pool_id, None);
             let mut secret = [0; 8];
-            d.random(&mut secret);
+            cx.driver.random(&mut secret);
             self.pools[pool_id].notify_listener = Some(Box::new(NotifyListener::new(server, secret)));
         }
         let Some(notify_listener) = self.pools[pool_id].notify_listener.as_deref_mut() else { return false };
@@ -128,13 +136,13 @@ impl Machine {
             return true;
         }
         let text = listen_text(fresh.iter().map(|channel| &***channel));
-        self.ask_notify_listener(d, pool_id, Purpose::Listen, &text, vec![id]);
+        self.ask_notify_listener(cx, pool_id, Purpose::Listen, &text, vec![id]);
         true
     }
 
     fn ask_notify_listener<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         pool_id: PoolId,
         purpose: Purpose,
         text: &[u8],
@@ -144,9 +152,9 @@ impl Machine {
         notify_listener.owed.push_back(who);
         let server = notify_listener.server;
         if self.servers[server].ledger.is_empty() {
-            self.servers[server].active_us = self.now.mono_us;
+            self.servers[server].active_us = cx.env.now.mono_us;
         }
-        self.send_hidden(d, server, purpose, text);
+        self.send_hidden(cx, server, purpose, text);
     }
 
     /// This connection listens for its pool, or will when it is logged in.
@@ -159,7 +167,7 @@ impl Machine {
     }
 
     /// The notify listener is logged in.
-    pub(in crate::machine) fn notify_listener_up<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+    pub(in crate::machine) fn notify_listener_up<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let pool_id = self.servers[id].pool;
         self.set_server_state(id, ServerState::Listening);
         self.notice(pool_id);
@@ -168,13 +176,17 @@ impl Machine {
         let who = std::mem::take(&mut notify_listener.waiting);
         let channels = notify_listener.channels.keys().chain([&notify_listener.marks_channel]);
         let text = listen_text(channels.map(AsRef::as_ref));
-        self.ask_notify_listener(d, pool_id, Purpose::Listen, &text, who);
+        self.ask_notify_listener(cx, pool_id, Purpose::Listen, &text, who);
         let line = format!("{} listens for the clients of its pool", self.server_log_name(&self.servers[id]));
-        self.log(d, Level::Debug, &line);
+        cx.log(Level::Debug, &line);
     }
 
     /// The notify listener has answered the statements that some clients have waited for.
-    pub(in crate::machine) fn notify_listener_answered<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+    pub(in crate::machine) fn notify_listener_answered<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+    ) {
         let Some(server) = self.servers.get(id) else { return };
         let Some(notify_listener) = self.pools[server.pool]
             .notify_listener
@@ -190,16 +202,16 @@ impl Machine {
                         auditing.stage = Stage::Marking(reasons);
                         auditing.attempts = 0;
                     }
-                    self.mark(d, server, client);
+                    self.mark(cx, server, client);
                 }
-                Some((server, Stage::Meeting(reasons))) => self.met(d, server, client, reasons),
+                Some((server, Stage::Meeting(reasons))) => self.met(cx, server, client, reasons),
                 _ => {}
             }
         }
     }
 
     /// The client's server sends a mark, and listens to it.
-    fn mark<D: Driver>(&mut self, d: &mut D, id: ServerId, client: ClientId) {
+    fn mark<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client: ClientId) {
         let pool_id = self.servers[id].pool;
         let Some(notify_listener) = self.pools[pool_id].notify_listener.as_deref_mut() else { return };
         let mark = notify_listener.next_mark(client);
@@ -212,18 +224,18 @@ impl Machine {
         text.extend_from_slice(b"NOTIFY ");
         quote_identifier(&mut text, &mark.channel);
         text.extend_from_slice(format!(",'{}';", mark.number).as_bytes());
-        self.ask_to_mark(d, id, &text);
-        self.send_hidden(d, id, Purpose::Audit, &statement(b"UNLISTEN ", &mark.channel));
+        self.ask_to_mark(cx, id, &text);
+        self.send_hidden(cx, id, Purpose::Audit, &statement(b"UNLISTEN ", &mark.channel));
     }
 
-    fn ask_to_mark<D: Driver>(&mut self, d: &mut D, id: ServerId, text: &[u8]) {
+    fn ask_to_mark<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, text: &[u8]) {
         let Some(server) = self.servers.get_mut(id) else { return };
-        server.active_us = self.now.mono_us;
+        server.active_us = cx.env.now.mono_us;
         if let ServerState::Auditing(auditing) = &mut server.state {
             auditing.attempts += 1;
             auditing.answer = Replies::default();
         }
-        self.send_hidden(d, id, Purpose::Audit, text);
+        self.send_hidden(cx, id, Purpose::Audit, text);
     }
 
     /// A client's server was told of a mark: after the client's own mark, the notify listener alone counts. `false` if it is
@@ -255,7 +267,7 @@ impl Machine {
     }
 
     /// All that was asked for with a mark is answered.
-    pub(super) fn mark_answered<D: Driver>(&mut self, d: &mut D, id: ServerId, client: ClientId) {
+    pub(super) fn mark_answered<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client: ClientId) {
         let ServerState::Auditing(auditing) = &self.servers[id].state else { return };
         let (failed, stage) = (auditing.answer.failed.is_some(), auditing.stage);
         let again = failed && auditing.attempts < AUDIT_ATTEMPTS_MAX;
@@ -265,61 +277,67 @@ impl Machine {
         // It may still listen to marks then.
         let doubt = if failed { Reasons::UNKNOWN } else { Reasons::NONE };
         match stage {
-            Stage::Marking(_) if again => self.mark(d, id, client),
-            Stage::Marking(reasons) => self.not_met(d, id, client, reasons),
-            Stage::Marked(_) if again => self.ask_to_mark(d, id, &statement(b"UNLISTEN ", &channel)),
-            Stage::Marked(reasons) if is_marked => self.met(d, id, client, reasons.with(doubt)),
+            Stage::Marking(_) if again => self.mark(cx, id, client),
+            Stage::Marking(reasons) => self.not_met(cx, id, client, reasons),
+            Stage::Marked(_) if again => self.ask_to_mark(cx, id, &statement(b"UNLISTEN ", &channel)),
+            Stage::Marked(reasons) if is_marked => self.met(cx, id, client, reasons.with(doubt)),
             Stage::Marked(reasons) => {
                 self.set_stage(id, Stage::Meeting(reasons.with(doubt)));
                 // A backend that notifies reads all notifications that others sent before it is ready.
                 let text = statement(b"NOTIFY ", &channel);
-                self.ask_notify_listener(d, pool_id, Purpose::Meet, &text, vec![client]);
+                self.ask_notify_listener(cx, pool_id, Purpose::Meet, &text, vec![client]);
             }
-            Stage::Alone(reasons) => self.listen_alone(d, id, client, reasons.with(doubt)),
+            Stage::Alone(reasons) => self.listen_alone(cx, id, client, reasons.with(doubt)),
             _ => {}
         }
     }
 
     /// The notify listener has told every notification before the mark, and the mark if it is to come at all.
-    fn met<D: Driver>(&mut self, d: &mut D, id: ServerId, client: ClientId, reasons: Reasons) {
+    fn met<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client: ClientId, reasons: Reasons) {
         let server_pid = self.servers[id].pid;
         let Some(account) = self.account_mut(client) else { return };
         let own_pid = account.cancel_key.pid();
         match account.listener.as_deref_mut() {
             Some(listener) if listener.is_marked => listener.meet(server_pid, own_pid),
-            _ => return self.not_met(d, id, client, reasons),
+            _ => return self.not_met(cx, id, client, reasons),
         }
         self.notified.push(client);
-        self.audit_over(d, id, client, reasons);
+        self.audit_over(cx, id, client, reasons);
     }
 
     /// The notify listener is not at the client's server's host, or that one refuses to send a mark.
-    fn not_met<D: Driver>(&mut self, d: &mut D, id: ServerId, client: ClientId, reasons: Reasons) {
+    fn not_met<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client: ClientId, reasons: Reasons) {
         let line = format!(
             "{} and the connection that listens for its pool do not hear each other",
             self.server_log_name(&self.servers[id])
         );
-        self.log(d, Level::Warning, &line);
+        cx.log(Level::Warning, &line);
         if self.listener(client).is_some_and(|listener| !listener.joined.is_empty()) {
             // The notifications on these channels that the notify listener has still to tell it cannot come from its server
             // any more.
-            self.refuse_client(d, client, &Fault::NotificationsLost);
+            self.refuse_client(cx, client, &Fault::NotificationsLost);
             return;
         }
-        self.listen_alone(d, id, client, reasons);
+        self.listen_alone(cx, id, client, reasons);
     }
 
     /// A client keeps the server that it has just begun to listen on.
-    fn listen_alone<D: Driver>(&mut self, d: &mut D, id: ServerId, client: ClientId, reasons: Reasons) {
+    fn listen_alone<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        client: ClientId,
+        reasons: Reasons,
+    ) {
         self.listen_here(client);
-        self.audit_over(d, id, client, reasons.with(Reasons::LISTENS));
+        self.audit_over(cx, id, client, reasons.with(Reasons::LISTENS));
     }
 
     /// The notify listener ended. A client that listened through it may have missed notifications from here on. A client
     /// that was about to listen through it listens on its server.
     pub(in crate::machine) fn notify_listener_lost<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         pool_id: PoolId,
         id: ServerId,
     ) {
@@ -337,7 +355,7 @@ impl Machine {
                 pool.database,
                 pool.user
             );
-            self.log(d, Level::Warning, &line);
+            cx.log(Level::Warning, &line);
         }
         for client in clients {
             let joining = self.stage_of(client).and_then(|(server, stage)| match stage {
@@ -350,20 +368,24 @@ impl Machine {
             let had_some = self.listener(client).is_some_and(|listener| !listener.joined.is_empty());
             match joining.filter(|_| !had_some) {
                 Some((server, reasons)) if self.servers[server].ledger.is_empty() => {
-                    self.listen_alone(d, server, client, reasons);
+                    self.listen_alone(cx, server, client, reasons);
                 }
                 Some((server, reasons)) => self.set_stage(server, Stage::Alone(reasons)),
                 None => {
-                    self.refuse_client(d, client, &Fault::NotificationsLost);
+                    self.refuse_client(cx, client, &Fault::NotificationsLost);
                 }
             }
         }
     }
 
     /// Leaves the channels that no client wants; a notify listener without any is closed like an unused server.
-    pub(in crate::machine) fn tend_notify_listener<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
-        let idle_us = duration_us(self.rules.config.main.server_idle_timeout);
-        let stopping = self.stopping.is_some();
+    pub(in crate::machine) fn tend_notify_listener<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        pool_id: PoolId,
+    ) {
+        let idle_us = duration_us(cx.env.rules.config.main.server_idle_timeout);
+        let stopping = cx.env.stopping.is_some();
         let Some(notify_listener) = self.pools[pool_id]
             .notify_listener
             .as_deref_mut()
@@ -380,15 +402,15 @@ impl Machine {
         if !unwanted.is_empty() {
             let text: Vec<u8> =
                 unwanted.iter().flat_map(|channel| statement(b"UNLISTEN ", channel)).collect();
-            return self.ask_notify_listener(d, pool_id, Purpose::Listen, &text, Vec::new());
+            return self.ask_notify_listener(cx, pool_id, Purpose::Listen, &text, Vec::new());
         }
         let Some(found) = self.servers.get(server) else { return };
-        let unused_us = self.now.mono_us.saturating_sub(found.active_us);
+        let unused_us = cx.env.now.mono_us.saturating_sub(found.active_us);
         if is_unused
             && found.ledger.is_empty()
             && (stopping || found.retire.is_some() || idle_us > 0 && unused_us >= idle_us)
         {
-            self.close_server(d, server, "nobody listens any more", CloseMode::Flush);
+            self.close_server(cx, server, "nobody listens any more", CloseMode::Flush);
         }
     }
 

@@ -16,17 +16,18 @@ use pgweir_settings::PoolMode;
 use pgweir_sql::Marks;
 
 use crate::client::{Account, ClientState, Opening};
+use crate::context::Cx;
 use crate::driver::Driver;
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Accepted, Ledger, Owner, Purpose};
 use crate::limits::NOTIFICATIONS_BYTES_MAX;
-use crate::machine::Machine;
+use crate::machine::Worker;
 use crate::notify_listener::{Listener, Message, as_own};
 use crate::pins::Reasons;
 use crate::server::{Auditing, Replies, ServerState, Stage};
 
-impl Machine {
+impl Worker {
     // The end of a transaction.
 
     /// A transaction ends that other connections must know of before the client is told.
@@ -59,17 +60,17 @@ impl Machine {
     }
 
     /// Sends the delayed ReadyForQuery.
-    pub(super) fn give_ready<D: Driver>(&mut self, d: &mut D, id: ClientId) {
+    pub(super) fn give_ready<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let ClientState::Linked(link) = &mut client.state else { return };
         if !std::mem::take(&mut link.ready_due) {
             return;
         }
-        self.send_notifications(d, id);
-        self.scratch.clear();
-        encode_ready(&mut self.scratch, TxStatus::Idle);
+        self.send_notifications(cx, id);
+        cx.env.scratch.clear();
+        encode_ready(&mut cx.env.scratch, TxStatus::Idle);
         if let Some(client) = self.clients.get(id) {
-            d.send(client.conn, &self.scratch);
+            cx.driver.send(client.conn, &cx.env.scratch);
         }
     }
 
@@ -78,7 +79,7 @@ impl Machine {
         self.listener(id).is_some_and(|listener| !listener.own.is_empty())
     }
 
-    /// As [`Machine::owes_notifications`]; the server stays with it until they have.
+    /// As [`Worker::owes_notifications`]; the server stays with it until they have.
     pub(super) fn awaits_own(&mut self, id: ServerId, client: ClientId) -> bool {
         if !self.owes_notifications(client) {
             return false;
@@ -108,7 +109,7 @@ impl Machine {
     // Notifications.
 
     /// The notify listener was notified: every client that listens is told.
-    pub(in crate::machine) fn spread<D: Driver>(&mut self, d: &mut D, id: ServerId, message: &[u8]) {
+    pub(in crate::machine) fn spread<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, message: &[u8]) {
         let Some(told) = parsed(message) else { return };
         let Some(server) = self.servers.get(id) else { return };
         let (pool_id, params) = (server.pool, std::sync::Arc::clone(&server.params));
@@ -122,8 +123,8 @@ impl Machine {
             .unwrap_or_default();
         let is_ascii = told.channel.is_ascii() && told.payload.is_ascii();
         for client in clients {
-            if !is_ascii && !self.has_encoding_of(client, &params) {
-                self.refuse_client(d, client, &Fault::NotificationEncoding);
+            if !is_ascii && !self.has_encoding_of(cx.env, client, &params) {
+                self.refuse_client(cx, client, &Fault::NotificationEncoding);
                 continue;
             }
             let Some(account) = self.account_mut(client) else { continue };
@@ -136,10 +137,10 @@ impl Machine {
                 listener.tell(message, own_pid);
                 self.notified.push(client);
             }
-            if self.has_too_many(d, client) {
-                self.refuse_client(d, client, &Fault::TooManyNotifications);
+            if self.has_too_many(cx, client) {
+                self.refuse_client(cx, client, &Fault::TooManyNotifications);
             } else if let Some((server, Stage::Owing(reasons))) = self.stage_of(client) {
-                self.audit_over(d, server, client, reasons);
+                self.audit_over(cx, server, client, reasons);
             }
         }
     }
@@ -147,7 +148,7 @@ impl Machine {
     /// A client's server was notified of something, for the channels of the session that it carries.
     pub(in crate::machine) fn note_notification<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ServerId,
         client_id: ClientId,
         message: &[u8],
@@ -188,8 +189,8 @@ impl Machine {
             listener.in_reserve.push(message.into());
             listener.bytes += message.len();
         }
-        if self.has_too_many(d, client_id) {
-            self.refuse_client(d, client_id, &Fault::TooManyNotifications);
+        if self.has_too_many(cx, client_id) {
+            self.refuse_client(cx, client_id, &Fault::TooManyNotifications);
         }
     }
 
@@ -206,8 +207,13 @@ impl Machine {
         !own && self.is_told_as_it_comes(client)
     }
 
-    /// Tells the client of a notification that [`Machine::passes_notification`] does not pass.
-    pub(in crate::machine) fn tell_here<D: Driver>(&mut self, d: &mut D, id: ServerId, message: &[u8]) {
+    /// See [`Worker::passes_notification`]: one that does not.
+    pub(in crate::machine) fn tell_here<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        message: &[u8],
+    ) {
         let Some(server) = self.servers.get(id).filter(|_| self.listens_here(id)) else { return };
         let Some(client_id) = server.state.client() else { return };
         let (server_pid, at_once) = (server.pid, self.is_told_as_it_comes(client_id));
@@ -215,9 +221,9 @@ impl Machine {
         let Some(account) = client.account.as_deref_mut() else { return };
         let message = as_own(message.into(), server_pid, account.cancel_key.pid());
         if account.listener.is_some() && !at_once {
-            self.tell_later(d, client_id, message);
+            self.tell_later(cx, client_id, message);
         } else {
-            d.send(client.conn, &message);
+            cx.driver.send(client.conn, &message);
         }
     }
 
@@ -225,7 +231,7 @@ impl Machine {
     /// answered here, or other clients wait for its end already. It is kept then.
     pub(in crate::machine) fn keeps_notification<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         message: &[u8],
     ) -> bool {
@@ -235,20 +241,20 @@ impl Machine {
             _ => false,
         };
         if waits || begins {
-            self.tell_later(d, id, message.into());
+            self.tell_later(cx, id, message.into());
         }
         waits || begins
     }
 
     /// It is told when its transaction is over.
-    fn tell_later<D: Driver>(&mut self, d: &mut D, id: ClientId, message: Message) {
+    fn tell_later<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, message: Message) {
         let Some(account) = self.account_mut(id) else { return };
         let listener: &mut Listener = account.listener.get_or_insert_default();
         listener.bytes += message.len();
         listener.queue.push(message);
         self.notified.push(id);
-        if self.has_too_many(d, id) {
-            self.refuse_client(d, id, &Fault::TooManyNotifications);
+        if self.has_too_many(cx, id) {
+            self.refuse_client(cx, id, &Fault::TooManyNotifications);
         }
     }
 
@@ -263,10 +269,10 @@ impl Machine {
             && self.listener(id).is_none_or(|listener| listener.queue.is_empty())
     }
 
-    fn has_too_many<D: Driver>(&self, d: &D, id: ClientId) -> bool {
+    fn has_too_many<D: Driver>(&self, cx: &Cx<'_, D>, id: ClientId) -> bool {
         let waiting = self.listener(id).map_or(0, |listener| listener.bytes);
         let conn = self.clients.get(id).map(|client| client.conn);
-        waiting + conn.map_or(0, |conn| d.backlog(conn)) > NOTIFICATIONS_BYTES_MAX && waiting > 0
+        waiting + conn.map_or(0, |conn| cx.driver.backlog(conn)) > NOTIFICATIONS_BYTES_MAX && waiting > 0
     }
 
     /// Something waits for the client's ReadyForQuery. In the middle of a pipeline nothing is told that may be the client's own: the
@@ -282,24 +288,24 @@ impl Machine {
     }
 
     /// Sends the waiting notifications.
-    pub(in crate::machine) fn send_notifications<D: Driver>(&mut self, d: &mut D, id: ClientId) {
+    pub(in crate::machine) fn send_notifications<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let conn = client.conn;
         let listener = client.account.as_deref_mut().and_then(|account| account.listener.as_deref_mut());
         let told = listener.map(Listener::take).unwrap_or_default();
         if !told.is_empty() {
-            d.send(conn, &told);
+            cx.driver.send(conn, &told);
         }
     }
 
     /// Tells the clients that have no transaction open; the other clients later.
-    pub(in crate::machine) fn notify_clients<D: Driver>(&mut self, d: &mut D) {
+    pub(in crate::machine) fn notify_clients<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         for id in std::mem::take(&mut self.notified) {
             if self.listener(id).is_none_or(|listener| listener.queue.is_empty()) {
                 continue;
             }
             if self.is_between_statements(id) {
-                self.send_notifications(d, id);
+                self.send_notifications(cx, id);
             } else {
                 self.notified.push(id);
             }

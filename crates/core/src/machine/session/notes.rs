@@ -5,20 +5,22 @@ use pgweir_wire::frontend::tag;
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::client::{ClientState, Link};
+use crate::context::Env;
 use crate::ids::{ClientId, StatementId};
 use crate::known_sets::PlainSet;
 use crate::limits::LEXED_BYTES_MAX;
-use crate::machine::Machine;
+use crate::machine::Worker;
 use crate::pins::{Reasons, Told, Touched, Values, may_change_pin, may_touch};
 use crate::routines::Routines;
 use crate::session::{IDENTITY, Session};
 use crate::untold::{behind_names, bound_values};
 
-impl Machine {
+impl Worker {
     /// The text of a Query or a Parse, as far as it is there, and the marks that its words give.
     #[inline]
     pub(in crate::machine) fn text_of<'a>(
         &mut self,
+        env: &mut Env,
         header: Header,
         message: &'a [u8],
     ) -> Option<(&'a [u8], Traits)> {
@@ -28,14 +30,15 @@ impl Machine {
             tag::PARSE => until_nul(body.splitn(2, |byte| *byte == 0).nth(1).unwrap_or_default()),
             _ => return None,
         };
-        Some((text, self.texts.traits(text)))
+        Some((text, env.texts.traits(text)))
     }
 
     /// A Query, a Parse, a Bind or a FunctionCall goes to the client's server; `message` may be only its beginning. `noted` is its
-    /// [`Machine::text_of`].
+    /// [`Worker::text_of`].
     #[inline]
     pub(in crate::machine) fn note_message(
         &mut self,
+        env: &mut Env,
         id: ClientId,
         header: Header,
         message: &[u8],
@@ -50,31 +53,31 @@ impl Machine {
                 }
             }
             tag::BIND => {
-                self.measure_bind(id, body);
+                self.measure_bind(env, id, body);
                 return self.note_values(id, behind_names(body));
             }
-            tag::FUNCTION_CALL => return self.note_function(id, body),
+            tag::FUNCTION_CALL => return self.note_function(env, id, body),
             _ => return,
         }
         let Some((text, traits)) = noted else { return };
-        self.measure_text(id, header.tag, body, &traits, text);
+        self.measure_text(env, id, header.tag, body, &traits, text);
         if body.len() < header.body_len as usize {
-            return self.note_beginning(id, traits.marks, body);
+            return self.note_beginning(env, id, traits.marks, body);
         }
         let mut marks = traits.marks;
-        if self.is_watched(id, traits.fingerprint) || self.changes_inside(id, text) {
+        if self.is_watched(env, id, traits.fingerprint) || self.changes_inside(id, text) {
             // It is known that the words do not tell.
             marks.add(Marks::ROUTINES);
         }
         if !marks.is_empty() {
-            self.note_marks(id, marks, text, header.tag == tag::QUERY);
+            self.note_marks(env, id, marks, text, header.tag == tag::QUERY);
         }
     }
 
     /// Only the beginning of a message is here. The rest, still to come, is not known yet.
     #[cold]
-    fn note_beginning(&mut self, id: ClientId, marks: Marks, body: &[u8]) {
-        self.note_marks(id, marks.and(Marks::ROUTINES), b"", false);
+    fn note_beginning(&mut self, env: &Env, id: ClientId, marks: Marks, body: &[u8]) {
+        self.note_marks(env, id, marks.and(Marks::ROUTINES), b"", false);
         let Some(client) = self.clients.get_mut(id) else { return };
         if let ClientState::Linked(link) = &mut client.state
             && let (Some(touched), Some(account)) = (link.touched.as_deref_mut(), &client.account)
@@ -86,8 +89,8 @@ impl Machine {
     }
 
     /// A function is called by its number.
-    fn note_function(&mut self, id: ClientId, body: &[u8]) {
-        self.note_marks(id, Marks::ROUTINES, b"", false);
+    fn note_function(&mut self, env: &Env, id: ClientId, body: &[u8]) {
+        self.note_marks(env, id, Marks::ROUTINES, b"", false);
         let number = body.first_chunk::<4>().map(|number| u32::from_be_bytes(*number));
         if !number.is_some_and(|number| LARGE_OBJECT_FUNCTIONS.contains(&number)) {
             self.doubt_names(id);
@@ -129,22 +132,22 @@ impl Machine {
     }
 
     /// A prepared statement is bound.
-    pub(in crate::machine) fn note_statement(&mut self, id: ClientId, statement: StatementId) {
-        self.measure_statement(id, statement);
-        let Some(known) = self.statements.get(statement) else { return };
-        let watched = known.traits.is_some_and(|traits| self.is_watched(id, traits.fingerprint))
+    pub(in crate::machine) fn note_statement(&mut self, env: &mut Env, id: ClientId, statement: StatementId) {
+        self.measure_statement(env, id, statement);
+        let Some(known) = env.statements.get(statement) else { return };
+        let watched = known.traits.is_some_and(|traits| self.is_watched(env, id, traits.fingerprint))
             || self.changes_inside(id, &known.query);
         let marks = if watched { known.marks().and(Marks::ROUTINES) } else { known.marks() };
         if marks.is_empty() {
             return;
         }
         let query = known.query.clone();
-        self.note_marks(id, marks, &query, false);
+        self.note_marks(env, id, marks, &query, false);
     }
 
     /// `runs_once`: exactly once, and now, if nothing fails.
-    pub(super) fn note_marks(&mut self, id: ClientId, marks: Marks, text: &[u8], runs_once: bool) {
-        let beyond = self.names_beyond(id, marks, text);
+    pub(super) fn note_marks(&mut self, env: &Env, id: ClientId, marks: Marks, text: &[u8], runs_once: bool) {
+        let beyond = self.names_beyond(env, id, marks, text);
         let Some(client) = self.clients.get_mut(id) else { return };
         let Some(account) = client.account.as_deref() else { return };
         let ClientState::Linked(link) = &mut client.state else { return };
@@ -184,7 +187,7 @@ impl Machine {
     }
 }
 
-impl Machine {
+impl Worker {
     /// The client changed tables or similar objects, which the statements that it prepared by SQL may be about. Those stay
     /// where they are, as PostgreSQL prepares nothing whose table is gone.
     pub(in crate::machine) fn note_schema_changed(&mut self, id: ClientId) {
@@ -211,7 +214,7 @@ impl Machine {
     }
 
     /// Names of settings that a text may set and that do not stand in it.
-    fn names_beyond(&self, id: ClientId, marks: Marks, text: &[u8]) -> SettingNames {
+    fn names_beyond(&self, env: &Env, id: ClientId, marks: Marks, text: &[u8]) -> SettingNames {
         let mut found = SettingNames::default();
         if clears_settings(text) {
             // It ends statements that were prepared by SQL, and executes none.
@@ -244,7 +247,7 @@ impl Machine {
             learn(&known.text, traits(&known.text).marks);
         }
         for (_, statement) in account.statements.iter().flat_map(|statements| statements.iter()) {
-            if let Some(known) = self.statements.get(statement) {
+            if let Some(known) = env.statements.get(statement) {
                 // A text that was not looked at may do anything.
                 learn(&known.query, known.traits.map_or(Marks::CALLS_SETTINGS, |traits| traits.marks));
             }

@@ -15,10 +15,11 @@ use pgweir_wire::error::SqlState;
 
 use crate::client::{Account, ClientState, Own};
 use crate::client_handoff::{Login, Replication};
+use crate::context::{Cx, Env};
 use crate::driver::{CloseMode, Driver};
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
-use crate::machine::Machine;
+use crate::machine::Worker;
 use crate::params::Params;
 use crate::pool::ServerKind;
 use crate::server::{Server, ServerState};
@@ -38,7 +39,7 @@ enum Fitness {
     Unfit,
 }
 
-impl Machine {
+impl Worker {
     /// Whether each of the pool's clients has its own server.
     pub(in crate::machine) fn gets_own_server(&self, pool_id: PoolId) -> bool {
         let pool = &self.pools[pool_id];
@@ -48,7 +49,7 @@ impl Machine {
     /// Clients that log in are told of a server each, as far as there are servers or there is room for more.
     pub(in crate::machine) fn greet_with_own_servers<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         pool_id: PoolId,
         greeting: &Arc<ServerGreeting>,
     ) {
@@ -56,36 +57,37 @@ impl Machine {
             return;
         }
         for id in self.pools[pool_id].awaiting.clone() {
-            self.note_opening(id, greeting);
+            self.note_opening(cx.env, id, greeting);
             if self.kept_is_coming(id) {
                 continue;
             }
-            if let Some(server) = self.find_own(d, pool_id, id) {
+            if let Some(server) = self.find_own(cx, pool_id, id) {
                 self.pools[pool_id].awaiting.retain(|&other| other != id);
-                self.greet_on_server(d, id, server, greeting);
+                self.greet_on_server(cx, id, server, greeting);
             }
         }
     }
 
     /// The client waits for a server that is being opened for it, or soon will be.
-    pub(in crate::machine) fn awaits_own_server(&self, id: ClientId) -> bool {
+    pub(in crate::machine) fn awaits_own_server(&self, env: &Env, id: ClientId) -> bool {
         let Some(account) = self.clients.get(id).and_then(|client| client.account.as_deref()) else {
             return false;
         };
         if !self.gets_own_server(account.pool) {
             return false;
         }
-        self.kept_is_coming(id) || !self.is_full(account.pool) && self.opens_as_many_as_it_may(account.pool)
+        self.kept_is_coming(id)
+            || !self.is_full(env, account.pool) && self.opens_as_many_as_it_may(env, account.pool)
     }
 
     /// The parameters that its login asks for, noted once.
-    fn note_opening(&mut self, id: ClientId, greeting: &ServerGreeting) {
+    fn note_opening(&mut self, env: &Env, id: ClientId, greeting: &ServerGreeting) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let (ClientState::AwaitingServer(login), Some(account)) = (&client.state, &mut client.account) else {
             return;
         };
         if account.own.is_none() {
-            let opening = Opened::new(&self.tracked, &greeting.params, &login.params, &login.session);
+            let opening = Opened::new(&env.tracked, &greeting.params, &login.params, &login.session);
             account.own = Some(Box::new(Own { opening, kept: None }));
         }
     }
@@ -104,7 +106,7 @@ impl Machine {
 
     /// A server that was opened for a similar client and is being brought back to that state: it is free sooner than a new
     /// one is opened.
-    fn soon_free(&self, pool_id: PoolId, client: ClientId) -> Option<ServerId> {
+    fn soon_free(&self, env: &Env, pool_id: PoolId, client: ClientId) -> Option<ServerId> {
         let wanted = &self.clients.get(client)?.account.as_deref()?.own.as_deref()?.opening;
         let fits = |&id: &ServerId| {
             let server = &self.servers[id];
@@ -114,7 +116,7 @@ impl Machine {
             (resets || follows)
                 && server.opened.fits(wanted)
                 && !self.is_kept_for_another(server, id, Some(client))
-                && self.reason_to_retire(id).is_none()
+                && self.reason_to_retire(env, id).is_none()
         };
         self.pools[pool_id].tested.iter().copied().find(fits)
     }
@@ -140,54 +142,65 @@ impl Machine {
 
     /// A free server for a client that logs in. If there is none, the client gets the next server that becomes free, or one is
     /// opened if there is room.
-    fn find_own<D: Driver>(&mut self, d: &mut D, pool_id: PoolId, id: ClientId) -> Option<ServerId> {
+    fn find_own<D: Driver>(&mut self, cx: &mut Cx<'_, D>, pool_id: PoolId, id: ClientId) -> Option<ServerId> {
         let free = |found: &(Fitness, ServerId)| matches!(found.0, Fitness::Own | Fitness::Like);
         let nobody_waits = self.pools[pool_id].waiting == 0;
-        if let Some((_, server)) = self.best_idle(pool_id, Some(id), false).filter(free)
+        if let Some((_, server)) = self.best_idle(cx.env, pool_id, Some(id), false).filter(free)
             && (nobody_waits || self.kept(id) == Some(server))
-            && self.reason_to_close(server).is_none()
+            && self.reason_to_close(cx.env, server).is_none()
         {
             self.keep(id, server);
             return Some(server);
         }
         if nobody_waits
-            && !self.is_full(pool_id)
-            && let Some(server) = self.soon_free(pool_id, id)
+            && !self.is_full(cx.env, pool_id)
+            && let Some(server) = self.soon_free(cx.env, pool_id, id)
         {
             self.keep(id, server);
             return None;
         }
-        if self.opens_as_many_as_it_may(pool_id) || !self.may_dial(pool_id) {
+        if self.opens_as_many_as_it_may(cx.env, pool_id) || !self.may_dial(cx.env, pool_id) {
             return None;
         }
-        if self.is_full(pool_id)
+        if self.is_full(cx.env, pool_id)
             && nobody_waits
-            && let Some((_, other)) = self.best_idle(pool_id, Some(id), false)
+            && let Some((_, other)) = self.best_idle(cx.env, pool_id, Some(id), false)
         {
-            self.close_server(d, other, "makes room for one with other startup parameters", CloseMode::Flush);
+            self.close_server(
+                cx,
+                other,
+                "makes room for one with other startup parameters",
+                CloseMode::Flush,
+            );
         }
-        if !self.is_full(pool_id) && self.take_place(d, pool_id, true) {
-            let server = self.dial_server(d, pool_id, None);
+        if !self.is_full(cx.env, pool_id) && self.take_place(cx, pool_id, true) {
+            let server = self.dial_server(cx, pool_id, None);
             self.keep(id, server);
         }
         None
     }
 
-    fn opens_as_many_as_it_may(&self, pool_id: PoolId) -> bool {
-        let limit = self.rules.config.main.max_parallel_connects.max(1);
+    fn opens_as_many_as_it_may(&self, env: &Env, pool_id: PoolId) -> bool {
+        let limit = env.rules.config.main.max_parallel_connects.max(1);
         self.pools[pool_id].servers(ServerKind::Login) >= limit
     }
 
     /// No further server can be opened in the ordinary way.
-    fn is_full(&self, pool_id: PoolId) -> bool {
+    fn is_full(&self, env: &Env, pool_id: PoolId) -> bool {
         let pool = &self.pools[pool_id];
-        let size = self.rules.config.pool_size(&pool.config, &pool.user);
-        size > 0 && pool.servers_total() >= size || !self.may_dial(pool_id)
+        let size = env.rules.config.pool_size(&pool.config, &pool.user);
+        size > 0 && pool.servers_total() >= size || !self.may_dial(env, pool_id)
     }
 
     /// The free server that is best for a client (`None`: for work of no client); those that are kept for other clients only
     /// if `all`.
-    fn best_idle(&self, pool_id: PoolId, client: Option<ClientId>, all: bool) -> Option<(Fitness, ServerId)> {
+    fn best_idle(
+        &self,
+        env: &Env,
+        pool_id: PoolId,
+        client: Option<ClientId>,
+        all: bool,
+    ) -> Option<(Fitness, ServerId)> {
         let pool = self.pools.get(pool_id)?;
         let account = client.and_then(|client| self.clients.get(client)?.account.as_deref());
         let own = account.and_then(|account| account.own.as_deref());
@@ -203,41 +216,41 @@ impl Machine {
                 () if server.opened.is_plain() => Fitness::Plain,
                 () => Fitness::Unfit,
             };
-            (all || !taken).then(|| ((taken, fitness, self.needs_check(server)), id))
+            (all || !taken).then(|| ((taken, fitness, self.needs_check(env, server)), id))
         };
         let judged = pool.idle.iter().filter_map(judge);
-        let best = match self.rules.config.main.server_round_robin {
+        let best = match env.rules.config.main.server_round_robin {
             true => judged.min_by_key(|(rank, _)| *rank),
             false => judged.rev().min_by_key(|(rank, _)| *rank),
         };
         best.map(|((_, fitness, _), id)| (fitness, id))
     }
 
-    /// [`Machine::take_idle`] if clients have a server each.
+    /// [`Worker::take_idle`] where clients have a server each.
     pub(in crate::machine) fn take_idle_of_session<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         pool_id: PoolId,
         client: Option<ClientId>,
     ) -> Option<ServerId> {
         loop {
             let pool = self.pools.get(pool_id)?;
-            if pool.paused || self.activity != crate::machine::Activity::Active {
+            if pool.paused || cx.env.activity != crate::machine::Activity::Active {
                 return None;
             }
-            let (fitness, id) = self.best_idle(pool_id, client, self.is_full(pool_id))?;
-            if let Some(reason) = self.reason_to_close(id) {
-                self.close_server(d, id, reason, CloseMode::Flush);
+            let (fitness, id) = self.best_idle(cx.env, pool_id, client, self.is_full(cx.env, pool_id))?;
+            if let Some(reason) = self.reason_to_close(cx.env, id) {
+                self.close_server(cx, id, reason, CloseMode::Flush);
             } else if fitness == Fitness::Unfit {
                 // A server that is opened without parameters serves any next client.
-                self.close_server(d, id, "opened with startup parameters of others", CloseMode::Flush);
+                self.close_server(cx, id, "opened with startup parameters of others", CloseMode::Flush);
                 return None;
-            } else if self.needs_check(&self.servers[id]) {
+            } else if self.needs_check(cx.env, &self.servers[id]) {
                 let pool = &self.pools[pool_id];
                 if pool.servers(ServerKind::Tested) >= pool.demand() {
                     return None;
                 }
-                self.check_server(d, id);
+                self.check_server(cx, id);
             } else {
                 return Some(id);
             }
@@ -296,7 +309,7 @@ impl Machine {
     /// PostgreSQL refused a login because of the client's parameters: only this client is concerned.
     pub(in crate::machine) fn refuse_opening<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ServerId,
         code: SqlState,
         message: &str,
@@ -309,9 +322,9 @@ impl Machine {
             return false;
         }
         let client = server.kept_for.filter(|&client| self.kept(client) == Some(id));
-        self.close_server(d, id, "login failed", CloseMode::Now);
+        self.close_server(cx, id, "login failed", CloseMode::Now);
         if let Some(client) = client {
-            self.refuse_client(d, client, &Fault::of_startup(code, message.to_owned()));
+            self.refuse_client(cx, client, &Fault::of_startup(code, message.to_owned()));
         }
         true
     }
@@ -339,7 +352,7 @@ impl Machine {
     /// Lets a client in that has a server.
     fn greet_on_server<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         server_id: ServerId,
         greeting: &ServerGreeting,
@@ -360,8 +373,8 @@ impl Machine {
                 })
             })
         });
-        self.greet_client(d, id, greeting, checked.as_deref(), Some(server_id));
-        self.client_resume(d, id);
+        self.greet_client(cx, id, greeting, checked.as_deref(), Some(server_id));
+        self.client_resume(cx, id);
     }
 
     /// The client is to be told of the server's process. Returns the other messages that the server sent at its login.
@@ -369,22 +382,22 @@ impl Machine {
     /// If processes are peers, the process id says which of them the client belongs to: it cannot be the server's.
     pub(in crate::machine) fn show_process<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         server_id: ServerId,
     ) -> Vec<u8> {
         let server = &mut self.servers[server_id];
         let (pid, notices) = (server.pid, std::mem::take(&mut server.notices));
         let is_process = i32::try_from(pid).is_ok_and(|pid| pid > 0);
-        if self.rules.config.main.peer_id != 0 || !is_process {
+        if cx.env.rules.config.main.peer_id != 0 || !is_process {
             return notices;
         }
         let Some(account) = self.clients.get(id).and_then(|client| client.account.as_deref()) else {
             return notices;
         };
         let (old, minor) = (account.cancel_key.head(), account.cancel_key.minor());
-        self.cancel_keys.remove(&old);
-        let key = self.new_cancel_key(d, id, minor, Some(pid));
+        cx.env.cancel_keys.remove(&old);
+        let key = self.new_cancel_key(cx, id, minor, Some(pid));
         if let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut()) {
             account.cancel_key = key;
         }

@@ -1,19 +1,20 @@
 //! A client that keeps its server when its transaction is over.
 
 use crate::client::ClientState;
+use crate::context::Cx;
 use crate::driver::{CloseMode, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::Purpose;
-use crate::machine::{Machine, duration_us};
+use crate::machine::{Worker, duration_us};
 use crate::pins::{Pin, Reasons};
 use crate::sequences::Drawing;
 use crate::server::ServerState;
 
-impl Machine {
+impl Worker {
     /// The client keeps its server for these reasons, or (for none) no longer. `false` if it was refused, and is gone.
-    pub(super) fn set_pin<D: Driver>(&mut self, d: &mut D, id: ClientId, reasons: Reasons) -> bool {
-        let now_us = self.now.mono_us;
+    pub(super) fn set_pin<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, reasons: Reasons) -> bool {
+        let now_us = cx.env.now.mono_us;
         let Some(client) = self.clients.get_mut(id) else { return false };
         let Some(pool_id) = client.account.as_ref().map(|account| account.pool) else { return true };
         let ClientState::Linked(link) = &mut client.state else { return true };
@@ -33,14 +34,14 @@ impl Machine {
                 }
                 pool.pinned += 1;
                 pool.continuity.pins += 1;
-                let limit = self.rules.config.main.max_pinned;
+                let limit = cx.env.rules.config.main.max_pinned;
                 let fault = match pool.refuses_pins {
                     true => Some(Fault::CanNotMove(reasons.text())),
                     false => (limit > 0 && pool.pinned > limit).then(|| Fault::TooManyPinned(reasons.text())),
                 };
                 if let Some(fault) = fault {
                     // It leaves as a pinned client: its state on the server is cleared away.
-                    self.refuse_client(d, id, &fault);
+                    self.refuse_client(cx, id, &fault);
                     return false;
                 }
                 let line = format!(
@@ -48,19 +49,19 @@ impl Machine {
                     self.client_log_name(&self.clients[id]),
                     reasons.text()
                 );
-                self.log(d, Level::Debug, &line);
+                cx.log(Level::Debug, &line);
             }
         }
         true
     }
 
     /// `pin_warn_after`: a client that keeps its server for long is logged, once.
-    pub(in crate::machine) fn log_long_pins<D: Driver>(&mut self, d: &mut D) {
-        let limit_us = duration_us(self.rules.config.main.pin_warn_after);
+    pub(in crate::machine) fn log_long_pins<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let limit_us = duration_us(cx.env.rules.config.main.pin_warn_after);
         if limit_us == 0 || self.pools.values().all(|pool| pool.pinned == 0) {
             return;
         }
-        let now_us = self.now.mono_us;
+        let now_us = cx.env.now.mono_us;
         let mut long = Vec::new();
         for (id, client) in &mut self.clients {
             if let ClientState::Linked(link) = &mut client.state
@@ -75,7 +76,7 @@ impl Machine {
         for (id, reasons, seconds) in long {
             let name = self.client_log_name(&self.clients[id]);
             let line = format!("{name} has kept its server for {seconds} s (pin_warn_after), for: {reasons}");
-            self.log(d, Level::Warning, &line);
+            cx.log(Level::Warning, &line);
         }
     }
 
@@ -91,22 +92,22 @@ impl Machine {
     /// A client left its server, which is at rest but for a question of ours, with traces in its session.
     pub(in crate::machine) fn clear_session<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ServerId,
         pin: Option<&Pin>,
     ) {
         if pin.is_some_and(|pin| pin.reasons.has(Reasons::STICKY)) {
             return self.close_server(
-                d,
+                cx,
                 id,
                 "client left state that can not be taken back",
                 CloseMode::Flush,
             );
         }
         self.set_server_state(id, ServerState::Cleaning);
-        self.servers[id].active_us = self.now.mono_us;
-        self.send_hidden(d, id, Purpose::Reset, b"DISCARD ALL");
-        self.server_unpause(d, id);
+        self.servers[id].active_us = cx.env.now.mono_us;
+        self.send_hidden(cx, id, Purpose::Reset, b"DISCARD ALL");
+        self.server_unpause(cx, id);
     }
 
     /// Its client listens on this very server.

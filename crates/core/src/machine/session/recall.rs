@@ -6,10 +6,11 @@
 
 use std::sync::Arc;
 
+use crate::context::Cx;
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::known_sets::PlainSet;
-use crate::machine::Machine;
+use crate::machine::Worker;
 use crate::pins::Reasons;
 use crate::server::Probe;
 
@@ -21,11 +22,11 @@ pub(super) enum Recalled {
     Unknown(Option<Probe>),
 }
 
-impl Machine {
+impl Worker {
     /// The session of a server on which these texts took effect, in this order, if they set all these names.
     pub(super) fn recall<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ServerId,
         client_id: ClientId,
         names: &[Box<[u8]>],
@@ -53,11 +54,11 @@ impl Machine {
         }
         let mut session = (*server.session).clone();
         for (name, value) in &found {
-            self.learn_value(id, &mut session, name, Some(value));
+            self.learn_value(cx.env, id, &mut session, name, Some(value));
         }
         let reasons = self.keep_session(id, client_id, session, Reasons::NONE);
         let stays = !reasons.is_none();
         // A refused client is gone, and its server with it.
-        Recalled::Kept(!self.set_pin(d, client_id, reasons) || stays)
+        Recalled::Kept(!self.set_pin(cx, client_id, reasons) || stays)
     }
 }

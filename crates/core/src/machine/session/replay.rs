@@ -12,25 +12,26 @@ use pgweir_wire::error::SqlState;
 use pgweir_wire::frontend;
 
 use crate::client::{ClientState, Opening, Waiting};
+use crate::context::Cx;
 use crate::driver::{CloseMode, Driver, Level};
 use crate::errors::Fault;
 use crate::first_ask::FirstAsk;
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Kind, Owner, Purpose};
 use crate::limits::REFUSED_SERVERS_MAX;
-use crate::machine::Machine;
+use crate::machine::Worker;
 use crate::machine::begin::NO_PARAMETERS;
 use crate::server::{ServerState, Settling};
 
 /// Why a server is closed that does not reach the state that its client needs.
 const NOT_RESTORED: &str = "session could not be restored";
 
-impl Machine {
+impl Worker {
     /// Sends the statements that bring the server to its client's session; the client's next message follows right after them.
     /// `false` if that is not possible, and nothing was sent.
     pub(super) fn replay<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         server_id: ServerId,
         statements: &[Vec<u8>],
@@ -52,8 +53,8 @@ impl Machine {
         }
         // No group may be queued behind it.
         link.group = None;
-        self.scratch.clear();
-        let out = &mut self.scratch;
+        cx.env.scratch.clear();
+        let out = &mut cx.env.scratch;
         let texts = statements.iter().map(Vec::as_slice);
         for text in [&b"BEGIN"[..]].into_iter().chain(texts).chain([&b"COMMIT"[..]]) {
             frontend::encode_parse(out, b"", text, &[]);
@@ -66,7 +67,7 @@ impl Machine {
         }
         let pool = server.pool;
         server.first_ask.note_replay();
-        d.send(server.conn, &self.scratch);
+        cx.driver.send(server.conn, &cx.env.scratch);
         self.pools[pool].continuity.replays += 1;
         true
     }
@@ -104,21 +105,21 @@ impl Machine {
     /// The first group after a replay is answered: the server has reported its parameters.
     pub(in crate::machine) fn replay_over<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         server_id: ServerId,
     ) {
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
             link.opening = Opening::Done;
         }
-        self.adopt_params(d, server_id, id);
+        self.adopt_params(cx, server_id, id);
     }
 
     /// The client's session cannot be brought to this server. If a cancel request or a timeout ended the replay, only the client's
     /// statement ends. Anything else is not the client's fault.
     pub(in crate::machine) fn replay_failed<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         server_id: ServerId,
         message: &[u8],
         (code, text): (SqlState, String),
@@ -138,44 +139,44 @@ impl Machine {
         {
             link.opening = Opening::Failed { whole, repair: b"ROLLBACK" };
             link.touched = None;
-            d.send(client.conn, message);
+            cx.driver.send(client.conn, message);
             if self.servers[server_id].session.prepared().next().is_some() {
                 // A DEALLOCATE is not taken back with its transaction.
                 self.servers[server_id].retire.get_or_insert(NOT_RESTORED);
             }
             if simple {
-                self.send_sync(d, server_id);
+                self.send_sync(cx, server_id);
             }
             return;
         }
-        self.settle_failed(d, server_id, code, text);
+        self.settle_failed(cx, server_id, code, text);
     }
 
     /// The server does not reach the state that it should: its client gets another one, up to a number of times, and then is
     /// told. The server is not used any more.
     pub(in crate::machine) fn settle_failed<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         server_id: ServerId,
         code: SqlState,
         text: String,
     ) {
         let Some(server) = self.servers.get_mut(server_id) else { return };
         server.retire.get_or_insert(NOT_RESTORED);
-        if self.gets_another_server(d, server_id) {
+        if self.gets_another_server(cx, server_id) {
             let line = format!(
                 "{} could not be brought to a session: {text}",
                 self.server_log_name(&self.servers[server_id])
             );
-            self.log(d, Level::Warning, &line);
-            return self.close_server(d, server_id, NOT_RESTORED, CloseMode::Now);
+            cx.log(Level::Warning, &line);
+            return self.close_server(cx, server_id, NOT_RESTORED, CloseMode::Now);
         }
         let Some(server) = self.servers.get(server_id) else { return };
         match server.state {
             ServerState::Busy(client) | ServerState::Settling(Settling { client, .. }) => {
-                self.refuse_client(d, client, &Fault::SessionNotRestored(code, text));
+                self.refuse_client(cx, client, &Fault::SessionNotRestored(code, text));
             }
-            _ => self.lose_server(d, server_id, format!("session could not be restored: {text}").into()),
+            _ => self.lose_server(cx, server_id, format!("session could not be restored: {text}").into()),
         }
     }
 
@@ -183,7 +184,7 @@ impl Machine {
     /// with all its requests. `false` if that is not possible: it was refused too often, or it asked for more than is kept.
     pub(in crate::machine) fn gets_another_server<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         server_id: ServerId,
     ) -> bool {
         let Some(server) = self.servers.get_mut(server_id) else { return false };
@@ -212,16 +213,16 @@ impl Machine {
         let (pool_id, since_us) = (account.pool, account.request_us);
         if !sent.is_empty() {
             sent.extend_from_slice(&client.inbox);
-            self.buffers.give_back(std::mem::replace(&mut client.inbox, sent));
+            cx.env.buffers.give_back(std::mem::replace(&mut client.inbox, sent));
         }
         client.state = ClientState::Waiting(Waiting { since_us, notified: false, group: None, begin });
         let pool = &mut self.pools[pool_id];
         pool.linked -= 1;
         pool.waiting += 1;
         pool.queue.push_front(id);
-        self.end_cancels_for(d, pool_id, id);
+        self.end_cancels_for(cx, pool_id, id);
         self.notice(pool_id);
-        self.client_unpause(d, id);
+        self.client_unpause(cx, id);
         true
     }
 }

@@ -11,18 +11,23 @@ use pgweir_wire::backend::TxStatus;
 use pgweir_wire::frontend::tag;
 
 use crate::client::{ClientState, Link, UnnamedOnServer};
+use crate::context::Cx;
 use crate::driver::{Driver, Level};
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Kind, Ledger, Purpose};
-use crate::machine::Machine;
+use crate::machine::Worker;
 use crate::pins::Reasons;
 use crate::server::{Replies, ServerState, Stage};
 use crate::session::{Setting, set_config};
 
-impl Machine {
+impl Worker {
     /// An answer of the client's ended with ReadyForQuery: its startup values follow, if the statement has reset them.
     /// `true` if they must wait for a cancel on its way, which is not meant for them.
-    pub(in crate::machine) fn restores<D: Driver>(&mut self, d: &mut D, server_id: ServerId) -> bool {
+    pub(in crate::machine) fn restores<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        server_id: ServerId,
+    ) -> bool {
         let Some(server) = self.servers.get_mut(server_id) else { return false };
         let ServerState::Busy(id) = server.state else { return false };
         let Some(client) = self.clients.get_mut(id) else { return false };
@@ -46,7 +51,7 @@ impl Machine {
             set_config(&mut text, calls);
             // A simple query ends the unnamed statement.
             link.unnamed = UnnamedOnServer::NotOwn;
-            self.send_hidden(d, server_id, Purpose::Restore, &text);
+            self.send_hidden(cx, server_id, Purpose::Restore, &text);
         }
         false
     }
@@ -55,7 +60,7 @@ impl Machine {
     /// first: they were reset without a word that tells it, or together with a statement that failed.
     pub(super) fn restores_startup<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ServerId,
         client_id: ClientId,
         (reasons, answer): (Reasons, &Replies),
@@ -67,7 +72,7 @@ impl Machine {
         let Some(server) = self.servers.get(id) else { return false };
         let (mut params, mut session) = ((*server.params).clone(), (*server.session).clone());
         for Setting { name, value } in startup.settings() {
-            match self.tracked.position(name) {
+            match cx.env.tracked.position(name) {
                 // A server that has the client's value as its own was told nothing, and does not list it. Only a change can
                 // be a reset.
                 Some(position) if !answer.holds(name) && link.changed.has(position) => {
@@ -78,7 +83,7 @@ impl Machine {
                 _ => {}
             }
         }
-        if !self.send_settle(d, id, &params, &session, Purpose::Audit) {
+        if !self.send_settle(cx, id, &params, &session, Purpose::Audit) {
             return false;
         }
         let restored = self.pools[self.servers[id].pool].sessions.share(session);
@@ -94,7 +99,7 @@ impl Machine {
     /// The client's startup values are back on its server, or could not be brought back.
     pub(super) fn startup_restored<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ServerId,
         client_id: ClientId,
         mut reasons: Reasons,
@@ -105,7 +110,7 @@ impl Machine {
         if let Some((_, text)) = failed {
             reasons = reasons.with(Reasons::UNKNOWN);
             let name = self.server_log_name(&self.servers[id]);
-            self.log(d, Level::Warning, &format!("{name} does not go back to startup parameters: {text}"));
+            cx.log(Level::Warning, &format!("{name} does not go back to startup parameters: {text}"));
         } else if let Some(session) = auditing.restored.take() {
             server.session = session;
             if let Some(account) =
@@ -114,14 +119,18 @@ impl Machine {
                 account.session = Arc::clone(&server.session);
             }
         }
-        self.join_or_end(d, id, client_id, reasons);
+        self.join_or_end(cx, id, client_id, reasons);
     }
 
     /// No cancel is on its way to this server any longer.
-    pub(in crate::machine) fn restores_behind_cancel<D: Driver>(&mut self, d: &mut D, server_id: ServerId) {
+    pub(in crate::machine) fn restores_behind_cancel<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        server_id: ServerId,
+    ) {
         if self.servers.get(server_id).is_some_and(|server| server.resets) {
-            self.restores(d, server_id);
-            self.resume_held(d, server_id);
+            self.restores(cx, server_id);
+            self.resume_held(cx, server_id);
         }
     }
 

@@ -18,11 +18,12 @@ use pgweir_wire::backend::TxStatus;
 use pgweir_wire::frontend::{self, Target};
 
 use crate::client::{Account, ClientState, Opening};
+use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::{Entry, Kind, Owner, Purpose};
 use crate::machine::begin::NO_PARAMETERS;
-use crate::machine::{Machine, duration_us};
+use crate::machine::{Worker, duration_us};
 use crate::pins::Reasons;
 use crate::sequences::{self, Drawing, Habit, Hold, Measure, Users};
 use crate::server::ServerState;
@@ -33,8 +34,8 @@ use super::notes::executed_name;
 /// A statement and a portal of ours, for a moment.
 const NAME: &[u8] = b"PGWEIR_SEQUENCES";
 
-impl Machine {
-    /// [`Machine::use_sequences`] has something to do.
+impl Worker {
+    /// [`Worker::use_sequences`] has something to do.
     #[inline]
     pub(in crate::machine) fn concerns_sequences(&self, id: ClientId, text: &[u8], traits: &Traits) -> bool {
         sequences::draws(traits) || sequences::asks(traits.marks) || self.asks_inside(id, text)
@@ -47,11 +48,11 @@ impl Machine {
         account.is_some_and(|account| self.pools[account.pool].routines.asks_in(text))
     }
 
-    /// A statement of a linked client, which [`Machine::concerns_sequences`], is about to go to its server. `simple`: it is a Query;
+    /// A statement of a linked client, which [`Worker::concerns_sequences`], is about to go to its server. `simple`: it is a Query;
     /// else a message of the extended protocol.
     pub(in crate::machine) fn use_sequences<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         server_id: ServerId,
         (text, traits): (&[u8], &Traits),
@@ -99,46 +100,52 @@ impl Machine {
             }
         }
         if asks {
-            self.remember_asker(id);
+            self.remember_asker(cx.env, id);
         }
         match before {
             None => {}
-            Some((_, text)) if simple => self.send_hidden(d, server_id, Purpose::Sequences, &text),
-            Some((_, text)) => self.send_in_group(d, id, server_id, &text),
+            Some((_, text)) if simple => self.send_hidden(cx, server_id, Purpose::Sequences, &text),
+            Some((_, text)) => self.send_in_group(cx, id, server_id, &text),
         }
     }
 
     /// In the middle of a group of extended messages: its unnamed statement and portal stay what they are.
-    fn send_in_group<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId, text: &[u8]) {
+    fn send_in_group<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        text: &[u8],
+    ) {
         let server = &mut self.servers[server_id];
         for kind in [Kind::Parse, Kind::Bind, Kind::Execute, Kind::Close, Kind::Close] {
             server.ledger.push(Entry::new(Owner::Prerequisite(id), kind));
         }
-        self.scratch.clear();
-        let out = &mut self.scratch;
+        cx.env.scratch.clear();
+        let out = &mut cx.env.scratch;
         frontend::encode_parse(out, NAME, text, &[]);
         frontend::encode_bind_head(out, NAME, NAME, NO_PARAMETERS.len());
         out.extend_from_slice(&NO_PARAMETERS);
         frontend::encode_execute(out, NAME, 0);
         frontend::encode_close(out, Target::Portal, NAME);
         frontend::encode_close(out, Target::Statement, NAME);
-        d.send(server.conn, &self.scratch);
+        cx.driver.send(server.conn, &cx.env.scratch);
     }
 
     /// Clients of this user and `application_name` ask: their servers are kept for them, from here on.
-    fn remember_asker(&mut self, id: ClientId) {
+    fn remember_asker(&mut self, env: &Env, id: ClientId) {
         let Some(account) = self.clients.get(id).and_then(|client| client.account.as_deref()) else { return };
         if account.draws.habit == Habit::Asks {
             return;
         }
-        let (pool_id, key) = (account.pool, self.asker_key(account));
+        let (pool_id, key) = (account.pool, self.asker_key(env, account));
         self.pools[pool_id].askers.insert(key);
         let alike: Vec<ClientId> = self
             .clients
             .iter()
             .filter(|(_, client)| {
                 let account = client.account.as_deref();
-                account.is_some_and(|account| account.pool == pool_id && self.asker_key(account) == key)
+                account.is_some_and(|account| account.pool == pool_id && self.asker_key(env, account) == key)
             })
             .map(|(id, _)| id)
             .collect();
@@ -150,19 +157,19 @@ impl Machine {
     }
 
     /// A client has logged in: perhaps similar clients asked before.
-    pub(super) fn recall_asker(&mut self, id: ClientId) {
+    pub(super) fn recall_asker(&mut self, env: &Env, id: ClientId) {
         let Some(account) = self.clients.get(id).and_then(|client| client.account.as_deref()) else { return };
         let askers = &self.pools[account.pool].askers;
         if !askers.is_empty()
-            && askers.contains(self.asker_key(account))
+            && askers.contains(self.asker_key(env, account))
             && let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut())
         {
             account.draws.habit = Habit::Asks;
         }
     }
 
-    fn asker_key(&self, account: &Account) -> u64 {
-        let position = self.tracked.position(b"application_name");
+    fn asker_key(&self, env: &Env, account: &Account) -> u64 {
+        let position = env.tracked.position(b"application_name");
         let name = position.and_then(|position| account.params.get(position)).unwrap_or_default();
         foldhash::fast::FixedState::default().hash_one((&*account.user, name))
     }
@@ -196,7 +203,7 @@ impl Machine {
     }
 
     /// `sequence_affinity = pin`: a client that drew keeps its server. `false` if it was refused, and is gone.
-    pub(super) fn pin_drawer<D: Driver>(&mut self, d: &mut D, id: ClientId) -> bool {
+    pub(super) fn pin_drawer<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) -> bool {
         let Some(client) = self.clients.get_mut(id) else { return false };
         let (ClientState::Linked(link), Some(account)) = (&mut client.state, &client.account) else {
             return true;
@@ -212,7 +219,7 @@ impl Machine {
             return true;
         }
         let reasons = link.pin.as_ref().map_or(Reasons::NONE, |pin| pin.reasons);
-        self.set_pin(d, id, reasons.with(Reasons::SEQUENCES))
+        self.set_pin(cx, id, reasons.with(Reasons::SEQUENCES))
     }
 
     /// The session's knowledge of sequences is gone: by the client's will, or by ours before the client's statement.
@@ -241,9 +248,9 @@ impl Machine {
     }
 
     /// The client has left this server, after a transaction that may have drawn a value.
-    pub(in crate::machine) fn begin_affinity(&mut self, id: ServerId, client_id: ClientId) {
-        let now_us = self.now.mono_us;
-        let affinity_us = duration_us(self.rules.config.main.sequence_affinity_ms);
+    pub(in crate::machine) fn begin_affinity(&mut self, env: &Env, id: ServerId, client_id: ClientId) {
+        let now_us = env.now.mono_us;
+        let affinity_us = duration_us(env.rules.config.main.sequence_affinity_ms);
         let Some(account) = self.clients.get_mut(client_id).and_then(|client| client.account.as_deref_mut())
         else {
             return;
@@ -312,11 +319,12 @@ impl Machine {
     /// A free server that this client may have, if that is not this one; `None` if all are kept for other clients.
     pub(in crate::machine) fn beside_affinities(
         &mut self,
+        env: &mut Env,
         pool_id: PoolId,
         id: ServerId,
         client: Option<ClientId>,
     ) -> Option<ServerId> {
-        let now_us = self.now.mono_us;
+        let now_us = env.now.mono_us;
         let pool = self.pools.get_mut(pool_id)?;
         pool.affinities.expire(now_us);
         if pool.affinities.hold(id, client) == Hold::Free {
@@ -332,7 +340,7 @@ impl Machine {
             _ => None,
         });
         let due_us = until_us.min()?.max(now_us + 1);
-        self.wake_at(due_us);
+        env.wake_at(due_us);
         None
     }
 }

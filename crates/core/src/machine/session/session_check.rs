@@ -9,102 +9,105 @@ use pgweir_settings::PoolMode;
 use pgweir_sql::{Verb, traits};
 
 use crate::client::printable;
+use crate::context::{Cx, Env};
 use crate::driver::{Driver, Level};
 use crate::group::Group;
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::Purpose;
 use crate::limits::AUDIT_ATTEMPTS_MAX;
-use crate::machine::Machine;
+use crate::machine::Worker;
 use crate::server::{Replies, ServerState, VerifyingSession};
 
-impl Machine {
+impl Worker {
     /// A client has left its server, which is at rest. `true` if the server is looked at before it is released: not if a reset
     /// is due, as after session pooling.
     #[inline]
     pub(in crate::machine) fn checks_session<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ServerId,
         made_in: PoolMode,
     ) -> bool {
         let Some(server) = self.servers.get(id).filter(|_| made_in != PoolMode::Session) else {
             return false;
         };
-        let main = &self.rules.config.main;
+        let main = &cx.env.rules.config.main;
         if main.server_reset_query_always && !main.server_reset_query.is_empty() {
             return false;
         }
-        self.pools[server.pool].session_checks.is_due() && self.check_session(d, id)
-            || self.reads_catalog(d, id)
+        self.pools[server.pool].session_checks.is_due() && self.check_session(cx, id)
+            || self.reads_catalog(cx, id)
     }
 
     #[cold]
-    fn check_session<D: Driver>(&mut self, d: &mut D, id: ServerId) -> bool {
+    fn check_session<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) -> bool {
         let mut random = [0; 4];
-        d.random(&mut random);
+        cx.driver.random(&mut random);
         let Some(server) = self.servers.get(id) else { return false };
         self.pools[server.pool].session_checks.plan(u32::from_le_bytes(random));
         let is_sound = server.is_at_rest() && server.opened.is_plain() && server.cancels == 0;
-        if !is_sound || self.reason_to_close(id).is_some() {
+        if !is_sound || self.reason_to_close(cx.env, id).is_some() {
             return false;
         }
-        let statements = self.measured.recent(&server.recent);
+        let statements = cx.env.measured.recent(&server.recent);
         let server = &mut self.servers[id];
         let transactions = std::mem::take(&mut server.unseen);
         server.recent = crate::stats::statements::Recent::default();
         let verifying =
             VerifyingSession { answer: Replies::default(), attempts: 0, transactions, statements };
         self.set_server_state(id, ServerState::VerifyingSession(Box::new(verifying)));
-        self.ask_for_look(d, id);
-        self.server_unpause(d, id);
+        self.ask_for_look(cx, id);
+        self.server_unpause(cx, id);
         true
     }
 
-    fn ask_for_look<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+    fn ask_for_look<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::VerifyingSession(verifying) = &mut server.state else { return };
         verifying.attempts += 1;
         verifying.answer = Replies::default();
-        server.active_us = self.now.mono_us;
+        server.active_us = cx.env.now.mono_us;
         self.pools[server.pool].continuity.session_checks += 1;
         // Settings that it should have are asked for by name: a value that was given back to its former value has no trace.
         let names: Vec<Box<[u8]>> = server.session.settings().map(|setting| setting.name.clone()).collect();
-        let text = self.everything_of(id, &names);
-        self.send_hidden(d, id, Purpose::Audit, &text);
+        let text = self.everything_of(cx.env, id, &names);
+        self.send_hidden(cx, id, Purpose::Audit, &text);
     }
 
     /// The answer is complete.
-    pub(in crate::machine) fn session_checked<D: Driver>(&mut self, d: &mut D, id: ServerId) {
+    pub(in crate::machine) fn session_checked<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::VerifyingSession(verifying) = &mut server.state else { return };
         let answer = std::mem::take(&mut verifying.answer);
         if answer.failed.is_some() && verifying.attempts < AUDIT_ATTEMPTS_MAX {
-            return self.ask_for_look(d, id);
+            return self.ask_for_look(cx, id);
         }
         self.learn_routines(id, &answer);
         let found = match &answer.failed {
             Some((_, text)) => Err(text.clone()),
-            None => self.differences(id, &answer).ok_or_else(|| "its answer can not be read".to_owned()),
+            None => {
+                self.differences(cx.env, id, &answer).ok_or_else(|| "its answer can not be read".to_owned())
+            }
         };
         match found {
             Ok(differences) if differences.is_empty() => {}
-            Ok(differences) => self.session_differs(d, id, &differences),
+            Ok(differences) => self.session_differs(cx, id, &differences),
             // Perhaps no PostgreSQL: that says nothing of its session.
             Err(why) => {
                 let server = &mut self.servers[id];
                 server.retire.get_or_insert("session could not be looked at");
                 let name = self.server_log_name(&self.servers[id]);
-                self.log(d, Level::Warning, &format!("{name} does not tell what its session holds: {why}"));
+                cx.log(Level::Warning, &format!("{name} does not tell what its session holds: {why}"));
             }
         }
-        self.free_server(d, id);
+        self.free_server(cx, id);
     }
 
     /// The contents that the server's session has and should not have, or the other way round; by name, without values.
     /// `None` if the answer is not of the form that was asked for.
-    fn differences(&self, id: ServerId, answer: &Replies) -> Option<Vec<String>> {
+    fn differences(&self, env: &Env, id: ServerId, answer: &Replies) -> Option<Vec<String>> {
         let server = self.servers.get(id)?;
-        let (found, reasons) = self.read_everything(id, answer, false)?;
+        let (found, reasons) = self.read_everything(env, id, answer, false)?;
         // If a custom setting is taken back, an empty value or the value of a new connection is left.
         let is_nothing = |name: &[u8]| {
             let beyond = |value: &&[u8]| !value.is_empty() && answer.default_of(name) != Some(*value);
@@ -126,7 +129,7 @@ impl Machine {
         Some(differences)
     }
 
-    fn session_differs<D: Driver>(&mut self, d: &mut D, id: ServerId, differences: &[String]) {
+    fn session_differs<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, differences: &[String]) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::VerifyingSession(verifying) = &mut server.state else { return };
         let (transactions, statements) = (verifying.transactions, std::mem::take(&mut verifying.statements));
@@ -154,28 +157,28 @@ impl Machine {
             }
         };
         if transactions <= 1 {
-            suspects.iter().for_each(|(fingerprint, _)| self.watched.insert(pool_id, *fingerprint));
+            suspects.iter().for_each(|(fingerprint, _)| cx.env.watched.insert(pool_id, *fingerprint));
         }
         let line = format!(
             "{} has a session that is not what it should be ({}), {whose}",
             self.server_log_name(&self.servers[id]),
             differences.join(", ")
         );
-        self.log(d, Level::Warning, &line);
+        cx.log(Level::Warning, &line);
     }
 
     /// A statement of this client was found to change its session unseen.
     #[inline]
-    pub(super) fn is_watched(&self, id: ClientId, fingerprint: u64) -> bool {
-        !self.watched.is_empty()
-            && self.pool_of_client(id).is_some_and(|pool| self.watched.contains(pool, fingerprint))
+    pub(super) fn is_watched(&self, env: &Env, id: ClientId, fingerprint: u64) -> bool {
+        !env.watched.is_empty()
+            && self.pool_of_client(id).is_some_and(|pool| env.watched.contains(pool, fingerprint))
     }
 
     /// The same of a group's statement; of a group with several only the first is known.
-    pub(in crate::machine) fn is_group_watched(&self, pool: PoolId, group: &Group) -> bool {
-        !self.watched.is_empty()
-            && self.watched.concerns(pool)
-            && (!group.is_one_statement() || self.watched.contains(pool, group.statement))
+    pub(in crate::machine) fn is_group_watched(&self, env: &Env, pool: PoolId, group: &Group) -> bool {
+        !env.watched.is_empty()
+            && env.watched.concerns(pool)
+            && (!group.is_one_statement() || env.watched.contains(pool, group.statement))
     }
 
     fn pool_of_client(&self, id: ClientId) -> Option<PoolId> {

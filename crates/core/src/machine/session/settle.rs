@@ -5,10 +5,11 @@ use std::sync::Arc;
 use pgweir_wire::backend::encode_parameter_status;
 
 use crate::client::{ClientState, printable};
+use crate::context::{Cx, Env};
 use crate::driver::{Driver, Level};
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::{Entry, Owner, Purpose};
-use crate::machine::Machine;
+use crate::machine::Worker;
 use crate::params::{Params, settle_statements};
 use crate::sequences;
 use crate::server::{Server, ServerState, Settling};
@@ -17,11 +18,11 @@ use crate::session::{Prepared, Session};
 /// The number of free servers that are looked at for one that carries the client's session already.
 const LOOKED_AT_MAX: usize = 64;
 
-impl Machine {
+impl Worker {
     /// The client was linked: if the server carries another session, the client's own is brought to it first.
     pub(in crate::machine) fn settle_server<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         server_id: ServerId,
     ) {
@@ -40,9 +41,9 @@ impl Machine {
             // If a parameter is set here and reset by the client's statement in the same packet, no server reports it.
             params.differences(&server.params).for_each(|position| link.changed.add(position));
         }
-        let session = self.reread_prepared(id, server_id, session);
+        let session = self.reread_prepared(cx.env, id, server_id, session);
         let server = &self.servers[server_id];
-        let mut statements = self.settle_pieces(server_id, &params, &session);
+        let mut statements = self.settle_pieces(cx.env, server_id, &params, &session);
         if clears {
             statements.push(sequences::DISCARD.to_vec());
         }
@@ -55,22 +56,22 @@ impl Machine {
             }
             return;
         }
-        self.log_debug(d, |machine| {
+        self.log_debug(cx, |worker, env| {
             // Only what servers report: settings of a client's own may hold secrets.
-            let server = machine.servers.get(server_id)?;
-            let sets = settle_statements(&machine.tracked, &params, &server.params).concat();
+            let server = worker.servers.get(server_id)?;
+            let sets = settle_statements(&env.tracked, &params, &server.params).concat();
             let text = String::from_utf8_lossy(&sets).into_owned();
-            (!sets.is_empty()).then(|| format!("{} varcache_apply: {text}", machine.server_log_name(server)))
+            (!sets.is_empty()).then(|| format!("{} varcache_apply: {text}", worker.server_log_name(server)))
         });
-        if !lacking.is_empty() || !self.replay(d, id, server_id, &statements) {
-            self.send_settle(d, server_id, &params, &session, Purpose::Settle);
+        if !lacking.is_empty() || !self.replay(cx, id, server_id, &statements) {
+            self.send_settle(cx, server_id, &params, &session, Purpose::Settle);
             if clears {
-                self.send_hidden(d, server_id, Purpose::Settle, sequences::DISCARD);
+                self.send_hidden(cx, server_id, Purpose::Settle, sequences::DISCARD);
             }
             self.servers[server_id].session = session;
             let mut preparing = Vec::with_capacity(lacking.len());
             for Prepared { name, text, .. } in lacking {
-                self.send_hidden(d, server_id, Purpose::Prepare, &text);
+                self.send_hidden(cx, server_id, Purpose::Prepare, &text);
                 preparing.push(name);
             }
             let settling = Settling { client: id, preparing };
@@ -80,7 +81,12 @@ impl Machine {
 
     /// The statement that the client had prepared cannot be prepared any more (a table of it is gone): the client has it no
     /// longer, and learns so when it executes it.
-    pub(in crate::machine) fn prepare_refused<D: Driver>(&mut self, d: &mut D, id: ServerId, text: &str) {
+    pub(in crate::machine) fn prepare_refused<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        text: &str,
+    ) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::Settling(settling) = &server.state else { return };
         let owed = |entry: &&Entry| entry.owner == Owner::Hidden(Purpose::Prepare);
@@ -90,13 +96,19 @@ impl Machine {
         session.deallocate(name);
         let line = format!("prepared statement \"{}\" could not follow its client: {text}", printable(name));
         server.session = self.pools[server.pool].sessions.share(session);
-        self.log(d, Level::Debug, &line);
+        cx.log(Level::Debug, &line);
     }
 
     /// The statements that bring a server to these, one for each change, in this order.
-    fn settle_pieces(&self, server_id: ServerId, params: &Params, session: &Session) -> Vec<Vec<u8>> {
+    fn settle_pieces(
+        &self,
+        env: &Env,
+        server_id: ServerId,
+        params: &Params,
+        session: &Session,
+    ) -> Vec<Vec<u8>> {
         let server = &self.servers[server_id];
-        let mut statements = settle_statements(&self.tracked, params, &server.params);
+        let mut statements = settle_statements(&env.tracked, params, &server.params);
         statements.extend(server.session.settle_statements(session));
         statements
     }
@@ -104,37 +116,37 @@ impl Machine {
     /// Sends the statements that bring a server to these; `false` if it has them.
     pub(super) fn send_settle<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         server_id: ServerId,
         params: &Params,
         session: &Session,
         purpose: Purpose,
     ) -> bool {
         let server = &self.servers[server_id];
-        let mut text = settle_statements(&self.tracked, params, &server.params).concat();
+        let mut text = settle_statements(&cx.env.tracked, params, &server.params).concat();
         let behind = server.session.settle_statements(session).concat();
         if text.is_empty() && behind.is_empty() {
             return false;
         }
-        if !text.is_empty() && !behind.is_ascii() && self.encoding_differs(params, server) {
+        if !text.is_empty() && !behind.is_ascii() && self.encoding_differs(cx.env, params, server) {
             // The values are spelled in the client's encoding: it must be in effect before they are read.
-            self.send_hidden(d, server_id, purpose, &text);
+            self.send_hidden(cx, server_id, purpose, &text);
             text.clear();
         }
         text.extend_from_slice(&behind);
-        self.send_hidden(d, server_id, purpose, &text);
+        self.send_hidden(cx, server_id, purpose, &text);
         true
     }
 
     /// A free server is to run a statement of no client: without any client's settings and role, as when it was new.
-    pub(in crate::machine) fn make_plain<D: Driver>(&mut self, d: &mut D, server_id: ServerId) {
+    pub(in crate::machine) fn make_plain<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
         let plain = self.new_session(server_id);
         let server = &self.servers[server_id];
         let (params, pool) = (Arc::clone(&server.params), server.pool);
         if *server.session == plain {
             return;
         }
-        self.send_settle(d, server_id, &params, &plain, Purpose::Settle);
+        self.send_settle(cx, server_id, &params, &plain, Purpose::Settle);
         self.servers[server_id].session = self.pools[pool].sessions.share(plain);
     }
 
@@ -146,39 +158,44 @@ impl Machine {
         session.prepared_as_in(&server.session)
     }
 
-    fn encoding_differs(&self, params: &Params, server: &Server) -> bool {
-        let position = self.tracked.position(b"client_encoding");
+    fn encoding_differs(&self, env: &Env, params: &Params, server: &Server) -> bool {
+        let position = env.tracked.position(b"client_encoding");
         position.is_some_and(|position| params.get(position) != server.params.get(position))
     }
 
     /// The server has the client's session now.
-    pub(in crate::machine) fn settled<D: Driver>(&mut self, d: &mut D, id: ServerId, client_id: ClientId) {
+    pub(in crate::machine) fn settled<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        client_id: ClientId,
+    ) {
         let account = self.clients.get_mut(client_id).and_then(|client| client.account.as_deref_mut());
         if let (Some(account), Some(server)) = (account, self.servers.get(id)) {
             account.session = Arc::clone(&server.session);
         }
-        self.adopt_params(d, id, client_id);
+        self.adopt_params(cx, id, client_id);
     }
 
     /// The parameters that the server reports are the client's, too. If it spells a value in its own way, that spelling is
     /// the client's value from here on, and the client is told.
     pub(in crate::machine) fn adopt_params<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ServerId,
         client_id: ClientId,
     ) {
         let Some(server) = self.servers.get(id) else { return };
         let Some(client) = self.clients.get_mut(client_id) else { return };
         let Some(account) = client.account.as_deref_mut() else { return };
-        self.scratch.clear();
+        cx.env.scratch.clear();
         for position in account.params.differences(&server.params) {
-            let name = self.tracked.names().nth(position).unwrap_or_default();
+            let name = cx.env.tracked.names().nth(position).unwrap_or_default();
             let value = server.params.get(position).unwrap_or_default();
-            encode_parameter_status(&mut self.scratch, name.as_bytes(), value);
+            encode_parameter_status(&mut cx.env.scratch, name.as_bytes(), value);
         }
-        if !self.scratch.is_empty() {
-            d.send(client.conn, &self.scratch);
+        if !cx.env.scratch.is_empty() {
+            cx.driver.send(client.conn, &cx.env.scratch);
         }
         account.params = Arc::clone(&server.params);
     }

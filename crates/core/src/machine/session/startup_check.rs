@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use crate::client::ClientState;
 use crate::client_handoff::Replication;
+use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::errors::Fault;
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::ledger::Purpose;
-use crate::machine::Machine;
+use crate::machine::Worker;
 use crate::params::Params;
 use crate::server::{CheckingStartup, Replies, ServerState};
 use crate::server_greeting::ServerGreeting;
@@ -29,9 +30,14 @@ pub(in crate::machine) enum Known {
     Unknown,
 }
 
-impl Machine {
+impl Worker {
     /// See [`Known`].
-    pub(in crate::machine) fn known_startup(&self, id: ClientId, greeting: &ServerGreeting) -> Known {
+    pub(in crate::machine) fn known_startup(
+        &self,
+        env: &Env,
+        id: ClientId,
+        greeting: &ServerGreeting,
+    ) -> Known {
         let Some(client) = self.clients.get(id) else { return Known::Plain };
         let (ClientState::AwaitingServer(login), Some(account)) = (&client.state, &client.account) else {
             return Known::Plain;
@@ -40,8 +46,8 @@ impl Machine {
         if login.replication != Replication::None || !pool.tries_startup {
             return Known::Plain;
         }
-        let asked = Asked::new(&self.tracked, &login.params, &login.session);
-        if asked.is_nothing(&self.tracked, &greeting.params) {
+        let asked = Asked::new(&env.tracked, &login.params, &login.session);
+        if asked.is_nothing(&env.tracked, &greeting.params) {
             return Known::Plain;
         }
         pool.startup_checks.get(&asked).map_or(Known::Unknown, Known::CheckedStartup)
@@ -50,7 +56,7 @@ impl Machine {
     /// Tries the startup parameters of a client on a free server.
     pub(in crate::machine) fn check_startup<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         server_id: ServerId,
     ) {
@@ -64,18 +70,18 @@ impl Machine {
         let checking =
             CheckingStartup { client: id, names, answer: Replies::default(), reported: Vec::new() };
         self.set_server_state(server_id, ServerState::CheckingStartup(Box::new(checking)));
-        self.servers[server_id].active_us = self.now.mono_us;
-        let sent = self.send_settle(d, server_id, &params, &session, Purpose::StartupCheck);
+        self.servers[server_id].active_us = cx.env.now.mono_us;
+        let sent = self.send_settle(cx, server_id, &params, &session, Purpose::StartupCheck);
         if let Some(text) = &text {
-            self.send_hidden(d, server_id, Purpose::StartupCheck, text);
+            self.send_hidden(cx, server_id, Purpose::StartupCheck, text);
         }
         if !sent && text.is_none() {
-            self.checked(d, server_id);
+            self.checked(cx, server_id);
         }
     }
 
     /// The server has sent its outcome of the startup parameters.
-    pub(in crate::machine) fn checked<D: Driver>(&mut self, d: &mut D, server_id: ServerId) {
+    pub(in crate::machine) fn checked<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
         if !self.servers.contains_key(server_id) {
             return;
         }
@@ -88,9 +94,9 @@ impl Machine {
         let names = std::mem::take(&mut checking.names);
         let reported = std::mem::take(&mut checking.reported);
         if let Some((code, text)) = answer.failed {
-            self.clear_session(d, server_id, None);
+            self.clear_session(cx, server_id, None);
             self.pools[pool_id].awaiting.retain(|&other| other != client_id);
-            self.refuse_client(d, client_id, &Fault::of_startup(code, text));
+            self.refuse_client(cx, client_id, &Fault::of_startup(code, text));
             return;
         }
         let mut session = Session::default();
@@ -109,25 +115,29 @@ impl Machine {
         if let Some(client) = self.clients.get(client_id)
             && let ClientState::AwaitingServer(login) = &client.state
         {
-            let asked = Asked::new(&self.tracked, &login.params, &login.session);
+            let asked = Asked::new(&cx.env.tracked, &login.params, &login.session);
             pool.startup_checks.insert(asked, checked);
         }
-        self.free_server(d, server_id);
+        self.free_server(cx, server_id);
         self.notice(pool_id);
     }
 
     /// Clients whose startup parameters are to be tried get a server each, while there are free ones.
-    pub(in crate::machine) fn check_waiting_startups<D: Driver>(&mut self, d: &mut D, pool_id: PoolId) {
+    pub(in crate::machine) fn check_waiting_startups<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        pool_id: PoolId,
+    ) {
         let waiting = self.pools[pool_id].awaiting.clone();
         for client in waiting {
             let trying = self.servers.values().any(|server| {
                 matches!(&server.state, ServerState::CheckingStartup(checking) if checking.client == client)
             });
-            if trying || self.awaits_own_server(client) {
+            if trying || self.awaits_own_server(cx.env, client) {
                 continue;
             }
-            let Some(server) = self.take_idle(d, pool_id, None) else { return };
-            self.check_startup(d, client, server);
+            let Some(server) = self.take_idle(cx, pool_id, None) else { return };
+            self.check_startup(cx, client, server);
         }
     }
 
@@ -135,6 +145,7 @@ impl Machine {
     /// parameters, or (`None`) of its wishes as they are.
     pub(in crate::machine) fn begin_session(
         &mut self,
+        env: &Env,
         id: ClientId,
         greeting: &ServerGreeting,
         checked: Option<&CheckedStartup>,
@@ -147,7 +158,7 @@ impl Machine {
         account.session = Arc::clone(&greeting.session);
         if let Some(checked) = checked {
             params = (*checked.params).clone();
-            if let Some(position) = self.tracked.position(b"application_name") {
+            if let Some(position) = env.tracked.position(b"application_name") {
                 // The value of the client that was tried, not of all clients that ask for the rest of it.
                 let own = login.params.get(position).or(greeting.params.get(position)).unwrap_or_default();
                 if is_plain_name(own) {
@@ -160,7 +171,7 @@ impl Machine {
             };
         }
         account.params = pool.share(params);
-        self.recall_asker(id);
+        self.recall_asker(env, id);
         let Some(client) = self.clients.get_mut(id) else { return };
         let Some(account) = &mut client.account else { return };
         let ClientState::AwaitingServer(login) = &client.state else { return };
@@ -171,7 +182,7 @@ impl Machine {
         // RESET goes back to the values before connect_query, reported parameters included.
         let all = pool.connect_query().is_some();
         let mut startup = checked.map(|checked| (*checked.session).clone()).unwrap_or_default();
-        for (position, name) in self.tracked.names().enumerate() {
+        for (position, name) in env.tracked.names().enumerate() {
             let (own, plain) = (account.params.get(position), greeting.params.get(position));
             if login.params.get(position).is_some() && (all || own != plain) {
                 startup.set(name.as_bytes(), own.unwrap_or_default());

@@ -12,14 +12,15 @@ use pgweir_wire::frontend::{self, Execute, Parse, Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use crate::client::{ClientState, Link, Unnamed, UnnamedOnServer};
+use crate::context::Cx;
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Kind, Ledger, Owner};
 use crate::limits::UNNAMED_BYTES_MAX;
-use crate::machine::Machine;
+use crate::machine::Worker;
 use crate::machine::session::{Named, Sent};
 
-impl Machine {
+impl Worker {
     /// Parse without a name was sent to the client's server; the messages after it in the same read may be there.
     pub(super) fn note_unnamed(&mut self, id: ClientId, header: Header, message: &[u8]) {
         let Some(client) = self.clients.get_mut(id) else { return };
@@ -64,7 +65,7 @@ impl Machine {
     /// client's statement that is.
     pub(in crate::machine) fn owns_unnamed<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         server_id: ServerId,
         kind: Kind,
@@ -83,7 +84,7 @@ impl Machine {
         }
         if waits_for_unnamed(link, &server.ledger) {
             link.held = true;
-            self.ask_for_answers(d, server_id);
+            self.ask_for_answers(cx, server_id);
             return false;
         }
         if server.ledger.is_skipping() {
@@ -95,38 +96,38 @@ impl Machine {
         if let Some(text) = text {
             let traits = pgweir_sql::traits(&text);
             if self.may_meet_names(id, &traits)
-                && self.meet_names(d, id, server_id, (&text, &traits), Sent::Unnamed) == Named::Waits
+                && self.meet_names(cx, id, server_id, (&text, &traits), Sent::Unnamed) == Named::Waits
             {
                 return false;
             }
-            self.note_unnamed_bound(d, id, server_id, (&text, &traits));
+            self.note_unnamed_bound(cx, id, server_id, (&text, &traits));
         }
         if lacks {
-            self.send_unnamed(d, id, server_id);
+            self.send_unnamed(cx, id, server_id);
         }
         true
     }
 
     /// The server gets the client's unnamed statement, or none if the client has none.
-    fn send_unnamed<D: Driver>(&mut self, d: &mut D, id: ClientId, server_id: ServerId) {
+    fn send_unnamed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
         let Some(client) = self.clients.get(id) else { return };
         let unnamed = client.account.as_ref().and_then(|account| account.unnamed.as_ref());
         let unnamed = unnamed.map(|unnamed| (unnamed.query.clone(), unnamed.types.clone()));
         let server = &mut self.servers[server_id];
-        self.scratch.clear();
+        cx.env.scratch.clear();
         let kind = match &unnamed {
             Some((query, types)) => {
-                frontend::encode_parse(&mut self.scratch, b"", query, types);
+                frontend::encode_parse(&mut cx.env.scratch, b"", query, types);
                 Kind::Parse
             }
             None => {
-                frontend::encode_close(&mut self.scratch, Target::Statement, b"");
+                frontend::encode_close(&mut cx.env.scratch, Target::Statement, b"");
                 Kind::Close
             }
         };
         server.ledger.push(Entry::unnamed(Owner::Prerequisite(id), kind));
-        server.note_begin(self.now.mono_us);
-        d.send(server.conn, &self.scratch);
+        server.note_begin(cx.env.now.mono_us);
+        cx.driver.send(server.conn, &cx.env.scratch);
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
             own_from_here(link, &server.ledger);
         }
@@ -136,20 +137,20 @@ impl Machine {
     #[cold]
     fn note_unnamed_bound<D: Driver>(
         &mut self,
-        d: &mut D,
+        cx: &mut Cx<'_, D>,
         id: ClientId,
         server_id: ServerId,
         (text, traits): (&[u8], &Traits),
     ) {
         if self.concerns_sequences(id, text, traits) {
-            self.use_sequences(d, id, server_id, (text, traits), false);
+            self.use_sequences(cx, id, server_id, (text, traits), false);
         }
         let mut marks = traits.marks;
-        if self.is_watched(id, traits.fingerprint) || self.changes_inside(id, text) {
+        if self.is_watched(cx.env, id, traits.fingerprint) || self.changes_inside(id, text) {
             marks.add(Marks::ROUTINES);
         }
         if !marks.is_empty() {
-            self.note_marks(id, marks, text, false);
+            self.note_marks(cx.env, id, marks, text, false);
         }
     }
 

@@ -1,0 +1,170 @@
+//! What the pools of one worker have in common, and what every method gets to act with: the driver and the worker's
+//! [`Env`]. This file must not know a client or a server.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use crate::buffer_pool::BufferPool;
+use crate::cancel_key::KeyHead;
+use crate::driver::{ConnId, Driver, Level, Now, WorkerId};
+use crate::estimate::Estimates;
+use crate::ids::{CancelId, ClientId, ForwardId, ServerId};
+use crate::machine::{Setup, share_bytes};
+use crate::mail::{Rules, Shutdown};
+use crate::params::Tracked;
+use crate::readings::Readings;
+use crate::session_checks::Watched;
+use crate::shared::Shared;
+use crate::snapshot::{Counters, SlowSnapshot};
+use crate::statements::Statements;
+use crate::stats::statements::StatementStats;
+use crate::texts::Texts;
+use crate::trace::Sampler;
+
+/// The driver and what the worker's pools have in common, for the time of one event.
+pub(crate) struct Cx<'a, D> {
+    pub(crate) driver: &'a mut D,
+    pub(crate) env: &'a mut Env,
+}
+
+impl<'a, D: Driver> Cx<'a, D> {
+    #[inline]
+    pub(crate) fn new(driver: &'a mut D, env: &'a mut Env) -> Cx<'a, D> {
+        Cx { driver, env }
+    }
+
+    /// Writes a log line.
+    pub(crate) fn log(&mut self, level: Level, line: &str) {
+        self.driver.log(level, line);
+    }
+}
+
+/// What the pools of one worker have in common: the time, the configuration, what is known of statements, buffers.
+pub(crate) struct Env {
+    /// The worker's number.
+    pub(crate) worker: WorkerId,
+    /// The time of the present tick.
+    pub(crate) now: Now,
+    pub(crate) rules: Rules,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) tracked: Arc<Tracked>,
+    /// What each connection is, by its index; with the generation of its name.
+    roles: Vec<Option<(u32, Role)>>,
+    /// Clients by the head of their cancel key.
+    pub(crate) cancel_keys: HashMap<KeyHead, ClientId, foldhash::fast::FixedState>,
+    pub(crate) statements: Statements,
+    pub(crate) readings: Readings,
+    /// What was found in texts that come again.
+    pub(crate) texts: Texts,
+    /// What statements cost.
+    pub(crate) estimates: Estimates,
+    /// What they took, by text.
+    pub(crate) measured: StatementStats,
+    pub(crate) sampler: Sampler,
+    /// Statements that change sessions unseen.
+    pub(crate) watched: Watched,
+    /// The last statements that took long, the newest last.
+    pub(crate) slow: VecDeque<SlowSnapshot>,
+    /// When a client will have waited so long that an idle server is woken for it (monotonic, µs).
+    pub(crate) wake_us: Option<u64>,
+    /// For messages that are put together before they are sent.
+    pub(crate) scratch: Vec<u8>,
+    pub(crate) buffers: BufferPool,
+    pub(crate) activity: Activity,
+    pub(crate) stopping: Option<Shutdown>,
+    /// What is counted beside the pools.
+    pub(crate) counters: Counters,
+}
+
+/// What a connection is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Role {
+    Client(ClientId),
+    Server(ServerId),
+    Cancel(CancelId),
+    Peer(ForwardId),
+}
+
+/// PAUSE and SUSPEND without a database.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Activity {
+    /// Servers are handed out.
+    #[default]
+    Active,
+    /// PAUSE: no server is handed out.
+    Paused,
+    /// SUSPEND: nothing is read either.
+    Suspended,
+}
+
+impl Env {
+    pub(crate) fn new(setup: Setup) -> Env {
+        let extra = setup.rules.config.main.track_extra_parameters.iter().map(String::as_str);
+        let tracked = Arc::new(Tracked::new(extra));
+        let measured_bytes = share_bytes(&setup.rules.config.main, &setup.shared);
+        let sampler = Sampler::new(&setup.rules.config.main);
+        let first_serial = first_serial(setup.shared.generation(), setup.worker);
+        Env {
+            worker: setup.worker,
+            now: setup.now,
+            rules: setup.rules,
+            shared: setup.shared,
+            tracked,
+            roles: Vec::new(),
+            cancel_keys: HashMap::default(),
+            statements: Statements::numbered_from(first_serial),
+            readings: Readings::default(),
+            texts: Texts::default(),
+            estimates: Estimates::default(),
+            measured: StatementStats::new(measured_bytes),
+            sampler,
+            watched: Watched::default(),
+            slow: VecDeque::new(),
+            wake_us: None,
+            scratch: Vec::new(),
+            buffers: BufferPool::default(),
+            activity: Activity::Active,
+            stopping: None,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Looks at this time (monotonic, µs) at what waits for a time to pass.
+    pub(crate) fn wake_at(&mut self, due_us: u64) {
+        self.wake_us = Some(self.wake_us.map_or(due_us, |other_us| other_us.min(due_us)));
+    }
+
+    #[inline]
+    pub(crate) fn role(&self, conn: ConnId) -> Option<Role> {
+        match self.roles.get(conn.index as usize) {
+            Some(Some((generation, role))) if *generation == conn.generation => Some(*role),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn set_role(&mut self, conn: ConnId, role: Role) {
+        let index = conn.index as usize;
+        if self.roles.len() <= index {
+            self.roles.resize(index + 1, None);
+        }
+        self.roles[index] = Some((conn.generation, role));
+    }
+
+    pub(crate) fn clear_role(&mut self, conn: ConnId) {
+        if let Some(place) = self.roles.get_mut(conn.index as usize)
+            && place.is_some_and(|(generation, _)| generation == conn.generation)
+        {
+            *place = None;
+        }
+    }
+}
+
+/// Numbers of statements: a range for each generation, and in it one for each worker.
+fn first_serial(generation: u32, worker: WorkerId) -> u64 {
+    u64::from(generation) << 40 | u64::from(worker.0) << 28
+}
+
+/// A duration of the settings in microseconds.
+pub(crate) fn duration_us(duration: std::time::Duration) -> u64 {
+    duration.as_secs().saturating_mul(1_000_000).saturating_add(u64::from(duration.subsec_micros()))
+}
