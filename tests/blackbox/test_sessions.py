@@ -22,6 +22,7 @@ from sessions.shrink import Shrinker
 pytestmark = [pytest.mark.skipif(kind() == "pgbouncer", reason="PgBouncer does not keep sessions"), pytest.mark.timeout(300)]
 
 CASES = sorted((Path(__file__).parent.parent / "sessions" / "cases").glob("*.session"))
+SESSION_POOLING = sorted((Path(__file__).parent.parent / "sessions" / "cases" / "session_pooling").glob("*.session"))
 ROUNDS = 50
 """How many rounds each chunk plays. A round takes a quarter of a second or less, most of it waiting for answers."""
 CHUNKS = [{}] * 6 + [{"max_prepared_statements": 4}] * 2 + [{"pool_mode": "session"}, {"sequence_affinity": "pin"}]
@@ -57,6 +58,14 @@ def test_kept_rounds(arena, path):
     known = next((known.name for known in KNOWN if path.stem in known.cases), None)
     if found and known:
         pytest.xfail(f"known: {known}")
+    assert found is None, f"{played}\n{found}"
+
+
+@pytest.mark.parametrize("path", SESSION_POOLING, ids=lambda path: path.stem)
+def test_kept_rounds_of_session_pooling(arena_of, path):
+    """Rounds that failed once with a server for each client."""
+    played = read(path.read_text())
+    found = next(filter(None, (attempt(arena_of(pool_mode="session"), played) for _ in range(3))), None)
     assert found is None, f"{played}\n{found}"
 
 

@@ -151,9 +151,20 @@ pub(crate) struct Touched {
     /// The transaction changed tables or other objects: a statement that was prepared before may not be
     /// prepared again on another server.
     pub(crate) reshaped: bool,
-    /// Settings that go back to what this client started with, when the server would go back to its own; and
-    /// whether only until the transaction ends. For the group of messages that is being sent.
-    pub(crate) restore: Vec<(Box<[u8]>, bool)>,
+    /// Settings that go back to what this client started with, when the server would go back to its own. For the group of
+    /// messages that is being sent.
+    pub(crate) restore: Vec<(Box<[u8]>, PutBack)>,
+}
+
+/// How a startup value is put back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PutBack {
+    /// It was reset for the session.
+    Session,
+    /// It was reset until the transaction ends.
+    Transaction,
+    /// Only PostgreSQL knows whether it was reset: no word tells it, or a statement behind the RESET failed.
+    IfReset,
 }
 
 impl Touched {

@@ -260,7 +260,7 @@ impl Worker {
         if link.kept > 0 || !server.pipelined.is_alone() {
             return None;
         }
-        if waits_for_restore(link, &server.ledger, bytes) {
+        if waits_for_restore(link, server, bytes) {
             link.held = true;
             return None;
         }
@@ -309,7 +309,7 @@ impl Worker {
             }
         }
         let rest = cursor.rest();
-        if link.opening.holds() || link.ready_due || waits_for_restore(link, &server.ledger, rest) {
+        if link.opening.holds() || link.ready_due || waits_for_restore(link, server, rest) {
             link.held = true;
             return Passed::NoMore;
         }

@@ -220,7 +220,7 @@ impl Worker {
         let certain = link.held
             && !link.opening.holds()
             && !link.ready_due
-            && !waits_for_restore(link, &server.ledger, &[])
+            && !waits_for_restore(link, server, &[])
             && !names_are_uncertain(link, &server.ledger);
         let shorter = client.reads_paused && !link.held && server.ledger.len() < LEDGER_ENTRIES_MAX / 2;
         if certain || shorter {

@@ -327,3 +327,71 @@ fn a_shutdown_for_servers_serves_a_client_that_waits_on_a_server_that_was_kept_f
     assert_eq!(rig.gets(kept), ["Query select 1"], "no other one is opened");
     assert_eq!(rig.answer(kept, &[be::one_row("1"), be::ready('I')].concat(), waits).len(), 4);
 }
+
+/// A client with a time zone of its own on a server that was opened for another: the pool was full.
+fn brought_by_statements(rig: &mut Rig) -> (End, End) {
+    rig.client("alice");
+    let server = rig.dialed();
+    let client = knock(rig, &[("TimeZone", "Asia/Tokyo")]);
+    rig.gets(client);
+    rig.send(client, &fe::query("select 1"));
+    let brought = rig.gets(server);
+    assert!(brought[0].contains("Asia/Tokyo"), "{brought:?}");
+    rig.send(server, &be::parameter("TimeZone", "Asia/Tokyo"));
+    rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
+    let asked = rig.gets(server);
+    assert!(asked.is_empty() || asked == ["Query select 1"], "{asked:?}");
+    rig.send(server, &[be::complete("SELECT 1"), be::ready('I')].concat());
+    assert_eq!(rig.gets(client).last().map(String::as_str), Some("Ready I"));
+    (client, server)
+}
+
+/// The answer to `text`, during which PostgreSQL went back to its own time zone.
+fn resets(rig: &mut Rig, (client, server): (End, End), text: &str, answer: &[u8]) {
+    rig.send(client, &fe::query(text));
+    assert_eq!(rig.gets(server), [format!("Query {text}")]);
+    rig.send(server, answer);
+    rig.send(server, &[be::parameter("TimeZone", "UTC"), be::ready('I')].concat());
+    rig.send(client, &fe::query("show timezone"));
+    let sent = String::from_utf8_lossy(&rig.raw(server)).into_owned();
+    let back = sent.find("VALUES ('timezone','Asia/Tokyo'))").expect("the value is put back");
+    assert!(sent.find("show timezone").expect("the statement follows") > back, "{sent}");
+}
+
+#[test]
+fn what_a_failed_group_has_reset_is_put_back() {
+    let mut rig = session("default_pool_size = 1");
+    let pair = brought_by_statements(&mut rig);
+    resets(&mut rig, pair, "reset all; commit; select nonsense", &be::error("42703", "no such column"));
+}
+
+#[test]
+fn what_a_block_of_code_has_reset_is_put_back() {
+    let mut rig = session("default_pool_size = 1");
+    let pair = brought_by_statements(&mut rig);
+    resets(&mut rig, pair, "do $$begin reset all; end$$", &be::complete("DO"));
+}
+
+#[test]
+fn what_was_reset_before_a_transaction_failed_is_put_back_behind_its_end() {
+    let mut rig = session("default_pool_size = 1");
+    let (client, server) = brought_by_statements(&mut rig);
+    rig.send(client, &fe::query("reset all; commit; begin; select nonsense"));
+    rig.gets(server);
+    rig.send(server, &[be::error("42703", "no such column"), be::parameter("TimeZone", "UTC")].concat());
+    rig.send(server, &be::ready('E'));
+    rig.send(client, &fe::query("rollback"));
+    assert_eq!(rig.gets(server), ["Query rollback"]);
+    rig.send(server, &[be::complete("ROLLBACK"), be::ready('I')].concat());
+    let back = String::from_utf8_lossy(&rig.raw(server)).into_owned();
+    assert!(back.contains("VALUES ('timezone','Asia/Tokyo'))"), "{back}");
+}
+
+#[test]
+fn a_block_of_code_that_resets_nothing_is_not_asked_about() {
+    let mut rig = session("default_pool_size = 1");
+    let (client, server) = brought_by_statements(&mut rig);
+    run(&mut rig, client, server, "do $$begin end$$");
+    rig.gets_nothing(server);
+    run(&mut rig, client, server, "show timezone");
+}

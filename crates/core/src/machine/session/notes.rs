@@ -10,9 +10,9 @@ use crate::ids::{ClientId, StatementId};
 use crate::known_sets::PlainSet;
 use crate::limits::LEXED_BYTES_MAX;
 use crate::machine::Worker;
-use crate::pins::{Reasons, Told, Touched, Values, may_change_pin, may_touch};
+use crate::pins::{PutBack, Reasons, Told, Touched, Values, may_change_pin, may_touch};
 use crate::routines::Routines;
-use crate::session::{IDENTITY, Session};
+use crate::session::{IDENTITY, Session, Setting};
 use crate::untold::{behind_names, bound_values};
 
 impl Worker {
@@ -172,13 +172,16 @@ impl Worker {
                 }
             }
         }
-        if marks.contains(Marks::RESETS)
-            && let Some(startup) = &account.startup
+        if let Some(startup) = &account.startup
+            && (marks.contains(Marks::RESETS) || !keeps && marks.intersects(MAY_RESET))
         {
             let Some(server) = self.servers.get_mut(link.server) else { return };
             server.resets = true;
             let exact = server.opened.asked.is_some();
             note_restore(link, startup, marks, text);
+            if !keeps {
+                restore_if_reset(link, startup, marks);
+            }
             if exact && let Some(touched) = &mut link.touched {
                 // Its server goes back to them by itself; the name may be that of the client before it.
                 touched.restore.retain(|(name, _)| **name == *b"application_name");
@@ -305,7 +308,8 @@ fn note_restore(link: &mut Link, startup: &Session, marks: Marks, text: &[u8]) {
     let touched: &mut Touched = link.touched.get_or_insert_default();
     let mut add = |name: &[u8], local: bool| {
         if startup.get(name).is_some() {
-            touched.restore.push((name.to_ascii_lowercase().into(), local));
+            let how = if local { PutBack::Transaction } else { PutBack::Session };
+            touched.restore.push((name.to_ascii_lowercase().into(), how));
         }
     };
     let mut all = false;
@@ -320,6 +324,22 @@ fn note_restore(link: &mut Link, startup: &Session, marks: Marks, text: &[u8]) {
         let stays = |name: &[u8]| !marks.contains(Marks::DISCARDS) && IDENTITY.contains(&name);
         let settings = startup.settings().filter(|setting| !stays(&setting.name));
         settings.for_each(|setting| add(&setting.name, false));
+    }
+}
+
+/// What may reset a setting without a word that tells which.
+const MAY_RESET: Marks = Marks::ROUTINES.and(Marks::CALLS_SETTINGS).and(Marks::PREPARED);
+
+/// Session pooling asks no server for the contents of its session. So where no word tells what was reset, each startup value is
+/// put back if PostgreSQL finds it reset.
+fn restore_if_reset(link: &mut Link, startup: &Session, marks: Marks) {
+    let touched: &mut Touched = link.touched.get_or_insert_default();
+    if marks.intersects(MAY_RESET) {
+        for Setting { name, .. } in startup.settings() {
+            if !touched.restore.iter().any(|(known, _)| known.eq_ignore_ascii_case(name)) {
+                touched.restore.push((name.to_ascii_lowercase().into(), PutBack::IfReset));
+            }
+        }
     }
 }
 

@@ -3,7 +3,8 @@
 //! that failed or was cancelled has reset nothing, and nothing follows it. The client's next messages wait for that.
 //!
 //! No word tells of every reset. So when its server has sent the contents of a session, startup values of the client that are
-//! missing there are put back, before the session counts as known.
+//! missing there are put back, before the session counts as known. Session pooling does not ask for those contents: there
+//! PostgreSQL itself finds what was reset, in the statement that puts it back.
 
 use std::sync::Arc;
 
@@ -16,9 +17,10 @@ use crate::driver::{Driver, Level};
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Kind, Ledger, Purpose};
 use crate::machine::Worker;
-use crate::pins::Reasons;
-use crate::server::{Replies, ServerState, Stage};
-use crate::session::{Setting, set_config};
+use crate::params::quote_literal;
+use crate::pins::{PutBack, Reasons};
+use crate::server::{Replies, Server, ServerState, Stage};
+use crate::session::{Session, Setting, set_config};
 
 impl Worker {
     /// An answer of the client's ended with ReadyForQuery: its startup values follow, if the statement has reset them.
@@ -39,16 +41,22 @@ impl Worker {
         if server.cancels > 0 {
             return true;
         }
+        let Some(touched) = &mut link.touched else { return false };
+        if server.tx == TxStatus::Failed {
+            // What was committed before the transaction failed may have reset these.
+            touched.restore.retain(|(_, how)| *how == PutBack::IfReset);
+            return false;
+        }
         server.resets = false;
-        let names = link.touched.as_mut().map(|touched| std::mem::take(&mut touched.restore));
+        let mut names = std::mem::take(&mut touched.restore);
+        let reports = |name: &[u8]| server.params.get(cx.env.tracked.position(name)?);
         let startup = client.account.as_ref().and_then(|account| account.startup.clone());
-        if let (Some(names), Some(startup)) = (names, startup)
-            && server.tx != TxStatus::Failed
-        {
-            let calls =
-                names.iter().filter_map(|(name, local)| Some((&**name, Some(startup.get(name)?), *local)));
-            let mut text = Vec::new();
-            set_config(&mut text, calls);
+        let text = startup.and_then(|startup| {
+            // What a server reports and has as it was needs no look.
+            names.retain(|(name, how)| *how != PutBack::IfReset || reports(name) != startup.get(name));
+            put_back(&names, &startup)
+        });
+        if let Some(text) = text {
             // A simple query ends the unnamed statement.
             link.unnamed = UnnamedOnServer::NotOwn;
             self.send_hidden(cx, server_id, Purpose::Restore, &text);
@@ -139,16 +147,58 @@ impl Worker {
     pub(in crate::machine) fn statement_failed(&mut self, id: ClientId, server_id: ServerId) {
         self.doubt_session(id);
         let Some(server) = self.servers.get(server_id) else { return };
-        let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) else {
-            return;
-        };
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let (ClientState::Linked(link), Some(account)) = (&mut client.state, &client.account) else { return };
         if let Some(touched) = link.touched.as_mut().filter(|touched| !touched.restore.is_empty())
             && clients_entries(&server.ledger).skip_while(|entry| !entry.kind.ends_group()).nth(1).is_none()
         {
-            touched.restore.clear();
+            if self.pools[account.pool].keeps_sessions {
+                // The audit finds what a COMMIT in front of the failure made good.
+                touched.restore.clear();
+            }
+            touched.restore.iter_mut().for_each(|(_, how)| *how = PutBack::IfReset);
         }
     }
 }
+
+/// The statement that puts values back. `None` if none of the names has one.
+fn put_back(names: &[(Box<[u8]>, PutBack)], startup: &Session) -> Option<Vec<u8>> {
+    let values = |if_reset: bool| {
+        names.iter().filter_map(move |(name, how)| {
+            let value = startup.get(name)?;
+            ((*how == PutBack::IfReset) == if_reset).then_some((&**name, value, *how))
+        })
+    };
+    let mut text = Vec::new();
+    let mut certain =
+        values(false).map(|(name, value, how)| (name, Some(value), how == PutBack::Transaction)).peekable();
+    if certain.peek().is_some() {
+        set_config(&mut text, certain);
+    }
+    let mut separator = PUT_BACK;
+    for (name, value, _) in values(true) {
+        text.extend_from_slice(separator);
+        text.push(b'(');
+        quote_literal(&mut text, name);
+        text.push(b',');
+        quote_literal(&mut text, value);
+        text.push(b')');
+        separator = b",";
+    }
+    if separator == b"," {
+        text.extend_from_slice(PUT_BACK_END);
+    }
+    (!text.is_empty()).then_some(text)
+}
+
+/// Sets what is not the session's own any longer (`pg_settings.source`). Custom settings and roles are in no list: an empty value
+/// and the role `none` are what a RESET leaves of them.
+const PUT_BACK: &[u8] = b"SELECT pg_catalog.set_config(began.name, began.value, false) FROM (VALUES ";
+const PUT_BACK_END: &[u8] = b") AS began(name, value) LEFT JOIN pg_catalog.pg_settings AS now \
+ON pg_catalog.lower(now.name) OPERATOR(pg_catalog.=) began.name \
+WHERE CASE WHEN now.name IS NULL \
+THEN COALESCE(pg_catalog.current_setting(began.name, true), '') IN ('', 'none') \
+ELSE now.source OPERATOR(pg_catalog.<>) 'session' END;";
 
 /// Startup values are to be put back.
 #[inline]
@@ -159,14 +209,17 @@ pub(in crate::machine) fn has_to_restore(link: &Link) -> bool {
 /// The next message must wait until startup values are put back: the group that reset them has ended. The data of a COPY
 /// belongs to it.
 #[inline]
-pub(in crate::machine) fn waits_for_restore(link: &Link, ledger: &Ledger, next: &[u8]) -> bool {
-    has_to_restore(link) && is_reset(link, ledger, next)
+pub(in crate::machine) fn waits_for_restore(link: &Link, server: &Server, next: &[u8]) -> bool {
+    has_to_restore(link) && is_reset(link, server, next)
 }
 
 #[cold]
 #[inline(never)]
-fn is_reset(link: &Link, ledger: &Ledger, next: &[u8]) -> bool {
-    link.streaming == 0
+fn is_reset(link: &Link, server: &Server, next: &[u8]) -> bool {
+    let ledger = &server.ledger;
+    // Nothing can be put back in a failed transaction; its end comes next.
+    (server.tx != TxStatus::Failed || !ledger.is_empty())
+        && link.streaming == 0
         && !matches!(next.first(), Some(&(tag::COPY_DATA | tag::COPY_DONE | tag::COPY_FAIL)))
         && match clients_entries(ledger).last() {
             Some(entry) => entry.kind.ends_group(),

@@ -273,6 +273,14 @@ impl Run {
                 }
                 "SELECT 1".to_owned()
             }
+            Verb::PutBack(values) => {
+                for (name, value) in values {
+                    if let Some(known) = known(name).filter(|name| !session.settings.is_own(name)) {
+                        let _ = session.settings.set(known, Some(value), false);
+                    }
+                }
+                "SELECT 1".to_owned()
+            }
             Verb::DiscardAll => self.discard_all(session)?,
             Verb::DiscardSequences => "DISCARD SEQUENCES".to_owned(),
             Verb::DeallocateAll => {

@@ -107,6 +107,11 @@ impl Settings {
         self.own.clear();
     }
 
+    /// Whether the session itself set it.
+    pub fn is_own(&self, name: &'static str) -> bool {
+        self.own.contains(name)
+    }
+
     /// What the session itself set, with its values.
     pub fn own(&self) -> impl Iterator<Item = (&'static str, &str)> {
         self.own.iter().map(|name| (*name, self.session[name].as_str()))

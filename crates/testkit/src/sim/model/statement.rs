@@ -132,6 +132,8 @@ pub enum Verb {
     Everything(Vec<String>),
     /// The pooler sets settings: name, value (`None` is NULL), until the end of the transaction or not.
     SetConfig(Vec<(String, Option<String>, bool)>),
+    /// The pooler sets settings that are not the session's own: name, value.
+    PutBack(Vec<(String, String)>),
     /// What a session holds besides settings is made, used or ended.
     Hold(Hold),
 }
@@ -300,6 +302,7 @@ fn verb(words: &[String]) -> Result<Verb, String> {
     let upper: Vec<&str> = upper.iter().map(String::as_str).collect();
     Ok(match upper.as_slice() {
         ["SELECT", "PG_CATALOG.CURRENT_SETTING", ..] => Verb::Values(literals(words).collect()),
+        ["SELECT", "PG_CATALOG.SET_CONFIG", "(", "BEGAN.NAME", ..] => Verb::PutBack(put_back(words)),
         ["SELECT", "PG_CATALOG.SET_CONFIG", ..] => set_config(words)?,
         ["SELECT", "'G", ..] => Verb::Catalog,
         ["SELECT", "'S", ..] => Verb::Everything(asked_by_name(words)),
@@ -374,6 +377,17 @@ fn asked_by_name(words: &[String]) -> Vec<String> {
 /// The string literals among these words.
 fn literals(words: &[String]) -> impl Iterator<Item = String> + '_ {
     words.iter().filter_map(|word| word.strip_prefix('\'').map(str::to_owned))
+}
+
+/// The pairs of a list of VALUES.
+fn put_back(words: &[String]) -> Vec<(String, String)> {
+    let pair = |window: &[String]| match window {
+        [open, name, comma, value, close] if open == "(" && comma == "," && close == ")" => {
+            Some((name.strip_prefix('\'')?.to_owned(), value.strip_prefix('\'')?.to_owned()))
+        }
+        _ => None,
+    };
+    words.windows(5).filter_map(pair).collect()
 }
 
 fn set_config(words: &[String]) -> Result<Verb, String> {
