@@ -144,7 +144,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use pgweir_core::driver::WorkerId;
-    use pgweir_core::ids::ClientId;
+    use pgweir_core::ids::UnpooledId;
 
     use super::*;
 
@@ -154,7 +154,7 @@ mod tests {
         let askers = Askers::new(results, &Log::to_stderr(), |_, _, _| Ok(()));
         assert_eq!(askers.threads(), 0);
         let ask = || {
-            let (from, client) = (WorkerId(0), ClientId::default());
+            let (from, client) = (WorkerId(0), UnpooledId::default());
             askers.ask(Box::new(Inquiry { from, client, about: About::OsUser { uid: 0 } }));
         };
         // One after the other: one thread is enough.

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use pgweir_core::console::command::{Command, Outcome};
 use pgweir_core::driver::{Level, WorkerId};
-use pgweir_core::ids::ClientId;
+use pgweir_core::ids::UnpooledId;
 use pgweir_core::inquiry::{Answer, Obstacle};
 use pgweir_core::mail::{Mail, Question, Shutdown};
 use pgweir_core::stats::Window;
@@ -38,7 +38,7 @@ pub enum Event {
     /// A worker's machine asks.
     Asked(WorkerId, Question),
     /// What a login of a worker's client wanted to know is known.
-    Answered(WorkerId, ClientId, Answer),
+    Answered(WorkerId, UnpooledId, Answer),
 }
 
 /// The workers, as the control plane sees them. All calls return at once.
@@ -229,7 +229,7 @@ impl<F: Fleet> Plane<F> {
         self.log.write(Level::Log, &line);
     }
 
-    fn answered(&self, to: WorkerId, client: ClientId, answer: Answer) {
+    fn answered(&self, to: WorkerId, client: UnpooledId, answer: Answer) {
         self.fleet.mail(to, Mail::Answered { client, answer });
     }
 

@@ -1,18 +1,15 @@
-//! A client connection: its states, each with what only that state needs. Moves are made by `machine`; this file has no
-//! behaviour but what a client knows about itself.
+//! A client of a pool: its states, each with what only that state needs. Moves are made by the pool; this file has no behaviour
+//! but what a client knows about itself.
 
 use std::sync::Arc;
 
-use pgweir_auth::{Guard, Method, PlainPassword, Refusal, Secret};
 use pgweir_settings::PoolMode;
 
 use crate::cancel_key::CancelKey;
 use crate::client_handoff::{Counted, Login, Origin, Replication};
-use crate::console::session::ConsoleSession;
-use crate::driver::{ConnId, Peer, WorkerId};
+use crate::driver::{ConnId, Peer};
 use crate::group::Group;
-use crate::ids::{PoolId, ServerId, StatementId};
-use crate::inquiry::Checker;
+use crate::ids::{ServerId, StatementId};
 use crate::notify_listener::Listener;
 use crate::params::Params;
 use crate::pins::{Pin, Reasons, Touched};
@@ -35,13 +32,11 @@ pub(crate) struct Client {
     /// Reads are paused: too much waits here, or the server does not take what was sent.
     pub(crate) reads_paused: bool,
     pub(crate) origin: Box<Origin>,
-    /// Its user and database; known from the startup packet on.
-    pub(crate) account: Option<Box<Account>>,
+    pub(crate) account: Account,
 }
 
-/// What a logged-in client is and has.
+/// What a client of a pool is and has.
 pub(crate) struct Account {
-    pub(crate) pool: PoolId,
     /// The user it logged in as; the pool's user may be another one.
     pub(crate) user: Arc<str>,
     pub(crate) replication: Replication,
@@ -94,17 +89,9 @@ pub(crate) enum UnnamedOnServer {
     Own,
 }
 
-/// The life of a client. Greeting, AwaitingAnswer, Authenticating, AwaitingServer happen once and in this order; then Idle, Waiting, Linked in
-/// turn. A client that leaves is removed at once; the driver flushes its last words.
+/// The life of a client of a pool: first it waits until its pool knows what to tell it, then it is Idle, Waiting, Linked in turn. A
+/// client that leaves is removed at once; the driver flushes its last words.
 pub(crate) enum ClientState {
-    /// Accepted; first packets.
-    Greeting(Greeting),
-    /// Proves its identity.
-    Authenticating(Box<Authenticating>),
-    /// Its login waits for an answer: from a server for its secret, or from the control plane.
-    AwaitingAnswer(Box<AwaitingAnswer>),
-    /// Proven; goes to the worker that owns its pool as soon as its bytes are gathered.
-    HandingOver(Box<HandingOver>),
     /// Proven; its pool has not yet seen a server, so what to tell the client is not known.
     AwaitingServer(Box<Login>),
     /// Logged in, has no server, asks for nothing.
@@ -120,116 +107,6 @@ pub(crate) enum ClientState {
     QueuedBehind(QueuedBehind),
     /// Has a server.
     Linked(Link),
-    /// Asked for another client's statement to be cancelled, and waits until that is done.
-    Cancelling,
-    /// Talks to the console.
-    Console(Box<ConsoleSession>),
-}
-
-/// First packets: which of the optional requests were made already.
-#[derive(Default)]
-pub(crate) struct Greeting {
-    /// SSLRequest was answered (or TLS began directly): a second one is a fault.
-    pub(crate) tls: TlsAsked,
-    /// GSSENCRequest was answered N.
-    pub(crate) gss_asked: bool,
-}
-
-/// TLS during greeting.
-#[derive(Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum TlsAsked {
-    /// Not yet.
-    #[default]
-    No,
-    /// Asked and refused with N.
-    Refused,
-    /// The handshake runs.
-    Handshake,
-    /// Everything is encrypted.
-    Established,
-}
-
-/// An authentication exchange.
-pub(crate) struct Authenticating {
-    pub(crate) attempt: Attempt,
-    pub(crate) exchange: Exchange,
-}
-
-/// What the next password message is for.
-pub(crate) enum Exchange {
-    /// It goes on with this.
-    Guard(Guard),
-    /// It has a password, which this checker knows.
-    Password(Checker),
-}
-
-/// Between the question of a login and its answer.
-pub(crate) struct AwaitingAnswer {
-    pub(crate) attempt: Attempt,
-    pub(crate) asked: Asked,
-}
-
-/// What a server or the control plane was asked for a login.
-pub(crate) enum Asked {
-    /// `auth_query`: the user's secret.
-    Secret {
-        /// The pool: database and user.
-        pool: (Arc<str>, Arc<str>),
-        /// Since when (monotonic, µs).
-        since_us: u64,
-        /// What is to be done with it.
-        then: Then,
-    },
-    /// What the operating system calls the peer, and by which map that name counts.
-    OsUser(Option<Box<str>>),
-    /// Whether this password is right; if not, this is said.
-    Password(PlainPassword, Refusal),
-}
-
-/// What to do when a user's secret is known.
-#[derive(Clone, Copy)]
-pub(crate) enum Then {
-    /// The client has to prove that it knows it, too.
-    Exchange(Method),
-    /// The client is proven; it is for its servers.
-    Admit,
-}
-
-/// A login that is not proven yet.
-pub(crate) struct Attempt {
-    pub(crate) login: Login,
-    pub(crate) counted: Counted,
-    /// What to do when it is proven.
-    pub(crate) target: Target,
-    pub(crate) record: Record,
-}
-
-/// What `auth_query` said of the user.
-pub(crate) enum Record {
-    /// It was not asked.
-    NotAsked,
-    /// There is no such user.
-    Missing,
-    /// Its secret.
-    Found(Secret),
-}
-
-/// What a login is for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Target {
-    /// A database we serve.
-    Database,
-    /// The console.
-    Console,
-    /// No such database: said only after the login succeeded, so that names cannot be guessed.
-    Nowhere,
-}
-
-/// On the way to another worker.
-pub(crate) struct HandingOver {
-    pub(crate) login: Login,
-    pub(crate) counted: Counted,
-    pub(crate) to: WorkerId,
 }
 
 /// In a pool's queue.
@@ -433,37 +310,16 @@ impl Account {
 }
 
 impl Client {
-    /// `C-0x12: database/user@host:port` as log lines begin. `pool_database` is that of its pool, if it has one.
-    pub(crate) fn log_name(&self, pool_database: Option<&str>) -> String {
-        let (database, user) = match (&self.account, &self.state) {
-            (Some(account), _) => (pool_database.unwrap_or("(nodb)"), &*account.user),
-            (None, ClientState::Authenticating(exchange)) => {
-                (&*exchange.attempt.login.database, &*exchange.attempt.login.user)
-            }
-            (None, ClientState::AwaitingAnswer(waiting)) => {
-                (&*waiting.attempt.login.database, &*waiting.attempt.login.user)
-            }
-            (None, ClientState::AwaitingServer(login)) => (&*login.database, &*login.user),
-            (None, ClientState::Console(console)) => (crate::console::DATABASE, console.user()),
-            (None, _) => ("(nodb)", "(nouser)"),
-        };
-        let (database, user) = (printable(database.as_bytes()), printable(user.as_bytes()));
-        format!("C-{:#x}: {database}/{user}@{}", self.serial, peer_text(&self.origin.peer))
-    }
-
-    /// It has not logged in, and no part of a message waits.
-    pub(crate) fn has_said_nothing(&self) -> bool {
-        let before_login = matches!(
-            self.state,
-            ClientState::Greeting(_) | ClientState::Authenticating(_) | ClientState::HandingOver(_)
-        );
-        before_login && self.inbox.is_empty()
-    }
-
     /// It has logged in, or is about to, by the replication protocol.
     pub(crate) fn replication(&self) -> Replication {
-        self.account.as_ref().map_or(Replication::None, |account| account.replication)
+        self.account.replication
     }
+}
+
+/// `C-0x12: database/user@host:port` as log lines begin.
+pub(crate) fn log_name(serial: u64, database: &str, user: &str, peer: &Peer) -> String {
+    let (database, user) = (printable(database.as_bytes()), printable(user.as_bytes()));
+    format!("C-{serial:#x}: {database}/{user}@{}", peer_text(peer))
 }
 
 /// A peer's bytes as they may stand in a log line: bounded, without control characters.

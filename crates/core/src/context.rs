@@ -1,17 +1,21 @@
 //! What the pools of one worker have in common, and what every method gets to act with: the driver and the worker's
 //! [`Env`]. This file must not know a client or a server.
 
+use std::borrow::Cow;
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::buffer_pool::BufferPool;
-use crate::cancel_key::KeyHead;
+use crate::cancel_key::{CancelKey, KeyHead};
+use crate::client_handoff::Counted;
 use crate::driver::{ConnId, Driver, Level, Now, WorkerId};
 use crate::estimate::Estimates;
-use crate::ids::{CancelId, ClientId, ForwardId, ServerId};
+use crate::ids::{CancelId, ClientId, ForwardId, PoolId, ServerId, UnpooledId};
+use crate::inquiry::Answer;
 use crate::machine::{Setup, share_bytes};
-use crate::mail::{Rules, Shutdown};
-use crate::params::Tracked;
+use crate::mail::{Rules, Scarce, Shutdown};
+use crate::params::{Params, Tracked};
 use crate::readings::Readings;
 use crate::session_checks::Watched;
 use crate::shared::Shared;
@@ -37,6 +41,22 @@ impl<'a, D: Driver> Cx<'a, D> {
     pub(crate) fn log(&mut self, level: Level, line: &str) {
         self.driver.log(level, line);
     }
+
+    /// A key that no other client of this worker has, entered for this one; with the process id of a server, if it is to be
+    /// that.
+    pub(crate) fn new_cancel_key(&mut self, owner: KeyOwner, minor: u16, pid: Option<u32>) -> CancelKey {
+        loop {
+            let peer_id = self.env.rules.config.main.peer_id;
+            let mut key = CancelKey::new(minor, peer_id, |bytes| self.driver.random(bytes));
+            if let Some(pid) = pid {
+                key = key.with_pid(pid);
+            }
+            if let Entry::Vacant(place) = self.env.cancel_keys.entry(key.head()) {
+                place.insert(owner);
+                return key;
+            }
+        }
+    }
 }
 
 /// What the pools of one worker have in common: the time, the configuration, what is known of statements, buffers.
@@ -51,7 +71,7 @@ pub(crate) struct Env {
     /// What each connection is, by its index; with the generation of its name.
     roles: Vec<Option<(u32, Role)>>,
     /// Clients by the head of their cancel key.
-    pub(crate) cancel_keys: HashMap<KeyHead, ClientId, foldhash::fast::FixedState>,
+    pub(crate) cancel_keys: HashMap<KeyHead, KeyOwner, foldhash::fast::FixedState>,
     pub(crate) statements: Statements,
     pub(crate) readings: Readings,
     /// What was found in texts that come again.
@@ -74,14 +94,45 @@ pub(crate) struct Env {
     pub(crate) stopping: Option<Shutdown>,
     /// What is counted beside the pools.
     pub(crate) counters: Counters,
+    /// What pools want of others, in order. The worker carries it out when the pool is done.
+    pub(crate) effects: Vec<Effect>,
+    /// How a moment (seconds since 1970) is written for people; the machine knows no time zone.
+    pub(crate) write_time: Option<WriteTime>,
+}
+
+/// See [`crate::Machine::show_times_by`].
+pub type WriteTime = Arc<dyn Fn(u64) -> String + Send + Sync>;
+
+/// What a pool wants of the worker, of another pool or of a client that is in none.
+pub(crate) enum Effect {
+    /// A place is free that other pools may have waited for: those that wait look again, here and on other workers.
+    NoticeStarving,
+    /// A server became free that no client of its pool waits for: other pools may have its place.
+    OfferRoom,
+    /// A free server of this database or user is to be closed, so that the pool may open one.
+    Evict(Scarce),
+    /// The answer to a question of a client that logs in.
+    Answered(UnpooledId, Answer),
+    /// The cancel request of this client is over.
+    EndRequester(UnpooledId, Cow<'static, str>),
+    /// Queued bytes have not left: the worker looks again at this time (monotonic, µs) whether more can be handed over.
+    LeaveAt(u64),
+}
+
+/// What a cancel key belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum KeyOwner {
+    Client(PoolId, ClientId),
+    Console(UnpooledId),
 }
 
 /// What a connection is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
-    Client(ClientId),
-    Server(ServerId),
-    Cancel(CancelId),
+    Unpooled(UnpooledId),
+    Client(PoolId, ClientId),
+    Server(PoolId, ServerId),
+    Cancel(PoolId, CancelId),
     Peer(ForwardId),
 }
 
@@ -126,7 +177,32 @@ impl Env {
             activity: Activity::Active,
             stopping: None,
             counters: Counters::default(),
+            effects: Vec::new(),
+            write_time: None,
         }
+    }
+
+    /// Gives back the places that a client was counted for.
+    pub(crate) fn uncount(&self, counted: &Counted) {
+        if counted.total {
+            self.shared.clients.give_back();
+        }
+        if let Some(counts) = &counted.database {
+            counts.clients.give_back();
+        }
+        if let Some(counts) = &counted.user {
+            counts.clients.give_back();
+        }
+    }
+
+    /// As it is known to servers, too.
+    pub(crate) fn application_name<'a>(&self, params: &'a Params) -> Option<&'a [u8]> {
+        params.get(self.tracked.position(b"application_name")?)
+    }
+
+    /// A pool wants this of others.
+    pub(crate) fn want(&mut self, effect: Effect) {
+        self.effects.push(effect);
     }
 
     /// Looks at this time (monotonic, µs) at what waits for a time to pass.

@@ -1,9 +1,11 @@
 //! Names of the machine's objects. Keys carry a generation: an old key cannot reach a new object.
 
 slotmap::new_key_type! {
-    /// A client connection of this worker.
+    /// A client of this worker that is in no pool: it logs in, or talks to the console.
+    pub struct UnpooledId;
+    /// A client of a pool.
     pub struct ClientId;
-    /// A server connection of this worker.
+    /// A server connection of a pool.
     pub struct ServerId;
     /// A pool: one (database, user) pair.
     pub struct PoolId;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use pgweir_auth::{LdapOptions, PlainPassword, Secret};
 
 use crate::driver::WorkerId;
-use crate::ids::ClientId;
+use crate::ids::UnpooledId;
 
 /// Which secret does this user have? To be asked of a server of one pool.
 #[derive(Clone, Debug)]
@@ -15,7 +15,7 @@ pub struct Lookup {
     /// The worker of the client that logs in ...
     pub from: WorkerId,
     /// ... and the client: answers carry it back.
-    pub client: ClientId,
+    pub client: UnpooledId,
     /// The database of the pool that is asked.
     pub database: Arc<str>,
     /// The user of that pool: `auth_user`.
@@ -32,7 +32,7 @@ pub struct Inquiry {
     /// As in [`Lookup`].
     pub from: WorkerId,
     /// As in [`Lookup`].
-    pub client: ClientId,
+    pub client: UnpooledId,
     /// What is to be found out.
     pub about: About,
 }

@@ -54,8 +54,10 @@ mod statements;
 pub mod stats;
 mod texts;
 pub mod trace;
+mod unpooled;
 mod untold;
 
+pub use context::WriteTime;
 pub use engine::Engine;
-pub use machine::{Machine, Setup, WriteTime};
+pub use machine::{Machine, Setup};
 pub use shared::Shared;

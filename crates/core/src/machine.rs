@@ -10,6 +10,7 @@ mod arriving;
 mod asynchronous;
 mod begin;
 mod cancel;
+mod client_bytes;
 mod client_moves;
 mod connect_query;
 mod console_extended;
@@ -29,6 +30,8 @@ mod multiplex;
 mod observe;
 mod peering;
 mod plain;
+mod pool_maintenance;
+mod pools;
 mod prepared;
 mod proof;
 mod reading;
@@ -39,31 +42,31 @@ mod server_errors;
 mod server_login;
 mod server_moves;
 mod session;
+mod show;
 mod startup;
 mod turned_down;
+mod unpooled;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use slotmap::SlotMap;
 
 use crate::carried::Carried;
-use crate::client::{Client, ClientState, Greeting};
 use crate::client_handoff::{ClientHandoff, Origin};
 use crate::console::command::{PendingCommand, Tasks};
-use crate::context::{Activity, Cx, Env, Role, duration_us};
-use crate::driver::{Closed, ConnId, Driver, Level, Now, Peer, TlsInfo, WorkerId};
+use crate::context::{Activity, Cx, Effect, Env, Role, WriteTime, duration_us};
+use crate::driver::{CloseMode, Closed, ConnId, Driver, Level, Now, Peer, TlsInfo, WorkerId};
 use crate::engine::Engine;
-use crate::ids::{CancelId, ClientId, PoolId, ServerId};
+use crate::ids::{ClientId, PoolId, ServerId, UnpooledId};
 use crate::inquiry::Answer;
 use crate::mail::{Mail, Rules, Scarce};
 use crate::pool::Pool;
-use crate::server::Server;
 use crate::shared::Shared;
+use crate::unpooled::{Greeting, Unpooled, UnpooledState};
 
-use cancel::CancelConnection;
-pub(crate) use cancel::WaitingCancel;
+pub(crate) use cancel::{CancelConnection, WaitingCancel};
 use maintenance::Rounds;
 pub(crate) use measure::share_bytes;
 use peering::Peering;
@@ -86,23 +89,20 @@ pub struct Machine {
     worker: Worker,
 }
 
-/// The clients, servers and pools of one worker.
-struct Worker {
-    clients: SlotMap<ClientId, Client>,
-    servers: SlotMap<ServerId, Server>,
+/// What a worker has: its pools, and the clients that are in none. It routes events, and carries out what pools want of others.
+pub(crate) struct Worker {
+    /// Clients that log in or talk to the console.
+    unpooled: SlotMap<UnpooledId, Unpooled>,
     pools: SlotMap<PoolId, Pool>,
     pool_names: HashMap<(Arc<str>, Arc<str>), PoolId>,
-    cancels: SlotMap<CancelId, CancelConnection>,
     /// Cancel requests on their way to other processes.
     peering: Peering,
-    /// Clients that were released from a server and may have sent more.
-    to_resume: VecDeque<ClientId>,
     /// Answers to questions of clients that log in, to be looked at when the tick ends.
-    answers: Vec<(ClientId, Answer)>,
-    /// Clients that notifications wait for.
-    notified: Vec<ClientId>,
-    /// Pools to look at when the tick ends.
+    answers: Vec<(UnpooledId, Answer)>,
+    /// Pools that have something to do when the tick ends.
     noticed: Vec<PoolId>,
+    /// Pools with clients that notifications wait for.
+    notified: Vec<PoolId>,
     /// Clients that have logged in to the console, for SHOW STATS.
     console_logins: u64,
     /// When that began (monotonic, µs).
@@ -117,7 +117,7 @@ struct Worker {
     /// and once at a time.
     asked_to_evict: Vec<Scarce>,
     /// The console client that began a SUSPEND: if it leaves, the SUSPEND is undone.
-    suspended_by: Option<ClientId>,
+    suspended_by: Option<UnpooledId>,
     said_drained: bool,
     /// The process that this one has replaced may have more to hand over.
     awaits_arrivals: bool,
@@ -127,16 +127,11 @@ struct Worker {
     leave_us: Option<u64>,
     rounds: Rounds,
     stats_us: u64,
-    /// How a moment (seconds since 1970) is written for people; the machine knows no time zone.
-    write_time: Option<WriteTime>,
 }
-
-/// See [`Machine::show_times_by`].
-pub type WriteTime = Arc<dyn Fn(u64) -> String + Send + Sync>;
 
 /// The result of looking at received bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Step {
+pub(crate) enum Step {
     /// This number of bytes is handled; look at the rest.
     Used(usize),
     /// The rest must wait: for more bytes, a server, an answer.
@@ -149,7 +144,7 @@ impl Machine {
     /// From now on SHOW writes moments (seconds since 1970) by this function: as local time.
     #[must_use]
     pub fn show_times_by(mut self, write: WriteTime) -> Machine {
-        self.worker.write_time = Some(write);
+        self.env.write_time = Some(write);
         self
     }
 
@@ -158,16 +153,13 @@ impl Machine {
     pub fn new(setup: Setup) -> Machine {
         let stats_us = setup.now.mono_us + duration_us(setup.rules.config.main.stats_period);
         let worker = Worker {
-            clients: SlotMap::with_key(),
-            servers: SlotMap::with_key(),
+            unpooled: SlotMap::with_key(),
             pools: SlotMap::with_key(),
             pool_names: HashMap::new(),
-            cancels: SlotMap::with_key(),
             peering: Peering::default(),
-            to_resume: VecDeque::new(),
             answers: Vec::new(),
-            notified: Vec::new(),
             noticed: Vec::new(),
+            notified: Vec::new(),
             console_logins: 0,
             stopping_us: 0,
             commands: HashMap::new(),
@@ -182,7 +174,6 @@ impl Machine {
             leave_us: None,
             rounds: Rounds::from(setup.now.mono_us),
             stats_us,
-            write_time: None,
         };
         Machine { env: Env::new(setup), worker }
     }
@@ -215,9 +206,16 @@ impl Engine for Machine {
         let role = self.env.role(conn);
         let cx = &mut Cx::new(d, &mut self.env);
         match role {
-            Some(Role::Client(id)) => self.worker.client_received(cx, id, bytes),
-            Some(Role::Server(id)) => self.worker.server_received(cx, id, bytes),
-            Some(Role::Cancel(id)) => self.worker.cancel_received(cx, id, bytes),
+            Some(Role::Client(pool, id)) => {
+                self.worker.in_pool(cx, pool, |pool, cx| pool.client_received(cx, id, bytes));
+            }
+            Some(Role::Server(pool, id)) => {
+                self.worker.in_pool(cx, pool, |pool, cx| pool.server_received(cx, id, bytes));
+            }
+            Some(Role::Unpooled(id)) => self.worker.unpooled_received(cx, id, bytes),
+            Some(Role::Cancel(pool, id)) => {
+                self.worker.in_pool(cx, pool, |pool, cx| pool.cancel_received(cx, id, bytes));
+            }
             Some(Role::Peer(id)) => self.worker.peer_received(cx, id),
             None => {}
         }
@@ -227,10 +225,14 @@ impl Engine for Machine {
         let role = self.env.role(conn);
         let cx = &mut Cx::new(d, &mut self.env);
         match role {
-            Some(Role::Server(id)) => self.worker.server_connected(cx, id, local),
-            Some(Role::Cancel(id)) => self.worker.cancel_connected(cx, id),
+            Some(Role::Server(pool, id)) => {
+                self.worker.in_pool(cx, pool, |pool, cx| pool.server_connected(cx, id, local));
+            }
+            Some(Role::Cancel(pool, id)) => {
+                self.worker.in_pool(cx, pool, |pool, cx| pool.cancel_connected(cx, id));
+            }
             Some(Role::Peer(id)) => self.worker.peer_connected(cx, id),
-            Some(Role::Client(_)) | None => {}
+            Some(Role::Client(..) | Role::Unpooled(_)) | None => {}
         }
     }
 
@@ -238,10 +240,14 @@ impl Engine for Machine {
         let role = self.env.role(conn);
         let cx = &mut Cx::new(d, &mut self.env);
         match role {
-            Some(Role::Client(id)) => self.worker.client_secured(id, info),
-            Some(Role::Server(id)) => self.worker.server_secured(cx, id, &info),
-            Some(Role::Cancel(id)) => self.worker.cancel_secured(cx, id),
-            Some(Role::Peer(_)) | None => {}
+            Some(Role::Unpooled(id)) => self.worker.client_secured(id, info),
+            Some(Role::Server(pool, id)) => {
+                self.worker.in_pool(cx, pool, |pool, cx| pool.server_secured(cx, id, &info));
+            }
+            Some(Role::Cancel(pool, id)) => {
+                self.worker.in_pool(cx, pool, |pool, cx| pool.cancel_secured(cx, id));
+            }
+            Some(Role::Client(..) | Role::Peer(_)) | None => {}
         }
     }
 
@@ -249,9 +255,14 @@ impl Engine for Machine {
         let role = self.env.role(conn);
         let cx = &mut Cx::new(d, &mut self.env);
         match role {
-            Some(Role::Client(id)) => self.worker.client_drained(cx, id),
-            Some(Role::Server(id)) => self.worker.server_drained(cx, id),
-            Some(Role::Cancel(_) | Role::Peer(_)) | None => {}
+            Some(Role::Client(pool, id)) => {
+                self.worker.in_pool(cx, pool, |pool, cx| pool.client_drained(cx, id));
+            }
+            Some(Role::Server(pool, id)) => {
+                self.worker.in_pool(cx, pool, |pool, cx| pool.server_drained(cx, id));
+            }
+            Some(Role::Unpooled(id)) => self.worker.unpooled_resume(cx, id),
+            Some(Role::Cancel(..) | Role::Peer(_)) | None => {}
         }
     }
 
@@ -259,9 +270,16 @@ impl Engine for Machine {
         let role = self.env.role(conn);
         let cx = &mut Cx::new(d, &mut self.env);
         match role {
-            Some(Role::Client(id)) => self.worker.client_closed(cx, id, &why),
-            Some(Role::Server(id)) => self.worker.server_closed(cx, id, &why),
-            Some(Role::Cancel(id)) => self.worker.cancel_closed(cx, id, &why),
+            Some(Role::Client(pool, id)) => {
+                self.worker.in_pool(cx, pool, |pool, cx| pool.client_closed(cx, id, &why));
+            }
+            Some(Role::Server(pool, id)) => {
+                self.worker.in_pool(cx, pool, |pool, cx| pool.server_closed(cx, id, &why));
+            }
+            Some(Role::Unpooled(id)) => self.worker.unpooled_closed(cx, id, &why),
+            Some(Role::Cancel(pool, id)) => {
+                self.worker.in_pool(cx, pool, |pool, cx| pool.cancel_closed(cx, id, &why));
+            }
             Some(Role::Peer(id)) => self.worker.peer_closed(cx, id),
             None => {}
         }
@@ -296,86 +314,144 @@ impl Worker {
     fn accepted<D: Driver>(&mut self, cx: &mut Cx<'_, D>, conn: ConnId, peer: Peer) {
         let origin = Origin { peer, tls: None, since: cx.env.now };
         let serial = cx.env.shared.next_serial();
-        let id = self.clients.insert(Client {
+        let id = self.unpooled.insert(Unpooled {
             conn,
             serial,
-            state: ClientState::Greeting(Greeting::default()),
+            state: UnpooledState::Greeting(Greeting::default()),
             inbox: Vec::new(),
-            skip: 0,
             reads_paused: false,
-            origin: Box::new(origin),
-            account: None,
+            origin,
         });
-        cx.env.set_role(conn, Role::Client(id));
+        cx.env.set_role(conn, Role::Unpooled(id));
         if cx.env.activity == Activity::Suspended {
-            self.pause_client(cx, id);
+            self.pause_unpooled(cx, id);
+        }
+    }
+
+    /// Lets a pool act. Then the worker does what the pool wants of others, and notes whether the pool has something left to do
+    /// when the tick ends. `None` if there is no such pool.
+    #[inline]
+    pub(crate) fn in_pool<D: Driver, R>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: PoolId,
+        act: impl FnOnce(&mut Pool, &mut Cx<'_, D>) -> R,
+    ) -> Option<R> {
+        let pool = self.pools.get_mut(id)?;
+        let result = act(pool, cx);
+        if pool.has_work() && !std::mem::replace(&mut pool.state.listed, true) {
+            self.noticed.push(id);
+        }
+        if !pool.state.notified.is_empty() && !self.notified.contains(&id) {
+            self.notified.push(id);
+        }
+        if !cx.env.effects.is_empty() {
+            self.carry_out(cx);
+        }
+        Some(result)
+    }
+
+    /// What pools want of others.
+    #[cold]
+    pub(crate) fn carry_out<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        for effect in std::mem::take(&mut cx.env.effects) {
+            match effect {
+                Effect::NoticeStarving => {
+                    self.notice_starving(cx);
+                    for worker in self.other_workers(cx.env) {
+                        cx.driver.mail(worker, Mail::Room);
+                    }
+                }
+                Effect::OfferRoom => {
+                    self.notice_starving(cx);
+                    for worker in std::mem::take(&mut self.starving_workers) {
+                        cx.driver.mail(worker, Mail::Room);
+                    }
+                }
+                Effect::Evict(of) => self.evict(cx, of),
+                Effect::Answered(id, answer) => self.answers.push((id, answer)),
+                Effect::EndRequester(id, reason) => {
+                    self.remove_unpooled(cx, id, &reason, CloseMode::Flush);
+                }
+                Effect::LeaveAt(due_us) => self.leave_us = Some(due_us),
+            }
         }
     }
 
     fn timeout<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         if cx.env.wake_us.is_some_and(|due_us| due_us <= cx.env.now.mono_us) {
             cx.env.wake_us = None;
-            self.notice_starving();
-            self.rescue_queued(cx);
+            self.notice_starving(cx);
+            self.for_pools(cx, |pool, cx| pool.rescue_queued(cx));
         }
         if self.rounds.begin(cx.env.now.mono_us) {
             self.maintain(cx);
         }
     }
 
+    /// Lets every pool act.
+    pub(crate) fn for_pools<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        mut act: impl FnMut(&mut Pool, &mut Cx<'_, D>),
+    ) {
+        let pools: Vec<PoolId> = self.pools.keys().collect();
+        for id in pools {
+            self.in_pool(cx, id, &mut act);
+        }
+    }
+
     fn end_tick<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
-        self.resume_released(cx);
+        for place in 0..self.noticed.len() {
+            let id = self.noticed[place];
+            self.in_pool(cx, id, |pool, cx| pool.resume_released(cx));
+        }
         self.leave(cx);
-        // Handing out may notice further pools (an evicted server was another pool's); they get their turn, too.
+        // Handing out may give work to further pools (an evicted server was another pool's); they get their turn, too.
         loop {
             while let Some(id) = self.noticed.pop() {
-                if let Some(pool) = self.pools.get_mut(id) {
-                    pool.noticed = false;
-                    self.hand_out(cx, id);
-                }
+                self.in_pool(cx, id, |pool, cx| {
+                    pool.state.listed = false;
+                    if std::mem::take(&mut pool.state.noticed) {
+                        pool.hand_out(cx);
+                    }
+                    pool.resume_released(cx);
+                });
             }
-            let turned_down = !self.to_resume.is_empty();
-            self.resume_released(cx);
-            if !self.deliver_answers(cx) && !turned_down {
+            if !self.deliver_answers(cx) {
                 break;
             }
         }
-        self.notify_clients(cx);
+        for id in std::mem::take(&mut self.notified) {
+            self.in_pool(cx, id, |pool, cx| pool.notify_clients(cx));
+        }
         self.check_commands(cx);
         self.check_stopping(cx);
     }
+}
 
-    /// Has this pool looked at when the tick ends.
-    fn notice(&mut self, id: PoolId) {
-        if let Some(pool) = self.pools.get_mut(id)
-            && !pool.noticed
-        {
-            pool.noticed = true;
-            self.noticed.push(id);
-        }
-    }
-
+impl Pool {
     /// With `verbose`: a decision that is made with every transaction.
     #[inline]
-    fn log_debug<D: Driver>(&self, cx: &mut Cx<'_, D>, line: impl FnOnce(&Worker, &Env) -> Option<String>) {
+    pub(crate) fn log_debug<D: Driver>(
+        &self,
+        cx: &mut Cx<'_, D>,
+        line: impl FnOnce(&Pool, &Env) -> Option<String>,
+    ) {
         if cx.env.rules.config.main.verbose > 0 {
             self.log_decision(cx, line);
         }
     }
 
     /// A client and a server as log lines name them.
-    fn log_names(&self, client: ClientId, server: ServerId) -> Option<(String, String)> {
+    pub(crate) fn log_names(&self, client: ClientId, server: ServerId) -> Option<(String, String)> {
         let (client, server) = (self.clients.get(client)?, self.servers.get(server)?);
         Some((self.client_log_name(client), self.server_log_name(server)))
     }
 
     #[cold]
     #[inline(never)]
-    fn log_decision<D: Driver>(
-        &self,
-        cx: &mut Cx<'_, D>,
-        line: impl FnOnce(&Worker, &Env) -> Option<String>,
-    ) {
+    fn log_decision<D: Driver>(&self, cx: &mut Cx<'_, D>, line: impl FnOnce(&Pool, &Env) -> Option<String>) {
         if let Some(line) = line(self, cx.env) {
             cx.log(Level::Debug, &line);
         }

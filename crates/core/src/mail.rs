@@ -7,7 +7,7 @@ use pgweir_settings::Config;
 
 use crate::console::command::{Command, Outcome};
 use crate::driver::WorkerId;
-use crate::ids::ClientId;
+use crate::ids::UnpooledId;
 use crate::inquiry::{Answer, Inquiry, Lookup};
 use crate::snapshot::{Snapshot, SnapshotRequest};
 use crate::stats::Window;
@@ -81,7 +81,7 @@ pub enum Mail {
         /// As in the lookup.
         from: WorkerId,
         /// As in the lookup.
-        client: ClientId,
+        client: UnpooledId,
         /// As in the lookup.
         database: Arc<str>,
         /// As in the lookup.
@@ -90,7 +90,7 @@ pub enum Mail {
     /// What came of a question that a login asked.
     Answered {
         /// The client that logs in.
-        client: ClientId,
+        client: UnpooledId,
         /// The answer.
         answer: Answer,
     },

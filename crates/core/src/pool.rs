@@ -6,13 +6,15 @@ use std::sync::Arc;
 use pgweir_auth::Learned;
 use pgweir_settings::{Config, Database, PoolMode, SequenceAffinity, SessionState};
 use pgweir_wire::error::SqlState;
+use slotmap::SlotMap;
 
+use crate::client::Client;
 use crate::driver::Endpoint;
-use crate::ids::{ClientId, ServerId};
+use crate::ids::{CancelId, ClientId, PoolId, ServerId};
 use crate::inquiry::Lookup;
 use crate::known_sets::KnownSets;
 use crate::limits::{KNOWN_PARAMS_MAX, SETTABLE_MAX};
-use crate::machine::WaitingCancel;
+use crate::machine::{CancelConnection, WaitingCancel};
 use crate::notify_listener::NotifyListener;
 use crate::pace::Pace;
 use crate::params::{Params, Tracked};
@@ -20,6 +22,7 @@ use crate::pipelined::MultiplexStats;
 use crate::reach::Reach;
 use crate::routines::Routines;
 use crate::sequences::{Affinities, Askers};
+use crate::server::Server;
 use crate::server_greeting::ServerGreeting;
 use crate::session::KnownSessions;
 use crate::session_checks::SessionChecks;
@@ -45,8 +48,18 @@ pub(crate) enum ServerKind {
 /// The number of kinds.
 const KINDS: usize = 6;
 
-/// A pool.
+/// A pool: the machine of one (database, user). It owns its clients and servers, and sees no other pool.
 pub(crate) struct Pool {
+    pub(crate) id: PoolId,
+    pub(crate) clients: SlotMap<ClientId, Client>,
+    pub(crate) servers: SlotMap<ServerId, Server>,
+    /// Connections to PostgreSQL that carry a cancel request.
+    pub(crate) cancels: SlotMap<CancelId, CancelConnection>,
+    pub(crate) state: PoolState,
+}
+
+/// What a pool is and has beside its connections.
+pub(crate) struct PoolState {
     /// The database as clients name it.
     pub(crate) database: Arc<str>,
     /// The user the servers are logged in as.
@@ -155,8 +168,14 @@ pub(crate) struct Pool {
     pub(crate) notify_listener: Option<Box<NotifyListener>>,
     /// What a client's login taught us that helps to log in to servers (the pool's user is the client's own).
     pub(crate) learned: Learned,
-    /// It is in the list of pools to look at when the tick ends.
+    /// Clients that were released from a server and may have sent more.
+    pub(crate) to_resume: VecDeque<ClientId>,
+    /// Clients that notifications wait for.
+    pub(crate) notified: Vec<ClientId>,
+    /// Its queue is to be looked at when the tick ends.
     pub(crate) noticed: bool,
+    /// It is in the worker's list of pools that have work when the tick ends.
+    pub(crate) listed: bool,
 }
 
 /// A set of parameters that clients or servers of the pool have.
@@ -177,14 +196,37 @@ pub(crate) struct Failure {
 }
 
 impl Pool {
+    /// A pool without connections.
+    pub(crate) fn new(id: PoolId, state: PoolState) -> Pool {
+        Pool {
+            id,
+            clients: SlotMap::with_key(),
+            servers: SlotMap::with_key(),
+            cancels: SlotMap::with_key(),
+            state,
+        }
+    }
+
+    /// Has its queue looked at when the tick ends.
+    pub(crate) fn notice(&mut self) {
+        self.state.noticed = true;
+    }
+
+    /// It has something to do when the tick ends.
+    pub(crate) fn has_work(&self) -> bool {
+        self.state.noticed || !self.state.to_resume.is_empty()
+    }
+}
+
+impl PoolState {
     pub(crate) fn new(
         database: Arc<str>,
         user: Arc<str>,
         config: Arc<Database>,
         counts: (Arc<Counts>, Arc<Counts>),
         now_us: u64,
-    ) -> Pool {
-        Pool {
+    ) -> PoolState {
+        PoolState {
             database,
             user,
             config,
@@ -246,7 +288,10 @@ impl Pool {
             known_sets: KnownSets::default(),
             notify_listener: None,
             learned: Learned::Nothing,
+            to_resume: VecDeque::new(),
+            notified: Vec::new(),
             noticed: false,
+            listed: false,
         }
     }
 

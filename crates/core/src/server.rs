@@ -9,7 +9,7 @@ use pgweir_wire::error::SqlState;
 
 use crate::driver::{ConnId, Endpoint, Now};
 use crate::first_ask::FirstAsk;
-use crate::ids::{ClientId, PoolId};
+use crate::ids::ClientId;
 use crate::inquiry::{Answer, Lookup};
 use crate::known_sets::PlainSet;
 use crate::ledger::{Ledger, Owner, Purpose};
@@ -17,7 +17,7 @@ use crate::limits::GREETING_PARAMETERS_MAX;
 use crate::params::Params;
 use crate::pins::Reasons;
 use crate::pipelined::Pipelined;
-use crate::pool::{Pool, ServerKind};
+use crate::pool::{PoolState, ServerKind};
 use crate::readings::Reading;
 use crate::sequences::Users;
 use crate::session::Session;
@@ -32,7 +32,6 @@ pub(crate) struct Server {
     pub(crate) conn: ConnId,
     /// SHOW's column `id`.
     pub(crate) serial: u64,
-    pub(crate) pool: PoolId,
     pub(crate) state: ServerState,
     pub(crate) ledger: Ledger,
     pub(crate) tx: TxStatus,
@@ -426,7 +425,7 @@ impl Server {
     }
 
     /// Everything its client asked for is answered. Returns what the statement took, if one ran.
-    pub(crate) fn note_end(&mut self, pool: &mut Pool, now_us: u64) -> Option<Split> {
+    pub(crate) fn note_end(&mut self, pool: &mut PoolState, now_us: u64) -> Option<Split> {
         let mut ended = None;
         let times = pool.times.get_or_insert_default();
         if self.query_us != 0 {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::driver::WorkerId;
-use crate::ids::ClientId;
+use crate::ids::UnpooledId;
 use crate::limits::NAME_BYTES_MAX;
 use crate::mail::Shutdown;
 use crate::snapshot::StatementSnapshot;
@@ -362,7 +362,7 @@ pub enum Outcome {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Asker {
     /// A client at the console.
-    Console(ClientId),
+    Console(UnpooledId),
     /// The control plane, under its own number.
     Control(u64),
 }

@@ -5,20 +5,20 @@ use std::sync::Arc;
 use pgweir_settings::Config;
 
 use super::{Activity, Worker, duration_us};
-use crate::client::ClientState;
+use crate::client::{Client, ClientState};
 use crate::console::command::{Command, Outcome, Task, Until};
 use crate::context::{Cx, Env};
 use crate::driver::{CloseMode, Driver, Level, WorkerId};
 use crate::errors::Fault;
-use crate::ids::{ClientId, PoolId, ServerId};
+use crate::ids::{ClientId, PoolId, ServerId, UnpooledId};
 use crate::inquiry::Obstacle;
 use crate::mail::{Mail, Question, Rules, Shutdown};
-use crate::pool::ServerKind;
+use crate::pool::{Pool, ServerKind};
 use crate::trace::Sampler;
 
 impl Worker {
     /// A message from another worker or the control plane.
-    pub(super) fn take_mail<D: Driver>(&mut self, cx: &mut Cx<'_, D>, mail: Mail) {
+    pub(crate) fn take_mail<D: Driver>(&mut self, cx: &mut Cx<'_, D>, mail: Mail) {
         match mail {
             Mail::Rules(rules) => self.follow_rules(cx, rules),
             Mail::Command { from, ticket, command } => self.perform(cx, from, ticket, command),
@@ -30,7 +30,7 @@ impl Worker {
             Mail::Answered { client, answer } => self.answers.push((client, answer)),
             Mail::Cancel { key } => self.cancel_by_mail(cx, &key),
             Mail::Evict { from, of, done } => self.asked_to_evict(cx, from, of, done),
-            Mail::Room => self.notice_starving(),
+            Mail::Room => self.notice_starving(cx),
             Mail::Continue => self.resume_by_signal(cx),
             Mail::Shutdown(kind) => self.begin_stopping(cx, kind),
             Mail::AllArrived => self.awaits_arrivals = false,
@@ -41,7 +41,7 @@ impl Worker {
     }
 
     /// Carries out a command here, and answers now or later, when the command is done.
-    pub(super) fn perform<D: Driver>(
+    pub(crate) fn perform<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         from: WorkerId,
@@ -107,7 +107,7 @@ impl Worker {
     }
 
     /// Answers the commands that are due.
-    pub(super) fn check_commands<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+    pub(crate) fn check_commands<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         if self.tasks.is_empty() {
             return;
         }
@@ -148,28 +148,29 @@ impl Worker {
     fn is_reached<D: Driver>(&self, cx: &Cx<'_, D>, until: &Until) -> bool {
         match until {
             Until::Released(database) => self.pools_of(database.as_deref()).all(|(_, pool)| {
-                pool.servers(ServerKind::Active)
-                    + pool.servers(ServerKind::Tested)
-                    + pool.servers(ServerKind::BeingCanceled)
+                pool.state.servers(ServerKind::Active)
+                    + pool.state.servers(ServerKind::Tested)
+                    + pool.state.servers(ServerKind::BeingCanceled)
                     == 0
             }),
-            Until::Closed(database) => !self.servers.values().any(|server| {
-                server.retire.is_some()
-                    && database.as_deref().is_none_or(|name| *self.pools[server.pool].database == *name)
-            }),
+            Until::Closed(database) => self
+                .pools_of(database.as_deref())
+                .all(|(_, pool)| pool.servers.values().all(|server| server.retire.is_none())),
             Until::Flushed { deadline_us } => {
                 cx.env.now.mono_us >= *deadline_us
-                    || (self.clients.values().all(|client| cx.driver.backlog(client.conn) == 0)
-                        && self.servers.values().all(|server| cx.driver.backlog(server.conn) == 0))
+                    || self.unpooled.values().all(|client| cx.driver.backlog(client.conn) == 0)
+                        && self.pools.values().all(|pool| {
+                            let mut clients = pool.clients.values().map(|client| client.conn);
+                            let mut servers = pool.servers.values().map(|server| server.conn);
+                            clients.all(|conn| cx.driver.backlog(conn) == 0)
+                                && servers.all(|conn| cx.driver.backlog(conn) == 0)
+                        })
             }
         }
     }
 
-    fn pools_of<'a>(
-        &'a self,
-        database: Option<&'a str>,
-    ) -> impl Iterator<Item = (PoolId, &'a crate::pool::Pool)> + 'a {
-        self.pools.iter().filter(move |(_, pool)| database.is_none_or(|name| *pool.database == *name))
+    fn pools_of<'a>(&'a self, database: Option<&'a str>) -> impl Iterator<Item = (PoolId, &'a Pool)> + 'a {
+        self.pools.iter().filter(move |(_, pool)| database.is_none_or(|name| *pool.state.database == *name))
     }
 
     fn pool_ids_of(&self, database: Option<&str>) -> Vec<PoolId> {
@@ -184,35 +185,39 @@ impl Worker {
             }
         }
         for id in self.pool_ids_of(database) {
-            if database.is_some() {
-                self.pools[id].paused = true;
-            }
-            for server in self.idle_servers(id) {
-                self.close_server(cx, server, "pause mode", CloseMode::Flush);
-            }
+            self.in_pool(cx, id, |pool, cx| {
+                if database.is_some() {
+                    pool.state.paused = true;
+                }
+                for server in pool.idle_servers() {
+                    pool.close_server(cx, server, "pause mode", CloseMode::Flush);
+                }
+            });
         }
     }
 
     fn resume<D: Driver>(&mut self, cx: &mut Cx<'_, D>, database: Option<&str>) {
+        let mut suspended = false;
         match database {
             Some(name) => {
                 cx.env.shared.switch(name, |switches| switches.paused = false);
-                for id in self.pool_ids_of(Some(name)) {
-                    self.pools[id].paused = false;
-                    self.notice(id);
-                }
             }
             None => {
-                let suspended = cx.env.activity == Activity::Suspended;
+                suspended = cx.env.activity == Activity::Suspended;
                 self.suspended_by = None;
                 cx.env.activity = Activity::Active;
-                for id in self.pool_ids_of(None) {
-                    self.notice(id);
-                }
-                if suspended {
-                    self.unsuspend(cx);
-                }
             }
+        }
+        for id in self.pool_ids_of(database) {
+            self.in_pool(cx, id, |pool, _| {
+                if database.is_some() {
+                    pool.state.paused = false;
+                }
+                pool.notice();
+            });
+        }
+        if suspended {
+            self.unsuspend(cx);
         }
     }
 
@@ -232,64 +237,74 @@ impl Worker {
 
     fn suspend<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         cx.env.activity = Activity::Suspended;
-        let clients: Vec<ClientId> = self.clients.keys().collect();
-        for id in clients {
-            if !matches!(self.clients[id].state, ClientState::Console(_)) {
-                self.pause_client(cx, id);
+        let unpooled: Vec<UnpooledId> = self.unpooled.keys().collect();
+        for id in unpooled {
+            if self.unpooled[id].console().is_none() {
+                self.pause_unpooled(cx, id);
             }
         }
+        self.for_pools(cx, |pool, cx| {
+            let clients: Vec<ClientId> = pool.clients.keys().collect();
+            clients.into_iter().for_each(|id| pool.pause_client(cx, id));
+        });
     }
 
     fn unsuspend<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
-        let clients: Vec<ClientId> = self.clients.keys().collect();
-        for id in clients {
-            self.client_unpause(cx, id);
+        let unpooled: Vec<UnpooledId> = self.unpooled.keys().collect();
+        for id in unpooled {
+            self.unpause_unpooled(cx, id);
         }
+        self.for_pools(cx, |pool, cx| {
+            let clients: Vec<ClientId> = pool.clients.keys().collect();
+            clients.into_iter().for_each(|id| pool.client_unpause(cx, id));
+        });
     }
 
     /// SUSPEND that could not flush everything in `suspend_timeout`.
     fn close_unflushed<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
-        let stuck: Vec<ClientId> = self
-            .clients
-            .iter()
-            .filter(|(_, client)| cx.driver.backlog(client.conn) > 0)
-            .map(|(id, _)| id)
-            .collect();
+        let unpooled = self.unpooled.iter().filter(|(_, client)| cx.driver.backlog(client.conn) > 0);
+        let stuck: Vec<UnpooledId> = unpooled.map(|(id, _)| id).collect();
         for id in stuck {
-            self.remove_client(cx, id, "suspend_timeout", CloseMode::Now);
+            self.remove_unpooled(cx, id, "suspend_timeout", CloseMode::Now);
         }
+        self.for_pools(cx, |pool, cx| {
+            let clients = pool.clients.iter().filter(|(_, client)| cx.driver.backlog(client.conn) > 0);
+            let stuck: Vec<ClientId> = clients.map(|(id, _)| id).collect();
+            stuck.into_iter().for_each(|id| pool.remove_client(cx, id, "suspend_timeout", CloseMode::Now));
+        });
     }
 
     /// Marks servers to be closed at their next rest; free ones and those that log in go at once. The machine forgets what it
     /// knew of the servers' parameters.
-    pub(super) fn reconnect<D: Driver>(
+    pub(crate) fn reconnect<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         database: Option<&str>,
         reason: &'static str,
     ) {
         for id in self.pool_ids_of(database) {
-            self.recycle_pool(cx, id, reason);
+            self.in_pool(cx, id, |pool, cx| pool.recycle_pool(cx, reason));
         }
     }
+}
 
-    fn recycle_pool<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: PoolId, reason: &'static str) {
-        let pool = &mut self.pools[id];
+impl Pool {
+    fn recycle_pool<D: Driver>(&mut self, cx: &mut Cx<'_, D>, reason: &'static str) {
+        let pool = &mut self.state;
         pool.greeting = None;
         pool.failure = None;
         pool.failed_hosts.clear();
         pool.dial_after_us = 0;
         pool.speaks_only_3_0 = false;
-        let servers: Vec<ServerId> =
-            self.servers.iter().filter(|(_, server)| server.pool == id).map(|(server, _)| server).collect();
+        let servers: Vec<ServerId> = self.servers.keys().collect();
         for server_id in servers {
             self.recycle_server(cx, server_id, reason);
         }
-        self.notice(id);
+        self.notice();
     }
 
     /// Closes a server now, or when it comes to rest.
-    pub(super) fn recycle_server<D: Driver>(
+    pub(crate) fn recycle_server<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ServerId,
@@ -307,13 +322,15 @@ impl Worker {
             _ => server.retire = Some(reason),
         }
     }
+}
 
+impl Worker {
     fn kill<D: Driver>(&mut self, cx: &mut Cx<'_, D>, database: Option<&str>) {
         if let Some(name) = database {
             cx.env.shared.switch(name, |switches| switches.paused = true);
         }
         for id in self.pool_ids_of(database) {
-            let name = Arc::clone(&self.pools[id].database);
+            let name = Arc::clone(&self.pools[id].state.database);
             cx.env.shared.switch(&name, |switches| switches.paused = true);
             self.empty_pool(cx, id);
         }
@@ -321,24 +338,28 @@ impl Worker {
 
     /// Disconnects a pool's clients and servers, and forgets the pool.
     fn empty_pool<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: PoolId) {
-        let clients: Vec<ClientId> = self
-            .clients
-            .iter()
-            .filter(|(_, client)| client.account.as_ref().is_some_and(|account| account.pool == id))
-            .map(|(client, _)| client)
-            .collect();
-        for client in clients {
-            self.refuse_client(cx, client, &Fault::DatabaseRemoved);
-        }
+        self.in_pool(cx, id, |pool, cx| {
+            let clients: Vec<ClientId> = pool.clients.keys().collect();
+            for client in clients {
+                pool.refuse_client(cx, client, &Fault::DatabaseRemoved);
+            }
+        });
         self.drop_pool(cx, id, "database removed");
     }
 
     fn kill_client<D: Driver>(&mut self, cx: &mut Cx<'_, D>, serial: u64) -> Outcome {
-        let found = self.clients.iter().find(|(_, client)| client.serial == serial).map(|(id, _)| id);
-        if let Some(id) = found {
-            self.refuse_client(cx, id, &Fault::ForcedDisconnect);
+        let unpooled = self.unpooled.iter().find(|(_, client)| client.serial == serial).map(|(id, _)| id);
+        if let Some(id) = unpooled {
+            self.refuse_unpooled(cx, id, &Fault::ForcedDisconnect);
         }
-        Outcome::Sums(vec![("killed", u64::from(found.is_some()))])
+        let pooled = self.pools.iter().find_map(|(pool, members)| {
+            let (id, _) = members.clients.iter().find(|(_, client)| client.serial == serial)?;
+            Some((pool, id))
+        });
+        if let Some((pool, id)) = pooled {
+            self.in_pool(cx, pool, |pool, cx| pool.refuse_client(cx, id, &Fault::ForcedDisconnect));
+        }
+        Outcome::Sums(vec![("killed", u64::from(unpooled.is_some() || pooled.is_some()))])
     }
 
     /// New configuration: pools follow, servers that were made by other rules are recycled, clients of databases that are gone
@@ -355,7 +376,7 @@ impl Worker {
         let is_removed = |name: &str| diff.removed.iter().any(|other| other == name);
         cx.env.shared.keep_switches(|name| config.database(name).is_some() && !is_removed(name));
         for id in self.pool_ids_of(None) {
-            let name = Arc::clone(&self.pools[id].database);
+            let name = Arc::clone(&self.pools[id].state.database);
             // A name that `*` stands for now, or did before, is another database than the one of its own entry.
             let is_named = |names: &[String]| names.iter().any(|other| **other == *name);
             let Some(database) = config.database(&name).filter(|_| !is_removed(&name)) else {
@@ -363,14 +384,15 @@ impl Worker {
                 continue;
             };
             let recycled = is_among(&diff.recycled, &config, &name) || is_named(&diff.added);
-            let pool = &mut self.pools[id];
-            pool.config = Arc::new(database.into_owned());
-            pool.follow(&config);
-            // PgBouncer's words for TLS, too.
-            if recycled || tls_changed {
-                self.recycle_pool(cx, id, "database configuration changed");
-            }
-            self.notice(id);
+            self.in_pool(cx, id, |pool, cx| {
+                pool.state.config = Arc::new(database.into_owned());
+                pool.state.follow(&config);
+                // PgBouncer's words for TLS, too.
+                if recycled || tls_changed {
+                    pool.recycle_pool(cx, "database configuration changed");
+                }
+                pool.notice();
+            });
         }
     }
 
@@ -382,7 +404,7 @@ impl Worker {
     }
 
     /// A shutdown begins, or becomes more urgent.
-    pub(super) fn begin_stopping<D: Driver>(&mut self, cx: &mut Cx<'_, D>, kind: Shutdown) {
+    pub(crate) fn begin_stopping<D: Driver>(&mut self, cx: &mut Cx<'_, D>, kind: Shutdown) {
         if cx.env.stopping.is_some_and(|present| urgency(present) >= urgency(kind)) {
             return;
         }
@@ -402,36 +424,37 @@ impl Worker {
         if kind != Shutdown::WaitForServers {
             return;
         }
-        let logging_in: Vec<ClientId> = self
-            .clients
-            .iter()
-            .filter(|(_, client)| matches!(client.state, ClientState::AwaitingServer(_)))
-            .map(|(id, _)| id)
-            .collect();
-        for id in logging_in {
-            self.refuse_client(cx, id, &Fault::ServerShuttingDown);
-        }
-        for id in self.pool_ids_of(None) {
-            self.refuse_lookups(cx, id, Obstacle::ShuttingDown);
+        self.for_pools(cx, |pool, cx| {
+            let waits = |client: &Client| matches!(client.state, ClientState::AwaitingServer(_));
+            let logging_in = pool.clients.iter().filter(|(_, client)| waits(client));
+            let logging_in: Vec<ClientId> = logging_in.map(|(id, _)| id).collect();
+            for id in logging_in {
+                pool.refuse_client(cx, id, &Fault::ServerShuttingDown);
+            }
+        });
+        self.for_pools(cx, |pool, cx| {
+            pool.refuse_lookups(cx, Obstacle::ShuttingDown);
             // The servers that are there serve what clients asked for before this.
-            self.hand_out(cx, id);
-        }
+            pool.hand_out(cx);
+        });
     }
 
     /// Says, once, that nothing is left that the shutdown waits for.
-    pub(super) fn check_stopping<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+    pub(crate) fn check_stopping<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let done = match cx.env.stopping {
             None | Some(Shutdown::Now) => return,
             Some(Shutdown::WaitForServers) => {
                 let waited_for = |kind| !matches!(kind, ServerKind::Login | ServerKind::Listening);
-                !self.servers.values().any(|server| waited_for(server.state.kind()))
+                let mut servers = self.pools.values().flat_map(|pool| pool.servers.values());
+                !servers.any(|server| waited_for(server.state.kind()))
             }
             // Clients that the process before this one still serves come to the next one through here, and no other way.
             Some(Shutdown::HandOver) if self.awaits_arrivals => false,
             // Clients and servers on their way to a successor come back if that is lost.
             Some(Shutdown::WaitForClients | Shutdown::HandOver) if cx.driver.is_giving() => false,
             Some(Shutdown::WaitForClients | Shutdown::HandOver) => {
-                !self.clients.values().any(|client| !matches!(client.state, ClientState::Console(_)))
+                self.unpooled.values().all(|client| client.console().is_some())
+                    && self.pools.values().all(|pool| pool.clients.is_empty())
             }
         };
         if done && !self.said_drained {

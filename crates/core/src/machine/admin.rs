@@ -9,7 +9,6 @@ use pgweir_wire::frontend::{Query, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use super::{Activity, Step, Worker};
-use crate::client::ClientState;
 use crate::client_handoff::{Counted, Login};
 use crate::console::command::{
     self, Asker, Command, FIXED_PARAMETERS, NoCommand, Outcome, PendingCommand, Topic,
@@ -17,26 +16,27 @@ use crate::console::command::{
 use crate::console::session::{ConsoleSession, Reply};
 use crate::console::table::Row;
 use crate::console::{self, Rights, table};
-use crate::context::{Cx, Env};
+use crate::context::{Cx, Env, KeyOwner};
 use crate::driver::{CloseMode, Driver, Level, Peer};
 use crate::errors::Fault;
-use crate::ids::ClientId;
+use crate::ids::UnpooledId;
 use crate::limits::{BACKLOG_HIGH_BYTES, CONSOLE_QUERY_BYTES_MAX};
 use crate::mail::{Mail, Question, Shutdown};
+use crate::unpooled::UnpooledState;
 
 impl Worker {
     /// A client enters the console.
-    pub(super) fn open_console<D: Driver>(
+    pub(crate) fn open_console<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
-        id: ClientId,
+        id: UnpooledId,
         login: &Login,
         rights: Rights,
         counted: Counted,
     ) -> Step {
-        let key = self.new_cancel_key(cx, id, 0, None);
-        let application = self.application_name(cx.env, &login.params).map(Box::from);
-        let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
+        let key = cx.new_cancel_key(KeyOwner::Console(id), 0, None);
+        let application = cx.env.application_name(&login.params).map(Box::from);
+        let Some(client) = self.unpooled.get_mut(id) else { return Step::Gone };
         let out = &mut cx.env.scratch;
         out.clear();
         backend::encode_auth_ok(out);
@@ -55,29 +55,34 @@ impl Worker {
         backend::encode_ready(out, TxStatus::Idle);
         let user = Arc::clone(&login.user);
         let session = ConsoleSession::new(user, application, cx.env.now.mono_us, rights, key, counted);
-        client.state = ClientState::Console(Box::new(session));
+        client.state = UnpooledState::Console(Box::new(session));
         self.console_logins += 1;
         cx.driver.send(client.conn, &cx.env.scratch);
         Step::Used(0)
     }
 
     /// A console client has sent bytes.
-    pub(super) fn console_sent<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, bytes: &[u8]) -> Step {
+    pub(crate) fn console_sent<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: UnpooledId,
+        bytes: &[u8],
+    ) -> Step {
         let header = match Header::peek(bytes) {
             Ok(Some(header)) => header,
             Ok(None) => return Step::Wait,
-            Err(error) => return self.refuse_client(cx, id, &Fault::Protocol(error.to_string().into())),
+            Err(error) => return self.refuse_unpooled(cx, id, &Fault::Protocol(error.to_string().into())),
         };
-        let Some(client) = self.clients.get(id) else { return Step::Gone };
-        let ClientState::Console(console) = &client.state else { return Step::Wait };
+        let Some(client) = self.unpooled.get(id) else { return Step::Gone };
+        let UnpooledState::Console(console) = &client.state else { return Step::Wait };
         if header.tag == tag::TERMINATE {
-            return self.client_left(cx, id, "client close request");
+            return self.unpooled_left(cx, id, "client close request");
         }
         if console.pending.is_some() || cx.driver.backlog(client.conn) > BACKLOG_HIGH_BYTES {
             return Step::Wait;
         }
         if header.total() > CONSOLE_QUERY_BYTES_MAX {
-            return self.refuse_client(cx, id, &Fault::TooLarge("console command is too long".into()));
+            return self.refuse_unpooled(cx, id, &Fault::TooLarge("console command is too long".into()));
         }
         let Some(body) = bytes.get(HEADER_LEN..header.total()) else { return Step::Wait };
         let now_us = cx.env.now.mono_us;
@@ -86,23 +91,23 @@ impl Worker {
             if !self.console_extended(cx, id, header.tag, body) {
                 return self.not_a_query(cx, id, header.tag);
             }
-            return if self.clients.contains_key(id) { Step::Used(header.total()) } else { Step::Gone };
+            return if self.unpooled.contains_key(id) { Step::Used(header.total()) } else { Step::Gone };
         }
         let text = match Query::parse(body) {
             Ok(query) => String::from_utf8_lossy(query.text).into_owned(),
-            Err(error) => return self.refuse_client(cx, id, &Fault::Protocol(error.to_string().into())),
+            Err(error) => return self.refuse_unpooled(cx, id, &Fault::Protocol(error.to_string().into())),
         };
         self.typed(cx, id, &text);
-        if self.clients.contains_key(id) { Step::Used(header.total()) } else { Step::Gone }
+        if self.unpooled.contains_key(id) { Step::Used(header.total()) } else { Step::Gone }
     }
 
-    fn not_a_query<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, message: u8) -> Step {
+    fn not_a_query<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId, message: u8) -> Step {
         let text = format!("unsupported packet type for admin console: {message}");
         self.say_error(cx, id, SqlState::PROTOCOL_VIOLATION, &text);
-        self.refuse_client(cx, id, &Fault::Protocol("bad packet".into()))
+        self.refuse_unpooled(cx, id, &Fault::Protocol("bad packet".into()))
     }
 
-    fn typed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, text: &str) {
+    fn typed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId, text: &str) {
         // Drivers send a comment to see whether the server is alive.
         if text.trim_start().starts_with("--") && !text.contains('\n') {
             cx.env.scratch.clear();
@@ -119,7 +124,7 @@ impl Worker {
     }
 
     /// The error for a client that typed no known command.
-    pub(super) fn why_none(&self, id: ClientId, none: NoCommand) -> String {
+    pub(crate) fn why_none(&self, id: UnpooledId, none: NoCommand) -> String {
         let is_admin = self.console(id).is_some_and(|console| console.rights == Rights::Admin);
         match none {
             NoCommand::Unknown(text) => text,
@@ -129,7 +134,7 @@ impl Worker {
     }
 
     /// Carries out a command if its user may give it. The answer looks as the session's `reply` says.
-    pub(super) fn run_command<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, command: Command) {
+    pub(crate) fn run_command<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId, command: Command) {
         let Some(rights) = self.console(id).map(|console| console.rights) else { return };
         match &command {
             Command::Show(Topic::Help) => return self.say_help(cx, id),
@@ -162,7 +167,7 @@ impl Worker {
     }
 
     /// A command of the control plane. It cannot run commands that need a client to end them, or that end the process.
-    pub(super) fn operate<D: Driver>(&mut self, cx: &mut Cx<'_, D>, ticket: u64, command: Command) {
+    pub(crate) fn operate<D: Driver>(&mut self, cx: &mut Cx<'_, D>, ticket: u64, command: Command) {
         let refused = match &command {
             Command::Suspend | Command::Shutdown(_) | Command::TakeOver | Command::ShowParameter(_) => {
                 Some("this command can be given on the console only".to_owned())
@@ -179,16 +184,16 @@ impl Worker {
     }
 
     /// A process of our own user wants to take our place: it gets this connection, and then everything else.
-    fn begin_take_over<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
-        let Some(client) = self.clients.get(id) else { return };
+    fn begin_take_over<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId) {
+        let Some(client) = self.unpooled.get(id) else { return };
         let house = matches!(client.origin.peer, Peer::Unix { same_user: true, .. });
         if !house || cx.env.stopping.is_some() || cx.env.activity != Activity::Active {
             let text = "only a process of the same user can take over, while neither a shutdown nor PAUSE nor SUSPEND is in force";
             return self.say_error(cx, id, SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, text);
         }
-        let Some(client) = self.clients.remove(id) else { return };
+        let Some(client) = self.unpooled.remove(id) else { return };
         cx.env.clear_role(client.conn);
-        if let ClientState::Console(console) = &client.state {
+        if let UnpooledState::Console(console) = &client.state {
             self.console_left(cx, id, console);
         }
         cx.driver.surrender(client.conn);
@@ -222,7 +227,7 @@ impl Worker {
                 }
                 if let (Asker::Console(id), Shutdown::Now) = (asker, kind) {
                     // The connection just ends.
-                    self.remove_client(cx, id, "shutdown", CloseMode::Now);
+                    self.remove_unpooled(cx, id, "shutdown", CloseMode::Now);
                 } else {
                     self.command_done(cx, ticket, Outcome::Done, true);
                 }
@@ -241,7 +246,7 @@ impl Worker {
     }
 
     /// A worker's answer, or the control plane's. `all` ends the command even if answers of other workers are missing.
-    pub(super) fn command_done<D: Driver>(
+    pub(crate) fn command_done<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         ticket: u64,
@@ -300,26 +305,26 @@ impl Worker {
                 self.say_ready(cx, id);
             }
         }
-        self.client_resume(cx, id);
+        self.unpooled_resume(cx, id);
     }
 
-    pub(super) fn console_mut(&mut self, id: ClientId) -> Option<&mut ConsoleSession> {
-        match &mut self.clients.get_mut(id)?.state {
-            ClientState::Console(console) => Some(console),
+    pub(crate) fn console_mut(&mut self, id: UnpooledId) -> Option<&mut ConsoleSession> {
+        match &mut self.unpooled.get_mut(id)?.state {
+            UnpooledState::Console(console) => Some(console),
             _ => None,
         }
     }
 
-    fn console(&self, id: ClientId) -> Option<&ConsoleSession> {
-        match &self.clients.get(id)?.state {
-            ClientState::Console(console) => Some(console),
+    fn console(&self, id: UnpooledId) -> Option<&ConsoleSession> {
+        match &self.unpooled.get(id)?.state {
+            UnpooledState::Console(console) => Some(console),
             _ => None,
         }
     }
 
     /// Ctrl-C on a console that waits (for PAUSE, SUSPEND, WAIT_CLOSE): it waits no longer, and the command's effects are
     /// undone.
-    pub(super) fn cancel_console<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
+    pub(crate) fn cancel_console<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId) {
         let Some(ticket) = self.console(id).and_then(|console| console.pending) else { return };
         let Some(pending) = self.commands.get(&ticket) else { return };
         let undo = match &pending.command {
@@ -341,14 +346,14 @@ impl Worker {
             self.distribute_silently(cx, undo);
         }
         self.say_error(cx, id, SqlState::QUERY_CANCELED, &text);
-        self.client_resume(cx, id);
+        self.unpooled_resume(cx, id);
     }
 
     /// A console client is gone. Its commands go on, except that a SUSPEND is undone: no other client would end it.
-    pub(super) fn console_left<D: Driver>(
+    pub(crate) fn console_left<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
-        id: ClientId,
+        id: UnpooledId,
         console: &ConsoleSession,
     ) {
         cx.env.cancel_keys.remove(&console.cancel_key.head());
@@ -379,16 +384,16 @@ impl Worker {
         cx.log(Level::Log, &line);
     }
 
-    pub(super) fn say_error<D: Driver>(
+    pub(crate) fn say_error<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
-        id: ClientId,
+        id: UnpooledId,
         code: SqlState,
         text: &str,
     ) {
         cx.log(Level::Error, text);
-        if let Some(client) = self.clients.get(id).filter(|_| cx.env.rules.config.main.log_pooler_errors) {
-            let line = format!("{} pooler error: {text}", self.client_log_name(client));
+        if let Some(client) = self.unpooled.get(id).filter(|_| cx.env.rules.config.main.log_pooler_errors) {
+            let line = format!("{} pooler error: {text}", client.log_name());
             cx.log(Level::Warning, &line);
         }
         cx.env.scratch.clear();
@@ -401,7 +406,7 @@ impl Worker {
         self.say_ready(cx, id);
     }
 
-    fn say_help<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
+    fn say_help<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId) {
         cx.env.scratch.clear();
         let report = Report::notice(SqlState::SUCCESSFUL_COMPLETION, "Console usage").with_detail(HELP);
         encode_notice(&mut cx.env.scratch, &report);
@@ -410,12 +415,12 @@ impl Worker {
     }
 
     /// Sends the collected answer, followed by ReadyForQuery if it answers a Query.
-    pub(super) fn say_ready<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
+    pub(crate) fn say_ready<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId) {
         let reply = self.console_mut(id).map(|console| std::mem::take(&mut console.reply));
         if !matches!(reply, Some(Reply::Execute { .. })) {
             backend::encode_ready(&mut cx.env.scratch, TxStatus::Idle);
         }
-        if let Some(client) = self.clients.get(id) {
+        if let Some(client) = self.unpooled.get(id) {
             cx.driver.send(client.conn, &cx.env.scratch);
         }
     }
@@ -424,7 +429,7 @@ impl Worker {
     fn say_rows<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
-        id: ClientId,
+        id: UnpooledId,
         columns: &table::Columns,
         rows: Vec<Row>,
     ) {

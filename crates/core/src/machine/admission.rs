@@ -5,23 +5,24 @@ use std::sync::Arc;
 
 use pgweir_settings::PoolMode;
 
-use super::{Activity, Worker, duration_us};
+use super::{Activity, duration_us};
 use crate::client::{Account, Client, ClientState};
 use crate::client_handoff::Replication;
 use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::estimate::Estimate;
 use crate::group::{Group, group_at_front};
-use crate::ids::{ClientId, PoolId, ServerId};
+use crate::ids::{ClientId, ServerId};
 use crate::ledger::Ledger;
 use crate::limits::{LEDGER_ENTRIES_MAX, MULTIPLEXED_ANSWER_BYTES_MAX, MULTIPLEXED_BACKLOG_BYTES_MAX};
 use crate::mail::Shutdown;
 use crate::pipelined::{MultiplexLimits, Room};
+use crate::pool::Pool;
 use crate::server::{Server, ServerState};
 
 /// The place a waiting client goes to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Admission {
+pub(crate) enum Admission {
     /// To a free server.
     Alone(ServerId),
     /// Queued on a busy one.
@@ -51,20 +52,19 @@ struct PipelineSurvey {
     full: bool,
 }
 
-impl Worker {
+impl Pool {
     /// The group that a client asks for, if that may share a server with other clients.
-    pub(super) fn group_of(&mut self, env: &mut Env, id: ClientId, bytes: &[u8]) -> Option<Group> {
-        let account = self.clients.get(id)?.account.as_deref()?;
-        let pool_id = account.pool;
-        self.multiplex_limits(env, pool_id)?;
+    pub(crate) fn group_of(&mut self, env: &mut Env, id: ClientId, bytes: &[u8]) -> Option<Group> {
+        let account = &self.clients.get(id)?.account;
+        self.multiplex_limits(env)?;
         if account.replication != Replication::None {
             return None;
         }
         let tracked = self.client_tracks_statements(id);
-        let keeps_sessions = self.pools[account.pool].keeps_sessions;
+        let keeps_sessions = self.state.keeps_sessions;
         let keeps_draws = self.keeps_draws(account);
-        let routines = &self.pools[account.pool].routines;
-        let reach = &self.pools[account.pool].reach;
+        let routines = &self.state.routines;
+        let reach = &self.state.reach;
         let group = group_at_front(bytes, &mut env.texts, reach, |name| {
             let statement = account.statement(name).filter(|_| tracked)?;
             let known = env.statements.get(statement)?;
@@ -75,14 +75,14 @@ impl Worker {
         group.filter(|group| {
             let asks = group.asks || routines.are_named_in(&bytes[..bytes.len().min(group.len as usize)]);
             let touches = group.may_touch || asks || group.draws && keeps_draws;
-            !(keeps_sessions && (touches || self.is_group_watched(env, pool_id, group)))
+            !(keeps_sessions && (touches || self.is_group_watched(env, group)))
         })
     }
 
     /// The bounds of multiplexing in a pool; `None` if it does not multiplex.
-    pub(super) fn multiplex_limits(&self, env: &Env, pool_id: PoolId) -> Option<MultiplexLimits> {
+    pub(crate) fn multiplex_limits(&self, env: &Env) -> Option<MultiplexLimits> {
         let main = &env.rules.config.main;
-        let pool = &self.pools[pool_id];
+        let pool = &self.state;
         let resets = main.server_reset_query_always && !main.server_reset_query.is_empty();
         // If the operator wants each release looked at, no other client may use the server before the look.
         let looks = pool.session_checks.at_each();
@@ -96,61 +96,56 @@ impl Worker {
     }
 
     /// The statement's name among the estimates: the same text is another statement in another pool.
-    pub(super) fn estimate_key(pool_id: PoolId, group: &Group) -> u64 {
+    pub(crate) fn estimate_key(&self, group: &Group) -> u64 {
         use slotmap::Key;
-        group.fingerprint ^ pool_id.data().as_ffi().wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        group.fingerprint ^ self.id.data().as_ffi().wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
     /// The expected time of a statement that is known to be short.
-    pub(super) fn short_estimate_us(&self, env: &Env, key: u64, limits: MultiplexLimits) -> Option<u64> {
+    pub(crate) fn short_estimate_us(&self, env: &Env, key: u64, limits: MultiplexLimits) -> Option<u64> {
         let Estimate { us, bytes } = env.estimates.get(key)?;
         (us < limits.max_us && bytes <= MULTIPLEXED_ANSWER_BYTES_MAX).then_some(us)
     }
 
     /// Decides about the client that is next in its pool's queue.
-    pub(super) fn find_place<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        pool_id: PoolId,
-        id: ClientId,
-    ) -> Admission {
-        let Some(wish) = self.multiplex_wish(cx.env, pool_id, id) else {
-            return self.take_idle(cx, pool_id, Some(id)).map_or(Admission::NoServer, Admission::Alone);
+    pub(crate) fn find_place<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) -> Admission {
+        let Some(wish) = self.multiplex_wish(cx.env, id) else {
+            return self.take_idle(cx, Some(id)).map_or(Admission::NoServer, Admission::Alone);
         };
-        let target = self.pools[pool_id].pace.target(cx.env.rules.config.main.multiplex_servers);
-        let pipelines = self.look_at_pipelines(cx, pool_id, id, wish, target);
+        let target = self.state.pace.target(cx.env.rules.config.main.multiplex_servers);
+        let pipelines = self.look_at_pipelines(cx, id, wish, target);
         if pipelines.takers < target
-            && let Some(server) = self.take_idle(cx, pool_id, Some(id))
+            && let Some(server) = self.take_idle(cx, Some(id))
         {
             return Admission::Alone(server);
         }
         if let Some(server) = pipelines.best {
             return Admission::Behind(server);
         }
-        if pipelines.full && !self.has_waited_enough(cx.env, pool_id, id) {
-            self.note_wake_up(cx.env, pool_id, id, wish.limits);
+        if pipelines.full && !self.has_waited_enough(cx.env, id) {
+            self.note_wake_up(cx.env, id, wish.limits);
             return Admission::Soon;
         }
-        if let Some(server) = self.take_idle(cx, pool_id, Some(id)) {
-            self.pools[pool_id].pace.note_woken(pipelines.takers.saturating_add(1));
+        if let Some(server) = self.take_idle(cx, Some(id)) {
+            self.state.pace.note_woken(pipelines.takers.saturating_add(1));
             return Admission::Alone(server);
         }
         // Those that were left to come to rest may as well go on.
-        let anywhere = self.look_at_pipelines(cx, pool_id, id, wish, u32::MAX);
+        let anywhere = self.look_at_pipelines(cx, id, wish, u32::MAX);
         anywhere.best.map_or(Admission::NoServer, Admission::Behind)
     }
 
     /// The client wants a group that may be queued behind others, and is known to be short. A statement that may wait for a
     /// lock of another transaction has a server for itself.
-    fn multiplex_wish(&self, env: &Env, pool_id: PoolId, id: ClientId) -> Option<MultiplexWish> {
+    fn multiplex_wish(&self, env: &Env, id: ClientId) -> Option<MultiplexWish> {
         let ClientState::Waiting(waiting) = &self.clients.get(id)?.state else { return None };
         let group = waiting.group.as_ref().filter(|group| group.certainly_reads)?;
-        let limits = self.multiplex_limits(env, pool_id)?;
-        let pool = &self.pools[pool_id];
+        let limits = self.multiplex_limits(env)?;
+        let pool = &self.state;
         if pool.paused || env.activity != Activity::Active || env.stopping == Some(Shutdown::WaitForServers) {
             return None;
         }
-        self.short_estimate_us(env, Self::estimate_key(pool_id, group), limits)?;
+        self.short_estimate_us(env, self.estimate_key(group), limits)?;
         Some(MultiplexWish { limits, names_statements: group.names_statements })
     }
 
@@ -158,17 +153,16 @@ impl Worker {
     fn look_at_pipelines<D: Driver>(
         &self,
         cx: &Cx<'_, D>,
-        pool_id: PoolId,
         id: ClientId,
         wish: MultiplexWish,
         among: u32,
     ) -> PipelineSurvey {
         let mut found = PipelineSurvey { takers: 0, best: None, full: false };
-        let Some(account) = self.clients.get(id).and_then(|client| client.account.as_deref()) else {
+        let Some(account) = self.clients.get(id).map(|client| &client.account) else {
             return found;
         };
         let mut least_us = u64::MAX;
-        for &server_id in &self.pools[pool_id].short {
+        for &server_id in &self.state.short {
             if found.takers == among {
                 break;
             }
@@ -201,8 +195,8 @@ impl Worker {
 
     /// It has waited so long that an idle server is to be woken for it. (How long it is still expected to wait counts nothing:
     /// if too many servers are busy, statements take long because of that, and one more would make it worse.)
-    fn has_waited_enough(&self, env: &Env, pool_id: PoolId, id: ClientId) -> bool {
-        let enough_us = self.pools[pool_id].pace.wake_after_us();
+    fn has_waited_enough(&self, env: &Env, id: ClientId) -> bool {
+        let enough_us = self.state.pace.wake_after_us();
         match self.clients.get(id).map(|client| &client.state) {
             Some(ClientState::Waiting(waiting)) => {
                 env.now.mono_us.saturating_sub(waiting.since_us) >= enough_us
@@ -214,8 +208,8 @@ impl Worker {
     /// When the client that is next has waited long enough to have an idle server woken, or the first of the busy ones turns out not to
     /// be short.
     #[cold]
-    fn note_wake_up(&mut self, env: &mut Env, pool_id: PoolId, id: ClientId, limits: MultiplexLimits) {
-        let pool = &self.pools[pool_id];
+    fn note_wake_up(&mut self, env: &mut Env, id: ClientId, limits: MultiplexLimits) {
+        let pool = &self.state;
         let enough_us = pool.pace.wake_after_us();
         let Some(Client { state: ClientState::Waiting(waiting), .. }) = self.clients.get(id) else { return };
         let now_us = env.now.mono_us;

@@ -1,6 +1,7 @@
 //! Taking over from the process that we replace (`-R`): the other half of `machine/leaving.rs`. Clients and servers come
 //! from a process of the same user, perhaps of another version, and was opened by settings that may have changed since.
 
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use minicbor::bytes::ByteVec;
@@ -8,22 +9,19 @@ use pgweir_settings::PoolMode;
 use pgweir_sql::Marks;
 use pgweir_wire::backend::TxStatus;
 
+use super::Worker;
 use super::leaving::{learned, opened_by, replication, shared_name, unpack_peer};
-use super::{Activity, Role, Step, Worker};
 use crate::cancel_key::CancelKey;
 use crate::carried::{Carried, CarriedClient, CarriedPool, CarriedServer, Pair};
-use crate::client::{
-    Account, ChangedParameters, Client, ClientState, DeferredBegin, Greeting, Link, Opening, OwnNames,
-    Unnamed, UnnamedOnServer,
-};
-use crate::client_handoff::{Counted, Login, Origin, Replication};
-use crate::context::{Cx, Env};
-use crate::driver::{CloseMode, ConnId, Driver, Endpoint, Level, Now, Peer};
+use crate::client::{Account, Client, ClientState, DeferredBegin, Link, Opening, Unnamed, UnnamedOnServer};
+use crate::client_handoff::{ClientHandoff, Counted, Login, Origin, Replication};
+use crate::context::{Activity, Cx, Env, KeyOwner, Role};
+use crate::driver::{CloseMode, ConnId, Driver, Endpoint, Level, Now};
 use crate::errors::Fault;
-use crate::ids::{ClientId, PoolId, ServerId};
+use crate::ids::{ClientId, ServerId};
 use crate::params::Params;
 use crate::pins::Touched;
-use crate::pool::ServerKind;
+use crate::pool::{Pool, ServerKind};
 use crate::readings::Reading;
 use crate::sequences::{Drawing, Draws, Users};
 use crate::server::{Server, ServerState};
@@ -32,7 +30,7 @@ use crate::session::{Prepared, Session};
 use crate::statements::ClientStatements;
 
 impl Worker {
-    pub(super) fn arrive<D: Driver>(
+    pub(crate) fn arrive<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         client_conn: Option<ConnId>,
@@ -43,32 +41,12 @@ impl Worker {
         let Some(pool_id) = self.pool_for(cx, &database.into(), &pool_user.into()) else {
             return self.turn_away(cx, client_conn, server_conn);
         };
-        if let Some(pool) = pool {
-            self.pool_arrives(cx.env, pool_id, pool);
-        }
-        let server =
-            server_conn.zip(server).map(|(conn, server)| self.server_arrives(cx.env, conn, pool_id, server));
-        if let Some(server) = server.and_then(|id| self.servers.get_mut(id)) {
-            server.remote = cx.driver.remote(server.conn);
-        }
-        match client_conn.zip(client) {
-            Some((conn, client)) => self.client_arrives(cx, conn, pool_id, client, server),
-            None => {
-                if let Some(id) = server {
-                    self.free_carried(cx, id);
-                }
+        self.in_pool(cx, pool_id, |own, cx| {
+            if let Some(pool) = pool {
+                own.pool_arrives(cx.env, pool);
             }
-        }
-        self.notice(pool_id);
-    }
-
-    /// A server without a client becomes free. How long it has been unused still counts.
-    fn free_carried<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
-        let active_us = self.servers.get(id).map_or(0, |server| server.active_us);
-        self.free_server(cx, id);
-        if let Some(server) = self.servers.get_mut(id) {
-            server.active_us = active_us;
-        }
+            own.pair_arrives(cx, client_conn.zip(client), server_conn.zip(server));
+        });
     }
 
     /// The database is not configured any more.
@@ -83,12 +61,40 @@ impl Worker {
             cx.driver.close(conn, CloseMode::Now);
         }
     }
+}
 
-    fn pool_arrives(&mut self, env: &mut Env, id: PoolId, carried: CarriedPool) {
+impl Pool {
+    fn pair_arrives<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        client: Option<(ConnId, CarriedClient)>,
+        server: Option<(ConnId, CarriedServer)>,
+    ) {
+        let server = server.map(|(conn, server)| self.server_arrives(cx.env, conn, server));
+        if let Some(server) = server.and_then(|id| self.servers.get_mut(id)) {
+            server.remote = cx.driver.remote(server.conn);
+        }
+        match client {
+            Some((conn, client)) => self.client_arrives(cx, conn, client, server),
+            None => server.into_iter().for_each(|id| self.free_carried(cx, id)),
+        }
+        self.notice();
+    }
+
+    /// A server without a client becomes free. How long it has been unused still counts.
+    fn free_carried<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        let active_us = self.servers.get(id).map_or(0, |server| server.active_us);
+        self.free_server(cx, id);
+        if let Some(server) = self.servers.get_mut(id) {
+            server.active_us = active_us;
+        }
+    }
+
+    fn pool_arrives(&mut self, env: &mut Env, carried: CarriedPool) {
         let CarriedPool { fixed, params, learned: secret, session, prepared, opened_by: settings } = carried;
         let params = self.params_of(env, &params);
-        let session = self.session_of(env, id, &session.unwrap_or_default(), prepared.as_deref());
-        let pool = &mut self.pools[id];
+        let session = self.session_of(env, &session.unwrap_or_default(), prepared.as_deref());
+        let pool = &mut self.state;
         let is_same = settings.is_none_or(|settings| settings == opened_by(&pool.config));
         if pool.greeting.is_none() && !fixed.is_empty() && is_same {
             let params = pool.share(params);
@@ -101,13 +107,7 @@ impl Worker {
     }
 
     /// In the state in which it is free to be given to a client, but in no list of free ones yet.
-    fn server_arrives(
-        &mut self,
-        env: &mut Env,
-        conn: ConnId,
-        pool_id: PoolId,
-        carried: CarriedServer,
-    ) -> ServerId {
+    fn server_arrives(&mut self, env: &mut Env, conn: ConnId, carried: CarriedServer) -> ServerId {
         let CarriedServer {
             host,
             port,
@@ -132,19 +132,19 @@ impl Worker {
         };
         let params = self.params_of(env, &params);
         let all_known = env.tracked.names().enumerate().all(|(position, _)| params.get(position).is_some());
-        let params = self.pools[pool_id].share(params);
-        let mut server = self.new_server(env, conn, pool_id, endpoint, None);
+        let params = self.state.share(params);
+        let mut server = self.new_server(env, conn, endpoint, None);
         server.state = ServerState::Busy(ClientId::default());
         server.local = local;
         (server.pid, server.key) = (pid, Vec::from(key).into());
         (server.params, server.used) = (params, used);
         server.users = Users::Several(ClientId::default());
-        server.session = self.session_of(env, pool_id, &session, prepared.as_deref());
+        server.session = self.session_of(env, &session, prepared.as_deref());
         server.tx = TxStatus::from_byte(tx).unwrap_or(TxStatus::Failed);
         server.since = self.ago(env, age_us);
         server.active_us = self.ago(env, unused_us).mono_us;
         server.xact_us = if xact_us == 0 { 0 } else { self.ago(env, xact_us).mono_us };
-        if retire || settings != opened_by(&self.pools[pool_id].config) {
+        if retire || settings != opened_by(&self.state.config) {
             server.retire = Some("database configuration changed");
         } else if !all_known {
             server.retire = Some("obsolete connection");
@@ -154,13 +154,13 @@ impl Worker {
             env.statements.note_parsed(statement);
             server.statements.insert(statement);
         }
-        self.enlist(env, conn, pool_id, server)
+        self.enlist(env, conn, server)
     }
 
-    fn enlist(&mut self, env: &mut Env, conn: ConnId, pool_id: PoolId, server: Server) -> ServerId {
+    fn enlist(&mut self, env: &mut Env, conn: ConnId, server: Server) -> ServerId {
         let id = self.servers.insert(server);
-        env.set_role(conn, Role::Server(id));
-        let pool = &mut self.pools[pool_id];
+        env.set_role(conn, Role::Server(self.id, id));
+        let pool = &mut self.state;
         pool.list(id, None, Some(ServerKind::Active));
         // It exists, even if the limits are lower now.
         let _ = pool.database_counts.servers.try_take(0);
@@ -172,7 +172,6 @@ impl Worker {
         &mut self,
         cx: &mut Cx<'_, D>,
         conn: ConnId,
-        pool_id: PoolId,
         carried: CarriedClient,
         server: Option<ServerId>,
     ) {
@@ -181,19 +180,24 @@ impl Worker {
             cx.driver.close(conn, CloseMode::Now);
             return self.draining(cx, server);
         };
-        let id = self.enter_client(cx, conn, peer, &carried);
-        let counted = self.count_anyway(cx.env, pool_id, &carried.user);
-        match carried.cancel_key.as_deref().and_then(|bytes| CancelKey::from_bytes(bytes)) {
-            Some(key) => self.settle_again(cx, id, (pool_id, key, counted), carried, server),
+        let origin = Origin { peer, tls: None, since: self.ago(cx.env, carried.age_us) };
+        let counted = self.count_anyway(cx.env, &carried.user);
+        let id = match carried.cancel_key.as_deref().and_then(|bytes| CancelKey::from_bytes(bytes)) {
+            Some(key) => Some(self.settle_again(cx, (conn, origin), (key, counted), carried, server)),
             None => {
                 self.draining(cx, server);
-                let login = self.login_again(cx.env, pool_id, carried);
-                if self.settle_in(cx, id, login, counted) == Step::Gone {
-                    return;
+                let serial = cx.env.shared.next_serial();
+                let (unread, skip) = (carried.unread.to_vec(), carried.skip);
+                let login = self.login_again(cx.env, carried);
+                let id =
+                    self.settle_in(cx, conn, ClientHandoff { serial, origin, login, counted, unread }, false);
+                if let Some(client) = id.and_then(|id| self.clients.get_mut(id)) {
+                    client.skip = usize::try_from(skip).unwrap_or(usize::MAX);
                 }
+                id
             }
-        }
-        self.client_resume(cx, id);
+        };
+        id.into_iter().for_each(|id| self.client_resume(cx, id));
     }
 
     /// A server whose client did not come with it.
@@ -203,35 +207,9 @@ impl Worker {
         }
     }
 
-    fn enter_client<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        conn: ConnId,
-        peer: Peer,
-        carried: &CarriedClient,
-    ) -> ClientId {
-        let origin = Origin { peer, tls: None, since: self.ago(cx.env, carried.age_us) };
-        let serial = cx.env.shared.next_serial();
-        let id = self.clients.insert(Client {
-            conn,
-            serial,
-            state: ClientState::Greeting(Greeting::default()),
-            inbox: carried.unread.to_vec(),
-            skip: usize::try_from(carried.skip).unwrap_or(usize::MAX),
-            reads_paused: false,
-            origin: Box::new(origin),
-            account: None,
-        });
-        cx.env.set_role(conn, Role::Client(id));
-        if cx.env.activity == Activity::Suspended {
-            self.pause_client(cx, id);
-        }
-        id
-    }
-
     /// It is here, even if the limits are lower now.
-    fn count_anyway(&self, env: &Env, pool_id: PoolId, user: &str) -> Counted {
-        let database = Arc::clone(&self.pools[pool_id].database_counts);
+    fn count_anyway(&self, env: &Env, user: &str) -> Counted {
+        let database = Arc::clone(&self.state.database_counts);
         let user = env.shared.user(user);
         let total = env.shared.clients.try_take(0);
         let _ = database.clients.try_take(0);
@@ -243,31 +221,45 @@ impl Worker {
     fn settle_again<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
-        id: ClientId,
-        (pool_id, key, counted): (PoolId, CancelKey, Counted),
+        (conn, origin): (ConnId, Origin),
+        (key, counted): (CancelKey, Counted),
         carried: CarriedClient,
         server: Option<ServerId>,
-    ) {
-        let cancel_key = match cx.env.cancel_keys.contains_key(&key.head()) {
-            // Two processes may have chosen the same key; then one of the clients cannot cancel.
-            true => self.new_cancel_key(cx, id, carried.minor, None),
-            false => key,
-        };
-        cx.env.cancel_keys.insert(cancel_key.head(), id);
+    ) -> ClientId {
         cx.env.shared.note_client(cx.env.worker, true);
         let statements = self.carried_statements(cx.env, &carried);
         let params = self.params_of(cx.env, &carried.params);
-        let session = self.session_of(cx.env, pool_id, &carried.session, carried.prepared.as_deref());
-        let startup =
-            carried.startup.as_ref().map(|settings| self.session_of(cx.env, pool_id, settings, None));
+        let params = self.state.share(params);
+        let session = self.session_of(cx.env, &carried.session, carried.prepared.as_deref());
+        let startup = carried.startup.as_ref().map(|settings| self.session_of(cx.env, settings, None));
         let now_us = cx.env.now.mono_us;
-        let pool = &mut self.pools[pool_id];
-        pool.clients += 1;
+        let pool_id = self.id;
+        self.state.clients += 1;
+        let replication = replication(&carried.replication);
+        let is_replication = replication != Replication::None;
+        let made_in =
+            if carried.as_session || is_replication { PoolMode::Session } else { PoolMode::Transaction };
+        let deferred = carried.begun.map(Vec::from);
+        let state = match (server, deferred) {
+            (Some(server), deferred) => ClientState::Linked(Link {
+                opening: deferred.map_or(Opening::Done, Opening::Unsent),
+                unnamed: if carried.owns_unnamed == Some(true) || is_replication {
+                    UnnamedOnServer::Own
+                } else {
+                    UnnamedOnServer::NotOwn
+                },
+                touched: carried.touched.map(touched),
+                // Perhaps, in the transaction that is open.
+                drawing: Drawing::Drew,
+                ..Link::new(server, made_in)
+            }),
+            (None, Some(text)) => ClientState::DeferredBegin(DeferredBegin { text, since_us: now_us }),
+            (None, None) => ClientState::Idle,
+        };
         let account = Account {
-            pool: pool_id,
-            user: shared_name(carried.user, &pool.user),
-            replication: replication(&carried.replication),
-            params: pool.share(params),
+            user: shared_name(carried.user, &self.state.user),
+            replication,
+            params,
             statements,
             unnamed: carried.unnamed.map(|(query, types)| {
                 Box::new(Unnamed { query: Vec::from(query).into(), types: Vec::from(types).into() })
@@ -278,54 +270,42 @@ impl Worker {
             reading: None,
             draws: Draws::default(),
             listener: None,
-            cancel_key,
+            cancel_key: key,
             request_us: now_us,
             active_us: now_us,
             counted,
             refused_servers: 0,
         };
-        let is_replication = account.replication != Replication::None;
-        let made_in =
-            if carried.as_session || is_replication { PoolMode::Session } else { PoolMode::Transaction };
-        let Some(client) = self.clients.get_mut(id) else { return };
-        client.account = Some(Box::new(account));
-        let deferred = carried.begun.map(Vec::from);
-        client.state = match (&deferred, server) {
-            (Some(text), None) => {
-                ClientState::DeferredBegin(DeferredBegin { text: text.clone(), since_us: now_us })
+        let id = self.clients.insert(Client {
+            conn,
+            serial: cx.env.shared.next_serial(),
+            state,
+            inbox: Vec::from(carried.unread),
+            skip: usize::try_from(carried.skip).unwrap_or(usize::MAX),
+            reads_paused: false,
+            origin: Box::new(origin),
+            account,
+        });
+        let owner = KeyOwner::Client(pool_id, id);
+        let account = &mut self.clients[id].account;
+        match cx.env.cancel_keys.entry(account.cancel_key.head()) {
+            // Two processes may have chosen the same key; then one of the clients cannot cancel.
+            Entry::Occupied(_) => account.cancel_key = cx.new_cancel_key(owner, carried.minor, None),
+            Entry::Vacant(place) => {
+                place.insert(owner);
             }
-            _ => ClientState::Idle,
-        };
-        if let Some(server_id) = server {
-            client.state = ClientState::Linked(Link {
-                server: server_id,
-                streaming: 0,
-                discards: false,
-                held: false,
-                group: None,
-                opening: deferred.map_or(Opening::Done, Opening::Unsent),
-                unnamed: if carried.owns_unnamed == Some(true) || is_replication {
-                    UnnamedOnServer::Own
-                } else {
-                    UnnamedOnServer::NotOwn
-                },
-                kept: 0,
-                pin: None,
-                ready_due: false,
-                touched: carried.touched.map(touched),
-                changed: ChangedParameters::default(),
-                reads_locally: false,
-                // Perhaps, in the transaction that is open.
-                drawing: Drawing::Drew,
-                own_names: OwnNames::Hidden,
-                made_in,
-                asked_again: 0,
-            });
-            self.pools[pool_id].linked += 1;
-            let server = &mut self.servers[server_id];
+        }
+        cx.env.set_role(conn, Role::Client(pool_id, id));
+        if cx.env.activity == Activity::Suspended {
+            self.pause_client(cx, id);
+        }
+        if let Some(server) = server {
+            self.state.linked += 1;
+            let server = &mut self.servers[server];
             server.state = ServerState::Busy(id);
             server.replication = is_replication;
         }
+        id
     }
 
     fn carried_statements(
@@ -343,8 +323,8 @@ impl Worker {
         Some(Box::new(statements))
     }
 
-    fn login_again(&self, env: &Env, pool_id: PoolId, carried: CarriedClient) -> Login {
-        let pool = &self.pools[pool_id];
+    fn login_again(&self, env: &Env, carried: CarriedClient) -> Login {
+        let pool = &self.state;
         Login {
             database: Arc::clone(&pool.database),
             params: self.params_of(env, &carried.params),
@@ -360,11 +340,10 @@ impl Worker {
     fn session_of(
         &mut self,
         env: &mut Env,
-        pool_id: PoolId,
         settings: &[(ByteVec, ByteVec)],
         prepared: Option<&[(ByteVec, ByteVec)]>,
     ) -> Arc<Session> {
-        let pool = &mut self.pools[pool_id];
+        let pool = &mut self.state;
         let mut session = session(settings, prepared);
         // Under which settings it was prepared is not carried.
         session.reread(|_| env.readings.alone());

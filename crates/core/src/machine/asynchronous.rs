@@ -6,26 +6,26 @@ use std::sync::Arc;
 use pgweir_settings::PoolMode;
 use pgweir_wire::backend::{ParameterStatus, encode_parameter_status};
 
-use super::Worker;
 use crate::client::ClientState;
 use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Kind, Owner};
 use crate::limits::SERVER_ERROR_BYTES_MAX;
+use crate::pool::Pool;
 use crate::server::ServerState;
 use crate::server_greeting::IN_HOT_STANDBY;
 
-impl Worker {
+impl Pool {
     /// ParameterStatus: the server's value, and (with a client on it) the client's. Returns the client that is to be told.
-    pub(super) fn parameter_changed(&mut self, env: &Env, id: ServerId, body: &[u8]) -> Option<ClientId> {
+    pub(crate) fn parameter_changed(&mut self, env: &Env, id: ServerId, body: &[u8]) -> Option<ClientId> {
         let Ok(status) = ParameterStatus::parse(body) else { return None };
         let server = self.servers.get_mut(id)?;
         let client_id = server.state.client();
         let hidden = server.ledger.head().is_some_and(|head| matches!(head.owner, Owner::Hidden(_)));
         let Some(position) = env.tracked.position(status.name) else {
             if status.name == IN_HOT_STANDBY {
-                self.pools[server.pool].greeting_telling(status.name, status.value);
+                self.state.greeting_telling(status.name, status.value);
             }
             if let ServerState::CheckingStartup(checking) = &mut server.state
                 && checking.reported.len() < SERVER_ERROR_BYTES_MAX
@@ -45,7 +45,7 @@ impl Worker {
         if !server_knew {
             let mut params = (*server.params).clone();
             params.set(position, status.value);
-            server.params = self.pools[server.pool].share(params);
+            server.params = self.state.share(params);
         }
         let (client_id, server_params) = (client_id?, Arc::clone(&server.params));
         let client = self.clients.get_mut(client_id)?;
@@ -58,20 +58,20 @@ impl Worker {
         {
             link.changed.add(position);
         }
-        let account = client.account.as_deref_mut()?;
+        let account = &mut client.account;
         let knew = account.params.get(position) == Some(status.value);
         if account.params.differences(&server_params).next().is_none() {
             account.params = server_params;
         } else if !knew {
             let mut params = (*account.params).clone();
             params.set(position, status.value);
-            account.params = self.pools[account.pool].share(params);
+            account.params = self.state.share(params);
         }
         // A value that the client knew and the server did not is one that was replayed.
         (!knew || (!hidden && server_knew)).then_some(client_id)
     }
 
-    pub(super) fn notice_owner(&self, id: ServerId) -> Option<ClientId> {
+    pub(crate) fn notice_owner(&self, id: ServerId) -> Option<ClientId> {
         let server = self.servers.get(id)?;
         match server.ledger.head() {
             Some(head) => match head.owner {
@@ -85,7 +85,7 @@ impl Worker {
     }
 
     /// pgweir may send a notification from this server only to a client that has the server for itself.
-    pub(super) fn notification_owner<D: Driver>(
+    pub(crate) fn notification_owner<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ServerId,
@@ -97,7 +97,7 @@ impl Worker {
             return None;
         }
         let client = server.state.client()?;
-        if self.pools[server.pool].mode == PoolMode::Session {
+        if self.state.mode == PoolMode::Session {
             return (!self.keeps_notification(cx, client, message)).then_some(client);
         }
         if self.listens_here(id) {

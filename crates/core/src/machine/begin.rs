@@ -14,16 +14,17 @@ use pgweir_wire::backend::{self, TxStatus};
 use pgweir_wire::frontend::{self, BindHead, Describe, Execute, Parse, Query, Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
+use super::Step;
 use super::from_client::Cursor;
 use super::session::uses_earlier_portal;
-use super::{Step, Worker};
 use crate::client::{ClientState, DeferredBegin, Opening};
 use crate::client_handoff::Replication;
 use crate::context::{Cx, Env};
 use crate::driver::Driver;
-use crate::ids::{ClientId, PoolId, ServerId};
+use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Kind, Owner, Purpose};
 use crate::limits::BEGIN_BYTES_MAX;
+use crate::pool::Pool;
 use crate::server::ServerState;
 use crate::stats::times::Split;
 
@@ -32,16 +33,16 @@ const FAILING_BLOCK: &[u8] = b"BEGIN;ROLLBACK TO SAVEPOINT pgweir";
 
 /// A whole group that is nothing but one of these statements.
 #[derive(Clone, Copy)]
-pub(super) struct BlockGroup {
+pub(crate) struct BlockGroup {
     block: Block,
-    pub(super) len: usize,
+    pub(crate) len: usize,
     /// The answers before CommandComplete, by the type bytes of the messages that asked for them.
     asked: [u8; 4],
 }
 
-impl Worker {
+impl Pool {
     /// A client without a server begins a transaction: answered here, if that is all it says. `None`: it is not.
-    pub(super) fn begin_without_server<D: Driver>(
+    pub(crate) fn begin_without_server<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -59,7 +60,7 @@ impl Worker {
 
     /// The same with a server that nothing was sent to: it is the client's until the transaction is over. `None`: it is not all
     /// that the client says, or goes on with.
-    pub(super) fn begin_with_server<D: Driver>(
+    pub(crate) fn begin_with_server<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -148,14 +149,14 @@ impl Worker {
     }
 
     /// A BEGIN that is all the client says so far: if more is there already, BEGIN goes along with it.
-    pub(super) fn beginning_at_front(
+    pub(crate) fn beginning_at_front(
         &mut self,
         env: &mut Env,
         id: ClientId,
         bytes: &[u8],
     ) -> Option<(BlockGroup, Vec<u8>)> {
-        let account = self.clients.get(id)?.account.as_deref()?;
-        if !self.is_known_as_block(account.pool, bytes) {
+        let account = &self.clients.get(id)?.account;
+        if !self.is_known_as_block(bytes) {
             return None;
         }
         let (group, text) = block_at_front(bytes, |name| {
@@ -195,12 +196,12 @@ impl Worker {
         }
     }
 
-    pub(super) fn defers_begin(&self, env: &Env, id: ClientId) -> DeferBegin {
+    pub(crate) fn defers_begin(&self, env: &Env, id: ClientId) -> DeferBegin {
         let main = &env.rules.config.main;
-        let account = self.clients.get(id).and_then(|client| client.account.as_deref());
+        let account = self.clients.get(id).map(|client| &client.account);
         let answers = |replication| replication == Replication::None && !main.disable_pqexec;
         let account = account.filter(|account| answers(account.replication));
-        match account.map(|account| self.pools[account.pool].mode) {
+        match account.map(|_| self.state.mode) {
             Some(PoolMode::Transaction) => main.defer_begin,
             // Its server is the client's anyway.
             Some(PoolMode::Session) if main.defer_begin != DeferBegin::Off => DeferBegin::Packet,
@@ -210,13 +211,13 @@ impl Worker {
 
     /// If a session is passed on as it is, only a simple query may be answered here. As a Parse it would have replaced the
     /// client's unnamed statement at the server, which pgweir does not track then.
-    fn is_known_as_block(&self, pool: PoolId, bytes: &[u8]) -> bool {
-        self.pools[pool].mode != PoolMode::Session || bytes.first() == Some(&tag::QUERY)
+    fn is_known_as_block(&self, bytes: &[u8]) -> bool {
+        self.state.mode != PoolMode::Session || bytes.first() == Some(&tag::QUERY)
     }
 
     /// A client whose BEGIN was answered sends more. The end of an empty transaction is answered here; anything else needs
     /// a server.
-    pub(super) fn client_with_deferred_begin_sent<D: Driver>(
+    pub(crate) fn client_with_deferred_begin_sent<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -238,9 +239,9 @@ impl Worker {
     }
 
     /// The end of a transaction in which nothing happened.
-    pub(super) fn end_at_front(&self, env: &Env, id: ClientId, bytes: &[u8]) -> Option<BlockGroup> {
-        let account = self.clients.get(id)?.account.as_deref()?;
-        if !self.is_known_as_block(account.pool, bytes) {
+    pub(crate) fn end_at_front(&self, env: &Env, id: ClientId, bytes: &[u8]) -> Option<BlockGroup> {
+        let account = &self.clients.get(id)?.account;
+        if !self.is_known_as_block(bytes) {
             return None;
         }
         let (group, _) = block_at_front(bytes, |name| {
@@ -265,7 +266,7 @@ impl Worker {
         Some(group.len)
     }
 
-    pub(super) fn answer_block<D: Driver>(
+    pub(crate) fn answer_block<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -291,8 +292,7 @@ impl Worker {
         let Some(client) = self.clients.get(id) else { return };
         cx.driver.send(client.conn, &cx.env.scratch);
         // It counts as the client sees it: a statement that took no time.
-        let Some(account) = &client.account else { return };
-        let pool = &mut self.pools[account.pool];
+        let pool = &mut self.state;
         let times = pool.times.get_or_insert_default();
         pool.stats.queries += 1;
         times.statement(Split::default());
@@ -310,7 +310,7 @@ impl Worker {
     }
 
     /// The BEGIN that was answered goes to the server, before the client's next message.
-    pub(super) fn send_begin_first<D: Driver>(
+    pub(crate) fn send_begin_first<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -347,7 +347,7 @@ impl Worker {
 
     /// The first group after BEGIN was sent: later messages wait until BEGIN is answered. `kind` is the kind of message that
     /// ended the group.
-    pub(super) fn guard_begin<D: Driver>(
+    pub(crate) fn guard_begin<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -377,7 +377,7 @@ impl Worker {
         }
     }
 
-    pub(super) fn send_sync<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
+    pub(crate) fn send_sync<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
         let Some(server) = self.servers.get_mut(server_id) else { return };
         server.ledger.push(Entry::new(Owner::Hidden(Purpose::Reopen), Kind::Sync));
         cx.env.scratch.clear();
@@ -386,7 +386,7 @@ impl Worker {
     }
 
     /// BEGIN was answered as foreseen.
-    pub(super) fn begin_answered(&mut self, owner: Owner, ended: Entry) {
+    pub(crate) fn begin_answered(&mut self, owner: Owner, ended: Entry) {
         if let (Owner::Prerequisite(id), Kind::Execute) = (owner, ended.kind)
             && let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state)
             && matches!(link.opening, Opening::Sent | Opening::Guarded { .. })
@@ -396,7 +396,7 @@ impl Worker {
     }
 
     /// BEGIN failed; its error was passed on, and the server ignores what was sent after it.
-    pub(super) fn begin_failed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId, owner: Owner) {
+    pub(crate) fn begin_failed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId, owner: Owner) {
         let Owner::Prerequisite(id) = owner else { return };
         let Some(client) = self.clients.get_mut(id) else { return };
         let ClientState::Linked(link) = &mut client.state else { return };
@@ -414,7 +414,7 @@ impl Worker {
 
     /// A ReadyForQuery that is not the client's: after a failed BEGIN the server is first brought to a failed transaction
     /// (after a failed replay, out of it), and then the client is told that state.
-    pub(super) fn reopens<D: Driver>(
+    pub(crate) fn reopens<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         server_id: ServerId,
@@ -447,7 +447,7 @@ impl Worker {
     }
 
     /// The meaning of a received ReadyForQuery for the messages that were sent before its client's group.
-    pub(super) fn before_ready(&self, server_id: ServerId) -> BeforeReady {
+    pub(crate) fn before_ready(&self, server_id: ServerId) -> BeforeReady {
         let client = self.servers.get(server_id).and_then(|server| server.state.client());
         let Some(id) = client else { return BeforeReady::Nothing };
         let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
@@ -462,7 +462,7 @@ impl Worker {
 }
 
 /// See [`Worker::before_ready`].
-pub(super) enum BeforeReady {
+pub(crate) enum BeforeReady {
     /// Nothing.
     Nothing,
     /// The client was told of an end of its group that never was.
@@ -472,7 +472,7 @@ pub(super) enum BeforeReady {
 }
 
 /// The rest of a Bind without parameters: no formats, no values, no formats of results.
-pub(super) const NO_PARAMETERS: [u8; 6] = [0; 6];
+pub(crate) const NO_PARAMETERS: [u8; 6] = [0; 6];
 
 /// The group at the front of `bytes`, if it is one statement about a transaction block, in either protocol. `prepared` knows
 /// the client's prepared statements.

@@ -10,19 +10,20 @@ use pgweir_wire::frontend::{encode_cancel, encode_ssl_request};
 use super::{Role, Step, Worker};
 use crate::cancel_key::{head_of, own_form};
 use crate::client::ClientState;
-use crate::context::{Cx, Env};
+use crate::context::{Cx, Effect, Env, KeyOwner};
 use crate::driver::{CloseMode, Closed, ConnId, Driver, Endpoint, Level, TlsRole};
 use crate::errors::Refusal;
-use crate::ids::{CancelId, ClientId, PoolId, ServerId};
+use crate::ids::{CancelId, ClientId, ServerId, UnpooledId};
 use crate::mail::{Mail, Shutdown};
+use crate::pool::Pool;
 use crate::server::ServerState;
+use crate::unpooled::UnpooledState;
 
 /// A connection to PostgreSQL for one cancel.
 pub(crate) struct CancelConnection {
     pub(crate) conn: ConnId,
-    pub(crate) pool: PoolId,
     /// The connection that asked, if it came to this worker; it is closed when the cancel is over.
-    requester: Option<ClientId>,
+    requester: Option<UnpooledId>,
     /// The client that runs the statement.
     target: ClientId,
     server: ServerId,
@@ -40,27 +41,28 @@ enum Stage {
 
 /// A cancel that waits for its turn: a pool has at most twice its size of cancel connections.
 pub(crate) struct WaitingCancel {
-    pub(crate) requester: Option<ClientId>,
+    pub(crate) requester: Option<UnpooledId>,
     pub(crate) target: ClientId,
     pub(crate) since_us: u64,
 }
 
 impl Worker {
     /// A client's first packet was CancelRequest.
-    pub(super) fn cancel_request<D: Driver>(
+    pub(crate) fn cancel_request<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
-        id: ClientId,
+        id: UnpooledId,
         pid: u32,
         secret: &[u8],
     ) -> Step {
         cx.env.counters.cancel_requests += 1;
         let key: Vec<u8> = pid.to_be_bytes().iter().chain(secret).copied().collect();
-        if let Some(target) = self.shown_by(cx.env, &key) {
-            if let Some(client) = self.clients.get_mut(id) {
-                client.state = ClientState::Cancelling;
+        if let Some(owner) = self.shown_by(cx.env, &key) {
+            if let Some(client) = self.unpooled.get_mut(id) {
+                client.state = UnpooledState::Cancelling;
             }
-            return self.cancel_target(cx, Some(id), target);
+            self.cancel_for(cx, Some(id), owner);
+            return if self.unpooled.contains_key(id) { Step::Used(0) } else { Step::Gone };
         }
         if let Some(step) = self.forward_cancel(cx, id, &key) {
             return step;
@@ -72,28 +74,26 @@ impl Worker {
             cx.driver.mail(worker, Mail::Cancel { key: key.clone() });
         }
         let reason = if asked { "cancel request passed on" } else { "failed cancel request" };
-        self.remove_client(cx, id, reason, CloseMode::Flush);
+        self.remove_unpooled(cx, id, reason, CloseMode::Flush);
         Step::Gone
     }
 
     /// The client that this key belongs to.
-    fn shown_by(&self, env: &Env, key: &[u8]) -> Option<ClientId> {
+    fn shown_by(&self, env: &Env, key: &[u8]) -> Option<KeyOwner> {
         let among_peers = env.rules.config.main.peer_id != 0;
         let key: &[u8] = if among_peers { &own_form(key)? } else { key };
-        let &id = env.cancel_keys.get(&head_of(key)?)?;
-        let client = self.clients.get(id)?;
-        let own = match (&client.account, &client.state) {
-            (Some(account), _) => &account.cancel_key,
-            (None, ClientState::Console(console)) => &console.cancel_key,
-            (None, _) => return None,
+        let &owner = env.cancel_keys.get(&head_of(key)?)?;
+        let own = match owner {
+            KeyOwner::Client(pool, id) => &self.pools.get(pool)?.clients.get(id)?.account.cancel_key,
+            KeyOwner::Console(id) => &self.unpooled.get(id)?.console()?.cancel_key,
         };
-        own.is_shown_by(key).then_some(id)
+        own.is_shown_by(key).then_some(owner)
     }
 
     /// Another worker received it.
-    pub(super) fn cancel_by_mail<D: Driver>(&mut self, cx: &mut Cx<'_, D>, key: &[u8]) {
-        if let Some(target) = self.shown_by(cx.env, key) {
-            self.cancel_target(cx, None, target);
+    pub(crate) fn cancel_by_mail<D: Driver>(&mut self, cx: &mut Cx<'_, D>, key: &[u8]) {
+        if let Some(owner) = self.shown_by(cx.env, key) {
+            self.cancel_for(cx, None, owner);
         } else if self.awaits_arrivals && cx.env.stopping == Some(Shutdown::HandOver) && cx.env.worker.0 == 0
         {
             // The next process asks; the one before this may have the client.
@@ -101,78 +101,87 @@ impl Worker {
         }
     }
 
+    fn cancel_for<D: Driver>(&mut self, cx: &mut Cx<'_, D>, requester: Option<UnpooledId>, owner: KeyOwner) {
+        match owner {
+            KeyOwner::Client(pool, target) => {
+                self.in_pool(cx, pool, |pool, cx| pool.cancel_target(cx, requester, target));
+            }
+            KeyOwner::Console(console) => {
+                self.cancel_console(cx, console);
+                if let Some(id) = requester {
+                    let reason = "successfully sent cancel request";
+                    self.remove_unpooled(cx, id, reason, CloseMode::Flush);
+                }
+            }
+        }
+    }
+}
+
+impl Pool {
+    /// The statement of this client is to be cancelled.
     fn cancel_target<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
-        requester: Option<ClientId>,
+        requester: Option<UnpooledId>,
         target: ClientId,
-    ) -> Step {
+    ) {
         let Some(client) = self.clients.get(target) else {
-            return self.end_requester(cx, requester, "failed cancel request");
+            return end_requester(cx, requester, "failed cancel request");
         };
-        if let ClientState::Console(_) = client.state {
-            self.cancel_console(cx, target);
-            return self.end_requester(cx, requester, "successfully sent cancel request");
-        }
-        let place = match (&client.state, &client.account) {
-            (ClientState::Linked(link), Some(account)) => Some((link.server, false, account.pool)),
-            (ClientState::QueuedBehind(queued_behind), Some(account)) => {
-                Some((queued_behind.server, true, account.pool))
-            }
+        let place = match &client.state {
+            ClientState::Linked(link) => Some((link.server, false)),
+            ClientState::QueuedBehind(queued_behind) => Some((queued_behind.server, true)),
             _ => None,
         };
-        let Some((server, queued_behind, pool_id)) = place else {
+        let Some((server, queued_behind)) = place else {
             let waited = self.turn_down(cx, target, Refusal::Canceled);
             let reason = if waited {
                 "canceled a statement that waited for a server"
             } else {
                 "cancel request for idle client"
             };
-            return self.end_requester(cx, requester, reason);
+            return end_requester(cx, requester, reason);
         };
         if let Some(server) = self.servers.get_mut(server) {
             server.pipelined.close();
         }
+        let since_us = cx.env.now.mono_us;
         if queued_behind {
             // Until it is at the head, a cancel would hit another client's statement.
-            let since_us = cx.env.now.mono_us;
-            self.pools[pool_id].waiting_cancels.push_back(WaitingCancel { requester, target, since_us });
-            cx.log(Level::Debug, "a cancel request waits until its statement is the first on its server");
-            return Step::Used(0);
+            self.state.waiting_cancels.push_back(WaitingCancel { requester, target, since_us });
+            return cx
+                .log(Level::Debug, "a cancel request waits until its statement is the first on its server");
         }
         if let Some(server) = self.servers.get_mut(server) {
             server.pipelined.trust_head();
         }
-        let pool = &self.pools[pool_id];
-        let size = cx.env.rules.config.pool_size(&pool.config, &pool.user);
-        if !may_cancel(size, pool.cancels) {
-            let since_us = cx.env.now.mono_us;
-            self.pools[pool_id].waiting_cancels.push_back(WaitingCancel { requester, target, since_us });
-            return Step::Used(0);
+        let size = cx.env.rules.config.pool_size(&self.state.config, &self.state.user);
+        if !may_cancel(size, self.state.cancels) {
+            self.state.waiting_cancels.push_back(WaitingCancel { requester, target, since_us });
+            return;
         }
         self.dial_cancel(cx, requester, target, server);
-        Step::Used(0)
     }
 
     fn dial_cancel<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
-        requester: Option<ClientId>,
+        requester: Option<UnpooledId>,
         target: ClientId,
         server_id: ServerId,
     ) {
         let Some(server) = self.servers.get(server_id) else { return };
         let conn = cx.driver.dial(&server.place());
-        let (pool, since_us) = (server.pool, cx.env.now.mono_us);
+        let since_us = cx.env.now.mono_us;
         let stage = Stage::Dialing;
-        let cancel = CancelConnection { conn, pool, requester, target, server: server_id, stage, since_us };
+        let cancel = CancelConnection { conn, requester, target, server: server_id, stage, since_us };
         let id = self.cancels.insert(cancel);
-        self.pools[pool].cancels += 1;
-        cx.env.set_role(conn, Role::Cancel(id));
+        self.state.cancels += 1;
+        cx.env.set_role(conn, Role::Cancel(self.id, id));
     }
 
     /// The connection is up. One to a server that is reached by TLS uses TLS, too.
-    pub(super) fn cancel_connected<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: CancelId) {
+    pub(crate) fn cancel_connected<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: CancelId) {
         let Some(cancel) = self.cancels.get_mut(id) else { return };
         let secured = self.servers.get(cancel.server).is_some_and(|server| !server.tls.is_empty());
         if !secured {
@@ -185,7 +194,7 @@ impl Worker {
     }
 
     /// The answer to SSLRequest; PostgreSQL says nothing else on such a connection.
-    pub(super) fn cancel_received<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: CancelId, bytes: &[u8]) {
+    pub(crate) fn cancel_received<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: CancelId, bytes: &[u8]) {
         let Some(cancel) = self.cancels.get(id) else { return };
         let endpoint = self.servers.get(cancel.server).map(|server| &server.endpoint);
         match (cancel.stage, bytes, endpoint) {
@@ -197,7 +206,7 @@ impl Worker {
     }
 
     /// The handshake is complete.
-    pub(super) fn cancel_secured<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: CancelId) {
+    pub(crate) fn cancel_secured<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: CancelId) {
         self.send_cancel(cx, id);
     }
 
@@ -221,7 +230,7 @@ impl Worker {
     }
 
     /// PostgreSQL closes the connection when it has signalled the backend.
-    pub(super) fn cancel_closed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: CancelId, why: &Closed) {
+    pub(crate) fn cancel_closed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: CancelId, why: &Closed) {
         let sent = self.cancels.get(id).is_some_and(|cancel| cancel.stage == Stage::Sent);
         match why {
             Closed::Eof if sent => self.end_cancel(cx, id, "successfully sent cancel request"),
@@ -232,11 +241,11 @@ impl Worker {
     }
 
     /// The cancel is over, for any reason.
-    pub(super) fn end_cancel<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: CancelId, reason: &str) {
+    pub(crate) fn end_cancel<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: CancelId, reason: &str) {
         let Some(cancel) = self.cancels.remove(id) else { return };
         cx.env.clear_role(cancel.conn);
         cx.driver.close(cancel.conn, CloseMode::Now);
-        self.pools[cancel.pool].cancels -= 1;
+        self.state.cancels -= 1;
         if cancel.stage == Stage::Sent
             && let Some(server) = self.servers.get_mut(cancel.server)
         {
@@ -249,13 +258,14 @@ impl Worker {
                 _ => self.restores_behind_cancel(cx, cancel.server),
             }
         }
-        self.end_requester(cx, cancel.requester, reason);
-        self.next_cancel(cx, cancel.pool);
+        end_requester(cx, cancel.requester, reason);
+        self.next_cancel(cx);
     }
 
     /// Cancels that waited have their turn.
-    pub(super) fn next_cancel<D: Driver>(&mut self, cx: &mut Cx<'_, D>, pool_id: PoolId) {
-        while let Some(pool) = self.pools.get_mut(pool_id) {
+    pub(crate) fn next_cancel<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        loop {
+            let pool = &mut self.state;
             let size = cx.env.rules.config.pool_size(&pool.config, &pool.user);
             if !may_cancel(size, pool.cancels) {
                 return;
@@ -273,15 +283,11 @@ impl Worker {
     }
 
     /// The target has no server any more: cancels that waited for its statement have nothing to cancel.
-    pub(super) fn end_cancels_for<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        pool_id: PoolId,
-        target: ClientId,
-    ) {
-        let Some(pool) = self.pools.get_mut(pool_id).filter(|pool| !pool.waiting_cancels.is_empty()) else {
+    pub(crate) fn end_cancels_for<D: Driver>(&mut self, cx: &mut Cx<'_, D>, target: ClientId) {
+        let pool = &mut self.state;
+        if pool.waiting_cancels.is_empty() {
             return;
-        };
+        }
         let mut idle = Vec::new();
         pool.waiting_cancels.retain(|waiting| {
             let aimed = waiting.target == target;
@@ -291,32 +297,19 @@ impl Worker {
             !aimed
         });
         for requester in idle {
-            self.end_requester(cx, requester, "cancel request for idle client");
+            end_requester(cx, requester, "cancel request for idle client");
         }
     }
 
     /// The pool is about to go: these cancels would never be sent.
-    pub(super) fn end_waiting_cancels<D: Driver>(&mut self, cx: &mut Cx<'_, D>, pool_id: PoolId) {
-        let waiting = self.pools.get_mut(pool_id).map(|pool| std::mem::take(&mut pool.waiting_cancels));
-        for cancel in waiting.into_iter().flatten() {
-            self.end_requester(cx, cancel.requester, "database removed");
+    pub(crate) fn end_waiting_cancels<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        for cancel in std::mem::take(&mut self.state.waiting_cancels) {
+            end_requester(cx, cancel.requester, "database removed");
         }
-    }
-
-    fn end_requester<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        requester: Option<ClientId>,
-        reason: &str,
-    ) -> Step {
-        if let Some(id) = requester {
-            self.remove_client(cx, id, reason, CloseMode::Flush);
-        }
-        Step::Gone
     }
 
     /// A cancel connection that PostgreSQL did not close in time: the signal may still come, so the server is not used again.
-    pub(super) fn abandon_cancel<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: CancelId) {
+    pub(crate) fn abandon_cancel<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: CancelId) {
         let Some(cancel) = self.cancels.get(id) else { return };
         if cancel.stage == Stage::Sent
             && let Some(server) = self.servers.get_mut(cancel.server)
@@ -325,6 +318,12 @@ impl Worker {
         }
         cx.log(Level::Warning, "cancel request did not end in time");
         self.end_cancel(cx, id, "failed cancel request");
+    }
+}
+
+fn end_requester<D: Driver>(cx: &mut Cx<'_, D>, requester: Option<UnpooledId>, reason: &str) {
+    if let Some(id) = requester {
+        cx.env.want(Effect::EndRequester(id, reason.to_owned().into()));
     }
 }
 

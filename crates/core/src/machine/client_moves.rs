@@ -4,24 +4,22 @@ use pgweir_settings::PoolMode;
 use pgweir_wire::error::{Report, SqlState, encode_notice};
 
 use super::admission::Admission;
-use super::{Activity, Step, Worker};
-use crate::client::{Asked, Client, ClientState, Link, Opening, Waiting};
+use super::{Activity, Step};
+use crate::client::{Account, Client, ClientState, Link, Opening, Waiting, log_name};
 use crate::client_handoff::Replication;
 use crate::context::{Cx, Env};
 use crate::driver::{CloseMode, Closed, Driver, Level};
 use crate::errors::Fault;
-use crate::ids::{ClientId, PoolId, ServerId};
+use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Kind, Owner, Purpose};
 use crate::limits::{BACKLOG_HIGH_BYTES, INBOX_BYTES_MAX};
 use crate::mail::Shutdown;
+use crate::pool::{Pool, PoolState};
 use crate::server::ServerState;
 
-/// The reason of an end that is not logged.
-const UNSAID: &str = "";
-
-impl Worker {
+impl Pool {
     /// An idle client needs a server: it gets one at once, if one is free and no client waits; else it joins the queue.
-    pub(super) fn request_server<D: Driver>(
+    pub(crate) fn request_server<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -35,33 +33,32 @@ impl Worker {
         };
         let group = if begin.is_some() { None } else { self.group_of(cx.env, id, bytes) };
         let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
-        let Some(account) = &mut client.account else { return Step::Wait };
+        let account = &mut client.account;
         account.request_us = now_us;
         account.refused_servers = 0;
         // Its messages are looked at one by one then.
         let group = group.filter(|_| account.unnamed.is_none());
-        let pool_id = account.pool;
         client.state = ClientState::Waiting(Waiting { since_us: now_us, notified: false, group, begin });
-        let pool = &mut self.pools[pool_id];
+        let pool = &mut self.state;
         pool.waiting += 1;
         // A message that waits for this server is not the other clients' turn.
         if pool.affinities.is_for(id)
-            && let Some(server) = self.take_idle(cx, pool_id, Some(id))
+            && let Some(server) = self.take_idle(cx, Some(id))
         {
             self.link(cx, id, server);
             return Step::Used(0);
         }
-        let pool = &mut self.pools[pool_id];
+        let pool = &mut self.state;
         if pool.waiting == 1
-            && self.pools[pool_id].at_login() == 0
-            && let Admission::Alone(server) = self.find_place(cx, pool_id, id)
+            && self.state.at_login() == 0
+            && let Admission::Alone(server) = self.find_place(cx, id)
         {
             self.link(cx, id, server);
             return Step::Used(0);
         }
-        self.pools[pool_id].queue.push_back(id);
-        self.notice(pool_id);
-        if let Some(fault) = self.known_failure(cx.env, pool_id) {
+        self.state.queue.push_back(id);
+        self.notice();
+        if let Some(fault) = self.known_failure(cx.env) {
             return self.refuse_client(cx, id, &fault);
         }
         if cx.env.stopping == Some(Shutdown::WaitForServers) {
@@ -71,8 +68,8 @@ impl Worker {
     }
 
     /// The client that is next to get a server, if there is one. It stays where it is.
-    pub(super) fn next_waiter(&mut self, pool_id: PoolId) -> Option<ClientId> {
-        let pool = self.pools.get_mut(pool_id)?;
+    pub(crate) fn next_waiter(&mut self) -> Option<ClientId> {
+        let pool = &mut self.state;
         while let Some(&id) = pool.queue.front() {
             let state = self.clients.get(id).map(|client| &client.state);
             if matches!(state, Some(ClientState::Waiting(_))) {
@@ -85,23 +82,22 @@ impl Worker {
     }
 
     /// The client that has waited longest, and since when (monotonic, µs).
-    pub(super) fn first_waiting(&self, pool_id: PoolId) -> Option<(ClientId, u64)> {
-        self.pools[pool_id].queue.iter().find_map(|&id| match &self.clients.get(id)?.state {
+    pub(crate) fn first_waiting(&self) -> Option<(ClientId, u64)> {
+        self.state.queue.iter().find_map(|&id| match &self.clients.get(id)?.state {
             ClientState::Waiting(waiting) => Some((id, waiting.since_us)),
             _ => None,
         })
     }
 
     /// Waiting → Linked. The server must be free. The caller looks at what the client sent.
-    pub(super) fn link<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
+    pub(crate) fn link<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
         let now_us = cx.env.now.mono_us;
         let Some(client) = self.clients.get_mut(id) else { return };
         let ClientState::Waiting(waiting) = &mut client.state else {
             debug_assert!(false, "only a waiting client is linked");
             return;
         };
-        let Some(account) = &client.account else { return };
-        let pool = &mut self.pools[account.pool];
+        let pool = &mut self.state;
         pool.waiting -= 1;
         pool.linked += 1;
         pool.stats.server_assignments += 1;
@@ -114,31 +110,31 @@ impl Worker {
         });
         self.set_server_state(server_id, ServerState::Busy(id));
         self.take_own(id, server_id);
-        let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut()) else {
+        let Some(account) = self.clients.get_mut(id).map(|client| &mut client.account) else {
             return;
         };
         let server = &mut self.servers[server_id];
         server.active_us = now_us;
         if !std::mem::replace(&mut server.used, true) {
-            self.pools[server.pool].stillborn = 0;
+            self.state.stillborn = 0;
         }
         server.waited_us = waited_us;
         server.unseen = server.unseen.saturating_add(1);
         server.followed.clear();
-        let (pool_id, replication) = (account.pool, account.replication);
+        let replication = account.replication;
         self.log_debug(cx, |worker, _| {
             let (client, server) = worker.log_names(id, server_id)?;
             Some(format!("{client} gets {server} after {waited_us} us"))
         });
         self.use_server(id, server_id);
-        self.end_affinity(pool_id, Some(server_id), id);
+        self.end_affinity(Some(server_id), id);
         if replication == Replication::None {
             self.settle_server(cx, id, server_id);
         }
     }
 
     /// Linked → Idle: the client's transaction (or session) is over. The caller sets the server's next state.
-    pub(super) fn unlink(&mut self, env: &mut Env, id: ClientId) {
+    pub(crate) fn unlink(&mut self, env: &mut Env, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let ClientState::Linked(link) = &client.state else {
             debug_assert!(false, "only a linked client is unlinked");
@@ -152,14 +148,12 @@ impl Worker {
             }
         }
         client.state = ClientState::Idle;
-        if let Some(account) = &mut client.account {
-            account.active_us = env.now.mono_us;
-            self.pools[account.pool].linked -= 1;
-        }
+        client.account.active_us = env.now.mono_us;
+        self.state.linked -= 1;
     }
 
     /// Ends a client with a FATAL error. Returns [`Step::Gone`], so that the caller may end with it.
-    pub(super) fn refuse_client<D: Driver>(
+    pub(crate) fn refuse_client<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -189,7 +183,7 @@ impl Worker {
     }
 
     /// The client said goodbye.
-    pub(super) fn client_left<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, reason: &str) -> Step {
+    pub(crate) fn client_left<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, reason: &str) -> Step {
         let mode = self.close_mode(cx, id);
         self.remove_client(cx, id, reason, mode);
         Step::Gone
@@ -202,14 +196,9 @@ impl Worker {
     }
 
     /// The client's connection ended.
-    pub(super) fn client_closed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, why: &Closed) {
+    pub(crate) fn client_closed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, why: &Closed) {
         match why {
-            Closed::Eof => {
-                // Connections that close before login are usually health checks: not worth a line.
-                let quiet = self.clients.get(id).is_some_and(Client::has_said_nothing);
-                let reason = if quiet { UNSAID } else { "client unexpected eof" };
-                self.remove_client(cx, id, reason, CloseMode::Flush);
-            }
+            Closed::Eof => self.remove_client(cx, id, "client unexpected eof", CloseMode::Flush),
             Closed::Broken(text) | Closed::DialFailed(text) | Closed::NameNotResolved(text) => {
                 self.remove_client(cx, id, text, CloseMode::Now);
             }
@@ -233,7 +222,7 @@ impl Worker {
     }
 
     /// Removes a client, from whatever state, and frees or closes the server that it held.
-    pub(super) fn remove_client<D: Driver>(
+    pub(crate) fn remove_client<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -241,8 +230,7 @@ impl Worker {
         mode: CloseMode,
     ) {
         let Some(client) = self.clients.get(id) else { return };
-        let logged = cx.env.rules.config.main.log_disconnections && reason != UNSAID;
-        if logged && cx.driver.log_reaches_anybody(Level::Log) {
+        if cx.env.rules.config.main.log_disconnections && cx.driver.log_reaches_anybody(Level::Log) {
             let age_s = cx.env.now.mono_us.saturating_sub(client.origin.since.mono_us) / 1_000_000;
             let line = format!("{} closing because: {reason} (age={age_s}s)", self.client_log_name(client));
             cx.log(Level::Log, &line);
@@ -252,20 +240,9 @@ impl Worker {
         cx.driver.close(client.conn, mode);
         cx.env.buffers.give_back(std::mem::take(&mut client.inbox));
         match client.state {
-            ClientState::Authenticating(exchange) => self.uncount(cx.env, &exchange.attempt.counted),
-            ClientState::AwaitingAnswer(waiting) => {
-                self.uncount(cx.env, &waiting.attempt.counted);
-                if let Asked::Secret { pool, .. } = waiting.asked {
-                    self.forget_lookup(cx, cx.env.worker, id, pool);
-                }
-            }
-            ClientState::Console(console) => {
-                self.uncount(cx.env, &console.counted);
-                self.console_left(cx, id, &console);
-            }
             ClientState::Linked(link) => {
                 self.leave_pool(cx.env, id, client.account, |pool| pool.linked -= 1);
-                self.forget_pin(link.server, link.pin.as_deref());
+                self.forget_pin(link.pin.as_deref());
                 self.abandon_server(cx, &link);
             }
             ClientState::QueuedBehind(_) => {
@@ -281,45 +258,36 @@ impl Worker {
             ClientState::Idle | ClientState::Ignoring | ClientState::DeferredBegin(_) => {
                 self.leave_pool(cx.env, id, client.account, |_| ());
             }
-            ClientState::Greeting(_) | ClientState::Cancelling => {}
-            ClientState::HandingOver(hand_over) => self.uncount(cx.env, &hand_over.counted),
         }
     }
 
-    pub(super) fn leave_pool(
+    pub(crate) fn leave_pool(
         &mut self,
         env: &mut Env,
         id: ClientId,
-        account: Option<Box<crate::client::Account>>,
-        leave: impl FnOnce(&mut crate::pool::Pool),
+        mut account: Account,
+        leave: impl FnOnce(&mut PoolState),
     ) {
-        let Some(mut account) = account else { return };
         env.cancel_keys.remove(&account.cancel_key.head());
         debug_assert!(!self.clients.contains_key(id));
         for statement in account.statements.iter_mut().flat_map(|statements| statements.drain()) {
             env.statements.give_back(statement);
         }
         self.forget_listener(&account, id);
-        self.uncount(env, &account.counted);
+        env.uncount(&account.counted);
         env.shared.note_client(env.worker, false);
-        self.end_affinity(account.pool, None, id);
+        self.end_affinity(None, id);
         self.give_up_own(&account, id);
-        if let Some(pool) = self.pools.get_mut(account.pool) {
-            leave(pool);
-            pool.clients -= 1;
-            pool.empty_us = env.now.mono_us;
-        }
+        leave(&mut self.state);
+        self.state.clients -= 1;
+        self.state.empty_us = env.now.mono_us;
     }
 
     /// Nothing more can be done with this client's bytes until something else happens.
-    pub(super) fn client_is_stalled(&self, id: ClientId) -> bool {
+    pub(crate) fn client_is_stalled(&self, id: ClientId) -> bool {
         let Some(client) = self.clients.get(id) else { return false };
         match &client.state {
-            ClientState::Waiting(_)
-            | ClientState::AwaitingServer(_)
-            | ClientState::AwaitingAnswer(_)
-            | ClientState::QueuedBehind(_) => true,
-            ClientState::Console(console) => console.pending.is_some(),
+            ClientState::Waiting(_) | ClientState::AwaitingServer(_) | ClientState::QueuedBehind(_) => true,
             ClientState::Linked(link) if link.held || link.kept > 0 || link.opening.holds() => true,
             ClientState::Linked(link) => self.servers.get(link.server).is_some_and(|server| {
                 matches!(server.state, ServerState::Settling(_) | ServerState::Auditing(_))
@@ -330,7 +298,7 @@ impl Worker {
     }
 
     /// Stops reading from a client.
-    pub(super) fn pause_client<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
+    pub(crate) fn pause_client<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
         if let Some(client) = self.clients.get_mut(id)
             && !client.reads_paused
         {
@@ -340,7 +308,7 @@ impl Worker {
     }
 
     /// Reads from a client again, if nothing speaks against it.
-    pub(super) fn client_unpause<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
+    pub(crate) fn client_unpause<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
         let Some(client) = self.clients.get(id) else { return };
         if !client.reads_paused || cx.env.activity == Activity::Suspended {
             return;
@@ -363,12 +331,10 @@ impl Worker {
     }
 
     /// The client took everything: its server may go on.
-    pub(super) fn client_drained<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
+    pub(crate) fn client_drained<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         // It has its answer now: only from here on can it be idle.
-        if let Some(account) = &mut client.account {
-            account.active_us = cx.env.now.mono_us;
-        }
+        client.account.active_us = cx.env.now.mono_us;
         if let ClientState::Linked(link) = &client.state {
             let server = link.server;
             if let Some(server) = self.servers.get_mut(server) {
@@ -380,7 +346,7 @@ impl Worker {
     }
 
     /// `query_wait_notify`: tells a client, once, that it waits.
-    pub(super) fn notify_waiter<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
+    pub(crate) fn notify_waiter<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let notified = match &mut client.state {
             ClientState::Waiting(waiting) => &mut waiting.notified,
@@ -398,7 +364,7 @@ impl Worker {
     }
 
     /// A statement of our own. Its answer is hidden.
-    pub(super) fn send_hidden<D: Driver>(
+    pub(crate) fn send_hidden<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         server_id: ServerId,
@@ -412,17 +378,14 @@ impl Worker {
         cx.driver.send(server.conn, &cx.env.scratch);
     }
 
-    /// See [`Client::log_name`].
-    pub(super) fn client_log_name(&self, client: &Client) -> String {
-        let pool = client.account.as_ref().and_then(|account| self.pools.get(account.pool));
-        client.log_name(pool.map(|pool| &*pool.database))
+    /// `C-0x12: database/user@host:port` as log lines begin.
+    pub(crate) fn client_log_name(&self, client: &Client) -> String {
+        let user = &client.account.user;
+        log_name(client.serial, &self.state.database, user, &client.origin.peer)
     }
 
     /// The mode that a client is pooled by. Replication connections are always sessions.
-    pub(super) fn client_mode(&self, client: &Client) -> PoolMode {
-        match &client.account {
-            Some(account) if account.replication == Replication::None => self.pools[account.pool].mode,
-            _ => PoolMode::Session,
-        }
+    pub(crate) fn client_mode(&self, client: &Client) -> PoolMode {
+        if client.account.replication == Replication::None { self.state.mode } else { PoolMode::Session }
     }
 }

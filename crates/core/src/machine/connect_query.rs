@@ -10,31 +10,31 @@ use std::sync::Arc;
 
 use pgweir_sql::{SettingNames, assignments};
 
-use super::Worker;
 use crate::context::{Cx, Env};
 use crate::driver::{Driver, Level};
 use crate::ids::ServerId;
 use crate::ledger::Purpose;
 use crate::limits::{AUDIT_ATTEMPTS_MAX, SESSION_BYTES_MAX};
 use crate::pins::Touched;
+use crate::pool::Pool;
 use crate::server::{AtLogin, ConnectQuery, Learning, Replies, ServerState};
 use crate::server_greeting::{ServerGreeting, TOLD_ANEW};
 use crate::session::Session;
 
-impl Worker {
+impl Pool {
     /// The server is logged in, as `login` says.
-    pub(super) fn first_statement<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, login: AtLogin) {
-        match self.pools[self.servers[id].pool].connect_query() {
+    pub(crate) fn first_statement<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, login: AtLogin) {
+        match self.state.connect_query() {
             Some(_) => self.run_connect_query(cx, id, Some(login)),
             None => self.session_begins(cx, id, Some(login), Session::default()),
         }
     }
 
     /// The server was reset.
-    pub(super) fn cleaned<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+    pub(crate) fn cleaned<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let closes = self.reason_to_close(cx.env, id).is_some();
         let Some(server) = self.servers.get_mut(id) else { return };
-        let pool = &mut self.pools[server.pool];
+        let pool = &mut self.state;
         server.session = pool.sessions.share(Session::default());
         if closes || !pool.tries_startup || pool.connect_query().is_none() {
             if closes || !self.reads_catalog(cx, id) {
@@ -50,14 +50,14 @@ impl Worker {
     }
 
     fn run_connect_query<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, login: Option<AtLogin>) {
-        let query = self.pools[self.servers[id].pool].connect_query().unwrap_or_default().to_owned();
+        let query = self.state.connect_query().unwrap_or_default().to_owned();
         self.set_server_state(id, ServerState::ConnectQuery(Box::new(ConnectQuery { login })));
         self.servers[id].active_us = cx.env.now.mono_us;
         self.send_hidden(cx, id, Purpose::ConnectQuery, query.as_bytes());
     }
 
     /// `connect_query` failed: the pool's other servers may succeed.
-    pub(super) fn doubt_connect_query(&mut self, id: ServerId) {
+    pub(crate) fn doubt_connect_query(&mut self, id: ServerId) {
         let login = self.servers.get_mut(id).and_then(|server| server.state.at_login_mut());
         if let Some(login) = login {
             login.in_doubt = true;
@@ -65,11 +65,11 @@ impl Worker {
     }
 
     /// `connect_query` is answered.
-    pub(super) fn connect_query_ended<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+    pub(crate) fn connect_query_ended<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
         let ServerState::ConnectQuery(state) = &server.state else { return };
         let login = state.login.clone();
-        if !self.pools[server.pool].tries_startup {
+        if !self.state.tries_startup {
             // The machine does not keep sessions here.
             return self.session_begins(cx, id, login, Session::default());
         }
@@ -84,13 +84,13 @@ impl Worker {
         learning.attempts += 1;
         learning.answer = Replies::default();
         server.active_us = cx.env.now.mono_us;
-        let names = custom_names(self.pools[server.pool].connect_query().unwrap_or_default().as_bytes());
+        let names = custom_names(self.state.connect_query().unwrap_or_default().as_bytes());
         let text = self.everything_of(cx.env, id, &names);
         self.send_hidden(cx, id, Purpose::Audit, &text);
     }
 
     /// The server has said what `connect_query` left, or that it does not say.
-    pub(super) fn learnt<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+    pub(crate) fn learnt<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::Learning(learning) = &mut server.state else { return };
         if learning.answer.failed.is_some() && learning.attempts < AUDIT_ATTEMPTS_MAX {
@@ -98,7 +98,7 @@ impl Worker {
         }
         let answer = std::mem::take(&mut learning.answer);
         let mut login = learning.login.clone();
-        self.learn_routines(id, &answer);
+        self.learn_routines(&answer);
         let session = match &answer.failed {
             Some((_, text)) => Err(text.clone()),
             None => {
@@ -137,8 +137,7 @@ impl Worker {
         session: Session,
     ) {
         let Some(server) = self.servers.get_mut(id) else { return };
-        let pool_id = server.pool;
-        let pool = &mut self.pools[pool_id];
+        let pool = &mut self.state;
         server.session = pool.sessions.share(session);
         if let Some(login) = login {
             let (params, session) = (Arc::clone(&server.params), Arc::clone(&server.session));
@@ -153,7 +152,7 @@ impl Worker {
                 greeting.told(name).into_iter().for_each(|value| pool.greeting_telling(name, value));
             }
             self.learn_opened(id, &greeting, &login.params);
-            self.notice(pool_id);
+            self.notice();
         }
         if !self.reads_catalog(cx, id) {
             self.free_server(cx, id);

@@ -14,7 +14,7 @@ use crate::console::session::{Portal, Progress, Reply};
 use crate::console::table::{self, Columns, Formats, Row};
 use crate::context::{Cx, Env};
 use crate::driver::Driver;
-use crate::ids::ClientId;
+use crate::ids::UnpooledId;
 use crate::limits::CONSOLE_STATEMENTS_MAX;
 
 /// An error in a message: the client is told, and later messages are ignored up to Sync.
@@ -28,10 +28,10 @@ impl From<WireError> for Complaint {
 
 impl Worker {
     /// A message of the extended protocol; `false` if it is none.
-    pub(super) fn console_extended<D: Driver>(
+    pub(crate) fn console_extended<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
-        id: ClientId,
+        id: UnpooledId,
         message: u8,
         body: &[u8],
     ) -> bool {
@@ -61,7 +61,7 @@ impl Worker {
             tag::CLOSE => self.console_close(cx.env, id, body),
             _ => return self.console_execute(cx, id, body),
         };
-        match (result, self.clients.get(id)) {
+        match (result, self.unpooled.get(id)) {
             (Ok(()), Some(client)) => cx.driver.send(client.conn, &cx.env.scratch),
             (Err(complaint), Some(_)) => self.complain(cx, id, &complaint),
             (_, None) => {}
@@ -69,14 +69,14 @@ impl Worker {
         true
     }
 
-    fn complain<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, Complaint(code, text): &Complaint) {
+    fn complain<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId, Complaint(code, text): &Complaint) {
         if let Some(console) = self.console_mut(id) {
             console.reply = Reply::Execute { portal: Vec::new(), formats: Formats::default(), max_rows: 0 };
         }
         self.say_error(cx, id, *code, text);
     }
 
-    fn console_parse(&mut self, env: &mut Env, id: ClientId, body: &[u8]) -> Result<(), Complaint> {
+    fn console_parse(&mut self, env: &mut Env, id: UnpooledId, body: &[u8]) -> Result<(), Complaint> {
         let parse = Parse::parse(body)?;
         let text = String::from_utf8_lossy(parse.query);
         let command = match text.trim().trim_end_matches(';').is_empty() {
@@ -104,7 +104,7 @@ impl Worker {
         Ok(())
     }
 
-    fn console_bind(&mut self, env: &mut Env, id: ClientId, body: &[u8]) -> Result<(), Complaint> {
+    fn console_bind(&mut self, env: &mut Env, id: UnpooledId, body: &[u8]) -> Result<(), Complaint> {
         let malformed = || Complaint(SqlState::PROTOCOL_VIOLATION, "malformed Bind".to_owned());
         let head = BindHead::parse_prefix(body).ok_or_else(malformed)?;
         let tail = BindTail::parse(&body[head.tail..])?;
@@ -134,7 +134,7 @@ impl Worker {
         Ok(())
     }
 
-    fn console_describe(&mut self, env: &mut Env, id: ClientId, body: &[u8]) -> Result<(), Complaint> {
+    fn console_describe(&mut self, env: &mut Env, id: UnpooledId, body: &[u8]) -> Result<(), Complaint> {
         let describe = Describe::parse(body)?;
         let Some(console) = self.console_mut(id) else { return Ok(()) };
         let extended = &console.extended;
@@ -162,7 +162,7 @@ impl Worker {
         Ok(())
     }
 
-    fn console_close(&mut self, env: &mut Env, id: ClientId, body: &[u8]) -> Result<(), Complaint> {
+    fn console_close(&mut self, env: &mut Env, id: UnpooledId, body: &[u8]) -> Result<(), Complaint> {
         let close = Close::parse(body)?;
         let Some(console) = self.console_mut(id) else { return Ok(()) };
         match close.target {
@@ -174,7 +174,7 @@ impl Worker {
     }
 
     /// Carries a portal's command out, or goes on with its rows.
-    fn console_execute<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, body: &[u8]) -> bool {
+    fn console_execute<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId, body: &[u8]) -> bool {
         let execute = match Execute::parse(body) {
             Ok(execute) => execute,
             Err(error) => {
@@ -213,10 +213,10 @@ impl Worker {
 
     /// As many rows as the client wants; the other rows wait in the portal.
     #[allow(clippy::too_many_arguments, reason = "the parts of one Execute")]
-    pub(super) fn say_part(
+    pub(crate) fn say_part(
         &mut self,
         env: &mut Env,
-        id: ClientId,
+        id: UnpooledId,
         columns: &Columns,
         portal: &[u8],
         formats: &Formats,
@@ -239,8 +239,8 @@ impl Worker {
         backend::encode_portal_suspended(&mut env.scratch);
     }
 
-    fn send_scratch<D: Driver>(&self, cx: &mut Cx<'_, D>, id: ClientId) {
-        if let Some(client) = self.clients.get(id) {
+    fn send_scratch<D: Driver>(&self, cx: &mut Cx<'_, D>, id: UnpooledId) {
+        if let Some(client) = self.unpooled.get(id) {
             cx.driver.send(client.conn, &cx.env.scratch);
         }
     }

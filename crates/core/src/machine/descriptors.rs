@@ -13,8 +13,9 @@ use crate::console::session::Reply;
 use crate::console::table::{self, Columns};
 use crate::context::{Cx, Env};
 use crate::driver::{Driver, Peer};
-use crate::ids::ClientId;
+use crate::ids::UnpooledId;
 use crate::params::Params;
+use crate::pool::Pool;
 use crate::server::Server;
 
 type Row = Vec<Option<String>>;
@@ -36,7 +37,7 @@ struct Line<'a> {
 
 impl Worker {
     /// This worker's sockets; the first one names the listeners, too, which all workers share.
-    pub(super) fn descriptor_rows<D: Driver>(&self, cx: &Cx<'_, D>) -> Vec<Row> {
+    pub(crate) fn descriptor_rows<D: Driver>(&self, cx: &Cx<'_, D>) -> Vec<Row> {
         let mut rows = Vec::new();
         if cx.env.worker.0 == 0 {
             for door in cx.driver.doors() {
@@ -50,98 +51,36 @@ impl Worker {
                     link: None,
                     params: None,
                 };
-                rows.extend(self.line_row(cx.env, line));
+                rows.extend(line_row(cx.env, line));
             }
         }
-        for client in self.clients.values() {
-            rows.extend(self.client_line(cx, client).and_then(|line| self.line_row(cx.env, line)));
-        }
-        for server in self.servers.values() {
-            rows.extend(self.line_row(cx.env, self.server_line(cx, server)));
-        }
+        rows.extend(
+            self.pools
+                .values()
+                .flat_map(|pool| pool.descriptor_lines(cx))
+                .filter_map(|line| line_row(cx.env, line)),
+        );
         rows
     }
 
-    /// Clients that have logged in to a database, as PgBouncer has it.
-    fn client_line<'a, D: Driver>(&'a self, cx: &Cx<'_, D>, client: &'a Client) -> Option<Line<'a>> {
-        let account = client.account.as_deref()?;
-        let pool = &self.pools[account.pool];
-        let (place, port) = match client.origin.peer {
-            Peer::Tcp { remote, .. } => (Some(remote), remote.port()),
-            Peer::Unix { port, .. } => (None, port),
-        };
-        let link = match &client.state {
-            ClientState::Linked(link) => self.servers.get(link.server),
-            _ => None,
-        };
-        Some(Line {
-            descriptor: cx.driver.descriptor(client.conn),
-            task: "client",
-            user: Some(&account.user),
-            database: Some(&pool.database),
-            place,
-            port,
-            link: link.and_then(|server| cx.driver.descriptor(server.conn)),
-            params: Some(&account.params),
-        })
-    }
-
-    fn server_line<'a, D: Driver>(&'a self, cx: &Cx<'_, D>, server: &'a Server) -> Line<'a> {
-        let pool = &self.pools[server.pool];
-        let client = server.state.client().and_then(|client| self.clients.get(client));
-        Line {
-            descriptor: cx.driver.descriptor(server.conn),
-            task: "server",
-            user: Some(&pool.user),
-            database: Some(&pool.database),
-            place: server.remote,
-            port: pool.config.port,
-            link: client.and_then(|client| cx.driver.descriptor(client.conn)),
-            params: Some(&server.params),
-        }
-    }
-
-    /// `None` for a connection that has no socket yet.
-    fn line_row(&self, env: &Env, line: Line<'_>) -> Option<Row> {
-        let text = |value: Option<&str>| Some(value.unwrap_or_default().to_owned());
-        let mut row = vec![
-            Some(line.descriptor?.to_string()),
-            Some(line.task.to_owned()),
-            text(line.user),
-            text(line.database),
-            Some(line.place.map_or_else(|| "unix".to_owned(), |place| place.ip().to_string())),
-            Some(line.port.to_string()),
-            Some("0".to_owned()),
-            Some(line.link.unwrap_or_default().to_string()),
-        ];
-        for name in SHOWN {
-            let value = line.params.and_then(|params| params.get(env.tracked.position(name)?));
-            row.push(Some(
-                value.map(|value| String::from_utf8_lossy(value).into_owned()).unwrap_or_default(),
-            ));
-        }
-        row.extend([Some(String::new()), None, None]);
-        Some(row)
-    }
-
     /// Whether this console gets the sockets: the house user, over the unix socket, by a simple query.
-    pub(super) fn gets_descriptors(&self, id: ClientId) -> bool {
-        let Some(client) = self.clients.get(id) else { return false };
-        let ClientState::Console(console) = &client.state else { return false };
+    pub(crate) fn gets_descriptors(&self, id: UnpooledId) -> bool {
+        let Some(client) = self.unpooled.get(id) else { return false };
+        let Some(console) = client.console() else { return false };
         matches!(client.origin.peer, Peer::Unix { same_user: true, .. })
             && console::is_house_name(console.user())
             && matches!(console.reply, Reply::Query)
     }
 
     /// The answer to SHOW FDS, each row with its socket beside it (SCM_RIGHTS).
-    pub(super) fn say_descriptors<D: Driver>(
+    pub(crate) fn say_descriptors<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
-        id: ClientId,
+        id: UnpooledId,
         columns: &Columns,
         rows: &[Row],
     ) {
-        let Some(conn) = self.clients.get(id).map(|client| client.conn) else { return };
+        let Some(conn) = self.unpooled.get(id).map(|client| client.conn) else { return };
         let formats = table::Formats::default();
         cx.env.scratch.clear();
         table::encode_columns(&mut cx.env.scratch, columns, &formats);
@@ -160,4 +99,71 @@ impl Worker {
         backend::encode_command_complete(&mut cx.env.scratch, "SHOW");
         self.say_ready(cx, id);
     }
+}
+
+impl Pool {
+    /// Its clients and servers; clients of the console are none, as PgBouncer has it.
+    fn descriptor_lines<'a, D: Driver>(&'a self, cx: &'a Cx<'_, D>) -> impl Iterator<Item = Line<'a>> + 'a {
+        let clients = self.clients.values().map(|client| self.client_line(cx, client));
+        clients.chain(self.servers.values().map(|server| self.server_line(cx, server)))
+    }
+
+    fn client_line<'a, D: Driver>(&'a self, cx: &Cx<'_, D>, client: &'a Client) -> Line<'a> {
+        let account = &client.account;
+        let pool = &self.state;
+        let (place, port) = match client.origin.peer {
+            Peer::Tcp { remote, .. } => (Some(remote), remote.port()),
+            Peer::Unix { port, .. } => (None, port),
+        };
+        let link = match &client.state {
+            ClientState::Linked(link) => self.servers.get(link.server),
+            _ => None,
+        };
+        Line {
+            descriptor: cx.driver.descriptor(client.conn),
+            task: "client",
+            user: Some(&account.user),
+            database: Some(&pool.database),
+            place,
+            port,
+            link: link.and_then(|server| cx.driver.descriptor(server.conn)),
+            params: Some(&account.params),
+        }
+    }
+
+    fn server_line<'a, D: Driver>(&'a self, cx: &Cx<'_, D>, server: &'a Server) -> Line<'a> {
+        let pool = &self.state;
+        let client = server.state.client().and_then(|client| self.clients.get(client));
+        Line {
+            descriptor: cx.driver.descriptor(server.conn),
+            task: "server",
+            user: Some(&pool.user),
+            database: Some(&pool.database),
+            place: server.remote,
+            port: pool.config.port,
+            link: client.and_then(|client| cx.driver.descriptor(client.conn)),
+            params: Some(&server.params),
+        }
+    }
+}
+
+/// `None` for a connection that has no socket yet.
+fn line_row(env: &Env, line: Line<'_>) -> Option<Row> {
+    let text = |value: Option<&str>| Some(value.unwrap_or_default().to_owned());
+    let mut row = vec![
+        Some(line.descriptor?.to_string()),
+        Some(line.task.to_owned()),
+        text(line.user),
+        text(line.database),
+        Some(line.place.map_or_else(|| "unix".to_owned(), |place| place.ip().to_string())),
+        Some(line.port.to_string()),
+        Some("0".to_owned()),
+        Some(line.link.unwrap_or_default().to_string()),
+    ];
+    for name in SHOWN {
+        let value = line.params.and_then(|params| params.get(env.tracked.position(name)?));
+        row.push(Some(value.map(|value| String::from_utf8_lossy(value).into_owned()).unwrap_or_default()));
+    }
+    row.extend([Some(String::new()), None, None]);
+    Some(row)
 }

@@ -6,8 +6,8 @@ use pgweir_wire::backend::{self, TxStatus};
 use pgweir_wire::frontend::{Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
+use super::Step;
 use super::session::{Named, Sent, waits_for_restore};
-use super::{Step, Worker};
 use crate::client::{ClientState, Link};
 use crate::context::Cx;
 use crate::driver::{ConnId, Driver};
@@ -19,11 +19,12 @@ use crate::limits::{
     BACKLOG_HIGH_BYTES, HOLD_MESSAGE_BYTES, LEDGER_ENTRIES_MAX, NAMES_BYTES_MAX, PARSE_BYTES_MAX,
     SMALL_BODY_BYTES_MAX,
 };
+use crate::pool::Pool;
 use crate::server::ServerState;
 
 /// How to treat a message of a linked client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Route {
+pub(crate) enum Route {
     /// As it is; with the answer that the server will owe for it.
     Pass(Option<Kind>),
     /// It names a prepared statement: servers know it by another name.
@@ -45,7 +46,7 @@ pub(super) enum Route {
 }
 
 /// A read of a client, while it is passed on: the bytes between `span` and `at` go to the server as they are.
-pub(super) struct Cursor<'a> {
+pub(crate) struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,
     span: usize,
@@ -55,24 +56,24 @@ pub(super) struct Cursor<'a> {
 
 impl<'a> Cursor<'a> {
     #[inline]
-    pub(super) fn rest(&self) -> &'a [u8] {
+    pub(crate) fn rest(&self) -> &'a [u8] {
         &self.bytes[self.at..]
     }
 
     /// The next message was looked at as part of a group, and touches no session.
     #[inline]
-    pub(super) fn is_judged(&self) -> bool {
+    pub(crate) fn is_judged(&self) -> bool {
         self.at < self.judged
     }
 
     /// This number of the next bytes goes to the server as it is.
     #[inline]
-    pub(super) fn pass(&mut self, len: usize) {
+    pub(crate) fn pass(&mut self, len: usize) {
         self.at += len;
     }
 
     /// Sends the gathered bytes.
-    pub(super) fn flush<D: Driver>(&mut self, d: &mut D, to: ConnId) {
+    pub(crate) fn flush<D: Driver>(&mut self, d: &mut D, to: ConnId) {
         if self.at > self.span {
             d.send(to, &self.bytes[self.span..self.at]);
             self.span = self.at;
@@ -98,9 +99,9 @@ enum Passed {
     Gone,
 }
 
-impl Worker {
+impl Pool {
     /// A message of a client that has no server. Most need one; some are nothing, or can be answered here.
-    pub(super) fn idle_client_sent<D: Driver>(
+    pub(crate) fn idle_client_sent<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -144,7 +145,7 @@ impl Worker {
     }
 
     /// The header of a client's next message, once it is there; a bad one ends the client.
-    pub(super) fn first_header<D: Driver>(
+    pub(crate) fn first_header<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -162,7 +163,7 @@ impl Worker {
     }
 
     /// A message that is not answered here: a server is asked for when it is there, unless it is no message of a client.
-    pub(super) fn demand_server<D: Driver>(
+    pub(crate) fn demand_server<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -199,7 +200,7 @@ impl Worker {
     }
 
     /// Passes on the bytes that a linked client sent.
-    pub(super) fn linked_client_sent<D: Driver>(
+    pub(crate) fn linked_client_sent<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -294,10 +295,8 @@ impl Worker {
         if link.streaming > 0 {
             let used = link.streaming.min(cursor.rest().len());
             link.streaming -= used;
-            if let Some(touched) = link.touched.as_deref_mut().filter(|touched| touched.part.is_open())
-                && let Some(account) = &client.account
-            {
-                let routines = &self.pools[account.pool].routines;
+            if let Some(touched) = link.touched.as_deref_mut().filter(|touched| touched.part.is_open()) {
+                let routines = &self.state.routines;
                 touched.read_piece(&cursor.rest()[..used], link.streaming == 0, routines);
             }
             cursor.at += used;
@@ -374,7 +373,7 @@ impl Worker {
     }
 
     /// A message that cannot be passed on ends its client.
-    pub(super) fn reject<D: Driver>(
+    pub(crate) fn reject<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -406,7 +405,7 @@ impl Worker {
         let notable = notable && !cursor.is_judged();
         let noted = if notable { self.text_of(cx.env, header, cursor.rest()) } else { None };
         if let Some((text, traits)) = &noted
-            && self.concerns_sequences(id, text, traits)
+            && self.concerns_sequences(text, traits)
         {
             self.flush_cursor(cx, server_id, cursor);
             self.use_sequences(cx, id, server_id, (text, traits), header.tag == tag::QUERY);
@@ -463,7 +462,7 @@ impl Worker {
     }
 
     /// The meaning of a name in a text depends on answers that are owed: the text waits for them.
-    pub(super) fn waits_for_names<D: Driver>(
+    pub(crate) fn waits_for_names<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -492,7 +491,7 @@ impl Worker {
 
     /// Has the server send the answers that it holds back until Sync: they may sit in its buffer until a Sync or Flush asks
     /// for them.
-    pub(super) fn ask_for_answers<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
+    pub(crate) fn ask_for_answers<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
         let Some(server) = self.servers.get_mut(server_id) else { return };
         if server.ledger.ask() {
             cx.env.scratch.clear();
@@ -502,7 +501,7 @@ impl Worker {
     }
 
     /// Drops a message, also one of which only the beginning is here.
-    pub(super) fn discard(&mut self, id: ClientId, available: usize, header: Header) -> Step {
+    pub(crate) fn discard(&mut self, id: ClientId, available: usize, header: Header) -> Step {
         let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
         client.skip = header.total().saturating_sub(available);
         Step::Used(header.total().min(available))
@@ -515,13 +514,13 @@ impl Worker {
 }
 
 /// `max_packet_size`.
-pub(super) fn oversized(main: &Main, header: Header) -> Option<Fault> {
+pub(crate) fn oversized(main: &Main, header: Header) -> Option<Fault> {
     let too_large = header.total() > main.max_packet_size as usize;
     too_large.then(|| Fault::TooLarge("message is larger than max_packet_size".into()))
 }
 
 /// The meaning of a prepared statement's name depends on answers that are still owed.
-pub(super) fn names_are_uncertain(link: &mut Link, ledger: &Ledger) -> bool {
+pub(crate) fn names_are_uncertain(link: &mut Link, ledger: &Ledger) -> bool {
     if link.discards && ledger.is_empty() {
         link.discards = false;
     }
@@ -534,7 +533,7 @@ pub(super) fn names_are_uncertain(link: &mut Link, ledger: &Ledger) -> bool {
 /// content, and the end of a COPY that is longer than it reads (`PQ_SMALL_MESSAGE_LIMIT`). It would harm the server's next
 /// client.
 #[inline]
-pub(super) fn route(header: Header, message: &[u8], tracking: bool) -> Route {
+pub(crate) fn route(header: Header, message: &[u8], tracking: bool) -> Route {
     let body = &message[HEADER_LEN..message.len().min(header.total())];
     let incomplete = body.len() < header.body_len as usize;
     match header.tag {
@@ -585,7 +584,7 @@ pub(super) fn route(header: Header, message: &[u8], tracking: bool) -> Route {
 /// A text that begins with DEALLOCATE or DISCARD. If one of them stands elsewhere in a text, prepared statements that are
 /// used in the same pipeline get PostgreSQL's error that they do not exist, or that they do.
 #[inline]
-pub(super) fn may_discard(text: &[u8]) -> bool {
+pub(crate) fn may_discard(text: &[u8]) -> bool {
     let text = text.trim_ascii_start();
     let begins = |word: &[u8]| text.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word));
     matches!(text.first(), Some(b'd' | b'D')) && (begins(b"deallocate") || begins(b"discard"))

@@ -5,6 +5,7 @@ use pgweir_settings::PoolMode;
 use pgweir_wire::backend::{TxStatus, parse_ready, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
+use super::Step;
 use super::begin::BeforeReady;
 use super::from_client::names_are_uncertain;
 use super::lookup::Row;
@@ -12,7 +13,6 @@ use super::measure::rows_in_tag;
 use super::plain::{DEALLOCATED, ROLLED_BACK, changes_objects, is_discarding, plain_answers};
 use super::server_moves::comes_unasked;
 use super::session::waits_for_restore;
-use super::{Step, Worker};
 use crate::client::ClientState;
 use crate::context::{Cx, Env};
 use crate::driver::Driver;
@@ -20,6 +20,7 @@ use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Accepted, Kind, Owner, Purpose, Unexpected};
 use crate::limits::{BACKLOG_HIGH_BYTES, HOLD_MESSAGE_BYTES, LEDGER_ENTRIES_MAX, SERVER_ERROR_BYTES_MAX};
+use crate::pool::Pool;
 use crate::server::{ServerState, Streaming};
 
 /// A run of bytes that all go to one client.
@@ -29,12 +30,12 @@ struct Run {
     to: Option<ClientId>,
 }
 
-impl Worker {
+impl Pool {
     /// Bytes of a server, in any state.
-    pub(super) fn server_received<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, bytes: &[u8]) {
+    pub(crate) fn server_received<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, bytes: &[u8]) {
         let Some(server) = self.servers.get_mut(id) else { return };
         if server.state.client().is_some() {
-            self.pools[server.pool].stats.sent_bytes += bytes.len() as u64;
+            self.state.stats.sent_bytes += bytes.len() as u64;
         }
         server.active_us = cx.env.now.mono_us;
         server.received_bytes += bytes.len() as u64;
@@ -52,8 +53,8 @@ impl Worker {
 
     /// Clients whose transaction ended may have sent more. They go on only when all bytes of that server were looked at:
     /// left-over bytes there must not answer the next statement.
-    pub(super) fn resume_released<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
-        while let Some(client) = self.to_resume.pop_front() {
+    pub(crate) fn resume_released<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        while let Some(client) = self.state.to_resume.pop_front() {
             self.client_resume(cx, client);
         }
     }
@@ -212,7 +213,7 @@ impl Worker {
 
     /// Continues a client's messages that waited: they came after a change of its prepared statements that is answered now,
     /// or after more messages than a server may owe answers for.
-    pub(super) fn resume_held<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+    pub(crate) fn resume_held<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
         let ServerState::Busy(client_id) = server.state else { return };
         let Some(client) = self.clients.get_mut(client_id) else { return };
@@ -255,7 +256,7 @@ impl Worker {
     }
 
     /// Bytes for a client; its server waits while too many of them do.
-    pub(super) fn pass<D: Driver>(
+    pub(crate) fn pass<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ServerId,
@@ -496,7 +497,7 @@ impl Worker {
         }
         let Some(server) = self.servers.get_mut(id) else { return Ok(()) };
         let rode = !server.pipelined.is_alone();
-        let pool = &mut self.pools[server.pool];
+        let pool = &mut self.state;
         if matches!(accepted.owner, Owner::Client(_)) && (rode || server.ledger.is_empty()) {
             let ended = server.note_end(pool, now_us);
             if let Some(split) = ended {
@@ -528,7 +529,7 @@ impl Worker {
     }
 
     /// A server that owed nothing has sent this: it does not answer a request that was sent to the server only now.
-    pub(super) fn was_asked_first(&self, id: ServerId, mut behind: &[u8]) -> Result<(), Unexpected> {
+    pub(crate) fn was_asked_first(&self, id: ServerId, mut behind: &[u8]) -> Result<(), Unexpected> {
         if self.servers.get(id).is_none_or(|server| server.ledger.is_at_rest()) {
             return Ok(());
         }
@@ -545,7 +546,7 @@ impl Worker {
     /// Statement pooling, and a client's statement left a transaction open.
     fn is_forbidden_transaction(&self, id: ServerId, body: &[u8]) -> bool {
         let Some(server) = self.servers.get(id) else { return false };
-        self.pools[server.pool].mode == PoolMode::Statement
+        self.state.mode == PoolMode::Statement
             && server.state.client().is_some()
             && parse_ready(body).is_ok_and(|status| status != TxStatus::Idle)
     }

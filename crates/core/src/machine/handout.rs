@@ -7,61 +7,60 @@ use pgweir_settings::LoadBalanceHosts;
 
 use super::admission::Admission;
 use super::session::Known;
-use super::{Activity, Role, Worker, duration_us};
+use super::{Activity, Role, duration_us};
 use crate::client::ClientState;
-use crate::context::{Cx, Env};
-use crate::driver::{CloseMode, ConnId, Driver, Endpoint, Level, WorkerId};
+use crate::context::{Cx, Effect, Env};
+use crate::driver::{CloseMode, ConnId, Driver, Endpoint, Level};
 use crate::errors::Fault;
 use crate::first_ask::FirstAsk;
-use crate::ids::{ClientId, PoolId, ServerId};
+use crate::ids::{ClientId, ServerId};
 use crate::ledger::Ledger;
-use crate::mail::{Mail, Scarce, Shutdown};
+use crate::mail::{Scarce, Shutdown};
 use crate::params::Params;
 use crate::pipelined::Pipelined;
-use crate::pool::{Pool, ServerKind};
+use crate::pool::{Pool, PoolState, ServerKind};
 use crate::sequences::Users;
 use crate::server::{Beginning, Server, ServerState};
 use crate::startup_checks::Opened;
 use crate::statements::ServerStatements;
 
-impl Worker {
+impl Pool {
     /// Free servers to the clients that wait longest, then as many new connections as are needed and allowed.
-    pub(super) fn hand_out<D: Driver>(&mut self, cx: &mut Cx<'_, D>, pool_id: PoolId) {
-        self.greet_waiting(cx, pool_id);
-        self.serve_lookups(cx, pool_id);
-        self.check_waiting_startups(cx, pool_id);
-        let replicates = !self.pools[pool_id].replicating.is_empty();
+    pub(crate) fn hand_out<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        self.greet_waiting(cx);
+        self.serve_lookups(cx);
+        self.check_waiting_startups(cx);
+        let replicates = !self.state.replicating.is_empty();
         if replicates {
-            self.serve_replication(cx, pool_id);
+            self.serve_replication(cx);
         }
-        if self.serve_waiting(cx, pool_id, replicates) {
-            self.grow(cx, pool_id);
+        if self.serve_waiting(cx, replicates) {
+            self.grow(cx);
         }
         if replicates {
             // Clients that waited longer have been served by now.
-            self.serve_replication(cx, pool_id);
+            self.serve_replication(cx);
         }
-        self.shorten_queue(cx, pool_id);
+        self.shorten_queue(cx);
         if cx.env.stopping == Some(Shutdown::WaitForServers) {
-            self.end_queue(cx, pool_id);
+            self.end_queue(cx);
         }
     }
 
     /// pgweir opens no server any more. For each server that only a question of ours keeps from being free, one client keeps
     /// its place, those that wait longest first. The other clients are told. A free server that no client waits for goes.
-    fn end_queue<D: Driver>(&mut self, cx: &mut Cx<'_, D>, pool_id: PoolId) {
-        let serves = !self.pools[pool_id].paused && cx.env.activity == Activity::Active;
-        let will_serve = |server: &&Server| serves && server.pool == pool_id && will_be_free(server);
+    fn end_queue<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let serves = !self.state.paused && cx.env.activity == Activity::Active;
+        let will_serve = |server: &&Server| serves && will_be_free(server);
         let coming = self.servers.values().filter(will_serve).count();
         let waits = |id: &ClientId| {
             self.clients.get(*id).is_some_and(|client| matches!(client.state, ClientState::Waiting(_)))
         };
-        let unserved: Vec<ClientId> =
-            self.pools[pool_id].queue.iter().copied().filter(waits).skip(coming).collect();
+        let unserved: Vec<ClientId> = self.state.queue.iter().copied().filter(waits).skip(coming).collect();
         for id in unserved {
             self.refuse_client(cx, id, &Fault::ServerShuttingDown);
         }
-        for id in self.idle_servers(pool_id) {
+        for id in self.idle_servers() {
             if let Some(reason) = self.reason_to_close(cx.env, id) {
                 self.close_server(cx, id, reason, CloseMode::Flush);
             }
@@ -70,21 +69,21 @@ impl Worker {
 
     /// Places for the clients that wait. Returns whether servers are lacking. `replicates`: some wait for a connection of
     /// their own.
-    fn serve_waiting<D: Driver>(&mut self, cx: &mut Cx<'_, D>, pool_id: PoolId, replicates: bool) -> bool {
-        while let Some(client) = self.next_waiter(pool_id) {
-            if replicates && self.next_replicating(cx.env, pool_id).is_some() {
+    fn serve_waiting<D: Driver>(&mut self, cx: &mut Cx<'_, D>, replicates: bool) -> bool {
+        while let Some(client) = self.next_waiter() {
+            if replicates && self.next_replicating(cx.env).is_some() {
                 return false;
             }
-            match self.find_place(cx, pool_id, client) {
+            match self.find_place(cx, client) {
                 Admission::Alone(server) => {
-                    self.pools[pool_id].queue.pop_front();
+                    self.state.queue.pop_front();
                     self.link(cx, client, server);
                     if !self.client_is_stalled(client) {
                         self.client_resume(cx, client);
                     }
                 }
                 Admission::Behind(server) => {
-                    self.pools[pool_id].queue.pop_front();
+                    self.state.queue.pop_front();
                     self.enqueue_behind(cx, client, server);
                 }
                 Admission::Soon => return false,
@@ -95,25 +94,25 @@ impl Worker {
     }
 
     /// Greets clients that waited for the pool's first server, as its login says what to tell them.
-    fn greet_waiting<D: Driver>(&mut self, cx: &mut Cx<'_, D>, pool_id: PoolId) {
-        let Some(greeting) = self.pools[pool_id].greeting.clone() else { return };
-        self.greet_with_own_servers(cx, pool_id, &greeting);
-        for id in std::mem::take(&mut self.pools[pool_id].awaiting) {
+    fn greet_waiting<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let Some(greeting) = self.state.greeting.clone() else { return };
+        self.greet_with_own_servers(cx, &greeting);
+        for id in std::mem::take(&mut self.state.awaiting) {
             if self.awaits_own_server(cx.env, id) {
-                self.pools[pool_id].awaiting.push(id);
+                self.state.awaiting.push(id);
                 continue;
             }
             let checked = match self.known_startup(cx.env, id, &greeting) {
                 Known::Plain => None,
                 Known::CheckedStartup(checked) => Some(checked),
                 Known::Unknown => {
-                    self.pools[pool_id].awaiting.push(id);
+                    self.state.awaiting.push(id);
                     continue;
                 }
             };
-            let since_us = self.clients.get(id).and_then(|client| Some(client.account.as_ref()?.request_us));
+            let since_us = self.clients.get(id).map(|client| client.account.request_us);
             let waited_us = cx.env.now.mono_us.saturating_sub(since_us.unwrap_or(cx.env.now.mono_us));
-            self.pools[pool_id].stats.wait_us += waited_us;
+            self.state.stats.wait_us += waited_us;
             self.greet_client(cx, id, &greeting, checked.as_deref(), None);
             self.client_resume(cx, id);
         }
@@ -121,28 +120,25 @@ impl Worker {
 
     /// Opens connections: one for each client that waits and is not served by one that is being opened already, within
     /// every limit. A cold pool with many waiters so opens all it may at once.
-    fn grow<D: Driver>(&mut self, cx: &mut Cx<'_, D>, pool_id: PoolId) {
+    fn grow<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         loop {
-            let pool = &self.pools[pool_id];
+            let pool = &self.state;
             let parallel = pool.servers(ServerKind::Login);
-            let reserved = if parallel == 0 { 0 } else { self.logins_for_replication(pool_id) };
+            let reserved = if parallel == 0 { 0 } else { self.logins_for_replication() };
             let coming = parallel - reserved + pool.servers(ServerKind::Tested);
             if pool.demand() <= coming || parallel >= cx.env.rules.config.main.max_parallel_connects.max(1) {
                 return;
             }
-            if !self.may_dial(cx.env, pool_id)
-                || !self.has_room(cx, pool_id)
-                || !self.take_place(cx, pool_id, true)
-            {
+            if !self.may_dial(cx.env) || !self.has_room(cx) || !self.take_place(cx, true) {
                 return;
             }
-            self.dial_server(cx, pool_id, None);
+            self.dial_server(cx, None);
         }
     }
 
     /// Nothing keeps this pool from opening connections at all.
-    pub(super) fn may_dial(&self, env: &Env, pool_id: PoolId) -> bool {
-        let pool = &self.pools[pool_id];
+    pub(crate) fn may_dial(&self, env: &Env) -> bool {
+        let pool = &self.state;
         let retry_us = duration_us(env.rules.config.main.server_login_retry);
         let failing = pool
             .failure
@@ -157,9 +153,9 @@ impl Worker {
 
     /// `pool_size`, and `reserve_pool_size` when the first waiter has waited long enough. A pool that never saw a server may
     /// open one regardless of its size: its clients could not even log in.
-    fn has_room<D: Driver>(&mut self, cx: &mut Cx<'_, D>, pool_id: PoolId) -> bool {
+    fn has_room<D: Driver>(&mut self, cx: &mut Cx<'_, D>) -> bool {
         let config = Arc::clone(&cx.env.rules.config);
-        let pool = &self.pools[pool_id];
+        let pool = &self.state;
         let size = config.pool_size(&pool.config, &pool.user);
         let total = pool.servers_total();
         if size == 0 || total < size || (pool.greeting.is_none() && total == 0) {
@@ -170,7 +166,7 @@ impl Worker {
         if reserve == 0 || timeout_us == 0 || total >= size.saturating_add(reserve) {
             return false;
         }
-        let Some((first, since_us)) = self.first_waiting(pool_id) else { return false };
+        let Some((first, since_us)) = self.first_waiting() else { return false };
         if cx.env.now.mono_us.saturating_sub(since_us) < timeout_us {
             return false;
         }
@@ -180,120 +176,55 @@ impl Worker {
         true
     }
 
-    /// Counts a connection towards the limits that span pools. If one is reached, an idle server of another pool goes first
-    /// (`evict`); it must be gone before this pool may have its place.
-    pub(super) fn take_place<D: Driver>(&mut self, cx: &mut Cx<'_, D>, pool_id: PoolId, evict: bool) -> bool {
-        let pool = &self.pools[pool_id];
+    /// Counts a connection towards the limits that span pools. If one is reached, the worker closes a free server for it
+    /// (`evict`) and has this pool look again.
+    pub(crate) fn take_place<D: Driver>(&mut self, cx: &mut Cx<'_, D>, evict: bool) -> bool {
+        let pool = &self.state;
         let (by_database, by_user) = (Arc::clone(&pool.database_counts), Arc::clone(&pool.user_counts));
         let of_database = Scarce::Database(Arc::clone(&pool.database));
         let of_user = Scarce::User(Arc::clone(&pool.user));
         let database_max = cx.env.rules.config.max_db_connections(&pool.config);
         let user_max = cx.env.rules.config.max_user_connections(&pool.user);
-        let taken = by_database.servers.try_take(database_max)
-            || evict && self.evict(cx, of_database) && by_database.servers.try_take(database_max);
-        if !taken {
-            return false;
-        }
-        let taken = by_user.servers.try_take(user_max)
-            || evict && self.evict(cx, of_user) && by_user.servers.try_take(user_max);
-        if !taken {
+        let lacking = if !by_database.servers.try_take(database_max) {
+            of_database
+        } else if !by_user.servers.try_take(user_max) {
             by_database.servers.give_back();
-        }
-        taken
-    }
-
-    /// Closes the free server of this database, or user, that idled longest. If this worker has none, it asks the other
-    /// workers, one after the other.
-    fn evict<D: Driver>(&mut self, cx: &mut Cx<'_, D>, of: Scarce) -> bool {
-        if self.evict_here(cx, &of) {
+            of_user
+        } else {
             return true;
-        }
-        if cx.env.shared.workers() > 1 && !self.asked_to_evict.contains(&of) {
-            self.asked_to_evict.push(of.clone());
-            self.pass_on(cx, Mail::Evict { from: cx.env.worker, of, done: false });
+        };
+        let is_wanted = |effect: &Effect| matches!(effect, Effect::Evict(of) if *of == lacking);
+        if evict && !cx.env.effects.iter().any(is_wanted) {
+            cx.env.want(Effect::Evict(lacking));
         }
         false
     }
 
-    /// Another worker's pool needs a server, or a question of this worker came back. A worker that has a server to close
-    /// answers; a worker that has none asks the next.
-    pub(super) fn asked_to_evict<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        from: WorkerId,
-        of: Scarce,
-        done: bool,
-    ) {
-        if from == cx.env.worker {
-            self.asked_to_evict.retain(|asked| *asked != of);
-            if done {
-                self.notice_starving();
-            }
-            return;
-        }
-        if self.evict_here(cx, &of) {
-            return cx.driver.mail(from, Mail::Evict { from, of, done: true });
-        }
-        if !self.starving_workers.contains(&from) {
-            self.starving_workers.push(from);
-        }
-        self.pass_on(cx, Mail::Evict { from, of, done: false });
-    }
-
-    fn pass_on<D: Driver>(&self, cx: &mut Cx<'_, D>, mail: Mail) {
-        cx.driver.mail(WorkerId((cx.env.worker.0 + 1) % cx.env.shared.workers()), mail);
-    }
-
-    fn evict_here<D: Driver>(&mut self, cx: &mut Cx<'_, D>, of: &Scarce) -> bool {
-        let concerns = |pool: &Pool| match of {
-            Scarce::Database(name) => *name == pool.database,
-            Scarce::User(name) => *name == pool.user,
-        };
-        let oldest = self
-            .pools
-            .values()
-            .filter(|pool| concerns(pool))
-            .flat_map(|pool| pool.idle.iter().copied())
-            .min_by_key(|&id| self.servers.get(id).map_or(u64::MAX, |server| server.active_us));
-        let Some(id) = oldest else { return false };
-        self.close_server(cx, id, "evicted", CloseMode::Flush);
-        true
-    }
-
-    /// The workers but this one.
-    pub(super) fn other_workers(&self, env: &Env) -> impl Iterator<Item = WorkerId> + use<> {
-        let own = env.worker;
-        (0..env.shared.workers()).map(WorkerId).filter(move |&worker| worker != own)
-    }
-
     /// Opens a connection that has taken its place before.
-    pub(super) fn dial_server<D: Driver>(
+    pub(crate) fn dial_server<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
-        pool_id: PoolId,
         only_for: Option<ClientId>,
     ) -> ServerId {
-        let endpoint = self.next_endpoint(cx.env, pool_id);
+        let endpoint = self.next_endpoint(cx.env);
         let conn = cx.driver.dial(&endpoint);
-        let server = self.new_server(cx.env, conn, pool_id, endpoint, only_for);
+        let server = self.new_server(cx.env, conn, endpoint, only_for);
         let id = self.servers.insert(server);
-        self.pools[pool_id].list(id, None, Some(ServerKind::Login));
-        cx.env.set_role(conn, Role::Server(id));
+        self.state.list(id, None, Some(ServerKind::Login));
+        cx.env.set_role(conn, Role::Server(self.id, id));
         id
     }
 
-    pub(super) fn new_server(
+    pub(crate) fn new_server(
         &self,
         env: &Env,
         conn: ConnId,
-        pool: PoolId,
         endpoint: Endpoint,
         only_for: Option<ClientId>,
     ) -> Server {
         Server {
             conn,
             serial: env.shared.next_serial(),
-            pool,
             state: ServerState::Dialing(Beginning { only_for }),
             ledger: Ledger::default(),
             tx: pgweir_wire::backend::TxStatus::Idle,
@@ -341,9 +272,9 @@ impl Worker {
     }
 
     /// The host that is next, except those that failed just now. (Later: which nodes may serve this group of messages?)
-    fn next_endpoint(&mut self, env: &Env, pool_id: PoolId) -> Endpoint {
+    fn next_endpoint(&mut self, env: &Env) -> Endpoint {
         let retry_us = duration_us(env.rules.config.main.server_login_retry);
-        let pool = &mut self.pools[pool_id];
+        let pool = &mut self.state;
         let count = pool.config.hosts.len();
         if count == 0 {
             return unix_endpoint(&env.rules.config.main.unix_socket_dir, pool.config.port);
@@ -365,9 +296,9 @@ impl Worker {
     ///
     /// With `load_balance_hosts=disable` the next host is preferred from now on: the list advances once, even if many
     /// connections to this host fail together.
-    pub(super) fn host_failed(&mut self, env: &Env, pool_id: PoolId, endpoint: &Endpoint) -> bool {
+    pub(crate) fn host_failed(&mut self, env: &Env, endpoint: &Endpoint) -> bool {
         let now_us = env.now.mono_us;
-        let pool = &mut self.pools[pool_id];
+        let pool = &mut self.state;
         let count = pool.config.hosts.len();
         if count < 2 {
             return false;
@@ -383,33 +314,15 @@ impl Worker {
         (0..count).any(|place| !pool.has_failed(&host_endpoint(pool, place)))
     }
 
-    /// The pool of a database and a server user, made if there is none; `None` if there is no such database.
-    pub(super) fn pool_for<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        database: &Arc<str>,
-        user: &Arc<str>,
-    ) -> Option<PoolId> {
-        let key = (Arc::clone(database), Arc::clone(user));
-        if let Some(&id) = self.pool_names.get(&key) {
-            return Some(id);
-        }
-        let config = Arc::new(cx.env.rules.config.database(database)?.into_owned());
-        if !cx.env.rules.config.databases.contains_key(&**database) {
-            cx.log(Level::Log, &format!("registered new auto-database: {database}"));
-        }
-        let counts = (cx.env.shared.database(database), cx.env.shared.user(user));
-        let mut pool = Pool::new(Arc::clone(database), Arc::clone(user), config, counts, cx.env.now.mono_us);
-        pool.paused = cx.env.shared.switches(database).paused;
-        pool.follow(&cx.env.rules.config);
-        let id = self.pools.insert(pool);
-        self.pool_names.insert(key, id);
-        Some(id)
+    /// Free servers of a pool.
+    pub(crate) fn idle_servers(&self) -> Vec<ServerId> {
+        self.state.idle.iter().copied().collect()
     }
 
-    /// Free servers of a pool.
-    pub(super) fn idle_servers(&self, pool_id: PoolId) -> Vec<ServerId> {
-        self.pools.get(pool_id).map(|pool| pool.idle.iter().copied().collect()).unwrap_or_default()
+    /// The free server that idled longest, and since when (monotonic, µs).
+    pub(crate) fn idle_longest(&self) -> Option<(u64, ServerId)> {
+        let idle = self.state.idle.iter().filter_map(|&id| Some((self.servers.get(id)?.active_us, id)));
+        idle.min_by_key(|(active_us, _)| *active_us)
     }
 }
 
@@ -423,7 +336,7 @@ fn will_be_free(server: &Server) -> bool {
 }
 
 /// The host at this place of a pool's list.
-fn host_endpoint(pool: &Pool, place: usize) -> Endpoint {
+fn host_endpoint(pool: &PoolState, place: usize) -> Endpoint {
     let (host, port) = (&pool.config.hosts[place], pool.config.port);
     if host.starts_with('/') || host.starts_with('@') {
         unix_endpoint(host, port)
@@ -433,7 +346,7 @@ fn host_endpoint(pool: &Pool, place: usize) -> Endpoint {
 }
 
 /// PostgreSQL's socket in a directory, or with an abstract name.
-pub(super) fn unix_endpoint(dir: &str, port: u16) -> Endpoint {
+pub(crate) fn unix_endpoint(dir: &str, port: u16) -> Endpoint {
     let dir = if dir.is_empty() { "/tmp" } else { dir.trim_end_matches('/') };
     Endpoint::Unix { path: format!("{dir}/.s.PGSQL.{port}").into() }
 }

@@ -7,6 +7,7 @@ use super::Worker;
 use crate::context::Cx;
 use crate::driver::{Driver, Endpoint, NamesSeen};
 use crate::ids::ServerId;
+use crate::pool::Pool;
 
 type Row = Vec<Option<String>>;
 
@@ -15,12 +16,18 @@ const MOVED: &str = "host has another address";
 
 impl Worker {
     /// Servers of a host that are not at one of these addresses are to be closed.
-    pub(super) fn leave_addresses<D: Driver>(
+    pub(crate) fn leave_addresses<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         host: &str,
         addresses: &[SocketAddr],
     ) {
+        self.for_pools(cx, |pool, cx| pool.leave_addresses(cx, host, addresses));
+    }
+}
+
+impl Pool {
+    fn leave_addresses<D: Driver>(&mut self, cx: &mut Cx<'_, D>, host: &str, addresses: &[SocketAddr]) {
         let is_left = |remote: SocketAddr| !addresses.iter().any(|address| address.ip() == remote.ip());
         let left: Vec<ServerId> = self
             .servers
@@ -32,15 +39,14 @@ impl Worker {
             .map(|(id, _)| id)
             .collect();
         for id in left {
-            let pool = self.servers[id].pool;
             self.recycle_server(cx, id, MOVED);
-            self.notice(pool);
+            self.notice();
         }
     }
 }
 
 /// SHOW DNS_HOSTS.
-pub(super) fn host_rows(names: &NamesSeen) -> Vec<Row> {
+pub(crate) fn host_rows(names: &NamesSeen) -> Vec<Row> {
     let row = |host: &crate::driver::HostSeen| {
         let addresses: Vec<String> = host.addresses.iter().map(ToString::to_string).collect();
         vec![
@@ -53,7 +59,7 @@ pub(super) fn host_rows(names: &NamesSeen) -> Vec<Row> {
 }
 
 /// SHOW DNS_ZONES.
-pub(super) fn zone_rows(names: &NamesSeen) -> Vec<Row> {
+pub(crate) fn zone_rows(names: &NamesSeen) -> Vec<Row> {
     let row = |zone: &crate::driver::ZoneSeen| {
         vec![Some(zone.name.to_string()), Some(zone.serial.to_string()), Some(zone.hosts.to_string())]
     };

@@ -13,13 +13,13 @@ use super::session::has_to_restore;
 use crate::carried::{Carried, CarriedClient, CarriedPeer, CarriedPool, CarriedSecret, CarriedServer, Pair};
 use crate::client::{Account, Client, ClientState, Link, Opening, OwnNames, UnnamedOnServer};
 use crate::client_handoff::{Login, Origin, Replication};
-use crate::context::{Cx, Env};
+use crate::context::{Cx, Effect, Env};
 use crate::driver::{CloseMode, Driver, Endpoint, Peer};
 use crate::ids::{ClientId, PoolId, ServerId};
 use crate::mail::Shutdown;
 use crate::params::Params;
 use crate::pins::Told;
-use crate::pool::ServerKind;
+use crate::pool::{Pool, ServerKind};
 use crate::server::{Server, ServerState};
 use crate::session::Session;
 
@@ -28,28 +28,30 @@ const LOOK_AGAIN_US: u64 = 2_000;
 
 impl Worker {
     /// Hands over clients and servers at rest, while a successor is there.
-    pub(super) fn leave<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+    pub(crate) fn leave<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         if cx.env.stopping != Some(Shutdown::HandOver) {
             return;
         }
-        let pools: Vec<PoolId> = self.pools.keys().filter(|id| !self.told_pools.contains(id)).collect();
-        for id in pools {
-            self.told_pools.insert(id);
-            self.tell_pool(cx, id);
-        }
         self.leave_us = None;
-        let clients: Vec<ClientId> = self.clients.keys().collect();
-        for id in clients {
-            self.send_off(cx, id);
-        }
-        let servers: Vec<ServerId> = self.servers.keys().collect();
-        for id in servers {
-            self.send_off_unused(cx, id);
+        let pools: Vec<PoolId> = self.pools.keys().collect();
+        for id in pools {
+            let is_new = self.told_pools.insert(id);
+            self.in_pool(cx, id, |pool, cx| {
+                if is_new {
+                    pool.tell_pool(cx);
+                }
+                let clients: Vec<ClientId> = pool.clients.keys().collect();
+                clients.into_iter().for_each(|id| pool.send_off(cx, id));
+                let servers: Vec<ServerId> = pool.servers.keys().collect();
+                servers.into_iter().for_each(|id| pool.send_off_unused(cx, id));
+            });
         }
     }
+}
 
-    fn tell_pool<D: Driver>(&self, cx: &mut Cx<'_, D>, id: PoolId) {
-        let pool = &self.pools[id];
+impl Pool {
+    fn tell_pool<D: Driver>(&self, cx: &mut Cx<'_, D>) {
+        let pool = &self.state;
         let greeting = pool.greeting.as_deref();
         let carried = CarriedPool {
             fixed: greeting.map(|greeting| greeting.fixed.clone()).unwrap_or_default().into(),
@@ -59,17 +61,16 @@ impl Worker {
             prepared: greeting.map(|greeting| prepared(&greeting.session)),
             opened_by: Some(opened_by(&pool.config)),
         };
-        cx.driver.give_away(None, None, self.carried(id, Some(carried), None, None));
+        cx.driver.give_away(None, None, self.carried(Some(carried), None, None));
     }
 
     fn carried(
         &self,
-        id: PoolId,
         pool: Option<CarriedPool>,
         client: Option<CarriedClient>,
         server: Option<CarriedServer>,
     ) -> Box<Carried> {
-        let own = &self.pools[id];
+        let own = &self.state;
         let (database, pool_user) = (own.database.to_string(), own.user.to_string());
         Box::new(Carried { database, pool_user, pool, client, server })
     }
@@ -82,10 +83,9 @@ impl Worker {
         }
         if cx.driver.backlog(client.conn) > 0 {
             // The driver writes when the turn has ended.
-            self.leave_us = Some(cx.env.now.mono_us + LOOK_AGAIN_US);
-            return;
+            return cx.env.want(Effect::LeaveAt(cx.env.now.mono_us + LOOK_AGAIN_US));
         }
-        let Some(account) = client.account.as_deref() else { return };
+        let account = &client.account;
         if account.statements.as_ref().is_some_and(|statements| statements.is_closing()) {
             return;
         }
@@ -97,11 +97,10 @@ impl Worker {
             ClientState::Linked(link) if self.may_travel(cx, id, link) => Some(link.server),
             _ => return,
         };
-        let pool = account.pool;
         let carried_server =
             server.and_then(|server| Some(self.pack_server(cx.env, self.servers.get(server)?)));
         let Some(carried_client) = self.pack_client(cx.env, client) else { return };
-        let carried = self.carried(pool, None, Some(carried_client), carried_server);
+        let carried = self.carried(None, Some(carried_client), carried_server);
         let client_conn = client.conn;
         let server_conn = server.and_then(|server| self.servers.get(server)).map(|server| server.conn);
         cx.driver.give_away(Some(client_conn), server_conn, carried);
@@ -144,8 +143,7 @@ impl Worker {
     /// A free server, unless clients that stay may need it. A server that cannot travel is closed.
     fn send_off_unused<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
-        let pool_id = server.pool;
-        let pool = &self.pools[pool_id];
+        let pool = &self.state;
         if pool.clients > pool.linked || pool.cancels > 0 || !pool.lookups.is_empty() {
             return;
         }
@@ -156,7 +154,7 @@ impl Worker {
                     && server.session.channels().is_empty()
                     && self.is_portable(cx, server) =>
             {
-                let carried = self.carried(pool_id, None, None, Some(self.pack_server(cx.env, server)));
+                let carried = self.carried(None, None, Some(self.pack_server(cx.env, server)));
                 cx.driver.give_away(None, Some(server.conn), carried);
                 self.forget_server(cx, id);
             }
@@ -174,7 +172,6 @@ impl Worker {
         let Client { conn: _, serial: _, state, inbox, skip, reads_paused: _, origin, account } = client;
         let Origin { peer, tls: _, since } = &**origin;
         let Account {
-            pool: _,
             user,
             replication,
             params,
@@ -194,7 +191,7 @@ impl Worker {
             active_us: _,
             counted: _,
             refused_servers: _,
-        } = account.as_deref()?;
+        } = account;
         if listener.as_deref().is_some_and(|listener| !listener.is_idle()) {
             // Another connection would need to listen to its channels without a gap.
             return None;
@@ -272,7 +269,7 @@ impl Worker {
             retire: server.retire.is_some() || !server.opened.is_plain(),
             session: settings(&server.session),
             prepared: Some(prepared(&server.session)),
-            opened_by: opened_by(&self.pools[server.pool].config),
+            opened_by: opened_by(&self.state.config),
         }
     }
 
@@ -304,12 +301,12 @@ impl Worker {
         for statement in server.statements.drain() {
             cx.env.statements.give_back(statement);
         }
-        self.give_back_server(cx, server.pool);
+        self.give_back_server(cx);
     }
 }
 
 /// The settings of a database that its servers are opened by.
-pub(super) fn opened_by(config: &Database) -> String {
+pub(crate) fn opened_by(config: &Database) -> String {
     let Database { dbname, hosts, port, user, connect_query, .. } = config;
     format!("{dbname:?} {hosts:?} {port} {user:?} {connect_query:?}")
 }
@@ -360,7 +357,7 @@ fn secret(learned: &Learned) -> Option<CarriedSecret> {
 }
 
 /// The same back again.
-pub(super) fn learned(secret: Option<CarriedSecret>) -> Learned {
+pub(crate) fn learned(secret: Option<CarriedSecret>) -> Learned {
     match secret {
         None => Learned::Nothing,
         Some(CarriedSecret::Password(password)) => Learned::Password(PlainPassword::new(Vec::from(password))),
@@ -377,10 +374,10 @@ pub(super) fn learned(secret: Option<CarriedSecret>) -> Learned {
 }
 
 /// Whether a pool was told; sets of pools are small.
-pub(super) type ToldPools = std::collections::HashSet<PoolId>;
+pub(crate) type ToldPools = std::collections::HashSet<PoolId>;
 
 /// The text that [`Origin`]'s peer becomes, back again.
-pub(super) fn unpack_peer(peer: CarriedPeer) -> Option<Peer> {
+pub(crate) fn unpack_peer(peer: CarriedPeer) -> Option<Peer> {
     Some(match peer {
         CarriedPeer::Tcp(remote, local) => {
             Peer::Tcp { remote: remote.parse().ok()?, local: local.parse().ok()? }
@@ -390,7 +387,7 @@ pub(super) fn unpack_peer(peer: CarriedPeer) -> Option<Peer> {
 }
 
 /// `SHOW`'s word for a kind of replication, back again.
-pub(super) fn replication(text: &str) -> Replication {
+pub(crate) fn replication(text: &str) -> Replication {
     match text {
         "physical" => Replication::Physical,
         "logical" => Replication::Logical,
@@ -399,7 +396,7 @@ pub(super) fn replication(text: &str) -> Replication {
 }
 
 /// A shared copy of a name if it is the pool's own.
-pub(super) fn shared_name(name: String, own: &Arc<str>) -> Arc<str> {
+pub(crate) fn shared_name(name: String, own: &Arc<str>) -> Arc<str> {
     if *name == **own { Arc::clone(own) } else { name.into() }
 }
 

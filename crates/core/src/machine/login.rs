@@ -1,7 +1,6 @@
 //! From the startup packet to the first ReadyForQuery: limits, the way to the pool's worker, and what a client is told when it
 //! is in. `proof` holds how it proves itself in between.
 
-use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use pgweir_auth::Learned;
@@ -9,27 +8,33 @@ use pgweir_wire::backend::{self, TxStatus};
 use pgweir_wire::error::{Report, SqlState, encode_notice};
 
 use super::session::Known;
-use super::{Activity, Step, Worker};
-use crate::cancel_key::CancelKey;
-use crate::client::{Account, Attempt, Client, ClientState, Greeting, HandingOver, Record, Target};
+use super::{Step, Worker};
+use crate::client::{Account, Client, ClientState};
 use crate::client_handoff::{ClientHandoff, Counted, Login, Replication};
 use crate::console::{self, Rights};
-use crate::context::{Cx, Env};
-use crate::driver::{ConnId, Driver, Peer};
+use crate::context::{Activity, Cx, Env, KeyOwner, Role};
+use crate::driver::{CloseMode, ConnId, Driver, Peer};
 use crate::errors::Fault;
-use crate::ids::{ClientId, PoolId, ServerId};
+use crate::ids::{ClientId, ServerId, UnpooledId};
 use crate::mail::Shutdown;
+use crate::pool::Pool;
 use crate::server_greeting::ServerGreeting;
 use crate::startup_checks::CheckedStartup;
+use crate::unpooled::{Attempt, Proven, Record, Target, UnpooledState};
 
 impl Worker {
     /// The startup packet is understood: counts the client and asks for its password.
-    pub(super) fn begin_login<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, login: Login) -> Step {
+    pub(crate) fn begin_login<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: UnpooledId,
+        login: Login,
+    ) -> Step {
         let target = self.target(cx.env, &login);
         let mut counted = Counted::default();
         if target != Target::Console {
             if !cx.env.shared.clients.try_take_below(cx.env.rules.config.main.max_client_conn) {
-                return self.refuse_client(cx, id, &Fault::TooManyClients("max_client_conn"));
+                return self.refuse_unpooled(cx, id, &Fault::TooManyClients("max_client_conn"));
             }
             counted.total = true;
         }
@@ -55,16 +60,16 @@ impl Worker {
     }
 
     /// Our own operating system user, over the unix socket, as `pgbouncer`: may enter the console without a password.
-    fn is_house_user(&self, id: ClientId, login: &Login) -> bool {
+    fn is_house_user(&self, id: UnpooledId, login: &Login) -> bool {
         let same_user = self
-            .clients
+            .unpooled
             .get(id)
             .is_some_and(|client| matches!(client.origin.peer, Peer::Unix { same_user: true, .. }));
         same_user && console::is_house_name(&login.user)
     }
 
     /// The client has proven its user; from now on it may be told which objects exist.
-    pub(super) fn proven<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, attempt: Attempt) -> Step {
+    pub(crate) fn proven<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId, attempt: Attempt) -> Step {
         let Attempt { login, mut counted, target, record: _ } = attempt;
         if target == Target::Console {
             return match self.admit_to_console(cx.env, &login, &mut counted) {
@@ -72,38 +77,34 @@ impl Worker {
                 Err(fault) => self.refuse_login(cx, id, login, &counted, &fault),
             };
         }
-        let since_us = self.clients.get(id).map_or(u64::MAX, |client| client.origin.since.mono_us);
+        let since_us = self.unpooled.get(id).map_or(u64::MAX, |client| client.origin.since.mono_us);
         if let Err(fault) = self.admit(cx.env, &login, target, since_us, &mut counted) {
             return self.refuse_login(cx, id, login, &counted, &fault);
         }
-        let pool_user = self.pool_user(cx.env, &login);
-        let owner = cx.env.shared.owner(&login.database, &pool_user);
-        if owner == cx.env.worker {
-            return self.settle_in(cx, id, login, counted);
+        let to = cx.env.shared.owner(&login.database, &self.pool_user(cx.env, &login));
+        if let Some(client) = self.unpooled.get_mut(id) {
+            client.state = UnpooledState::Proven(Box::new(Proven { login, counted, to }));
         }
-        if let Some(client) = self.clients.get_mut(id) {
-            client.state = ClientState::HandingOver(Box::new(HandingOver { login, counted, to: owner }));
-        }
+        // It stays here until its bytes that were not looked at yet are in its inbox.
         Step::Used(0)
     }
 
-    /// The client's bytes that were not looked at yet are in its inbox now: it can go, with all its handoff.
-    pub(super) fn hand_over_if_due<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
-        if !matches!(self.clients.get(id).map(|client| &client.state), Some(ClientState::HandingOver(_))) {
+    /// The bytes of a proven client that were not looked at yet are in its inbox now: it goes to its pool, with all that it has.
+    pub(crate) fn go_to_pool<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId) {
+        if !matches!(self.unpooled.get(id).map(|client| &client.state), Some(UnpooledState::Proven(_))) {
             return;
         }
-        let Some(mut client) = self.clients.remove(id) else { return };
-        let ClientState::HandingOver(hand_over) = client.state else { return };
-        let HandingOver { login, counted, to } = *hand_over;
+        let Some(client) = self.unpooled.remove(id) else { return };
+        let UnpooledState::Proven(proven) = client.state else { return };
         cx.env.clear_role(client.conn);
-        let handoff = ClientHandoff {
-            serial: client.serial,
-            origin: *client.origin,
-            login,
-            counted,
-            unread: std::mem::take(&mut client.inbox),
-        };
-        cx.driver.hand_over(client.conn, to, Box::new(handoff));
+        let Proven { login, counted, to } = *proven;
+        let (serial, origin, unread) = (client.serial, client.origin, client.inbox);
+        let handoff = ClientHandoff { serial, origin, login, counted, unread };
+        if to == cx.env.worker {
+            self.join_pool_of(cx, client.conn, handoff, client.reads_paused);
+        } else {
+            cx.driver.hand_over(client.conn, to, Box::new(handoff));
+        }
     }
 
     fn admit(
@@ -171,19 +172,6 @@ impl Worker {
         Ok(())
     }
 
-    /// Gives back the places that a client was counted for.
-    pub(super) fn uncount(&self, env: &Env, counted: &Counted) {
-        if counted.total {
-            env.shared.clients.give_back();
-        }
-        if let Some(counts) = &counted.database {
-            counts.clients.give_back();
-        }
-        if let Some(counts) = &counted.user {
-            counts.clients.give_back();
-        }
-    }
-
     /// The user that servers for this login are logged in as.
     fn pool_user(&self, env: &Env, login: &Login) -> Arc<str> {
         let forced = env.rules.config.database(&login.database).and_then(|db| db.user.clone());
@@ -191,126 +179,139 @@ impl Worker {
     }
 
     /// A client from another worker: it is proven, and counted.
-    pub(super) fn adopt<D: Driver>(&mut self, cx: &mut Cx<'_, D>, conn: ConnId, handoff: ClientHandoff) {
-        let ClientHandoff { serial, origin, login, counted, unread } = handoff;
-        let id = self.clients.insert(Client {
-            conn,
-            serial,
-            state: ClientState::Greeting(Greeting::default()),
-            inbox: unread,
-            skip: 0,
-            reads_paused: false,
-            origin: Box::new(origin),
-            account: None,
-        });
-        cx.env.set_role(conn, super::Role::Client(id));
-        if cx.env.activity == Activity::Suspended {
-            self.pause_client(cx, id);
-        }
+    pub(crate) fn adopt<D: Driver>(&mut self, cx: &mut Cx<'_, D>, conn: ConnId, handoff: ClientHandoff) {
         // The pool may have gone and come back elsewhere while the client was on its way.
-        let owner = cx.env.shared.owner(&login.database, &self.pool_user(cx.env, &login));
-        if owner != cx.env.worker {
-            if let Some(client) = self.clients.get_mut(id) {
-                client.state = ClientState::HandingOver(Box::new(HandingOver { login, counted, to: owner }));
-            }
-            return self.hand_over_if_due(cx, id);
-        }
-        if self.settle_in(cx, id, login, counted) != Step::Gone {
-            self.client_resume(cx, id);
+        let login = &handoff.login;
+        let owner = cx.env.shared.owner(&login.database, &self.pool_user(cx.env, login));
+        if owner == cx.env.worker {
+            self.join_pool_of(cx, conn, handoff, false);
+        } else {
+            cx.driver.hand_over(conn, owner, Box::new(handoff));
         }
     }
 
     /// The client belongs to a pool of this worker from here on.
-    pub(super) fn settle_in<D: Driver>(
+    fn join_pool_of<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
-        id: ClientId,
-        login: Login,
-        counted: Counted,
-    ) -> Step {
-        let user = self.pool_user(cx.env, &login);
-        let Some(pool_id) = self.pool_for(cx, &login.database, &user) else {
-            self.uncount(cx.env, &counted);
-            let database = login.database.to_string();
-            return self.refuse_client(cx, id, &Fault::NoSuchDatabase(database));
+        conn: ConnId,
+        handoff: ClientHandoff,
+        reads_paused: bool,
+    ) {
+        let login = &handoff.login;
+        let user = self.pool_user(cx.env, login);
+        let Some(pool) = self.pool_for(cx, &login.database, &user) else {
+            cx.env.uncount(&handoff.counted);
+            let fault = Fault::NoSuchDatabase(login.database.to_string());
+            cx.env.counters.errors.note(fault.code().as_bytes());
+            cx.env.scratch.clear();
+            fault.encode(&mut cx.env.scratch);
+            cx.driver.send(conn, &cx.env.scratch);
+            return cx.driver.close(conn, CloseMode::Flush);
         };
+        self.in_pool(cx, pool, |pool, cx| {
+            if let Some(id) = pool.settle_in(cx, conn, handoff, reads_paused) {
+                pool.client_resume(cx, id);
+            }
+        });
+    }
+}
+
+impl Pool {
+    /// A proven client: `None` if it was refused.
+    pub(crate) fn settle_in<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        conn: ConnId,
+        handoff: ClientHandoff,
+        reads_paused: bool,
+    ) -> Option<ClientId> {
+        let ClientHandoff { serial, origin, login, counted, unread } = handoff;
         cx.env.shared.note_client(cx.env.worker, true);
-        let key = self.new_cancel_key(cx, id, login.minor, None);
-        self.learn(pool_id, &login);
-        let replication = login.replication;
-        let pool = &self.pools[pool_id];
+        self.learn(&login);
+        let (replication, minor) = (login.replication, login.minor);
+        let pool = &self.state;
         // Most clients are the pool's user: one text serves all.
         let user = if login.user == pool.user { Arc::clone(&pool.user) } else { Arc::clone(&login.user) };
         let now_us = cx.env.now.mono_us;
-        let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
-        client.state = ClientState::AwaitingServer(Box::new(login));
-        client.account = Some(Box::new(Account {
-            pool: pool_id,
-            user,
-            replication,
-            params: Arc::default(),
-            session: Arc::default(),
-            startup: None,
-            own: None,
-            listener: None,
-            statements: None,
-            unnamed: None,
-            refused_servers: 0,
-            reading: None,
-            draws: crate::sequences::Draws::default(),
-            cancel_key: key,
-            request_us: now_us,
-            active_us: now_us,
-            counted,
-        }));
-        let pool = &mut self.pools[pool_id];
+        let pool_id = self.id;
+        let id = self.clients.insert_with_key(|id| Client {
+            conn,
+            serial,
+            state: ClientState::AwaitingServer(Box::new(login)),
+            inbox: unread,
+            skip: 0,
+            reads_paused,
+            origin: Box::new(origin),
+            account: Account {
+                user,
+                replication,
+                params: Arc::default(),
+                session: Arc::default(),
+                startup: None,
+                own: None,
+                listener: None,
+                statements: None,
+                unnamed: None,
+                refused_servers: 0,
+                reading: None,
+                draws: crate::sequences::Draws::default(),
+                cancel_key: cx.new_cancel_key(KeyOwner::Client(pool_id, id), minor, None),
+                request_us: now_us,
+                active_us: now_us,
+                counted,
+            },
+        });
+        cx.env.set_role(conn, Role::Client(self.id, id));
+        if cx.env.activity == Activity::Suspended {
+            self.pause_client(cx, id);
+        }
+        let pool = &mut self.state;
         pool.clients += 1;
         pool.stats.client_logins += 1;
         if replication != Replication::None {
-            self.request_replication(cx, pool_id, id);
-            return Step::Used(0);
+            self.request_replication(cx, id);
+            return self.clients.contains_key(id).then_some(id);
         }
-        let gets_own = self.gets_own_server(pool_id);
-        let known = self.pools[pool_id].greeting.clone();
-        let greeting = known.filter(|_| !gets_own);
+        let greeting = self.state.greeting.clone().filter(|_| !self.gets_own_server());
         match greeting.as_ref().map(|greeting| (greeting, self.known_startup(cx.env, id, greeting))) {
             Some((greeting, Known::Plain)) => self.greet_client(cx, id, greeting, None, None),
             Some((greeting, Known::CheckedStartup(known))) => {
                 self.greet_client(cx, id, greeting, Some(&known), None);
             }
             Some((_, Known::Unknown)) | None => {
-                if let Some(fault) = self.known_failure(cx.env, pool_id) {
-                    return self.refuse_client(cx, id, &fault);
+                if let Some(fault) = self.known_failure(cx.env) {
+                    self.refuse_client(cx, id, &fault);
+                    return None;
                 }
-                self.pools[pool_id].awaiting.push(id);
-                self.notice(pool_id);
+                self.state.awaiting.push(id);
+                self.notice();
             }
         }
-        Step::Used(0)
+        Some(id)
     }
 
     /// The secret that the client proved itself with may serve to log in to servers, if the client is the pool's user.
-    fn learn(&mut self, pool_id: PoolId, login: &Login) {
-        let pool = &mut self.pools[pool_id];
+    fn learn(&mut self, login: &Login) {
+        let pool = &mut self.state;
         if login.user == pool.user && !matches!(login.learned, Learned::Nothing) {
             pool.learned = login.learned.clone();
         }
     }
 
     /// Servers cannot be opened at present, and there is none: a client that needs one is told at once.
-    pub(super) fn known_failure(&self, env: &Env, pool_id: PoolId) -> Option<Fault> {
-        let pool = &self.pools[pool_id];
+    pub(crate) fn known_failure(&self, env: &Env) -> Option<Fault> {
+        let pool = &self.state;
         let failure = pool.failure.as_ref()?;
         let retry_us = super::duration_us(env.rules.config.main.server_login_retry);
         let fresh = env.now.mono_us < failure.at_us.saturating_add(retry_us);
         // A server that starts up will be there in a moment: clients that come before the pool's first server wait for it.
         let passes = failure.code == Some(SqlState::CANNOT_CONNECT_NOW) && pool.greeting.is_none();
-        (fresh && !passes && !self.has_usable_server(pool_id))
-            .then(|| Fault::ServerFailing(failure.text.clone()))
+        (fresh && !passes && !self.has_usable_server()).then(|| Fault::ServerFailing(failure.text.clone()))
     }
 
     /// Everything a client must know, in one burst. If the client has its own server, it is told of that server's process.
-    pub(super) fn greet_client<D: Driver>(
+    pub(crate) fn greet_client<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -321,7 +322,7 @@ impl Worker {
         self.begin_session(cx.env, id, greeting, checked);
         let notices = server.map(|server| self.show_process(cx, id, server)).unwrap_or_default();
         let Some(client) = self.clients.get_mut(id) else { return };
-        let Some(account) = &mut client.account else { return };
+        let account = &mut client.account;
         if !matches!(client.state, ClientState::AwaitingServer(_)) {
             return;
         }
@@ -331,9 +332,7 @@ impl Worker {
         backend::encode_auth_ok(out);
         out.extend_from_slice(&greeting.fixed);
         out.extend_from_slice(checked.map_or(&[][..], |checked| &checked.reported));
-        if let Some(pool) = self.pools.get_mut(account.pool) {
-            pool.tell_params(out, &cx.env.tracked, &account.params);
-        }
+        self.state.tell_params(out, &cx.env.tracked, &account.params);
         let key = &account.cancel_key;
         backend::encode_backend_key_data(out, key.pid(), &key.secret());
         out.extend_from_slice(&notices);
@@ -345,27 +344,5 @@ impl Worker {
         client.state = ClientState::Idle;
         cx.env.counters.login.record(cx.env.now.mono_us.saturating_sub(client.origin.since.mono_us));
         cx.driver.send(client.conn, &cx.env.scratch);
-    }
-
-    /// A key that no other client of this worker has, entered for this one; with the process id of a server, if it is to be
-    /// that.
-    pub(super) fn new_cancel_key<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        minor: u16,
-        pid: Option<u32>,
-    ) -> CancelKey {
-        loop {
-            let peer_id = cx.env.rules.config.main.peer_id;
-            let mut key = CancelKey::new(minor, peer_id, |bytes| cx.driver.random(bytes));
-            if let Some(pid) = pid {
-                key = key.with_pid(pid);
-            }
-            if let Entry::Vacant(place) = cx.env.cancel_keys.entry(key.head()) {
-                place.insert(id);
-                return key;
-            }
-        }
     }
 }

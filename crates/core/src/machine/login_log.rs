@@ -4,20 +4,21 @@
 use pgweir_auth::Refusal;
 
 use super::{Step, Worker};
-use crate::client::{ClientState, peer_text, printable};
+use crate::client::{peer_text, printable};
 use crate::client_handoff::{Counted, Login, Replication};
 use crate::context::Cx;
 use crate::driver::{Driver, Level};
 use crate::errors::Fault;
-use crate::ids::ClientId;
+use crate::ids::UnpooledId;
+use crate::unpooled::UnpooledState;
 
 impl Worker {
     /// `login attempt`: the client and the database and user it asks for, before any proof.
-    pub(super) fn log_attempt<D: Driver>(&self, cx: &mut Cx<'_, D>, id: ClientId, login: &Login) {
+    pub(crate) fn log_attempt<D: Driver>(&self, cx: &mut Cx<'_, D>, id: UnpooledId, login: &Login) {
         if !cx.env.rules.config.main.log_connections || !cx.driver.log_reaches_anybody(Level::Log) {
             return;
         }
-        let Some(client) = self.clients.get(id) else { return };
+        let Some(client) = self.unpooled.get(id) else { return };
         let tls = client.origin.tls.as_ref().map_or("no", |tls| &*tls.description);
         let replication = match login.replication {
             Replication::None => "no",
@@ -30,16 +31,16 @@ impl Worker {
     }
 
     /// `login failed`, with the part of the reason that only the log may know.
-    pub(super) fn log_refusal<D: Driver>(
+    pub(crate) fn log_refusal<D: Driver>(
         &self,
         cx: &mut Cx<'_, D>,
-        id: ClientId,
+        id: UnpooledId,
         login: &Login,
         refusal: Refusal,
     ) {
         let (database, user) = names(login);
         if let Some(reason) = refusal.log_text() {
-            let Some(client) = self.clients.get(id) else { return };
+            let Some(client) = self.unpooled.get(id) else { return };
             let line = format!("{} {reason}", log_name(client.serial, login, &client.origin.peer));
             cx.log(Level::Error, &line);
         }
@@ -49,39 +50,39 @@ impl Worker {
     }
 
     /// A line that begins with the name the client will have once it is in.
-    pub(super) fn log_of_login<D: Driver>(
+    pub(crate) fn log_of_login<D: Driver>(
         &self,
         cx: &mut Cx<'_, D>,
-        id: ClientId,
+        id: UnpooledId,
         login: &Login,
         text: &str,
     ) {
         if !cx.driver.log_reaches_anybody(Level::Log) {
             return;
         }
-        let Some(client) = self.clients.get(id) else { return };
+        let Some(client) = self.unpooled.get(id) else { return };
         let line = format!("{} {text}", log_name(client.serial, login, &client.origin.peer));
         cx.log(Level::Log, &line);
     }
 
     /// Ends a login: gives back the places it was counted for, and logs whose login it was.
-    pub(super) fn refuse_login<D: Driver>(
+    pub(crate) fn refuse_login<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
-        id: ClientId,
+        id: UnpooledId,
         login: Login,
         counted: &Counted,
         fault: &Fault,
     ) -> Step {
-        self.uncount(cx.env, counted);
+        cx.env.uncount(counted);
         if matches!(fault, Fault::NoSuchDatabase(_)) && cx.env.rules.config.main.log_connections {
             let (database, user) = names(&login);
             self.log_of_login(cx, id, &login, &format!("login failed: db={database} user={user}"));
         }
-        if let Some(client) = self.clients.get_mut(id) {
-            client.state = ClientState::AwaitingServer(Box::new(login));
+        if let Some(client) = self.unpooled.get_mut(id) {
+            client.state = UnpooledState::Refused(Box::new(login));
         }
-        self.refuse_client(cx, id, fault)
+        self.refuse_unpooled(cx, id, fault)
     }
 }
 

@@ -13,17 +13,18 @@ use pgweir_wire::header::{HEADER_LEN, Header};
 
 use super::Worker;
 use crate::client::printable;
-use crate::context::Cx;
+use crate::context::{Cx, Effect};
 use crate::driver::{Driver, Level, WorkerId};
-use crate::ids::{ClientId, PoolId, ServerId};
+use crate::ids::{ServerId, UnpooledId};
 use crate::inquiry::{Answer, Lookup, Obstacle};
 use crate::ledger::{Entry, Kind, Owner, Purpose};
 use crate::limits::LOOKUP_ROW_BYTES_MAX;
 use crate::mail::{Mail, Shutdown};
+use crate::pool::Pool;
 use crate::server::{Inquiring, ServerState};
 
 /// The result of (part of) a row of `auth_query`.
-pub(super) enum Row {
+pub(crate) enum Row {
     /// It is not all there yet.
     Part,
     /// It was read; this number of bytes.
@@ -34,7 +35,7 @@ pub(super) enum Row {
 
 impl Worker {
     /// Takes a question to the pool that is to answer it, wherever that is.
-    pub(super) fn look_up<D: Driver>(&mut self, cx: &mut Cx<'_, D>, lookup: Box<Lookup>) {
+    pub(crate) fn look_up<D: Driver>(&mut self, cx: &mut Cx<'_, D>, lookup: Box<Lookup>) {
         let owner = cx.env.shared.owner(&lookup.database, &lookup.auth_user);
         if owner != cx.env.worker {
             return cx.driver.mail(owner, Mail::LookUp(lookup));
@@ -42,27 +43,20 @@ impl Worker {
         let Some(pool_id) = self.pool_for(cx, &lookup.database, &lookup.auth_user) else {
             let line = format!("authentication database \"{}\" is not configured.", lookup.database);
             cx.log(Level::Error, &line);
-            return self.answer_lookup(cx, &lookup, Answer::Nobody(Obstacle::Misconfigured));
+            return answer_lookup(cx, &lookup, Answer::Nobody(Obstacle::Misconfigured));
         };
         if cx.env.stopping == Some(Shutdown::WaitForServers) {
-            return self.answer_lookup(cx, &lookup, Answer::Nobody(Obstacle::ShuttingDown));
+            return answer_lookup(cx, &lookup, Answer::Nobody(Obstacle::ShuttingDown));
         }
-        if self.known_failure(cx.env, pool_id).is_some() {
-            return self.answer_lookup(cx, &lookup, Answer::Nobody(Obstacle::Failing));
-        }
-        let now_us = cx.env.now.mono_us;
-        let pool = &mut self.pools[pool_id];
-        pool.empty_us = now_us;
-        pool.lookups.push_back(lookup);
-        self.notice(pool_id);
+        self.in_pool(cx, pool_id, |pool, cx| pool.queue_lookup(cx, lookup));
     }
 
     /// The client that asked has left. If a server has already got the question, pgweir drops the answer.
-    pub(super) fn forget_lookup<D: Driver>(
+    pub(crate) fn forget_lookup<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         from: WorkerId,
-        client: ClientId,
+        client: UnpooledId,
         (database, auth_user): (Arc<str>, Arc<str>),
     ) {
         let owner = cx.env.shared.owner(&database, &auth_user);
@@ -70,15 +64,27 @@ impl Worker {
             return cx.driver.mail(owner, Mail::ForgetLookUp { from, client, database, auth_user });
         }
         if let Some(&pool_id) = self.pool_names.get(&(database, auth_user)) {
-            self.pools[pool_id].lookups.retain(|lookup| (lookup.from, lookup.client) != (from, client));
+            self.pools[pool_id].state.lookups.retain(|lookup| (lookup.from, lookup.client) != (from, client));
         }
+    }
+}
+
+impl Pool {
+    /// A question waits for a server.
+    fn queue_lookup<D: Driver>(&mut self, cx: &mut Cx<'_, D>, lookup: Box<Lookup>) {
+        if self.known_failure(cx.env).is_some() {
+            return answer_lookup(cx, &lookup, Answer::Nobody(Obstacle::Failing));
+        }
+        self.state.empty_us = cx.env.now.mono_us;
+        self.state.lookups.push_back(lookup);
+        self.notice();
     }
 
     /// Free servers to the questions that wait; before clients, as those could not even log in otherwise.
-    pub(super) fn serve_lookups<D: Driver>(&mut self, cx: &mut Cx<'_, D>, pool_id: PoolId) {
-        while !self.pools[pool_id].lookups.is_empty() {
-            let Some(server) = self.take_idle(cx, pool_id, None) else { return };
-            let Some(lookup) = self.pools[pool_id].lookups.pop_front() else { return };
+    pub(crate) fn serve_lookups<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        while !self.state.lookups.is_empty() {
+            let Some(server) = self.take_idle(cx, None) else { return };
+            let Some(lookup) = self.state.lookups.pop_front() else { return };
             self.begin_lookup(cx, server, lookup);
         }
     }
@@ -110,7 +116,7 @@ impl Worker {
     }
 
     /// A row that answers. It is read whole: no other part of the machine may see it.
-    pub(super) fn lookup_row(&mut self, id: ServerId, bytes: &[u8], header: Header) -> Row {
+    pub(crate) fn lookup_row(&mut self, id: ServerId, bytes: &[u8], header: Header) -> Row {
         if header.total() > LOOKUP_ROW_BYTES_MAX {
             return Row::TooLong;
         }
@@ -124,7 +130,7 @@ impl Worker {
     }
 
     /// The server said why it does not answer.
-    pub(super) fn lookup_refused(&mut self, id: ServerId) {
+    pub(crate) fn lookup_refused(&mut self, id: ServerId) {
         if let Some(ServerState::Inquiring(inquiring)) =
             self.servers.get_mut(id).map(|server| &mut server.state)
         {
@@ -133,12 +139,12 @@ impl Worker {
     }
 
     /// The answer is complete, and the server at rest.
-    pub(super) fn lookup_ended<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+    pub(crate) fn lookup_ended<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::Inquiring(inquiring) = &mut server.state else { return };
         let answer = std::mem::replace(&mut inquiring.answer, Answer::NoUser);
         let lookup = inquiring.lookup.clone();
-        let mode = self.pools[server.pool].mode;
+        let mode = self.state.mode;
         if matches!(answer, Answer::Nobody(_)) {
             let line = format!(
                 "{} auth_query gave no answer for user {}: it must give one row of a name and a secret",
@@ -147,29 +153,24 @@ impl Worker {
             );
             cx.log(Level::Error, &line);
         }
-        self.answer_lookup(cx, &lookup, answer);
+        answer_lookup(cx, &lookup, answer);
         self.release_server(cx, id, mode);
     }
 
     /// No server of this pool will answer.
-    pub(super) fn refuse_lookups<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        pool_id: PoolId,
-        obstacle: Obstacle,
-    ) {
-        let Some(pool) = self.pools.get_mut(pool_id) else { return };
-        for lookup in std::mem::take(&mut pool.lookups) {
-            self.answer_lookup(cx, &lookup, Answer::Nobody(obstacle));
+    pub(crate) fn refuse_lookups<D: Driver>(&mut self, cx: &mut Cx<'_, D>, obstacle: Obstacle) {
+        for lookup in std::mem::take(&mut self.state.lookups) {
+            answer_lookup(cx, &lookup, Answer::Nobody(obstacle));
         }
     }
+}
 
-    pub(super) fn answer_lookup<D: Driver>(&mut self, cx: &mut Cx<'_, D>, lookup: &Lookup, answer: Answer) {
-        if lookup.from == cx.env.worker {
-            self.answers.push((lookup.client, answer));
-        } else {
-            cx.driver.mail(lookup.from, Mail::Answered { client: lookup.client, answer });
-        }
+/// Takes the answer to the client that asked, wherever that is.
+pub(crate) fn answer_lookup<D: Driver>(cx: &mut Cx<'_, D>, lookup: &Lookup, answer: Answer) {
+    if lookup.from == cx.env.worker {
+        cx.env.want(Effect::Answered(lookup.client, answer));
+    } else {
+        cx.driver.mail(lookup.from, Mail::Answered { client: lookup.client, answer });
     }
 }
 

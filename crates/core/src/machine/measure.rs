@@ -14,9 +14,10 @@ use crate::console::table::Row;
 use crate::context::{Cx, Env};
 use crate::driver::{Driver, Endpoint, Level};
 use crate::group::Group;
-use crate::ids::{ClientId, PoolId, ServerId, StatementId};
+use crate::ids::{ClientId, ServerId, StatementId};
 use crate::limits::{SLOW_STATEMENTS_KEPT, STATEMENTS_SHOWN_MAX};
 use crate::mail::Question;
+use crate::pool::Pool;
 use crate::shared::Shared;
 use crate::snapshot::{SlowSnapshot, StatementSnapshot};
 use crate::stats::statements::{Prepared, Running, Seen};
@@ -28,7 +29,7 @@ pub(crate) fn share_bytes(main: &Main, shared: &Shared) -> usize {
     main.statement_stats_bytes as usize / usize::from(shared.workers()).max(1)
 }
 
-impl Worker {
+impl Pool {
     /// Neither the top list nor traces want to know of statements.
     #[inline]
     fn watches_nothing(&self, env: &Env) -> bool {
@@ -36,7 +37,7 @@ impl Worker {
     }
 
     /// A linked client's Query or Parse goes to its server; the text may be only its beginning.
-    pub(super) fn measure_text(
+    pub(crate) fn measure_text(
         &mut self,
         env: &mut Env,
         id: ClientId,
@@ -57,7 +58,7 @@ impl Worker {
             let Some(server) = self.servers.get_mut(server_id) else { return };
             server.followed.note(name, statement);
             // If it is in use when it is bound, its text is no longer at hand.
-            env.measured.make(Seen { pool: server.pool, fingerprint: statement.fingerprint, text });
+            env.measured.make(Seen { pool: self.id, fingerprint: statement.fingerprint, text });
             if env.sampler.is_on() {
                 self.trace(env, server_id, Some(text));
             }
@@ -67,7 +68,7 @@ impl Worker {
     }
 
     /// A linked client's Bind goes to its server as it is.
-    pub(super) fn measure_bind(&mut self, env: &mut Env, id: ClientId, body: &[u8]) {
+    pub(crate) fn measure_bind(&mut self, env: &mut Env, id: ClientId, body: &[u8]) {
         if self.watches_nothing(env) {
             return;
         }
@@ -82,7 +83,7 @@ impl Worker {
     }
 
     /// A linked client's Bind of a statement that is known by content goes to its server.
-    pub(super) fn measure_statement(&mut self, env: &mut Env, id: ClientId, statement: StatementId) {
+    pub(crate) fn measure_statement(&mut self, env: &mut Env, id: ClientId, statement: StatementId) {
         if self.watches_nothing(env) {
             return;
         }
@@ -99,7 +100,7 @@ impl Worker {
     /// A client's group, which was looked at as a whole, was sent to its server, or its turn has come there. Its bytes are
     /// those, or at the front of the client's inbox.
     #[inline]
-    pub(super) fn measure_group(
+    pub(crate) fn measure_group(
         &mut self,
         env: &mut Env,
         id: ClientId,
@@ -124,11 +125,11 @@ impl Worker {
         env: &mut Env,
         id: ServerId,
         statement: Prepared,
-        text: impl FnOnce(&Worker, &Env) -> Option<Vec<u8>>,
+        text: impl FnOnce(&Pool, &Env) -> Option<Vec<u8>>,
     ) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let Prepared { fingerprint, light } = statement;
-        let pool = server.pool;
+        let pool = self.id;
         if server.running.is_named()
             || env.measured.name_known(&mut server.running, pool, fingerprint, light) && !env.sampler.is_on()
         {
@@ -139,7 +140,7 @@ impl Worker {
             self.trace(env, id, text.as_deref());
         }
         if let Some(text) = text {
-            self.measure_new(env, id, pool, statement, &text);
+            self.measure_new(env, id, statement, &text);
         }
     }
 
@@ -155,8 +156,9 @@ impl Worker {
     }
 
     #[cold]
-    fn measure_new(&mut self, env: &mut Env, id: ServerId, pool: PoolId, statement: Prepared, text: &[u8]) {
+    fn measure_new(&mut self, env: &mut Env, id: ServerId, statement: Prepared, text: &[u8]) {
         let Prepared { fingerprint, light } = statement;
+        let pool = self.id;
         env.measured.make(Seen { pool, fingerprint, text });
         if let Some(server) = self.servers.get_mut(id) {
             env.measured.name_known(&mut server.running, pool, fingerprint, light);
@@ -183,7 +185,7 @@ impl Worker {
             if name.is_empty() {
                 return unnamed.map(<[u8]>::to_vec);
             }
-            let statement = self.clients.get(id)?.account.as_deref()?.statement(name)?;
+            let statement = self.clients.get(id)?.account.statement(name)?;
             return env.statements.get(statement).map(|known| known.query.to_vec());
         }
         None
@@ -191,7 +193,7 @@ impl Worker {
 
     /// A server's statement is answered; this number of bytes after the answer were not looked at yet.
     #[inline]
-    pub(super) fn statement_ended<D: Driver>(
+    pub(crate) fn statement_ended<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ServerId,
@@ -206,7 +208,7 @@ impl Worker {
         // The statement that is queued behind it begins there.
         server.running.begin(answered_bytes);
         let traced = server.traced.take();
-        let slow = split.total_us() >= self.pools[server.pool].slow_us;
+        let slow = split.total_us() >= self.state.slow_us;
         let known = cx.env.measured.note(&running, split, bytes);
         if slow || traced.is_some() {
             let text = known.map(|known| known.text.clone());
@@ -233,13 +235,13 @@ impl Worker {
         let Some(server) = self.servers.get(id) else { return };
         let (host, port) = match &server.endpoint {
             Endpoint::Tcp { host, port } => (host.to_string(), *port),
-            Endpoint::Unix { .. } => (String::new(), self.pools[server.pool].config.port),
+            Endpoint::Unix { .. } => (String::new(), self.state.config.port),
         };
         let statement = TracedStatement {
             context: traced.context,
             at_us: cx.env.now.wall_us,
             split,
-            database: self.pools[server.pool].database.clone(),
+            database: self.state.database.clone(),
             host,
             port,
             text,
@@ -262,7 +264,7 @@ impl Worker {
     ) {
         let Some(server) = self.servers.get(id) else { return };
         let Some(client) = server.state.client().and_then(|client| self.clients.get(client)) else { return };
-        let Some(account) = client.account.as_deref() else { return };
+        let account = &client.account;
         let ms = |us: u64| format!("{}.{:03}", us / 1_000, us % 1_000);
         let line = format!(
             "{} duration: {} ms (wait {} ms, server {} ms, client {} ms), {} rows, {bytes} bytes{}  statement: {}",
@@ -279,7 +281,7 @@ impl Worker {
             cx.env.tracked.position(b"application_name").and_then(|position| account.params.get(position));
         let snapshot = SlowSnapshot {
             at_us: cx.env.now.wall_us,
-            database: self.pools[server.pool].database.clone(),
+            database: self.state.database.clone(),
             user: account.user.clone(),
             application_name: String::from_utf8_lossy(application.unwrap_or_default()).into_owned(),
             text,
@@ -294,11 +296,13 @@ impl Worker {
         cx.env.slow.push_back(snapshot);
         cx.log(Level::Log, &line);
     }
+}
 
+impl Worker {
     /// The statements that took most time on this worker.
-    pub(super) fn top_statements(&self, env: &Env) -> Vec<StatementSnapshot> {
+    pub(crate) fn top_statements(&self, env: &Env) -> Vec<StatementSnapshot> {
         let shown = env.measured.top(STATEMENTS_SHOWN_MAX).into_iter().filter_map(|known| {
-            let pool = self.pools.get(known.pool)?;
+            let pool = &self.pools.get(known.pool)?.state;
             let totals = known.totals();
             let quantile_us = |share| totals.quantile_us(share).unwrap_or_default().min(known.max_us as f64);
             Some(StatementSnapshot {
@@ -325,9 +329,10 @@ impl Worker {
 
 impl Worker {
     /// SHOW PERCENTILES: the time of the last whole period's statements, by its parts, and of the statements since then.
-    pub(super) fn percentile_rows(&self) -> Vec<Row> {
+    pub(crate) fn percentile_rows(&self) -> Vec<Row> {
         let mut rows = Vec::new();
         for pool in self.pools.values() {
+            let pool = &pool.state;
             let Some(times) = pool.recent_times() else { continue };
             for (part, histogram) in times.parts() {
                 let Some(mean_us) = histogram.mean_us() else { continue };
@@ -345,7 +350,7 @@ impl Worker {
 }
 
 /// SHOW STATEMENTS, of all workers: most time first.
-pub(super) fn statement_rows(mut statements: Vec<StatementSnapshot>) -> Vec<Row> {
+pub(crate) fn statement_rows(mut statements: Vec<StatementSnapshot>) -> Vec<Row> {
     statements.sort_by_key(|statement| std::cmp::Reverse(statement.total_us));
     statements.truncate(STATEMENTS_SHOWN_MAX);
     let row = |statement: StatementSnapshot| {
@@ -381,7 +386,7 @@ fn whole(us: f64) -> Option<String> {
 
 /// The number of rows that a CommandComplete names: the number at the end of `SELECT 5` or `INSERT 0 5`; 0 if there is none.
 #[inline]
-pub(super) fn rows_in_tag(body: &[u8]) -> u64 {
+pub(crate) fn rows_in_tag(body: &[u8]) -> u64 {
     let text = body.strip_suffix(b"\0").unwrap_or(body);
     let digits = text.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
     text[text.len() - digits..]

@@ -9,26 +9,27 @@ use pgweir_wire::backend::TxStatus;
 use pgweir_wire::header::Header;
 
 use super::from_client::{Route, route};
-use super::{Activity, Step, Worker};
+use super::{Activity, Step};
 use crate::client::{ClientState, Link, QueuedBehind, Waiting};
 use crate::context::{Cx, Env};
 use crate::driver::{CloseMode, Driver, Level};
 use crate::group::Group;
 use crate::held::HeldAnswer;
-use crate::ids::{ClientId, PoolId, ServerId};
+use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Owner, Purpose};
 use crate::limits::RESCUE_AFTER_US;
 use crate::mail::Shutdown;
 use crate::pipelined::{Head, QueuedClient};
+use crate::pool::Pool;
 use crate::server::ServerState;
 
-impl Worker {
+impl Pool {
     /// A linked client's group was sent as a whole, with nothing after it: if it certainly only reads, other clients may
     /// follow it.
-    pub(super) fn begin_pipeline(&mut self, env: &Env, id: ServerId, group: &Group) {
+    pub(crate) fn begin_pipeline(&mut self, env: &Env, id: ServerId, group: &Group) {
         let Some(server) = self.servers.get(id) else { return };
-        let (pool_id, received_bytes) = (server.pool, server.received_bytes);
-        let Some(limits) = self.multiplex_limits(env, pool_id) else { return };
+        let received_bytes = server.received_bytes;
+        let Some(limits) = self.multiplex_limits(env) else { return };
         if !group.certainly_reads
             || server.ledger.is_empty()
             || !server.ledger.is_between_groups()
@@ -36,17 +37,17 @@ impl Worker {
         {
             return;
         }
-        let key = Self::estimate_key(pool_id, group);
+        let key = self.estimate_key(group);
         let estimate_us = self.short_estimate_us(env, key, limits);
         let since_us = env.now.mono_us;
         self.servers[id].pipelined.begin(Head { key, since_us, received_bytes, estimate_us, held: None });
         if estimate_us.is_some() {
-            self.pools[pool_id].short.push(id);
+            self.state.short.push(id);
         }
     }
 
     /// The head's client sends more, or its server is released: no statement may be queued behind it any more.
-    pub(super) fn end_pipeline(&mut self, id: ServerId) {
+    pub(crate) fn end_pipeline(&mut self, id: ServerId) {
         if let Some(server) = self.servers.get_mut(id)
             && server.pipelined.end().is_some()
         {
@@ -55,31 +56,30 @@ impl Worker {
     }
 
     /// Takes a server off the list of those that take further statements.
-    pub(super) fn leave_short(&mut self, id: ServerId) {
-        let Some(server) = self.servers.get(id) else { return };
-        let short = &mut self.pools[server.pool].short;
+    pub(crate) fn leave_short(&mut self, id: ServerId) {
+        let short = &mut self.state.short;
         if let Some(place) = short.iter().position(|&other| other == id) {
             short.remove(place);
         }
     }
 
     /// Waiting → QueuedBehind: sends the client's group after those that are under way.
-    pub(super) fn enqueue_behind<D: Driver>(
+    pub(crate) fn enqueue_behind<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
         server_id: ServerId,
     ) {
         let Some(client) = self.clients.get_mut(id) else { return };
-        let (ClientState::Waiting(waiting), Some(account)) = (&client.state, &client.account) else { return };
-        let (since_us, notified, pool_id) = (waiting.since_us, waiting.notified, account.pool);
+        let ClientState::Waiting(waiting) = &client.state else { return };
+        let (since_us, notified) = (waiting.since_us, waiting.notified);
         let Some(group) = waiting.group else { return };
         client.state =
             ClientState::QueuedBehind(QueuedBehind { server: server_id, since_us, notified, group });
         let inbox = std::mem::take(&mut client.inbox);
-        let key = Self::estimate_key(pool_id, &group);
+        let key = self.estimate_key(&group);
         let estimate_us = cx.env.estimates.get(key).map_or(0, |estimate| estimate.us);
-        let pool = &mut self.pools[pool_id];
+        let pool = &mut self.state;
         pool.waiting -= 1;
         pool.queued_behind += 1;
         pool.multiplexing.multiplexed += 1;
@@ -91,7 +91,7 @@ impl Worker {
             cx.env.wake_at(due_us);
         }
         self.use_server(id, server_id);
-        self.end_affinity(pool_id, None, id);
+        self.end_affinity(None, id);
         self.send_group(cx, id, server_id, &inbox[..(group.len as usize).min(inbox.len())]);
         if let Some(client) = self.clients.get_mut(id) {
             client.inbox = inbox;
@@ -133,25 +133,25 @@ impl Worker {
     }
 
     /// The head's ReadyForQuery came and other clients are queued: it is the next one's turn.
-    pub(super) fn next_queued<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+    pub(crate) fn next_queued<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let now_us = cx.env.now.mono_us;
         let Some(server) = self.servers.get_mut(id) else { return };
-        let (pool_id, received_bytes) = (server.pool, server.received_bytes);
+        let received_bytes = server.received_bytes;
         let client = server.state.client();
         let (was, next) = server.pipelined.next(now_us, received_bytes);
         self.measure(cx.env, id, was, client);
         if let Some(client) = client.filter(|&client| self.clients.contains_key(client)) {
             self.unlink(cx.env, client);
-            self.end_cancels_for(cx, pool_id, client);
-            self.to_resume.push_back(client);
+            self.end_cancels_for(cx, client);
+            self.state.to_resume.push_back(client);
         }
         match next.filter(|&next| self.is_queued_behind(next, id)) {
             Some(next) => self.promote(cx, id, next),
             None => self.set_server_state(id, ServerState::Draining),
         }
         self.server_unpause(cx, id);
-        if self.pools[pool_id].waiting > 0 {
-            self.notice(pool_id);
+        if self.state.waiting > 0 {
+            self.notice();
         }
     }
 
@@ -169,8 +169,7 @@ impl Worker {
         server.note_begin(now_us);
         server.running.from_bytes = from_bytes;
         server.active_us = now_us;
-        let pool_id = server.pool;
-        let pool = &mut self.pools[pool_id];
+        let pool = &mut self.state;
         let client = &mut self.clients[client_id];
         let ClientState::QueuedBehind(queued_behind) = &client.state else { return };
         pool.queued_behind -= 1;
@@ -183,14 +182,14 @@ impl Worker {
         client.state = ClientState::Linked(Link { kept, ..Link::new(id, pool.mode) });
         self.set_server_state(id, ServerState::Busy(client_id));
         self.measure_group(cx.env, client_id, id, &group, None);
-        if !self.pools[pool_id].waiting_cancels.is_empty() {
+        if !self.state.waiting_cancels.is_empty() {
             // Perhaps one for this client waited until now.
-            self.next_cancel(cx, pool_id);
+            self.next_cancel(cx);
         }
     }
 
     /// The head's last answer came: notes its cost.
-    pub(super) fn pipeline_head_answered(&mut self, env: &mut Env, id: ServerId) {
+    pub(crate) fn pipeline_head_answered(&mut self, env: &mut Env, id: ServerId) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let client = server.state.client();
         if let Some(head) = server.pipelined.end() {
@@ -206,11 +205,11 @@ impl Worker {
         let long_us = super::duration_us(env.rules.config.main.multiplex_max_ms);
         let took_us = now_us.saturating_sub(head.since_us);
         env.estimates.note(head.key, took_us, server.received_bytes - head.received_bytes, long_us);
-        let account = client.and_then(|client| self.clients.get(client)?.account.as_deref());
+        let account = client.and_then(|client| self.clients.get(client)).map(|client| &client.account);
         if let (Some(account), Some(_)) = (account, head.estimate_us) {
             let response_us = now_us.saturating_sub(account.request_us);
             let wait_us = response_us.saturating_sub(took_us);
-            let pool = &mut self.pools[server.pool];
+            let pool = &mut self.state;
             if pool.pace.note(now_us, response_us, wait_us) {
                 let size = env.rules.config.pool_size(&pool.config, &pool.user);
                 pool.pace.judge(now_us, if size == 0 { u32::MAX } else { size });
@@ -219,15 +218,15 @@ impl Worker {
     }
 
     /// The statement at the head broke its rule: it is not trusted again.
-    pub(super) fn note_violation(&mut self, env: &mut Env, id: ServerId) {
+    pub(crate) fn note_violation(&mut self, env: &mut Env, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
         let Some(head) = server.pipelined.head() else { return };
-        self.pools[server.pool].multiplexing.violations += 1;
+        self.state.multiplexing.violations += 1;
         env.estimates.bar(head.key);
     }
 
     /// A statement that was taken for self-contained left a transaction open. No other client was queued behind it, so no harm is done.
-    pub(super) fn trust_lost<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+    pub(crate) fn trust_lost<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         self.note_violation(cx.env, id);
         self.end_pipeline(id);
         let Some(server) = self.servers.get(id) else { return };
@@ -239,41 +238,38 @@ impl Worker {
     }
 
     /// The server's parameters are no longer those of every queued client.
-    pub(super) fn is_session_left(&self, id: ServerId) -> bool {
+    pub(crate) fn is_session_left(&self, id: ServerId) -> bool {
         let Some(server) = self.servers.get(id) else { return false };
         server.pipelined.behind().any(|queued| {
-            let account = self.clients.get(queued.client).and_then(|client| client.account.as_deref());
+            let account = self.clients.get(queued.client).map(|client| &client.account);
             account.is_some_and(|account| !std::sync::Arc::ptr_eq(&account.params, &server.params))
         })
     }
 
     /// The server is given up. The clients behind its head have only asked to read, and have seen no answer: their groups
     /// run elsewhere, before anything else.
-    pub(super) fn put_back_queued<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+    pub(crate) fn put_back_queued<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get_mut(id) else { return };
-        let (clients, pool_id) = (server.pipelined.rescue(), server.pool);
-        self.take_off(cx, id, pool_id, &clients);
+        let clients = server.pipelined.rescue();
+        self.take_off(cx, id, &clients);
     }
 
     /// Heads that were known to be short and run for long may wait for a lock. The groups behind them run elsewhere, once and
     /// each on its own server; their answers here are dropped. (While no server is given out, they are as well off here.)
-    pub(super) fn rescue_queued<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+    pub(crate) fn rescue_queued<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let is_open =
             cx.env.activity == Activity::Active && cx.env.stopping != Some(Shutdown::WaitForServers);
-        let busy: Vec<(PoolId, ServerId)> = self
-            .pools
-            .iter()
-            .filter(|(_, pool)| pool.queued_behind > 0)
-            .flat_map(|(pool_id, pool)| pool.short.iter().map(move |&id| (pool_id, id)))
-            .collect();
-        for (pool_id, id) in busy {
+        if self.state.queued_behind == 0 {
+            return;
+        }
+        for id in self.state.short.clone() {
             let Some(server) = self.servers.get_mut(id) else { continue };
             let Some(due_us) = server.pipelined.rescue_us() else { continue };
             let is_due = due_us <= cx.env.now.mono_us;
-            if is_due && is_open && !self.pools[pool_id].paused {
+            if is_due && is_open && !self.state.paused {
                 let clients = server.pipelined.rescue();
                 clients.iter().for_each(|&client| server.ledger.disown(client, Purpose::Rerun));
-                self.take_off(cx, id, pool_id, &clients);
+                self.take_off(cx, id, &clients);
                 let text = format!(
                     "{} statements that were queued behind one that takes long run elsewhere",
                     clients.len()
@@ -287,24 +283,18 @@ impl Worker {
     }
 
     /// QueuedBehind → Waiting, of these, in their order.
-    fn take_off<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ServerId,
-        pool_id: PoolId,
-        clients: &[ClientId],
-    ) {
+    fn take_off<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, clients: &[ClientId]) {
         for &client_id in clients.iter().rev() {
             let Some(client) = self.clients.get(client_id) else { continue };
             let ClientState::QueuedBehind(queued_behind) = &client.state else { continue };
             debug_assert!(queued_behind.server == id, "it is queued on another server");
             let (since_us, notified) = (queued_behind.since_us, queued_behind.notified);
-            self.pools[pool_id].queued_behind -= 1;
+            self.state.queued_behind -= 1;
             self.wait_again(client_id, since_us, notified);
         }
         if !clients.is_empty() {
             // One for a client that waits now need not wait for its turn.
-            self.next_cancel(cx, pool_id);
+            self.next_cancel(cx);
         }
     }
 
@@ -312,17 +302,16 @@ impl Worker {
     fn wait_again(&mut self, id: ClientId, since_us: u64, notified: bool) {
         let Some(client) = self.clients.get_mut(id) else { return };
         client.state = ClientState::Waiting(Waiting { since_us, notified, group: None, begin: None });
-        let Some(pool_id) = client.account.as_ref().map(|account| account.pool) else { return };
-        let pool = &mut self.pools[pool_id];
+        let pool = &mut self.state;
         pool.waiting += 1;
         pool.multiplexing.requeued += 1;
         pool.queue.push_front(id);
-        self.notice(pool_id);
+        self.notice();
     }
 
     /// Closes servers if the client of the head is gone. With no client left queued, the server's work is of no use, as if a
     /// client leaves in the middle of a statement.
-    pub(super) fn close_drained<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+    pub(crate) fn close_drained<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let orphans: Vec<ServerId> = self
             .servers
             .iter()
@@ -342,7 +331,7 @@ impl Worker {
 
     /// The head's answer may be that to a stranger's cancel request: it is passed on when it is whole and is not. Returns
     /// whether it must wait for more.
-    pub(super) fn holds_exposed<D: Driver>(
+    pub(crate) fn holds_exposed<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ServerId,
@@ -363,17 +352,17 @@ impl Worker {
     }
 
     /// Linked → Waiting: a stranger's cancel request hit its statement, which was rolled back as a whole.
-    pub(super) fn run_again<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client_id: ClientId) {
+    pub(crate) fn run_again<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client_id: ClientId) {
         let Some(client) = self.clients.get_mut(client_id) else { return };
-        let (ClientState::Linked(link), Some(account)) = (&client.state, &client.account) else { return };
+        let (ClientState::Linked(link), account) = (&client.state, &client.account) else { return };
         if link.kept == 0 {
             return;
         }
-        let (since_us, pool_id) = (account.request_us, account.pool);
+        let since_us = account.request_us;
         let server = &mut self.servers[id];
         server.ledger.disown_head(Purpose::Rerun);
         (server.query_us, server.xact_us) = (0, 0);
-        self.pools[pool_id].linked -= 1;
+        self.state.linked -= 1;
         self.set_server_state(id, ServerState::Draining);
         self.wait_again(client_id, since_us, true);
         cx.log(Level::Debug, "a statement that a stranger's cancel request hit runs again");

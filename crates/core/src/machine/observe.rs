@@ -10,21 +10,22 @@ use crate::client::ClientState;
 use crate::console;
 use crate::context::{Cx, Env};
 use crate::driver::Driver;
-use crate::ids::{ClientId, PoolId, ServerId};
+use crate::ids::{ClientId, ServerId};
 use crate::limits::{APPLICATION_NAMES_SHOWN_MAX, POOLS_SHOWN_MAX};
 use crate::mail::Question;
-use crate::pool::ServerKind;
+use crate::pool::{Pool, ServerKind};
 use crate::snapshot::{
     ClientCount, ClientNumbers, ConnectFailure, MultiplexNumbers, PoolSnapshot, ServerNumbers, Snapshot,
     SnapshotRequest, WorkerSnapshot,
 };
+use crate::unpooled::UnpooledState;
 
-/// The fields that clients of one count have in common: pool, user, application_name, state.
-type Alike<'a> = (Option<PoolId>, &'a str, &'a [u8], &'static str);
+/// The fields that clients of one count have in common: database, user, application_name, state.
+type Alike<'a> = (&'a str, &'a str, &'a [u8], &'static str);
 
 impl Worker {
     /// Answers a look of the control plane.
-    pub(super) fn look<D: Driver>(&mut self, cx: &mut Cx<'_, D>, ticket: u64, look: &SnapshotRequest) {
+    pub(crate) fn look<D: Driver>(&mut self, cx: &mut Cx<'_, D>, ticket: u64, look: &SnapshotRequest) {
         let snapshot = match *look {
             SnapshotRequest::Pools { skip, limit } => {
                 self.show_pools(cx.env, skip, limit.min(POOLS_SHOWN_MAX))
@@ -39,30 +40,15 @@ impl Worker {
     }
 
     fn show_pools(&mut self, env: &Env, skip: usize, limit: usize) -> Snapshot {
-        let ids: Vec<PoolId> = self.pools.keys().skip(skip).take(limit).collect();
-        let more = self.pools.len() > skip + ids.len();
-        let mut idle_in_transaction: HashMap<PoolId, u32> = HashMap::new();
-        for server in self.servers.values().filter(|server| server.is_idle_in_transaction()) {
-            *idle_in_transaction.entry(server.pool).or_default() += 1;
-        }
-        let pools = ids
-            .into_iter()
-            .map(|id| self.show_pool(env, id, idle_in_transaction.get(&id).copied().unwrap_or_default()))
-            .collect();
+        let more = self.pools.len() > skip.saturating_add(limit);
+        let pools = self.pools.values_mut().skip(skip).take(limit).map(|pool| pool.show_pool(env)).collect();
         let worker = (skip == 0).then(|| Box::new(self.show_worker(env)));
         Snapshot::Pools { worker, pools, more }
     }
 
     fn show_worker(&self, env: &Env) -> WorkerSnapshot {
-        let (mut consoles, mut logging_in) = (0, 0);
-        // Clients of pools are counted there; few others are left unless many log in.
-        let others = self.clients.values().filter(|client| client.account.is_none());
-        for client in others {
-            match client.state {
-                ClientState::Console(_) => consoles += 1,
-                _ => logging_in += 1,
-            }
-        }
+        let consoles = count(self.unpooled.values().filter(|client| client.console().is_some()).count());
+        let logging_in = count(self.unpooled.len()) - consoles;
         WorkerSnapshot {
             counters: env.counters.clone(),
             consoles,
@@ -74,12 +60,49 @@ impl Worker {
             followed: env.measured.numbers(),
         }
     }
+}
 
-    fn show_pool(&mut self, env: &Env, id: PoolId, idle_in_transaction: u32) -> PoolSnapshot {
-        let used = self.long_idle_servers(env, id);
-        let wait_oldest_us = self.wait_oldest_us(env, id);
-        let cancels_sent = self.cancels.values().filter(|cancel| cancel.pool == id).count();
-        let pool = &mut self.pools[id];
+impl Worker {
+    fn count_clients(&self, env: &Env) -> Vec<ClientCount> {
+        let position = env.tracked.position(b"application_name");
+        let mut counts: HashMap<Alike<'_>, u32> = HashMap::new();
+        let consoles = self.unpooled.values().filter_map(|client| client.console());
+        let consoles = consoles.map(|console| (console::DATABASE, console.user(), &b""[..], "idle"));
+        let pooled = self.pools.values().flat_map(|pool| {
+            pool.clients.values().map(move |client| {
+                let application = position.and_then(|position| client.account.params.get(position));
+                let state = shown_state(&client.state);
+                (&*pool.state.database, &*client.account.user, application.unwrap_or_default(), state)
+            })
+        });
+        for key in pooled.chain(consoles) {
+            // A client chooses its application_name: there are as many as clients want, but not here.
+            let key = if counts.len() >= APPLICATION_NAMES_SHOWN_MAX && !counts.contains_key(&key) {
+                (key.0, key.1, &b"(other)"[..], key.3)
+            } else {
+                key
+            };
+            *counts.entry(key).or_default() += 1;
+        }
+        let counted = counts.into_iter().map(|((database, user, application, state), count)| ClientCount {
+            database: database.into(),
+            user: user.into(),
+            application_name: String::from_utf8_lossy(application).into_owned(),
+            state,
+            count,
+        });
+        counted.collect()
+    }
+}
+
+impl Pool {
+    fn show_pool(&mut self, env: &Env) -> PoolSnapshot {
+        let idle_in_transaction = self.servers.values().filter(|server| server.is_idle_in_transaction());
+        let idle_in_transaction = count(idle_in_transaction.count());
+        let used = self.long_idle_servers(env);
+        let wait_oldest_us = self.wait_oldest_us(env);
+        let cancels_sent = self.cancels.len();
+        let pool = &mut self.state;
         let awaiting = count(pool.at_login());
         let busy = pool.waiting + awaiting + pool.linked + pool.queued_behind;
         let has_more = pool.shown_queries != Some(pool.stats.queries);
@@ -135,17 +158,17 @@ impl Worker {
     }
 
     /// Servers of a pool that are free for longer than `server_check_delay`.
-    pub(super) fn long_idle_servers(&self, env: &Env, id: PoolId) -> u32 {
-        let idle = self.pools[id].idle.iter().filter_map(|&server| self.servers.get(server));
+    pub(crate) fn long_idle_servers(&self, env: &Env) -> u32 {
+        let idle = self.state.idle.iter().filter_map(|&server| self.servers.get(server));
         count(idle.filter(|server| self.is_long_idle(env, server)).count())
     }
 
     /// How long the client that waits longest has waited, in microseconds.
-    pub(super) fn wait_oldest_us(&self, env: &Env, id: PoolId) -> u64 {
-        let pool = &self.pools[id];
-        let queued = self.first_waiting(id).map(|(_, since_us)| since_us);
+    pub(crate) fn wait_oldest_us(&self, env: &Env) -> u64 {
+        let pool = &self.state;
+        let queued = self.first_waiting().map(|(_, since_us)| since_us);
         let at_login = pool.awaiting.first().into_iter().chain(pool.replicating.front());
-        let at_login = at_login.filter_map(|&id| Some(self.clients.get(id)?.account.as_ref()?.request_us));
+        let at_login = at_login.filter_map(|&id| Some(self.clients.get(id)?.account.request_us));
         let behind = pool
             .short
             .iter()
@@ -159,51 +182,16 @@ impl Worker {
         since_us.map_or(0, |since_us| env.now.mono_us.saturating_sub(since_us))
     }
 
-    fn count_clients(&self, env: &Env) -> Vec<ClientCount> {
-        let position = env.tracked.position(b"application_name");
-        let mut counts: HashMap<Alike<'_>, u32> = HashMap::new();
-        for client in self.clients.values() {
-            let state = shown_state(&client.state);
-            let key = match (client.account.as_deref(), &client.state) {
-                (Some(account), _) => {
-                    let application = position.and_then(|position| account.params.get(position));
-                    (Some(account.pool), &*account.user, application.unwrap_or_default(), state)
-                }
-                (None, ClientState::Console(console)) => (None, console.user(), &b""[..], state),
-                _ => continue,
-            };
-            // A client chooses its application_name: there are as many as clients want, but not here.
-            let key = if counts.len() >= APPLICATION_NAMES_SHOWN_MAX && !counts.contains_key(&key) {
-                (key.0, key.1, &b"(other)"[..], key.3)
-            } else {
-                key
-            };
-            *counts.entry(key).or_default() += 1;
-        }
-        counts
-            .into_iter()
-            .map(|((pool, user, application, state), count)| ClientCount {
-                database: pool
-                    .map_or_else(|| console::DATABASE.into(), |pool| Arc::clone(&self.pools[pool].database)),
-                user: user.into(),
-                application_name: String::from_utf8_lossy(application).into_owned(),
-                state,
-                count,
-            })
-            .collect()
-    }
-
     /// A client is sent an error.
-    pub(super) fn note_error(&mut self, env: &mut Env, client: ClientId, code: &[u8]) {
+    pub(crate) fn note_error(&mut self, env: &mut Env, client: ClientId, code: &[u8]) {
         env.counters.errors.note(code);
-        let pool = self.clients.get(client).and_then(|client| Some(client.account.as_ref()?.pool));
-        if let Some(pool) = pool.and_then(|pool| self.pools.get_mut(pool)) {
-            pool.errors += 1;
+        if self.clients.contains_key(client) {
+            self.state.errors += 1;
         }
     }
 
     /// A server's ErrorResponse, by its body, goes to a client.
-    pub(super) fn note_server_error(&mut self, env: &mut Env, id: ServerId, body: &[u8]) {
+    pub(crate) fn note_server_error(&mut self, env: &mut Env, id: ServerId, body: &[u8]) {
         let fields = ErrorFields::parse(body).ok();
         if let Some(fields) = &fields {
             self.note_shape_error(env, fields);
@@ -211,27 +199,26 @@ impl Worker {
         env.counters.errors.note(fields.and_then(|fields| fields.code()).unwrap_or_default());
         let Some(server) = self.servers.get_mut(id) else { return };
         server.running.failed = true;
-        if let Some(pool) = self.pools.get_mut(server.pool) {
-            pool.errors += 1;
-        }
+        self.state.errors += 1;
     }
 }
 
 /// A client's state as SHOW CLIENTS names it.
-pub(super) fn shown_state(state: &ClientState) -> &'static str {
+pub(crate) fn shown_state(state: &ClientState) -> &'static str {
     match state {
         ClientState::Linked(_) => "active",
         // Waiting for a pool's first server is waiting, too, and so is waiting for the turn on one.
         ClientState::Waiting(_) | ClientState::QueuedBehind(_) | ClientState::AwaitingServer(_) => "waiting",
-        ClientState::Cancelling => "active_cancel_req",
-        ClientState::Idle
-        | ClientState::Ignoring
-        | ClientState::DeferredBegin(_)
-        | ClientState::Console(_) => "idle",
-        ClientState::Greeting(_)
-        | ClientState::Authenticating(_)
-        | ClientState::AwaitingAnswer(_)
-        | ClientState::HandingOver(_) => "cl_login",
+        ClientState::Idle | ClientState::Ignoring | ClientState::DeferredBegin(_) => "idle",
+    }
+}
+
+/// A client's state as SHOW CLIENTS names it, of one that is in no pool.
+pub(crate) fn unpooled_state(state: &UnpooledState) -> &'static str {
+    match state {
+        UnpooledState::Cancelling => "active_cancel_req",
+        UnpooledState::Console(_) => "idle",
+        _ => "cl_login",
     }
 }
 

@@ -14,24 +14,24 @@ use slotmap::SlotMap;
 use super::maintenance::take_out;
 use super::{Role, Step, Worker};
 use crate::cancel_key;
-use crate::client::ClientState;
 use crate::context::Cx;
 use crate::driver::{CloseMode, ConnId, Driver, Endpoint, Level};
-use crate::ids::{ClientId, ForwardId};
+use crate::ids::{ForwardId, UnpooledId};
 use crate::shared::Counts;
+use crate::unpooled::UnpooledState;
 
 /// Requests on their way to peers, and requests that wait.
 #[derive(Default)]
-pub(super) struct Peering {
-    pub(super) forwards: SlotMap<ForwardId, Forward>,
+pub(crate) struct Peering {
+    pub(crate) forwards: SlotMap<ForwardId, Forward>,
     waiting: VecDeque<WaitingForward>,
 }
 
 /// A connection to a peer for one cancel request.
-pub(super) struct Forward {
+pub(crate) struct Forward {
     conn: ConnId,
     peer: u32,
-    requester: ClientId,
+    requester: UnpooledId,
     key: Vec<u8>,
     /// The peer has the request.
     sent: bool,
@@ -43,17 +43,17 @@ pub(super) struct Forward {
 /// A request that waits: a peer is sent at most `pool_size` at a time.
 struct WaitingForward {
     peer: u32,
-    requester: ClientId,
+    requester: UnpooledId,
     key: Vec<u8>,
     since_us: u64,
 }
 
 impl Worker {
     /// Forwards a cancel request whose key names a peer; `None` if it names none.
-    pub(super) fn forward_cancel<D: Driver>(
+    pub(crate) fn forward_cancel<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
-        id: ClientId,
+        id: UnpooledId,
         key: &[u8],
     ) -> Option<Step> {
         let config = &cx.env.rules.config;
@@ -65,11 +65,11 @@ impl Worker {
         let Some(key) = cancel_key::one_hop_less(key) else {
             let line = format!("cancel request for peer {peer} went round too often, dropped");
             cx.log(Level::Warning, &line);
-            self.remove_client(cx, id, "failed cancel request", CloseMode::Flush);
+            self.remove_unpooled(cx, id, "failed cancel request", CloseMode::Flush);
             return Some(Step::Gone);
         };
-        if let Some(client) = self.clients.get_mut(id) {
-            client.state = ClientState::Cancelling;
+        if let Some(client) = self.unpooled.get_mut(id) {
+            client.state = UnpooledState::Cancelling;
         }
         let since_us = cx.env.now.mono_us;
         self.peering.waiting.push_back(WaitingForward { peer, requester: id, key, since_us });
@@ -83,7 +83,7 @@ impl Worker {
         for _ in 0..self.peering.waiting.len() {
             let Some(waiting) = self.peering.waiting.pop_front() else { return };
             let Some(peer) = config.peers.get(&waiting.peer) else {
-                self.remove_client(cx, waiting.requester, "failed cancel request", CloseMode::Flush);
+                self.remove_unpooled(cx, waiting.requester, "failed cancel request", CloseMode::Flush);
                 continue;
             };
             let counts = cx.env.shared.peer(peer.id);
@@ -111,7 +111,7 @@ impl Worker {
     }
 
     /// The connection to the peer is up.
-    pub(super) fn peer_connected<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ForwardId) {
+    pub(crate) fn peer_connected<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ForwardId) {
         let Some(forward) = self.peering.forwards.get_mut(id) else { return };
         let Some((pid, secret)) = forward.key.split_first_chunk::<4>() else { return };
         forward.sent = true;
@@ -121,7 +121,7 @@ impl Worker {
     }
 
     /// The peer has closed the connection, or never took it.
-    pub(super) fn peer_closed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ForwardId) {
+    pub(crate) fn peer_closed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ForwardId) {
         let sent = self.peering.forwards.get(id).is_some_and(|forward| forward.sent);
         self.end_forward(
             cx,
@@ -131,7 +131,7 @@ impl Worker {
     }
 
     /// Peers say nothing on such a connection.
-    pub(super) fn peer_received<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ForwardId) {
+    pub(crate) fn peer_received<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ForwardId) {
         self.end_forward(cx, id, "peer answered a cancel request");
     }
 
@@ -140,13 +140,13 @@ impl Worker {
         cx.env.clear_role(forward.conn);
         cx.driver.close(forward.conn, CloseMode::Now);
         forward.counts.servers.give_back();
-        self.remove_client(cx, forward.requester, reason, CloseMode::Flush);
+        self.remove_unpooled(cx, forward.requester, reason, CloseMode::Flush);
         self.forward_waiting(cx);
     }
 
     /// Ends the requests that have been on their way, or have waited, for too long; and sends those that are next, as far as
     /// another worker has made room.
-    pub(super) fn peer_timeouts<D: Driver>(
+    pub(crate) fn peer_timeouts<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         is_stuck: impl Fn(u64) -> bool,
@@ -159,14 +159,14 @@ impl Worker {
             self.end_forward(cx, id, "failed cancel request");
         }
         for tired in take_out(&mut self.peering.waiting, |waiting| is_tired(waiting.since_us)) {
-            self.remove_client(cx, tired.requester, "cancel_wait_timeout", CloseMode::Flush);
+            self.remove_unpooled(cx, tired.requester, "cancel_wait_timeout", CloseMode::Flush);
         }
         self.forward_waiting(cx);
     }
 
     /// A row of SHOW PEER_POOLS: active and waiting requests of clients, connections that carry one, connections being
     /// opened.
-    pub(super) fn peer_pool_numbers(&self, peer: u32) -> [usize; 4] {
+    pub(crate) fn peer_pool_numbers(&self, peer: u32) -> [usize; 4] {
         let ours = || self.peering.forwards.values().filter(move |forward| forward.peer == peer);
         let sent = ours().filter(|forward| forward.sent).count();
         let waiting = self.peering.waiting.iter().filter(|waiting| waiting.peer == peer).count();

@@ -9,7 +9,6 @@ use pgweir_wire::backend;
 use pgweir_wire::frontend::tag;
 use pgweir_wire::header::{HEADER_LEN, Header};
 
-use super::Worker;
 use super::from_client::{Cursor, Route, route};
 use super::measure::rows_in_tag;
 use super::schema_version::{is_schema_change, makes_routines};
@@ -18,11 +17,12 @@ use crate::context::Env;
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Kind, Ledger, Owner, Pushed};
 use crate::limits::LEDGER_ENTRIES_MAX;
+use crate::pool::Pool;
 use crate::server::ServerState;
 
-impl Worker {
+impl Pool {
     /// Moves the cursor of a linked client past the messages that its server gets as they are.
-    pub(super) fn pass_plain(
+    pub(crate) fn pass_plain(
         &mut self,
         env: &Env,
         id: ClientId,
@@ -69,17 +69,17 @@ impl Worker {
 }
 
 /// Messages that go to one client.
-pub(super) struct PlainAnswers {
-    pub(super) client: ClientId,
+pub(crate) struct PlainAnswers {
+    pub(crate) client: ClientId,
     /// Their bytes together.
-    pub(super) len: usize,
+    pub(crate) len: usize,
     /// The number of rows in their CommandCompletes.
-    pub(super) rows: u64,
+    pub(crate) rows: u64,
 }
 
 /// The whole messages at the front of a server's `bytes` that go to one client and change nothing but the ledger.
 #[inline]
-pub(super) fn plain_answers(ledger: &mut Ledger, bytes: &[u8]) -> Option<PlainAnswers> {
+pub(crate) fn plain_answers(ledger: &mut Ledger, bytes: &[u8]) -> Option<PlainAnswers> {
     let (client, mut kind) = ledger.plain_head()?;
     let (mut end, mut rows) = (0, 0_u64);
     while let Some(rest) = bytes.get(end..)
@@ -119,18 +119,18 @@ fn is_telling(command: &[u8]) -> bool {
 
 /// The tag of a command that changes or drops a table, a view or a similar object.
 #[inline]
-pub(super) fn changes_objects(command: &[u8]) -> bool {
+pub(crate) fn changes_objects(command: &[u8]) -> bool {
     is_schema_change(command) || command.starts_with(b"DROP")
 }
 
 /// The tag of ROLLBACK, also to a savepoint, and of a COMMIT that was none.
-pub(super) const ROLLED_BACK: &[u8] = b"ROLLBACK\0";
+pub(crate) const ROLLED_BACK: &[u8] = b"ROLLBACK\0";
 
 /// The tag of a command that ends one prepared statement.
-pub(super) const DEALLOCATED: &[u8] = b"DEALLOCATE\0";
+pub(crate) const DEALLOCATED: &[u8] = b"DEALLOCATE\0";
 
 /// The tag of a command that ends all prepared statements.
 #[inline]
-pub(super) fn is_discarding(command: &[u8]) -> bool {
+pub(crate) fn is_discarding(command: &[u8]) -> bool {
     matches!(command, b"DISCARD ALL\0" | b"DEALLOCATE ALL\0")
 }

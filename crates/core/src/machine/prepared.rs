@@ -7,9 +7,9 @@ use pgweir_wire::backend::{self, TxStatus};
 use pgweir_wire::frontend::{self, BindHead, Close, Describe, Parse, Target, tag};
 use pgweir_wire::header::{HEADER_LEN, Header};
 
+use super::Step;
 use super::from_client::may_discard;
 use super::session::{Named, Sent, is_ours};
-use super::{Step, Worker};
 use crate::client::ClientState;
 use crate::context::{Cx, Env};
 use crate::driver::Driver;
@@ -17,6 +17,7 @@ use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId, StatementId};
 use crate::ledger::{Entry, Kind, Local, Owner, Purpose, Pushed, Settled};
 use crate::limits::{CLIENT_STATEMENTS_MAX, NAMES_BYTES_MAX, PARSE_BYTES_MAX};
+use crate::pool::Pool;
 use crate::statements::{ClientStatements, ServerName};
 
 /// A client's statement on a server.
@@ -29,25 +30,25 @@ struct Provided {
 }
 
 /// Names by which servers know the protocol's statements begin so.
-pub(super) const OUR_PREFIX: &[u8] = b"PGWEIR_";
+pub(crate) const OUR_PREFIX: &[u8] = b"PGWEIR_";
 
 /// The name by which servers know a statement that was prepared under a name in use.
-pub(super) const PREPARED_TWICE: &[u8] = b"PGWEIR_0";
+pub(crate) const PREPARED_TWICE: &[u8] = b"PGWEIR_0";
 
-impl Worker {
+impl Pool {
     /// Statements of this client are known by content: it shares servers with other clients, and `max_prepared_statements`
     /// is on.
-    pub(super) fn client_tracks_statements(&self, id: ClientId) -> bool {
-        let Some(account) = self.clients.get(id).and_then(|client| client.account.as_deref()) else {
+    pub(crate) fn client_tracks_statements(&self, id: ClientId) -> bool {
+        let Some(account) = self.clients.get(id).map(|client| &client.account) else {
             return false;
         };
         // A client with names known by content keeps that, even if RELOAD changes the setting.
-        (self.pools[account.pool].tracks_statements || account.statements.is_some())
+        (self.state.tracks_statements || account.statements.is_some())
             && account.replication == crate::client_handoff::Replication::None
     }
 
     /// A message that names a prepared statement.
-    pub(super) fn prepared_message<D: Driver>(
+    pub(crate) fn prepared_message<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -116,15 +117,15 @@ impl Worker {
         server_id: ServerId,
         parse: &Parse<'_>,
     ) -> Result<(), Fault> {
-        let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut()) else {
+        let Some(account) = self.clients.get_mut(id).map(|client| &mut client.account) else {
             return Ok(());
         };
-        self.pools[account.pool].stats.client_parses += 1;
+        self.state.stats.client_parses += 1;
         if account.statement(parse.name).is_none() && self.may_be_taken_by_sql(id, parse.name) {
             self.try_own_name(cx, id, server_id, parse);
         }
         let reading = self.reading_of(cx.env, id);
-        let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut()) else {
+        let Some(account) = self.clients.get_mut(id).map(|client| &mut client.account) else {
             return Ok(());
         };
         let statements = account.statements.get_or_insert_default();
@@ -199,7 +200,7 @@ impl Worker {
     }
 
     /// Parse of a client that has no server: needs none if a server has prepared the same before. `None` if it needs one.
-    pub(super) fn parse_without_server<D: Driver>(
+    pub(crate) fn parse_without_server<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -218,7 +219,7 @@ impl Worker {
             return None;
         }
         let client = self.clients.get_mut(id)?;
-        let account = client.account.as_deref_mut()?;
+        let account = &mut client.account;
         if account.listener.is_some() {
             // Up to its Sync it is told of no notification: its server knows about that.
             return None;
@@ -229,7 +230,7 @@ impl Worker {
         }
         statements.insert(parse.name, known);
         cx.env.statements.share(known);
-        self.pools[account.pool].stats.client_parses += 1;
+        self.state.stats.client_parses += 1;
         cx.env.scratch.clear();
         backend::encode_parse_complete(&mut cx.env.scratch);
         cx.driver.send(client.conn, &cx.env.scratch);
@@ -237,7 +238,7 @@ impl Worker {
     }
 
     /// A server has prepared it: it is a statement.
-    pub(super) fn statement_parsed(&mut self, env: &mut Env, entry: Entry) {
+    pub(crate) fn statement_parsed(&mut self, env: &mut Env, entry: Entry) {
         if let (Kind::Parse, Some(statement)) = (entry.kind, entry.statement) {
             env.statements.note_parsed(statement);
         }
@@ -271,7 +272,7 @@ impl Worker {
             &known.types,
         );
         let server = &self.servers[server_id];
-        self.pools[server.pool].stats.server_parses += 1;
+        self.state.stats.server_parses += 1;
         cx.driver.send(server.conn, &cx.env.scratch);
     }
 
@@ -287,7 +288,7 @@ impl Worker {
 
     /// Has the server forget a statement. Its use by the server ends when the Close is answered; a Close that is skipped gives
     /// it back.
-    pub(super) fn evict_statement<D: Driver>(
+    pub(crate) fn evict_statement<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         server_id: ServerId,
@@ -352,7 +353,7 @@ impl Worker {
 
     /// The statement that a name of the client's stands for, and its ticket.
     fn client_named(&self, id: ClientId, name: &[u8]) -> Option<(StatementId, u32)> {
-        self.clients.get(id)?.account.as_deref()?.statements.as_ref()?.named(name)
+        self.clients.get(id)?.account.statements.as_ref()?.named(name)
     }
 
     fn bind<D: Driver>(
@@ -365,13 +366,12 @@ impl Worker {
     ) -> Step {
         let body = &message[HEADER_LEN..message.len().min(header.total())];
         let Some(head) = BindHead::parse_prefix(body) else { return Step::Wait };
-        let pool = self.servers[server_id].pool;
-        self.pools[pool].stats.binds += 1;
+        self.state.stats.binds += 1;
         let named = self.client_named(id, head.statement);
         let statement = named.map(|(statement, _)| statement);
         if let Some(known) = statement.and_then(|statement| cx.env.statements.get(statement))
             && let Some(traits) = known.traits
-            && self.concerns_sequences(id, &known.query, &traits)
+            && self.concerns_sequences(&known.query, &traits)
         {
             let text = known.query.clone();
             self.use_sequences(cx, id, server_id, (&text, &traits), false);
@@ -452,7 +452,7 @@ impl Worker {
             return Ok(());
         }
         let mut entry = Entry::new(Owner::Client(id), Kind::Local(Local::CloseComplete));
-        let account = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut());
+        let account = self.clients.get_mut(id).map(|client| &mut client.account);
         let statements = account.and_then(|account| account.statements.as_mut());
         if let Some((ticket, statement)) = statements.and_then(|statements| statements.close(close.name)) {
             (entry.ticket, entry.statement) = (ticket, Some(statement));
@@ -462,7 +462,7 @@ impl Worker {
     }
 
     /// Close of a named statement by a client that has no server: needs none. `None` if it is about something else.
-    pub(super) fn close_without_server<D: Driver>(
+    pub(crate) fn close_without_server<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -489,7 +489,7 @@ impl Worker {
     }
 
     fn forget_statement(&mut self, env: &mut Env, id: ClientId, name: &[u8]) {
-        let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut()) else {
+        let Some(account) = self.clients.get_mut(id).map(|client| &mut client.account) else {
             return;
         };
         if let Some(statement) = account.statements.as_mut().and_then(|statements| statements.remove(name)) {
@@ -506,7 +506,7 @@ impl Worker {
     }
 
     /// Gives our own answers that are due.
-    pub(super) fn settle<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
+    pub(crate) fn settle<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
         while let Some(settled) = self.servers.get_mut(server_id).and_then(|server| server.ledger.settle()) {
             let Settled::Answer(entry, local) = settled else {
                 debug_assert!(false, "what an error skips is taken back with that error");
@@ -528,7 +528,7 @@ impl Worker {
 
     /// An error of the server ended one entry (if it was of an extended group) and skips others: notes that assumed their
     /// success are taken back, the last first.
-    pub(super) fn undo_failed(&mut self, env: &mut Env, server_id: ServerId, failed: Option<Entry>) {
+    pub(crate) fn undo_failed(&mut self, env: &mut Env, server_id: ServerId, failed: Option<Entry>) {
         let mut undone: Vec<Entry> = failed.into_iter().collect();
         while let Some(server) = self.servers.get_mut(server_id).filter(|server| server.ledger.is_skipping())
         {
@@ -582,11 +582,11 @@ impl Worker {
     }
 
     fn statements_of(&mut self, entry: Entry) -> Option<&mut ClientStatements> {
-        self.clients.get_mut(entry.owner.client()?)?.account.as_deref_mut()?.statements.as_deref_mut()
+        self.clients.get_mut(entry.owner.client()?)?.account.statements.as_deref_mut()
     }
 
     /// A hidden Close was answered: the server's use of the statement is over.
-    pub(super) fn statement_evicted(&mut self, env: &mut Env, entry: Entry) {
+    pub(crate) fn statement_evicted(&mut self, env: &mut Env, entry: Entry) {
         if let (Kind::Close, Owner::Hidden(Purpose::Evict), Some(statement)) =
             (entry.kind, entry.owner, entry.statement)
         {
@@ -594,7 +594,7 @@ impl Worker {
         }
     }
 
-    pub(super) fn forget_name(&mut self, env: &mut Env, entry: Entry) {
+    pub(crate) fn forget_name(&mut self, env: &mut Env, entry: Entry) {
         if !matches!(entry.owner, Owner::Client(_)) {
             return;
         }
@@ -606,7 +606,7 @@ impl Worker {
 
     /// DISCARD ALL or DEALLOCATE ALL succeeded: client and server have no prepared statements any more, except those whose
     /// Parse is still owed: it came later.
-    pub(super) fn statements_discarded(
+    pub(crate) fn statements_discarded(
         &mut self,
         env: &mut Env,
         client: Option<ClientId>,
@@ -624,7 +624,7 @@ impl Worker {
                 server.statements.insert(statement);
             }
         }
-        let account = client.and_then(|id| self.clients.get_mut(id)?.account.as_deref_mut());
+        let account = client.and_then(|id| self.clients.get_mut(id)).map(|client| &mut client.account);
         if let Some(statements) = account.and_then(|account| account.statements.as_mut()) {
             let kept = |ticket: u32| behind.iter().any(|entry| entry.ticket == ticket);
             gone.extend(statements.discard(kept));

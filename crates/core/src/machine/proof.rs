@@ -13,18 +13,18 @@ use pgweir_wire::frontend::tag;
 use pgweir_wire::header::{HEADER_LEN, Header};
 
 use super::{Step, Worker};
-use crate::client::{
-    Asked, Attempt, Authenticating, AwaitingAnswer, ClientState, Exchange, Greeting, Record, Target, Then,
-    printable,
-};
+use crate::client::printable;
 use crate::client_handoff::{Login, Replication};
 use crate::context::{Cx, Env};
 use crate::driver::{Driver, Peer};
 use crate::errors::{Fault, Unproven};
-use crate::ids::ClientId;
+use crate::ids::UnpooledId;
 use crate::inquiry::{About, Answer, Checker, Inquiry, Lookup, Obstacle};
 use crate::limits::PASSWORD_BYTES_MAX;
 use crate::mail::Question;
+use crate::unpooled::{
+    Asked, Attempt, Authenticating, AwaitingAnswer, Exchange, Greeting, Record, Target, Then, UnpooledState,
+};
 
 /// The steps that a client must take to prove its user.
 enum Way {
@@ -42,10 +42,10 @@ enum Way {
 
 impl Worker {
     /// Finds out how this client must prove its user, and begins.
-    pub(super) fn begin_proof<D: Driver>(
+    pub(crate) fn begin_proof<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
-        id: ClientId,
+        id: UnpooledId,
         attempt: Attempt,
     ) -> Step {
         match self.way(cx.env, id, &attempt) {
@@ -69,23 +69,23 @@ impl Worker {
                 )
             }
             Ok(Way::OsUser(map)) => {
-                let peer = self.clients.get(id).map(|client| client.origin.peer.clone());
+                let peer = self.unpooled.get(id).map(|client| client.origin.peer.clone());
                 let Some(Peer::Unix { uid, .. }) = peer else {
                     return self.refuse_attempt(cx, id, attempt, &Fault::NotAllowedIn(PEER_REJECTED));
                 };
                 self.inquire(cx, id, attempt, Asked::OsUser(map), About::OsUser { uid })
             }
             Ok(Way::Elsewhere(checker)) => {
-                let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
+                let Some(client) = self.unpooled.get_mut(id) else { return Step::Gone };
                 cx.driver.send(client.conn, &ask_for_password());
                 let exchange = Exchange::Password(checker);
-                client.state = ClientState::Authenticating(Box::new(Authenticating { attempt, exchange }));
+                client.state = UnpooledState::Authenticating(Box::new(Authenticating { attempt, exchange }));
                 Step::Used(0)
             }
         }
     }
 
-    fn way(&self, env: &Env, id: ClientId, attempt: &Attempt) -> Result<Way, Fault> {
+    fn way(&self, env: &Env, id: UnpooledId, attempt: &Attempt) -> Result<Way, Fault> {
         let method = match env.rules.config.main.auth_type {
             AuthType::Any => {
                 let database = env.rules.config.database(&attempt.login.database);
@@ -109,9 +109,9 @@ impl Worker {
         Ok(Way::Exchange(method))
     }
 
-    fn way_by_rule(&self, env: &Env, id: ClientId, login: &Login) -> Result<Way, Fault> {
+    fn way_by_rule(&self, env: &Env, id: UnpooledId, login: &Login) -> Result<Way, Fault> {
         let none = Fault::NotAllowedIn("no authentication method is found");
-        let Some(client) = self.clients.get(id) else { return Err(none) };
+        let Some(client) = self.unpooled.get(id) else { return Err(none) };
         let way = match &client.origin.peer {
             Peer::Unix { .. } => pgweir_auth::Way::Local,
             Peer::Tcp { remote, .. } => {
@@ -135,8 +135,8 @@ impl Worker {
     }
 
     /// Names of the certificate that the client has shown and that was verified.
-    fn certificate_names(&self, id: ClientId) -> Vec<String> {
-        let tls = self.clients.get(id).and_then(|client| client.origin.tls.as_deref());
+    fn certificate_names(&self, id: UnpooledId) -> Vec<String> {
+        let tls = self.unpooled.get(id).and_then(|client| client.origin.tls.as_deref());
         tls.map(|tls| tls.peer_names.clone()).unwrap_or_default()
     }
 
@@ -149,7 +149,7 @@ impl Worker {
     }
 
     /// The next step is known, but the user's secret may not be: then it is fetched first.
-    fn go_on<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, attempt: Attempt, then: Then) -> Step {
+    fn go_on<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId, attempt: Attempt, then: Then) -> Step {
         let listed = cx.env.rules.users.get(&attempt.login.user).is_some();
         match self.lookup_for(cx.env, id, &attempt) {
             Some(lookup) if !listed && cx.env.shared.switches(&lookup.database).disabled => {
@@ -170,7 +170,7 @@ impl Worker {
     fn inquire<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
-        id: ClientId,
+        id: UnpooledId,
         attempt: Attempt,
         asked: Asked,
         about: About,
@@ -180,16 +180,16 @@ impl Worker {
         Step::Used(0)
     }
 
-    fn await_answer(&mut self, id: ClientId, attempt: Attempt, asked: Asked) {
-        if let Some(client) = self.clients.get_mut(id) {
-            client.state = ClientState::AwaitingAnswer(Box::new(AwaitingAnswer { attempt, asked }));
+    fn await_answer(&mut self, id: UnpooledId, attempt: Attempt, asked: Asked) {
+        if let Some(client) = self.unpooled.get_mut(id) {
+            client.state = UnpooledState::AwaitingAnswer(Box::new(AwaitingAnswer { attempt, asked }));
         }
     }
 
     fn refuse_attempt<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
-        id: ClientId,
+        id: UnpooledId,
         attempt: Attempt,
         fault: &Fault,
     ) -> Step {
@@ -199,7 +199,7 @@ impl Worker {
     /// The question that `auth_query` puts for this user, if it is configured: the database's own settings take precedence over
     /// the global ones. If there is no database to ask (the console, a database that does not exist, without `auth_dbname`),
     /// there is no question, and the user stays unknown.
-    fn lookup_for(&self, env: &Env, id: ClientId, attempt: &Attempt) -> Option<Box<Lookup>> {
+    fn lookup_for(&self, env: &Env, id: UnpooledId, attempt: &Attempt) -> Option<Box<Lookup>> {
         let (config, login) = (&env.rules.config, &attempt.login);
         let database = config.database(&login.database);
         let of_database = |pick: fn(&Database) -> &Option<String>| {
@@ -224,20 +224,24 @@ impl Worker {
     }
 
     /// Answers that came in since the last tick: those logins go on.
-    pub(super) fn deliver_answers<D: Driver>(&mut self, cx: &mut Cx<'_, D>) -> bool {
+    pub(crate) fn deliver_answers<D: Driver>(&mut self, cx: &mut Cx<'_, D>) -> bool {
+        if !cx.env.effects.is_empty() {
+            // Questions that cannot be asked are answered at once.
+            self.carry_out(cx);
+        }
         let answers = std::mem::take(&mut self.answers);
         let any = !answers.is_empty();
         for (id, answer) in answers {
             self.answered(cx, id, answer);
-            self.client_resume(cx, id);
+            self.unpooled_resume(cx, id);
         }
         any
     }
 
-    fn answered<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, answer: Answer) {
-        let Some(client) = self.clients.get_mut(id) else { return };
-        let state = std::mem::replace(&mut client.state, ClientState::Greeting(Greeting::default()));
-        let ClientState::AwaitingAnswer(waiting) = state else {
+    fn answered<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId, answer: Answer) {
+        let Some(client) = self.unpooled.get_mut(id) else { return };
+        let state = std::mem::replace(&mut client.state, UnpooledState::Greeting(Greeting::default()));
+        let UnpooledState::AwaitingAnswer(waiting) = state else {
             client.state = state;
             return;
         };
@@ -286,7 +290,7 @@ impl Worker {
     fn begin_exchange<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
-        id: ClientId,
+        id: UnpooledId,
         attempt: Attempt,
         then: Then,
     ) -> Step {
@@ -300,7 +304,7 @@ impl Worker {
             let text = format!("no such user: {}", printable(user.as_bytes()));
             self.log_of_login(cx, id, &attempt.login, &text);
         }
-        let tls = self.clients.get(id).and_then(|client| client.origin.tls.as_deref());
+        let tls = self.unpooled.get(id).and_then(|client| client.origin.tls.as_deref());
         let env = GuardEnv {
             mock_seed: &cx.env.shared.mock_seed,
             scram_iterations: cx.env.rules.config.main.scram_iterations,
@@ -325,25 +329,30 @@ impl Worker {
     }
 
     /// A password or SASL message.
-    pub(super) fn authenticate<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, bytes: &[u8]) -> Step {
+    pub(crate) fn authenticate<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: UnpooledId,
+        bytes: &[u8],
+    ) -> Step {
         let header = match Header::peek(bytes) {
             Ok(Some(header)) => header,
             Ok(None) => return Step::Wait,
-            Err(error) => return self.refuse_client(cx, id, &Fault::Protocol(error.to_string().into())),
+            Err(error) => return self.refuse_unpooled(cx, id, &Fault::Protocol(error.to_string().into())),
         };
         if header.tag == tag::TERMINATE {
-            return self.client_left(cx, id, "client close request");
+            return self.unpooled_left(cx, id, "client close request");
         }
         if header.tag != tag::PASSWORD {
-            return self.refuse_client(cx, id, &Fault::Protocol("expected a password message".into()));
+            return self.refuse_unpooled(cx, id, &Fault::Protocol("expected a password message".into()));
         }
         if header.total() - HEADER_LEN > PASSWORD_BYTES_MAX {
-            return self.refuse_client(cx, id, &Fault::Protocol("the password message is too long".into()));
+            return self.refuse_unpooled(cx, id, &Fault::Protocol("the password message is too long".into()));
         }
         let Some(body) = bytes.get(HEADER_LEN..header.total()) else { return Step::Wait };
-        let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
-        let state = std::mem::replace(&mut client.state, ClientState::Greeting(Greeting::default()));
-        let ClientState::Authenticating(state) = state else {
+        let Some(client) = self.unpooled.get_mut(id) else { return Step::Gone };
+        let state = std::mem::replace(&mut client.state, UnpooledState::Greeting(Greeting::default()));
+        let UnpooledState::Authenticating(state) = state else {
             client.state = state;
             return Step::Wait;
         };
@@ -355,7 +364,7 @@ impl Worker {
             }
             Exchange::Password(by) => match read_password(body) {
                 Ok(password) => {
-                    let address = self.clients.get(id).and_then(|client| client.origin.peer.ip());
+                    let address = self.unpooled.get(id).and_then(|client| client.origin.peer.ip());
                     let user = Arc::clone(&attempt.login.user);
                     let refusal = match by {
                         Checker::Pam => Refusal::Pam,
@@ -376,16 +385,16 @@ impl Worker {
     fn follow_verdict<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
-        id: ClientId,
+        id: UnpooledId,
         mut attempt: Attempt,
         verdict: Verdict,
     ) -> Step {
-        let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
+        let Some(client) = self.unpooled.get_mut(id) else { return Step::Gone };
         match verdict {
             Verdict::Ask(guard, message) => {
                 cx.driver.send(client.conn, &message);
                 let exchange = Exchange::Guard(guard);
-                client.state = ClientState::Authenticating(Box::new(Authenticating { attempt, exchange }));
+                client.state = UnpooledState::Authenticating(Box::new(Authenticating { attempt, exchange }));
                 Step::Used(0)
             }
             Verdict::Proven { send, learned } => {

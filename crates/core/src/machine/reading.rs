@@ -3,17 +3,17 @@
 
 use std::sync::Arc;
 
-use super::Worker;
 use crate::client::ClientState;
 use crate::context::Env;
 use crate::ids::{ClientId, ServerId, StatementId};
+use crate::pool::Pool;
 use crate::readings::Reading;
 use crate::session::Session;
 
-impl Worker {
+impl Pool {
     /// How the client reads now; `None` if pgweir does not know: its transaction may have changed settings, which its server
     /// will be asked for when it is over, or the objects that statements are about.
-    pub(super) fn reading_of(&mut self, env: &mut Env, id: ClientId) -> Option<Reading> {
+    pub(crate) fn reading_of(&mut self, env: &mut Env, id: ClientId) -> Option<Reading> {
         match &self.clients.get(id)?.state {
             ClientState::Linked(link) if link.reads_alone() => None,
             _ => self.settled_reading(env, id),
@@ -21,8 +21,8 @@ impl Worker {
     }
 
     /// As [`Worker::reading_of`], by what was known of it before its transaction.
-    pub(super) fn settled_reading(&mut self, env: &mut Env, id: ClientId) -> Option<Reading> {
-        let account = self.clients.get_mut(id)?.account.as_deref_mut()?;
+    pub(crate) fn settled_reading(&mut self, env: &mut Env, id: ClientId) -> Option<Reading> {
+        let account = &mut self.clients.get_mut(id)?.account;
         let known = account.reading.as_ref();
         if let Some(reading) = known.and_then(|known| known.of(&account.params, &account.session)) {
             return reading;
@@ -34,7 +34,7 @@ impl Worker {
     /// A client's statement is to be prepared on another server, under the settings that the client has now. If these are not
     /// the settings that it was prepared under before, no client with these settings may get it: the name stands for another
     /// statement then.
-    pub(super) fn reread_statement(
+    pub(crate) fn reread_statement(
         &mut self,
         env: &mut Env,
         id: ClientId,
@@ -50,7 +50,7 @@ impl Worker {
             return old;
         }
         env.statements.enter_age(env.shared.age());
-        let account = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut());
+        let account = self.clients.get_mut(id).map(|client| &mut client.account);
         let Some(names) = account.and_then(|account| account.statements.as_deref_mut()) else { return old };
         let Some(new) = env.statements.take_anew(old, reading) else { return old };
         names.renew(name, new);
@@ -60,7 +60,7 @@ impl Worker {
 
     /// The same for a statement that the client prepared by SQL and this server lacks: the client's session, as it is from
     /// here on.
-    pub(super) fn reread_prepared(
+    pub(crate) fn reread_prepared(
         &mut self,
         env: &mut Env,
         id: ClientId,
@@ -79,10 +79,10 @@ impl Worker {
             Some(reading) => reading,
             None => env.readings.alone(),
         });
-        let account = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut());
+        let account = self.clients.get_mut(id).map(|client| &mut client.account);
         match account.filter(|_| reread != *session) {
             Some(account) => {
-                account.session = self.pools[account.pool].sessions.share(reread);
+                account.session = self.state.sessions.share(reread);
                 Arc::clone(&account.session)
             }
             None => session,

@@ -7,15 +7,15 @@ use std::sync::Arc;
 use pgweir_wire::frontend::tag;
 use pgweir_wire::header::Header;
 
+use super::Step;
 use super::from_client::{Route, oversized, route};
-use super::{Step, Worker};
 use crate::client::ClientState;
 use crate::context::{Cx, Env};
 use crate::driver::{CloseMode, Driver};
 use crate::errors::Fault;
-use crate::ids::{ClientId, PoolId, ServerId};
+use crate::ids::{ClientId, ServerId};
 use crate::limits::{BACKLOG_HIGH_BYTES, HOLD_MESSAGE_BYTES};
-use crate::pool::ServerKind;
+use crate::pool::{Pool, ServerKind};
 
 /// The decision for the front of a replication client's bytes.
 enum Front {
@@ -28,46 +28,40 @@ enum Front {
     Rejected(Route, u8),
 }
 
-impl Worker {
+impl Pool {
     /// A replication client that is proven needs its connection.
-    pub(super) fn request_replication<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        pool_id: PoolId,
-        client: ClientId,
-    ) {
-        if let Some(fault) = self.known_failure(cx.env, pool_id) {
+    pub(crate) fn request_replication<D: Driver>(&mut self, cx: &mut Cx<'_, D>, client: ClientId) {
+        if let Some(fault) = self.known_failure(cx.env) {
             self.refuse_client(cx, client, &fault);
             return;
         }
-        self.pools[pool_id].replicating.push_back(client);
-        self.notice(pool_id);
+        self.state.replicating.push_back(client);
+        self.notice();
     }
 
     /// Opens connections for the clients that are next, as long as there is room, or a free server that can go.
-    pub(super) fn serve_replication<D: Driver>(&mut self, cx: &mut Cx<'_, D>, pool_id: PoolId) {
-        while let Some(client) = self.next_replicating(cx.env, pool_id)
-            && self.make_room(cx, pool_id)
+    pub(crate) fn serve_replication<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        while let Some(client) = self.next_replicating(cx.env)
+            && self.make_room(cx)
         {
-            self.pools[pool_id].replicating.pop_front();
-            self.dial_server(cx, pool_id, Some(client));
+            self.state.replicating.pop_front();
+            self.dial_server(cx, Some(client));
         }
     }
 
     /// The replication client that is next: no client has waited longer, and nothing keeps the pool from opening connections.
     /// A server that becomes free is not for other clients then.
-    pub(super) fn next_replicating(&mut self, env: &Env, pool_id: PoolId) -> Option<ClientId> {
-        let client = *self.pools[pool_id].replicating.front()?;
-        let since_us = self.clients.get(client)?.account.as_ref()?.request_us;
-        let first = self.first_waiting(pool_id);
-        (first.is_none_or(|(_, first_us)| since_us <= first_us) && self.may_dial(env, pool_id))
-            .then_some(client)
+    pub(crate) fn next_replicating(&mut self, env: &Env) -> Option<ClientId> {
+        let client = *self.state.replicating.front()?;
+        let since_us = self.clients.get(client)?.account.request_us;
+        let first = self.first_waiting();
+        (first.is_none_or(|(_, first_us)| since_us <= first_us) && self.may_dial(env)).then_some(client)
     }
 
     /// Takes a place for one more connection; a free server goes for it if necessary.
-    fn make_room<D: Driver>(&mut self, cx: &mut Cx<'_, D>, pool_id: PoolId) -> bool {
+    fn make_room<D: Driver>(&mut self, cx: &mut Cx<'_, D>) -> bool {
         let config = Arc::clone(&cx.env.rules.config);
-        let pool = &self.pools[pool_id];
+        let pool = &self.state;
         let size = config.pool_size(&pool.config, &pool.user);
         if size > 0
             && pool.servers_total() >= size
@@ -75,21 +69,22 @@ impl Worker {
         {
             self.close_server(cx, idle, "evicted", CloseMode::Flush);
         }
-        let full = size > 0 && self.pools[pool_id].servers_total() >= size;
-        !full && self.take_place(cx, pool_id, true)
+        let full = size > 0 && self.state.servers_total() >= size;
+        !full && self.take_place(cx, true)
     }
 
     /// Connections that are being opened for one client each, and will never be the pool's.
-    pub(super) fn logins_for_replication(&self, pool_id: PoolId) -> u32 {
-        let reserved = self.servers.values().filter(|server| {
-            server.pool == pool_id && server.replication && server.state.kind() == ServerKind::Login
-        });
+    pub(crate) fn logins_for_replication(&self) -> u32 {
+        let reserved = self
+            .servers
+            .values()
+            .filter(|server| server.replication && server.state.kind() == ServerKind::Login);
         reserved.count() as u32
     }
 
     /// The bytes of a linked replication client go to its server as they are. pgweir adds nothing and notes nothing: the server
     /// is this client's alone, and ends with it.
-    pub(super) fn replication_client_sent<D: Driver>(
+    pub(crate) fn replication_client_sent<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -160,7 +155,7 @@ impl Worker {
     }
 
     /// A replication client that is not linked yet leaves: its connection is not opened any further.
-    pub(super) fn abandon_dial<D: Driver>(&mut self, cx: &mut Cx<'_, D>, client: ClientId) {
+    pub(crate) fn abandon_dial<D: Driver>(&mut self, cx: &mut Cx<'_, D>, client: ClientId) {
         let concerned = self
             .servers
             .iter()

@@ -4,38 +4,38 @@ use std::collections::BTreeSet;
 
 use super::hosts::{host_rows, zone_rows};
 use super::measure::statement_rows;
-use super::observe::shown_state;
+use super::show::unpooled_row;
 use super::{Activity, Worker};
-use crate::client::{Client, ClientState, Link, QueuedBehind};
-use crate::client_handoff::Replication;
+use crate::client::Client;
 use crate::console::command::{Outcome, Topic};
 use crate::console::table::{TOTALS, column_names};
 use crate::context::{Cx, Env};
-use crate::driver::{Driver, Endpoint, NamesSeen, Peer};
+use crate::driver::{Driver, NamesSeen};
 use crate::mail::Shutdown;
-use crate::params::Params;
-use crate::pool::{Pool, ServerKind};
-use crate::server::{Server, ServerState};
+use crate::pool::{Pool, PoolState};
+use crate::server::Server;
 use crate::stats::{Stats, Window};
 
-type Row = Vec<Option<String>>;
+pub(crate) type Row = Vec<Option<String>>;
 
 /// A cell that has a value.
-fn cell(value: impl ToString) -> Option<String> {
+pub(crate) fn cell(value: impl ToString) -> Option<String> {
     Some(value.to_string())
 }
 
 impl Worker {
     /// This worker's part of a topic. If all workers have the same rows, they come from the first worker alone.
-    pub(super) fn report<D: Driver>(&mut self, cx: &Cx<'_, D>, topic: Topic) -> Outcome {
+    pub(crate) fn report<D: Driver>(&mut self, cx: &Cx<'_, D>, topic: Topic) -> Outcome {
         let first = cx.env.worker.0 == 0;
         match topic {
             Topic::Clients | Topic::ClientsExtended => Outcome::Rows(self.client_rows(cx, false, false)),
-            Topic::Servers | Topic::ServersExtended => Outcome::Rows(self.server_rows(cx, false, false)),
+            Topic::Servers | Topic::ServersExtended => Outcome::Rows(
+                self.pools.values().flat_map(|pool| pool.server_rows(cx, false, false)).collect(),
+            ),
             Topic::Sockets | Topic::ActiveSockets => {
                 let active = topic == Topic::ActiveSockets;
                 let mut rows = self.client_rows(cx, true, active);
-                rows.extend(self.server_rows(cx, true, active));
+                rows.extend(self.pools.values().flat_map(|pool| pool.server_rows(cx, true, active)));
                 Outcome::Rows(rows)
             }
             Topic::Pools | Topic::PoolsExtended => Outcome::Rows(self.pool_rows(cx.env)),
@@ -63,8 +63,18 @@ impl Worker {
         }
     }
 
+    fn client_rows<D: Driver>(&self, cx: &Cx<'_, D>, sockets: bool, active: bool) -> Vec<Row> {
+        let unpooled = self
+            .unpooled
+            .values()
+            .filter(|client| sockets || client.console().is_some())
+            .filter(|client| !active || cx.driver.backlog(client.conn) > 0 || !client.inbox.is_empty());
+        let unpooled = unpooled.map(|client| unpooled_row(cx, client, sockets));
+        self.pools.values().flat_map(|pool| pool.client_rows(cx, sockets, active)).chain(unpooled).collect()
+    }
+
     /// Puts the workers' answers together.
-    pub(super) fn merge(&self, topic: Topic, outcomes: Vec<Outcome>) -> Vec<Row> {
+    pub(crate) fn merge(&self, topic: Topic, outcomes: Vec<Outcome>) -> Vec<Row> {
         let mut rows = Worker::merged(topic, outcomes);
         // Rows are made for the extended tables. The other ones lack the columns at the end.
         let width = column_names(topic).len();
@@ -125,280 +135,19 @@ impl Worker {
             _ => rows,
         }
     }
+}
 
-    fn client_rows<D: Driver>(&self, cx: &Cx<'_, D>, sockets: bool, active: bool) -> Vec<Row> {
-        self.clients
-            .values()
-            .filter(|client| {
-                sockets || client.account.is_some() || matches!(client.state, ClientState::Console(_))
-            })
-            .filter(|client| !active || cx.driver.backlog(client.conn) > 0 || !client.inbox.is_empty())
-            .map(|client| {
-                let mut row = self.client_row(cx.env, client, sockets);
-                if sockets {
-                    row.extend(buffer_cells(client.inbox.len(), cx.driver.backlog(client.conn)));
-                } else {
-                    row.push(cell(u8::from(matches!(client.state, ClientState::QueuedBehind(_)))));
-                    row.extend(self.pin_cells(cx.env, Some(client)));
-                    let server = match &client.state {
-                        ClientState::Linked(link) => self.servers.get(link.server),
-                        _ => None,
-                    };
-                    row.extend(self.work_cells(cx.env, server));
-                }
-                row
-            })
-            .collect()
-    }
-
-    fn client_row(&self, env: &Env, client: &Client, sockets: bool) -> Row {
-        let (user, database) = match (&client.account, &client.state) {
-            (Some(account), _) => (account.user.to_string(), self.pools[account.pool].database.to_string()),
-            (None, ClientState::Console(console)) => {
-                (console.user().to_owned(), crate::console::DATABASE.to_owned())
-            }
-            (None, _) => (String::new(), String::new()),
-        };
-        let state = match &client.state {
-            ClientState::Waiting(_) | ClientState::QueuedBehind(_) | ClientState::AwaitingServer(_)
-                if sockets =>
-            {
-                "cl_waiting"
-            }
-            ClientState::Linked(_) if sockets => "cl_active",
-            state => shown_state(state),
-        };
-        let (addr, port, local_addr, local_port) = peer_cells(&client.origin.peer);
-        let request_us = match (&client.account, &client.state) {
-            (Some(account), _) => account.request_us,
-            (None, ClientState::Console(console)) => console.request_us,
-            (None, _) => client.origin.since.mono_us,
-        };
-        let wait_us = match &client.state {
-            ClientState::Waiting(_) | ClientState::QueuedBehind(_) => {
-                env.now.mono_us.saturating_sub(request_us)
-            }
-            ClientState::Linked(link) => self.answer_wait_us(env, link, request_us),
-            _ => 0,
-        };
-        let link = match &client.state {
-            ClientState::Linked(Link { server, .. })
-            | ClientState::QueuedBehind(QueuedBehind { server, .. }) => {
-                self.servers.get(*server).map(|server| pointer(server.serial))
-            }
-            _ => None,
-        };
-        let remote_pid = match client.origin.peer {
-            Peer::Unix { pid, .. } => pid,
-            Peer::Tcp { .. } => 0,
-        };
-        let application = match (&client.account, &client.state) {
-            (Some(account), _) => self.application_name(env, &account.params),
-            (None, ClientState::Console(console)) => console.application.as_deref(),
-            (None, _) => None,
-        };
-        let application = application.map(|name| String::from_utf8_lossy(name).into_owned());
-        let statements = client
-            .account
-            .as_ref()
-            .and_then(|account| account.statements.as_ref())
-            .map_or(0, |statements| statements.len());
-        vec![
-            cell("C"),
-            cell(user),
-            cell(database),
-            cell(client.replication().text()),
-            cell(state),
-            cell(addr),
-            cell(port),
-            cell(local_addr),
-            cell(local_port),
-            cell(self.time_text(env, client.origin.since.mono_us)),
-            cell(self.time_text(env, request_us)),
-            cell(wait_us / 1_000_000),
-            cell(wait_us % 1_000_000),
-            cell(0),
-            cell(pointer(client.serial)),
-            cell(link.unwrap_or_default()),
-            cell(remote_pid),
-            cell(client.origin.tls.as_ref().map_or("", |tls| &tls.description)),
-            cell(application.unwrap_or_default()),
-            cell(statements),
-            cell(client.serial),
-        ]
-    }
-
-    /// How long a client that has a server waits for an answer. Between its statements it waits for nothing.
-    fn answer_wait_us(&self, env: &Env, link: &Link, request_us: u64) -> u64 {
-        let Some(server) = self.servers.get(link.server) else { return 0 };
-        let since_us = match server.state {
-            ServerState::Settling(_) => request_us,
-            _ => server.query_us,
-        };
-        if since_us > 0 { env.now.mono_us.saturating_sub(since_us) } else { 0 }
-    }
-
-    fn server_rows<D: Driver>(&self, cx: &Cx<'_, D>, sockets: bool, active: bool) -> Vec<Row> {
-        self.servers
-            .values()
-            .filter(|server| !active || cx.driver.backlog(server.conn) > 0 || !server.inbox.is_empty())
-            .map(|server| {
-                let mut row = self.server_row(cx.env, server, sockets);
-                if sockets {
-                    row.extend(buffer_cells(server.inbox.len(), cx.driver.backlog(server.conn)));
-                } else {
-                    row.push(cell(server.pipelined.len()));
-                    let client = server.state.client().and_then(|client| self.clients.get(client));
-                    row.extend(self.pin_cells(cx.env, client));
-                    row.extend(self.work_cells(cx.env, Some(server)));
-                }
-                row
-            })
-            .collect()
-    }
-
-    fn server_row(&self, env: &Env, server: &Server, sockets: bool) -> Row {
-        let pool = &self.pools[server.pool];
-        let state = match server.state.kind() {
-            ServerKind::Active => "active",
-            ServerKind::Idle if self.is_long_idle(env, server) => "used",
-            ServerKind::Idle => "idle",
-            ServerKind::Tested => "tested",
-            ServerKind::Login if sockets => "login",
-            ServerKind::Login => "new",
-            ServerKind::BeingCanceled => "being_canceled",
-            ServerKind::Listening => "listening",
-        };
-        let state = if sockets { format!("sv_{state}") } else { state.to_owned() };
-        let (addr, port) = match &server.endpoint {
-            Endpoint::Tcp { host, port } => {
-                (server.remote.map_or_else(|| host.to_string(), |remote| remote.ip().to_string()), *port)
-            }
-            Endpoint::Unix { .. } => ("unix".to_owned(), pool.config.port),
-        };
-        let (local_addr, local_port) = server.local.rsplit_once(':').unwrap_or(("unix", "0"));
-        let request_us = if server.query_us > 0 { server.query_us } else { server.active_us };
-        let wait_us = if server.query_us > 0 { env.now.mono_us.saturating_sub(server.query_us) } else { 0 };
-        let link = match &server.state {
-            ServerState::Busy(client) => Some(*client),
-            ServerState::Settling(settling) => Some(settling.client),
-            ServerState::Auditing(auditing) => Some(auditing.client),
-            _ => None,
-        };
-        let link = link.and_then(|client| self.clients.get(client)).map(|client| pointer(client.serial));
-        let application =
-            self.application_name(env, &server.params).map(|name| String::from_utf8_lossy(name).into_owned());
-        let replication = match server.state.client().and_then(|client| self.clients.get(client)) {
-            Some(client) if server.replication => client.replication(),
-            _ => Replication::None,
-        };
-        vec![
-            cell("S"),
-            cell(&pool.user),
-            cell(&pool.database),
-            cell(replication.text()),
-            cell(state),
-            cell(addr),
-            cell(port),
-            cell(local_addr),
-            cell(local_port),
-            cell(self.time_text(env, server.since.mono_us)),
-            cell(self.time_text(env, request_us)),
-            cell(wait_us / 1_000_000),
-            cell(wait_us % 1_000_000),
-            cell(u8::from(server.retire.is_some())),
-            cell(pointer(server.serial)),
-            cell(link.unwrap_or_default()),
-            cell(server.pid),
-            cell(&server.tls),
-            cell(application.unwrap_or_default()),
-            cell(server.statements.len()),
-            cell(server.serial),
-        ]
-    }
-
-    /// Free for longer than `server_check_delay`: it will be checked before its next use.
-    pub(super) fn is_long_idle(&self, env: &Env, server: &Server) -> bool {
-        let delay_us = super::duration_us(env.rules.config.main.server_check_delay);
-        env.now.mono_us.saturating_sub(server.active_us) > delay_us
-    }
-
-    /// Why a client keeps its server between transactions, and since when.
-    fn pin_cells(&self, env: &Env, client: Option<&Client>) -> [Option<String>; 2] {
-        let pin = client.and_then(|client| match &client.state {
-            ClientState::Linked(link) => link.pin.as_ref(),
-            _ => None,
-        });
-        match pin {
-            Some(pin) => [cell(pin.reasons.text()), cell(self.time_text(env, pin.since_us))],
-            None => [cell(""), None],
-        }
-    }
-
-    /// The age of a server's transaction, 0 if none is open, and the fingerprint of the statement that it runs.
-    fn work_cells(&self, env: &Env, server: Option<&Server>) -> [Option<String>; 2] {
-        let Some(server) = server else { return [cell(0), cell("")] };
-        let transaction_us = match server.xact_us {
-            0 => 0,
-            begun_us => env.now.mono_us.saturating_sub(begun_us),
-        };
-        let statement = Some(&server.running)
-            .filter(|_| server.query_us > 0)
-            .and_then(|running| env.measured.fingerprint(running))
-            .map_or_else(String::new, |fingerprint| format!("{fingerprint:016x}"));
-        [cell(transaction_us), cell(statement)]
-    }
-
+impl Worker {
     fn pool_rows(&self, env: &Env) -> Vec<Row> {
-        let mut rows: Vec<Row> = self.pools.iter().map(|(id, pool)| self.pool_row(env, id, pool)).collect();
+        let mut rows: Vec<Row> = self.pools.values().map(|pool| pool.pool_row(env)).collect();
         if env.worker.0 == 0 {
             rows.push(self.console_pool_row());
         }
         rows
     }
 
-    fn pool_row(&self, env: &Env, id: crate::ids::PoolId, pool: &Pool) -> Row {
-        let used = self.long_idle_servers(env, id);
-        let wait_us = self.wait_oldest_us(env, id);
-        let sent = self.cancels.values().filter(|cancel| cancel.pool == id).count();
-        let hosts = pool.config.hosts.len() > 1;
-        let balance = hosts.then(|| env.rules.config.load_balance_hosts(&pool.config).as_str().to_owned());
-        let waiting = (pool.waiting + pool.queued_behind) as usize + pool.at_login();
-        let asking = pool.lookups.len();
-        let mut row = vec![
-            cell(&pool.database),
-            cell(&pool.user),
-            cell((pool.clients as usize).saturating_sub(waiting)),
-            cell(waiting + asking),
-            cell(sent),
-            cell(pool.waiting_cancels.len()),
-            cell(pool.servers(ServerKind::Active)),
-            cell(pool.cancels),
-            cell(pool.servers(ServerKind::BeingCanceled)),
-            cell(pool.servers(ServerKind::Idle) - used),
-            cell(used),
-            cell(pool.servers(ServerKind::Tested)),
-            cell(pool.servers(ServerKind::Login)),
-            cell(wait_us / 1_000_000),
-            cell(wait_us % 1_000_000),
-            cell(pool.mode),
-            balance,
-            cell(pool.pace.target(env.rules.config.main.multiplex_servers)),
-            cell(pool.short.len()),
-            cell(pool.queued_behind),
-            cell(pool.multiplexing.multiplexed),
-            cell(pool.multiplexing.requeued),
-            cell(pool.multiplexing.violations),
-            cell(pool.pace.decisions()),
-            cell(pool.pinned),
-        ];
-        row.extend(pool.continuity.each().map(|(_, _, count)| cell(count)));
-        row.push(pool.failure.as_ref().map(|failure| failure.text.clone()));
-        row
-    }
-
     fn console_pool_row(&self) -> Row {
-        let clients = self.clients.values().filter(|client| matches!(client.state, ClientState::Console(_)));
+        let clients = self.unpooled.values().filter(|client| client.console().is_some());
         let mut row =
             vec![cell(crate::console::DATABASE), cell(crate::console::DATABASE), cell(clients.count())];
         row.extend((0..12).map(|_| cell(0)));
@@ -414,7 +163,7 @@ impl Worker {
             let stats = Stats { client_logins: self.console_logins, ..Stats::default() };
             all.push((crate::console::DATABASE.to_owned(), stats, Window::default()));
         }
-        for pool in self.pools.values() {
+        for pool in self.pools.values().map(|pool| &pool.state) {
             add_stats(&mut all, (pool.database.to_string(), pool.stats, pool.window(env.now.mono_us)));
         }
         all
@@ -423,11 +172,9 @@ impl Worker {
     fn list_sums(&self, env: &Env, names: &NamesSeen) -> Vec<(&'static str, u64)> {
         let first = |count: usize| if env.worker.0 == 0 { count as u64 } else { 0 };
         let config = &env.rules.config;
-        let logging_in = self
-            .clients
-            .values()
-            .filter(|client| client.account.is_none() && !matches!(client.state, ClientState::Console(_)))
-            .count();
+        let logging_in = self.unpooled.values().filter(|client| client.console().is_none()).count();
+        let pooled: usize = self.pools.values().map(|pool| pool.clients.len()).sum();
+        let servers: usize = self.pools.values().map(|pool| pool.servers.len()).sum();
         vec![
             ("databases", first(self.database_names(env).len() + 1)),
             ("users", first(self.user_names(env).len())),
@@ -435,10 +182,10 @@ impl Worker {
             ("pools", self.pools.len() as u64 + first(1)),
             ("peer_pools", first(config.peers.len())),
             ("free_clients", 0),
-            ("used_clients", (self.clients.len() - logging_in) as u64),
+            ("used_clients", (pooled + self.unpooled.len() - logging_in) as u64),
             ("login_clients", logging_in as u64),
             ("free_servers", 0),
-            ("used_servers", self.servers.len() as u64),
+            ("used_servers", servers as u64),
             ("dns_names", names.hosts.len() as u64),
             ("dns_zones", names.zones.len() as u64),
             ("dns_queries", names.asked as u64),
@@ -452,6 +199,8 @@ impl Worker {
         let users = first(env.rules.users.len());
         let databases = first(env.rules.config.databases.len());
         let statements = env.statements.len() as u64;
+        let servers = || self.pools.values().flat_map(|pool| pool.servers.values());
+        let sum = |of: fn(&Pool) -> usize| self.pools.values().map(|pool| of(pool) as u64).sum::<u64>();
         let rows = [
             ("user_cache", users, users),
             ("credentials_cache", users, users),
@@ -459,13 +208,9 @@ impl Worker {
             ("peer_cache", 0, 0),
             ("peer_pool_cache", 0, 0),
             ("pool_cache", self.pools.len() as u64, self.pools.capacity() as u64),
-            (
-                "outstanding_request_cache",
-                self.servers.values().map(|server| server.ledger.len() as u64).sum(),
-                0,
-            ),
-            ("server_cache", self.servers.len() as u64, self.servers.capacity() as u64),
-            ("client_cache", self.clients.len() as u64, self.clients.capacity() as u64),
+            ("outstanding_request_cache", servers().map(|server| server.ledger.len() as u64).sum(), 0),
+            ("server_cache", sum(|pool| pool.servers.len()), sum(|pool| pool.servers.capacity())),
+            ("client_cache", sum(|pool| pool.clients.len()), sum(|pool| pool.clients.capacity())),
             ("iobuf_cache", 0, 0),
             ("var_list_cache", 0, 0),
             ("server_prepared_statement_cache", statements, statements),
@@ -509,7 +254,7 @@ impl Worker {
 
     /// Databases by name: those of the configuration, and those that were made from its fallback.
     fn database_names<'a>(&'a self, env: &'a Env) -> BTreeSet<&'a str> {
-        let automatic = self.pools.values().map(|pool| &*pool.database);
+        let automatic = self.pools.values().map(|pool| &*pool.state.database);
         let fallback = pgweir_settings::FALLBACK_DATABASE;
         env.rules
             .config
@@ -593,11 +338,6 @@ impl Worker {
         .collect()
     }
 
-    /// As it is known to servers, too.
-    pub(super) fn application_name<'a>(&self, env: &Env, params: &'a Params) -> Option<&'a [u8]> {
-        params.get(env.tracked.position(b"application_name")?)
-    }
-
     fn state_rows(&self, env: &Env) -> Vec<Row> {
         // A shutdown that waits for servers is a pause that ends with the process.
         let present = match env.stopping {
@@ -610,13 +350,6 @@ impl Worker {
             vec![cell("paused"), is(Activity::Paused)],
             vec![cell("suspended"), is(Activity::Suspended)],
         ]
-    }
-
-    /// A monotonic time as wall clock text: in local time if the caller has said how to write that, else in UTC.
-    fn time_text(&self, env: &Env, mono_us: u64) -> String {
-        let ago_us = env.now.mono_us.saturating_sub(mono_us);
-        let seconds = env.now.wall_us.saturating_sub(ago_us) / 1_000_000;
-        self.write_time.as_ref().map_or_else(|| utc_text(seconds), |write| write(seconds))
     }
 }
 
@@ -675,7 +408,7 @@ fn memory_row(pair: &[(&'static str, u64)]) -> Option<Row> {
     let size = match *name {
         "client_cache" => size_of::<Client>(),
         "server_cache" => size_of::<Server>(),
-        "pool_cache" => size_of::<Pool>(),
+        "pool_cache" => size_of::<PoolState>(),
         "db_cache" => size_of::<pgweir_settings::Database>(),
         _ => 64,
     } as u64;
@@ -683,50 +416,4 @@ fn memory_row(pair: &[(&'static str, u64)]) -> Option<Row> {
     // PgBouncer announces an int4.
     let total = ((used + free) * size).min(i32::MAX.unsigned_abs().into());
     Some(vec![cell(name), cell(size), cell(used), cell(free), cell(total)])
-}
-
-fn buffer_cells(received: usize, queued: usize) -> [Option<String>; 7] {
-    [cell(0), cell(0), cell(0), cell(0), cell(queued), cell(received), cell(queued)]
-}
-
-fn peer_cells(peer: &Peer) -> (String, u16, String, u16) {
-    match peer {
-        Peer::Tcp { remote, local } => {
-            (remote.ip().to_string(), remote.port(), local.ip().to_string(), local.port())
-        }
-        Peer::Unix { port, .. } => ("unix".to_owned(), *port, "unix".to_owned(), *port),
-    }
-}
-
-/// `ptr` and `link` identify a connection; the serial number does so for good.
-fn pointer(serial: u64) -> String {
-    format!("{serial:#x}")
-}
-
-/// Seconds since 1970 as `YYYY-MM-DD HH:MM:SS UTC` (days to civil date after Howard Hinnant's published algorithm).
-fn utc_text(seconds: u64) -> String {
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    let shifted = days + 719_468;
-    let era = shifted / 146_097;
-    let day_of_era = shifted % 146_097;
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_index = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_index + 2) / 5 + 1;
-    let month = if month_index < 10 { month_index + 3 } else { month_index - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    let (hour, minute, second) = (rest / 3_600, rest % 3_600 / 60, rest % 60);
-    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dates_are_civil() {
-        assert_eq!(utc_text(0), "1970-01-01 00:00:00 UTC");
-        assert_eq!(utc_text(951_782_400), "2000-02-29 00:00:00 UTC");
-        assert_eq!(utc_text(1_795_132_799), "2026-11-19 23:59:59 UTC");
-    }
 }

@@ -17,7 +17,6 @@
 use pgweir_sql::Marks;
 use pgweir_wire::backend::{ErrorFields, TxStatus};
 
-use super::Worker;
 use crate::client::{Again, ClientState, Opening};
 use crate::context::{Cx, Env};
 use crate::driver::{Driver, Level};
@@ -26,6 +25,7 @@ use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Accepted, Entry, Kind, Owner, Purpose};
 use crate::limits::ASKED_AGAIN_MAX;
 use crate::pins::Reasons;
+use crate::pool::Pool;
 use crate::server::ServerState;
 
 /// Commands that can change the results or parameters of statements, by the beginning of their tag.
@@ -75,19 +75,19 @@ const MAKES: [&[u8]; 20] = [
 
 /// The tag of a command that can change the results of statements.
 #[inline]
-pub(super) fn is_schema_change(tag: &[u8]) -> bool {
+pub(crate) fn is_schema_change(tag: &[u8]) -> bool {
     matches!(tag.first(), Some(b'A' | b'C' | b'D')) && CHANGES.iter().any(|change| tag.starts_with(change))
 }
 
 /// The tag of a command that can change the results of questions to the catalog.
 #[inline]
-pub(super) fn makes_routines(tag: &[u8]) -> bool {
+pub(crate) fn makes_routines(tag: &[u8]) -> bool {
     matches!(tag.first(), Some(b'A' | b'C' | b'I')) && MAKES.iter().any(|make| tag.starts_with(make))
 }
 
-impl Worker {
+impl Pool {
     /// CommandComplete: a change counts for other clients when its transaction is over.
-    pub(super) fn note_command(&mut self, id: ServerId, tag: &[u8]) {
+    pub(crate) fn note_command(&mut self, id: ServerId, tag: &[u8]) {
         if (is_schema_change(tag) || DROPS.iter().any(|drop| tag.starts_with(drop)) && self.drops_lasting(id))
             && let Some(server) = self.servers.get_mut(id)
         {
@@ -108,11 +108,11 @@ impl Worker {
         let Some(ClientState::Linked(link)) = client.map(|client| &client.state) else { return false };
         let touches = link.touched.as_ref().is_some_and(|touched| touched.marks.intersects(Marks::TEMPORARY));
         let has = link.pin.as_ref().is_some_and(|pin| pin.reasons.has(Reasons::TEMPORARY));
-        self.pools[server.pool].keeps_sessions && !touches && !has
+        self.state.keeps_sessions && !touches && !has
     }
 
     /// ReadyForQuery.
-    pub(super) fn note_schema_change(&mut self, env: &Env, id: ServerId, status: TxStatus) {
+    pub(crate) fn note_schema_change(&mut self, env: &Env, id: ServerId, status: TxStatus) {
         let Some(server) = self.servers.get_mut(id).filter(|_| status == TxStatus::Idle) else { return };
         if std::mem::take(&mut server.makes_routines) {
             env.shared.begin_routines();
@@ -123,7 +123,7 @@ impl Worker {
     }
 
     /// An error of a server: the first to meet a change that was made elsewhere.
-    pub(super) fn note_shape_error(&mut self, env: &Env, fields: &ErrorFields<'_>) {
+    pub(crate) fn note_shape_error(&mut self, env: &Env, fields: &ErrorFields<'_>) {
         if is_outdated(fields) {
             env.shared.begin_age();
         }
@@ -133,7 +133,7 @@ impl Worker {
     /// it would take now: if the result is as before, nothing else shows that a column was made wider elsewhere. So a client
     /// that prepares this text from now on gets it prepared again. A text that is no such value at all (22P02) is a user's
     /// mistake, and too common for that.
-    pub(super) fn note_misfit(&mut self, env: &mut Env, accepted: Accepted, body: &[u8]) {
+    pub(crate) fn note_misfit(&mut self, env: &mut Env, accepted: Accepted, body: &[u8]) {
         let (Owner::Client(id), Some(Entry { kind: Kind::Bind, ticket, .. })) =
             (accepted.owner, accepted.ended)
         else {
@@ -142,7 +142,7 @@ impl Worker {
         if !ErrorFields::parse(body).is_ok_and(|fields| matches!(fields.code(), Some(b"22003" | b"22P03"))) {
             return;
         }
-        let account = self.clients.get(id).and_then(|client| client.account.as_deref());
+        let account = self.clients.get(id).map(|client| &client.account);
         let names = account.and_then(|account| account.statements.as_deref());
         if let Some(statement) = names.and_then(|names| names.get(names.name(ticket)?)) {
             env.statements.retire(statement);
@@ -153,7 +153,7 @@ impl Worker {
     /// name stands for a new one then.
     #[cold]
     #[inline(never)]
-    pub(super) fn renews_statement(
+    pub(crate) fn renews_statement(
         &mut self,
         env: &mut Env,
         id: ServerId,
@@ -167,7 +167,7 @@ impl Worker {
         let reading = self.reading_of(env, client_id);
         let Some(server) = self.servers.get(id) else { return false };
         let Some(client) = self.clients.get_mut(client_id) else { return false };
-        let (ClientState::Linked(link), Some(account)) = (&client.state, &mut client.account) else {
+        let (ClientState::Linked(link), account) = (&client.state, &mut client.account) else {
             return false;
         };
         let plain = matches!(link.opening, Opening::Done | Opening::Replayed)
@@ -203,7 +203,7 @@ impl Worker {
     /// here on.
     #[cold]
     #[inline(never)]
-    pub(super) fn ask_again<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+    pub(crate) fn ask_again<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::Busy(client_id) = server.state else { return };
         let Some(client) = self.clients.get_mut(client_id) else { return };
@@ -234,7 +234,7 @@ impl Worker {
     /// failed.
     #[cold]
     #[inline(never)]
-    pub(super) fn attempt_over<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client_id: ClientId) {
+    pub(crate) fn attempt_over<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client_id: ClientId) {
         let Some(server) = self.servers.get(id) else { return };
         let (idle, own) = (server.tx == TxStatus::Idle, server.ledger.is_empty());
         let Some(client) = self.clients.get_mut(client_id) else { return };
@@ -244,7 +244,7 @@ impl Worker {
             link.opening = again.begin.take().map_or(Opening::Done, Opening::Unsent);
             // After a replay the server has reported its parameters.
             self.adopt_params(cx, id, client_id);
-            self.to_resume.push_back(client_id);
+            self.state.to_resume.push_back(client_id);
         } else if !again.rolls_back {
             again.rolls_back = true;
             self.send_hidden(cx, id, Purpose::Rerun, b"ROLLBACK");

@@ -4,18 +4,19 @@ use pgweir_wire::backend::{ErrorFields, tag};
 use pgweir_wire::error::{Report, SqlState, encode_error};
 use pgweir_wire::header::HEADER_LEN;
 
-use super::{Worker, duration_us};
+use super::duration_us;
 use crate::client::printable;
 use crate::context::{Cx, Env};
 use crate::driver::{CloseMode, Driver, Level};
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Kind, Owner, Purpose};
 use crate::limits::{STILLBORN_MAX, STILLBORN_US};
+use crate::pool::Pool;
 use crate::server::ServerState;
 
-impl Worker {
+impl Pool {
     /// ErrorResponse, whole.
-    pub(super) fn server_error<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, message: &[u8]) {
+    pub(crate) fn server_error<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, message: &[u8]) {
         let body = &message[HEADER_LEN..];
         let fatal = ErrorFields::parse(body)
             .ok()
@@ -71,11 +72,7 @@ impl Worker {
     /// PostgreSQL's error for a name that is in use, which knows the statement by our name for it.
     fn name_in_use<D: Driver>(&mut self, cx: &mut Cx<'_, D>, client: ClientId, ticket: u32) {
         let Some(client) = self.clients.get(client) else { return };
-        let name = client
-            .account
-            .as_ref()
-            .and_then(|account| account.statements.as_ref())
-            .and_then(|statements| statements.name(ticket));
+        let name = client.account.statements.as_ref().and_then(|statements| statements.name(ticket));
         let text = format!("prepared statement \"{}\" already exists", printable(name.unwrap_or_default()));
         cx.env.scratch.clear();
         encode_error(&mut cx.env.scratch, &Report::error(SqlState::DUPLICATE_PREPARED_STATEMENT, &text));
@@ -123,13 +120,13 @@ impl Worker {
 
     /// A server ends before it served any client. If several do so right after their login, the next one would end in the same
     /// way, at once: it waits for `server_login_retry`, as after a failed login.
-    pub(super) fn note_stillborn(&mut self, env: &Env, id: ServerId) {
+    pub(crate) fn note_stillborn(&mut self, env: &Env, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
         let age_us = env.now.mono_us.saturating_sub(server.active_us);
         if server.used || age_us >= STILLBORN_US {
             return;
         }
-        let pool = &mut self.pools[server.pool];
+        let pool = &mut self.state;
         pool.stillborn = pool.stillborn.saturating_add(1);
         if pool.stillborn >= STILLBORN_MAX {
             let retry_us = duration_us(env.rules.config.main.server_login_retry);

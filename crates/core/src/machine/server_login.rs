@@ -11,26 +11,26 @@ use pgweir_wire::error::SqlState;
 use pgweir_wire::frontend;
 use pgweir_wire::header::{HEADER_LEN, Header};
 
-use super::{Step, Worker};
+use super::Step;
 use crate::client::{ClientState, Link, UnnamedOnServer, printable};
 use crate::client_handoff::Replication;
 use crate::context::{Cx, Env};
 use crate::driver::{CloseMode, Driver, Endpoint, Level, TlsInfo, TlsRole};
 use crate::errors::Fault;
-use crate::ids::{ClientId, PoolId, ServerId};
+use crate::ids::{ClientId, ServerId};
 use crate::inquiry::Obstacle;
 use crate::limits::{
     CACHED_ERROR_BYTES_MAX, GREETING_PARAMETERS_MAX, LOGIN_NOTICES_BYTES_MAX, SERVER_ERROR_BYTES_MAX,
 };
 use crate::params::Params;
-use crate::pool::{Failure, ServerKind};
+use crate::pool::{Failure, Pool, ServerKind};
 use crate::server::{AtLogin, Beginning, LoggingIn, Server, ServerState};
 use crate::server_greeting::ServerGreeting;
 use crate::session::Session;
 
-impl Worker {
+impl Pool {
     /// The connection is up: asks for TLS, or logs in.
-    pub(super) fn server_connected<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, local: String) {
+    pub(crate) fn server_connected<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, local: String) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::Dialing(beginning) = &server.state else { return };
         let only_for = beginning.only_for;
@@ -56,7 +56,7 @@ impl Worker {
     }
 
     /// The one byte that answers SSLRequest.
-    pub(super) fn tls_answered<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, bytes: &[u8]) -> Step {
+    pub(crate) fn tls_answered<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, bytes: &[u8]) -> Step {
         let Some(server) = self.servers.get(id) else { return Step::Gone };
         let only_for = server.state.client();
         match bytes {
@@ -91,7 +91,7 @@ impl Worker {
     }
 
     /// The handshake with a server is complete.
-    pub(super) fn server_secured<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, info: &TlsInfo) {
+    pub(crate) fn server_secured<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, info: &TlsInfo) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::SecuringTls(beginning) = &server.state else { return };
         let only_for = beginning.only_for;
@@ -112,8 +112,8 @@ impl Worker {
         end_point: Option<Box<[u8]>>,
     ) {
         let Some(server) = self.servers.get(id) else { return };
-        let (conn, pool_id) = (server.conn, server.pool);
-        let pool = &self.pools[pool_id];
+        let conn = server.conn;
+        let pool = &self.state;
         let database = &pool.config;
         let mut pairs: Vec<(&[u8], &[u8])> = vec![
             (b"user", pool.user.as_bytes()),
@@ -152,7 +152,7 @@ impl Worker {
         frontend::encode_startup(&mut packet, (3, minor), &pairs);
         let opened = opening.map(|(_, opened)| opened).unwrap_or_default();
         cx.driver.send(conn, &packet);
-        let prover = Prover::new(&pool.user, self.credential(cx.env, pool_id)).bound_to(end_point);
+        let prover = Prover::new(&pool.user, self.credential(cx.env)).bound_to(end_point);
         let login = LoggingIn {
             only_for,
             prover: Some(prover),
@@ -167,8 +167,8 @@ impl Worker {
 
     /// The secret that proves us to be the pool's user: the forced user's password, else `auth_file`, else the secret
     /// learned from the client's own login. A SCRAM verifier is no proof; the keys that a client's exchange revealed are.
-    fn credential(&self, env: &Env, pool_id: PoolId) -> Credential {
-        let pool = &self.pools[pool_id];
+    fn credential(&self, env: &Env) -> Credential {
+        let pool = &self.state;
         // The password is the forced user's: `auth_user` has pools of the same database.
         if let Some(password) = &pool.config.password
             && pool.config.user.as_deref().is_none_or(|forced| *forced == *pool.user)
@@ -190,7 +190,7 @@ impl Worker {
     }
 
     /// A message of a server that we log in to.
-    pub(super) fn login_message<D: Driver>(
+    pub(crate) fn login_message<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ServerId,
@@ -325,8 +325,7 @@ impl Worker {
         let server = &mut self.servers[id];
         server.active_us = cx.env.now.mono_us;
         cx.env.counters.connect.record(cx.env.now.mono_us.saturating_sub(server.since.mono_us));
-        let pool_id = server.pool;
-        let pool = &mut self.pools[pool_id];
+        let pool = &mut self.state;
         pool.failure = None;
         pool.failed_hosts.retain(|(failed, _)| *failed != server.endpoint);
         let params = pool.share(params);
@@ -338,7 +337,7 @@ impl Worker {
             Some(client) => {
                 let (params, session) = (Arc::clone(&login.params), Arc::clone(&server.session));
                 let greeting = ServerGreeting { fixed: login.messages(), params, session, in_doubt: false };
-                self.notice(pool_id);
+                self.notice();
                 self.link_replication(cx, id, client, &greeting);
             }
             None => self.first_statement(cx, id, login),
@@ -359,8 +358,7 @@ impl Worker {
         // Its messages pass as they are, and no other client had this server.
         let unnamed = UnnamedOnServer::Own;
         client.state = ClientState::Linked(Link { unnamed, ..Link::new(id, PoolMode::Session) });
-        let server = &self.servers[id];
-        self.pools[server.pool].linked += 1;
+        self.state.linked += 1;
         self.set_server_state(id, ServerState::Busy(client_id));
         self.client_resume(cx, client_id);
     }
@@ -373,7 +371,7 @@ impl Worker {
         let code = fields.as_ref().and_then(ErrorFields::code).and_then(SqlState::from_bytes);
         let severity = fields.as_ref().and_then(ErrorFields::severity).unwrap_or(b"FATAL");
         let Some(server) = self.servers.get(id) else { return };
-        let (pool_id, only_for_replication) = (server.pool, server.replication);
+        let only_for_replication = server.replication;
         let line = format!(
             "{} server login failed: {} {message}",
             self.server_log_name(server),
@@ -387,8 +385,8 @@ impl Worker {
         let goes_on = self.fail_login(cx, id, "login failed", &message, Some(code));
         // 57P03: starting up or shutting down. It will be there in a moment: clients that wait go on waiting.
         let waits = goes_on || code == SqlState::CANNOT_CONNECT_NOW;
-        if !waits && !only_for_replication && !self.has_usable_server(pool_id) {
-            self.refuse_waiting(cx, pool_id, &Fault::ServerRefused(code, message));
+        if !waits && !only_for_replication && !self.has_usable_server() {
+            self.refuse_waiting(cx, &Fault::ServerRefused(code, message));
         }
     }
 
@@ -402,17 +400,17 @@ impl Worker {
         }
         let line = format!("{} is asked for protocol 3.0 from here on", self.server_log_name(server));
         cx.log(Level::Log, &line);
-        let (pool_id, only_for) = (server.pool, server.state.client());
-        self.pools[pool_id].speaks_only_3_0 = true;
+        let only_for = server.state.client();
+        self.state.speaks_only_3_0 = true;
         if let Some(client) = only_for {
-            self.pools[pool_id].replicating.push_front(client);
+            self.state.replicating.push_front(client);
         }
         self.close_server(cx, id, "the server does not negotiate", CloseMode::Now);
         true
     }
 
     /// A connection could not be opened or the login went wrong, for a reason of ours or the network's.
-    pub(super) fn login_failed<D: Driver>(
+    pub(crate) fn login_failed<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ServerId,
@@ -422,15 +420,14 @@ impl Worker {
         let Some(server) = self.servers.get(id) else { return };
         let line = format!("{} {reason}: {text}", self.server_log_name(server));
         cx.log(Level::Warning, &line);
-        let pool_id = server.pool;
         let in_exchange = matches!(server.state, ServerState::LoggingIn(_))
             && reason == "login failed"
             && !server.replication;
         let told = if reason == text { text.to_owned() } else { format!("{reason}: {text}") };
         let goes_on = self.fail_login(cx, id, reason, &told, None);
-        if in_exchange && !goes_on && !self.has_usable_server(pool_id) {
+        if in_exchange && !goes_on && !self.has_usable_server() {
             let text = format!("server login failed: {text}");
-            self.refuse_waiting(cx, pool_id, &Fault::ServerRefused(SqlState::CONNECTION_FAILURE, text));
+            self.refuse_waiting(cx, &Fault::ServerRefused(SqlState::CONNECTION_FAILURE, text));
         }
     }
 
@@ -445,9 +442,9 @@ impl Worker {
         code: Option<SqlState>,
     ) -> bool {
         let Some(server) = self.servers.get(id) else { return false };
-        let (pool_id, only_for, endpoint) = (server.pool, server.state.client(), server.endpoint.clone());
+        let (only_for, endpoint) = (server.state.client(), server.endpoint.clone());
         cx.env.counters.connect_failures += 1;
-        let goes_on = self.host_failed(cx.env, pool_id, &endpoint);
+        let goes_on = self.host_failed(cx.env, &endpoint);
         match only_for {
             Some(client) => {
                 let code = code.unwrap_or(SqlState::CONNECTION_FAILURE);
@@ -458,7 +455,7 @@ impl Worker {
             None if goes_on => {}
             None => {
                 let text = text.chars().take(CACHED_ERROR_BYTES_MAX).collect();
-                self.pools[pool_id].failure = Some(Failure { at_us: cx.env.now.mono_us, text, code });
+                self.state.failure = Some(Failure { at_us: cx.env.now.mono_us, text, code });
             }
         }
         self.close_server(cx, id, reason, CloseMode::Now);
@@ -467,12 +464,11 @@ impl Worker {
 
     /// A server of the pool may still serve a client that waits: it has logged in, stays when it is free, and belongs to no
     /// replication client.
-    pub(super) fn has_usable_server(&self, pool_id: PoolId) -> bool {
-        let pool = &self.pools[pool_id];
+    pub(crate) fn has_usable_server(&self) -> bool {
+        let pool = &self.state;
         let is_usable = |server: &Server| {
             let kind = server.state.kind();
-            server.pool == pool_id
-                && !matches!(kind, ServerKind::Login | ServerKind::Listening)
+            !matches!(kind, ServerKind::Login | ServerKind::Listening)
                 && server.retire.is_none()
                 && !server.replication
         };
@@ -480,15 +476,15 @@ impl Worker {
     }
 
     /// Tells every client that waits for a server of this pool why there is none.
-    pub(super) fn refuse_waiting<D: Driver>(&mut self, cx: &mut Cx<'_, D>, pool_id: PoolId, fault: &Fault) {
-        self.refuse_lookups(cx, pool_id, Obstacle::Unreachable);
-        while let Some(client) = self.next_waiter(pool_id) {
+    pub(crate) fn refuse_waiting<D: Driver>(&mut self, cx: &mut Cx<'_, D>, fault: &Fault) {
+        self.refuse_lookups(cx, Obstacle::Unreachable);
+        while let Some(client) = self.next_waiter() {
             self.refuse_client(cx, client, fault);
         }
-        for client in std::mem::take(&mut self.pools[pool_id].awaiting) {
+        for client in std::mem::take(&mut self.state.awaiting) {
             self.refuse_client(cx, client, fault);
         }
-        for client in std::mem::take(&mut self.pools[pool_id].replicating) {
+        for client in std::mem::take(&mut self.state.replicating) {
             self.refuse_client(cx, client, fault);
         }
     }

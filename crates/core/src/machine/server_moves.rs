@@ -5,60 +5,60 @@ use std::borrow::Cow;
 use pgweir_settings::PoolMode;
 use pgweir_wire::backend::tag;
 
-use super::{Worker, duration_us};
+use super::duration_us;
+use super::lookup::answer_lookup;
 use crate::client::{Client, ClientState, Link, Opening};
 use crate::client_handoff::Replication;
-use crate::context::{Cx, Env};
+use crate::context::{Cx, Effect, Env};
 use crate::driver::{CloseMode, Closed, Driver, Level};
 use crate::errors::Fault;
-use crate::ids::{ClientId, PoolId, ServerId};
+use crate::ids::{ClientId, ServerId};
 use crate::inquiry::{Answer, Obstacle};
 use crate::ledger::Purpose;
 use crate::limits::BACKLOG_HIGH_BYTES;
-use crate::mail::{Mail, Shutdown};
-use crate::pool::ServerKind;
+use crate::mail::Shutdown;
+use crate::pool::{Pool, ServerKind};
 use crate::server::{Server, ServerState};
 
-impl Worker {
+impl Pool {
     /// The one way to change a server's state: lists and numbers follow.
-    pub(super) fn set_server_state(&mut self, id: ServerId, state: ServerState) {
+    pub(crate) fn set_server_state(&mut self, id: ServerId, state: ServerState) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let (from, to) = (server.state.kind(), state.kind());
         debug_assert!(is_legal(&server.state, &state), "a server can not make this move");
         server.state = state;
         if from != to {
-            self.pools[server.pool].list(id, Some(from), Some(to));
+            self.state.list(id, Some(from), Some(to));
         }
     }
 
     /// A free server that may be used at once. Those that are too old are closed, those that idled for long are checked
     /// first and come back by themselves.
-    pub(super) fn take_idle<D: Driver>(
+    pub(crate) fn take_idle<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
-        pool_id: PoolId,
         client: Option<ClientId>,
     ) -> Option<ServerId> {
-        if self.gets_own_server(pool_id) {
-            return self.take_idle_of_session(cx, pool_id, client);
+        if self.gets_own_server() {
+            return self.take_idle_of_session(cx, client);
         }
         loop {
-            let pool = self.pools.get(pool_id)?;
+            let pool = &self.state;
             if pool.paused || cx.env.activity != super::Activity::Active {
                 return None;
             }
             let fifo = cx.env.rules.config.main.server_round_robin;
             let id = *(if fifo { pool.idle.front() } else { pool.idle.back() })?;
-            let drawn_on = self.drawn_on(pool_id, client);
-            let id = drawn_on.or_else(|| self.fitting_idle(pool_id, id, client)).unwrap_or(id);
-            let id = match self.pools[pool_id].affinities.is_empty() {
+            let drawn_on = self.drawn_on(client);
+            let id = drawn_on.or_else(|| self.fitting_idle(id, client)).unwrap_or(id);
+            let id = match self.state.affinities.is_empty() {
                 true => id,
-                false => self.beside_affinities(cx.env, pool_id, id, client)?,
+                false => self.beside_affinities(cx.env, id, client)?,
             };
             if let Some(reason) = self.reason_to_close(cx.env, id) {
                 self.close_server(cx, id, reason, CloseMode::Flush);
             } else if self.needs_check(cx.env, &self.servers[id]) {
-                let pool = &self.pools[pool_id];
+                let pool = &self.state;
                 // A server that has just been checked goes first, at any place in the list: else two could be checked in
                 // turns without end.
                 let checked = pool.idle.iter().copied().find(|&other| {
@@ -78,13 +78,13 @@ impl Worker {
         }
     }
 
-    pub(super) fn needs_check(&self, env: &Env, server: &Server) -> bool {
+    pub(crate) fn needs_check(&self, env: &Env, server: &Server) -> bool {
         let main = &env.rules.config.main;
         let idle_us = env.now.mono_us.saturating_sub(server.active_us);
         !main.server_check_query.is_empty() && idle_us > duration_us(main.server_check_delay)
     }
 
-    pub(super) fn check_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+    pub(crate) fn check_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         self.set_server_state(id, ServerState::Checking);
         self.servers[id].active_us = cx.env.now.mono_us;
         let query = &cx.env.rules.config.main.server_check_query;
@@ -94,13 +94,13 @@ impl Worker {
     }
 
     /// The last owed ReadyForQuery came, and the transaction status is idle.
-    pub(super) fn server_rests<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+    pub(crate) fn server_rests<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         self.pipeline_head_answered(cx.env, id);
         let Some(server) = self.servers.get_mut(id) else { return };
         match server.state {
             ServerState::Busy(client) => self.transaction_ended(cx, id, client),
             ServerState::Draining => {
-                let mode = self.pools[server.pool].mode;
+                let mode = self.state.mode;
                 self.release_server(cx, id, mode);
             }
             ServerState::Settling(ref settling) => {
@@ -122,7 +122,7 @@ impl Worker {
         }
     }
 
-    pub(super) fn transaction_ended<D: Driver>(
+    pub(crate) fn transaction_ended<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ServerId,
@@ -149,7 +149,7 @@ impl Worker {
             Some(format!("{client} gives {server} back"))
         });
         self.unlink(cx.env, client_id);
-        self.end_cancels_for(cx, self.servers[id].pool, client_id);
+        self.end_cancels_for(cx, client_id);
         if !self.checks_session(cx, id, made_in) {
             self.release_server(cx, id, made_in);
         }
@@ -157,7 +157,7 @@ impl Worker {
             self.begin_affinity(cx.env, id, client_id);
         }
         // Messages that it sent after a DISCARD waited for this; mostly there are none.
-        self.to_resume.push_back(client_id);
+        self.state.to_resume.push_back(client_id);
     }
 
     /// `server_fast_close`: a session that has a server to be replaced ends with its transaction.
@@ -176,7 +176,7 @@ impl Worker {
     }
 
     /// The same for sessions that were between two transactions when their server was marked.
-    pub(super) fn close_idle_sessions_fast<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+    pub(crate) fn close_idle_sessions_fast<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         if !cx.env.rules.config.main.server_fast_close {
             return;
         }
@@ -205,7 +205,7 @@ impl Worker {
     }
 
     /// A client has no more use for this server, which is at rest but for a question of ours.
-    pub(super) fn release_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, mode: PoolMode) {
+    pub(crate) fn release_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, mode: PoolMode) {
         let main = &cx.env.rules.config.main;
         let reset = mode == PoolMode::Session || main.server_reset_query_always;
         if reset && !main.server_reset_query.is_empty() && self.servers[id].retire.is_none() {
@@ -223,36 +223,32 @@ impl Worker {
     }
 
     /// Into the list of free servers, if nothing speaks against it.
-    pub(super) fn free_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+    pub(crate) fn free_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         if self.is_notify_listener(id) {
             return self.notify_listener_up(cx, id);
         }
         let Some(server) = self.servers.get_mut(id) else { return };
-        let pool_id = server.pool;
         if server.cancels > 0 {
             self.set_server_state(id, ServerState::HeldForCancel);
             return;
         }
         server.active_us = cx.env.now.mono_us;
-        self.notice(pool_id);
+        self.notice();
         match self.reason_to_close(cx.env, id) {
             Some(reason) => self.close_server(cx, id, reason, CloseMode::Flush),
             None => {
                 self.set_server_state(id, ServerState::Idle);
-                let pool = &self.pools[pool_id];
+                let pool = &self.state;
                 if !pool.is_starving() && pool.is_limited {
                     // Another pool may have waited for one of this pool's servers to become free.
-                    self.notice_starving();
-                    for worker in std::mem::take(&mut self.starving_workers) {
-                        cx.driver.mail(worker, Mail::Room);
-                    }
+                    cx.env.want(Effect::OfferRoom);
                 }
             }
         }
     }
 
     /// Why a server that rests should not be used again.
-    pub(super) fn reason_to_close(&self, env: &Env, id: ServerId) -> Option<&'static str> {
+    pub(crate) fn reason_to_close(&self, env: &Env, id: ServerId) -> Option<&'static str> {
         let server = self.servers.get(id)?;
         // A message that may come at any time may still be incomplete: if the server closed now, a client that listened here
         // would miss later notifications.
@@ -264,13 +260,13 @@ impl Worker {
     }
 
     /// Why a server should not be used any more when its present work is over.
-    pub(super) fn reason_to_retire(&self, env: &Env, id: ServerId) -> Option<&'static str> {
+    pub(crate) fn reason_to_retire(&self, env: &Env, id: ServerId) -> Option<&'static str> {
         let server = self.servers.get(id)?;
         if let Some(reason) = server.retire {
             return Some(reason);
         }
-        let pool = &self.pools[server.pool];
-        if !server.opened.is_plain() && !self.gets_own_server(server.pool) {
+        let pool = &self.state;
+        if !server.opened.is_plain() && !self.gets_own_server() {
             return Some("opened for a session");
         }
         if env.stopping == Some(Shutdown::WaitForServers) && pool.waiting == 0 {
@@ -295,7 +291,7 @@ impl Worker {
 
     /// The client of a server is gone (and removed already). If it left anything unfinished, the server is closed: the
     /// effect of a half-sent message is unknown.
-    pub(super) fn abandon_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, link: &Link) {
+    pub(crate) fn abandon_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, link: &Link) {
         let (id, mid_message, made_in) = (link.server, link.streaming > 0, link.made_in);
         let Some(server) = self.servers.get(id) else { return };
         if server.lost {
@@ -325,13 +321,13 @@ impl Worker {
         } else if touched {
             self.clear_session(cx, id, link.pin.as_deref());
         } else {
-            let mode = self.pools[server.pool].mode;
+            let mode = self.state.mode;
             self.release_server(cx, id, if made_in == PoolMode::Session { made_in } else { mode });
         }
     }
 
     /// The connection to a server ended.
-    pub(super) fn server_closed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, why: &Closed) {
+    pub(crate) fn server_closed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, why: &Closed) {
         let Some(server) = self.servers.get(id) else { return };
         match server.state {
             ServerState::Dialing(_) | ServerState::SecuringTls(_) | ServerState::LoggingIn(_) => {
@@ -349,7 +345,7 @@ impl Worker {
     }
 
     /// A server that cannot be used any more: its client learns why.
-    pub(super) fn lose_server<D: Driver>(
+    pub(crate) fn lose_server<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ServerId,
@@ -386,7 +382,7 @@ impl Worker {
     }
 
     /// Closes a server connection and forgets it. A client that was linked to it must be dealt with before.
-    pub(super) fn close_server<D: Driver>(
+    pub(crate) fn close_server<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ServerId,
@@ -415,7 +411,7 @@ impl Worker {
         cx.env.buffers.give_back(std::mem::take(&mut server.inbox));
         server.first_ask.end(true, &mut cx.env.buffers);
         if let ServerState::Inquiring(inquiring) = &server.state {
-            self.answer_lookup(cx, &inquiring.lookup, Answer::Nobody(Obstacle::Unreachable));
+            answer_lookup(cx, &inquiring.lookup, Answer::Nobody(Obstacle::Unreachable));
         }
         for statement in server.statements.drain() {
             cx.env.statements.give_back(statement);
@@ -424,53 +420,41 @@ impl Worker {
             self.statement_evicted(cx.env, entry);
         }
         if reason == "server lifetime over" {
-            self.pools[server.pool].aged_us = cx.env.now.mono_us;
+            self.state.aged_us = cx.env.now.mono_us;
         }
-        self.give_back_server(cx, server.pool);
-        self.notice(server.pool);
-        self.notify_listener_lost(cx, server.pool, id);
+        self.give_back_server(cx);
+        self.notice();
+        self.notify_listener_lost(cx, id);
     }
 
     /// Takes a server out of its list before it is removed.
-    pub(super) fn set_unlisted(&mut self, id: ServerId) {
+    pub(crate) fn set_unlisted(&mut self, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
         let kind = server.state.kind();
-        let pool = &mut self.pools[server.pool];
+        let pool = &mut self.state;
         pool.affinities.end(id);
         pool.list(id, Some(kind), None);
     }
 
     /// One server fewer counts towards the limits that span pools; pools that starved by them may try again.
-    pub(super) fn give_back_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, pool_id: PoolId) {
-        let pool = &self.pools[pool_id];
+    pub(crate) fn give_back_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let pool = &self.state;
         pool.database_counts.servers.give_back();
         pool.user_counts.servers.give_back();
         if pool.is_limited {
-            self.notice_starving();
-            for worker in self.other_workers(cx.env) {
-                cx.driver.mail(worker, Mail::Room);
-            }
-        }
-    }
-
-    /// Has every pool with waiting clients looked at.
-    pub(super) fn notice_starving(&mut self) {
-        let starving: Vec<PoolId> =
-            self.pools.iter().filter(|(_, pool)| pool.is_starving()).map(|(id, _)| id).collect();
-        for id in starving {
-            self.notice(id);
+            cx.env.want(Effect::NoticeStarving);
         }
     }
 
     /// The server took everything: its client may go on.
-    pub(super) fn server_drained<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+    pub(crate) fn server_drained<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         if let Some(client) = self.servers.get(id).and_then(|server| server.state.client()) {
             self.client_unpause(cx, client);
         }
     }
 
     /// Stops reading from a server if its client does not keep up.
-    pub(super) fn pause_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+    pub(crate) fn pause_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         if let Some(server) = self.servers.get_mut(id)
             && !server.reads_paused
         {
@@ -480,7 +464,7 @@ impl Worker {
     }
 
     /// Reads from a server again, if its client keeps up (or it has none).
-    pub(super) fn server_unpause<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+    pub(crate) fn server_unpause<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
         if !server.reads_paused {
             return;
@@ -495,8 +479,8 @@ impl Worker {
     }
 
     /// `S-0x12: database/user@host:port` as log lines begin.
-    pub(super) fn server_log_name(&self, server: &Server) -> String {
-        let pool = &self.pools[server.pool];
+    pub(crate) fn server_log_name(&self, server: &Server) -> String {
+        let pool = &self.state;
         format!("S-{:#x}: {}/{}@{}", server.serial, pool.database, pool.user, server.address())
     }
 }
@@ -535,6 +519,6 @@ fn is_legal(from: &ServerState, to: &ServerState) -> bool {
 }
 
 /// A message that PostgreSQL may send to a session at rest: "Asynchronous Operations" of its page on the message flow.
-pub(super) fn comes_unasked(tag: u8) -> bool {
+pub(crate) fn comes_unasked(tag: u8) -> bool {
     matches!(tag, tag::NOTICE | tag::NOTIFICATION | tag::PARAMETER_STATUS)
 }

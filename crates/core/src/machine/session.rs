@@ -11,10 +11,10 @@
 //! does so for it (`listen.rs`, `join.rs`). No guess ever counts more than the server's answer; and after some releases it is
 //! asked whether nothing was overlooked (`session_check.rs`).
 
-pub(in crate::machine) use exposed_names::{Named, Sent, is_ours};
-pub(in crate::machine) use restore::{has_to_restore, waits_for_restore};
-pub(in crate::machine) use startup_check::Known;
-pub(in crate::machine) use unnamed::uses_earlier_portal;
+pub(crate) use exposed_names::{Named, Sent, is_ours};
+pub(crate) use restore::{has_to_restore, waits_for_restore};
+pub(crate) use startup_check::Known;
+pub(crate) use unnamed::uses_earlier_portal;
 
 mod audit;
 mod catalog;

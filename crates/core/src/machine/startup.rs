@@ -13,7 +13,7 @@ use crate::client_handoff::{Login, Replication};
 use crate::context::{Cx, Env};
 use crate::driver::{Driver, Level, Peer};
 use crate::errors::Fault;
-use crate::ids::ClientId;
+use crate::ids::UnpooledId;
 use crate::limits::{NAME_BYTES_MAX, PARAMETER_BYTES_MAX, STARTUP_PARAMETERS_MAX};
 use crate::params::Params;
 use crate::session::Session;
@@ -37,27 +37,27 @@ struct Said<'a> {
 
 impl Worker {
     /// A startup packet: everything up to the first question of the authentication.
-    pub(super) fn startup<D: Driver>(
+    pub(crate) fn startup<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
-        id: ClientId,
+        id: UnpooledId,
         packet: &StartupPacket<'_>,
     ) -> Step {
         let said = match self.read_startup(cx.env, packet) {
             Ok(said) => said,
-            Err(fault) => return self.refuse_client(cx, id, &fault),
+            Err(fault) => return self.refuse_unpooled(cx, id, &fault),
         };
         let minor = if packet.minor >= MINOR_NEWEST { MINOR_NEWEST } else { 0 };
         if packet.minor != minor || !said.extensions.is_empty() {
             cx.env.scratch.clear();
             backend::encode_negotiate(&mut cx.env.scratch, u32::from(minor), &said.extensions);
-            if let Some(client) = self.clients.get(id) {
+            if let Some(client) = self.unpooled.get(id) {
                 cx.driver.send(client.conn, &cx.env.scratch);
             }
         }
         match self.make_login(cx, id, minor, said) {
             Ok(login) => self.begin_login(cx, id, login),
-            Err(fault) => self.refuse_client(cx, id, &fault),
+            Err(fault) => self.refuse_unpooled(cx, id, &fault),
         }
     }
 
@@ -171,7 +171,7 @@ impl Worker {
     fn make_login<D: Driver>(
         &self,
         cx: &mut Cx<'_, D>,
-        id: ClientId,
+        id: UnpooledId,
         minor: u16,
         said: Said<'_>,
     ) -> Result<Login, Fault> {
@@ -199,8 +199,8 @@ impl Worker {
     }
 
     /// `application_name_add_host`: the client's address after its application_name.
-    fn add_host(&self, env: &Env, id: ClientId, params: &mut Params) {
-        let Some(client) = self.clients.get(id) else { return };
+    fn add_host(&self, env: &Env, id: UnpooledId, params: &mut Params) {
+        let Some(client) = self.unpooled.get(id) else { return };
         let Some(position) = env.tracked.position(b"application_name") else { return };
         let name = params.get(position).map_or_else(|| "app".into(), String::from_utf8_lossy);
         let host = match &client.origin.peer {

@@ -8,12 +8,13 @@ use pgweir_wire::backend::{self, TxStatus};
 use pgweir_wire::frontend::tag;
 use pgweir_wire::header::Header;
 
-use super::{Step, Worker};
+use super::Step;
 use crate::client::ClientState;
 use crate::context::Cx;
 use crate::driver::Driver;
 use crate::errors::Refusal;
-use crate::ids::{ClientId, PoolId};
+use crate::ids::ClientId;
+use crate::pool::Pool;
 
 /// How much of a client's messages the error answers.
 #[derive(Debug, PartialEq, Eq)]
@@ -26,9 +27,9 @@ struct Extent {
     ends: bool,
 }
 
-impl Worker {
+impl Pool {
     /// A client that waits for a server is told an error. `false`: it does not wait, or cannot be told.
-    pub(super) fn turn_down<D: Driver>(
+    pub(crate) fn turn_down<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -36,12 +37,12 @@ impl Worker {
     ) -> bool {
         let Some(client) = self.clients.get_mut(id) else { return false };
         let ClientState::Waiting(waiting) = &client.state else { return false };
-        let Some(account) = &mut client.account else { return false };
+        let account = &mut client.account;
         if waiting.begin.is_some() {
             return false;
         }
         account.active_us = cx.env.now.mono_us;
-        let pool = &mut self.pools[account.pool];
+        let pool = &mut self.state;
         pool.waiting -= 1;
         // It may be back before the pool looks at its place, and has no right to that place then.
         pool.queue.retain(|&other| other != id);
@@ -58,13 +59,13 @@ impl Worker {
         }
         cx.driver.send(conn, &cx.env.scratch);
         self.note_error(cx.env, id, refusal.code().as_bytes());
-        self.to_resume.push_back(id);
+        self.state.to_resume.push_back(id);
         true
     }
 
     /// `max_waiting_clients`: the clients that came last are told so, and may try again.
-    pub(super) fn shorten_queue<D: Driver>(&mut self, cx: &mut Cx<'_, D>, pool_id: PoolId) {
-        let pool = &self.pools[pool_id];
+    pub(crate) fn shorten_queue<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let pool = &self.state;
         let limit = cx.env.rules.config.max_waiting_clients(&pool.config);
         if limit == 0 || pool.waiting <= limit {
             return;
@@ -83,7 +84,7 @@ impl Worker {
     }
 
     /// A client that was told an error inside of a group: the rest of the group is ignored, as PostgreSQL does it.
-    pub(super) fn ignoring_client_sent<D: Driver>(
+    pub(crate) fn ignoring_client_sent<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pgweir_core::driver::{TlsInfo, WorkerId};
-use pgweir_core::ids::ClientId;
+use pgweir_core::ids::UnpooledId;
 use pgweir_core::inquiry::{About, Answer, Checker, Obstacle};
 use pgweir_core::mail::{Mail, Question};
 
@@ -35,7 +35,7 @@ fn knock_tls(rig: &mut Rig, names: &[&str], user: &str) -> End {
 }
 
 /// What the control plane was asked, and for which client.
-fn question(rig: &mut Rig) -> (ClientId, About) {
+fn question(rig: &mut Rig) -> (UnpooledId, About) {
     let mut asked = rig.asked();
     let Some(Question::Login(inquiry)) = asked.pop() else { panic!("{asked:?}") };
     assert!(asked.is_empty() && inquiry.from == WorkerId(0));

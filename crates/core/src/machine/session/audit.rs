@@ -14,12 +14,12 @@ use pgweir_wire::error::SqlState;
 use crate::client::{ClientState, UnnamedOnServer};
 use crate::context::{Cx, Env};
 use crate::driver::{Driver, Level};
-use crate::ids::{ClientId, PoolId, ServerId};
+use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Owner, Purpose};
 use crate::limits::{AUDIT_ATTEMPTS_MAX, CUSTOM_SETTINGS_MAX, SERVER_ERROR_BYTES_MAX, SESSION_BYTES_MAX};
-use crate::machine::Worker;
 use crate::params::quote_literal;
 use crate::pins::{Reasons, Told, Touched};
+use crate::pool::Pool;
 use crate::readings::Reading;
 use crate::routines::{self, Body};
 use crate::server::{Auditing, Probe, Replies, ServerState, Stage};
@@ -75,10 +75,10 @@ WHERE EXISTS (SELECT FROM pg_catalog.pg_prepared_statements WHERE NOT from_sql)"
 const OF_TRANSACTIONS: [&[u8]; 3] =
     [b"transaction_isolation", b"transaction_read_only", b"transaction_deferrable"];
 
-impl Worker {
+impl Pool {
     /// A client's transaction is over. `true` if the server stays with it: because it is asked first for the contents of its
     /// session, or because the client keeps it.
-    pub(in crate::machine) fn session_stays<D: Driver>(
+    pub(crate) fn session_stays<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ServerId,
@@ -106,13 +106,12 @@ impl Worker {
             touched.reshaped || link.pin.as_ref().is_some_and(|pin| pin.reasons.has(Reasons::PREPARED));
         let prepares = touched.marks.intersects(Marks::PREPARED.and(Marks::DISCARDS));
         let sets = if touched.unsure { Vec::new() } else { std::mem::take(&mut touched.sets) };
-        let pool_id = self.servers[id].pool;
-        let Some((everything, names)) = self.questions(cx.env, pool_id, *touched, pinned) else {
+        let Some((everything, names)) = self.questions(cx.env, *touched, pinned) else {
             return self.awaits_own(id, client_id) || pinned;
         };
         let mut probe = None;
         if !everything && !sets.is_empty() {
-            self.pools[pool_id].note_settable(names.iter());
+            self.state.note_settable(names.iter());
             match self.recall(cx, id, client_id, &names, sets) {
                 Recalled::Kept(stays) => return self.awaits_own(id, client_id) || stays,
                 Recalled::Unknown(worth) => probe = worth,
@@ -143,20 +142,14 @@ impl Worker {
     ///
     /// A name's value does not tell whether it was set here. If that is not certain, only settings that this user is known to
     /// be able to set, and so to take back, are asked for by name.
-    fn questions(
-        &self,
-        env: &Env,
-        pool: PoolId,
-        touched: Touched,
-        pinned: bool,
-    ) -> Option<(bool, Vec<Box<[u8]>>)> {
+    fn questions(&self, env: &Env, touched: Touched, pinned: bool) -> Option<(bool, Vec<Box<[u8]>>)> {
         let Touched { marks, mut names, more, unsure, .. } = touched;
         let marks = marks.without(Marks::READS_LOCALLY);
         if marks.is_empty() {
             return None;
         }
         names.retain(|name| env.tracked.position(name).is_none());
-        let pool = &self.pools[pool];
+        let pool = &self.state;
         let known = || names.iter().all(|name| name.contains(&b'.') || pool.settable.contains(name));
         if more || pinned || marks != Marks::SETTINGS || unsure && !known() {
             return Some((true, names));
@@ -169,7 +162,7 @@ impl Worker {
         let ServerState::Auditing(auditing) = &mut server.state else { return };
         server.active_us = cx.env.now.mono_us;
         auditing.attempts += 1;
-        self.pools[server.pool].continuity.audits += 1;
+        self.state.continuity.audits += 1;
         auditing.answer = Replies::default();
         if !auditing.everything {
             let text = values_of(&auditing.names);
@@ -186,14 +179,9 @@ impl Worker {
     }
 
     /// The statement that asks for everything a session holds, these settings among it whether or not they are set.
-    pub(in crate::machine) fn everything_of(
-        &mut self,
-        env: &Env,
-        id: ServerId,
-        names: &[Box<[u8]>],
-    ) -> Vec<u8> {
+    pub(crate) fn everything_of(&mut self, env: &Env, id: ServerId, names: &[Box<[u8]>]) -> Vec<u8> {
         let server = &self.servers[id];
-        let pool = &mut self.pools[server.pool];
+        let pool = &mut self.state;
         let due = pool.routines.is_due(env.now.mono_us);
         let mut text = EVERYTHING.to_vec();
         if due {
@@ -231,7 +219,7 @@ impl Worker {
     }
 
     /// A row that answers a statement of ours.
-    pub(in crate::machine) fn hidden_row(&mut self, id: ServerId, body: &[u8]) {
+    pub(crate) fn hidden_row(&mut self, id: ServerId, body: &[u8]) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let probes = server.ledger.head().is_some_and(|head| head.owner == Owner::Hidden(Purpose::Probe));
         let Ok(row) = DataRow::parse(body) else { return };
@@ -256,7 +244,7 @@ impl Worker {
     }
 
     /// A statement of ours that asks was refused.
-    pub(in crate::machine) fn hidden_refused(&mut self, id: ServerId, code: SqlState, text: String) {
+    pub(crate) fn hidden_refused(&mut self, id: ServerId, code: SqlState, text: String) {
         let answer = match self.servers.get_mut(id).map(|server| &mut server.state) {
             Some(ServerState::Auditing(auditing)) => &mut auditing.answer,
             Some(ServerState::VerifyingSession(verifying)) => &mut verifying.answer,
@@ -269,7 +257,7 @@ impl Worker {
     }
 
     /// The answer is complete.
-    pub(in crate::machine) fn audited<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+    pub(crate) fn audited<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::Auditing(auditing) = &mut server.state else { return };
         let client_id = auditing.client;
@@ -280,7 +268,7 @@ impl Worker {
         }
         let again = auditing.answer.failed.is_some() && auditing.attempts < AUDIT_ATTEMPTS_MAX;
         if let Some(Probe { set, value: Some(value) }) = auditing.probe.take() {
-            self.pools[server.pool].known_sets.insert(&set.text, value);
+            self.state.known_sets.insert(&set.text, value);
         }
         if again {
             return self.ask_session(cx, id);
@@ -317,7 +305,7 @@ impl Worker {
     }
 
     /// The session's contents are known, and are those that the client's session should hold.
-    pub(super) fn join_or_end<D: Driver>(
+    pub(crate) fn join_or_end<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ServerId,
@@ -330,7 +318,7 @@ impl Worker {
     }
 
     /// All is known, and known to every connection that needs to know it.
-    pub(super) fn audit_over<D: Driver>(
+    pub(crate) fn audit_over<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ServerId,
@@ -355,7 +343,7 @@ impl Worker {
                 // The question ended the unnamed statement.
                 link.unnamed = UnnamedOnServer::NotOwn;
                 // It may have sent more meanwhile.
-                self.to_resume.push_back(client_id);
+                self.state.to_resume.push_back(client_id);
             }
         }
     }
@@ -373,7 +361,7 @@ impl Worker {
         };
         let mut session = (*self.servers[id].session).clone();
         for (name, value) in names.iter().zip(values) {
-            self.learn_value(env, id, &mut session, name, value.as_deref());
+            self.learn_value(env, &mut session, name, value.as_deref());
         }
         self.keep_session(id, client_id, session, Reasons::NONE)
     }
@@ -387,7 +375,7 @@ impl Worker {
         reshaped: bool,
         (reading, prepares): (Option<Reading>, bool),
     ) -> Reasons {
-        self.learn_routines(id, answer);
+        self.learn_routines(answer);
         match self.read_everything(env, id, answer, reshaped) {
             Some((mut session, reasons)) => {
                 session.reread(|prepared| match prepared.reading {
@@ -397,7 +385,7 @@ impl Worker {
                     known => known,
                 });
                 let names = session.settings().map(|setting| &setting.name);
-                self.pools[self.servers[id].pool].note_settable(names);
+                self.state.note_settable(names);
                 self.keep_session(id, client_id, session, reasons)
             }
             None => Reasons::UNKNOWN,
@@ -405,8 +393,8 @@ impl Worker {
     }
 
     /// The names of routines, and of the settings that routines set, in an answer.
-    pub(in crate::machine) fn learn_routines(&mut self, id: ServerId, answer: &Replies) {
-        let routines = &mut self.pools[self.servers[id].pool].routines;
+    pub(crate) fn learn_routines(&mut self, answer: &Replies) {
+        let routines = &mut self.state.routines;
         let (mut bodies, mut tables) = (Vec::new(), Vec::new());
         for row in &answer.rows {
             let [Some(kind), Some(name), value] = row.as_slice() else { continue };
@@ -426,7 +414,7 @@ impl Worker {
     }
 
     /// The contents of the answer to the question for everything; `None` if it cannot be read.
-    pub(in crate::machine) fn read_everything(
+    pub(crate) fn read_everything(
         &self,
         env: &Env,
         id: ServerId,
@@ -447,7 +435,7 @@ impl Worker {
                 (b"n" | b"u", Some(_)) if value.as_ref().is_none_or(|value| value.is_empty()) => {}
                 (b"n" | b"u", Some(name)) if answer.default_of(name) == value.as_deref() => {}
                 (b"s" | b"m" | b"n" | b"u", Some(name)) => {
-                    self.learn_value(env, id, &mut session, name, value.as_deref());
+                    self.learn_value(env, &mut session, name, value.as_deref());
                 }
                 (b"p", Some(name)) => {
                     match self.read_prepared(id, name, value.as_deref().unwrap_or_default()) {
@@ -478,15 +466,8 @@ impl Worker {
     }
 
     /// One setting of the server's session.
-    pub(super) fn learn_value(
-        &self,
-        env: &Env,
-        id: ServerId,
-        session: &mut Session,
-        name: &[u8],
-        value: Option<&[u8]>,
-    ) {
-        let user = self.pools[self.servers[id].pool].user.as_bytes();
+    pub(crate) fn learn_value(&self, env: &Env, session: &mut Session, name: &[u8], value: Option<&[u8]>) {
+        let user = self.state.user.as_bytes();
         match (name, value) {
             _ if env.tracked.position(name).is_some() || OF_TRANSACTIONS.contains(&name) => {}
             (b"role", Some(b"none")) => session.unset(name),
@@ -497,7 +478,7 @@ impl Worker {
     }
 
     /// The server's session is known: so is the client's.
-    pub(super) fn keep_session(
+    pub(crate) fn keep_session(
         &mut self,
         id: ServerId,
         client_id: ClientId,
@@ -516,10 +497,9 @@ impl Worker {
             reasons = reasons.with(Reasons::SETTINGS);
         }
         let server = &mut self.servers[id];
-        let pool = &mut self.pools[server.pool];
+        let pool = &mut self.state;
         server.session = pool.sessions.share(session);
-        let Some(account) = self.clients.get_mut(client_id).and_then(|client| client.account.as_deref_mut())
-        else {
+        let Some(account) = self.clients.get_mut(client_id).map(|client| &mut client.account) else {
             return reasons;
         };
         account.session = Arc::clone(&server.session);
@@ -528,7 +508,7 @@ impl Worker {
 }
 
 /// `SELECT pg_catalog.current_setting('a',true),...`: NULL for a setting that does not exist.
-pub(super) fn values_of(names: &[Box<[u8]>]) -> Vec<u8> {
+pub(crate) fn values_of(names: &[Box<[u8]>]) -> Vec<u8> {
     let mut text = b"SELECT ".to_vec();
     for (at, name) in names.iter().enumerate() {
         text.extend_from_slice(if at == 0 { b"" } else { b"," });

@@ -6,10 +6,10 @@
 use crate::client::ClientState;
 use crate::context::Cx;
 use crate::driver::{Driver, Level};
-use crate::ids::{ClientId, PoolId, ServerId};
+use crate::ids::ServerId;
 use crate::ledger::Purpose;
 use crate::limits::SERVER_ERROR_BYTES_MAX;
-use crate::machine::Worker;
+use crate::pool::Pool;
 use crate::reach::{self, Reach};
 use crate::routines::{CHANGES_QUESTION, SETTINGS_QUESTION};
 use crate::server::{CatalogReading, Replies, ServerState};
@@ -24,22 +24,18 @@ const UNTOLD_NAMES: &str = "does not tell which names stand for more than a read
 
 const UNTOLD: &str = "does not tell which routines change their session";
 
-impl Worker {
+impl Pool {
     /// A server is about to be free. `true` if the catalog is read before.
     #[inline]
-    pub(in crate::machine) fn reads_catalog<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) -> bool {
-        let Some(server) = self.servers.get(id) else { return false };
-        self.pools[server.pool].routines.are_to_be_read(cx.env.now.mono_us, cx.env.shared.routines())
+    pub(crate) fn reads_catalog<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) -> bool {
+        self.state.routines.are_to_be_read(cx.env.now.mono_us, cx.env.shared.routines())
             && self.read_catalog(cx, id)
     }
 
     #[cold]
     fn read_catalog<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) -> bool {
-        let pool_id = self.servers[id].pool;
-        let (routines, names) = (
-            self.pools[pool_id].session_checks.are_wanted(),
-            self.multiplex_limits(cx.env, pool_id).is_some(),
-        );
+        let (routines, names) =
+            (self.state.session_checks.are_wanted(), self.multiplex_limits(cx.env).is_some());
         if !routines && !names || self.is_notify_listener(id) || self.reason_to_close(cx.env, id).is_some() {
             return false;
         }
@@ -49,7 +45,7 @@ impl Worker {
             return false;
         }
         server.active_us = cx.env.now.mono_us;
-        self.pools[pool_id].routines.begin_reading(cx.env.now.mono_us, age);
+        self.state.routines.begin_reading(cx.env.now.mono_us, age);
         self.set_server_state(
             id,
             ServerState::Reading(Box::new(CatalogReading { answer: Replies::default(), age })),
@@ -63,16 +59,16 @@ impl Worker {
     }
 
     /// The answer is complete.
-    pub(in crate::machine) fn catalog_read<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+    pub(crate) fn catalog_read<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::Reading(reading) = &mut server.state else { return };
         let (answer, age) = (std::mem::take(&mut reading.answer), reading.age);
-        let (now_us, pool_id) = (cx.env.now.mono_us, server.pool);
+        let now_us = cx.env.now.mono_us;
         let news = match &answer.failed {
             None => {
-                self.pools[pool_id].routines.read(now_us, age);
-                self.learn_routines(id, &answer);
-                let pool = &mut self.pools[pool_id];
+                self.state.routines.read(now_us, age);
+                self.learn_routines(&answer);
+                let pool = &mut self.state;
                 pool.reach = Reach::default();
                 if answer.bytes > SERVER_ERROR_BYTES_MAX {
                     pool.routines.cut();
@@ -80,16 +76,16 @@ impl Worker {
                     pool.reach = Reach::of(&answer.rows);
                 }
                 let cut = pool.routines.are_too_many();
-                self.judge_waiting_anew(pool_id);
+                self.judge_waiting_anew();
                 cut.then(|| TOO_MANY.to_owned())
             }
             // Perhaps no PostgreSQL.
             Some((_, text)) => {
-                let pool = &mut self.pools[pool_id];
+                let pool = &mut self.state;
                 pool.reach = Reach::default();
                 if pool.session_checks.are_wanted() {
                     let is_news = pool.routines.give_up(now_us, age);
-                    self.judge_waiting_anew(pool_id);
+                    self.judge_waiting_anew();
                     is_news.then(|| format!("{UNTOLD}: {text}; each client keeps its server"))
                 } else {
                     // It was asked for names only.
@@ -106,8 +102,8 @@ impl Worker {
     }
 
     /// The requests of waiting clients were judged by what was known before.
-    fn judge_waiting_anew(&mut self, pool_id: PoolId) {
-        let pool = &self.pools[pool_id];
+    fn judge_waiting_anew(&mut self) {
+        let pool = &self.state;
         if pool.routines.none_changes() {
             return;
         }
@@ -122,8 +118,7 @@ impl Worker {
 
     /// A routine that changes its session is named in a text of this client's.
     #[inline]
-    pub(in crate::machine) fn changes_inside(&self, id: ClientId, text: &[u8]) -> bool {
-        let account = self.clients.get(id).and_then(|client| client.account.as_deref());
-        account.is_some_and(|account| self.pools[account.pool].routines.changes_in(text))
+    pub(crate) fn changes_inside(&self, text: &[u8]) -> bool {
+        self.state.routines.changes_in(text)
     }
 }

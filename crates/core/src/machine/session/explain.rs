@@ -7,15 +7,15 @@ use pgweir_wire::header::HEADER_LEN;
 use crate::client::ClientState;
 use crate::ids::ClientId;
 use crate::ledger::{Entry, Kind};
-use crate::machine::Worker;
+use crate::pool::Pool;
 
 /// With the error 55000 for a value that was drawn in an earlier transaction.
 const DRAWN_BEFORE: &str = "A value that was drawn in an earlier transaction is kept for a moment only (see sequence_affinity): \
 ask for it in the same transaction, or use RETURNING.";
 
-impl Worker {
+impl Pool {
     /// An ErrorResponse for this client, if there is something to add to it. `fatal`: it is the server's last one.
-    pub(in crate::machine) fn explain(&self, id: ClientId, message: &[u8], fatal: bool) -> Option<Vec<u8>> {
+    pub(crate) fn explain(&self, id: ClientId, message: &[u8], fatal: bool) -> Option<Vec<u8>> {
         let ClientState::Linked(link) = &self.clients.get(id)?.state else { return None };
         if fatal {
             let lost = self.lost_with_server(id)?;
@@ -30,12 +30,7 @@ impl Worker {
 
     /// An ErrorResponse that answers a Bind or a Describe and names the statement as the server knows it: with the client's own name
     /// for it. `None` if it is another one.
-    pub(in crate::machine) fn by_own_name(
-        &self,
-        id: ClientId,
-        ended: Option<Entry>,
-        message: &[u8],
-    ) -> Option<Vec<u8>> {
+    pub(crate) fn by_own_name(&self, id: ClientId, ended: Option<Entry>, message: &[u8]) -> Option<Vec<u8>> {
         let entry = ended.filter(|entry| entry.ticket != 0)?;
         if !matches!(entry.kind, Kind::Bind | Kind::DescribeStatement) {
             return None;
@@ -44,12 +39,12 @@ impl Worker {
         if !matches!(code, Some(SqlState::PROTOCOL_VIOLATION | SqlState::INVALID_SQL_STATEMENT_NAME)) {
             return None;
         }
-        let names = self.clients.get(id)?.account.as_deref()?.statements.as_deref()?;
+        let names = self.clients.get(id)?.account.statements.as_deref()?;
         with_message(message, |text| renamed(text, names.name(entry.ticket)?))
     }
 
     /// The state that a client that keeps its server loses with it, as a sentence.
-    pub(in crate::machine) fn lost_with_server(&self, id: ClientId) -> Option<String> {
+    pub(crate) fn lost_with_server(&self, id: ClientId) -> Option<String> {
         let ClientState::Linked(link) = &self.clients.get(id)?.state else { return None };
         let reasons = link.pin.as_ref()?.reasons;
         Some(format!("Lost with the server, which this client kept: {}.", reasons.text()))

@@ -17,9 +17,9 @@ use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId, StatementId};
 use crate::ledger::{Entry, Kind, Ledger, Owner, Purpose};
-use crate::machine::Worker;
 use crate::machine::prepared::{OUR_PREFIX, PREPARED_TWICE};
 use crate::pins::{Reasons, Touched};
+use crate::pool::Pool;
 use crate::session::Prepared;
 
 /// How a text uses names of prepared statements.
@@ -36,7 +36,7 @@ enum Concern {
 
 /// How a client sends a text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::machine) enum Sent {
+pub(crate) enum Sent {
     /// As a simple query or as the unnamed statement.
     Unnamed,
     /// As a statement that has a name: Parse or Describe, which execute nothing.
@@ -47,7 +47,7 @@ pub(in crate::machine) enum Sent {
 
 /// The next step for a message whose text was looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::machine) enum Named {
+pub(crate) enum Named {
     /// It goes as it would have gone.
     Unchanged,
     /// The server knows the client's own names from here on.
@@ -56,10 +56,10 @@ pub(in crate::machine) enum Named {
     Waits,
 }
 
-impl Worker {
+impl Pool {
     /// [`Worker::meet_names`] may have something to do.
     #[inline]
-    pub(in crate::machine) fn may_meet_names(&self, id: ClientId, traits: &Traits) -> bool {
+    pub(crate) fn may_meet_names(&self, id: ClientId, traits: &Traits) -> bool {
         let telling = Marks::PREPARED.and(Marks::SHOWS_PREPARED).and(Marks::ROUTINES);
         traits.marks.intersects(telling) && self.may_expose(id)
     }
@@ -67,16 +67,14 @@ impl Worker {
     #[cold]
     fn may_expose(&self, id: ClientId) -> bool {
         let Some(client) = self.clients.get(id) else { return false };
-        let (ClientState::Linked(link), Some(account)) = (&client.state, &client.account) else {
+        let ClientState::Linked(link) = &client.state else {
             return false;
         };
-        self.pools[account.pool].keeps_sessions
-            && link.own_names != OwnNames::Exposed
-            && self.client_tracks_statements(id)
+        self.state.keeps_sessions && link.own_names != OwnNames::Exposed && self.client_tracks_statements(id)
     }
 
     /// A text of a linked client is about to go to its server.
-    pub(in crate::machine) fn meet_names<D: Driver>(
+    pub(crate) fn meet_names<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -146,7 +144,7 @@ impl Worker {
     }
 
     /// The same for a statement of the client's that is about to be bound or described under its name.
-    pub(in crate::machine) fn meet_names_of<D: Driver>(
+    pub(crate) fn meet_names_of<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -165,7 +163,7 @@ impl Worker {
     }
 
     fn concern(&self, id: ClientId, text: &[u8], traits: &Traits, sent: Sent) -> Concern {
-        let Some(account) = self.clients.get(id).and_then(|client| client.account.as_deref()) else {
+        let Some(account) = self.clients.get(id).map(|client| &client.account) else {
             return Concern::Nothing;
         };
         let own = account.statements.as_deref().filter(|statements| statements.len() > 0);
@@ -206,7 +204,7 @@ impl Worker {
     }
 
     /// The server forgets the names by which it knows the protocol's statements.
-    pub(in crate::machine) fn hide_names<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
+    pub(crate) fn hide_names<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
         let ours: Vec<StatementId> = self.servers[server_id].statements.iter().collect();
         ours.into_iter().for_each(|statement| self.evict_statement(cx, server_id, statement));
         let server = &mut self.servers[server_id];
@@ -223,7 +221,7 @@ impl Worker {
     fn expose_names<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
         let owner = owner_of_names(&self.servers[server_id].ledger, id);
         self.hide_names(cx, server_id);
-        let account = self.clients.get(id).and_then(|client| client.account.as_deref());
+        let account = self.clients.get(id).map(|client| &client.account);
         let own = account.and_then(|account| account.statements.as_deref());
         let mut names: Vec<_> = own
             .into_iter()
@@ -247,7 +245,7 @@ impl Worker {
 
     /// An error ended or skipped the Parse that was to expose a name in the middle of a group.
     #[cold]
-    pub(in crate::machine) fn exposing_undone(&mut self, server_id: ServerId, entry: Entry) {
+    pub(crate) fn exposing_undone(&mut self, server_id: ServerId, entry: Entry) {
         let id = entry.owner.client();
         if let Some(ClientState::Linked(link)) =
             id.and_then(|id| self.clients.get_mut(id)).map(|client| &mut client.state)
@@ -262,9 +260,9 @@ impl Worker {
     }
 
     /// The server has none of the client's statements any more: the client has none.
-    pub(super) fn conceal_names(&mut self, env: &mut Env, id: ClientId) {
+    pub(crate) fn conceal_names(&mut self, env: &mut Env, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
-        let (ClientState::Linked(link), Some(account)) = (&mut client.state, &mut client.account) else {
+        let (ClientState::Linked(link), account) = (&mut client.state, &mut client.account) else {
             return;
         };
         link.own_names = OwnNames::Hidden;
@@ -275,14 +273,14 @@ impl Worker {
     }
 
     /// The client's own names are on its server.
-    pub(in crate::machine) fn has_exposed_names(&self, id: ClientId) -> bool {
+    pub(crate) fn has_exposed_names(&self, id: ClientId) -> bool {
         let state = self.clients.get(id).map(|client| &client.state);
         matches!(state, Some(ClientState::Linked(link)) if link.own_names == OwnNames::Exposed)
     }
 
     /// A message of a client whose names are exposed passes: its possible effects on the session are noted.
     #[cold]
-    pub(in crate::machine) fn note_exposed(&mut self, env: &mut Env, id: ClientId, message: u8, body: &[u8]) {
+    pub(crate) fn note_exposed(&mut self, env: &mut Env, id: ClientId, message: u8, body: &[u8]) {
         match message {
             tag::CLOSE if body.first() == Some(&b'S') => {
                 self.note_marks(env, id, Marks::PREPARED, b"", false);
@@ -290,7 +288,7 @@ impl Worker {
             tag::BIND => {
                 let name = frontend::BindHead::parse_prefix(body).map(|head| head.statement);
                 let Some(name) = name.filter(|name| !name.is_empty()) else { return };
-                let account = self.clients.get(id).and_then(|client| client.account.as_deref());
+                let account = self.clients.get(id).map(|client| &client.account);
                 match account.and_then(|account| account.statement(name)) {
                     Some(statement) => self.note_statement(env, id, statement),
                     // It was prepared since.
@@ -323,7 +321,7 @@ impl Worker {
 
     /// The ticket of the name that the message sent now deallocates.
     #[inline]
-    pub(in crate::machine) fn ending_ticket(&mut self, id: ClientId, kind: Kind) -> u32 {
+    pub(crate) fn ending_ticket(&mut self, id: ClientId, kind: Kind) -> u32 {
         match self.clients.get_mut(id).map(|client| &mut client.state) {
             Some(ClientState::Linked(link)) if matches!(kind, Kind::Query | Kind::Execute) => {
                 match &mut link.own_names {
@@ -336,7 +334,7 @@ impl Worker {
     }
 
     /// The end of a group of messages was passed on: the server forgets the name that the group was about.
-    pub(in crate::machine) fn take_name_back<D: Driver>(
+    pub(crate) fn take_name_back<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -359,7 +357,7 @@ impl Worker {
 
     /// See [`Worker::take_name_back`].
     #[inline]
-    pub(in crate::machine) fn is_ending_name(&self, id: ClientId, message: u8) -> bool {
+    pub(crate) fn is_ending_name(&self, id: ClientId, message: u8) -> bool {
         matches!(message, tag::QUERY | tag::SYNC)
             && matches!(self.clients.get(id).map(|client| &client.state),
                 Some(ClientState::Linked(link))
@@ -367,7 +365,7 @@ impl Worker {
     }
 
     /// A DEALLOCATE succeeded; `entry` is that of its message.
-    pub(in crate::machine) fn deallocated(&mut self, env: &mut Env, entry: Entry) {
+    pub(crate) fn deallocated(&mut self, env: &mut Env, entry: Entry) {
         if entry.ticket != 0 {
             self.forget_name(env, entry);
         }
@@ -375,9 +373,9 @@ impl Worker {
 }
 
 /// Statements that the client prepared by SQL and uses through the protocol: servers know them by the client's own names.
-impl Worker {
+impl Pool {
     /// A statement that the client did not prepare through the protocol is bound: perhaps it did so by SQL.
-    pub(in crate::machine) fn note_bound_by_sql<D: Driver>(
+    pub(crate) fn note_bound_by_sql<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -388,10 +386,10 @@ impl Worker {
         let text = prepared.map(|prepared| prepared.text.to_vec());
         let Some(text) = text else { return };
         let traits = pgweir_sql::traits(&text);
-        if self.concerns_sequences(id, &text, &traits) {
+        if self.concerns_sequences(&text, &traits) {
             self.use_sequences(cx, id, server_id, (&text, &traits), false);
         }
-        let inside = if self.changes_inside(id, &text) { Marks::ROUTINES } else { Marks::NONE };
+        let inside = if self.changes_inside(&text) { Marks::ROUTINES } else { Marks::NONE };
         let marks = traits.marks.without(Marks::PREPARED).and(inside);
         if !marks.is_empty() {
             self.note_marks(cx.env, id, marks, &text, false);
@@ -399,19 +397,19 @@ impl Worker {
     }
 
     /// The client prepared this by SQL, in a transaction that is over.
-    pub(in crate::machine) fn prepared_by_sql(&self, id: ClientId, name: &[u8]) -> Option<&Prepared> {
-        let account = self.clients.get(id)?.account.as_deref()?;
+    pub(crate) fn prepared_by_sql(&self, id: ClientId, name: &[u8]) -> Option<&Prepared> {
+        let account = &self.clients.get(id)?.account;
         account.session.prepared().find(|prepared| *prepared.name == *name)
     }
 
     /// It may have prepared something by SQL that this name means.
-    pub(in crate::machine) fn may_be_prepared_by_sql(&self, id: ClientId, name: &[u8]) -> bool {
+    pub(crate) fn may_be_prepared_by_sql(&self, id: ClientId, name: &[u8]) -> bool {
         !is_ours(name) && (self.may_have_prepared(id) || self.prepared_by_sql(id, name).is_some())
     }
 
     /// The same, of a name that it is about to prepare through the protocol: if it keeps its server for another reason than its
     /// prepared statements, that is known.
-    pub(in crate::machine) fn may_be_taken_by_sql(&self, id: ClientId, name: &[u8]) -> bool {
+    pub(crate) fn may_be_taken_by_sql(&self, id: ClientId, name: &[u8]) -> bool {
         let untold = Reasons::PREPARED.with(Reasons::UNKNOWN);
         let state = self.clients.get(id).map(|client| &client.state);
         let pin = if let Some(ClientState::Linked(link)) = state { link.pin.as_ref() } else { None };
@@ -434,7 +432,7 @@ impl Worker {
     }
 
     /// The client closes a statement that it may have prepared by SQL: its session is asked.
-    pub(in crate::machine) fn note_closed_by_protocol(&mut self, env: &Env, id: ClientId) {
+    pub(crate) fn note_closed_by_protocol(&mut self, env: &Env, id: ClientId) {
         self.note_marks(env, id, Marks::PREPARED, b"", false);
     }
 }
@@ -463,7 +461,7 @@ fn prepare_name(
 }
 
 /// A name by which servers know the protocol's statements: no client's.
-pub(in crate::machine) fn is_ours(name: &[u8]) -> bool {
+pub(crate) fn is_ours(name: &[u8]) -> bool {
     name.starts_with(OUR_PREFIX)
 }
 

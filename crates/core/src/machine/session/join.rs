@@ -13,19 +13,20 @@ use crate::client::{Account, ClientState};
 use crate::context::{Cx, Env};
 use crate::driver::{CloseMode, Driver, Level};
 use crate::errors::Fault;
-use crate::ids::{ClientId, PoolId, ServerId};
+use crate::ids::{ClientId, ServerId};
 use crate::ledger::Purpose;
 use crate::limits::AUDIT_ATTEMPTS_MAX;
-use crate::machine::{Worker, duration_us};
+use crate::machine::duration_us;
 use crate::notify_listener::NotifyListener;
 use crate::params::Params;
 use crate::pins::Reasons;
+use crate::pool::Pool;
 use crate::server::{Replies, ServerState, Stage};
 use crate::session::quote_identifier;
 
-impl Worker {
+impl Pool {
     /// The channels of a session are known. `true` if the notify listener must join some first; else the reasons decide.
-    pub(super) fn join_channels<D: Driver>(
+    pub(crate) fn join_channels<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ServerId,
@@ -33,15 +34,15 @@ impl Worker {
         reasons: &mut Reasons,
     ) -> bool {
         let session = std::sync::Arc::clone(&self.servers[id].session);
-        let (pool_id, server_pid) = (self.servers[id].pool, self.servers[id].pid);
+        let server_pid = self.servers[id].pid;
         let here = self.listens_here(id) && !session.channels().is_empty();
         let Some(client) = self.clients.get_mut(client_id) else { return false };
-        let Some(account) = client.account.as_deref_mut() else { return false };
+        let account = &mut client.account;
         if session.channels().is_empty() && account.listener.is_none() {
             return false;
         }
         let listener = account.listener.get_or_insert_default();
-        let notify_listener = self.pools[pool_id].notify_listener.as_deref_mut();
+        let notify_listener = self.state.notify_listener.as_deref_mut();
         let (stay, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut listener.joined)
             .into_iter()
             .partition(|channel| session.channels().contains(channel) && !here);
@@ -56,7 +57,7 @@ impl Worker {
             *reasons = reasons.with(Reasons::LISTENS);
             listener.from_server.clear();
         } else if listener.told_of_others(&new, server_pid, account.cancel_key.pid()) {
-            self.notified.push(client_id);
+            self.state.notified.push(client_id);
         }
         if here || new.is_empty() {
             return false;
@@ -64,9 +65,8 @@ impl Worker {
         listener.joining.clone_from(&new);
         // A client that listens through the notify listener already stays there: no server would tell it what the notify
         // listener has still to tell.
-        let through_listener =
-            !listener.joined.is_empty() || self.has_encoding_of_pool(cx.env, client_id, pool_id);
-        if !through_listener || !self.join(cx, pool_id, client_id, &new) {
+        let through_listener = !listener.joined.is_empty() || self.has_encoding_of_pool(cx.env, client_id);
+        if !through_listener || !self.join(cx, client_id, &new) {
             self.listen_here(client_id);
             *reasons = reasons.with(Reasons::LISTENS);
             return false;
@@ -80,8 +80,7 @@ impl Worker {
     /// No notify listener listens for it: its own server does.
     fn listen_here(&mut self, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
-        let (ClientState::Linked(link), Some(account)) = (&client.state, client.account.as_deref_mut())
-        else {
+        let (ClientState::Linked(link), account) = (&client.state, &mut client.account) else {
             return;
         };
         let server_pid = self.servers[link.server].pid;
@@ -90,65 +89,58 @@ impl Worker {
         listener.without_notify_listener(server_pid, own_pid);
         let mut gone = std::mem::take(&mut listener.joined);
         gone.append(&mut listener.joining);
-        if let Some(notify_listener) = self.pools[account.pool].notify_listener.as_deref_mut() {
+        if let Some(notify_listener) = self.state.notify_listener.as_deref_mut() {
             gone.iter().for_each(|channel| notify_listener.leave(channel, id));
         }
         listener.own_without_listener(own_pid);
-        self.notified.push(id);
+        self.state.notified.push(id);
     }
 
     /// Payloads arrive at the notify listener in the encoding of its own connection.
-    fn has_encoding_of_pool(&self, env: &Env, id: ClientId, pool_id: PoolId) -> bool {
-        let greeting = self.pools[pool_id].greeting.as_deref();
+    fn has_encoding_of_pool(&self, env: &Env, id: ClientId) -> bool {
+        let greeting = self.state.greeting.as_deref();
         greeting.is_some_and(|greeting| self.has_encoding_of(env, id, &greeting.params))
     }
 
     /// A client can get a notification to one of these as it is.
-    pub(super) fn has_encoding_of(&self, env: &Env, id: ClientId, params: &Params) -> bool {
+    pub(crate) fn has_encoding_of(&self, env: &Env, id: ClientId, params: &Params) -> bool {
         let position = env.tracked.position(b"client_encoding").unwrap_or_default();
-        let account = self.clients.get(id).and_then(|client| client.account.as_deref());
+        let account = self.clients.get(id).map(|client| &client.account);
         account.is_some_and(|account| account.params.get(position) == params.get(position))
     }
 
     // The notify listener.
 
     /// Has the notify listener listen to these for a client, too; `false` if there is none to be had.
-    fn join<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        pool_id: PoolId,
-        id: ClientId,
-        new: &[Box<[u8]>],
-    ) -> bool {
-        if self.pools[pool_id].notify_listener.is_none() {
-            if !self.may_dial(cx.env, pool_id) || !self.take_place(cx, pool_id, true) {
+    fn join<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, new: &[Box<[u8]>]) -> bool {
+        if self.state.notify_listener.is_none() {
+            if !self.may_dial(cx.env) || !self.take_place(cx, true) {
                 return false;
             }
-            let server = self.dial_server(cx, pool_id, None);
+            let server = self.dial_server(cx, None);
             let mut secret = [0; 8];
             cx.driver.random(&mut secret);
-            self.pools[pool_id].notify_listener = Some(Box::new(NotifyListener::new(server, secret)));
+            self.state.notify_listener = Some(Box::new(NotifyListener::new(server, secret)));
         }
-        let Some(notify_listener) = self.pools[pool_id].notify_listener.as_deref_mut() else { return false };
+        let Some(notify_listener) = self.state.notify_listener.as_deref_mut() else { return false };
         let fresh: Vec<&Box<[u8]>> = new.iter().filter(|channel| notify_listener.join(channel, id)).collect();
         if !notify_listener.is_up {
             notify_listener.waiting.push(id);
             return true;
         }
         let text = listen_text(fresh.iter().map(|channel| &***channel));
-        self.ask_notify_listener(cx, pool_id, Purpose::Listen, &text, vec![id]);
+        self.ask_notify_listener(cx, Purpose::Listen, &text, vec![id]);
         true
     }
 
     fn ask_notify_listener<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
-        pool_id: PoolId,
         purpose: Purpose,
         text: &[u8],
         who: Vec<ClientId>,
     ) {
-        let Some(notify_listener) = self.pools[pool_id].notify_listener.as_deref_mut() else { return };
+        let Some(notify_listener) = self.state.notify_listener.as_deref_mut() else { return };
         notify_listener.owed.push_back(who);
         let server = notify_listener.server;
         if self.servers[server].ledger.is_empty() {
@@ -158,40 +150,28 @@ impl Worker {
     }
 
     /// This connection listens for its pool, or will when it is logged in.
-    pub(in crate::machine) fn is_notify_listener(&self, id: ServerId) -> bool {
-        let Some(server) = self.servers.get(id) else { return false };
-        self.pools[server.pool]
-            .notify_listener
-            .as_deref()
-            .is_some_and(|notify_listener| notify_listener.server == id)
+    pub(crate) fn is_notify_listener(&self, id: ServerId) -> bool {
+        self.state.notify_listener.as_deref().is_some_and(|notify_listener| notify_listener.server == id)
     }
 
     /// The notify listener is logged in.
-    pub(in crate::machine) fn notify_listener_up<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
-        let pool_id = self.servers[id].pool;
+    pub(crate) fn notify_listener_up<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         self.set_server_state(id, ServerState::Listening);
-        self.notice(pool_id);
-        let Some(notify_listener) = self.pools[pool_id].notify_listener.as_deref_mut() else { return };
+        self.notice();
+        let Some(notify_listener) = self.state.notify_listener.as_deref_mut() else { return };
         notify_listener.is_up = true;
         let who = std::mem::take(&mut notify_listener.waiting);
         let channels = notify_listener.channels.keys().chain([&notify_listener.marks_channel]);
         let text = listen_text(channels.map(AsRef::as_ref));
-        self.ask_notify_listener(cx, pool_id, Purpose::Listen, &text, who);
+        self.ask_notify_listener(cx, Purpose::Listen, &text, who);
         let line = format!("{} listens for the clients of its pool", self.server_log_name(&self.servers[id]));
         cx.log(Level::Debug, &line);
     }
 
     /// The notify listener has answered the statements that some clients have waited for.
-    pub(in crate::machine) fn notify_listener_answered<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ServerId,
-    ) {
-        let Some(server) = self.servers.get(id) else { return };
-        let Some(notify_listener) = self.pools[server.pool]
-            .notify_listener
-            .as_deref_mut()
-            .filter(|notify_listener| notify_listener.server == id)
+    pub(crate) fn notify_listener_answered<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        let Some(notify_listener) =
+            self.state.notify_listener.as_deref_mut().filter(|notify_listener| notify_listener.server == id)
         else {
             return;
         };
@@ -212,8 +192,7 @@ impl Worker {
 
     /// The client's server sends a mark, and listens to it.
     fn mark<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client: ClientId) {
-        let pool_id = self.servers[id].pool;
-        let Some(notify_listener) = self.pools[pool_id].notify_listener.as_deref_mut() else { return };
+        let Some(notify_listener) = self.state.notify_listener.as_deref_mut() else { return };
         let mark = notify_listener.next_mark(client);
         let Some(listener) = self.account_mut(client).and_then(|account| account.listener.as_deref_mut())
         else {
@@ -240,7 +219,7 @@ impl Worker {
 
     /// A client's server was told of a mark: after the client's own mark, the notify listener alone counts. `false` if it is
     /// something else.
-    pub(super) fn server_marks(&mut self, client: ClientId, told: &NotificationResponse<'_>) -> bool {
+    pub(crate) fn server_marks(&mut self, client: ClientId, told: &NotificationResponse<'_>) -> bool {
         let listener = self.listener(client).filter(|listener| *listener.mark.channel == *told.channel);
         let Some(listener) = listener else { return false };
         if listener.is_its_mark(told.payload)
@@ -252,8 +231,8 @@ impl Worker {
     }
 
     /// The same, of the notify listener: notifications that it got before count no longer.
-    pub(super) fn listen_barriers(&mut self, pool_id: PoolId, told: &NotificationResponse<'_>) -> bool {
-        let Some(notify_listener) = self.pools[pool_id].notify_listener.as_deref_mut() else { return false };
+    pub(crate) fn listen_barriers(&mut self, told: &NotificationResponse<'_>) -> bool {
+        let Some(notify_listener) = self.state.notify_listener.as_deref_mut() else { return false };
         if *notify_listener.marks_channel != *told.channel {
             return false;
         }
@@ -267,11 +246,10 @@ impl Worker {
     }
 
     /// All that was asked for with a mark is answered.
-    pub(super) fn mark_answered<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client: ClientId) {
+    pub(crate) fn mark_answered<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client: ClientId) {
         let ServerState::Auditing(auditing) = &self.servers[id].state else { return };
         let (failed, stage) = (auditing.answer.failed.is_some(), auditing.stage);
         let again = failed && auditing.attempts < AUDIT_ATTEMPTS_MAX;
-        let pool_id = self.servers[id].pool;
         let Some(listener) = self.listener(client) else { return };
         let (channel, is_marked) = (listener.mark.channel.clone(), listener.is_marked);
         // It may still listen to marks then.
@@ -285,7 +263,7 @@ impl Worker {
                 self.set_stage(id, Stage::Meeting(reasons.with(doubt)));
                 // A backend that notifies reads all notifications that others sent before it is ready.
                 let text = statement(b"NOTIFY ", &channel);
-                self.ask_notify_listener(cx, pool_id, Purpose::Meet, &text, vec![client]);
+                self.ask_notify_listener(cx, Purpose::Meet, &text, vec![client]);
             }
             Stage::Alone(reasons) => self.listen_alone(cx, id, client, reasons.with(doubt)),
             _ => {}
@@ -301,7 +279,7 @@ impl Worker {
             Some(listener) if listener.is_marked => listener.meet(server_pid, own_pid),
             _ => return self.not_met(cx, id, client, reasons),
         }
-        self.notified.push(client);
+        self.state.notified.push(client);
         self.audit_over(cx, id, client, reasons);
     }
 
@@ -335,13 +313,8 @@ impl Worker {
 
     /// The notify listener ended. A client that listened through it may have missed notifications from here on. A client
     /// that was about to listen through it listens on its server.
-    pub(in crate::machine) fn notify_listener_lost<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        pool_id: PoolId,
-        id: ServerId,
-    ) {
-        let Some(pool) = self.pools.get_mut(pool_id) else { return };
+    pub(crate) fn notify_listener_lost<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        let pool = &mut self.state;
         let Some(notify_listener) =
             pool.notify_listener.take_if(|notify_listener| notify_listener.server == id)
         else {
@@ -379,17 +352,11 @@ impl Worker {
     }
 
     /// Leaves the channels that no client wants; a notify listener without any is closed like an unused server.
-    pub(in crate::machine) fn tend_notify_listener<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        pool_id: PoolId,
-    ) {
+    pub(crate) fn tend_notify_listener<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let idle_us = duration_us(cx.env.rules.config.main.server_idle_timeout);
         let stopping = cx.env.stopping.is_some();
-        let Some(notify_listener) = self.pools[pool_id]
-            .notify_listener
-            .as_deref_mut()
-            .filter(|notify_listener| notify_listener.is_up)
+        let Some(notify_listener) =
+            self.state.notify_listener.as_deref_mut().filter(|notify_listener| notify_listener.is_up)
         else {
             return;
         };
@@ -402,7 +369,7 @@ impl Worker {
         if !unwanted.is_empty() {
             let text: Vec<u8> =
                 unwanted.iter().flat_map(|channel| statement(b"UNLISTEN ", channel)).collect();
-            return self.ask_notify_listener(cx, pool_id, Purpose::Listen, &text, Vec::new());
+            return self.ask_notify_listener(cx, Purpose::Listen, &text, Vec::new());
         }
         let Some(found) = self.servers.get(server) else { return };
         let unused_us = cx.env.now.mono_us.saturating_sub(found.active_us);
@@ -415,11 +382,9 @@ impl Worker {
     }
 
     /// A client leaves.
-    pub(in crate::machine) fn forget_listener(&mut self, account: &Account, id: ClientId) {
+    pub(crate) fn forget_listener(&mut self, account: &Account, id: ClientId) {
         let Some(listener) = &account.listener else { return };
-        let Some(notify_listener) =
-            self.pools.get_mut(account.pool).and_then(|pool| pool.notify_listener.as_deref_mut())
-        else {
+        let Some(notify_listener) = self.state.notify_listener.as_deref_mut() else {
             return;
         };
         listener

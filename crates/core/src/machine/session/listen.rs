@@ -22,27 +22,27 @@ use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Accepted, Ledger, Owner, Purpose};
 use crate::limits::NOTIFICATIONS_BYTES_MAX;
-use crate::machine::Worker;
 use crate::notify_listener::{Listener, Message, as_own};
 use crate::pins::Reasons;
+use crate::pool::Pool;
 use crate::server::{Auditing, Replies, ServerState, Stage};
 
-impl Worker {
+impl Pool {
     // The end of a transaction.
 
     /// A transaction ends that other connections must know of before the client is told.
-    pub(in crate::machine) fn delays_ready(&mut self, id: ServerId, accepted: Accepted, body: &[u8]) -> bool {
+    pub(crate) fn delays_ready(&mut self, id: ServerId, accepted: Accepted, body: &[u8]) -> bool {
         let Some(server) = self.servers.get(id) else { return false };
         let ServerState::Busy(client_id) = server.state else { return false };
         let Some(client) = self.clients.get_mut(client_id) else { return false };
         let ClientState::Linked(link) = &mut client.state else { return false };
-        let listener = client.account.as_deref().and_then(|account| account.listener.as_deref());
+        let listener = client.account.listener.as_deref();
         // Most clients neither listen nor ever did.
         if link.touched.is_none() && listener.is_none() {
             return false;
         }
         if accepted.owner != Owner::Client(client_id)
-            || !self.pools[server.pool].keeps_sessions
+            || !self.state.keeps_sessions
             || !(server.ledger.is_at_rest() || is_being_restored(&server.ledger))
             || !server.pipelined.is_alone()
             || parse_ready(body) != Ok(TxStatus::Idle)
@@ -60,7 +60,7 @@ impl Worker {
     }
 
     /// Sends the delayed ReadyForQuery.
-    pub(super) fn give_ready<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
+    pub(crate) fn give_ready<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let ClientState::Linked(link) = &mut client.state else { return };
         if !std::mem::take(&mut link.ready_due) {
@@ -75,12 +75,12 @@ impl Worker {
     }
 
     /// The client's own notifications have not yet come from the notify listener.
-    pub(super) fn owes_notifications(&self, id: ClientId) -> bool {
+    pub(crate) fn owes_notifications(&self, id: ClientId) -> bool {
         self.listener(id).is_some_and(|listener| !listener.own.is_empty())
     }
 
     /// As [`Worker::owes_notifications`]; the server stays with it until they have.
-    pub(super) fn awaits_own(&mut self, id: ServerId, client: ClientId) -> bool {
+    pub(crate) fn awaits_own(&mut self, id: ServerId, client: ClientId) -> bool {
         if !self.owes_notifications(client) {
             return false;
         }
@@ -109,14 +109,14 @@ impl Worker {
     // Notifications.
 
     /// The notify listener was notified: every client that listens is told.
-    pub(in crate::machine) fn spread<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, message: &[u8]) {
+    pub(crate) fn spread<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, message: &[u8]) {
         let Some(told) = parsed(message) else { return };
         let Some(server) = self.servers.get(id) else { return };
-        let (pool_id, params) = (server.pool, std::sync::Arc::clone(&server.params));
-        if self.listen_barriers(pool_id, &told) {
+        let params = std::sync::Arc::clone(&server.params);
+        if self.listen_barriers(&told) {
             return;
         }
-        let notify_listener = self.pools[pool_id].notify_listener.as_deref();
+        let notify_listener = self.state.notify_listener.as_deref();
         let clients = notify_listener
             .and_then(|notify_listener| notify_listener.channels.get(told.channel))
             .cloned()
@@ -135,7 +135,7 @@ impl Worker {
                 listener.bytes += message.len();
             } else {
                 listener.tell(message, own_pid);
-                self.notified.push(client);
+                self.state.notified.push(client);
             }
             if self.has_too_many(cx, client) {
                 self.refuse_client(cx, client, &Fault::TooManyNotifications);
@@ -146,7 +146,7 @@ impl Worker {
     }
 
     /// A client's server was notified of something, for the channels of the session that it carries.
-    pub(in crate::machine) fn note_notification<D: Driver>(
+    pub(crate) fn note_notification<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ServerId,
@@ -159,7 +159,7 @@ impl Worker {
         }
         let (server_pid, stage) = (self.servers[id].pid, self.stage_of(client_id).map(|(_, stage)| stage));
         let Some(client) = self.clients.get_mut(client_id) else { return };
-        let (ClientState::Linked(link), Some(account)) = (&client.state, &mut client.account) else { return };
+        let (ClientState::Linked(link), account) = (&client.state, &mut client.account) else { return };
         let own_pid = account.cancel_key.pid();
         let marked = link.touched.as_ref().is_some_and(|touched| touched.marks.intersects(Marks::LISTENS));
         let known = |channels: &[Box<[u8]>]| channels.iter().any(|channel| **channel == *told.channel);
@@ -197,28 +197,18 @@ impl Worker {
     /// A notification for the client that listens on this server goes to it as it is: not its own, which carry another process
     /// id than the client knows; and not while the client was told of a BEGIN, or of the beginning of a group, that the server
     /// has not seen.
-    pub(in crate::machine) fn passes_notification(
-        &self,
-        id: ServerId,
-        client: ClientId,
-        message: &[u8],
-    ) -> bool {
+    pub(crate) fn passes_notification(&self, id: ServerId, client: ClientId, message: &[u8]) -> bool {
         let own = parsed(message).map(|told| told.pid) == self.servers.get(id).map(|server| server.pid);
         !own && self.is_told_as_it_comes(client)
     }
 
     /// See [`Worker::passes_notification`]: one that does not.
-    pub(in crate::machine) fn tell_here<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ServerId,
-        message: &[u8],
-    ) {
+    pub(crate) fn tell_here<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, message: &[u8]) {
         let Some(server) = self.servers.get(id).filter(|_| self.listens_here(id)) else { return };
         let Some(client_id) = server.state.client() else { return };
         let (server_pid, at_once) = (server.pid, self.is_told_as_it_comes(client_id));
         let Some(client) = self.clients.get_mut(client_id) else { return };
-        let Some(account) = client.account.as_deref_mut() else { return };
+        let account = &mut client.account;
         let message = as_own(message.into(), server_pid, account.cancel_key.pid());
         if account.listener.is_some() && !at_once {
             self.tell_later(cx, client_id, message);
@@ -229,7 +219,7 @@ impl Worker {
 
     /// A notification of a session that is passed on as it is comes too early: the server does not know of a BEGIN that was
     /// answered here, or other clients wait for its end already. It is kept then.
-    pub(in crate::machine) fn keeps_notification<D: Driver>(
+    pub(crate) fn keeps_notification<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -252,7 +242,7 @@ impl Worker {
         let listener: &mut Listener = account.listener.get_or_insert_default();
         listener.bytes += message.len();
         listener.queue.push(message);
-        self.notified.push(id);
+        self.state.notified.push(id);
         if self.has_too_many(cx, id) {
             self.refuse_client(cx, id, &Fault::TooManyNotifications);
         }
@@ -278,7 +268,7 @@ impl Worker {
     /// Something waits for the client's ReadyForQuery. In the middle of a pipeline nothing is told that may be the client's own: the
     /// notify listener may be faster than the server.
     #[inline]
-    pub(in crate::machine) fn has_notifications(&self, id: ClientId, server: ServerId, ready: &[u8]) -> bool {
+    pub(crate) fn has_notifications(&self, id: ClientId, server: ServerId, ready: &[u8]) -> bool {
         let Some(listener) = self.listener(id).filter(|listener| !listener.queue.is_empty()) else {
             return false;
         };
@@ -288,10 +278,10 @@ impl Worker {
     }
 
     /// Sends the waiting notifications.
-    pub(in crate::machine) fn send_notifications<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
+    pub(crate) fn send_notifications<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let conn = client.conn;
-        let listener = client.account.as_deref_mut().and_then(|account| account.listener.as_deref_mut());
+        let listener = client.account.listener.as_deref_mut();
         let told = listener.map(Listener::take).unwrap_or_default();
         if !told.is_empty() {
             cx.driver.send(conn, &told);
@@ -299,15 +289,15 @@ impl Worker {
     }
 
     /// Tells the clients that have no transaction open; the other clients later.
-    pub(in crate::machine) fn notify_clients<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
-        for id in std::mem::take(&mut self.notified) {
+    pub(crate) fn notify_clients<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        for id in std::mem::take(&mut self.state.notified) {
             if self.listener(id).is_none_or(|listener| listener.queue.is_empty()) {
                 continue;
             }
             if self.is_between_statements(id) {
                 self.send_notifications(cx, id);
             } else {
-                self.notified.push(id);
+                self.state.notified.push(id);
             }
         }
     }
@@ -328,16 +318,16 @@ impl Worker {
         }
     }
 
-    pub(super) fn listener(&self, id: ClientId) -> Option<&Listener> {
-        self.clients.get(id)?.account.as_deref()?.listener.as_deref()
+    pub(crate) fn listener(&self, id: ClientId) -> Option<&Listener> {
+        self.clients.get(id)?.account.listener.as_deref()
     }
 
-    pub(super) fn account_mut(&mut self, id: ClientId) -> Option<&mut Account> {
-        self.clients.get_mut(id)?.account.as_deref_mut()
+    pub(crate) fn account_mut(&mut self, id: ClientId) -> Option<&mut Account> {
+        Some(&mut self.clients.get_mut(id)?.account)
     }
 
     /// The server that a client is linked to, and what the client waits for on it.
-    pub(super) fn stage_of(&self, id: ClientId) -> Option<(ServerId, Stage)> {
+    pub(crate) fn stage_of(&self, id: ClientId) -> Option<(ServerId, Stage)> {
         let ClientState::Linked(link) = &self.clients.get(id)?.state else { return None };
         match &self.servers.get(link.server)?.state {
             ServerState::Auditing(auditing) => Some((link.server, auditing.stage)),

@@ -9,16 +9,16 @@ use crate::context::Env;
 use crate::ids::{ClientId, StatementId};
 use crate::known_sets::PlainSet;
 use crate::limits::LEXED_BYTES_MAX;
-use crate::machine::Worker;
 use crate::pins::{PutBack, Reasons, Told, Touched, Values, may_change_pin, may_touch};
+use crate::pool::Pool;
 use crate::routines::Routines;
 use crate::session::{IDENTITY, Session, Setting};
 use crate::untold::{behind_names, bound_values};
 
-impl Worker {
+impl Pool {
     /// The text of a Query or a Parse, as far as it is there, and the marks that its words give.
     #[inline]
-    pub(in crate::machine) fn text_of<'a>(
+    pub(crate) fn text_of<'a>(
         &mut self,
         env: &mut Env,
         header: Header,
@@ -36,7 +36,7 @@ impl Worker {
     /// A Query, a Parse, a Bind or a FunctionCall goes to the client's server; `message` may be only its beginning. `noted` is its
     /// [`Worker::text_of`].
     #[inline]
-    pub(in crate::machine) fn note_message(
+    pub(crate) fn note_message(
         &mut self,
         env: &mut Env,
         id: ClientId,
@@ -65,7 +65,7 @@ impl Worker {
             return self.note_beginning(env, id, traits.marks, body);
         }
         let mut marks = traits.marks;
-        if self.is_watched(env, id, traits.fingerprint) || self.changes_inside(id, text) {
+        if self.is_watched(env, traits.fingerprint) || self.changes_inside(text) {
             // It is known that the words do not tell.
             marks.add(Marks::ROUTINES);
         }
@@ -80,11 +80,11 @@ impl Worker {
         self.note_marks(env, id, marks.and(Marks::ROUTINES), b"", false);
         let Some(client) = self.clients.get_mut(id) else { return };
         if let ClientState::Linked(link) = &mut client.state
-            && let (Some(touched), Some(account)) = (link.touched.as_deref_mut(), &client.account)
+            && let Some(touched) = link.touched.as_deref_mut()
         {
             touched.more = true;
             touched.part.begin();
-            touched.read_piece(body, false, &self.pools[account.pool].routines);
+            touched.read_piece(body, false, &self.state.routines);
         }
     }
 
@@ -98,7 +98,7 @@ impl Worker {
     }
 
     /// Values are bound: in a transaction that sets settings by calls, these may be their names.
-    pub(in crate::machine) fn note_values(&mut self, id: ClientId, values: &[u8]) {
+    pub(crate) fn note_values(&mut self, id: ClientId, values: &[u8]) {
         let Some(touched) = self.touched_mut(id) else { return };
         if touched.parameters.is_empty() && touched.values == Values::Data {
             return;
@@ -132,11 +132,11 @@ impl Worker {
     }
 
     /// A prepared statement is bound.
-    pub(in crate::machine) fn note_statement(&mut self, env: &mut Env, id: ClientId, statement: StatementId) {
+    pub(crate) fn note_statement(&mut self, env: &mut Env, id: ClientId, statement: StatementId) {
         self.measure_statement(env, id, statement);
         let Some(known) = env.statements.get(statement) else { return };
-        let watched = known.traits.is_some_and(|traits| self.is_watched(env, id, traits.fingerprint))
-            || self.changes_inside(id, &known.query);
+        let watched = known.traits.is_some_and(|traits| self.is_watched(env, traits.fingerprint))
+            || self.changes_inside(&known.query);
         let marks = if watched { known.marks().and(Marks::ROUTINES) } else { known.marks() };
         if marks.is_empty() {
             return;
@@ -146,20 +146,20 @@ impl Worker {
     }
 
     /// `runs_once`: exactly once, and now, if nothing fails.
-    pub(super) fn note_marks(&mut self, env: &Env, id: ClientId, marks: Marks, text: &[u8], runs_once: bool) {
+    pub(crate) fn note_marks(&mut self, env: &Env, id: ClientId, marks: Marks, text: &[u8], runs_once: bool) {
         let beyond = self.names_beyond(env, id, marks, text);
         let Some(client) = self.clients.get_mut(id) else { return };
-        let Some(account) = client.account.as_deref() else { return };
+        let account = &client.account;
         let ClientState::Linked(link) = &mut client.state else { return };
         let marks = match &link.touched {
             None => {
-                let routines = &self.pools[account.pool].routines;
+                let routines = &self.state.routines;
                 executed(&account.session, text, marks, routines).unwrap_or(marks)
             }
             // The prepared statement may be another one by now.
             Some(_) => marks,
         };
-        let keeps = self.pools[account.pool].keeps_sessions;
+        let keeps = self.state.keeps_sessions;
         link.reads_locally |= marks.contains(Marks::READS_LOCALLY);
         if keeps && (link.pin.is_some() && may_change_pin(marks) || may_touch(marks)) {
             let is_first = link.touched.is_none();
@@ -190,12 +190,12 @@ impl Worker {
     }
 }
 
-impl Worker {
+impl Pool {
     /// The client changed tables or similar objects, which the statements that it prepared by SQL may be about. Those stay
     /// where they are, as PostgreSQL prepares nothing whose table is gone.
-    pub(in crate::machine) fn note_schema_changed(&mut self, id: ClientId) {
+    pub(crate) fn note_schema_changed(&mut self, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
-        let (ClientState::Linked(link), Some(account)) = (&mut client.state, &client.account) else { return };
+        let (ClientState::Linked(link), account) = (&mut client.state, &client.account) else { return };
         if account.session.prepared().next().is_some() || link.touched.is_some() {
             let touched = link.touched.get_or_insert_default();
             touched.marks.add(Marks::ROUTINES);
@@ -204,7 +204,7 @@ impl Worker {
     }
 
     /// A statement of the client failed, or a transaction was rolled back to where it was before: its settings may be gone.
-    pub(in crate::machine) fn doubt_session(&mut self, id: ClientId) {
+    pub(crate) fn doubt_session(&mut self, id: ClientId) {
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state)
             && let Some(touched) = &mut link.touched
         {
@@ -224,8 +224,8 @@ impl Worker {
             return found;
         }
         let Some(client) = self.clients.get(id) else { return found };
-        let Some(account) = client.account.as_deref() else { return found };
-        let routines = &self.pools[account.pool].routines;
+        let account = &client.account;
+        let routines = &self.state.routines;
         found.unreadable = marks.contains(Marks::ROUTINES) && routines.hides_in(text);
         if marks.contains(Marks::PREPARED.and(Marks::CALLS_SETTINGS)) {
             // The values come with an EXECUTE.
@@ -357,7 +357,7 @@ fn executed(session: &Session, text: &[u8], marks: Marks, routines: &Routines) -
 }
 
 /// The name of a plain EXECUTE.
-pub(super) fn executed_name(text: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn executed_name(text: &[u8]) -> Option<Vec<u8>> {
     let rest = text.trim_ascii();
     let rest = rest.get(..8).filter(|verb| verb.eq_ignore_ascii_case(b"execute ")).map(|_| &rest[8..])?;
     let rest = rest.trim_ascii_start();

@@ -15,13 +15,12 @@ use pgweir_wire::error::SqlState;
 
 use crate::client::{Account, ClientState, Own};
 use crate::client_handoff::{Login, Replication};
-use crate::context::{Cx, Env};
+use crate::context::{Cx, Env, KeyOwner};
 use crate::driver::{CloseMode, Driver};
 use crate::errors::Fault;
-use crate::ids::{ClientId, PoolId, ServerId};
-use crate::machine::Worker;
+use crate::ids::{ClientId, ServerId};
 use crate::params::Params;
-use crate::pool::ServerKind;
+use crate::pool::{Pool, ServerKind};
 use crate::server::{Server, ServerState};
 use crate::server_greeting::ServerGreeting;
 use crate::startup_checks::{CheckedStartup, Opened};
@@ -39,51 +38,44 @@ enum Fitness {
     Unfit,
 }
 
-impl Worker {
+impl Pool {
     /// Whether each of the pool's clients has its own server.
-    pub(in crate::machine) fn gets_own_server(&self, pool_id: PoolId) -> bool {
-        let pool = &self.pools[pool_id];
+    pub(crate) fn gets_own_server(&self) -> bool {
+        let pool = &self.state;
         pool.mode == PoolMode::Session && pool.tries_startup
     }
 
     /// Clients that log in are told of a server each, as far as there are servers or there is room for more.
-    pub(in crate::machine) fn greet_with_own_servers<D: Driver>(
+    pub(crate) fn greet_with_own_servers<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
-        pool_id: PoolId,
         greeting: &Arc<ServerGreeting>,
     ) {
-        if !self.gets_own_server(pool_id) {
+        if !self.gets_own_server() {
             return;
         }
-        for id in self.pools[pool_id].awaiting.clone() {
+        for id in self.state.awaiting.clone() {
             self.note_opening(cx.env, id, greeting);
             if self.kept_is_coming(id) {
                 continue;
             }
-            if let Some(server) = self.find_own(cx, pool_id, id) {
-                self.pools[pool_id].awaiting.retain(|&other| other != id);
+            if let Some(server) = self.find_own(cx, id) {
+                self.state.awaiting.retain(|&other| other != id);
                 self.greet_on_server(cx, id, server, greeting);
             }
         }
     }
 
     /// The client waits for a server that is being opened for it, or soon will be.
-    pub(in crate::machine) fn awaits_own_server(&self, env: &Env, id: ClientId) -> bool {
-        let Some(account) = self.clients.get(id).and_then(|client| client.account.as_deref()) else {
-            return false;
-        };
-        if !self.gets_own_server(account.pool) {
-            return false;
-        }
-        self.kept_is_coming(id)
-            || !self.is_full(env, account.pool) && self.opens_as_many_as_it_may(env, account.pool)
+    pub(crate) fn awaits_own_server(&self, env: &Env, id: ClientId) -> bool {
+        self.gets_own_server()
+            && (self.kept_is_coming(id) || !self.is_full(env) && self.opens_as_many_as_it_may(env))
     }
 
     /// The parameters that its login asks for, noted once.
     fn note_opening(&mut self, env: &Env, id: ClientId, greeting: &ServerGreeting) {
         let Some(client) = self.clients.get_mut(id) else { return };
-        let (ClientState::AwaitingServer(login), Some(account)) = (&client.state, &mut client.account) else {
+        let (ClientState::AwaitingServer(login), account) = (&client.state, &mut client.account) else {
             return;
         };
         if account.own.is_none() {
@@ -94,7 +86,7 @@ impl Worker {
 
     /// The server that is kept for a client, if it still is.
     fn kept(&self, id: ClientId) -> Option<ServerId> {
-        let own = self.clients.get(id)?.account.as_deref()?.own.as_deref()?;
+        let own = self.clients.get(id)?.account.own.as_deref()?;
         own.kept.filter(|&server| self.servers.get(server).is_some_and(|server| server.kept_for == Some(id)))
     }
 
@@ -106,8 +98,8 @@ impl Worker {
 
     /// A server that was opened for a similar client and is being brought back to that state: it is free sooner than a new
     /// one is opened.
-    fn soon_free(&self, env: &Env, pool_id: PoolId, client: ClientId) -> Option<ServerId> {
-        let wanted = &self.clients.get(client)?.account.as_deref()?.own.as_deref()?.opening;
+    fn soon_free(&self, env: &Env, client: ClientId) -> Option<ServerId> {
+        let wanted = &self.clients.get(client)?.account.own.as_deref()?.opening;
         let fits = |&id: &ServerId| {
             let server = &self.servers[id];
             let resets = matches!(server.state, ServerState::Cleaning);
@@ -118,7 +110,7 @@ impl Worker {
                 && !self.is_kept_for_another(server, id, Some(client))
                 && self.reason_to_retire(env, id).is_none()
         };
-        self.pools[pool_id].tested.iter().copied().find(fits)
+        self.state.tested.iter().copied().find(fits)
     }
 
     /// Another client was told of it, and has not yet asked for anything.
@@ -127,13 +119,13 @@ impl Worker {
     }
 
     /// The client that was told of this server, if it has not asked for anything yet.
-    pub(in crate::machine) fn idle_keeper(&self, id: ServerId) -> Option<ClientId> {
+    pub(crate) fn idle_keeper(&self, id: ServerId) -> Option<ClientId> {
         let keeper = self.servers.get(id)?.kept_for.filter(|&keeper| self.kept(keeper) == Some(id))?;
         matches!(self.clients.get(keeper)?.state, ClientState::Idle).then_some(keeper)
     }
 
     fn keep(&mut self, client: ClientId, server: ServerId) {
-        let account = self.clients.get_mut(client).and_then(|client| client.account.as_deref_mut());
+        let account = self.clients.get_mut(client).map(|client| &mut client.account);
         if let Some(own) = account.and_then(|account| account.own.as_deref_mut()) {
             own.kept = Some(server);
             self.servers[server].kept_for = Some(client);
@@ -142,10 +134,10 @@ impl Worker {
 
     /// A free server for a client that logs in. If there is none, the client gets the next server that becomes free, or one is
     /// opened if there is room.
-    fn find_own<D: Driver>(&mut self, cx: &mut Cx<'_, D>, pool_id: PoolId, id: ClientId) -> Option<ServerId> {
+    fn find_own<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) -> Option<ServerId> {
         let free = |found: &(Fitness, ServerId)| matches!(found.0, Fitness::Own | Fitness::Like);
-        let nobody_waits = self.pools[pool_id].waiting == 0;
-        if let Some((_, server)) = self.best_idle(cx.env, pool_id, Some(id), false).filter(free)
+        let nobody_waits = self.state.waiting == 0;
+        if let Some((_, server)) = self.best_idle(cx.env, Some(id), false).filter(free)
             && (nobody_waits || self.kept(id) == Some(server))
             && self.reason_to_close(cx.env, server).is_none()
         {
@@ -153,18 +145,18 @@ impl Worker {
             return Some(server);
         }
         if nobody_waits
-            && !self.is_full(cx.env, pool_id)
-            && let Some(server) = self.soon_free(cx.env, pool_id, id)
+            && !self.is_full(cx.env)
+            && let Some(server) = self.soon_free(cx.env, id)
         {
             self.keep(id, server);
             return None;
         }
-        if self.opens_as_many_as_it_may(cx.env, pool_id) || !self.may_dial(cx.env, pool_id) {
+        if self.opens_as_many_as_it_may(cx.env) || !self.may_dial(cx.env) {
             return None;
         }
-        if self.is_full(cx.env, pool_id)
+        if self.is_full(cx.env)
             && nobody_waits
-            && let Some((_, other)) = self.best_idle(cx.env, pool_id, Some(id), false)
+            && let Some((_, other)) = self.best_idle(cx.env, Some(id), false)
         {
             self.close_server(
                 cx,
@@ -173,36 +165,30 @@ impl Worker {
                 CloseMode::Flush,
             );
         }
-        if !self.is_full(cx.env, pool_id) && self.take_place(cx, pool_id, true) {
-            let server = self.dial_server(cx, pool_id, None);
+        if !self.is_full(cx.env) && self.take_place(cx, true) {
+            let server = self.dial_server(cx, None);
             self.keep(id, server);
         }
         None
     }
 
-    fn opens_as_many_as_it_may(&self, env: &Env, pool_id: PoolId) -> bool {
+    fn opens_as_many_as_it_may(&self, env: &Env) -> bool {
         let limit = env.rules.config.main.max_parallel_connects.max(1);
-        self.pools[pool_id].servers(ServerKind::Login) >= limit
+        self.state.servers(ServerKind::Login) >= limit
     }
 
     /// No further server can be opened in the ordinary way.
-    fn is_full(&self, env: &Env, pool_id: PoolId) -> bool {
-        let pool = &self.pools[pool_id];
+    fn is_full(&self, env: &Env) -> bool {
+        let pool = &self.state;
         let size = env.rules.config.pool_size(&pool.config, &pool.user);
-        size > 0 && pool.servers_total() >= size || !self.may_dial(env, pool_id)
+        size > 0 && pool.servers_total() >= size || !self.may_dial(env)
     }
 
     /// The free server that is best for a client (`None`: for work of no client); those that are kept for other clients only
     /// if `all`.
-    fn best_idle(
-        &self,
-        env: &Env,
-        pool_id: PoolId,
-        client: Option<ClientId>,
-        all: bool,
-    ) -> Option<(Fitness, ServerId)> {
-        let pool = self.pools.get(pool_id)?;
-        let account = client.and_then(|client| self.clients.get(client)?.account.as_deref());
+    fn best_idle(&self, env: &Env, client: Option<ClientId>, all: bool) -> Option<(Fitness, ServerId)> {
+        let pool = &self.state;
+        let account = client.and_then(|client| self.clients.get(client)).map(|client| &client.account);
         let own = account.and_then(|account| account.own.as_deref());
         let plain = Opened::default();
         let wanted = own.map_or(&plain, |own| &own.opening);
@@ -227,18 +213,17 @@ impl Worker {
     }
 
     /// [`Worker::take_idle`] where clients have a server each.
-    pub(in crate::machine) fn take_idle_of_session<D: Driver>(
+    pub(crate) fn take_idle_of_session<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
-        pool_id: PoolId,
         client: Option<ClientId>,
     ) -> Option<ServerId> {
         loop {
-            let pool = self.pools.get(pool_id)?;
+            let pool = &self.state;
             if pool.paused || cx.env.activity != crate::machine::Activity::Active {
                 return None;
             }
-            let (fitness, id) = self.best_idle(cx.env, pool_id, client, self.is_full(cx.env, pool_id))?;
+            let (fitness, id) = self.best_idle(cx.env, client, self.is_full(cx.env))?;
             if let Some(reason) = self.reason_to_close(cx.env, id) {
                 self.close_server(cx, id, reason, CloseMode::Flush);
             } else if fitness == Fitness::Unfit {
@@ -246,7 +231,7 @@ impl Worker {
                 self.close_server(cx, id, "opened with startup parameters of others", CloseMode::Flush);
                 return None;
             } else if self.needs_check(cx.env, &self.servers[id]) {
-                let pool = &self.pools[pool_id];
+                let pool = &self.state;
                 if pool.servers(ServerKind::Tested) >= pool.demand() {
                     return None;
                 }
@@ -258,10 +243,10 @@ impl Worker {
     }
 
     /// The client is linked: nothing is kept for it any longer, and the server is kept for no other client.
-    pub(in crate::machine) fn take_own(&mut self, id: ClientId, server_id: ServerId) {
+    pub(crate) fn take_own(&mut self, id: ClientId, server_id: ServerId) {
         let server = &mut self.servers[server_id];
         server.kept_for = None;
-        let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut()) else {
+        let Some(account) = self.clients.get_mut(id).map(|client| &mut client.account) else {
             return;
         };
         let Some(own) = &mut account.own else { return };
@@ -276,24 +261,24 @@ impl Worker {
             }
             server.session = match session == *account.session {
                 true => Arc::clone(&account.session),
-                false => self.pools[server.pool].sessions.share(session),
+                false => self.state.sessions.share(session),
             };
         }
     }
 
     /// The client leaves: the server that was kept for it is for a waiting client.
-    pub(in crate::machine) fn give_up_own(&mut self, account: &Account, id: ClientId) {
+    pub(crate) fn give_up_own(&mut self, account: &Account, id: ClientId) {
         let Some(server_id) = account.own.as_deref().and_then(|own| own.kept) else { return };
         if let Some(server) = self.servers.get_mut(server_id)
             && server.kept_for == Some(id)
         {
             server.kept_for = None;
-            self.notice(account.pool);
+            self.notice();
         }
     }
 
     /// The parameters that a server that is to log in now is opened with: those of the client that waits for it.
-    pub(in crate::machine) fn opening_for(&self, id: ServerId) -> Option<(&Login, Opened)> {
+    pub(crate) fn opening_for(&self, id: ServerId) -> Option<(&Login, Opened)> {
         let client = self.servers.get(id)?.kept_for?;
         if self.kept(client) != Some(id) {
             return None;
@@ -303,11 +288,11 @@ impl Worker {
         if login.replication != Replication::None {
             return None;
         }
-        Some((login, client.account.as_deref()?.own.as_deref()?.opening.clone()))
+        Some((login, client.account.own.as_deref()?.opening.clone()))
     }
 
     /// PostgreSQL refused a login because of the client's parameters: only this client is concerned.
-    pub(in crate::machine) fn refuse_opening<D: Driver>(
+    pub(crate) fn refuse_opening<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ServerId,
@@ -331,15 +316,10 @@ impl Worker {
 
     /// A server is ready for its first client: clients that ask for the same parameters are told the parameters that it
     /// reports. `at_login` are the reported parameters at its login, which were asked for.
-    pub(in crate::machine) fn learn_opened(
-        &mut self,
-        id: ServerId,
-        reported: &ServerGreeting,
-        at_login: &Params,
-    ) {
+    pub(crate) fn learn_opened(&mut self, id: ServerId, reported: &ServerGreeting, at_login: &Params) {
         let server = &self.servers[id];
-        let (Some(asked), pool_id) = (server.opened.asked.clone(), server.pool) else { return };
-        let pool = &mut self.pools[pool_id];
+        let Some(asked) = server.opened.asked.clone() else { return };
+        let pool = &mut self.state;
         let Some(greeting) = pool.greeting.clone() else { return };
         let reported = CheckedStartup {
             params: pool.share(asked.params_of(at_login, &reported.params)),
@@ -358,7 +338,7 @@ impl Worker {
         greeting: &ServerGreeting,
     ) {
         let server = &self.servers[server_id];
-        let pool = &mut self.pools[server.pool];
+        let pool = &mut self.state;
         let checked = server.opened.asked.as_ref().map(|asked| {
             pool.startup_checks.get(asked).unwrap_or_else(|| {
                 let params = match pool.connect_query() {
@@ -380,7 +360,7 @@ impl Worker {
     /// The client is to be told of the server's process. Returns the other messages that the server sent at its login.
     ///
     /// If processes are peers, the process id says which of them the client belongs to: it cannot be the server's.
-    pub(in crate::machine) fn show_process<D: Driver>(
+    pub(crate) fn show_process<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -392,13 +372,13 @@ impl Worker {
         if cx.env.rules.config.main.peer_id != 0 || !is_process {
             return notices;
         }
-        let Some(account) = self.clients.get(id).and_then(|client| client.account.as_deref()) else {
+        let Some(account) = self.clients.get(id).map(|client| &client.account) else {
             return notices;
         };
         let (old, minor) = (account.cancel_key.head(), account.cancel_key.minor());
         cx.env.cancel_keys.remove(&old);
-        let key = self.new_cancel_key(cx, id, minor, Some(pid));
-        if let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut()) {
+        let key = cx.new_cancel_key(KeyOwner::Client(self.id, id), minor, Some(pid));
+        if let Some(account) = self.clients.get_mut(id).map(|client| &mut client.account) {
             account.cancel_key = key;
         }
         notices

@@ -6,19 +6,19 @@ use crate::driver::{CloseMode, Driver, Level};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::Purpose;
-use crate::machine::{Worker, duration_us};
+use crate::machine::duration_us;
 use crate::pins::{Pin, Reasons};
+use crate::pool::Pool;
 use crate::sequences::Drawing;
 use crate::server::ServerState;
 
-impl Worker {
+impl Pool {
     /// The client keeps its server for these reasons, or (for none) no longer. `false` if it was refused, and is gone.
-    pub(super) fn set_pin<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, reasons: Reasons) -> bool {
+    pub(crate) fn set_pin<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, reasons: Reasons) -> bool {
         let now_us = cx.env.now.mono_us;
         let Some(client) = self.clients.get_mut(id) else { return false };
-        let Some(pool_id) = client.account.as_ref().map(|account| account.pool) else { return true };
         let ClientState::Linked(link) = &mut client.state else { return true };
-        let pool = &mut self.pools[pool_id];
+        let pool = &mut self.state;
         match &mut link.pin {
             Some(pin) if !reasons.is_none() => pin.reasons = reasons,
             Some(_) => {
@@ -56,9 +56,9 @@ impl Worker {
     }
 
     /// `pin_warn_after`: a client that keeps its server for long is logged, once.
-    pub(in crate::machine) fn log_long_pins<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+    pub(crate) fn log_long_pins<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let limit_us = duration_us(cx.env.rules.config.main.pin_warn_after);
-        if limit_us == 0 || self.pools.values().all(|pool| pool.pinned == 0) {
+        if limit_us == 0 || self.state.pinned == 0 {
             return;
         }
         let now_us = cx.env.now.mono_us;
@@ -81,21 +81,14 @@ impl Worker {
     }
 
     /// A client left, with the state that it kept on its server.
-    pub(in crate::machine) fn forget_pin(&mut self, server: ServerId, pin: Option<&Pin>) {
-        if pin.is_some()
-            && let Some(server) = self.servers.get(server)
-        {
-            self.pools[server.pool].pinned -= 1;
+    pub(crate) fn forget_pin(&mut self, pin: Option<&Pin>) {
+        if pin.is_some() {
+            self.state.pinned -= 1;
         }
     }
 
     /// A client left its server, which is at rest but for a question of ours, with traces in its session.
-    pub(in crate::machine) fn clear_session<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ServerId,
-        pin: Option<&Pin>,
-    ) {
+    pub(crate) fn clear_session<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, pin: Option<&Pin>) {
         if pin.is_some_and(|pin| pin.reasons.has(Reasons::STICKY)) {
             return self.close_server(
                 cx,
@@ -111,7 +104,7 @@ impl Worker {
     }
 
     /// Its client listens on this very server.
-    pub(in crate::machine) fn listens_here(&self, id: ServerId) -> bool {
+    pub(crate) fn listens_here(&self, id: ServerId) -> bool {
         let client = self.servers.get(id).and_then(|server| server.state.client());
         let client = client.and_then(|client| self.clients.get(client));
         client.is_some_and(|client| {

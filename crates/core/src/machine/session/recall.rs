@@ -10,21 +10,21 @@ use crate::context::Cx;
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::known_sets::PlainSet;
-use crate::machine::Worker;
 use crate::pins::Reasons;
+use crate::pool::Pool;
 use crate::server::Probe;
 
 /// Contents that are known without asking.
-pub(super) enum Recalled {
+pub(crate) enum Recalled {
     /// The session. Whether the server stays with its client.
     Kept(bool),
     /// Not all. The probe is what is worth finding out for the next time.
     Unknown(Option<Probe>),
 }
 
-impl Worker {
+impl Pool {
     /// The session of a server on which these texts took effect, in this order, if they set all these names.
-    pub(super) fn recall<D: Driver>(
+    pub(crate) fn recall<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ServerId,
@@ -33,7 +33,7 @@ impl Worker {
         mut sets: Vec<PlainSet>,
     ) -> Recalled {
         let server = &self.servers[id];
-        let pool = &mut self.pools[server.pool];
+        let pool = &mut self.state;
         let mut found = Vec::with_capacity(names.len());
         for name in names {
             let Some(at) = sets.iter().rposition(|set| set.name == *name) else {
@@ -48,13 +48,13 @@ impl Worker {
         }
         pool.continuity.remembered += 1;
         let same = found.iter().all(|(name, value)| server.session.get(name) == Some(value));
-        let own = self.clients.get(client_id).and_then(|client| client.account.as_deref());
+        let own = self.clients.get(client_id).map(|client| &client.account);
         if same && own.is_some_and(|account| Arc::ptr_eq(&account.session, &server.session)) {
             return Recalled::Kept(false);
         }
         let mut session = (*server.session).clone();
         for (name, value) in &found {
-            self.learn_value(cx.env, id, &mut session, name, Some(value));
+            self.learn_value(cx.env, &mut session, name, Some(value));
         }
         let reasons = self.keep_session(id, client_id, session, Reasons::NONE);
         let stays = !reasons.is_none();

@@ -19,17 +19,17 @@ use crate::first_ask::FirstAsk;
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Kind, Owner, Purpose};
 use crate::limits::REFUSED_SERVERS_MAX;
-use crate::machine::Worker;
 use crate::machine::begin::NO_PARAMETERS;
+use crate::pool::Pool;
 use crate::server::{ServerState, Settling};
 
 /// Why a server is closed that does not reach the state that its client needs.
 const NOT_RESTORED: &str = "session could not be restored";
 
-impl Worker {
+impl Pool {
     /// Sends the statements that bring the server to its client's session; the client's next message follows right after them.
     /// `false` if that is not possible, and nothing was sent.
-    pub(super) fn replay<D: Driver>(
+    pub(crate) fn replay<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -40,7 +40,7 @@ impl Worker {
             return false;
         }
         let Some(client) = self.clients.get_mut(id) else { return false };
-        let (ClientState::Linked(link), Some(account)) = (&mut client.state, &client.account) else {
+        let (ClientState::Linked(link), account) = (&mut client.state, &client.account) else {
             return false;
         };
         let server = &mut self.servers[server_id];
@@ -65,10 +65,9 @@ impl Worker {
                 server.ledger.push(Entry::new(Owner::Hidden(Purpose::Replay), kind));
             }
         }
-        let pool = server.pool;
         server.first_ask.note_replay();
         cx.driver.send(server.conn, &cx.env.scratch);
-        self.pools[pool].continuity.replays += 1;
+        self.state.continuity.replays += 1;
         true
     }
 
@@ -76,14 +75,14 @@ impl Worker {
     /// parameters when a group ends, and only those that differ from their last report. The client would be told nothing.
     fn may_go_unreported(&self, id: ClientId, server_id: ServerId) -> bool {
         let Some(client) = self.clients.get(id) else { return false };
-        let (ClientState::Linked(link), Some(account)) = (&client.state, &client.account) else {
+        let (ClientState::Linked(link), account) = (&client.state, &client.account) else {
             return false;
         };
         let server = &self.servers[server_id];
         if link.group.is_some() || Arc::ptr_eq(&server.session, &account.session) {
             return false;
         }
-        let greeting = self.pools[server.pool].greeting.as_ref();
+        let greeting = self.state.greeting.as_ref();
         let reported = |name: &[u8]| greeting.is_some_and(|greeting| greeting.reports(name));
         // A role's rights are reported as is_superuser.
         let changed = server.session.changed(&account.session);
@@ -91,11 +90,11 @@ impl Worker {
     }
 
     /// A statement of a replay was executed; the last one is COMMIT.
-    pub(in crate::machine) fn replay_answered(&mut self, server_id: ServerId, tag: &[u8]) {
+    pub(crate) fn replay_answered(&mut self, server_id: ServerId, tag: &[u8]) {
         let Some(server) = self.servers.get_mut(server_id) else { return };
         let ServerState::Busy(id) = server.state else { return };
         let Some(client) = self.clients.get_mut(id).filter(|_| tag == b"COMMIT\0") else { return };
-        let (ClientState::Linked(link), Some(account)) = (&mut client.state, &client.account) else { return };
+        let (ClientState::Linked(link), account) = (&mut client.state, &client.account) else { return };
         server.session = Arc::clone(&account.session);
         if matches!(link.opening, Opening::Replaying | Opening::ReplayGuarded { .. }) {
             link.opening = Opening::Replayed;
@@ -103,12 +102,7 @@ impl Worker {
     }
 
     /// The first group after a replay is answered: the server has reported its parameters.
-    pub(in crate::machine) fn replay_over<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        server_id: ServerId,
-    ) {
+    pub(crate) fn replay_over<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
         if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
             link.opening = Opening::Done;
         }
@@ -117,7 +111,7 @@ impl Worker {
 
     /// The client's session cannot be brought to this server. If a cancel request or a timeout ended the replay, only the client's
     /// statement ends. Anything else is not the client's fault.
-    pub(in crate::machine) fn replay_failed<D: Driver>(
+    pub(crate) fn replay_failed<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         server_id: ServerId,
@@ -154,7 +148,7 @@ impl Worker {
 
     /// The server does not reach the state that it should: its client gets another one, up to a number of times, and then is
     /// told. The server is not used any more.
-    pub(in crate::machine) fn settle_failed<D: Driver>(
+    pub(crate) fn settle_failed<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         server_id: ServerId,
@@ -182,15 +176,11 @@ impl Worker {
 
     /// The client of the session that this server is being brought to waits for another server, ahead of all other clients,
     /// with all its requests. `false` if that is not possible: it was refused too often, or it asked for more than is kept.
-    pub(in crate::machine) fn gets_another_server<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        server_id: ServerId,
-    ) -> bool {
+    pub(crate) fn gets_another_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) -> bool {
         let Some(server) = self.servers.get_mut(server_id) else { return false };
         let Some(id) = server.state.client() else { return false };
         let Some(client) = self.clients.get_mut(id) else { return false };
-        let (ClientState::Linked(link), Some(account)) = (&mut client.state, &mut client.account) else {
+        let (ClientState::Linked(link), account) = (&mut client.state, &mut client.account) else {
             return false;
         };
         if account.refused_servers + 1 >= REFUSED_SERVERS_MAX || link.made_in == PoolMode::Session {
@@ -210,18 +200,18 @@ impl Worker {
             begin = Some(std::mem::take(text));
         }
         account.refused_servers += 1;
-        let (pool_id, since_us) = (account.pool, account.request_us);
+        let since_us = account.request_us;
         if !sent.is_empty() {
             sent.extend_from_slice(&client.inbox);
             cx.env.buffers.give_back(std::mem::replace(&mut client.inbox, sent));
         }
         client.state = ClientState::Waiting(Waiting { since_us, notified: false, group: None, begin });
-        let pool = &mut self.pools[pool_id];
+        let pool = &mut self.state;
         pool.linked -= 1;
         pool.waiting += 1;
         pool.queue.push_front(id);
-        self.end_cancels_for(cx, pool_id, id);
-        self.notice(pool_id);
+        self.end_cancels_for(cx, id);
+        self.notice();
         self.client_unpause(cx, id);
         true
     }

@@ -16,20 +16,16 @@ use crate::context::Cx;
 use crate::driver::{Driver, Level};
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Kind, Ledger, Purpose};
-use crate::machine::Worker;
 use crate::params::quote_literal;
 use crate::pins::{PutBack, Reasons};
+use crate::pool::Pool;
 use crate::server::{Replies, Server, ServerState, Stage};
 use crate::session::{Session, Setting, set_config};
 
-impl Worker {
+impl Pool {
     /// An answer of the client's ended with ReadyForQuery: its startup values follow, if the statement has reset them.
     /// `true` if they must wait for a cancel on its way, which is not meant for them.
-    pub(in crate::machine) fn restores<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        server_id: ServerId,
-    ) -> bool {
+    pub(crate) fn restores<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) -> bool {
         let Some(server) = self.servers.get_mut(server_id) else { return false };
         let ServerState::Busy(id) = server.state else { return false };
         let Some(client) = self.clients.get_mut(id) else { return false };
@@ -50,7 +46,7 @@ impl Worker {
         server.resets = false;
         let mut names = std::mem::take(&mut touched.restore);
         let reports = |name: &[u8]| server.params.get(cx.env.tracked.position(name)?);
-        let startup = client.account.as_ref().and_then(|account| account.startup.clone());
+        let startup = client.account.startup.clone();
         let text = startup.and_then(|startup| {
             // What a server reports and has as it was needs no look.
             names.retain(|(name, how)| *how != PutBack::IfReset || reports(name) != startup.get(name));
@@ -66,7 +62,7 @@ impl Worker {
 
     /// The server has sent the contents of its session. `true` if startup values of the client are missing, which are put back
     /// first: they were reset without a word that tells it, or together with a statement that failed.
-    pub(super) fn restores_startup<D: Driver>(
+    pub(crate) fn restores_startup<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ServerId,
@@ -75,7 +71,7 @@ impl Worker {
     ) -> bool {
         let Some(client) = self.clients.get(client_id) else { return false };
         let ClientState::Linked(link) = &client.state else { return false };
-        let startup = client.account.as_deref().and_then(|account| account.startup.clone());
+        let startup = client.account.startup.clone();
         let Some(startup) = startup else { return false };
         let Some(server) = self.servers.get(id) else { return false };
         let (mut params, mut session) = ((*server.params).clone(), (*server.session).clone());
@@ -94,7 +90,7 @@ impl Worker {
         if !self.send_settle(cx, id, &params, &session, Purpose::Audit) {
             return false;
         }
-        let restored = self.pools[self.servers[id].pool].sessions.share(session);
+        let restored = self.state.sessions.share(session);
         if let Some(ServerState::Auditing(auditing)) =
             self.servers.get_mut(id).map(|server| &mut server.state)
         {
@@ -105,7 +101,7 @@ impl Worker {
     }
 
     /// The client's startup values are back on its server, or could not be brought back.
-    pub(super) fn startup_restored<D: Driver>(
+    pub(crate) fn startup_restored<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ServerId,
@@ -121,9 +117,7 @@ impl Worker {
             cx.log(Level::Warning, &format!("{name} does not go back to startup parameters: {text}"));
         } else if let Some(session) = auditing.restored.take() {
             server.session = session;
-            if let Some(account) =
-                self.clients.get_mut(client_id).and_then(|client| client.account.as_deref_mut())
-            {
+            if let Some(account) = self.clients.get_mut(client_id).map(|client| &mut client.account) {
                 account.session = Arc::clone(&server.session);
             }
         }
@@ -131,11 +125,7 @@ impl Worker {
     }
 
     /// No cancel is on its way to this server any longer.
-    pub(in crate::machine) fn restores_behind_cancel<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        server_id: ServerId,
-    ) {
+    pub(crate) fn restores_behind_cancel<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
         if self.servers.get(server_id).is_some_and(|server| server.resets) {
             self.restores(cx, server_id);
             self.resume_held(cx, server_id);
@@ -144,15 +134,15 @@ impl Worker {
 
     /// A statement of the client failed: the settings of its transaction may be gone, and a RESET or DISCARD in the same
     /// group of messages has no effect.
-    pub(in crate::machine) fn statement_failed(&mut self, id: ClientId, server_id: ServerId) {
+    pub(crate) fn statement_failed(&mut self, id: ClientId, server_id: ServerId) {
         self.doubt_session(id);
         let Some(server) = self.servers.get(server_id) else { return };
         let Some(client) = self.clients.get_mut(id) else { return };
-        let (ClientState::Linked(link), Some(account)) = (&mut client.state, &client.account) else { return };
+        let ClientState::Linked(link) = &mut client.state else { return };
         if let Some(touched) = link.touched.as_mut().filter(|touched| !touched.restore.is_empty())
             && clients_entries(&server.ledger).skip_while(|entry| !entry.kind.ends_group()).nth(1).is_none()
         {
-            if self.pools[account.pool].keeps_sessions {
+            if self.state.keeps_sessions {
                 // The audit finds what a COMMIT in front of the failure made good.
                 touched.restore.clear();
             }
@@ -202,14 +192,14 @@ ELSE now.source OPERATOR(pg_catalog.<>) 'session' END;";
 
 /// Startup values are to be put back.
 #[inline]
-pub(in crate::machine) fn has_to_restore(link: &Link) -> bool {
+pub(crate) fn has_to_restore(link: &Link) -> bool {
     link.touched.as_ref().is_some_and(|touched| !touched.restore.is_empty())
 }
 
 /// The next message must wait until startup values are put back: the group that reset them has ended. The data of a COPY
 /// belongs to it.
 #[inline]
-pub(in crate::machine) fn waits_for_restore(link: &Link, server: &Server, next: &[u8]) -> bool {
+pub(crate) fn waits_for_restore(link: &Link, server: &Server, next: &[u8]) -> bool {
     has_to_restore(link) && is_reset(link, server, next)
 }
 

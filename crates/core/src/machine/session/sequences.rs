@@ -20,11 +20,12 @@ use pgweir_wire::frontend::{self, Target};
 use crate::client::{Account, ClientState, Opening};
 use crate::context::{Cx, Env};
 use crate::driver::Driver;
-use crate::ids::{ClientId, PoolId, ServerId};
+use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Kind, Owner, Purpose};
 use crate::machine::begin::NO_PARAMETERS;
-use crate::machine::{Worker, duration_us};
+use crate::machine::duration_us;
 use crate::pins::Reasons;
+use crate::pool::Pool;
 use crate::sequences::{self, Drawing, Habit, Hold, Measure, Users};
 use crate::server::ServerState;
 use crate::session::{Prepared, Session};
@@ -34,23 +35,22 @@ use super::notes::executed_name;
 /// A statement and a portal of ours, for a moment.
 const NAME: &[u8] = b"PGWEIR_SEQUENCES";
 
-impl Worker {
+impl Pool {
     /// [`Worker::use_sequences`] has something to do.
     #[inline]
-    pub(in crate::machine) fn concerns_sequences(&self, id: ClientId, text: &[u8], traits: &Traits) -> bool {
-        sequences::draws(traits) || sequences::asks(traits.marks) || self.asks_inside(id, text)
+    pub(crate) fn concerns_sequences(&self, text: &[u8], traits: &Traits) -> bool {
+        sequences::draws(traits) || sequences::asks(traits.marks) || self.asks_inside(text)
     }
 
     /// A routine that asks is named in it.
     #[inline]
-    fn asks_inside(&self, id: ClientId, text: &[u8]) -> bool {
-        let account = self.clients.get(id).and_then(|client| client.account.as_deref());
-        account.is_some_and(|account| self.pools[account.pool].routines.asks_in(text))
+    fn asks_inside(&self, text: &[u8]) -> bool {
+        self.state.routines.asks_in(text)
     }
 
     /// A statement of a linked client, which [`Worker::concerns_sequences`], is about to go to its server. `simple`: it is a Query;
     /// else a message of the extended protocol.
-    pub(in crate::machine) fn use_sequences<D: Driver>(
+    pub(crate) fn use_sequences<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -59,14 +59,14 @@ impl Worker {
         simple: bool,
     ) {
         let Some(server) = self.servers.get(server_id) else { return };
-        if self.pools[server.pool].sequences == SequenceAffinity::Off {
+        if self.state.sequences == SequenceAffinity::Off {
             return;
         }
         let users = server.users;
         let Some(client) = self.clients.get(id) else { return };
-        let (ClientState::Linked(link), Some(account)) = (&client.state, &client.account) else { return };
+        let (ClientState::Linked(link), account) = (&client.state, &client.account) else { return };
         let Touching { draws, plainly, asks: asking } = touching(&account.session, text, traits);
-        let inside = self.asks_inside(id, text);
+        let inside = self.asks_inside(text);
         let asking = asking.or_else(|| inside.then_some(Cow::Borrowed(text)));
         // If the replay before it fails, so does this.
         let is_own = users == Users::Only(id)
@@ -134,35 +134,32 @@ impl Worker {
 
     /// Clients of this user and `application_name` ask: their servers are kept for them, from here on.
     fn remember_asker(&mut self, env: &Env, id: ClientId) {
-        let Some(account) = self.clients.get(id).and_then(|client| client.account.as_deref()) else { return };
+        let Some(account) = self.clients.get(id).map(|client| &client.account) else { return };
         if account.draws.habit == Habit::Asks {
             return;
         }
-        let (pool_id, key) = (account.pool, self.asker_key(env, account));
-        self.pools[pool_id].askers.insert(key);
+        let key = self.asker_key(env, account);
+        self.state.askers.insert(key);
         let alike: Vec<ClientId> = self
             .clients
             .iter()
-            .filter(|(_, client)| {
-                let account = client.account.as_deref();
-                account.is_some_and(|account| account.pool == pool_id && self.asker_key(env, account) == key)
-            })
+            .filter(|(_, client)| self.asker_key(env, &client.account) == key)
             .map(|(id, _)| id)
             .collect();
         for id in alike {
-            if let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut()) {
+            if let Some(account) = self.clients.get_mut(id).map(|client| &mut client.account) {
                 account.draws.habit = Habit::Asks;
             }
         }
     }
 
     /// A client has logged in: perhaps similar clients asked before.
-    pub(super) fn recall_asker(&mut self, env: &Env, id: ClientId) {
-        let Some(account) = self.clients.get(id).and_then(|client| client.account.as_deref()) else { return };
-        let askers = &self.pools[account.pool].askers;
+    pub(crate) fn recall_asker(&mut self, env: &Env, id: ClientId) {
+        let Some(account) = self.clients.get(id).map(|client| &client.account) else { return };
+        let askers = &self.state.askers;
         if !askers.is_empty()
             && askers.contains(self.asker_key(env, account))
-            && let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut())
+            && let Some(account) = self.clients.get_mut(id).map(|client| &mut client.account)
         {
             account.draws.habit = Habit::Asks;
         }
@@ -175,8 +172,8 @@ impl Worker {
     }
 
     /// A group that may draw, of a client that may ask, is looked at message by message, and is not multiplexed.
-    pub(in crate::machine) fn keeps_draws(&self, account: &Account) -> bool {
-        match self.pools[account.pool].sequences {
+    pub(crate) fn keeps_draws(&self, account: &Account) -> bool {
+        match self.state.sequences {
             SequenceAffinity::Off => false,
             SequenceAffinity::Wait => account.draws.habit != Habit::DoesNotAsk,
             SequenceAffinity::Pin => true,
@@ -185,11 +182,11 @@ impl Worker {
 
     /// The client is known to ask, and begins a statement that may: values that other clients drew on its server are
     /// discarded first.
-    pub(super) fn clears_sequences(&mut self, id: ClientId, server_id: ServerId) -> bool {
+    pub(crate) fn clears_sequences(&mut self, id: ClientId, server_id: ServerId) -> bool {
         let server = &self.servers[server_id];
-        let (users, affinity) = (server.users, self.pools[server.pool].sequences);
+        let (users, affinity) = (server.users, self.state.sequences);
         let Some(client) = self.clients.get_mut(id) else { return false };
-        let (ClientState::Linked(link), Some(account)) = (&mut client.state, &client.account) else {
+        let (ClientState::Linked(link), account) = (&mut client.state, &client.account) else {
             return false;
         };
         let clears = affinity != SequenceAffinity::Off
@@ -203,12 +200,12 @@ impl Worker {
     }
 
     /// `sequence_affinity = pin`: a client that drew keeps its server. `false` if it was refused, and is gone.
-    pub(super) fn pin_drawer<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) -> bool {
+    pub(crate) fn pin_drawer<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) -> bool {
         let Some(client) = self.clients.get_mut(id) else { return false };
-        let (ClientState::Linked(link), Some(account)) = (&mut client.state, &client.account) else {
+        let ClientState::Linked(link) = &mut client.state else {
             return true;
         };
-        if self.pools[account.pool].sequences != SequenceAffinity::Pin {
+        if self.state.sequences != SequenceAffinity::Pin {
             if link.pin.is_some() {
                 // Its next transaction is another one.
                 link.drawing = Drawing::Nothing;
@@ -223,7 +220,7 @@ impl Worker {
     }
 
     /// The session's knowledge of sequences is gone: by the client's will, or by ours before the client's statement.
-    pub(in crate::machine) fn sequences_discarded(&mut self, server_id: ServerId, by_client: bool) {
+    pub(crate) fn sequences_discarded(&mut self, server_id: ServerId, by_client: bool) {
         let Some(server) = self.servers.get_mut(server_id) else { return };
         let client = server.state.client();
         server.users = client.map_or(Users::Nobody, Users::Only);
@@ -241,21 +238,20 @@ impl Worker {
     }
 
     /// The client's transaction may have drawn a value.
-    pub(in crate::machine) fn has_drawn(&self, id: ClientId) -> bool {
+    pub(crate) fn has_drawn(&self, id: ClientId) -> bool {
         self.clients
             .get(id)
             .is_some_and(|client| matches!(&client.state, ClientState::Linked(link) if link.drawing.drew()))
     }
 
     /// The client has left this server, after a transaction that may have drawn a value.
-    pub(in crate::machine) fn begin_affinity(&mut self, env: &Env, id: ServerId, client_id: ClientId) {
+    pub(crate) fn begin_affinity(&mut self, env: &Env, id: ServerId, client_id: ClientId) {
         let now_us = env.now.mono_us;
         let affinity_us = duration_us(env.rules.config.main.sequence_affinity_ms);
-        let Some(account) = self.clients.get_mut(client_id).and_then(|client| client.account.as_deref_mut())
-        else {
+        let Some(account) = self.clients.get_mut(client_id).map(|client| &mut client.account) else {
             return;
         };
-        let pool = &mut self.pools[account.pool];
+        let pool = &mut self.state;
         if pool.sequences != SequenceAffinity::Wait {
             return;
         }
@@ -279,10 +275,10 @@ impl Worker {
 
     /// A client's statements go to this server from here on: a client that drew there before may find it changed.
     #[inline]
-    pub(in crate::machine) fn use_server(&mut self, id: ClientId, server_id: ServerId) {
+    pub(crate) fn use_server(&mut self, id: ClientId, server_id: ServerId) {
         let Some(server) = self.servers.get_mut(server_id) else { return };
         if server.users.note(id)
-            && let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut())
+            && let Some(account) = self.clients.get_mut(id).map(|client| &mut client.account)
             && account.draws.on == Some(server_id)
         {
             account.draws.on = None;
@@ -291,41 +287,35 @@ impl Worker {
 
     /// A client got a server (or a place on one): the affinity of this server ends, and every one for this client.
     #[inline]
-    pub(in crate::machine) fn end_affinity(
-        &mut self,
-        pool_id: PoolId,
-        server: Option<ServerId>,
-        client: ClientId,
-    ) {
-        let Some(pool) = self.pools.get_mut(pool_id) else { return };
+    pub(crate) fn end_affinity(&mut self, server: Option<ServerId>, client: ClientId) {
+        let pool = &mut self.state;
         if pool.affinities.is_empty() {
             return;
         }
         server.into_iter().for_each(|server| pool.affinities.end(server));
         if pool.affinities.end_for(client) && pool.demand() > 0 {
-            self.notice(pool_id);
+            self.notice();
         }
     }
 
     /// The free server on which the client drew last, if no other client has used it since.
-    pub(in crate::machine) fn drawn_on(&self, pool_id: PoolId, client: Option<ClientId>) -> Option<ServerId> {
+    pub(crate) fn drawn_on(&self, client: Option<ClientId>) -> Option<ServerId> {
         let id = client?;
-        let drawn = self.clients.get(id)?.account.as_deref()?.draws.on?;
+        let drawn = self.clients.get(id)?.account.draws.on?;
         let server = self.servers.get(drawn)?;
-        let own = server.pool == pool_id && server.users.last() == Some(id);
+        let own = server.users.last() == Some(id);
         (own && matches!(server.state, ServerState::Idle)).then_some(drawn)
     }
 
     /// A free server that this client may have, if that is not this one; `None` if all are kept for other clients.
-    pub(in crate::machine) fn beside_affinities(
+    pub(crate) fn beside_affinities(
         &mut self,
         env: &mut Env,
-        pool_id: PoolId,
         id: ServerId,
         client: Option<ClientId>,
     ) -> Option<ServerId> {
         let now_us = env.now.mono_us;
-        let pool = self.pools.get_mut(pool_id)?;
+        let pool = &mut self.state;
         pool.affinities.expire(now_us);
         if pool.affinities.hold(id, client) == Hold::Free {
             return Some(id);

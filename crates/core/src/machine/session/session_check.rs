@@ -12,31 +12,30 @@ use crate::client::printable;
 use crate::context::{Cx, Env};
 use crate::driver::{Driver, Level};
 use crate::group::Group;
-use crate::ids::{ClientId, PoolId, ServerId};
+use crate::ids::ServerId;
 use crate::ledger::Purpose;
 use crate::limits::AUDIT_ATTEMPTS_MAX;
-use crate::machine::Worker;
+use crate::pool::Pool;
 use crate::server::{Replies, ServerState, VerifyingSession};
 
-impl Worker {
+impl Pool {
     /// A client has left its server, which is at rest. `true` if the server is looked at before it is released: not if a reset
     /// is due, as after session pooling.
     #[inline]
-    pub(in crate::machine) fn checks_session<D: Driver>(
+    pub(crate) fn checks_session<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ServerId,
         made_in: PoolMode,
     ) -> bool {
-        let Some(server) = self.servers.get(id).filter(|_| made_in != PoolMode::Session) else {
+        if made_in == PoolMode::Session {
             return false;
-        };
+        }
         let main = &cx.env.rules.config.main;
         if main.server_reset_query_always && !main.server_reset_query.is_empty() {
             return false;
         }
-        self.pools[server.pool].session_checks.is_due() && self.check_session(cx, id)
-            || self.reads_catalog(cx, id)
+        self.state.session_checks.is_due() && self.check_session(cx, id) || self.reads_catalog(cx, id)
     }
 
     #[cold]
@@ -44,7 +43,7 @@ impl Worker {
         let mut random = [0; 4];
         cx.driver.random(&mut random);
         let Some(server) = self.servers.get(id) else { return false };
-        self.pools[server.pool].session_checks.plan(u32::from_le_bytes(random));
+        self.state.session_checks.plan(u32::from_le_bytes(random));
         let is_sound = server.is_at_rest() && server.opened.is_plain() && server.cancels == 0;
         if !is_sound || self.reason_to_close(cx.env, id).is_some() {
             return false;
@@ -67,7 +66,7 @@ impl Worker {
         verifying.attempts += 1;
         verifying.answer = Replies::default();
         server.active_us = cx.env.now.mono_us;
-        self.pools[server.pool].continuity.session_checks += 1;
+        self.state.continuity.session_checks += 1;
         // Settings that it should have are asked for by name: a value that was given back to its former value has no trace.
         let names: Vec<Box<[u8]>> = server.session.settings().map(|setting| setting.name.clone()).collect();
         let text = self.everything_of(cx.env, id, &names);
@@ -75,14 +74,14 @@ impl Worker {
     }
 
     /// The answer is complete.
-    pub(in crate::machine) fn session_checked<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+    pub(crate) fn session_checked<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::VerifyingSession(verifying) = &mut server.state else { return };
         let answer = std::mem::take(&mut verifying.answer);
         if answer.failed.is_some() && verifying.attempts < AUDIT_ATTEMPTS_MAX {
             return self.ask_for_look(cx, id);
         }
-        self.learn_routines(id, &answer);
+        self.learn_routines(&answer);
         let found = match &answer.failed {
             Some((_, text)) => Err(text.clone()),
             None => {
@@ -134,7 +133,7 @@ impl Worker {
         let ServerState::VerifyingSession(verifying) = &mut server.state else { return };
         let (transactions, statements) = (verifying.transactions, std::mem::take(&mut verifying.statements));
         server.retire.get_or_insert("session is not what it should be");
-        let (pool_id, pool) = (server.pool, &mut self.pools[server.pool]);
+        let pool = &mut self.state;
         pool.continuity.differences += 1;
         let ends_block = |text: &str| {
             matches!(
@@ -157,7 +156,7 @@ impl Worker {
             }
         };
         if transactions <= 1 {
-            suspects.iter().for_each(|(fingerprint, _)| cx.env.watched.insert(pool_id, *fingerprint));
+            suspects.iter().for_each(|(fingerprint, _)| cx.env.watched.insert(self.id, *fingerprint));
         }
         let line = format!(
             "{} has a session that is not what it should be ({}), {whose}",
@@ -167,21 +166,16 @@ impl Worker {
         cx.log(Level::Warning, &line);
     }
 
-    /// A statement of this client was found to change its session unseen.
+    /// A statement of the pool was found to change its session unseen.
     #[inline]
-    pub(super) fn is_watched(&self, env: &Env, id: ClientId, fingerprint: u64) -> bool {
-        !env.watched.is_empty()
-            && self.pool_of_client(id).is_some_and(|pool| env.watched.contains(pool, fingerprint))
+    pub(crate) fn is_watched(&self, env: &Env, fingerprint: u64) -> bool {
+        !env.watched.is_empty() && env.watched.contains(self.id, fingerprint)
     }
 
     /// The same of a group's statement; of a group with several only the first is known.
-    pub(in crate::machine) fn is_group_watched(&self, env: &Env, pool: PoolId, group: &Group) -> bool {
+    pub(crate) fn is_group_watched(&self, env: &Env, group: &Group) -> bool {
         !env.watched.is_empty()
-            && env.watched.concerns(pool)
-            && (!group.is_one_statement() || env.watched.contains(pool, group.statement))
-    }
-
-    fn pool_of_client(&self, id: ClientId) -> Option<PoolId> {
-        Some(self.clients.get(id)?.account.as_deref()?.pool)
+            && env.watched.concerns(self.id)
+            && (!group.is_one_statement() || env.watched.contains(self.id, group.statement))
     }
 }

@@ -7,10 +7,10 @@ use pgweir_wire::backend::encode_parameter_status;
 use crate::client::{ClientState, printable};
 use crate::context::{Cx, Env};
 use crate::driver::{Driver, Level};
-use crate::ids::{ClientId, PoolId, ServerId};
+use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Owner, Purpose};
-use crate::machine::Worker;
 use crate::params::{Params, settle_statements};
+use crate::pool::Pool;
 use crate::sequences;
 use crate::server::{Server, ServerState, Settling};
 use crate::session::{Prepared, Session};
@@ -18,16 +18,11 @@ use crate::session::{Prepared, Session};
 /// The number of free servers that are looked at for one that carries the client's session already.
 const LOOKED_AT_MAX: usize = 64;
 
-impl Worker {
+impl Pool {
     /// The client was linked: if the server carries another session, the client's own is brought to it first.
-    pub(in crate::machine) fn settle_server<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        server_id: ServerId,
-    ) {
+    pub(crate) fn settle_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
         let clears = self.clears_sequences(id, server_id);
-        let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut()) else {
+        let Some(account) = self.clients.get_mut(id).map(|client| &mut client.account) else {
             return;
         };
         let server = &self.servers[server_id];
@@ -50,7 +45,7 @@ impl Worker {
         let lacking: Vec<Prepared> = server.session.lacking(&session).cloned().collect();
         if statements.is_empty() && lacking.is_empty() {
             let server = &self.servers[server_id];
-            if let Some(account) = self.clients.get_mut(id).and_then(|client| client.account.as_deref_mut()) {
+            if let Some(account) = self.clients.get_mut(id).map(|client| &mut client.account) {
                 account.params = Arc::clone(&server.params);
                 account.session = Arc::clone(&server.session);
             }
@@ -81,12 +76,7 @@ impl Worker {
 
     /// The statement that the client had prepared cannot be prepared any more (a table of it is gone): the client has it no
     /// longer, and learns so when it executes it.
-    pub(in crate::machine) fn prepare_refused<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ServerId,
-        text: &str,
-    ) {
+    pub(crate) fn prepare_refused<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, text: &str) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let ServerState::Settling(settling) = &server.state else { return };
         let owed = |entry: &&Entry| entry.owner == Owner::Hidden(Purpose::Prepare);
@@ -95,7 +85,7 @@ impl Worker {
         let mut session = (*server.session).clone();
         session.deallocate(name);
         let line = format!("prepared statement \"{}\" could not follow its client: {text}", printable(name));
-        server.session = self.pools[server.pool].sessions.share(session);
+        server.session = self.state.sessions.share(session);
         cx.log(Level::Debug, &line);
     }
 
@@ -114,7 +104,7 @@ impl Worker {
     }
 
     /// Sends the statements that bring a server to these; `false` if it has them.
-    pub(super) fn send_settle<D: Driver>(
+    pub(crate) fn send_settle<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         server_id: ServerId,
@@ -139,21 +129,21 @@ impl Worker {
     }
 
     /// A free server is to run a statement of no client: without any client's settings and role, as when it was new.
-    pub(in crate::machine) fn make_plain<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
+    pub(crate) fn make_plain<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
         let plain = self.new_session(server_id);
         let server = &self.servers[server_id];
-        let (params, pool) = (Arc::clone(&server.params), server.pool);
+        let params = Arc::clone(&server.params);
         if *server.session == plain {
             return;
         }
         self.send_settle(cx, server_id, &params, &plain, Purpose::Settle);
-        self.servers[server_id].session = self.pools[pool].sessions.share(plain);
+        self.servers[server_id].session = self.state.sessions.share(plain);
     }
 
     /// The beginning of every client's session, except for statements that this server would have to prepare for it.
-    pub(super) fn new_session(&self, server_id: ServerId) -> Session {
+    pub(crate) fn new_session(&self, server_id: ServerId) -> Session {
         let server = &self.servers[server_id];
-        let greeting = self.pools[server.pool].greeting.as_deref();
+        let greeting = self.state.greeting.as_deref();
         let session = greeting.map(|greeting| (*greeting.session).clone()).unwrap_or_default();
         session.prepared_as_in(&server.session)
     }
@@ -164,13 +154,8 @@ impl Worker {
     }
 
     /// The server has the client's session now.
-    pub(in crate::machine) fn settled<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ServerId,
-        client_id: ClientId,
-    ) {
-        let account = self.clients.get_mut(client_id).and_then(|client| client.account.as_deref_mut());
+    pub(crate) fn settled<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client_id: ClientId) {
+        let account = self.clients.get_mut(client_id).map(|client| &mut client.account);
         if let (Some(account), Some(server)) = (account, self.servers.get(id)) {
             account.session = Arc::clone(&server.session);
         }
@@ -179,15 +164,10 @@ impl Worker {
 
     /// The parameters that the server reports are the client's, too. If it spells a value in its own way, that spelling is
     /// the client's value from here on, and the client is told.
-    pub(in crate::machine) fn adopt_params<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ServerId,
-        client_id: ClientId,
-    ) {
+    pub(crate) fn adopt_params<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client_id: ClientId) {
         let Some(server) = self.servers.get(id) else { return };
         let Some(client) = self.clients.get_mut(client_id) else { return };
-        let Some(account) = client.account.as_deref_mut() else { return };
+        let account = &mut client.account;
         cx.env.scratch.clear();
         for position in account.params.differences(&server.params) {
             let name = cx.env.tracked.names().nth(position).unwrap_or_default();
@@ -201,19 +181,14 @@ impl Worker {
     }
 
     /// A free server that carries the client's session, if the one that is next does not.
-    pub(in crate::machine) fn fitting_idle(
-        &self,
-        pool_id: PoolId,
-        first: ServerId,
-        client: Option<ClientId>,
-    ) -> Option<ServerId> {
-        let account = self.clients.get(client?)?.account.as_deref()?;
+    pub(crate) fn fitting_idle(&self, first: ServerId, client: Option<ClientId>) -> Option<ServerId> {
+        let account = &self.clients.get(client?)?.account;
         let fits = |id: &ServerId| {
             self.servers.get(*id).is_some_and(|server| {
                 Arc::ptr_eq(&server.session, &account.session) && Arc::ptr_eq(&server.params, &account.params)
             })
         };
-        let pool = self.pools.get(pool_id)?;
+        let pool = &self.state;
         if fits(&first) {
             return None;
         }

@@ -9,10 +9,10 @@ use crate::client_handoff::Replication;
 use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::errors::Fault;
-use crate::ids::{ClientId, PoolId, ServerId};
+use crate::ids::{ClientId, ServerId};
 use crate::ledger::Purpose;
-use crate::machine::Worker;
 use crate::params::Params;
+use crate::pool::Pool;
 use crate::server::{CheckingStartup, Replies, ServerState};
 use crate::server_greeting::ServerGreeting;
 use crate::session::Session;
@@ -21,7 +21,7 @@ use crate::startup_checks::{Asked, CheckedStartup, is_plain_name};
 use super::audit::values_of;
 
 /// Whether a client can be let in.
-pub(in crate::machine) enum Known {
+pub(crate) enum Known {
     /// It asks for no parameters that servers do not have.
     Plain,
     /// It asks for parameters that a server was asked before.
@@ -30,19 +30,14 @@ pub(in crate::machine) enum Known {
     Unknown,
 }
 
-impl Worker {
+impl Pool {
     /// See [`Known`].
-    pub(in crate::machine) fn known_startup(
-        &self,
-        env: &Env,
-        id: ClientId,
-        greeting: &ServerGreeting,
-    ) -> Known {
+    pub(crate) fn known_startup(&self, env: &Env, id: ClientId, greeting: &ServerGreeting) -> Known {
         let Some(client) = self.clients.get(id) else { return Known::Plain };
-        let (ClientState::AwaitingServer(login), Some(account)) = (&client.state, &client.account) else {
+        let ClientState::AwaitingServer(login) = &client.state else {
             return Known::Plain;
         };
-        let pool = &self.pools[account.pool];
+        let pool = &self.state;
         if login.replication != Replication::None || !pool.tries_startup {
             return Known::Plain;
         }
@@ -54,15 +49,10 @@ impl Worker {
     }
 
     /// Tries the startup parameters of a client on a free server.
-    pub(in crate::machine) fn check_startup<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ClientId,
-        server_id: ServerId,
-    ) {
+    pub(crate) fn check_startup<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
         let Some(client) = self.clients.get(id) else { return };
         let ClientState::AwaitingServer(login) = &client.state else { return };
-        let Some(greeting) = self.pools[self.servers[server_id].pool].greeting.clone() else { return };
+        let Some(greeting) = self.state.greeting.clone() else { return };
         let params = login.params.or(&greeting.params);
         let names: Vec<Box<[u8]>> = login.session.settings().map(|setting| setting.name.clone()).collect();
         let session = self.new_session(server_id).with(&login.session);
@@ -81,13 +71,12 @@ impl Worker {
     }
 
     /// The server has sent its outcome of the startup parameters.
-    pub(in crate::machine) fn checked<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
+    pub(crate) fn checked<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
         if !self.servers.contains_key(server_id) {
             return;
         }
         let new = self.new_session(server_id);
         let server = &mut self.servers[server_id];
-        let pool_id = server.pool;
         let ServerState::CheckingStartup(checking) = &mut server.state else { return };
         let client_id = checking.client;
         let answer = std::mem::take(&mut checking.answer);
@@ -95,7 +84,7 @@ impl Worker {
         let reported = std::mem::take(&mut checking.reported);
         if let Some((code, text)) = answer.failed {
             self.clear_session(cx, server_id, None);
-            self.pools[pool_id].awaiting.retain(|&other| other != client_id);
+            self.state.awaiting.retain(|&other| other != client_id);
             self.refuse_client(cx, client_id, &Fault::of_startup(code, text));
             return;
         }
@@ -105,7 +94,7 @@ impl Worker {
                 session.set(name, value);
             }
         }
-        let pool = &mut self.pools[pool_id];
+        let pool = &mut self.state;
         server.session = pool.sessions.share(new.with(&session));
         let checked = Arc::new(CheckedStartup {
             params: Arc::clone(&server.params),
@@ -119,16 +108,12 @@ impl Worker {
             pool.startup_checks.insert(asked, checked);
         }
         self.free_server(cx, server_id);
-        self.notice(pool_id);
+        self.notice();
     }
 
     /// Clients whose startup parameters are to be tried get a server each, while there are free ones.
-    pub(in crate::machine) fn check_waiting_startups<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        pool_id: PoolId,
-    ) {
-        let waiting = self.pools[pool_id].awaiting.clone();
+    pub(crate) fn check_waiting_startups<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let waiting = self.state.awaiting.clone();
         for client in waiting {
             let trying = self.servers.values().any(|server| {
                 matches!(&server.state, ServerState::CheckingStartup(checking) if checking.client == client)
@@ -136,14 +121,14 @@ impl Worker {
             if trying || self.awaits_own_server(cx.env, client) {
                 continue;
             }
-            let Some(server) = self.take_idle(cx, pool_id, None) else { return };
+            let Some(server) = self.take_idle(cx, None) else { return };
             self.check_startup(cx, client, server);
         }
     }
 
     /// The client's session from here on, and the values that its RESET goes back to: the outcome of a check of startup
     /// parameters, or (`None`) of its wishes as they are.
-    pub(in crate::machine) fn begin_session(
+    pub(crate) fn begin_session(
         &mut self,
         env: &Env,
         id: ClientId,
@@ -151,9 +136,9 @@ impl Worker {
         checked: Option<&CheckedStartup>,
     ) {
         let Some(client) = self.clients.get_mut(id) else { return };
-        let Some(account) = &mut client.account else { return };
+        let account = &mut client.account;
         let ClientState::AwaitingServer(login) = &client.state else { return };
-        let pool = &mut self.pools[account.pool];
+        let pool = &mut self.state;
         let mut params: Params = login.params.or(&greeting.params);
         account.session = Arc::clone(&greeting.session);
         if let Some(checked) = checked {
@@ -173,9 +158,9 @@ impl Worker {
         account.params = pool.share(params);
         self.recall_asker(env, id);
         let Some(client) = self.clients.get_mut(id) else { return };
-        let Some(account) = &mut client.account else { return };
+        let account = &mut client.account;
         let ClientState::AwaitingServer(login) = &client.state else { return };
-        let pool = &mut self.pools[account.pool];
+        let pool = &mut self.state;
         if !pool.tries_startup {
             return;
         }

@@ -17,14 +17,14 @@ use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::ledger::{Entry, Kind, Ledger, Owner};
 use crate::limits::UNNAMED_BYTES_MAX;
-use crate::machine::Worker;
 use crate::machine::session::{Named, Sent};
+use crate::pool::Pool;
 
-impl Worker {
+impl Pool {
     /// Parse without a name was sent to the client's server; the messages after it in the same read may be there.
-    pub(super) fn note_unnamed(&mut self, id: ClientId, header: Header, message: &[u8]) {
+    pub(crate) fn note_unnamed(&mut self, id: ClientId, header: Header, message: &[u8]) {
         let Some(client) = self.clients.get_mut(id) else { return };
-        let (ClientState::Linked(link), Some(account)) = (&mut client.state, &mut client.account) else {
+        let (ClientState::Linked(link), account) = (&mut client.state, &mut client.account) else {
             return;
         };
         let Some(server) = self.servers.get(link.server) else { return };
@@ -39,16 +39,16 @@ impl Worker {
         let body = message.get(HEADER_LEN..header.total());
         let body = body.filter(|body| !used && body.len() <= UNNAMED_BYTES_MAX);
         let parse = body.and_then(|body| Parse::parse(body).ok());
-        let parse = parse.filter(|_| self.pools[account.pool].mode != PoolMode::Session);
+        let parse = parse.filter(|_| self.state.mode != PoolMode::Session);
         account.unnamed = parse
             .map(|parse| Box::new(Unnamed { query: parse.query.into(), types: parse.param_types.into() }));
     }
 
     /// A simple query was sent to the client's server: PostgreSQL forgets the unnamed statement.
     #[inline]
-    pub(super) fn forget_unnamed(&mut self, id: ClientId) {
+    pub(crate) fn forget_unnamed(&mut self, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
-        let (ClientState::Linked(link), Some(account)) = (&mut client.state, &mut client.account) else {
+        let (ClientState::Linked(link), account) = (&mut client.state, &mut client.account) else {
             return;
         };
         let Some(server) = self.servers.get(link.server) else { return };
@@ -63,7 +63,7 @@ impl Worker {
 
     /// The client's next message uses the unnamed statement, or closes it. `false` if it must wait: owed answers tell which
     /// client's statement that is.
-    pub(in crate::machine) fn owns_unnamed<D: Driver>(
+    pub(crate) fn owns_unnamed<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: ClientId,
@@ -71,7 +71,7 @@ impl Worker {
         kind: Kind,
     ) -> bool {
         let Some(client) = self.clients.get_mut(id) else { return false };
-        let (ClientState::Linked(link), Some(account)) = (&mut client.state, &mut client.account) else {
+        let (ClientState::Linked(link), account) = (&mut client.state, &mut client.account) else {
             return false;
         };
         let Some(server) = self.servers.get(server_id) else { return false };
@@ -111,7 +111,7 @@ impl Worker {
     /// The server gets the client's unnamed statement, or none if the client has none.
     fn send_unnamed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
         let Some(client) = self.clients.get(id) else { return };
-        let unnamed = client.account.as_ref().and_then(|account| account.unnamed.as_ref());
+        let unnamed = client.account.unnamed.as_ref();
         let unnamed = unnamed.map(|unnamed| (unnamed.query.clone(), unnamed.types.clone()));
         let server = &mut self.servers[server_id];
         cx.env.scratch.clear();
@@ -142,11 +142,11 @@ impl Worker {
         server_id: ServerId,
         (text, traits): (&[u8], &Traits),
     ) {
-        if self.concerns_sequences(id, text, traits) {
+        if self.concerns_sequences(text, traits) {
             self.use_sequences(cx, id, server_id, (text, traits), false);
         }
         let mut marks = traits.marks;
-        if self.is_watched(cx.env, id, traits.fingerprint) || self.changes_inside(id, text) {
+        if self.is_watched(cx.env, traits.fingerprint) || self.changes_inside(text) {
             marks.add(Marks::ROUTINES);
         }
         if !marks.is_empty() {
@@ -156,11 +156,11 @@ impl Worker {
 
     /// An error ended or skipped a Parse or a Close of the unnamed statement.
     #[cold]
-    pub(in crate::machine) fn unnamed_undone(&mut self, server_id: ServerId, entry: Entry) {
+    pub(crate) fn unnamed_undone(&mut self, server_id: ServerId, entry: Entry) {
         let Some(id) = entry.owner.client() else { return };
         let Some(server) = self.servers.get(server_id) else { return };
         let Some(client) = self.clients.get_mut(id) else { return };
-        let (ClientState::Linked(link), Some(account)) = (&mut client.state, &mut client.account) else {
+        let (ClientState::Linked(link), account) = (&mut client.state, &mut client.account) else {
             return;
         };
         if server.ledger.entries().any(|later| later.is_unnamed() && later.kind == Kind::Parse) {
@@ -195,7 +195,7 @@ fn waits_for_unnamed(link: &Link, ledger: &Ledger) -> bool {
 }
 
 /// The unnamed portal is used before these messages make one.
-pub(in crate::machine) fn uses_earlier_portal(mut bytes: &[u8]) -> bool {
+pub(crate) fn uses_earlier_portal(mut bytes: &[u8]) -> bool {
     while let Ok(Some(header)) = Header::peek(bytes)
         && let Some(body) = bytes.get(HEADER_LEN..header.total())
     {
