@@ -362,7 +362,7 @@ BARRED |= {"v_guarded", "checked", "above_checked", "v_domain", "elsewhere", "pa
 
 def test_the_catalog_tells_which_names_may_do_more_than_read(any_pg):
     """The question that pgweir asks, on each version, about everything that can run code."""
-    question = b"SELECT 'g', NULL, NULL WHERE false" + (SOURCES / "core/src/reach.sql").read_bytes()
+    question = b"SELECT 'g', NULL, NULL WHERE false" + (SOURCES / "core/src/pool/catalog/reach.sql").read_bytes()
     with any_pg.connect("app") as connection:
         before = {kind: set(names.split("\n")) for kind, names, _ in connection.execute(question)}
         connection.execute(OBJECTS)

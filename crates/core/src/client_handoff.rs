@@ -5,8 +5,8 @@ use std::sync::Arc;
 use pgweir_auth::Learned;
 
 use crate::driver::{Now, Peer, TlsInfo};
-use crate::params::Params;
-use crate::session::Session;
+use crate::pool::session::content::Session;
+use crate::pool::session::params::Params;
 use crate::shared::Counts;
 
 /// How a connection came to us.

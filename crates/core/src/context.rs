@@ -7,23 +7,24 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::buffer_pool::BufferPool;
-use crate::cancel_key::{CancelKey, KeyHead};
 use crate::client_handoff::Counted;
 use crate::driver::{ConnId, Driver, Level, Now, WorkerId};
-use crate::estimate::Estimates;
 use crate::ids::{CancelId, ClientId, ForwardId, PoolId, ServerId, UnpooledId};
-use crate::inquiry::Answer;
-use crate::machine::{Setup, share_bytes};
 use crate::mail::{Rules, Scarce, Shutdown};
-use crate::params::{Params, Tracked};
-use crate::readings::Readings;
-use crate::session_checks::Watched;
+use crate::pool::cancel_key::{CancelKey, KeyHead};
+use crate::pool::checks::schedule::Watched;
+use crate::pool::multiplex::estimate::Estimates;
+use crate::pool::prepared::readings::Readings;
+use crate::pool::prepared::statements::Statements;
+use crate::pool::prepared::texts::Texts;
+use crate::pool::session::params::{Params, Tracked};
+use crate::pool::show::measure::share_bytes;
 use crate::shared::Shared;
-use crate::snapshot::{Counters, SlowSnapshot};
-use crate::statements::Statements;
+use crate::stats::snapshot::{Counters, SlowSnapshot};
 use crate::stats::statements::StatementStats;
-use crate::texts::Texts;
-use crate::trace::Sampler;
+use crate::stats::trace::Sampler;
+use crate::worker::Setup;
+use crate::worker::login::inquiry::Answer;
 
 /// The driver and what the worker's pools have in common, for the time of one event.
 pub(crate) struct Cx<'a, D> {

@@ -7,9 +7,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use crate::carried::Carried;
 use crate::client_handoff::ClientHandoff;
 use crate::mail::{Mail, Question};
+use crate::pool::takeover::carried::Carried;
 
 /// A connection of either kind (client or server), as driver and machine both name it.
 ///

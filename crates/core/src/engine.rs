@@ -3,10 +3,10 @@
 
 use std::net::SocketAddr;
 
-use crate::carried::Carried;
 use crate::client_handoff::ClientHandoff;
 use crate::driver::{Closed, ConnId, Driver, Now, Peer, TlsInfo};
 use crate::mail::Mail;
+use crate::pool::takeover::carried::Carried;
 
 /// What happens to a machine. Loops are generic over this trait (never `dyn`), so that every call is a direct one.
 ///

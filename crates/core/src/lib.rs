@@ -5,59 +5,33 @@
 //! (`pgweir-testkit`). Nothing in this crate may open, read, wait, start a thread, ask for the time, or keep
 //! global state.
 //!
-//! Begin reading at [`driver`] (the border), `client.rs` and `server.rs` (the states), `machine.rs` (the
-//! verbs), then the life of a client in order: `machine/greeting.rs`, `login.rs`, `from_client.rs`,
-//! `handout.rs`, `from_server.rs`. [`ledger`] decides which client an answer belongs to.
+//! Begin reading at [`driver`] (the border), `worker.rs` (the verbs) and `pool.rs` (its rooms), then the life of a client in
+//! order: `worker/login`, `pool/client/arrival.rs`, `pool/relay/request.rs`, `pool/choose`, `pool/relay/answer.rs`,
+//! `pool/moves`. [`ledger`] decides which client an answer belongs to.
 
 mod buffer_pool;
-mod cancel_key;
-pub mod carried;
-mod client;
 pub mod client_handoff;
-pub mod console;
 mod context;
 pub mod driver;
 pub mod engine;
 mod errors;
-mod estimate;
-mod first_ask;
-mod forms;
-mod group;
-mod held;
 pub mod ids;
-pub mod inquiry;
-mod known_sets;
-pub mod ledger;
 pub mod limits;
-mod machine;
 pub mod mail;
-mod names;
-mod notify_listener;
-mod pace;
-pub mod pairs;
-pub mod params;
-mod pins;
-mod pipelined;
 mod pool;
-pub mod reach;
-mod readings;
-mod routines;
-mod sequences;
-mod server;
-mod server_greeting;
-pub mod session;
-mod session_checks;
 pub mod shared;
-pub mod snapshot;
-mod startup_checks;
-mod statements;
 pub mod stats;
-mod texts;
-pub mod trace;
-mod unpooled;
-mod untold;
+mod worker;
 
 pub use context::WriteTime;
 pub use engine::Engine;
-pub use machine::{Machine, Setup};
+pub use pool::catalog::reach;
+pub use pool::relay::ledger;
+pub use pool::session::content as session;
+pub use pool::session::{pairs, params};
+pub use pool::takeover::carried;
 pub use shared::Shared;
+pub use stats::{snapshot, trace};
+pub use worker::console;
+pub use worker::login::inquiry;
+pub use worker::{Machine, Setup};

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use pgweir_auth::{Access, UserList};
 use pgweir_settings::Config;
 
-use crate::console::command::{Command, Outcome};
 use crate::driver::WorkerId;
 use crate::ids::UnpooledId;
-use crate::inquiry::{Answer, Inquiry, Lookup};
-use crate::snapshot::{Snapshot, SnapshotRequest};
 use crate::stats::Window;
-use crate::trace::TracedStatement;
+use crate::stats::snapshot::{Snapshot, SnapshotRequest};
+use crate::stats::trace::TracedStatement;
+use crate::worker::console::command::{Command, Outcome};
+use crate::worker::login::inquiry::{Answer, Inquiry, Lookup};
 
 /// Everything a machine runs by that comes from files: replaced as a whole by RELOAD.
 #[derive(Clone)]

@@ -3,8 +3,10 @@
 pub mod continuity;
 pub mod errors;
 pub mod histogram;
+pub mod snapshot;
 pub(crate) mod statements;
 pub mod times;
+pub mod trace;
 
 /// What SHOW STATS counts. Times in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

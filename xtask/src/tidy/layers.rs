@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn a_clock_in_core_is_found_and_in_net_allowed() {
         let text = "use std::time::{Duration, Instant};\n";
-        assert_eq!(code_problems("crates/core/src/machine.rs", text), 1);
+        assert_eq!(code_problems("crates/core/src/worker.rs", text), 1);
         assert_eq!(code_problems("crates/net/src/clock.rs", text), 0);
     }
 

@@ -7,11 +7,11 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 
-use super::histogram::{Histogram, Slim};
-use super::times::Split;
 use crate::ids::PoolId;
 use crate::limits::{NAMES_FOLLOWED_MAX, RECENT_STATEMENTS};
-use crate::snapshot::FollowedNumbers;
+use crate::stats::histogram::{Histogram, Slim};
+use crate::stats::snapshot::FollowedNumbers;
+use crate::stats::times::Split;
 
 /// What is known of a statement in a pool.
 pub(crate) struct Known {

@@ -1,6 +1,6 @@
 //! Where the time of a pool's statements goes, and of its logins: histograms that are filled when something ends.
 
-use super::histogram::Histogram;
+use crate::stats::histogram::Histogram;
 
 /// What a pool's statements and transactions took.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -265,20 +265,11 @@ impl Run {
                 "SELECT".to_owned()
             }
             Verb::SetConfig(calls) => {
-                for (name, value, local) in calls {
-                    // Identity is nothing that the model knows.
-                    if known(name).is_some() {
-                        let _ = session.settings.set(name, value.as_deref(), *local);
-                    }
-                }
+                set_config(session, calls);
                 "SELECT 1".to_owned()
             }
             Verb::PutBack(values) => {
-                for (name, value) in values {
-                    if let Some(known) = known(name).filter(|name| !session.settings.is_own(name)) {
-                        let _ = session.settings.set(known, Some(value), false);
-                    }
-                }
+                put_back(session, values);
                 "SELECT 1".to_owned()
             }
             Verb::DiscardAll => self.discard_all(session)?,
@@ -325,6 +316,24 @@ pub(super) fn answer_row(session: &mut Session, tag: &Tag, row: u32, text: &str,
     let count = i16::try_from(fields.len()).expect("few columns");
     let body = fields.iter().fold(Body::new().int16(count), |body, field| body.counted(field));
     session.say(body.message(b'D'));
+}
+
+fn set_config(session: &mut Session, calls: &[(String, Option<String>, bool)]) {
+    for (name, value, local) in calls {
+        // Identity is nothing that the model knows.
+        if known(name).is_some() {
+            let _ = session.settings.set(name, value.as_deref(), *local);
+        }
+    }
+}
+
+/// Sets what is not the session's own.
+fn put_back(session: &mut Session, values: &[(String, String)]) {
+    for (name, value) in values {
+        if let Some(known) = known(name).filter(|name| !session.settings.is_own(name)) {
+            let _ = session.settings.set(known, Some(value), false);
+        }
+    }
 }
 
 fn say_row(session: &mut Session, values: &[Option<String>]) {

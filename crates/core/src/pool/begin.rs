@@ -1,0 +1,549 @@
+//! BEGIN is answered here and travels with the transaction's first statement: a round trip is saved, and an empty transaction
+//! never reaches a server. `defer_begin` says whether its client has a server meanwhile, as PgBouncer's clients have (`packet`:
+//! as many transactions are open as there are servers), or holds none while it thinks (`server`).
+//!
+//! Only a text that PostgreSQL answers with nothing but its tag is answered so. It is sent as messages of the extended protocol
+//! without a Sync: if it fails after all (on a standby, or because a cancel request hits it), PostgreSQL ignores what was sent
+//! after it up to the next Sync, and nothing of the transaction happens outside of it. Nothing further is sent until it is
+//! answered. A failed BEGIN looks to the client as if its first statement had failed: pgweir then brings the server to the
+//! state that the client was told, a failed transaction.
+
+use pgweir_settings::{DeferBegin, PoolMode};
+use pgweir_sql::Block;
+use pgweir_wire::backend::{self, TxStatus};
+use pgweir_wire::frontend::{self, BindHead, Describe, Execute, Parse, Query, Target, tag};
+use pgweir_wire::header::{HEADER_LEN, Header};
+
+use crate::client_handoff::Replication;
+use crate::context::{Cx, Env};
+use crate::driver::Driver;
+use crate::ids::{ClientId, ServerId};
+use crate::limits::BEGIN_BYTES_MAX;
+use crate::pool::Pool;
+use crate::pool::Step;
+use crate::pool::client::state::{ClientState, DeferredBegin, Opening};
+use crate::pool::prepared::unnamed::uses_earlier_portal;
+use crate::pool::relay::ledger::{Entry, Kind, Owner, Purpose};
+use crate::pool::relay::request::Cursor;
+use crate::pool::server::state::ServerState;
+use crate::stats::times::Split;
+
+/// Fails inside of a transaction block, whatever the database has in it.
+const FAILING_BLOCK: &[u8] = b"BEGIN;ROLLBACK TO SAVEPOINT pgweir";
+
+/// A whole group that is nothing but one of these statements.
+#[derive(Clone, Copy)]
+pub(crate) struct BlockGroup {
+    block: Block,
+    pub(crate) len: usize,
+    /// The answers before CommandComplete, by the type bytes of the messages that asked for them.
+    asked: [u8; 4],
+}
+
+impl Pool {
+    /// A client without a server begins a transaction: answered here, if that is all it says. `None`: it is not.
+    pub(crate) fn begin_without_server<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        bytes: &[u8],
+    ) -> Option<Step> {
+        if self.defers_begin(cx.env, id) != DeferBegin::Server {
+            return None;
+        }
+        let (group, text) = self.beginning_at_front(cx.env, id, bytes)?;
+        self.answer_block(cx, id, group, TxStatus::InTransaction);
+        let since_us = cx.env.now.mono_us;
+        self.clients[id].state = ClientState::DeferredBegin(DeferredBegin { text, since_us });
+        Some(Step::Used(group.len))
+    }
+
+    /// The same with a server that nothing was sent to: it is the client's until the transaction is over. `None`: it is not all
+    /// that the client says, or goes on with.
+    pub(crate) fn begin_with_server<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        bytes: &[u8],
+    ) -> Option<Step> {
+        let ClientState::Linked(link) = &self.clients.get(id)?.state else { return None };
+        let server = self.servers.get(server_id)?;
+        // While it is brought to the client's session, everything waits.
+        let ready = matches!(server.state, ServerState::Busy(_)) && server.is_at_rest();
+        if !ready || server.lost || server.tx != TxStatus::Idle {
+            return None;
+        }
+        match link.opening {
+            Opening::Done if link.streaming == 0 => {}
+            Opening::Unsent(_) => return self.deferred_with_server(cx, id, server_id, bytes),
+            _ => return None,
+        }
+        if self.defers_begin(cx.env, id) != DeferBegin::Packet {
+            return None;
+        }
+        let (group, text) = self.beginning_at_front(cx.env, id, bytes)?;
+        self.answer_block(cx, id, group, TxStatus::InTransaction);
+        if let ClientState::Linked(link) = &mut self.clients[id].state {
+            link.opening = Opening::Unsent(text);
+            // It has all its answers: nothing is uncertain of its names any more.
+            link.discards = false;
+        }
+        let server = &mut self.servers[server_id];
+        server.active_us = cx.env.now.mono_us;
+        server.xact_us = cx.env.now.mono_us;
+        Some(Step::Used(group.len))
+    }
+
+    /// Answers the messages of a transaction that its server does not know of, if they need no server.
+    fn deferred_with_server<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        bytes: &[u8],
+    ) -> Option<Step> {
+        let header = Header::peek(bytes).ok().flatten().filter(|header| bytes.len() >= header.total())?;
+        if header.tag == tag::TERMINATE {
+            return Some(self.client_left(cx, id, "client close request"));
+        }
+        if let Some(used) = self.answered_while_deferred(cx, id, header, bytes) {
+            if header.tag == tag::SYNC
+                && used == bytes.len()
+                && self.defers_begin(cx.env, id) == DeferBegin::Server
+            {
+                self.rest_while_deferred(cx, id, server_id);
+            }
+            return Some(Step::Used(used));
+        }
+        let group = self.end_at_front(cx.env, id, bytes)?;
+        self.answer_block(cx, id, group, TxStatus::Idle);
+        if let ClientState::Linked(link) = &mut self.clients[id].state
+            && let Opening::Unsent(text) = std::mem::replace(&mut link.opening, Opening::Done)
+        {
+            cx.env.buffers.give_back(text);
+        }
+        self.servers[server_id].xact_us = 0;
+        self.server_rests(cx, server_id);
+        Some(Step::Used(group.len))
+    }
+
+    /// A client with a deferred BEGIN got a server for a message that was answered without it: the server is not held while
+    /// the client thinks.
+    fn rest_while_deferred<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
+        let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) else {
+            return;
+        };
+        if link.pin.is_some() || link.touched.is_some() {
+            return;
+        }
+        let Opening::Unsent(text) = std::mem::replace(&mut link.opening, Opening::Done) else { return };
+        self.server_rests(cx, server_id);
+        match self.clients.get_mut(id).map(|client| &mut client.state) {
+            Some(ClientState::Linked(link)) => link.opening = Opening::Unsent(text),
+            Some(state @ ClientState::Idle) => {
+                *state = ClientState::DeferredBegin(DeferredBegin { text, since_us: cx.env.now.mono_us });
+            }
+            _ => {}
+        }
+    }
+
+    /// A BEGIN that is all the client says so far: if more is there already, BEGIN goes along with it.
+    pub(crate) fn beginning_at_front(
+        &mut self,
+        env: &mut Env,
+        id: ClientId,
+        bytes: &[u8],
+    ) -> Option<(BlockGroup, Vec<u8>)> {
+        let account = &self.clients.get(id)?.account;
+        if !self.is_known_as_block(bytes) {
+            return None;
+        }
+        let (group, text) = block_at_front(bytes, |name| {
+            let statement = env.statements.get(account.statement(name)?)?;
+            Some((statement.block?, &*statement.query))
+        })?;
+        if !matches!(group.block, Block::Begin | Block::Start) || bytes.len() > group.len {
+            return None;
+        }
+        let mut kept = env.buffers.take();
+        kept.extend_from_slice(text);
+        Some((group, kept))
+    }
+
+    /// Between BEGIN and the first statement: Sync, Flush, and Parse of a statement that a server has prepared before. They
+    /// are whole.
+    fn answered_while_deferred<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        header: Header,
+        bytes: &[u8],
+    ) -> Option<usize> {
+        match header.tag {
+            tag::PARSE if self.client_tracks_statements(id) => {
+                let body = bytes.get(HEADER_LEN..header.total())?;
+                self.parse_without_server(cx, id, body).map(|_| header.total())
+            }
+            tag::SYNC => {
+                cx.env.scratch.clear();
+                backend::encode_ready(&mut cx.env.scratch, TxStatus::InTransaction);
+                cx.driver.send(self.clients.get(id)?.conn, &cx.env.scratch);
+                Some(header.total())
+            }
+            tag::FLUSH => Some(header.total()),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn defers_begin(&self, env: &Env, id: ClientId) -> DeferBegin {
+        let main = &env.rules.config.main;
+        let account = self.clients.get(id).map(|client| &client.account);
+        let answers = |replication| replication == Replication::None && !main.disable_pqexec;
+        let account = account.filter(|account| answers(account.replication));
+        match account.map(|_| self.state.mode) {
+            Some(PoolMode::Transaction) => main.defer_begin,
+            // Its server is the client's anyway.
+            Some(PoolMode::Session) if main.defer_begin != DeferBegin::Off => DeferBegin::Packet,
+            _ => DeferBegin::Off,
+        }
+    }
+
+    /// If a session is passed on as it is, only a simple query may be answered here. As a Parse it would have replaced the
+    /// client's unnamed statement at the server, which pgweir does not track then.
+    fn is_known_as_block(&self, bytes: &[u8]) -> bool {
+        self.state.mode != PoolMode::Session || bytes.first() == Some(&tag::QUERY)
+    }
+
+    /// A client whose BEGIN was answered sends more. The end of an empty transaction is answered here; anything else needs
+    /// a server.
+    pub(crate) fn client_with_deferred_begin_sent<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        bytes: &[u8],
+    ) -> Step {
+        let header = match self.first_header(cx, id, bytes) {
+            Ok(header) => header,
+            Err(step) => return step,
+        };
+        if bytes.len() >= header.total()
+            && let Some(used) = self.answered_while_deferred(cx, id, header, bytes)
+        {
+            return Step::Used(used);
+        }
+        if let Some(used) = self.end_without_server(cx, id, bytes) {
+            return Step::Used(used);
+        }
+        self.demand_server(cx, id, header, bytes)
+    }
+
+    /// The end of a transaction in which nothing happened.
+    pub(crate) fn end_at_front(&self, env: &Env, id: ClientId, bytes: &[u8]) -> Option<BlockGroup> {
+        let account = &self.clients.get(id)?.account;
+        if !self.is_known_as_block(bytes) {
+            return None;
+        }
+        let (group, _) = block_at_front(bytes, |name| {
+            let statement = env.statements.get(account.statement(name)?)?;
+            Some((statement.block?, &*statement.query))
+        })?;
+        matches!(group.block, Block::Commit | Block::Rollback).then_some(group)
+    }
+
+    fn end_without_server<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        bytes: &[u8],
+    ) -> Option<usize> {
+        let group = self.end_at_front(cx.env, id, bytes)?;
+        self.answer_block(cx, id, group, TxStatus::Idle);
+        let deferred = std::mem::replace(&mut self.clients[id].state, ClientState::Idle);
+        if let ClientState::DeferredBegin(deferred) = deferred {
+            cx.env.buffers.give_back(deferred.text);
+        }
+        Some(group.len)
+    }
+
+    pub(crate) fn answer_block<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        group: BlockGroup,
+        status: TxStatus,
+    ) {
+        cx.env.scratch.clear();
+        let out = &mut cx.env.scratch;
+        for asked in group.asked {
+            match asked {
+                tag::PARSE => backend::encode_parse_complete(out),
+                tag::BIND => backend::encode_bind_complete(out),
+                tag::DESCRIBE => backend::encode_no_data(out),
+                b'S' => {
+                    backend::encode_parameter_description(out, &[]);
+                    backend::encode_no_data(out);
+                }
+                _ => {}
+            }
+        }
+        backend::encode_command_complete(out, group.block.tag());
+        backend::encode_ready(out, status);
+        let Some(client) = self.clients.get(id) else { return };
+        cx.driver.send(client.conn, &cx.env.scratch);
+        // It counts as the client sees it: a statement that took no time.
+        let pool = &mut self.state;
+        let times = pool.times.get_or_insert_default();
+        pool.stats.queries += 1;
+        times.statement(Split::default());
+        if status == TxStatus::Idle {
+            let begun_us = match &client.state {
+                ClientState::DeferredBegin(deferred) => deferred.since_us,
+                ClientState::Linked(link) => self.servers.get(link.server).map_or(0, |server| server.xact_us),
+                _ => 0,
+            };
+            let xact_us = if begun_us == 0 { 0 } else { cx.env.now.mono_us.saturating_sub(begun_us) };
+            pool.stats.xacts += 1;
+            pool.stats.xact_us += xact_us;
+            times.transaction(xact_us);
+        }
+    }
+
+    /// The BEGIN that was answered goes to the server, before the client's next message.
+    pub(crate) fn send_begin_first<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        bytes: &[u8],
+    ) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let ClientState::Linked(link) = &mut client.state else { return };
+        if !matches!(link.opening, Opening::Unsent(_))
+            || matches!(self.servers[server_id].state, ServerState::Settling(_))
+        {
+            return;
+        }
+        let Opening::Unsent(text) = std::mem::replace(&mut link.opening, Opening::Sent) else { return };
+        let server = &mut self.servers[server_id];
+        for kind in [Kind::Parse, Kind::Bind, Kind::Execute] {
+            server.ledger.push(Entry::new(Owner::Prerequisite(id), kind));
+        }
+        // The transaction's time began when the server became its client's.
+        server.note_begin(cx.env.now.mono_us);
+        cx.env.scratch.clear();
+        frontend::encode_parse(&mut cx.env.scratch, b"", &text, &[]);
+        frontend::encode_bind_head(&mut cx.env.scratch, b"", b"", NO_PARAMETERS.len());
+        cx.env.scratch.extend_from_slice(&NO_PARAMETERS);
+        frontend::encode_execute(&mut cx.env.scratch, b"", 0);
+        if uses_earlier_portal(bytes) {
+            // It would be that of BEGIN.
+            frontend::encode_close(&mut cx.env.scratch, Target::Portal, b"");
+            server.ledger.push(Entry::new(Owner::Prerequisite(id), Kind::Close));
+        }
+        cx.driver.send(server.conn, &cx.env.scratch);
+        server.first_ask.note_begin(text);
+    }
+
+    /// The first group after BEGIN was sent: later messages wait until BEGIN is answered. `kind` is the kind of message that
+    /// ended the group.
+    pub(crate) fn guard_begin<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        kind: Kind,
+        cursor: &mut Cursor<'_>,
+    ) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let ClientState::Linked(link) = &mut client.state else { return };
+        let simple = matches!(kind, Kind::Query | Kind::FunctionCall);
+        match link.opening {
+            Opening::Sent if simple || kind == Kind::Sync => link.opening = Opening::Guarded { simple },
+            Opening::Replaying if simple || kind == Kind::Sync => {
+                link.opening = Opening::ReplayGuarded { simple };
+            }
+            // PostgreSQL ignores it, and waits for a Sync that such a client never sends.
+            Opening::Failed { whole: false, repair } if simple || kind == Kind::Sync => {
+                link.opening = Opening::Failed { whole: true, repair };
+                // Nothing of it happens.
+                link.touched = None;
+                if simple {
+                    cursor.flush(cx.driver, self.servers[server_id].conn);
+                    self.send_sync(cx, server_id);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn send_sync<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
+        let Some(server) = self.servers.get_mut(server_id) else { return };
+        server.ledger.push(Entry::new(Owner::Hidden(Purpose::Reopen), Kind::Sync));
+        cx.env.scratch.clear();
+        frontend::encode_sync(&mut cx.env.scratch);
+        cx.driver.send(server.conn, &cx.env.scratch);
+    }
+
+    /// BEGIN was answered as foreseen.
+    pub(crate) fn begin_answered(&mut self, owner: Owner, ended: Entry) {
+        if let (Owner::Prerequisite(id), Kind::Execute) = (owner, ended.kind)
+            && let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state)
+            && matches!(link.opening, Opening::Sent | Opening::Guarded { .. })
+        {
+            link.opening = Opening::Done;
+        }
+    }
+
+    /// BEGIN failed; its error was passed on, and the server ignores what was sent after it.
+    pub(crate) fn begin_failed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId, owner: Owner) {
+        let Owner::Prerequisite(id) = owner else { return };
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let ClientState::Linked(link) = &mut client.state else { return };
+        match link.opening {
+            Opening::Sent => link.opening = Opening::Failed { whole: false, repair: FAILING_BLOCK },
+            Opening::Guarded { simple } => {
+                link.opening = Opening::Failed { whole: true, repair: FAILING_BLOCK };
+                if simple {
+                    self.send_sync(cx, server_id);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A ReadyForQuery that is not the client's: after a failed BEGIN the server is first brought to a failed transaction
+    /// (after a failed replay, out of it), and then the client is told that state.
+    pub(crate) fn reopens<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        server_id: ServerId,
+        status: TxStatus,
+    ) -> bool {
+        let Some(id) = self.servers.get(server_id).and_then(|server| server.state.client()) else {
+            return false;
+        };
+        let Some(client) = self.clients.get_mut(id) else { return false };
+        let ClientState::Linked(link) = &mut client.state else { return false };
+        match link.opening {
+            Opening::Failed { repair, .. } => {
+                link.opening = Opening::Reopening;
+                self.send_hidden(cx, server_id, Purpose::Reopen, repair);
+                true
+            }
+            Opening::Reopening => {
+                link.opening = Opening::Done;
+                cx.env.scratch.clear();
+                backend::encode_ready(&mut cx.env.scratch, status);
+                cx.driver.send(client.conn, &cx.env.scratch);
+                false
+            }
+            Opening::Again(_) => {
+                self.attempt_over(cx, server_id, id);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The meaning of a received ReadyForQuery for the messages that were sent before its client's group.
+    pub(crate) fn before_ready(&self, server_id: ServerId) -> BeforeReady {
+        let client = self.servers.get(server_id).and_then(|server| server.state.client());
+        let Some(id) = client else { return BeforeReady::Nothing };
+        let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
+            return BeforeReady::Nothing;
+        };
+        match link.opening {
+            Opening::Failed { .. } => BeforeReady::Hidden,
+            Opening::Replayed => BeforeReady::Replayed(id),
+            _ => BeforeReady::Nothing,
+        }
+    }
+}
+
+/// See [`Worker::before_ready`].
+pub(crate) enum BeforeReady {
+    /// Nothing.
+    Nothing,
+    /// The client was told of an end of its group that never was.
+    Hidden,
+    /// The server has reported its parameters since the client's session was replayed.
+    Replayed(ClientId),
+}
+
+/// The rest of a Bind without parameters: no formats, no values, no formats of results.
+pub(crate) const NO_PARAMETERS: [u8; 6] = [0; 6];
+
+/// The group at the front of `bytes`, if it is one statement about a transaction block, in either protocol. `prepared` knows
+/// the client's prepared statements.
+fn block_at_front<'a>(
+    bytes: &'a [u8],
+    prepared: impl Fn(&[u8]) -> Option<(Block, &'a [u8])>,
+) -> Option<(BlockGroup, &'a [u8])> {
+    let mut group: Option<(Block, &[u8])> = None;
+    let (mut asked, mut at) = ([0; 4], 0);
+    // Parse, Describe of the statement, Bind, Describe of the portal, Execute, Sync: in this order, some left out.
+    let mut stage = 0;
+    loop {
+        let rest = bytes.get(at..)?;
+        let header = Header::peek(rest).ok()??;
+        let body = rest.get(HEADER_LEN..header.total())?;
+        at += header.total();
+        if at > BEGIN_BYTES_MAX {
+            return None;
+        }
+        let reached = match header.tag {
+            tag::QUERY if stage == 0 => {
+                let text = Query::parse(body).ok()?.text;
+                return Some((BlockGroup { block: pgweir_sql::block(text)?, len: at, asked }, text));
+            }
+            tag::PARSE => {
+                let parse = Parse::parse(body).ok().filter(|parse| parse.name.is_empty())?;
+                group = Some((pgweir_sql::block(parse.query)?, parse.query));
+                asked[0] = tag::PARSE;
+                1
+            }
+            tag::DESCRIBE => match Describe::parse(body).ok()? {
+                Describe { target: Target::Statement, name: b"" } if stage == 1 => {
+                    asked[1] = b'S';
+                    2
+                }
+                Describe { target: Target::Portal, name: b"" } if stage == 3 => {
+                    asked[3] = tag::DESCRIBE;
+                    4
+                }
+                _ => return None,
+            },
+            tag::BIND => {
+                let head = BindHead::parse_prefix(body)?;
+                if !head.portal.is_empty() || body.get(head.tail..)? != NO_PARAMETERS {
+                    return None;
+                }
+                if !head.statement.is_empty() {
+                    if stage > 0 {
+                        return None;
+                    }
+                    group = Some(prepared(head.statement)?);
+                }
+                asked[2] = tag::BIND;
+                3
+            }
+            tag::EXECUTE => {
+                let execute = Execute::parse(body).ok()?;
+                if !execute.portal.is_empty() || execute.max_rows != 0 || stage < 3 {
+                    return None;
+                }
+                5
+            }
+            tag::SYNC if stage == 5 => {
+                let (block, text) = group?;
+                return Some((BlockGroup { block, len: at, asked }, text));
+            }
+            _ => return None,
+        };
+        if reached <= stage {
+            return None;
+        }
+        stage = reached;
+    }
+}

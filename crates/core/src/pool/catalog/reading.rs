@@ -1,0 +1,124 @@
+//! Which routines change their sessions: the catalog is asked when a pool's first server is logged in, before any client gets
+//! it, and at a release when other routines were made through the pooler, or some time has passed. A text that names one is
+//! looked at after its transaction as CALL is. Routines that were made past the pooler meanwhile are left to the looks
+//! (`session_check.rs`).
+
+use crate::context::Cx;
+use crate::driver::{Driver, Level};
+use crate::ids::ServerId;
+use crate::limits::SERVER_ERROR_BYTES_MAX;
+use crate::pool::Pool;
+use crate::pool::catalog::reach::{self, Reach};
+use crate::pool::catalog::routines::{CHANGES_QUESTION, SETTINGS_QUESTION};
+use crate::pool::client::state::ClientState;
+use crate::pool::relay::ledger::Purpose;
+use crate::pool::server::state::{CatalogReading, Replies, ServerState};
+
+/// The parts of the question are added to this one: no row.
+const NOTHING: &[u8] = b"SELECT 'g', NULL, NULL WHERE false";
+
+const TOO_MANY: &str =
+    "has so many routines that change their session that not all are known; each client keeps its server";
+
+const UNTOLD_NAMES: &str = "does not tell which names stand for more than a read";
+
+const UNTOLD: &str = "does not tell which routines change their session";
+
+impl Pool {
+    /// A server is about to be free. `true` if the catalog is read before.
+    #[inline]
+    pub(crate) fn reads_catalog<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) -> bool {
+        self.state.routines.are_to_be_read(cx.env.now.mono_us, cx.env.shared.routines())
+            && self.read_catalog(cx, id)
+    }
+
+    #[cold]
+    fn read_catalog<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) -> bool {
+        let (routines, names) =
+            (self.state.session_checks.are_wanted(), self.multiplex_limits(cx.env).is_some());
+        if !routines && !names || self.is_notify_listener(id) || self.reason_to_close(cx.env, id).is_some() {
+            return false;
+        }
+        let age = cx.env.shared.routines();
+        let server = &mut self.servers[id];
+        if !server.is_at_rest() || server.cancels > 0 {
+            return false;
+        }
+        server.active_us = cx.env.now.mono_us;
+        self.state.routines.begin_reading(cx.env.now.mono_us, age);
+        self.set_server_state(
+            id,
+            ServerState::Reading(Box::new(CatalogReading { answer: Replies::default(), age })),
+        );
+        let routines = if routines { [CHANGES_QUESTION, SETTINGS_QUESTION] } else { [b"".as_slice(); 2] };
+        let names = if names { reach::QUESTION } else { b"" };
+        let text = [&[NOTHING], &routines[..], &[names]].concat().concat();
+        self.send_hidden(cx, id, Purpose::Audit, &text);
+        self.server_unpause(cx, id);
+        true
+    }
+
+    /// The answer is complete.
+    pub(crate) fn catalog_read<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let ServerState::Reading(reading) = &mut server.state else { return };
+        let (answer, age) = (std::mem::take(&mut reading.answer), reading.age);
+        let now_us = cx.env.now.mono_us;
+        let news = match &answer.failed {
+            None => {
+                self.state.routines.read(now_us, age);
+                self.learn_routines(&answer);
+                let pool = &mut self.state;
+                pool.reach = Reach::default();
+                if answer.bytes > SERVER_ERROR_BYTES_MAX {
+                    pool.routines.cut();
+                } else {
+                    pool.reach = Reach::of(&answer.rows);
+                }
+                let cut = pool.routines.are_too_many();
+                self.judge_waiting_anew();
+                cut.then(|| TOO_MANY.to_owned())
+            }
+            // Perhaps no PostgreSQL.
+            Some((_, text)) => {
+                let pool = &mut self.state;
+                pool.reach = Reach::default();
+                if pool.session_checks.are_wanted() {
+                    let is_news = pool.routines.give_up(now_us, age);
+                    self.judge_waiting_anew();
+                    is_news.then(|| format!("{UNTOLD}: {text}; each client keeps its server"))
+                } else {
+                    // It was asked for names only.
+                    pool.routines.read(now_us, age);
+                    Some(format!("{UNTOLD_NAMES}: {text}; no statement is multiplexed"))
+                }
+            }
+        };
+        if let Some(news) = news {
+            let line = format!("{} {news}", self.server_log_name(&self.servers[id]));
+            cx.log(Level::Warning, &line);
+        }
+        self.free_server(cx, id);
+    }
+
+    /// The requests of waiting clients were judged by what was known before.
+    fn judge_waiting_anew(&mut self) {
+        let pool = &self.state;
+        if pool.routines.none_changes() {
+            return;
+        }
+        for id in &pool.queue {
+            if let Some(ClientState::Waiting(waiting)) =
+                self.clients.get_mut(*id).map(|client| &mut client.state)
+            {
+                waiting.group = None;
+            }
+        }
+    }
+
+    /// A routine that changes its session is named in a text of this client's.
+    #[inline]
+    pub(crate) fn changes_inside(&self, text: &[u8]) -> bool {
+        self.state.routines.changes_in(text)
+    }
+}

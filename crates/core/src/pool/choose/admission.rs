@@ -1,0 +1,239 @@
+//! Admission: whether the client that is next gets a server for itself, is queued behind other clients, or waits on; and so
+//! the number of servers that are busy with short statements.
+
+use std::sync::Arc;
+
+use pgweir_settings::PoolMode;
+
+use crate::client_handoff::Replication;
+use crate::context::Activity;
+use crate::context::duration_us;
+use crate::context::{Cx, Env};
+use crate::driver::Driver;
+use crate::ids::{ClientId, ServerId};
+use crate::limits::{LEDGER_ENTRIES_MAX, MULTIPLEXED_ANSWER_BYTES_MAX, MULTIPLEXED_BACKLOG_BYTES_MAX};
+use crate::mail::Shutdown;
+use crate::pool::Pool;
+use crate::pool::client::state::{Account, Client, ClientState};
+use crate::pool::multiplex::estimate::Estimate;
+use crate::pool::multiplex::pipelined::{MultiplexLimits, Room};
+use crate::pool::relay::group::{Group, group_at_front};
+use crate::pool::relay::ledger::Ledger;
+use crate::pool::server::state::{Server, ServerState};
+
+/// The place a waiting client goes to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Admission {
+    /// To a free server.
+    Alone(ServerId),
+    /// Queued on a busy one.
+    Behind(ServerId),
+    /// Nowhere yet: a busy server will have room before it would be worth to wake an idle one.
+    Soon,
+    /// Nowhere: there is no server for it.
+    NoServer,
+}
+
+/// A client wants a group that may be queued behind other clients' groups.
+#[derive(Clone, Copy)]
+struct MultiplexWish {
+    limits: MultiplexLimits,
+    /// See [`Group::names_statements`].
+    names_statements: bool,
+}
+
+/// The result of a survey of the busy servers.
+struct PipelineSurvey {
+    /// The number of them that take further statements, or would if they were not full. (A server whose head turned out long
+    /// does not.)
+    takers: u32,
+    /// The one on which the wait is shortest.
+    best: Option<ServerId>,
+    /// One of them will have room soon.
+    full: bool,
+}
+
+impl Pool {
+    /// The group that a client asks for, if that may share a server with other clients.
+    pub(crate) fn group_of(&mut self, env: &mut Env, id: ClientId, bytes: &[u8]) -> Option<Group> {
+        let account = &self.clients.get(id)?.account;
+        self.multiplex_limits(env)?;
+        if account.replication != Replication::None {
+            return None;
+        }
+        let tracked = self.client_tracks_statements(id);
+        let keeps_sessions = self.state.keeps_sessions;
+        let keeps_draws = self.keeps_draws(account);
+        let routines = &self.state.routines;
+        let reach = &self.state.reach;
+        let group = group_at_front(bytes, &mut env.texts, reach, |name| {
+            let statement = account.statement(name).filter(|_| tracked)?;
+            let known = env.statements.get(statement)?;
+            let traits = known.traits.as_ref().filter(|_| !routines.are_named_in(&known.query))?;
+            Some((traits, known.certainly_reads(reach)))
+        });
+        // If sessions are kept, pgweir must look at its server before any other client may have it.
+        group.filter(|group| {
+            let asks = group.asks || routines.are_named_in(&bytes[..bytes.len().min(group.len as usize)]);
+            let touches = group.may_touch || asks || group.draws && keeps_draws;
+            !(keeps_sessions && (touches || self.is_group_watched(env, group)))
+        })
+    }
+
+    /// The bounds of multiplexing in a pool; `None` if it does not multiplex.
+    pub(crate) fn multiplex_limits(&self, env: &Env) -> Option<MultiplexLimits> {
+        let main = &env.rules.config.main;
+        let pool = &self.state;
+        let resets = main.server_reset_query_always && !main.server_reset_query.is_empty();
+        // If the operator wants each release looked at, no other client may use the server before the look.
+        let looks = pool.session_checks.at_each();
+        if main.multiplex_depth == 0 || pool.mode == PoolMode::Session || resets || looks {
+            return None;
+        }
+        Some(MultiplexLimits {
+            depth: main.multiplex_depth as usize,
+            max_us: duration_us(main.multiplex_max_ms),
+        })
+    }
+
+    /// The statement's name among the estimates: the same text is another statement in another pool.
+    pub(crate) fn estimate_key(&self, group: &Group) -> u64 {
+        use slotmap::Key;
+        group.fingerprint ^ self.id.data().as_ffi().wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    /// The expected time of a statement that is known to be short.
+    pub(crate) fn short_estimate_us(&self, env: &Env, key: u64, limits: MultiplexLimits) -> Option<u64> {
+        let Estimate { us, bytes } = env.estimates.get(key)?;
+        (us < limits.max_us && bytes <= MULTIPLEXED_ANSWER_BYTES_MAX).then_some(us)
+    }
+
+    /// Decides about the client that is next in its pool's queue.
+    pub(crate) fn find_place<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) -> Admission {
+        let Some(wish) = self.multiplex_wish(cx.env, id) else {
+            return self.take_idle(cx, Some(id)).map_or(Admission::NoServer, Admission::Alone);
+        };
+        let target = self.state.pace.target(cx.env.rules.config.main.multiplex_servers);
+        let pipelines = self.look_at_pipelines(cx, id, wish, target);
+        if pipelines.takers < target
+            && let Some(server) = self.take_idle(cx, Some(id))
+        {
+            return Admission::Alone(server);
+        }
+        if let Some(server) = pipelines.best {
+            return Admission::Behind(server);
+        }
+        if pipelines.full && !self.has_waited_enough(cx.env, id) {
+            self.note_wake_up(cx.env, id, wish.limits);
+            return Admission::Soon;
+        }
+        if let Some(server) = self.take_idle(cx, Some(id)) {
+            self.state.pace.note_woken(pipelines.takers.saturating_add(1));
+            return Admission::Alone(server);
+        }
+        // Those that were left to come to rest may as well go on.
+        let anywhere = self.look_at_pipelines(cx, id, wish, u32::MAX);
+        anywhere.best.map_or(Admission::NoServer, Admission::Behind)
+    }
+
+    /// The client wants a group that may be queued behind others, and is known to be short. A statement that may wait for a
+    /// lock of another transaction has a server for itself.
+    fn multiplex_wish(&self, env: &Env, id: ClientId) -> Option<MultiplexWish> {
+        let ClientState::Waiting(waiting) = &self.clients.get(id)?.state else { return None };
+        let group = waiting.group.as_ref().filter(|group| group.certainly_reads)?;
+        let limits = self.multiplex_limits(env)?;
+        let pool = &self.state;
+        if pool.paused || env.activity != Activity::Active || env.stopping == Some(Shutdown::WaitForServers) {
+            return None;
+        }
+        self.short_estimate_us(env, self.estimate_key(group), limits)?;
+        Some(MultiplexWish { limits, names_statements: group.names_statements })
+    }
+
+    /// Looks at the servers that are busy with short reads, up to so many of them.
+    fn look_at_pipelines<D: Driver>(
+        &self,
+        cx: &Cx<'_, D>,
+        id: ClientId,
+        wish: MultiplexWish,
+        among: u32,
+    ) -> PipelineSurvey {
+        let mut found = PipelineSurvey { takers: 0, best: None, full: false };
+        let Some(account) = self.clients.get(id).map(|client| &client.account) else {
+            return found;
+        };
+        let mut least_us = u64::MAX;
+        for &server_id in &self.state.short {
+            if found.takers == among {
+                break;
+            }
+            let Some(server) = self.servers.get(server_id) else { continue };
+            if !takes_queued(server) || cx.driver.backlog(server.conn) > MULTIPLEXED_BACKLOG_BYTES_MAX {
+                continue;
+            }
+            let room = server.pipelined.room(cx.env.now.mono_us, server.received_bytes, wish.limits);
+            if room == Room::Never {
+                continue;
+            }
+            found.takers += 1;
+            if !same_session(account, server)
+                || wish.names_statements && server.ledger.awaits_earlier_changes()
+            {
+                continue;
+            }
+            match room {
+                Room::Yes(wait_us)
+                    if wait_us < least_us && self.reason_to_retire(cx.env, server_id).is_none() =>
+                {
+                    (least_us, found.best) = (wait_us, Some(server_id));
+                }
+                Room::Yes(_) | Room::Never => {}
+                Room::Full => found.full = true,
+            }
+        }
+        found
+    }
+
+    /// It has waited so long that an idle server is to be woken for it. (How long it is still expected to wait counts nothing:
+    /// if too many servers are busy, statements take long because of that, and one more would make it worse.)
+    fn has_waited_enough(&self, env: &Env, id: ClientId) -> bool {
+        let enough_us = self.state.pace.wake_after_us();
+        match self.clients.get(id).map(|client| &client.state) {
+            Some(ClientState::Waiting(waiting)) => {
+                env.now.mono_us.saturating_sub(waiting.since_us) >= enough_us
+            }
+            _ => false,
+        }
+    }
+
+    /// When the client that is next has waited long enough to have an idle server woken, or the first of the busy ones turns out not to
+    /// be short.
+    #[cold]
+    fn note_wake_up(&mut self, env: &mut Env, id: ClientId, limits: MultiplexLimits) {
+        let pool = &self.state;
+        let enough_us = pool.pace.wake_after_us();
+        let Some(Client { state: ClientState::Waiting(waiting), .. }) = self.clients.get(id) else { return };
+        let now_us = env.now.mono_us;
+        let heads = pool.short.iter().filter_map(|&id| self.servers.get(id)?.pipelined.head());
+        let long_us = heads.map(|head| head.since_us.saturating_add(limits.max_us + 1));
+        let long_us = long_us.filter(|&due_us| due_us > now_us).min().unwrap_or(u64::MAX);
+        let due_us = waiting.since_us.saturating_add(enough_us).min(long_us).max(now_us + 1);
+        env.wake_at(due_us);
+    }
+}
+
+/// The session that a server carries is the client's own.
+fn same_session(account: &Account, server: &Server) -> bool {
+    Arc::ptr_eq(&server.params, &account.params) && Arc::ptr_eq(&server.session, &account.session)
+}
+
+/// Nothing that was sent to it can leave it in a transaction, in a COPY, or linked to a client.
+fn takes_queued(server: &Server) -> bool {
+    let whole = |ledger: &Ledger| ledger.is_between_groups() && ledger.len() < LEDGER_ENTRIES_MAX;
+    matches!(server.state, ServerState::Busy(_) | ServerState::Draining)
+        && server.retire.is_none()
+        && server.cancels == 0
+        && !server.reads_paused
+        && server.tx == pgweir_wire::backend::TxStatus::Idle
+        && whole(&server.ledger)
+}

@@ -1,0 +1,354 @@
+//! Handing out: which waiting client gets which free server, and when a pool opens another one. Only this module decides the
+//! number of busy servers and which client is next.
+
+use std::sync::Arc;
+
+use pgweir_settings::LoadBalanceHosts;
+
+use crate::context::Activity;
+use crate::context::Role;
+use crate::context::duration_us;
+use crate::context::{Cx, Effect, Env};
+use crate::driver::{CloseMode, ConnId, Driver, Endpoint, Level};
+use crate::errors::Fault;
+use crate::ids::{ClientId, ServerId};
+use crate::mail::{Scarce, Shutdown};
+use crate::pool::choose::admission::Admission;
+use crate::pool::client::state::ClientState;
+use crate::pool::multiplex::pipelined::Pipelined;
+use crate::pool::prepared::statements::ServerStatements;
+use crate::pool::relay::first_ask::FirstAsk;
+use crate::pool::relay::ledger::Ledger;
+use crate::pool::sequences::state::Users;
+use crate::pool::server::state::{Beginning, Server, ServerState};
+use crate::pool::session::params::Params;
+use crate::pool::startup::check::Known;
+use crate::pool::startup::checked::Opened;
+use crate::pool::{Pool, PoolState, ServerKind};
+
+impl Pool {
+    /// Free servers to the clients that wait longest, then as many new connections as are needed and allowed.
+    pub(crate) fn hand_out<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        self.greet_waiting(cx);
+        self.serve_lookups(cx);
+        self.check_waiting_startups(cx);
+        let replicates = !self.state.replicating.is_empty();
+        if replicates {
+            self.serve_replication(cx);
+        }
+        if self.serve_waiting(cx, replicates) {
+            self.grow(cx);
+        }
+        if replicates {
+            // Clients that waited longer have been served by now.
+            self.serve_replication(cx);
+        }
+        self.shorten_queue(cx);
+        if cx.env.stopping == Some(Shutdown::WaitForServers) {
+            self.end_queue(cx);
+        }
+    }
+
+    /// pgweir opens no server any more. For each server that only a question of ours keeps from being free, one client keeps
+    /// its place, those that wait longest first. The other clients are told. A free server that no client waits for goes.
+    fn end_queue<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let serves = !self.state.paused && cx.env.activity == Activity::Active;
+        let will_serve = |server: &&Server| serves && will_be_free(server);
+        let coming = self.servers.values().filter(will_serve).count();
+        let waits = |id: &ClientId| {
+            self.clients.get(*id).is_some_and(|client| matches!(client.state, ClientState::Waiting(_)))
+        };
+        let unserved: Vec<ClientId> = self.state.queue.iter().copied().filter(waits).skip(coming).collect();
+        for id in unserved {
+            self.refuse_client(cx, id, &Fault::ServerShuttingDown);
+        }
+        for id in self.idle_servers() {
+            if let Some(reason) = self.reason_to_close(cx.env, id) {
+                self.close_server(cx, id, reason, CloseMode::Flush);
+            }
+        }
+    }
+
+    /// Places for the clients that wait. Returns whether servers are lacking. `replicates`: some wait for a connection of
+    /// their own.
+    fn serve_waiting<D: Driver>(&mut self, cx: &mut Cx<'_, D>, replicates: bool) -> bool {
+        while let Some(client) = self.next_waiter() {
+            if replicates && self.next_replicating(cx.env).is_some() {
+                return false;
+            }
+            match self.find_place(cx, client) {
+                Admission::Alone(server) => {
+                    self.state.queue.pop_front();
+                    self.link(cx, client, server);
+                    if !self.client_is_stalled(client) {
+                        self.client_resume(cx, client);
+                    }
+                }
+                Admission::Behind(server) => {
+                    self.state.queue.pop_front();
+                    self.enqueue_behind(cx, client, server);
+                }
+                Admission::Soon => return false,
+                Admission::NoServer => break,
+            }
+        }
+        true
+    }
+
+    /// Greets clients that waited for the pool's first server, as its login says what to tell them.
+    fn greet_waiting<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let Some(greeting) = self.state.greeting.clone() else { return };
+        self.greet_with_own_servers(cx, &greeting);
+        for id in std::mem::take(&mut self.state.awaiting) {
+            if self.awaits_own_server(cx.env, id) {
+                self.state.awaiting.push(id);
+                continue;
+            }
+            let checked = match self.known_startup(cx.env, id, &greeting) {
+                Known::Plain => None,
+                Known::CheckedStartup(checked) => Some(checked),
+                Known::Unknown => {
+                    self.state.awaiting.push(id);
+                    continue;
+                }
+            };
+            let since_us = self.clients.get(id).map(|client| client.account.request_us);
+            let waited_us = cx.env.now.mono_us.saturating_sub(since_us.unwrap_or(cx.env.now.mono_us));
+            self.state.stats.wait_us += waited_us;
+            self.greet_client(cx, id, &greeting, checked.as_deref(), None);
+            self.client_resume(cx, id);
+        }
+    }
+
+    /// Opens connections: one for each client that waits and is not served by one that is being opened already, within
+    /// every limit. A cold pool with many waiters so opens all it may at once.
+    fn grow<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        loop {
+            let pool = &self.state;
+            let parallel = pool.servers(ServerKind::Login);
+            let reserved = if parallel == 0 { 0 } else { self.logins_for_replication() };
+            let coming = parallel - reserved + pool.servers(ServerKind::Tested);
+            if pool.demand() <= coming || parallel >= cx.env.rules.config.main.max_parallel_connects.max(1) {
+                return;
+            }
+            if !self.may_dial(cx.env) || !self.has_room(cx) || !self.take_place(cx, true) {
+                return;
+            }
+            self.dial_server(cx, None);
+        }
+    }
+
+    /// Nothing keeps this pool from opening connections at all.
+    pub(crate) fn may_dial(&self, env: &Env) -> bool {
+        let pool = &self.state;
+        let retry_us = duration_us(env.rules.config.main.server_login_retry);
+        let failing = pool
+            .failure
+            .as_ref()
+            .is_some_and(|failure| env.now.mono_us < failure.at_us.saturating_add(retry_us));
+        !failing
+            && env.now.mono_us >= pool.dial_after_us
+            && !pool.paused
+            && env.activity == Activity::Active
+            && env.stopping != Some(Shutdown::WaitForServers)
+    }
+
+    /// `pool_size`, and `reserve_pool_size` when the first waiter has waited long enough. A pool that never saw a server may
+    /// open one regardless of its size: its clients could not even log in.
+    fn has_room<D: Driver>(&mut self, cx: &mut Cx<'_, D>) -> bool {
+        let config = Arc::clone(&cx.env.rules.config);
+        let pool = &self.state;
+        let size = config.pool_size(&pool.config, &pool.user);
+        let total = pool.servers_total();
+        if size == 0 || total < size || (pool.greeting.is_none() && total == 0) {
+            return true;
+        }
+        let reserve = config.reserve_pool_size(&pool.config, &pool.user);
+        let timeout_us = duration_us(config.main.reserve_pool_timeout);
+        if reserve == 0 || timeout_us == 0 || total >= size.saturating_add(reserve) {
+            return false;
+        }
+        let Some((first, since_us)) = self.first_waiting() else { return false };
+        if cx.env.now.mono_us.saturating_sub(since_us) < timeout_us {
+            return false;
+        }
+        let line =
+            format!("{} taking connection from reserve_pool", self.client_log_name(&self.clients[first]));
+        cx.log(Level::Log, &line);
+        true
+    }
+
+    /// Counts a connection towards the limits that span pools. If one is reached, the worker closes a free server for it
+    /// (`evict`) and has this pool look again.
+    pub(crate) fn take_place<D: Driver>(&mut self, cx: &mut Cx<'_, D>, evict: bool) -> bool {
+        let pool = &self.state;
+        let (by_database, by_user) = (Arc::clone(&pool.database_counts), Arc::clone(&pool.user_counts));
+        let of_database = Scarce::Database(Arc::clone(&pool.database));
+        let of_user = Scarce::User(Arc::clone(&pool.user));
+        let database_max = cx.env.rules.config.max_db_connections(&pool.config);
+        let user_max = cx.env.rules.config.max_user_connections(&pool.user);
+        let lacking = if !by_database.servers.try_take(database_max) {
+            of_database
+        } else if !by_user.servers.try_take(user_max) {
+            by_database.servers.give_back();
+            of_user
+        } else {
+            return true;
+        };
+        let is_wanted = |effect: &Effect| matches!(effect, Effect::Evict(of) if *of == lacking);
+        if evict && !cx.env.effects.iter().any(is_wanted) {
+            cx.env.want(Effect::Evict(lacking));
+        }
+        false
+    }
+
+    /// Opens a connection that has taken its place before.
+    pub(crate) fn dial_server<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        only_for: Option<ClientId>,
+    ) -> ServerId {
+        let endpoint = self.next_endpoint(cx.env);
+        let conn = cx.driver.dial(&endpoint);
+        let server = self.new_server(cx.env, conn, endpoint, only_for);
+        let id = self.servers.insert(server);
+        self.state.list(id, None, Some(ServerKind::Login));
+        cx.env.set_role(conn, Role::Server(self.id, id));
+        id
+    }
+
+    pub(crate) fn new_server(
+        &self,
+        env: &Env,
+        conn: ConnId,
+        endpoint: Endpoint,
+        only_for: Option<ClientId>,
+    ) -> Server {
+        Server {
+            conn,
+            serial: env.shared.next_serial(),
+            state: ServerState::Dialing(Beginning { only_for }),
+            ledger: Ledger::default(),
+            tx: pgweir_wire::backend::TxStatus::Idle,
+            params: Arc::new(Params::unknown(&env.tracked)),
+            session: Arc::default(),
+            users: Users::default(),
+            opened: Opened::default(),
+            kept_for: None,
+            notices: Vec::new(),
+            statements: ServerStatements::default(),
+            first_ask: FirstAsk::default(),
+            inbox: Vec::new(),
+            streaming: None,
+            pipelined: Pipelined::default(),
+            received_bytes: 0,
+            paused_us: 0,
+            reads_paused: false,
+            resets: false,
+            pid: 0,
+            key: Box::default(),
+            endpoint,
+            remote: None,
+            since: env.now,
+            local: String::new(),
+            tls: String::new(),
+            query_us: 0,
+            xact_us: 0,
+            waited_us: 0,
+            running: crate::stats::statements::Running::default(),
+            recent: crate::stats::statements::Recent::default(),
+            unseen: 0,
+            followed: crate::stats::statements::Followed::default(),
+            traced: None,
+            stalled_us: 0,
+            active_us: env.now.mono_us,
+            used: false,
+            cancels: 0,
+            retire: None,
+            said_fatal: false,
+            changes_schema: false,
+            makes_routines: false,
+            replication: only_for.is_some(),
+            lost: false,
+        }
+    }
+
+    /// The host that is next, except those that failed just now. (Later: which nodes may serve this group of messages?)
+    fn next_endpoint(&mut self, env: &Env) -> Endpoint {
+        let retry_us = duration_us(env.rules.config.main.server_login_retry);
+        let pool = &mut self.state;
+        let count = pool.config.hosts.len();
+        if count == 0 {
+            return unix_endpoint(&env.rules.config.main.unix_socket_dir, pool.config.port);
+        }
+        let after = env.now.mono_us.saturating_sub(retry_us);
+        pool.failed_hosts.retain(|(_, at_us)| *at_us > after);
+        let turn = pool.next_host % count;
+        let in_turn = || (turn..turn + count).map(|place| place % count);
+        let place = in_turn().find(|&place| !pool.has_failed(&host_endpoint(pool, place))).unwrap_or(turn);
+        if pool.config.load_balance_hosts.unwrap_or(LoadBalanceHosts::RoundRobin)
+            == LoadBalanceHosts::RoundRobin
+        {
+            pool.next_host = (place + 1) % count;
+        }
+        host_endpoint(pool, place)
+    }
+
+    /// A connection could not be opened. Returns whether there is another host, of which no failure is known.
+    ///
+    /// With `load_balance_hosts=disable` the next host is preferred from now on: the list advances once, even if many
+    /// connections to this host fail together.
+    pub(crate) fn host_failed(&mut self, env: &Env, endpoint: &Endpoint) -> bool {
+        let now_us = env.now.mono_us;
+        let pool = &mut self.state;
+        let count = pool.config.hosts.len();
+        if count < 2 {
+            return false;
+        }
+        let turn = pool.next_host % count;
+        if pool.config.load_balance_hosts == Some(LoadBalanceHosts::Disable)
+            && host_endpoint(pool, turn) == *endpoint
+        {
+            pool.next_host = (turn + 1) % count;
+        }
+        pool.failed_hosts.retain(|(failed, _)| failed != endpoint);
+        pool.failed_hosts.push((endpoint.clone(), now_us));
+        (0..count).any(|place| !pool.has_failed(&host_endpoint(pool, place)))
+    }
+
+    /// Free servers of a pool.
+    pub(crate) fn idle_servers(&self) -> Vec<ServerId> {
+        self.state.idle.iter().copied().collect()
+    }
+
+    /// The free server that idled longest, and since when (monotonic, µs).
+    pub(crate) fn idle_longest(&self) -> Option<(u64, ServerId)> {
+        let idle = self.state.idle.iter().filter_map(|&id| Some((self.servers.get(id)?.active_us, id)));
+        idle.min_by_key(|(active_us, _)| *active_us)
+    }
+}
+
+/// No client has it, and none needs to leave before one gets it.
+fn will_be_free(server: &Server) -> bool {
+    let answers_us = matches!(server.state, ServerState::Inquiring(_) | ServerState::CheckingStartup(_));
+    let kind = server.state.kind();
+    // A server that is free already is of no use to the clients that wait: it would have been handed out.
+    let is_nobodys = matches!(kind, ServerKind::Tested | ServerKind::BeingCanceled);
+    (answers_us || is_nobodys) && server.retire.is_none()
+}
+
+/// The host at this place of a pool's list.
+fn host_endpoint(pool: &PoolState, place: usize) -> Endpoint {
+    let (host, port) = (&pool.config.hosts[place], pool.config.port);
+    if host.starts_with('/') || host.starts_with('@') {
+        unix_endpoint(host, port)
+    } else {
+        Endpoint::Tcp { host: host.as_str().into(), port }
+    }
+}
+
+/// PostgreSQL's socket in a directory, or with an abstract name.
+pub(crate) fn unix_endpoint(dir: &str, port: u16) -> Endpoint {
+    let dir = if dir.is_empty() { "/tmp" } else { dir.trim_end_matches('/') };
+    Endpoint::Unix { path: format!("{dir}/.s.PGSQL.{port}").into() }
+}

@@ -1,0 +1,386 @@
+//! In session pooling a client has one server from its first statement to its end. It is told at login which server that will
+//! be: a server that is opened with the client's own startup packet, or one that was opened for a similar client before and is
+//! free, or about to be. So RESET goes back to the values that the client asked for, and the process id that it was told is
+//! that of its server.
+//!
+//! A server that is kept so for a client that has not asked for anything yet goes to another one only when the pool has no room
+//! for one more; and if there is none at all at login, the client gets any later on, brought to its parameters by SET. A server
+//! that was opened with a client's parameters never goes to one that did not ask for the same: the settings of a startup packet
+//! cannot be taken back.
+
+use std::sync::Arc;
+
+use pgweir_settings::PoolMode;
+use pgweir_wire::error::SqlState;
+
+use crate::client_handoff::{Login, Replication};
+use crate::context::{Cx, Env, KeyOwner};
+use crate::driver::{CloseMode, Driver};
+use crate::errors::Fault;
+use crate::ids::{ClientId, ServerId};
+use crate::pool::client::state::{Account, ClientState, Own};
+use crate::pool::server::greeting::ServerGreeting;
+use crate::pool::server::state::{Server, ServerState};
+use crate::pool::session::params::Params;
+use crate::pool::startup::checked::{CheckedStartup, Opened};
+use crate::pool::{Pool, ServerKind};
+
+/// How well a free server fits a client, the best first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Fitness {
+    /// It is kept for it.
+    Own,
+    /// It was opened for a similar client.
+    Like,
+    /// It was opened without parameters that it would need to be brought back from.
+    Plain,
+    /// The parameters that it was opened with cannot be taken back.
+    Unfit,
+}
+
+impl Pool {
+    /// Whether each of the pool's clients has its own server.
+    pub(crate) fn gets_own_server(&self) -> bool {
+        let pool = &self.state;
+        pool.mode == PoolMode::Session && pool.tries_startup
+    }
+
+    /// Clients that log in are told of a server each, as far as there are servers or there is room for more.
+    pub(crate) fn greet_with_own_servers<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        greeting: &Arc<ServerGreeting>,
+    ) {
+        if !self.gets_own_server() {
+            return;
+        }
+        for id in self.state.awaiting.clone() {
+            self.note_opening(cx.env, id, greeting);
+            if self.kept_is_coming(id) {
+                continue;
+            }
+            if let Some(server) = self.find_own(cx, id) {
+                self.state.awaiting.retain(|&other| other != id);
+                self.greet_on_server(cx, id, server, greeting);
+            }
+        }
+    }
+
+    /// The client waits for a server that is being opened for it, or soon will be.
+    pub(crate) fn awaits_own_server(&self, env: &Env, id: ClientId) -> bool {
+        self.gets_own_server()
+            && (self.kept_is_coming(id) || !self.is_full(env) && self.opens_as_many_as_it_may(env))
+    }
+
+    /// The parameters that its login asks for, noted once.
+    fn note_opening(&mut self, env: &Env, id: ClientId, greeting: &ServerGreeting) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let (ClientState::AwaitingServer(login), account) = (&client.state, &mut client.account) else {
+            return;
+        };
+        if account.own.is_none() {
+            let opening = Opened::new(&env.tracked, &greeting.params, &login.params, &login.session);
+            account.own = Some(Box::new(Own { opening, kept: None }));
+        }
+    }
+
+    /// The server that is kept for a client, if it still is.
+    fn kept(&self, id: ClientId) -> Option<ServerId> {
+        let own = self.clients.get(id)?.account.own.as_deref()?;
+        own.kept.filter(|&server| self.servers.get(server).is_some_and(|server| server.kept_for == Some(id)))
+    }
+
+    /// The server that is kept for a client is being opened, or brought back to its first state.
+    fn kept_is_coming(&self, id: ClientId) -> bool {
+        let kind = self.kept(id).map(|server| self.servers[server].state.kind());
+        matches!(kind, Some(ServerKind::Login | ServerKind::Tested))
+    }
+
+    /// A server that was opened for a similar client and is being brought back to that state: it is free sooner than a new
+    /// one is opened.
+    fn soon_free(&self, env: &Env, client: ClientId) -> Option<ServerId> {
+        let wanted = &self.clients.get(client)?.account.own.as_deref()?.opening;
+        let fits = |&id: &ServerId| {
+            let server = &self.servers[id];
+            let resets = matches!(server.state, ServerState::Cleaning);
+            // connect_query runs after a reset, too.
+            let follows = matches!(server.state, ServerState::ConnectQuery(_) | ServerState::Learning(_));
+            (resets || follows)
+                && server.opened.fits(wanted)
+                && !self.is_kept_for_another(server, id, Some(client))
+                && self.reason_to_retire(env, id).is_none()
+        };
+        self.state.tested.iter().copied().find(fits)
+    }
+
+    /// Another client was told of it, and has not yet asked for anything.
+    fn is_kept_for_another(&self, server: &Server, id: ServerId, client: Option<ClientId>) -> bool {
+        server.kept_for.is_some_and(|keeper| Some(keeper) != client && self.kept(keeper) == Some(id))
+    }
+
+    /// The client that was told of this server, if it has not asked for anything yet.
+    pub(crate) fn idle_keeper(&self, id: ServerId) -> Option<ClientId> {
+        let keeper = self.servers.get(id)?.kept_for.filter(|&keeper| self.kept(keeper) == Some(id))?;
+        matches!(self.clients.get(keeper)?.state, ClientState::Idle).then_some(keeper)
+    }
+
+    fn keep(&mut self, client: ClientId, server: ServerId) {
+        let account = self.clients.get_mut(client).map(|client| &mut client.account);
+        if let Some(own) = account.and_then(|account| account.own.as_deref_mut()) {
+            own.kept = Some(server);
+            self.servers[server].kept_for = Some(client);
+        }
+    }
+
+    /// A free server for a client that logs in. If there is none, the client gets the next server that becomes free, or one is
+    /// opened if there is room.
+    fn find_own<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) -> Option<ServerId> {
+        let free = |found: &(Fitness, ServerId)| matches!(found.0, Fitness::Own | Fitness::Like);
+        let nobody_waits = self.state.waiting == 0;
+        if let Some((_, server)) = self.best_idle(cx.env, Some(id), false).filter(free)
+            && (nobody_waits || self.kept(id) == Some(server))
+            && self.reason_to_close(cx.env, server).is_none()
+        {
+            self.keep(id, server);
+            return Some(server);
+        }
+        if nobody_waits
+            && !self.is_full(cx.env)
+            && let Some(server) = self.soon_free(cx.env, id)
+        {
+            self.keep(id, server);
+            return None;
+        }
+        if self.opens_as_many_as_it_may(cx.env) || !self.may_dial(cx.env) {
+            return None;
+        }
+        if self.is_full(cx.env)
+            && nobody_waits
+            && let Some((_, other)) = self.best_idle(cx.env, Some(id), false)
+        {
+            self.close_server(
+                cx,
+                other,
+                "makes room for one with other startup parameters",
+                CloseMode::Flush,
+            );
+        }
+        if !self.is_full(cx.env) && self.take_place(cx, true) {
+            let server = self.dial_server(cx, None);
+            self.keep(id, server);
+        }
+        None
+    }
+
+    fn opens_as_many_as_it_may(&self, env: &Env) -> bool {
+        let limit = env.rules.config.main.max_parallel_connects.max(1);
+        self.state.servers(ServerKind::Login) >= limit
+    }
+
+    /// No further server can be opened in the ordinary way.
+    fn is_full(&self, env: &Env) -> bool {
+        let pool = &self.state;
+        let size = env.rules.config.pool_size(&pool.config, &pool.user);
+        size > 0 && pool.servers_total() >= size || !self.may_dial(env)
+    }
+
+    /// The free server that is best for a client (`None`: for work of no client); those that are kept for other clients only
+    /// if `all`.
+    fn best_idle(&self, env: &Env, client: Option<ClientId>, all: bool) -> Option<(Fitness, ServerId)> {
+        let pool = &self.state;
+        let account = client.and_then(|client| self.clients.get(client)).map(|client| &client.account);
+        let own = account.and_then(|account| account.own.as_deref());
+        let plain = Opened::default();
+        let wanted = own.map_or(&plain, |own| &own.opening);
+        let kept = client.and_then(|client| self.kept(client));
+        let judge = |&id: &ServerId| {
+            let server = self.servers.get(id)?;
+            let taken = self.is_kept_for_another(server, id, client);
+            let fitness = match () {
+                () if kept == Some(id) => Fitness::Own,
+                () if server.opened.fits(wanted) => Fitness::Like,
+                () if server.opened.is_plain() => Fitness::Plain,
+                () => Fitness::Unfit,
+            };
+            (all || !taken).then(|| ((taken, fitness, self.needs_check(env, server)), id))
+        };
+        let judged = pool.idle.iter().filter_map(judge);
+        let best = match env.rules.config.main.server_round_robin {
+            true => judged.min_by_key(|(rank, _)| *rank),
+            false => judged.rev().min_by_key(|(rank, _)| *rank),
+        };
+        best.map(|((_, fitness, _), id)| (fitness, id))
+    }
+
+    /// [`Worker::take_idle`] where clients have a server each.
+    pub(crate) fn take_idle_of_session<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        client: Option<ClientId>,
+    ) -> Option<ServerId> {
+        loop {
+            let pool = &self.state;
+            if pool.paused || cx.env.activity != crate::context::Activity::Active {
+                return None;
+            }
+            let (fitness, id) = self.best_idle(cx.env, client, self.is_full(cx.env))?;
+            if let Some(reason) = self.reason_to_close(cx.env, id) {
+                self.close_server(cx, id, reason, CloseMode::Flush);
+            } else if fitness == Fitness::Unfit {
+                // A server that is opened without parameters serves any next client.
+                self.close_server(cx, id, "opened with startup parameters of others", CloseMode::Flush);
+                return None;
+            } else if self.needs_check(cx.env, &self.servers[id]) {
+                let pool = &self.state;
+                if pool.servers(ServerKind::Tested) >= pool.demand() {
+                    return None;
+                }
+                self.check_server(cx, id);
+            } else {
+                return Some(id);
+            }
+        }
+    }
+
+    /// The client is linked: nothing is kept for it any longer, and the server is kept for no other client.
+    pub(crate) fn take_own(&mut self, id: ClientId, server_id: ServerId) {
+        let server = &mut self.servers[server_id];
+        server.kept_for = None;
+        let Some(account) = self.clients.get_mut(id).map(|client| &mut client.account) else {
+            return;
+        };
+        let Some(own) = &mut account.own else { return };
+        own.kept = None;
+        if let Some(asked) = &server.opened.asked {
+            // It has the values that the client asked for by itself, unless connect_query has set others since.
+            let mut session = (*server.session).clone();
+            for name in asked.session().settings().map(|setting| &setting.name) {
+                if let (None, Some(value)) = (session.get(name), account.session.get(name)) {
+                    session.set(name, value);
+                }
+            }
+            server.session = match session == *account.session {
+                true => Arc::clone(&account.session),
+                false => self.state.sessions.share(session),
+            };
+        }
+    }
+
+    /// The client leaves: the server that was kept for it is for a waiting client.
+    pub(crate) fn give_up_own(&mut self, account: &Account, id: ClientId) {
+        let Some(server_id) = account.own.as_deref().and_then(|own| own.kept) else { return };
+        if let Some(server) = self.servers.get_mut(server_id)
+            && server.kept_for == Some(id)
+        {
+            server.kept_for = None;
+            self.notice();
+        }
+    }
+
+    /// The parameters that a server that is to log in now is opened with: those of the client that waits for it.
+    pub(crate) fn opening_for(&self, id: ServerId) -> Option<(&Login, Opened)> {
+        let client = self.servers.get(id)?.kept_for?;
+        if self.kept(client) != Some(id) {
+            return None;
+        }
+        let client = self.clients.get(client)?;
+        let ClientState::AwaitingServer(login) = &client.state else { return None };
+        if login.replication != Replication::None {
+            return None;
+        }
+        Some((login, client.account.own.as_deref()?.opening.clone()))
+    }
+
+    /// PostgreSQL refused a login because of the client's parameters: only this client is concerned.
+    pub(crate) fn refuse_opening<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        code: SqlState,
+        message: &str,
+    ) -> bool {
+        let Some(server) = self.servers.get(id) else { return false };
+        let proven = matches!(&server.state, ServerState::LoggingIn(login) if login.proven);
+        let about_parameters =
+            [&b"22"[..], b"42", b"0A", b"55"].iter().any(|class| code.as_bytes().starts_with(class));
+        if !proven || !about_parameters || server.opened.asked.is_none() {
+            return false;
+        }
+        let client = server.kept_for.filter(|&client| self.kept(client) == Some(id));
+        self.close_server(cx, id, "login failed", CloseMode::Now);
+        if let Some(client) = client {
+            self.refuse_client(cx, client, &Fault::of_startup(code, message.to_owned()));
+        }
+        true
+    }
+
+    /// A server is ready for its first client: clients that ask for the same parameters are told the parameters that it
+    /// reports. `at_login` are the reported parameters at its login, which were asked for.
+    pub(crate) fn learn_opened(&mut self, id: ServerId, reported: &ServerGreeting, at_login: &Params) {
+        let server = &self.servers[id];
+        let Some(asked) = server.opened.asked.clone() else { return };
+        let pool = &mut self.state;
+        let Some(greeting) = pool.greeting.clone() else { return };
+        let reported = CheckedStartup {
+            params: pool.share(asked.params_of(at_login, &reported.params)),
+            session: pool.sessions.share(asked.session().clone()),
+            reported: greeting.changes(reported),
+        };
+        pool.startup_checks.insert(asked, Arc::new(reported));
+    }
+
+    /// Lets a client in that has a server.
+    fn greet_on_server<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        greeting: &ServerGreeting,
+    ) {
+        let server = &self.servers[server_id];
+        let pool = &mut self.state;
+        let checked = server.opened.asked.as_ref().map(|asked| {
+            pool.startup_checks.get(asked).unwrap_or_else(|| {
+                let params = match pool.connect_query() {
+                    // The server's values may differ from those that it was opened with.
+                    Some(_) => pool.share(asked.params_of(&Params::default(), &server.params)),
+                    None => Arc::clone(&server.params),
+                };
+                Arc::new(CheckedStartup {
+                    params,
+                    session: pool.sessions.share(asked.session().clone()),
+                    reported: Vec::new(),
+                })
+            })
+        });
+        self.greet_client(cx, id, greeting, checked.as_deref(), Some(server_id));
+        self.client_resume(cx, id);
+    }
+
+    /// The client is to be told of the server's process. Returns the other messages that the server sent at its login.
+    ///
+    /// If processes are peers, the process id says which of them the client belongs to: it cannot be the server's.
+    pub(crate) fn show_process<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+    ) -> Vec<u8> {
+        let server = &mut self.servers[server_id];
+        let (pid, notices) = (server.pid, std::mem::take(&mut server.notices));
+        let is_process = i32::try_from(pid).is_ok_and(|pid| pid > 0);
+        if cx.env.rules.config.main.peer_id != 0 || !is_process {
+            return notices;
+        }
+        let Some(account) = self.clients.get(id).map(|client| &client.account) else {
+            return notices;
+        };
+        let (old, minor) = (account.cancel_key.head(), account.cancel_key.minor());
+        cx.env.cancel_keys.remove(&old);
+        let key = cx.new_cancel_key(KeyOwner::Client(self.id, id), minor, Some(pid));
+        if let Some(account) = self.clients.get_mut(id).map(|client| &mut client.account) {
+            account.cancel_key = key;
+        }
+        notices
+    }
+}

@@ -1,0 +1,169 @@
+//! Replication clients: each has its own connection, which counts as one of the pool's. A client that finds no room waits, as
+//! other clients wait for a server; the first of all waiting clients is next. Nothing of ours is ever sent on such a connection
+//! after its login.
+
+use std::sync::Arc;
+
+use pgweir_wire::frontend::tag;
+use pgweir_wire::header::Header;
+
+use crate::context::{Cx, Env};
+use crate::driver::{CloseMode, Driver};
+use crate::errors::Fault;
+use crate::ids::{ClientId, ServerId};
+use crate::limits::{BACKLOG_HIGH_BYTES, HOLD_MESSAGE_BYTES};
+use crate::pool::Step;
+use crate::pool::client::state::ClientState;
+use crate::pool::relay::request::{Route, oversized, route};
+use crate::pool::{Pool, ServerKind};
+
+/// The decision for the front of a replication client's bytes.
+enum Front {
+    /// This number of bytes goes to the server.
+    Passes(usize),
+    /// The rest of the message is needed first.
+    Waits,
+    Leaves,
+    Refused(Fault),
+    Rejected(Route, u8),
+}
+
+impl Pool {
+    /// A replication client that is proven needs its connection.
+    pub(crate) fn request_replication<D: Driver>(&mut self, cx: &mut Cx<'_, D>, client: ClientId) {
+        if let Some(fault) = self.known_failure(cx.env) {
+            self.refuse_client(cx, client, &fault);
+            return;
+        }
+        self.state.replicating.push_back(client);
+        self.notice();
+    }
+
+    /// Opens connections for the clients that are next, as long as there is room, or a free server that can go.
+    pub(crate) fn serve_replication<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        while let Some(client) = self.next_replicating(cx.env)
+            && self.make_room(cx)
+        {
+            self.state.replicating.pop_front();
+            self.dial_server(cx, Some(client));
+        }
+    }
+
+    /// The replication client that is next: no client has waited longer, and nothing keeps the pool from opening connections.
+    /// A server that becomes free is not for other clients then.
+    pub(crate) fn next_replicating(&mut self, env: &Env) -> Option<ClientId> {
+        let client = *self.state.replicating.front()?;
+        let since_us = self.clients.get(client)?.account.request_us;
+        let first = self.first_waiting();
+        (first.is_none_or(|(_, first_us)| since_us <= first_us) && self.may_dial(env)).then_some(client)
+    }
+
+    /// Takes a place for one more connection; a free server goes for it if necessary.
+    fn make_room<D: Driver>(&mut self, cx: &mut Cx<'_, D>) -> bool {
+        let config = Arc::clone(&cx.env.rules.config);
+        let pool = &self.state;
+        let size = config.pool_size(&pool.config, &pool.user);
+        if size > 0
+            && pool.servers_total() >= size
+            && let Some(&idle) = pool.idle.front()
+        {
+            self.close_server(cx, idle, "evicted", CloseMode::Flush);
+        }
+        let full = size > 0 && self.state.servers_total() >= size;
+        !full && self.take_place(cx, true)
+    }
+
+    /// Connections that are being opened for one client each, and will never be the pool's.
+    pub(crate) fn logins_for_replication(&self) -> u32 {
+        let reserved = self
+            .servers
+            .values()
+            .filter(|server| server.replication && server.state.kind() == ServerKind::Login);
+        reserved.count() as u32
+    }
+
+    /// The bytes of a linked replication client go to its server as they are. pgweir adds nothing and notes nothing: the server
+    /// is this client's alone, and ends with it.
+    pub(crate) fn replication_client_sent<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        bytes: &[u8],
+    ) -> Step {
+        let mut used = 0;
+        let end = loop {
+            match self.replication_front(cx.env, id, &bytes[used..]) {
+                Front::Passes(len) if len > 0 => used += len,
+                end => break end,
+            }
+        };
+        let Some(server) = self.servers.get_mut(server_id) else { return Step::Gone };
+        server.active_us = cx.env.now.mono_us;
+        let conn = server.conn;
+        if used > 0 {
+            cx.driver.send(conn, &bytes[..used]);
+        }
+        match end {
+            Front::Leaves => return self.client_left(cx, id, "client close request"),
+            Front::Refused(fault) => return self.refuse_client(cx, id, &fault),
+            Front::Rejected(route, tag) => return self.reject(cx, id, route, tag),
+            Front::Passes(_) | Front::Waits => {}
+        }
+        if cx.driver.backlog(conn) > BACKLOG_HIGH_BYTES {
+            self.pause_client(cx, id);
+        }
+        if used == 0 { Step::Wait } else { Step::Used(used) }
+    }
+
+    /// The next message, or the rest of one.
+    fn replication_front(&mut self, env: &Env, id: ClientId, rest: &[u8]) -> Front {
+        let main = &env.rules.config.main;
+        let Some(client) = self.clients.get_mut(id) else { return Front::Waits };
+        let ClientState::Linked(link) = &mut client.state else { return Front::Waits };
+        if link.streaming > 0 {
+            let len = link.streaming.min(rest.len());
+            link.streaming -= len;
+            return Front::Passes(len);
+        }
+        let header = match Header::peek(rest) {
+            Ok(Some(header)) => header,
+            Ok(None) => return Front::Waits,
+            Err(error) => return Front::Refused(Fault::Protocol(error.to_string().into())),
+        };
+        if let Some(fault) = oversized(main, header) {
+            return Front::Refused(fault);
+        }
+        if header.tag == tag::QUERY && main.disable_pqexec {
+            return Front::Refused(Fault::SimpleQueryDisabled);
+        }
+        let len = rest.len().min(header.total());
+        if len < header.total() && header.total() <= HOLD_MESSAGE_BYTES {
+            return Front::Waits;
+        }
+        match route(header, rest, false) {
+            Route::Pass(_) | Route::Prepared | Route::Unnamed(_) | Route::Discards(_) => {
+                link.streaming = header.total() - len;
+                Front::Passes(len)
+            }
+            Route::More => Front::Waits,
+            Route::Leave => Front::Leaves,
+            route @ (Route::Endless | Route::Malformed | Route::Unknown) => {
+                Front::Rejected(route, header.tag)
+            }
+        }
+    }
+
+    /// A replication client that is not linked yet leaves: its connection is not opened any further.
+    pub(crate) fn abandon_dial<D: Driver>(&mut self, cx: &mut Cx<'_, D>, client: ClientId) {
+        let concerned = self
+            .servers
+            .iter()
+            .find(|(_, server)| server.replication && server.state.client() == Some(client));
+        if let Some((id, server)) = concerned
+            && !server.lost
+        {
+            self.close_server(cx, id, "replication client was closed", CloseMode::Now);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! A proven client comes into its pool: it is told everything at once if the pool knows what to say, or waits for a server.
+
+use crate::client_handoff::{ClientHandoff, Login, Replication};
+use crate::context::{Activity, Cx, Env, KeyOwner, Role};
+use crate::driver::{ConnId, Driver};
+use crate::errors::Fault;
+use crate::ids::{ClientId, ServerId};
+use crate::pool::Pool;
+use crate::pool::client::state::{Account, Client, ClientState};
+use crate::pool::server::greeting::ServerGreeting;
+use crate::pool::startup::check::Known;
+use crate::pool::startup::checked::CheckedStartup;
+use pgweir_auth::Learned;
+use pgweir_wire::backend::{self, TxStatus};
+use pgweir_wire::error::{Report, SqlState, encode_notice};
+use std::sync::Arc;
+
+impl Pool {
+    /// A proven client: `None` if it was refused.
+    pub(crate) fn settle_in<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        conn: ConnId,
+        handoff: ClientHandoff,
+        reads_paused: bool,
+    ) -> Option<ClientId> {
+        let ClientHandoff { serial, origin, login, counted, unread } = handoff;
+        cx.env.shared.note_client(cx.env.worker, true);
+        self.learn(&login);
+        let (replication, minor) = (login.replication, login.minor);
+        let pool = &self.state;
+        // Most clients are the pool's user: one text serves all.
+        let user = if login.user == pool.user { Arc::clone(&pool.user) } else { Arc::clone(&login.user) };
+        let now_us = cx.env.now.mono_us;
+        let pool_id = self.id;
+        let id = self.clients.insert_with_key(|id| Client {
+            conn,
+            serial,
+            state: ClientState::AwaitingServer(Box::new(login)),
+            inbox: unread,
+            skip: 0,
+            reads_paused,
+            origin: Box::new(origin),
+            account: Account {
+                user,
+                replication,
+                params: Arc::default(),
+                session: Arc::default(),
+                startup: None,
+                own: None,
+                listener: None,
+                statements: None,
+                unnamed: None,
+                refused_servers: 0,
+                reading: None,
+                draws: crate::pool::sequences::state::Draws::default(),
+                cancel_key: cx.new_cancel_key(KeyOwner::Client(pool_id, id), minor, None),
+                request_us: now_us,
+                active_us: now_us,
+                counted,
+            },
+        });
+        cx.env.set_role(conn, Role::Client(self.id, id));
+        if cx.env.activity == Activity::Suspended {
+            self.pause_client(cx, id);
+        }
+        let pool = &mut self.state;
+        pool.clients += 1;
+        pool.stats.client_logins += 1;
+        if replication != Replication::None {
+            self.request_replication(cx, id);
+            return self.clients.contains_key(id).then_some(id);
+        }
+        let greeting = self.state.greeting.clone().filter(|_| !self.gets_own_server());
+        match greeting.as_ref().map(|greeting| (greeting, self.known_startup(cx.env, id, greeting))) {
+            Some((greeting, Known::Plain)) => self.greet_client(cx, id, greeting, None, None),
+            Some((greeting, Known::CheckedStartup(known))) => {
+                self.greet_client(cx, id, greeting, Some(&known), None);
+            }
+            Some((_, Known::Unknown)) | None => {
+                if let Some(fault) = self.known_failure(cx.env) {
+                    self.refuse_client(cx, id, &fault);
+                    return None;
+                }
+                self.state.awaiting.push(id);
+                self.notice();
+            }
+        }
+        Some(id)
+    }
+
+    /// The secret that the client proved itself with may serve to log in to servers, if the client is the pool's user.
+    fn learn(&mut self, login: &Login) {
+        let pool = &mut self.state;
+        if login.user == pool.user && !matches!(login.learned, Learned::Nothing) {
+            pool.learned = login.learned.clone();
+        }
+    }
+
+    /// Servers cannot be opened at present, and there is none: a client that needs one is told at once.
+    pub(crate) fn known_failure(&self, env: &Env) -> Option<Fault> {
+        let pool = &self.state;
+        let failure = pool.failure.as_ref()?;
+        let retry_us = crate::context::duration_us(env.rules.config.main.server_login_retry);
+        let fresh = env.now.mono_us < failure.at_us.saturating_add(retry_us);
+        // A server that starts up will be there in a moment: clients that come before the pool's first server wait for it.
+        let passes = failure.code == Some(SqlState::CANNOT_CONNECT_NOW) && pool.greeting.is_none();
+        (fresh && !passes && !self.has_usable_server()).then(|| Fault::ServerFailing(failure.text.clone()))
+    }
+
+    /// Everything a client must know, in one burst. If the client has its own server, it is told of that server's process.
+    pub(crate) fn greet_client<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        greeting: &ServerGreeting,
+        checked: Option<&CheckedStartup>,
+        server: Option<ServerId>,
+    ) {
+        self.begin_session(cx.env, id, greeting, checked);
+        let notices = server.map(|server| self.show_process(cx, id, server)).unwrap_or_default();
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let account = &mut client.account;
+        if !matches!(client.state, ClientState::AwaitingServer(_)) {
+            return;
+        }
+        account.active_us = cx.env.now.mono_us;
+        let out = &mut cx.env.scratch;
+        out.clear();
+        backend::encode_auth_ok(out);
+        out.extend_from_slice(&greeting.fixed);
+        out.extend_from_slice(checked.map_or(&[][..], |checked| &checked.reported));
+        self.state.tell_params(out, &cx.env.tracked, &account.params);
+        let key = &account.cancel_key;
+        backend::encode_backend_key_data(out, key.pid(), &key.secret());
+        out.extend_from_slice(&notices);
+        let notice = &cx.env.rules.config.main.login_notify_message;
+        if !notice.is_empty() {
+            encode_notice(out, &Report::notice(SqlState::SUCCESSFUL_COMPLETION, notice));
+        }
+        backend::encode_ready(out, TxStatus::Idle);
+        client.state = ClientState::Idle;
+        cx.env.counters.login.record(cx.env.now.mono_us.saturating_sub(client.origin.since.mono_us));
+        cx.driver.send(client.conn, &cx.env.scratch);
+    }
+}

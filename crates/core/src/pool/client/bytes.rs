@@ -1,0 +1,101 @@
+//! The loop that takes a client's bytes through its states.
+
+use crate::client_handoff::Replication;
+use crate::context::Cx;
+use crate::driver::Driver;
+use crate::ids::ClientId;
+use crate::limits::{BACKLOG_HIGH_BYTES, INBOX_BYTES_MAX};
+use crate::pool::Pool;
+use crate::pool::Step;
+use crate::pool::client::state::ClientState;
+
+impl Pool {
+    /// Bytes of a client, in any state.
+    pub(crate) fn client_received<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, bytes: &[u8]) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        client.account.active_us = cx.env.now.mono_us;
+        self.state.stats.received_bytes += bytes.len() as u64;
+        if client.inbox.is_empty() {
+            let used = self.client_consume(cx, id, bytes);
+            self.client_keep(cx, id, None, bytes, used);
+        } else {
+            let mut inbox = std::mem::take(&mut client.inbox);
+            inbox.extend_from_slice(bytes);
+            let used = self.client_consume(cx, id, &inbox);
+            self.client_keep(cx, id, Some(inbox), &[], used);
+        }
+    }
+
+    /// Looks again at bytes that a client sent earlier: its state has changed.
+    pub(crate) fn client_resume<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        if !client.inbox.is_empty() {
+            let inbox = std::mem::take(&mut client.inbox);
+            let used = self.client_consume(cx, id, &inbox);
+            self.client_keep(cx, id, Some(inbox), &[], used);
+        }
+        self.client_unpause(cx, id);
+    }
+
+    /// Keeps the bytes that were not used, and stops reading from a client that has too much waiting here.
+    fn client_keep<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        held: Option<Vec<u8>>,
+        bytes: &[u8],
+        used: usize,
+    ) {
+        let Some(client) = self.clients.get_mut(id) else {
+            if let Some(buffer) = held {
+                cx.env.buffers.give_back(buffer);
+            }
+            return;
+        };
+        debug_assert!(client.inbox.is_empty(), "bytes were kept while others were being looked at");
+        client.inbox = cx.env.buffers.remainder(held, bytes, used);
+        let conn = client.conn;
+        let too_much_waits = client.inbox.len() > INBOX_BYTES_MAX && self.client_is_stalled(id);
+        // A client that sends requests without reading the answers is not read further.
+        if too_much_waits || cx.driver.backlog(conn) > BACKLOG_HIGH_BYTES {
+            self.pause_client(cx, id);
+        }
+    }
+
+    /// Takes bytes through the client's states until they are used up or must wait; returns the number of bytes used.
+    fn client_consume<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, bytes: &[u8]) -> usize {
+        let mut at = 0;
+        while at < bytes.len() {
+            let Some(client) = self.clients.get_mut(id) else { return bytes.len() };
+            if client.skip > 0 {
+                let skipped = client.skip.min(bytes.len() - at);
+                client.skip -= skipped;
+                at += skipped;
+                continue;
+            }
+            let rest = &bytes[at..];
+            let step = match &client.state {
+                ClientState::AwaitingServer(_) | ClientState::Waiting(_) | ClientState::QueuedBehind(_) => {
+                    Step::Wait
+                }
+                ClientState::Idle => self.idle_client_sent(cx, id, rest),
+                ClientState::DeferredBegin(_) => self.client_with_deferred_begin_sent(cx, id, rest),
+                ClientState::Ignoring => self.ignoring_client_sent(cx, id, rest),
+                ClientState::Linked(link) if client.replication() != Replication::None => {
+                    let server = link.server;
+                    self.replication_client_sent(cx, id, server, rest)
+                }
+                ClientState::Linked(link) => {
+                    let server = link.server;
+                    self.linked_client_sent(cx, id, server, rest)
+                }
+            };
+            match step {
+                Step::Used(used) => at += used,
+                Step::Wait => break,
+                Step::Gone => return bytes.len(),
+            }
+        }
+        at
+    }
+}

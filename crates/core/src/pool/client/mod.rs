@@ -1,0 +1,6 @@
+//! A client of a pool: its states, its arrival, the loop that takes its bytes through its states.
+
+pub(crate) mod arrival;
+pub(crate) mod bytes;
+pub(crate) mod state;
+pub(crate) mod turned_down;

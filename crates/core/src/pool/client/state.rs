@@ -1,0 +1,339 @@
+//! A client of a pool: its states, each with what only that state needs. Moves are made by the pool; this file has no behaviour
+//! but what a client knows about itself.
+
+use std::sync::Arc;
+
+use pgweir_settings::PoolMode;
+
+use crate::client_handoff::{Counted, Login, Origin, Replication};
+use crate::driver::{ConnId, Peer};
+use crate::ids::{ServerId, StatementId};
+use crate::pool::cancel_key::CancelKey;
+use crate::pool::listen::notify_listener::Listener;
+use crate::pool::prepared::readings;
+use crate::pool::prepared::statements::ClientStatements;
+use crate::pool::relay::group::Group;
+use crate::pool::sequences::state::{Drawing, Draws};
+use crate::pool::session::content::Session;
+use crate::pool::session::params::Params;
+use crate::pool::session::pins::{Pin, Reasons, Touched};
+use crate::pool::startup::checked::Opened;
+
+/// A client connection.
+pub(crate) struct Client {
+    pub(crate) conn: ConnId,
+    /// SHOW's column `id`.
+    pub(crate) serial: u64,
+    pub(crate) state: ClientState,
+    /// Received and not yet passed on: part of a message, or what waits for a server. Empty and unallocated when idle.
+    pub(crate) inbox: Vec<u8>,
+    /// Bytes of a message that is to be ignored and has not arrived yet.
+    pub(crate) skip: usize,
+    /// Reads are paused: too much waits here, or the server does not take what was sent.
+    pub(crate) reads_paused: bool,
+    pub(crate) origin: Box<Origin>,
+    pub(crate) account: Account,
+}
+
+/// What a client of a pool is and has.
+pub(crate) struct Account {
+    /// The user it logged in as; the pool's user may be another one.
+    pub(crate) user: Arc<str>,
+    pub(crate) replication: Replication,
+    /// The parameters as this client was last told of them.
+    pub(crate) params: Arc<Params>,
+    /// What its session holds besides, as it was when its last transaction ended.
+    pub(crate) session: Arc<Session>,
+    /// What it started with, tracked parameters included: its RESET goes back to this. `None` if that is what
+    /// servers start with.
+    pub(crate) startup: Option<Arc<Session>>,
+    /// In session pooling: what a server must have been opened with, or for, to be its own.
+    pub(crate) own: Option<Box<Own>>,
+    /// What it prepared by name; most clients prepare nothing, or their driver does so once and for all.
+    pub(crate) statements: Option<Box<ClientStatements>>,
+    /// What it prepared without a name and did not use at once.
+    pub(crate) unnamed: Option<Box<Unnamed>>,
+    /// How it reads, as last found.
+    pub(crate) reading: Option<readings::Known>,
+    /// What is known of its use of sequences.
+    pub(crate) draws: Draws,
+    /// What it listens to in transaction pooling, and what it is still to be told.
+    pub(crate) listener: Option<Box<Listener>>,
+    /// What its cancel requests must carry.
+    pub(crate) cancel_key: CancelKey,
+    /// When it last began to ask for something (monotonic, µs).
+    pub(crate) request_us: u64,
+    /// Last activity, for `client_idle_timeout`.
+    pub(crate) active_us: u64,
+    pub(crate) counted: Counted,
+    /// Servers that could not be brought to its session, since it asked for one.
+    pub(crate) refused_servers: u8,
+}
+
+/// The unnamed statement, as Parse gave it.
+pub(crate) struct Unnamed {
+    pub(crate) query: Box<[u8]>,
+    /// Four bytes each.
+    pub(crate) types: Box<[u8]>,
+}
+
+/// The client that owns the unnamed statement of a linked server.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) enum UnnamedOnServer {
+    /// Perhaps another client's, or one of our own.
+    #[default]
+    NotOwn,
+    /// Its client's, or none, unless the server skips the message that makes it so.
+    OwnUnlessSkipped,
+    /// Its client's, or none.
+    Own,
+}
+
+/// The life of a client of a pool: first it waits until its pool knows what to tell it, then it is Idle, Waiting, Linked in turn. A
+/// client that leaves is removed at once; the driver flushes its last words.
+pub(crate) enum ClientState {
+    /// Proven; its pool has not yet seen a server, so what to tell the client is not known.
+    AwaitingServer(Box<Login>),
+    /// Logged in, has no server, asks for nothing.
+    Idle,
+    /// Was told that its transaction is open; no server knows of it yet.
+    DeferredBegin(DeferredBegin),
+    /// Asked for something and waits for a server.
+    Waiting(Waiting),
+    /// Was told an error inside of a group that no server saw: everything up to its Sync is ignored.
+    Ignoring,
+    /// Its statement was sent to a server that answers in order, after those of other clients, and waits for
+    /// its turn there.
+    QueuedBehind(QueuedBehind),
+    /// Has a server.
+    Linked(Link),
+}
+
+/// In a pool's queue.
+pub(crate) struct Waiting {
+    /// Since when (monotonic, µs).
+    pub(crate) since_us: u64,
+    /// It was told that it waits (`query_wait_notify`).
+    pub(crate) notified: bool,
+    /// What it asks for, if that may share a server with others.
+    pub(crate) group: Option<Group>,
+    /// The BEGIN that was answered already and goes first.
+    pub(crate) begin: Option<Vec<u8>>,
+}
+
+/// Queued on a server behind other clients. What it asked for stays at the front of its inbox until it is
+/// answered: if the server dies before it looked at it, it is sent again to another server.
+pub(crate) struct QueuedBehind {
+    pub(crate) server: ServerId,
+    /// As when it was waiting.
+    pub(crate) since_us: u64,
+    /// See [`Waiting::notified`].
+    pub(crate) notified: bool,
+    pub(crate) group: Group,
+}
+
+/// Between a BEGIN and the transaction's first statement.
+pub(crate) struct DeferredBegin {
+    /// The BEGIN as the client wrote it.
+    pub(crate) text: Vec<u8>,
+    /// Since when (monotonic, µs).
+    pub(crate) since_us: u64,
+}
+
+/// The state of what is sent before the client's first message on this server: a BEGIN that was answered
+/// before there was a server, or the client's session.
+pub(crate) enum Opening {
+    /// There is none, or it is over and done with.
+    Done,
+    /// Is sent before the client's next message.
+    Unsent(Vec<u8>),
+    /// Is sent; the first group after it is not complete.
+    Sent,
+    /// Is sent, and so is the first group: what follows waits for the answer. `simple`: the group needs no Sync.
+    Guarded { simple: bool },
+    /// The client's session is sent, and no BEGIN; the first group after it is not complete.
+    Replaying,
+    /// As with `Guarded`.
+    ReplayGuarded { simple: bool },
+    /// The server has the client's session; what changed of its parameters it reports with its next ReadyForQuery.
+    Replayed,
+    /// Failed; the ReadyForQuery after the error is awaited. `whole`: all of the group that was sent after it
+    /// is there. `repair` then brings the server to what the client was told.
+    Failed { whole: bool, repair: &'static [u8] },
+    /// The server is being brought to what the client was told.
+    Reopening,
+    /// The answer that is on its way goes to no client; then the client's first group is sent again.
+    Again(Again),
+}
+
+/// What a client asked first is asked once more.
+pub(crate) struct Again {
+    /// The BEGIN that goes in front.
+    pub(crate) begin: Option<Vec<u8>>,
+    /// The first attempt's transaction is being rolled back.
+    pub(crate) rolls_back: bool,
+}
+
+impl Opening {
+    /// The server is not the client's for the time being.
+    pub(crate) fn has_failed(&self) -> bool {
+        matches!(self, Opening::Failed { .. } | Opening::Reopening)
+    }
+
+    /// What the client sends has to wait.
+    pub(crate) fn holds(&self) -> bool {
+        matches!(
+            self,
+            Opening::Guarded { .. }
+                | Opening::ReplayGuarded { .. }
+                | Opening::Failed { whole: true, .. }
+                | Opening::Reopening
+                | Opening::Again(_)
+        )
+    }
+}
+
+/// The tracked parameters that were set on a server for its client, or that its statements have changed there.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct ChangedParameters(u64);
+
+impl ChangedParameters {
+    /// Positions beyond the last bit share it.
+    fn bit(position: usize) -> u64 {
+        1 << position.min(63)
+    }
+
+    pub(crate) fn add(&mut self, position: usize) {
+        self.0 |= ChangedParameters::bit(position);
+    }
+
+    pub(crate) fn has(self, position: usize) -> bool {
+        self.0 & ChangedParameters::bit(position) != 0
+    }
+}
+
+/// Has a server.
+pub(crate) struct Link {
+    pub(crate) server: ServerId,
+    /// Bytes of the current message that are still to come and go straight to the server.
+    pub(crate) streaming: usize,
+    /// A DEALLOCATE or DISCARD is on its way: what names a prepared statement waits until that is answered.
+    pub(crate) discards: bool,
+    /// A message waits in the inbox for answers that are owed.
+    pub(crate) held: bool,
+    /// What it asked for, as long as it was not sent yet.
+    pub(crate) group: Option<Group>,
+    /// The BEGIN that was answered before there was a server.
+    pub(crate) opening: Opening,
+    /// The client that owns the server's unnamed statement.
+    pub(crate) unnamed: UnnamedOnServer,
+    /// Bytes at the front of the inbox that were sent while it was queued.
+    pub(crate) kept: usize,
+    /// The pool's mode when it was made: a session's traces are there, even if RELOAD has changed the mode since.
+    pub(crate) made_in: PoolMode,
+    /// What its server knows by the client's own names of prepared statements.
+    pub(crate) own_names: OwnNames,
+    /// How often its first group was asked again.
+    pub(crate) asked_again: u8,
+    /// What the transaction may have done to the session.
+    pub(crate) touched: Option<Box<Touched>>,
+    /// Parameters that were set for it on this server, or that its statements have changed.
+    pub(crate) changed: ChangedParameters,
+    /// Texts may mean something else in this transaction: it changed settings for itself (SET LOCAL), or has
+    /// tables that other sessions lack.
+    pub(crate) reads_locally: bool,
+    /// What it did with sequences.
+    pub(crate) drawing: Drawing,
+    /// It keeps the server when its transaction is over.
+    pub(crate) pin: Option<Box<Pin>>,
+    /// Its transaction is over; it is told when its LISTEN and its own notifications are settled.
+    pub(crate) ready_due: bool,
+}
+
+impl Link {
+    /// A new one.
+    pub(crate) fn new(server: ServerId, made_in: PoolMode) -> Link {
+        Link {
+            server,
+            streaming: 0,
+            discards: false,
+            held: false,
+            group: None,
+            opening: Opening::Done,
+            unnamed: UnnamedOnServer::NotOwn,
+            kept: 0,
+            made_in,
+            own_names: OwnNames::Hidden,
+            asked_again: 0,
+            touched: None,
+            changed: ChangedParameters::default(),
+            reads_locally: false,
+            drawing: Drawing::Nothing,
+            pin: None,
+            ready_due: false,
+        }
+    }
+
+    /// A text means something else here than under the settings that are known of the client.
+    pub(crate) fn reads_alone(&self) -> bool {
+        self.reads_locally
+            || self.touched.as_deref().is_some_and(|touched| !touched.keeps_reading())
+            || self.pin.as_deref().is_some_and(|pin| pin.reasons.has(Reasons::READS_ALONE))
+    }
+}
+
+/// What a server knows by its client's own names of the statements that the client prepared through the protocol.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) enum OwnNames {
+    /// Nothing: it knows them by content.
+    #[default]
+    Hidden,
+    /// This name, for a text that deallocates it; and the ticket of the name, until the message that does so is sent.
+    Ending(Box<[u8]>, u32),
+    /// All of them, and none of another client's: the client's messages pass unchanged.
+    Exposed,
+}
+
+/// What makes a server a client's own in session pooling.
+pub(crate) struct Own {
+    /// What the client asked for in its startup packet.
+    pub(crate) opening: Opened,
+    /// The server that is being opened, or kept, for it. It counts only while that server says the same.
+    pub(crate) kept: Option<ServerId>,
+}
+
+impl Account {
+    /// The statement that it prepared under a name.
+    pub(crate) fn statement(&self, name: &[u8]) -> Option<StatementId> {
+        self.statements.as_ref()?.get(name)
+    }
+}
+
+impl Client {
+    /// It has logged in, or is about to, by the replication protocol.
+    pub(crate) fn replication(&self) -> Replication {
+        self.account.replication
+    }
+}
+
+/// `C-0x12: database/user@host:port` as log lines begin.
+pub(crate) fn log_name(serial: u64, database: &str, user: &str, peer: &Peer) -> String {
+    let (database, user) = (printable(database.as_bytes()), printable(user.as_bytes()));
+    format!("C-{serial:#x}: {database}/{user}@{}", peer_text(peer))
+}
+
+/// A peer's bytes as they may stand in a log line: bounded, without control characters.
+pub(crate) fn printable(bytes: &[u8]) -> String {
+    const SHOWN_BYTES_MAX: usize = 128;
+    let shown = &bytes[..bytes.len().min(SHOWN_BYTES_MAX)];
+    String::from_utf8_lossy(shown).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// `127.0.0.1:4711`, `[::1]:4711` or `unix(4711):6432`.
+pub(crate) fn peer_text(peer: &Peer) -> String {
+    match peer {
+        Peer::Tcp { remote, .. } => remote.to_string(),
+        Peer::Unix { pid: 0, port, .. } => format!("unix:{port}"),
+        Peer::Unix { pid, port, .. } => format!("unix({pid}):{port}"),
+    }
+}

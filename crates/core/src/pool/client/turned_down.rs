@@ -1,0 +1,171 @@
+//! A client that waits for a server is told an error instead, and its session goes on: its statement was cancelled while it
+//! waited, or too many wait already. Its request never reaches a server.
+//!
+//! A client whose BEGIN was answered here (`begin.rs`) is not turned down: it would then be in a failed transaction that no
+//! server knows of.
+
+use pgweir_wire::backend::{self, TxStatus};
+use pgweir_wire::frontend::tag;
+use pgweir_wire::header::Header;
+
+use crate::context::Cx;
+use crate::driver::Driver;
+use crate::errors::Refusal;
+use crate::ids::ClientId;
+use crate::pool::Pool;
+use crate::pool::Step;
+use crate::pool::client::state::ClientState;
+
+/// How much of a client's messages the error answers.
+#[derive(Debug, PartialEq, Eq)]
+struct Extent {
+    /// Bytes that are here.
+    used: usize,
+    /// Bytes of its last message that are still to come.
+    to_come: usize,
+    /// Its end is known: ReadyForQuery follows the error. Otherwise that follows the client's Sync.
+    ends: bool,
+}
+
+impl Pool {
+    /// A client that waits for a server is told an error. `false`: it does not wait, or cannot be told.
+    pub(crate) fn turn_down<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        refusal: Refusal,
+    ) -> bool {
+        let Some(client) = self.clients.get_mut(id) else { return false };
+        let ClientState::Waiting(waiting) = &client.state else { return false };
+        let account = &mut client.account;
+        if waiting.begin.is_some() {
+            return false;
+        }
+        account.active_us = cx.env.now.mono_us;
+        let pool = &mut self.state;
+        pool.waiting -= 1;
+        // It may be back before the pool looks at its place, and has no right to that place then.
+        pool.queue.retain(|&other| other != id);
+        let inbox = std::mem::take(&mut client.inbox);
+        let extent = group_extent(&inbox);
+        client.skip = extent.to_come;
+        client.state = if extent.ends { ClientState::Idle } else { ClientState::Ignoring };
+        let conn = client.conn;
+        client.inbox = cx.env.buffers.remainder(Some(inbox), &[], extent.used);
+        cx.env.scratch.clear();
+        refusal.encode(&mut cx.env.scratch);
+        if extent.ends {
+            backend::encode_ready(&mut cx.env.scratch, TxStatus::Idle);
+        }
+        cx.driver.send(conn, &cx.env.scratch);
+        self.note_error(cx.env, id, refusal.code().as_bytes());
+        self.state.to_resume.push_back(id);
+        true
+    }
+
+    /// `max_waiting_clients`: the clients that came last are told so, and may try again.
+    pub(crate) fn shorten_queue<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let pool = &self.state;
+        let limit = cx.env.rules.config.max_waiting_clients(&pool.config);
+        if limit == 0 || pool.waiting <= limit {
+            return;
+        }
+        let surplus = (pool.waiting - limit) as usize;
+        let clients = &self.clients;
+        let waits = |id: &&ClientId| {
+            clients.get(**id).is_some_and(
+                |client| matches!(&client.state, ClientState::Waiting(waiting) if waiting.begin.is_none()),
+            )
+        };
+        let last: Vec<ClientId> = pool.queue.iter().rev().filter(waits).take(surplus).copied().collect();
+        for id in last {
+            self.turn_down(cx, id, Refusal::QueueFull);
+        }
+    }
+
+    /// A client that was told an error inside of a group: the rest of the group is ignored, as PostgreSQL does it.
+    pub(crate) fn ignoring_client_sent<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        bytes: &[u8],
+    ) -> Step {
+        let header = match self.first_header(cx, id, bytes) {
+            Ok(header) => header,
+            Err(step) => return step,
+        };
+        match header.tag {
+            tag::TERMINATE => self.client_left(cx, id, "client close request"),
+            tag::SYNC if bytes.len() < header.total() => Step::Wait,
+            tag::SYNC => {
+                cx.env.scratch.clear();
+                backend::encode_ready(&mut cx.env.scratch, TxStatus::Idle);
+                let client = &mut self.clients[id];
+                client.state = ClientState::Idle;
+                cx.driver.send(client.conn, &cx.env.scratch);
+                Step::Used(header.total())
+            }
+            _ => self.discard(id, bytes.len(), header),
+        }
+    }
+}
+
+/// The group at the front of a client's bytes: a Query or FunctionCall, or everything up to the next Sync. Bytes that are no
+/// header of a message are left for the code that looks at them next.
+fn group_extent(bytes: &[u8]) -> Extent {
+    let mut at = 0;
+    while let Some(rest) = bytes.get(at..)
+        && let Ok(Some(header)) = Header::peek(rest)
+    {
+        let here = header.total().min(rest.len());
+        let (used, to_come) = (at + here, header.total() - here);
+        let alone = at == 0 && matches!(header.tag, tag::QUERY | tag::FUNCTION_CALL);
+        if alone || header.tag == tag::SYNC && to_come == 0 {
+            return Extent { used, to_come, ends: true };
+        }
+        if matches!(header.tag, tag::SYNC | tag::TERMINATE) {
+            break;
+        }
+        if to_come > 0 {
+            return Extent { used, to_come, ends: false };
+        }
+        at = used;
+    }
+    Extent { used: at, to_come: 0, ends: false }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(tag: u8, body: usize) -> Vec<u8> {
+        let length = u32::try_from(body + 4).expect("a short message");
+        [&[tag][..], &length.to_be_bytes(), &vec![b'x'; body]].concat()
+    }
+
+    fn extent(pieces: &[&[u8]]) -> (usize, usize, bool) {
+        let Extent { used, to_come, ends } = group_extent(&pieces.concat());
+        (used, to_come, ends)
+    }
+
+    #[test]
+    fn a_query_is_a_group_of_its_own() {
+        let query = message(b'Q', 20);
+        assert_eq!(extent(&[&query]), (25, 0, true));
+        assert_eq!(extent(&[&query, &query]), (25, 0, true));
+        assert_eq!(extent(&[&query[..9]]), (9, 16, true), "the rest is still to come");
+        assert_eq!(extent(&[&message(b'F', 3), b"garbage"]), (8, 0, true));
+    }
+
+    #[test]
+    fn extended_messages_are_one_up_to_sync() {
+        let (parse, bind, sync) = (message(b'P', 10), message(b'B', 5), message(b'S', 0));
+        assert_eq!(extent(&[&parse, &bind, &sync, &parse]), (30, 0, true));
+        assert_eq!(extent(&[&parse, &bind]), (25, 0, false));
+        assert_eq!(extent(&[&parse, &bind[..7]]), (22, 3, false));
+        assert_eq!(extent(&[&parse, &bind[..3]]), (15, 0, false), "not even a header");
+        assert_eq!(extent(&[&parse, &message(b'Q', 1), &sync]), (26, 0, true), "PostgreSQL ignores it, too");
+        assert_eq!(extent(&[&parse, &message(b'X', 0)]), (15, 0, false), "who leaves is seen leaving");
+        assert_eq!(extent(&[&parse, &[b'B', 0, 0, 0, 1]]), (15, 0, false), "a bad length is looked at later");
+    }
+}

@@ -1,0 +1,416 @@
+//! The connection that listens for a pool's clients, its notify listener: how it comes to listen for a client, and how it ends.
+//!
+//! A client's server and the notify listener must meet: before a certain moment the server passes notifications on, after it
+//! the notify listener does. PostgreSQL signals listening backends one after the other, so that the silence of one says nothing
+//! about another. But it has one queue, which all backends read in its order. When the notify listener listens, the server
+//! sends a mark, a notification on a channel of the notify listener's own, and listens to it, too: the notifications that each
+//! hears on its side of the mark are all there are, and each comes once. (`SignalBackends` and `asyncQueueReadAllNotifications`
+//! in PostgreSQL's `async.c`.)
+
+use pgweir_wire::backend::NotificationResponse;
+
+use crate::context::duration_us;
+use crate::context::{Cx, Env};
+use crate::driver::{CloseMode, Driver, Level};
+use crate::errors::Fault;
+use crate::ids::{ClientId, ServerId};
+use crate::limits::AUDIT_ATTEMPTS_MAX;
+use crate::pool::Pool;
+use crate::pool::client::state::{Account, ClientState};
+use crate::pool::listen::notify_listener::NotifyListener;
+use crate::pool::relay::ledger::Purpose;
+use crate::pool::server::state::{Replies, ServerState, Stage};
+use crate::pool::session::content::quote_identifier;
+use crate::pool::session::params::Params;
+use crate::pool::session::pins::Reasons;
+
+impl Pool {
+    /// The channels of a session are known. `true` if the notify listener must join some first; else the reasons decide.
+    pub(crate) fn join_channels<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        client_id: ClientId,
+        reasons: &mut Reasons,
+    ) -> bool {
+        let session = std::sync::Arc::clone(&self.servers[id].session);
+        let server_pid = self.servers[id].pid;
+        let here = self.listens_here(id) && !session.channels().is_empty();
+        let Some(client) = self.clients.get_mut(client_id) else { return false };
+        let account = &mut client.account;
+        if session.channels().is_empty() && account.listener.is_none() {
+            return false;
+        }
+        let listener = account.listener.get_or_insert_default();
+        let notify_listener = self.state.notify_listener.as_deref_mut();
+        let (stay, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut listener.joined)
+            .into_iter()
+            .partition(|channel| session.channels().contains(channel) && !here);
+        if let Some(notify_listener) = notify_listener {
+            gone.iter().for_each(|channel| notify_listener.leave(channel, client_id));
+        }
+        listener.joined = stay;
+        listener.own_without_listener(account.cancel_key.pid());
+        let new: Vec<Box<[u8]>> =
+            session.channels().iter().filter(|channel| !listener.joined.contains(channel)).cloned().collect();
+        if here {
+            *reasons = reasons.with(Reasons::LISTENS);
+            listener.from_server.clear();
+        } else if listener.told_of_others(&new, server_pid, account.cancel_key.pid()) {
+            self.state.notified.push(client_id);
+        }
+        if here || new.is_empty() {
+            return false;
+        }
+        listener.joining.clone_from(&new);
+        // A client that listens through the notify listener already stays there: no server would tell it what the notify
+        // listener has still to tell.
+        let through_listener = !listener.joined.is_empty() || self.has_encoding_of_pool(cx.env, client_id);
+        if !through_listener || !self.join(cx, client_id, &new) {
+            self.listen_here(client_id);
+            *reasons = reasons.with(Reasons::LISTENS);
+            return false;
+        }
+        if let ServerState::Auditing(auditing) = &mut self.servers[id].state {
+            auditing.stage = Stage::Joining(*reasons);
+        }
+        true
+    }
+
+    /// No notify listener listens for it: its own server does.
+    fn listen_here(&mut self, id: ClientId) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let (ClientState::Linked(link), account) = (&client.state, &mut client.account) else {
+            return;
+        };
+        let server_pid = self.servers[link.server].pid;
+        let own_pid = account.cancel_key.pid();
+        let Some(listener) = &mut account.listener else { return };
+        listener.without_notify_listener(server_pid, own_pid);
+        let mut gone = std::mem::take(&mut listener.joined);
+        gone.append(&mut listener.joining);
+        if let Some(notify_listener) = self.state.notify_listener.as_deref_mut() {
+            gone.iter().for_each(|channel| notify_listener.leave(channel, id));
+        }
+        listener.own_without_listener(own_pid);
+        self.state.notified.push(id);
+    }
+
+    /// Payloads arrive at the notify listener in the encoding of its own connection.
+    fn has_encoding_of_pool(&self, env: &Env, id: ClientId) -> bool {
+        let greeting = self.state.greeting.as_deref();
+        greeting.is_some_and(|greeting| self.has_encoding_of(env, id, &greeting.params))
+    }
+
+    /// A client can get a notification to one of these as it is.
+    pub(crate) fn has_encoding_of(&self, env: &Env, id: ClientId, params: &Params) -> bool {
+        let position = env.tracked.position(b"client_encoding").unwrap_or_default();
+        let account = self.clients.get(id).map(|client| &client.account);
+        account.is_some_and(|account| account.params.get(position) == params.get(position))
+    }
+
+    // The notify listener.
+
+    /// Has the notify listener listen to these for a client, too; `false` if there is none to be had.
+    fn join<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, new: &[Box<[u8]>]) -> bool {
+        if self.state.notify_listener.is_none() {
+            if !self.may_dial(cx.env) || !self.take_place(cx, true) {
+                return false;
+            }
+            let server = self.dial_server(cx, None);
+            let mut secret = [0; 8];
+            cx.driver.random(&mut secret);
+            self.state.notify_listener = Some(Box::new(NotifyListener::new(server, secret)));
+        }
+        let Some(notify_listener) = self.state.notify_listener.as_deref_mut() else { return false };
+        let fresh: Vec<&Box<[u8]>> = new.iter().filter(|channel| notify_listener.join(channel, id)).collect();
+        if !notify_listener.is_up {
+            notify_listener.waiting.push(id);
+            return true;
+        }
+        let text = listen_text(fresh.iter().map(|channel| &***channel));
+        self.ask_notify_listener(cx, Purpose::Listen, &text, vec![id]);
+        true
+    }
+
+    fn ask_notify_listener<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        purpose: Purpose,
+        text: &[u8],
+        who: Vec<ClientId>,
+    ) {
+        let Some(notify_listener) = self.state.notify_listener.as_deref_mut() else { return };
+        notify_listener.owed.push_back(who);
+        let server = notify_listener.server;
+        if self.servers[server].ledger.is_empty() {
+            self.servers[server].active_us = cx.env.now.mono_us;
+        }
+        self.send_hidden(cx, server, purpose, text);
+    }
+
+    /// This connection listens for its pool, or will when it is logged in.
+    pub(crate) fn is_notify_listener(&self, id: ServerId) -> bool {
+        self.state.notify_listener.as_deref().is_some_and(|notify_listener| notify_listener.server == id)
+    }
+
+    /// The notify listener is logged in.
+    pub(crate) fn notify_listener_up<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        self.set_server_state(id, ServerState::Listening);
+        self.notice();
+        let Some(notify_listener) = self.state.notify_listener.as_deref_mut() else { return };
+        notify_listener.is_up = true;
+        let who = std::mem::take(&mut notify_listener.waiting);
+        let channels = notify_listener.channels.keys().chain([&notify_listener.marks_channel]);
+        let text = listen_text(channels.map(AsRef::as_ref));
+        self.ask_notify_listener(cx, Purpose::Listen, &text, who);
+        let line = format!("{} listens for the clients of its pool", self.server_log_name(&self.servers[id]));
+        cx.log(Level::Debug, &line);
+    }
+
+    /// The notify listener has answered the statements that some clients have waited for.
+    pub(crate) fn notify_listener_answered<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        let Some(notify_listener) =
+            self.state.notify_listener.as_deref_mut().filter(|notify_listener| notify_listener.server == id)
+        else {
+            return;
+        };
+        for client in notify_listener.owed.pop_front().unwrap_or_default() {
+            match self.stage_of(client) {
+                Some((server, Stage::Joining(reasons))) => {
+                    if let ServerState::Auditing(auditing) = &mut self.servers[server].state {
+                        auditing.stage = Stage::Marking(reasons);
+                        auditing.attempts = 0;
+                    }
+                    self.mark(cx, server, client);
+                }
+                Some((server, Stage::Meeting(reasons))) => self.met(cx, server, client, reasons),
+                _ => {}
+            }
+        }
+    }
+
+    /// The client's server sends a mark, and listens to it.
+    fn mark<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client: ClientId) {
+        let Some(notify_listener) = self.state.notify_listener.as_deref_mut() else { return };
+        let mark = notify_listener.next_mark(client);
+        let Some(listener) = self.account_mut(client).and_then(|account| account.listener.as_deref_mut())
+        else {
+            return;
+        };
+        (listener.mark, listener.is_marked) = (mark.clone(), false);
+        let mut text = statement(b"LISTEN ", &mark.channel);
+        text.extend_from_slice(b"NOTIFY ");
+        quote_identifier(&mut text, &mark.channel);
+        text.extend_from_slice(format!(",'{}';", mark.number).as_bytes());
+        self.ask_to_mark(cx, id, &text);
+        self.send_hidden(cx, id, Purpose::Audit, &statement(b"UNLISTEN ", &mark.channel));
+    }
+
+    fn ask_to_mark<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, text: &[u8]) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        server.active_us = cx.env.now.mono_us;
+        if let ServerState::Auditing(auditing) = &mut server.state {
+            auditing.attempts += 1;
+            auditing.answer = Replies::default();
+        }
+        self.send_hidden(cx, id, Purpose::Audit, text);
+    }
+
+    /// A client's server was told of a mark: after the client's own mark, the notify listener alone counts. `false` if it is
+    /// something else.
+    pub(crate) fn server_marks(&mut self, client: ClientId, told: &NotificationResponse<'_>) -> bool {
+        let listener = self.listener(client).filter(|listener| *listener.mark.channel == *told.channel);
+        let Some(listener) = listener else { return false };
+        if listener.is_its_mark(told.payload)
+            && let Some((server, Stage::Marking(reasons))) = self.stage_of(client)
+        {
+            self.set_stage(server, Stage::Marked(reasons));
+        }
+        true
+    }
+
+    /// The same, of the notify listener: notifications that it got before count no longer.
+    pub(crate) fn listen_barriers(&mut self, told: &NotificationResponse<'_>) -> bool {
+        let Some(notify_listener) = self.state.notify_listener.as_deref_mut() else { return false };
+        if *notify_listener.marks_channel != *told.channel {
+            return false;
+        }
+        if let Some((number, client)) = notify_listener.take_mark(told.payload)
+            && let Some(listener) =
+                self.account_mut(client).and_then(|account| account.listener.as_deref_mut())
+        {
+            listener.listen_barriers(number);
+        }
+        true
+    }
+
+    /// All that was asked for with a mark is answered.
+    pub(crate) fn mark_answered<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client: ClientId) {
+        let ServerState::Auditing(auditing) = &self.servers[id].state else { return };
+        let (failed, stage) = (auditing.answer.failed.is_some(), auditing.stage);
+        let again = failed && auditing.attempts < AUDIT_ATTEMPTS_MAX;
+        let Some(listener) = self.listener(client) else { return };
+        let (channel, is_marked) = (listener.mark.channel.clone(), listener.is_marked);
+        // It may still listen to marks then.
+        let doubt = if failed { Reasons::UNKNOWN } else { Reasons::NONE };
+        match stage {
+            Stage::Marking(_) if again => self.mark(cx, id, client),
+            Stage::Marking(reasons) => self.not_met(cx, id, client, reasons),
+            Stage::Marked(_) if again => self.ask_to_mark(cx, id, &statement(b"UNLISTEN ", &channel)),
+            Stage::Marked(reasons) if is_marked => self.met(cx, id, client, reasons.with(doubt)),
+            Stage::Marked(reasons) => {
+                self.set_stage(id, Stage::Meeting(reasons.with(doubt)));
+                // A backend that notifies reads all notifications that others sent before it is ready.
+                let text = statement(b"NOTIFY ", &channel);
+                self.ask_notify_listener(cx, Purpose::Meet, &text, vec![client]);
+            }
+            Stage::Alone(reasons) => self.listen_alone(cx, id, client, reasons.with(doubt)),
+            _ => {}
+        }
+    }
+
+    /// The notify listener has told every notification before the mark, and the mark if it is to come at all.
+    fn met<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client: ClientId, reasons: Reasons) {
+        let server_pid = self.servers[id].pid;
+        let Some(account) = self.account_mut(client) else { return };
+        let own_pid = account.cancel_key.pid();
+        match account.listener.as_deref_mut() {
+            Some(listener) if listener.is_marked => listener.meet(server_pid, own_pid),
+            _ => return self.not_met(cx, id, client, reasons),
+        }
+        self.state.notified.push(client);
+        self.audit_over(cx, id, client, reasons);
+    }
+
+    /// The notify listener is not at the client's server's host, or that one refuses to send a mark.
+    fn not_met<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client: ClientId, reasons: Reasons) {
+        let line = format!(
+            "{} and the connection that listens for its pool do not hear each other",
+            self.server_log_name(&self.servers[id])
+        );
+        cx.log(Level::Warning, &line);
+        if self.listener(client).is_some_and(|listener| !listener.joined.is_empty()) {
+            // The notifications on these channels that the notify listener has still to tell it cannot come from its server
+            // any more.
+            self.refuse_client(cx, client, &Fault::NotificationsLost);
+            return;
+        }
+        self.listen_alone(cx, id, client, reasons);
+    }
+
+    /// A client keeps the server that it has just begun to listen on.
+    fn listen_alone<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        client: ClientId,
+        reasons: Reasons,
+    ) {
+        self.listen_here(client);
+        self.audit_over(cx, id, client, reasons.with(Reasons::LISTENS));
+    }
+
+    /// The notify listener ended. A client that listened through it may have missed notifications from here on. A client
+    /// that was about to listen through it listens on its server.
+    pub(crate) fn notify_listener_lost<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        let pool = &mut self.state;
+        let Some(notify_listener) =
+            pool.notify_listener.take_if(|notify_listener| notify_listener.server == id)
+        else {
+            return;
+        };
+        let clients = notify_listener.clients();
+        if !clients.is_empty() {
+            let line = format!(
+                "the connection that listened for {} clients of {}/{} is gone",
+                clients.len(),
+                pool.database,
+                pool.user
+            );
+            cx.log(Level::Warning, &line);
+        }
+        for client in clients {
+            let joining = self.stage_of(client).and_then(|(server, stage)| match stage {
+                Stage::Joining(reasons)
+                | Stage::Marking(reasons)
+                | Stage::Marked(reasons)
+                | Stage::Meeting(reasons) => Some((server, reasons)),
+                Stage::Asking | Stage::Restoring(_) | Stage::Alone(_) | Stage::Owing(_) => None,
+            });
+            let had_some = self.listener(client).is_some_and(|listener| !listener.joined.is_empty());
+            match joining.filter(|_| !had_some) {
+                Some((server, reasons)) if self.servers[server].ledger.is_empty() => {
+                    self.listen_alone(cx, server, client, reasons);
+                }
+                Some((server, reasons)) => self.set_stage(server, Stage::Alone(reasons)),
+                None => {
+                    self.refuse_client(cx, client, &Fault::NotificationsLost);
+                }
+            }
+        }
+    }
+
+    /// Leaves the channels that no client wants; a notify listener without any is closed like an unused server.
+    pub(crate) fn tend_notify_listener<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let idle_us = duration_us(cx.env.rules.config.main.server_idle_timeout);
+        let stopping = cx.env.stopping.is_some();
+        let Some(notify_listener) =
+            self.state.notify_listener.as_deref_mut().filter(|notify_listener| notify_listener.is_up)
+        else {
+            return;
+        };
+        let unwanted: Vec<Box<[u8]>> = notify_listener
+            .channels
+            .extract_if(|_, clients| clients.is_empty())
+            .map(|(channel, _)| channel)
+            .collect();
+        let (is_unused, server) = (notify_listener.channels.is_empty(), notify_listener.server);
+        if !unwanted.is_empty() {
+            let text: Vec<u8> =
+                unwanted.iter().flat_map(|channel| statement(b"UNLISTEN ", channel)).collect();
+            return self.ask_notify_listener(cx, Purpose::Listen, &text, Vec::new());
+        }
+        let Some(found) = self.servers.get(server) else { return };
+        let unused_us = cx.env.now.mono_us.saturating_sub(found.active_us);
+        if is_unused
+            && found.ledger.is_empty()
+            && (stopping || found.retire.is_some() || idle_us > 0 && unused_us >= idle_us)
+        {
+            self.close_server(cx, server, "nobody listens any more", CloseMode::Flush);
+        }
+    }
+
+    /// A client leaves.
+    pub(crate) fn forget_listener(&mut self, account: &Account, id: ClientId) {
+        let Some(listener) = &account.listener else { return };
+        let Some(notify_listener) = self.state.notify_listener.as_deref_mut() else {
+            return;
+        };
+        listener
+            .joined
+            .iter()
+            .chain(&listener.joining)
+            .for_each(|channel| notify_listener.leave(channel, id));
+        notify_listener.forget_marks(id);
+    }
+
+    fn set_stage(&mut self, id: ServerId, stage: Stage) {
+        if let Some(ServerState::Auditing(auditing)) =
+            self.servers.get_mut(id).map(|server| &mut server.state)
+        {
+            auditing.stage = stage;
+        }
+    }
+}
+
+fn statement(word: &[u8], channel: &[u8]) -> Vec<u8> {
+    let mut text = word.to_vec();
+    quote_identifier(&mut text, channel);
+    text.push(b';');
+    text
+}
+
+fn listen_text<'a>(channels: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+    channels.flat_map(|channel| statement(b"LISTEN ", channel)).collect()
+}

@@ -1,0 +1,351 @@
+//! LISTEN in transaction pooling: one connection of each pool, its notify listener, listens for all of its clients.
+//!
+//! A client's LISTEN and UNLISTEN run on whatever server it has. When that transaction is over, the audit says which channels
+//! the session listens to now; rolled back or not, by any statement. The notify listener joins the new ones, and only then the
+//! client is told that its transaction is over: no notification that is sent afterwards can be missed. Notifications that its
+//! server got meanwhile are put ahead of those that the notify listener got (`join.rs`).
+//!
+//! Notifications reach a client when none of its transactions is open, as in PostgreSQL, in the order in which the notify
+//! listener got them, and its own before its ReadyForQuery. If no notify listener can be had, a client that listens keeps its
+//! server. A notify listener that breaks ends the clients that listen: no client is left to believe that nothing happened.
+
+use pgweir_wire::backend::{NotificationResponse, TxStatus, encode_ready, parse_ready};
+use pgweir_wire::header::HEADER_LEN;
+
+use pgweir_settings::PoolMode;
+use pgweir_sql::Marks;
+
+use crate::context::Cx;
+use crate::driver::Driver;
+use crate::errors::Fault;
+use crate::ids::{ClientId, ServerId};
+use crate::limits::NOTIFICATIONS_BYTES_MAX;
+use crate::pool::Pool;
+use crate::pool::client::state::{Account, ClientState, Opening};
+use crate::pool::listen::notify_listener::{Listener, Message, as_own};
+use crate::pool::relay::ledger::{Accepted, Ledger, Owner, Purpose};
+use crate::pool::server::state::{Auditing, Replies, ServerState, Stage};
+use crate::pool::session::pins::Reasons;
+
+impl Pool {
+    // The end of a transaction.
+
+    /// A transaction ends that other connections must know of before the client is told.
+    pub(crate) fn delays_ready(&mut self, id: ServerId, accepted: Accepted, body: &[u8]) -> bool {
+        let Some(server) = self.servers.get(id) else { return false };
+        let ServerState::Busy(client_id) = server.state else { return false };
+        let Some(client) = self.clients.get_mut(client_id) else { return false };
+        let ClientState::Linked(link) = &mut client.state else { return false };
+        let listener = client.account.listener.as_deref();
+        // Most clients neither listen nor ever did.
+        if link.touched.is_none() && listener.is_none() {
+            return false;
+        }
+        if accepted.owner != Owner::Client(client_id)
+            || !self.state.keeps_sessions
+            || !(server.ledger.is_at_rest() || is_being_restored(&server.ledger))
+            || !server.pipelined.is_alone()
+            || parse_ready(body) != Ok(TxStatus::Idle)
+        {
+            return false;
+        }
+        // DISCARD ALL is the end of listening, too.
+        let ends = if listener.is_some() { Marks::DISCARDS } else { Marks::NONE };
+        let telling = Marks::LISTENS.and(ends);
+        let listens = link.touched.as_ref().is_some_and(|touched| touched.marks.intersects(telling));
+        let owes = listener.is_some_and(|listener| !listener.own.is_empty());
+        link.ready_due =
+            (listens || owes) && link.streaming == 0 && link.made_in != PoolMode::Session && is_open(link);
+        link.ready_due
+    }
+
+    /// Sends the delayed ReadyForQuery.
+    pub(crate) fn give_ready<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let ClientState::Linked(link) = &mut client.state else { return };
+        if !std::mem::take(&mut link.ready_due) {
+            return;
+        }
+        self.send_notifications(cx, id);
+        cx.env.scratch.clear();
+        encode_ready(&mut cx.env.scratch, TxStatus::Idle);
+        if let Some(client) = self.clients.get(id) {
+            cx.driver.send(client.conn, &cx.env.scratch);
+        }
+    }
+
+    /// The client's own notifications have not yet come from the notify listener.
+    pub(crate) fn owes_notifications(&self, id: ClientId) -> bool {
+        self.listener(id).is_some_and(|listener| !listener.own.is_empty())
+    }
+
+    /// As [`Worker::owes_notifications`]; the server stays with it until they have.
+    pub(crate) fn awaits_own(&mut self, id: ServerId, client: ClientId) -> bool {
+        if !self.owes_notifications(client) {
+            return false;
+        }
+        let reasons = match self.clients.get(client).map(|client| &client.state) {
+            Some(ClientState::Linked(link)) => link.pin.as_ref().map_or(Reasons::NONE, |pin| pin.reasons),
+            _ => return false,
+        };
+        let auditing = Auditing {
+            client,
+            everything: false,
+            names: Vec::new(),
+            sticky: Reasons::NONE,
+            reshaped: false,
+            reading: None,
+            prepares: false,
+            answer: Replies::default(),
+            attempts: 0,
+            probe: None,
+            stage: Stage::Owing(reasons),
+            restored: None,
+        };
+        self.set_server_state(id, ServerState::Auditing(Box::new(auditing)));
+        true
+    }
+
+    // Notifications.
+
+    /// The notify listener was notified: every client that listens is told.
+    pub(crate) fn spread<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, message: &[u8]) {
+        let Some(told) = parsed(message) else { return };
+        let Some(server) = self.servers.get(id) else { return };
+        let params = std::sync::Arc::clone(&server.params);
+        if self.listen_barriers(&told) {
+            return;
+        }
+        let notify_listener = self.state.notify_listener.as_deref();
+        let clients = notify_listener
+            .and_then(|notify_listener| notify_listener.channels.get(told.channel))
+            .cloned()
+            .unwrap_or_default();
+        let is_ascii = told.channel.is_ascii() && told.payload.is_ascii();
+        for client in clients {
+            if !is_ascii && !self.has_encoding_of(cx.env, client, &params) {
+                self.refuse_client(cx, client, &Fault::NotificationEncoding);
+                continue;
+            }
+            let Some(account) = self.account_mut(client) else { continue };
+            let own_pid = account.cancel_key.pid();
+            let Some(listener) = account.listener.as_deref_mut() else { continue };
+            if listener.joining.iter().any(|channel| **channel == *told.channel) {
+                listener.from_notify_listener.push(message.into());
+                listener.bytes += message.len();
+            } else {
+                listener.tell(message, own_pid);
+                self.state.notified.push(client);
+            }
+            if self.has_too_many(cx, client) {
+                self.refuse_client(cx, client, &Fault::TooManyNotifications);
+            } else if let Some((server, Stage::Owing(reasons))) = self.stage_of(client) {
+                self.audit_over(cx, server, client, reasons);
+            }
+        }
+    }
+
+    /// A client's server was notified of something, for the channels of the session that it carries.
+    pub(crate) fn note_notification<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        client_id: ClientId,
+        message: &[u8],
+    ) {
+        let Some(told) = parsed(message) else { return };
+        if self.server_marks(client_id, &told) {
+            return;
+        }
+        let (server_pid, stage) = (self.servers[id].pid, self.stage_of(client_id).map(|(_, stage)| stage));
+        let Some(client) = self.clients.get_mut(client_id) else { return };
+        let (ClientState::Linked(link), account) = (&client.state, &mut client.account) else { return };
+        let own_pid = account.cancel_key.pid();
+        let marked = link.touched.as_ref().is_some_and(|touched| touched.marks.intersects(Marks::LISTENS));
+        let known = |channels: &[Box<[u8]>]| channels.iter().any(|channel| **channel == *told.channel);
+        let listener = account.listener.as_deref();
+        if listener.is_some_and(|listener| known(&listener.joined)) {
+            if told.pid == server_pid
+                && let Some(listener) = account.listener.as_deref_mut()
+            {
+                listener.note_own(message, own_pid);
+            }
+        } else if match stage {
+            // Before the session is this client's, it is told of another one's channels.
+            None => marked && is_open(link),
+            Some(Stage::Asking | Stage::Restoring(_)) => true,
+            Some(Stage::Joining(_) | Stage::Marking(_)) => {
+                listener.is_some_and(|listener| known(&listener.joining))
+            }
+            Some(Stage::Marked(_) | Stage::Meeting(_) | Stage::Alone(_) | Stage::Owing(_)) => false,
+        } {
+            let listener: &mut Listener = account.listener.get_or_insert_default();
+            listener.from_server.push(message.into());
+            listener.bytes += message.len();
+        } else if let Some(listener) = account.listener.as_deref_mut()
+            && matches!(stage, Some(Stage::Marked(_) | Stage::Meeting(_) | Stage::Alone(_)))
+            && known(&listener.joining)
+        {
+            listener.in_reserve.push(message.into());
+            listener.bytes += message.len();
+        }
+        if self.has_too_many(cx, client_id) {
+            self.refuse_client(cx, client_id, &Fault::TooManyNotifications);
+        }
+    }
+
+    /// A notification for the client that listens on this server goes to it as it is: not its own, which carry another process
+    /// id than the client knows; and not while the client was told of a BEGIN, or of the beginning of a group, that the server
+    /// has not seen.
+    pub(crate) fn passes_notification(&self, id: ServerId, client: ClientId, message: &[u8]) -> bool {
+        let own = parsed(message).map(|told| told.pid) == self.servers.get(id).map(|server| server.pid);
+        !own && self.is_told_as_it_comes(client)
+    }
+
+    /// See [`Worker::passes_notification`]: one that does not.
+    pub(crate) fn tell_here<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, message: &[u8]) {
+        let Some(server) = self.servers.get(id).filter(|_| self.listens_here(id)) else { return };
+        let Some(client_id) = server.state.client() else { return };
+        let (server_pid, at_once) = (server.pid, self.is_told_as_it_comes(client_id));
+        let Some(client) = self.clients.get_mut(client_id) else { return };
+        let account = &mut client.account;
+        let message = as_own(message.into(), server_pid, account.cancel_key.pid());
+        if account.listener.is_some() && !at_once {
+            self.tell_later(cx, client_id, message);
+        } else {
+            cx.driver.send(client.conn, &message);
+        }
+    }
+
+    /// A notification of a session that is passed on as it is comes too early: the server does not know of a BEGIN that was
+    /// answered here, or other clients wait for its end already. It is kept then.
+    pub(crate) fn keeps_notification<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        message: &[u8],
+    ) -> bool {
+        let waits = self.listener(id).is_some_and(|listener| !listener.queue.is_empty());
+        let begins = match self.clients.get(id).map(|client| &client.state) {
+            Some(ClientState::Linked(link)) => !is_open(link),
+            _ => false,
+        };
+        if waits || begins {
+            self.tell_later(cx, id, message.into());
+        }
+        waits || begins
+    }
+
+    /// It is told when its transaction is over.
+    fn tell_later<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, message: Message) {
+        let Some(account) = self.account_mut(id) else { return };
+        let listener: &mut Listener = account.listener.get_or_insert_default();
+        listener.bytes += message.len();
+        listener.queue.push(message);
+        self.state.notified.push(id);
+        if self.has_too_many(cx, id) {
+            self.refuse_client(cx, id, &Fault::TooManyNotifications);
+        }
+    }
+
+    fn is_told_as_it_comes(&self, id: ClientId) -> bool {
+        let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
+            return false;
+        };
+        // In the middle of a group that pgweir began to answer here, the server does not know of the group.
+        let server = self.servers.get(link.server);
+        is_open(link)
+            && server.is_some_and(|server| server.ledger.is_at_rest())
+            && self.listener(id).is_none_or(|listener| listener.queue.is_empty())
+    }
+
+    fn has_too_many<D: Driver>(&self, cx: &Cx<'_, D>, id: ClientId) -> bool {
+        let waiting = self.listener(id).map_or(0, |listener| listener.bytes);
+        let conn = self.clients.get(id).map(|client| client.conn);
+        waiting + conn.map_or(0, |conn| cx.driver.backlog(conn)) > NOTIFICATIONS_BYTES_MAX && waiting > 0
+    }
+
+    /// Something waits for the client's ReadyForQuery. In the middle of a pipeline nothing is told that may be the client's own: the
+    /// notify listener may be faster than the server.
+    #[inline]
+    pub(crate) fn has_notifications(&self, id: ClientId, server: ServerId, ready: &[u8]) -> bool {
+        let Some(listener) = self.listener(id).filter(|listener| !listener.queue.is_empty()) else {
+            return false;
+        };
+        let Some(server) = self.servers.get(server) else { return false };
+        let doubtful = !server.ledger.is_at_rest() && listener.may_wait_for(server.pid);
+        !doubtful && parse_ready(ready) == Ok(TxStatus::Idle)
+    }
+
+    /// Sends the waiting notifications.
+    pub(crate) fn send_notifications<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let conn = client.conn;
+        let listener = client.account.listener.as_deref_mut();
+        let told = listener.map(Listener::take).unwrap_or_default();
+        if !told.is_empty() {
+            cx.driver.send(conn, &told);
+        }
+    }
+
+    /// Tells the clients that have no transaction open; the other clients later.
+    pub(crate) fn notify_clients<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        for id in std::mem::take(&mut self.state.notified) {
+            if self.listener(id).is_none_or(|listener| listener.queue.is_empty()) {
+                continue;
+            }
+            if self.is_between_statements(id) {
+                self.send_notifications(cx, id);
+            } else {
+                self.state.notified.push(id);
+            }
+        }
+    }
+
+    fn is_between_statements(&self, id: ClientId) -> bool {
+        match self.clients.get(id).map(|client| &client.state) {
+            // A client that waits for a server may have had part of its answer, and is told at the end of it.
+            Some(ClientState::Idle) => true,
+            Some(ClientState::Linked(link)) => {
+                let server = self.servers.get(link.server);
+                server
+                    .is_some_and(|server| matches!(server.state, ServerState::Busy(_)) && server.is_at_rest())
+                    && link.streaming == 0
+                    && !link.ready_due
+                    && is_open(link)
+            }
+            _ => false,
+        }
+    }
+
+    pub(crate) fn listener(&self, id: ClientId) -> Option<&Listener> {
+        self.clients.get(id)?.account.listener.as_deref()
+    }
+
+    pub(crate) fn account_mut(&mut self, id: ClientId) -> Option<&mut Account> {
+        Some(&mut self.clients.get_mut(id)?.account)
+    }
+
+    /// The server that a client is linked to, and what the client waits for on it.
+    pub(crate) fn stage_of(&self, id: ClientId) -> Option<(ServerId, Stage)> {
+        let ClientState::Linked(link) = &self.clients.get(id)?.state else { return None };
+        match &self.servers.get(link.server)?.state {
+            ServerState::Auditing(auditing) => Some((link.server, auditing.stage)),
+            _ => None,
+        }
+    }
+}
+
+/// Only our own statement after a RESET or DISCARD is left to be answered.
+fn is_being_restored(ledger: &Ledger) -> bool {
+    ledger.entries().all(|entry| matches!(entry.owner, Owner::Hidden(Purpose::Restore | Purpose::OwnName)))
+}
+
+/// No statement of ours stands between the client and its server's answers.
+fn is_open(link: &crate::pool::client::state::Link) -> bool {
+    matches!(link.opening, Opening::Done | Opening::Replayed)
+}
+
+fn parsed(message: &[u8]) -> Option<NotificationResponse<'_>> {
+    NotificationResponse::parse(message.get(HEADER_LEN..)?).ok()
+}

@@ -1,0 +1,34 @@
+//! Names in log lines, and lines for decisions that are made with every transaction.
+
+use crate::context::{Cx, Env};
+use crate::driver::{Driver, Level};
+use crate::ids::{ClientId, ServerId};
+use crate::pool::Pool;
+
+impl Pool {
+    /// With `verbose`: a decision that is made with every transaction.
+    #[inline]
+    pub(crate) fn log_debug<D: Driver>(
+        &self,
+        cx: &mut Cx<'_, D>,
+        line: impl FnOnce(&Pool, &Env) -> Option<String>,
+    ) {
+        if cx.env.rules.config.main.verbose > 0 {
+            self.log_decision(cx, line);
+        }
+    }
+
+    /// A client and a server as log lines name them.
+    pub(crate) fn log_names(&self, client: ClientId, server: ServerId) -> Option<(String, String)> {
+        let (client, server) = (self.clients.get(client)?, self.servers.get(server)?);
+        Some((self.client_log_name(client), self.server_log_name(server)))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn log_decision<D: Driver>(&self, cx: &mut Cx<'_, D>, line: impl FnOnce(&Pool, &Env) -> Option<String>) {
+        if let Some(line) = line(self, cx.env) {
+            cx.log(Level::Debug, &line);
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! What a pool does as time passes, three times a second: timeouts of its clients and servers, its size.
+
+use std::time::Duration;
+
+use pgweir_wire::backend::TxStatus;
+use pgweir_wire::error::SqlState;
+
+use crate::context::duration_us;
+use crate::context::{Cx, Effect, Env};
+use crate::driver::{CloseMode, Driver, Level};
+use crate::errors::Fault;
+use crate::ids::{CancelId, ClientId, ServerId};
+use crate::pool::client::state::{Account, Client, ClientState, Opening, QueuedBehind, Waiting};
+use crate::pool::server::state::ServerState;
+use crate::pool::{Pool, ServerKind};
+use crate::worker::maintenance::{is_over, take_out};
+
+impl Pool {
+    pub(crate) fn client_timeouts<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let late: Vec<(ClientId, Fault)> = self
+            .clients
+            .iter()
+            .filter_map(|(id, client)| {
+                let fault = self.client_overdue(cx.env, id)?;
+                // A client that still reads its answer is not idle.
+                let idle =
+                    matches!(fault, Fault::Timeout("client_idle_timeout" | "idle transaction timeout", _));
+                (!idle || cx.driver.backlog(client.conn) == 0).then_some((id, fault))
+            })
+            .collect();
+        for (id, fault) in late {
+            self.refuse_client(cx, id, &fault);
+        }
+        let notify_us = duration_us(cx.env.rules.config.main.query_wait_notify);
+        if notify_us > 0 {
+            let waited = |since_us: u64| cx.env.now.mono_us.saturating_sub(since_us) > notify_us;
+            let told: Vec<ClientId> = self
+                .clients
+                .iter()
+                .filter(|(_, client)| match &client.state {
+                    ClientState::Waiting(waiting) => !waiting.notified && waited(waiting.since_us),
+                    ClientState::QueuedBehind(queued_behind) => {
+                        !queued_behind.notified && waited(queued_behind.since_us)
+                    }
+                    _ => false,
+                })
+                .map(|(id, _)| id)
+                .collect();
+            for id in told {
+                self.notify_waiter(cx, id);
+            }
+        }
+    }
+
+    /// Which timeout a client has exceeded.
+    fn client_overdue(&self, env: &Env, id: ClientId) -> Option<Fault> {
+        let client = self.clients.get(id)?;
+        let config = &env.rules.config;
+        let over = |limit, start_us| is_over(env, limit, start_us);
+        match &client.state {
+            ClientState::AwaitingServer(_) => {
+                let account = &client.account;
+                let overdue = self.wait_overdue(env, account, account.request_us);
+                overdue.or_else(|| self.login_overdue(env, client))
+            }
+            ClientState::DeferredBegin(deferred) => {
+                let account = &client.account;
+                let user = &self.state.user;
+                let code = SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT;
+                over(config.idle_transaction_timeout(user), deferred.since_us.max(account.active_us))
+                    .then_some(Fault::Timeout("idle transaction timeout", code))
+            }
+            ClientState::Idle | ClientState::Ignoring => {
+                let account = &client.account;
+                over(config.client_idle_timeout(&account.user), account.active_us)
+                    .then_some(Fault::Timeout("client_idle_timeout", SqlState::IDLE_SESSION_TIMEOUT))
+            }
+            ClientState::Waiting(Waiting { since_us, .. })
+            | ClientState::QueuedBehind(QueuedBehind { since_us, .. }) => {
+                self.wait_overdue(env, &client.account, *since_us)
+            }
+            ClientState::Linked(link) => {
+                let server = self.servers.get(link.server).filter(|server| !server.replication)?;
+                let user = &self.state.user;
+                if server.query_us > 0 && over(config.query_timeout(user), server.query_us) {
+                    return Some(Fault::Timeout("query timeout", SqlState::QUERY_CANCELED));
+                }
+                // A message that does not end holds the server as an open transaction does, and so does a BEGIN.
+                let held = server.tx != TxStatus::Idle
+                    || link.streaming > 0
+                    || matches!(link.opening, Opening::Unsent(_));
+                let idle_in_xact = held && server.ledger.is_empty();
+                if idle_in_xact && over(config.idle_transaction_timeout(user), server.active_us) {
+                    let code = SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT;
+                    return Some(Fault::Timeout("idle transaction timeout", code));
+                }
+                (server.xact_us > 0 && over(config.transaction_timeout(user), server.xact_us))
+                    .then_some(Fault::Timeout("transaction timeout", SqlState::TRANSACTION_TIMEOUT))
+            }
+        }
+    }
+
+    /// The limits for a client that has waited for a server since this time, also for its pool's first one.
+    fn wait_overdue(&self, env: &Env, account: &Account, since_us: u64) -> Option<Fault> {
+        let (config, pool) = (&env.rules.config, &self.state);
+        let failure = || self.failure_while_waiting(env, since_us);
+        if is_over(env, config.query_wait_timeout(&pool.config, &account.user), since_us) {
+            return Some(Fault::Unserved("query_wait_timeout", SqlState::CANNOT_CONNECT_NOW, failure()));
+        }
+        is_over(env, config.query_timeout(&pool.user), account.request_us)
+            .then(|| Fault::Unserved("query_timeout", SqlState::QUERY_CANCELED, failure()))
+    }
+
+    /// `client_login_timeout`: the client is proven, and only its pool keeps it waiting.
+    fn login_overdue(&self, env: &Env, client: &Client) -> Option<Fault> {
+        let limit = env.rules.config.main.client_login_timeout;
+        if limit.is_zero() || !is_over(env, Some(limit), client.origin.since.mono_us) {
+            return None;
+        }
+        let failure = self.failure_while_waiting(env, client.account.request_us);
+        Some(Fault::Unserved("client_login_timeout (server down)", SqlState::CONNECTION_FAILURE, failure))
+    }
+
+    /// The error that kept the pool from opening a server while a client waited since this time.
+    fn failure_while_waiting(&self, env: &Env, since_us: u64) -> Option<String> {
+        let failure = self.state.failure.as_ref()?;
+        let retry_us = duration_us(env.rules.config.main.server_login_retry);
+        (failure.at_us.saturating_add(retry_us) >= since_us).then(|| failure.text.clone())
+    }
+
+    pub(crate) fn server_timeouts<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let limit_us = duration_us(cx.env.rules.config.main.server_connect_timeout);
+        if limit_us == 0 {
+            return;
+        }
+        let overdue = |start_us: u64| cx.env.now.mono_us.saturating_sub(start_us) >= limit_us;
+        let late: Vec<(ServerId, bool)> = self
+            .servers
+            .iter()
+            .filter_map(|(id, server)| match &server.state {
+                ServerState::Dialing(_) | ServerState::SecuringTls(_) | ServerState::LoggingIn(_) => {
+                    overdue(server.since.mono_us).then_some((id, true))
+                }
+                state if state.at_login().is_some() => overdue(server.since.mono_us).then_some((id, false)),
+                // A check that is not answered is the failure that it looks for; a reset, or a SET, is no work either.
+                ServerState::Checking
+                | ServerState::Cleaning
+                | ServerState::ConnectQuery(_)
+                | ServerState::Learning(_)
+                | ServerState::Settling(_)
+                | ServerState::Inquiring(_)
+                | ServerState::Auditing(_)
+                | ServerState::VerifyingSession(_)
+                | ServerState::Reading(_)
+                | ServerState::CheckingStartup(_)
+                | ServerState::Listening
+                    if !server.ledger.is_empty() =>
+                {
+                    overdue(server.active_us).then_some((id, false))
+                }
+                _ => None,
+            })
+            .collect();
+        for (id, logging_in) in late {
+            if logging_in {
+                self.login_failed(cx, id, "connect timeout", "the server did not answer in time");
+            } else {
+                self.lose_server(cx, id, "a hidden statement was not answered in time".into());
+            }
+        }
+    }
+
+    pub(crate) fn cancel_timeouts<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let main = &cx.env.rules.config.main;
+        let (connect_us, wait_us) =
+            (duration_us(main.server_connect_timeout), duration_us(main.cancel_wait_timeout));
+        let now_us = cx.env.now.mono_us;
+        let over =
+            move |limit_us: u64, start_us: u64| limit_us > 0 && now_us.saturating_sub(start_us) >= limit_us;
+        let (is_stuck, is_tired) =
+            (|start_us: u64| over(connect_us, start_us), |start_us: u64| over(wait_us, start_us));
+        let stuck: Vec<CancelId> =
+            self.cancels.iter().filter(|(_, cancel)| is_stuck(cancel.since_us)).map(|(id, _)| id).collect();
+        for id in stuck {
+            self.abandon_cancel(cx, id);
+        }
+        let tired = take_out(&mut self.state.waiting_cancels, |waiting| is_tired(waiting.since_us));
+        for requester in tired.into_iter().filter_map(|waiting| waiting.requester) {
+            cx.env.want(Effect::EndRequester(requester, "cancel_wait_timeout".into()));
+        }
+    }
+
+    /// A pool's free servers: too old, too long unused, too many, too few. And waiters, for which a reserve or retry may be
+    /// due.
+    pub(crate) fn look_after<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        self.close_unfit(cx);
+        self.close_surplus(cx);
+        self.keep_minimum(cx);
+        self.tend_notify_listener(cx);
+        if self.state.is_starving() {
+            self.notice();
+        }
+    }
+
+    fn close_unfit<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let idle_us = duration_us(cx.env.rules.config.main.server_idle_timeout);
+        for server_id in self.idle_servers() {
+            if let Some(reason) = self.reason_to_close(cx.env, server_id) {
+                self.close_server(cx, server_id, reason, CloseMode::Flush);
+                continue;
+            }
+            let Some(server) = self.servers.get(server_id) else { continue };
+            let unused_us = cx.env.now.mono_us.saturating_sub(server.active_us);
+            let pool = &self.state;
+            let min = cx.env.rules.config.min_pool_size(&pool.config);
+            if idle_us > 0 && unused_us >= idle_us && pool.servers_total() > min {
+                self.close_server(cx, server_id, "server idle timeout", CloseMode::Flush);
+            }
+        }
+    }
+
+    fn close_surplus<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let pool = &self.state;
+        let size = cx.env.rules.config.pool_size(&pool.config, &pool.user);
+        let reserve = cx.env.rules.config.reserve_pool_size(&pool.config, &pool.user);
+        if size == 0 {
+            return;
+        }
+        let surplus = pool.servers_total().saturating_sub(size.saturating_add(reserve)) as usize;
+        for server_id in self.idle_servers().into_iter().take(surplus) {
+            self.close_server(cx, server_id, "too many servers in the pool", CloseMode::Flush);
+        }
+    }
+
+    /// `min_pool_size`: while a client uses the pool, or always if the database has a forced user.
+    fn keep_minimum<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let config = std::sync::Arc::clone(&cx.env.rules.config);
+        let pool = &self.state;
+        let min = config.min_pool_size(&pool.config);
+        let size = config.pool_size(&pool.config, &pool.user);
+        let wanted = if size == 0 { min } else { min.min(size) };
+        if pool.clients == 0 && pool.config.user.is_none() {
+            return;
+        }
+        while self.state.servers_total() < wanted
+            && self.may_dial(cx.env)
+            && self.state.servers(ServerKind::Login) < config.main.max_parallel_connects.max(1)
+            && self.take_place(cx, false)
+        {
+            self.dial_server(cx, None);
+        }
+    }
+
+    /// It is to be forgotten: `pool_idle_timeout`, `autodb_idle_timeout`, and pools of databases that are no longer configured.
+    pub(crate) fn is_unused<D: Driver>(&self, cx: &mut Cx<'_, D>) -> bool {
+        let config = &cx.env.rules.config;
+        let pool = &self.state;
+        if pool.clients > 0
+            || !pool.lookups.is_empty()
+            || pool.cancels > 0
+            || !pool.waiting_cancels.is_empty()
+        {
+            return false;
+        }
+        let unused = Duration::from_micros(cx.env.now.mono_us.saturating_sub(pool.empty_us));
+        let automatic = !config.databases.contains_key(&*pool.database);
+        let unknown = config.database(&pool.database).is_none();
+        let limit = |limit: Duration| !limit.is_zero() && unused >= limit;
+        let pool_is_idle = pool.servers_total() == 0 && limit(config.main.pool_idle_timeout);
+        // A pool that is asked by logins (`auth_query`) may have no client ever.
+        let is_asked = pool.servers(ServerKind::Active) > 0;
+        let database_is_idle = automatic && !is_asked && limit(config.main.autodb_idle_timeout);
+        // If `auth_query` runs in the client's own database, it is asked for any name that a stranger makes up.
+        let never_served = pool.servers_total() == 0 && pool.greeting.is_none();
+        let is_made_up = automatic && never_served && unused >= config.main.server_login_retry;
+        if !unknown && !pool_is_idle && !database_is_idle && !is_made_up {
+            return false;
+        }
+        if pool_is_idle && !unknown {
+            let line = format!("cleaning up idle pool {}/{}", pool.database, pool.user);
+            cx.log(Level::Log, &line);
+        } else if automatic {
+            let line = format!(
+                "dropping database '{}' as it does not exist anymore or inactive auto-database",
+                pool.database
+            );
+            cx.log(Level::Log, &line);
+        }
+        true
+    }
+}

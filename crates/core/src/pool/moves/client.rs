@@ -1,0 +1,392 @@
+//! The moves of a client between its states. No other module lets a client join or leave a queue, a server, a pool.
+
+use pgweir_settings::PoolMode;
+use pgweir_wire::error::{Report, SqlState, encode_notice};
+
+use crate::client_handoff::Replication;
+use crate::context::Activity;
+use crate::context::{Cx, Env};
+use crate::driver::{CloseMode, Closed, Driver, Level};
+use crate::errors::Fault;
+use crate::ids::{ClientId, ServerId};
+use crate::limits::{BACKLOG_HIGH_BYTES, INBOX_BYTES_MAX};
+use crate::mail::Shutdown;
+use crate::pool::Step;
+use crate::pool::choose::admission::Admission;
+use crate::pool::client::state::{Account, Client, ClientState, Link, Opening, Waiting, log_name};
+use crate::pool::relay::ledger::{Entry, Kind, Owner, Purpose};
+use crate::pool::server::state::ServerState;
+use crate::pool::{Pool, PoolState};
+
+impl Pool {
+    /// An idle client needs a server: it gets one at once, if one is free and no client waits; else it joins the queue.
+    pub(crate) fn request_server<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        bytes: &[u8],
+    ) -> Step {
+        let now_us = cx.env.now.mono_us;
+        let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
+        let begin = match std::mem::replace(&mut client.state, ClientState::Idle) {
+            ClientState::DeferredBegin(deferred) => Some(deferred.text),
+            _ => None,
+        };
+        let group = if begin.is_some() { None } else { self.group_of(cx.env, id, bytes) };
+        let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
+        let account = &mut client.account;
+        account.request_us = now_us;
+        account.refused_servers = 0;
+        // Its messages are looked at one by one then.
+        let group = group.filter(|_| account.unnamed.is_none());
+        client.state = ClientState::Waiting(Waiting { since_us: now_us, notified: false, group, begin });
+        let pool = &mut self.state;
+        pool.waiting += 1;
+        // A message that waits for this server is not the other clients' turn.
+        if pool.affinities.is_for(id)
+            && let Some(server) = self.take_idle(cx, Some(id))
+        {
+            self.link(cx, id, server);
+            return Step::Used(0);
+        }
+        let pool = &mut self.state;
+        if pool.waiting == 1
+            && self.state.at_login() == 0
+            && let Admission::Alone(server) = self.find_place(cx, id)
+        {
+            self.link(cx, id, server);
+            return Step::Used(0);
+        }
+        self.state.queue.push_back(id);
+        self.notice();
+        if let Some(fault) = self.known_failure(cx.env) {
+            return self.refuse_client(cx, id, &fault);
+        }
+        if cx.env.stopping == Some(Shutdown::WaitForServers) {
+            return self.refuse_client(cx, id, &Fault::ServerShuttingDown);
+        }
+        Step::Wait
+    }
+
+    /// The client that is next to get a server, if there is one. It stays where it is.
+    pub(crate) fn next_waiter(&mut self) -> Option<ClientId> {
+        let pool = &mut self.state;
+        while let Some(&id) = pool.queue.front() {
+            let state = self.clients.get(id).map(|client| &client.state);
+            if matches!(state, Some(ClientState::Waiting(_))) {
+                return Some(id);
+            }
+            pool.queue.pop_front();
+        }
+        debug_assert_eq!(pool.waiting, 0, "a waiting client is in no queue");
+        None
+    }
+
+    /// The client that has waited longest, and since when (monotonic, µs).
+    pub(crate) fn first_waiting(&self) -> Option<(ClientId, u64)> {
+        self.state.queue.iter().find_map(|&id| match &self.clients.get(id)?.state {
+            ClientState::Waiting(waiting) => Some((id, waiting.since_us)),
+            _ => None,
+        })
+    }
+
+    /// Waiting → Linked. The server must be free. The caller looks at what the client sent.
+    pub(crate) fn link<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
+        let now_us = cx.env.now.mono_us;
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let ClientState::Waiting(waiting) = &mut client.state else {
+            debug_assert!(false, "only a waiting client is linked");
+            return;
+        };
+        let pool = &mut self.state;
+        pool.waiting -= 1;
+        pool.linked += 1;
+        pool.stats.server_assignments += 1;
+        let waited_us = now_us.saturating_sub(waiting.since_us);
+        pool.stats.wait_us += waited_us;
+        client.state = ClientState::Linked(Link {
+            group: waiting.group,
+            opening: waiting.begin.take().map_or(Opening::Done, Opening::Unsent),
+            ..Link::new(server_id, pool.mode)
+        });
+        self.set_server_state(server_id, ServerState::Busy(id));
+        self.take_own(id, server_id);
+        let Some(account) = self.clients.get_mut(id).map(|client| &mut client.account) else {
+            return;
+        };
+        let server = &mut self.servers[server_id];
+        server.active_us = now_us;
+        if !std::mem::replace(&mut server.used, true) {
+            self.state.stillborn = 0;
+        }
+        server.waited_us = waited_us;
+        server.unseen = server.unseen.saturating_add(1);
+        server.followed.clear();
+        let replication = account.replication;
+        self.log_debug(cx, |worker, _| {
+            let (client, server) = worker.log_names(id, server_id)?;
+            Some(format!("{client} gets {server} after {waited_us} us"))
+        });
+        self.use_server(id, server_id);
+        self.end_affinity(Some(server_id), id);
+        if replication == Replication::None {
+            self.settle_server(cx, id, server_id);
+        }
+    }
+
+    /// Linked → Idle: the client's transaction (or session) is over. The caller sets the server's next state.
+    pub(crate) fn unlink(&mut self, env: &mut Env, id: ClientId) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let ClientState::Linked(link) = &client.state else {
+            debug_assert!(false, "only a linked client is unlinked");
+            return;
+        };
+        if link.kept > 0 {
+            // The requests that it sent while it was queued are answered.
+            client.inbox.drain(..link.kept.min(client.inbox.len()));
+            if client.inbox.is_empty() {
+                env.buffers.give_back(std::mem::take(&mut client.inbox));
+            }
+        }
+        client.state = ClientState::Idle;
+        client.account.active_us = env.now.mono_us;
+        self.state.linked -= 1;
+    }
+
+    /// Ends a client with a FATAL error. Returns [`Step::Gone`], so that the caller may end with it.
+    pub(crate) fn refuse_client<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        fault: &Fault,
+    ) -> Step {
+        let Some(client) = self.clients.get(id) else { return Step::Gone };
+        let (text, name) = (fault.text(), self.client_log_name(client));
+        self.note_error(cx.env, id, fault.code().as_bytes());
+        let Some(client) = self.clients.get(id) else { return Step::Gone };
+        if !self.is_mid_message(client) {
+            let conn = client.conn;
+            cx.env.scratch.clear();
+            fault.encode(&mut cx.env.scratch);
+            cx.driver.send(conn, &cx.env.scratch);
+        }
+        if let ClientState::Linked(link) = &client.state
+            && let Some(reason) = fault.ends_server()
+            && let Some(server) = self.servers.get_mut(link.server)
+        {
+            server.retire.get_or_insert(reason);
+        }
+        self.remove_client(cx, id, &fault.reason(), CloseMode::Flush);
+        if cx.env.rules.config.main.log_pooler_errors {
+            cx.log(Level::Warning, &format!("{name} pooler error: {text}"));
+        }
+        Step::Gone
+    }
+
+    /// The client said goodbye.
+    pub(crate) fn client_left<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, reason: &str) -> Step {
+        let mode = self.close_mode(cx, id);
+        self.remove_client(cx, id, reason, mode);
+        Step::Gone
+    }
+
+    /// How to close towards a client that left by itself: it waits only for bytes that were queued before.
+    fn close_mode<D: Driver>(&self, cx: &Cx<'_, D>, id: ClientId) -> CloseMode {
+        let queued = self.clients.get(id).is_some_and(|client| cx.driver.backlog(client.conn) > 0);
+        if queued { CloseMode::Flush } else { CloseMode::Now }
+    }
+
+    /// The client's connection ended.
+    pub(crate) fn client_closed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, why: &Closed) {
+        match why {
+            Closed::Eof => self.remove_client(cx, id, "client unexpected eof", CloseMode::Flush),
+            Closed::Broken(text) | Closed::DialFailed(text) | Closed::NameNotResolved(text) => {
+                self.remove_client(cx, id, text, CloseMode::Now);
+            }
+            Closed::Tls(text) => {
+                let Some(client) = self.clients.get(id) else { return };
+                let line = format!("{} TLS handshake error: {text}", self.client_log_name(client));
+                cx.log(Level::Warning, &line);
+                self.remove_client(cx, id, "TLS handshake error", CloseMode::Now);
+            }
+        }
+    }
+
+    /// Part of a message of the server was passed on and the rest cannot follow: the client would take an error for its
+    /// content.
+    fn is_mid_message(&self, client: &Client) -> bool {
+        let ClientState::Linked(link) = &client.state else { return false };
+        // On a replication connection message boundaries are not tracked.
+        self.servers.get(link.server).is_some_and(|server| {
+            server.replication || server.streaming.is_some_and(|streaming| streaming.to.is_some())
+        })
+    }
+
+    /// Removes a client, from whatever state, and frees or closes the server that it held.
+    pub(crate) fn remove_client<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        reason: &str,
+        mode: CloseMode,
+    ) {
+        let Some(client) = self.clients.get(id) else { return };
+        if cx.env.rules.config.main.log_disconnections && cx.driver.log_reaches_anybody(Level::Log) {
+            let age_s = cx.env.now.mono_us.saturating_sub(client.origin.since.mono_us) / 1_000_000;
+            let line = format!("{} closing because: {reason} (age={age_s}s)", self.client_log_name(client));
+            cx.log(Level::Log, &line);
+        }
+        let Some(mut client) = self.clients.remove(id) else { return };
+        cx.env.clear_role(client.conn);
+        cx.driver.close(client.conn, mode);
+        cx.env.buffers.give_back(std::mem::take(&mut client.inbox));
+        match client.state {
+            ClientState::Linked(link) => {
+                self.leave_pool(cx.env, id, client.account, |pool| pool.linked -= 1);
+                self.forget_pin(link.pin.as_deref());
+                self.abandon_server(cx, &link);
+            }
+            ClientState::QueuedBehind(_) => {
+                self.leave_pool(cx.env, id, client.account, |pool| pool.queued_behind -= 1);
+            }
+            ClientState::Waiting(_) => {
+                self.leave_pool(cx.env, id, client.account, |pool| pool.waiting -= 1);
+            }
+            ClientState::AwaitingServer(_) => {
+                self.abandon_dial(cx, id);
+                self.leave_pool(cx.env, id, client.account, |pool| pool.forget_at_login(id));
+            }
+            ClientState::Idle | ClientState::Ignoring | ClientState::DeferredBegin(_) => {
+                self.leave_pool(cx.env, id, client.account, |_| ());
+            }
+        }
+    }
+
+    pub(crate) fn leave_pool(
+        &mut self,
+        env: &mut Env,
+        id: ClientId,
+        mut account: Account,
+        leave: impl FnOnce(&mut PoolState),
+    ) {
+        env.cancel_keys.remove(&account.cancel_key.head());
+        debug_assert!(!self.clients.contains_key(id));
+        for statement in account.statements.iter_mut().flat_map(|statements| statements.drain()) {
+            env.statements.give_back(statement);
+        }
+        self.forget_listener(&account, id);
+        env.uncount(&account.counted);
+        env.shared.note_client(env.worker, false);
+        self.end_affinity(None, id);
+        self.give_up_own(&account, id);
+        leave(&mut self.state);
+        self.state.clients -= 1;
+        self.state.empty_us = env.now.mono_us;
+    }
+
+    /// Nothing more can be done with this client's bytes until something else happens.
+    pub(crate) fn client_is_stalled(&self, id: ClientId) -> bool {
+        let Some(client) = self.clients.get(id) else { return false };
+        match &client.state {
+            ClientState::Waiting(_) | ClientState::AwaitingServer(_) | ClientState::QueuedBehind(_) => true,
+            ClientState::Linked(link) if link.held || link.kept > 0 || link.opening.holds() => true,
+            ClientState::Linked(link) => self.servers.get(link.server).is_some_and(|server| {
+                matches!(server.state, ServerState::Settling(_) | ServerState::Auditing(_))
+                    || !server.pipelined.is_alone()
+            }),
+            _ => false,
+        }
+    }
+
+    /// Stops reading from a client.
+    pub(crate) fn pause_client<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
+        if let Some(client) = self.clients.get_mut(id)
+            && !client.reads_paused
+        {
+            client.reads_paused = true;
+            cx.driver.pause_reads(client.conn);
+        }
+    }
+
+    /// Reads from a client again, if nothing speaks against it.
+    pub(crate) fn client_unpause<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
+        let Some(client) = self.clients.get(id) else { return };
+        if !client.reads_paused || cx.env.activity == Activity::Suspended {
+            return;
+        }
+        if client.inbox.len() > INBOX_BYTES_MAX && self.client_is_stalled(id) {
+            return;
+        }
+        if cx.driver.backlog(client.conn) > BACKLOG_HIGH_BYTES {
+            return;
+        }
+        if let ClientState::Linked(link) = &client.state
+            && let Some(server) = self.servers.get(link.server)
+            && cx.driver.backlog(server.conn) > BACKLOG_HIGH_BYTES
+        {
+            return;
+        }
+        let conn = client.conn;
+        self.clients[id].reads_paused = false;
+        cx.driver.resume_reads(conn);
+    }
+
+    /// The client took everything: its server may go on.
+    pub(crate) fn client_drained<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        // It has its answer now: only from here on can it be idle.
+        client.account.active_us = cx.env.now.mono_us;
+        if let ClientState::Linked(link) = &client.state {
+            let server = link.server;
+            if let Some(server) = self.servers.get_mut(server) {
+                server.active_us = cx.env.now.mono_us;
+            }
+            self.server_unpause(cx, server);
+        }
+        self.client_resume(cx, id);
+    }
+
+    /// `query_wait_notify`: tells a client, once, that it waits.
+    pub(crate) fn notify_waiter<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let notified = match &mut client.state {
+            ClientState::Waiting(waiting) => &mut waiting.notified,
+            ClientState::QueuedBehind(queued_behind) => &mut queued_behind.notified,
+            _ => return,
+        };
+        if std::mem::replace(notified, true) {
+            return;
+        }
+        let text = "No server connection available in postgres backend, client being queued";
+        let report = Report::notice(SqlState::SUCCESSFUL_COMPLETION, text);
+        cx.env.scratch.clear();
+        encode_notice(&mut cx.env.scratch, &report);
+        cx.driver.send(client.conn, &cx.env.scratch);
+    }
+
+    /// A statement of our own. Its answer is hidden.
+    pub(crate) fn send_hidden<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        server_id: ServerId,
+        purpose: Purpose,
+        text: &[u8],
+    ) {
+        let server = &mut self.servers[server_id];
+        cx.env.scratch.clear();
+        pgweir_wire::frontend::encode_query(&mut cx.env.scratch, text);
+        server.ledger.push(Entry::new(Owner::Hidden(purpose), Kind::Query));
+        cx.driver.send(server.conn, &cx.env.scratch);
+    }
+
+    /// `C-0x12: database/user@host:port` as log lines begin.
+    pub(crate) fn client_log_name(&self, client: &Client) -> String {
+        let user = &client.account.user;
+        log_name(client.serial, &self.state.database, user, &client.origin.peer)
+    }
+
+    /// The mode that a client is pooled by. Replication connections are always sessions.
+    pub(crate) fn client_mode(&self, client: &Client) -> PoolMode {
+        if client.account.replication == Replication::None { self.state.mode } else { PoolMode::Session }
+    }
+}

@@ -1,0 +1,4 @@
+//! The moves of clients and servers between their states.
+
+pub(crate) mod client;
+pub(crate) mod server;

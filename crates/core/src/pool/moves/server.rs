@@ -1,0 +1,524 @@
+//! The moves of a server connection between its states. No other module lets a server join or leave a pool.
+
+use std::borrow::Cow;
+
+use pgweir_settings::PoolMode;
+use pgweir_wire::backend::tag;
+
+use crate::client_handoff::Replication;
+use crate::context::duration_us;
+use crate::context::{Cx, Effect, Env};
+use crate::driver::{CloseMode, Closed, Driver, Level};
+use crate::errors::Fault;
+use crate::ids::{ClientId, ServerId};
+use crate::limits::BACKLOG_HIGH_BYTES;
+use crate::mail::Shutdown;
+use crate::pool::client::state::{Client, ClientState, Link, Opening};
+use crate::pool::lookup::answer_lookup;
+use crate::pool::relay::ledger::Purpose;
+use crate::pool::server::state::{Server, ServerState};
+use crate::pool::{Pool, ServerKind};
+use crate::worker::login::inquiry::{Answer, Obstacle};
+
+impl Pool {
+    /// The one way to change a server's state: lists and numbers follow.
+    pub(crate) fn set_server_state(&mut self, id: ServerId, state: ServerState) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let (from, to) = (server.state.kind(), state.kind());
+        debug_assert!(is_legal(&server.state, &state), "a server can not make this move");
+        server.state = state;
+        if from != to {
+            self.state.list(id, Some(from), Some(to));
+        }
+    }
+
+    /// A free server that may be used at once. Those that are too old are closed, those that idled for long are checked
+    /// first and come back by themselves.
+    pub(crate) fn take_idle<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        client: Option<ClientId>,
+    ) -> Option<ServerId> {
+        if self.gets_own_server() {
+            return self.take_idle_of_session(cx, client);
+        }
+        loop {
+            let pool = &self.state;
+            if pool.paused || cx.env.activity != crate::context::Activity::Active {
+                return None;
+            }
+            let fifo = cx.env.rules.config.main.server_round_robin;
+            let id = *(if fifo { pool.idle.front() } else { pool.idle.back() })?;
+            let drawn_on = self.drawn_on(client);
+            let id = drawn_on.or_else(|| self.fitting_idle(id, client)).unwrap_or(id);
+            let id = match self.state.affinities.is_empty() {
+                true => id,
+                false => self.beside_affinities(cx.env, id, client)?,
+            };
+            if let Some(reason) = self.reason_to_close(cx.env, id) {
+                self.close_server(cx, id, reason, CloseMode::Flush);
+            } else if self.needs_check(cx.env, &self.servers[id]) {
+                let pool = &self.state;
+                // A server that has just been checked goes first, at any place in the list: else two could be checked in
+                // turns without end.
+                let checked = pool.idle.iter().copied().find(|&other| {
+                    self.reason_to_close(cx.env, other).is_none()
+                        && !self.needs_check(cx.env, &self.servers[other])
+                });
+                if checked.is_some() {
+                    return checked;
+                }
+                if pool.servers(ServerKind::Tested) >= pool.demand() {
+                    return None;
+                }
+                self.check_server(cx, id);
+            } else {
+                return Some(id);
+            }
+        }
+    }
+
+    pub(crate) fn needs_check(&self, env: &Env, server: &Server) -> bool {
+        let main = &env.rules.config.main;
+        let idle_us = env.now.mono_us.saturating_sub(server.active_us);
+        !main.server_check_query.is_empty() && idle_us > duration_us(main.server_check_delay)
+    }
+
+    pub(crate) fn check_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        self.set_server_state(id, ServerState::Checking);
+        self.servers[id].active_us = cx.env.now.mono_us;
+        let query = &cx.env.rules.config.main.server_check_query;
+        let text =
+            if query.eq_ignore_ascii_case("<empty>") { Vec::new() } else { query.clone().into_bytes() };
+        self.send_hidden(cx, id, Purpose::Check, &text);
+    }
+
+    /// The last owed ReadyForQuery came, and the transaction status is idle.
+    pub(crate) fn server_rests<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        self.pipeline_head_answered(cx.env, id);
+        let Some(server) = self.servers.get_mut(id) else { return };
+        match server.state {
+            ServerState::Busy(client) => self.transaction_ended(cx, id, client),
+            ServerState::Draining => {
+                let mode = self.state.mode;
+                self.release_server(cx, id, mode);
+            }
+            ServerState::Settling(ref settling) => {
+                let client = settling.client;
+                self.settled(cx, id, client);
+                self.set_server_state(id, ServerState::Busy(client));
+                self.client_resume(cx, client);
+            }
+            ServerState::Inquiring(_) => self.lookup_ended(cx, id),
+            ServerState::Auditing(_) => self.audited(cx, id),
+            ServerState::VerifyingSession(_) => self.session_checked(cx, id),
+            ServerState::Reading(_) => self.catalog_read(cx, id),
+            ServerState::CheckingStartup(_) => self.checked(cx, id),
+            ServerState::Cleaning => self.cleaned(cx, id),
+            ServerState::ConnectQuery(_) => self.connect_query_ended(cx, id),
+            ServerState::Learning(_) => self.learnt(cx, id),
+            ServerState::Checking => self.free_server(cx, id),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn transaction_ended<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        client_id: ClientId,
+    ) {
+        let Some(client) = self.clients.get(client_id) else { return };
+        if self.client_mode(client) == PoolMode::Session {
+            return self.close_fast(cx, id, client_id);
+        }
+        if matches!(&client.state, ClientState::Linked(link) if link.streaming > 0) {
+            // COPY data whose end is still to come, for a COPY that failed: the server reads it as COPY data.
+            return;
+        }
+        let made_in = match &client.state {
+            ClientState::Linked(link) => link.made_in,
+            _ => PoolMode::Transaction,
+        };
+        if self.session_stays(cx, id, client_id) {
+            return;
+        }
+        let drew = self.has_drawn(client_id);
+        self.log_debug(cx, |worker, _| {
+            let (client, server) = worker.log_names(client_id, id)?;
+            Some(format!("{client} gives {server} back"))
+        });
+        self.unlink(cx.env, client_id);
+        self.end_cancels_for(cx, client_id);
+        if !self.checks_session(cx, id, made_in) {
+            self.release_server(cx, id, made_in);
+        }
+        if drew {
+            self.begin_affinity(cx.env, id, client_id);
+        }
+        // Messages that it sent after a DISCARD waited for this; mostly there are none.
+        self.state.to_resume.push_back(client_id);
+    }
+
+    /// `server_fast_close`: a session that has a server to be replaced ends with its transaction.
+    fn close_fast<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client_id: ClientId) {
+        let (Some(server), Some(client)) = (self.servers.get(id), self.clients.get(client_id)) else {
+            return;
+        };
+        if server.retire.is_some()
+            && !server.said_fatal
+            && cx.env.rules.config.main.server_fast_close
+            && client.replication() == Replication::None
+        {
+            // For any reason, as PgBouncer does it.
+            self.refuse_client(cx, client_id, &Fault::ServerLost("database configuration changed".into()));
+        }
+    }
+
+    /// The same for sessions that were between two transactions when their server was marked.
+    pub(crate) fn close_idle_sessions_fast<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        if !cx.env.rules.config.main.server_fast_close {
+            return;
+        }
+        let rests = |client: &Client| match &client.state {
+            ClientState::Linked(link) => {
+                link.streaming == 0 && !matches!(link.opening, Opening::Unsent(_)) && client.inbox.is_empty()
+            }
+            _ => false,
+        };
+        let marked: Vec<(ServerId, ClientId)> = self
+            .servers
+            .iter()
+            .filter(|(_, server)| server.retire.is_some() && server.is_at_rest())
+            .filter_map(|(id, server)| match server.state {
+                ServerState::Busy(client_id) => Some((id, client_id)),
+                _ => None,
+            })
+            .filter(|(_, client_id)| {
+                let client = self.clients.get(*client_id);
+                client.is_some_and(|client| self.client_mode(client) == PoolMode::Session && rests(client))
+            })
+            .collect();
+        for (id, client_id) in marked {
+            self.close_fast(cx, id, client_id);
+        }
+    }
+
+    /// A client has no more use for this server, which is at rest but for a question of ours.
+    pub(crate) fn release_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, mode: PoolMode) {
+        let main = &cx.env.rules.config.main;
+        let reset = mode == PoolMode::Session || main.server_reset_query_always;
+        if reset && !main.server_reset_query.is_empty() && self.servers[id].retire.is_none() {
+            let text = main.server_reset_query.clone();
+            self.set_server_state(id, ServerState::Cleaning);
+            self.servers[id].active_us = cx.env.now.mono_us;
+            self.send_hidden(cx, id, Purpose::Reset, text.as_bytes());
+        } else if self.servers[id].only_fenced() {
+            self.set_server_state(id, ServerState::Checking);
+        } else {
+            self.free_server(cx, id);
+        }
+        // A client that reads slowly may have stopped it; it is no longer that client's.
+        self.server_unpause(cx, id);
+    }
+
+    /// Into the list of free servers, if nothing speaks against it.
+    pub(crate) fn free_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        if self.is_notify_listener(id) {
+            return self.notify_listener_up(cx, id);
+        }
+        let Some(server) = self.servers.get_mut(id) else { return };
+        if server.cancels > 0 {
+            self.set_server_state(id, ServerState::HeldForCancel);
+            return;
+        }
+        server.active_us = cx.env.now.mono_us;
+        self.notice();
+        match self.reason_to_close(cx.env, id) {
+            Some(reason) => self.close_server(cx, id, reason, CloseMode::Flush),
+            None => {
+                self.set_server_state(id, ServerState::Idle);
+                let pool = &self.state;
+                if !pool.is_starving() && pool.is_limited {
+                    // Another pool may have waited for one of this pool's servers to become free.
+                    cx.env.want(Effect::OfferRoom);
+                }
+            }
+        }
+    }
+
+    /// Why a server that rests should not be used again.
+    pub(crate) fn reason_to_close(&self, env: &Env, id: ServerId) -> Option<&'static str> {
+        let server = self.servers.get(id)?;
+        // A message that may come at any time may still be incomplete: if the server closed now, a client that listened here
+        // would miss later notifications.
+        let is_dirty = server.inbox.first().is_some_and(|&tag| !comes_unasked(tag));
+        if is_dirty || server.streaming.is_some() {
+            return Some(server.retire.unwrap_or("idle server got dirty"));
+        }
+        self.reason_to_retire(env, id)
+    }
+
+    /// Why a server should not be used any more when its present work is over.
+    pub(crate) fn reason_to_retire(&self, env: &Env, id: ServerId) -> Option<&'static str> {
+        let server = self.servers.get(id)?;
+        if let Some(reason) = server.retire {
+            return Some(reason);
+        }
+        let pool = &self.state;
+        if !server.opened.is_plain() && !self.gets_own_server() {
+            return Some("opened for a session");
+        }
+        if env.stopping == Some(Shutdown::WaitForServers) && pool.waiting == 0 {
+            return Some("server shutting down");
+        }
+        if pool.paused || env.activity == crate::context::Activity::Paused {
+            return Some("pause mode");
+        }
+        let lifetime_us = duration_us(env.rules.config.server_lifetime(&pool.config));
+        let age_us = env.now.mono_us.saturating_sub(server.since.mono_us);
+        // `server_lifetime = 0` is "use once", not "never".
+        if age_us < lifetime_us || (lifetime_us == 0 && !server.used) {
+            return None;
+        }
+        // Servers that were opened together do not all end together.
+        let spread_us = lifetime_us / u64::from(pool.servers_total().max(1));
+        let spread = lifetime_us == 0
+            || pool.aged_us == 0
+            || env.now.mono_us >= pool.aged_us.saturating_add(spread_us);
+        spread.then_some("server lifetime over")
+    }
+
+    /// The client of a server is gone (and removed already). If it left anything unfinished, the server is closed: the
+    /// effect of a half-sent message is unknown.
+    pub(crate) fn abandon_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, link: &Link) {
+        let (id, mid_message, made_in) = (link.server, link.streaming > 0, link.made_in);
+        let Some(server) = self.servers.get(id) else { return };
+        if server.lost {
+            return;
+        }
+        if !server.pipelined.is_alone() {
+            // Its request is whole, and over with its answer: the clients behind it need not suffer.
+            self.set_server_state(id, ServerState::Draining);
+            self.server_unpause(cx, id);
+            return;
+        }
+        let touched = made_in != PoolMode::Session && (link.pin.is_some() || link.touched.is_some());
+        if matches!(server.state, ServerState::Auditing(_)) && !mid_message {
+            return self.clear_session(cx, id, link.pin.as_deref());
+        }
+        let settling = matches!(server.state, ServerState::Settling(_));
+        let because = |reason| server.retire.unwrap_or(reason);
+        let rests = server.is_at_rest() || server.only_restores() || server.only_fenced();
+        if cx.driver.backlog(server.conn) > 0 && !rests {
+            let reason = because("client disconnect before everything was sent to the server");
+            self.close_server(cx, id, reason, CloseMode::Now);
+        } else if mid_message || settling || !rests {
+            let reason = because("client disconnect while server was not ready");
+            self.close_server(cx, id, reason, CloseMode::Flush);
+        } else if server.replication {
+            self.close_server(cx, id, "replication client was closed", CloseMode::Flush);
+        } else if touched {
+            self.clear_session(cx, id, link.pin.as_deref());
+        } else {
+            let mode = self.state.mode;
+            self.release_server(cx, id, if made_in == PoolMode::Session { made_in } else { mode });
+        }
+    }
+
+    /// The connection to a server ended.
+    pub(crate) fn server_closed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, why: &Closed) {
+        let Some(server) = self.servers.get(id) else { return };
+        match server.state {
+            ServerState::Dialing(_) | ServerState::SecuringTls(_) | ServerState::LoggingIn(_) => {
+                let (reason, text) = match why {
+                    Closed::NameNotResolved(text) => ("server DNS lookup failed", text.as_str()),
+                    Closed::DialFailed(text) => ("connect failed", text.as_str()),
+                    Closed::Tls(text) => ("TLS handshake failed", text.as_str()),
+                    Closed::Broken(text) => ("server conn crashed?", text.as_str()),
+                    Closed::Eof => ("server conn crashed?", "the server closed the connection during login"),
+                };
+                self.login_failed(cx, id, reason, text);
+            }
+            _ => self.lose_server(cx, id, "server conn crashed?".into()),
+        }
+    }
+
+    /// A server that cannot be used any more: its client learns why.
+    pub(crate) fn lose_server<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        reason: Cow<'static, str>,
+    ) {
+        let Some(server) = self.servers.get(id) else { return };
+        if server.state.at_login().is_some() {
+            // The next one would end in the same way, at once: that waits for `server_login_retry`.
+            return self.login_failed(cx, id, "connect_query failed", &reason);
+        }
+        let prepares = matches!(server.state, ServerState::Settling(_));
+        if prepares && self.gets_another_server(cx, id) {
+            // Nothing of its client's request was sent.
+            return self.close_server(cx, id, &reason, CloseMode::Now);
+        }
+        let Some(server) = self.servers.get(id) else { return };
+        let (client, said_fatal) = (server.state.client(), server.said_fatal);
+        if let Some(client_id) = client.filter(|&client| self.clients.contains_key(client)) {
+            let fault = match self.lost_with_server(client_id) {
+                Some(lost) => Fault::PinnedServerLost(reason.clone(), lost),
+                None => Fault::ServerLost(reason.clone()),
+            };
+            // Told before the server is removed: only then is it known whether a message is half passed on.
+            self.servers[id].lost = true;
+            if said_fatal {
+                self.remove_client(cx, client_id, &reason, CloseMode::Flush);
+            } else {
+                self.refuse_client(cx, client_id, &fault);
+            }
+        } else {
+            self.note_stillborn(cx.env, id);
+        }
+        self.close_server(cx, id, &reason, CloseMode::Now);
+    }
+
+    /// Closes a server connection and forgets it. A client that was linked to it must be dealt with before.
+    pub(crate) fn close_server<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        reason: &str,
+        mode: CloseMode,
+    ) {
+        let Some(server) = self.servers.get(id) else { return };
+        if cx.env.rules.config.main.log_disconnections && cx.driver.log_reaches_anybody(Level::Log) {
+            let age_s = cx.env.now.mono_us.saturating_sub(server.since.mono_us) / 1_000_000;
+            let line = format!("{} closing because: {reason} (age={age_s}s)", self.server_log_name(server));
+            cx.log(Level::Log, &line);
+        }
+        self.put_back_queued(cx, id);
+        self.leave_short(id);
+        self.set_unlisted(id);
+        let Some(mut server) = self.servers.remove(id) else { return };
+        cx.env.clear_role(server.conn);
+        // Before the login is over, this would be no message but the first byte of another one.
+        let logged_in = server.state.kind() != ServerKind::Login;
+        if mode == CloseMode::Flush && logged_in && server.is_at_rest() {
+            cx.env.scratch.clear();
+            pgweir_wire::frontend::encode_terminate(&mut cx.env.scratch);
+            cx.driver.send(server.conn, &cx.env.scratch);
+        }
+        cx.driver.close(server.conn, mode);
+        cx.env.buffers.give_back(std::mem::take(&mut server.inbox));
+        server.first_ask.end(true, &mut cx.env.buffers);
+        if let ServerState::Inquiring(inquiring) = &server.state {
+            answer_lookup(cx, &inquiring.lookup, Answer::Nobody(Obstacle::Unreachable));
+        }
+        for statement in server.statements.drain() {
+            cx.env.statements.give_back(statement);
+        }
+        for entry in server.ledger.drain() {
+            self.statement_evicted(cx.env, entry);
+        }
+        if reason == "server lifetime over" {
+            self.state.aged_us = cx.env.now.mono_us;
+        }
+        self.give_back_server(cx);
+        self.notice();
+        self.notify_listener_lost(cx, id);
+    }
+
+    /// Takes a server out of its list before it is removed.
+    pub(crate) fn set_unlisted(&mut self, id: ServerId) {
+        let Some(server) = self.servers.get(id) else { return };
+        let kind = server.state.kind();
+        let pool = &mut self.state;
+        pool.affinities.end(id);
+        pool.list(id, Some(kind), None);
+    }
+
+    /// One server fewer counts towards the limits that span pools; pools that starved by them may try again.
+    pub(crate) fn give_back_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let pool = &self.state;
+        pool.database_counts.servers.give_back();
+        pool.user_counts.servers.give_back();
+        if pool.is_limited {
+            cx.env.want(Effect::NoticeStarving);
+        }
+    }
+
+    /// The server took everything: its client may go on.
+    pub(crate) fn server_drained<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        if let Some(client) = self.servers.get(id).and_then(|server| server.state.client()) {
+            self.client_unpause(cx, client);
+        }
+    }
+
+    /// Stops reading from a server if its client does not keep up.
+    pub(crate) fn pause_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        if let Some(server) = self.servers.get_mut(id)
+            && !server.reads_paused
+        {
+            server.note_pause(cx.env.now.mono_us);
+            cx.driver.pause_reads(server.conn);
+        }
+    }
+
+    /// Reads from a server again, if its client keeps up (or it has none).
+    pub(crate) fn server_unpause<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        let Some(server) = self.servers.get(id) else { return };
+        if !server.reads_paused {
+            return;
+        }
+        let client = server.state.client().and_then(|client| self.clients.get(client));
+        if client.is_some_and(|client| cx.driver.backlog(client.conn) > BACKLOG_HIGH_BYTES) {
+            return;
+        }
+        let conn = server.conn;
+        self.servers[id].note_unpause(cx.env.now.mono_us);
+        cx.driver.resume_reads(conn);
+    }
+
+    /// `S-0x12: database/user@host:port` as log lines begin.
+    pub(crate) fn server_log_name(&self, server: &Server) -> String {
+        let pool = &self.state;
+        format!("S-{:#x}: {}/{}@{}", server.serial, pool.database, pool.user, server.address())
+    }
+}
+
+/// The moves that exist.
+fn is_legal(from: &ServerState, to: &ServerState) -> bool {
+    use ServerState as S;
+    matches!(
+        (from, to),
+        (S::Dialing(_), S::SecuringTls(_) | S::LoggingIn(_))
+            | (S::SecuringTls(_), S::LoggingIn(_))
+            | (S::LoggingIn(_), S::ConnectQuery(_) | S::Reading(_) | S::Idle | S::Busy(_) | S::Listening)
+            | (S::ConnectQuery(_), S::Learning(_))
+            | (S::ConnectQuery(_) | S::Learning(_), S::Reading(_) | S::Listening)
+            | (S::ConnectQuery(_) | S::Learning(_) | S::Cleaning | S::Checking, S::Idle | S::HeldForCancel)
+            | (S::Cleaning, S::ConnectQuery(_) | S::Reading(_))
+            | (S::Inquiring(_), S::Idle | S::Cleaning | S::HeldForCancel)
+            | (
+                S::Busy(_) | S::Draining,
+                S::Busy(_)
+                    | S::Draining
+                    | S::Settling(_)
+                    | S::Idle
+                    | S::Checking
+                    | S::Cleaning
+                    | S::HeldForCancel
+            )
+            | (S::Idle, S::Busy(_) | S::Checking | S::Inquiring(_) | S::CheckingStartup(_))
+            | (S::CheckingStartup(_), S::Idle | S::Cleaning | S::HeldForCancel)
+            | (S::Busy(_), S::Auditing(_) | S::VerifyingSession(_) | S::Reading(_))
+            | (S::VerifyingSession(_) | S::Reading(_), S::Idle | S::HeldForCancel)
+            | (S::Auditing(_), S::Busy(_) | S::Cleaning)
+            | (S::Settling(_), S::Busy(_))
+            | (S::HeldForCancel, S::Idle)
+    )
+}
+
+/// A message that PostgreSQL may send to a session at rest: "Asynchronous Operations" of its page on the message flow.
+pub(crate) fn comes_unasked(tag: u8) -> bool {
+    matches!(tag, tag::NOTICE | tag::NOTIFICATION | tag::PARAMETER_STATUS)
+}

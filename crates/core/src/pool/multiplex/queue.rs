@@ -1,0 +1,371 @@
+//! Multiplexing: statements of several clients on one server, one after the other.
+//!
+//! A queued client has sent a whole group that is certainly over with its own answer, and so has every client before it. The
+//! first one has the server as any linked client has it; when its answer is complete, the next one becomes the first. The
+//! messages of a queued client stay in its inbox until then: as long as the client has seen no answer, they can be sent again
+//! on another server.
+
+use pgweir_wire::backend::TxStatus;
+use pgweir_wire::header::Header;
+
+use crate::context::Activity;
+use crate::context::{Cx, Env};
+use crate::driver::{CloseMode, Driver, Level};
+use crate::ids::{ClientId, ServerId};
+use crate::limits::RESCUE_AFTER_US;
+use crate::mail::Shutdown;
+use crate::pool::Pool;
+use crate::pool::Step;
+use crate::pool::client::state::{ClientState, Link, QueuedBehind, Waiting};
+use crate::pool::multiplex::held::HeldAnswer;
+use crate::pool::multiplex::pipelined::{Head, QueuedClient};
+use crate::pool::relay::group::Group;
+use crate::pool::relay::ledger::{Entry, Owner, Purpose};
+use crate::pool::relay::request::{Route, route};
+use crate::pool::server::state::ServerState;
+
+impl Pool {
+    /// A linked client's group was sent as a whole, with nothing after it: if it certainly only reads, other clients may
+    /// follow it.
+    pub(crate) fn begin_pipeline(&mut self, env: &Env, id: ServerId, group: &Group) {
+        let Some(server) = self.servers.get(id) else { return };
+        let received_bytes = server.received_bytes;
+        let Some(limits) = self.multiplex_limits(env) else { return };
+        if !group.certainly_reads
+            || server.ledger.is_empty()
+            || !server.ledger.is_between_groups()
+            || server.tx != TxStatus::Idle
+        {
+            return;
+        }
+        let key = self.estimate_key(group);
+        let estimate_us = self.short_estimate_us(env, key, limits);
+        let since_us = env.now.mono_us;
+        self.servers[id].pipelined.begin(Head { key, since_us, received_bytes, estimate_us, held: None });
+        if estimate_us.is_some() {
+            self.state.short.push(id);
+        }
+    }
+
+    /// The head's client sends more, or its server is released: no statement may be queued behind it any more.
+    pub(crate) fn end_pipeline(&mut self, id: ServerId) {
+        if let Some(server) = self.servers.get_mut(id)
+            && server.pipelined.end().is_some()
+        {
+            self.leave_short(id);
+        }
+    }
+
+    /// Takes a server off the list of those that take further statements.
+    pub(crate) fn leave_short(&mut self, id: ServerId) {
+        let short = &mut self.state.short;
+        if let Some(place) = short.iter().position(|&other| other == id) {
+            short.remove(place);
+        }
+    }
+
+    /// Waiting → QueuedBehind: sends the client's group after those that are under way.
+    pub(crate) fn enqueue_behind<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+    ) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let ClientState::Waiting(waiting) = &client.state else { return };
+        let (since_us, notified) = (waiting.since_us, waiting.notified);
+        let Some(group) = waiting.group else { return };
+        client.state =
+            ClientState::QueuedBehind(QueuedBehind { server: server_id, since_us, notified, group });
+        let inbox = std::mem::take(&mut client.inbox);
+        let key = self.estimate_key(&group);
+        let estimate_us = cx.env.estimates.get(key).map_or(0, |estimate| estimate.us);
+        let pool = &mut self.state;
+        pool.waiting -= 1;
+        pool.queued_behind += 1;
+        pool.multiplexing.multiplexed += 1;
+        let server = &mut self.servers[server_id];
+        server.unseen = server.unseen.saturating_add(1);
+        let is_first =
+            server.pipelined.enqueue_behind(QueuedClient { client: id, key, estimate_us, exposed: false });
+        if is_first && let Some(due_us) = server.pipelined.rescue_us() {
+            cx.env.wake_at(due_us);
+        }
+        self.use_server(id, server_id);
+        self.end_affinity(None, id);
+        self.send_group(cx, id, server_id, &inbox[..(group.len as usize).min(inbox.len())]);
+        if let Some(client) = self.clients.get_mut(id) {
+            client.inbox = inbox;
+        }
+    }
+
+    fn send_group<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId, bytes: &[u8]) {
+        let tracking = self.client_tracks_statements(id);
+        let (mut at, mut sent) = (0, 0);
+        while let Some(Ok(Some(header))) = bytes.get(at..).map(Header::peek) {
+            let rest = &bytes[at..];
+            let Some(server) = self.servers.get_mut(server_id) else { return };
+            match route(header, rest, tracking) {
+                Route::Pass(kind) => {
+                    if let Some(kind) = kind {
+                        server.ledger.push(Entry::new(Owner::Client(id), kind));
+                    }
+                }
+                // It is prepared in this very group.
+                Route::Unnamed(kind) => {
+                    server.ledger.push(Entry::new(Owner::Client(id), kind));
+                }
+                Route::Prepared => {
+                    cx.driver.send(server.conn, &bytes[sent..at]);
+                    sent = at + header.total();
+                    if self.prepared_message(cx, id, server_id, header, rest) == Step::Gone {
+                        return;
+                    }
+                }
+                other => debug_assert!(false, "{other:?} is part of no group that may ride"),
+            }
+            at += header.total();
+        }
+        if let Some(server) = self.servers.get(server_id)
+            && sent < at
+        {
+            cx.driver.send(server.conn, &bytes[sent..at]);
+        }
+    }
+
+    /// The head's ReadyForQuery came and other clients are queued: it is the next one's turn.
+    pub(crate) fn next_queued<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        let now_us = cx.env.now.mono_us;
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let received_bytes = server.received_bytes;
+        let client = server.state.client();
+        let (was, next) = server.pipelined.next(now_us, received_bytes);
+        self.measure(cx.env, id, was, client);
+        if let Some(client) = client.filter(|&client| self.clients.contains_key(client)) {
+            self.unlink(cx.env, client);
+            self.end_cancels_for(cx, client);
+            self.state.to_resume.push_back(client);
+        }
+        match next.filter(|&next| self.is_queued_behind(next, id)) {
+            Some(next) => self.promote(cx, id, next),
+            None => self.set_server_state(id, ServerState::Draining),
+        }
+        self.server_unpause(cx, id);
+        if self.state.waiting > 0 {
+            self.notice();
+        }
+    }
+
+    fn is_queued_behind(&self, client: ClientId, server: ServerId) -> bool {
+        self.clients.get(client).is_some_and(
+            |client| matches!(&client.state, ClientState::QueuedBehind(queued_behind) if queued_behind.server == server),
+        )
+    }
+
+    /// QueuedBehind → Linked: it is the head now.
+    fn promote<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client_id: ClientId) {
+        let now_us = cx.env.now.mono_us;
+        let server = &mut self.servers[id];
+        let from_bytes = server.running.from_bytes;
+        server.note_begin(now_us);
+        server.running.from_bytes = from_bytes;
+        server.active_us = now_us;
+        let pool = &mut self.state;
+        let client = &mut self.clients[client_id];
+        let ClientState::QueuedBehind(queued_behind) = &client.state else { return };
+        pool.queued_behind -= 1;
+        pool.linked += 1;
+        pool.stats.server_assignments += 1;
+        let waited_us = now_us.saturating_sub(queued_behind.since_us);
+        pool.stats.wait_us += waited_us;
+        server.waited_us = waited_us;
+        let (group, kept) = (queued_behind.group, queued_behind.group.len as usize);
+        client.state = ClientState::Linked(Link { kept, ..Link::new(id, pool.mode) });
+        self.set_server_state(id, ServerState::Busy(client_id));
+        self.measure_group(cx.env, client_id, id, &group, None);
+        if !self.state.waiting_cancels.is_empty() {
+            // Perhaps one for this client waited until now.
+            self.next_cancel(cx);
+        }
+    }
+
+    /// The head's last answer came: notes its cost.
+    pub(crate) fn pipeline_head_answered(&mut self, env: &mut Env, id: ServerId) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let client = server.state.client();
+        if let Some(head) = server.pipelined.end() {
+            server.pipelined.shrink();
+            self.measure(env, id, Some(head), client);
+            self.leave_short(id);
+        }
+    }
+
+    fn measure(&mut self, env: &mut Env, id: ServerId, head: Option<Head>, client: Option<ClientId>) {
+        let (Some(server), Some(head)) = (self.servers.get(id), head) else { return };
+        let now_us = env.now.mono_us;
+        let long_us = crate::context::duration_us(env.rules.config.main.multiplex_max_ms);
+        let took_us = now_us.saturating_sub(head.since_us);
+        env.estimates.note(head.key, took_us, server.received_bytes - head.received_bytes, long_us);
+        let account = client.and_then(|client| self.clients.get(client)).map(|client| &client.account);
+        if let (Some(account), Some(_)) = (account, head.estimate_us) {
+            let response_us = now_us.saturating_sub(account.request_us);
+            let wait_us = response_us.saturating_sub(took_us);
+            let pool = &mut self.state;
+            if pool.pace.note(now_us, response_us, wait_us) {
+                let size = env.rules.config.pool_size(&pool.config, &pool.user);
+                pool.pace.judge(now_us, if size == 0 { u32::MAX } else { size });
+            }
+        }
+    }
+
+    /// The statement at the head broke its rule: it is not trusted again.
+    pub(crate) fn note_violation(&mut self, env: &mut Env, id: ServerId) {
+        let Some(server) = self.servers.get(id) else { return };
+        let Some(head) = server.pipelined.head() else { return };
+        self.state.multiplexing.violations += 1;
+        env.estimates.bar(head.key);
+    }
+
+    /// A statement that was taken for self-contained left a transaction open. No other client was queued behind it, so no harm is done.
+    pub(crate) fn trust_lost<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        self.note_violation(cx.env, id);
+        self.end_pipeline(id);
+        let Some(server) = self.servers.get(id) else { return };
+        let line = format!(
+            "{} a statement that was taken for self-contained left a transaction open",
+            self.server_log_name(server)
+        );
+        cx.log(Level::Warning, &line);
+    }
+
+    /// The server's parameters are no longer those of every queued client.
+    pub(crate) fn is_session_left(&self, id: ServerId) -> bool {
+        let Some(server) = self.servers.get(id) else { return false };
+        server.pipelined.behind().any(|queued| {
+            let account = self.clients.get(queued.client).map(|client| &client.account);
+            account.is_some_and(|account| !std::sync::Arc::ptr_eq(&account.params, &server.params))
+        })
+    }
+
+    /// The server is given up. The clients behind its head have only asked to read, and have seen no answer: their groups
+    /// run elsewhere, before anything else.
+    pub(crate) fn put_back_queued<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let clients = server.pipelined.rescue();
+        self.take_off(cx, id, &clients);
+    }
+
+    /// Heads that were known to be short and run for long may wait for a lock. The groups behind them run elsewhere, once and
+    /// each on its own server; their answers here are dropped. (While no server is given out, they are as well off here.)
+    pub(crate) fn rescue_queued<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let is_open =
+            cx.env.activity == Activity::Active && cx.env.stopping != Some(Shutdown::WaitForServers);
+        if self.state.queued_behind == 0 {
+            return;
+        }
+        for id in self.state.short.clone() {
+            let Some(server) = self.servers.get_mut(id) else { continue };
+            let Some(due_us) = server.pipelined.rescue_us() else { continue };
+            let is_due = due_us <= cx.env.now.mono_us;
+            if is_due && is_open && !self.state.paused {
+                let clients = server.pipelined.rescue();
+                clients.iter().for_each(|&client| server.ledger.disown(client, Purpose::Rerun));
+                self.take_off(cx, id, &clients);
+                let text = format!(
+                    "{} statements that were queued behind one that takes long run elsewhere",
+                    clients.len()
+                );
+                cx.log(Level::Debug, &text);
+                continue;
+            }
+            let again_us = if is_due { cx.env.now.mono_us + RESCUE_AFTER_US } else { due_us };
+            cx.env.wake_at(again_us);
+        }
+    }
+
+    /// QueuedBehind → Waiting, of these, in their order.
+    fn take_off<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, clients: &[ClientId]) {
+        for &client_id in clients.iter().rev() {
+            let Some(client) = self.clients.get(client_id) else { continue };
+            let ClientState::QueuedBehind(queued_behind) = &client.state else { continue };
+            debug_assert!(queued_behind.server == id, "it is queued on another server");
+            let (since_us, notified) = (queued_behind.since_us, queued_behind.notified);
+            self.state.queued_behind -= 1;
+            self.wait_again(client_id, since_us, notified);
+        }
+        if !clients.is_empty() {
+            // One for a client that waits now need not wait for its turn.
+            self.next_cancel(cx);
+        }
+    }
+
+    /// To the front of its pool's queue, and from there to its own server.
+    fn wait_again(&mut self, id: ClientId, since_us: u64, notified: bool) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        client.state = ClientState::Waiting(Waiting { since_us, notified, group: None, begin: None });
+        let pool = &mut self.state;
+        pool.waiting += 1;
+        pool.multiplexing.requeued += 1;
+        pool.queue.push_front(id);
+        self.notice();
+    }
+
+    /// Closes servers if the client of the head is gone. With no client left queued, the server's work is of no use, as if a
+    /// client leaves in the middle of a statement.
+    pub(crate) fn close_drained<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let orphans: Vec<ServerId> = self
+            .servers
+            .iter()
+            .filter(|(_, server)| matches!(server.state, ServerState::Draining))
+            .filter(|(id, server)| {
+                !server.pipelined.behind().any(|queued| self.is_queued_behind(queued.client, *id))
+            })
+            .map(|(id, _)| id)
+            .collect();
+        for id in orphans {
+            let Some(server) = self.servers.get(id) else { continue };
+            let reason = server.retire.unwrap_or("client disconnect while server was not ready");
+            let mode = if cx.driver.backlog(server.conn) > 0 { CloseMode::Now } else { CloseMode::Flush };
+            self.close_server(cx, id, reason, mode);
+        }
+    }
+
+    /// The head's answer may be that to a stranger's cancel request: it is passed on when it is whole and is not. Returns
+    /// whether it must wait for more.
+    pub(crate) fn holds_exposed<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        bytes: &[u8],
+    ) -> bool {
+        let Some(server) = self.servers.get_mut(id) else { return false };
+        let Some(held) = server.pipelined.held() else { return false };
+        let (HeldAnswer::Whole { cancelled } | HeldAnswer::Odd { cancelled }) = held.look(bytes) else {
+            return true;
+        };
+        server.pipelined.trust_head();
+        // Even if an answer follows the error, the statement has failed as a whole.
+        if let (true, ServerState::Busy(client)) = (cancelled, &server.state) {
+            let client = *client;
+            self.run_again(cx, id, client);
+        }
+        false
+    }
+
+    /// Linked → Waiting: a stranger's cancel request hit its statement, which was rolled back as a whole.
+    pub(crate) fn run_again<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client_id: ClientId) {
+        let Some(client) = self.clients.get_mut(client_id) else { return };
+        let (ClientState::Linked(link), account) = (&client.state, &client.account) else { return };
+        if link.kept == 0 {
+            return;
+        }
+        let since_us = account.request_us;
+        let server = &mut self.servers[id];
+        server.ledger.disown_head(Purpose::Rerun);
+        (server.query_us, server.xact_us) = (0, 0);
+        self.state.linked -= 1;
+        self.set_server_state(id, ServerState::Draining);
+        self.wait_again(client_id, since_us, true);
+        cx.log(Level::Debug, "a statement that a stranger's cancel request hit runs again");
+    }
+}

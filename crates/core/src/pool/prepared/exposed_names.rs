@@ -1,0 +1,471 @@
+//! SQL that names statements that its client prepared through the protocol: EXECUTE, DEALLOCATE, PREPARE, and
+//! `pg_prepared_statements`.
+//!
+//! PostgreSQL has one set of names for both ways to prepare. Servers know the protocol's statements by content, under names of
+//! ours. When SQL meets a name of the protocol, the server forgets our names, gets the client's statements under the client's
+//! own names, and stays with the client until none of them is left: its messages pass unchanged from there on. A plain
+//! DEALLOCATE of one name is all that needs no pin: the name stands for an empty statement while it runs.
+//!
+//! This file never tells one client's names or texts to another: before a client may see names, those that are not its own go.
+
+use pgweir_sql::{Marks, NameUse, Statements, Traits, prepared_names};
+use pgweir_wire::backend::TxStatus;
+use pgweir_wire::frontend::{self, Target, tag};
+
+use crate::context::{Cx, Env};
+use crate::driver::Driver;
+use crate::ids::{ClientId, ServerId, StatementId};
+use crate::pool::Pool;
+use crate::pool::client::state::{ClientState, OwnNames};
+use crate::pool::prepared::messages::{OUR_PREFIX, PREPARED_TWICE};
+use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner, Purpose};
+use crate::pool::session::content::Prepared;
+use crate::pool::session::pins::{Reasons, Touched};
+
+/// How a text uses names of prepared statements.
+#[derive(PartialEq, Eq, Debug)]
+enum Concern {
+    Nothing,
+    /// It may see or use our names.
+    Ours,
+    /// It ends this name of the protocol, which has this ticket and cannot be one of SQL, and does nothing else.
+    Ends(Box<[u8]>, u32),
+    /// It meets names of the protocol.
+    Meets,
+}
+
+/// How a client sends a text.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Sent {
+    /// As a simple query or as the unnamed statement.
+    Unnamed,
+    /// As a statement that has a name: Parse or Describe, which execute nothing.
+    Named,
+    /// As a statement that has a name, in a Bind.
+    Bound,
+}
+
+/// The next step for a message whose text was looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Named {
+    /// It goes as it would have gone.
+    Unchanged,
+    /// The server knows the client's own names from here on.
+    Exposed,
+    /// It waits for answers.
+    Waits,
+}
+
+impl Pool {
+    /// [`Worker::meet_names`] may have something to do.
+    #[inline]
+    pub(crate) fn may_meet_names(&self, id: ClientId, traits: &Traits) -> bool {
+        let telling = Marks::PREPARED.and(Marks::SHOWS_PREPARED).and(Marks::ROUTINES);
+        traits.marks.intersects(telling) && self.may_expose(id)
+    }
+
+    #[cold]
+    fn may_expose(&self, id: ClientId) -> bool {
+        let Some(client) = self.clients.get(id) else { return false };
+        let ClientState::Linked(link) = &client.state else {
+            return false;
+        };
+        self.state.keeps_sessions && link.own_names != OwnNames::Exposed && self.client_tracks_statements(id)
+    }
+
+    /// A text of a linked client is about to go to its server.
+    pub(crate) fn meet_names<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        (text, traits): (&[u8], &Traits),
+        sent: Sent,
+    ) -> Named {
+        let concern = self.concern(id, text, traits, sent);
+        if concern == Concern::Nothing || self.servers[server_id].ledger.is_skipping() {
+            return Named::Unchanged;
+        }
+        if self.waits_for_names(cx, id, server_id) {
+            return Named::Waits;
+        }
+        if concern != Concern::Ours && self.asks_status(cx, id, server_id) {
+            return Named::Waits;
+        }
+        // Every Parse or Execute in a failed transaction fails.
+        let has_failed = self.servers[server_id].tx == TxStatus::Failed;
+        match concern {
+            Concern::Ours => self.hide_names(cx, server_id),
+            Concern::Ends(name, ticket) if !has_failed => {
+                self.put_empty_statement(cx, id, server_id, (name, ticket));
+            }
+            Concern::Meets if !has_failed => {
+                let ledger = &self.servers[server_id].ledger;
+                if !ledger.is_between_groups() && !ledger.is_empty() {
+                    // If the group fails, none of the names is there, and the messages after the group must not count on
+                    // them.
+                    self.hold_for_answers(cx, id, server_id);
+                    return Named::Waits;
+                }
+                self.expose_names(cx, id, server_id);
+                return Named::Exposed;
+            }
+            _ => {}
+        }
+        Named::Unchanged
+    }
+
+    /// The transaction had failed when the open group began, and this group may have rolled it back: only a ReadyForQuery tells.
+    /// In a failed transaction, and after its end, a Sync changes nothing else.
+    fn asks_status<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) -> bool {
+        let server = &mut self.servers[server_id];
+        if server.tx != TxStatus::Failed || server.ledger.is_between_groups() {
+            return false;
+        }
+        let is_answered = server.ledger.is_empty();
+        if is_answered {
+            server.ledger.push(Entry::new(Owner::Hidden(Purpose::OwnName), Kind::Sync));
+            cx.env.scratch.clear();
+            frontend::encode_sync(&mut cx.env.scratch);
+            cx.driver.send(server.conn, &cx.env.scratch);
+        }
+        self.hold_for_answers(cx, id, server_id);
+        true
+    }
+
+    /// The client's next message waits until everything that its server owes is answered.
+    fn hold_for_answers<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
+        if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
+            link.held = true;
+        }
+        if !self.servers[server_id].ledger.is_between_groups() {
+            self.ask_for_answers(cx, server_id);
+        }
+    }
+
+    /// The same for a statement of the client's that is about to be bound or described under its name.
+    pub(crate) fn meet_names_of<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        statement: StatementId,
+        sent: Sent,
+    ) -> Named {
+        let Some(known) = cx.env.statements.get(statement) else { return Named::Unchanged };
+        match known.traits {
+            Some(traits) if self.may_meet_names(id, &traits) => {
+                let text = known.query.clone();
+                self.meet_names(cx, id, server_id, (&text, &traits), sent)
+            }
+            _ => Named::Unchanged,
+        }
+    }
+
+    fn concern(&self, id: ClientId, text: &[u8], traits: &Traits, sent: Sent) -> Concern {
+        let Some(account) = self.clients.get(id).map(|client| &client.account) else {
+            return Concern::Nothing;
+        };
+        let own = account.statements.as_deref().filter(|statements| statements.len() > 0);
+        let shows = traits.marks.intersects(Marks::SHOWS_PREPARED);
+        if shows && (own.is_some() || sent != Sent::Unnamed) {
+            return Concern::Meets;
+        }
+        if let Some(own) = own {
+            let (mut met, mut ends, mut names, mut unread) = (false, None, 0, false);
+            prepared_names(text, |name_use, name| {
+                names += 1;
+                let Some(name) = name else {
+                    unread = true;
+                    return;
+                };
+                let Some(ticket) = own.ticket(&name) else { return };
+                met = true;
+                if name_use == NameUse::Ends {
+                    ends = Some((name.into_owned().into_boxed_slice(), ticket));
+                }
+            });
+            let inside = traits.marks.intersects(Marks::ROUTINES)
+                && [&b"prepare"[..], b"deallocate"].iter().any(|word| mentions(text, word));
+            match ends {
+                Some((name, ticket))
+                    if names == 1
+                        && traits.statements == Statements::One
+                        && !self.may_be_taken_by_sql(id, &name) =>
+                {
+                    // The name stays as it is until the text runs.
+                    return if sent == Sent::Named { Concern::Nothing } else { Concern::Ends(name, ticket) };
+                }
+                _ if met || unread || inside => return Concern::Meets,
+                _ => {}
+            }
+        }
+        if shows || mentions(text, OUR_PREFIX) { Concern::Ours } else { Concern::Nothing }
+    }
+
+    /// The server forgets the names by which it knows the protocol's statements.
+    pub(crate) fn hide_names<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
+        let ours: Vec<StatementId> = self.servers[server_id].statements.iter().collect();
+        ours.into_iter().for_each(|statement| self.evict_statement(cx, server_id, statement));
+        let server = &mut self.servers[server_id];
+        cx.env.scratch.clear();
+        frontend::encode_close(&mut cx.env.scratch, Target::Statement, PREPARED_TWICE);
+        server.ledger.push(Entry::new(Owner::Hidden(Purpose::Evict), Kind::Close));
+        cx.driver.send(server.conn, &cx.env.scratch);
+    }
+
+    /// The server knows the client's statements by the client's own names from here on, and no others.
+    ///
+    /// Between two groups each statement is prepared in a separate group: a statement that cannot be prepared any more is
+    /// missing then, and no other statement fails with it. In the middle of a group the first that fails ends that group.
+    fn expose_names<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
+        let owner = owner_of_names(&self.servers[server_id].ledger, id);
+        self.hide_names(cx, server_id);
+        let account = self.clients.get(id).map(|client| &client.account);
+        let own = account.and_then(|account| account.statements.as_deref());
+        let mut names: Vec<_> = own
+            .into_iter()
+            .flat_map(|own| own.iter().map(|(name, id)| (name, id, own.ticket(name).unwrap_or_default())))
+            .collect();
+        // As the client prepared them: one may execute another.
+        names.sort_unstable_by_key(|(.., ticket)| *ticket);
+        let server = &mut self.servers[server_id];
+        cx.env.scratch.clear();
+        for (name, statement, ticket) in names {
+            let Some(known) = cx.env.statements.get(statement) else { continue };
+            let statement = (name, &*known.query, &*known.types);
+            prepare_name(&mut cx.env.scratch, &mut server.ledger, (owner, ticket), statement);
+        }
+        cx.driver.send(server.conn, &cx.env.scratch);
+        if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
+            link.own_names = OwnNames::Exposed;
+        }
+        self.note_marks(cx.env, id, Marks::PREPARED, b"", false);
+    }
+
+    /// An error ended or skipped the Parse that was to expose a name in the middle of a group.
+    #[cold]
+    pub(crate) fn exposing_undone(&mut self, server_id: ServerId, entry: Entry) {
+        let id = entry.owner.client();
+        if let Some(ClientState::Linked(link)) =
+            id.and_then(|id| self.clients.get_mut(id)).map(|client| &mut client.state)
+            && link.own_names == OwnNames::Exposed
+        {
+            link.own_names = OwnNames::Hidden;
+            if let Some(server) = self.servers.get_mut(server_id) {
+                // Some of the names may be there.
+                server.retire.get_or_insert("session could not be restored");
+            }
+        }
+    }
+
+    /// The server has none of the client's statements any more: the client has none.
+    pub(crate) fn conceal_names(&mut self, env: &mut Env, id: ClientId) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let (ClientState::Linked(link), account) = (&mut client.state, &mut client.account) else {
+            return;
+        };
+        link.own_names = OwnNames::Hidden;
+        let own = account.statements.as_deref_mut();
+        for statement in own.map(|own| own.discard(|_| false)).unwrap_or_default() {
+            env.statements.give_back(statement);
+        }
+    }
+
+    /// The client's own names are on its server.
+    pub(crate) fn has_exposed_names(&self, id: ClientId) -> bool {
+        let state = self.clients.get(id).map(|client| &client.state);
+        matches!(state, Some(ClientState::Linked(link)) if link.own_names == OwnNames::Exposed)
+    }
+
+    /// A message of a client whose names are exposed passes: its possible effects on the session are noted.
+    #[cold]
+    pub(crate) fn note_exposed(&mut self, env: &mut Env, id: ClientId, message: u8, body: &[u8]) {
+        match message {
+            tag::CLOSE if body.first() == Some(&b'S') => {
+                self.note_marks(env, id, Marks::PREPARED, b"", false);
+            }
+            tag::BIND => {
+                let name = frontend::BindHead::parse_prefix(body).map(|head| head.statement);
+                let Some(name) = name.filter(|name| !name.is_empty()) else { return };
+                let account = self.clients.get(id).map(|client| &client.account);
+                match account.and_then(|account| account.statement(name)) {
+                    Some(statement) => self.note_statement(env, id, statement),
+                    // It was prepared since.
+                    None => self.note_marks(env, id, Marks::ROUTINES, b"", false),
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The name stands for an empty statement while the text that ends it runs. If it is still there after that, it is
+    /// closed.
+    fn put_empty_statement<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        (name, ticket): (Box<[u8]>, u32),
+    ) {
+        let server = &mut self.servers[server_id];
+        let owner = owner_of_names(&server.ledger, id);
+        cx.env.scratch.clear();
+        prepare_name(&mut cx.env.scratch, &mut server.ledger, (owner, 0), (&name, b"", b""));
+        cx.driver.send(server.conn, &cx.env.scratch);
+        if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
+            link.discards = true;
+            link.own_names = OwnNames::Ending(name, ticket);
+        }
+    }
+
+    /// The ticket of the name that the message sent now deallocates.
+    #[inline]
+    pub(crate) fn ending_ticket(&mut self, id: ClientId, kind: Kind) -> u32 {
+        match self.clients.get_mut(id).map(|client| &mut client.state) {
+            Some(ClientState::Linked(link)) if matches!(kind, Kind::Query | Kind::Execute) => {
+                match &mut link.own_names {
+                    OwnNames::Ending(_, ticket) => std::mem::take(ticket),
+                    _ => 0,
+                }
+            }
+            _ => 0,
+        }
+    }
+
+    /// The end of a group of messages was passed on: the server forgets the name that the group was about.
+    pub(crate) fn take_name_back<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+    ) {
+        let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) else {
+            return;
+        };
+        let OwnNames::Ending(name, _) = &link.own_names else { return };
+        let owner = Owner::Hidden(Purpose::OwnName);
+        let server = &mut self.servers[server_id];
+        cx.env.scratch.clear();
+        frontend::encode_close(&mut cx.env.scratch, Target::Statement, name);
+        frontend::encode_sync(&mut cx.env.scratch);
+        server.ledger.push(Entry::new(owner, Kind::Close));
+        server.ledger.push(Entry::new(owner, Kind::Sync));
+        link.own_names = OwnNames::Hidden;
+        cx.driver.send(server.conn, &cx.env.scratch);
+    }
+
+    /// See [`Worker::take_name_back`].
+    #[inline]
+    pub(crate) fn is_ending_name(&self, id: ClientId, message: u8) -> bool {
+        matches!(message, tag::QUERY | tag::SYNC)
+            && matches!(self.clients.get(id).map(|client| &client.state),
+                Some(ClientState::Linked(link))
+                    if matches!(link.own_names, OwnNames::Ending(..)) && link.streaming == 0)
+    }
+
+    /// A DEALLOCATE succeeded; `entry` is that of its message.
+    pub(crate) fn deallocated(&mut self, env: &mut Env, entry: Entry) {
+        if entry.ticket != 0 {
+            self.forget_name(env, entry);
+        }
+    }
+}
+
+/// Statements that the client prepared by SQL and uses through the protocol: servers know them by the client's own names.
+impl Pool {
+    /// A statement that the client did not prepare through the protocol is bound: perhaps it did so by SQL.
+    pub(crate) fn note_bound_by_sql<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        name: &[u8],
+    ) {
+        let prepared = self.prepared_by_sql(id, name);
+        let text = prepared.map(|prepared| prepared.text.to_vec());
+        let Some(text) = text else { return };
+        let traits = pgweir_sql::traits(&text);
+        if self.concerns_sequences(&text, &traits) {
+            self.use_sequences(cx, id, server_id, (&text, &traits), false);
+        }
+        let inside = if self.changes_inside(&text) { Marks::ROUTINES } else { Marks::NONE };
+        let marks = traits.marks.without(Marks::PREPARED).and(inside);
+        if !marks.is_empty() {
+            self.note_marks(cx.env, id, marks, &text, false);
+        }
+    }
+
+    /// The client prepared this by SQL, in a transaction that is over.
+    pub(crate) fn prepared_by_sql(&self, id: ClientId, name: &[u8]) -> Option<&Prepared> {
+        let account = &self.clients.get(id)?.account;
+        account.session.prepared().find(|prepared| *prepared.name == *name)
+    }
+
+    /// It may have prepared something by SQL that this name means.
+    pub(crate) fn may_be_prepared_by_sql(&self, id: ClientId, name: &[u8]) -> bool {
+        !is_ours(name) && (self.may_have_prepared(id) || self.prepared_by_sql(id, name).is_some())
+    }
+
+    /// The same, of a name that it is about to prepare through the protocol: if it keeps its server for another reason than its
+    /// prepared statements, that is known.
+    pub(crate) fn may_be_taken_by_sql(&self, id: ClientId, name: &[u8]) -> bool {
+        let untold = Reasons::PREPARED.with(Reasons::UNKNOWN);
+        let state = self.clients.get(id).map(|client| &client.state);
+        let pin = if let Some(ClientState::Linked(link)) = state { link.pin.as_ref() } else { None };
+        let unknown = pin.is_some_and(|pin| pin.reasons.has(untold)) || self.prepares_unseen(id);
+        !is_ours(name) && (unknown || self.prepared_by_sql(id, name).is_some())
+    }
+
+    /// It may have prepared a statement by SQL that pgweir does not know of, or deallocated one that it had.
+    fn may_have_prepared(&self, id: ClientId) -> bool {
+        let state = self.clients.get(id).map(|client| &client.state);
+        let pinned = matches!(state, Some(ClientState::Linked(link)) if link.pin.is_some());
+        pinned || self.prepares_unseen(id)
+    }
+
+    /// Since its session was asked for, it may have prepared by SQL, or deallocated a statement that it had.
+    fn prepares_unseen(&self, id: ClientId) -> bool {
+        let changes = |touched: &Touched| touched.marks.intersects(Marks::PREPARED.and(Marks::ROUTINES));
+        let state = self.clients.get(id).map(|client| &client.state);
+        matches!(state, Some(ClientState::Linked(link)) if link.touched.as_deref().is_some_and(changes))
+    }
+
+    /// The client closes a statement that it may have prepared by SQL: its session is asked.
+    pub(crate) fn note_closed_by_protocol(&mut self, env: &Env, id: ClientId) {
+        self.note_marks(env, id, Marks::PREPARED, b"", false);
+    }
+}
+
+/// The owner for which the client's own names are prepared: between two groups each in a separate hidden group, else in the
+/// client's group.
+fn owner_of_names(ledger: &Ledger, id: ClientId) -> Owner {
+    if ledger.is_between_groups() { Owner::Hidden(Purpose::OwnName) } else { Owner::Prerequisite(id) }
+}
+
+/// The server prepares this text under this name, even if the name stood for another statement before.
+fn prepare_name(
+    out: &mut Vec<u8>,
+    ledger: &mut Ledger,
+    (owner, ticket): (Owner, u32),
+    (name, query, types): (&[u8], &[u8], &[u8]),
+) {
+    frontend::encode_close(out, Target::Statement, name);
+    frontend::encode_parse(out, name, query, types);
+    ledger.push(Entry { ticket, ..Entry::new(owner, Kind::Close) });
+    ledger.push(Entry { ticket, ..Entry::new(owner, Kind::Parse) });
+    if matches!(owner, Owner::Hidden(_)) {
+        frontend::encode_sync(out);
+        ledger.push(Entry::new(owner, Kind::Sync));
+    }
+}
+
+/// A name by which servers know the protocol's statements: no client's.
+pub(crate) fn is_ours(name: &[u8]) -> bool {
+    name.starts_with(OUR_PREFIX)
+}
+
+/// The word stands in the text, in letters of any case.
+fn mentions(text: &[u8], word: &[u8]) -> bool {
+    text.windows(word.len()).any(|part| part.eq_ignore_ascii_case(word))
+}

@@ -1,0 +1,644 @@
+//! Protocol-level prepared statements if servers change hands: a client's names become names by content, a server that lacks
+//! a statement gets it in the same packet, and a request about a statement that the server is known to have is answered
+//! here, in its turn.
+
+use pgweir_sql::Marks;
+use pgweir_wire::backend::{self, TxStatus};
+use pgweir_wire::frontend::{self, BindHead, Close, Describe, Parse, Target, tag};
+use pgweir_wire::header::{HEADER_LEN, Header};
+
+use crate::context::{Cx, Env};
+use crate::driver::Driver;
+use crate::errors::Fault;
+use crate::ids::{ClientId, ServerId, StatementId};
+use crate::limits::{CLIENT_STATEMENTS_MAX, NAMES_BYTES_MAX, PARSE_BYTES_MAX};
+use crate::pool::Pool;
+use crate::pool::Step;
+use crate::pool::client::state::ClientState;
+use crate::pool::prepared::exposed_names::Named;
+use crate::pool::prepared::exposed_names::Sent;
+use crate::pool::prepared::exposed_names::is_ours;
+use crate::pool::prepared::statements::{ClientStatements, ServerName};
+use crate::pool::relay::ledger::{Entry, Kind, Local, Owner, Purpose, Pushed, Settled};
+use crate::pool::relay::request::may_discard;
+
+/// A client's statement on a server.
+struct Provided {
+    statement: StatementId,
+    /// The server's name for it.
+    name: ServerName,
+    /// The client's name for it.
+    ticket: u32,
+}
+
+/// Names by which servers know the protocol's statements begin so.
+pub(crate) const OUR_PREFIX: &[u8] = b"PGWEIR_";
+
+/// The name by which servers know a statement that was prepared under a name in use.
+pub(crate) const PREPARED_TWICE: &[u8] = b"PGWEIR_0";
+
+impl Pool {
+    /// Statements of this client are known by content: it shares servers with other clients, and `max_prepared_statements`
+    /// is on.
+    pub(crate) fn client_tracks_statements(&self, id: ClientId) -> bool {
+        let Some(account) = self.clients.get(id).map(|client| &client.account) else {
+            return false;
+        };
+        // A client with names known by content keeps that, even if RELOAD changes the setting.
+        (self.state.tracks_statements || account.statements.is_some())
+            && account.replication == crate::client_handoff::Replication::None
+    }
+
+    /// A message that names a prepared statement.
+    pub(crate) fn prepared_message<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server: ServerId,
+        header: Header,
+        message: &[u8],
+    ) -> Step {
+        if header.tag == tag::BIND {
+            return self.bind(cx, id, server, header, message);
+        }
+        let bytes_max = if header.tag == tag::PARSE { PARSE_BYTES_MAX } else { NAMES_BYTES_MAX };
+        if header.total() > bytes_max {
+            let text = format!("a message that names a prepared statement is larger than {bytes_max} bytes");
+            return self.refuse_client(cx, id, &Fault::TooLarge(text.into()));
+        }
+        let Some(body) = message.get(HEADER_LEN..header.total()) else { return Step::Wait };
+        match self.named_in(cx, id, server, header, message) {
+            Named::Unchanged => {}
+            // It is looked at once more, as a message that passes.
+            Named::Exposed => return Step::Used(0),
+            Named::Waits => return Step::Wait,
+        }
+        let handled = match header.tag {
+            tag::PARSE => Parse::parse(body).map(|parse| self.parse(cx, id, server, &parse)),
+            tag::DESCRIBE => Describe::parse(body).map(|describe| self.describe(cx, id, server, &describe)),
+            _ => Close::parse(body).map(|close| self.close(cx, id, server, &close)),
+        };
+        match handled {
+            Ok(Ok(())) => Step::Used(header.total()),
+            Ok(Err(fault)) => self.refuse_client(cx, id, &fault),
+            Err(error) => self.refuse_client(cx, id, &Fault::Protocol(error.to_string().into())),
+        }
+    }
+
+    /// Does what a Parse or a Describe needs because of the client's own names.
+    fn named_in<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server: ServerId,
+        header: Header,
+        message: &[u8],
+    ) -> Named {
+        match header.tag {
+            tag::PARSE => match self.text_of(cx.env, header, message) {
+                Some((text, traits)) if self.may_meet_names(id, &traits) => {
+                    self.meet_names(cx, id, server, (text, &traits), Sent::Named)
+                }
+                _ => Named::Unchanged,
+            },
+            tag::DESCRIBE => {
+                let name = message.get(HEADER_LEN..).and_then(|body| Describe::parse(body).ok());
+                match name.and_then(|describe| self.client_statement(id, describe.name)) {
+                    Some(statement) => self.meet_names_of(cx, id, server, statement, Sent::Named),
+                    None => Named::Unchanged,
+                }
+            }
+            _ => Named::Unchanged,
+        }
+    }
+
+    fn parse<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        parse: &Parse<'_>,
+    ) -> Result<(), Fault> {
+        let Some(account) = self.clients.get_mut(id).map(|client| &mut client.account) else {
+            return Ok(());
+        };
+        self.state.stats.client_parses += 1;
+        if account.statement(parse.name).is_none() && self.may_be_taken_by_sql(id, parse.name) {
+            self.try_own_name(cx, id, server_id, parse);
+        }
+        let reading = self.reading_of(cx.env, id);
+        let Some(account) = self.clients.get_mut(id).map(|client| &mut client.account) else {
+            return Ok(());
+        };
+        let statements = account.statements.get_or_insert_default();
+        if let Some(ticket) = statements.ticket(parse.name) {
+            self.parse_again(cx, id, server_id, ticket, parse);
+            return Ok(());
+        }
+        if statements.len() >= CLIENT_STATEMENTS_MAX {
+            return Err(Fault::TooLarge(
+                format!("a client may have {CLIENT_STATEMENTS_MAX} prepared statements").into(),
+            ));
+        }
+        cx.env.statements.enter_age(cx.env.shared.age());
+        let statement = cx.env.statements.take(parse.query, parse.param_types, reading);
+        let ticket = statements.insert(parse.name, statement);
+        let owner = Owner::Client(id);
+        let server = &mut self.servers[server_id];
+        let has = server.statements.touch(statement);
+        if has && (server.tx == TxStatus::Failed || !server.ledger.is_status_known()) {
+            // In a failed transaction PostgreSQL refuses every Parse, even of a statement that it has: so it is asked.
+            self.evict_statement(cx, server_id, statement);
+            self.send_parse(cx, server_id, statement, owner, ticket);
+        } else if has {
+            let entry =
+                Entry { owner, kind: Kind::Local(Local::ParseComplete), statement: Some(statement), ticket };
+            self.push_local(cx, server_id, entry);
+        } else {
+            self.send_parse(cx, server_id, statement, owner, ticket);
+        }
+        Ok(())
+    }
+
+    /// The name is in use. PostgreSQL says so with an error, which also ends the client's transaction, and only after it has
+    /// looked at the text: so it is asked to prepare the text twice under a name of ours, and that name is corrected in its
+    /// error. The statement that the error leaves there is closed the next time.
+    fn parse_again<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        ticket: u32,
+        parse: &Parse<'_>,
+    ) {
+        let server = &mut self.servers[server_id];
+        server.ledger.push(Entry::new(Owner::Prerequisite(id), Kind::Close));
+        server.ledger.push(Entry::new(Owner::Prerequisite(id), Kind::Parse));
+        server.ledger.push(Entry { ticket, ..Entry::new(Owner::Client(id), Kind::ParseAgain) });
+        cx.env.scratch.clear();
+        frontend::encode_close(&mut cx.env.scratch, Target::Statement, PREPARED_TWICE);
+        for _ in 0..2 {
+            frontend::encode_parse(&mut cx.env.scratch, PREPARED_TWICE, parse.query, parse.param_types);
+        }
+        cx.driver.send(server.conn, &cx.env.scratch);
+    }
+
+    /// The client may have prepared something else by SQL under this name. Only the server knows, and only in its turn: if so,
+    /// it says so after it has looked at the text, and skips the messages that follow; if not, the name is given back.
+    fn try_own_name<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        parse: &Parse<'_>,
+    ) {
+        let server = &mut self.servers[server_id];
+        server.ledger.push(Entry::new(Owner::Prerequisite(id), Kind::Parse));
+        server.ledger.push(Entry::new(Owner::Prerequisite(id), Kind::Close));
+        cx.env.scratch.clear();
+        frontend::encode_parse(&mut cx.env.scratch, parse.name, parse.query, parse.param_types);
+        frontend::encode_close(&mut cx.env.scratch, Target::Statement, parse.name);
+        cx.driver.send(server.conn, &cx.env.scratch);
+    }
+
+    /// Parse of a client that has no server: needs none if a server has prepared the same before. `None` if it needs one.
+    pub(crate) fn parse_without_server<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        body: &[u8],
+    ) -> Option<Step> {
+        let parse = Parse::parse(body).ok().filter(|parse| !parse.name.is_empty())?;
+        if self.prepared_by_sql(id, parse.name).is_some() {
+            return None;
+        }
+        cx.env.statements.enter_age(cx.env.shared.age());
+        let reading = self.reading_of(cx.env, id)?;
+        let known = cx.env.statements.find(parse.query, parse.param_types, reading)?;
+        let marks = cx.env.statements.get(known)?.marks();
+        if marks.intersects(Marks::PREPARED.and(Marks::SHOWS_PREPARED)) {
+            // Its server may have to know the client's own names.
+            return None;
+        }
+        let client = self.clients.get_mut(id)?;
+        let account = &mut client.account;
+        if account.listener.is_some() {
+            // Up to its Sync it is told of no notification: its server knows about that.
+            return None;
+        }
+        let statements = account.statements.get_or_insert_default();
+        if statements.get(parse.name).is_some() || statements.len() >= CLIENT_STATEMENTS_MAX {
+            return None;
+        }
+        statements.insert(parse.name, known);
+        cx.env.statements.share(known);
+        self.state.stats.client_parses += 1;
+        cx.env.scratch.clear();
+        backend::encode_parse_complete(&mut cx.env.scratch);
+        cx.driver.send(client.conn, &cx.env.scratch);
+        Some(Step::Used(0))
+    }
+
+    /// A server has prepared it: it is a statement.
+    pub(crate) fn statement_parsed(&mut self, env: &mut Env, entry: Entry) {
+        if let (Kind::Parse, Some(statement)) = (entry.kind, entry.statement) {
+            env.statements.note_parsed(statement);
+        }
+    }
+
+    /// Sends Parse for a statement that the server lacks; the oldest one goes when the server has too many.
+    fn send_parse<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        server_id: ServerId,
+        statement: StatementId,
+        owner: Owner,
+        ticket: u32,
+    ) {
+        self.evict_statements(cx, server_id);
+        let server = &mut self.servers[server_id];
+        let entry = Entry { owner, kind: Kind::Parse, statement: Some(statement), ticket };
+        if server.ledger.push(entry) == Pushed::Ignored {
+            // The server skips to the next Sync: it will not have the statement, and the client not the name.
+            self.forget_name(cx.env, entry);
+        } else {
+            server.statements.insert(statement);
+            cx.env.statements.share(statement);
+        }
+        let Some(known) = cx.env.statements.get(statement) else { return };
+        cx.env.scratch.clear();
+        frontend::encode_parse(
+            &mut cx.env.scratch,
+            known.server_name().as_bytes(),
+            &known.query,
+            &known.types,
+        );
+        let server = &self.servers[server_id];
+        self.state.stats.server_parses += 1;
+        cx.driver.send(server.conn, &cx.env.scratch);
+    }
+
+    fn evict_statements<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
+        let limit = cx.env.rules.config.main.max_prepared_statements as usize;
+        while let Some(oldest) = self.servers[server_id].statements.surplus(limit.max(1)) {
+            if self.servers[server_id].ledger.is_skipping() {
+                return;
+            }
+            self.evict_statement(cx, server_id, oldest);
+        }
+    }
+
+    /// Has the server forget a statement. Its use by the server ends when the Close is answered; a Close that is skipped gives
+    /// it back.
+    pub(crate) fn evict_statement<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        server_id: ServerId,
+        statement: StatementId,
+    ) {
+        let server = &mut self.servers[server_id];
+        let mut entry = Entry::new(Owner::Hidden(Purpose::Evict), Kind::Close);
+        entry.statement = Some(statement);
+        if server.ledger.push(entry) == Pushed::Ignored {
+            return;
+        }
+        server.statements.remove(statement);
+        if let Some(known) = cx.env.statements.get(statement) {
+            cx.env.scratch.clear();
+            frontend::encode_close(&mut cx.env.scratch, Target::Statement, known.server_name().as_bytes());
+            cx.driver.send(server.conn, &cx.env.scratch);
+        }
+    }
+
+    /// Makes sure that the server has the statement that a client's name stands for when the next message arrives there.
+    fn provide<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        (name, statement): (&[u8], StatementId),
+    ) -> StatementId {
+        if self.servers[server_id].statements.touch(statement) {
+            return statement;
+        }
+        let reread = self.reread_statement(cx.env, id, name, statement);
+        if reread == statement || !self.servers[server_id].statements.touch(reread) {
+            self.send_parse(cx, server_id, reread, Owner::Prerequisite(id), 0);
+        }
+        reread
+    }
+
+    /// What a client's name stands for on this server, once [`Worker::provide`] saw to it; a name that the client never prepared
+    /// goes as it is, for the server's own error.
+    fn server_name<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server: ServerId,
+        (name, named): (&[u8], Option<(StatementId, u32)>),
+    ) -> Option<Provided> {
+        let Some((statement, ticket)) = named else {
+            if is_ours(name) {
+                // Servers know another client's statement by it.
+                self.hide_names(cx, server);
+            }
+            return None;
+        };
+        let statement = self.provide(cx, id, server, (name, statement));
+        let name = cx.env.statements.get(statement)?.server_name();
+        Some(Provided { statement, name, ticket })
+    }
+
+    fn client_statement(&self, id: ClientId, name: &[u8]) -> Option<StatementId> {
+        self.client_named(id, name).map(|(statement, _)| statement)
+    }
+
+    /// The statement that a name of the client's stands for, and its ticket.
+    fn client_named(&self, id: ClientId, name: &[u8]) -> Option<(StatementId, u32)> {
+        self.clients.get(id)?.account.statements.as_ref()?.named(name)
+    }
+
+    fn bind<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        header: Header,
+        message: &[u8],
+    ) -> Step {
+        let body = &message[HEADER_LEN..message.len().min(header.total())];
+        let Some(head) = BindHead::parse_prefix(body) else { return Step::Wait };
+        self.state.stats.binds += 1;
+        let named = self.client_named(id, head.statement);
+        let statement = named.map(|(statement, _)| statement);
+        if let Some(known) = statement.and_then(|statement| cx.env.statements.get(statement))
+            && let Some(traits) = known.traits
+            && self.concerns_sequences(&known.query, &traits)
+        {
+            let text = known.query.clone();
+            self.use_sequences(cx, id, server_id, (&text, &traits), false);
+        }
+        match statement {
+            None => self.note_bound_by_sql(cx, id, server_id, head.statement),
+            Some(statement) => match self.meet_names_of(cx, id, server_id, statement, Sent::Bound) {
+                Named::Unchanged => {}
+                Named::Exposed => return Step::Used(0),
+                Named::Waits => return Step::Wait,
+            },
+        }
+        let known = self.server_name(cx, id, server_id, (head.statement, named));
+        if let Some(known) = &known {
+            self.note_discard(cx.env, id, known.statement);
+            self.note_statement(cx.env, id, known.statement);
+            self.note_values(id, &body[head.tail..]);
+        }
+        let (name, ticket) = told(&known, head.statement);
+        let tail_len = header.body_len as usize - head.tail;
+        cx.env.scratch.clear();
+        frontend::encode_bind_head(&mut cx.env.scratch, head.portal, name, tail_len);
+        let server = &mut self.servers[server_id];
+        server.ledger.push(Entry { ticket, ..Entry::new(Owner::Client(id), Kind::Bind) });
+        cx.driver.send(server.conn, &cx.env.scratch);
+        cx.driver.send(server.conn, &body[head.tail..]);
+        if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
+            link.streaming = header.total().saturating_sub(message.len());
+        }
+        Step::Used(header.total().min(message.len()))
+    }
+
+    fn describe<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        describe: &Describe<'_>,
+    ) -> Result<(), Fault> {
+        let named = self.client_named(id, describe.name);
+        let known = self.server_name(cx, id, server_id, (describe.name, named));
+        let (name, ticket) = told(&known, describe.name);
+        cx.env.scratch.clear();
+        frontend::encode_describe(&mut cx.env.scratch, Target::Statement, name);
+        let server = &mut self.servers[server_id];
+        server.ledger.push(Entry { ticket, ..Entry::new(Owner::Client(id), Kind::DescribeStatement) });
+        cx.driver.send(server.conn, &cx.env.scratch);
+        Ok(())
+    }
+
+    /// A statement is bound that may end all names: their meaning is uncertain until it is answered.
+    fn note_discard(&mut self, env: &mut Env, id: ClientId, statement: StatementId) {
+        let Some(known) = env.statements.get(statement) else { return };
+        let discards = known.marks().contains(Marks::DISCARDS)
+            || known.marks().contains(Marks::PREPARED) && may_discard(&known.query);
+        if discards
+            && let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state)
+        {
+            link.discards = true;
+        }
+    }
+
+    /// Servers keep the statement for other clients that use it; the client's name goes.
+    fn close<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        close: &Close<'_>,
+    ) -> Result<(), Fault> {
+        if self.client_statement(id, close.name).is_none() && self.may_be_prepared_by_sql(id, close.name) {
+            self.note_closed_by_protocol(cx.env, id);
+            cx.env.scratch.clear();
+            frontend::encode_close(&mut cx.env.scratch, Target::Statement, close.name);
+            let server = &mut self.servers[server_id];
+            server.ledger.push(Entry::new(Owner::Client(id), Kind::Close));
+            cx.driver.send(server.conn, &cx.env.scratch);
+            return Ok(());
+        }
+        let mut entry = Entry::new(Owner::Client(id), Kind::Local(Local::CloseComplete));
+        let account = self.clients.get_mut(id).map(|client| &mut client.account);
+        let statements = account.and_then(|account| account.statements.as_mut());
+        if let Some((ticket, statement)) = statements.and_then(|statements| statements.close(close.name)) {
+            (entry.ticket, entry.statement) = (ticket, Some(statement));
+        }
+        self.push_local(cx, server_id, entry);
+        Ok(())
+    }
+
+    /// Close of a named statement by a client that has no server: needs none. `None` if it is about something else.
+    pub(crate) fn close_without_server<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        body: &[u8],
+    ) -> Option<Step> {
+        let close = match Close::parse(body) {
+            Ok(close) => close,
+            Err(error) => {
+                return Some(self.refuse_client(cx, id, &Fault::Protocol(error.to_string().into())));
+            }
+        };
+        if close.target != Target::Statement
+            || close.name.is_empty()
+            || self.client_statement(id, close.name).is_none()
+                && self.prepared_by_sql(id, close.name).is_some()
+        {
+            return None;
+        }
+        self.forget_statement(cx.env, id, close.name);
+        cx.env.scratch.clear();
+        backend::encode_close_complete(&mut cx.env.scratch);
+        cx.driver.send(self.clients[id].conn, &cx.env.scratch);
+        Some(Step::Used(0))
+    }
+
+    fn forget_statement(&mut self, env: &mut Env, id: ClientId, name: &[u8]) {
+        let Some(account) = self.clients.get_mut(id).map(|client| &mut client.account) else {
+            return;
+        };
+        if let Some(statement) = account.statements.as_mut().and_then(|statements| statements.remove(name)) {
+            env.statements.give_back(statement);
+        }
+    }
+
+    fn push_local<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId, entry: Entry) {
+        if self.servers[server_id].ledger.push(entry) == Pushed::Ignored {
+            self.undo(cx.env, server_id, entry);
+        } else {
+            self.settle(cx, server_id);
+        }
+    }
+
+    /// Gives our own answers that are due.
+    pub(crate) fn settle<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
+        while let Some(settled) = self.servers.get_mut(server_id).and_then(|server| server.ledger.settle()) {
+            let Settled::Answer(entry, local) = settled else {
+                debug_assert!(false, "what an error skips is taken back with that error");
+                continue;
+            };
+            let client = entry.owner.client().and_then(|id| self.clients.get(id));
+            let Some(client) = client else { continue };
+            cx.env.scratch.clear();
+            match local {
+                Local::ParseComplete => backend::encode_parse_complete(&mut cx.env.scratch),
+                Local::CloseComplete => backend::encode_close_complete(&mut cx.env.scratch),
+            }
+            cx.driver.send(client.conn, &cx.env.scratch);
+            if local == Local::CloseComplete {
+                self.close_done(cx.env, entry);
+            }
+        }
+    }
+
+    /// An error of the server ended one entry (if it was of an extended group) and skips others: notes that assumed their
+    /// success are taken back, the last first.
+    pub(crate) fn undo_failed(&mut self, env: &mut Env, server_id: ServerId, failed: Option<Entry>) {
+        let mut undone: Vec<Entry> = failed.into_iter().collect();
+        while let Some(server) = self.servers.get_mut(server_id).filter(|server| server.ledger.is_skipping())
+        {
+            match server.ledger.settle() {
+                Some(Settled::Skipped(entry)) => undone.push(entry),
+                Some(Settled::Answer(..)) | None => break,
+            }
+        }
+        for entry in undone.into_iter().rev() {
+            self.undo(env, server_id, entry);
+        }
+    }
+
+    fn undo(&mut self, env: &mut Env, server_id: ServerId, entry: Entry) {
+        match (entry.kind, entry.statement) {
+            (Kind::Parse, Some(statement)) => {
+                let had =
+                    self.servers.get_mut(server_id).is_some_and(|server| server.statements.remove(statement));
+                if had {
+                    env.statements.give_back(statement);
+                }
+                self.forget_name(env, entry);
+            }
+            (Kind::Local(Local::ParseComplete), _) => self.forget_name(env, entry),
+            (Kind::Local(Local::CloseComplete), Some(_)) => {
+                if let Some(statements) = self.statements_of(entry) {
+                    statements.reopen(entry.ticket);
+                }
+            }
+            // The server still has the statement that it was to forget.
+            (Kind::Close, Some(statement)) => match self.servers.get_mut(server_id) {
+                Some(server) => server.statements.insert(statement),
+                None => env.statements.give_back(statement),
+            },
+            (Kind::Parse | Kind::Close, None) if entry.is_unnamed() => self.unnamed_undone(server_id, entry),
+            (Kind::Parse | Kind::Close, None)
+                if entry.ticket != 0 && matches!(entry.owner, Owner::Prerequisite(_)) =>
+            {
+                self.exposing_undone(server_id, entry);
+            }
+            _ => {}
+        }
+    }
+
+    /// The client was told that its statement is closed.
+    fn close_done(&mut self, env: &mut Env, entry: Entry) {
+        let closed = self.statements_of(entry).and_then(|statements| statements.close_done(entry.ticket));
+        if let Some(statement) = closed {
+            env.statements.give_back(statement);
+        }
+    }
+
+    fn statements_of(&mut self, entry: Entry) -> Option<&mut ClientStatements> {
+        self.clients.get_mut(entry.owner.client()?)?.account.statements.as_deref_mut()
+    }
+
+    /// A hidden Close was answered: the server's use of the statement is over.
+    pub(crate) fn statement_evicted(&mut self, env: &mut Env, entry: Entry) {
+        if let (Kind::Close, Owner::Hidden(Purpose::Evict), Some(statement)) =
+            (entry.kind, entry.owner, entry.statement)
+        {
+            env.statements.give_back(statement);
+        }
+    }
+
+    pub(crate) fn forget_name(&mut self, env: &mut Env, entry: Entry) {
+        if !matches!(entry.owner, Owner::Client(_)) {
+            return;
+        }
+        let forgotten = self.statements_of(entry).and_then(|statements| statements.forget(entry.ticket));
+        if let Some(statement) = forgotten {
+            env.statements.give_back(statement);
+        }
+    }
+
+    /// DISCARD ALL or DEALLOCATE ALL succeeded: client and server have no prepared statements any more, except those whose
+    /// Parse is still owed: it came later.
+    pub(crate) fn statements_discarded(
+        &mut self,
+        env: &mut Env,
+        client: Option<ClientId>,
+        server_id: ServerId,
+    ) {
+        let Some(server) = self.servers.get_mut(server_id) else { return };
+        let parses = |entry: &&Entry| matches!(entry.kind, Kind::Parse | Kind::Local(Local::ParseComplete));
+        let behind: Vec<Entry> = server.ledger.entries().filter(parses).copied().collect();
+        let mut gone: Vec<StatementId> = server.statements.drain().collect();
+        for entry in &behind {
+            if let (Kind::Parse, Some(statement)) = (entry.kind, entry.statement)
+                && let Some(place) = gone.iter().position(|&other| other == statement)
+            {
+                gone.swap_remove(place);
+                server.statements.insert(statement);
+            }
+        }
+        let account = client.and_then(|id| self.clients.get_mut(id)).map(|client| &mut client.account);
+        if let Some(statements) = account.and_then(|account| account.statements.as_mut()) {
+            let kept = |ticket: u32| behind.iter().any(|entry| entry.ticket == ticket);
+            gone.extend(statements.discard(kept));
+        }
+        for statement in gone {
+            env.statements.give_back(statement);
+        }
+    }
+}
+
+/// The name that goes to the server, and the ticket of the client's name; a statement that the client never prepared has
+/// none.
+fn told<'a>(known: &'a Option<Provided>, name: &'a [u8]) -> (&'a [u8], u32) {
+    known.as_ref().map_or((name, 0), |known| (known.name.as_bytes(), known.ticket))
+}

@@ -1,0 +1,13 @@
+//! Prepared statements: known by content, prepared where they are needed, under names of ours or the client's own.
+
+pub(crate) mod explain;
+pub(crate) mod exposed_names;
+pub(crate) mod forms;
+pub(crate) mod messages;
+pub(crate) mod names;
+pub(crate) mod reading;
+pub(crate) mod readings;
+pub(crate) mod schema_version;
+pub(crate) mod statements;
+pub(crate) mod texts;
+pub(crate) mod unnamed;

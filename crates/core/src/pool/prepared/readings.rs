@@ -1,0 +1,175 @@
+//! How a session reads the text of a statement. PostgreSQL does that at Parse, under the session's settings:
+//! what `'1/2/2024'` is (DateStyle), which letters a text has (client_encoding), which schema's table `t` is
+//! (search_path, role). So the same text under other settings is another statement.
+//!
+//! This file gives a number to the settings that a session has, the same number to the same settings. It
+//! leaves out those that certainly change nothing ([`keeps_reading`]). It never gives a number twice:
+//! statements under a forgotten number are not shared any more.
+
+use std::hash::BuildHasher;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use pgweir_sql::keeps_reading;
+
+use crate::limits::{READING_BYTES_MAX, READINGS_MAX};
+use crate::pool::session::content::Session;
+use crate::pool::session::params::{Params, Tracked};
+
+/// How a session reads; equal if its settings are.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Reading(NonZeroU64);
+
+impl Reading {
+    /// That of one statement only, which has this serial number: no session is known to read as the one that
+    /// prepared it.
+    pub(crate) fn of_statement(serial: u64) -> Reading {
+        Reading(NonZeroU64::MIN | (1 << 63 | serial << 1))
+    }
+
+    /// It is still to be told.
+    pub(crate) const UNTOLD: Reading = Reading(NonZeroU64::MAX);
+}
+
+/// A reading, with what it was found for: as long as these are the same objects, it is the same.
+pub(crate) struct Known {
+    params: Arc<Params>,
+    session: Arc<Session>,
+    reading: Option<Reading>,
+}
+
+impl Known {
+    pub(crate) fn reading(&self) -> Option<Reading> {
+        self.reading
+    }
+
+    /// That of these, if it was found for them.
+    #[inline]
+    pub(crate) fn of(&self, params: &Arc<Params>, session: &Arc<Session>) -> Option<Option<Reading>> {
+        (Arc::ptr_eq(&self.params, params) && Arc::ptr_eq(&self.session, session)).then_some(self.reading)
+    }
+}
+
+/// The readings of a worker's clients.
+#[derive(Default)]
+pub(crate) struct Readings {
+    known: Vec<Entry>,
+    hasher: foldhash::fast::FixedState,
+    clock: u64,
+    last: u64,
+    /// The buffer in which settings are written to be compared.
+    scratch: Vec<u8>,
+}
+
+struct Entry {
+    hash: u64,
+    /// Names and values.
+    content: Box<[u8]>,
+    reading: Reading,
+    used: u64,
+}
+
+impl Readings {
+    /// One that no other session has.
+    pub(crate) fn alone(&mut self) -> Reading {
+        self.last += 1;
+        Reading(NonZeroU64::MIN.saturating_add(self.last))
+    }
+
+    /// That of a session with these settings; none if there are so many that they are not remembered.
+    pub(crate) fn find(&mut self, tracked: &Tracked, params: &Arc<Params>, session: &Arc<Session>) -> Known {
+        let mut content = std::mem::take(&mut self.scratch);
+        content.clear();
+        write(&mut content, tracked, params, session);
+        let reading = (content.len() <= READING_BYTES_MAX).then(|| self.of_content(&content));
+        content.shrink_to(READING_BYTES_MAX);
+        self.scratch = content;
+        Known { params: Arc::clone(params), session: Arc::clone(session), reading }
+    }
+
+    fn of_content(&mut self, content: &[u8]) -> Reading {
+        self.clock += 1;
+        let hash = self.hasher.hash_one(content);
+        let known = self.known.iter_mut().find(|known| known.hash == hash && *known.content == *content);
+        if let Some(known) = known {
+            known.used = self.clock;
+            return known.reading;
+        }
+        if self.known.len() >= READINGS_MAX
+            && let Some(oldest) = (0..self.known.len()).min_by_key(|&at| self.known[at].used)
+        {
+            self.known.swap_remove(oldest);
+        }
+        let reading = self.alone();
+        self.known.push(Entry { hash, content: content.into(), reading, used: self.clock });
+        reading
+    }
+}
+
+/// Names and values, each with its length, as they can hold any bytes.
+fn write(out: &mut Vec<u8>, tracked: &Tracked, params: &Params, session: &Session) {
+    let mut put = |bytes: &[u8]| {
+        out.extend_from_slice(&bytes.len().to_be_bytes());
+        out.extend_from_slice(bytes);
+    };
+    for (position, name) in tracked.names().enumerate() {
+        if let Some(value) = params.get(position).filter(|_| !keeps_reading(name.as_bytes())) {
+            put(name.as_bytes());
+            put(value);
+        }
+    }
+    for setting in session.settings().filter(|setting| !keeps_reading(&setting.name)) {
+        put(&setting.name);
+        put(&setting.value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(readings: &mut Readings, zone: &str, settings: &[(&str, &str)]) -> Option<Reading> {
+        let tracked = Tracked::new([]);
+        let mut params = Params::unknown(&tracked);
+        params.set(tracked.position(b"TimeZone").expect("tracked"), zone.as_bytes());
+        let mut session = Session::default();
+        settings.iter().for_each(|(name, value)| session.set(name.as_bytes(), value.as_bytes()));
+        readings.find(&tracked, &Arc::new(params), &Arc::new(session)).reading
+    }
+
+    #[test]
+    fn the_same_settings_are_one_reading_whatever_objects_they_are() {
+        let mut readings = Readings::default();
+        let plain = find(&mut readings, "UTC", &[]);
+        assert!(plain.is_some());
+        assert_eq!(find(&mut readings, "UTC", &[]), plain);
+        assert_ne!(find(&mut readings, "Asia/Tokyo", &[]), plain);
+        let other = find(&mut readings, "UTC", &[("search_path", "a"), ("role", "r")]);
+        assert_ne!(other, plain);
+        assert_eq!(find(&mut readings, "UTC", &[("role", "r"), ("search_path", "a")]), other);
+        assert_ne!(find(&mut readings, "UTC", &[("role", "r"), ("search_path", "b")]), other);
+    }
+
+    #[test]
+    fn what_changes_no_text_is_left_out() {
+        let mut readings = Readings::default();
+        let plain = find(&mut readings, "UTC", &[]);
+        assert_eq!(find(&mut readings, "UTC", &[("statement_timeout", "1s"), ("work_mem", "1MB")]), plain);
+        assert_ne!(find(&mut readings, "UTC", &[("statement_timeouts", "1s")]), plain);
+    }
+
+    #[test]
+    fn the_one_unused_for_longest_is_forgotten_and_never_given_again() {
+        let mut readings = Readings::default();
+        let (first, second) = (find(&mut readings, "0", &[]), find(&mut readings, "1", &[]));
+        for zone in 2..READINGS_MAX {
+            find(&mut readings, &zone.to_string(), &[]);
+        }
+        assert_eq!(find(&mut readings, "0", &[]), first);
+        find(&mut readings, "another", &[]);
+        assert_eq!(readings.known.len(), READINGS_MAX);
+        assert_eq!(find(&mut readings, "0", &[]), first, "it was used");
+        assert_ne!(find(&mut readings, "1", &[]), second);
+        assert_eq!(find(&mut readings, &"x".repeat(READING_BYTES_MAX), &[]), None);
+    }
+}

@@ -1,0 +1,266 @@
+//! The results of a prepared statement can change: after ALTER TABLE, `select * from t` has other columns, and PostgreSQL
+//! refuses to run statements that were prepared before ("cached plan must not change result type"). If clients share the
+//! prepared statements of servers, that error must not reach a client that prepared its statement after the change.
+//!
+//! So each change begins a new age of statements: a text that is prepared from then on is another statement than the same text
+//! before, and servers get it again. The same holds if a table, a type or a function goes, which often comes again in another
+//! form: PostgreSQL keeps the parameter types of statements that were prepared before, even those that are gone.
+//!
+//! Until a change is committed no other client knows of it, and after a rollback no client does: a statement that is prepared
+//! after a change in the same transaction is its client's alone.
+//!
+//! A client that prepared before the change keeps its statement until PostgreSQL refuses to run it. Then its name stands for
+//! the statement of the new age, and its request is sent again, if that is right (`first_ask.rs`): nothing was done yet,
+//! nothing was answered, and the client is about to be told the columns. Otherwise it is told the error, as on a direct
+//! connection: its knowledge of the result may be wrong now.
+
+use pgweir_sql::Marks;
+use pgweir_wire::backend::{ErrorFields, TxStatus};
+
+use crate::context::{Cx, Env};
+use crate::driver::{Driver, Level};
+use crate::ids::{ClientId, ServerId};
+use crate::limits::ASKED_AGAIN_MAX;
+use crate::pool::Pool;
+use crate::pool::client::state::{Again, ClientState, Opening};
+use crate::pool::relay::first_ask::{FirstAsk, outdated_name};
+use crate::pool::relay::ledger::{Accepted, Entry, Kind, Owner, Purpose};
+use crate::pool::server::state::ServerState;
+use crate::pool::session::pins::Reasons;
+
+/// Commands that can change the results or parameters of statements, by the beginning of their tag.
+const CHANGES: [&[u8]; 12] = [
+    b"ALTER TABLE",
+    b"ALTER VIEW",
+    b"ALTER MATERIALIZED VIEW",
+    b"ALTER FOREIGN TABLE",
+    b"ALTER TYPE",
+    b"CREATE VIEW",
+    b"DROP MATERIALIZED VIEW",
+    b"DROP FOREIGN TABLE",
+    b"DROP TYPE",
+    b"DROP DOMAIN",
+    b"DROP SCHEMA",
+    b"DROP EXTENSION",
+];
+
+/// The same for objects that may be temporary. Such objects come and go all the time, and no other client's statements are
+/// about them.
+const DROPS: [&[u8]; 3] = [b"DROP TABLE", b"DROP VIEW", b"DROP FUNCTION"];
+
+/// Commands that can make a routine that changes its session, or have one called, or have another name stand for something that does
+/// more than read, by the beginning of their tag. (A DO block may hide them.)
+const MAKES: [&[u8]; 20] = [
+    b"CREATE FUNCTION",
+    b"CREATE PROCEDURE",
+    b"CREATE TRIGGER",
+    b"CREATE EXTENSION",
+    b"CREATE AGGREGATE",
+    b"CREATE CAST",
+    b"CREATE DOMAIN",
+    b"CREATE FOREIGN TABLE",
+    b"CREATE OPERATOR",
+    b"CREATE POLICY",
+    b"CREATE VIEW",
+    b"ALTER FUNCTION",
+    b"ALTER PROCEDURE",
+    b"ALTER AGGREGATE",
+    b"ALTER DOMAIN",
+    b"ALTER FOREIGN TABLE",
+    b"ALTER POLICY",
+    b"ALTER TABLE",
+    b"ALTER VIEW",
+    b"IMPORT FOREIGN SCHEMA",
+];
+
+/// The tag of a command that can change the results of statements.
+#[inline]
+pub(crate) fn is_schema_change(tag: &[u8]) -> bool {
+    matches!(tag.first(), Some(b'A' | b'C' | b'D')) && CHANGES.iter().any(|change| tag.starts_with(change))
+}
+
+/// The tag of a command that can change the results of questions to the catalog.
+#[inline]
+pub(crate) fn makes_routines(tag: &[u8]) -> bool {
+    matches!(tag.first(), Some(b'A' | b'C' | b'I')) && MAKES.iter().any(|make| tag.starts_with(make))
+}
+
+impl Pool {
+    /// CommandComplete: a change counts for other clients when its transaction is over.
+    pub(crate) fn note_command(&mut self, id: ServerId, tag: &[u8]) {
+        if (is_schema_change(tag) || DROPS.iter().any(|drop| tag.starts_with(drop)) && self.drops_lasting(id))
+            && let Some(server) = self.servers.get_mut(id)
+        {
+            server.changes_schema = true;
+        }
+        if makes_routines(tag)
+            && let Some(server) = self.servers.get_mut(id)
+        {
+            server.makes_routines = true;
+        }
+    }
+
+    /// An object that the client of this server drops is not temporary, as far as pgweir knows.
+    #[cold]
+    fn drops_lasting(&self, id: ServerId) -> bool {
+        let Some(server) = self.servers.get(id) else { return false };
+        let client = server.state.client().and_then(|id| self.clients.get(id));
+        let Some(ClientState::Linked(link)) = client.map(|client| &client.state) else { return false };
+        let touches = link.touched.as_ref().is_some_and(|touched| touched.marks.intersects(Marks::TEMPORARY));
+        let has = link.pin.as_ref().is_some_and(|pin| pin.reasons.has(Reasons::TEMPORARY));
+        self.state.keeps_sessions && !touches && !has
+    }
+
+    /// ReadyForQuery.
+    pub(crate) fn note_schema_change(&mut self, env: &Env, id: ServerId, status: TxStatus) {
+        let Some(server) = self.servers.get_mut(id).filter(|_| status == TxStatus::Idle) else { return };
+        if std::mem::take(&mut server.makes_routines) {
+            env.shared.begin_routines();
+        }
+        if std::mem::take(&mut server.changes_schema) {
+            env.shared.begin_age();
+        }
+    }
+
+    /// An error of a server: the first to meet a change that was made elsewhere.
+    pub(crate) fn note_shape_error(&mut self, env: &Env, fields: &ErrorFields<'_>) {
+        if is_outdated(fields) {
+            env.shared.begin_age();
+        }
+    }
+
+    /// A value is beyond the type that a statement takes, as text (22003) or in binary form (22P03). It may be of the type that
+    /// it would take now: if the result is as before, nothing else shows that a column was made wider elsewhere. So a client
+    /// that prepares this text from now on gets it prepared again. A text that is no such value at all (22P02) is a user's
+    /// mistake, and too common for that.
+    pub(crate) fn note_misfit(&mut self, env: &mut Env, accepted: Accepted, body: &[u8]) {
+        let (Owner::Client(id), Some(Entry { kind: Kind::Bind, ticket, .. })) =
+            (accepted.owner, accepted.ended)
+        else {
+            return;
+        };
+        if !ErrorFields::parse(body).is_ok_and(|fields| matches!(fields.code(), Some(b"22003" | b"22P03"))) {
+            return;
+        }
+        let account = self.clients.get(id).map(|client| &client.account);
+        let names = account.and_then(|account| account.statements.as_deref());
+        if let Some(statement) = names.and_then(|names| names.get(names.name(ticket)?)) {
+            env.statements.retire(statement);
+        }
+    }
+
+    /// A server's error to a client, of which the client need not know: the statement was outdated and can be asked again. Its
+    /// name stands for a new one then.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn renews_statement(
+        &mut self,
+        env: &mut Env,
+        id: ServerId,
+        accepted: Accepted,
+        body: &[u8],
+    ) -> bool {
+        let (Owner::Client(client_id), Some(failed)) = (accepted.owner, accepted.ended) else { return false };
+        if !ErrorFields::parse(body).is_ok_and(|fields| is_outdated(&fields)) {
+            return false;
+        }
+        let reading = self.reading_of(env, client_id);
+        let Some(server) = self.servers.get(id) else { return false };
+        let Some(client) = self.clients.get_mut(client_id) else { return false };
+        let (ClientState::Linked(link), account) = (&client.state, &mut client.account) else {
+            return false;
+        };
+        let plain = matches!(link.opening, Opening::Done | Opening::Replayed)
+            && matches!(server.state, ServerState::Busy(_))
+            && server.tx == TxStatus::Idle
+            && link.streaming == 0
+            && link.asked_again < ASKED_AGAIN_MAX;
+        let bytes = match &server.first_ask {
+            _ if link.kept > 0 => client.inbox.get(..link.kept),
+            FirstAsk::Kept(kept) => Some(&*kept.bytes),
+            FirstAsk::Nothing | FirstAsk::Lost => None,
+        };
+        let (Some(bytes), Some(names), true) = (bytes, account.statements.as_deref_mut(), plain) else {
+            return false;
+        };
+        let types = |name: &[u8]| env.statements.get(names.get(name)?).map(|known| &*known.types);
+        let Some(name) = outdated_name(bytes, failed.kind, types) else { return false };
+        let Some(old) = names.get(name) else { return false };
+        env.statements.enter_age(env.shared.age());
+        // A client with another search_path than when it was prepared has met no change.
+        let reads_as_before = env.statements.get(old).is_some_and(|known| reading == Some(known.reading));
+        if reads_as_before && env.statements.is_of_this_age(old) {
+            env.shared.begin_age();
+            env.statements.enter_age(env.shared.age());
+        }
+        let Some(new) = env.statements.take_anew(old, reading) else { return false };
+        names.renew(name, new);
+        env.statements.give_back(old);
+        true
+    }
+
+    /// The client's request is sent again, after the end of the first attempt. No client gets that attempt's answers from
+    /// here on.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn ask_again<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let ServerState::Busy(client_id) = server.state else { return };
+        let Some(client) = self.clients.get_mut(client_id) else { return };
+        let ClientState::Linked(link) = &mut client.state else { return };
+        let mut begin = None;
+        if link.kept == 0
+            && let FirstAsk::Kept(mut kept) = std::mem::replace(&mut server.first_ask, FirstAsk::Lost)
+        {
+            link.kept = kept.bytes.len();
+            begin = kept.begin;
+            kept.bytes.extend_from_slice(&client.inbox);
+            cx.env.buffers.give_back(std::mem::replace(&mut client.inbox, kept.bytes));
+        }
+        if server.pipelined.is_alone() {
+            link.kept = 0;
+            link.asked_again += 1;
+            link.opening = Opening::Again(Again { begin, rolls_back: false });
+            server.ledger.disown_head(Purpose::Rerun);
+            self.end_pipeline(id);
+        } else {
+            // Nothing is queued behind a BEGIN.
+            self.run_again(cx, id, client_id);
+        }
+        cx.log(Level::Debug, "a prepared statement was outdated: it is prepared anew, and runs again");
+    }
+
+    /// ReadyForQuery after an attempt whose answers no client gets: the client's group follows, out of the transaction that
+    /// failed.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn attempt_over<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client_id: ClientId) {
+        let Some(server) = self.servers.get(id) else { return };
+        let (idle, own) = (server.tx == TxStatus::Idle, server.ledger.is_empty());
+        let Some(client) = self.clients.get_mut(client_id) else { return };
+        let ClientState::Linked(link) = &mut client.state else { return };
+        let Opening::Again(again) = &mut link.opening else { return };
+        if idle && own {
+            link.opening = again.begin.take().map_or(Opening::Done, Opening::Unsent);
+            // After a replay the server has reported its parameters.
+            self.adopt_params(cx, id, client_id);
+            self.state.to_resume.push_back(client_id);
+        } else if !again.rolls_back {
+            again.rolls_back = true;
+            self.send_hidden(cx, id, Purpose::Rerun, b"ROLLBACK");
+        } else {
+            self.lose_server(cx, id, "a transaction could not be rolled back".into());
+        }
+    }
+}
+
+/// PostgreSQL's function is named, as the text may be in any language (plancache.c). That the type of a parameter is gone is
+/// an internal error, with a text that is never translated (lsyscache.c).
+fn is_outdated(fields: &ErrorFields<'_>) -> bool {
+    let gone = |text: &[u8]| text.starts_with(b"cache lookup failed for type ");
+    match fields.code() {
+        Some(b"0A000") => fields.field(b'R') == Some(b"RevalidateCachedQuery"),
+        Some(b"XX000") => fields.message().is_some_and(gone),
+        _ => false,
+    }
+}

@@ -1,0 +1,212 @@
+//! The unnamed statement is its client's own: it survives between that client's groups, whichever servers they run on, and no
+//! other client uses it.
+//!
+//! A statement that a client prepared and did not use at once is prepared again ahead of the message that uses it. A client
+//! that has no unnamed statement gets PostgreSQL's own error: the statement that another client, or a hidden statement, left on
+//! its server is closed first. Both cost only clients that use the unnamed statement of an earlier group: a Parse with its Bind
+//! right after it is never kept, and never closed.
+
+use pgweir_settings::PoolMode;
+use pgweir_sql::{Marks, Traits};
+use pgweir_wire::frontend::{self, Execute, Parse, Target, tag};
+use pgweir_wire::header::{HEADER_LEN, Header};
+
+use crate::context::Cx;
+use crate::driver::Driver;
+use crate::ids::{ClientId, ServerId};
+use crate::limits::UNNAMED_BYTES_MAX;
+use crate::pool::Pool;
+use crate::pool::client::state::{ClientState, Link, Unnamed, UnnamedOnServer};
+use crate::pool::prepared::exposed_names::Named;
+use crate::pool::prepared::exposed_names::Sent;
+use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner};
+
+impl Pool {
+    /// Parse without a name was sent to the client's server; the messages after it in the same read may be there.
+    pub(crate) fn note_unnamed(&mut self, id: ClientId, header: Header, message: &[u8]) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let (ClientState::Linked(link), account) = (&mut client.state, &mut client.account) else {
+            return;
+        };
+        let Some(server) = self.servers.get(link.server) else { return };
+        if server.ledger.is_skipping() {
+            return;
+        }
+        own_from_here(link, &server.ledger);
+        let used = message.get(header.total()) == Some(&tag::BIND);
+        if used && account.unnamed.is_none() {
+            return;
+        }
+        let body = message.get(HEADER_LEN..header.total());
+        let body = body.filter(|body| !used && body.len() <= UNNAMED_BYTES_MAX);
+        let parse = body.and_then(|body| Parse::parse(body).ok());
+        let parse = parse.filter(|_| self.state.mode != PoolMode::Session);
+        account.unnamed = parse
+            .map(|parse| Box::new(Unnamed { query: parse.query.into(), types: parse.param_types.into() }));
+    }
+
+    /// A simple query was sent to the client's server: PostgreSQL forgets the unnamed statement.
+    #[inline]
+    pub(crate) fn forget_unnamed(&mut self, id: ClientId) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let (ClientState::Linked(link), account) = (&mut client.state, &mut client.account) else {
+            return;
+        };
+        let Some(server) = self.servers.get(link.server) else { return };
+        if server.ledger.is_skipping() {
+            return;
+        }
+        account.unnamed = None;
+        if server.ledger.is_last_certain() {
+            link.unnamed = UnnamedOnServer::Own;
+        }
+    }
+
+    /// The client's next message uses the unnamed statement, or closes it. `false` if it must wait: owed answers tell which
+    /// client's statement that is.
+    pub(crate) fn owns_unnamed<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        kind: Kind,
+    ) -> bool {
+        let Some(client) = self.clients.get_mut(id) else { return false };
+        let (ClientState::Linked(link), account) = (&mut client.state, &mut client.account) else {
+            return false;
+        };
+        let Some(server) = self.servers.get(server_id) else { return false };
+        if kind == Kind::Close && !server.ledger.is_skipping() {
+            account.unnamed = None;
+            return true;
+        }
+        if link.unnamed == UnnamedOnServer::OwnUnlessSkipped && server.ledger.is_at_rest() {
+            link.unnamed = UnnamedOnServer::Own;
+        }
+        if waits_for_unnamed(link, &server.ledger) {
+            link.held = true;
+            self.ask_for_answers(cx, server_id);
+            return false;
+        }
+        if server.ledger.is_skipping() {
+            return true;
+        }
+        let text =
+            account.unnamed.as_ref().filter(|_| kind == Kind::Bind).map(|unnamed| unnamed.query.clone());
+        let lacks = link.unnamed == UnnamedOnServer::NotOwn;
+        if let Some(text) = text {
+            let traits = pgweir_sql::traits(&text);
+            if self.may_meet_names(id, &traits)
+                && self.meet_names(cx, id, server_id, (&text, &traits), Sent::Unnamed) == Named::Waits
+            {
+                return false;
+            }
+            self.note_unnamed_bound(cx, id, server_id, (&text, &traits));
+        }
+        if lacks {
+            self.send_unnamed(cx, id, server_id);
+        }
+        true
+    }
+
+    /// The server gets the client's unnamed statement, or none if the client has none.
+    fn send_unnamed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
+        let Some(client) = self.clients.get(id) else { return };
+        let unnamed = client.account.unnamed.as_ref();
+        let unnamed = unnamed.map(|unnamed| (unnamed.query.clone(), unnamed.types.clone()));
+        let server = &mut self.servers[server_id];
+        cx.env.scratch.clear();
+        let kind = match &unnamed {
+            Some((query, types)) => {
+                frontend::encode_parse(&mut cx.env.scratch, b"", query, types);
+                Kind::Parse
+            }
+            None => {
+                frontend::encode_close(&mut cx.env.scratch, Target::Statement, b"");
+                Kind::Close
+            }
+        };
+        server.ledger.push(Entry::unnamed(Owner::Prerequisite(id), kind));
+        server.note_begin(cx.env.now.mono_us);
+        cx.driver.send(server.conn, &cx.env.scratch);
+        if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
+            own_from_here(link, &server.ledger);
+        }
+    }
+
+    /// The unnamed statement of an earlier group is bound: its possible effects on the session are noted as if it came now.
+    #[cold]
+    fn note_unnamed_bound<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        (text, traits): (&[u8], &Traits),
+    ) {
+        if self.concerns_sequences(text, traits) {
+            self.use_sequences(cx, id, server_id, (text, traits), false);
+        }
+        let mut marks = traits.marks;
+        if self.is_watched(cx.env, traits.fingerprint) || self.changes_inside(text) {
+            marks.add(Marks::ROUTINES);
+        }
+        if !marks.is_empty() {
+            self.note_marks(cx.env, id, marks, text, false);
+        }
+    }
+
+    /// An error ended or skipped a Parse or a Close of the unnamed statement.
+    #[cold]
+    pub(crate) fn unnamed_undone(&mut self, server_id: ServerId, entry: Entry) {
+        let Some(id) = entry.owner.client() else { return };
+        let Some(server) = self.servers.get(server_id) else { return };
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let (ClientState::Linked(link), account) = (&mut client.state, &mut client.account) else {
+            return;
+        };
+        if server.ledger.entries().any(|later| later.is_unnamed() && later.kind == Kind::Parse) {
+            // That one counts.
+            return;
+        }
+        let own = matches!(entry.owner, Owner::Client(_));
+        if own {
+            account.unnamed = None;
+        }
+        if !own || link.unnamed == UnnamedOnServer::OwnUnlessSkipped {
+            link.unnamed = UnnamedOnServer::NotOwn;
+        }
+    }
+}
+
+/// The messages sent last make the server's unnamed statement the client's.
+fn own_from_here(link: &mut Link, ledger: &Ledger) {
+    if ledger.is_last_certain() {
+        link.unnamed = UnnamedOnServer::Own;
+    } else if link.unnamed == UnnamedOnServer::NotOwn {
+        link.unnamed = UnnamedOnServer::OwnUnlessSkipped;
+    }
+}
+
+/// The owner of the server's unnamed statement depends on answers to earlier groups. In the same group it does not: an error
+/// that skips the one message skips the other.
+fn waits_for_unnamed(link: &Link, ledger: &Ledger) -> bool {
+    link.unnamed == UnnamedOnServer::OwnUnlessSkipped
+        && !ledger.is_status_known()
+        && !ledger.is_unnamed_in_group()
+}
+
+/// The unnamed portal is used before these messages make one.
+pub(crate) fn uses_earlier_portal(mut bytes: &[u8]) -> bool {
+    while let Ok(Some(header)) = Header::peek(bytes)
+        && let Some(body) = bytes.get(HEADER_LEN..header.total())
+    {
+        match header.tag {
+            tag::EXECUTE => return Execute::parse(body).is_ok_and(|execute| execute.portal.is_empty()),
+            tag::DESCRIBE if body == b"P\0" => return true,
+            tag::PARSE | tag::DESCRIBE | tag::CLOSE | tag::FLUSH => {}
+            _ => return false,
+        }
+        bytes = bytes.get(header.total()..).unwrap_or_default();
+    }
+    false
+}

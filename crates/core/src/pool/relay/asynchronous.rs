@@ -1,0 +1,109 @@
+//! Messages that servers send unasked: ParameterStatus, NoticeResponse, NotificationResponse, and the clients that get them.
+//! (PostgreSQL documentation, "Message Flow", "Asynchronous Operations".)
+
+use std::sync::Arc;
+
+use pgweir_settings::PoolMode;
+use pgweir_wire::backend::{ParameterStatus, encode_parameter_status};
+
+use crate::context::{Cx, Env};
+use crate::driver::Driver;
+use crate::ids::{ClientId, ServerId};
+use crate::limits::SERVER_ERROR_BYTES_MAX;
+use crate::pool::Pool;
+use crate::pool::client::state::ClientState;
+use crate::pool::relay::ledger::{Kind, Owner};
+use crate::pool::server::greeting::IN_HOT_STANDBY;
+use crate::pool::server::state::ServerState;
+
+impl Pool {
+    /// ParameterStatus: the server's value, and (with a client on it) the client's. Returns the client that is to be told.
+    pub(crate) fn parameter_changed(&mut self, env: &Env, id: ServerId, body: &[u8]) -> Option<ClientId> {
+        let Ok(status) = ParameterStatus::parse(body) else { return None };
+        let server = self.servers.get_mut(id)?;
+        let client_id = server.state.client();
+        let hidden = server.ledger.head().is_some_and(|head| matches!(head.owner, Owner::Hidden(_)));
+        let Some(position) = env.tracked.position(status.name) else {
+            if status.name == IN_HOT_STANDBY {
+                self.state.greeting_telling(status.name, status.value);
+            }
+            if let ServerState::CheckingStartup(checking) = &mut server.state
+                && checking.reported.len() < SERVER_ERROR_BYTES_MAX
+            {
+                encode_parameter_status(&mut checking.reported, status.name, status.value);
+            }
+            // The parameters that it was opened with are a client's own wish.
+            let asked = server.opened.asked.as_ref();
+            if let Some(login) = server.state.at_login_mut()
+                && asked.is_none_or(|asked| asked.session().get(status.name).is_none())
+            {
+                login.changed(status.name, status.value);
+            }
+            return client_id.filter(|_| !hidden);
+        };
+        let server_knew = server.params.get(position) == Some(status.value);
+        if !server_knew {
+            let mut params = (*server.params).clone();
+            params.set(position, status.value);
+            server.params = self.state.share(params);
+        }
+        let (client_id, server_params) = (client_id?, Arc::clone(&server.params));
+        let client = self.clients.get_mut(client_id)?;
+        if matches!(&client.state, ClientState::Linked(link) if link.opening.has_failed()) {
+            // The server goes back to a value that was not the client's.
+            return None;
+        }
+        if let ClientState::Linked(link) = &mut client.state
+            && !hidden
+        {
+            link.changed.add(position);
+        }
+        let account = &mut client.account;
+        let knew = account.params.get(position) == Some(status.value);
+        if account.params.differences(&server_params).next().is_none() {
+            account.params = server_params;
+        } else if !knew {
+            let mut params = (*account.params).clone();
+            params.set(position, status.value);
+            account.params = self.state.share(params);
+        }
+        // A value that the client knew and the server did not is one that was replayed.
+        (!knew || (!hidden && server_knew)).then_some(client_id)
+    }
+
+    pub(crate) fn notice_owner(&self, id: ServerId) -> Option<ClientId> {
+        let server = self.servers.get(id)?;
+        match server.ledger.head() {
+            Some(head) => match head.owner {
+                // The client is told when its own Parse is answered, or was.
+                Owner::Prerequisite(_) if head.kind == Kind::Parse => None,
+                Owner::Client(client) | Owner::Prerequisite(client) => Some(client),
+                Owner::Hidden(_) => None,
+            },
+            None => server.state.client(),
+        }
+    }
+
+    /// pgweir may send a notification from this server only to a client that has the server for itself.
+    pub(crate) fn notification_owner<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        message: &[u8],
+    ) -> Option<ClientId> {
+        let server = self.servers.get(id)?;
+        if matches!(server.state, ServerState::Listening) {
+            self.spread(cx, id, message);
+            return None;
+        }
+        let client = server.state.client()?;
+        if self.state.mode == PoolMode::Session {
+            return (!self.keeps_notification(cx, client, message)).then_some(client);
+        }
+        if self.listens_here(id) {
+            return self.passes_notification(id, client, message).then_some(client);
+        }
+        self.note_notification(cx, id, client, message);
+        None
+    }
+}

@@ -1,0 +1,280 @@
+//! What a client asks for between two transactions: one message group, looked at as a whole before anything
+//! of it is sent.
+//!
+//! What this file is for: to say of a group that it is certainly over when it is answered: it opens no
+//! transaction, begins no COPY, leaves nothing in the session, and needs nothing that another group left
+//! there. Only such a group may share a server connection with those of other clients. It must never say so
+//! when in doubt; "no" costs speed, never correctness.
+
+use pgweir_sql::Traits;
+use pgweir_wire::frontend::{BindHead, Close, Describe, Parse, Query, Target, tag};
+use pgweir_wire::header::{HEADER_LEN, Header};
+
+use crate::limits::{GROUP_BYTES_MAX, GROUP_MESSAGES_MAX};
+use crate::pool::catalog::reach::Reach;
+use crate::pool::prepared::statements::are_built_in;
+use crate::pool::prepared::texts::Texts;
+use crate::pool::sequences::state::{asks, draws};
+use crate::pool::session::pins::is_notable;
+
+/// What tells the estimate of a group that uses statements prepared before from that of the same text in a Query ...
+const PREPARED_BEFORE: u64 = 1;
+/// ... and that of one that prepares what it uses.
+const PREPARED_WITH: u64 = 2;
+
+/// A whole group that is certainly over with its own answer: one Query, or what ends in Sync.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Group {
+    /// Its bytes, at the front of what its client sent.
+    pub(crate) len: u32,
+    /// Of its statements.
+    pub(crate) fingerprint: u64,
+    /// Of its first statement's text alone.
+    pub(crate) statement: u64,
+    /// It changes nothing, waits for no lock of a row and runs no code of users. Other groups may be queued
+    /// behind it; and it may run a second time if its client has not seen the first answer.
+    pub(crate) certainly_reads: bool,
+    /// It names prepared statements.
+    pub(crate) names_statements: bool,
+    /// It may touch its session in a way that only an audit of the server could find.
+    pub(crate) may_touch: bool,
+    /// It may draw values from sequences.
+    pub(crate) draws: bool,
+    /// It asks for values that were drawn.
+    pub(crate) asks: bool,
+}
+
+impl Group {
+    /// It is one statement, whatever else it asks about it. `false` says nothing.
+    pub(crate) fn is_one_statement(&self) -> bool {
+        matches!(self.fingerprint ^ self.statement, 0 | PREPARED_BEFORE | PREPARED_WITH)
+    }
+}
+
+/// The group at the front of `bytes`, if all of it is there and it is certainly over with its own answer. `statement` tells
+/// what is known of the text of a prepared statement, and whether it certainly only reads, by the client's name for it.
+#[inline]
+pub(crate) fn group_at_front<'a>(
+    bytes: &[u8],
+    texts: &mut Texts,
+    reach: &Reach,
+    statement: impl Fn(&[u8]) -> Option<(&'a Traits, bool)>,
+) -> Option<Group> {
+    let header = Header::peek(bytes).ok()??;
+    if header.tag != tag::QUERY {
+        return Extended::default().read(bytes, texts, reach, statement);
+    }
+    let message = bytes.get(..header.total()).filter(|message| message.len() <= GROUP_BYTES_MAX)?;
+    let query = Query::parse(message.get(HEADER_LEN..)?).ok()?;
+    texts.look(query.text, |traits, verdict| {
+        traits.certainly_self_contained.then(|| {
+            let certainly_reads = reach.certainly_reads(query.text, traits, verdict);
+            Group {
+                len: message.len() as u32,
+                fingerprint: traits.fingerprint,
+                statement: traits.fingerprint,
+                certainly_reads,
+                names_statements: false,
+                may_touch: is_notable(traits.marks),
+                draws: !certainly_reads && draws(traits),
+                asks: asks(traits.marks),
+            }
+        })
+    })
+}
+
+/// A group of the extended protocol, while it is read.
+#[derive(Default)]
+struct Extended {
+    /// Of the unnamed statement, once it was prepared in this very group; and whether it certainly only reads.
+    unnamed: Option<(Traits, bool)>,
+    /// The unnamed statement was not bound since: a later group may use it.
+    leaves_unnamed: bool,
+    fingerprint: u64,
+    statement: u64,
+    executes: bool,
+    may_write: bool,
+    names_statements: bool,
+    may_touch: bool,
+    draws: bool,
+    asks: bool,
+}
+
+impl Extended {
+    #[inline]
+    fn read<'a>(
+        mut self,
+        bytes: &[u8],
+        texts: &mut Texts,
+        reach: &Reach,
+        statement: impl Fn(&[u8]) -> Option<(&'a Traits, bool)>,
+    ) -> Option<Group> {
+        let mut at = 0;
+        for _ in 0..GROUP_MESSAGES_MAX {
+            let rest = bytes.get(at..)?;
+            let header = Header::peek(rest).ok()??;
+            let body = rest.get(HEADER_LEN..header.total())?;
+            at += header.total();
+            if at > GROUP_BYTES_MAX {
+                return None;
+            }
+            match header.tag {
+                tag::SYNC => return (self.executes && !self.leaves_unnamed).then(|| self.finish(at)),
+                tag::PARSE => self.parse(&Parse::parse(body).ok()?, texts, reach)?,
+                tag::BIND => {
+                    let name = BindHead::parse_prefix(body)?.statement;
+                    self.leaves_unnamed &= !name.is_empty();
+                    self.uses(name, &statement)?;
+                }
+                tag::DESCRIBE => match Describe::parse(body).ok()? {
+                    Describe { target: Target::Statement, name } => self.uses(name, &statement)?,
+                    Describe { target: Target::Portal, .. } => {}
+                },
+                tag::EXECUTE => self.executes = true,
+                // Portals end with the group anyway; statements do not.
+                tag::CLOSE if Close::parse(body).ok()?.target == Target::Portal => {}
+                _ => return None,
+            }
+        }
+        None
+    }
+
+    /// Only the unnamed statement: a name would outlive the group.
+    fn parse(&mut self, parse: &Parse<'_>, texts: &mut Texts, reach: &Reach) -> Option<()> {
+        if !parse.name.is_empty() {
+            return None;
+        }
+        texts.look(parse.query, |traits, verdict| {
+            let reads =
+                reach.certainly_reads(parse.query, traits, verdict) && are_built_in(parse.param_types);
+            self.unnamed = Some((*traits, reads));
+        });
+        self.leaves_unnamed = true;
+        Some(())
+    }
+
+    fn uses<'a>(
+        &mut self,
+        name: &[u8],
+        statement: impl Fn(&[u8]) -> Option<(&'a Traits, bool)>,
+    ) -> Option<()> {
+        let unnamed;
+        let (traits, reads) = if name.is_empty() {
+            unnamed = self.unnamed?;
+            (&unnamed.0, unnamed.1)
+        } else {
+            statement(name)?
+        };
+        if !traits.certainly_self_contained {
+            return None;
+        }
+        self.names_statements |= !name.is_empty();
+        self.may_write |= !reads;
+        self.may_touch |= is_notable(traits.marks);
+        self.draws |= !reads && draws(traits);
+        self.asks |= asks(traits.marks);
+        self.fingerprint = self.fingerprint.rotate_left(7) ^ traits.fingerprint;
+        if self.statement == 0 {
+            self.statement = traits.fingerprint;
+        }
+        Some(())
+    }
+
+    fn finish(&self, len: usize) -> Group {
+        Group {
+            len: len as u32,
+            // The same text costs something else when it need not be prepared, and in the simple protocol.
+            fingerprint: self.fingerprint
+                ^ if self.names_statements { PREPARED_BEFORE } else { PREPARED_WITH },
+            statement: self.statement,
+            certainly_reads: !self.may_write,
+            names_statements: self.names_statements,
+            may_touch: self.may_touch,
+            draws: self.draws,
+            asks: self.asks,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pgweir_sql::traits;
+    use pgweir_wire::frontend;
+
+    use super::*;
+
+    fn query(text: &str) -> Vec<u8> {
+        let mut out = Vec::new();
+        frontend::encode_query(&mut out, text.as_bytes());
+        out
+    }
+
+    fn parse(name: &str, text: &str) -> Vec<u8> {
+        let mut out = Vec::new();
+        frontend::encode_parse(&mut out, name.as_bytes(), text.as_bytes(), &[]);
+        out
+    }
+
+    fn bind(name: &str) -> Vec<u8> {
+        let mut out = Vec::new();
+        frontend::encode_bind_head(&mut out, b"", name.as_bytes(), 6);
+        out.extend([0; 6]);
+        out
+    }
+
+    fn execute() -> Vec<u8> {
+        let mut out = vec![b'E'];
+        out.extend(9u32.to_be_bytes());
+        out.extend([0; 5]);
+        out
+    }
+
+    const SYNC: [u8; 5] = [b'S', 0, 0, 0, 4];
+
+    fn of(pieces: &[&[u8]]) -> Option<Group> {
+        let (select, begin) = (traits(b"select 1"), traits(b"begin"));
+        let known = |name: &[u8]| match name {
+            b"s" => Some((&select, true)),
+            b"begin" => Some((&begin, false)),
+            _ => None,
+        };
+        group_at_front(&pieces.concat(), &mut Texts::default(), &Reach::of_nothing_special(), known)
+    }
+
+    #[test]
+    fn a_query_that_is_certain_is_a_group_whatever_follows() {
+        let select = query("select 1");
+        let group = of(&[&select, b"Q\0"]).expect("a group");
+        assert_eq!((group.len as usize, group.certainly_reads), (select.len(), true));
+        assert!(!of(&[&query("insert into t values (1)")]).expect("a group").certainly_reads);
+        assert_eq!(of(&[&query("select 1; select 2")]), None);
+        assert_eq!(of(&[&query("begin")]), None);
+        assert_eq!(of(&[&query("")]), None);
+        assert_eq!(of(&[&select[..select.len() - 1]]), None);
+        assert_eq!(of(&[&query(&format!("select '{}'", "x".repeat(GROUP_BYTES_MAX)))]), None);
+    }
+
+    #[test]
+    fn an_extended_group_is_one_when_its_sync_is_there() {
+        let whole: [&[u8]; 4] = [&parse("", "select $1"), &bind(""), &execute(), &SYNC];
+        assert!(of(&whole).is_some());
+        assert_eq!(of(&whole[..3]), None);
+        assert!(of(&[&bind("s"), &execute(), &SYNC]).expect("a group").names_statements);
+    }
+
+    #[test]
+    fn what_reaches_beyond_its_sync_is_none() {
+        let parse_and = |text: &str| of(&[&parse("", text), &bind(""), &execute(), &SYNC]);
+        assert_eq!(parse_and("begin"), None);
+        assert_eq!(parse_and("select set_config('a', 'b', false)"), None);
+        assert_eq!(of(&[&bind(""), &execute(), &SYNC]), None, "prepared by an earlier group");
+        assert_eq!(of(&[&bind("begin"), &execute(), &SYNC]), None);
+        assert_eq!(of(&[&bind("unknown"), &execute(), &SYNC]), None);
+        assert_eq!(of(&[&parse("s", "select 1"), &bind("s"), &execute(), &SYNC]), None);
+        assert_eq!(of(&[&parse("", "select 1"), &query("select 1"), &SYNC]), None);
+        assert_eq!(of(&[&SYNC]), None);
+        assert_eq!(of(&[&parse("", "select 1"), &execute(), &SYNC]), None, "a later group may bind it");
+        let many = execute().repeat(GROUP_MESSAGES_MAX);
+        assert_eq!(of(&[&parse("", "select 1"), &bind(""), &many, &SYNC]), None);
+    }
+}

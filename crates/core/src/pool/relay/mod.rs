@@ -1,0 +1,9 @@
+//! Messages: which need a server and how they reach it, and which client an answer belongs to.
+
+pub(crate) mod answer;
+pub(crate) mod asynchronous;
+pub(crate) mod first_ask;
+pub(crate) mod group;
+pub mod ledger;
+pub(crate) mod plain;
+pub(crate) mod request;

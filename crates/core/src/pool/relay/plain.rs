@@ -1,0 +1,136 @@
+//! Messages that pass in runs: whole messages, one after the other. The only note that they need is which client is owed their
+//! answer.
+//!
+//! This file handles nearly all messages of nearly all statements. `from_client` and `from_server` ask many questions of a
+//! message, because it could be a special one; here those that certainly are not pass with one question each. It must never
+//! take a message that the other two would treat in another way: special messages are left to those two.
+
+use pgweir_wire::backend;
+use pgweir_wire::frontend::tag;
+use pgweir_wire::header::{HEADER_LEN, Header};
+
+use crate::context::Env;
+use crate::ids::{ClientId, ServerId};
+use crate::limits::LEDGER_ENTRIES_MAX;
+use crate::pool::Pool;
+use crate::pool::client::state::{Client, ClientState, Opening, OwnNames};
+use crate::pool::prepared::schema_version::{is_schema_change, makes_routines};
+use crate::pool::relay::ledger::{Entry, Kind, Ledger, Owner, Pushed};
+use crate::pool::relay::request::{Cursor, Route, route};
+use crate::pool::server::state::ServerState;
+use crate::pool::show::measure::rows_in_tag;
+
+impl Pool {
+    /// Moves the cursor of a linked client past the messages that its server gets as they are.
+    pub(crate) fn pass_plain(
+        &mut self,
+        env: &Env,
+        id: ClientId,
+        server_id: ServerId,
+        tracking: bool,
+        cursor: &mut Cursor<'_>,
+    ) {
+        let Some(Client { state: ClientState::Linked(link), .. }) = self.clients.get(id) else { return };
+        let Some(server) = self.servers.get_mut(server_id) else { return };
+        let ordinary = matches!(server.state, ServerState::Busy(_))
+            && link.streaming == 0
+            && link.touched.is_none()
+            && link.own_names == OwnNames::Hidden
+            && matches!(link.opening, Opening::Done);
+        if !ordinary {
+            return;
+        }
+        let main = &env.rules.config.main;
+        while server.ledger.len() < LEDGER_ENTRIES_MAX
+            && let Ok(Some(header)) = Header::peek(cursor.rest())
+            && header.total() <= cursor.rest().len()
+            && header.total() <= main.max_packet_size as usize
+        {
+            // Messages that a session may remember go the other way, which notes them.
+            let notable = matches!(header.tag, tag::QUERY | tag::PARSE | tag::BIND | tag::FUNCTION_CALL);
+            if notable && !cursor.is_judged() || header.tag == tag::QUERY && main.disable_pqexec {
+                return;
+            }
+            let kind = match route(header, cursor.rest(), tracking) {
+                Route::Pass(None) => None,
+                Route::Pass(Some(kind)) if kind != Kind::CopyEnd => Some(kind),
+                // A group that was looked at as a whole prepares the unnamed statement itself.
+                Route::Unnamed(kind) if cursor.is_judged() => Some(kind),
+                _ => return,
+            };
+            if let Some(kind) = kind
+                && server.ledger.push(Entry::new(Owner::Client(id), kind)) == Pushed::Queued
+            {
+                server.note_begin(env.now.mono_us);
+            }
+            cursor.pass(header.total());
+        }
+    }
+}
+
+/// Messages that go to one client.
+pub(crate) struct PlainAnswers {
+    pub(crate) client: ClientId,
+    /// Their bytes together.
+    pub(crate) len: usize,
+    /// The number of rows in their CommandCompletes.
+    pub(crate) rows: u64,
+}
+
+/// The whole messages at the front of a server's `bytes` that go to one client and change nothing but the ledger.
+#[inline]
+pub(crate) fn plain_answers(ledger: &mut Ledger, bytes: &[u8]) -> Option<PlainAnswers> {
+    let (client, mut kind) = ledger.plain_head()?;
+    let (mut end, mut rows) = (0, 0_u64);
+    while let Some(rest) = bytes.get(end..)
+        && let Ok(Some(header)) = Header::peek(rest)
+        && let Some(message) = rest.get(..header.total())
+        && let Some(ends) = kind.is_ended_by(header.tag)
+    {
+        let command = &message[HEADER_LEN..];
+        let special = header.tag == backend::tag::COMMAND_COMPLETE && is_telling(command);
+        if special || ends && !ledger.end_plain() {
+            break;
+        }
+        end += message.len();
+        if header.tag == backend::tag::COMMAND_COMPLETE {
+            rows = rows.saturating_add(rows_in_tag(command));
+        }
+        if ends {
+            match ledger.plain_head() {
+                Some((next, asked)) if next == client => kind = asked,
+                _ => break,
+            }
+        }
+    }
+    (end > 0).then_some(PlainAnswers { client, len: end, rows })
+}
+
+/// The tag of a command that changes what is known of a session, the columns of statements, or routines.
+#[inline]
+fn is_telling(command: &[u8]) -> bool {
+    is_discarding(command)
+        || command.starts_with(b"DISCARD")
+        || command == DEALLOCATED
+        || command == ROLLED_BACK
+        || changes_objects(command)
+        || makes_routines(command)
+}
+
+/// The tag of a command that changes or drops a table, a view or a similar object.
+#[inline]
+pub(crate) fn changes_objects(command: &[u8]) -> bool {
+    is_schema_change(command) || command.starts_with(b"DROP")
+}
+
+/// The tag of ROLLBACK, also to a savepoint, and of a COMMIT that was none.
+pub(crate) const ROLLED_BACK: &[u8] = b"ROLLBACK\0";
+
+/// The tag of a command that ends one prepared statement.
+pub(crate) const DEALLOCATED: &[u8] = b"DEALLOCATE\0";
+
+/// The tag of a command that ends all prepared statements.
+#[inline]
+pub(crate) fn is_discarding(command: &[u8]) -> bool {
+    matches!(command, b"DISCARD ALL\0" | b"DEALLOCATE ALL\0")
+}

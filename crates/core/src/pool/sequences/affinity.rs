@@ -1,0 +1,368 @@
+//! `currval` and `lastval` in a later transaction than the transaction that drew the value (`sequence_affinity`).
+//!
+//! PostgreSQL keeps drawn values in the session. Inside of one transaction nothing else is needed. After a transaction that may
+//! have drawn a value, its server keeps its *affinity* to the client for a moment: it is free, but other clients get it only if
+//! there is no other server, and, if the client is known to ask, not before `sequence_affinity_ms` are over.
+//!
+//! No client is told another client's value. On a server that other clients have used, pgweir discards their values before a
+//! client draws, as long as the client may ask; and before it asks: it then gets PostgreSQL's own error 55000. A client that
+//! drew often and never asked pays nothing any more. If it does ask after a statement that may have drawn, in the same
+//! transaction, the server is asked to discard all values unless the requested value was drawn in this transaction.
+
+use std::borrow::Cow;
+use std::hash::BuildHasher;
+
+use pgweir_settings::SequenceAffinity;
+use pgweir_sql::{Marks, Traits};
+use pgweir_wire::backend::TxStatus;
+use pgweir_wire::frontend::{self, Target};
+
+use crate::context::duration_us;
+use crate::context::{Cx, Env};
+use crate::driver::Driver;
+use crate::ids::{ClientId, ServerId};
+use crate::pool::Pool;
+use crate::pool::begin::NO_PARAMETERS;
+use crate::pool::client::state::{Account, ClientState, Opening};
+use crate::pool::relay::ledger::{Entry, Kind, Owner, Purpose};
+use crate::pool::sequences::state::{self as sequences, Drawing, Habit, Hold, Measure, Users};
+use crate::pool::server::state::ServerState;
+use crate::pool::session::content::{Prepared, Session};
+use crate::pool::session::pins::Reasons;
+
+use crate::pool::session::notes::executed_name;
+
+/// A statement and a portal of ours, for a moment.
+const NAME: &[u8] = b"PGWEIR_SEQUENCES";
+
+impl Pool {
+    /// [`Worker::use_sequences`] has something to do.
+    #[inline]
+    pub(crate) fn concerns_sequences(&self, text: &[u8], traits: &Traits) -> bool {
+        sequences::draws(traits) || sequences::asks(traits.marks) || self.asks_inside(text)
+    }
+
+    /// A routine that asks is named in it.
+    #[inline]
+    fn asks_inside(&self, text: &[u8]) -> bool {
+        self.state.routines.asks_in(text)
+    }
+
+    /// A statement of a linked client, which [`Worker::concerns_sequences`], is about to go to its server. `simple`: it is a Query;
+    /// else a message of the extended protocol.
+    pub(crate) fn use_sequences<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        (text, traits): (&[u8], &Traits),
+        simple: bool,
+    ) {
+        let Some(server) = self.servers.get(server_id) else { return };
+        if self.state.sequences == SequenceAffinity::Off {
+            return;
+        }
+        let users = server.users;
+        let Some(client) = self.clients.get(id) else { return };
+        let (ClientState::Linked(link), account) = (&client.state, &client.account) else { return };
+        let Touching { draws, plainly, asks: asking } = touching(&account.session, text, traits);
+        let inside = self.asks_inside(text);
+        let asking = asking.or_else(|| inside.then_some(Cow::Borrowed(text)));
+        // If the replay before it fails, so does this.
+        let is_own = users == Users::Only(id)
+            || link.drawing == Drawing::Cleared && matches!(link.opening, Opening::Replaying);
+        // Before a statement that may commit inside of it (CALL), nothing is put into its transaction.
+        let keeps = (self.keeps_draws(account) || link.pin.is_some())
+            && (simple && plainly || !traits.marks.intersects(Marks::ROUTINES));
+        // A statement of ours that fails before it there would have it skipped, and an unnamed Parse does something even
+        // then.
+        let fails = !simple && server.tx == TxStatus::Failed && server.ledger.is_empty();
+        let measure = match is_own || fails {
+            true => Measure::Nothing,
+            false => sequences::measure(link.drawing, draws, asking.is_some(), keeps),
+        };
+        let before = match measure {
+            Measure::Nothing => None,
+            Measure::Discard => Some((Drawing::Cleared, Cow::Borrowed(sequences::DISCARD))),
+            Measure::Check if inside => Some((Drawing::Checked, Cow::Borrowed(sequences::DISCARD))),
+            Measure::Check => {
+                let asked = asking.as_deref().unwrap_or(text);
+                Some((Drawing::Checked, Cow::Owned(sequences::discard_unless_drawn(asked))))
+            }
+        };
+        let asks = asking.is_some();
+        if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
+            if let Some((drawing, _)) = before {
+                link.drawing = drawing;
+            }
+            if draws && !link.drawing.drew() {
+                link.drawing = Drawing::Drew;
+            }
+        }
+        if asks {
+            self.remember_asker(cx.env, id);
+        }
+        match before {
+            None => {}
+            Some((_, text)) if simple => self.send_hidden(cx, server_id, Purpose::Sequences, &text),
+            Some((_, text)) => self.send_in_group(cx, id, server_id, &text),
+        }
+    }
+
+    /// In the middle of a group of extended messages: its unnamed statement and portal stay what they are.
+    fn send_in_group<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        text: &[u8],
+    ) {
+        let server = &mut self.servers[server_id];
+        for kind in [Kind::Parse, Kind::Bind, Kind::Execute, Kind::Close, Kind::Close] {
+            server.ledger.push(Entry::new(Owner::Prerequisite(id), kind));
+        }
+        cx.env.scratch.clear();
+        let out = &mut cx.env.scratch;
+        frontend::encode_parse(out, NAME, text, &[]);
+        frontend::encode_bind_head(out, NAME, NAME, NO_PARAMETERS.len());
+        out.extend_from_slice(&NO_PARAMETERS);
+        frontend::encode_execute(out, NAME, 0);
+        frontend::encode_close(out, Target::Portal, NAME);
+        frontend::encode_close(out, Target::Statement, NAME);
+        cx.driver.send(server.conn, &cx.env.scratch);
+    }
+
+    /// Clients of this user and `application_name` ask: their servers are kept for them, from here on.
+    fn remember_asker(&mut self, env: &Env, id: ClientId) {
+        let Some(account) = self.clients.get(id).map(|client| &client.account) else { return };
+        if account.draws.habit == Habit::Asks {
+            return;
+        }
+        let key = self.asker_key(env, account);
+        self.state.askers.insert(key);
+        let alike: Vec<ClientId> = self
+            .clients
+            .iter()
+            .filter(|(_, client)| self.asker_key(env, &client.account) == key)
+            .map(|(id, _)| id)
+            .collect();
+        for id in alike {
+            if let Some(account) = self.clients.get_mut(id).map(|client| &mut client.account) {
+                account.draws.habit = Habit::Asks;
+            }
+        }
+    }
+
+    /// A client has logged in: perhaps similar clients asked before.
+    pub(crate) fn recall_asker(&mut self, env: &Env, id: ClientId) {
+        let Some(account) = self.clients.get(id).map(|client| &client.account) else { return };
+        let askers = &self.state.askers;
+        if !askers.is_empty()
+            && askers.contains(self.asker_key(env, account))
+            && let Some(account) = self.clients.get_mut(id).map(|client| &mut client.account)
+        {
+            account.draws.habit = Habit::Asks;
+        }
+    }
+
+    fn asker_key(&self, env: &Env, account: &Account) -> u64 {
+        let position = env.tracked.position(b"application_name");
+        let name = position.and_then(|position| account.params.get(position)).unwrap_or_default();
+        foldhash::fast::FixedState::default().hash_one((&*account.user, name))
+    }
+
+    /// A group that may draw, of a client that may ask, is looked at message by message, and is not multiplexed.
+    pub(crate) fn keeps_draws(&self, account: &Account) -> bool {
+        match self.state.sequences {
+            SequenceAffinity::Off => false,
+            SequenceAffinity::Wait => account.draws.habit != Habit::DoesNotAsk,
+            SequenceAffinity::Pin => true,
+        }
+    }
+
+    /// The client is known to ask, and begins a statement that may: values that other clients drew on its server are
+    /// discarded first.
+    pub(crate) fn clears_sequences(&mut self, id: ClientId, server_id: ServerId) -> bool {
+        let server = &self.servers[server_id];
+        let (users, affinity) = (server.users, self.state.sequences);
+        let Some(client) = self.clients.get_mut(id) else { return false };
+        let (ClientState::Linked(link), account) = (&mut client.state, &client.account) else {
+            return false;
+        };
+        let clears = affinity != SequenceAffinity::Off
+            && account.draws.habit == Habit::Asks
+            && link.group.is_none()
+            && users != Users::Only(id);
+        if clears {
+            link.drawing = Drawing::Cleared;
+        }
+        clears
+    }
+
+    /// `sequence_affinity = pin`: a client that drew keeps its server. `false` if it was refused, and is gone.
+    pub(crate) fn pin_drawer<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) -> bool {
+        let Some(client) = self.clients.get_mut(id) else { return false };
+        let ClientState::Linked(link) = &mut client.state else {
+            return true;
+        };
+        if self.state.sequences != SequenceAffinity::Pin {
+            if link.pin.is_some() {
+                // Its next transaction is another one.
+                link.drawing = Drawing::Nothing;
+            }
+            return true;
+        }
+        if !link.drawing.drew() {
+            return true;
+        }
+        let reasons = link.pin.as_ref().map_or(Reasons::NONE, |pin| pin.reasons);
+        self.set_pin(cx, id, reasons.with(Reasons::SEQUENCES))
+    }
+
+    /// The session's knowledge of sequences is gone: by the client's will, or by ours before the client's statement.
+    pub(crate) fn sequences_discarded(&mut self, server_id: ServerId, by_client: bool) {
+        let Some(server) = self.servers.get_mut(server_id) else { return };
+        let client = server.state.client();
+        server.users = client.map_or(Users::Nobody, Users::Only);
+        if let Some(client) = client.and_then(|client| self.clients.get_mut(client))
+            && let ClientState::Linked(link) = &mut client.state
+            && by_client
+        {
+            if link.drawing == Drawing::Drew {
+                link.drawing = Drawing::Nothing;
+            }
+            if let Some(pin) = &mut link.pin {
+                pin.reasons = pin.reasons.without(Reasons::SEQUENCES);
+            }
+        }
+    }
+
+    /// The client's transaction may have drawn a value.
+    pub(crate) fn has_drawn(&self, id: ClientId) -> bool {
+        self.clients
+            .get(id)
+            .is_some_and(|client| matches!(&client.state, ClientState::Linked(link) if link.drawing.drew()))
+    }
+
+    /// The client has left this server, after a transaction that may have drawn a value.
+    pub(crate) fn begin_affinity(&mut self, env: &Env, id: ServerId, client_id: ClientId) {
+        let now_us = env.now.mono_us;
+        let affinity_us = duration_us(env.rules.config.main.sequence_affinity_ms);
+        let Some(account) = self.clients.get_mut(client_id).map(|client| &mut client.account) else {
+            return;
+        };
+        let pool = &mut self.state;
+        if pool.sequences != SequenceAffinity::Wait {
+            return;
+        }
+        let firm = match account.draws.habit {
+            Habit::Asks => true,
+            Habit::New(left) => {
+                account.draws.habit = if left > 1 { Habit::New(left - 1) } else { Habit::DoesNotAsk };
+                false
+            }
+            Habit::DoesNotAsk => {
+                account.draws.on = None;
+                return;
+            }
+        };
+        account.draws.on = Some(id);
+        let is_free = self.servers.get(id).is_some_and(|server| matches!(server.state, ServerState::Idle));
+        if is_free && affinity_us > 0 {
+            pool.affinities.begin(id, client_id, now_us.saturating_add(affinity_us), firm);
+        }
+    }
+
+    /// A client's statements go to this server from here on: a client that drew there before may find it changed.
+    #[inline]
+    pub(crate) fn use_server(&mut self, id: ClientId, server_id: ServerId) {
+        let Some(server) = self.servers.get_mut(server_id) else { return };
+        if server.users.note(id)
+            && let Some(account) = self.clients.get_mut(id).map(|client| &mut client.account)
+            && account.draws.on == Some(server_id)
+        {
+            account.draws.on = None;
+        }
+    }
+
+    /// A client got a server (or a place on one): the affinity of this server ends, and every one for this client.
+    #[inline]
+    pub(crate) fn end_affinity(&mut self, server: Option<ServerId>, client: ClientId) {
+        let pool = &mut self.state;
+        if pool.affinities.is_empty() {
+            return;
+        }
+        server.into_iter().for_each(|server| pool.affinities.end(server));
+        if pool.affinities.end_for(client) && pool.demand() > 0 {
+            self.notice();
+        }
+    }
+
+    /// The free server on which the client drew last, if no other client has used it since.
+    pub(crate) fn drawn_on(&self, client: Option<ClientId>) -> Option<ServerId> {
+        let id = client?;
+        let drawn = self.clients.get(id)?.account.draws.on?;
+        let server = self.servers.get(drawn)?;
+        let own = server.users.last() == Some(id);
+        (own && matches!(server.state, ServerState::Idle)).then_some(drawn)
+    }
+
+    /// A free server that this client may have, if that is not this one; `None` if all are kept for other clients.
+    pub(crate) fn beside_affinities(
+        &mut self,
+        env: &mut Env,
+        id: ServerId,
+        client: Option<ClientId>,
+    ) -> Option<ServerId> {
+        let now_us = env.now.mono_us;
+        let pool = &mut self.state;
+        pool.affinities.expire(now_us);
+        if pool.affinities.hold(id, client) == Hold::Free {
+            return Some(id);
+        }
+        let holds = || pool.idle.iter().map(|&other| (other, pool.affinities.hold(other, client)));
+        let found = holds().rev().find(|(_, hold)| *hold == Hold::Free);
+        if let Some((id, _)) = found.or_else(|| holds().find(|(_, hold)| *hold == Hold::Soft)) {
+            return Some(id);
+        }
+        let until_us = holds().filter_map(|(_, hold)| match hold {
+            Hold::Until(until_us) => Some(until_us),
+            _ => None,
+        });
+        let due_us = until_us.min()?.max(now_us + 1);
+        env.wake_at(due_us);
+        None
+    }
+}
+
+/// How a text uses sequences.
+struct Touching<'a> {
+    /// It may draw.
+    draws: bool,
+    /// The statements that may draw are known.
+    plainly: bool,
+    /// The text in which it asks: this one, or one that it runs.
+    asks: Option<Cow<'a, [u8]>>,
+}
+
+fn touching<'a>(session: &'a Session, text: &'a [u8], traits: &Traits) -> Touching<'a> {
+    let runs = traits.marks.intersects(Marks::ROUTINES);
+    let asks = sequences::asks(traits.marks) || runs && sequences::mentions(text);
+    let asks = asks.then_some(Cow::Borrowed(text));
+    if !traits.marks.contains(Marks::ROUTINES.and(Marks::PREPARED)) {
+        return Touching { draws: sequences::draws(traits), plainly: true, asks };
+    }
+    let inside = |prepared: &&Prepared| sequences::mentions(&prepared.text);
+    let (known, asking) = match executed_name(text) {
+        Some(name) => {
+            let known = session.prepared().find(|prepared| *prepared.name == *name);
+            (known, known.filter(inside))
+        }
+        None => (None, session.prepared().find(inside)),
+    };
+    Touching {
+        draws: known.is_none_or(|prepared| sequences::mentions_draws(&prepared.text)),
+        plainly: known.is_some(),
+        asks: asks.or(asking.map(|prepared| Cow::Borrowed(&*prepared.text))),
+    }
+}

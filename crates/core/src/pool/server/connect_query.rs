@@ -1,0 +1,172 @@
+//! `connect_query`: the statements that the operator has run on each new server connection. The state that they leave in the
+//! server's session is the beginning of the session of every client of the pool. So pgweir asks the server for that state, and
+//! welcomes no client before it is known. A reset of a server takes this state away with the rest: `connect_query` runs again
+//! then, and the server is asked again.
+//!
+//! No client ever has a server here. A client's own wishes must never be decided here, nor be mixed up with what
+//! `connect_query` left: a client's RESET goes back to the client's own wishes alone.
+
+use std::sync::Arc;
+
+use pgweir_sql::{SettingNames, assignments};
+
+use crate::context::{Cx, Env};
+use crate::driver::{Driver, Level};
+use crate::ids::ServerId;
+use crate::limits::{AUDIT_ATTEMPTS_MAX, SESSION_BYTES_MAX};
+use crate::pool::Pool;
+use crate::pool::relay::ledger::Purpose;
+use crate::pool::server::greeting::{ServerGreeting, TOLD_ANEW};
+use crate::pool::server::state::{AtLogin, ConnectQuery, Learning, Replies, ServerState};
+use crate::pool::session::content::Session;
+use crate::pool::session::pins::Touched;
+
+impl Pool {
+    /// The server is logged in, as `login` says.
+    pub(crate) fn first_statement<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, login: AtLogin) {
+        match self.state.connect_query() {
+            Some(_) => self.run_connect_query(cx, id, Some(login)),
+            None => self.session_begins(cx, id, Some(login), Session::default()),
+        }
+    }
+
+    /// The server was reset.
+    pub(crate) fn cleaned<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        let closes = self.reason_to_close(cx.env, id).is_some();
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let pool = &mut self.state;
+        server.session = pool.sessions.share(Session::default());
+        if closes || !pool.tries_startup || pool.connect_query().is_none() {
+            if closes || !self.reads_catalog(cx, id) {
+                self.free_server(cx, id);
+            }
+            return;
+        }
+        if server.cancels > 0 {
+            // A cancel on its way is not meant for it: it goes on when that is over.
+            return;
+        }
+        self.run_connect_query(cx, id, None);
+    }
+
+    fn run_connect_query<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, login: Option<AtLogin>) {
+        let query = self.state.connect_query().unwrap_or_default().to_owned();
+        self.set_server_state(id, ServerState::ConnectQuery(Box::new(ConnectQuery { login })));
+        self.servers[id].active_us = cx.env.now.mono_us;
+        self.send_hidden(cx, id, Purpose::ConnectQuery, query.as_bytes());
+    }
+
+    /// `connect_query` failed: the pool's other servers may succeed.
+    pub(crate) fn doubt_connect_query(&mut self, id: ServerId) {
+        let login = self.servers.get_mut(id).and_then(|server| server.state.at_login_mut());
+        if let Some(login) = login {
+            login.in_doubt = true;
+        }
+    }
+
+    /// `connect_query` is answered.
+    pub(crate) fn connect_query_ended<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        let Some(server) = self.servers.get(id) else { return };
+        let ServerState::ConnectQuery(state) = &server.state else { return };
+        let login = state.login.clone();
+        if !self.state.tries_startup {
+            // The machine does not keep sessions here.
+            return self.session_begins(cx, id, login, Session::default());
+        }
+        let learning = Learning { login, answer: Replies::default(), attempts: 0 };
+        self.set_server_state(id, ServerState::Learning(Box::new(learning)));
+        self.ask_what_is_left(cx, id);
+    }
+
+    fn ask_what_is_left<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let ServerState::Learning(learning) = &mut server.state else { return };
+        learning.attempts += 1;
+        learning.answer = Replies::default();
+        server.active_us = cx.env.now.mono_us;
+        let names = custom_names(self.state.connect_query().unwrap_or_default().as_bytes());
+        let text = self.everything_of(cx.env, id, &names);
+        self.send_hidden(cx, id, Purpose::Audit, &text);
+    }
+
+    /// The server has said what `connect_query` left, or that it does not say.
+    pub(crate) fn learnt<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let ServerState::Learning(learning) = &mut server.state else { return };
+        if learning.answer.failed.is_some() && learning.attempts < AUDIT_ATTEMPTS_MAX {
+            return self.ask_what_is_left(cx, id);
+        }
+        let answer = std::mem::take(&mut learning.answer);
+        let mut login = learning.login.clone();
+        self.learn_routines(&answer);
+        let session = match &answer.failed {
+            Some((_, text)) => Err(text.clone()),
+            None => {
+                self.what_is_left(cx.env, id, &answer).ok_or_else(|| "its answer can not be read".to_owned())
+            }
+        };
+        let session = session.unwrap_or_else(|why| {
+            login.iter_mut().for_each(|login| login.in_doubt = true);
+            let name = self.server_log_name(&self.servers[id]);
+            cx.log(Level::Warning, &format!("{name} does not tell what its session holds: {why}"));
+            Session::default()
+        });
+        self.session_begins(cx, id, login, session);
+    }
+
+    /// The part that can move. The rest (temporary tables, locks) is this server's alone: a client that touches it finds
+    /// out, and keeps the server.
+    fn what_is_left(&mut self, env: &mut Env, id: ServerId, answer: &Replies) -> Option<Session> {
+        let (mut session, _) = self.read_everything(env, id, answer, false)?;
+        let params = Arc::clone(&self.servers.get(id)?.params);
+        let known = env.readings.find(&env.tracked, &params, &Arc::new(session.clone()));
+        let reading = known.reading().unwrap_or_else(|| env.readings.alone());
+        session.reread(|_| reading);
+        // No client asked for its notifications.
+        session.listen(Vec::new());
+        (session.bytes() <= SESSION_BYTES_MAX).then_some(session)
+    }
+
+    /// This is what the server's session begins with. A pool's first server so says what its clients begin with; the next
+    /// server does if the first was of no help.
+    fn session_begins<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        login: Option<AtLogin>,
+        session: Session,
+    ) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let pool = &mut self.state;
+        server.session = pool.sessions.share(session);
+        if let Some(login) = login {
+            let (params, session) = (Arc::clone(&server.params), Arc::clone(&server.session));
+            let (fixed, in_doubt) = (login.messages(), login.in_doubt);
+            let greeting = Arc::new(ServerGreeting { fixed, params, session, in_doubt });
+            let lacks = pool.greeting.as_ref().is_none_or(|known| known.in_doubt && !in_doubt);
+            // Other servers were started with a client's own parameters.
+            if lacks && server.opened.is_plain() {
+                pool.greeting_with(Arc::clone(&greeting));
+            }
+            for name in TOLD_ANEW {
+                greeting.told(name).into_iter().for_each(|value| pool.greeting_telling(name, value));
+            }
+            self.learn_opened(id, &greeting, &login.params);
+            self.notice();
+        }
+        if !self.reads_catalog(cx, id) {
+            self.free_server(cx, id);
+        }
+    }
+}
+
+/// The settings `a.b` that a text may be about: no list of PostgreSQL shows them.
+fn custom_names(text: &[u8]) -> Vec<Box<[u8]>> {
+    let mut touched = Touched::default();
+    touched.learn(&SettingNames::of(text, true));
+    // Text that cannot be read is the same in the sessions of all servers.
+    let _ = assignments(text, |assignment| {
+        assignment.name.iter().filter(|name| name.contains(&b'.')).for_each(|name| touched.name(name));
+    });
+    touched.names
+}

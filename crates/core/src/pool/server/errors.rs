@@ -1,0 +1,184 @@
+//! Errors of servers: the client that an ErrorResponse is told to, and the next step if it answers a statement of ours.
+
+use pgweir_wire::backend::{ErrorFields, tag};
+use pgweir_wire::error::{Report, SqlState, encode_error};
+use pgweir_wire::header::HEADER_LEN;
+
+use crate::context::duration_us;
+use crate::context::{Cx, Env};
+use crate::driver::{CloseMode, Driver, Level};
+use crate::ids::{ClientId, ServerId};
+use crate::limits::{STILLBORN_MAX, STILLBORN_US};
+use crate::pool::Pool;
+use crate::pool::client::state::printable;
+use crate::pool::relay::ledger::{Kind, Owner, Purpose};
+use crate::pool::server::state::ServerState;
+
+impl Pool {
+    /// ErrorResponse, whole.
+    pub(crate) fn server_error<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, message: &[u8]) {
+        let body = &message[HEADER_LEN..];
+        let fatal = ErrorFields::parse(body)
+            .ok()
+            .is_some_and(|fields| matches!(fields.severity(), Some(b"FATAL" | b"PANIC")));
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let accepted = match server.ledger.accept(tag::ERROR) {
+            Ok(accepted) => accepted,
+            Err(_) => return self.unasked_error(cx, id, message, fatal),
+        };
+        let renewed = self.renews_statement(cx.env, id, accepted, body);
+        self.note_misfit(cx.env, accepted, body);
+        match accepted.owner {
+            // It runs again: its resets are done then.
+            Owner::Client(client) if renewed => self.doubt_session(client),
+            Owner::Client(client) | Owner::Prerequisite(client) => {
+                let server = &mut self.servers[id];
+                if fatal {
+                    server.says_goodbye();
+                }
+                self.note_server_error(cx.env, id, body);
+                self.statement_failed(client, id);
+                match accepted.ended {
+                    Some(entry) if entry.kind == Kind::ParseAgain && is_provoked(body) => {
+                        self.name_in_use(cx, client, entry.ticket);
+                    }
+                    _ => {
+                        let told = self.by_own_name(client, accepted.ended, message);
+                        let told = told.or_else(|| self.explain(client, message, fatal));
+                        self.pass(cx, id, Some(client), told.as_deref().unwrap_or(message));
+                    }
+                }
+            }
+            Owner::Hidden(Purpose::Replay) => {}
+            // It is no answer. The groups queued behind it have not begun, and run elsewhere when the connection ends.
+            Owner::Hidden(_) if fatal && self.is_busy(id) => self.unasked_error(cx, id, message, fatal),
+            Owner::Hidden(purpose) => self.hidden_failed(cx, id, purpose, body),
+        }
+        self.undo_failed(cx.env, id, accepted.ended);
+        if renewed {
+            self.ask_again(cx, id);
+        } else if accepted.owner == Owner::Hidden(Purpose::Replay) {
+            self.replay_failed(cx, id, message, code_and_text(body));
+        } else {
+            self.begin_failed(cx, id, accepted.owner);
+        }
+        self.settle(cx, id);
+    }
+
+    fn is_busy(&self, id: ServerId) -> bool {
+        self.servers.get(id).is_some_and(|server| matches!(server.state, ServerState::Busy(_)))
+    }
+
+    /// PostgreSQL's error for a name that is in use, which knows the statement by our name for it.
+    fn name_in_use<D: Driver>(&mut self, cx: &mut Cx<'_, D>, client: ClientId, ticket: u32) {
+        let Some(client) = self.clients.get(client) else { return };
+        let name = client.account.statements.as_ref().and_then(|statements| statements.name(ticket));
+        let text = format!("prepared statement \"{}\" already exists", printable(name.unwrap_or_default()));
+        cx.env.scratch.clear();
+        encode_error(&mut cx.env.scratch, &Report::error(SqlState::DUPLICATE_PREPARED_STATEMENT, &text));
+        cx.driver.send(client.conn, &cx.env.scratch);
+    }
+
+    /// An error that answers nothing: the server is about to leave (57P01, 57P05 and similar codes).
+    fn unasked_error<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, message: &[u8], fatal: bool) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        if fatal {
+            server.says_goodbye();
+        }
+        match server.state.client() {
+            Some(client) => {
+                let told = self.explain(client, message, fatal);
+                self.pass(cx, id, Some(client), told.as_deref().unwrap_or(message));
+            }
+            None => {
+                let text = ErrorFields::parse(&message[HEADER_LEN..])
+                    .ok()
+                    .and_then(|fields| fields.message().map(printable))
+                    .unwrap_or_default();
+                let line = format!("{} idle server said: {text}", self.server_log_name(&self.servers[id]));
+                cx.log(Level::Warning, &line);
+                self.note_stillborn(cx.env, id);
+                if fatal {
+                    self.end_session_of(cx, id, message, &text);
+                }
+                self.close_server(cx, id, "idle server got dirty", CloseMode::Now);
+            }
+        }
+    }
+
+    /// In session pooling the client that was told of this server ends with it, as on a direct connection, though it has not
+    /// asked for anything yet.
+    fn end_session_of<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, message: &[u8], text: &str) {
+        let Some(client_id) = self.idle_keeper(id) else { return };
+        let code = ErrorFields::parse(&message[HEADER_LEN..]).ok().and_then(|fields| fields.code());
+        self.note_error(cx.env, client_id, code.unwrap_or_default());
+        if let Some(client) = self.clients.get(client_id) {
+            cx.driver.send(client.conn, message);
+        }
+        self.remove_client(cx, client_id, text, CloseMode::Flush);
+    }
+
+    /// A server ends before it served any client. If several do so right after their login, the next one would end in the same
+    /// way, at once: it waits for `server_login_retry`, as after a failed login.
+    pub(crate) fn note_stillborn(&mut self, env: &Env, id: ServerId) {
+        let Some(server) = self.servers.get(id) else { return };
+        let age_us = env.now.mono_us.saturating_sub(server.active_us);
+        if server.used || age_us >= STILLBORN_US {
+            return;
+        }
+        let pool = &mut self.state;
+        pool.stillborn = pool.stillborn.saturating_add(1);
+        if pool.stillborn >= STILLBORN_MAX {
+            let retry_us = duration_us(env.rules.config.main.server_login_retry);
+            pool.dial_after_us = env.now.mono_us.saturating_add(retry_us);
+        }
+    }
+
+    fn hidden_failed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, purpose: Purpose, body: &[u8]) {
+        let (code, text) = code_and_text(body);
+        let (what, reason) = match purpose {
+            Purpose::ConnectQuery => ("connect_query", None),
+            Purpose::Settle => ("SET of a client's parameters", Some("invalid server parameter")),
+            Purpose::Audit | Purpose::StartupCheck => return self.hidden_refused(id, code, text),
+            Purpose::Restore => ("putting back startup parameters", None),
+            // A statement that cannot be prepared is not there: the client learns so when it uses it.
+            Purpose::OwnName => return,
+            Purpose::Prepare => return self.prepare_refused(cx, id, &text),
+            // The client's statement fails for the same reason.
+            Purpose::Sequences if code == SqlState::IN_FAILED_SQL_TRANSACTION => return,
+            Purpose::Sequences => ("DISCARD SEQUENCES", Some("DISCARD SEQUENCES failed")),
+            Purpose::Reset => ("server_reset_query", Some("reset query failed")),
+            Purpose::Check => ("server_check_query", Some("test query failed")),
+            Purpose::AuthQuery => ("auth_query", None),
+            Purpose::Evict => ("Close", Some("Close failed")),
+            Purpose::Listen => ("LISTEN", Some("LISTEN failed")),
+            Purpose::Meet => ("NOTIFY", None),
+            Purpose::Rerun | Purpose::Reopen | Purpose::Replay | Purpose::Probe | Purpose::Fence => return,
+        };
+        if purpose == Purpose::ConnectQuery {
+            self.doubt_connect_query(id);
+        }
+        let line = format!("{} {what} failed: {text}", self.server_log_name(&self.servers[id]));
+        cx.log(Level::Warning, &line);
+        match (purpose, reason) {
+            (Purpose::Settle, _) => self.settle_failed(cx, id, code, text),
+            (Purpose::AuthQuery, _) => self.lookup_refused(id),
+            (_, Some(reason)) => self.lose_server(cx, id, reason.into()),
+            (_, None) => {}
+        }
+    }
+}
+
+/// The code and text of a server's error, for statements of ours.
+fn code_and_text(body: &[u8]) -> (SqlState, String) {
+    let fields = ErrorFields::parse(body).ok();
+    let code = fields.as_ref().and_then(|fields| fields.code().and_then(SqlState::from_bytes));
+    let text = fields.as_ref().and_then(|fields| fields.message().map(printable));
+    (code.unwrap_or(SqlState::CONNECTION_FAILURE), text.unwrap_or_default())
+}
+
+/// The error that was provoked, not another one that came first: the transaction had failed before, the server shuts down.
+fn is_provoked(body: &[u8]) -> bool {
+    let code = ErrorFields::parse(body).ok().and_then(|fields| fields.code().and_then(SqlState::from_bytes));
+    code == Some(SqlState::DUPLICATE_PREPARED_STATEMENT)
+}

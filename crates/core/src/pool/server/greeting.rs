@@ -1,0 +1,85 @@
+//! What new clients of a pool are told of its servers and begin with. Values only.
+
+use std::sync::Arc;
+
+use pgweir_wire::backend::{ParameterStatus, encode_parameter_status};
+use pgweir_wire::header::{HEADER_LEN, Header};
+
+use crate::pool::session::content::Session;
+use crate::pool::session::params::Params;
+
+/// Whether a server is a standby (PostgreSQL 14 on). No client can change it: a promotion does, and each server connection
+/// reports that with its next answer.
+pub(crate) const IN_HOT_STANDBY: &[u8] = b"in_hot_standby";
+
+/// Parameters for which a server that is opened later may report other values, and which new clients are told
+/// as it reports them: a name or an address may lead to another PostgreSQL now, or to the same one, promoted
+/// or upgraded.
+pub(crate) const TOLD_ANEW: [&[u8]; 2] = [IN_HOT_STANDBY, b"server_version"];
+
+/// What a server was when it was ready for its first client.
+pub(crate) struct ServerGreeting {
+    /// ParameterStatus messages, ready to be sent, of what is not tracked.
+    pub(crate) fixed: Vec<u8>,
+    /// The tracked ones.
+    pub(crate) params: Arc<Params>,
+    /// What its session held besides when `connect_query` was over.
+    pub(crate) session: Arc<Session>,
+    /// Another server may know better: see [`crate::pool::server::state::AtLogin`].
+    pub(crate) in_doubt: bool,
+}
+
+impl ServerGreeting {
+    /// Servers report this parameter by themselves, and it is not tracked.
+    pub(crate) fn reports(&self, name: &[u8]) -> bool {
+        messages(&self.fixed).filter_map(status_of).any(|status| status.name.eq_ignore_ascii_case(name))
+    }
+
+    /// With another value of a parameter that servers report; `None` if it has this one, or none.
+    pub(crate) fn telling(&self, name: &[u8], value: &[u8]) -> Option<ServerGreeting> {
+        let other = |message| status_of(message).is_some_and(|told| told.name == name && told.value != value);
+        if !messages(&self.fixed).any(other) {
+            return None;
+        }
+        let mut fixed = Vec::with_capacity(self.fixed.len() + value.len());
+        for message in messages(&self.fixed) {
+            match other(message) {
+                true => encode_parameter_status(&mut fixed, name, value),
+                false => fixed.extend_from_slice(message),
+            }
+        }
+        Some(ServerGreeting {
+            fixed,
+            params: Arc::clone(&self.params),
+            session: Arc::clone(&self.session),
+            in_doubt: self.in_doubt,
+        })
+    }
+
+    /// What `now` tells otherwise, as messages.
+    pub(crate) fn changes(&self, now: &ServerGreeting) -> Vec<u8> {
+        let known: Vec<&[u8]> = messages(&self.fixed).collect();
+        messages(&now.fixed).filter(|message| !known.contains(message)).flatten().copied().collect()
+    }
+
+    /// The value that is told of a parameter that is not tracked.
+    pub(crate) fn told(&self, name: &[u8]) -> Option<&[u8]> {
+        messages(&self.fixed)
+            .filter_map(status_of)
+            .find(|status| status.name == name)
+            .map(|status| status.value)
+    }
+}
+
+fn messages(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let header = Header::peek(bytes).ok().flatten()?;
+        let (message, rest) = bytes.split_at_checked(header.total())?;
+        bytes = rest;
+        Some(message)
+    })
+}
+
+fn status_of(message: &[u8]) -> Option<ParameterStatus<'_>> {
+    ParameterStatus::parse(message.get(HEADER_LEN..)?).ok()
+}

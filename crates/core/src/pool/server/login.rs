@@ -1,0 +1,497 @@
+//! Logging in to PostgreSQL: TLS, the startup packet, the proof of our user, and the parameters that it reports.
+
+use std::sync::Arc;
+
+use pgweir_auth::{Credential, Learned, Proof, Prover, Secret};
+use pgweir_settings::{PoolMode, ServerProtocol, SslMode};
+use pgweir_wire::backend::{
+    Authentication, BackendKeyData, ErrorFields, Negotiate, ParameterStatus, TxStatus, parse_ready, tag,
+};
+use pgweir_wire::error::SqlState;
+use pgweir_wire::frontend;
+use pgweir_wire::header::{HEADER_LEN, Header};
+
+use crate::client_handoff::Replication;
+use crate::context::{Cx, Env};
+use crate::driver::{CloseMode, Driver, Endpoint, Level, TlsInfo, TlsRole};
+use crate::errors::Fault;
+use crate::ids::{ClientId, ServerId};
+use crate::limits::{
+    CACHED_ERROR_BYTES_MAX, GREETING_PARAMETERS_MAX, LOGIN_NOTICES_BYTES_MAX, SERVER_ERROR_BYTES_MAX,
+};
+use crate::pool::Step;
+use crate::pool::client::state::{ClientState, Link, UnnamedOnServer, printable};
+use crate::pool::server::greeting::ServerGreeting;
+use crate::pool::server::state::{AtLogin, Beginning, LoggingIn, Server, ServerState};
+use crate::pool::session::content::Session;
+use crate::pool::session::params::Params;
+use crate::pool::{Failure, Pool, ServerKind};
+use crate::worker::login::inquiry::Obstacle;
+
+impl Pool {
+    /// The connection is up: asks for TLS, or logs in.
+    pub(crate) fn server_connected<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, local: String) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let ServerState::Dialing(beginning) = &server.state else { return };
+        let only_for = beginning.only_for;
+        server.local = local;
+        server.remote = cx.driver.remote(server.conn);
+        if cx.env.rules.config.main.log_connections && cx.driver.log_reaches_anybody(Level::Log) {
+            let server = &self.servers[id];
+            let from =
+                if server.local.is_empty() { String::new() } else { format!(" (from {})", server.local) };
+            let line = format!("{} new connection to server{from}", self.server_log_name(server));
+            cx.log(Level::Log, &line);
+        }
+        let server = &self.servers[id];
+        let over_tcp = matches!(server.endpoint, Endpoint::Tcp { .. });
+        if over_tcp && cx.env.rules.config.main.server_tls_sslmode != SslMode::Disable {
+            cx.env.scratch.clear();
+            frontend::encode_ssl_request(&mut cx.env.scratch);
+            cx.driver.send(server.conn, &cx.env.scratch);
+            self.set_server_state(id, ServerState::SecuringTls(Beginning { only_for }));
+        } else {
+            self.send_startup(cx, id, only_for, None);
+        }
+    }
+
+    /// The one byte that answers SSLRequest.
+    pub(crate) fn tls_answered<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, bytes: &[u8]) -> Step {
+        let Some(server) = self.servers.get(id) else { return Step::Gone };
+        let only_for = server.state.client();
+        match bytes {
+            [b'S'] => {
+                let host = match &server.endpoint {
+                    Endpoint::Tcp { host, .. } => Arc::clone(host),
+                    Endpoint::Unix { path } => Arc::clone(path),
+                };
+                cx.driver.start_tls(server.conn, TlsRole::Connect { host }, &[]);
+                Step::Used(1)
+            }
+            [b'N'] => {
+                let mode = cx.env.rules.config.main.server_tls_sslmode;
+                if matches!(mode, SslMode::Allow | SslMode::Prefer) {
+                    self.send_startup(cx, id, only_for, None);
+                    return Step::Used(1);
+                }
+                self.login_failed(
+                    cx,
+                    id,
+                    "connect failed",
+                    "the server does not support SSL, but SSL is required",
+                );
+                Step::Gone
+            }
+            _ => {
+                // Another party could have put plain text after the answer (CVE-2021-3935).
+                self.login_failed(cx, id, "connect failed", "unexpected answer to SSLRequest");
+                Step::Gone
+            }
+        }
+    }
+
+    /// The handshake with a server is complete.
+    pub(crate) fn server_secured<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, info: &TlsInfo) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let ServerState::SecuringTls(beginning) = &server.state else { return };
+        let only_for = beginning.only_for;
+        server.tls.clone_from(&info.description);
+        if cx.env.rules.config.main.log_connections {
+            let line =
+                format!("{} SSL established: {}", self.server_log_name(&self.servers[id]), info.description);
+            cx.log(Level::Log, &line);
+        }
+        self.send_startup(cx, id, only_for, info.end_point.clone());
+    }
+
+    fn send_startup<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        only_for: Option<ClientId>,
+        end_point: Option<Box<[u8]>>,
+    ) {
+        let Some(server) = self.servers.get(id) else { return };
+        let conn = server.conn;
+        let pool = &self.state;
+        let database = &pool.config;
+        let mut pairs: Vec<(&[u8], &[u8])> = vec![
+            (b"user", pool.user.as_bytes()),
+            (b"database", database.dbname.as_deref().unwrap_or(&pool.database).as_bytes()),
+        ];
+        let configured = [
+            (&b"client_encoding"[..], &database.client_encoding),
+            (b"datestyle", &database.datestyle),
+            (b"timezone", &database.timezone),
+            (b"application_name", &database.application_name),
+        ];
+        pairs.extend(configured.iter().filter_map(|(name, value)| Some((*name, value.as_ref()?.as_bytes()))));
+        let client = only_for.and_then(|client| self.clients.get(client));
+        if let Some(ClientState::AwaitingServer(login)) = client.map(|client| &client.state) {
+            let replication: &[u8] =
+                if login.replication == Replication::Logical { b"database" } else { b"true" };
+            pairs.push((b"replication", replication));
+            pairs.extend(login.options.as_deref().map(|options| (&b"options"[..], options)));
+            pairs.extend(login.session.settings().map(|setting| (&*setting.name, &*setting.value)));
+            for (position, name) in cx.env.tracked.names().enumerate() {
+                pairs.extend(login.params.get(position).map(|value| (name.as_bytes(), value)));
+            }
+        }
+        let opening = self.opening_for(id);
+        if let Some((login, _)) = &opening {
+            pairs.extend(login.session.settings().map(|setting| (&*setting.name, &*setting.value)));
+            for (position, name) in cx.env.tracked.names().enumerate() {
+                pairs.extend(login.params.get(position).map(|value| (name.as_bytes(), value)));
+            }
+        }
+        let minor = match cx.env.rules.config.main.server_protocol {
+            ServerProtocol::V3_2 if !pool.speaks_only_3_0 => 2,
+            _ => 0,
+        };
+        let mut packet = Vec::new();
+        frontend::encode_startup(&mut packet, (3, minor), &pairs);
+        let opened = opening.map(|(_, opened)| opened).unwrap_or_default();
+        cx.driver.send(conn, &packet);
+        let prover = Prover::new(&pool.user, self.credential(cx.env)).bound_to(end_point);
+        let login = LoggingIn {
+            only_for,
+            prover: Some(prover),
+            asked_newer: minor > 0,
+            proven: false,
+            notices: Vec::new(),
+            reported: Vec::new(),
+        };
+        self.set_server_state(id, ServerState::LoggingIn(Box::new(login)));
+        self.servers[id].opened = opened;
+    }
+
+    /// The secret that proves us to be the pool's user: the forced user's password, else `auth_file`, else the secret
+    /// learned from the client's own login. A SCRAM verifier is no proof; the keys that a client's exchange revealed are.
+    fn credential(&self, env: &Env) -> Credential {
+        let pool = &self.state;
+        // The password is the forced user's: `auth_user` has pools of the same database.
+        if let Some(password) = &pool.config.password
+            && pool.config.user.as_deref().is_none_or(|forced| *forced == *pool.user)
+            && !password.reveal().is_empty()
+        {
+            return Credential::Secret(Secret::parse(password.reveal()));
+        }
+        let learned = match &pool.learned {
+            Learned::Nothing => None,
+            Learned::Password(password) => Some(Credential::Password(password.clone())),
+            Learned::ScramKeys(keys) => Some(Credential::ScramKeys(keys.clone())),
+            Learned::Secret(secret) => Some(Credential::Secret(secret.clone())),
+        };
+        match env.rules.users.get(&pool.user) {
+            Some(secret @ Secret::Scram(_)) => learned.unwrap_or_else(|| Credential::Secret(secret.clone())),
+            Some(secret) => Credential::Secret(secret.clone()),
+            None => learned.unwrap_or(Credential::None),
+        }
+    }
+
+    /// A message of a server that we log in to.
+    pub(crate) fn login_message<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        bytes: &[u8],
+    ) -> Step {
+        let header = match Header::peek(bytes) {
+            Ok(Some(header)) if header.total() <= SERVER_ERROR_BYTES_MAX => header,
+            Ok(None) => return Step::Wait,
+            Ok(Some(_)) | Err(_) => {
+                self.login_failed(cx, id, "bad packet from server", "the server does not speak the protocol");
+                return Step::Gone;
+            }
+        };
+        let Some(body) = bytes.get(HEADER_LEN..header.total()) else { return Step::Wait };
+        let fault = match header.tag {
+            tag::AUTHENTICATION => self.authentication(cx, id, body),
+            tag::PARAMETER_STATUS => self.reported(id, body),
+            tag::BACKEND_KEY_DATA => self.key_data(id, body),
+            tag::NEGOTIATE => match Negotiate::parse(body) {
+                Ok(answer) if answer.minor <= 2 => Ok(()),
+                _ => Err("the server offers a protocol version that was not asked for".to_owned()),
+            },
+            tag::NOTICE => {
+                self.login_notice(id, &bytes[..header.total()]);
+                Ok(())
+            }
+            tag::ERROR => {
+                self.login_refused(cx, id, body);
+                return Step::Gone;
+            }
+            tag::READY => match parse_ready(body) {
+                Ok(TxStatus::Idle) => {
+                    if !self.logged_in(cx, id) {
+                        return Step::Gone;
+                    }
+                    return match self.was_asked_first(id, &bytes[header.total()..]) {
+                        Ok(()) => Step::Used(header.total()),
+                        Err(error) => {
+                            self.lose_server(cx, id, error.to_string().into());
+                            Step::Gone
+                        }
+                    };
+                }
+                _ => Err("the server is not idle after login".to_owned()),
+            },
+            other => Err(format!("unexpected message '{}' during login", other.escape_ascii())),
+        };
+        match fault {
+            Ok(()) if self.servers.contains_key(id) => Step::Used(header.total()),
+            Ok(()) => Step::Gone,
+            Err(text) => {
+                self.login_failed(cx, id, "login failed", &text);
+                Step::Gone
+            }
+        }
+    }
+
+    fn authentication<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        body: &[u8],
+    ) -> Result<(), String> {
+        let request = Authentication::parse(body).map_err(|error| error.to_string())?;
+        let Some(server) = self.servers.get_mut(id) else { return Ok(()) };
+        let conn = server.conn;
+        let ServerState::LoggingIn(login) = &mut server.state else { return Ok(()) };
+        let Some(prover) = login.prover.take() else {
+            return Err("the server asked for authentication again".to_owned());
+        };
+        login.asked_newer = false;
+        match prover.handle(request, &mut |out: &mut [u8]| cx.driver.random(out)) {
+            Proof::Reply(prover, message) => {
+                login.prover = Some(prover);
+                cx.driver.send(conn, &message);
+            }
+            Proof::Waiting(prover) => login.prover = Some(prover),
+            Proof::Done => login.proven = true,
+            Proof::Failed(error) => return Err(error.to_string()),
+        }
+        Ok(())
+    }
+
+    fn reported(&mut self, id: ServerId, body: &[u8]) -> Result<(), String> {
+        let status = ParameterStatus::parse(body).map_err(|error| error.to_string())?;
+        let Some(server) = self.servers.get_mut(id) else { return Ok(()) };
+        let ServerState::LoggingIn(login) = &mut server.state else { return Ok(()) };
+        if login.reported.len() >= GREETING_PARAMETERS_MAX {
+            return Err("the server reports too many parameters".to_owned());
+        }
+        login.reported.push((status.name.into(), status.value.into()));
+        Ok(())
+    }
+
+    /// The client that the server is opened for is to see it.
+    fn login_notice(&mut self, id: ServerId, message: &[u8]) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        if let ServerState::LoggingIn(login) = &mut server.state
+            && login.notices.len() + message.len() <= LOGIN_NOTICES_BYTES_MAX
+        {
+            login.notices.extend_from_slice(message);
+        }
+    }
+
+    fn key_data(&mut self, id: ServerId, body: &[u8]) -> Result<(), String> {
+        let data = BackendKeyData::parse(body).map_err(|error| error.to_string())?;
+        if let Some(server) = self.servers.get_mut(id) {
+            server.pid = data.pid;
+            server.key = data.key.into();
+        }
+        Ok(())
+    }
+
+    /// ReadyForQuery of the login. `false` if the server was closed.
+    fn logged_in<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) -> bool {
+        let Some(server) = self.servers.get_mut(id) else { return false };
+        let ServerState::LoggingIn(login) = &mut server.state else { return false };
+        if !login.proven {
+            self.login_failed(cx, id, "login failed", "the server skipped authentication");
+            return false;
+        }
+        let (reported, only_for) = (std::mem::take(&mut login.reported), login.only_for);
+        let notices = std::mem::take(&mut login.notices);
+        let mut params = Params::unknown(&cx.env.tracked);
+        let mut fixed = Vec::new();
+        for (name, value) in reported {
+            match cx.env.tracked.position(&name) {
+                Some(position) => params.set(position, &value),
+                None => fixed.push((name, value)),
+            }
+        }
+        let server = &mut self.servers[id];
+        server.active_us = cx.env.now.mono_us;
+        cx.env.counters.connect.record(cx.env.now.mono_us.saturating_sub(server.since.mono_us));
+        let pool = &mut self.state;
+        pool.failure = None;
+        pool.failed_hosts.retain(|(failed, _)| *failed != server.endpoint);
+        let params = pool.share(params);
+        server.params = Arc::clone(&params);
+        server.session = pool.sessions.share(Session::default());
+        server.notices = notices;
+        let login = AtLogin { fixed, params, in_doubt: false };
+        match only_for {
+            Some(client) => {
+                let (params, session) = (Arc::clone(&login.params), Arc::clone(&server.session));
+                let greeting = ServerGreeting { fixed: login.messages(), params, session, in_doubt: false };
+                self.notice();
+                self.link_replication(cx, id, client, &greeting);
+            }
+            None => self.first_statement(cx, id, login),
+        }
+        self.servers.contains_key(id)
+    }
+
+    /// The replication client's own server is there: the two belong together from here on.
+    fn link_replication<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        client_id: ClientId,
+        greeting: &ServerGreeting,
+    ) {
+        self.greet_client(cx, client_id, greeting, None, Some(id));
+        let Some(client) = self.clients.get_mut(client_id) else { return };
+        // Its messages pass as they are, and no other client had this server.
+        let unnamed = UnnamedOnServer::Own;
+        client.state = ClientState::Linked(Link { unnamed, ..Link::new(id, PoolMode::Session) });
+        self.state.linked += 1;
+        self.set_server_state(id, ServerState::Busy(client_id));
+        self.client_resume(cx, client_id);
+    }
+
+    /// PostgreSQL refused the login.
+    fn login_refused<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, body: &[u8]) {
+        let fields = ErrorFields::parse(body).ok();
+        let message = fields.as_ref().and_then(ErrorFields::message).unwrap_or(b"(no message)");
+        let message = printable_long(message);
+        let code = fields.as_ref().and_then(ErrorFields::code).and_then(SqlState::from_bytes);
+        let severity = fields.as_ref().and_then(ErrorFields::severity).unwrap_or(b"FATAL");
+        let Some(server) = self.servers.get(id) else { return };
+        let only_for_replication = server.replication;
+        let line = format!(
+            "{} server login failed: {} {message}",
+            self.server_log_name(server),
+            printable(severity)
+        );
+        cx.log(Level::Warning, &line);
+        let code = code.unwrap_or(SqlState::CONNECTION_FAILURE);
+        if self.asks_for_less(cx, id, code) || self.refuse_opening(cx, id, code, &message) {
+            return;
+        }
+        let goes_on = self.fail_login(cx, id, "login failed", &message, Some(code));
+        // 57P03: starting up or shutting down. It will be there in a moment: clients that wait go on waiting.
+        let waits = goes_on || code == SqlState::CANNOT_CONNECT_NOW;
+        if !waits && !only_for_replication && !self.has_usable_server() {
+            self.refuse_waiting(cx, &Fault::ServerRefused(code, message));
+        }
+    }
+
+    /// A server that knows nothing of versions after 3.0 refuses them instead of naming its own (PostgreSQL before 9.3.20,
+    /// 9.6.6 and 10.1, older poolers): from here on the pool's servers are asked for 3.0.
+    fn asks_for_less<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, code: SqlState) -> bool {
+        let Some(server) = self.servers.get(id) else { return false };
+        let asked_newer = matches!(&server.state, ServerState::LoggingIn(login) if login.asked_newer);
+        if !asked_newer || ![SqlState::PROTOCOL_VIOLATION, SqlState::FEATURE_NOT_SUPPORTED].contains(&code) {
+            return false;
+        }
+        let line = format!("{} is asked for protocol 3.0 from here on", self.server_log_name(server));
+        cx.log(Level::Log, &line);
+        let only_for = server.state.client();
+        self.state.speaks_only_3_0 = true;
+        if let Some(client) = only_for {
+            self.state.replicating.push_front(client);
+        }
+        self.close_server(cx, id, "the server does not negotiate", CloseMode::Now);
+        true
+    }
+
+    /// A connection could not be opened or the login went wrong, for a reason of ours or the network's.
+    pub(crate) fn login_failed<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        reason: &str,
+        text: &str,
+    ) {
+        let Some(server) = self.servers.get(id) else { return };
+        let line = format!("{} {reason}: {text}", self.server_log_name(server));
+        cx.log(Level::Warning, &line);
+        let in_exchange = matches!(server.state, ServerState::LoggingIn(_))
+            && reason == "login failed"
+            && !server.replication;
+        let told = if reason == text { text.to_owned() } else { format!("{reason}: {text}") };
+        let goes_on = self.fail_login(cx, id, reason, &told, None);
+        if in_exchange && !goes_on && !self.has_usable_server() {
+            let text = format!("server login failed: {text}");
+            self.refuse_waiting(cx, &Fault::ServerRefused(SqlState::CONNECTION_FAILURE, text));
+        }
+    }
+
+    /// Notes the failure and closes the connection; the replication client it was for learns of it. Returns whether another host of
+    /// the list is tried at once: as long as there is one, nothing has failed for the pool.
+    fn fail_login<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        reason: &str,
+        text: &str,
+        code: Option<SqlState>,
+    ) -> bool {
+        let Some(server) = self.servers.get(id) else { return false };
+        let (only_for, endpoint) = (server.state.client(), server.endpoint.clone());
+        cx.env.counters.connect_failures += 1;
+        let goes_on = self.host_failed(cx.env, &endpoint);
+        match only_for {
+            Some(client) => {
+                let code = code.unwrap_or(SqlState::CONNECTION_FAILURE);
+                self.servers[id].lost = true;
+                // The client leaves in state AwaitingServer, which would close this connection by itself.
+                self.refuse_client(cx, client, &Fault::ReplicationRefused(code, text.to_owned()));
+            }
+            None if goes_on => {}
+            None => {
+                let text = text.chars().take(CACHED_ERROR_BYTES_MAX).collect();
+                self.state.failure = Some(Failure { at_us: cx.env.now.mono_us, text, code });
+            }
+        }
+        self.close_server(cx, id, reason, CloseMode::Now);
+        goes_on
+    }
+
+    /// A server of the pool may still serve a client that waits: it has logged in, stays when it is free, and belongs to no
+    /// replication client.
+    pub(crate) fn has_usable_server(&self) -> bool {
+        let pool = &self.state;
+        let is_usable = |server: &Server| {
+            let kind = server.state.kind();
+            !matches!(kind, ServerKind::Login | ServerKind::Listening)
+                && server.retire.is_none()
+                && !server.replication
+        };
+        pool.servers_total() > pool.servers(ServerKind::Login) && self.servers.values().any(is_usable)
+    }
+
+    /// Tells every client that waits for a server of this pool why there is none.
+    pub(crate) fn refuse_waiting<D: Driver>(&mut self, cx: &mut Cx<'_, D>, fault: &Fault) {
+        self.refuse_lookups(cx, Obstacle::Unreachable);
+        while let Some(client) = self.next_waiter() {
+            self.refuse_client(cx, client, fault);
+        }
+        for client in std::mem::take(&mut self.state.awaiting) {
+            self.refuse_client(cx, client, fault);
+        }
+        for client in std::mem::take(&mut self.state.replicating) {
+            self.refuse_client(cx, client, fault);
+        }
+    }
+}
+
+/// A server's error text for a client: bounded, without control characters.
+fn printable_long(bytes: &[u8]) -> String {
+    let shown = &bytes[..bytes.len().min(CACHED_ERROR_BYTES_MAX)];
+    String::from_utf8_lossy(shown).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}

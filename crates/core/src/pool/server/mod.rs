@@ -1,0 +1,8 @@
+//! A connection to PostgreSQL: its states, its login, its errors.
+
+pub(crate) mod connect_query;
+pub(crate) mod errors;
+pub(crate) mod greeting;
+pub(crate) mod hosts;
+pub(crate) mod login;
+pub(crate) mod state;

@@ -1,0 +1,523 @@
+//! A connection to PostgreSQL: its states, each with what only that state needs. Moves are made by `machine::server_moves`.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use pgweir_auth::Prover;
+use pgweir_wire::backend::{TxStatus, encode_parameter_status};
+use pgweir_wire::error::SqlState;
+
+use crate::driver::{ConnId, Endpoint, Now};
+use crate::ids::ClientId;
+use crate::limits::GREETING_PARAMETERS_MAX;
+use crate::pool::multiplex::pipelined::Pipelined;
+use crate::pool::prepared::readings::Reading;
+use crate::pool::prepared::statements::ServerStatements;
+use crate::pool::relay::first_ask::FirstAsk;
+use crate::pool::relay::ledger::{Ledger, Owner, Purpose};
+use crate::pool::sequences::state::Users;
+use crate::pool::session::content::Session;
+use crate::pool::session::known_sets::PlainSet;
+use crate::pool::session::params::Params;
+use crate::pool::session::pins::Reasons;
+use crate::pool::startup::checked::Opened;
+use crate::pool::{PoolState, ServerKind};
+use crate::stats::statements::{Followed, Recent, Running};
+use crate::stats::times::Split;
+use crate::stats::trace::Traced;
+use crate::worker::login::inquiry::{Answer, Lookup};
+
+/// A connection to PostgreSQL.
+pub(crate) struct Server {
+    pub(crate) conn: ConnId,
+    /// SHOW's column `id`.
+    pub(crate) serial: u64,
+    pub(crate) state: ServerState,
+    pub(crate) ledger: Ledger,
+    pub(crate) tx: TxStatus,
+    /// What it last reported of the tracked parameters.
+    pub(crate) params: Arc<Params>,
+    /// What its session holds besides, for the client that had it last.
+    pub(crate) session: Arc<Session>,
+    /// The clients that may have drawn values of sequences that it holds.
+    pub(crate) users: Users,
+    /// What it was opened with for a client in session pooling.
+    pub(crate) opened: Opened,
+    /// The client in session pooling that it is opened for, or that was told of it and has not asked for anything yet.
+    pub(crate) kept_for: Option<ClientId>,
+    /// NoticeResponse messages of its login, for its first client.
+    pub(crate) notices: Vec<u8>,
+    pub(crate) statements: ServerStatements,
+    /// What its client asked first since it owed nothing.
+    pub(crate) first_ask: FirstAsk,
+    /// Part of a message.
+    pub(crate) inbox: Vec<u8>,
+    /// The rest of a message that is passed on as it comes.
+    pub(crate) streaming: Option<Streaming>,
+    /// The clients that are queued behind its client.
+    pub(crate) pipelined: Pipelined,
+    /// Bytes that it sent, all in all.
+    pub(crate) received_bytes: u64,
+    /// Since when it is not read because its client does not keep up (monotonic, µs).
+    pub(crate) paused_us: u64,
+    pub(crate) reads_paused: bool,
+    /// Its client may have reset startup values, which are then to be put back.
+    pub(crate) resets: bool,
+    /// For cancel requests, as PostgreSQL gave them.
+    pub(crate) pid: u32,
+    pub(crate) key: Box<[u8]>,
+    pub(crate) endpoint: Endpoint,
+    /// The address that it was reached at; `None` before, and for a unix socket.
+    pub(crate) remote: Option<SocketAddr>,
+    /// When it was dialed.
+    pub(crate) since: Now,
+    pub(crate) local: String,
+    pub(crate) tls: String,
+    /// When its current statement (or pipeline) began; 0 when none runs. Monotonic, µs.
+    pub(crate) query_us: u64,
+    /// When its current transaction began; 0 when none is open. Monotonic, µs.
+    pub(crate) xact_us: u64,
+    /// How long its client had waited for it, until its first statement is accounted for.
+    pub(crate) waited_us: u64,
+    /// What its current statement is, and does.
+    pub(crate) running: Running,
+    /// What it answered last, and how many transactions it has seen since its session was looked at.
+    pub(crate) recent: Recent,
+    pub(crate) unseen: u32,
+    /// What its client prepared on it by itself: only for the statistics.
+    pub(crate) followed: Followed,
+    /// That is traced.
+    pub(crate) traced: Option<Box<Traced>>,
+    /// How long it was not read since its current statement began; a pause that lasts is not in it yet.
+    pub(crate) stalled_us: u64,
+    /// When anything last happened on it. Monotonic, µs.
+    pub(crate) active_us: u64,
+    /// It had a client once.
+    pub(crate) used: bool,
+    /// Cancel requests that are on their way to it: no other client may have it before they are over.
+    pub(crate) cancels: u32,
+    /// Why it is to be closed at its next rest, if so.
+    pub(crate) retire: Option<&'static str>,
+    /// It sent a FATAL error to its client, which needs no second one.
+    pub(crate) said_fatal: bool,
+    /// Its transaction has changed what statements return.
+    pub(crate) changes_schema: bool,
+    /// It has made routines or triggers.
+    pub(crate) makes_routines: bool,
+    /// It serves one replication client and ends with it.
+    pub(crate) replication: bool,
+    /// Its end is being dealt with: a client that leaves it now need not clean up.
+    pub(crate) lost: bool,
+}
+
+/// The client that gets the rest of a message.
+#[derive(Clone, Copy)]
+pub(crate) struct Streaming {
+    pub(crate) left: usize,
+    /// `None`: no client wants it.
+    pub(crate) to: Option<ClientId>,
+}
+
+/// The life of a server connection.
+pub(crate) enum ServerState {
+    /// Connecting.
+    Dialing(Beginning),
+    /// SSLRequest was sent, or the handshake runs.
+    SecuringTls(Beginning),
+    /// The startup packet was sent.
+    LoggingIn(Box<LoggingIn>),
+    /// `connect_query` runs.
+    ConnectQuery(Box<ConnectQuery>),
+    /// It is asked what `connect_query` left.
+    Learning(Box<Learning>),
+    /// Free.
+    Idle,
+    /// Linked, and brought to its client's parameters; the client's statement waits for that.
+    Settling(Settling),
+    /// Linked.
+    Busy(ClientId),
+    /// Its client is gone; the answer to it is dropped, and then the clients queued behind it have their
+    /// turn.
+    Draining,
+    /// `auth_query` runs, for a client that logs in.
+    Inquiring(Box<Inquiring>),
+    /// Linked, its client's transaction is over, and it is asked what its session holds now.
+    Auditing(Box<Auditing>),
+    /// No client has it, and it is asked whether its session is what it should be.
+    VerifyingSession(Box<VerifyingSession>),
+    /// No client has it, and the catalog is asked which routines change their sessions.
+    Reading(Box<CatalogReading>),
+    /// Free, and tries the startup parameters of a client that logs in.
+    CheckingStartup(Box<CheckingStartup>),
+    /// `server_reset_query` runs.
+    Cleaning,
+    /// `server_check_query` runs.
+    Checking,
+    /// Released, but a cancel request may still reach it.
+    HeldForCancel,
+    /// It listens for its pool's clients.
+    Listening,
+}
+
+/// A connection that is being opened.
+pub(crate) struct Beginning {
+    /// For this replication client alone.
+    pub(crate) only_for: Option<ClientId>,
+}
+
+/// `connect_query` runs.
+pub(crate) struct ConnectQuery {
+    /// `None`: it runs again, after a reset.
+    pub(crate) login: Option<AtLogin>,
+}
+
+/// What `connect_query` left in its session is being asked.
+pub(crate) struct Learning {
+    /// As [`ConnectQuery::login`].
+    pub(crate) login: Option<AtLogin>,
+    pub(crate) answer: Replies,
+    pub(crate) attempts: u8,
+}
+
+/// What a server reported when it was logged in.
+#[derive(Clone)]
+pub(crate) struct AtLogin {
+    /// What is not tracked, as `connect_query` has changed it since.
+    pub(crate) fixed: Vec<Reported>,
+    /// The tracked parameters, as they were at login.
+    pub(crate) params: Arc<Params>,
+    /// `connect_query` failed, or it is not known what it left.
+    pub(crate) in_doubt: bool,
+}
+
+impl AtLogin {
+    /// A parameter that is not tracked was changed by `connect_query`.
+    pub(crate) fn changed(&mut self, name: &[u8], value: &[u8]) {
+        if let Some((_, known)) = self.fixed.iter_mut().find(|(known, _)| **known == *name) {
+            *known = value.into();
+        } else if self.fixed.len() < GREETING_PARAMETERS_MAX {
+            self.fixed.push((name.into(), value.into()));
+        }
+    }
+
+    /// ParameterStatus of what is not tracked.
+    pub(crate) fn messages(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.fixed.iter().for_each(|(name, value)| encode_parameter_status(&mut out, name, value));
+        out
+    }
+}
+
+/// It is being brought to its client's session.
+pub(crate) struct Settling {
+    pub(crate) client: ClientId,
+    /// What is being prepared, by name and in order.
+    pub(crate) preparing: Vec<Box<[u8]>>,
+}
+
+/// What a server's session holds is being asked.
+pub(crate) struct Auditing {
+    pub(crate) client: ClientId,
+    /// Everything is asked for, not just some settings.
+    pub(crate) everything: bool,
+    /// The settings that are asked for by name.
+    pub(crate) names: Vec<Box<[u8]>>,
+    /// Pins that no answer can take back.
+    pub(crate) sticky: Reasons,
+    /// Statements prepared by SQL keep the client here.
+    pub(crate) reshaped: bool,
+    /// How the client reads, if that is known and was so all the time.
+    pub(crate) reading: Option<Reading>,
+    /// It may have prepared by SQL, also what it had prepared before.
+    pub(crate) prepares: bool,
+    pub(crate) answer: Replies,
+    pub(crate) attempts: u8,
+    /// What is found out besides, for the next time.
+    pub(crate) probe: Option<Probe>,
+    pub(crate) stage: Stage,
+    /// What the session holds when the client's startup values are back.
+    pub(crate) restored: Option<Arc<Session>>,
+}
+
+/// Which value a setting has after a SET statement.
+pub(crate) struct Probe {
+    pub(crate) set: PlainSet,
+    /// The answer.
+    pub(crate) value: Option<Box<[u8]>>,
+}
+
+/// What is waited for between the end of a transaction and the next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// The server says what its session holds.
+    Asking,
+    /// The server puts back what its client started with and what was reset unseen.
+    Restoring(Reasons),
+    /// The connection that listens for the pool's clients joins the channels that are new. For these reasons the client will keep
+    /// its server.
+    Joining(Reasons),
+    /// The server passes on what it was notified of before its mark.
+    Marking(Reasons),
+    /// It has come to it, and ceases to listen to marks.
+    Marked(Reasons),
+    /// The listening connection is to come to the mark.
+    Meeting(Reasons),
+    /// The listening connection is gone. When the server has answered what it was asked for a mark, it listens for its client.
+    Alone(Reasons),
+    /// The client's own notifications are to come from the listening connection.
+    Owing(Reasons),
+}
+
+/// Whether a server's session is what it should be is being asked.
+pub(crate) struct VerifyingSession {
+    pub(crate) answer: Replies,
+    pub(crate) attempts: u8,
+    /// The transactions since its session was last known.
+    pub(crate) transactions: u32,
+    /// Their last statements, by fingerprint and text.
+    pub(crate) statements: Vec<(u64, Box<str>)>,
+}
+
+/// The catalog is being asked.
+pub(crate) struct CatalogReading {
+    pub(crate) answer: Replies,
+    /// The age of routines when it was asked.
+    pub(crate) age: u64,
+}
+
+/// Startup parameters are being tried.
+pub(crate) struct CheckingStartup {
+    pub(crate) client: ClientId,
+    /// The parameters that were set, in the order of the answer's columns.
+    pub(crate) names: Vec<Box<[u8]>>,
+    pub(crate) answer: Replies,
+    /// ParameterStatus of what is not tracked, ready to be sent.
+    pub(crate) reported: Vec<u8>,
+}
+
+/// What came in answer to a statement of our own.
+#[derive(Default)]
+pub(crate) struct Replies {
+    /// Values; `None` is NULL.
+    pub(crate) rows: Vec<Vec<Option<Box<[u8]>>>>,
+    pub(crate) bytes: usize,
+    /// SQLSTATE and text of the error it ended in.
+    pub(crate) failed: Option<(SqlState, String)>,
+}
+
+impl Replies {
+    /// The answer lists a setting of PostgreSQL's own as set in the session.
+    pub(crate) fn holds(&self, name: &[u8]) -> bool {
+        self.rows.iter().any(|row| match row.as_slice() {
+            [Some(kind), Some(known), _] => **kind == *b"s" && known.eq_ignore_ascii_case(name),
+            _ => false,
+        })
+    }
+
+    /// What a new connection has for a custom setting, if the answer says that it has something.
+    pub(crate) fn default_of(&self, name: &[u8]) -> Option<&[u8]> {
+        self.rows.iter().find_map(|row| match row.as_slice() {
+            [Some(kind), Some(known), Some(value)] if **kind == *b"d" && **known == *name => Some(&**value),
+            _ => None,
+        })
+    }
+}
+
+/// A login exchange with PostgreSQL.
+pub(crate) struct LoggingIn {
+    pub(crate) only_for: Option<ClientId>,
+    /// `None` only while a message is being handled.
+    pub(crate) prover: Option<Prover>,
+    /// It was asked for a version above 3.0, and has not answered yet.
+    pub(crate) asked_newer: bool,
+    /// AuthenticationOk was received.
+    pub(crate) proven: bool,
+    /// NoticeResponse messages, as they came.
+    pub(crate) notices: Vec<u8>,
+    /// Everything that was reported, in order.
+    pub(crate) reported: Vec<Reported>,
+}
+
+/// A question of a login, and its answer as far as it is known.
+pub(crate) struct Inquiring {
+    pub(crate) lookup: Box<Lookup>,
+    pub(crate) answer: Answer,
+}
+
+/// Name and value of a ParameterStatus.
+pub(crate) type Reported = (Box<[u8]>, Box<[u8]>);
+
+impl ServerState {
+    /// The list it is in.
+    pub(crate) fn kind(&self) -> ServerKind {
+        match self {
+            ServerState::Dialing(_) | ServerState::SecuringTls(_) | ServerState::LoggingIn(_) => {
+                ServerKind::Login
+            }
+            ServerState::ConnectQuery(_) | ServerState::Learning(_) => match self.at_login() {
+                Some(_) => ServerKind::Login,
+                None => ServerKind::Tested,
+            },
+            ServerState::Idle => ServerKind::Idle,
+            ServerState::Settling(_)
+            | ServerState::Busy(_)
+            | ServerState::Draining
+            | ServerState::Inquiring(_)
+            | ServerState::Auditing(_)
+            | ServerState::CheckingStartup(_) => ServerKind::Active,
+            ServerState::Cleaning
+            | ServerState::Checking
+            | ServerState::VerifyingSession(_)
+            | ServerState::Reading(_) => ServerKind::Tested,
+            ServerState::HeldForCancel => ServerKind::BeingCanceled,
+            ServerState::Listening => ServerKind::Listening,
+        }
+    }
+
+    /// What its login reported, while `connect_query` belongs to that.
+    pub(crate) fn at_login(&self) -> Option<&AtLogin> {
+        match self {
+            ServerState::ConnectQuery(state) => state.login.as_ref(),
+            ServerState::Learning(learning) => learning.login.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// As [`ServerState::at_login`].
+    pub(crate) fn at_login_mut(&mut self) -> Option<&mut AtLogin> {
+        match self {
+            ServerState::ConnectQuery(state) => state.login.as_mut(),
+            ServerState::Learning(learning) => learning.login.as_mut(),
+            _ => None,
+        }
+    }
+
+    /// The client it is linked to.
+    pub(crate) fn client(&self) -> Option<ClientId> {
+        match self {
+            ServerState::Busy(id) => Some(*id),
+            ServerState::Settling(settling) => Some(settling.client),
+            ServerState::Auditing(auditing) => Some(auditing.client),
+            ServerState::Dialing(beginning) | ServerState::SecuringTls(beginning) => beginning.only_for,
+            ServerState::LoggingIn(login) => login.only_for,
+            _ => None,
+        }
+    }
+}
+
+impl Server {
+    /// A FATAL error ends a session, whichever client is told: no other client gets this server.
+    pub(crate) fn says_goodbye(&mut self) {
+        self.said_fatal = true;
+        self.retire.get_or_insert("the server ended the session");
+    }
+
+    /// A client's message goes to it: its statement begins, and perhaps its transaction.
+    pub(crate) fn note_begin(&mut self, now_us: u64) {
+        if self.query_us == 0 {
+            self.query_us = now_us;
+            self.stalled_us = 0;
+            self.running.begin(self.received_bytes);
+        }
+        if self.xact_us == 0 {
+            self.xact_us = now_us;
+        }
+    }
+
+    /// Everything its client asked for is answered. Returns what the statement took, if one ran.
+    pub(crate) fn note_end(&mut self, pool: &mut PoolState, now_us: u64) -> Option<Split> {
+        let mut ended = None;
+        let times = pool.times.get_or_insert_default();
+        if self.query_us != 0 {
+            let query_us = now_us.saturating_sub(self.query_us);
+            pool.stats.queries += 1;
+            pool.stats.query_us += query_us;
+            let client_us = self.take_stall(now_us).min(query_us);
+            let wait_us = std::mem::take(&mut self.waited_us);
+            let split = Split { wait_us, server_us: query_us - client_us, client_us };
+            times.statement(split);
+            ended = Some(split);
+            self.query_us = 0;
+        }
+        if self.tx == TxStatus::Idle && self.xact_us != 0 {
+            let xact_us = now_us.saturating_sub(self.xact_us);
+            pool.stats.xacts += 1;
+            pool.stats.xact_us += xact_us;
+            times.transaction(xact_us);
+            self.xact_us = 0;
+        }
+        ended
+    }
+
+    /// Its reads are paused.
+    pub(crate) fn note_pause(&mut self, now_us: u64) {
+        self.reads_paused = true;
+        self.paused_us = now_us;
+    }
+
+    /// Its reads go on.
+    pub(crate) fn note_unpause(&mut self, now_us: u64) {
+        self.reads_paused = false;
+        self.stalled_us += now_us.saturating_sub(self.paused_us);
+        self.paused_us = 0;
+    }
+
+    /// How long its current statement was held up by paused reads.
+    fn take_stall(&mut self, now_us: u64) -> u64 {
+        let present_us = if self.reads_paused { now_us.saturating_sub(self.paused_us) } else { 0 };
+        if self.reads_paused {
+            self.paused_us = now_us;
+        }
+        std::mem::take(&mut self.stalled_us) + present_us
+    }
+
+    /// It may serve another client: nothing is owed, no transaction is open, no byte is left over.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.ledger.is_at_rest()
+            && self.tx == TxStatus::Idle
+            && self.streaming.is_none()
+            && self.inbox.is_empty()
+    }
+
+    /// It owes nothing but what puts back its client's startup values, outside of a transaction.
+    pub(crate) fn only_restores(&self) -> bool {
+        self.tx == TxStatus::Idle
+            && !self.ledger.is_empty()
+            && self.ledger.entries().all(|entry| entry.owner == Owner::Hidden(Purpose::Restore))
+    }
+
+    /// Its client has a transaction open, and has sent nothing since the last statement of it ended.
+    pub(crate) fn is_idle_in_transaction(&self) -> bool {
+        self.tx != TxStatus::Idle && self.query_us == 0 && matches!(self.state, ServerState::Busy(_))
+    }
+
+    /// It owes nothing but the answer that tells which Syncs of a failed COPY it has answered, outside of a transaction.
+    pub(crate) fn only_fenced(&self) -> bool {
+        self.tx == TxStatus::Idle
+            && !self.ledger.is_empty()
+            && self.ledger.entries().all(|entry| entry.owner == Owner::Hidden(Purpose::Fence))
+    }
+
+    /// The endpoint of this very server, even if its host has further addresses.
+    pub(crate) fn place(&self) -> Endpoint {
+        match self.remote {
+            Some(remote) => Endpoint::Tcp { host: remote.ip().to_string().into(), port: remote.port() },
+            None => self.endpoint.clone(),
+        }
+    }
+
+    /// Its address as log lines show it.
+    pub(crate) fn address(&self) -> String {
+        if let Some(remote) = self.remote {
+            return remote.to_string();
+        }
+        match &self.endpoint {
+            Endpoint::Tcp { host, port } if host.contains(':') => format!("[{host}]:{port}"),
+            Endpoint::Tcp { host, port } => format!("{host}:{port}"),
+            Endpoint::Unix { path } => {
+                let port = path.rsplit('.').next().unwrap_or_default();
+                format!("unix:{port}")
+            }
+        }
+    }
+}

@@ -1,0 +1,525 @@
+//! The contents of a session when a client's transaction is over: the server is asked, and its answer alone counts, whether
+//! or not the statements succeeded.
+//!
+//! A transaction that only set settings by name is asked for these; after any other mark everything is asked for. The
+//! statements run as the client's role and under its settings, so every name is qualified, operators too.
+
+use std::sync::Arc;
+
+use pgweir_settings::SequenceAffinity;
+use pgweir_sql::Marks;
+use pgweir_wire::backend::DataRow;
+use pgweir_wire::error::SqlState;
+
+use crate::context::{Cx, Env};
+use crate::driver::{Driver, Level};
+use crate::ids::{ClientId, ServerId};
+use crate::limits::{AUDIT_ATTEMPTS_MAX, CUSTOM_SETTINGS_MAX, SERVER_ERROR_BYTES_MAX, SESSION_BYTES_MAX};
+use crate::pool::Pool;
+use crate::pool::catalog::routines::{self, Body};
+use crate::pool::client::state::{ClientState, UnnamedOnServer};
+use crate::pool::prepared::readings::Reading;
+use crate::pool::relay::ledger::{Owner, Purpose};
+use crate::pool::server::state::{Auditing, Probe, Replies, ServerState, Stage};
+use crate::pool::session::content::{Prepared, Session};
+use crate::pool::session::params::quote_literal;
+use crate::pool::session::pins::{Reasons, Told, Touched};
+
+use crate::pool::session::recall::Recalled;
+
+/// Everything a session can hold, one row for each object: its kind, its name, its value.
+///
+/// Every object in a session's temporary schema depends on it in `pg_depend`: that is how PostgreSQL itself finds it
+/// (`RemoveTempRelations` in `namespace.c`). Outside of a transaction only held cursors are left in `pg_cursors`.
+const EVERYTHING: &[u8] = b"SELECT 's', name, pg_catalog.current_setting(name) FROM pg_catalog.pg_settings \
+WHERE source OPERATOR(pg_catalog.=) 'session' \
+UNION ALL SELECT 's', 'role', pg_catalog.current_setting('role') \
+UNION ALL SELECT 's', 'session_authorization', pg_catalog.current_setting('session_authorization') \
+UNION ALL SELECT 'p', name, statement FROM pg_catalog.pg_prepared_statements WHERE from_sql \
+UNION ALL SELECT 'c', name, NULL FROM pg_catalog.pg_cursors \
+UNION ALL SELECT 'l', channel.name, NULL FROM pg_catalog.pg_listening_channels() AS channel(name) \
+UNION ALL SELECT 't', NULL, NULL WHERE EXISTS (SELECT FROM pg_catalog.pg_depend \
+WHERE refclassid OPERATOR(pg_catalog.=) '2615' AND refobjid OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema()) \
+UNION ALL SELECT 'a', NULL, NULL WHERE EXISTS (SELECT FROM pg_catalog.pg_locks \
+WHERE locktype OPERATOR(pg_catalog.=) 'advisory' AND pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid()) \
+UNION ALL SELECT 'r', slot_name::pg_catalog.text, NULL FROM pg_catalog.pg_replication_slots \
+WHERE temporary AND active_pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid()";
+
+/// Custom settings that a new connection of a user begins with: the values of ALTER ROLE and ALTER DATABASE, the nearest first
+/// (`process_settings` in `postinit.c`). No list of PostgreSQL shows the source of such a setting's value.
+const DEFAULTS: &[u8] = b" UNION ALL SELECT 'd', given.name, given.value FROM (\
+SELECT DISTINCT ON (1) pg_catalog.lower(pg_catalog.split_part(item, '=', 1)) AS name, \
+pg_catalog.substr(item, pg_catalog.strpos(item, '=') OPERATOR(pg_catalog.+) 1) AS value \
+FROM pg_catalog.pg_db_role_setting AS wide, pg_catalog.unnest(wide.setconfig) AS item \
+WHERE wide.setdatabase OPERATOR(pg_catalog.=) ANY (SELECT '0'::pg_catalog.oid UNION ALL SELECT oid FROM pg_catalog.pg_database \
+WHERE datname OPERATOR(pg_catalog.=) pg_catalog.current_database()) \
+AND wide.setrole OPERATOR(pg_catalog.=) ANY (SELECT '0'::pg_catalog.oid UNION ALL SELECT oid FROM pg_catalog.pg_roles \
+WHERE rolname OPERATOR(pg_catalog.=) ";
+const DEFAULTS_END: &[u8] =
+    b") AND pg_catalog.strpos(pg_catalog.split_part(item, '=', 1), '.') OPERATOR(pg_catalog.>) 0 \
+ORDER BY 1, wide.setrole OPERATOR(pg_catalog.=) '0', wide.setdatabase OPERATOR(pg_catalog.=) '0') AS given";
+
+/// Custom settings, each with its kind: by name, as no list of PostgreSQL shows them. A value that is longer than a session may
+/// be is not told, only that it exists.
+const CUSTOM: &[u8] = b" UNION ALL SELECT CASE WHEN pg_catalog.octet_length(custom.value) OPERATOR(pg_catalog.>) '262144' \
+THEN 'o' ELSE custom.kind END, custom.name, CASE WHEN pg_catalog.octet_length(custom.value) OPERATOR(pg_catalog.<=) '262144' \
+THEN custom.value END FROM (SELECT named.kind, named.name, pg_catalog.current_setting(named.name, true) AS value FROM (VALUES ";
+const CUSTOM_END: &[u8] = b") AS named(kind, name)) AS custom";
+const _: () = assert!(SESSION_BYTES_MAX == 262_144, "the question names this number");
+
+/// Whether anything is prepared through the protocol.
+const BY_PROTOCOL: &[u8] = b" UNION ALL SELECT 'h', NULL, NULL \
+WHERE EXISTS (SELECT FROM pg_catalog.pg_prepared_statements WHERE NOT from_sql)";
+
+/// These are each transaction's own; their rows in `pg_settings` are about the last transaction.
+const OF_TRANSACTIONS: [&[u8]; 3] =
+    [b"transaction_isolation", b"transaction_read_only", b"transaction_deferrable"];
+
+impl Pool {
+    /// A client's transaction is over. `true` if the server stays with it: because it is asked first for the contents of its
+    /// session, or because the client keeps it.
+    pub(crate) fn session_stays<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        client_id: ClientId,
+    ) -> bool {
+        if !self.pin_drawer(cx, client_id) {
+            return true;
+        }
+        let Some(client) = self.clients.get_mut(client_id) else { return false };
+        let ClientState::Linked(link) = &mut client.state else { return false };
+        let pinned = link.pin.is_some();
+        let alone = link.reads_alone();
+        link.reads_locally = false;
+        let Some(mut touched) = link.touched.take() else {
+            return self.awaits_own(id, client_id) || pinned;
+        };
+        let sticky = link.pin.as_ref().map_or(Reasons::NONE, |pin| pin.reasons.only(Reasons::LASTING));
+        let sticky = match touched.told {
+            Told::Known => sticky,
+            Told::Cleared => sticky.without(Reasons::UNTOLD),
+            Told::Unknown => sticky.with(Reasons::UNTOLD),
+        };
+        let sticky = sticky.with(Reasons::of_marks(touched.marks));
+        let reshaped =
+            touched.reshaped || link.pin.as_ref().is_some_and(|pin| pin.reasons.has(Reasons::PREPARED));
+        let prepares = touched.marks.intersects(Marks::PREPARED.and(Marks::DISCARDS));
+        let sets = if touched.unsure { Vec::new() } else { std::mem::take(&mut touched.sets) };
+        let Some((everything, names)) = self.questions(cx.env, *touched, pinned) else {
+            return self.awaits_own(id, client_id) || pinned;
+        };
+        let mut probe = None;
+        if !everything && !sets.is_empty() {
+            self.state.note_settable(names.iter());
+            match self.recall(cx, id, client_id, &names, sets) {
+                Recalled::Kept(stays) => return self.awaits_own(id, client_id) || stays,
+                Recalled::Unknown(worth) => probe = worth,
+            }
+        }
+        let reading = if alone { None } else { self.settled_reading(cx.env, client_id) };
+        let auditing = Auditing {
+            client: client_id,
+            everything,
+            names,
+            sticky,
+            reshaped,
+            reading,
+            prepares,
+            answer: Replies::default(),
+            attempts: 0,
+            probe,
+            stage: Stage::Asking,
+            restored: None,
+        };
+        self.set_server_state(id, ServerState::Auditing(Box::new(auditing)));
+        self.ask_session(cx, id);
+        true
+    }
+
+    /// Whether everything is to be asked for, and which settings by name; `None` if the server reports by itself all that was
+    /// touched.
+    ///
+    /// A name's value does not tell whether it was set here. If that is not certain, only settings that this user is known to
+    /// be able to set, and so to take back, are asked for by name.
+    fn questions(&self, env: &Env, touched: Touched, pinned: bool) -> Option<(bool, Vec<Box<[u8]>>)> {
+        let Touched { marks, mut names, more, unsure, .. } = touched;
+        let marks = marks.without(Marks::READS_LOCALLY);
+        if marks.is_empty() {
+            return None;
+        }
+        names.retain(|name| env.tracked.position(name).is_none());
+        let pool = &self.state;
+        let known = || names.iter().all(|name| name.contains(&b'.') || pool.settable.contains(name));
+        if more || pinned || marks != Marks::SETTINGS || unsure && !known() {
+            return Some((true, names));
+        }
+        (!names.is_empty()).then_some((false, names))
+    }
+
+    fn ask_session<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let ServerState::Auditing(auditing) = &mut server.state else { return };
+        server.active_us = cx.env.now.mono_us;
+        auditing.attempts += 1;
+        self.state.continuity.audits += 1;
+        auditing.answer = Replies::default();
+        if !auditing.everything {
+            let text = values_of(&auditing.names);
+            let probe = auditing.probe.as_ref().map(|probe| probe.set.probe());
+            self.send_hidden(cx, id, Purpose::Audit, &text);
+            if let Some(text) = probe {
+                self.send_hidden(cx, id, Purpose::Probe, &text);
+            }
+            return;
+        }
+        let own = auditing.names.iter().filter(|name| name.contains(&b'.')).cloned().collect::<Vec<_>>();
+        let text = self.everything_of(cx.env, id, &own);
+        self.send_hidden(cx, id, Purpose::Audit, &text);
+    }
+
+    /// The statement that asks for everything a session holds, these settings among it whether or not they are set.
+    pub(crate) fn everything_of(&mut self, env: &Env, id: ServerId, names: &[Box<[u8]>]) -> Vec<u8> {
+        let server = &self.servers[id];
+        let pool = &mut self.state;
+        let due = pool.routines.is_due(env.now.mono_us);
+        let mut text = EVERYTHING.to_vec();
+        if due {
+            text.extend_from_slice(routines::SETTINGS_QUESTION);
+        }
+        if due && pool.sequences != SequenceAffinity::Off {
+            text.extend_from_slice(routines::QUESTION);
+        }
+        // The settings that it held, and those that routines may have set: no list of PostgreSQL shows them.
+        let held = server.session.settings().map(|setting| &setting.name).filter(|name| name.contains(&b'.'));
+        let mut others: Vec<_> =
+            held.chain(pool.routines.settings()).filter(|name| !names.contains(name)).collect();
+        others.sort_unstable();
+        others.dedup();
+        if due || !others.is_empty() || !names.is_empty() {
+            text.extend_from_slice(DEFAULTS);
+            quote_literal(&mut text, pool.user.as_bytes());
+            text.extend_from_slice(DEFAULTS_END);
+        }
+        let asked = names.iter().map(|name| (b'm', name)).chain(others.into_iter().map(|name| (b'n', name)));
+        let mut opening = CUSTOM;
+        for (kind, name) in asked {
+            text.extend_from_slice(std::mem::replace(&mut opening, b","));
+            text.extend_from_slice(&[b'(', b'\'', kind, b'\'', b',']);
+            quote_literal(&mut text, name);
+            text.push(b')');
+        }
+        if opening != CUSTOM {
+            text.extend_from_slice(CUSTOM_END);
+        }
+        if self.servers[id].state.client().is_some_and(|client| self.has_exposed_names(client)) {
+            text.extend_from_slice(BY_PROTOCOL);
+        }
+        text
+    }
+
+    /// A row that answers a statement of ours.
+    pub(crate) fn hidden_row(&mut self, id: ServerId, body: &[u8]) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let probes = server.ledger.head().is_some_and(|head| head.owner == Owner::Hidden(Purpose::Probe));
+        let Ok(row) = DataRow::parse(body) else { return };
+        let answer = match &mut server.state {
+            ServerState::Auditing(auditing) if probes => {
+                if let Some(probe) = &mut auditing.probe {
+                    probe.value = row.columns().next().flatten().map(Box::from);
+                }
+                return;
+            }
+            ServerState::Auditing(auditing) => &mut auditing.answer,
+            ServerState::VerifyingSession(verifying) => &mut verifying.answer,
+            ServerState::Reading(reading) => &mut reading.answer,
+            ServerState::CheckingStartup(checking) => &mut checking.answer,
+            ServerState::Learning(learning) => &mut learning.answer,
+            _ => return,
+        };
+        answer.bytes += body.len();
+        if answer.bytes <= SERVER_ERROR_BYTES_MAX {
+            answer.rows.push(row.columns().map(|value| value.map(Box::from)).collect());
+        }
+    }
+
+    /// A statement of ours that asks was refused.
+    pub(crate) fn hidden_refused(&mut self, id: ServerId, code: SqlState, text: String) {
+        let answer = match self.servers.get_mut(id).map(|server| &mut server.state) {
+            Some(ServerState::Auditing(auditing)) => &mut auditing.answer,
+            Some(ServerState::VerifyingSession(verifying)) => &mut verifying.answer,
+            Some(ServerState::Reading(reading)) => &mut reading.answer,
+            Some(ServerState::CheckingStartup(checking)) => &mut checking.answer,
+            Some(ServerState::Learning(learning)) => &mut learning.answer,
+            _ => return,
+        };
+        answer.failed.get_or_insert((code, text));
+    }
+
+    /// The answer is complete.
+    pub(crate) fn audited<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let ServerState::Auditing(auditing) = &mut server.state else { return };
+        let client_id = auditing.client;
+        match auditing.stage {
+            Stage::Asking => {}
+            Stage::Restoring(reasons) => return self.startup_restored(cx, id, client_id, reasons),
+            _ => return self.mark_answered(cx, id, client_id),
+        }
+        let again = auditing.answer.failed.is_some() && auditing.attempts < AUDIT_ATTEMPTS_MAX;
+        if let Some(Probe { set, value: Some(value) }) = auditing.probe.take() {
+            self.state.known_sets.insert(&set.text, value);
+        }
+        if again {
+            return self.ask_session(cx, id);
+        }
+        let (everything, sticky, reshaped) = (auditing.everything, auditing.sticky, auditing.reshaped);
+        let prepared = (auditing.reading, auditing.prepares);
+        let names = std::mem::take(&mut auditing.names);
+        let answer = std::mem::take(&mut auditing.answer);
+        let reasons = match &answer.failed {
+            None if everything => self.learn_everything(cx.env, id, client_id, &answer, reshaped, prepared),
+            None => self.learn_values(cx.env, id, client_id, &names, &answer),
+            Some((_, text)) => {
+                let server = &self.servers[id];
+                let line =
+                    format!("{} does not tell what its session holds: {text}", self.server_log_name(server));
+                cx.log(Level::Warning, &line);
+                Reasons::UNKNOWN
+            }
+        };
+        let mut reasons = reasons.with(sticky);
+        let is_told = answer.failed.is_none() && everything;
+        if self.has_exposed_names(client_id) {
+            if is_told && !answer.rows.iter().any(|row| row.first() == Some(&Some(b"h".as_slice().into()))) {
+                self.conceal_names(cx.env, client_id);
+            } else {
+                reasons = reasons.with(Reasons::PREPARED);
+            }
+        }
+        if !is_told {
+            self.audit_over(cx, id, client_id, reasons);
+        } else if !self.restores_startup(cx, id, client_id, (reasons, &answer)) {
+            self.join_or_end(cx, id, client_id, reasons);
+        }
+    }
+
+    /// The session's contents are known, and are those that the client's session should hold.
+    pub(crate) fn join_or_end<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        client_id: ClientId,
+        mut reasons: Reasons,
+    ) {
+        if !self.join_channels(cx, id, client_id, &mut reasons) {
+            self.audit_over(cx, id, client_id, reasons);
+        }
+    }
+
+    /// All is known, and known to every connection that needs to know it.
+    pub(crate) fn audit_over<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        client_id: ClientId,
+        reasons: Reasons,
+    ) {
+        if self.owes_notifications(client_id) {
+            if let Some(ServerState::Auditing(auditing)) =
+                self.servers.get_mut(id).map(|server| &mut server.state)
+            {
+                auditing.stage = Stage::Owing(reasons);
+            }
+            return;
+        }
+        self.set_server_state(id, ServerState::Busy(client_id));
+        if self.set_pin(cx, client_id, reasons) {
+            self.give_ready(cx, client_id);
+            self.transaction_ended(cx, id, client_id);
+            if let Some(client) = self.clients.get_mut(client_id)
+                && let ClientState::Linked(link) = &mut client.state
+            {
+                // The question ended the unnamed statement.
+                link.unnamed = UnnamedOnServer::NotOwn;
+                // It may have sent more meanwhile.
+                self.state.to_resume.push_back(client_id);
+            }
+        }
+    }
+
+    fn learn_values(
+        &mut self,
+        env: &Env,
+        id: ServerId,
+        client_id: ClientId,
+        names: &[Box<[u8]>],
+        answer: &Replies,
+    ) -> Reasons {
+        let Some(values) = answer.rows.first().filter(|row| row.len() == names.len()) else {
+            return Reasons::UNKNOWN;
+        };
+        let mut session = (*self.servers[id].session).clone();
+        for (name, value) in names.iter().zip(values) {
+            self.learn_value(env, &mut session, name, value.as_deref());
+        }
+        self.keep_session(id, client_id, session, Reasons::NONE)
+    }
+
+    fn learn_everything(
+        &mut self,
+        env: &mut Env,
+        id: ServerId,
+        client_id: ClientId,
+        answer: &Replies,
+        reshaped: bool,
+        (reading, prepares): (Option<Reading>, bool),
+    ) -> Reasons {
+        self.learn_routines(answer);
+        match self.read_everything(env, id, answer, reshaped) {
+            Some((mut session, reasons)) => {
+                session.reread(|prepared| match prepared.reading {
+                    // PostgreSQL does not tell: by now it may be another one of the same name and text.
+                    Reading::UNTOLD => reading.unwrap_or_else(|| env.readings.alone()),
+                    known if prepares && reading != Some(known) => env.readings.alone(),
+                    known => known,
+                });
+                let names = session.settings().map(|setting| &setting.name);
+                self.state.note_settable(names);
+                self.keep_session(id, client_id, session, reasons)
+            }
+            None => Reasons::UNKNOWN,
+        }
+    }
+
+    /// The names of routines, and of the settings that routines set, in an answer.
+    pub(crate) fn learn_routines(&mut self, answer: &Replies) {
+        let routines = &mut self.state.routines;
+        let (mut bodies, mut tables) = (Vec::new(), Vec::new());
+        for row in &answer.rows {
+            let [Some(kind), Some(name), value] = row.as_slice() else { continue };
+            match (&**kind, value) {
+                (b"f", _) => routines.learn_asker(name),
+                (b"g" | b"e", text) => {
+                    bodies.push(Body { name, text: text.as_deref(), changes: **kind == *b"g" });
+                }
+                (b"w", Some(routine)) => tables.push((&**name, &**routine)),
+                (b"u", _) => routines.learn_setting(name),
+                _ => {}
+            }
+        }
+        if !bodies.is_empty() {
+            routines.learn_bodies(&bodies, &tables);
+        }
+    }
+
+    /// The contents of the answer to the question for everything; `None` if it cannot be read.
+    pub(crate) fn read_everything(
+        &self,
+        env: &Env,
+        id: ServerId,
+        answer: &Replies,
+        reshaped: bool,
+    ) -> Option<(Session, Reasons)> {
+        if answer.bytes > SERVER_ERROR_BYTES_MAX {
+            return None;
+        }
+        let mut session = Session::default();
+        let mut channels = Vec::new();
+        let mut reasons = Reasons::NONE;
+        for row in &answer.rows {
+            let [Some(kind), name, value] = row.as_slice() else { return None };
+            match (&**kind, name) {
+                // The server's previous client may have left it empty: that is as near as PostgreSQL comes to taking it
+                // away.
+                (b"n" | b"u", Some(_)) if value.as_ref().is_none_or(|value| value.is_empty()) => {}
+                (b"n" | b"u", Some(name)) if answer.default_of(name) == value.as_deref() => {}
+                (b"s" | b"m" | b"n" | b"u", Some(name)) => {
+                    self.learn_value(env, &mut session, name, value.as_deref());
+                }
+                (b"p", Some(name)) => {
+                    match self.read_prepared(id, name, value.as_deref().unwrap_or_default()) {
+                        Some(prepared) if !reshaped => session.prepare(prepared),
+                        _ => reasons = reasons.with(Reasons::PREPARED),
+                    }
+                }
+                (b"c", _) => reasons = reasons.with(Reasons::CURSORS),
+                (b"l", Some(name)) => channels.push(name.clone()),
+                (b"t", _) => reasons = reasons.with(Reasons::TEMPORARY),
+                (b"a", _) => reasons = reasons.with(Reasons::LOCKS),
+                (b"r", _) => reasons = reasons.with(Reasons::SLOTS),
+                (b"o", _) => reasons = reasons.with(Reasons::SETTINGS),
+                // Statements prepared through the protocol are asked for if the server has the client's own names.
+                (b"f" | b"d" | b"h", _) => {}
+                _ => return None,
+            }
+        }
+        session.listen(channels);
+        Some((session, reasons))
+    }
+
+    /// A statement that was prepared by SQL. How it is read was known before, or is still to be told.
+    fn read_prepared(&self, id: ServerId, name: &[u8], text: &[u8]) -> Option<Prepared> {
+        let mut known = self.servers[id].session.prepared();
+        let known = known.find(|known| *known.name == *name && *known.text == *text);
+        Prepared::movable(name, text, known.map_or(Reading::UNTOLD, |known| known.reading))
+    }
+
+    /// One setting of the server's session.
+    pub(crate) fn learn_value(&self, env: &Env, session: &mut Session, name: &[u8], value: Option<&[u8]>) {
+        let user = self.state.user.as_bytes();
+        match (name, value) {
+            _ if env.tracked.position(name).is_some() || OF_TRANSACTIONS.contains(&name) => {}
+            (b"role", Some(b"none")) => session.unset(name),
+            (b"session_authorization", Some(value)) if value == user => session.unset(name),
+            (_, Some(value)) => session.set(name, value),
+            (_, None) => session.unset(name),
+        }
+    }
+
+    /// The server's session is known: so is the client's.
+    pub(crate) fn keep_session(
+        &mut self,
+        id: ServerId,
+        client_id: ClientId,
+        session: Session,
+        mut reasons: Reasons,
+    ) -> Reasons {
+        let on = session.get(b"pgweir.pin").is_some_and(is_true);
+        let hand = if on { Reasons::HAND } else { Reasons::NONE };
+        reasons = reasons.with(hand);
+        if session.get(b"search_path").is_some_and(|path| path.windows(7).any(|name| name == b"pg_temp")) {
+            // An object made without a schema's name is temporary then.
+            reasons = reasons.with(Reasons::TEMPORARY);
+        }
+        let own = session.settings().filter(|setting| setting.name.contains(&b'.')).count();
+        if own > CUSTOM_SETTINGS_MAX || session.bytes() > SESSION_BYTES_MAX {
+            reasons = reasons.with(Reasons::SETTINGS);
+        }
+        let server = &mut self.servers[id];
+        let pool = &mut self.state;
+        server.session = pool.sessions.share(session);
+        let Some(account) = self.clients.get_mut(client_id).map(|client| &mut client.account) else {
+            return reasons;
+        };
+        account.session = Arc::clone(&server.session);
+        reasons
+    }
+}
+
+/// `SELECT pg_catalog.current_setting('a',true),...`: NULL for a setting that does not exist.
+pub(crate) fn values_of(names: &[Box<[u8]>]) -> Vec<u8> {
+    let mut text = b"SELECT ".to_vec();
+    for (at, name) in names.iter().enumerate() {
+        text.extend_from_slice(if at == 0 { b"" } else { b"," });
+        text.extend_from_slice(b"pg_catalog.current_setting(");
+        quote_literal(&mut text, name);
+        text.extend_from_slice(b",true)");
+    }
+    text
+}
+
+/// As PostgreSQL reads a boolean that is spelled out.
+fn is_true(value: &[u8]) -> bool {
+    [&b"on"[..], b"true", b"yes", b"1", b"t", b"y"].iter().any(|word| value.eq_ignore_ascii_case(word))
+}

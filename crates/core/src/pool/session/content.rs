@@ -1,0 +1,430 @@
+//! What a session holds that can move to another server connection: settings (role and session user among
+//! them), and statements that were prepared by SQL. A client's session and the one that a server carries are
+//! both a [`Session`]; if the two are the same object, nothing is compared.
+//!
+//! The parameters that servers report by themselves are not here but in `params.rs`: they are known without
+//! asking. This file is values and texts; it must never decide when something is asked or sent.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::limits::KNOWN_SESSIONS_MAX;
+use crate::pool::prepared::readings::Reading;
+use crate::pool::session::params::quote_literal;
+
+/// A setting that is as the client wants it, not as a new connection has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// Its name, letters in lower case.
+    pub name: Box<[u8]>,
+    /// Its value, as `current_setting` gives it.
+    pub value: Box<[u8]>,
+}
+
+/// What a session holds and a new connection does not. See the head of this file.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Session {
+    /// By name.
+    settings: Vec<Setting>,
+    /// By name.
+    prepared: Vec<Prepared>,
+    /// The channels it listens to, by name.
+    channels: Vec<Box<[u8]>>,
+}
+
+/// A statement that was prepared by SQL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prepared {
+    /// Its name, as `pg_prepared_statements` has it.
+    pub name: Box<[u8]>,
+    /// The PREPARE as it was written.
+    pub text: Box<[u8]>,
+    /// How the session that wrote it reads.
+    pub reading: Reading,
+}
+
+impl Prepared {
+    /// It can be prepared again on another server by the same text.
+    #[must_use]
+    pub fn movable(name: &[u8], text: &[u8], reading: Reading) -> Option<Prepared> {
+        let statement = text.trim_ascii();
+        let statement = statement.strip_suffix(b";").unwrap_or(statement);
+        // Letters mean what client_encoding says, and a backslash what standard_conforming_strings says; what
+        // follows a semicolon is no part of PREPARE.
+        let plain = |byte: &u8| byte.is_ascii() && *byte != b';' && *byte != b'\\';
+        let prepares = statement.get(..7).is_some_and(|verb| verb.eq_ignore_ascii_case(b"prepare"));
+        let ours = name.starts_with(b"PGWEIR_");
+        (prepares && !ours && statement.iter().all(plain) && name.is_ascii()).then(|| Prepared {
+            name: name.into(),
+            text: text.into(),
+            reading,
+        })
+    }
+
+    /// What ends it.
+    fn deallocate(&self) -> Vec<u8> {
+        let mut text = b"DEALLOCATE \"".to_vec();
+        for &byte in &self.name {
+            text.push(byte);
+            if byte == b'"' {
+                text.push(byte);
+            }
+        }
+        text.extend_from_slice(b"\";");
+        text
+    }
+}
+
+/// The settings that decide what the others may become: they change last, and back first.
+pub(crate) const IDENTITY: [&[u8]; 2] = [b"session_authorization", b"role"];
+
+/// What may cut a statement of ours short.
+const TIMEOUTS: [&[u8]; 2] = [b"statement_timeout", b"transaction_timeout"];
+
+impl Session {
+    /// Nothing but what a new connection has.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        self.settings.is_empty() && self.prepared.is_empty() && self.channels.is_empty()
+    }
+
+    /// Statements that were prepared by SQL, by name.
+    pub fn prepared(&self) -> impl Iterator<Item = &Prepared> {
+        self.prepared.iter()
+    }
+
+    /// Takes over a statement; one of the same name is replaced.
+    pub fn prepare(&mut self, prepared: Prepared) {
+        self.deallocate(&prepared.name);
+        let at = self.prepared.partition_point(|known| known.name < prepared.name);
+        self.prepared.insert(at, prepared);
+    }
+
+    /// The statement of this name is not prepared any more.
+    pub fn deallocate(&mut self, name: &[u8]) {
+        self.prepared.retain(|known| *known.name != *name);
+    }
+
+    /// Tells how each statement is read, in place of what was known of it.
+    pub(crate) fn reread(&mut self, mut reading: impl FnMut(&Prepared) -> Reading) {
+        self.prepared.iter_mut().for_each(|prepared| prepared.reading = reading(prepared));
+    }
+
+    /// What must be prepared on a server that carries this session and is to carry `wanted`.
+    pub(crate) fn lacking<'a>(&'a self, wanted: &'a Session) -> impl Iterator<Item = &'a Prepared> {
+        wanted.prepared.iter().filter(|wants| !self.prepared.contains(wants))
+    }
+
+    /// The channels it listens to, by name.
+    #[must_use]
+    pub fn channels(&self) -> &[Box<[u8]>] {
+        &self.channels
+    }
+
+    /// It listens to these, and to no others.
+    pub fn listen(&mut self, mut channels: Vec<Box<[u8]>>) {
+        channels.sort_unstable();
+        channels.dedup();
+        self.channels = channels;
+    }
+
+    /// The value of a setting, by name in any case.
+    #[must_use]
+    pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
+        self.place(&name.to_ascii_lowercase()).ok().map(|at| &*self.settings[at].value)
+    }
+
+    /// Takes a value over.
+    pub fn set(&mut self, name: &[u8], value: &[u8]) {
+        let name = name.to_ascii_lowercase();
+        match self.place(&name) {
+            Ok(at) => self.settings[at].value = value.into(),
+            Err(at) => self.settings.insert(at, Setting { name: name.into(), value: value.into() }),
+        }
+    }
+
+    /// The setting is as a new connection has it.
+    pub fn unset(&mut self, name: &[u8]) {
+        if let Ok(at) = self.place(&name.to_ascii_lowercase()) {
+            self.settings.remove(at);
+        }
+    }
+
+    /// All settings, by name.
+    pub fn settings(&self) -> impl Iterator<Item = &Setting> {
+        self.settings.iter()
+    }
+
+    /// This session, with all that another one holds.
+    #[must_use]
+    pub fn with(mut self, other: &Session) -> Session {
+        other.settings.iter().for_each(|setting| self.set(&setting.name, &setting.value));
+        self
+    }
+
+    /// This session, without the statements that one like `other` would have to prepare for it.
+    #[must_use]
+    pub(crate) fn prepared_as_in(mut self, other: &Session) -> Session {
+        self.prepared.retain(|wants| other.prepared.contains(wants));
+        self
+    }
+
+    /// Bytes of names and values.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let settings = self.settings.iter().map(|setting| setting.name.len() + setting.value.len());
+        let prepared = self.prepared.iter().map(|prepared| prepared.name.len() + prepared.text.len());
+        let channels = self.channels.iter().map(|channel| channel.len());
+        settings.chain(prepared).chain(channels).sum()
+    }
+
+    fn place(&self, lower: &[u8]) -> Result<usize, usize> {
+        self.settings.binary_search_by(|setting| (*setting.name).cmp(lower))
+    }
+
+    /// The settings that differ in `wanted`.
+    pub(crate) fn changed<'a>(&'a self, wanted: &'a Session) -> Vec<&'a [u8]> {
+        self.changes(wanted).into_iter().map(|(name, _)| name).collect()
+    }
+
+    /// Names and values that differ in `wanted`: `None` if it has none.
+    fn changes<'a>(&'a self, wanted: &'a Session) -> Vec<(&'a [u8], Option<&'a [u8]>)> {
+        let gone = self.settings.iter().filter(|has| wanted.place(&has.name).is_err());
+        let new = wanted.settings.iter().filter(|wants| match self.place(&wants.name) {
+            Ok(at) => self.settings[at].value != wants.value,
+            Err(_) => true,
+        });
+        gone.map(|setting| (&*setting.name, None))
+            .chain(new.map(|setting| (&*setting.name, Some(&*setting.value))))
+            .collect()
+    }
+
+    /// The statements that bring a server which carries this session to `wanted`, but for what it then lacks
+    /// of prepared ones ([`Session::lacking`]); none if there is nothing to change.
+    ///
+    /// `set_config` takes a value as `current_setting` gives it, lists among them; NULL is RESET. All names
+    /// are qualified: the session may have any `search_path`.
+    pub(crate) fn settle_statements(&self, wanted: &Session) -> Vec<Vec<u8>> {
+        let mut statements = self.listen_statements(wanted);
+        let mut changes = self.changes(wanted);
+        let surplus = self.prepared.iter().filter(|has| !wanted.prepared.contains(has));
+        statements.extend(surplus.map(Prepared::deallocate));
+        if changes.is_empty() {
+            return statements;
+        }
+        // A statement's time is measured from its start: this one's by the setting that is to go.
+        for name in TIMEOUTS {
+            if self.place(name).is_ok() {
+                statements.push([b"SET ", name, b"=0;"].concat());
+                if wanted.place(name).is_ok() && !changes.iter().any(|(changed, _)| *changed == name) {
+                    changes.push((name, wanted.get(name)));
+                }
+            }
+        }
+        // What a session may set depends on its user: back to the user of the connection first.
+        let identity = |name: &[u8]| IDENTITY.iter().position(|known| *known == name);
+        let other_identity = changes.iter().any(|(name, _)| identity(name).is_some());
+        let holds_identity = IDENTITY.iter().any(|name| self.place(name).is_ok());
+        let mut calls: Vec<(&[u8], Option<&[u8]>)> = Vec::with_capacity(changes.len() + 4);
+        if holds_identity {
+            calls.extend([(IDENTITY[1], None), (IDENTITY[0], None)]);
+        }
+        calls.extend(changes.iter().filter(|(name, _)| identity(name).is_none()));
+        if holds_identity || other_identity {
+            calls.extend(IDENTITY.iter().filter_map(|name| Some((*name, Some(wanted.get(name)?)))));
+        }
+        let mut text = Vec::new();
+        set_config(&mut text, calls.iter().map(|&(name, value)| (name, value, false)));
+        statements.push(text);
+        statements
+    }
+
+    fn listen_statements(&self, wanted: &Session) -> Vec<Vec<u8>> {
+        let mut statements = Vec::new();
+        if wanted.channels.is_empty() && !self.channels.is_empty() {
+            statements.push(b"UNLISTEN *;".to_vec());
+            return statements;
+        }
+        let gone = self.channels.iter().filter(|channel| !wanted.channels.contains(channel));
+        let new = wanted.channels.iter().filter(|channel| !self.channels.contains(channel));
+        let words = [(&b"UNLISTEN "[..], gone.collect::<Vec<_>>()), (b"LISTEN ", new.collect())];
+        for (word, channel) in words.iter().flat_map(|(word, of)| of.iter().map(move |name| (word, name))) {
+            let mut text = word.to_vec();
+            quote_identifier(&mut text, channel);
+            text.push(b';');
+            statements.push(text);
+        }
+        statements
+    }
+}
+
+/// A name as SQL spells it, whatever is in it.
+pub(crate) fn quote_identifier(out: &mut Vec<u8>, name: &[u8]) {
+    out.push(b'"');
+    for &byte in name {
+        if byte == b'"' {
+            out.push(byte);
+        }
+        out.push(byte);
+    }
+    out.push(b'"');
+}
+
+/// `SELECT pg_catalog.set_config(...), ...;`
+pub(crate) fn set_config<'a>(
+    out: &mut Vec<u8>,
+    calls: impl Iterator<Item = (&'a [u8], Option<&'a [u8]>, bool)>,
+) {
+    for (at, (name, value, local)) in calls.enumerate() {
+        out.extend_from_slice(if at == 0 { b"SELECT " } else { b"," });
+        out.extend_from_slice(b"pg_catalog.set_config(");
+        quote_literal(out, name);
+        out.push(b',');
+        match value {
+            Some(value) => quote_literal(out, value),
+            None => out.extend_from_slice(b"NULL"),
+        }
+        out.extend_from_slice(if local { b",true)" } else { b",false)" });
+    }
+    out.push(b';');
+}
+
+/// The sessions seen last, the newest at the end: clients and servers that have the same share one object.
+#[derive(Default)]
+pub(crate) struct KnownSessions {
+    known: VecDeque<Arc<Session>>,
+    /// What a new connection has.
+    plain: Arc<Session>,
+    /// What clients begin with, which most have.
+    beginning: Arc<Session>,
+}
+
+impl KnownSessions {
+    /// Clients begin with this from here on.
+    pub(crate) fn begin_with(&mut self, session: &Arc<Session>) {
+        self.beginning = Arc::clone(session);
+    }
+
+    /// The object for a session.
+    pub(crate) fn share(&mut self, session: Session) -> Arc<Session> {
+        if session.is_plain() {
+            return Arc::clone(&self.plain);
+        }
+        if session == *self.beginning {
+            return Arc::clone(&self.beginning);
+        }
+        if let Some(known) = self.known.iter().rev().find(|known| ***known == session) {
+            return Arc::clone(known);
+        }
+        if self.known.len() >= KNOWN_SESSIONS_MAX {
+            self.known.pop_front();
+        }
+        let session = Arc::new(session);
+        self.known.push_back(Arc::clone(&session));
+        session
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session(pairs: &[(&str, &str)]) -> Session {
+        let mut session = Session::default();
+        for (name, value) in pairs {
+            session.set(name.as_bytes(), value.as_bytes());
+        }
+        session
+    }
+
+    fn settle(has: &[(&str, &str)], wanted: &[(&str, &str)]) -> String {
+        let out = session(has).settle_statements(&session(wanted)).concat();
+        String::from_utf8(out).expect("text").replace("pg_catalog.set_config", "set")
+    }
+
+    fn movable(name: &[u8], text: &[u8]) -> Option<Prepared> {
+        Prepared::movable(name, text, Reading::of_statement(1))
+    }
+
+    #[test]
+    fn only_the_difference_is_set() {
+        assert_eq!(settle(&[("a", "1"), ("B", "2")], &[("A", "1"), ("b", "2")]), "");
+        assert_eq!(settle(&[("a", "1")], &[("a", "2")]), "SELECT set('a','2',false);");
+        assert_eq!(
+            settle(&[("a", "1")], &[("b", "x'y")]),
+            "SELECT set('a',NULL,false),set('b','x''y',false);"
+        );
+    }
+
+    #[test]
+    fn channels_are_left_and_joined() {
+        let listens = |channels: &[&str]| {
+            let mut session = Session::default();
+            session.listen(channels.iter().map(|channel| channel.as_bytes().into()).collect());
+            session
+        };
+        let settle = |has: &[&str], wanted: &[&str]| {
+            let out = listens(has).settle_statements(&listens(wanted)).concat();
+            String::from_utf8(out).expect("text")
+        };
+        assert_eq!(settle(&["a", "b"], &["b", "a"]), "");
+        assert_eq!(settle(&["a", "b"], &["b", "c\"d"]), "UNLISTEN \"a\";LISTEN \"c\"\"d\";");
+        assert_eq!(settle(&["a", "b"], &[]), "UNLISTEN *;");
+    }
+
+    #[test]
+    fn identity_goes_back_first_and_changes_last() {
+        assert_eq!(
+            settle(&[("role", "r"), ("a", "1")], &[("role", "r"), ("z", "1")]),
+            "SELECT set('role',NULL,false),set('session_authorization',NULL,false),set('a',NULL,false),\
+             set('z','1',false),set('role','r',false);"
+        );
+        assert_eq!(
+            settle(&[], &[("role", "r"), ("session_authorization", "s"), ("z", "1")]),
+            "SELECT set('z','1',false),set('session_authorization','s',false),set('role','r',false);"
+        );
+    }
+
+    #[test]
+    fn prepared_statements_that_are_not_wanted_go_first() {
+        let mut has = session(&[("a", "1")]);
+        has.prepare(movable(b"p\"q", b"PREPARE x AS SELECT 1").expect("plain"));
+        has.prepare(movable(b"kept", b"prepare kept as select 2").expect("plain"));
+        let mut wanted = session(&[]);
+        wanted.prepare(movable(b"kept", b"prepare kept as select 2").expect("plain"));
+        wanted.prepare(movable(b"new", b"prepare new as select 3").expect("plain"));
+        let statements = has.settle_statements(&wanted);
+        assert_eq!(statements[0], b"DEALLOCATE \"p\"\"q\";");
+        assert_eq!(statements.len(), 2, "and the setting");
+        let lacking: Vec<_> = has.lacking(&wanted).map(|prepared| &*prepared.name).collect();
+        assert_eq!(lacking, [b"new"]);
+        assert!(movable(b"p", b"prepare p as select 1; select 2").is_none());
+        assert!(movable(b"p", b"begin").is_none());
+    }
+
+    #[test]
+    fn a_timeout_of_the_old_session_does_not_hit_the_change() {
+        assert_eq!(
+            settle(&[("statement_timeout", "1ms")], &[]),
+            "SET statement_timeout=0;SELECT set('statement_timeout',NULL,false);"
+        );
+        assert_eq!(
+            settle(&[("statement_timeout", "1ms"), ("a", "1")], &[("statement_timeout", "1ms")]),
+            "SET statement_timeout=0;SELECT set('a',NULL,false),set('statement_timeout','1ms',false);"
+        );
+    }
+
+    #[test]
+    fn a_text_that_was_prepared_under_other_settings_is_another_statement() {
+        let prepared = |reading| {
+            let mut session = Session::default();
+            let text = b"prepare p as select '1/2/2024'::date";
+            session.prepare(Prepared::movable(b"p", text, reading).expect("plain"));
+            session
+        };
+        let (one, other) = (prepared(Reading::of_statement(1)), prepared(Reading::of_statement(2)));
+        assert_eq!(one.settle_statements(&other), [b"DEALLOCATE \"p\";"]);
+        assert_eq!(one.lacking(&other).count(), 1);
+        assert_eq!(one.lacking(&prepared(Reading::of_statement(1))).count(), 0);
+    }
+}

@@ -1,0 +1,375 @@
+//! The possible effects of a client's messages on its session, noted while they pass.
+
+use pgweir_sql::{Kind, Lexeme, Lexer, Marks, SettingNames, Traits, assignments, traits};
+use pgweir_wire::frontend::tag;
+use pgweir_wire::header::{HEADER_LEN, Header};
+
+use crate::context::Env;
+use crate::ids::{ClientId, StatementId};
+use crate::limits::LEXED_BYTES_MAX;
+use crate::pool::Pool;
+use crate::pool::catalog::routines::Routines;
+use crate::pool::client::state::{ClientState, Link};
+use crate::pool::session::content::{IDENTITY, Session, Setting};
+use crate::pool::session::known_sets::PlainSet;
+use crate::pool::session::pins::{PutBack, Reasons, Told, Touched, Values, may_change_pin, may_touch};
+use crate::pool::session::untold::{behind_names, bound_values};
+
+impl Pool {
+    /// The text of a Query or a Parse, as far as it is there, and the marks that its words give.
+    #[inline]
+    pub(crate) fn text_of<'a>(
+        &mut self,
+        env: &mut Env,
+        header: Header,
+        message: &'a [u8],
+    ) -> Option<(&'a [u8], Traits)> {
+        let body = &message[HEADER_LEN..message.len().min(header.total())];
+        let text = match header.tag {
+            tag::QUERY => until_nul(body),
+            tag::PARSE => until_nul(body.splitn(2, |byte| *byte == 0).nth(1).unwrap_or_default()),
+            _ => return None,
+        };
+        Some((text, env.texts.traits(text)))
+    }
+
+    /// A Query, a Parse, a Bind or a FunctionCall goes to the client's server; `message` may be only its beginning. `noted` is its
+    /// [`Worker::text_of`].
+    #[inline]
+    pub(crate) fn note_message(
+        &mut self,
+        env: &mut Env,
+        id: ClientId,
+        header: Header,
+        message: &[u8],
+        noted: Option<(&[u8], Traits)>,
+    ) {
+        let body = &message[HEADER_LEN..message.len().min(header.total())];
+        match header.tag {
+            tag::QUERY => self.forget_unnamed(id),
+            tag::PARSE => {
+                if body.first() == Some(&0) {
+                    self.note_unnamed(id, header, message);
+                }
+            }
+            tag::BIND => {
+                self.measure_bind(env, id, body);
+                return self.note_values(id, behind_names(body));
+            }
+            tag::FUNCTION_CALL => return self.note_function(env, id, body),
+            _ => return,
+        }
+        let Some((text, traits)) = noted else { return };
+        self.measure_text(env, id, header.tag, body, &traits, text);
+        if body.len() < header.body_len as usize {
+            return self.note_beginning(env, id, traits.marks, body);
+        }
+        let mut marks = traits.marks;
+        if self.is_watched(env, traits.fingerprint) || self.changes_inside(text) {
+            // It is known that the words do not tell.
+            marks.add(Marks::ROUTINES);
+        }
+        if !marks.is_empty() {
+            self.note_marks(env, id, marks, text, header.tag == tag::QUERY);
+        }
+    }
+
+    /// Only the beginning of a message is here. The rest, still to come, is not known yet.
+    #[cold]
+    fn note_beginning(&mut self, env: &Env, id: ClientId, marks: Marks, body: &[u8]) {
+        self.note_marks(env, id, marks.and(Marks::ROUTINES), b"", false);
+        let Some(client) = self.clients.get_mut(id) else { return };
+        if let ClientState::Linked(link) = &mut client.state
+            && let Some(touched) = link.touched.as_deref_mut()
+        {
+            touched.more = true;
+            touched.part.begin();
+            touched.read_piece(body, false, &self.state.routines);
+        }
+    }
+
+    /// A function is called by its number.
+    fn note_function(&mut self, env: &Env, id: ClientId, body: &[u8]) {
+        self.note_marks(env, id, Marks::ROUTINES, b"", false);
+        let number = body.first_chunk::<4>().map(|number| u32::from_be_bytes(*number));
+        if !number.is_some_and(|number| LARGE_OBJECT_FUNCTIONS.contains(&number)) {
+            self.doubt_names(id);
+        }
+    }
+
+    /// Values are bound: in a transaction that sets settings by calls, these may be their names.
+    pub(crate) fn note_values(&mut self, id: ClientId, values: &[u8]) {
+        let Some(touched) = self.touched_mut(id) else { return };
+        if touched.parameters.is_empty() && touched.values == Values::Data {
+            return;
+        }
+        let Some(values) = bound_values(values) else { return touched.doubt_names() };
+        for (at, value) in values.into_iter().enumerate() {
+            let Some(value) = value else { continue };
+            if touched.parameters.contains(&(at + 1)) {
+                let mut named = SettingNames::default();
+                named.add(value);
+                touched.learn(&named);
+            }
+            if touched.values == Values::Run {
+                touched.learn(&SettingNames::of_value(value));
+            }
+        }
+    }
+
+    fn touched_mut(&mut self, id: ClientId) -> Option<&mut Touched> {
+        match &mut self.clients.get_mut(id)?.state {
+            ClientState::Linked(link) => link.touched.as_deref_mut(),
+            _ => None,
+        }
+    }
+
+    /// There may be settings in the client's session whose names are not known.
+    fn doubt_names(&mut self, id: ClientId) {
+        if let Some(touched) = self.touched_mut(id) {
+            touched.doubt_names();
+        }
+    }
+
+    /// A prepared statement is bound.
+    pub(crate) fn note_statement(&mut self, env: &mut Env, id: ClientId, statement: StatementId) {
+        self.measure_statement(env, id, statement);
+        let Some(known) = env.statements.get(statement) else { return };
+        let watched = known.traits.is_some_and(|traits| self.is_watched(env, traits.fingerprint))
+            || self.changes_inside(&known.query);
+        let marks = if watched { known.marks().and(Marks::ROUTINES) } else { known.marks() };
+        if marks.is_empty() {
+            return;
+        }
+        let query = known.query.clone();
+        self.note_marks(env, id, marks, &query, false);
+    }
+
+    /// `runs_once`: exactly once, and now, if nothing fails.
+    pub(crate) fn note_marks(&mut self, env: &Env, id: ClientId, marks: Marks, text: &[u8], runs_once: bool) {
+        let beyond = self.names_beyond(env, id, marks, text);
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let account = &client.account;
+        let ClientState::Linked(link) = &mut client.state else { return };
+        let marks = match &link.touched {
+            None => {
+                let routines = &self.state.routines;
+                executed(&account.session, text, marks, routines).unwrap_or(marks)
+            }
+            // The prepared statement may be another one by now.
+            Some(_) => marks,
+        };
+        let keeps = self.state.keeps_sessions;
+        link.reads_locally |= marks.contains(Marks::READS_LOCALLY);
+        if keeps && (link.pin.is_some() && may_change_pin(marks) || may_touch(marks)) {
+            let is_first = link.touched.is_none();
+            note_touched(link, marks, text);
+            if let Some(touched) = &mut link.touched {
+                touched.set(runs_once.then(|| PlainSet::of(text, marks)).flatten());
+                touched.learn(&beyond);
+                if touched.told == Told::Known && is_first && runs_once && clears_settings(text) {
+                    touched.told = Told::Cleared;
+                }
+            }
+        }
+        if let Some(startup) = &account.startup
+            && (marks.contains(Marks::RESETS) || !keeps && marks.intersects(MAY_RESET))
+        {
+            let Some(server) = self.servers.get_mut(link.server) else { return };
+            server.resets = true;
+            let exact = server.opened.asked.is_some();
+            note_restore(link, startup, marks, text);
+            if !keeps {
+                restore_if_reset(link, startup, marks);
+            }
+            if exact && let Some(touched) = &mut link.touched {
+                // Its server goes back to them by itself; the name may be that of the client before it.
+                touched.restore.retain(|(name, _)| **name == *b"application_name");
+            }
+        }
+    }
+}
+
+impl Pool {
+    /// The client changed tables or similar objects, which the statements that it prepared by SQL may be about. Those stay
+    /// where they are, as PostgreSQL prepares nothing whose table is gone.
+    pub(crate) fn note_schema_changed(&mut self, id: ClientId) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let (ClientState::Linked(link), account) = (&mut client.state, &client.account) else { return };
+        if account.session.prepared().next().is_some() || link.touched.is_some() {
+            let touched = link.touched.get_or_insert_default();
+            touched.marks.add(Marks::ROUTINES);
+            touched.reshaped = true;
+        }
+    }
+
+    /// A statement of the client failed, or a transaction was rolled back to where it was before: its settings may be gone.
+    pub(crate) fn doubt_session(&mut self, id: ClientId) {
+        if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state)
+            && let Some(touched) = &mut link.touched
+        {
+            // A setting that it named may be as it was, or this user may never be able to set it: only PostgreSQL knows.
+            touched.more = true;
+            if touched.told == Told::Cleared {
+                touched.told = Told::Known;
+            }
+        }
+    }
+
+    /// Names of settings that a text may set and that do not stand in it.
+    fn names_beyond(&self, env: &Env, id: ClientId, marks: Marks, text: &[u8]) -> SettingNames {
+        let mut found = SettingNames::default();
+        if clears_settings(text) {
+            // It ends statements that were prepared by SQL, and executes none.
+            return found;
+        }
+        let Some(client) = self.clients.get(id) else { return found };
+        let account = &client.account;
+        let routines = &self.state.routines;
+        found.unreadable = marks.contains(Marks::ROUTINES) && routines.hides_in(text);
+        if marks.contains(Marks::PREPARED.and(Marks::CALLS_SETTINGS)) {
+            // The values come with an EXECUTE.
+            found.unreadable |= !SettingNames::of(text, false).parameters.is_empty();
+        }
+        if !marks.contains(Marks::PREPARED.and(Marks::ROUTINES)) {
+            return found;
+        }
+        // An EXECUTE of a statement that was prepared before.
+        let pinned = matches!(&client.state, ClientState::Linked(link)
+            if link.pin.as_ref().is_some_and(|pin| pin.reasons.has(Reasons::PREPARED)));
+        found.unreadable |= pinned;
+        let mut learn = |query: &[u8], marks: Marks| {
+            found.unreadable |= routines.hides_in(query);
+            if marks.contains(Marks::CALLS_SETTINGS) {
+                let names = SettingNames::of(query, true);
+                found.unreadable |= names.unreadable || !names.parameters.is_empty();
+                names.names.iter().for_each(|name| found.add(name));
+            }
+        };
+        for known in account.session.prepared() {
+            learn(&known.text, traits(&known.text).marks);
+        }
+        for (_, statement) in account.statements.iter().flat_map(|statements| statements.iter()) {
+            if let Some(known) = env.statements.get(statement) {
+                // A text that was not looked at may do anything.
+                learn(&known.query, known.traits.map_or(Marks::CALLS_SETTINGS, |traits| traits.marks));
+            }
+        }
+        found
+    }
+}
+
+/// Functions of large objects, which libpq and drivers call by number (`pg_proc.dat`): they set nothing.
+const LARGE_OBJECT_FUNCTIONS: [u32; 13] =
+    [715, 764, 952, 953, 954, 955, 956, 957, 958, 964, 1004, 3170, 3171];
+
+/// A text that takes all settings of the session back, and does nothing else.
+fn clears_settings(text: &[u8]) -> bool {
+    let is = |lexeme: &Lexeme<'_>, word: &[u8]| {
+        lexeme.kind == Kind::Word && lexeme.text.eq_ignore_ascii_case(word)
+    };
+    let Ok(said) = Lexer::new(text).take(4).collect::<Result<Vec<_>, _>>() else { return false };
+    let said = said.strip_suffix(&[Lexeme { kind: Kind::Symbol, text: b";" }]).unwrap_or(&said);
+    matches!(said, [verb, all] if (is(verb, b"discard") || is(verb, b"reset")) && is(all, b"all"))
+}
+
+fn note_touched(link: &mut Link, marks: Marks, text: &[u8]) {
+    let touched = link.touched.get_or_insert_default();
+    touched.marks.add(marks);
+    if marks.intersects(Marks::CALLS_SETTINGS.and(Marks::ROUTINES)) {
+        let runs_strings = marks.contains(Marks::ROUTINES) && traits(text).marks.contains(Marks::ROUTINES);
+        touched.learn(&match text.len() {
+            ..=LEXED_BYTES_MAX => SettingNames::of(text, runs_strings),
+            _ => SettingNames::of_part(text, 0),
+        });
+        if runs_strings {
+            touched.values = Values::Run;
+        }
+    }
+    // Only values that were set can be told one by one: a RESET may go back to a value that is not the session's at all.
+    let mut resets = false;
+    let read = assignments(text, |assignment| match &assignment.name {
+        Some(name) if !assignment.to_default => {
+            if !assignment.local {
+                touched.name(name);
+            }
+        }
+        _ => resets |= !assignment.local,
+    });
+    touched.more |= resets;
+    if read.is_err() {
+        touched.learn(&SettingNames::of_part(text, 0));
+        touched.more = true;
+    }
+}
+
+/// Which of the values that the client started with are to be put back.
+fn note_restore(link: &mut Link, startup: &Session, marks: Marks, text: &[u8]) {
+    let touched: &mut Touched = link.touched.get_or_insert_default();
+    let mut add = |name: &[u8], local: bool| {
+        if startup.get(name).is_some() {
+            let how = if local { PutBack::Transaction } else { PutBack::Session };
+            touched.restore.push((name.to_ascii_lowercase().into(), how));
+        }
+    };
+    let mut all = false;
+    let read = assignments(text, |assignment| match &assignment.name {
+        Some(name) if assignment.to_default => add(name, assignment.local),
+        None => all = true,
+        Some(_) => {}
+    });
+    // Text that cannot be read is left to the audit. RESET ALL, but not DISCARD ALL, leaves role and session user as they
+    // are.
+    if all && read.is_ok() {
+        let stays = |name: &[u8]| !marks.contains(Marks::DISCARDS) && IDENTITY.contains(&name);
+        let settings = startup.settings().filter(|setting| !stays(&setting.name));
+        settings.for_each(|setting| add(&setting.name, false));
+    }
+}
+
+/// What may reset a setting without a word that tells which.
+const MAY_RESET: Marks = Marks::ROUTINES.and(Marks::CALLS_SETTINGS).and(Marks::PREPARED);
+
+/// Session pooling asks no server for the contents of its session. So where no word tells what was reset, each startup value is
+/// put back if PostgreSQL finds it reset.
+fn restore_if_reset(link: &mut Link, startup: &Session, marks: Marks) {
+    let touched: &mut Touched = link.touched.get_or_insert_default();
+    if marks.intersects(MAY_RESET) {
+        for Setting { name, .. } in startup.settings() {
+            if !touched.restore.iter().any(|(known, _)| known.eq_ignore_ascii_case(name)) {
+                touched.restore.push((name.to_ascii_lowercase().into(), PutBack::IfReset));
+            }
+        }
+    }
+}
+
+/// The effects of an EXECUTE, if the executed statement is known.
+fn executed(session: &Session, text: &[u8], marks: Marks, routines: &Routines) -> Option<Marks> {
+    if marks != Marks::PREPARED.and(Marks::ROUTINES) {
+        return None;
+    }
+    let name = executed_name(text)?;
+    let prepared = session.prepared().find(|prepared| *prepared.name == *name)?;
+    if routines.changes_in(&prepared.text) {
+        return None;
+    }
+    Some(pgweir_sql::traits(&prepared.text).marks.without(Marks::PREPARED))
+}
+
+/// The name of a plain EXECUTE.
+pub(crate) fn executed_name(text: &[u8]) -> Option<Vec<u8>> {
+    let rest = text.trim_ascii();
+    let rest = rest.get(..8).filter(|verb| verb.eq_ignore_ascii_case(b"execute ")).map(|_| &rest[8..])?;
+    let rest = rest.trim_ascii_start();
+    let end = rest.iter().position(|byte| !is_name(*byte)).unwrap_or(rest.len());
+    (end > 0 && !rest.contains(&b';')).then(|| rest[..end].to_ascii_lowercase())
+}
+
+fn is_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
+}
+
+fn until_nul(bytes: &[u8]) -> &[u8] {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    &bytes[..end]
+}

@@ -1,0 +1,115 @@
+//! A client that keeps its server when its transaction is over.
+
+use crate::context::Cx;
+use crate::context::duration_us;
+use crate::driver::{CloseMode, Driver, Level};
+use crate::errors::Fault;
+use crate::ids::{ClientId, ServerId};
+use crate::pool::Pool;
+use crate::pool::client::state::ClientState;
+use crate::pool::relay::ledger::Purpose;
+use crate::pool::sequences::state::Drawing;
+use crate::pool::server::state::ServerState;
+use crate::pool::session::pins::{Pin, Reasons};
+
+impl Pool {
+    /// The client keeps its server for these reasons, or (for none) no longer. `false` if it was refused, and is gone.
+    pub(crate) fn set_pin<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, reasons: Reasons) -> bool {
+        let now_us = cx.env.now.mono_us;
+        let Some(client) = self.clients.get_mut(id) else { return false };
+        let ClientState::Linked(link) = &mut client.state else { return true };
+        let pool = &mut self.state;
+        match &mut link.pin {
+            Some(pin) if !reasons.is_none() => pin.reasons = reasons,
+            Some(_) => {
+                link.pin = None;
+                pool.pinned -= 1;
+            }
+            None if reasons.is_none() => {}
+            None => {
+                link.pin = Some(Box::new(Pin { reasons, since_us: now_us, logged: false }));
+                if !reasons.has(Reasons::SEQUENCES) {
+                    // Its next transaction is another one.
+                    link.drawing = Drawing::Nothing;
+                }
+                pool.pinned += 1;
+                pool.continuity.pins += 1;
+                let limit = cx.env.rules.config.main.max_pinned;
+                let fault = match pool.refuses_pins {
+                    true => Some(Fault::CanNotMove(reasons.text())),
+                    false => (limit > 0 && pool.pinned > limit).then(|| Fault::TooManyPinned(reasons.text())),
+                };
+                if let Some(fault) = fault {
+                    // It leaves as a pinned client: its state on the server is cleared away.
+                    self.refuse_client(cx, id, &fault);
+                    return false;
+                }
+                let line = format!(
+                    "{} keeps its server: {}",
+                    self.client_log_name(&self.clients[id]),
+                    reasons.text()
+                );
+                cx.log(Level::Debug, &line);
+            }
+        }
+        true
+    }
+
+    /// `pin_warn_after`: a client that keeps its server for long is logged, once.
+    pub(crate) fn log_long_pins<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let limit_us = duration_us(cx.env.rules.config.main.pin_warn_after);
+        if limit_us == 0 || self.state.pinned == 0 {
+            return;
+        }
+        let now_us = cx.env.now.mono_us;
+        let mut long = Vec::new();
+        for (id, client) in &mut self.clients {
+            if let ClientState::Linked(link) = &mut client.state
+                && let Some(pin) = &mut link.pin
+                && !pin.logged
+                && now_us.saturating_sub(pin.since_us) >= limit_us
+            {
+                pin.logged = true;
+                long.push((id, pin.reasons.text(), now_us.saturating_sub(pin.since_us) / 1_000_000));
+            }
+        }
+        for (id, reasons, seconds) in long {
+            let name = self.client_log_name(&self.clients[id]);
+            let line = format!("{name} has kept its server for {seconds} s (pin_warn_after), for: {reasons}");
+            cx.log(Level::Warning, &line);
+        }
+    }
+
+    /// A client left, with the state that it kept on its server.
+    pub(crate) fn forget_pin(&mut self, pin: Option<&Pin>) {
+        if pin.is_some() {
+            self.state.pinned -= 1;
+        }
+    }
+
+    /// A client left its server, which is at rest but for a question of ours, with traces in its session.
+    pub(crate) fn clear_session<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, pin: Option<&Pin>) {
+        if pin.is_some_and(|pin| pin.reasons.has(Reasons::STICKY)) {
+            return self.close_server(
+                cx,
+                id,
+                "client left state that can not be taken back",
+                CloseMode::Flush,
+            );
+        }
+        self.set_server_state(id, ServerState::Cleaning);
+        self.servers[id].active_us = cx.env.now.mono_us;
+        self.send_hidden(cx, id, Purpose::Reset, b"DISCARD ALL");
+        self.server_unpause(cx, id);
+    }
+
+    /// Its client listens on this very server.
+    pub(crate) fn listens_here(&self, id: ServerId) -> bool {
+        let client = self.servers.get(id).and_then(|server| server.state.client());
+        let client = client.and_then(|client| self.clients.get(client));
+        client.is_some_and(|client| {
+            matches!(&client.state, ClientState::Linked(link)
+                if link.pin.as_ref().is_some_and(|pin| pin.reasons.has(Reasons::LISTENS)))
+        })
+    }
+}

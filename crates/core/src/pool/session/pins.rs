@@ -1,0 +1,252 @@
+//! What a client's transaction may have done to its session, and what keeps a client on its server when its
+//! transaction is over: things that live in one server process and cannot move. Values only;
+//! `machine/session` decides by them.
+
+use pgweir_sql::{Marks, SettingNames, keeps_reading};
+
+use crate::limits::{CUSTOM_NAME_BYTES_MAX, TOUCHED_NAMES_MAX, TOUCHED_SETS_MAX};
+use crate::pool::catalog::routines::Routines;
+use crate::pool::session::known_sets::PlainSet;
+use crate::pool::session::untold::PartReader;
+
+/// Why a client keeps its server. A set.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Reasons(u16);
+
+impl Reasons {
+    pub(crate) const NONE: Reasons = Reasons(0);
+    pub(crate) const TEMPORARY: Reasons = Reasons(1);
+    pub(crate) const CURSORS: Reasons = Reasons(1 << 1);
+    pub(crate) const LOCKS: Reasons = Reasons(1 << 2);
+    pub(crate) const LISTENS: Reasons = Reasons(1 << 3);
+    pub(crate) const PREPARED: Reasons = Reasons(1 << 4);
+    pub(crate) const SLOTS: Reasons = Reasons(1 << 5);
+    pub(crate) const HAND: Reasons = Reasons(1 << 6);
+    pub(crate) const LIBRARY: Reasons = Reasons(1 << 7);
+    pub(crate) const SEED: Reasons = Reasons(1 << 8);
+    pub(crate) const UNKNOWN: Reasons = Reasons(1 << 9);
+    /// What it drew from sequences.
+    pub(crate) const SEQUENCES: Reasons = Reasons(1 << 10);
+    /// More settings than follow a client from server to server.
+    pub(crate) const SETTINGS: Reasons = Reasons(1 << 11);
+    /// Settings with names that are not known: no server can be asked for them.
+    pub(crate) const UNTOLD: Reasons = Reasons(1 << 12);
+    /// What cannot be seen from outside: it stays until the client leaves, and its server goes with it.
+    pub(crate) const STICKY: Reasons = Reasons(Self::LIBRARY.0 | Self::SEED.0);
+
+    /// Under these a text may not mean what it means in other sessions.
+    pub(crate) const READS_ALONE: Reasons = Reasons(Self::TEMPORARY.0 | Self::LIBRARY.0 | Self::UNKNOWN.0);
+
+    /// What no answer of the server takes back.
+    pub(crate) const LASTING: Reasons = Reasons(Self::STICKY.0 | Self::SEQUENCES.0 | Self::UNTOLD.0);
+
+    const NAMES: [(Reasons, &'static str); 13] = [
+        (Reasons::TEMPORARY, "temporary objects"),
+        (Reasons::CURSORS, "held cursors"),
+        (Reasons::LOCKS, "advisory locks"),
+        (Reasons::LISTENS, "listening"),
+        (Reasons::PREPARED, "prepared statements"),
+        (Reasons::SLOTS, "temporary replication slots"),
+        (Reasons::HAND, "pgweir.pin"),
+        (Reasons::LIBRARY, "loaded libraries"),
+        (Reasons::SEED, "random seed"),
+        (Reasons::UNKNOWN, "unknown state"),
+        (Reasons::SEQUENCES, "sequences"),
+        (Reasons::SETTINGS, "many settings"),
+        (Reasons::UNTOLD, "settings of unknown names"),
+    ];
+
+    pub(crate) fn is_none(self) -> bool {
+        self == Reasons::NONE
+    }
+
+    pub(crate) fn has(self, other: Reasons) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    pub(crate) fn with(self, other: Reasons) -> Reasons {
+        Reasons(self.0 | other.0)
+    }
+
+    pub(crate) fn without(self, other: Reasons) -> Reasons {
+        Reasons(self.0 & !other.0)
+    }
+
+    pub(crate) fn only(self, other: Reasons) -> Reasons {
+        Reasons(self.0 & other.0)
+    }
+
+    /// As SHOW and log lines name them.
+    pub(crate) fn text(self) -> String {
+        let named = Self::NAMES.iter().filter(|(reason, _)| self.has(*reason));
+        named.map(|(_, name)| *name).collect::<Vec<_>>().join(", ")
+    }
+
+    /// What a mark alone is enough for.
+    pub(crate) fn of_marks(marks: Marks) -> Reasons {
+        let library = if marks.contains(Marks::LIBRARY) { Reasons::LIBRARY } else { Reasons::NONE };
+        let seed = if marks.contains(Marks::SEED) { Reasons::SEED } else { Reasons::NONE };
+        library.with(seed)
+    }
+}
+
+/// Whether a text with these marks may leave something on a server, even if nothing is held there: only then
+/// is the server asked.
+pub(crate) fn may_touch(marks: Marks) -> bool {
+    !marks.without(LEAVES_NOTHING.and(Marks::ENDS)).is_empty()
+}
+
+/// What is over with its transaction, or changes nothing.
+const LEAVES_NOTHING: Marks =
+    Marks::ASKS_SEQUENCE.and(Marks::DRAWS_SEQUENCE).and(Marks::SHOWS_PREPARED).and(Marks::READS_LOCALLY);
+
+/// Whether a text with these marks must be noted, for its session or for its transaction.
+pub(crate) fn is_notable(marks: Marks) -> bool {
+    may_touch(marks) || marks.intersects(Marks::READS_LOCALLY)
+}
+
+/// What may change how texts are read: settings, and tables that hide others.
+const CHANGES_READING: Marks = Marks::SETTINGS
+    .and(Marks::RESETS)
+    .and(Marks::CALLS_SETTINGS)
+    .and(Marks::DISCARDS)
+    .and(Marks::ROUTINES)
+    .and(Marks::TEMPORARY)
+    .and(Marks::LIBRARY);
+
+/// Whether what carries these marks may end what keeps a client on its server, or add to it.
+pub(crate) fn may_change_pin(marks: Marks) -> bool {
+    !marks.without(LEAVES_NOTHING).is_empty()
+}
+
+/// A client keeps its server.
+pub(crate) struct Pin {
+    pub(crate) reasons: Reasons,
+    /// Since when (monotonic, µs).
+    pub(crate) since_us: u64,
+    /// It was logged that it lasts (`pin_warn_after`).
+    pub(crate) logged: bool,
+}
+
+/// What a transaction may have done to its session.
+#[derive(Default)]
+pub(crate) struct Touched {
+    pub(crate) marks: Marks,
+    /// The settings that its SET statements were about, letters in lower case.
+    pub(crate) names: Vec<Box<[u8]>>,
+    /// There may be settings that are not among the names: the server is asked for all that it lists.
+    pub(crate) more: bool,
+    /// Whether there may be settings that no server lists, either.
+    pub(crate) told: Told,
+    /// Parameters with values that are names of settings, counted from 1.
+    pub(crate) parameters: Vec<usize>,
+    /// What values that are bound may be.
+    pub(crate) values: Values,
+    /// A message of which not all has come yet.
+    pub(crate) part: PartReader,
+    /// SET statements that certainly took effect when the transaction is committed, in order.
+    pub(crate) sets: Vec<PlainSet>,
+    /// What was noted may not have taken effect, or not only that.
+    pub(crate) unsure: bool,
+    /// The transaction changed tables or other objects: a statement that was prepared before may not be
+    /// prepared again on another server.
+    pub(crate) reshaped: bool,
+    /// Settings that go back to what this client started with, when the server would go back to its own. For the group of
+    /// messages that is being sent.
+    pub(crate) restore: Vec<(Box<[u8]>, PutBack)>,
+}
+
+/// How a startup value is put back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PutBack {
+    /// It was reset for the session.
+    Session,
+    /// It was reset until the transaction ends.
+    Transaction,
+    /// Only PostgreSQL knows whether it was reset: no word tells it, or a statement behind the RESET failed.
+    IfReset,
+}
+
+impl Touched {
+    /// The session reads texts as it did before, whatever became of this.
+    pub(crate) fn keeps_reading(&self) -> bool {
+        let changing = self.marks.only(CHANGES_READING);
+        let names = || !self.more && self.names.iter().all(|name| keeps_reading(name));
+        changing.is_empty() || changing == Marks::SETTINGS && names()
+    }
+
+    /// Notes settings of the client's own (`a.b`), which no list of settings shows.
+    pub(crate) fn learn(&mut self, found: &SettingNames) {
+        found.names.iter().for_each(|name| self.name(name));
+        for number in &found.parameters {
+            if !self.parameters.contains(number) {
+                self.parameters.push(*number);
+            }
+        }
+        if found.unreadable {
+            self.doubt_names();
+        }
+    }
+
+    /// Another piece of a message with a text that is not there as a whole.
+    pub(crate) fn read_piece(&mut self, piece: &[u8], is_last: bool, routines: &Routines) {
+        let (names, text) = self.part.pass(piece, is_last);
+        self.learn(&names);
+        if routines.hides_in(&text) {
+            self.doubt_names();
+        }
+    }
+
+    /// There may be settings with names that are not known.
+    pub(crate) fn doubt_names(&mut self) {
+        self.more = true;
+        self.told = Told::Unknown;
+    }
+
+    /// Notes a SET statement that runs exactly once if nothing fails, or (`None`) something else.
+    pub(crate) fn set(&mut self, set: Option<PlainSet>) {
+        match set {
+            Some(set) if self.sets.len() < TOUCHED_SETS_MAX => self.sets.push(set),
+            _ => self.unsure = true,
+        }
+    }
+
+    /// Notes a setting.
+    pub(crate) fn name(&mut self, name: &[u8]) {
+        let name = name.to_ascii_lowercase().into_boxed_slice();
+        if self.names.contains(&name) {
+            return;
+        }
+        if name.len() > CUSTOM_NAME_BYTES_MAX || !name.is_ascii() {
+            self.doubt_names();
+        } else if self.names.len() < TOUCHED_NAMES_MAX {
+            self.names.push(name);
+        } else if name.contains(&b'.') {
+            self.doubt_names();
+        } else {
+            self.more = true;
+        }
+    }
+}
+
+/// What the values may be that are bound to a statement.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) enum Values {
+    /// Data, or names of settings.
+    #[default]
+    Data,
+    /// SQL that is run.
+    Run,
+}
+
+/// Whether the names of all settings are known that a transaction may have set.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) enum Told {
+    /// They are, or PostgreSQL lists them.
+    #[default]
+    Known,
+    /// They are, and all that the session held before is gone: it ran DISCARD ALL or RESET ALL, and nothing else.
+    Cleared,
+    /// Not all.
+    Unknown,
+}

@@ -1,0 +1,64 @@
+//! A transaction that is committed and set only settings that the same SET statements were found to set before: its server need
+//! not be asked.
+//!
+//! This rests on a fact: a SET statement of the simple protocol runs once; if neither it nor any later statement failed or was
+//! rolled back, its value is the session's. PostgreSQL was asked for the meaning of the text; it is not guessed.
+
+use std::sync::Arc;
+
+use crate::context::Cx;
+use crate::driver::Driver;
+use crate::ids::{ClientId, ServerId};
+use crate::pool::Pool;
+use crate::pool::server::state::Probe;
+use crate::pool::session::known_sets::PlainSet;
+use crate::pool::session::pins::Reasons;
+
+/// Contents that are known without asking.
+pub(crate) enum Recalled {
+    /// The session. Whether the server stays with its client.
+    Kept(bool),
+    /// Not all. The probe is what is worth finding out for the next time.
+    Unknown(Option<Probe>),
+}
+
+impl Pool {
+    /// The session of a server on which these texts took effect, in this order, if they set all these names.
+    pub(crate) fn recall<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        client_id: ClientId,
+        names: &[Box<[u8]>],
+        mut sets: Vec<PlainSet>,
+    ) -> Recalled {
+        let server = &self.servers[id];
+        let pool = &mut self.state;
+        let mut found = Vec::with_capacity(names.len());
+        for name in names {
+            let Some(at) = sets.iter().rposition(|set| set.name == *name) else {
+                return Recalled::Unknown(None);
+            };
+            let text = &sets[at].text;
+            let Some(value) = pool.known_sets.get(text) else {
+                let worth = pool.known_sets.note(text);
+                return Recalled::Unknown(worth.then(|| Probe { set: sets.swap_remove(at), value: None }));
+            };
+            found.push((name, Box::<[u8]>::from(value)));
+        }
+        pool.continuity.remembered += 1;
+        let same = found.iter().all(|(name, value)| server.session.get(name) == Some(value));
+        let own = self.clients.get(client_id).map(|client| &client.account);
+        if same && own.is_some_and(|account| Arc::ptr_eq(&account.session, &server.session)) {
+            return Recalled::Kept(false);
+        }
+        let mut session = (*server.session).clone();
+        for (name, value) in &found {
+            self.learn_value(cx.env, &mut session, name, Some(value));
+        }
+        let reasons = self.keep_session(id, client_id, session, Reasons::NONE);
+        let stays = !reasons.is_none();
+        // A refused client is gone, and its server with it.
+        Recalled::Kept(!self.set_pin(cx, client_id, reasons) || stays)
+    }
+}

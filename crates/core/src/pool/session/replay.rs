@@ -1,0 +1,218 @@
+//! A client's session goes to another server in the same packet as the client's own statement: no round trip is added.
+//!
+//! The changes of the server's session are a separate transaction, sent as messages of the extended protocol without a Sync.
+//! PostgreSQL commits it with the Execute of its COMMIT. If anything in it fails, PostgreSQL ignores every message after it up
+//! to the next Sync: so no statement of the client runs in a session that is not the client's. That Sync is the client's own,
+//! or (after a simple query) ours; later messages of the client wait until the replay is answered.
+
+use std::sync::Arc;
+
+use pgweir_settings::PoolMode;
+use pgweir_wire::error::SqlState;
+use pgweir_wire::frontend;
+
+use crate::context::Cx;
+use crate::driver::{CloseMode, Driver, Level};
+use crate::errors::Fault;
+use crate::ids::{ClientId, ServerId};
+use crate::limits::REFUSED_SERVERS_MAX;
+use crate::pool::Pool;
+use crate::pool::begin::NO_PARAMETERS;
+use crate::pool::client::state::{ClientState, Opening, Waiting};
+use crate::pool::relay::first_ask::FirstAsk;
+use crate::pool::relay::ledger::{Entry, Kind, Owner, Purpose};
+use crate::pool::server::state::{ServerState, Settling};
+
+/// Why a server is closed that does not reach the state that its client needs.
+const NOT_RESTORED: &str = "session could not be restored";
+
+impl Pool {
+    /// Sends the statements that bring the server to its client's session; the client's next message follows right after them.
+    /// `false` if that is not possible, and nothing was sent.
+    pub(crate) fn replay<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ClientId,
+        server_id: ServerId,
+        statements: &[Vec<u8>],
+    ) -> bool {
+        if self.may_go_unreported(id, server_id) {
+            return false;
+        }
+        let Some(client) = self.clients.get_mut(id) else { return false };
+        let (ClientState::Linked(link), account) = (&mut client.state, &client.account) else {
+            return false;
+        };
+        let server = &mut self.servers[server_id];
+        match link.opening {
+            Opening::Done => link.opening = Opening::Replaying,
+            // Messages after that BEGIN wait for its answer, which comes after the answers to the replay. Reported
+            // parameters must be compared when the first group is over: the link cannot do that as well.
+            _ if account.params.differences(&server.params).next().is_some() => return false,
+            _ => {}
+        }
+        // No group may be queued behind it.
+        link.group = None;
+        cx.env.scratch.clear();
+        let out = &mut cx.env.scratch;
+        let texts = statements.iter().map(Vec::as_slice);
+        for text in [&b"BEGIN"[..]].into_iter().chain(texts).chain([&b"COMMIT"[..]]) {
+            frontend::encode_parse(out, b"", text, &[]);
+            frontend::encode_bind_head(out, b"", b"", NO_PARAMETERS.len());
+            out.extend_from_slice(&NO_PARAMETERS);
+            frontend::encode_execute(out, b"", 0);
+            for kind in [Kind::Parse, Kind::Bind, Kind::Execute] {
+                server.ledger.push(Entry::new(Owner::Hidden(Purpose::Replay), kind));
+            }
+        }
+        server.first_ask.note_replay();
+        cx.driver.send(server.conn, &cx.env.scratch);
+        self.state.continuity.replays += 1;
+        true
+    }
+
+    /// A change of the session that the server reports, and a first message that may take it back: PostgreSQL reports
+    /// parameters when a group ends, and only those that differ from their last report. The client would be told nothing.
+    fn may_go_unreported(&self, id: ClientId, server_id: ServerId) -> bool {
+        let Some(client) = self.clients.get(id) else { return false };
+        let (ClientState::Linked(link), account) = (&client.state, &client.account) else {
+            return false;
+        };
+        let server = &self.servers[server_id];
+        if link.group.is_some() || Arc::ptr_eq(&server.session, &account.session) {
+            return false;
+        }
+        let greeting = self.state.greeting.as_ref();
+        let reported = |name: &[u8]| greeting.is_some_and(|greeting| greeting.reports(name));
+        // A role's rights are reported as is_superuser.
+        let changed = server.session.changed(&account.session);
+        changed.into_iter().any(|name| matches!(name, b"role" | b"session_authorization") || reported(name))
+    }
+
+    /// A statement of a replay was executed; the last one is COMMIT.
+    pub(crate) fn replay_answered(&mut self, server_id: ServerId, tag: &[u8]) {
+        let Some(server) = self.servers.get_mut(server_id) else { return };
+        let ServerState::Busy(id) = server.state else { return };
+        let Some(client) = self.clients.get_mut(id).filter(|_| tag == b"COMMIT\0") else { return };
+        let (ClientState::Linked(link), account) = (&mut client.state, &client.account) else { return };
+        server.session = Arc::clone(&account.session);
+        if matches!(link.opening, Opening::Replaying | Opening::ReplayGuarded { .. }) {
+            link.opening = Opening::Replayed;
+        }
+    }
+
+    /// The first group after a replay is answered: the server has reported its parameters.
+    pub(crate) fn replay_over<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
+        if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
+            link.opening = Opening::Done;
+        }
+        self.adopt_params(cx, server_id, id);
+    }
+
+    /// The client's session cannot be brought to this server. If a cancel request or a timeout ended the replay, only the client's
+    /// statement ends. Anything else is not the client's fault.
+    pub(crate) fn replay_failed<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        server_id: ServerId,
+        message: &[u8],
+        (code, text): (SqlState, String),
+    ) {
+        let Some(ServerState::Busy(id)) = self.servers.get(server_id).map(|server| &server.state) else {
+            return;
+        };
+        let id = *id;
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let ClientState::Linked(link) = &mut client.state else { return };
+        let (whole, simple) = match link.opening {
+            Opening::ReplayGuarded { simple } => (true, simple),
+            _ => (false, false),
+        };
+        if code == SqlState::QUERY_CANCELED
+            && matches!(link.opening, Opening::Replaying | Opening::ReplayGuarded { .. })
+        {
+            link.opening = Opening::Failed { whole, repair: b"ROLLBACK" };
+            link.touched = None;
+            cx.driver.send(client.conn, message);
+            if self.servers[server_id].session.prepared().next().is_some() {
+                // A DEALLOCATE is not taken back with its transaction.
+                self.servers[server_id].retire.get_or_insert(NOT_RESTORED);
+            }
+            if simple {
+                self.send_sync(cx, server_id);
+            }
+            return;
+        }
+        self.settle_failed(cx, server_id, code, text);
+    }
+
+    /// The server does not reach the state that it should: its client gets another one, up to a number of times, and then is
+    /// told. The server is not used any more.
+    pub(crate) fn settle_failed<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        server_id: ServerId,
+        code: SqlState,
+        text: String,
+    ) {
+        let Some(server) = self.servers.get_mut(server_id) else { return };
+        server.retire.get_or_insert(NOT_RESTORED);
+        if self.gets_another_server(cx, server_id) {
+            let line = format!(
+                "{} could not be brought to a session: {text}",
+                self.server_log_name(&self.servers[server_id])
+            );
+            cx.log(Level::Warning, &line);
+            return self.close_server(cx, server_id, NOT_RESTORED, CloseMode::Now);
+        }
+        let Some(server) = self.servers.get(server_id) else { return };
+        match server.state {
+            ServerState::Busy(client) | ServerState::Settling(Settling { client, .. }) => {
+                self.refuse_client(cx, client, &Fault::SessionNotRestored(code, text));
+            }
+            _ => self.lose_server(cx, server_id, format!("session could not be restored: {text}").into()),
+        }
+    }
+
+    /// The client of the session that this server is being brought to waits for another server, ahead of all other clients,
+    /// with all its requests. `false` if that is not possible: it was refused too often, or it asked for more than is kept.
+    pub(crate) fn gets_another_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) -> bool {
+        let Some(server) = self.servers.get_mut(server_id) else { return false };
+        let Some(id) = server.state.client() else { return false };
+        let Some(client) = self.clients.get_mut(id) else { return false };
+        let (ClientState::Linked(link), account) = (&mut client.state, &mut client.account) else {
+            return false;
+        };
+        if account.refused_servers + 1 >= REFUSED_SERVERS_MAX || link.made_in == PoolMode::Session {
+            return false;
+        }
+        let (mut begin, mut sent) = (None, Vec::new());
+        if matches!(server.state, ServerState::Busy(_)) {
+            let FirstAsk::Kept(kept) = std::mem::replace(&mut server.first_ask, FirstAsk::Lost) else {
+                return false;
+            };
+            if !kept.behind_replay {
+                return false;
+            }
+            (begin, sent) = (kept.begin, kept.bytes);
+        }
+        if let Opening::Unsent(text) = &mut link.opening {
+            begin = Some(std::mem::take(text));
+        }
+        account.refused_servers += 1;
+        let since_us = account.request_us;
+        if !sent.is_empty() {
+            sent.extend_from_slice(&client.inbox);
+            cx.env.buffers.give_back(std::mem::replace(&mut client.inbox, sent));
+        }
+        client.state = ClientState::Waiting(Waiting { since_us, notified: false, group: None, begin });
+        let pool = &mut self.state;
+        pool.linked -= 1;
+        pool.waiting += 1;
+        pool.queue.push_front(id);
+        self.end_cancels_for(cx, id);
+        self.notice();
+        self.client_unpause(cx, id);
+        true
+    }
+}

@@ -1,0 +1,224 @@
+//! RESET and DISCARD go back to the client's startup values. A server goes back to its own startup values; so the client's own
+//! values follow once the server has said that it did, in the same transaction: they commit and roll back with it. A statement
+//! that failed or was cancelled has reset nothing, and nothing follows it. The client's next messages wait for that.
+//!
+//! No word tells of every reset. So when its server has sent the contents of a session, startup values of the client that are
+//! missing there are put back, before the session counts as known. Session pooling does not ask for those contents: there
+//! PostgreSQL itself finds what was reset, in the statement that puts it back.
+
+use std::sync::Arc;
+
+use pgweir_wire::backend::TxStatus;
+use pgweir_wire::frontend::tag;
+
+use crate::context::Cx;
+use crate::driver::{Driver, Level};
+use crate::ids::{ClientId, ServerId};
+use crate::pool::Pool;
+use crate::pool::client::state::{ClientState, Link, UnnamedOnServer};
+use crate::pool::relay::ledger::{Entry, Kind, Ledger, Purpose};
+use crate::pool::server::state::{Replies, Server, ServerState, Stage};
+use crate::pool::session::content::{Session, Setting, set_config};
+use crate::pool::session::params::quote_literal;
+use crate::pool::session::pins::{PutBack, Reasons};
+
+impl Pool {
+    /// An answer of the client's ended with ReadyForQuery: its startup values follow, if the statement has reset them.
+    /// `true` if they must wait for a cancel on its way, which is not meant for them.
+    pub(crate) fn restores<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) -> bool {
+        let Some(server) = self.servers.get_mut(server_id) else { return false };
+        let ServerState::Busy(id) = server.state else { return false };
+        let Some(client) = self.clients.get_mut(id) else { return false };
+        let ClientState::Linked(link) = &mut client.state else { return false };
+        server.resets = has_to_restore(link);
+        if !server.resets || link.streaming > 0 || clients_entries(&server.ledger).next().is_some() {
+            return false;
+        }
+        if server.cancels > 0 {
+            return true;
+        }
+        let Some(touched) = &mut link.touched else { return false };
+        if server.tx == TxStatus::Failed {
+            // What was committed before the transaction failed may have reset these.
+            touched.restore.retain(|(_, how)| *how == PutBack::IfReset);
+            return false;
+        }
+        server.resets = false;
+        let mut names = std::mem::take(&mut touched.restore);
+        let reports = |name: &[u8]| server.params.get(cx.env.tracked.position(name)?);
+        let startup = client.account.startup.clone();
+        let text = startup.and_then(|startup| {
+            // What a server reports and has as it was needs no look.
+            names.retain(|(name, how)| *how != PutBack::IfReset || reports(name) != startup.get(name));
+            put_back(&names, &startup)
+        });
+        if let Some(text) = text {
+            // A simple query ends the unnamed statement.
+            link.unnamed = UnnamedOnServer::NotOwn;
+            self.send_hidden(cx, server_id, Purpose::Restore, &text);
+        }
+        false
+    }
+
+    /// The server has sent the contents of its session. `true` if startup values of the client are missing, which are put back
+    /// first: they were reset without a word that tells it, or together with a statement that failed.
+    pub(crate) fn restores_startup<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        client_id: ClientId,
+        (reasons, answer): (Reasons, &Replies),
+    ) -> bool {
+        let Some(client) = self.clients.get(client_id) else { return false };
+        let ClientState::Linked(link) = &client.state else { return false };
+        let startup = client.account.startup.clone();
+        let Some(startup) = startup else { return false };
+        let Some(server) = self.servers.get(id) else { return false };
+        let (mut params, mut session) = ((*server.params).clone(), (*server.session).clone());
+        for Setting { name, value } in startup.settings() {
+            match cx.env.tracked.position(name) {
+                // A server that has the client's value as its own was told nothing, and does not list it. Only a change can
+                // be a reset.
+                Some(position) if !answer.holds(name) && link.changed.has(position) => {
+                    params.set(position, value);
+                }
+                Some(_) => {}
+                None if session.get(name).is_none() => session.set(name, value),
+                _ => {}
+            }
+        }
+        if !self.send_settle(cx, id, &params, &session, Purpose::Audit) {
+            return false;
+        }
+        let restored = self.state.sessions.share(session);
+        if let Some(ServerState::Auditing(auditing)) =
+            self.servers.get_mut(id).map(|server| &mut server.state)
+        {
+            auditing.stage = Stage::Restoring(reasons);
+            auditing.restored = Some(restored);
+        }
+        true
+    }
+
+    /// The client's startup values are back on its server, or could not be brought back.
+    pub(crate) fn startup_restored<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        client_id: ClientId,
+        mut reasons: Reasons,
+    ) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let ServerState::Auditing(auditing) = &mut server.state else { return };
+        let failed = std::mem::take(&mut auditing.answer).failed;
+        if let Some((_, text)) = failed {
+            reasons = reasons.with(Reasons::UNKNOWN);
+            let name = self.server_log_name(&self.servers[id]);
+            cx.log(Level::Warning, &format!("{name} does not go back to startup parameters: {text}"));
+        } else if let Some(session) = auditing.restored.take() {
+            server.session = session;
+            if let Some(account) = self.clients.get_mut(client_id).map(|client| &mut client.account) {
+                account.session = Arc::clone(&server.session);
+            }
+        }
+        self.join_or_end(cx, id, client_id, reasons);
+    }
+
+    /// No cancel is on its way to this server any longer.
+    pub(crate) fn restores_behind_cancel<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
+        if self.servers.get(server_id).is_some_and(|server| server.resets) {
+            self.restores(cx, server_id);
+            self.resume_held(cx, server_id);
+        }
+    }
+
+    /// A statement of the client failed: the settings of its transaction may be gone, and a RESET or DISCARD in the same
+    /// group of messages has no effect.
+    pub(crate) fn statement_failed(&mut self, id: ClientId, server_id: ServerId) {
+        self.doubt_session(id);
+        let Some(server) = self.servers.get(server_id) else { return };
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let ClientState::Linked(link) = &mut client.state else { return };
+        if let Some(touched) = link.touched.as_mut().filter(|touched| !touched.restore.is_empty())
+            && clients_entries(&server.ledger).skip_while(|entry| !entry.kind.ends_group()).nth(1).is_none()
+        {
+            if self.state.keeps_sessions {
+                // The audit finds what a COMMIT in front of the failure made good.
+                touched.restore.clear();
+            }
+            touched.restore.iter_mut().for_each(|(_, how)| *how = PutBack::IfReset);
+        }
+    }
+}
+
+/// The statement that puts values back. `None` if none of the names has one.
+fn put_back(names: &[(Box<[u8]>, PutBack)], startup: &Session) -> Option<Vec<u8>> {
+    let values = |if_reset: bool| {
+        names.iter().filter_map(move |(name, how)| {
+            let value = startup.get(name)?;
+            ((*how == PutBack::IfReset) == if_reset).then_some((&**name, value, *how))
+        })
+    };
+    let mut text = Vec::new();
+    let mut certain =
+        values(false).map(|(name, value, how)| (name, Some(value), how == PutBack::Transaction)).peekable();
+    if certain.peek().is_some() {
+        set_config(&mut text, certain);
+    }
+    let mut separator = PUT_BACK;
+    for (name, value, _) in values(true) {
+        text.extend_from_slice(separator);
+        text.push(b'(');
+        quote_literal(&mut text, name);
+        text.push(b',');
+        quote_literal(&mut text, value);
+        text.push(b')');
+        separator = b",";
+    }
+    if separator == b"," {
+        text.extend_from_slice(PUT_BACK_END);
+    }
+    (!text.is_empty()).then_some(text)
+}
+
+/// Sets what is not the session's own any longer (`pg_settings.source`). Custom settings and roles are in no list: an empty value
+/// and the role `none` are what a RESET leaves of them.
+const PUT_BACK: &[u8] = b"SELECT pg_catalog.set_config(began.name, began.value, false) FROM (VALUES ";
+const PUT_BACK_END: &[u8] = b") AS began(name, value) LEFT JOIN pg_catalog.pg_settings AS now \
+ON pg_catalog.lower(now.name) OPERATOR(pg_catalog.=) began.name \
+WHERE CASE WHEN now.name IS NULL \
+THEN COALESCE(pg_catalog.current_setting(began.name, true), '') IN ('', 'none') \
+ELSE now.source OPERATOR(pg_catalog.<>) 'session' END;";
+
+/// Startup values are to be put back.
+#[inline]
+pub(crate) fn has_to_restore(link: &Link) -> bool {
+    link.touched.as_ref().is_some_and(|touched| !touched.restore.is_empty())
+}
+
+/// The next message must wait until startup values are put back: the group that reset them has ended. The data of a COPY
+/// belongs to it.
+#[inline]
+pub(crate) fn waits_for_restore(link: &Link, server: &Server, next: &[u8]) -> bool {
+    has_to_restore(link) && is_reset(link, server, next)
+}
+
+#[cold]
+#[inline(never)]
+fn is_reset(link: &Link, server: &Server, next: &[u8]) -> bool {
+    let ledger = &server.ledger;
+    // Nothing can be put back in a failed transaction; its end comes next.
+    (server.tx != TxStatus::Failed || !ledger.is_empty())
+        && link.streaming == 0
+        && !matches!(next.first(), Some(&(tag::COPY_DATA | tag::COPY_DONE | tag::COPY_FAIL)))
+        && match clients_entries(ledger).last() {
+            Some(entry) => entry.kind.ends_group(),
+            // A Flush may have brought all answers of a group whose Sync is still to come.
+            None => ledger.is_between_groups(),
+        }
+}
+
+/// The end of a COPY's data has no separate answer.
+fn clients_entries(ledger: &Ledger) -> impl Iterator<Item = &Entry> {
+    ledger.of_clients().filter(|entry| entry.kind != Kind::CopyEnd)
+}

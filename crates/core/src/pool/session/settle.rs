@@ -1,0 +1,197 @@
+//! A server is brought to its client's session before the client's statement: in the same packet if possible (`replay.rs`).
+
+use std::sync::Arc;
+
+use pgweir_wire::backend::encode_parameter_status;
+
+use crate::context::{Cx, Env};
+use crate::driver::{Driver, Level};
+use crate::ids::{ClientId, ServerId};
+use crate::pool::Pool;
+use crate::pool::client::state::{ClientState, printable};
+use crate::pool::relay::ledger::{Entry, Owner, Purpose};
+use crate::pool::sequences::state as sequences;
+use crate::pool::server::state::{Server, ServerState, Settling};
+use crate::pool::session::content::{Prepared, Session};
+use crate::pool::session::params::{Params, settle_statements};
+
+/// The number of free servers that are looked at for one that carries the client's session already.
+const LOOKED_AT_MAX: usize = 64;
+
+impl Pool {
+    /// The client was linked: if the server carries another session, the client's own is brought to it first.
+    pub(crate) fn settle_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
+        let clears = self.clears_sequences(id, server_id);
+        let Some(account) = self.clients.get_mut(id).map(|client| &mut client.account) else {
+            return;
+        };
+        let server = &self.servers[server_id];
+        let same =
+            Arc::ptr_eq(&server.params, &account.params) && Arc::ptr_eq(&server.session, &account.session);
+        if same && !clears {
+            return;
+        }
+        let (params, session) = (Arc::clone(&account.params), Arc::clone(&account.session));
+        if let Some(ClientState::Linked(link)) = self.clients.get_mut(id).map(|client| &mut client.state) {
+            // If a parameter is set here and reset by the client's statement in the same packet, no server reports it.
+            params.differences(&server.params).for_each(|position| link.changed.add(position));
+        }
+        let session = self.reread_prepared(cx.env, id, server_id, session);
+        let server = &self.servers[server_id];
+        let mut statements = self.settle_pieces(cx.env, server_id, &params, &session);
+        if clears {
+            statements.push(sequences::DISCARD.to_vec());
+        }
+        let lacking: Vec<Prepared> = server.session.lacking(&session).cloned().collect();
+        if statements.is_empty() && lacking.is_empty() {
+            let server = &self.servers[server_id];
+            if let Some(account) = self.clients.get_mut(id).map(|client| &mut client.account) {
+                account.params = Arc::clone(&server.params);
+                account.session = Arc::clone(&server.session);
+            }
+            return;
+        }
+        self.log_debug(cx, |worker, env| {
+            // Only what servers report: settings of a client's own may hold secrets.
+            let server = worker.servers.get(server_id)?;
+            let sets = settle_statements(&env.tracked, &params, &server.params).concat();
+            let text = String::from_utf8_lossy(&sets).into_owned();
+            (!sets.is_empty()).then(|| format!("{} varcache_apply: {text}", worker.server_log_name(server)))
+        });
+        if !lacking.is_empty() || !self.replay(cx, id, server_id, &statements) {
+            self.send_settle(cx, server_id, &params, &session, Purpose::Settle);
+            if clears {
+                self.send_hidden(cx, server_id, Purpose::Settle, sequences::DISCARD);
+            }
+            self.servers[server_id].session = session;
+            let mut preparing = Vec::with_capacity(lacking.len());
+            for Prepared { name, text, .. } in lacking {
+                self.send_hidden(cx, server_id, Purpose::Prepare, &text);
+                preparing.push(name);
+            }
+            let settling = Settling { client: id, preparing };
+            self.set_server_state(server_id, ServerState::Settling(settling));
+        }
+    }
+
+    /// The statement that the client had prepared cannot be prepared any more (a table of it is gone): the client has it no
+    /// longer, and learns so when it executes it.
+    pub(crate) fn prepare_refused<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, text: &str) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let ServerState::Settling(settling) = &server.state else { return };
+        let owed = |entry: &&Entry| entry.owner == Owner::Hidden(Purpose::Prepare);
+        let at = settling.preparing.len().checked_sub(server.ledger.entries().filter(owed).count());
+        let Some(name) = at.and_then(|at| settling.preparing.get(at)) else { return };
+        let mut session = (*server.session).clone();
+        session.deallocate(name);
+        let line = format!("prepared statement \"{}\" could not follow its client: {text}", printable(name));
+        server.session = self.state.sessions.share(session);
+        cx.log(Level::Debug, &line);
+    }
+
+    /// The statements that bring a server to these, one for each change, in this order.
+    fn settle_pieces(
+        &self,
+        env: &Env,
+        server_id: ServerId,
+        params: &Params,
+        session: &Session,
+    ) -> Vec<Vec<u8>> {
+        let server = &self.servers[server_id];
+        let mut statements = settle_statements(&env.tracked, params, &server.params);
+        statements.extend(server.session.settle_statements(session));
+        statements
+    }
+
+    /// Sends the statements that bring a server to these; `false` if it has them.
+    pub(crate) fn send_settle<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        server_id: ServerId,
+        params: &Params,
+        session: &Session,
+        purpose: Purpose,
+    ) -> bool {
+        let server = &self.servers[server_id];
+        let mut text = settle_statements(&cx.env.tracked, params, &server.params).concat();
+        let behind = server.session.settle_statements(session).concat();
+        if text.is_empty() && behind.is_empty() {
+            return false;
+        }
+        if !text.is_empty() && !behind.is_ascii() && self.encoding_differs(cx.env, params, server) {
+            // The values are spelled in the client's encoding: it must be in effect before they are read.
+            self.send_hidden(cx, server_id, purpose, &text);
+            text.clear();
+        }
+        text.extend_from_slice(&behind);
+        self.send_hidden(cx, server_id, purpose, &text);
+        true
+    }
+
+    /// A free server is to run a statement of no client: without any client's settings and role, as when it was new.
+    pub(crate) fn make_plain<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
+        let plain = self.new_session(server_id);
+        let server = &self.servers[server_id];
+        let params = Arc::clone(&server.params);
+        if *server.session == plain {
+            return;
+        }
+        self.send_settle(cx, server_id, &params, &plain, Purpose::Settle);
+        self.servers[server_id].session = self.state.sessions.share(plain);
+    }
+
+    /// The beginning of every client's session, except for statements that this server would have to prepare for it.
+    pub(crate) fn new_session(&self, server_id: ServerId) -> Session {
+        let server = &self.servers[server_id];
+        let greeting = self.state.greeting.as_deref();
+        let session = greeting.map(|greeting| (*greeting.session).clone()).unwrap_or_default();
+        session.prepared_as_in(&server.session)
+    }
+
+    fn encoding_differs(&self, env: &Env, params: &Params, server: &Server) -> bool {
+        let position = env.tracked.position(b"client_encoding");
+        position.is_some_and(|position| params.get(position) != server.params.get(position))
+    }
+
+    /// The server has the client's session now.
+    pub(crate) fn settled<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client_id: ClientId) {
+        let account = self.clients.get_mut(client_id).map(|client| &mut client.account);
+        if let (Some(account), Some(server)) = (account, self.servers.get(id)) {
+            account.session = Arc::clone(&server.session);
+        }
+        self.adopt_params(cx, id, client_id);
+    }
+
+    /// The parameters that the server reports are the client's, too. If it spells a value in its own way, that spelling is
+    /// the client's value from here on, and the client is told.
+    pub(crate) fn adopt_params<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client_id: ClientId) {
+        let Some(server) = self.servers.get(id) else { return };
+        let Some(client) = self.clients.get_mut(client_id) else { return };
+        let account = &mut client.account;
+        cx.env.scratch.clear();
+        for position in account.params.differences(&server.params) {
+            let name = cx.env.tracked.names().nth(position).unwrap_or_default();
+            let value = server.params.get(position).unwrap_or_default();
+            encode_parameter_status(&mut cx.env.scratch, name.as_bytes(), value);
+        }
+        if !cx.env.scratch.is_empty() {
+            cx.driver.send(client.conn, &cx.env.scratch);
+        }
+        account.params = Arc::clone(&server.params);
+    }
+
+    /// A free server that carries the client's session, if the one that is next does not.
+    pub(crate) fn fitting_idle(&self, first: ServerId, client: Option<ClientId>) -> Option<ServerId> {
+        let account = &self.clients.get(client?)?.account;
+        let fits = |id: &ServerId| {
+            self.servers.get(*id).is_some_and(|server| {
+                Arc::ptr_eq(&server.session, &account.session) && Arc::ptr_eq(&server.params, &account.params)
+            })
+        };
+        let pool = &self.state;
+        if fits(&first) {
+            return None;
+        }
+        pool.idle.iter().rev().take(LOOKED_AT_MAX).copied().find(fits)
+    }
+}

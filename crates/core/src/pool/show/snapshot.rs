@@ -1,0 +1,144 @@
+//! The control plane's view of this worker. Everything here reads; only the state that was shown last is remembered.
+
+use std::sync::Arc;
+
+use pgweir_wire::backend::ErrorFields;
+
+use crate::context::Env;
+use crate::ids::{ClientId, ServerId};
+use crate::pool::client::state::ClientState;
+use crate::pool::{Pool, ServerKind};
+use crate::stats::snapshot::{ClientNumbers, ConnectFailure, MultiplexNumbers, PoolSnapshot, ServerNumbers};
+use crate::worker::unpooled::UnpooledState;
+
+impl Pool {
+    /// The numbers of this pool.
+    pub(crate) fn show_pool(&mut self, env: &Env) -> PoolSnapshot {
+        let idle_in_transaction = self.servers.values().filter(|server| server.is_idle_in_transaction());
+        let idle_in_transaction = count(idle_in_transaction.count());
+        let used = self.long_idle_servers(env);
+        let wait_oldest_us = self.wait_oldest_us(env);
+        let cancels_sent = self.cancels.len();
+        let pool = &mut self.state;
+        let awaiting = count(pool.at_login());
+        let busy = pool.waiting + awaiting + pool.linked + pool.queued_behind;
+        let has_more = pool.shown_queries != Some(pool.stats.queries);
+        pool.shown_queries = Some(pool.stats.queries);
+        PoolSnapshot {
+            database: Arc::clone(&pool.database),
+            user: Arc::clone(&pool.user),
+            mode: pool.mode,
+            paused: pool.paused,
+            size: env.rules.config.pool_size(&pool.config, &pool.user),
+            clients: ClientNumbers {
+                linked: pool.linked,
+                pinned: pool.pinned,
+                idle_in_transaction,
+                queued_behind: pool.queued_behind,
+                // A client for which `auth_query` has still to ask is no client of the pool yet, but waits for it.
+                waiting: pool.waiting + pool.queued_behind + awaiting + count(pool.lookups.len()),
+                idle: pool.clients.saturating_sub(busy),
+                cancels_sent: count(cancels_sent),
+                cancels_waiting: count(pool.waiting_cancels.len()),
+            },
+            servers: ServerNumbers {
+                active: pool.servers(ServerKind::Active),
+                active_cancel: pool.cancels,
+                being_canceled: pool.servers(ServerKind::BeingCanceled),
+                idle: pool.servers(ServerKind::Idle).saturating_sub(used),
+                used,
+                tested: pool.servers(ServerKind::Tested),
+                login: pool.servers(ServerKind::Login),
+            },
+            multiplexing: MultiplexNumbers {
+                target: pool.pace.target(env.rules.config.main.multiplex_servers),
+                busy: count(pool.short.len()),
+                decisions: pool.pace.decisions(),
+                multiplexed: pool.multiplexing.multiplexed,
+                requeued: pool.multiplexing.requeued,
+                violations: pool.multiplexing.violations,
+            },
+            continuity: pool.continuity,
+            wait_oldest_us,
+            stats: pool.stats,
+            errors: pool.errors,
+            times: pool.times.as_ref().filter(|_| has_more).cloned(),
+            failure: pool.failure.as_ref().map(|failure| {
+                let retry_us = crate::context::duration_us(env.rules.config.main.server_login_retry);
+                let next_us = failure.at_us.saturating_add(retry_us).max(pool.dial_after_us);
+                ConnectFailure {
+                    text: failure.text.clone(),
+                    retry_in_us: next_us.saturating_sub(env.now.mono_us),
+                }
+            }),
+        }
+    }
+
+    /// Servers of a pool that are free for longer than `server_check_delay`.
+    pub(crate) fn long_idle_servers(&self, env: &Env) -> u32 {
+        let idle = self.state.idle.iter().filter_map(|&server| self.servers.get(server));
+        count(idle.filter(|server| self.is_long_idle(env, server)).count())
+    }
+
+    /// How long the client that waits longest has waited, in microseconds.
+    pub(crate) fn wait_oldest_us(&self, env: &Env) -> u64 {
+        let pool = &self.state;
+        let queued = self.first_waiting().map(|(_, since_us)| since_us);
+        let at_login = pool.awaiting.first().into_iter().chain(pool.replicating.front());
+        let at_login = at_login.filter_map(|&id| Some(self.clients.get(id)?.account.request_us));
+        let behind = pool
+            .short
+            .iter()
+            .filter_map(|&id| self.servers.get(id))
+            .flat_map(|server| server.pipelined.behind());
+        let behind = behind.filter_map(|queued| match &self.clients.get(queued.client)?.state {
+            ClientState::QueuedBehind(queued_behind) => Some(queued_behind.since_us),
+            _ => None,
+        });
+        let since_us = queued.into_iter().chain(at_login).chain(behind).min();
+        since_us.map_or(0, |since_us| env.now.mono_us.saturating_sub(since_us))
+    }
+
+    /// A client is sent an error.
+    pub(crate) fn note_error(&mut self, env: &mut Env, client: ClientId, code: &[u8]) {
+        env.counters.errors.note(code);
+        if self.clients.contains_key(client) {
+            self.state.errors += 1;
+        }
+    }
+
+    /// A server's ErrorResponse, by its body, goes to a client.
+    pub(crate) fn note_server_error(&mut self, env: &mut Env, id: ServerId, body: &[u8]) {
+        let fields = ErrorFields::parse(body).ok();
+        if let Some(fields) = &fields {
+            self.note_shape_error(env, fields);
+        }
+        env.counters.errors.note(fields.and_then(|fields| fields.code()).unwrap_or_default());
+        let Some(server) = self.servers.get_mut(id) else { return };
+        server.running.failed = true;
+        self.state.errors += 1;
+    }
+}
+
+/// A client's state as SHOW CLIENTS names it.
+pub(crate) fn shown_state(state: &ClientState) -> &'static str {
+    match state {
+        ClientState::Linked(_) => "active",
+        // Waiting for a pool's first server is waiting, too, and so is waiting for the turn on one.
+        ClientState::Waiting(_) | ClientState::QueuedBehind(_) | ClientState::AwaitingServer(_) => "waiting",
+        ClientState::Idle | ClientState::Ignoring | ClientState::DeferredBegin(_) => "idle",
+    }
+}
+
+/// A client's state as SHOW CLIENTS names it, of one that is in no pool.
+pub(crate) fn unpooled_state(state: &UnpooledState) -> &'static str {
+    match state {
+        UnpooledState::Cancelling => "active_cancel_req",
+        UnpooledState::Console(_) => "idle",
+        _ => "cl_login",
+    }
+}
+
+pub(crate) fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}

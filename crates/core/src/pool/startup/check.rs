@@ -1,0 +1,178 @@
+//! The parameters of a client's startup packet are tried on a server before the client is let in. If PostgreSQL refuses one,
+//! the login is refused in PostgreSQL's words; the client is told each value as PostgreSQL spells it. The outcome is
+//! remembered: only the first of many similar clients needs a server.
+
+use std::sync::Arc;
+
+use crate::client_handoff::Replication;
+use crate::context::{Cx, Env};
+use crate::driver::Driver;
+use crate::errors::Fault;
+use crate::ids::{ClientId, ServerId};
+use crate::pool::Pool;
+use crate::pool::client::state::ClientState;
+use crate::pool::relay::ledger::Purpose;
+use crate::pool::server::greeting::ServerGreeting;
+use crate::pool::server::state::{CheckingStartup, Replies, ServerState};
+use crate::pool::session::content::Session;
+use crate::pool::session::params::Params;
+use crate::pool::startup::checked::{Asked, CheckedStartup, is_plain_name};
+
+use crate::pool::session::audit::values_of;
+
+/// Whether a client can be let in.
+pub(crate) enum Known {
+    /// It asks for no parameters that servers do not have.
+    Plain,
+    /// It asks for parameters that a server was asked before.
+    CheckedStartup(Arc<CheckedStartup>),
+    /// A server must be asked.
+    Unknown,
+}
+
+impl Pool {
+    /// See [`Known`].
+    pub(crate) fn known_startup(&self, env: &Env, id: ClientId, greeting: &ServerGreeting) -> Known {
+        let Some(client) = self.clients.get(id) else { return Known::Plain };
+        let ClientState::AwaitingServer(login) = &client.state else {
+            return Known::Plain;
+        };
+        let pool = &self.state;
+        if login.replication != Replication::None || !pool.tries_startup {
+            return Known::Plain;
+        }
+        let asked = Asked::new(&env.tracked, &login.params, &login.session);
+        if asked.is_nothing(&env.tracked, &greeting.params) {
+            return Known::Plain;
+        }
+        pool.startup_checks.get(&asked).map_or(Known::Unknown, Known::CheckedStartup)
+    }
+
+    /// Tries the startup parameters of a client on a free server.
+    pub(crate) fn check_startup<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, server_id: ServerId) {
+        let Some(client) = self.clients.get(id) else { return };
+        let ClientState::AwaitingServer(login) = &client.state else { return };
+        let Some(greeting) = self.state.greeting.clone() else { return };
+        let params = login.params.or(&greeting.params);
+        let names: Vec<Box<[u8]>> = login.session.settings().map(|setting| setting.name.clone()).collect();
+        let session = self.new_session(server_id).with(&login.session);
+        let text = (!names.is_empty()).then(|| values_of(&names));
+        let checking =
+            CheckingStartup { client: id, names, answer: Replies::default(), reported: Vec::new() };
+        self.set_server_state(server_id, ServerState::CheckingStartup(Box::new(checking)));
+        self.servers[server_id].active_us = cx.env.now.mono_us;
+        let sent = self.send_settle(cx, server_id, &params, &session, Purpose::StartupCheck);
+        if let Some(text) = &text {
+            self.send_hidden(cx, server_id, Purpose::StartupCheck, text);
+        }
+        if !sent && text.is_none() {
+            self.checked(cx, server_id);
+        }
+    }
+
+    /// The server has sent its outcome of the startup parameters.
+    pub(crate) fn checked<D: Driver>(&mut self, cx: &mut Cx<'_, D>, server_id: ServerId) {
+        if !self.servers.contains_key(server_id) {
+            return;
+        }
+        let new = self.new_session(server_id);
+        let server = &mut self.servers[server_id];
+        let ServerState::CheckingStartup(checking) = &mut server.state else { return };
+        let client_id = checking.client;
+        let answer = std::mem::take(&mut checking.answer);
+        let names = std::mem::take(&mut checking.names);
+        let reported = std::mem::take(&mut checking.reported);
+        if let Some((code, text)) = answer.failed {
+            self.clear_session(cx, server_id, None);
+            self.state.awaiting.retain(|&other| other != client_id);
+            self.refuse_client(cx, client_id, &Fault::of_startup(code, text));
+            return;
+        }
+        let mut session = Session::default();
+        for (name, value) in names.iter().zip(answer.rows.last().into_iter().flatten()) {
+            if let Some(value) = value {
+                session.set(name, value);
+            }
+        }
+        let pool = &mut self.state;
+        server.session = pool.sessions.share(new.with(&session));
+        let checked = Arc::new(CheckedStartup {
+            params: Arc::clone(&server.params),
+            session: pool.sessions.share(session),
+            reported,
+        });
+        if let Some(client) = self.clients.get(client_id)
+            && let ClientState::AwaitingServer(login) = &client.state
+        {
+            let asked = Asked::new(&cx.env.tracked, &login.params, &login.session);
+            pool.startup_checks.insert(asked, checked);
+        }
+        self.free_server(cx, server_id);
+        self.notice();
+    }
+
+    /// Clients whose startup parameters are to be tried get a server each, while there are free ones.
+    pub(crate) fn check_waiting_startups<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let waiting = self.state.awaiting.clone();
+        for client in waiting {
+            let trying = self.servers.values().any(|server| {
+                matches!(&server.state, ServerState::CheckingStartup(checking) if checking.client == client)
+            });
+            if trying || self.awaits_own_server(cx.env, client) {
+                continue;
+            }
+            let Some(server) = self.take_idle(cx, None) else { return };
+            self.check_startup(cx, client, server);
+        }
+    }
+
+    /// The client's session from here on, and the values that its RESET goes back to: the outcome of a check of startup
+    /// parameters, or (`None`) of its wishes as they are.
+    pub(crate) fn begin_session(
+        &mut self,
+        env: &Env,
+        id: ClientId,
+        greeting: &ServerGreeting,
+        checked: Option<&CheckedStartup>,
+    ) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let account = &mut client.account;
+        let ClientState::AwaitingServer(login) = &client.state else { return };
+        let pool = &mut self.state;
+        let mut params: Params = login.params.or(&greeting.params);
+        account.session = Arc::clone(&greeting.session);
+        if let Some(checked) = checked {
+            params = (*checked.params).clone();
+            if let Some(position) = env.tracked.position(b"application_name") {
+                // The value of the client that was tried, not of all clients that ask for the rest of it.
+                let own = login.params.get(position).or(greeting.params.get(position)).unwrap_or_default();
+                if is_plain_name(own) {
+                    params.set(position, own);
+                }
+            }
+            account.session = match greeting.session.is_plain() {
+                true => Arc::clone(&checked.session),
+                false => pool.sessions.share((*greeting.session).clone().with(&checked.session)),
+            };
+        }
+        account.params = pool.share(params);
+        self.recall_asker(env, id);
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let account = &mut client.account;
+        let ClientState::AwaitingServer(login) = &client.state else { return };
+        let pool = &mut self.state;
+        if !pool.tries_startup {
+            return;
+        }
+        // RESET goes back to the values before connect_query, reported parameters included.
+        let all = pool.connect_query().is_some();
+        let mut startup = checked.map(|checked| (*checked.session).clone()).unwrap_or_default();
+        for (position, name) in env.tracked.names().enumerate() {
+            let (own, plain) = (account.params.get(position), greeting.params.get(position));
+            if login.params.get(position).is_some() && (all || own != plain) {
+                startup.set(name.as_bytes(), own.unwrap_or_default());
+            }
+        }
+        account.startup = (!startup.is_plain()).then(|| pool.sessions.share(startup));
+    }
+}

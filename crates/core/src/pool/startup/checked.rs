@@ -1,0 +1,122 @@
+//! What became of startup parameters that a server was asked about: clients that ask for the same are told the same, without
+//! asking a server again. Values only.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::limits::STARTUP_CHECKS_MAX;
+use crate::pool::session::content::Session;
+use crate::pool::session::params::{Params, Tracked};
+
+/// What a client asked for in its startup packet, as far as a server has to say whether it may.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Asked {
+    params: Params,
+    session: Session,
+}
+
+impl Asked {
+    /// Of a startup packet. An `application_name` that every server takes as it is makes no difference.
+    pub(crate) fn new(tracked: &Tracked, params: &Params, session: &Session) -> Asked {
+        let mut params = params.clone();
+        if let Some(position) = tracked.position(b"application_name")
+            && params.get(position).is_some_and(is_plain_name)
+        {
+            params.unset(position);
+        }
+        Asked { params, session: session.clone() }
+    }
+
+    /// What is not tracked, as it was asked for.
+    pub(crate) fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// The parameters of a server that was opened so: as they were at its login if the startup packet asked
+    /// for them, else as they are.
+    pub(crate) fn params_of(&self, at_login: &Params, now: &Params) -> Params {
+        let mut params = now.clone();
+        for (position, value) in self.params.known() {
+            params.set(position, at_login.get(position).unwrap_or(value));
+        }
+        params
+    }
+
+    /// It asks for nothing that a server with these parameters does not have.
+    pub(crate) fn is_nothing(&self, tracked: &Tracked, has: &Params) -> bool {
+        let same = |position: usize| {
+            self.params.get(position).is_none_or(|wanted| has.get(position) == Some(wanted))
+        };
+        self.session.is_plain() && (0..tracked.len()).all(same)
+    }
+}
+
+/// What a server was opened with that not all of its pool are: its RESET goes back to it, so a client that
+/// gets the server later must have asked for the same. Also what a client asks such a server to be.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub(crate) struct Opened {
+    /// `None`: for nothing that servers do not have.
+    pub(crate) asked: Option<Asked>,
+    /// The `application_name`, which may be another one for each client.
+    pub(crate) named: Option<Box<[u8]>>,
+}
+
+impl Opened {
+    /// Of a startup packet, in a pool with servers that have these parameters.
+    pub(crate) fn new(tracked: &Tracked, has: &Params, params: &Params, session: &Session) -> Opened {
+        let asked = Asked::new(tracked, params, session);
+        let named = tracked.position(b"application_name").and_then(|position| params.get(position));
+        Opened { asked: (!asked.is_nothing(tracked, has)).then_some(asked), named: named.map(Box::from) }
+    }
+
+    /// A server that was opened so is right for a client that asks for this.
+    pub(crate) fn fits(&self, wanted: &Opened) -> bool {
+        self.asked == wanted.asked && (self.named.is_none() || wanted.named.is_some())
+    }
+
+    /// As any server of the pool is opened.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.asked.is_none() && self.named.is_none()
+    }
+}
+
+/// What a server made of it.
+pub(crate) struct CheckedStartup {
+    /// The tracked parameters as it reported them.
+    pub(crate) params: Arc<Params>,
+    /// The others, as it spells them.
+    pub(crate) session: Arc<Session>,
+    /// ParameterStatus of parameters that are not tracked and changed by it.
+    pub(crate) reported: Vec<u8>,
+}
+
+/// The outcomes that a pool remembers, the newest at the end.
+#[derive(Default)]
+pub(crate) struct StartupChecks {
+    known: VecDeque<(Asked, Arc<CheckedStartup>)>,
+}
+
+impl StartupChecks {
+    /// What became of this, if it is remembered.
+    pub(crate) fn get(&self, asked: &Asked) -> Option<Arc<CheckedStartup>> {
+        let known = self.known.iter().rev().find(|(known, _)| known == asked);
+        known.map(|(_, checked)| Arc::clone(checked))
+    }
+
+    pub(crate) fn insert(&mut self, asked: Asked, checked: Arc<CheckedStartup>) {
+        if self.known.len() >= STARTUP_CHECKS_MAX {
+            self.known.pop_front();
+        }
+        self.known.push_back((asked, checked));
+    }
+
+    /// Servers may spell things in another way from here on.
+    pub(crate) fn clear(&mut self) {
+        self.known.clear();
+    }
+}
+
+/// PostgreSQL cuts names at 63 bytes and replaces what is not printable ASCII.
+pub(crate) fn is_plain_name(name: &[u8]) -> bool {
+    name.len() < 64 && name.iter().all(|byte| (0x20..0x7f).contains(byte))
+}

@@ -1,0 +1,387 @@
+//! A worker: it routes events to its pools and to the clients that are in none, and carries out what pools want of others.
+//!
+//! [`Machine`] is what the driver feeds. Nothing here may block, and nothing here knows how bytes travel.
+
+mod actions;
+mod cancel;
+pub mod console;
+pub(crate) mod login;
+mod lookup;
+pub(crate) mod maintenance;
+mod observe;
+mod peering;
+mod pools;
+mod takeover;
+pub(crate) mod unpooled;
+mod unpooled_moves;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use slotmap::SlotMap;
+
+use crate::client_handoff::{ClientHandoff, Origin};
+use crate::context::{Activity, Cx, Effect, Env, Role, WriteTime, duration_us};
+use crate::driver::{CloseMode, Closed, ConnId, Driver, Now, Peer, TlsInfo, WorkerId};
+use crate::engine::Engine;
+use crate::ids::{PoolId, UnpooledId};
+use crate::mail::{Mail, Rules, Scarce};
+use crate::pool::Pool;
+use crate::pool::takeover::carried::Carried;
+use crate::shared::Shared;
+use crate::worker::console::command::{PendingCommand, Tasks};
+use crate::worker::login::inquiry::Answer;
+use crate::worker::unpooled::{Greeting, Unpooled, UnpooledState};
+
+use maintenance::Rounds;
+use peering::Peering;
+use takeover::ToldPools;
+
+/// The parts that a machine is built from.
+pub struct Setup {
+    /// Its number.
+    pub worker: WorkerId,
+    /// The configuration to begin with.
+    pub rules: Rules,
+    /// The state that all workers of the process share.
+    pub shared: Arc<Shared>,
+    /// The time.
+    pub now: Now,
+}
+
+/// One worker's part of the pooler: what [`crate::Engine`] names happens to it.
+pub struct Machine {
+    env: Env,
+    worker: Worker,
+}
+
+/// What a worker has: its pools, and the clients that are in none. It routes events, and carries out what pools want of others.
+pub(crate) struct Worker {
+    /// Clients that log in or talk to the console.
+    unpooled: SlotMap<UnpooledId, Unpooled>,
+    pools: SlotMap<PoolId, Pool>,
+    pool_names: HashMap<(Arc<str>, Arc<str>), PoolId>,
+    /// Cancel requests on their way to other processes.
+    peering: Peering,
+    /// Answers to questions of clients that log in, to be looked at when the tick ends.
+    answers: Vec<(UnpooledId, Answer)>,
+    /// Pools that have something to do when the tick ends.
+    noticed: Vec<PoolId>,
+    /// Pools with clients that notifications wait for.
+    notified: Vec<PoolId>,
+    /// Clients that have logged in to the console, for SHOW STATS.
+    console_logins: u64,
+    /// When that began (monotonic, µs).
+    stopping_us: u64,
+    /// Console commands that wait for other workers or for an event.
+    commands: HashMap<u64, PendingCommand>,
+    tasks: Tasks,
+    tickets: u64,
+    /// Workers that asked for a server to be closed when none was free.
+    starving_workers: Vec<WorkerId>,
+    /// The scarce places for which this worker asked other workers to close a server. It asks one worker after the other,
+    /// and once at a time.
+    asked_to_evict: Vec<Scarce>,
+    /// The console client that began a SUSPEND: if it leaves, the SUSPEND is undone.
+    suspended_by: Option<UnpooledId>,
+    said_drained: bool,
+    /// The process that this one has replaced may have more to hand over.
+    awaits_arrivals: bool,
+    /// Pools that our successor was told of.
+    told_pools: ToldPools,
+    /// When to look again whether the queued bytes have left, so that more can be handed over (monotonic, µs).
+    leave_us: Option<u64>,
+    rounds: Rounds,
+    stats_us: u64,
+}
+
+impl Machine {
+    /// From now on SHOW writes moments (seconds since 1970) by this function: as local time.
+    #[must_use]
+    pub fn show_times_by(mut self, write: WriteTime) -> Machine {
+        self.env.write_time = Some(write);
+        self
+    }
+
+    /// A machine without connections.
+    #[must_use]
+    pub fn new(setup: Setup) -> Machine {
+        let stats_us = setup.now.mono_us + duration_us(setup.rules.config.main.stats_period);
+        let worker = Worker {
+            unpooled: SlotMap::with_key(),
+            pools: SlotMap::with_key(),
+            pool_names: HashMap::new(),
+            peering: Peering::default(),
+            answers: Vec::new(),
+            noticed: Vec::new(),
+            notified: Vec::new(),
+            console_logins: 0,
+            stopping_us: 0,
+            commands: HashMap::new(),
+            tasks: Tasks::new(),
+            tickets: 0,
+            starving_workers: Vec::new(),
+            asked_to_evict: Vec::new(),
+            suspended_by: None,
+            said_drained: false,
+            awaits_arrivals: setup.shared.generation() > 0,
+            told_pools: ToldPools::new(),
+            leave_us: None,
+            rounds: Rounds::from(setup.now.mono_us),
+            stats_us,
+        };
+        Machine { env: Env::new(setup), worker }
+    }
+}
+
+impl Engine for Machine {
+    fn begin_tick(&mut self, now: Now) {
+        self.env.now = now;
+    }
+
+    fn accepted<D: Driver>(&mut self, d: &mut D, conn: ConnId, peer: Peer) {
+        self.worker.accepted(&mut Cx::new(d, &mut self.env), conn, peer);
+    }
+
+    fn adopted<D: Driver>(&mut self, d: &mut D, conn: ConnId, handoff: Box<ClientHandoff>) {
+        self.worker.adopt(&mut Cx::new(d, &mut self.env), conn, *handoff);
+    }
+
+    fn carried<D: Driver>(
+        &mut self,
+        d: &mut D,
+        client: Option<ConnId>,
+        server: Option<ConnId>,
+        carried: Box<Carried>,
+    ) {
+        self.worker.arrive(&mut Cx::new(d, &mut self.env), client, server, *carried);
+    }
+
+    fn received<D: Driver>(&mut self, d: &mut D, conn: ConnId, bytes: &[u8]) {
+        let role = self.env.role(conn);
+        let cx = &mut Cx::new(d, &mut self.env);
+        match role {
+            Some(Role::Client(pool, id)) => {
+                self.worker.in_pool(cx, pool, |pool, cx| pool.client_received(cx, id, bytes));
+            }
+            Some(Role::Server(pool, id)) => {
+                self.worker.in_pool(cx, pool, |pool, cx| pool.server_received(cx, id, bytes));
+            }
+            Some(Role::Unpooled(id)) => self.worker.unpooled_received(cx, id, bytes),
+            Some(Role::Cancel(pool, id)) => {
+                self.worker.in_pool(cx, pool, |pool, cx| pool.cancel_received(cx, id, bytes));
+            }
+            Some(Role::Peer(id)) => self.worker.peer_received(cx, id),
+            None => {}
+        }
+    }
+
+    fn connected<D: Driver>(&mut self, d: &mut D, conn: ConnId, local: String) {
+        let role = self.env.role(conn);
+        let cx = &mut Cx::new(d, &mut self.env);
+        match role {
+            Some(Role::Server(pool, id)) => {
+                self.worker.in_pool(cx, pool, |pool, cx| pool.server_connected(cx, id, local));
+            }
+            Some(Role::Cancel(pool, id)) => {
+                self.worker.in_pool(cx, pool, |pool, cx| pool.cancel_connected(cx, id));
+            }
+            Some(Role::Peer(id)) => self.worker.peer_connected(cx, id),
+            Some(Role::Client(..) | Role::Unpooled(_)) | None => {}
+        }
+    }
+
+    fn tls_established<D: Driver>(&mut self, d: &mut D, conn: ConnId, info: TlsInfo) {
+        let role = self.env.role(conn);
+        let cx = &mut Cx::new(d, &mut self.env);
+        match role {
+            Some(Role::Unpooled(id)) => self.worker.client_secured(id, info),
+            Some(Role::Server(pool, id)) => {
+                self.worker.in_pool(cx, pool, |pool, cx| pool.server_secured(cx, id, &info));
+            }
+            Some(Role::Cancel(pool, id)) => {
+                self.worker.in_pool(cx, pool, |pool, cx| pool.cancel_secured(cx, id));
+            }
+            Some(Role::Client(..) | Role::Peer(_)) | None => {}
+        }
+    }
+
+    fn drained<D: Driver>(&mut self, d: &mut D, conn: ConnId) {
+        let role = self.env.role(conn);
+        let cx = &mut Cx::new(d, &mut self.env);
+        match role {
+            Some(Role::Client(pool, id)) => {
+                self.worker.in_pool(cx, pool, |pool, cx| pool.client_drained(cx, id));
+            }
+            Some(Role::Server(pool, id)) => {
+                self.worker.in_pool(cx, pool, |pool, cx| pool.server_drained(cx, id));
+            }
+            Some(Role::Unpooled(id)) => self.worker.unpooled_resume(cx, id),
+            Some(Role::Cancel(..) | Role::Peer(_)) | None => {}
+        }
+    }
+
+    fn closed<D: Driver>(&mut self, d: &mut D, conn: ConnId, why: Closed) {
+        let role = self.env.role(conn);
+        let cx = &mut Cx::new(d, &mut self.env);
+        match role {
+            Some(Role::Client(pool, id)) => {
+                self.worker.in_pool(cx, pool, |pool, cx| pool.client_closed(cx, id, &why));
+            }
+            Some(Role::Server(pool, id)) => {
+                self.worker.in_pool(cx, pool, |pool, cx| pool.server_closed(cx, id, &why));
+            }
+            Some(Role::Unpooled(id)) => self.worker.unpooled_closed(cx, id, &why),
+            Some(Role::Cancel(pool, id)) => {
+                self.worker.in_pool(cx, pool, |pool, cx| pool.cancel_closed(cx, id, &why));
+            }
+            Some(Role::Peer(id)) => self.worker.peer_closed(cx, id),
+            None => {}
+        }
+    }
+
+    fn host_moved<D: Driver>(&mut self, d: &mut D, host: &str, addresses: &[SocketAddr]) {
+        self.worker.leave_addresses(&mut Cx::new(d, &mut self.env), host, addresses);
+    }
+
+    fn mail<D: Driver>(&mut self, d: &mut D, mail: Mail) {
+        self.worker.take_mail(&mut Cx::new(d, &mut self.env), mail);
+    }
+
+    fn timeout<D: Driver>(&mut self, d: &mut D) {
+        self.worker.timeout(&mut Cx::new(d, &mut self.env));
+    }
+
+    fn end_tick<D: Driver>(&mut self, d: &mut D) {
+        self.worker.end_tick(&mut Cx::new(d, &mut self.env));
+    }
+
+    fn deadline(&self) -> Option<u64> {
+        [self.env.wake_us, self.worker.leave_us, Some(self.worker.rounds.due_us())]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+}
+
+impl Worker {
+    /// A client connected.
+    fn accepted<D: Driver>(&mut self, cx: &mut Cx<'_, D>, conn: ConnId, peer: Peer) {
+        let origin = Origin { peer, tls: None, since: cx.env.now };
+        let serial = cx.env.shared.next_serial();
+        let id = self.unpooled.insert(Unpooled {
+            conn,
+            serial,
+            state: UnpooledState::Greeting(Greeting::default()),
+            inbox: Vec::new(),
+            reads_paused: false,
+            origin,
+        });
+        cx.env.set_role(conn, Role::Unpooled(id));
+        if cx.env.activity == Activity::Suspended {
+            self.pause_unpooled(cx, id);
+        }
+    }
+
+    /// Lets a pool act. Then the worker does what the pool wants of others, and notes whether the pool has something left to do
+    /// when the tick ends. `None` if there is no such pool.
+    #[inline]
+    pub(crate) fn in_pool<D: Driver, R>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: PoolId,
+        act: impl FnOnce(&mut Pool, &mut Cx<'_, D>) -> R,
+    ) -> Option<R> {
+        let pool = self.pools.get_mut(id)?;
+        let result = act(pool, cx);
+        if pool.has_work() && !std::mem::replace(&mut pool.state.listed, true) {
+            self.noticed.push(id);
+        }
+        if !pool.state.notified.is_empty() && !self.notified.contains(&id) {
+            self.notified.push(id);
+        }
+        if !cx.env.effects.is_empty() {
+            self.carry_out(cx);
+        }
+        Some(result)
+    }
+
+    /// What pools want of others.
+    #[cold]
+    pub(crate) fn carry_out<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        for effect in std::mem::take(&mut cx.env.effects) {
+            match effect {
+                Effect::NoticeStarving => {
+                    self.notice_starving(cx);
+                    for worker in self.other_workers(cx.env) {
+                        cx.driver.mail(worker, Mail::Room);
+                    }
+                }
+                Effect::OfferRoom => {
+                    self.notice_starving(cx);
+                    for worker in std::mem::take(&mut self.starving_workers) {
+                        cx.driver.mail(worker, Mail::Room);
+                    }
+                }
+                Effect::Evict(of) => self.evict(cx, of),
+                Effect::Answered(id, answer) => self.answers.push((id, answer)),
+                Effect::EndRequester(id, reason) => {
+                    self.remove_unpooled(cx, id, &reason, CloseMode::Flush);
+                }
+                Effect::LeaveAt(due_us) => self.leave_us = Some(due_us),
+            }
+        }
+    }
+
+    fn timeout<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        if cx.env.wake_us.is_some_and(|due_us| due_us <= cx.env.now.mono_us) {
+            cx.env.wake_us = None;
+            self.notice_starving(cx);
+            self.for_pools(cx, |pool, cx| pool.rescue_queued(cx));
+        }
+        if self.rounds.begin(cx.env.now.mono_us) {
+            self.maintain(cx);
+        }
+    }
+
+    /// Lets every pool act.
+    pub(crate) fn for_pools<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        mut act: impl FnMut(&mut Pool, &mut Cx<'_, D>),
+    ) {
+        let pools: Vec<PoolId> = self.pools.keys().collect();
+        for id in pools {
+            self.in_pool(cx, id, &mut act);
+        }
+    }
+
+    fn end_tick<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        for place in 0..self.noticed.len() {
+            let id = self.noticed[place];
+            self.in_pool(cx, id, |pool, cx| pool.resume_released(cx));
+        }
+        self.leave(cx);
+        // Handing out may give work to further pools (an evicted server was another pool's); they get their turn, too.
+        loop {
+            while let Some(id) = self.noticed.pop() {
+                self.in_pool(cx, id, |pool, cx| {
+                    pool.state.listed = false;
+                    if std::mem::take(&mut pool.state.noticed) {
+                        pool.hand_out(cx);
+                    }
+                    pool.resume_released(cx);
+                });
+            }
+            if !self.deliver_answers(cx) {
+                break;
+            }
+        }
+        for id in std::mem::take(&mut self.notified) {
+            self.in_pool(cx, id, |pool, cx| pool.notify_clients(cx));
+        }
+        self.check_commands(cx);
+        self.check_stopping(cx);
+    }
+}

@@ -1,0 +1,484 @@
+//! The effects of commands and signals on this worker's pools: pause, resume, kill, reconnect, suspend, reload, shut down.
+
+use std::sync::Arc;
+
+use pgweir_settings::Config;
+
+use crate::context::Activity;
+use crate::context::duration_us;
+use crate::context::{Cx, Env};
+use crate::driver::{CloseMode, Driver, Level, WorkerId};
+use crate::errors::Fault;
+use crate::ids::{ClientId, PoolId, ServerId, UnpooledId};
+use crate::mail::{Mail, Question, Rules, Shutdown};
+use crate::pool::client::state::{Client, ClientState};
+use crate::pool::{Pool, ServerKind};
+use crate::stats::trace::Sampler;
+use crate::worker::Worker;
+use crate::worker::console::command::{Command, Outcome, Task, Until};
+use crate::worker::login::inquiry::Obstacle;
+
+impl Worker {
+    /// A message from another worker or the control plane.
+    pub(crate) fn take_mail<D: Driver>(&mut self, cx: &mut Cx<'_, D>, mail: Mail) {
+        match mail {
+            Mail::Rules(rules) => self.follow_rules(cx, rules),
+            Mail::Command { from, ticket, command } => self.perform(cx, from, ticket, command),
+            Mail::Outcome { ticket, outcome } => self.command_done(cx, ticket, outcome, false),
+            Mail::LookUp(lookup) => self.look_up(cx, lookup),
+            Mail::ForgetLookUp { from, client, database, auth_user } => {
+                self.forget_lookup(cx, from, client, (database, auth_user));
+            }
+            Mail::Answered { client, answer } => self.answers.push((client, answer)),
+            Mail::Cancel { key } => self.cancel_by_mail(cx, &key),
+            Mail::Evict { from, of, done } => self.asked_to_evict(cx, from, of, done),
+            Mail::Room => self.notice_starving(cx),
+            Mail::Continue => self.resume_by_signal(cx),
+            Mail::Shutdown(kind) => self.begin_stopping(cx, kind),
+            Mail::AllArrived => self.awaits_arrivals = false,
+            Mail::SuccessorGone => self.serve_on(cx.env),
+            Mail::SnapshotRequest { ticket, look } => self.look(cx, ticket, &look),
+            Mail::Operate { ticket, command } => self.operate(cx, ticket, command),
+        }
+    }
+
+    /// Carries out a command here, and answers now or later, when the command is done.
+    pub(crate) fn perform<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        from: WorkerId,
+        ticket: u64,
+        command: Command,
+    ) {
+        let outcome = match command {
+            Command::Show(topic) => self.report(cx, topic),
+            Command::Pause(database) => {
+                self.pause(cx, database.as_deref());
+                return self.answer_when(cx, from, ticket, Until::Released(database));
+            }
+            Command::Suspend => {
+                self.suspend(cx);
+                let limit_us = duration_us(cx.env.rules.config.main.suspend_timeout);
+                let deadline_us = cx.env.now.mono_us.saturating_add(limit_us);
+                return self.answer_when(cx, from, ticket, Until::Flushed { deadline_us });
+            }
+            Command::WaitClose(database) => {
+                return self.answer_when(cx, from, ticket, Until::Closed(database));
+            }
+            Command::Resume(database) => {
+                self.resume(cx, database.as_deref());
+                Outcome::Done
+            }
+            Command::Reconnect(database) => {
+                self.reconnect(cx, database.as_deref(), "obsolete connection");
+                Outcome::Done
+            }
+            Command::Kill(database) => {
+                self.kill(cx, database.as_deref());
+                Outcome::Done
+            }
+            Command::KillClient(serial) => self.kill_client(cx, serial),
+            Command::Disable(database) => {
+                cx.env.shared.switch(&database, |switches| switches.disabled = true);
+                Outcome::Done
+            }
+            Command::Enable(database) => {
+                cx.env.shared.switch(&database, |switches| switches.disabled = false);
+                Outcome::Done
+            }
+            Command::TakeOver
+            | Command::ShowParameter(_)
+            | Command::Set { .. }
+            | Command::Reload
+            | Command::Shutdown(_) => Outcome::Done,
+        };
+        self.answer(cx, from, ticket, outcome);
+    }
+
+    fn answer<D: Driver>(&mut self, cx: &mut Cx<'_, D>, from: WorkerId, ticket: u64, outcome: Outcome) {
+        if from == cx.env.worker {
+            self.command_done(cx, ticket, outcome, false);
+        } else {
+            cx.driver.mail(from, Mail::Outcome { ticket, outcome });
+        }
+    }
+
+    fn answer_when<D: Driver>(&mut self, cx: &mut Cx<'_, D>, from: WorkerId, ticket: u64, until: Until) {
+        self.tasks.push_back(Task { from, ticket, until });
+        self.check_commands(cx);
+    }
+
+    /// Answers the commands that are due.
+    pub(crate) fn check_commands<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        if self.tasks.is_empty() {
+            return;
+        }
+        let tasks = std::mem::take(&mut self.tasks);
+        for task in tasks {
+            let outcome = match self.undone_by(cx.env, &task.until) {
+                Some(text) => Outcome::Undone(text),
+                None if self.is_reached(cx, &task.until) => {
+                    if matches!(task.until, Until::Flushed { .. }) {
+                        self.close_unflushed(cx);
+                    }
+                    Outcome::Done
+                }
+                None => {
+                    self.tasks.push_back(task);
+                    continue;
+                }
+            };
+            self.answer(cx, task.from, task.ticket, outcome);
+        }
+    }
+
+    /// Why the awaited state will not come: no client may be told that all is at rest when it is not.
+    fn undone_by(&self, env: &Env, until: &Until) -> Option<&'static str> {
+        match until {
+            Until::Released(Some(name)) if env.rules.config.database(name).is_none() => {
+                Some("PAUSE was undone: database removed")
+            }
+            Until::Released(Some(name)) if env.shared.switches(name).paused => None,
+            Until::Released(None) if env.activity == Activity::Paused => None,
+            Until::Released(_) => Some("PAUSE was undone by RESUME"),
+            Until::Flushed { .. } if env.activity == Activity::Suspended => None,
+            Until::Flushed { .. } => Some("SUSPEND was undone by RESUME"),
+            Until::Closed(_) => None,
+        }
+    }
+
+    fn is_reached<D: Driver>(&self, cx: &Cx<'_, D>, until: &Until) -> bool {
+        match until {
+            Until::Released(database) => self.pools_of(database.as_deref()).all(|(_, pool)| {
+                pool.state.servers(ServerKind::Active)
+                    + pool.state.servers(ServerKind::Tested)
+                    + pool.state.servers(ServerKind::BeingCanceled)
+                    == 0
+            }),
+            Until::Closed(database) => self
+                .pools_of(database.as_deref())
+                .all(|(_, pool)| pool.servers.values().all(|server| server.retire.is_none())),
+            Until::Flushed { deadline_us } => {
+                cx.env.now.mono_us >= *deadline_us
+                    || self.unpooled.values().all(|client| cx.driver.backlog(client.conn) == 0)
+                        && self.pools.values().all(|pool| {
+                            let mut clients = pool.clients.values().map(|client| client.conn);
+                            let mut servers = pool.servers.values().map(|server| server.conn);
+                            clients.all(|conn| cx.driver.backlog(conn) == 0)
+                                && servers.all(|conn| cx.driver.backlog(conn) == 0)
+                        })
+            }
+        }
+    }
+
+    fn pools_of<'a>(&'a self, database: Option<&'a str>) -> impl Iterator<Item = (PoolId, &'a Pool)> + 'a {
+        self.pools.iter().filter(move |(_, pool)| database.is_none_or(|name| *pool.state.database == *name))
+    }
+
+    fn pool_ids_of(&self, database: Option<&str>) -> Vec<PoolId> {
+        self.pools_of(database).map(|(id, _)| id).collect()
+    }
+
+    fn pause<D: Driver>(&mut self, cx: &mut Cx<'_, D>, database: Option<&str>) {
+        match database {
+            None => cx.env.activity = Activity::Paused,
+            Some(name) => {
+                cx.env.shared.switch(name, |switches| switches.paused = true);
+            }
+        }
+        for id in self.pool_ids_of(database) {
+            self.in_pool(cx, id, |pool, cx| {
+                if database.is_some() {
+                    pool.state.paused = true;
+                }
+                for server in pool.idle_servers() {
+                    pool.close_server(cx, server, "pause mode", CloseMode::Flush);
+                }
+            });
+        }
+    }
+
+    fn resume<D: Driver>(&mut self, cx: &mut Cx<'_, D>, database: Option<&str>) {
+        let mut suspended = false;
+        match database {
+            Some(name) => {
+                cx.env.shared.switch(name, |switches| switches.paused = false);
+            }
+            None => {
+                suspended = cx.env.activity == Activity::Suspended;
+                self.suspended_by = None;
+                cx.env.activity = Activity::Active;
+            }
+        }
+        for id in self.pool_ids_of(database) {
+            self.in_pool(cx, id, |pool, _| {
+                if database.is_some() {
+                    pool.state.paused = false;
+                }
+                pool.notice();
+            });
+        }
+        if suspended {
+            self.unsuspend(cx);
+        }
+    }
+
+    fn resume_by_signal<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let line = match cx.env.activity {
+            Activity::Active => "got SIGUSR2, but not paused/suspended",
+            Activity::Paused => "got SIGUSR2, continuing from PAUSE",
+            Activity::Suspended => "got SIGUSR2, continuing from SUSPEND",
+        };
+        if cx.env.worker.0 == 0 {
+            cx.log(Level::Log, line);
+        }
+        if cx.env.activity != Activity::Active {
+            self.resume(cx, None);
+        }
+    }
+
+    fn suspend<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        cx.env.activity = Activity::Suspended;
+        let unpooled: Vec<UnpooledId> = self.unpooled.keys().collect();
+        for id in unpooled {
+            if self.unpooled[id].console().is_none() {
+                self.pause_unpooled(cx, id);
+            }
+        }
+        self.for_pools(cx, |pool, cx| {
+            let clients: Vec<ClientId> = pool.clients.keys().collect();
+            clients.into_iter().for_each(|id| pool.pause_client(cx, id));
+        });
+    }
+
+    fn unsuspend<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let unpooled: Vec<UnpooledId> = self.unpooled.keys().collect();
+        for id in unpooled {
+            self.unpause_unpooled(cx, id);
+        }
+        self.for_pools(cx, |pool, cx| {
+            let clients: Vec<ClientId> = pool.clients.keys().collect();
+            clients.into_iter().for_each(|id| pool.client_unpause(cx, id));
+        });
+    }
+
+    /// SUSPEND that could not flush everything in `suspend_timeout`.
+    fn close_unflushed<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let unpooled = self.unpooled.iter().filter(|(_, client)| cx.driver.backlog(client.conn) > 0);
+        let stuck: Vec<UnpooledId> = unpooled.map(|(id, _)| id).collect();
+        for id in stuck {
+            self.remove_unpooled(cx, id, "suspend_timeout", CloseMode::Now);
+        }
+        self.for_pools(cx, |pool, cx| {
+            let clients = pool.clients.iter().filter(|(_, client)| cx.driver.backlog(client.conn) > 0);
+            let stuck: Vec<ClientId> = clients.map(|(id, _)| id).collect();
+            stuck.into_iter().for_each(|id| pool.remove_client(cx, id, "suspend_timeout", CloseMode::Now));
+        });
+    }
+
+    /// Marks servers to be closed at their next rest; free ones and those that log in go at once. The machine forgets what it
+    /// knew of the servers' parameters.
+    pub(crate) fn reconnect<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        database: Option<&str>,
+        reason: &'static str,
+    ) {
+        for id in self.pool_ids_of(database) {
+            self.in_pool(cx, id, |pool, cx| pool.recycle_pool(cx, reason));
+        }
+    }
+}
+
+impl Pool {
+    fn recycle_pool<D: Driver>(&mut self, cx: &mut Cx<'_, D>, reason: &'static str) {
+        let pool = &mut self.state;
+        pool.greeting = None;
+        pool.failure = None;
+        pool.failed_hosts.clear();
+        pool.dial_after_us = 0;
+        pool.speaks_only_3_0 = false;
+        let servers: Vec<ServerId> = self.servers.keys().collect();
+        for server_id in servers {
+            self.recycle_server(cx, server_id, reason);
+        }
+        self.notice();
+    }
+
+    /// Closes a server now, or when it comes to rest.
+    pub(crate) fn recycle_server<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        reason: &'static str,
+    ) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        match server.state.kind() {
+            // A client that listens must learn of the move: otherwise it hears nothing from the server that it goes to now.
+            ServerKind::Idle | ServerKind::Listening => self.close_server(cx, id, reason, CloseMode::Flush),
+            ServerKind::Login if server.state.client().is_none() => {
+                self.close_server(cx, id, reason, CloseMode::Now);
+            }
+            // A replication server would never be released.
+            ServerKind::Active if server.replication => self.lose_server(cx, id, reason.into()),
+            _ => server.retire = Some(reason),
+        }
+    }
+}
+
+impl Worker {
+    fn kill<D: Driver>(&mut self, cx: &mut Cx<'_, D>, database: Option<&str>) {
+        if let Some(name) = database {
+            cx.env.shared.switch(name, |switches| switches.paused = true);
+        }
+        for id in self.pool_ids_of(database) {
+            let name = Arc::clone(&self.pools[id].state.database);
+            cx.env.shared.switch(&name, |switches| switches.paused = true);
+            self.empty_pool(cx, id);
+        }
+    }
+
+    /// Disconnects a pool's clients and servers, and forgets the pool.
+    fn empty_pool<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: PoolId) {
+        self.in_pool(cx, id, |pool, cx| {
+            let clients: Vec<ClientId> = pool.clients.keys().collect();
+            for client in clients {
+                pool.refuse_client(cx, client, &Fault::DatabaseRemoved);
+            }
+        });
+        self.drop_pool(cx, id, "database removed");
+    }
+
+    fn kill_client<D: Driver>(&mut self, cx: &mut Cx<'_, D>, serial: u64) -> Outcome {
+        let unpooled = self.unpooled.iter().find(|(_, client)| client.serial == serial).map(|(id, _)| id);
+        if let Some(id) = unpooled {
+            self.refuse_unpooled(cx, id, &Fault::ForcedDisconnect);
+        }
+        let pooled = self.pools.iter().find_map(|(pool, members)| {
+            let (id, _) = members.clients.iter().find(|(_, client)| client.serial == serial)?;
+            Some((pool, id))
+        });
+        if let Some((pool, id)) = pooled {
+            self.in_pool(cx, pool, |pool, cx| pool.refuse_client(cx, id, &Fault::ForcedDisconnect));
+        }
+        Outcome::Sums(vec![("killed", u64::from(unpooled.is_some() || pooled.is_some()))])
+    }
+
+    /// New configuration: pools follow, servers that were made by other rules are recycled, clients of databases that are gone
+    /// are told.
+    fn follow_rules<D: Driver>(&mut self, cx: &mut Cx<'_, D>, rules: Rules) {
+        let old = std::mem::replace(&mut cx.env.rules, rules);
+        let config = Arc::clone(&cx.env.rules.config);
+        let tls_changed = old.server_tls_epoch != cx.env.rules.server_tls_epoch;
+        let diff = old.config.diff(&config);
+        cx.env.sampler = Sampler::new(&config.main);
+        // A shorter period begins at once.
+        self.stats_us =
+            self.stats_us.min(cx.env.now.mono_us + crate::worker::maintenance::stats_period_us(&config));
+        cx.env.measured.resize(crate::pool::show::measure::share_bytes(&config.main, &cx.env.shared));
+        let is_removed = |name: &str| diff.removed.iter().any(|other| other == name);
+        cx.env.shared.keep_switches(|name| config.database(name).is_some() && !is_removed(name));
+        for id in self.pool_ids_of(None) {
+            let name = Arc::clone(&self.pools[id].state.database);
+            // A name that `*` stands for now, or did before, is another database than the one of its own entry.
+            let is_named = |names: &[String]| names.iter().any(|other| **other == *name);
+            let Some(database) = config.database(&name).filter(|_| !is_removed(&name)) else {
+                self.empty_pool(cx, id);
+                continue;
+            };
+            let recycled = is_among(&diff.recycled, &config, &name) || is_named(&diff.added);
+            self.in_pool(cx, id, |pool, cx| {
+                pool.state.config = Arc::new(database.into_owned());
+                pool.state.follow(&config);
+                // PgBouncer's words for TLS, too.
+                if recycled || tls_changed {
+                    pool.recycle_pool(cx, "database configuration changed");
+                }
+                pool.notice();
+            });
+        }
+    }
+
+    /// There is no successor left to hand over to.
+    fn serve_on(&mut self, env: &mut Env) {
+        if env.stopping == Some(Shutdown::HandOver) {
+            env.stopping = Some(Shutdown::WaitForClients);
+        }
+    }
+
+    /// A shutdown begins, or becomes more urgent.
+    pub(crate) fn begin_stopping<D: Driver>(&mut self, cx: &mut Cx<'_, D>, kind: Shutdown) {
+        if cx.env.stopping.is_some_and(|present| urgency(present) >= urgency(kind)) {
+            return;
+        }
+        if cx.env.stopping.is_none() {
+            self.stopping_us = cx.env.now.mono_us;
+        }
+        cx.env.stopping = Some(kind);
+        self.said_drained = false;
+        // Unix sockets stay, for the console.
+        if kind != Shutdown::Now {
+            cx.driver.stop_listening();
+        }
+        if cx.env.activity == Activity::Suspended {
+            // A suspended client is not read and cannot finish the work that the shutdown waits for.
+            self.resume(cx, None);
+        }
+        if kind != Shutdown::WaitForServers {
+            return;
+        }
+        self.for_pools(cx, |pool, cx| {
+            let waits = |client: &Client| matches!(client.state, ClientState::AwaitingServer(_));
+            let logging_in = pool.clients.iter().filter(|(_, client)| waits(client));
+            let logging_in: Vec<ClientId> = logging_in.map(|(id, _)| id).collect();
+            for id in logging_in {
+                pool.refuse_client(cx, id, &Fault::ServerShuttingDown);
+            }
+        });
+        self.for_pools(cx, |pool, cx| {
+            pool.refuse_lookups(cx, Obstacle::ShuttingDown);
+            // The servers that are there serve what clients asked for before this.
+            pool.hand_out(cx);
+        });
+    }
+
+    /// Says, once, that nothing is left that the shutdown waits for.
+    pub(crate) fn check_stopping<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        let done = match cx.env.stopping {
+            None | Some(Shutdown::Now) => return,
+            Some(Shutdown::WaitForServers) => {
+                let waited_for = |kind| !matches!(kind, ServerKind::Login | ServerKind::Listening);
+                let mut servers = self.pools.values().flat_map(|pool| pool.servers.values());
+                !servers.any(|server| waited_for(server.state.kind()))
+            }
+            // Clients that the process before this one still serves come to the next one through here, and no other way.
+            Some(Shutdown::HandOver) if self.awaits_arrivals => false,
+            // Clients and servers on their way to a successor come back if that is lost.
+            Some(Shutdown::WaitForClients | Shutdown::HandOver) if cx.driver.is_giving() => false,
+            Some(Shutdown::WaitForClients | Shutdown::HandOver) => {
+                self.unpooled.values().all(|client| client.console().is_some())
+                    && self.pools.values().all(|pool| pool.clients.is_empty())
+            }
+        };
+        if done && !self.said_drained {
+            self.said_drained = true;
+            cx.driver.ask(Question::Drained(cx.env.worker));
+        }
+    }
+}
+
+/// A shutdown that has begun gives way only to a more urgent one.
+fn urgency(kind: Shutdown) -> u8 {
+    match kind {
+        Shutdown::WaitForClients => 0,
+        Shutdown::HandOver => 1,
+        Shutdown::WaitForServers => 2,
+        Shutdown::Now => 3,
+    }
+}
+
+/// The list of a reload's diff names this database, or the fallback that it comes from.
+fn is_among(names: &[String], config: &Config, database: &str) -> bool {
+    let listed = config.databases.contains_key(database);
+    names.iter().any(|name| name == database || (!listed && name == pgweir_settings::FALLBACK_DATABASE))
+}

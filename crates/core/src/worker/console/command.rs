@@ -1,0 +1,440 @@
+//! The console's commands: their grammar and their outcomes. `WORD [WORD] [;]`, or `SET key = value [;]`.
+
+use std::collections::VecDeque;
+
+use crate::driver::WorkerId;
+use crate::ids::UnpooledId;
+use crate::limits::NAME_BYTES_MAX;
+use crate::mail::Shutdown;
+use crate::stats::snapshot::StatementSnapshot;
+use crate::stats::{Stats, Window};
+
+/// What SHOW shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "named as the commands are")]
+pub enum Topic {
+    ActiveSockets,
+    Clients,
+    ClientsExtended,
+    Config,
+    Databases,
+    DnsHosts,
+    DnsZones,
+    Fds,
+    Help,
+    Lists,
+    Mem,
+    Peers,
+    PeerPools,
+    Percentiles,
+    Pools,
+    PoolsExtended,
+    Servers,
+    ServersExtended,
+    Sockets,
+    State,
+    Statements,
+    Stats,
+    StatsAverages,
+    StatsExtended,
+    StatsTotals,
+    Totals,
+    Users,
+    Version,
+}
+
+/// Every topic by its word.
+pub(crate) const TOPICS: [(&str, Topic); 28] = [
+    ("active_sockets", Topic::ActiveSockets),
+    ("clients", Topic::Clients),
+    ("clients_extended", Topic::ClientsExtended),
+    ("config", Topic::Config),
+    ("databases", Topic::Databases),
+    ("dns_hosts", Topic::DnsHosts),
+    ("dns_zones", Topic::DnsZones),
+    ("fds", Topic::Fds),
+    ("help", Topic::Help),
+    ("lists", Topic::Lists),
+    ("mem", Topic::Mem),
+    ("peers", Topic::Peers),
+    ("peer_pools", Topic::PeerPools),
+    ("percentiles", Topic::Percentiles),
+    ("pools", Topic::Pools),
+    ("pools_extended", Topic::PoolsExtended),
+    ("servers", Topic::Servers),
+    ("servers_extended", Topic::ServersExtended),
+    ("sockets", Topic::Sockets),
+    ("state", Topic::State),
+    ("statements", Topic::Statements),
+    ("stats", Topic::Stats),
+    ("stats_averages", Topic::StatsAverages),
+    ("stats_extended", Topic::StatsExtended),
+    ("stats_totals", Topic::StatsTotals),
+    ("totals", Topic::Totals),
+    ("users", Topic::Users),
+    ("version", Topic::Version),
+];
+
+/// Parameters that drivers ask for, with the answers that are always the same.
+pub(crate) const FIXED_PARAMETERS: [(&str, &str); 5] = [
+    ("client_encoding", "UTF-8"),
+    ("default_transaction_isolation", "read committed"),
+    ("standard_conforming_strings", "on"),
+    ("datestyle", "ISO"),
+    ("timezone", "GMT"),
+];
+
+/// Parameters that drivers set right after connecting. There is nothing on the console that they could change.
+const DRIVERS_PARAMETERS: [&str; 2] = ["application_name", "extra_float_digits"];
+
+/// SET of this parameter succeeds, and changes nothing.
+pub(crate) fn is_ignored(parameter: &str) -> bool {
+    let fixed = FIXED_PARAMETERS.iter().map(|(name, _)| *name);
+    fixed.chain(DRIVERS_PARAMETERS).any(|name| name.eq_ignore_ascii_case(parameter))
+}
+
+/// A command.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Command {
+    /// SHOW of a topic.
+    Show(Topic),
+    /// SHOW of a parameter that PostgreSQL would know: index into the fixed answers.
+    ShowParameter(usize),
+    /// SET of a setting.
+    Set {
+        /// Its name.
+        key: String,
+        /// The value as typed.
+        value: String,
+    },
+    /// PAUSE, of one database or all.
+    Pause(Option<String>),
+    /// RESUME, of one database or all.
+    Resume(Option<String>),
+    /// DISABLE a database.
+    Disable(String),
+    /// ENABLE a database.
+    Enable(String),
+    /// RECONNECT, of one database or all.
+    Reconnect(Option<String>),
+    /// KILL, of one database or all.
+    Kill(Option<String>),
+    /// KILL_CLIENT, by SHOW CLIENTS' `id`.
+    KillClient(u64),
+    /// WAIT_CLOSE, of one database or all.
+    WaitClose(Option<String>),
+    /// SUSPEND.
+    Suspend,
+    /// RELOAD.
+    Reload,
+    /// Another pgweir takes our place (`-R`); not for people.
+    TakeOver,
+    /// SHUTDOWN, of any kind.
+    Shutdown(Shutdown),
+}
+
+/// Why a text is no command that could be carried out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum NoCommand {
+    /// It is no command; the error that every user gets.
+    Unknown(String),
+    /// It is a command for administrators, and lacks something. A user who is no administrator is told that
+    /// first.
+    Lacking(&'static str),
+}
+
+impl Command {
+    /// Reads a command.
+    pub(crate) fn parse(text: &str) -> Result<Command, NoCommand> {
+        let tokens = tokens(text).map_err(NoCommand::Unknown)?;
+        let invalid = || NoCommand::Unknown(format!("invalid command '{text}', use SHOW HELP;"));
+        let too_long = || NoCommand::Unknown("bad arguments".to_owned());
+        let mut words = tokens.iter().map(Token::text);
+        let Some(verb) = words.next().map(str::to_lowercase) else { return Err(invalid()) };
+        if verb.len() > VERB_BYTES_MAX {
+            return Err(too_long());
+        }
+        if verb == "set" {
+            return parse_set(&tokens).ok_or_else(invalid);
+        }
+        if tokens.iter().any(|token| !matches!(token, Token::Word(_) | Token::Quoted(_))) {
+            return Err(invalid());
+        }
+        let argument = words.next();
+        if argument.is_some_and(|argument| argument.len() > NAME_BYTES_MAX) {
+            return Err(too_long());
+        }
+        if words.next().is_some() {
+            return Err(invalid());
+        }
+        let database = argument.map(str::to_owned);
+        let named = |make: fn(String) -> Command| {
+            database.clone().map(make).ok_or(NoCommand::Lacking("a database is required"))
+        };
+        let bare = |command: Command| match argument {
+            None => Ok(command),
+            Some(_) => Err(invalid()),
+        };
+        match verb.as_str() {
+            "show" | "select" => show(argument.unwrap_or_default()).ok_or_else(invalid),
+            "pause" => Ok(Command::Pause(database)),
+            "resume" => Ok(Command::Resume(database)),
+            "disable" => named(Command::Disable),
+            "enable" => named(Command::Enable),
+            "reconnect" => Ok(Command::Reconnect(database)),
+            "kill" => Ok(Command::Kill(database)),
+            "kill_client" => argument
+                .and_then(|id| id.parse().ok())
+                .map(Command::KillClient)
+                .ok_or(NoCommand::Lacking("invalid client pointer supplied")),
+            "wait_close" => Ok(Command::WaitClose(database)),
+            "suspend" => bare(Command::Suspend),
+            "take_over" => bare(Command::TakeOver),
+            "reload" => bare(Command::Reload),
+            "shutdown" => match argument.map(str::to_lowercase).as_deref() {
+                None => Ok(Command::Shutdown(Shutdown::Now)),
+                Some("wait_for_servers") => Ok(Command::Shutdown(Shutdown::WaitForServers)),
+                Some("wait_for_clients") => Ok(Command::Shutdown(Shutdown::WaitForClients)),
+                Some(_) => Err(invalid()),
+            },
+            _ => Err(invalid()),
+        }
+    }
+
+    /// The tag of its CommandComplete.
+    pub(crate) fn tag(&self) -> String {
+        match self {
+            Command::Show(_) | Command::ShowParameter(_) => "SHOW".to_owned(),
+            Command::Set { key, value } => format!("SET {key}={value}"),
+            Command::Pause(_) => "PAUSE".to_owned(),
+            Command::Resume(_) => "RESUME".to_owned(),
+            Command::Disable(_) => "DISABLE".to_owned(),
+            Command::Enable(_) => "ENABLE".to_owned(),
+            Command::Reconnect(_) => "RECONNECT".to_owned(),
+            Command::Kill(_) => "KILL".to_owned(),
+            Command::KillClient(_) => "KILL_CLIENT".to_owned(),
+            Command::WaitClose(_) => "WAIT_CLOSE".to_owned(),
+            Command::Suspend => "SUSPEND".to_owned(),
+            Command::Reload => "RELOAD".to_owned(),
+            Command::TakeOver => "TAKE_OVER".to_owned(),
+            Command::Shutdown(_) => "SHUTDOWN".to_owned(),
+        }
+    }
+
+    /// The command as it would be typed.
+    #[must_use]
+    pub fn text(&self) -> String {
+        match (self, self.database()) {
+            (Command::KillClient(id), _) => format!("KILL_CLIENT {id}"),
+            (_, Some(database)) => format!("{} {database}", self.tag()),
+            (_, None) => self.tag(),
+        }
+    }
+
+    /// The database it is about.
+    pub(crate) fn database(&self) -> Option<&str> {
+        match self {
+            Command::Pause(name)
+            | Command::Resume(name)
+            | Command::Reconnect(name)
+            | Command::Kill(name)
+            | Command::WaitClose(name) => name.as_deref(),
+            Command::Disable(name) | Command::Enable(name) => Some(name),
+            _ => None,
+        }
+    }
+}
+
+fn show(word: &str) -> Option<Command> {
+    let is = |known: &str| known.eq_ignore_ascii_case(word);
+    if let Some((_, topic)) = TOPICS.iter().find(|(known, _)| is(known)) {
+        return Some(Command::Show(*topic));
+    }
+    FIXED_PARAMETERS.iter().position(|(known, _)| is(known)).map(Command::ShowParameter)
+}
+
+/// `SET key = value`, `SET key TO 'value'`.
+fn parse_set(tokens: &[Token]) -> Option<Command> {
+    let [_, Token::Word(key) | Token::Quoted(key), between, rest @ ..] = tokens else { return None };
+    let assigns = match between {
+        Token::Equals => true,
+        Token::Word(word) => word.eq_ignore_ascii_case("to"),
+        _ => false,
+    };
+    match rest {
+        [Token::Word(value) | Token::Quoted(value) | Token::Text(value)] if assigns => {
+            Some(Command::Set { key: key.clone(), value: value.clone() })
+        }
+        _ => None,
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Token {
+    Word(String),
+    /// `"name"`.
+    Quoted(String),
+    /// `'text'`.
+    Text(String),
+    Equals,
+}
+
+impl Token {
+    fn text(&self) -> &str {
+        match self {
+            Token::Word(text) | Token::Quoted(text) | Token::Text(text) => text,
+            Token::Equals => "=",
+        }
+    }
+}
+
+/// Longest command word.
+const VERB_BYTES_MAX: usize = 15;
+
+/// Longest value that SET takes, and longest word.
+const TOKEN_BYTES_MAX: usize = 255;
+
+fn tokens(text: &str) -> Result<Vec<Token>, String> {
+    let text = text.trim();
+    let mut rest = text.strip_suffix(';').unwrap_or(text).trim_end();
+    let mut tokens = Vec::new();
+    while let Some(first) = rest.chars().next() {
+        let (token, used) = match first {
+            '=' => (Token::Equals, 1),
+            '"' | '\'' => {
+                let (content, used) = quoted(rest, first).ok_or("unterminated quoted string")?;
+                let token = if first == '"' { Token::Quoted(content) } else { Token::Text(content) };
+                (token, used)
+            }
+            _ => {
+                let used = rest.find(|c: char| c.is_whitespace() || "='\"".contains(c)).unwrap_or(rest.len());
+                (Token::Word(rest[..used].to_owned()), used)
+            }
+        };
+        if token.text().len() > TOKEN_BYTES_MAX {
+            return Err("bad arguments".to_owned());
+        }
+        tokens.push(token);
+        rest = rest[used..].trim_start();
+    }
+    Ok(tokens)
+}
+
+/// What stands in quotes, doubled ones undone, and how much of the text that took.
+fn quoted(text: &str, quote: char) -> Option<(String, usize)> {
+    let mut content = String::new();
+    let mut chars = text.char_indices().skip(1).peekable();
+    while let Some((at, c)) = chars.next() {
+        if c != quote {
+            content.push(c);
+        } else if chars.peek().is_some_and(|&(_, next)| next == quote) {
+            content.push(quote);
+            chars.next();
+        } else {
+            return Some((content, at + quote.len_utf8()));
+        }
+    }
+    None
+}
+
+/// One worker's share of the answer to a command.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Done.
+    Done,
+    /// Done, with a remark for the user: a NOTICE.
+    Noted(&'static str),
+    /// Rows of the topic's table, in text form.
+    Rows(Vec<Vec<Option<String>>>),
+    /// Per database: totals, and the last period's change.
+    Stats(Vec<(String, Stats, Window)>),
+    /// The statements that took most time.
+    Statements(Vec<StatementSnapshot>),
+    /// The rows of SHOW LISTS, or of SHOW MEM, to be added up: name and number.
+    Sums(Vec<(&'static str, u64)>),
+    /// It failed; what the user is told.
+    Failed(String),
+    /// It was waited for, and another command undid it in the meantime; what the user is told.
+    Undone(&'static str),
+}
+
+/// The origin of a command, which is told its outcome.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Asker {
+    /// A client at the console.
+    Console(UnpooledId),
+    /// The control plane, under its own number.
+    Control(u64),
+}
+
+/// A command that workers carry out, kept by the worker that serves the console client.
+pub(crate) struct PendingCommand {
+    pub(crate) asker: Asker,
+    pub(crate) command: Command,
+    /// Workers (or the control plane) that have not answered yet.
+    pub(crate) missing: u16,
+    pub(crate) outcomes: Vec<Outcome>,
+}
+
+/// What a worker waits for before it answers a command.
+pub(crate) struct Task {
+    pub(crate) from: WorkerId,
+    pub(crate) ticket: u64,
+    pub(crate) until: Until,
+}
+
+/// See [`Task`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Until {
+    /// No server of the database (or of any) is in use: PAUSE.
+    Released(Option<String>),
+    /// No server of the database (or of any) is marked to be closed: WAIT_CLOSE.
+    Closed(Option<String>),
+    /// Nothing is buffered, or this time has come: SUSPEND.
+    Flushed {
+        /// Monotonic, µs.
+        deadline_us: u64,
+    },
+}
+
+/// The order in which tasks are looked at: as they came.
+pub(crate) type Tasks = VecDeque<Task>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_read_in_any_case_with_or_without_semicolon() {
+        assert_eq!(Command::parse("SHOW pools;"), Ok(Command::Show(Topic::Pools)));
+        assert_eq!(Command::parse(" select Version "), Ok(Command::Show(Topic::Version)));
+        assert_eq!(Command::parse("show timezone"), Ok(Command::ShowParameter(4)));
+        assert_eq!(Command::parse("PAUSE \"a\"\"b-c\";"), Ok(Command::Pause(Some("a\"b-c".into()))));
+        assert_eq!(
+            Command::parse("shutdown WAIT_FOR_CLIENTS"),
+            Ok(Command::Shutdown(Shutdown::WaitForClients))
+        );
+    }
+
+    #[test]
+    fn set_takes_words_and_quoted_values() {
+        let set = |value: &str| Ok(Command::Set { key: "pool_mode".into(), value: value.into() });
+        assert_eq!(Command::parse("SET pool_mode=session"), set("session"));
+        assert_eq!(Command::parse("set pool_mode TO 'it''s';"), set("it's"));
+        assert_eq!(
+            Command::parse("set pool_mode"),
+            Err(NoCommand::Unknown("invalid command 'set pool_mode', use SHOW HELP;".into()))
+        );
+    }
+
+    #[test]
+    fn what_is_no_command_is_named_in_the_error() {
+        let unknown = NoCommand::Unknown("invalid command 'FOO', use SHOW HELP;".into());
+        assert_eq!(Command::parse("FOO"), Err(unknown));
+        assert_eq!(Command::parse("disable"), Err(NoCommand::Lacking("a database is required")));
+        let lacking = NoCommand::Lacking("invalid client pointer supplied");
+        assert_eq!(Command::parse("kill_client x"), Err(lacking));
+        assert!(Command::parse("").is_err());
+        assert!(Command::parse("show 'pools").is_err());
+    }
+}

@@ -1,0 +1,43 @@
+//! Hosts whose addresses change: the machine gives up servers at an address that their host has left, as they come to rest.
+//! Also the rows of SHOW about names. The driver looks names up.
+
+use std::net::SocketAddr;
+
+use crate::context::Cx;
+use crate::driver::{Driver, NamesSeen};
+use crate::worker::Worker;
+
+type Row = Vec<Option<String>>;
+
+impl Worker {
+    /// Servers of a host that are not at one of these addresses are to be closed.
+    pub(crate) fn leave_addresses<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        host: &str,
+        addresses: &[SocketAddr],
+    ) {
+        self.for_pools(cx, |pool, cx| pool.leave_addresses(cx, host, addresses));
+    }
+}
+
+/// SHOW DNS_HOSTS.
+pub(crate) fn host_rows(names: &NamesSeen) -> Vec<Row> {
+    let row = |host: &crate::driver::HostSeen| {
+        let addresses: Vec<String> = host.addresses.iter().map(ToString::to_string).collect();
+        vec![
+            Some(host.name.to_string()),
+            Some((host.left_us / 1_000_000).to_string()),
+            Some(addresses.join(",")),
+        ]
+    };
+    names.hosts.iter().map(row).collect()
+}
+
+/// SHOW DNS_ZONES.
+pub(crate) fn zone_rows(names: &NamesSeen) -> Vec<Row> {
+    let row = |zone: &crate::driver::ZoneSeen| {
+        vec![Some(zone.name.to_string()), Some(zone.serial.to_string()), Some(zone.hosts.to_string())]
+    };
+    names.zones.iter().map(row).collect()
+}

@@ -1,0 +1,61 @@
+//! The console: a virtual database on which commands are typed. It says which commands there are, which users
+//! may use them, and what their answers look like. What they do to clients and servers is in
+//! `admin.rs` and in the worker's `actions.rs`.
+
+pub(crate) mod admin;
+pub mod command;
+pub(crate) mod descriptors;
+pub(crate) mod extended;
+pub(crate) mod hosts;
+pub(crate) mod report;
+pub(crate) mod session;
+pub(crate) mod statements;
+pub(crate) mod table;
+
+use pgweir_settings::{AuthType, Config, Main};
+
+/// The database's name, as PgBouncer has it.
+pub(crate) const DATABASE: &str = "pgbouncer";
+
+/// The name it also goes by.
+const DATABASE_ALIAS: &str = "pgweir";
+
+/// What the console reports as `server_version`: drivers parse it.
+pub const VERSION: &str = "1.25.2/bouncer";
+
+/// The columns of a SHOW, in order.
+#[must_use]
+pub fn column_names(topic: command::Topic) -> Vec<&'static str> {
+    table::column_names(topic)
+}
+
+/// Whether a database is the console. A configured database that has the other name wins over it.
+pub(crate) fn is_database(config: &Config, name: &str) -> bool {
+    name == DATABASE || name == DATABASE_ALIAS && !config.databases.contains_key(DATABASE_ALIAS)
+}
+
+/// Whether this is the name by which the house user may enter without a password.
+pub(crate) fn is_house_name(user: &str) -> bool {
+    user == DATABASE || user == DATABASE_ALIAS
+}
+
+/// What a user may do on the console.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Rights {
+    /// SnapshotRequest.
+    Stats,
+    /// SnapshotRequest and act.
+    Admin,
+}
+
+/// The rights of a user with a proven identity.
+pub(crate) fn rights(main: &Main, user: &str) -> Option<Rights> {
+    let among = |names: &[String]| names.iter().any(|name| name == user);
+    if among(&main.admin_users) {
+        Some(Rights::Admin)
+    } else if among(&main.stats_users) || main.auth_type == AuthType::Any {
+        Some(Rights::Stats)
+    } else {
+        None
+    }
+}

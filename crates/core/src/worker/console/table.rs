@@ -1,0 +1,457 @@
+//! The tables that SHOW answers with: column names and types.
+//!
+//! A table that PgBouncer has, has exactly the columns of PgBouncer 1.25, in its order: tools read them by position. What pgweir
+//! adds to such a table is in a second table, `<name>_extended`: PgBouncer's columns first, then pgweir's.
+
+use std::borrow::Cow;
+
+use pgweir_wire::backend::{Column, encode_data_row, encode_row_description};
+
+use crate::worker::console::command::{Command, FIXED_PARAMETERS, Topic};
+
+/// A column's type, as it is announced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Type {
+    Text,
+    Int4,
+    Int8,
+    Numeric,
+    /// Only keys are, and none is ever shown: its values are NULL.
+    Bytea,
+}
+
+use Type::{Bytea, Int4, Int8, Numeric, Text};
+
+const SOCKET: [(&str, Type); 21] = [
+    ("type", Text),
+    ("user", Text),
+    ("database", Text),
+    ("replication", Text),
+    ("state", Text),
+    ("addr", Text),
+    ("port", Int4),
+    ("local_addr", Text),
+    ("local_port", Int4),
+    ("connect_time", Text),
+    ("request_time", Text),
+    ("wait", Int4),
+    ("wait_us", Int4),
+    ("close_needed", Int4),
+    ("ptr", Text),
+    ("link", Text),
+    ("remote_pid", Int4),
+    ("tls", Text),
+    ("application_name", Text),
+    ("prepared_statements", Int4),
+    ("id", Int8),
+];
+
+/// What CLIENTS_EXTENDED and SERVERS_EXTENDED add. `multiplexed`: 1 for a client with a statement that is
+/// queued on a server after another client's; for a server, the number of these clients. Then why a client
+/// keeps its server between transactions, and since when; the age of the transaction; the fingerprint of the
+/// statement that runs.
+const SOCKET_OURS: [(&str, Type); 5] = [
+    ("multiplexed", Int4),
+    ("pinned", Text),
+    ("pinned_since", Text),
+    ("transaction_us", Int8),
+    ("statement", Text),
+];
+
+const SOCKET_BUFFERS: [(&str, Type); 7] = [
+    ("recv_pos", Int4),
+    ("pkt_pos", Int4),
+    ("pkt_remain", Int4),
+    ("send_pos", Int4),
+    ("send_remain", Int4),
+    ("pkt_avail", Int4),
+    ("send_avail", Int4),
+];
+
+const STATS: [(&str, Type); 23] = [
+    ("database", Text),
+    ("total_server_assignment_count", Numeric),
+    ("total_xact_count", Numeric),
+    ("total_query_count", Numeric),
+    ("total_received", Numeric),
+    ("total_sent", Numeric),
+    ("total_xact_time", Numeric),
+    ("total_query_time", Numeric),
+    ("total_wait_time", Numeric),
+    ("total_client_parse_count", Numeric),
+    ("total_server_parse_count", Numeric),
+    ("total_bind_count", Numeric),
+    ("avg_server_assignment_count", Numeric),
+    ("avg_xact_count", Numeric),
+    ("avg_query_count", Numeric),
+    ("avg_recv", Numeric),
+    ("avg_sent", Numeric),
+    ("avg_xact_time", Numeric),
+    ("avg_query_time", Numeric),
+    ("avg_wait_time", Numeric),
+    ("avg_client_parse_count", Numeric),
+    ("avg_server_parse_count", Numeric),
+    ("avg_bind_count", Numeric),
+];
+
+/// What STATS_EXTENDED adds.
+const STATS_OURS: [(&str, Type); 2] =
+    [("total_client_login_count", Numeric), ("avg_client_login_count", Numeric)];
+
+const STATS_AVERAGES: [(&str, Type); 12] = [
+    ("database", Text),
+    ("server_assignment_count", Numeric),
+    ("xact_count", Numeric),
+    ("query_count", Numeric),
+    ("bytes_received", Numeric),
+    ("bytes_sent", Numeric),
+    ("xact_time", Numeric),
+    ("query_time", Numeric),
+    ("wait_time", Numeric),
+    ("avg_client_parse_count", Numeric),
+    ("avg_server_parse_count", Numeric),
+    ("avg_bind_count", Numeric),
+];
+
+const STATS_TOTALS: [(&str, Type); 12] = [
+    ("database", Text),
+    ("server_assignment_count", Numeric),
+    ("xact_count", Numeric),
+    ("query_count", Numeric),
+    ("bytes_received", Numeric),
+    ("bytes_sent", Numeric),
+    ("xact_time", Numeric),
+    ("query_time", Numeric),
+    ("wait_time", Numeric),
+    ("client_parse_count", Numeric),
+    ("server_parse_count", Numeric),
+    ("bind_count", Numeric),
+];
+
+/// The counters by the names of SHOW TOTALS, which differ from the columns of SHOW STATS.
+pub(crate) const TOTALS: [&str; 11] = [
+    "server_assignment_count",
+    "xact_count",
+    "query_count",
+    "client_bytes",
+    "server_bytes",
+    "xact_time",
+    "query_time",
+    "wait_time",
+    "ps_client_parse_count",
+    "ps_server_parse_count",
+    "ps_bind_count",
+];
+
+const POOLS: [(&str, Type); 17] = [
+    ("database", Text),
+    ("user", Text),
+    ("cl_active", Int4),
+    ("cl_waiting", Int4),
+    ("cl_active_cancel_req", Int4),
+    ("cl_waiting_cancel_req", Int4),
+    ("sv_active", Int4),
+    ("sv_active_cancel", Int4),
+    ("sv_being_canceled", Int4),
+    ("sv_idle", Int4),
+    ("sv_used", Int4),
+    ("sv_tested", Int4),
+    ("sv_login", Int4),
+    ("maxwait", Int4),
+    ("maxwait_us", Int4),
+    ("pool_mode", Text),
+    ("load_balance_hosts", Text),
+];
+
+/// What POOLS_EXTENDED adds.
+const POOLS_OURS: [(&str, Type); 15] = [
+    ("sv_short_target", Int4),
+    ("sv_short", Int4),
+    ("cl_multiplexed", Int4),
+    ("total_multiplexed", Int8),
+    ("total_requeued", Int8),
+    ("total_multiplex_violations", Int8),
+    ("total_target_changes", Int8),
+    ("sv_pinned", Int4),
+    ("total_session_replays", Int8),
+    ("total_session_audits", Int8),
+    ("total_session_remembered", Int8),
+    ("total_pins", Int8),
+    ("total_session_checks", Int8),
+    ("total_session_differences", Int8),
+    ("connect_failure", Text),
+];
+
+const DATABASES: [(&str, Type); 17] = [
+    ("name", Text),
+    ("host", Text),
+    ("port", Int4),
+    ("database", Text),
+    ("force_user", Text),
+    ("pool_size", Int4),
+    ("min_pool_size", Int4),
+    ("reserve_pool_size", Int4),
+    ("server_lifetime", Int4),
+    ("pool_mode", Text),
+    ("load_balance_hosts", Text),
+    ("max_connections", Int4),
+    ("current_connections", Int4),
+    ("max_client_connections", Int4),
+    ("current_client_connections", Int4),
+    ("paused", Int4),
+    ("disabled", Int4),
+];
+
+const USERS: [(&str, Type); 8] = [
+    ("name", Text),
+    ("pool_size", Text),
+    ("reserve_pool_size", Text),
+    ("pool_mode", Text),
+    ("max_user_connections", Int4),
+    ("current_connections", Int4),
+    ("max_user_client_connections", Int4),
+    ("current_client_connections", Int4),
+];
+
+const FDS: [(&str, Type); 15] = [
+    ("fd", Int4),
+    ("task", Text),
+    ("user", Text),
+    ("database", Text),
+    ("addr", Text),
+    ("port", Int4),
+    ("cancel", Int8),
+    ("link", Int4),
+    ("client_encoding", Text),
+    ("std_strings", Text),
+    ("datestyle", Text),
+    ("timezone", Text),
+    ("password", Text),
+    ("scram_client_key", Bytea),
+    ("scram_server_key", Bytea),
+];
+
+const PERCENTILES: [(&str, Type); 10] = [
+    ("database", Text),
+    ("user", Text),
+    ("part", Text),
+    ("count", Numeric),
+    ("mean_us", Numeric),
+    ("p50_us", Numeric),
+    ("p90_us", Numeric),
+    ("p95_us", Numeric),
+    ("p99_us", Numeric),
+    ("max_us", Numeric),
+];
+
+const STATEMENTS: [(&str, Type); 16] = [
+    ("database", Text),
+    ("user", Text),
+    ("calls", Numeric),
+    ("total_us", Numeric),
+    ("mean_us", Numeric),
+    ("p50_us", Numeric),
+    ("p95_us", Numeric),
+    ("p99_us", Numeric),
+    ("max_us", Numeric),
+    ("wait_us", Numeric),
+    ("server_us", Numeric),
+    ("client_us", Numeric),
+    ("rows", Numeric),
+    ("bytes", Numeric),
+    ("errors", Numeric),
+    ("query", Text),
+];
+
+fn columns(topic: Topic) -> Vec<(&'static str, Type)> {
+    match topic {
+        Topic::Clients | Topic::Servers => SOCKET.to_vec(),
+        Topic::ClientsExtended | Topic::ServersExtended => [&SOCKET[..], &SOCKET_OURS].concat(),
+        Topic::Sockets | Topic::ActiveSockets => [&SOCKET[..], &SOCKET_BUFFERS].concat(),
+        Topic::Config => vec![("key", Text), ("value", Text), ("default", Text), ("changeable", Text)],
+        Topic::Databases => DATABASES.to_vec(),
+        Topic::DnsHosts => vec![("hostname", Text), ("ttl", Int8), ("addrs", Text)],
+        Topic::DnsZones => vec![("zonename", Text), ("serial", Int8), ("count", Int4)],
+        Topic::Fds => FDS.to_vec(),
+        Topic::Help => Vec::new(),
+        Topic::Lists => vec![("list", Text), ("items", Int4)],
+        Topic::Mem => {
+            vec![("name", Text), ("size", Int4), ("used", Int4), ("free", Int4), ("memtotal", Int4)]
+        }
+        Topic::Peers => vec![("peer_id", Int4), ("host", Text), ("port", Int4), ("pool_size", Int4)],
+        Topic::PeerPools => vec![
+            ("peer_id", Int4),
+            ("cl_active_cancel_req", Int4),
+            ("cl_waiting_cancel_req", Int4),
+            ("sv_active_cancel", Int4),
+            ("sv_login", Int4),
+        ],
+        Topic::Percentiles => PERCENTILES.to_vec(),
+        Topic::Pools => POOLS.to_vec(),
+        Topic::PoolsExtended => [&POOLS[..], &POOLS_OURS].concat(),
+        Topic::Statements => STATEMENTS.to_vec(),
+        Topic::State => vec![("key", Text), ("value", Text)],
+        Topic::Stats => STATS.to_vec(),
+        Topic::StatsExtended => [&STATS[..], &STATS_OURS].concat(),
+        Topic::StatsAverages => STATS_AVERAGES.to_vec(),
+        Topic::StatsTotals => STATS_TOTALS.to_vec(),
+        Topic::Totals => vec![("name", Text), ("value", Numeric)],
+        Topic::Users => USERS.to_vec(),
+        Topic::Version => vec![("version", Text)],
+    }
+}
+
+/// The names of a topic's columns.
+pub(crate) fn column_names(topic: Topic) -> Vec<&'static str> {
+    columns(topic).into_iter().map(|(name, _)| name).collect()
+}
+
+impl Type {
+    /// A value in the binary format of its type, as its send function in PostgreSQL writes it.
+    fn binary(self, text: &str) -> Cow<'_, [u8]> {
+        let integer = || text.parse::<i64>().unwrap_or_default();
+        match self {
+            Text | Bytea => text.as_bytes().into(),
+            Int4 => i32::try_from(integer()).unwrap_or(i32::MAX).to_be_bytes().to_vec().into(),
+            Int8 => integer().to_be_bytes().to_vec().into(),
+            Numeric => binary_numeric(text).into(),
+        }
+    }
+
+    /// Type OID and length, as in pg_type.dat.
+    fn wire(self) -> (u32, i16) {
+        match self {
+            Text => (25, -1),
+            Bytea => (17, -1),
+            Int4 => (23, 4),
+            Int8 => (20, 8),
+            Numeric => (1700, -1),
+        }
+    }
+}
+
+/// numeric_send: digits of base 10,000, the first one's weight, the sign, and the number of decimal places
+/// that are shown.
+fn binary_numeric(text: &str) -> Vec<u8> {
+    const BASE_DIGITS: usize = 4;
+    const NEGATIVE: u16 = 0x4000;
+    let (negative, text) = text.strip_prefix('-').map_or((false, text), |text| (true, text));
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let places = fraction.len();
+    let padded_whole = format!("{whole:0>width$}", width = whole.len().next_multiple_of(BASE_DIGITS));
+    let padded_fraction = format!("{fraction:0<width$}", width = places.next_multiple_of(BASE_DIGITS));
+    let groups = |text: &str| -> Vec<u16> {
+        text.as_bytes()
+            .chunks(BASE_DIGITS)
+            .map(|group| {
+                group.iter().fold(0, |sum, digit| sum * 10 + u16::from(digit.wrapping_sub(b'0') % 10))
+            })
+            .collect()
+    };
+    let whole = groups(&padded_whole);
+    let mut weight = whole.len() as i16 - 1;
+    let mut digits = [whole, groups(&padded_fraction)].concat();
+    let leading = digits.iter().take_while(|&&digit| digit == 0).count();
+    digits.drain(..leading);
+    weight -= leading as i16;
+    while digits.last() == Some(&0) {
+        digits.pop();
+    }
+    if digits.is_empty() {
+        weight = 0;
+    }
+    let head =
+        [digits.len() as u16, weight.cast_unsigned(), if negative { NEGATIVE } else { 0 }, places as u16];
+    head.into_iter().chain(digits).flat_map(u16::to_be_bytes).collect()
+}
+
+/// A row of an answer, as text.
+pub(crate) type Row = Vec<Option<String>>;
+
+/// The columns of an answer: name and type.
+pub(crate) type Columns = Vec<(&'static str, Type)>;
+
+/// Which columns are wanted in binary format, as Bind says it: none, one value for all, or one for each.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Formats(Vec<bool>);
+
+impl Formats {
+    pub(crate) fn new(binary: impl Iterator<Item = bool>) -> Formats {
+        Formats(binary.collect())
+    }
+
+    /// A number of values that fits an answer with so many columns.
+    pub(crate) fn fit(&self, columns: usize) -> bool {
+        matches!(self.0.len(), 0 | 1) || self.0.len() == columns
+    }
+
+    fn is_binary(&self, column: usize) -> bool {
+        match self.0[..] {
+            [] => false,
+            [all] => all,
+            _ => self.0.get(column).copied().unwrap_or_default(),
+        }
+    }
+}
+
+/// The columns of a command's answer; empty for one that answers without rows.
+pub(crate) fn columns_of(command: &Command) -> Columns {
+    match command {
+        Command::Show(topic) => columns(*topic),
+        Command::ShowParameter(index) => vec![(FIXED_PARAMETERS[*index].0, Text)],
+        _ => Vec::new(),
+    }
+}
+
+/// RowDescription.
+pub(crate) fn encode_columns(out: &mut Vec<u8>, columns: &Columns, formats: &Formats) {
+    let described: Vec<Column<'_>> = columns
+        .iter()
+        .enumerate()
+        .map(|(index, &(name, kind))| {
+            let (type_oid, type_len) = kind.wire();
+            Column { name, type_oid, type_len, binary: formats.is_binary(index) }
+        })
+        .collect();
+    encode_row_description(out, &described);
+}
+
+/// DataRow. Values come as text, and are converted if binary ones are wanted.
+pub(crate) fn encode_row(out: &mut Vec<u8>, columns: &Columns, formats: &Formats, row: &[Option<String>]) {
+    debug_assert_eq!(row.len(), columns.len(), "a row has a value for each column");
+    let cells: Vec<Option<Cow<'_, [u8]>>> = row
+        .iter()
+        .zip(columns)
+        .enumerate()
+        .map(|(index, (cell, (_, kind)))| {
+            let text = cell.as_deref()?;
+            Some(if formats.is_binary(index) { kind.binary(text) } else { text.as_bytes().into() })
+        })
+        .collect();
+    let cells: Vec<Option<&[u8]>> = cells.iter().map(|cell| cell.as_deref()).collect();
+    encode_data_row(out, &cells);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_in_binary_as_postgresql_sends_them() {
+        assert_eq!(*Int4.binary("-2"), [0xff, 0xff, 0xff, 0xfe]);
+        assert_eq!(*Int4.binary("99999999999"), i32::MAX.to_be_bytes());
+        assert_eq!(*Int8.binary("4294967296"), [0, 0, 0, 1, 0, 0, 0, 0]);
+        // As `COPY (SELECT 0::numeric, ...) TO ... WITH BINARY` writes them.
+        for (text, expected) in [
+            ("0", &[0u16, 0, 0, 0][..]),
+            ("7", &[1, 0, 0, 0, 7]),
+            ("10000", &[1, 1, 0, 0, 1]),
+            ("123456789", &[3, 2, 0, 0, 1, 2345, 6789]),
+            ("-12.5", &[2, 0, 0x4000, 1, 12, 5000]),
+            ("0.0001", &[1, 0xffff, 0, 4, 1]),
+        ] {
+            let expected: Vec<u8> = expected.iter().flat_map(|value| value.to_be_bytes()).collect();
+            assert_eq!(*Numeric.binary(text), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,428 @@
+//! How a client proves its user: which method holds for it, where its secret comes from, and the exchange itself.
+//!
+//! Until the user is proven, no answer and no time that the client can measure here says whether a user or a database
+//! exists.
+
+use std::sync::Arc;
+
+use pgweir_auth::{
+    Arrival, Guard, GuardEnv, HbaMethod, Learned, Method, Refusal, Verdict, ask_for_password, read_password,
+};
+use pgweir_settings::{AuthType, Database};
+use pgweir_wire::frontend::tag;
+use pgweir_wire::header::{HEADER_LEN, Header};
+
+use crate::client_handoff::{Login, Replication};
+use crate::context::{Cx, Env};
+use crate::driver::{Driver, Peer};
+use crate::errors::{Fault, Unproven};
+use crate::ids::UnpooledId;
+use crate::limits::PASSWORD_BYTES_MAX;
+use crate::mail::Question;
+use crate::pool::Step;
+use crate::pool::client::state::printable;
+use crate::worker::Worker;
+use crate::worker::login::inquiry::{About, Answer, Checker, Inquiry, Lookup, Obstacle};
+use crate::worker::unpooled::{
+    Asked, Attempt, Authenticating, AwaitingAnswer, Exchange, Greeting, Record, Target, Then, UnpooledState,
+};
+
+/// The steps that a client must take to prove its user.
+enum Way {
+    /// Nothing: any client may pass.
+    Free,
+    /// An exchange that its stored secret decides.
+    Exchange(Method),
+    /// Have a certificate with its name, or one that a map knows.
+    Certificate(Option<Box<str>>),
+    /// Have the operating system's word, by name or by map.
+    OsUser(Option<Box<str>>),
+    /// Say a password that an outside service knows.
+    Elsewhere(Checker),
+}
+
+impl Worker {
+    /// Finds out how this client must prove its user, and begins.
+    pub(crate) fn begin_proof<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: UnpooledId,
+        attempt: Attempt,
+    ) -> Step {
+        match self.way(cx.env, id, &attempt) {
+            Err(fault) => self.refuse_attempt(cx, id, attempt, &fault),
+            Ok(Way::Free) => {
+                let verdict = Verdict::Proven { send: Vec::new(), learned: Learned::Nothing };
+                self.follow_verdict(cx, id, attempt, verdict)
+            }
+            Ok(Way::Exchange(method)) => self.go_on(cx, id, attempt, Then::Exchange(method)),
+            Ok(Way::Certificate(map)) => {
+                let names = self.certificate_names(id);
+                if names.iter().any(|name| self.is_mapped(cx.env, map.as_deref(), name, &attempt.login.user))
+                {
+                    return self.go_on(cx, id, attempt, Then::Admit);
+                }
+                self.refuse_attempt(
+                    cx,
+                    id,
+                    attempt,
+                    &Fault::NotAllowedIn("certificate authentication failed"),
+                )
+            }
+            Ok(Way::OsUser(map)) => {
+                let peer = self.unpooled.get(id).map(|client| client.origin.peer.clone());
+                let Some(Peer::Unix { uid, .. }) = peer else {
+                    return self.refuse_attempt(cx, id, attempt, &Fault::NotAllowedIn(PEER_REJECTED));
+                };
+                self.inquire(cx, id, attempt, Asked::OsUser(map), About::OsUser { uid })
+            }
+            Ok(Way::Elsewhere(checker)) => {
+                let Some(client) = self.unpooled.get_mut(id) else { return Step::Gone };
+                cx.driver.send(client.conn, &ask_for_password());
+                let exchange = Exchange::Password(checker);
+                client.state = UnpooledState::Authenticating(Box::new(Authenticating { attempt, exchange }));
+                Step::Used(0)
+            }
+        }
+    }
+
+    fn way(&self, env: &Env, id: UnpooledId, attempt: &Attempt) -> Result<Way, Fault> {
+        let method = match env.rules.config.main.auth_type {
+            AuthType::Any => {
+                let database = env.rules.config.database(&attempt.login.database);
+                if attempt.target == Target::Database && database.is_some_and(|db| db.user.is_none()) {
+                    return Err(Fault::NoForcedUser);
+                }
+                return Ok(Way::Free);
+            }
+            AuthType::Trust => Method::Trust,
+            AuthType::Plain => Method::Plain,
+            AuthType::Md5 => Method::Md5,
+            AuthType::ScramSha256 => Method::ScramSha256,
+            AuthType::Cert => return Ok(Way::Certificate(None)),
+            AuthType::Pam => return Ok(Way::Elsewhere(Checker::Pam)),
+            AuthType::Ldap => {
+                let options = env.rules.access.ldap.clone().ok_or(Fault::NoForcedUser)?;
+                return Ok(Way::Elsewhere(Checker::Ldap(options)));
+            }
+            AuthType::Hba => return self.way_by_rule(env, id, &attempt.login),
+        };
+        Ok(Way::Exchange(method))
+    }
+
+    fn way_by_rule(&self, env: &Env, id: UnpooledId, login: &Login) -> Result<Way, Fault> {
+        let none = Fault::NotAllowedIn("no authentication method is found");
+        let Some(client) = self.unpooled.get(id) else { return Err(none) };
+        let way = match &client.origin.peer {
+            Peer::Unix { .. } => pgweir_auth::Way::Local,
+            Peer::Tcp { remote, .. } => {
+                pgweir_auth::Way::Tcp { address: remote.ip(), tls: client.origin.tls.is_some() }
+            }
+        };
+        let physical = login.replication == Replication::Physical;
+        let arrival = Arrival { way, database: &login.database, user: &login.user, physical };
+        let rule = env.rules.access.hba.rule_for(&arrival).ok_or(none)?;
+        Ok(match &rule.method {
+            HbaMethod::Reject => return Err(Fault::NotAllowedIn("login rejected")),
+            HbaMethod::Trust => Way::Exchange(Method::Trust),
+            HbaMethod::Password => Way::Exchange(Method::Plain),
+            HbaMethod::Md5 => Way::Exchange(Method::Md5),
+            HbaMethod::ScramSha256 => Way::Exchange(Method::ScramSha256),
+            HbaMethod::Peer => Way::OsUser(rule.map.clone()),
+            HbaMethod::Cert => Way::Certificate(rule.map.clone()),
+            HbaMethod::Pam => Way::Elsewhere(Checker::Pam),
+            HbaMethod::Ldap(options) => Way::Elsewhere(Checker::Ldap(Arc::clone(options))),
+        })
+    }
+
+    /// Names of the certificate that the client has shown and that was verified.
+    fn certificate_names(&self, id: UnpooledId) -> Vec<String> {
+        let tls = self.unpooled.get(id).and_then(|client| client.origin.tls.as_deref());
+        tls.map(|tls| tls.peer_names.clone()).unwrap_or_default()
+    }
+
+    /// A user with this outside name may be this user here: of the same name, or as the map says.
+    fn is_mapped(&self, env: &Env, map: Option<&str>, outside: &str, user: &str) -> bool {
+        match map {
+            Some(map) => env.rules.access.ident.allows(map, outside, user),
+            None => outside == user,
+        }
+    }
+
+    /// The next step is known, but the user's secret may not be: then it is fetched first.
+    fn go_on<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId, attempt: Attempt, then: Then) -> Step {
+        let listed = cx.env.rules.users.get(&attempt.login.user).is_some();
+        match self.lookup_for(cx.env, id, &attempt) {
+            Some(lookup) if !listed && cx.env.shared.switches(&lookup.database).disabled => {
+                let fault = Fault::AuthDatabaseDisabled(lookup.database.to_string());
+                self.refuse_attempt(cx, id, attempt, &fault)
+            }
+            Some(lookup) if !listed => {
+                let since_us = cx.env.now.mono_us;
+                let pool = (Arc::clone(&lookup.database), Arc::clone(&lookup.auth_user));
+                self.await_answer(id, attempt, Asked::Secret { pool, since_us, then });
+                self.look_up(cx, lookup);
+                Step::Used(0)
+            }
+            _ => self.begin_exchange(cx, id, attempt, then),
+        }
+    }
+
+    fn inquire<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: UnpooledId,
+        attempt: Attempt,
+        asked: Asked,
+        about: About,
+    ) -> Step {
+        self.await_answer(id, attempt, asked);
+        cx.driver.ask(Question::Login(Box::new(Inquiry { from: cx.env.worker, client: id, about })));
+        Step::Used(0)
+    }
+
+    fn await_answer(&mut self, id: UnpooledId, attempt: Attempt, asked: Asked) {
+        if let Some(client) = self.unpooled.get_mut(id) {
+            client.state = UnpooledState::AwaitingAnswer(Box::new(AwaitingAnswer { attempt, asked }));
+        }
+    }
+
+    fn refuse_attempt<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: UnpooledId,
+        attempt: Attempt,
+        fault: &Fault,
+    ) -> Step {
+        self.refuse_login(cx, id, attempt.login, &attempt.counted, fault)
+    }
+
+    /// The question that `auth_query` puts for this user, if it is configured: the database's own settings take precedence over
+    /// the global ones. If there is no database to ask (the console, a database that does not exist, without `auth_dbname`),
+    /// there is no question, and the user stays unknown.
+    fn lookup_for(&self, env: &Env, id: UnpooledId, attempt: &Attempt) -> Option<Box<Lookup>> {
+        let (config, login) = (&env.rules.config, &attempt.login);
+        let database = config.database(&login.database);
+        let of_database = |pick: fn(&Database) -> &Option<String>| {
+            database.as_deref().and_then(|database| pick(database).as_deref())
+        };
+        let auth_user = of_database(|database| &database.auth_user).or(config.main.auth_user.as_deref())?;
+        let own = (attempt.target == Target::Database).then_some(&*login.database);
+        let place =
+            of_database(|database| &database.auth_dbname).or(config.main.auth_dbname.as_deref()).or(own)?;
+        let query = of_database(|database| &database.auth_query).unwrap_or(&config.main.auth_query);
+        if auth_user.is_empty() || query.is_empty() {
+            return None;
+        }
+        Some(Box::new(Lookup {
+            from: env.worker,
+            client: id,
+            database: place.into(),
+            auth_user: auth_user.into(),
+            query: query.into(),
+            user: Arc::clone(&login.user),
+        }))
+    }
+
+    /// Answers that came in since the last tick: those logins go on.
+    pub(crate) fn deliver_answers<D: Driver>(&mut self, cx: &mut Cx<'_, D>) -> bool {
+        if !cx.env.effects.is_empty() {
+            // Questions that cannot be asked are answered at once.
+            self.carry_out(cx);
+        }
+        let answers = std::mem::take(&mut self.answers);
+        let any = !answers.is_empty();
+        for (id, answer) in answers {
+            self.answered(cx, id, answer);
+            self.unpooled_resume(cx, id);
+        }
+        any
+    }
+
+    fn answered<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId, answer: Answer) {
+        let Some(client) = self.unpooled.get_mut(id) else { return };
+        let state = std::mem::replace(&mut client.state, UnpooledState::Greeting(Greeting::default()));
+        let UnpooledState::AwaitingAnswer(waiting) = state else {
+            client.state = state;
+            return;
+        };
+        let AwaitingAnswer { mut attempt, asked } = *waiting;
+        match (asked, answer) {
+            (Asked::Secret { then, .. }, Answer::User { name, secret }) => {
+                attempt.login.user = name;
+                attempt.record = Record::Found(secret);
+                self.begin_exchange(cx, id, attempt, then);
+            }
+            (Asked::Secret { then, .. }, Answer::NoUser) => {
+                attempt.record = Record::Missing;
+                self.begin_exchange(cx, id, attempt, then);
+            }
+            (Asked::OsUser(map), Answer::OsUser(name)) => {
+                if name.is_some_and(|name| self.is_mapped(cx.env, map.as_deref(), &name, &attempt.login.user))
+                {
+                    self.go_on(cx, id, attempt, Then::Admit);
+                } else {
+                    self.refuse_attempt(cx, id, attempt, &Fault::NotAllowedIn(PEER_REJECTED));
+                }
+            }
+            (Asked::Password(password, _), Answer::Password(true)) => {
+                let learned = Learned::Password(password);
+                self.follow_verdict(cx, id, attempt, Verdict::Proven { send: Vec::new(), learned });
+            }
+            (Asked::Password(_, refusal), Answer::Password(false)) => {
+                self.follow_verdict(cx, id, attempt, Verdict::Refused(refusal));
+            }
+            (_, Answer::Nobody(Obstacle::Unreachable)) => {
+                self.refuse_attempt(cx, id, attempt, &Fault::NobodyToAsk);
+            }
+            (_, Answer::Nobody(Obstacle::Failing)) => {
+                self.refuse_attempt(cx, id, attempt, &Fault::NobodyAsked);
+            }
+            (_, Answer::Nobody(Obstacle::ShuttingDown)) => {
+                self.refuse_attempt(cx, id, attempt, &Fault::ServerShuttingDown);
+            }
+            // An answer to another question proves nothing.
+            (_, _) => {
+                self.refuse_attempt(cx, id, attempt, &Fault::NoForcedUser);
+            }
+        }
+    }
+
+    fn begin_exchange<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: UnpooledId,
+        attempt: Attempt,
+        then: Then,
+    ) -> Step {
+        let user = &attempt.login.user;
+        let is_known = match &attempt.record {
+            Record::Found(_) => true,
+            Record::NotAsked => cx.env.rules.users.get(user).is_some(),
+            Record::Missing => false,
+        };
+        if !is_known {
+            let text = format!("no such user: {}", printable(user.as_bytes()));
+            self.log_of_login(cx, id, &attempt.login, &text);
+        }
+        let tls = self.unpooled.get(id).and_then(|client| client.origin.tls.as_deref());
+        let env = GuardEnv {
+            mock_seed: &cx.env.shared.mock_seed,
+            scram_iterations: cx.env.rules.config.main.scram_iterations,
+            end_point: tls.and_then(|tls| tls.end_point.as_deref()),
+        };
+        let secret = match &attempt.record {
+            Record::Found(secret) => Some(secret),
+            Record::NotAsked => cx.env.rules.users.get(user),
+            Record::Missing => None,
+        };
+        let verdict = match then {
+            Then::Exchange(method) => {
+                Guard::begin(method, user, secret, &env, &mut |out: &mut [u8]| cx.driver.random(out))
+            }
+            // As with trust, only known users come in by certificate or by the operating system's word.
+            Then::Admit if secret.is_none() => {
+                return self.refuse_attempt(cx, id, attempt, &Fault::NotAllowedIn("no such user"));
+            }
+            Then::Admit => Verdict::Proven { send: Vec::new(), learned: Learned::Nothing },
+        };
+        self.follow_verdict(cx, id, attempt, verdict)
+    }
+
+    /// A password or SASL message.
+    pub(crate) fn authenticate<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: UnpooledId,
+        bytes: &[u8],
+    ) -> Step {
+        let header = match Header::peek(bytes) {
+            Ok(Some(header)) => header,
+            Ok(None) => return Step::Wait,
+            Err(error) => return self.refuse_unpooled(cx, id, &Fault::Protocol(error.to_string().into())),
+        };
+        if header.tag == tag::TERMINATE {
+            return self.unpooled_left(cx, id, "client close request");
+        }
+        if header.tag != tag::PASSWORD {
+            return self.refuse_unpooled(cx, id, &Fault::Protocol("expected a password message".into()));
+        }
+        if header.total() - HEADER_LEN > PASSWORD_BYTES_MAX {
+            return self.refuse_unpooled(cx, id, &Fault::Protocol("the password message is too long".into()));
+        }
+        let Some(body) = bytes.get(HEADER_LEN..header.total()) else { return Step::Wait };
+        let Some(client) = self.unpooled.get_mut(id) else { return Step::Gone };
+        let state = std::mem::replace(&mut client.state, UnpooledState::Greeting(Greeting::default()));
+        let UnpooledState::Authenticating(state) = state else {
+            client.state = state;
+            return Step::Wait;
+        };
+        let Authenticating { attempt, exchange } = *state;
+        let step = match exchange {
+            Exchange::Guard(guard) => {
+                let verdict = guard.handle(body, &mut |out: &mut [u8]| cx.driver.random(out));
+                self.follow_verdict(cx, id, attempt, verdict)
+            }
+            Exchange::Password(by) => match read_password(body) {
+                Ok(password) => {
+                    let address = self.unpooled.get(id).and_then(|client| client.origin.peer.ip());
+                    let user = Arc::clone(&attempt.login.user);
+                    let refusal = match by {
+                        Checker::Pam => Refusal::Pam,
+                        Checker::Ldap(_) => Refusal::WrongPassword,
+                    };
+                    let about = About::Password { user, password: password.clone(), address, by };
+                    self.inquire(cx, id, attempt, Asked::Password(password, refusal), about)
+                }
+                Err(refusal) => self.follow_verdict(cx, id, attempt, Verdict::Refused(refusal)),
+            },
+        };
+        match step {
+            Step::Used(_) => Step::Used(header.total()),
+            other => other,
+        }
+    }
+
+    fn follow_verdict<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: UnpooledId,
+        mut attempt: Attempt,
+        verdict: Verdict,
+    ) -> Step {
+        let Some(client) = self.unpooled.get_mut(id) else { return Step::Gone };
+        match verdict {
+            Verdict::Ask(guard, message) => {
+                cx.driver.send(client.conn, &message);
+                let exchange = Exchange::Guard(guard);
+                client.state = UnpooledState::Authenticating(Box::new(Authenticating { attempt, exchange }));
+                Step::Used(0)
+            }
+            Verdict::Proven { send, learned } => {
+                if !send.is_empty() {
+                    cx.driver.send(client.conn, &send);
+                }
+                attempt.login.learned = match (learned, &attempt.record) {
+                    // No other source could tell it again when a server asks for it.
+                    (Learned::Nothing, Record::Found(secret)) if secret.opens_servers() => {
+                        Learned::Secret(secret.clone())
+                    }
+                    (learned, _) => learned,
+                };
+                self.proven(cx, id, attempt)
+            }
+            Verdict::Refused(refusal) => {
+                let unproven = match attempt.record {
+                    Record::NotAsked => Unproven::Listed,
+                    Record::Found(_) => Unproven::Found,
+                    Record::Missing => Unproven::Missing,
+                };
+                self.log_refusal(cx, id, &attempt.login, refusal);
+                self.refuse_attempt(cx, id, attempt, &Fault::Authentication(refusal.text(), unproven))
+            }
+        }
+    }
+}
+
+/// PgBouncer's words.
+const PEER_REJECTED: &str = "unix socket login rejected";

@@ -1,0 +1,107 @@
+//! The worker's pools: by name, and what they want of each other where a limit spans several of them.
+
+use std::sync::Arc;
+
+use crate::context::{Cx, Env};
+use crate::driver::{CloseMode, Driver, Level, WorkerId};
+use crate::ids::PoolId;
+use crate::mail::{Mail, Scarce};
+use crate::pool::{Pool, PoolState};
+use crate::worker::Worker;
+
+impl Worker {
+    /// The pool of a database and a server user, made if there is none; `None` if there is no such database.
+    pub(crate) fn pool_for<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        database: &Arc<str>,
+        user: &Arc<str>,
+    ) -> Option<PoolId> {
+        let key = (Arc::clone(database), Arc::clone(user));
+        if let Some(&id) = self.pool_names.get(&key) {
+            return Some(id);
+        }
+        let config = Arc::new(cx.env.rules.config.database(database)?.into_owned());
+        if !cx.env.rules.config.databases.contains_key(&**database) {
+            cx.log(Level::Log, &format!("registered new auto-database: {database}"));
+        }
+        let counts = (cx.env.shared.database(database), cx.env.shared.user(user));
+        let (database, user) = (Arc::clone(database), Arc::clone(user));
+        let mut state = PoolState::new(database, user, config, counts, cx.env.now.mono_us);
+        state.paused = cx.env.shared.switches(&state.database).paused;
+        state.follow(&cx.env.rules.config);
+        let id = self.pools.insert_with_key(|id| Pool::new(id, state));
+        self.pool_names.insert(key, id);
+        Some(id)
+    }
+
+    /// Has every pool with waiting clients looked at.
+    pub(crate) fn notice_starving<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        self.for_pools(cx, |pool, _| {
+            if pool.state.is_starving() {
+                pool.notice();
+            }
+        });
+    }
+
+    /// Closes the free server of this database, or user, that idled longest: a pool waits for its place. If this worker has
+    /// none, it asks the other workers, one after the other.
+    pub(crate) fn evict<D: Driver>(&mut self, cx: &mut Cx<'_, D>, of: Scarce) {
+        if self.evict_here(cx, &of) {
+            return self.notice_starving(cx);
+        }
+        if cx.env.shared.workers() > 1 && !self.asked_to_evict.contains(&of) {
+            self.asked_to_evict.push(of.clone());
+            self.pass_on(cx, Mail::Evict { from: cx.env.worker, of, done: false });
+        }
+    }
+
+    /// Another worker's pool needs a server, or a question of this worker came back. A worker that has a server to close
+    /// answers; a worker that has none asks the next.
+    pub(crate) fn asked_to_evict<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        from: WorkerId,
+        of: Scarce,
+        done: bool,
+    ) {
+        if from == cx.env.worker {
+            self.asked_to_evict.retain(|asked| *asked != of);
+            if done {
+                self.notice_starving(cx);
+            }
+            return;
+        }
+        if self.evict_here(cx, &of) {
+            return cx.driver.mail(from, Mail::Evict { from, of, done: true });
+        }
+        if !self.starving_workers.contains(&from) {
+            self.starving_workers.push(from);
+        }
+        self.pass_on(cx, Mail::Evict { from, of, done: false });
+    }
+
+    fn pass_on<D: Driver>(&self, cx: &mut Cx<'_, D>, mail: Mail) {
+        cx.driver.mail(WorkerId((cx.env.worker.0 + 1) % cx.env.shared.workers()), mail);
+    }
+
+    fn evict_here<D: Driver>(&mut self, cx: &mut Cx<'_, D>, of: &Scarce) -> bool {
+        let concerns = |pool: &Pool| match of {
+            Scarce::Database(name) => *name == pool.state.database,
+            Scarce::User(name) => *name == pool.state.user,
+        };
+        let longest = self.pools.iter().filter(|(_, pool)| concerns(pool)).filter_map(|(id, pool)| {
+            let (active_us, server) = pool.idle_longest()?;
+            Some((active_us, id, server))
+        });
+        let Some((_, pool, server)) = longest.min_by_key(|(active_us, ..)| *active_us) else { return false };
+        self.in_pool(cx, pool, |pool, cx| pool.close_server(cx, server, "evicted", CloseMode::Flush));
+        true
+    }
+
+    /// The workers but this one.
+    pub(crate) fn other_workers(&self, env: &Env) -> impl Iterator<Item = WorkerId> + use<> {
+        let own = env.worker;
+        (0..env.shared.workers()).map(WorkerId).filter(move |&worker| worker != own)
+    }
+}

@@ -1,0 +1,208 @@
+//! Clients that are in no pool: the loop that takes their bytes through their states, and their end.
+
+use crate::context::Activity;
+use crate::context::Cx;
+use crate::driver::{CloseMode, Closed, Driver, Level};
+use crate::errors::Fault;
+use crate::ids::UnpooledId;
+use crate::limits::{BACKLOG_HIGH_BYTES, INBOX_BYTES_MAX};
+use crate::pool::Step;
+use crate::worker::Worker;
+use crate::worker::unpooled::{Asked, Unpooled, UnpooledState};
+
+/// The reason of an end that is not logged.
+pub(crate) const UNSAID: &str = "";
+
+impl Worker {
+    /// Bytes of a client that is in no pool.
+    pub(crate) fn unpooled_received<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId, bytes: &[u8]) {
+        let Some(client) = self.unpooled.get_mut(id) else { return };
+        if client.inbox.is_empty() {
+            let used = self.unpooled_consume(cx, id, bytes);
+            self.unpooled_keep(cx, id, None, bytes, used);
+        } else {
+            let mut inbox = std::mem::take(&mut client.inbox);
+            inbox.extend_from_slice(bytes);
+            let used = self.unpooled_consume(cx, id, &inbox);
+            self.unpooled_keep(cx, id, Some(inbox), &[], used);
+        }
+    }
+
+    /// Looks again at bytes that a client sent earlier: its state has changed, or it took what was sent.
+    pub(crate) fn unpooled_resume<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId) {
+        let Some(client) = self.unpooled.get_mut(id) else { return };
+        if client.inbox.is_empty() {
+            self.go_to_pool(cx, id);
+        } else {
+            let inbox = std::mem::take(&mut client.inbox);
+            let used = self.unpooled_consume(cx, id, &inbox);
+            self.unpooled_keep(cx, id, Some(inbox), &[], used);
+        }
+        self.unpause_unpooled(cx, id);
+    }
+
+    /// Keeps the bytes that were not used, and stops reading from a client that has too much waiting here.
+    fn unpooled_keep<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: UnpooledId,
+        held: Option<Vec<u8>>,
+        bytes: &[u8],
+        used: usize,
+    ) {
+        let Some(client) = self.unpooled.get_mut(id) else {
+            if let Some(buffer) = held {
+                cx.env.buffers.give_back(buffer);
+            }
+            return;
+        };
+        debug_assert!(client.inbox.is_empty(), "bytes were kept while others were being looked at");
+        client.inbox = cx.env.buffers.remainder(held, bytes, used);
+        let too_much_waits = client.inbox.len() > INBOX_BYTES_MAX && client.is_stalled();
+        // A client that sends requests without reading the answers is not read further.
+        if too_much_waits || cx.driver.backlog(client.conn) > BACKLOG_HIGH_BYTES {
+            self.pause_unpooled(cx, id);
+        }
+        self.go_to_pool(cx, id);
+    }
+
+    /// Takes bytes through the client's states until they are used up or must wait; returns the number of bytes used.
+    fn unpooled_consume<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId, bytes: &[u8]) -> usize {
+        let mut at = 0;
+        while at < bytes.len() {
+            let Some(client) = self.unpooled.get(id) else { return bytes.len() };
+            let rest = &bytes[at..];
+            let step = match &client.state {
+                UnpooledState::Greeting(_) => self.greet(cx, id, rest),
+                UnpooledState::Authenticating(_) => self.authenticate(cx, id, rest),
+                UnpooledState::AwaitingAnswer(_) | UnpooledState::Proven(_) | UnpooledState::Refused(_) => {
+                    Step::Wait
+                }
+                // Nothing more is expected; nothing more is kept.
+                UnpooledState::Cancelling => Step::Used(rest.len()),
+                UnpooledState::Console(_) => self.console_sent(cx, id, rest),
+            };
+            match step {
+                Step::Used(used) => at += used,
+                Step::Wait => break,
+                Step::Gone => return bytes.len(),
+            }
+        }
+        at
+    }
+
+    /// Stops reading from a client.
+    pub(crate) fn pause_unpooled<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId) {
+        if let Some(client) = self.unpooled.get_mut(id)
+            && !client.reads_paused
+        {
+            client.reads_paused = true;
+            cx.driver.pause_reads(client.conn);
+        }
+    }
+
+    /// Reads from a client again, if nothing speaks against it.
+    pub(crate) fn unpause_unpooled<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId) {
+        let Some(client) = self.unpooled.get_mut(id) else { return };
+        if !client.reads_paused || cx.env.activity == Activity::Suspended {
+            return;
+        }
+        if client.inbox.len() > INBOX_BYTES_MAX && client.is_stalled()
+            || cx.driver.backlog(client.conn) > BACKLOG_HIGH_BYTES
+        {
+            return;
+        }
+        client.reads_paused = false;
+        cx.driver.resume_reads(client.conn);
+    }
+
+    /// Ends a client with a FATAL error. Returns [`Step::Gone`], so that the caller may end with it.
+    pub(crate) fn refuse_unpooled<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: UnpooledId,
+        fault: &Fault,
+    ) -> Step {
+        cx.env.counters.errors.note(fault.code().as_bytes());
+        let Some(client) = self.unpooled.get(id) else { return Step::Gone };
+        let (text, name) = (fault.text(), client.log_name());
+        cx.env.scratch.clear();
+        fault.encode(&mut cx.env.scratch);
+        cx.driver.send(client.conn, &cx.env.scratch);
+        self.remove_unpooled(cx, id, &fault.reason(), CloseMode::Flush);
+        if cx.env.rules.config.main.log_pooler_errors {
+            cx.log(Level::Warning, &format!("{name} pooler error: {text}"));
+        }
+        Step::Gone
+    }
+
+    /// The client said goodbye.
+    pub(crate) fn unpooled_left<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: UnpooledId,
+        reason: &str,
+    ) -> Step {
+        // It waits only for bytes that were queued before.
+        let queued = self.unpooled.get(id).is_some_and(|client| cx.driver.backlog(client.conn) > 0);
+        let mode = if queued { CloseMode::Flush } else { CloseMode::Now };
+        self.remove_unpooled(cx, id, reason, mode);
+        Step::Gone
+    }
+
+    /// The client's connection ended.
+    pub(crate) fn unpooled_closed<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: UnpooledId, why: &Closed) {
+        match why {
+            Closed::Eof => {
+                // Connections that close before login are usually health checks: not worth a line.
+                let quiet = self.unpooled.get(id).is_some_and(Unpooled::has_said_nothing);
+                let reason = if quiet { UNSAID } else { "client unexpected eof" };
+                self.remove_unpooled(cx, id, reason, CloseMode::Flush);
+            }
+            Closed::Broken(text) | Closed::DialFailed(text) | Closed::NameNotResolved(text) => {
+                self.remove_unpooled(cx, id, text, CloseMode::Now);
+            }
+            Closed::Tls(text) => {
+                let Some(client) = self.unpooled.get(id) else { return };
+                let line = format!("{} TLS handshake error: {text}", client.log_name());
+                cx.log(Level::Warning, &line);
+                self.remove_unpooled(cx, id, "TLS handshake error", CloseMode::Now);
+            }
+        }
+    }
+
+    /// Removes a client, from whatever state.
+    pub(crate) fn remove_unpooled<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: UnpooledId,
+        reason: &str,
+        mode: CloseMode,
+    ) {
+        let Some(mut client) = self.unpooled.remove(id) else { return };
+        let logged = cx.env.rules.config.main.log_disconnections && reason != UNSAID;
+        if logged && cx.driver.log_reaches_anybody(Level::Log) {
+            let age_s = cx.env.now.mono_us.saturating_sub(client.origin.since.mono_us) / 1_000_000;
+            let line = format!("{} closing because: {reason} (age={age_s}s)", client.log_name());
+            cx.log(Level::Log, &line);
+        }
+        cx.env.clear_role(client.conn);
+        cx.driver.close(client.conn, mode);
+        cx.env.buffers.give_back(std::mem::take(&mut client.inbox));
+        match client.state {
+            UnpooledState::Authenticating(exchange) => cx.env.uncount(&exchange.attempt.counted),
+            UnpooledState::AwaitingAnswer(waiting) => {
+                cx.env.uncount(&waiting.attempt.counted);
+                if let Asked::Secret { pool, .. } = waiting.asked {
+                    self.forget_lookup(cx, cx.env.worker, id, pool);
+                }
+            }
+            UnpooledState::Console(console) => {
+                cx.env.uncount(&console.counted);
+                self.console_left(cx, id, &console);
+            }
+            UnpooledState::Proven(proven) => cx.env.uncount(&proven.counted),
+            UnpooledState::Greeting(_) | UnpooledState::Refused(_) | UnpooledState::Cancelling => {}
+        }
+    }
+}
