@@ -4,6 +4,8 @@ use crate::context::{Cx, Env};
 use crate::driver::{Driver, Level};
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
+use crate::pool::client::state::{Client, log_name};
+use crate::pool::server::state::Server;
 
 impl Pool {
     /// With `verbose`: a decision that is made with every transaction.
@@ -30,5 +32,17 @@ impl Pool {
         if let Some(line) = line(self, cx.env) {
             cx.log(Level::Debug, &line);
         }
+    }
+
+    /// `C-0x12: database/user@host:port` as log lines begin.
+    pub(crate) fn client_log_name(&self, client: &Client) -> String {
+        let user = &client.account.user;
+        log_name(client.serial, &self.state.database, user, &client.origin.peer)
+    }
+
+    /// `S-0x12: database/user@host:port` as log lines begin.
+    pub(crate) fn server_log_name(&self, server: &Server) -> String {
+        let pool = &self.state;
+        format!("S-{:#x}: {}/{}@{}", server.serial, pool.database, pool.user, server.address())
     }
 }

@@ -312,11 +312,11 @@ fn in_a_transaction_that_drew_nothing_strangers_values_go_first() {
     assert_eq!(
         &got[..5],
         [
-            "Parse PGWEIR_SEQUENCES DISCARD SEQUENCES",
-            "Bind PGWEIR_SEQUENCES",
+            "Parse PGWEIR_ASIDE DISCARD SEQUENCES",
+            "Bind PGWEIR_ASIDE",
             "Execute",
-            "Close P PGWEIR_SEQUENCES",
-            "Close S PGWEIR_SEQUENCES",
+            "Close P PGWEIR_ASIDE",
+            "Close S PGWEIR_ASIDE",
         ]
     );
     assert_eq!(got.len(), 9, "{got:?}");

@@ -13,8 +13,7 @@ use crate::limits::{BACKLOG_HIGH_BYTES, INBOX_BYTES_MAX};
 use crate::mail::Shutdown;
 use crate::pool::Step;
 use crate::pool::choose::admission::Admission;
-use crate::pool::client::state::{Account, Client, ClientState, Link, Opening, Waiting, log_name};
-use crate::pool::relay::ledger::{Entry, Kind, Owner, Purpose};
+use crate::pool::client::state::{Account, Client, ClientState, Link, Opening, Waiting};
 use crate::pool::server::state::ServerState;
 use crate::pool::{Pool, PoolState};
 
@@ -362,27 +361,6 @@ impl Pool {
         cx.env.scratch.clear();
         encode_notice(&mut cx.env.scratch, &report);
         cx.driver.send(client.conn, &cx.env.scratch);
-    }
-
-    /// A statement of our own. Its answer is hidden.
-    pub(crate) fn send_hidden<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        server_id: ServerId,
-        purpose: Purpose,
-        text: &[u8],
-    ) {
-        let server = &mut self.servers[server_id];
-        cx.env.scratch.clear();
-        pgweir_wire::frontend::encode_query(&mut cx.env.scratch, text);
-        server.ledger.push(Entry::new(Owner::Hidden(purpose), Kind::Query));
-        cx.driver.send(server.conn, &cx.env.scratch);
-    }
-
-    /// `C-0x12: database/user@host:port` as log lines begin.
-    pub(crate) fn client_log_name(&self, client: &Client) -> String {
-        let user = &client.account.user;
-        log_name(client.serial, &self.state.database, user, &client.origin.peer)
     }
 
     /// The mode that a client is pooled by. Replication connections are always sessions.

@@ -477,12 +477,6 @@ impl Pool {
         self.servers[id].note_unpause(cx.env.now.mono_us);
         cx.driver.resume_reads(conn);
     }
-
-    /// `S-0x12: database/user@host:port` as log lines begin.
-    pub(crate) fn server_log_name(&self, server: &Server) -> String {
-        let pool = &self.state;
-        format!("S-{:#x}: {}/{}@{}", server.serial, pool.database, pool.user, server.address())
-    }
 }
 
 /// The moves that exist.

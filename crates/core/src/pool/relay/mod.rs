@@ -4,6 +4,7 @@ pub(crate) mod answer;
 pub(crate) mod asynchronous;
 pub(crate) mod first_ask;
 pub(crate) mod group;
+pub(crate) mod hidden;
 pub mod ledger;
 pub(crate) mod plain;
 pub(crate) mod request;

@@ -15,25 +15,21 @@ use std::hash::BuildHasher;
 use pgweir_settings::SequenceAffinity;
 use pgweir_sql::{Marks, Traits};
 use pgweir_wire::backend::TxStatus;
-use pgweir_wire::frontend::{self, Target};
 
 use crate::context::duration_us;
 use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
-use crate::pool::begin::NO_PARAMETERS;
 use crate::pool::client::state::{Account, ClientState, Opening};
-use crate::pool::relay::ledger::{Entry, Kind, Owner, Purpose};
+use crate::pool::relay::hidden::{ASIDE, encode_aside};
+use crate::pool::relay::ledger::{Entry, Owner, Purpose};
 use crate::pool::sequences::state::{self as sequences, Drawing, Habit, Hold, Measure, Users};
 use crate::pool::server::state::ServerState;
 use crate::pool::session::content::{Prepared, Session};
 use crate::pool::session::pins::Reasons;
 
 use crate::pool::session::notes::executed_name;
-
-/// A statement and a portal of ours, for a moment.
-const NAME: &[u8] = b"PGWEIR_SEQUENCES";
 
 impl Pool {
     /// [`Worker::use_sequences`] has something to do.
@@ -118,17 +114,11 @@ impl Pool {
         text: &[u8],
     ) {
         let server = &mut self.servers[server_id];
-        for kind in [Kind::Parse, Kind::Bind, Kind::Execute, Kind::Close, Kind::Close] {
+        for kind in ASIDE {
             server.ledger.push(Entry::new(Owner::Prerequisite(id), kind));
         }
         cx.env.scratch.clear();
-        let out = &mut cx.env.scratch;
-        frontend::encode_parse(out, NAME, text, &[]);
-        frontend::encode_bind_head(out, NAME, NAME, NO_PARAMETERS.len());
-        out.extend_from_slice(&NO_PARAMETERS);
-        frontend::encode_execute(out, NAME, 0);
-        frontend::encode_close(out, Target::Portal, NAME);
-        frontend::encode_close(out, Target::Statement, NAME);
+        encode_aside(&mut cx.env.scratch, text);
         cx.driver.send(server.conn, &cx.env.scratch);
     }
 

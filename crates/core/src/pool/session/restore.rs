@@ -47,15 +47,20 @@ impl Pool {
         let mut names = std::mem::take(&mut touched.restore);
         let reports = |name: &[u8]| server.params.get(cx.env.tracked.position(name)?);
         let startup = client.account.startup.clone();
-        let text = startup.and_then(|startup| {
-            // What a server reports and has as it was needs no look.
-            names.retain(|(name, how)| *how != PutBack::IfReset || reports(name) != startup.get(name));
-            put_back(&names, &startup)
-        });
-        if let Some(text) = text {
+        let Some(startup) = startup else { return false };
+        // What a server reports and has as it was needs no look.
+        names.retain(|(name, how)| *how != PutBack::IfReset || reports(name) != startup.get(name));
+        let statements = put_back(&names, &startup);
+        if statements.is_empty() {
+            return false;
+        }
+        if self.state.keeps_sessions {
             // A simple query ends the unnamed statement.
             link.unnamed = UnnamedOnServer::NotOwn;
-            self.send_hidden(cx, server_id, Purpose::Restore, &text);
+            self.send_hidden(cx, server_id, Purpose::Restore, &statements.concat());
+        } else {
+            // In session pooling pgweir could not prepare it again.
+            self.send_hidden_aside(cx, server_id, Purpose::Restore, &statements);
         }
         false
     }
@@ -151,34 +156,34 @@ impl Pool {
     }
 }
 
-/// The statement that puts values back. `None` if none of the names has one.
-fn put_back(names: &[(Box<[u8]>, PutBack)], startup: &Session) -> Option<Vec<u8>> {
+/// The statements that put values back.
+fn put_back(names: &[(Box<[u8]>, PutBack)], startup: &Session) -> Vec<Vec<u8>> {
     let values = |if_reset: bool| {
         names.iter().filter_map(move |(name, how)| {
             let value = startup.get(name)?;
             ((*how == PutBack::IfReset) == if_reset).then_some((&**name, value, *how))
         })
     };
-    let mut text = Vec::new();
+    let mut statements = Vec::new();
     let mut certain =
         values(false).map(|(name, value, how)| (name, Some(value), how == PutBack::Transaction)).peekable();
     if certain.peek().is_some() {
+        let mut text = Vec::new();
         set_config(&mut text, certain);
+        statements.push(text);
     }
-    let mut separator = PUT_BACK;
+    let mut pairs = Vec::new();
     for (name, value, _) in values(true) {
-        text.extend_from_slice(separator);
-        text.push(b'(');
-        quote_literal(&mut text, name);
-        text.push(b',');
-        quote_literal(&mut text, value);
-        text.push(b')');
-        separator = b",";
+        pairs.extend_from_slice(if pairs.is_empty() { b"(" } else { b",(" });
+        quote_literal(&mut pairs, name);
+        pairs.push(b',');
+        quote_literal(&mut pairs, value);
+        pairs.push(b')');
     }
-    if separator == b"," {
-        text.extend_from_slice(PUT_BACK_END);
+    if !pairs.is_empty() {
+        statements.push([PUT_BACK, &pairs, PUT_BACK_END].concat());
     }
-    (!text.is_empty()).then_some(text)
+    statements
 }
 
 /// Sets what is not the session's own any longer (`pg_settings.source`). Custom settings and roles are in no list: an empty value

@@ -9,7 +9,7 @@ use crate::driver::{Driver, Level};
 use crate::errors::Fault;
 use crate::ids::UnpooledId;
 use crate::pool::Step;
-use crate::pool::client::state::{peer_text, printable};
+use crate::pool::client::state::{log_name, printable};
 use crate::worker::Worker;
 use crate::worker::unpooled::UnpooledState;
 
@@ -42,7 +42,10 @@ impl Worker {
         let (database, user) = names(login);
         if let Some(reason) = refusal.log_text() {
             let Some(client) = self.unpooled.get(id) else { return };
-            let line = format!("{} {reason}", log_name(client.serial, login, &client.origin.peer));
+            let line = format!(
+                "{} {reason}",
+                log_name(client.serial, &login.database, &login.user, &client.origin.peer)
+            );
             cx.log(Level::Error, &line);
         }
         if cx.env.rules.config.main.log_connections {
@@ -62,7 +65,8 @@ impl Worker {
             return;
         }
         let Some(client) = self.unpooled.get(id) else { return };
-        let line = format!("{} {text}", log_name(client.serial, login, &client.origin.peer));
+        let line =
+            format!("{} {text}", log_name(client.serial, &login.database, &login.user, &client.origin.peer));
         cx.log(Level::Log, &line);
     }
 
@@ -89,9 +93,4 @@ impl Worker {
 
 fn names(login: &Login) -> (String, String) {
     (printable(login.database.as_bytes()), printable(login.user.as_bytes()))
-}
-
-fn log_name(serial: u64, login: &Login, peer: &crate::driver::Peer) -> String {
-    let (database, user) = names(login);
-    format!("C-{serial:#x}: {database}/{user}@{}", peer_text(peer))
 }

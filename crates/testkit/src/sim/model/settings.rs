@@ -109,7 +109,7 @@ impl Settings {
 
     /// Whether the session itself set it.
     pub fn is_own(&self, name: &'static str) -> bool {
-        self.own.contains(name)
+        self.own.contains(name) || self.local.contains_key(name)
     }
 
     /// What the session itself set, with its values.
