@@ -13,13 +13,18 @@ pub(crate) mod catalog;
 pub(crate) mod checks;
 pub(crate) mod choose;
 pub(crate) mod client;
+pub(crate) mod known;
 pub(crate) mod listen;
 pub(crate) mod log;
 pub(crate) mod lookup;
 pub(crate) mod maintenance;
 pub(crate) mod moves;
 pub(crate) mod multiplex;
+pub(crate) mod node;
+pub(crate) mod numbers;
+pub(crate) mod policy;
 pub(crate) mod prepared;
+pub(crate) mod queue;
 pub(crate) mod relay;
 pub(crate) mod sequences;
 pub(crate) mod server;
@@ -34,8 +39,9 @@ use slotmap::SlotMap;
 use crate::ids::{CancelId, ClientId, PoolId, ServerId};
 use crate::pool::cancel::CancelConnection;
 use crate::pool::client::state::Client;
+pub(crate) use crate::pool::node::{Failure, ServerKind};
 use crate::pool::server::state::Server;
-pub(crate) use crate::pool::state::{Failure, PoolState, ServerKind};
+pub(crate) use crate::pool::state::PoolState;
 
 /// A pool: the machine of one (database, user). It owns its clients and servers, and sees no other pool.
 pub(crate) struct Pool {
@@ -72,11 +78,11 @@ impl Pool {
 
     /// Has its queue looked at when the tick ends.
     pub(crate) fn notice(&mut self) {
-        self.state.noticed = true;
+        self.state.due.noticed = true;
     }
 
     /// It has something to do when the tick ends.
     pub(crate) fn has_work(&self) -> bool {
-        self.state.noticed || !self.state.to_resume.is_empty()
+        self.state.due.noticed || !self.state.due.to_resume.is_empty()
     }
 }

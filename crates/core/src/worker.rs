@@ -295,10 +295,10 @@ impl Worker {
     ) -> Option<R> {
         let pool = self.pools.get_mut(id)?;
         let result = act(pool, cx);
-        if pool.has_work() && !std::mem::replace(&mut pool.state.listed, true) {
+        if pool.has_work() && !std::mem::replace(&mut pool.state.due.listed, true) {
             self.noticed.push(id);
         }
-        if !pool.state.notified.is_empty() && !self.notified.contains(&id) {
+        if !pool.state.due.notified.is_empty() && !self.notified.contains(&id) {
             self.notified.push(id);
         }
         if !cx.env.effects.is_empty() {
@@ -367,8 +367,8 @@ impl Worker {
         loop {
             while let Some(id) = self.noticed.pop() {
                 self.in_pool(cx, id, |pool, cx| {
-                    pool.state.listed = false;
-                    if std::mem::take(&mut pool.state.noticed) {
+                    pool.state.due.listed = false;
+                    if std::mem::take(&mut pool.state.due.noticed) {
                         pool.hand_out(cx);
                     }
                     pool.resume_released(cx);

@@ -54,7 +54,7 @@ impl Pool {
         let (group, text) = self.beginning_at_front(cx.env, id, bytes)?;
         self.answer_block(cx, id, group, TxStatus::InTransaction);
         let since_us = cx.env.now.mono_us;
-        self.clients[id].state = ClientState::DeferredBegin(DeferredBegin { text, since_us });
+        self.set_client_state(id, ClientState::DeferredBegin(DeferredBegin { text, since_us }));
         Some(Step::Used(group.len))
     }
 
@@ -201,7 +201,7 @@ impl Pool {
         let account = self.clients.get(id).map(|client| &client.account);
         let answers = |replication| replication == Replication::None && !main.disable_pqexec;
         let account = account.filter(|account| answers(account.replication));
-        match account.map(|_| self.state.mode) {
+        match account.map(|_| self.state.policy.mode) {
             Some(PoolMode::Transaction) => main.defer_begin,
             // Its server is the client's anyway.
             Some(PoolMode::Session) if main.defer_begin != DeferBegin::Off => DeferBegin::Packet,
@@ -212,7 +212,7 @@ impl Pool {
     /// If a session is passed on as it is, only a simple query may be answered here. As a Parse it would have replaced the
     /// client's unnamed statement at the server, which pgweir does not track then.
     fn is_known_as_block(&self, bytes: &[u8]) -> bool {
-        self.state.mode != PoolMode::Session || bytes.first() == Some(&tag::QUERY)
+        self.state.policy.mode != PoolMode::Session || bytes.first() == Some(&tag::QUERY)
     }
 
     /// A client whose BEGIN was answered sends more. The end of an empty transaction is answered here; anything else needs
@@ -259,8 +259,7 @@ impl Pool {
     ) -> Option<usize> {
         let group = self.end_at_front(cx.env, id, bytes)?;
         self.answer_block(cx, id, group, TxStatus::Idle);
-        let deferred = std::mem::replace(&mut self.clients[id].state, ClientState::Idle);
-        if let ClientState::DeferredBegin(deferred) = deferred {
+        if let ClientState::DeferredBegin(deferred) = self.set_client_state(id, ClientState::Idle) {
             cx.env.buffers.give_back(deferred.text);
         }
         Some(group.len)
@@ -293,8 +292,8 @@ impl Pool {
         cx.driver.send(client.conn, &cx.env.scratch);
         // It counts as the client sees it: a statement that took no time.
         let pool = &mut self.state;
-        let times = pool.times.get_or_insert_default();
-        pool.stats.queries += 1;
+        let times = pool.numbers.times.get_or_insert_default();
+        pool.numbers.stats.queries += 1;
         times.statement(Split::default());
         if status == TxStatus::Idle {
             let begun_us = match &client.state {
@@ -303,8 +302,8 @@ impl Pool {
                 _ => 0,
             };
             let xact_us = if begun_us == 0 { 0 } else { cx.env.now.mono_us.saturating_sub(begun_us) };
-            pool.stats.xacts += 1;
-            pool.stats.xact_us += xact_us;
+            pool.numbers.stats.xacts += 1;
+            pool.numbers.stats.xact_us += xact_us;
             times.transaction(xact_us);
         }
     }

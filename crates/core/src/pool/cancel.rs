@@ -74,7 +74,7 @@ impl Pool {
         let since_us = cx.env.now.mono_us;
         if queued_behind {
             // Until it is at the head, a cancel would hit another client's statement.
-            self.state.waiting_cancels.push_back(WaitingCancel { requester, target, since_us });
+            self.state.queue.cancels.push_back(WaitingCancel { requester, target, since_us });
             return cx
                 .log(Level::Debug, "a cancel request waits until its statement is the first on its server");
         }
@@ -82,8 +82,8 @@ impl Pool {
             server.pipelined.trust_head();
         }
         let size = cx.env.rules.config.pool_size(&self.state.config, &self.state.user);
-        if !may_cancel(size, self.state.cancels) {
-            self.state.waiting_cancels.push_back(WaitingCancel { requester, target, since_us });
+        if !may_cancel(size, self.cancels.len()) {
+            self.state.queue.cancels.push_back(WaitingCancel { requester, target, since_us });
             return;
         }
         self.dial_cancel(cx, requester, target, server);
@@ -102,7 +102,6 @@ impl Pool {
         let stage = Stage::Dialing;
         let cancel = CancelConnection { conn, requester, target, server: server_id, stage, since_us };
         let id = self.cancels.insert(cancel);
-        self.state.cancels += 1;
         cx.env.set_role(conn, Role::Cancel(self.id, id));
     }
 
@@ -171,7 +170,6 @@ impl Pool {
         let Some(cancel) = self.cancels.remove(id) else { return };
         cx.env.clear_role(cancel.conn);
         cx.driver.close(cancel.conn, CloseMode::Now);
-        self.state.cancels -= 1;
         if cancel.stage == Stage::Sent
             && let Some(server) = self.servers.get_mut(cancel.server)
         {
@@ -193,17 +191,17 @@ impl Pool {
         loop {
             let pool = &mut self.state;
             let size = cx.env.rules.config.pool_size(&pool.config, &pool.user);
-            if !may_cancel(size, pool.cancels) {
+            if !may_cancel(size, self.cancels.len()) {
                 return;
             }
             let clients = &self.clients;
             // A client that is queued behind others must wait for its turn there.
-            let due = pool.waiting_cancels.iter().position(|waiting| {
+            let due = pool.queue.cancels.iter().position(|waiting| {
                 !clients
                     .get(waiting.target)
                     .is_some_and(|client| matches!(client.state, ClientState::QueuedBehind(_)))
             });
-            let Some(waiting) = due.and_then(|at| pool.waiting_cancels.remove(at)) else { return };
+            let Some(waiting) = due.and_then(|at| pool.queue.cancels.remove(at)) else { return };
             self.cancel_target(cx, waiting.requester, waiting.target);
         }
     }
@@ -211,11 +209,11 @@ impl Pool {
     /// The target has no server any more: cancels that waited for its statement have nothing to cancel.
     pub(crate) fn end_cancels_for<D: Driver>(&mut self, cx: &mut Cx<'_, D>, target: ClientId) {
         let pool = &mut self.state;
-        if pool.waiting_cancels.is_empty() {
+        if pool.queue.cancels.is_empty() {
             return;
         }
         let mut idle = Vec::new();
-        pool.waiting_cancels.retain(|waiting| {
+        pool.queue.cancels.retain(|waiting| {
             let aimed = waiting.target == target;
             if aimed {
                 idle.push(waiting.requester);
@@ -229,7 +227,7 @@ impl Pool {
 
     /// The pool is about to go: these cancels would never be sent.
     pub(crate) fn end_waiting_cancels<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
-        for cancel in std::mem::take(&mut self.state.waiting_cancels) {
+        for cancel in std::mem::take(&mut self.state.queue.cancels) {
             end_requester(cx, cancel.requester, "database removed");
         }
     }
@@ -254,6 +252,6 @@ fn end_requester<D: Driver>(cx: &mut Cx<'_, D>, requester: Option<UnpooledId>, r
 }
 
 /// At most twice as many cancel connections as the pool has servers; 0 is no limit.
-fn may_cancel(pool_size: u32, cancels: u32) -> bool {
-    pool_size == 0 || cancels < pool_size.saturating_mul(2)
+fn may_cancel(pool_size: u32, cancels: usize) -> bool {
+    pool_size == 0 || cancels < pool_size.saturating_mul(2) as usize
 }

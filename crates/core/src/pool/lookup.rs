@@ -37,15 +37,15 @@ impl Pool {
             return answer_lookup(cx, &lookup, Answer::Nobody(Obstacle::Failing));
         }
         self.state.empty_us = cx.env.now.mono_us;
-        self.state.lookups.push_back(lookup);
+        self.state.queue.lookups.push_back(lookup);
         self.notice();
     }
 
     /// Free servers to the questions that wait; before clients, as those could not even log in otherwise.
     pub(crate) fn serve_lookups<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
-        while !self.state.lookups.is_empty() {
+        while !self.state.queue.lookups.is_empty() {
             let Some(server) = self.take_idle(cx, None) else { return };
-            let Some(lookup) = self.state.lookups.pop_front() else { return };
+            let Some(lookup) = self.state.queue.lookups.pop_front() else { return };
             self.begin_lookup(cx, server, lookup);
         }
     }
@@ -105,7 +105,7 @@ impl Pool {
         let ServerState::Inquiring(inquiring) = &mut server.state else { return };
         let answer = std::mem::replace(&mut inquiring.answer, Answer::NoUser);
         let lookup = inquiring.lookup.clone();
-        let mode = self.state.mode;
+        let mode = self.state.policy.mode;
         if matches!(answer, Answer::Nobody(_)) {
             let line = format!(
                 "{} auth_query gave no answer for user {}: it must give one row of a name and a secret",
@@ -120,7 +120,7 @@ impl Pool {
 
     /// No server of this pool will answer.
     pub(crate) fn refuse_lookups<D: Driver>(&mut self, cx: &mut Cx<'_, D>, obstacle: Obstacle) {
-        for lookup in std::mem::take(&mut self.state.lookups) {
+        for lookup in std::mem::take(&mut self.state.queue.lookups) {
             answer_lookup(cx, &lookup, Answer::Nobody(obstacle));
         }
     }

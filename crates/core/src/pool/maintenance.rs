@@ -123,7 +123,7 @@ impl Pool {
 
     /// The error that kept the pool from opening a server while a client waited since this time.
     fn failure_while_waiting(&self, env: &Env, since_us: u64) -> Option<String> {
-        let failure = self.state.failure.as_ref()?;
+        let failure = self.state.node.failure.as_ref()?;
         let retry_us = duration_us(env.rules.config.main.server_login_retry);
         (failure.at_us.saturating_add(retry_us) >= since_us).then(|| failure.text.clone())
     }
@@ -184,7 +184,7 @@ impl Pool {
         for id in stuck {
             self.abandon_cancel(cx, id);
         }
-        let tired = take_out(&mut self.state.waiting_cancels, |waiting| is_tired(waiting.since_us));
+        let tired = take_out(&mut self.state.queue.cancels, |waiting| is_tired(waiting.since_us));
         for requester in tired.into_iter().filter_map(|waiting| waiting.requester) {
             cx.env.want(Effect::EndRequester(requester, "cancel_wait_timeout".into()));
         }
@@ -213,7 +213,7 @@ impl Pool {
             let unused_us = cx.env.now.mono_us.saturating_sub(server.active_us);
             let pool = &self.state;
             let min = cx.env.rules.config.min_pool_size(&pool.config);
-            if idle_us > 0 && unused_us >= idle_us && pool.servers_total() > min {
+            if idle_us > 0 && unused_us >= idle_us && pool.node.servers_total() > min {
                 self.close_server(cx, server_id, "server idle timeout", CloseMode::Flush);
             }
         }
@@ -226,7 +226,7 @@ impl Pool {
         if size == 0 {
             return;
         }
-        let surplus = pool.servers_total().saturating_sub(size.saturating_add(reserve)) as usize;
+        let surplus = pool.node.servers_total().saturating_sub(size.saturating_add(reserve)) as usize;
         for server_id in self.idle_servers().into_iter().take(surplus) {
             self.close_server(cx, server_id, "too many servers in the pool", CloseMode::Flush);
         }
@@ -239,12 +239,12 @@ impl Pool {
         let min = config.min_pool_size(&pool.config);
         let size = config.pool_size(&pool.config, &pool.user);
         let wanted = if size == 0 { min } else { min.min(size) };
-        if pool.clients == 0 && pool.config.user.is_none() {
+        if self.clients.is_empty() && pool.config.user.is_none() {
             return;
         }
-        while self.state.servers_total() < wanted
+        while self.state.node.servers_total() < wanted
             && self.may_dial(cx.env)
-            && self.state.servers(ServerKind::Login) < config.main.max_parallel_connects.max(1)
+            && self.state.node.servers(ServerKind::Login) < config.main.max_parallel_connects.max(1)
             && self.take_place(cx, false)
         {
             self.dial_server(cx, None);
@@ -255,10 +255,10 @@ impl Pool {
     pub(crate) fn is_unused<D: Driver>(&self, cx: &mut Cx<'_, D>) -> bool {
         let config = &cx.env.rules.config;
         let pool = &self.state;
-        if pool.clients > 0
-            || !pool.lookups.is_empty()
-            || pool.cancels > 0
-            || !pool.waiting_cancels.is_empty()
+        if !self.clients.is_empty()
+            || !pool.queue.lookups.is_empty()
+            || !self.cancels.is_empty()
+            || !pool.queue.cancels.is_empty()
         {
             return false;
         }
@@ -266,12 +266,12 @@ impl Pool {
         let automatic = !config.databases.contains_key(&*pool.database);
         let unknown = config.database(&pool.database).is_none();
         let limit = |limit: Duration| !limit.is_zero() && unused >= limit;
-        let pool_is_idle = pool.servers_total() == 0 && limit(config.main.pool_idle_timeout);
+        let pool_is_idle = pool.node.servers_total() == 0 && limit(config.main.pool_idle_timeout);
         // A pool that is asked by logins (`auth_query`) may have no client ever.
-        let is_asked = pool.servers(ServerKind::Active) > 0;
+        let is_asked = pool.node.servers(ServerKind::Active) > 0;
         let database_is_idle = automatic && !is_asked && limit(config.main.autodb_idle_timeout);
         // If `auth_query` runs in the client's own database, it is asked for any name that a stranger makes up.
-        let never_served = pool.servers_total() == 0 && pool.greeting.is_none();
+        let never_served = pool.node.servers_total() == 0 && pool.greeting.is_none();
         let is_made_up = automatic && never_served && unused >= config.main.server_login_retry;
         if !unknown && !pool_is_idle && !database_is_idle && !is_made_up {
             return false;

@@ -150,9 +150,9 @@ impl Worker {
     fn is_reached<D: Driver>(&self, cx: &Cx<'_, D>, until: &Until) -> bool {
         match until {
             Until::Released(database) => self.pools_of(database.as_deref()).all(|(_, pool)| {
-                pool.state.servers(ServerKind::Active)
-                    + pool.state.servers(ServerKind::Tested)
-                    + pool.state.servers(ServerKind::BeingCanceled)
+                pool.state.node.servers(ServerKind::Active)
+                    + pool.state.node.servers(ServerKind::Tested)
+                    + pool.state.node.servers(ServerKind::BeingCanceled)
                     == 0
             }),
             Until::Closed(database) => self
@@ -292,12 +292,8 @@ impl Worker {
 
 impl Pool {
     fn recycle_pool<D: Driver>(&mut self, cx: &mut Cx<'_, D>, reason: &'static str) {
-        let pool = &mut self.state;
-        pool.greeting = None;
-        pool.failure = None;
-        pool.failed_hosts.clear();
-        pool.dial_after_us = 0;
-        pool.speaks_only_3_0 = false;
+        self.state.greeting = None;
+        self.state.node.forget_failures();
         let servers: Vec<ServerId> = self.servers.keys().collect();
         for server_id in servers {
             self.recycle_server(cx, server_id, reason);

@@ -41,7 +41,11 @@ impl Worker {
             return cx.driver.mail(owner, Mail::ForgetLookUp { from, client, database, auth_user });
         }
         if let Some(&pool_id) = self.pool_names.get(&(database, auth_user)) {
-            self.pools[pool_id].state.lookups.retain(|lookup| (lookup.from, lookup.client) != (from, client));
+            self.pools[pool_id]
+                .state
+                .queue
+                .lookups
+                .retain(|lookup| (lookup.from, lookup.client) != (from, client));
         }
     }
 }

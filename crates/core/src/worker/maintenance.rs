@@ -156,8 +156,8 @@ impl Worker {
             }
         });
         if let Some(pool) = self.pools.remove(id) {
+            debug_assert!(pool.clients.is_empty(), "a pool with clients was dropped");
             let pool = pool.state;
-            debug_assert_eq!(pool.clients, 0, "a pool with clients was dropped");
             cx.env.measured.forget_pool(id);
             cx.env.watched.forget_pool(id);
             cx.env.shared.forget_owner(&pool.database, &pool.user);
@@ -170,7 +170,7 @@ impl Worker {
         let log = cx.env.rules.config.main.log_stats;
         let mut sum = Window::default();
         for pool in self.pools.values_mut() {
-            sum = sum.plus(&pool.state.end_period(cx.env.now.mono_us));
+            sum = sum.plus(&pool.state.numbers.end_period(cx.env.now.mono_us));
         }
         if log {
             cx.driver.ask(Question::PeriodOver(sum));

@@ -107,7 +107,7 @@ impl Pool {
         if pool.routines.none_changes() {
             return;
         }
-        for id in &pool.queue {
+        for id in &pool.queue.clients {
             if let Some(ClientState::Waiting(waiting)) =
                 self.clients.get_mut(*id).map(|client| &mut client.state)
             {

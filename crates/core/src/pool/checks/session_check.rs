@@ -66,7 +66,7 @@ impl Pool {
         verifying.attempts += 1;
         verifying.answer = Replies::default();
         server.active_us = cx.env.now.mono_us;
-        self.state.continuity.session_checks += 1;
+        self.state.numbers.continuity.session_checks += 1;
         // Settings that it should have are asked for by name: a value that was given back to its former value has no trace.
         let names: Vec<Box<[u8]>> = server.session.settings().map(|setting| setting.name.clone()).collect();
         let text = self.everything_of(cx.env, id, &names);
@@ -134,7 +134,7 @@ impl Pool {
         let (transactions, statements) = (verifying.transactions, std::mem::take(&mut verifying.statements));
         server.retire.get_or_insert("session is not what it should be");
         let pool = &mut self.state;
-        pool.continuity.differences += 1;
+        pool.numbers.continuity.differences += 1;
         let ends_block = |text: &str| {
             matches!(
                 traits(text.as_bytes()).verb,

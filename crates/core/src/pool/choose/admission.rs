@@ -62,7 +62,7 @@ impl Pool {
             return None;
         }
         let tracked = self.client_tracks_statements(id);
-        let keeps_sessions = self.state.keeps_sessions;
+        let keeps_sessions = self.state.policy.keeps_sessions();
         let keeps_draws = self.keeps_draws(account);
         let routines = &self.state.routines;
         let reach = &self.state.reach;
@@ -87,7 +87,7 @@ impl Pool {
         let resets = main.server_reset_query_always && !main.server_reset_query.is_empty();
         // If the operator wants each release looked at, no other client may use the server before the look.
         let looks = pool.session_checks.at_each();
-        if main.multiplex_depth == 0 || pool.mode == PoolMode::Session || resets || looks {
+        if main.multiplex_depth == 0 || pool.policy.mode == PoolMode::Session || resets || looks {
             return None;
         }
         Some(MultiplexLimits {
@@ -113,7 +113,7 @@ impl Pool {
         let Some(wish) = self.multiplex_wish(cx.env, id) else {
             return self.take_idle(cx, Some(id)).map_or(Admission::NoServer, Admission::Alone);
         };
-        let target = self.state.pace.target(cx.env.rules.config.main.multiplex_servers);
+        let target = self.state.node.pace.target(cx.env.rules.config.main.multiplex_servers);
         let pipelines = self.look_at_pipelines(cx, id, wish, target);
         if pipelines.takers < target
             && let Some(server) = self.take_idle(cx, Some(id))
@@ -128,7 +128,7 @@ impl Pool {
             return Admission::Soon;
         }
         if let Some(server) = self.take_idle(cx, Some(id)) {
-            self.state.pace.note_woken(pipelines.takers.saturating_add(1));
+            self.state.node.pace.note_woken(pipelines.takers.saturating_add(1));
             return Admission::Alone(server);
         }
         // Those that were left to come to rest may as well go on.
@@ -163,7 +163,7 @@ impl Pool {
             return found;
         };
         let mut least_us = u64::MAX;
-        for &server_id in &self.state.short {
+        for &server_id in &self.state.node.short {
             if found.takers == among {
                 break;
             }
@@ -197,7 +197,7 @@ impl Pool {
     /// It has waited so long that an idle server is to be woken for it. (How long it is still expected to wait counts nothing:
     /// if too many servers are busy, statements take long because of that, and one more would make it worse.)
     fn has_waited_enough(&self, env: &Env, id: ClientId) -> bool {
-        let enough_us = self.state.pace.wake_after_us();
+        let enough_us = self.state.node.pace.wake_after_us();
         match self.clients.get(id).map(|client| &client.state) {
             Some(ClientState::Waiting(waiting)) => {
                 env.now.mono_us.saturating_sub(waiting.since_us) >= enough_us
@@ -211,10 +211,10 @@ impl Pool {
     #[cold]
     fn note_wake_up(&mut self, env: &mut Env, id: ClientId, limits: MultiplexLimits) {
         let pool = &self.state;
-        let enough_us = pool.pace.wake_after_us();
+        let enough_us = pool.node.pace.wake_after_us();
         let Some(Client { state: ClientState::Waiting(waiting), .. }) = self.clients.get(id) else { return };
         let now_us = env.now.mono_us;
-        let heads = pool.short.iter().filter_map(|&id| self.servers.get(id)?.pipelined.head());
+        let heads = pool.node.short.iter().filter_map(|&id| self.servers.get(id)?.pipelined.head());
         let long_us = heads.map(|head| head.since_us.saturating_add(limits.max_us + 1));
         let long_us = long_us.filter(|&due_us| due_us > now_us).min().unwrap_or(u64::MAX);
         let due_us = waiting.since_us.saturating_add(enough_us).min(long_us).max(now_us + 1);

@@ -32,7 +32,7 @@ impl Pool {
         self.greet_waiting(cx);
         self.serve_lookups(cx);
         self.check_waiting_startups(cx);
-        let replicates = !self.state.replicating.is_empty();
+        let replicates = !self.state.queue.replicating.is_empty();
         if replicates {
             self.serve_replication(cx);
         }
@@ -58,7 +58,8 @@ impl Pool {
         let waits = |id: &ClientId| {
             self.clients.get(*id).is_some_and(|client| matches!(client.state, ClientState::Waiting(_)))
         };
-        let unserved: Vec<ClientId> = self.state.queue.iter().copied().filter(waits).skip(coming).collect();
+        let unserved: Vec<ClientId> =
+            self.state.queue.clients.iter().copied().filter(waits).skip(coming).collect();
         for id in unserved {
             self.refuse_client(cx, id, &Fault::ServerShuttingDown);
         }
@@ -78,14 +79,14 @@ impl Pool {
             }
             match self.find_place(cx, client) {
                 Admission::Alone(server) => {
-                    self.state.queue.pop_front();
+                    self.state.queue.clients.pop_front();
                     self.link(cx, client, server);
                     if !self.client_is_stalled(client) {
                         self.client_resume(cx, client);
                     }
                 }
                 Admission::Behind(server) => {
-                    self.state.queue.pop_front();
+                    self.state.queue.clients.pop_front();
                     self.enqueue_behind(cx, client, server);
                 }
                 Admission::Soon => return false,
@@ -99,22 +100,22 @@ impl Pool {
     fn greet_waiting<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let Some(greeting) = self.state.greeting.clone() else { return };
         self.greet_with_own_servers(cx, &greeting);
-        for id in std::mem::take(&mut self.state.awaiting) {
+        for id in std::mem::take(&mut self.state.queue.awaiting) {
             if self.awaits_own_server(cx.env, id) {
-                self.state.awaiting.push(id);
+                self.state.queue.awaiting.push(id);
                 continue;
             }
             let checked = match self.known_startup(cx.env, id, &greeting) {
                 Known::Plain => None,
                 Known::CheckedStartup(checked) => Some(checked),
                 Known::Unknown => {
-                    self.state.awaiting.push(id);
+                    self.state.queue.awaiting.push(id);
                     continue;
                 }
             };
             let since_us = self.clients.get(id).map(|client| client.account.request_us);
             let waited_us = cx.env.now.mono_us.saturating_sub(since_us.unwrap_or(cx.env.now.mono_us));
-            self.state.stats.wait_us += waited_us;
+            self.state.numbers.stats.wait_us += waited_us;
             self.greet_client(cx, id, &greeting, checked.as_deref(), None);
             self.client_resume(cx, id);
         }
@@ -125,9 +126,9 @@ impl Pool {
     fn grow<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         loop {
             let pool = &self.state;
-            let parallel = pool.servers(ServerKind::Login);
+            let parallel = pool.node.servers(ServerKind::Login);
             let reserved = if parallel == 0 { 0 } else { self.logins_for_replication() };
-            let coming = parallel - reserved + pool.servers(ServerKind::Tested);
+            let coming = parallel - reserved + pool.node.servers(ServerKind::Tested);
             if pool.demand() <= coming || parallel >= cx.env.rules.config.main.max_parallel_connects.max(1) {
                 return;
             }
@@ -143,11 +144,12 @@ impl Pool {
         let pool = &self.state;
         let retry_us = duration_us(env.rules.config.main.server_login_retry);
         let failing = pool
+            .node
             .failure
             .as_ref()
             .is_some_and(|failure| env.now.mono_us < failure.at_us.saturating_add(retry_us));
         !failing
-            && env.now.mono_us >= pool.dial_after_us
+            && env.now.mono_us >= pool.node.dial_after_us
             && !pool.paused
             && env.activity == Activity::Active
             && env.stopping != Some(Shutdown::WaitForServers)
@@ -159,7 +161,7 @@ impl Pool {
         let config = Arc::clone(&cx.env.rules.config);
         let pool = &self.state;
         let size = config.pool_size(&pool.config, &pool.user);
-        let total = pool.servers_total();
+        let total = pool.node.servers_total();
         if size == 0 || total < size || (pool.greeting.is_none() && total == 0) {
             return true;
         }
@@ -182,7 +184,7 @@ impl Pool {
     /// (`evict`) and has this pool look again.
     pub(crate) fn take_place<D: Driver>(&mut self, cx: &mut Cx<'_, D>, evict: bool) -> bool {
         let pool = &self.state;
-        let (by_database, by_user) = (Arc::clone(&pool.database_counts), Arc::clone(&pool.user_counts));
+        let (by_database, by_user) = (Arc::clone(&pool.shared.database), Arc::clone(&pool.shared.user));
         let of_database = Scarce::Database(Arc::clone(&pool.database));
         let of_user = Scarce::User(Arc::clone(&pool.user));
         let database_max = cx.env.rules.config.max_db_connections(&pool.config);
@@ -212,7 +214,7 @@ impl Pool {
         let conn = cx.driver.dial(&endpoint);
         let server = self.new_server(cx.env, conn, endpoint, only_for);
         let id = self.servers.insert(server);
-        self.state.list(id, None, Some(ServerKind::Login));
+        self.state.node.list(id, None, Some(ServerKind::Login));
         cx.env.set_role(conn, Role::Server(self.id, id));
         id
     }
@@ -282,14 +284,15 @@ impl Pool {
             return unix_endpoint(&env.rules.config.main.unix_socket_dir, pool.config.port);
         }
         let after = env.now.mono_us.saturating_sub(retry_us);
-        pool.failed_hosts.retain(|(_, at_us)| *at_us > after);
-        let turn = pool.next_host % count;
+        pool.node.failed_hosts.retain(|(_, at_us)| *at_us > after);
+        let turn = pool.node.next_host % count;
         let in_turn = || (turn..turn + count).map(|place| place % count);
-        let place = in_turn().find(|&place| !pool.has_failed(&host_endpoint(pool, place))).unwrap_or(turn);
+        let place =
+            in_turn().find(|&place| !pool.node.has_failed(&host_endpoint(pool, place))).unwrap_or(turn);
         if pool.config.load_balance_hosts.unwrap_or(LoadBalanceHosts::RoundRobin)
             == LoadBalanceHosts::RoundRobin
         {
-            pool.next_host = (place + 1) % count;
+            pool.node.next_host = (place + 1) % count;
         }
         host_endpoint(pool, place)
     }
@@ -305,25 +308,25 @@ impl Pool {
         if count < 2 {
             return false;
         }
-        let turn = pool.next_host % count;
+        let turn = pool.node.next_host % count;
         if pool.config.load_balance_hosts == Some(LoadBalanceHosts::Disable)
             && host_endpoint(pool, turn) == *endpoint
         {
-            pool.next_host = (turn + 1) % count;
+            pool.node.next_host = (turn + 1) % count;
         }
-        pool.failed_hosts.retain(|(failed, _)| failed != endpoint);
-        pool.failed_hosts.push((endpoint.clone(), now_us));
-        (0..count).any(|place| !pool.has_failed(&host_endpoint(pool, place)))
+        pool.node.failed_hosts.retain(|(failed, _)| failed != endpoint);
+        pool.node.failed_hosts.push((endpoint.clone(), now_us));
+        (0..count).any(|place| !pool.node.has_failed(&host_endpoint(pool, place)))
     }
 
     /// Free servers of a pool.
     pub(crate) fn idle_servers(&self) -> Vec<ServerId> {
-        self.state.idle.iter().copied().collect()
+        self.state.node.idle.iter().copied().collect()
     }
 
     /// The free server that idled longest, and since when (monotonic, µs).
     pub(crate) fn idle_longest(&self) -> Option<(u64, ServerId)> {
-        let idle = self.state.idle.iter().filter_map(|&id| Some((self.servers.get(id)?.active_us, id)));
+        let idle = self.state.node.idle.iter().filter_map(|&id| Some((self.servers.get(id)?.active_us, id)));
         idle.min_by_key(|(active_us, _)| *active_us)
     }
 }

@@ -42,7 +42,7 @@ impl Pool {
     /// Whether each of the pool's clients has its own server.
     pub(crate) fn gets_own_server(&self) -> bool {
         let pool = &self.state;
-        pool.mode == PoolMode::Session && pool.tries_startup
+        pool.policy.mode == PoolMode::Session && pool.policy.tries_startup()
     }
 
     /// Clients that log in are told of a server each, as far as there are servers or there is room for more.
@@ -54,13 +54,13 @@ impl Pool {
         if !self.gets_own_server() {
             return;
         }
-        for id in self.state.awaiting.clone() {
+        for id in self.state.queue.awaiting.clone() {
             self.note_opening(cx.env, id, greeting);
             if self.kept_is_coming(id) {
                 continue;
             }
             if let Some(server) = self.find_own(cx, id) {
-                self.state.awaiting.retain(|&other| other != id);
+                self.state.queue.awaiting.retain(|&other| other != id);
                 self.greet_on_server(cx, id, server, greeting);
             }
         }
@@ -110,7 +110,7 @@ impl Pool {
                 && !self.is_kept_for_another(server, id, Some(client))
                 && self.reason_to_retire(env, id).is_none()
         };
-        self.state.tested.iter().copied().find(fits)
+        self.state.node.tested.iter().copied().find(fits)
     }
 
     /// Another client was told of it, and has not yet asked for anything.
@@ -136,7 +136,7 @@ impl Pool {
     /// opened if there is room.
     fn find_own<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) -> Option<ServerId> {
         let free = |found: &(Fitness, ServerId)| matches!(found.0, Fitness::Own | Fitness::Like);
-        let nobody_waits = self.state.waiting == 0;
+        let nobody_waits = self.state.queue.waiting == 0;
         if let Some((_, server)) = self.best_idle(cx.env, Some(id), false).filter(free)
             && (nobody_waits || self.kept(id) == Some(server))
             && self.reason_to_close(cx.env, server).is_none()
@@ -174,14 +174,14 @@ impl Pool {
 
     fn opens_as_many_as_it_may(&self, env: &Env) -> bool {
         let limit = env.rules.config.main.max_parallel_connects.max(1);
-        self.state.servers(ServerKind::Login) >= limit
+        self.state.node.servers(ServerKind::Login) >= limit
     }
 
     /// No further server can be opened in the ordinary way.
     fn is_full(&self, env: &Env) -> bool {
         let pool = &self.state;
         let size = env.rules.config.pool_size(&pool.config, &pool.user);
-        size > 0 && pool.servers_total() >= size || !self.may_dial(env)
+        size > 0 && pool.node.servers_total() >= size || !self.may_dial(env)
     }
 
     /// The free server that is best for a client (`None`: for work of no client); those that are kept for other clients only
@@ -204,7 +204,7 @@ impl Pool {
             };
             (all || !taken).then(|| ((taken, fitness, self.needs_check(env, server)), id))
         };
-        let judged = pool.idle.iter().filter_map(judge);
+        let judged = pool.node.idle.iter().filter_map(judge);
         let best = match env.rules.config.main.server_round_robin {
             true => judged.min_by_key(|(rank, _)| *rank),
             false => judged.rev().min_by_key(|(rank, _)| *rank),
@@ -232,7 +232,7 @@ impl Pool {
                 return None;
             } else if self.needs_check(cx.env, &self.servers[id]) {
                 let pool = &self.state;
-                if pool.servers(ServerKind::Tested) >= pool.demand() {
+                if pool.node.servers(ServerKind::Tested) >= pool.demand() {
                     return None;
                 }
                 self.check_server(cx, id);
@@ -261,7 +261,7 @@ impl Pool {
             }
             server.session = match session == *account.session {
                 true => Arc::clone(&account.session),
-                false => self.state.sessions.share(session),
+                false => self.state.known.sessions.share(session),
             };
         }
     }
@@ -322,11 +322,11 @@ impl Pool {
         let pool = &mut self.state;
         let Some(greeting) = pool.greeting.clone() else { return };
         let reported = CheckedStartup {
-            params: pool.share(asked.params_of(at_login, &reported.params)),
-            session: pool.sessions.share(asked.session().clone()),
+            params: pool.known.share_params(asked.params_of(at_login, &reported.params)),
+            session: pool.known.sessions.share(asked.session().clone()),
             reported: greeting.changes(reported),
         };
-        pool.startup_checks.insert(asked, Arc::new(reported));
+        pool.known.startup_checks.insert(asked, Arc::new(reported));
     }
 
     /// Lets a client in that has a server.
@@ -340,15 +340,15 @@ impl Pool {
         let server = &self.servers[server_id];
         let pool = &mut self.state;
         let checked = server.opened.asked.as_ref().map(|asked| {
-            pool.startup_checks.get(asked).unwrap_or_else(|| {
+            pool.known.startup_checks.get(asked).unwrap_or_else(|| {
                 let params = match pool.connect_query() {
                     // The server's values may differ from those that it was opened with.
-                    Some(_) => pool.share(asked.params_of(&Params::default(), &server.params)),
+                    Some(_) => pool.known.share_params(asked.params_of(&Params::default(), &server.params)),
                     None => Arc::clone(&server.params),
                 };
                 Arc::new(CheckedStartup {
                     params,
-                    session: pool.sessions.share(asked.session().clone()),
+                    session: pool.known.sessions.share(asked.session().clone()),
                     reported: Vec::new(),
                 })
             })

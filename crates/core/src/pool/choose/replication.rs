@@ -35,7 +35,7 @@ impl Pool {
             self.refuse_client(cx, client, &fault);
             return;
         }
-        self.state.replicating.push_back(client);
+        self.state.queue.replicating.push_back(client);
         self.notice();
     }
 
@@ -44,7 +44,7 @@ impl Pool {
         while let Some(client) = self.next_replicating(cx.env)
             && self.make_room(cx)
         {
-            self.state.replicating.pop_front();
+            self.state.queue.replicating.pop_front();
             self.dial_server(cx, Some(client));
         }
     }
@@ -52,7 +52,7 @@ impl Pool {
     /// The replication client that is next: no client has waited longer, and nothing keeps the pool from opening connections.
     /// A server that becomes free is not for other clients then.
     pub(crate) fn next_replicating(&mut self, env: &Env) -> Option<ClientId> {
-        let client = *self.state.replicating.front()?;
+        let client = *self.state.queue.replicating.front()?;
         let since_us = self.clients.get(client)?.account.request_us;
         let first = self.first_waiting();
         (first.is_none_or(|(_, first_us)| since_us <= first_us) && self.may_dial(env)).then_some(client)
@@ -64,12 +64,12 @@ impl Pool {
         let pool = &self.state;
         let size = config.pool_size(&pool.config, &pool.user);
         if size > 0
-            && pool.servers_total() >= size
-            && let Some(&idle) = pool.idle.front()
+            && pool.node.servers_total() >= size
+            && let Some(&idle) = pool.node.idle.front()
         {
             self.close_server(cx, idle, "evicted", CloseMode::Flush);
         }
-        let full = size > 0 && self.state.servers_total() >= size;
+        let full = size > 0 && self.state.node.servers_total() >= size;
         !full && self.take_place(cx, true)
     }
 

@@ -65,8 +65,7 @@ impl Pool {
             self.pause_client(cx, id);
         }
         let pool = &mut self.state;
-        pool.clients += 1;
-        pool.stats.client_logins += 1;
+        pool.numbers.stats.client_logins += 1;
         if replication != Replication::None {
             self.request_replication(cx, id);
             return self.clients.contains_key(id).then_some(id);
@@ -82,7 +81,7 @@ impl Pool {
                     self.refuse_client(cx, id, &fault);
                     return None;
                 }
-                self.state.awaiting.push(id);
+                self.state.queue.awaiting.push(id);
                 self.notice();
             }
         }
@@ -93,14 +92,14 @@ impl Pool {
     fn learn(&mut self, login: &Login) {
         let pool = &mut self.state;
         if login.user == pool.user && !matches!(login.learned, Learned::Nothing) {
-            pool.learned = login.learned.clone();
+            pool.known.learned = login.learned.clone();
         }
     }
 
     /// Servers cannot be opened at present, and there is none: a client that needs one is told at once.
     pub(crate) fn known_failure(&self, env: &Env) -> Option<Fault> {
         let pool = &self.state;
-        let failure = pool.failure.as_ref()?;
+        let failure = pool.node.failure.as_ref()?;
         let retry_us = crate::context::duration_us(env.rules.config.main.server_login_retry);
         let fresh = env.now.mono_us < failure.at_us.saturating_add(retry_us);
         // A server that starts up will be there in a moment: clients that come before the pool's first server wait for it.
@@ -130,7 +129,7 @@ impl Pool {
         backend::encode_auth_ok(out);
         out.extend_from_slice(&greeting.fixed);
         out.extend_from_slice(checked.map_or(&[][..], |checked| &checked.reported));
-        self.state.tell_params(out, &cx.env.tracked, &account.params);
+        self.state.known.tell_params(out, &cx.env.tracked, &account.params);
         let key = &account.cancel_key;
         backend::encode_backend_key_data(out, key.pid(), &key.secret());
         out.extend_from_slice(&notices);
@@ -139,8 +138,8 @@ impl Pool {
             encode_notice(out, &Report::notice(SqlState::SUCCESSFUL_COMPLETION, notice));
         }
         backend::encode_ready(out, TxStatus::Idle);
-        client.state = ClientState::Idle;
         cx.env.counters.login.record(cx.env.now.mono_us.saturating_sub(client.origin.since.mono_us));
         cx.driver.send(client.conn, &cx.env.scratch);
+        self.set_client_state(id, ClientState::Idle);
     }
 }

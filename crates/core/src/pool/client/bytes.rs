@@ -14,7 +14,7 @@ impl Pool {
     pub(crate) fn client_received<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId, bytes: &[u8]) {
         let Some(client) = self.clients.get_mut(id) else { return };
         client.account.active_us = cx.env.now.mono_us;
-        self.state.stats.received_bytes += bytes.len() as u64;
+        self.state.numbers.stats.received_bytes += bytes.len() as u64;
         if client.inbox.is_empty() {
             let used = self.client_consume(cx, id, bytes);
             self.client_keep(cx, id, None, bytes, used);

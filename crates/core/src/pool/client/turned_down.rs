@@ -42,16 +42,14 @@ impl Pool {
             return false;
         }
         account.active_us = cx.env.now.mono_us;
-        let pool = &mut self.state;
-        pool.waiting -= 1;
         // It may be back before the pool looks at its place, and has no right to that place then.
-        pool.queue.retain(|&other| other != id);
+        self.state.queue.clients.retain(|&other| other != id);
         let inbox = std::mem::take(&mut client.inbox);
         let extent = group_extent(&inbox);
         client.skip = extent.to_come;
-        client.state = if extent.ends { ClientState::Idle } else { ClientState::Ignoring };
         let conn = client.conn;
         client.inbox = cx.env.buffers.remainder(Some(inbox), &[], extent.used);
+        self.set_client_state(id, if extent.ends { ClientState::Idle } else { ClientState::Ignoring });
         cx.env.scratch.clear();
         refusal.encode(&mut cx.env.scratch);
         if extent.ends {
@@ -59,7 +57,7 @@ impl Pool {
         }
         cx.driver.send(conn, &cx.env.scratch);
         self.note_error(cx.env, id, refusal.code().as_bytes());
-        self.state.to_resume.push_back(id);
+        self.state.due.to_resume.push_back(id);
         true
     }
 
@@ -67,17 +65,18 @@ impl Pool {
     pub(crate) fn shorten_queue<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let pool = &self.state;
         let limit = cx.env.rules.config.max_waiting_clients(&pool.config);
-        if limit == 0 || pool.waiting <= limit {
+        if limit == 0 || pool.queue.waiting <= limit {
             return;
         }
-        let surplus = (pool.waiting - limit) as usize;
+        let surplus = (pool.queue.waiting - limit) as usize;
         let clients = &self.clients;
         let waits = |id: &&ClientId| {
             clients.get(**id).is_some_and(
                 |client| matches!(&client.state, ClientState::Waiting(waiting) if waiting.begin.is_none()),
             )
         };
-        let last: Vec<ClientId> = pool.queue.iter().rev().filter(waits).take(surplus).copied().collect();
+        let last: Vec<ClientId> =
+            pool.queue.clients.iter().rev().filter(waits).take(surplus).copied().collect();
         for id in last {
             self.turn_down(cx, id, Refusal::QueueFull);
         }
@@ -100,9 +99,8 @@ impl Pool {
             tag::SYNC => {
                 cx.env.scratch.clear();
                 backend::encode_ready(&mut cx.env.scratch, TxStatus::Idle);
-                let client = &mut self.clients[id];
-                client.state = ClientState::Idle;
-                cx.driver.send(client.conn, &cx.env.scratch);
+                self.set_client_state(id, ClientState::Idle);
+                cx.driver.send(self.clients[id].conn, &cx.env.scratch);
                 Step::Used(header.total())
             }
             _ => self.discard(id, bytes.len(), header),

@@ -57,7 +57,7 @@ impl Pool {
             *reasons = reasons.with(Reasons::LISTENS);
             listener.from_server.clear();
         } else if listener.told_of_others(&new, server_pid, account.cancel_key.pid()) {
-            self.state.notified.push(client_id);
+            self.state.due.notified.push(client_id);
         }
         if here || new.is_empty() {
             return false;
@@ -93,7 +93,7 @@ impl Pool {
             gone.iter().for_each(|channel| notify_listener.leave(channel, id));
         }
         listener.own_without_listener(own_pid);
-        self.state.notified.push(id);
+        self.state.due.notified.push(id);
     }
 
     /// Payloads arrive at the notify listener in the encoding of its own connection.
@@ -279,7 +279,7 @@ impl Pool {
             Some(listener) if listener.is_marked => listener.meet(server_pid, own_pid),
             _ => return self.not_met(cx, id, client, reasons),
         }
-        self.state.notified.push(client);
+        self.state.due.notified.push(client);
         self.audit_over(cx, id, client, reasons);
     }
 

@@ -42,7 +42,7 @@ impl Pool {
             return false;
         }
         if accepted.owner != Owner::Client(client_id)
-            || !self.state.keeps_sessions
+            || !self.state.policy.keeps_sessions()
             || !(server.ledger.is_at_rest() || is_being_restored(&server.ledger))
             || !server.pipelined.is_alone()
             || parse_ready(body) != Ok(TxStatus::Idle)
@@ -135,7 +135,7 @@ impl Pool {
                 listener.bytes += message.len();
             } else {
                 listener.tell(message, own_pid);
-                self.state.notified.push(client);
+                self.state.due.notified.push(client);
             }
             if self.has_too_many(cx, client) {
                 self.refuse_client(cx, client, &Fault::TooManyNotifications);
@@ -242,7 +242,7 @@ impl Pool {
         let listener: &mut Listener = account.listener.get_or_insert_default();
         listener.bytes += message.len();
         listener.queue.push(message);
-        self.state.notified.push(id);
+        self.state.due.notified.push(id);
         if self.has_too_many(cx, id) {
             self.refuse_client(cx, id, &Fault::TooManyNotifications);
         }
@@ -290,14 +290,14 @@ impl Pool {
 
     /// Tells the clients that have no transaction open; the other clients later.
     pub(crate) fn notify_clients<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
-        for id in std::mem::take(&mut self.state.notified) {
+        for id in std::mem::take(&mut self.state.due.notified) {
             if self.listener(id).is_none_or(|listener| listener.queue.is_empty()) {
                 continue;
             }
             if self.is_between_statements(id) {
                 self.send_notifications(cx, id);
             } else {
-                self.state.notified.push(id);
+                self.state.due.notified.push(id);
             }
         }
     }

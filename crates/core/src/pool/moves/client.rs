@@ -17,7 +17,30 @@ use crate::pool::client::state::{Account, Client, ClientState, Link, Opening, Wa
 use crate::pool::server::state::ServerState;
 use crate::pool::{Pool, PoolState};
 
+impl PoolState {
+    /// A client enters (or leaves) this state.
+    pub(crate) fn count_state(&mut self, state: &ClientState, enters: bool) {
+        let number = match state {
+            ClientState::Waiting(_) => &mut self.queue.waiting,
+            ClientState::QueuedBehind(_) => &mut self.count.queued_behind,
+            ClientState::Linked(_) => &mut self.count.linked,
+            _ => return,
+        };
+        *number = if enters { *number + 1 } else { number.saturating_sub(1) };
+    }
+}
+
 impl Pool {
+    /// The one way to change a client's state: the numbers follow. Returns the state before.
+    #[inline]
+    pub(crate) fn set_client_state(&mut self, id: ClientId, state: ClientState) -> ClientState {
+        let client = &mut self.clients[id];
+        debug_assert!(is_legal(&client.state, &state), "a client cannot make this move");
+        self.state.count_state(&client.state, false);
+        self.state.count_state(&state, true);
+        std::mem::replace(&mut client.state, state)
+    }
+
     /// An idle client needs a server: it gets one at once, if one is free and no client waits; else it joins the queue.
     pub(crate) fn request_server<D: Driver>(
         &mut self,
@@ -27,8 +50,8 @@ impl Pool {
     ) -> Step {
         let now_us = cx.env.now.mono_us;
         let Some(client) = self.clients.get_mut(id) else { return Step::Gone };
-        let begin = match std::mem::replace(&mut client.state, ClientState::Idle) {
-            ClientState::DeferredBegin(deferred) => Some(deferred.text),
+        let begin = match &mut client.state {
+            ClientState::DeferredBegin(deferred) => Some(std::mem::take(&mut deferred.text)),
             _ => None,
         };
         let group = if begin.is_some() { None } else { self.group_of(cx.env, id, bytes) };
@@ -38,25 +61,24 @@ impl Pool {
         account.refused_servers = 0;
         // Its messages are looked at one by one then.
         let group = group.filter(|_| account.unnamed.is_none());
-        client.state = ClientState::Waiting(Waiting { since_us: now_us, notified: false, group, begin });
-        let pool = &mut self.state;
-        pool.waiting += 1;
+        let waiting = Waiting { since_us: now_us, notified: false, group, begin };
+        self.set_client_state(id, ClientState::Waiting(waiting));
         // A message that waits for this server is not the other clients' turn.
-        if pool.affinities.is_for(id)
+        if self.state.affinities.is_for(id)
             && let Some(server) = self.take_idle(cx, Some(id))
         {
             self.link(cx, id, server);
             return Step::Used(0);
         }
         let pool = &mut self.state;
-        if pool.waiting == 1
-            && self.state.at_login() == 0
+        if pool.queue.waiting == 1
+            && self.state.queue.at_login() == 0
             && let Admission::Alone(server) = self.find_place(cx, id)
         {
             self.link(cx, id, server);
             return Step::Used(0);
         }
-        self.state.queue.push_back(id);
+        self.state.queue.clients.push_back(id);
         self.notice();
         if let Some(fault) = self.known_failure(cx.env) {
             return self.refuse_client(cx, id, &fault);
@@ -70,20 +92,20 @@ impl Pool {
     /// The client that is next to get a server, if there is one. It stays where it is.
     pub(crate) fn next_waiter(&mut self) -> Option<ClientId> {
         let pool = &mut self.state;
-        while let Some(&id) = pool.queue.front() {
+        while let Some(&id) = pool.queue.clients.front() {
             let state = self.clients.get(id).map(|client| &client.state);
             if matches!(state, Some(ClientState::Waiting(_))) {
                 return Some(id);
             }
-            pool.queue.pop_front();
+            pool.queue.clients.pop_front();
         }
-        debug_assert_eq!(pool.waiting, 0, "a waiting client is in no queue");
+        debug_assert_eq!(pool.queue.waiting, 0, "a waiting client is in no queue");
         None
     }
 
     /// The client that has waited longest, and since when (monotonic, µs).
     pub(crate) fn first_waiting(&self) -> Option<(ClientId, u64)> {
-        self.state.queue.iter().find_map(|&id| match &self.clients.get(id)?.state {
+        self.state.queue.clients.iter().find_map(|&id| match &self.clients.get(id)?.state {
             ClientState::Waiting(waiting) => Some((id, waiting.since_us)),
             _ => None,
         })
@@ -98,16 +120,15 @@ impl Pool {
             return;
         };
         let pool = &mut self.state;
-        pool.waiting -= 1;
-        pool.linked += 1;
-        pool.stats.server_assignments += 1;
+        pool.numbers.stats.server_assignments += 1;
         let waited_us = now_us.saturating_sub(waiting.since_us);
-        pool.stats.wait_us += waited_us;
-        client.state = ClientState::Linked(Link {
+        pool.numbers.stats.wait_us += waited_us;
+        let link = Link {
             group: waiting.group,
             opening: waiting.begin.take().map_or(Opening::Done, Opening::Unsent),
-            ..Link::new(server_id, pool.mode)
-        });
+            ..Link::new(server_id, pool.policy.mode)
+        };
+        self.set_client_state(id, ClientState::Linked(link));
         self.set_server_state(server_id, ServerState::Busy(id));
         self.take_own(id, server_id);
         let Some(account) = self.clients.get_mut(id).map(|client| &mut client.account) else {
@@ -116,7 +137,7 @@ impl Pool {
         let server = &mut self.servers[server_id];
         server.active_us = now_us;
         if !std::mem::replace(&mut server.used, true) {
-            self.state.stillborn = 0;
+            self.state.node.stillborn = 0;
         }
         server.waited_us = waited_us;
         server.unseen = server.unseen.saturating_add(1);
@@ -147,9 +168,8 @@ impl Pool {
                 env.buffers.give_back(std::mem::take(&mut client.inbox));
             }
         }
-        client.state = ClientState::Idle;
         client.account.active_us = env.now.mono_us;
-        self.state.linked -= 1;
+        self.set_client_state(id, ClientState::Idle);
     }
 
     /// Ends a client with a FATAL error. Returns [`Step::Gone`], so that the caller may end with it.
@@ -239,34 +259,23 @@ impl Pool {
         cx.env.clear_role(client.conn);
         cx.driver.close(client.conn, mode);
         cx.env.buffers.give_back(std::mem::take(&mut client.inbox));
-        match client.state {
-            ClientState::Linked(link) => {
-                self.leave_pool(cx.env, id, client.account, |pool| pool.linked -= 1);
-                self.forget_pin(link.pin.as_deref());
-                self.abandon_server(cx, &link);
-            }
-            ClientState::QueuedBehind(_) => {
-                self.leave_pool(cx.env, id, client.account, |pool| pool.queued_behind -= 1);
-            }
-            ClientState::Waiting(_) => {
-                self.leave_pool(cx.env, id, client.account, |pool| pool.waiting -= 1);
-            }
-            ClientState::AwaitingServer(_) => {
-                self.abandon_dial(cx, id);
-                self.leave_pool(cx.env, id, client.account, |pool| pool.forget_at_login(id));
-            }
-            ClientState::Idle | ClientState::Ignoring | ClientState::DeferredBegin(_) => {
-                self.leave_pool(cx.env, id, client.account, |_| ());
-            }
+        if let ClientState::AwaitingServer(_) = client.state {
+            self.abandon_dial(cx, id);
+        }
+        self.leave_pool(cx.env, id, client.account, &client.state);
+        if let ClientState::Linked(link) = client.state {
+            self.forget_pin(link.pin.as_deref());
+            self.abandon_server(cx, &link);
         }
     }
 
+    /// A client that had this state is removed: nothing of it is left in the pool.
     pub(crate) fn leave_pool(
         &mut self,
         env: &mut Env,
         id: ClientId,
         mut account: Account,
-        leave: impl FnOnce(&mut PoolState),
+        state: &ClientState,
     ) {
         env.cancel_keys.remove(&account.cancel_key.head());
         debug_assert!(!self.clients.contains_key(id));
@@ -278,8 +287,10 @@ impl Pool {
         env.shared.note_client(env.worker, false);
         self.end_affinity(None, id);
         self.give_up_own(&account, id);
-        leave(&mut self.state);
-        self.state.clients -= 1;
+        self.state.count_state(state, false);
+        if let ClientState::AwaitingServer(_) = state {
+            self.state.queue.forget_at_login(id);
+        }
         self.state.empty_us = env.now.mono_us;
     }
 
@@ -365,6 +376,26 @@ impl Pool {
 
     /// The mode that a client is pooled by. Replication connections are always sessions.
     pub(crate) fn client_mode(&self, client: &Client) -> PoolMode {
-        if client.account.replication == Replication::None { self.state.mode } else { PoolMode::Session }
+        if client.account.replication == Replication::None {
+            self.state.policy.mode
+        } else {
+            PoolMode::Session
+        }
     }
+}
+
+/// The moves that exist.
+fn is_legal(from: &ClientState, to: &ClientState) -> bool {
+    use ClientState as S;
+    matches!(
+        (from, to),
+        (S::AwaitingServer(_), S::Idle)
+            // A replication client gets its own server with its login.
+            | (S::Idle, S::Linked(_) | S::Waiting(_) | S::DeferredBegin(_))
+            | (S::DeferredBegin(_), S::Idle | S::Waiting(_))
+            | (S::Waiting(_), S::Linked(_) | S::QueuedBehind(_) | S::Idle | S::Ignoring)
+            | (S::QueuedBehind(_), S::Linked(_) | S::Waiting(_))
+            | (S::Linked(_), S::Idle | S::Waiting(_))
+            | (S::Ignoring, S::Idle)
+    )
 }

@@ -28,7 +28,7 @@ impl Pool {
         debug_assert!(is_legal(&server.state, &state), "a server can not make this move");
         server.state = state;
         if from != to {
-            self.state.list(id, Some(from), Some(to));
+            self.state.node.list(id, Some(from), Some(to));
         }
     }
 
@@ -48,7 +48,7 @@ impl Pool {
                 return None;
             }
             let fifo = cx.env.rules.config.main.server_round_robin;
-            let id = *(if fifo { pool.idle.front() } else { pool.idle.back() })?;
+            let id = *(if fifo { pool.node.idle.front() } else { pool.node.idle.back() })?;
             let drawn_on = self.drawn_on(client);
             let id = drawn_on.or_else(|| self.fitting_idle(id, client)).unwrap_or(id);
             let id = match self.state.affinities.is_empty() {
@@ -61,14 +61,14 @@ impl Pool {
                 let pool = &self.state;
                 // A server that has just been checked goes first, at any place in the list: else two could be checked in
                 // turns without end.
-                let checked = pool.idle.iter().copied().find(|&other| {
+                let checked = pool.node.idle.iter().copied().find(|&other| {
                     self.reason_to_close(cx.env, other).is_none()
                         && !self.needs_check(cx.env, &self.servers[other])
                 });
                 if checked.is_some() {
                     return checked;
                 }
-                if pool.servers(ServerKind::Tested) >= pool.demand() {
+                if pool.node.servers(ServerKind::Tested) >= pool.demand() {
                     return None;
                 }
                 self.check_server(cx, id);
@@ -100,7 +100,7 @@ impl Pool {
         match server.state {
             ServerState::Busy(client) => self.transaction_ended(cx, id, client),
             ServerState::Draining => {
-                let mode = self.state.mode;
+                let mode = self.state.policy.mode;
                 self.release_server(cx, id, mode);
             }
             ServerState::Settling(ref settling) => {
@@ -157,7 +157,7 @@ impl Pool {
             self.begin_affinity(cx.env, id, client_id);
         }
         // Messages that it sent after a DISCARD waited for this; mostly there are none.
-        self.state.to_resume.push_back(client_id);
+        self.state.due.to_resume.push_back(client_id);
     }
 
     /// `server_fast_close`: a session that has a server to be replaced ends with its transaction.
@@ -239,7 +239,7 @@ impl Pool {
             None => {
                 self.set_server_state(id, ServerState::Idle);
                 let pool = &self.state;
-                if !pool.is_starving() && pool.is_limited {
+                if !pool.is_starving() && pool.policy.is_limited {
                     // Another pool may have waited for one of this pool's servers to become free.
                     cx.env.want(Effect::OfferRoom);
                 }
@@ -269,7 +269,7 @@ impl Pool {
         if !server.opened.is_plain() && !self.gets_own_server() {
             return Some("opened for a session");
         }
-        if env.stopping == Some(Shutdown::WaitForServers) && pool.waiting == 0 {
+        if env.stopping == Some(Shutdown::WaitForServers) && pool.queue.waiting == 0 {
             return Some("server shutting down");
         }
         if pool.paused || env.activity == crate::context::Activity::Paused {
@@ -282,10 +282,10 @@ impl Pool {
             return None;
         }
         // Servers that were opened together do not all end together.
-        let spread_us = lifetime_us / u64::from(pool.servers_total().max(1));
+        let spread_us = lifetime_us / u64::from(pool.node.servers_total().max(1));
         let spread = lifetime_us == 0
-            || pool.aged_us == 0
-            || env.now.mono_us >= pool.aged_us.saturating_add(spread_us);
+            || pool.node.aged_us == 0
+            || env.now.mono_us >= pool.node.aged_us.saturating_add(spread_us);
         spread.then_some("server lifetime over")
     }
 
@@ -321,7 +321,7 @@ impl Pool {
         } else if touched {
             self.clear_session(cx, id, link.pin.as_deref());
         } else {
-            let mode = self.state.mode;
+            let mode = self.state.policy.mode;
             self.release_server(cx, id, if made_in == PoolMode::Session { made_in } else { mode });
         }
     }
@@ -420,7 +420,7 @@ impl Pool {
             self.statement_evicted(cx.env, entry);
         }
         if reason == "server lifetime over" {
-            self.state.aged_us = cx.env.now.mono_us;
+            self.state.node.aged_us = cx.env.now.mono_us;
         }
         self.give_back_server(cx);
         self.notice();
@@ -433,15 +433,15 @@ impl Pool {
         let kind = server.state.kind();
         let pool = &mut self.state;
         pool.affinities.end(id);
-        pool.list(id, Some(kind), None);
+        pool.node.list(id, Some(kind), None);
     }
 
     /// One server fewer counts towards the limits that span pools; pools that starved by them may try again.
     pub(crate) fn give_back_server<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let pool = &self.state;
-        pool.database_counts.servers.give_back();
-        pool.user_counts.servers.give_back();
-        if pool.is_limited {
+        pool.shared.database.servers.give_back();
+        pool.shared.user.servers.give_back();
+        if pool.policy.is_limited {
             cx.env.want(Effect::NoticeStarving);
         }
     }

@@ -43,7 +43,7 @@ impl Pool {
         let since_us = env.now.mono_us;
         self.servers[id].pipelined.begin(Head { key, since_us, received_bytes, estimate_us, held: None });
         if estimate_us.is_some() {
-            self.state.short.push(id);
+            self.state.node.short.push(id);
         }
     }
 
@@ -58,7 +58,7 @@ impl Pool {
 
     /// Takes a server off the list of those that take further statements.
     pub(crate) fn leave_short(&mut self, id: ServerId) {
-        let short = &mut self.state.short;
+        let short = &mut self.state.node.short;
         if let Some(place) = short.iter().position(|&other| other == id) {
             short.remove(place);
         }
@@ -75,15 +75,12 @@ impl Pool {
         let ClientState::Waiting(waiting) = &client.state else { return };
         let (since_us, notified) = (waiting.since_us, waiting.notified);
         let Some(group) = waiting.group else { return };
-        client.state =
-            ClientState::QueuedBehind(QueuedBehind { server: server_id, since_us, notified, group });
         let inbox = std::mem::take(&mut client.inbox);
+        let queued_behind = QueuedBehind { server: server_id, since_us, notified, group };
+        self.set_client_state(id, ClientState::QueuedBehind(queued_behind));
         let key = self.estimate_key(&group);
         let estimate_us = cx.env.estimates.get(key).map_or(0, |estimate| estimate.us);
-        let pool = &mut self.state;
-        pool.waiting -= 1;
-        pool.queued_behind += 1;
-        pool.multiplexing.multiplexed += 1;
+        self.state.numbers.multiplexing.multiplexed += 1;
         let server = &mut self.servers[server_id];
         server.unseen = server.unseen.saturating_add(1);
         let is_first =
@@ -144,14 +141,14 @@ impl Pool {
         if let Some(client) = client.filter(|&client| self.clients.contains_key(client)) {
             self.unlink(cx.env, client);
             self.end_cancels_for(cx, client);
-            self.state.to_resume.push_back(client);
+            self.state.due.to_resume.push_back(client);
         }
         match next.filter(|&next| self.is_queued_behind(next, id)) {
             Some(next) => self.promote(cx, id, next),
             None => self.set_server_state(id, ServerState::Draining),
         }
         self.server_unpause(cx, id);
-        if self.state.waiting > 0 {
+        if self.state.queue.waiting > 0 {
             self.notice();
         }
     }
@@ -171,19 +168,17 @@ impl Pool {
         server.running.from_bytes = from_bytes;
         server.active_us = now_us;
         let pool = &mut self.state;
-        let client = &mut self.clients[client_id];
-        let ClientState::QueuedBehind(queued_behind) = &client.state else { return };
-        pool.queued_behind -= 1;
-        pool.linked += 1;
-        pool.stats.server_assignments += 1;
+        let ClientState::QueuedBehind(queued_behind) = &self.clients[client_id].state else { return };
+        pool.numbers.stats.server_assignments += 1;
         let waited_us = now_us.saturating_sub(queued_behind.since_us);
-        pool.stats.wait_us += waited_us;
+        pool.numbers.stats.wait_us += waited_us;
         server.waited_us = waited_us;
         let (group, kept) = (queued_behind.group, queued_behind.group.len as usize);
-        client.state = ClientState::Linked(Link { kept, ..Link::new(id, pool.mode) });
+        let link = Link { kept, ..Link::new(id, pool.policy.mode) };
+        self.set_client_state(client_id, ClientState::Linked(link));
         self.set_server_state(id, ServerState::Busy(client_id));
         self.measure_group(cx.env, client_id, id, &group, None);
-        if !self.state.waiting_cancels.is_empty() {
+        if !self.state.queue.cancels.is_empty() {
             // Perhaps one for this client waited until now.
             self.next_cancel(cx);
         }
@@ -211,9 +206,9 @@ impl Pool {
             let response_us = now_us.saturating_sub(account.request_us);
             let wait_us = response_us.saturating_sub(took_us);
             let pool = &mut self.state;
-            if pool.pace.note(now_us, response_us, wait_us) {
+            if pool.node.pace.note(now_us, response_us, wait_us) {
                 let size = env.rules.config.pool_size(&pool.config, &pool.user);
-                pool.pace.judge(now_us, if size == 0 { u32::MAX } else { size });
+                pool.node.pace.judge(now_us, if size == 0 { u32::MAX } else { size });
             }
         }
     }
@@ -222,7 +217,7 @@ impl Pool {
     pub(crate) fn note_violation(&mut self, env: &mut Env, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
         let Some(head) = server.pipelined.head() else { return };
-        self.state.multiplexing.violations += 1;
+        self.state.numbers.multiplexing.violations += 1;
         env.estimates.bar(head.key);
     }
 
@@ -260,10 +255,10 @@ impl Pool {
     pub(crate) fn rescue_queued<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let is_open =
             cx.env.activity == Activity::Active && cx.env.stopping != Some(Shutdown::WaitForServers);
-        if self.state.queued_behind == 0 {
+        if self.state.count.queued_behind == 0 {
             return;
         }
-        for id in self.state.short.clone() {
+        for id in self.state.node.short.clone() {
             let Some(server) = self.servers.get_mut(id) else { continue };
             let Some(due_us) = server.pipelined.rescue_us() else { continue };
             let is_due = due_us <= cx.env.now.mono_us;
@@ -290,7 +285,6 @@ impl Pool {
             let ClientState::QueuedBehind(queued_behind) = &client.state else { continue };
             debug_assert!(queued_behind.server == id, "it is queued on another server");
             let (since_us, notified) = (queued_behind.since_us, queued_behind.notified);
-            self.state.queued_behind -= 1;
             self.wait_again(client_id, since_us, notified);
         }
         if !clients.is_empty() {
@@ -301,12 +295,11 @@ impl Pool {
 
     /// To the front of its pool's queue, and from there to its own server.
     fn wait_again(&mut self, id: ClientId, since_us: u64, notified: bool) {
-        let Some(client) = self.clients.get_mut(id) else { return };
-        client.state = ClientState::Waiting(Waiting { since_us, notified, group: None, begin: None });
+        let waiting = Waiting { since_us, notified, group: None, begin: None };
+        self.set_client_state(id, ClientState::Waiting(waiting));
         let pool = &mut self.state;
-        pool.waiting += 1;
-        pool.multiplexing.requeued += 1;
-        pool.queue.push_front(id);
+        pool.numbers.multiplexing.requeued += 1;
+        pool.queue.clients.push_front(id);
         self.notice();
     }
 
@@ -363,7 +356,6 @@ impl Pool {
         let server = &mut self.servers[id];
         server.ledger.disown_head(Purpose::Rerun);
         (server.query_us, server.xact_us) = (0, 0);
-        self.state.linked -= 1;
         self.set_server_state(id, ServerState::Draining);
         self.wait_again(client_id, since_us, true);
         cx.log(Level::Debug, "a statement that a stranger's cancel request hit runs again");

@@ -70,7 +70,9 @@ impl Pool {
         let ClientState::Linked(link) = &client.state else {
             return false;
         };
-        self.state.keeps_sessions && link.own_names != OwnNames::Exposed && self.client_tracks_statements(id)
+        self.state.policy.keeps_sessions()
+            && link.own_names != OwnNames::Exposed
+            && self.client_tracks_statements(id)
     }
 
     /// A text of a linked client is about to go to its server.

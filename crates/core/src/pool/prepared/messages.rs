@@ -45,7 +45,7 @@ impl Pool {
             return false;
         };
         // A client with names known by content keeps that, even if RELOAD changes the setting.
-        (self.state.tracks_statements || account.statements.is_some())
+        (self.state.policy.tracks_statements || account.statements.is_some())
             && account.replication == crate::client_handoff::Replication::None
     }
 
@@ -122,7 +122,7 @@ impl Pool {
         let Some(account) = self.clients.get_mut(id).map(|client| &mut client.account) else {
             return Ok(());
         };
-        self.state.stats.client_parses += 1;
+        self.state.numbers.stats.client_parses += 1;
         if account.statement(parse.name).is_none() && self.may_be_taken_by_sql(id, parse.name) {
             self.try_own_name(cx, id, server_id, parse);
         }
@@ -232,7 +232,7 @@ impl Pool {
         }
         statements.insert(parse.name, known);
         cx.env.statements.share(known);
-        self.state.stats.client_parses += 1;
+        self.state.numbers.stats.client_parses += 1;
         cx.env.scratch.clear();
         backend::encode_parse_complete(&mut cx.env.scratch);
         cx.driver.send(client.conn, &cx.env.scratch);
@@ -274,7 +274,7 @@ impl Pool {
             &known.types,
         );
         let server = &self.servers[server_id];
-        self.state.stats.server_parses += 1;
+        self.state.numbers.stats.server_parses += 1;
         cx.driver.send(server.conn, &cx.env.scratch);
     }
 
@@ -368,7 +368,7 @@ impl Pool {
     ) -> Step {
         let body = &message[HEADER_LEN..message.len().min(header.total())];
         let Some(head) = BindHead::parse_prefix(body) else { return Step::Wait };
-        self.state.stats.binds += 1;
+        self.state.numbers.stats.binds += 1;
         let named = self.client_named(id, head.statement);
         let statement = named.map(|(statement, _)| statement);
         if let Some(known) = statement.and_then(|statement| cx.env.statements.get(statement))

@@ -82,7 +82,7 @@ impl Pool {
         let account = self.clients.get_mut(id).map(|client| &mut client.account);
         match account.filter(|_| reread != *session) {
             Some(account) => {
-                account.session = self.state.sessions.share(reread);
+                account.session = self.state.known.sessions.share(reread);
                 Arc::clone(&account.session)
             }
             None => session,

@@ -108,7 +108,7 @@ impl Pool {
         let Some(ClientState::Linked(link)) = client.map(|client| &client.state) else { return false };
         let touches = link.touched.as_ref().is_some_and(|touched| touched.marks.intersects(Marks::TEMPORARY));
         let has = link.pin.as_ref().is_some_and(|pin| pin.reasons.has(Reasons::TEMPORARY));
-        self.state.keeps_sessions && !touches && !has
+        self.state.policy.keeps_sessions() && !touches && !has
     }
 
     /// ReadyForQuery.
@@ -244,7 +244,7 @@ impl Pool {
             link.opening = again.begin.take().map_or(Opening::Done, Opening::Unsent);
             // After a replay the server has reported its parameters.
             self.adopt_params(cx, id, client_id);
-            self.state.to_resume.push_back(client_id);
+            self.state.due.to_resume.push_back(client_id);
         } else if !again.rolls_back {
             again.rolls_back = true;
             self.send_hidden(cx, id, Purpose::Rerun, b"ROLLBACK");

@@ -40,7 +40,7 @@ impl Pool {
         let body = message.get(HEADER_LEN..header.total());
         let body = body.filter(|body| !used && body.len() <= UNNAMED_BYTES_MAX);
         let parse = body.and_then(|body| Parse::parse(body).ok());
-        let parse = parse.filter(|_| self.state.mode != PoolMode::Session);
+        let parse = parse.filter(|_| self.state.policy.mode != PoolMode::Session);
         account.unnamed = parse
             .map(|parse| Box::new(Unnamed { query: parse.query.into(), types: parse.param_types.into() }));
     }

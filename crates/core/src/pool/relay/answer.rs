@@ -35,7 +35,7 @@ impl Pool {
     pub(crate) fn server_received<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, bytes: &[u8]) {
         let Some(server) = self.servers.get_mut(id) else { return };
         if server.state.client().is_some() {
-            self.state.stats.sent_bytes += bytes.len() as u64;
+            self.state.numbers.stats.sent_bytes += bytes.len() as u64;
         }
         server.active_us = cx.env.now.mono_us;
         server.received_bytes += bytes.len() as u64;
@@ -54,7 +54,7 @@ impl Pool {
     /// Clients whose transaction ended may have sent more. They go on only when all bytes of that server were looked at:
     /// left-over bytes there must not answer the next statement.
     pub(crate) fn resume_released<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
-        while let Some(client) = self.state.to_resume.pop_front() {
+        while let Some(client) = self.state.due.to_resume.pop_front() {
             self.client_resume(cx, client);
         }
     }
@@ -546,7 +546,7 @@ impl Pool {
     /// Statement pooling, and a client's statement left a transaction open.
     fn is_forbidden_transaction(&self, id: ServerId, body: &[u8]) -> bool {
         let Some(server) = self.servers.get(id) else { return false };
-        self.state.mode == PoolMode::Statement
+        self.state.policy.mode == PoolMode::Statement
             && server.state.client().is_some()
             && parse_ready(body).is_ok_and(|status| status != TxStatus::Idle)
     }

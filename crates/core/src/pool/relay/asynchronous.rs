@@ -45,7 +45,7 @@ impl Pool {
         if !server_knew {
             let mut params = (*server.params).clone();
             params.set(position, status.value);
-            server.params = self.state.share(params);
+            server.params = self.state.known.share_params(params);
         }
         let (client_id, server_params) = (client_id?, Arc::clone(&server.params));
         let client = self.clients.get_mut(client_id)?;
@@ -65,7 +65,7 @@ impl Pool {
         } else if !knew {
             let mut params = (*account.params).clone();
             params.set(position, status.value);
-            account.params = self.state.share(params);
+            account.params = self.state.known.share_params(params);
         }
         // A value that the client knew and the server did not is one that was replayed.
         (!knew || (!hidden && server_knew)).then_some(client_id)
@@ -97,7 +97,7 @@ impl Pool {
             return None;
         }
         let client = server.state.client()?;
-        if self.state.mode == PoolMode::Session {
+        if self.state.policy.mode == PoolMode::Session {
             return (!self.keeps_notification(cx, client, message)).then_some(client);
         }
         if self.listens_here(id) {

@@ -55,7 +55,7 @@ impl Pool {
         simple: bool,
     ) {
         let Some(server) = self.servers.get(server_id) else { return };
-        if self.state.sequences == SequenceAffinity::Off {
+        if self.state.policy.sequences == SequenceAffinity::Off {
             return;
         }
         let users = server.users;
@@ -163,7 +163,7 @@ impl Pool {
 
     /// A group that may draw, of a client that may ask, is looked at message by message, and is not multiplexed.
     pub(crate) fn keeps_draws(&self, account: &Account) -> bool {
-        match self.state.sequences {
+        match self.state.policy.sequences {
             SequenceAffinity::Off => false,
             SequenceAffinity::Wait => account.draws.habit != Habit::DoesNotAsk,
             SequenceAffinity::Pin => true,
@@ -174,7 +174,7 @@ impl Pool {
     /// discarded first.
     pub(crate) fn clears_sequences(&mut self, id: ClientId, server_id: ServerId) -> bool {
         let server = &self.servers[server_id];
-        let (users, affinity) = (server.users, self.state.sequences);
+        let (users, affinity) = (server.users, self.state.policy.sequences);
         let Some(client) = self.clients.get_mut(id) else { return false };
         let (ClientState::Linked(link), account) = (&mut client.state, &client.account) else {
             return false;
@@ -195,7 +195,7 @@ impl Pool {
         let ClientState::Linked(link) = &mut client.state else {
             return true;
         };
-        if self.state.sequences != SequenceAffinity::Pin {
+        if self.state.policy.sequences != SequenceAffinity::Pin {
             if link.pin.is_some() {
                 // Its next transaction is another one.
                 link.drawing = Drawing::Nothing;
@@ -242,7 +242,7 @@ impl Pool {
             return;
         };
         let pool = &mut self.state;
-        if pool.sequences != SequenceAffinity::Wait {
+        if pool.policy.sequences != SequenceAffinity::Wait {
             return;
         }
         let firm = match account.draws.habit {
@@ -310,7 +310,7 @@ impl Pool {
         if pool.affinities.hold(id, client) == Hold::Free {
             return Some(id);
         }
-        let holds = || pool.idle.iter().map(|&other| (other, pool.affinities.hold(other, client)));
+        let holds = || pool.node.idle.iter().map(|&other| (other, pool.affinities.hold(other, client)));
         let found = holds().rev().find(|(_, hold)| *hold == Hold::Free);
         if let Some((id, _)) = found.or_else(|| holds().find(|(_, hold)| *hold == Hold::Soft)) {
             return Some(id);

@@ -35,8 +35,8 @@ impl Pool {
         let closes = self.reason_to_close(cx.env, id).is_some();
         let Some(server) = self.servers.get_mut(id) else { return };
         let pool = &mut self.state;
-        server.session = pool.sessions.share(Session::default());
-        if closes || !pool.tries_startup || pool.connect_query().is_none() {
+        server.session = pool.known.sessions.share(Session::default());
+        if closes || !pool.policy.tries_startup() || pool.connect_query().is_none() {
             if closes || !self.reads_catalog(cx, id) {
                 self.free_server(cx, id);
             }
@@ -69,7 +69,7 @@ impl Pool {
         let Some(server) = self.servers.get(id) else { return };
         let ServerState::ConnectQuery(state) = &server.state else { return };
         let login = state.login.clone();
-        if !self.state.tries_startup {
+        if !self.state.policy.tries_startup() {
             // The machine does not keep sessions here.
             return self.session_begins(cx, id, login, Session::default());
         }
@@ -138,7 +138,7 @@ impl Pool {
     ) {
         let Some(server) = self.servers.get_mut(id) else { return };
         let pool = &mut self.state;
-        server.session = pool.sessions.share(session);
+        server.session = pool.known.sessions.share(session);
         if let Some(login) = login {
             let (params, session) = (Arc::clone(&server.params), Arc::clone(&server.session));
             let (fixed, in_doubt) = (login.messages(), login.in_doubt);

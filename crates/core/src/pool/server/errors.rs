@@ -127,10 +127,10 @@ impl Pool {
             return;
         }
         let pool = &mut self.state;
-        pool.stillborn = pool.stillborn.saturating_add(1);
-        if pool.stillborn >= STILLBORN_MAX {
+        pool.node.stillborn = pool.node.stillborn.saturating_add(1);
+        if pool.node.stillborn >= STILLBORN_MAX {
             let retry_us = duration_us(env.rules.config.main.server_login_retry);
-            pool.dial_after_us = env.now.mono_us.saturating_add(retry_us);
+            pool.node.dial_after_us = env.now.mono_us.saturating_add(retry_us);
         }
     }
 

@@ -145,7 +145,7 @@ impl Pool {
             }
         }
         let minor = match cx.env.rules.config.main.server_protocol {
-            ServerProtocol::V3_2 if !pool.speaks_only_3_0 => 2,
+            ServerProtocol::V3_2 if !pool.node.speaks_only_3_0 => 2,
             _ => 0,
         };
         let mut packet = Vec::new();
@@ -176,7 +176,7 @@ impl Pool {
         {
             return Credential::Secret(Secret::parse(password.reveal()));
         }
-        let learned = match &pool.learned {
+        let learned = match &pool.known.learned {
             Learned::Nothing => None,
             Learned::Password(password) => Some(Credential::Password(password.clone())),
             Learned::ScramKeys(keys) => Some(Credential::ScramKeys(keys.clone())),
@@ -326,11 +326,11 @@ impl Pool {
         server.active_us = cx.env.now.mono_us;
         cx.env.counters.connect.record(cx.env.now.mono_us.saturating_sub(server.since.mono_us));
         let pool = &mut self.state;
-        pool.failure = None;
-        pool.failed_hosts.retain(|(failed, _)| *failed != server.endpoint);
-        let params = pool.share(params);
+        pool.node.failure = None;
+        pool.node.failed_hosts.retain(|(failed, _)| *failed != server.endpoint);
+        let params = pool.known.share_params(params);
         server.params = Arc::clone(&params);
-        server.session = pool.sessions.share(Session::default());
+        server.session = pool.known.sessions.share(Session::default());
         server.notices = notices;
         let login = AtLogin { fixed, params, in_doubt: false };
         match only_for {
@@ -354,11 +354,13 @@ impl Pool {
         greeting: &ServerGreeting,
     ) {
         self.greet_client(cx, client_id, greeting, None, Some(id));
-        let Some(client) = self.clients.get_mut(client_id) else { return };
+        if !self.clients.contains_key(client_id) {
+            return;
+        }
         // Its messages pass as they are, and no other client had this server.
         let unnamed = UnnamedOnServer::Own;
-        client.state = ClientState::Linked(Link { unnamed, ..Link::new(id, PoolMode::Session) });
-        self.state.linked += 1;
+        let link = Link { unnamed, ..Link::new(id, PoolMode::Session) };
+        self.set_client_state(client_id, ClientState::Linked(link));
         self.set_server_state(id, ServerState::Busy(client_id));
         self.client_resume(cx, client_id);
     }
@@ -401,9 +403,9 @@ impl Pool {
         let line = format!("{} is asked for protocol 3.0 from here on", self.server_log_name(server));
         cx.log(Level::Log, &line);
         let only_for = server.state.client();
-        self.state.speaks_only_3_0 = true;
+        self.state.node.speaks_only_3_0 = true;
         if let Some(client) = only_for {
-            self.state.replicating.push_front(client);
+            self.state.queue.replicating.push_front(client);
         }
         self.close_server(cx, id, "the server does not negotiate", CloseMode::Now);
         true
@@ -455,7 +457,7 @@ impl Pool {
             None if goes_on => {}
             None => {
                 let text = text.chars().take(CACHED_ERROR_BYTES_MAX).collect();
-                self.state.failure = Some(Failure { at_us: cx.env.now.mono_us, text, code });
+                self.state.node.failure = Some(Failure { at_us: cx.env.now.mono_us, text, code });
             }
         }
         self.close_server(cx, id, reason, CloseMode::Now);
@@ -472,7 +474,8 @@ impl Pool {
                 && server.retire.is_none()
                 && !server.replication
         };
-        pool.servers_total() > pool.servers(ServerKind::Login) && self.servers.values().any(is_usable)
+        pool.node.servers_total() > pool.node.servers(ServerKind::Login)
+            && self.servers.values().any(is_usable)
     }
 
     /// Tells every client that waits for a server of this pool why there is none.
@@ -481,10 +484,10 @@ impl Pool {
         while let Some(client) = self.next_waiter() {
             self.refuse_client(cx, client, fault);
         }
-        for client in std::mem::take(&mut self.state.awaiting) {
+        for client in std::mem::take(&mut self.state.queue.awaiting) {
             self.refuse_client(cx, client, fault);
         }
-        for client in std::mem::take(&mut self.state.replicating) {
+        for client in std::mem::take(&mut self.state.queue.replicating) {
             self.refuse_client(cx, client, fault);
         }
     }

@@ -427,11 +427,11 @@ impl Server {
     /// Everything its client asked for is answered. Returns what the statement took, if one ran.
     pub(crate) fn note_end(&mut self, pool: &mut PoolState, now_us: u64) -> Option<Split> {
         let mut ended = None;
-        let times = pool.times.get_or_insert_default();
+        let times = pool.numbers.times.get_or_insert_default();
         if self.query_us != 0 {
             let query_us = now_us.saturating_sub(self.query_us);
-            pool.stats.queries += 1;
-            pool.stats.query_us += query_us;
+            pool.numbers.stats.queries += 1;
+            pool.numbers.stats.query_us += query_us;
             let client_us = self.take_stall(now_us).min(query_us);
             let wait_us = std::mem::take(&mut self.waited_us);
             let split = Split { wait_us, server_us: query_us - client_us, client_us };
@@ -441,8 +441,8 @@ impl Server {
         }
         if self.tx == TxStatus::Idle && self.xact_us != 0 {
             let xact_us = now_us.saturating_sub(self.xact_us);
-            pool.stats.xacts += 1;
-            pool.stats.xact_us += xact_us;
+            pool.numbers.stats.xacts += 1;
+            pool.numbers.stats.xact_us += xact_us;
             times.transaction(xact_us);
             self.xact_us = 0;
         }

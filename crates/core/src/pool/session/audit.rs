@@ -111,7 +111,7 @@ impl Pool {
         };
         let mut probe = None;
         if !everything && !sets.is_empty() {
-            self.state.note_settable(names.iter());
+            self.state.known.note_settable(names.iter());
             match self.recall(cx, id, client_id, &names, sets) {
                 Recalled::Kept(stays) => return self.awaits_own(id, client_id) || stays,
                 Recalled::Unknown(worth) => probe = worth,
@@ -150,7 +150,7 @@ impl Pool {
         }
         names.retain(|name| env.tracked.position(name).is_none());
         let pool = &self.state;
-        let known = || names.iter().all(|name| name.contains(&b'.') || pool.settable.contains(name));
+        let known = || names.iter().all(|name| name.contains(&b'.') || pool.known.settable.contains(name));
         if more || pinned || marks != Marks::SETTINGS || unsure && !known() {
             return Some((true, names));
         }
@@ -162,7 +162,7 @@ impl Pool {
         let ServerState::Auditing(auditing) = &mut server.state else { return };
         server.active_us = cx.env.now.mono_us;
         auditing.attempts += 1;
-        self.state.continuity.audits += 1;
+        self.state.numbers.continuity.audits += 1;
         auditing.answer = Replies::default();
         if !auditing.everything {
             let text = values_of(&auditing.names);
@@ -187,7 +187,7 @@ impl Pool {
         if due {
             text.extend_from_slice(routines::SETTINGS_QUESTION);
         }
-        if due && pool.sequences != SequenceAffinity::Off {
+        if due && pool.policy.sequences != SequenceAffinity::Off {
             text.extend_from_slice(routines::QUESTION);
         }
         // The settings that it held, and those that routines may have set: no list of PostgreSQL shows them.
@@ -268,7 +268,7 @@ impl Pool {
         }
         let again = auditing.answer.failed.is_some() && auditing.attempts < AUDIT_ATTEMPTS_MAX;
         if let Some(Probe { set, value: Some(value) }) = auditing.probe.take() {
-            self.state.known_sets.insert(&set.text, value);
+            self.state.known.known_sets.insert(&set.text, value);
         }
         if again {
             return self.ask_session(cx, id);
@@ -343,7 +343,7 @@ impl Pool {
                 // The question ended the unnamed statement.
                 link.unnamed = UnnamedOnServer::NotOwn;
                 // It may have sent more meanwhile.
-                self.state.to_resume.push_back(client_id);
+                self.state.due.to_resume.push_back(client_id);
             }
         }
     }
@@ -385,7 +385,7 @@ impl Pool {
                     known => known,
                 });
                 let names = session.settings().map(|setting| &setting.name);
-                self.state.note_settable(names);
+                self.state.known.note_settable(names);
                 self.keep_session(id, client_id, session, reasons)
             }
             None => Reasons::UNKNOWN,
@@ -498,7 +498,7 @@ impl Pool {
         }
         let server = &mut self.servers[id];
         let pool = &mut self.state;
-        server.session = pool.sessions.share(session);
+        server.session = pool.known.sessions.share(session);
         let Some(account) = self.clients.get_mut(client_id).map(|client| &mut client.account) else {
             return reasons;
         };

@@ -159,7 +159,7 @@ impl Pool {
             // The prepared statement may be another one by now.
             Some(_) => marks,
         };
-        let keeps = self.state.keeps_sessions;
+        let keeps = self.state.policy.keeps_sessions();
         link.reads_locally |= marks.contains(Marks::READS_LOCALLY);
         if keeps && (link.pin.is_some() && may_change_pin(marks) || may_touch(marks)) {
             let is_first = link.touched.is_none();

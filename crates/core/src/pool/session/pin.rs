@@ -23,7 +23,7 @@ impl Pool {
             Some(pin) if !reasons.is_none() => pin.reasons = reasons,
             Some(_) => {
                 link.pin = None;
-                pool.pinned -= 1;
+                pool.count.pinned -= 1;
             }
             None if reasons.is_none() => {}
             None => {
@@ -32,12 +32,14 @@ impl Pool {
                     // Its next transaction is another one.
                     link.drawing = Drawing::Nothing;
                 }
-                pool.pinned += 1;
-                pool.continuity.pins += 1;
+                pool.count.pinned += 1;
+                pool.numbers.continuity.pins += 1;
                 let limit = cx.env.rules.config.main.max_pinned;
-                let fault = match pool.refuses_pins {
+                let fault = match pool.policy.refuses_pins() {
                     true => Some(Fault::CanNotMove(reasons.text())),
-                    false => (limit > 0 && pool.pinned > limit).then(|| Fault::TooManyPinned(reasons.text())),
+                    false => {
+                        (limit > 0 && pool.count.pinned > limit).then(|| Fault::TooManyPinned(reasons.text()))
+                    }
                 };
                 if let Some(fault) = fault {
                     // It leaves as a pinned client: its state on the server is cleared away.
@@ -58,7 +60,7 @@ impl Pool {
     /// `pin_warn_after`: a client that keeps its server for long is logged, once.
     pub(crate) fn log_long_pins<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let limit_us = duration_us(cx.env.rules.config.main.pin_warn_after);
-        if limit_us == 0 || self.state.pinned == 0 {
+        if limit_us == 0 || self.state.count.pinned == 0 {
             return;
         }
         let now_us = cx.env.now.mono_us;
@@ -83,7 +85,7 @@ impl Pool {
     /// A client left, with the state that it kept on its server.
     pub(crate) fn forget_pin(&mut self, pin: Option<&Pin>) {
         if pin.is_some() {
-            self.state.pinned -= 1;
+            self.state.count.pinned -= 1;
         }
     }
 

@@ -40,13 +40,13 @@ impl Pool {
                 return Recalled::Unknown(None);
             };
             let text = &sets[at].text;
-            let Some(value) = pool.known_sets.get(text) else {
-                let worth = pool.known_sets.note(text);
+            let Some(value) = pool.known.known_sets.get(text) else {
+                let worth = pool.known.known_sets.note(text);
                 return Recalled::Unknown(worth.then(|| Probe { set: sets.swap_remove(at), value: None }));
             };
             found.push((name, Box::<[u8]>::from(value)));
         }
-        pool.continuity.remembered += 1;
+        pool.numbers.continuity.remembered += 1;
         let same = found.iter().all(|(name, value)| server.session.get(name) == Some(value));
         let own = self.clients.get(client_id).map(|client| &client.account);
         if same && own.is_some_and(|account| Arc::ptr_eq(&account.session, &server.session)) {

@@ -67,7 +67,7 @@ impl Pool {
         }
         server.first_ask.note_replay();
         cx.driver.send(server.conn, &cx.env.scratch);
-        self.state.continuity.replays += 1;
+        self.state.numbers.continuity.replays += 1;
         true
     }
 
@@ -205,11 +205,9 @@ impl Pool {
             sent.extend_from_slice(&client.inbox);
             cx.env.buffers.give_back(std::mem::replace(&mut client.inbox, sent));
         }
-        client.state = ClientState::Waiting(Waiting { since_us, notified: false, group: None, begin });
-        let pool = &mut self.state;
-        pool.linked -= 1;
-        pool.waiting += 1;
-        pool.queue.push_front(id);
+        let waiting = Waiting { since_us, notified: false, group: None, begin };
+        self.set_client_state(id, ClientState::Waiting(waiting));
+        self.state.queue.clients.push_front(id);
         self.end_cancels_for(cx, id);
         self.notice();
         self.client_unpause(cx, id);

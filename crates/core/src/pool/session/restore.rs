@@ -54,7 +54,7 @@ impl Pool {
         if statements.is_empty() {
             return false;
         }
-        if self.state.keeps_sessions {
+        if self.state.policy.keeps_sessions() {
             // A simple query ends the unnamed statement.
             link.unnamed = UnnamedOnServer::NotOwn;
             self.send_hidden(cx, server_id, Purpose::Restore, &statements.concat());
@@ -95,7 +95,7 @@ impl Pool {
         if !self.send_settle(cx, id, &params, &session, Purpose::Audit) {
             return false;
         }
-        let restored = self.state.sessions.share(session);
+        let restored = self.state.known.sessions.share(session);
         if let Some(ServerState::Auditing(auditing)) =
             self.servers.get_mut(id).map(|server| &mut server.state)
         {
@@ -147,7 +147,7 @@ impl Pool {
         if let Some(touched) = link.touched.as_mut().filter(|touched| !touched.restore.is_empty())
             && clients_entries(&server.ledger).skip_while(|entry| !entry.kind.ends_group()).nth(1).is_none()
         {
-            if self.state.keeps_sessions {
+            if self.state.policy.keeps_sessions() {
                 // The audit finds what a COMMIT in front of the failure made good.
                 touched.restore.clear();
             }

@@ -85,7 +85,7 @@ impl Pool {
         let mut session = (*server.session).clone();
         session.deallocate(name);
         let line = format!("prepared statement \"{}\" could not follow its client: {text}", printable(name));
-        server.session = self.state.sessions.share(session);
+        server.session = self.state.known.sessions.share(session);
         cx.log(Level::Debug, &line);
     }
 
@@ -137,7 +137,7 @@ impl Pool {
             return;
         }
         self.send_settle(cx, server_id, &params, &plain, Purpose::Settle);
-        self.servers[server_id].session = self.state.sessions.share(plain);
+        self.servers[server_id].session = self.state.known.sessions.share(plain);
     }
 
     /// The beginning of every client's session, except for statements that this server would have to prepare for it.
@@ -192,6 +192,6 @@ impl Pool {
         if fits(&first) {
             return None;
         }
-        pool.idle.iter().rev().take(LOOKED_AT_MAX).copied().find(fits)
+        pool.node.idle.iter().rev().take(LOOKED_AT_MAX).copied().find(fits)
     }
 }

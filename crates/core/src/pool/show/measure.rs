@@ -206,7 +206,7 @@ impl Pool {
         // The statement that is queued behind it begins there.
         server.running.begin(answered_bytes);
         let traced = server.traced.take();
-        let slow = split.total_us() >= self.state.slow_us;
+        let slow = split.total_us() >= self.state.policy.slow_us;
         let known = cx.env.measured.note(&running, split, bytes);
         if slow || traced.is_some() {
             let text = known.map(|known| known.text.clone());

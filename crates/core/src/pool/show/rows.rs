@@ -204,37 +204,37 @@ impl Pool {
         let sent = self.cancels.len();
         let hosts = pool.config.hosts.len() > 1;
         let balance = hosts.then(|| env.rules.config.load_balance_hosts(&pool.config).as_str().to_owned());
-        let waiting = (pool.waiting + pool.queued_behind) as usize + pool.at_login();
-        let asking = pool.lookups.len();
+        let waiting = (pool.queue.waiting + pool.count.queued_behind) as usize + pool.queue.at_login();
+        let asking = pool.queue.lookups.len();
         let mut row = vec![
             cell(&pool.database),
             cell(&pool.user),
-            cell((pool.clients as usize).saturating_sub(waiting)),
+            cell(self.clients.len().saturating_sub(waiting)),
             cell(waiting + asking),
             cell(sent),
-            cell(pool.waiting_cancels.len()),
-            cell(pool.servers(ServerKind::Active)),
-            cell(pool.cancels),
-            cell(pool.servers(ServerKind::BeingCanceled)),
-            cell(pool.servers(ServerKind::Idle) - used),
+            cell(pool.queue.cancels.len()),
+            cell(pool.node.servers(ServerKind::Active)),
+            cell(sent),
+            cell(pool.node.servers(ServerKind::BeingCanceled)),
+            cell(pool.node.servers(ServerKind::Idle) - used),
             cell(used),
-            cell(pool.servers(ServerKind::Tested)),
-            cell(pool.servers(ServerKind::Login)),
+            cell(pool.node.servers(ServerKind::Tested)),
+            cell(pool.node.servers(ServerKind::Login)),
             cell(wait_us / 1_000_000),
             cell(wait_us % 1_000_000),
-            cell(pool.mode),
+            cell(pool.policy.mode),
             balance,
-            cell(pool.pace.target(env.rules.config.main.multiplex_servers)),
-            cell(pool.short.len()),
-            cell(pool.queued_behind),
-            cell(pool.multiplexing.multiplexed),
-            cell(pool.multiplexing.requeued),
-            cell(pool.multiplexing.violations),
-            cell(pool.pace.decisions()),
-            cell(pool.pinned),
+            cell(pool.node.pace.target(env.rules.config.main.multiplex_servers)),
+            cell(pool.node.short.len()),
+            cell(pool.count.queued_behind),
+            cell(pool.numbers.multiplexing.multiplexed),
+            cell(pool.numbers.multiplexing.requeued),
+            cell(pool.numbers.multiplexing.violations),
+            cell(pool.node.pace.decisions()),
+            cell(pool.count.pinned),
         ];
-        row.extend(pool.continuity.each().map(|(_, _, count)| cell(count)));
-        row.push(pool.failure.as_ref().map(|failure| failure.text.clone()));
+        row.extend(pool.numbers.continuity.each().map(|(_, _, count)| cell(count)));
+        row.push(pool.node.failure.as_ref().map(|failure| failure.text.clone()));
         row
     }
 }

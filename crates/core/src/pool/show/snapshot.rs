@@ -19,53 +19,57 @@ impl Pool {
         let used = self.long_idle_servers(env);
         let wait_oldest_us = self.wait_oldest_us(env);
         let cancels_sent = self.cancels.len();
+        let clients = count(self.clients.len());
         let pool = &mut self.state;
-        let awaiting = count(pool.at_login());
-        let busy = pool.waiting + awaiting + pool.linked + pool.queued_behind;
-        let has_more = pool.shown_queries != Some(pool.stats.queries);
-        pool.shown_queries = Some(pool.stats.queries);
+        let awaiting = count(pool.queue.at_login());
+        let busy = pool.queue.waiting + awaiting + pool.count.linked + pool.count.queued_behind;
+        let has_more = pool.numbers.shown_queries != Some(pool.numbers.stats.queries);
+        pool.numbers.shown_queries = Some(pool.numbers.stats.queries);
         PoolSnapshot {
             database: Arc::clone(&pool.database),
             user: Arc::clone(&pool.user),
-            mode: pool.mode,
+            mode: pool.policy.mode,
             paused: pool.paused,
             size: env.rules.config.pool_size(&pool.config, &pool.user),
             clients: ClientNumbers {
-                linked: pool.linked,
-                pinned: pool.pinned,
+                linked: pool.count.linked,
+                pinned: pool.count.pinned,
                 idle_in_transaction,
-                queued_behind: pool.queued_behind,
+                queued_behind: pool.count.queued_behind,
                 // A client for which `auth_query` has still to ask is no client of the pool yet, but waits for it.
-                waiting: pool.waiting + pool.queued_behind + awaiting + count(pool.lookups.len()),
-                idle: pool.clients.saturating_sub(busy),
+                waiting: pool.queue.waiting
+                    + pool.count.queued_behind
+                    + awaiting
+                    + count(pool.queue.lookups.len()),
+                idle: clients.saturating_sub(busy),
                 cancels_sent: count(cancels_sent),
-                cancels_waiting: count(pool.waiting_cancels.len()),
+                cancels_waiting: count(pool.queue.cancels.len()),
             },
             servers: ServerNumbers {
-                active: pool.servers(ServerKind::Active),
-                active_cancel: pool.cancels,
-                being_canceled: pool.servers(ServerKind::BeingCanceled),
-                idle: pool.servers(ServerKind::Idle).saturating_sub(used),
+                active: pool.node.servers(ServerKind::Active),
+                active_cancel: count(cancels_sent),
+                being_canceled: pool.node.servers(ServerKind::BeingCanceled),
+                idle: pool.node.servers(ServerKind::Idle).saturating_sub(used),
                 used,
-                tested: pool.servers(ServerKind::Tested),
-                login: pool.servers(ServerKind::Login),
+                tested: pool.node.servers(ServerKind::Tested),
+                login: pool.node.servers(ServerKind::Login),
             },
             multiplexing: MultiplexNumbers {
-                target: pool.pace.target(env.rules.config.main.multiplex_servers),
-                busy: count(pool.short.len()),
-                decisions: pool.pace.decisions(),
-                multiplexed: pool.multiplexing.multiplexed,
-                requeued: pool.multiplexing.requeued,
-                violations: pool.multiplexing.violations,
+                target: pool.node.pace.target(env.rules.config.main.multiplex_servers),
+                busy: count(pool.node.short.len()),
+                decisions: pool.node.pace.decisions(),
+                multiplexed: pool.numbers.multiplexing.multiplexed,
+                requeued: pool.numbers.multiplexing.requeued,
+                violations: pool.numbers.multiplexing.violations,
             },
-            continuity: pool.continuity,
+            continuity: pool.numbers.continuity,
             wait_oldest_us,
-            stats: pool.stats,
-            errors: pool.errors,
-            times: pool.times.as_ref().filter(|_| has_more).cloned(),
-            failure: pool.failure.as_ref().map(|failure| {
+            stats: pool.numbers.stats,
+            errors: pool.numbers.errors,
+            times: pool.numbers.times.as_ref().filter(|_| has_more).cloned(),
+            failure: pool.node.failure.as_ref().map(|failure| {
                 let retry_us = crate::context::duration_us(env.rules.config.main.server_login_retry);
-                let next_us = failure.at_us.saturating_add(retry_us).max(pool.dial_after_us);
+                let next_us = failure.at_us.saturating_add(retry_us).max(pool.node.dial_after_us);
                 ConnectFailure {
                     text: failure.text.clone(),
                     retry_in_us: next_us.saturating_sub(env.now.mono_us),
@@ -76,7 +80,7 @@ impl Pool {
 
     /// Servers of a pool that are free for longer than `server_check_delay`.
     pub(crate) fn long_idle_servers(&self, env: &Env) -> u32 {
-        let idle = self.state.idle.iter().filter_map(|&server| self.servers.get(server));
+        let idle = self.state.node.idle.iter().filter_map(|&server| self.servers.get(server));
         count(idle.filter(|server| self.is_long_idle(env, server)).count())
     }
 
@@ -84,9 +88,10 @@ impl Pool {
     pub(crate) fn wait_oldest_us(&self, env: &Env) -> u64 {
         let pool = &self.state;
         let queued = self.first_waiting().map(|(_, since_us)| since_us);
-        let at_login = pool.awaiting.first().into_iter().chain(pool.replicating.front());
+        let at_login = pool.queue.awaiting.first().into_iter().chain(pool.queue.replicating.front());
         let at_login = at_login.filter_map(|&id| Some(self.clients.get(id)?.account.request_us));
         let behind = pool
+            .node
             .short
             .iter()
             .filter_map(|&id| self.servers.get(id))
@@ -103,7 +108,7 @@ impl Pool {
     pub(crate) fn note_error(&mut self, env: &mut Env, client: ClientId, code: &[u8]) {
         env.counters.errors.note(code);
         if self.clients.contains_key(client) {
-            self.state.errors += 1;
+            self.state.numbers.errors += 1;
         }
     }
 
@@ -116,7 +121,7 @@ impl Pool {
         env.counters.errors.note(fields.and_then(|fields| fields.code()).unwrap_or_default());
         let Some(server) = self.servers.get_mut(id) else { return };
         server.running.failed = true;
-        self.state.errors += 1;
+        self.state.numbers.errors += 1;
     }
 }
 

@@ -38,14 +38,14 @@ impl Pool {
             return Known::Plain;
         };
         let pool = &self.state;
-        if login.replication != Replication::None || !pool.tries_startup {
+        if login.replication != Replication::None || !pool.policy.tries_startup() {
             return Known::Plain;
         }
         let asked = Asked::new(&env.tracked, &login.params, &login.session);
         if asked.is_nothing(&env.tracked, &greeting.params) {
             return Known::Plain;
         }
-        pool.startup_checks.get(&asked).map_or(Known::Unknown, Known::CheckedStartup)
+        pool.known.startup_checks.get(&asked).map_or(Known::Unknown, Known::CheckedStartup)
     }
 
     /// Tries the startup parameters of a client on a free server.
@@ -84,7 +84,7 @@ impl Pool {
         let reported = std::mem::take(&mut checking.reported);
         if let Some((code, text)) = answer.failed {
             self.clear_session(cx, server_id, None);
-            self.state.awaiting.retain(|&other| other != client_id);
+            self.state.queue.awaiting.retain(|&other| other != client_id);
             self.refuse_client(cx, client_id, &Fault::of_startup(code, text));
             return;
         }
@@ -95,17 +95,17 @@ impl Pool {
             }
         }
         let pool = &mut self.state;
-        server.session = pool.sessions.share(new.with(&session));
+        server.session = pool.known.sessions.share(new.with(&session));
         let checked = Arc::new(CheckedStartup {
             params: Arc::clone(&server.params),
-            session: pool.sessions.share(session),
+            session: pool.known.sessions.share(session),
             reported,
         });
         if let Some(client) = self.clients.get(client_id)
             && let ClientState::AwaitingServer(login) = &client.state
         {
             let asked = Asked::new(&cx.env.tracked, &login.params, &login.session);
-            pool.startup_checks.insert(asked, checked);
+            pool.known.startup_checks.insert(asked, checked);
         }
         self.free_server(cx, server_id);
         self.notice();
@@ -113,7 +113,7 @@ impl Pool {
 
     /// Clients whose startup parameters are to be tried get a server each, while there are free ones.
     pub(crate) fn check_waiting_startups<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
-        let waiting = self.state.awaiting.clone();
+        let waiting = self.state.queue.awaiting.clone();
         for client in waiting {
             let trying = self.servers.values().any(|server| {
                 matches!(&server.state, ServerState::CheckingStartup(checking) if checking.client == client)
@@ -152,16 +152,16 @@ impl Pool {
             }
             account.session = match greeting.session.is_plain() {
                 true => Arc::clone(&checked.session),
-                false => pool.sessions.share((*greeting.session).clone().with(&checked.session)),
+                false => pool.known.sessions.share((*greeting.session).clone().with(&checked.session)),
             };
         }
-        account.params = pool.share(params);
+        account.params = pool.known.share_params(params);
         self.recall_asker(env, id);
         let Some(client) = self.clients.get_mut(id) else { return };
         let account = &mut client.account;
         let ClientState::AwaitingServer(login) = &client.state else { return };
         let pool = &mut self.state;
-        if !pool.tries_startup {
+        if !pool.policy.tries_startup() {
             return;
         }
         // RESET goes back to the values before connect_query, reported parameters included.
@@ -173,6 +173,6 @@ impl Pool {
                 startup.set(name.as_bytes(), own.unwrap_or_default());
             }
         }
-        account.startup = (!startup.is_plain()).then(|| pool.sessions.share(startup));
+        account.startup = (!startup.is_plain()).then(|| pool.known.sessions.share(startup));
     }
 }

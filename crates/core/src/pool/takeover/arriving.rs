@@ -63,12 +63,12 @@ impl Pool {
         let pool = &mut self.state;
         let is_same = settings.is_none_or(|settings| settings == opened_by(&pool.config));
         if pool.greeting.is_none() && !fixed.is_empty() && is_same {
-            let params = pool.share(params);
+            let params = pool.known.share_params(params);
             let greeting = ServerGreeting { fixed: fixed.into(), params, session, in_doubt: false };
             pool.greeting_with(Arc::new(greeting));
         }
         if secret.is_some() {
-            pool.learned = learned(secret);
+            pool.known.learned = learned(secret);
         }
     }
 
@@ -98,7 +98,7 @@ impl Pool {
         };
         let params = self.params_of(env, &params);
         let all_known = env.tracked.names().enumerate().all(|(position, _)| params.get(position).is_some());
-        let params = self.state.share(params);
+        let params = self.state.known.share_params(params);
         let mut server = self.new_server(env, conn, endpoint, None);
         server.state = ServerState::Busy(ClientId::default());
         server.local = local;
@@ -127,10 +127,10 @@ impl Pool {
         let id = self.servers.insert(server);
         env.set_role(conn, Role::Server(self.id, id));
         let pool = &mut self.state;
-        pool.list(id, None, Some(ServerKind::Active));
+        pool.node.list(id, None, Some(ServerKind::Active));
         // It exists, even if the limits are lower now.
-        let _ = pool.database_counts.servers.try_take(0);
-        let _ = pool.user_counts.servers.try_take(0);
+        let _ = pool.shared.database.servers.try_take(0);
+        let _ = pool.shared.user.servers.try_take(0);
         id
     }
 
@@ -175,7 +175,7 @@ impl Pool {
 
     /// It is here, even if the limits are lower now.
     fn count_anyway(&self, env: &Env, user: &str) -> Counted {
-        let database = Arc::clone(&self.state.database_counts);
+        let database = Arc::clone(&self.state.shared.database);
         let user = env.shared.user(user);
         let total = env.shared.clients.try_take(0);
         let _ = database.clients.try_take(0);
@@ -195,12 +195,11 @@ impl Pool {
         cx.env.shared.note_client(cx.env.worker, true);
         let statements = self.carried_statements(cx.env, &carried);
         let params = self.params_of(cx.env, &carried.params);
-        let params = self.state.share(params);
+        let params = self.state.known.share_params(params);
         let session = self.session_of(cx.env, &carried.session, carried.prepared.as_deref());
         let startup = carried.startup.as_ref().map(|settings| self.session_of(cx.env, settings, None));
         let now_us = cx.env.now.mono_us;
         let pool_id = self.id;
-        self.state.clients += 1;
         let replication = replication(&carried.replication);
         let is_replication = replication != Replication::None;
         let made_in =
@@ -252,6 +251,7 @@ impl Pool {
             origin: Box::new(origin),
             account,
         });
+        self.state.count_state(&self.clients[id].state, true);
         let owner = KeyOwner::Client(pool_id, id);
         let account = &mut self.clients[id].account;
         match cx.env.cancel_keys.entry(account.cancel_key.head()) {
@@ -266,7 +266,6 @@ impl Pool {
             self.pause_client(cx, id);
         }
         if let Some(server) = server {
-            self.state.linked += 1;
             let server = &mut self.servers[server];
             server.state = ServerState::Busy(id);
             server.replication = is_replication;
@@ -313,7 +312,7 @@ impl Pool {
         let mut session = session(settings, prepared);
         // Under which settings it was prepared is not carried.
         session.reread(|_| env.readings.alone());
-        pool.sessions.share(session)
+        pool.known.sessions.share(session)
     }
 
     fn params_of(&self, env: &Env, pairs: &[Pair]) -> Params {

@@ -33,7 +33,7 @@ impl Pool {
         let carried = CarriedPool {
             fixed: greeting.map(|greeting| greeting.fixed.clone()).unwrap_or_default().into(),
             params: greeting.map(|greeting| self.pairs(cx.env, &greeting.params)).unwrap_or_default(),
-            learned: secret(&pool.learned),
+            learned: secret(&pool.known.learned),
             session: greeting.map(|greeting| settings(&greeting.session)),
             prepared: greeting.map(|greeting| prepared(&greeting.session)),
             opened_by: Some(opened_by(&pool.config)),
@@ -121,7 +121,8 @@ impl Pool {
     pub(crate) fn send_off_unused<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
         let Some(server) = self.servers.get(id) else { return };
         let pool = &self.state;
-        if pool.clients > pool.linked || pool.cancels > 0 || !pool.lookups.is_empty() {
+        let waiting = self.clients.len() > pool.count.linked as usize;
+        if waiting || !self.cancels.is_empty() || !pool.queue.lookups.is_empty() {
             return;
         }
         match server.state.kind() {
@@ -260,14 +261,7 @@ impl Pool {
         let Some(mut client) = self.clients.remove(id) else { return };
         env.clear_role(client.conn);
         env.buffers.give_back(std::mem::take(&mut client.inbox));
-        match client.state {
-            ClientState::Linked(_) => self.leave_pool(env, id, client.account, |pool| pool.linked -= 1),
-            ClientState::Waiting(_) => self.leave_pool(env, id, client.account, |pool| pool.waiting -= 1),
-            ClientState::AwaitingServer(_) => {
-                self.leave_pool(env, id, client.account, |pool| pool.forget_at_login(id));
-            }
-            _ => self.leave_pool(env, id, client.account, |_| ()),
-        }
+        self.leave_pool(env, id, client.account, &client.state);
     }
 
     /// The server is another process's now.

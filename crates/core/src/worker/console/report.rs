@@ -168,7 +168,10 @@ impl Worker {
             all.push((crate::worker::console::DATABASE.to_owned(), stats, Window::default()));
         }
         for pool in self.pools.values().map(|pool| &pool.state) {
-            add_stats(&mut all, (pool.database.to_string(), pool.stats, pool.window(env.now.mono_us)));
+            add_stats(
+                &mut all,
+                (pool.database.to_string(), pool.numbers.stats, pool.numbers.window(env.now.mono_us)),
+            );
         }
         all
     }

@@ -41,7 +41,7 @@ impl Worker {
         let mut rows = Vec::new();
         for pool in self.pools.values() {
             let pool = &pool.state;
-            let Some(times) = pool.recent_times() else { continue };
+            let Some(times) = pool.numbers.recent_times() else { continue };
             for (part, histogram) in times.parts() {
                 let Some(mean_us) = histogram.mean_us() else { continue };
                 let mut row =

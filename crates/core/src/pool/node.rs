@@ -1,0 +1,130 @@
+//! A pool's connections to one PostgreSQL: in which lists they are, whether further ones can be opened, how many are worth to be
+//! busy. A pool has one node today.
+
+use std::collections::VecDeque;
+
+use pgweir_wire::error::SqlState;
+
+use crate::driver::Endpoint;
+use crate::ids::ServerId;
+use crate::pool::multiplex::pace::Pace;
+
+/// The lists a server can be in, as SHOW POOLS counts them (its `sv_used` is a server that idled for long).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ServerKind {
+    Login,
+    Idle,
+    Active,
+    Tested,
+    BeingCanceled,
+    /// It listens for all clients of the pool, and belongs to none of them: not counted as one of the pool's
+    /// servers.
+    Listening,
+}
+
+/// The number of kinds.
+const KINDS: usize = 6;
+
+/// See the file's head.
+pub(crate) struct NodePool {
+    /// Free servers, in the order of their release.
+    pub(crate) idle: VecDeque<ServerId>,
+    /// Servers that are reset or checked, in no order: free soon.
+    pub(crate) tested: Vec<ServerId>,
+    counts: [u32; KINDS],
+    /// Servers with a head that is known to be short, in the order in which they became so: the first of them
+    /// take further statements.
+    pub(crate) short: Vec<ServerId>,
+    pub(crate) pace: Pace,
+    pub(crate) failure: Option<Failure>,
+    /// So many servers ended right after their login since one served a client.
+    pub(crate) stillborn: u8,
+    /// If there were several, no other is opened before this (monotonic, µs).
+    pub(crate) dial_after_us: u64,
+    /// Its servers do not negotiate: they refuse a connection that asks for more than 3.0.
+    pub(crate) speaks_only_3_0: bool,
+    /// Which host of a list is next.
+    pub(crate) next_host: usize,
+    /// Which of them failed last, and when (monotonic, µs): for `server_login_retry` others are tried.
+    pub(crate) failed_hosts: Vec<(Endpoint, u64)>,
+    /// When a server was last closed for its age: closings are spread (monotonic, µs).
+    pub(crate) aged_us: u64,
+}
+
+/// The last attempt to open a server failed.
+pub(crate) struct Failure {
+    /// When (monotonic, µs).
+    pub(crate) at_us: u64,
+    /// What PostgreSQL or the operating system said.
+    pub(crate) text: String,
+    /// PostgreSQL's SQLSTATE, if it refused the login.
+    pub(crate) code: Option<SqlState>,
+}
+
+impl Default for NodePool {
+    fn default() -> NodePool {
+        NodePool {
+            idle: VecDeque::new(),
+            tested: Vec::new(),
+            counts: [0; KINDS],
+            short: Vec::new(),
+            pace: Pace::new(),
+            failure: None,
+            stillborn: 0,
+            dial_after_us: 0,
+            speaks_only_3_0: false,
+            next_host: 0,
+            failed_hosts: Vec::new(),
+            aged_us: 0,
+        }
+    }
+}
+
+impl NodePool {
+    /// A server came (`from` is `None`), moved, or left (`to` is `None`).
+    pub(crate) fn list(&mut self, id: ServerId, from: Option<ServerKind>, to: Option<ServerKind>) {
+        if let Some(from) = from {
+            let place = &mut self.counts[from as usize];
+            debug_assert!(*place > 0, "a server left a list it was not in");
+            *place = place.saturating_sub(1);
+        }
+        match from {
+            // Servers are taken from an end; only an eviction takes one from the middle.
+            Some(ServerKind::Idle) if self.idle.back() == Some(&id) => drop(self.idle.pop_back()),
+            Some(ServerKind::Idle) => self.idle.retain(|&other| other != id),
+            Some(ServerKind::Tested) => self.tested.retain(|&other| other != id),
+            _ => {}
+        }
+        match to {
+            Some(ServerKind::Idle) => self.idle.push_back(id),
+            Some(ServerKind::Tested) => self.tested.push(id),
+            _ => {}
+        }
+        if let Some(to) = to {
+            self.counts[to as usize] += 1;
+        }
+    }
+
+    /// Servers of a kind.
+    pub(crate) fn servers(&self, kind: ServerKind) -> u32 {
+        self.counts[kind as usize]
+    }
+
+    /// All server connections that are for clients, those being opened included.
+    pub(crate) fn servers_total(&self) -> u32 {
+        self.counts.iter().sum::<u32>() - self.servers(ServerKind::Listening)
+    }
+
+    /// A connection to this host failed a short time ago.
+    pub(crate) fn has_failed(&self, host: &Endpoint) -> bool {
+        self.failed_hosts.iter().any(|(failed, _)| failed == host)
+    }
+
+    /// What was known of failures does not count any longer: the configuration changed, or an operator says so.
+    pub(crate) fn forget_failures(&mut self) {
+        self.failure = None;
+        self.failed_hosts.clear();
+        self.dial_after_us = 0;
+        self.speaks_only_3_0 = false;
+    }
+}

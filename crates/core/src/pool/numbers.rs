@@ -1,0 +1,74 @@
+//! What a pool counts for SHOW, the metrics and the dashboard.
+
+use std::sync::Arc;
+
+use crate::pool::multiplex::pipelined::MultiplexStats;
+use crate::stats::continuity::Continuity;
+use crate::stats::times::Times;
+use crate::stats::{Stats, Window};
+
+/// See the file's head.
+pub(crate) struct Numbers {
+    pub(crate) stats: Stats,
+    /// How long its statements took; of a pool that never had one, nothing.
+    pub(crate) times: Option<Box<Times>>,
+    /// Errors that its clients were sent, by servers or by us.
+    pub(crate) errors: u64,
+    pub(crate) continuity: Continuity,
+    pub(crate) multiplexing: MultiplexStats,
+    /// The statements it had when its times were last shown: they are shown again only when there are more.
+    pub(crate) shown_queries: Option<u64>,
+    /// What they were when the last period ended, and when that was (monotonic, µs).
+    snapshot: (Stats, u64),
+    /// The same of its times. What did not change is there once.
+    times_snapshot: Option<Arc<Times>>,
+    times_earlier: Option<Arc<Times>>,
+    /// The same of the period before.
+    earlier: (Stats, u64),
+}
+
+impl Numbers {
+    /// From this time on (monotonic, µs).
+    pub(crate) fn from(now_us: u64) -> Numbers {
+        Numbers {
+            stats: Stats::default(),
+            times: None,
+            errors: 0,
+            continuity: Continuity::default(),
+            multiplexing: MultiplexStats::default(),
+            shown_queries: None,
+            snapshot: (Stats::default(), now_us),
+            times_snapshot: None,
+            times_earlier: None,
+            earlier: (Stats::default(), now_us),
+        }
+    }
+
+    /// Ends a period and returns it.
+    pub(crate) fn end_period(&mut self, now_us: u64) -> Window {
+        let changed =
+            self.snapshot.0.queries != self.stats.queries || self.snapshot.0.xacts != self.stats.xacts;
+        let times = match &self.times {
+            Some(times) if changed => Some(Arc::new((**times).clone())),
+            _ => self.times_snapshot.clone(),
+        };
+        self.times_earlier = std::mem::replace(&mut self.times_snapshot, times);
+        self.earlier = std::mem::replace(&mut self.snapshot, (self.stats, now_us));
+        self.since(&self.earlier, now_us)
+    }
+
+    /// What the averages of SHOW STATS are made of: the last whole period, and what there is of the present one.
+    pub(crate) fn window(&self, now_us: u64) -> Window {
+        self.since(&self.earlier, now_us)
+    }
+
+    /// The times of the same; `None` for a pool that never had a statement.
+    pub(crate) fn recent_times(&self) -> Option<Times> {
+        let times = self.times.as_deref()?;
+        Some(self.times_earlier.as_deref().map_or_else(|| times.clone(), |earlier| times.since(earlier)))
+    }
+
+    fn since(&self, (stats, at_us): &(Stats, u64), now_us: u64) -> Window {
+        Window { change: self.stats.since(stats), elapsed_us: now_us.saturating_sub(*at_us) }
+    }
+}

@@ -1,0 +1,69 @@
+//! What the configuration says of a pool, as it is asked with every statement.
+
+use pgweir_settings::{Config, Database, PoolMode, SequenceAffinity, SessionState};
+
+/// See the file's head.
+#[derive(Clone, Copy)]
+pub(crate) struct Policy {
+    /// Its mode: user, then database, then global.
+    pub(crate) mode: PoolMode,
+    session_state: SessionState,
+    /// What is done for `currval` and `lastval`.
+    pub(crate) sequences: SequenceAffinity,
+    /// From this time on its statements are logged (µs).
+    pub(crate) slow_us: u64,
+    /// A limit that spans pools concerns it.
+    pub(crate) is_limited: bool,
+    /// Named prepared statements are known by content here.
+    pub(crate) tracks_statements: bool,
+}
+
+impl Default for Policy {
+    fn default() -> Policy {
+        Policy {
+            mode: PoolMode::Session,
+            session_state: SessionState::Pgbouncer,
+            sequences: SequenceAffinity::Off,
+            slow_us: u64::MAX,
+            is_limited: false,
+            tracks_statements: false,
+        }
+    }
+}
+
+impl Policy {
+    /// For a pool of this database and user.
+    pub(crate) fn of(config: &Config, database: &Database, user: &str) -> Policy {
+        let mode = config.pool_mode(database, user);
+        let slow = config.log_min_duration(database, user);
+        let mut policy = Policy {
+            mode,
+            session_state: config.session_state(database, user),
+            sequences: config.main.sequence_affinity,
+            slow_us: slow.map_or(u64::MAX, |slow| u64::try_from(slow.as_micros()).unwrap_or(u64::MAX)),
+            is_limited: config.max_db_connections(database) > 0 || config.max_user_connections(user) > 0,
+            tracks_statements: mode != PoolMode::Session && config.main.max_prepared_statements > 0,
+        };
+        policy.sequences = match policy.sequences {
+            _ if !policy.keeps_sessions() => SequenceAffinity::Off,
+            SequenceAffinity::Pin if policy.refuses_pins() => SequenceAffinity::Wait,
+            affinity => affinity,
+        };
+        policy
+    }
+
+    /// Clients keep their session although servers change hands.
+    pub(crate) fn keeps_sessions(&self) -> bool {
+        self.mode != PoolMode::Session && self.tries_startup()
+    }
+
+    /// Startup parameters are tried on a server, whatever they are.
+    pub(crate) fn tries_startup(&self) -> bool {
+        self.session_state != SessionState::Pgbouncer
+    }
+
+    /// A client that would keep its server is refused.
+    pub(crate) fn refuses_pins(&self) -> bool {
+        self.session_state == SessionState::Error
+    }
+}
